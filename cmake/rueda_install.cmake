@@ -1,0 +1,27 @@
+# Installs the library, the plug-in, the headers and a CMake package. Inside the wheel everything goes under rueda/.
+include(CMakePackageConfigHelpers)
+if(SKBUILD)
+  set(rueda_lib_dir rueda/lib)
+  set(rueda_include_dir rueda/include)
+else()
+  set(rueda_lib_dir ${CMAKE_INSTALL_LIBDIR})
+  set(rueda_include_dir ${CMAKE_INSTALL_INCLUDEDIR})
+endif()
+set(rueda_cmake_dir ${rueda_lib_dir}/cmake/rueda)
+
+set_target_properties(rueda PROPERTIES EXPORT_NAME rueda)
+install(TARGETS rueda EXPORT rueda LIBRARY DESTINATION ${rueda_lib_dir} INCLUDES DESTINATION ${rueda_include_dir})
+if(TARGET rueda_mpi)
+  install(TARGETS rueda_mpi LIBRARY DESTINATION ${rueda_lib_dir})
+endif()
+if(TARGET rueda_native)
+  set_target_properties(rueda_native PROPERTIES INSTALL_RPATH "$ORIGIN/lib")
+  install(TARGETS rueda_native LIBRARY DESTINATION rueda)
+endif()
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/rueda DESTINATION ${rueda_include_dir})
+install(EXPORT rueda NAMESPACE rueda:: FILE rueda-targets.cmake DESTINATION ${rueda_cmake_dir})
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/rueda-config.cmake.in
+                              ${PROJECT_BINARY_DIR}/rueda-config.cmake INSTALL_DESTINATION ${rueda_cmake_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/rueda-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/rueda-config.cmake ${PROJECT_BINARY_DIR}/rueda-config-version.cmake
+        DESTINATION ${rueda_cmake_dir})

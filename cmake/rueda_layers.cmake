@@ -1,0 +1,21 @@
+# One object library per layer of csrc/, in the order in which layers may include one another.
+find_package(Threads REQUIRED)
+
+add_library(rueda_flags INTERFACE)
+target_compile_options(rueda_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion
+                                             -Wno-sign-conversion -Wnon-virtual-dtor)
+if(RUEDA_WARNINGS_AS_ERRORS)
+  target_compile_options(rueda_flags INTERFACE -Werror)
+endif()
+if(RUEDA_SANITIZER)
+  target_compile_options(rueda_flags INTERFACE -fsanitize=${RUEDA_SANITIZER} -fno-omit-frame-pointer -g)
+  target_link_options(rueda_flags INTERFACE -fsanitize=${RUEDA_SANITIZER})
+endif()
+target_include_directories(rueda_flags INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/csrc)
+target_link_libraries(rueda_flags INTERFACE Threads::Threads ${CMAKE_DL_LIBS})
+
+function(rueda_layer name)
+  add_library(rueda_${name} OBJECT ${ARGN})
+  target_link_libraries(rueda_${name} PRIVATE rueda_flags)
+  set_property(GLOBAL APPEND PROPERTY RUEDA_LAYER_OBJECTS $<TARGET_OBJECTS:rueda_${name}>)
+endfunction()

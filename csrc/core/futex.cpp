@@ -1,0 +1,34 @@
+#include "core/futex.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <ctime>
+
+namespace rueda {
+
+FutexWake futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
+                     std::optional<Time> deadline) {
+  static_assert(sizeof(word) == sizeof(std::uint32_t));
+  timespec until{};
+  if (deadline) {
+    const auto since_epoch =
+        std::chrono::duration_cast<std::chrono::nanoseconds>(deadline->time_since_epoch()).count();
+    until.tv_sec = since_epoch / 1'000'000'000;
+    until.tv_nsec = since_epoch % 1'000'000'000;
+  }
+  // The bitset form takes an absolute time of CLOCK_MONOTONIC, which steady_clock is.
+  const long result = ::syscall(SYS_futex, &word, FUTEX_WAIT_BITSET_PRIVATE, expected,
+                                deadline ? &until : nullptr, nullptr, FUTEX_BITSET_MATCH_ANY);
+  if (result == 0 || errno == EAGAIN) return FutexWake::changed;
+  return errno == ETIMEDOUT ? FutexWake::timeout : FutexWake::interrupted;
+}
+
+void futex_wake_all(std::atomic<std::uint32_t>& word) {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace rueda

@@ -1,0 +1,40 @@
+#include "core/log.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+
+namespace rueda {
+
+namespace {
+
+std::atomic<LogLevel> threshold{LogLevel::warning};
+std::atomic<int> log_rank{-1};
+
+constexpr std::array<std::string_view, 5> level_names{"trace", "debug", "info", "warning", "error"};
+
+}  // namespace
+
+void set_log_level(LogLevel level) { threshold = level; }
+void set_log_rank(int rank) { log_rank = rank; }
+bool is_logged(LogLevel level) { return level >= threshold.load(std::memory_order_relaxed); }
+
+void write_log(LogLevel level, std::string_view message) {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  std::array<char, 32> stamp{};
+  std::strftime(stamp.data(), stamp.size(), "%H:%M:%S", &local);
+  const int rank = log_rank;
+  const std::string line =
+      str("rueda ", stamp.data(), rank >= 0 ? str(" [", rank, "]") : std::string(), " ",
+          level_names[static_cast<std::size_t>(level)], ": ", message, "\n");
+  // One write per line, so that lines of several ranks on one terminal do not interleave.
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+}  // namespace rueda

@@ -1,0 +1,186 @@
+#include "core/options.h"
+
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+
+#include "core/strings.h"
+
+namespace rueda {
+
+namespace {
+
+using enum OptionType;
+
+constexpr std::array table{
+    OptionSpec{"transport", "RUEDA_TRANSPORT", "", choice, "auto|shm|mpi", true,
+               "What moves the data between ranks. auto takes shared memory where all ranks are on "
+               "one host and MPI otherwise.",
+               &Options::transport},
+    OptionSpec{"bootstrap", "RUEDA_BOOTSTRAP", "", choice, "auto|mpi|rendezvous|none", false,
+               "How ranks find each other. auto recognises the launcher by its variables; none "
+               "makes a world of one rank whatever the launcher says.",
+               &Options::bootstrap},
+    OptionSpec{"fusion_threshold", "RUEDA_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD", bytes, "",
+               true,
+               "Tensors are batched into fusion buffers of up to this size. 0 reduces each tensor "
+               "by itself.",
+               &Options::fusion_threshold},
+    OptionSpec{"ring_chunk", "RUEDA_RING_CHUNK", "", bytes, "", true,
+               "The largest piece that travels around the ring at once: smaller pieces overlap "
+               "transfer and reduction better, larger ones cost fewer messages.",
+               &Options::ring_chunk},
+    OptionSpec{"batches_in_flight", "RUEDA_BATCHES_IN_FLIGHT", "", count, "", false,
+               "How many batches of one process set may be on their way before further tensors are "
+               "held back to be fused.",
+               &Options::batches_in_flight},
+    OptionSpec{"cache_capacity", "RUEDA_CACHE_CAPACITY", "HOROVOD_CACHE_CAPACITY", count, "", true,
+               "How many tensors a process set remembers, so that a repeated request travels as a "
+               "number. 0 turns the cache off.",
+               &Options::cache_capacity},
+    OptionSpec{"stall_warning", "RUEDA_STALL_WARNING", "HOROVOD_STALL_CHECK_TIME_SECONDS", seconds,
+               "", true,
+               "When a tensor has waited this long for some ranks, every rank is told which. 0 "
+               "never warns.",
+               &Options::stall_warning},
+    OptionSpec{"stall_error", "RUEDA_STALL_ERROR", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", seconds,
+               "", true,
+               "When a tensor has waited this long for some ranks, it fails with StalledError on "
+               "every rank. 0 waits for ever.",
+               &Options::stall_error},
+    OptionSpec{"transfer_timeout", "RUEDA_TRANSFER_TIMEOUT", "HOROVOD_GLOO_TIMEOUT_SECONDS", seconds,
+               "", false,
+               "A batch whose transfers make no progress for this long fails with TimeoutError, "
+               "naming the ranks waited for. 0 waits for ever.",
+               &Options::transfer_timeout},
+    OptionSpec{"init_timeout", "RUEDA_INIT_TIMEOUT", "", seconds, "", false,
+               "How long init() waits for the other ranks.", &Options::init_timeout},
+    OptionSpec{"shutdown_timeout", "RUEDA_SHUTDOWN_TIMEOUT", "", seconds, "", false,
+               "How long shutdown() waits for what is in flight.", &Options::shutdown_timeout},
+    OptionSpec{"timeline", "RUEDA_TIMELINE", "HOROVOD_TIMELINE", text, "", false,
+               "Write a Chrome trace of every tensor to this file. %r stands for the rank; without "
+               "it rank 0 alone writes.",
+               &Options::timeline},
+    OptionSpec{"log_level", "RUEDA_LOG_LEVEL", "HOROVOD_LOG_LEVEL", choice,
+               "trace|debug|info|warning|error|off", false, "What is written to standard error.",
+               &Options::log_level},
+    OptionSpec{"mpi_library", "RUEDA_MPI_LIBRARY", "", text, "", false,
+               "Path of libmpi.so. Without it the environment's lib folder, then the system are "
+               "searched.",
+               &Options::mpi_library},
+    OptionSpec{"interface", "RUEDA_INTERFACE", "HOROVOD_GLOO_IFACE", text, "", false,
+               "Network interface, or address, on which this rank listens for ranks of other "
+               "hosts. Without it the address that the host's name resolves to.",
+               &Options::interface},
+};
+
+bool is_one_of(std::string_view value, std::string_view choices) {
+  while (!choices.empty()) {
+    const auto end = choices.find('|');
+    if (value == choices.substr(0, end)) return true;
+    choices = end == std::string_view::npos ? std::string_view{} : choices.substr(end + 1);
+  }
+  return false;
+}
+
+std::optional<double> parse_number(const std::string& value, bool with_suffix) {
+  if (value.empty()) return std::nullopt;
+  char* end = nullptr;
+  errno = 0;
+  double number = std::strtod(value.c_str(), &end);
+  if (end == value.c_str() || errno == ERANGE || !std::isfinite(number) || number < 0) {
+    return std::nullopt;
+  }
+  if (with_suffix && *end != '\0') {
+    const std::string_view suffixes = "KMG";
+    const auto power = suffixes.find(static_cast<char>(std::toupper(*end)));
+    if (power == std::string_view::npos) return std::nullopt;
+    number *= std::pow(1024.0, static_cast<double>(power + 1));
+    ++end;
+    if (*end == 'i') ++end;
+    if (*end == 'B') ++end;
+  }
+  if (*end != '\0') return std::nullopt;
+  return number;
+}
+
+std::string_view accepted(const OptionSpec& spec) {
+  switch (spec.type) {
+    case text: return "any text";
+    case choice: return spec.choices;
+    case bytes: return "a number of bytes, with K, M or G if wanted";
+    case count: return "a whole number from 0";
+    case seconds: return "a number of seconds from 0";
+  }
+  return "";
+}
+
+Status assign(Options& options, const OptionSpec& spec, std::string_view source,
+              const std::string& value) {
+  const Status refused(ErrorCode::initialization, str(source, "='", value, "' is not accepted: give ",
+                                                      accepted(spec)));
+  if (const auto* field = std::get_if<std::string Options::*>(&spec.field)) {
+    if (spec.type == choice && !is_one_of(value, spec.choices)) return refused;
+    options.**field = value;
+    return {};
+  }
+  const auto number = parse_number(value, spec.type == bytes);
+  if (!number) return refused;
+  if (const auto* field = std::get_if<double Options::*>(&spec.field)) {
+    options.**field = *number;
+    return {};
+  }
+  if (std::floor(*number) != *number || *number > 9e15) return refused;
+  options.*std::get<std::int64_t Options::*>(spec.field) = static_cast<std::int64_t>(*number);
+  return {};
+}
+
+}  // namespace
+
+std::span<const OptionSpec> option_table() { return table; }
+
+Environment process_environment() {
+  return [](std::string_view name) -> std::optional<std::string> {
+    const char* value = std::getenv(std::string(name).c_str());
+    if (value == nullptr) return std::nullopt;
+    return value;
+  };
+}
+
+Expected<Options> read_options(const Environment& environment,
+                               const std::map<std::string, std::string>& overrides) {
+  Options options;
+  for (const OptionSpec& spec : table) {
+    for (const std::string_view variable : {spec.environment, spec.horovod}) {
+      if (variable.empty()) continue;
+      const auto value = environment(variable);
+      if (!value || value->empty()) continue;
+      if (Status status = assign(options, spec, variable, *value); !status) return status;
+      break;
+    }
+  }
+  for (const auto& [name, value] : overrides) {
+    const OptionSpec* found = nullptr;
+    for (const OptionSpec& spec : table) {
+      if (spec.name == name) found = &spec;
+    }
+    if (found == nullptr) {
+      std::string known;
+      for (const OptionSpec& spec : table) known += str(known.empty() ? "" : ", ", spec.name);
+      return Status(ErrorCode::initialization,
+                    str("there is no option '", name, "'; there are ", known));
+    }
+    if (Status status = assign(options, *found, name, value); !status) return status;
+  }
+  return options;
+}
+
+std::string option_text(const OptionSpec& spec, const Options& options) {
+  if (const auto* field = std::get_if<std::string Options::*>(&spec.field)) return options.**field;
+  if (const auto* field = std::get_if<double Options::*>(&spec.field)) return str(options.**field);
+  return std::to_string(options.*std::get<std::int64_t Options::*>(spec.field));
+}
+
+}  // namespace rueda

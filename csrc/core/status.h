@@ -1,0 +1,68 @@
+// How errors travel inside the library: as values, never as exceptions across threads or ranks.
+#pragma once
+
+#include <cassert>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "rueda/error.h"
+
+namespace rueda {
+
+// Success, or a code with a message, the rank to blame where there is one, and the chain of causes.
+// Copying is cheap: the details are shared and immutable.
+class [[nodiscard]] Status {
+ public:
+  Status() = default;  // success
+  Status(ErrorCode code, std::string message, int peer = -1);
+
+  [[nodiscard]] bool ok() const { return details_ == nullptr; }
+  explicit operator bool() const { return ok(); }
+
+  [[nodiscard]] ErrorCode code() const { return ok() ? ErrorCode::ok : details_->code; }
+  [[nodiscard]] const std::string& message() const;  // of this link of the chain only
+  [[nodiscard]] int peer() const { return ok() ? -1 : details_->peer; }
+
+  // This error with `cause` beneath it: "message: cause's message: ...".
+  [[nodiscard]] Status because(const Status& cause) const;
+  // The whole chain in one line.
+  [[nodiscard]] std::string to_string() const;
+  // Throws the ErrorOf<code> that belongs to this status; does nothing on success.
+  void throw_if_error() const;
+
+ private:
+  struct Details {
+    ErrorCode code;
+    std::string message;
+    int peer;
+    std::shared_ptr<const Details> cause;
+  };
+  std::shared_ptr<const Details> details_;
+};
+
+// A value or the reason why there is none.
+template <class T>
+class [[nodiscard]] Expected {
+ public:
+  Expected(T value) : content_(std::move(value)) {}
+  Expected(Status status) : content_(std::move(status)) { assert(!std::get<Status>(content_).ok()); }
+
+  [[nodiscard]] bool ok() const { return content_.index() == 0; }
+  explicit operator bool() const { return ok(); }
+
+  [[nodiscard]] T& value() & { return std::get<0>(content_); }
+  [[nodiscard]] const T& value() const& { return std::get<0>(content_); }
+  [[nodiscard]] T&& value() && { return std::get<0>(std::move(content_)); }
+  T& operator*() & { return value(); }
+  T&& operator*() && { return std::move(*this).value(); }
+  T* operator->() { return &value(); }
+
+  [[nodiscard]] Status status() const { return ok() ? Status() : std::get<1>(content_); }
+
+ private:
+  std::variant<T, Status> content_;
+};
+
+}  // namespace rueda

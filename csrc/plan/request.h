@@ -1,0 +1,67 @@
+// What one rank wants: the unit of negotiation.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/status.h"
+#include "rueda/types.h"
+
+namespace rueda {
+
+enum class Collective : std::uint8_t {
+  allreduce,
+  allgather,
+  broadcast,
+  reduce_scatter,
+  alltoall,
+  barrier,
+  join,
+  add_process_set,
+  remove_process_set,
+  leave,  // this rank is shutting down
+};
+
+[[nodiscard]] std::string_view name_of(Collective collective);
+
+struct Request {
+  std::string name;
+  Collective collective = Collective::allreduce;
+  DataType dtype = DataType::float32;
+  ReduceOp op = ReduceOp::sum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  int root = -1;  // broadcast: rank within the process set
+  Shape shape;    // of this rank's input
+  // reduce_scatter: rows for each rank of the set, empty for an even division.
+  // add/remove_process_set: the world ranks of the set / its number.
+  // alltoall: not part of the negotiation (each pair of ranks settles its own sizes).
+  std::vector<std::int64_t> splits;
+  // Requests with the same non-empty group are released together, once all `group_size` are ready.
+  std::string group;
+  int group_size = 0;
+  // Not ok: this rank cannot take part, and every rank is to be told why.
+  Status error;
+
+  [[nodiscard]] std::int64_t count() const { return element_count(shape); }
+  [[nodiscard]] std::size_t bytes() const {
+    return static_cast<std::size_t>(count()) * size_of(dtype);
+  }
+};
+
+// The first field in which two requests of the same name may not differ, with both values as people
+// write them; nothing when they agree. Allgather and alltoall may differ in their first extent.
+struct Difference {
+  std::string_view field;
+  std::string left;
+  std::string right;
+};
+[[nodiscard]] std::optional<Difference> compare(const Request& left, const Request& right);
+
+// What is wrong with a request by itself (average of booleans, root out of range, ...): ok where
+// nothing is. `set_size` is the size of the process set.
+[[nodiscard]] Status validate(const Request& request, int set_size);
+
+}  // namespace rueda

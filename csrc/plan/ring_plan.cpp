@@ -1,0 +1,76 @@
+#include "plan/ring_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace rueda {
+
+namespace {
+
+std::vector<std::int64_t> offsets_of(const std::vector<std::int64_t>& lengths) {
+  std::vector<std::int64_t> offsets{0};
+  offsets.reserve(lengths.size() + 1);
+  for (const std::int64_t length : lengths) offsets.push_back(offsets.back() + length);
+  return offsets;
+}
+
+}  // namespace
+
+RingPlan::RingPlan(int rank, std::vector<std::int64_t> offsets, std::int64_t chunk,
+                   bool reduce_scatters, bool gathers)
+    : rank_(rank),
+      size_(static_cast<int>(offsets.size()) - 1),
+      offsets_(std::move(offsets)),
+      chunk_(std::max<std::int64_t>(chunk, 1)),
+      reduce_scatters_(reduce_scatters),
+      gathers_(gathers) {
+  for (int owner = 0; owner < size_; ++owner) {
+    // Written so that it cannot overflow for any chunk.
+    const std::int64_t count = segment(owner).count;
+    chunks_ = std::max(chunks_, count / chunk_ + (count % chunk_ != 0 ? 1 : 0));
+  }
+}
+
+RingPlan RingPlan::allreduce(int rank, int size, std::int64_t count, std::int64_t chunk) {
+  std::vector<std::int64_t> lengths(static_cast<std::size_t>(size), count / size);
+  for (std::int64_t i = 0; i < count % size; ++i) ++lengths[static_cast<std::size_t>(i)];
+  return {rank, offsets_of(lengths), chunk, true, true};
+}
+
+RingPlan RingPlan::reduce_scatter(int rank, std::vector<std::int64_t> lengths, std::int64_t chunk) {
+  return {rank, offsets_of(lengths), chunk, true, false};
+}
+
+RingPlan RingPlan::allgather(int rank, std::vector<std::int64_t> lengths, std::int64_t chunk) {
+  return {rank, offsets_of(lengths), chunk, false, true};
+}
+
+int RingPlan::steps() const {
+  return (size_ - 1) * (static_cast<int>(reduce_scatters_) + static_cast<int>(gathers_));
+}
+
+Segment RingPlan::segment(int owner) const {
+  const auto index = static_cast<std::size_t>(owner);
+  return {offsets_[index], offsets_[index + 1] - offsets_[index]};
+}
+
+Segment RingPlan::part(int owner, std::int64_t chunk_index) const {
+  const Segment whole = segment(owner);
+  const std::int64_t begin = std::min(whole.count, chunk_index * chunk_);
+  return {whole.offset + begin, std::min(chunk_, whole.count - begin)};
+}
+
+Hop RingPlan::hop(std::int64_t index) const {
+  const int step = static_cast<int>(index / chunks_);
+  const std::int64_t chunk_index = index % chunks_;
+  const bool reduces = reduce_scatters_ && step < size_ - 1;
+  // In the reduce-scatter the segment that ends here starts at the next rank, P-1 hops upstream;
+  // in the all-gather each rank starts with the segment it owns.
+  const int turn = step % (size_ - 1);
+  const int first = reduces ? rank_ - 1 : rank_;
+  const auto wrap = [this](int value) { return ((value % size_) + size_) % size_; };
+  return {step, chunk_index, part(wrap(first - turn), chunk_index),
+          part(wrap(first - turn - 1), chunk_index), reduces};
+}
+
+}  // namespace rueda

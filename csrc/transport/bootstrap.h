@@ -1,0 +1,30 @@
+// How ranks find each other before any transport exists: a small shared key-value store.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "core/clock.h"
+#include "core/status.h"
+
+namespace rueda {
+
+// Every rank calls barrier() the same number of times, in the same order relative to its puts:
+// a get() sees everything that any rank put before the last barrier() that has completed.
+// Keys are written once.
+class Bootstrap {
+ public:
+  virtual ~Bootstrap() = default;
+
+  [[nodiscard]] virtual std::string_view name() const = 0;
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int size() const = 0;
+
+  virtual Status put(const std::string& key, const std::string& value) = 0;
+  virtual Expected<std::string> get(const std::string& key) = 0;
+  // ErrorCode::initialization, saying which ranks are missing where that is known, at the deadline.
+  virtual Status barrier(Time deadline) = 0;
+};
+
+}  // namespace rueda

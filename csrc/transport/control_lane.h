@@ -1,0 +1,58 @@
+// Carries small messages between ranks and notices when a rank is gone. Separate from the bulk
+// transport, so that negotiation never waits behind gradients and can be slept upon.
+//
+// Not thread-safe: every call comes from the thread that holds the engine's progress lock.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "core/clock.h"
+#include "core/status.h"
+
+namespace rueda {
+
+class ControlLane {
+ public:
+  using MessageHandler = std::function<void(int peer, std::span<const std::byte> message)>;
+  // `cause` says how the loss was noticed. Called at most once per peer.
+  using LossHandler = std::function<void(int peer, const Status& cause)>;
+
+  virtual ~ControlLane() = default;
+
+  [[nodiscard]] virtual std::string_view name() const = 0;
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int size() const = 0;
+
+  // Set before the first progress(); handlers run inside progress() and may call post().
+  virtual void on_message(MessageHandler handler) = 0;
+  virtual void on_loss(LossHandler handler) = 0;
+
+  // Opens a connection to each of `peers`, whose loss is from now on noticed. Lazily opened ones
+  // (by the first post) are watched as well. Fails, naming the peer, at the deadline.
+  virtual Status connect(std::span<const int> peers, Time deadline) = 0;
+
+  // Queues a message; never blocks. Messages from one rank to another arrive whole and in order.
+  // `peer` may be this rank. Posting to a peer that is lost or has said good-bye is silently dropped:
+  // the loss handler has told, or will tell.
+  virtual void post(int peer, std::vector<std::byte> message) = 0;
+
+  // Moves whatever can move without blocking; returns whether anything did.
+  virtual bool progress() = 0;
+
+  // A descriptor that is readable when progress() would do something.
+  [[nodiscard]] virtual int wait_fd() const = 0;
+
+  // Says good-bye to every connected peer, so that closing is not taken for death, and flushes
+  // what is queued until the deadline.
+  virtual Status close(Time deadline) = 0;
+
+  // In a forked child: closes this process's copies of the sockets, so that peers notice the death
+  // of the parent even while its children (DataLoader workers) live on. Async-signal-safe.
+  virtual void close_after_fork() {}
+};
+
+}  // namespace rueda

@@ -1,0 +1,76 @@
+// Moves bytes between ranks. A transport knows nothing of tensors, names or reductions.
+//
+// Not thread-safe: every call comes from the thread that holds the engine's progress lock.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "core/clock.h"
+#include "core/status.h"
+
+namespace rueda {
+
+using ConstBytes = std::span<const std::byte>;
+using MutableBytes = std::span<std::byte>;
+
+// Distinguishes the transfers of concurrent batches between the same two ranks.
+// Small enough for every MPI (MPI_TAG_UB).
+using Tag = std::uint32_t;
+inline constexpr Tag tag_limit = Tag{1} << 29;
+
+// The state of one transfer, shared by whoever started it and the transport.
+struct Transfer {
+  bool done = false;
+  Status status;  // meaningful once done
+  int peer = -1;  // the other rank
+};
+using Ticket = std::shared_ptr<Transfer>;
+
+// One per (epoch, world, lane).
+//
+// Matching: a receive matches the oldest send from `peer` with the same tag that no earlier receive
+// has matched. Transfers with equal peer and tag complete in the order they were started.
+// A send never waits for its receive to be posted before other tags can move: what arrives early is kept.
+// Lengths must agree; a receive whose message has another length fails with ErrorCode::transport.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  [[nodiscard]] virtual std::string_view name() const = 0;
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int size() const = 0;
+
+  // Sends the concatenation of `spans`. The bytes must stay unchanged until the ticket is done.
+  // `peer` may be this rank. The array of spans itself may go as soon as the call returns.
+  virtual Ticket send(int peer, Tag tag, std::span<const ConstBytes> spans) = 0;
+  // Receives one message into the concatenation of `spans`.
+  virtual Ticket recv(int peer, Tag tag, std::span<const MutableBytes> spans) = 0;
+
+  // Moves whatever can move without blocking; returns whether anything did.
+  virtual bool progress() = 0;
+
+  // A descriptor that is readable when progress() would do something, or -1 where the transport
+  // can only be polled (MPI). It is trustworthy only after arm() has returned true.
+  [[nodiscard]] virtual int wait_fd() const { return -1; }
+  // Announces that the caller is about to sleep on wait_fd(); false when there is already something
+  // to do. disarm() follows every arm() that returned true.
+  virtual bool arm() { return false; }
+  virtual void disarm() {}
+
+  // Completes every pending transfer, and every later one, with `reason`. Idempotent. Afterwards
+  // the transport touches no buffer of the caller any more.
+  virtual void abort(const Status& reason) = 0;
+
+  // In a forked child: closes this process's copies of descriptors whose closing peers watch for.
+  virtual void close_after_fork() {}
+
+  // Drives progress() until the ticket is done. ErrorCode::timeout, naming the peer, after `deadline`.
+  // For set-up and tests; the engine itself never blocks on one ticket.
+  Status wait(const Ticket& ticket, Time deadline);
+};
+
+}  // namespace rueda

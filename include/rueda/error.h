@@ -1,0 +1,64 @@
+// What the public C++ API throws. Python maps each class to an exception of the same name.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace rueda {
+
+enum class ErrorCode : std::uint8_t {
+  ok,
+  invalid_argument,  // a value that can never work, found before anything was sent
+  unsupported,       // a combination that is refused, such as the average of booleans
+  mismatch,          // ranks disagree about a tensor
+  duplicate_name,    // a second submission under a name that is still pending
+  stalled,           // some ranks never submitted the tensor
+  timeout,           // a transfer or a handshake made no progress before its deadline
+  peer_lost,         // a rank died or raised
+  shutdown,          // this rank or a peer has shut down
+  not_initialized,   // rueda::init() has not been called
+  initialization,    // the world could not be formed
+  transport,         // bytes could not be moved
+  internal,          // a bug in Rueda
+};
+
+[[nodiscard]] std::string_view name_of(ErrorCode code);
+
+// Base of everything that Rueda throws.
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorCode code, const std::string& message, int peer = -1)
+      : std::runtime_error(message), code_(code), peer_(peer) {}
+
+  [[nodiscard]] ErrorCode code() const noexcept { return code_; }
+  // The rank that caused the error, or -1 where no single rank did.
+  [[nodiscard]] int peer() const noexcept { return peer_; }
+
+ private:
+  ErrorCode code_;
+  int peer_;
+};
+
+// One class per code, so that callers can catch what they can handle.
+template <ErrorCode error_code>
+class ErrorOf : public Error {
+ public:
+  explicit ErrorOf(const std::string& message, int peer = -1) : Error(error_code, message, peer) {}
+};
+
+using InvalidArgumentError = ErrorOf<ErrorCode::invalid_argument>;
+using UnsupportedError = ErrorOf<ErrorCode::unsupported>;
+using MismatchError = ErrorOf<ErrorCode::mismatch>;
+using DuplicateNameError = ErrorOf<ErrorCode::duplicate_name>;
+using StalledError = ErrorOf<ErrorCode::stalled>;
+using TimeoutError = ErrorOf<ErrorCode::timeout>;
+using PeerLostError = ErrorOf<ErrorCode::peer_lost>;
+using ShutdownError = ErrorOf<ErrorCode::shutdown>;
+using NotInitializedError = ErrorOf<ErrorCode::not_initialized>;
+using InitializationError = ErrorOf<ErrorCode::initialization>;
+using TransportError = ErrorOf<ErrorCode::transport>;
+using InternalError = ErrorOf<ErrorCode::internal>;
+
+}  // namespace rueda

@@ -1,0 +1,171 @@
+// Rueda's C++ API: collectives across processes that agree on their order in the background.
+//
+//   rueda::init();
+//   std::vector<float> gradient = ...;
+//   rueda::TensorView view{gradient.data(), {1000}, rueda::DataType::float32};
+//   rueda::Handle handle = rueda::allreduce(view, gradient.data(), {.name = "layer1.weight"});
+//   ...                                   // goes on while the ring turns
+//   handle.wait();                        // throws rueda::MismatchError, PeerLostError, ...
+//   rueda::shutdown();
+//
+// Every function may be called from any thread. Operations match across ranks by name; unnamed ones
+// by their number within the process set, so that ranks must submit those in the same order.
+// Every rank of the set must take part in every operation.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "rueda/error.h"
+#include "rueda/types.h"
+
+namespace rueda {
+
+struct HandleState;
+
+// What an operation whose result has a size that only the negotiation tells hands back, in memory of its own.
+struct Output {
+  std::shared_ptr<std::byte[]> data;  // row-major, 64-byte aligned; null where the caller gave memory
+  Shape shape;                        // of the result
+  std::vector<std::int64_t> received_splits;  // alltoall: rows received from each rank of the set
+  int last_joined_rank = -1;                  // join: the rank that joined last
+  int process_set = -1;                       // add_process_set: the number of the new set
+};
+
+// The future of one operation. Copies refer to the same operation. Dropping every copy does not cancel
+// it: the tensor must stay valid until the operation has completed.
+class Handle {
+ public:
+  Handle() = default;
+  explicit Handle(std::shared_ptr<HandleState> state) : state_(std::move(state)) {}
+
+  // Completed, well or with an error.
+  [[nodiscard]] bool done() const;
+  // Blocks until done; throws the operation's error.
+  void wait() const;
+  // Like wait(), but gives up after `timeout`: false when not done by then.
+  [[nodiscard]] bool wait_for(std::chrono::nanoseconds timeout) const;
+  // Waits, then returns the result.
+  [[nodiscard]] const Output& output() const;
+
+  [[nodiscard]] const std::shared_ptr<HandleState>& state() const { return state_; }
+
+ private:
+  std::shared_ptr<HandleState> state_;
+};
+
+// --- Life ---------------------------------------------------------------------------------------
+
+// Forms the world: under mpirun through MPI, under `rueda run` without MPI through its rendezvous,
+// without a launcher as a world of one. `options` override the environment (names as in
+// docs/options.md, e.g. {"fusion_threshold", "16M"}). Does nothing when the world exists already.
+// Throws InitializationError, among others where a launcher says that there are more ranks and they are not found.
+void init(const std::map<std::string, std::string>& options = {});
+// Leaves the world: finishes what every rank has agreed on, fails the rest with ShutdownError, here and on
+// the ranks that wait for this one. init() may follow. Happens by itself at exit.
+void shutdown();
+[[nodiscard]] bool is_initialized();
+// Tells the other ranks that this one failed and why: they raise PeerLostError with `cause` at once.
+// For a process that is about to exit because of an error.
+void abort(const std::string& cause);
+
+// --- Who is there -------------------------------------------------------------------------------
+
+// Rank and number of ranks: in the world, among the ranks of this host, among the ranks with the same local
+// rank on each host. Throw NotInitializedError before init().
+[[nodiscard]] int rank();
+[[nodiscard]] int size();
+[[nodiscard]] int local_rank();
+[[nodiscard]] int local_size();
+[[nodiscard]] int cross_rank();
+[[nodiscard]] int cross_size();
+[[nodiscard]] bool is_homogeneous();  // every host has as many ranks
+
+// An ordered set of ranks. 0 is the world.
+struct ProcessSet {
+  int id = 0;
+};
+
+// Collective over the world: every rank gives the same ranks (world ranks, distinct; sorted by Rueda).
+// Throws InvalidArgumentError for ranks that do not exist, MismatchError where ranks disagree.
+ProcessSet add_process_set(std::vector<int> ranks);
+// Collective over the world. The world itself cannot be removed.
+void remove_process_set(ProcessSet set);
+[[nodiscard]] std::vector<int> ranks_of(ProcessSet set);
+// The rank of this process within the set, or -1 where it is not a member.
+[[nodiscard]] int rank_in(ProcessSet set);
+[[nodiscard]] std::vector<int> process_set_ids();
+
+// --- Collectives --------------------------------------------------------------------------------
+
+struct AllreduceOptions {
+  std::string name;  // empty: numbered
+  ReduceOp op = ReduceOp::average;
+  double prescale_factor = 1.0;   // multiplies each rank's input before the reduction
+  double postscale_factor = 1.0;  // multiplies the result
+  ProcessSet process_set = {};
+};
+
+// output[i] = op over ranks of input[i]. `output` has room for the input and may be the input itself.
+// The result has the same bits on every rank.
+Handle allreduce(const TensorView& input, void* output, const AllreduceOptions& options = {});
+// Several tensors that are reduced together: none completes before all are ready on all ranks.
+std::vector<Handle> grouped_allreduce(std::span<const TensorView> inputs,
+                                      std::span<void* const> outputs,
+                                      const AllreduceOptions& options = {});
+
+struct CallOptions {
+  std::string name;
+  ProcessSet process_set = {};
+};
+
+// Concatenates along the first dimension, in rank order. First extents may differ; the others and the dtype must agree.
+// The result is in Handle::output().
+Handle allgather(const TensorView& input, const CallOptions& options = {});
+
+// Every rank ends with the root's data. `tensor` is read at `root` (a rank of the set), written elsewhere.
+Handle broadcast(const TensorView& tensor, int root, const CallOptions& options = {});
+
+struct ReduceScatterOptions {
+  std::string name;
+  ReduceOp op = ReduceOp::average;
+  double prescale_factor = 1.0;
+  double postscale_factor = 1.0;
+  // Rows of the result for each rank of the set; empty: as even as possible, earlier ranks get one more.
+  std::vector<std::int64_t> splits;
+  ProcessSet process_set = {};
+};
+
+// Reduces, then leaves each rank its rows of the first dimension, in Handle::output().
+Handle reduce_scatter(const TensorView& input, const ReduceScatterOptions& options = {});
+
+// Sends splits[r] rows of the input to rank r (empty: evenly, the first extent must be divisible) and
+// concatenates what arrives, in rank order, in Handle::output(), with `received_splits`.
+Handle alltoall(const TensorView& input, const std::vector<std::int64_t>& splits = {},
+                const CallOptions& options = {});
+
+// Completes when every rank of the set has called it.
+Handle barrier(const CallOptions& options = {});
+
+// This rank has no more data: until all ranks have joined, it takes part in the others' allreduce,
+// reduce_scatter, allgather and broadcast with each operation's identity. Completes when all have joined, with the
+// rank that was last in Output::last_joined_rank. An average divides by the ranks that contributed.
+Handle join(const CallOptions& options = {});
+
+// --- Memory and observation ---------------------------------------------------------------------
+
+// Memory that transports can share with the other ranks of the host: zeroed, 64-byte aligned, freed with the pointer.
+// Throws std::bad_alloc.
+[[nodiscard]] std::shared_ptr<std::byte[]> allocate(std::size_t bytes);
+
+// Counters of this rank since init(), by name (docs/observability.md lists them).
+[[nodiscard]] std::map<std::string, std::int64_t> metrics();
+// The options in force, by name.
+[[nodiscard]] std::map<std::string, std::string> options();
+
+}  // namespace rueda

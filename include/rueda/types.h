@@ -1,0 +1,131 @@
+// The vocabulary of element types, reductions and tensors that every layer shares.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace rueda {
+
+// Element types. The numeric values travel between ranks, so they are part of the wire format.
+enum class DataType : std::uint8_t {
+  float16,
+  bfloat16,
+  float32,
+  float64,
+  int8,
+  int16,
+  int32,
+  int64,
+  uint8,
+  uint16,
+  uint32,
+  uint64,
+  boolean,
+  complex64,
+  complex128,
+};
+
+enum class DataKind : std::uint8_t { floating, integer, boolean, complex };
+
+// One row per element type: everything that other tables (NumPy, DLPack, MPI) derive from.
+struct DataTypeInfo {
+  DataType id;
+  std::string_view name;  // NumPy's name where NumPy has one, torch's otherwise ("bfloat16")
+  std::size_t size;       // bytes per element
+  DataKind kind;
+};
+
+inline constexpr std::array data_types{
+    DataTypeInfo{DataType::float16, "float16", 2, DataKind::floating},
+    DataTypeInfo{DataType::bfloat16, "bfloat16", 2, DataKind::floating},
+    DataTypeInfo{DataType::float32, "float32", 4, DataKind::floating},
+    DataTypeInfo{DataType::float64, "float64", 8, DataKind::floating},
+    DataTypeInfo{DataType::int8, "int8", 1, DataKind::integer},
+    DataTypeInfo{DataType::int16, "int16", 2, DataKind::integer},
+    DataTypeInfo{DataType::int32, "int32", 4, DataKind::integer},
+    DataTypeInfo{DataType::int64, "int64", 8, DataKind::integer},
+    DataTypeInfo{DataType::uint8, "uint8", 1, DataKind::integer},
+    DataTypeInfo{DataType::uint16, "uint16", 2, DataKind::integer},
+    DataTypeInfo{DataType::uint32, "uint32", 4, DataKind::integer},
+    DataTypeInfo{DataType::uint64, "uint64", 8, DataKind::integer},
+    DataTypeInfo{DataType::boolean, "bool", 1, DataKind::boolean},
+    DataTypeInfo{DataType::complex64, "complex64", 8, DataKind::complex},
+    DataTypeInfo{DataType::complex128, "complex128", 16, DataKind::complex},
+};
+
+[[nodiscard]] constexpr const DataTypeInfo& info(DataType dtype) {
+  return data_types.at(static_cast<std::size_t>(dtype));
+}
+[[nodiscard]] constexpr std::size_t size_of(DataType dtype) { return info(dtype).size; }
+[[nodiscard]] constexpr std::string_view name_of(DataType dtype) { return info(dtype).name; }
+
+// Element-wise reductions.
+//
+// `average` is a sum divided by the number of ranks that contributed; on integers the quotient is
+// rounded towards negative infinity, like NumPy's `//`. On booleans `sum` and `max` are "or",
+// `product` and `min` are "and". `min` and `max` propagate NaN, like numpy.minimum/maximum.
+enum class ReduceOp : std::uint8_t {
+  sum,
+  average,
+  min,
+  max,
+  product,
+  bit_and,
+  bit_or,
+  bit_xor,
+};
+
+inline constexpr std::array<std::string_view, 8> reduce_op_names{
+    "sum", "average", "min", "max", "product", "bit_and", "bit_or", "bit_xor"};
+
+[[nodiscard]] constexpr std::string_view name_of(ReduceOp op) {
+  return reduce_op_names.at(static_cast<std::size_t>(op));
+}
+
+// Whether `op` means something on `dtype`: no average of booleans, no minimum or maximum of
+// complex numbers, bitwise operations on integers and booleans only.
+[[nodiscard]] constexpr bool is_supported(ReduceOp op, DataType dtype) {
+  const DataKind kind = info(dtype).kind;
+  switch (op) {
+    case ReduceOp::sum:
+    case ReduceOp::product: return true;
+    case ReduceOp::average: return kind != DataKind::boolean;
+    case ReduceOp::min:
+    case ReduceOp::max: return kind != DataKind::complex;
+    case ReduceOp::bit_and:
+    case ReduceOp::bit_or:
+    case ReduceOp::bit_xor: return kind == DataKind::integer || kind == DataKind::boolean;
+  }
+  return false;
+}
+
+using Shape = std::vector<std::int64_t>;
+
+// Number of elements; 1 for a scalar (empty shape).
+[[nodiscard]] inline std::int64_t element_count(const Shape& shape) {
+  std::int64_t count = 1;
+  for (const std::int64_t extent : shape) count *= extent;
+  return count;
+}
+
+// "[3, 4]"
+[[nodiscard]] std::string to_string(const Shape& shape);
+
+// A contiguous (row-major) tensor that somebody else owns. The memory must stay valid, and must
+// not be written, until the handle of the operation it was given to has completed.
+struct TensorView {
+  void* data = nullptr;
+  Shape shape;
+  DataType dtype = DataType::float32;
+
+  [[nodiscard]] std::int64_t count() const { return element_count(shape); }
+  [[nodiscard]] std::size_t bytes() const {
+    return static_cast<std::size_t>(count()) * size_of(dtype);
+  }
+};
+
+}  // namespace rueda
