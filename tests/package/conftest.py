@@ -51,8 +51,14 @@ class Installation:
         self.folder = folder
         self.python = folder / "bin/python"
         # As on a machine where no environment is active: only the system's tools are on the path.
-        keep = {k: v for k, v in os.environ.items() if k.startswith(("PIP_", "HOME", "LANG", "CCACHE", "SSL_"))}
-        system = [p for p in ("/usr/local/bin", "/usr/bin", "/bin") if not (Path(p) / "mpicc").exists()]
+        keep = {
+            k: v
+            for k, v in os.environ.items()
+            if k.startswith(("PIP_", "HOME", "LANG", "CCACHE", "SSL_"))
+        }
+        system = [
+            p for p in ("/usr/local/bin", "/usr/bin", "/bin") if not (Path(p) / "mpicc").exists()
+        ]
         # Where the system has an MPI, its folder cannot be hidden, so CMake is told.
         self.has_mpi_in_sight = len(system) < 3
         self.env = keep | {"PATH": os.pathsep.join(["/usr/local/bin", "/usr/bin", "/bin"])}

@@ -36,7 +36,16 @@ def prefix(tmp_path_factory) -> Path:
     """Where `cmake --install` has put the library."""
     folder = tmp_path_factory.mktemp("cmake")
     build = ROOT / "build/test-cmake"
-    run("cmake", "-S", ROOT, "-B", build, "-DRUEDA_TESTS=OFF", "-DRUEDA_EXAMPLES=OFF", "-DCMAKE_INSTALL_LIBDIR=lib")
+    run(
+        "cmake",
+        "-S",
+        ROOT,
+        "-B",
+        build,
+        "-DRUEDA_TESTS=OFF",
+        "-DRUEDA_EXAMPLES=OFF",
+        "-DCMAKE_INSTALL_LIBDIR=lib",
+    )
     run("cmake", "--build", build, "-j", "2")
     run("cmake", "--install", build, "--prefix", folder / "prefix")
     return folder / "prefix"
@@ -68,7 +77,14 @@ def test_another_minor_version_is_refused(prefix, tmp_path):
 
 
 def test_the_examples_build_by_themselves(prefix, tmp_path):
-    run("cmake", "-S", ROOT / "examples/cpp", "-B", tmp_path, f"-Drueda_DIR={prefix / 'lib/cmake/rueda'}")
+    run(
+        "cmake",
+        "-S",
+        ROOT / "examples/cpp",
+        "-B",
+        tmp_path,
+        f"-Drueda_DIR={prefix / 'lib/cmake/rueda'}",
+    )
     run("cmake", "--build", tmp_path)
     assert "as expected" in run(tmp_path / "allreduce", timeout=60)
 

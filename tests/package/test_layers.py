@@ -75,7 +75,9 @@ IMPURE = re.compile(
     r"time\.h|ctime|mpi\.h|core/futex\.h|core/log\.h)$"
 )
 # core/clock.h is only the type of a point in time; reading the clock is what is not allowed.
-READS_CLOCK = re.compile(r"\b(Clock|steady_clock|system_clock|high_resolution_clock)::now\b|\bgetenv\b")
+READS_CLOCK = re.compile(
+    r"\b(Clock|steady_clock|system_clock|high_resolution_clock)::now\b|\bgetenv\b"
+)
 
 
 def test_plan_is_pure():
@@ -113,7 +115,16 @@ def test_public_headers_compile_by_themselves(compiler, tmp_path):
         name = header.relative_to(ROOT / "include")
         unit.write_text(f"#include <{name}>\n#include <{name}>\n")
         subprocess.run(
-            [compiler, "-std=c++20", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{ROOT / 'include'}", unit],
+            [
+                compiler,
+                "-std=c++20",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-fsyntax-only",
+                f"-I{ROOT / 'include'}",
+                unit,
+            ],
             check=True,
             timeout=120,
         )

@@ -8,7 +8,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCE_FOLDERS = ["csrc", "include", "python", "launcher", "examples", "benchmarks", "tests", "docs", "tools", "cmake"]
+SOURCE_FOLDERS = [
+    "csrc",
+    "include",
+    "python",
+    "launcher",
+    "examples",
+    "benchmarks",
+    "tests",
+    "docs",
+    "tools",
+    "cmake",
+]
 SOURCE_SUFFIXES = {".h", ".cpp", ".py", ".pyi", ".md", ".sh", ".cmake", ".txt", ".in"}
 
 
@@ -22,7 +33,9 @@ def sources() -> list[Path]:
 
 
 def test_nothing_is_left_to_be_done():
-    words = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b")
+    words = re.compile(
+        r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b"
+    )
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in sources()
@@ -36,8 +49,15 @@ def test_no_name_says_nothing():
     vague = {"manager", "helper", "helpers", "util", "utils", "common", "misc", "data"}
     found = [p for p in sources() if vague & {p.stem.lower(), p.parent.name.lower()}]
     assert not found
-    class_name = re.compile(r"^\s*(?:class|struct)\s+(\w*(?:Manager|Helper|Util|Utils|Misc))\b", re.MULTILINE)
-    assert not {m for p in sources() if p.suffix in {".h", ".cpp", ".py"} for m in class_name.findall(p.read_text())}
+    class_name = re.compile(
+        r"^\s*(?:class|struct)\s+(\w*(?:Manager|Helper|Util|Utils|Misc))\b", re.MULTILINE
+    )
+    assert not {
+        m
+        for p in sources()
+        if p.suffix in {".h", ".cpp", ".py"}
+        for m in class_name.findall(p.read_text())
+    }
 
 
 @pytest.mark.parametrize("header", sorted((ROOT / "csrc").rglob("*.h")), ids=lambda p: p.name)
@@ -61,7 +81,9 @@ def test_the_readme_shows_commands_that_exist():
     targets = set(re.findall(r"^([a-z][\w-]*)(?: [\w-]+)*:", makefile, re.MULTILINE))
     targets |= {"asan", "tsan"}
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
-        shown = re.findall(r"^(?:\$ )?make ([a-z-]+)|`make ([a-z-]+)[^`]*`", page.read_text(), re.MULTILINE)
+        shown = re.findall(
+            r"^(?:\$ )?make ([a-z-]+)|`make ([a-z-]+)[^`]*`", page.read_text(), re.MULTILINE
+        )
         missing = {a or b for a, b in shown} - targets
         assert not missing, page
     assert "make demo" in (ROOT / "README.md").read_text()
@@ -97,4 +119,6 @@ def test_ci_runs_what_the_readme_shows():
 def test_the_option_page_follows_the_table():
     import sys
 
-    subprocess.run([sys.executable, ROOT / "docs/generate_options.py", "--check"], check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, ROOT / "docs/generate_options.py", "--check"], check=True, timeout=60
+    )

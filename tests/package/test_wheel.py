@@ -43,7 +43,9 @@ def test_the_wheel_holds_the_extension_once(names):
 
 
 def test_the_wheel_holds_nothing_else(names):
-    strange = [n for n in names if n.split("/")[0] not in {"rueda", f"rueda-{version(names)}.dist-info"}]
+    strange = [
+        n for n in names if n.split("/")[0] not in {"rueda", f"rueda-{version(names)}.dist-info"}
+    ]
     assert not strange
     assert not [n for n in names if "__pycache__" in n or n.endswith((".cpp", ".o", ".a"))]
 
@@ -62,8 +64,16 @@ def test_the_plug_in_is_built_where_an_mpi_is(names):
 def test_nothing_but_the_plug_in_is_linked_to_mpi_torch_or_cuda(wheel, names, tmp_path):
     zipfile.ZipFile(wheel).extractall(tmp_path)
     for name in [n for n in names if n.endswith(".so")]:
-        needed = [line for line in run("readelf", "-d", tmp_path / name).splitlines() if "(NEEDED)" in line]
-        foreign = [line for line in needed if any(f"[lib{x}" in line for x in ("torch", "c10", "cuda", "nccl", "python"))]
+        needed = [
+            line
+            for line in run("readelf", "-d", tmp_path / name).splitlines()
+            if "(NEEDED)" in line
+        ]
+        foreign = [
+            line
+            for line in needed
+            if any(f"[lib{x}" in line for x in ("torch", "c10", "cuda", "nccl", "python"))
+        ]
         assert not foreign, name
         if "rueda_mpi" not in name:
             assert not [line for line in needed if "[libmpi" in line], name
@@ -101,7 +111,11 @@ def test_the_installation_has_a_command(installation):
 
 def test_two_ranks_without_an_mpi_library_are_an_error(installation):
     """Never two silent solo trainings."""
-    env = installation.env | {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0", "RUEDA_INIT_TIMEOUT": "5"}
+    env = installation.env | {
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_RANK": "0",
+        "RUEDA_INIT_TIMEOUT": "5",
+    }
     result = subprocess.run(
         [installation.python, "-c", "import rueda; rueda.init()"],
         env=env,
