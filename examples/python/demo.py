@@ -153,8 +153,18 @@ def main() -> None:
         )
         train(
             console,
-            [rueda, "run", "-np", str(RANKS), "--transport", "mpi", sys.executable]
-            + [str(HERE / "digits.py"), "--result", str(distributed)],
+            [
+                rueda,
+                "run",
+                "-np",
+                str(RANKS),
+                "--bootstrap",
+                "mpi",
+                "--transport",
+                "mpi",
+                "--verbose",
+            ]
+            + [sys.executable, str(HERE / "digits.py"), "--result", str(distributed)],
         )
         ranks = [load(Path(f"{distributed}.{rank}.npz")) for rank in range(RANKS)]
         lines = compare(load(Path(f"{single}.npz")), ranks) + count(ranks)
