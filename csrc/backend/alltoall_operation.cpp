@@ -30,8 +30,8 @@ void AlltoallOperation::send_counts_and_rows() {
     const ConstBytes rows(input_.data + offsets[peer], offsets[peer + 1] - offsets[peer]);
     if (!rows.empty()) {
       sends_.push_back(lane_.transport->send(world_rank, lane_.tag, {&rows, 1}));
-      ++lane_.counters->messages_sent;
-      lane_.counters->payload_bytes_sent += static_cast<std::int64_t>(rows.size());
+      lane_.counters->messages_sent.add(1);
+      lane_.counters->payload_bytes_sent.add(static_cast<std::int64_t>(rows.size()));
     }
   }
   received_rows_[static_cast<std::size_t>(lane_.rank)] =
@@ -55,7 +55,7 @@ void AlltoallOperation::receive_rows() {
       continue;
     }
     rows_.push_back(lane_.transport->recv(lane_.world_rank(rank), lane_.tag, {&target, 1}));
-    lane_.counters->payload_bytes_received += static_cast<std::int64_t>(target.size());
+    lane_.counters->payload_bytes_received.add(static_cast<std::int64_t>(target.size()));
   }
 }
 

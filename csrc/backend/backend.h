@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/counter.h"
 #include "core/status.h"
 #include "rueda/types.h"
 #include "transport/transport.h"
@@ -18,11 +19,11 @@ namespace rueda {
 
 // What has moved, counted where it moves.
 struct TransferCounters {
-  std::int64_t ring_steps = 0;  // hops to the neighbour, however finely chunked
-  std::int64_t messages_sent = 0;
-  std::int64_t payload_bytes_sent = 0;
-  std::int64_t payload_bytes_received = 0;
-  std::int64_t bytes_reduced = 0;
+  Counter ring_steps;  // hops to the neighbour, however finely chunked
+  Counter messages_sent;
+  Counter payload_bytes_sent;
+  Counter payload_bytes_received;
+  Counter bytes_reduced;
 };
 
 // Where one operation runs: its place among the ranks of a process set, and a tag of its own.

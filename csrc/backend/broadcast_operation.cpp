@@ -23,7 +23,7 @@ BroadcastOperation::BroadcastOperation(const Lane& lane, std::byte* data, std::i
   previous_ = distance == 0 ? -1 : lane_.world_rank((lane_.rank + size - 1) % size);
   if (previous_ < 0) received_ = receives_posted_ = chunks_;
   if (next_ < 0) sent_ = sends_posted_ = chunks_;
-  lane_.counters->ring_steps += size - 1;
+  lane_.counters->ring_steps.add(size - 1);
   done_ = received_ == chunks_ && sent_ == chunks_;
 }
 
@@ -53,14 +53,14 @@ bool BroadcastOperation::advance() {
       const MutableBytes span(data_ + receives_posted_ * lane_.chunk_bytes,
                               chunk_size(receives_posted_));
       receiving_.push_back(lane_.transport->recv(previous_, lane_.tag, {&span, 1}));
-      lane_.counters->payload_bytes_received += static_cast<std::int64_t>(span.size());
+      lane_.counters->payload_bytes_received.add(static_cast<std::int64_t>(span.size()));
       again = true;
     }
     for (; sends_posted_ < received_; ++sends_posted_) {
       const ConstBytes span(data_ + sends_posted_ * lane_.chunk_bytes, chunk_size(sends_posted_));
       sending_.push_back(lane_.transport->send(next_, lane_.tag, {&span, 1}));
-      ++lane_.counters->messages_sent;
-      lane_.counters->payload_bytes_sent += static_cast<std::int64_t>(span.size());
+      lane_.counters->messages_sent.add(1);
+      lane_.counters->payload_bytes_sent.add(static_cast<std::int64_t>(span.size()));
       again = true;
     }
     const std::int64_t arrived = take(receiving_);

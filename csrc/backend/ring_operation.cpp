@@ -22,7 +22,7 @@ RingOperation::RingOperation(const Lane& lane, RingPlan plan, std::byte* data,
       element_size_(element_size),
       reduces_(reduction != nullptr),
       reduction_(reduction != nullptr ? *reduction : Reduction{}) {
-  lane_.counters->ring_steps += plan_.steps();
+  lane_.counters->ring_steps.add(plan_.steps());
   if (plan_.hops() == 0) {
     if (reduces_) finish_reduced(plan_.own_segment());
     done_ = true;
@@ -92,10 +92,10 @@ bool RingOperation::take_receives() {
         return true;
       }
       const Segment& segment = pending.hop.recv;
-      lane_.counters->payload_bytes_received += static_cast<std::int64_t>(bytes(segment));
+      lane_.counters->payload_bytes_received.add(static_cast<std::int64_t>(bytes(segment)));
       if (pending.hop.reduces) {
         reduce(at(segment), staging(received_), segment.count, reduction_.dtype, reduction_.op);
-        lane_.counters->bytes_reduced += static_cast<std::int64_t>(bytes(segment));
+        lane_.counters->bytes_reduced.add(static_cast<std::int64_t>(bytes(segment)));
       }
     }
     if (pending.hop.reduces && pending.hop.step == plan_.ranks() - 2) {
@@ -115,8 +115,8 @@ bool RingOperation::post_sends() {
     if (hop.send.count > 0) {
       const ConstBytes span(at(hop.send), bytes(hop.send));
       pending.ticket = lane_.transport->send(lane_.world_rank(plan_.next()), lane_.tag, {&span, 1});
-      ++lane_.counters->messages_sent;
-      lane_.counters->payload_bytes_sent += static_cast<std::int64_t>(span.size());
+      lane_.counters->messages_sent.add(1);
+      lane_.counters->payload_bytes_sent.add(static_cast<std::int64_t>(span.size()));
     }
     sending_.push_back(std::move(pending));
     ++sends_posted_;
