@@ -13,6 +13,9 @@ export PATH := $(VIRTUAL_ENV)/bin:$(PATH)
 cxx_sources = $(shell find csrc include tests examples benchmarks -name '*.h' -o -name '*.cpp')
 python_sources = python launcher tests examples docs
 
+# Each step uses all cores by itself.
+.NOTPARALLEL:
+
 .PHONY: help
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

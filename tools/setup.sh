@@ -10,6 +10,7 @@ cd "$(dirname "$0")/.."
 level=${1:?usage: tools/setup.sh demo|test}
 venv=${VIRTUAL_ENV:-$PWD/.venv}
 python=${PYTHON:-python3}
+export PATH=$venv/bin:$PATH
 stamps=$venv/.rueda
 
 say() { printf '\033[1m==> %s\033[0m\n' "$*"; }
@@ -41,12 +42,12 @@ compiles() { printf '#include <%s>\n' "$1" | c++ -E -x c++ "${@:2}" - >/dev/null
 
 make_venv() {
   if "$venv/bin/python" -m pip --version >/dev/null 2>&1; then return; fi
+  rm -rf "$venv"
   command -v "$python" >/dev/null || require "no $python was found" python3 python3-venv python3-dev
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     fail "Python 3.11 or newer is needed for the pinned tools: make PYTHON=/path/to/python3"
   "$python" -c 'import ensurepip' 2>/dev/null || require "Python's ensurepip is missing" python3-venv
   say "creating $venv"
-  rm -rf "$venv"
   "$python" -m venv "$venv"
 }
 
@@ -83,7 +84,7 @@ install_rueda() {
   local hash
   hash=$(find CMakeLists.txt pyproject.toml README.md LICENSE requirements/demo.txt cmake csrc include python launcher \
     -type f ! -name '*.pyc' ! -name '*.so' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum)
-  if is_done rueda "$hash"; then return; fi
+  if is_done rueda "$hash" && [[ -x $venv/bin/rueda ]]; then return; fi
   say "building Rueda"
   # The build folder stays, so that the next build compiles only what changed.
   "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall \
