@@ -158,8 +158,9 @@ Handle barrier(const CallOptions& options = {});
 Handle join(const CallOptions& options = {});
 
 // This rank cannot take part in the operation `name` (a tensor that is not contiguous, say): the handle of
-// every rank of the set fails with InvalidArgumentError that names this rank and `why`, instead of waiting for it.
-Handle refuse(const std::string& name, ProcessSet process_set, const std::string& why);
+// every rank of the set fails with an error that names this rank and `why`, instead of waiting for it.
+Handle refuse(const std::string& name, ProcessSet process_set, const std::string& why,
+              ErrorCode code = ErrorCode::invalid_argument);
 
 // --- Memory and observation ---------------------------------------------------------------------
 

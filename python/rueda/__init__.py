@@ -16,30 +16,6 @@ functions for tensors and the distributed optimizer.
 from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
 from importlib.metadata import version as _version
 
-from rueda.collectives import (
-    allgather,
-    allgather_async,
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    alltoall,
-    alltoall_async,
-    barrier,
-    broadcast,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-    grouped_allgather,
-    grouped_allgather_async,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-    join,
-    reducescatter,
-    reducescatter_async,
-)
 from rueda.errors import (
     DuplicateNameError,
     InitializationError,
@@ -54,6 +30,20 @@ from rueda.errors import (
     TimeoutError,
     TransportError,
     UnsupportedError,
+)
+from rueda.exchanges import (
+    allgather,
+    allgather_async,
+    alltoall,
+    alltoall_async,
+    barrier,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+    grouped_allgather,
+    grouped_allgather_async,
+    join,
 )
 from rueda.handles import Handle, poll, synchronize
 from rueda.lifecycle import (
@@ -83,6 +73,18 @@ from rueda.operations import (
     Sum,
 )
 from rueda.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from rueda.reductions import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    reducescatter,
+    reducescatter_async,
+)
 
 try:
     __version__ = _version("rueda")

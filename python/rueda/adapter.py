@@ -13,7 +13,15 @@ A = TypeVar("A")
 
 
 class Refusal(Exception):
-    """This rank cannot use a tensor. Submitted in the tensor's place, so that every rank raises."""
+    """This rank cannot use a tensor. Submitted in the tensor's place, so that every rank raises.
+
+    They raise :class:`rueda.UnsupportedError` for a kind of tensor that Rueda does not know, otherwise
+    :class:`rueda.InvalidArgumentError`.
+    """
+
+    def __init__(self, why: str, unsupported: bool = False) -> None:
+        super().__init__(why)
+        self.unsupported = unsupported
 
 
 @dataclass(frozen=True)

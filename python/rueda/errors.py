@@ -61,7 +61,7 @@ class StalledError(RuedaError):
     """Some ranks never submitted the tensor; the text names those that did and those that did not."""
 
 
-class TimeoutError(RuedaError, builtins.TimeoutError):  # noqa: A001 - the C++ API's name
+class TimeoutError(RuedaError, builtins.TimeoutError):
     """A transfer or a handshake made no progress before its deadline."""
 
 

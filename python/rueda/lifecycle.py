@@ -135,7 +135,9 @@ def describe(kind: type[BaseException], value: BaseException) -> str:
     """
     try:
         text = str(value)
-    except Exception:  # an exception class of the application may be broken; ours must still get out
+    except (
+        Exception
+    ):  # an exception class of the application may be broken; ours must still get out
         text = ""
     return f"{kind.__name__}: {text}" if text else kind.__name__
 

@@ -32,4 +32,5 @@ def empty(shape: int | Sequence[int], dtype: npt.DTypeLike = np.float64) -> Arra
     size = math.prod(extents) * element.itemsize
     if size == 0:
         return np.empty(extents, element)
-    return np.ndarray(extents, element, buffer=memoryview(_native.allocate(size)))
+    array: Array = np.ndarray(extents, element, buffer=memoryview(_native.allocate(size)))
+    return array

@@ -45,7 +45,8 @@ class NumpyAdapter:
     def from_memory(self, memory: _native.Memory, shape: list[int], like: Array) -> Array:
         if len(memory) == 0:
             return np.empty(shape, like.dtype)
-        return np.ndarray(shape, like.dtype, buffer=memoryview(memory))
+        array: Array = np.ndarray(shape, like.dtype, buffer=memoryview(memory))
+        return array
 
     def from_integers(self, values: list[int]) -> Array:
         return np.array(values, np.int64)
@@ -56,6 +57,7 @@ def _view(array: Array) -> View:
     if code is None or not array.dtype.isnative:
         order = "" if array.dtype.isnative else " in foreign byte order"
         raise Refusal(
-            f"the dtype {array.dtype.name}{order} is not supported; there are {', '.join(dtypes.names())}"
+            f"the dtype {array.dtype.name}{order} is not supported; there are {', '.join(dtypes.names())}",
+            unsupported=True,
         )
     return View(array.__array_interface__["data"][0], list(array.shape), code)

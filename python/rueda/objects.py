@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from rueda.adapter import Refusal
 from rueda.handles import synchronize
 from rueda.lifecycle import rank
 from rueda.numpy_arrays import NumpyAdapter
@@ -82,6 +83,6 @@ def _pickled(obj: Any, name: str, process_set: ProcessSet) -> Any:
 
 
 def _fail_everywhere(name: str, process_set: ProcessSet, error: Exception) -> NoReturn:
-    handle = refuse(name, process_set, f"the object cannot be pickled: {type(error).__name__}: {error}")
-    synchronize(handle)
+    why = f"the object cannot be pickled: {type(error).__name__}: {error}"
+    synchronize(refuse(name, process_set, Refusal(why)))
     raise AssertionError("a refused operation completed") from error

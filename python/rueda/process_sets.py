@@ -98,7 +98,9 @@ def remove_process_set(process_set: ProcessSet) -> None:
 def identify(process_set: ProcessSet) -> int:
     """The set's number; raises :class:`rueda.InvalidArgumentError` when it has not been added."""
     if process_set.process_set_id is None:
-        raise InvalidArgumentError(f"{process_set!r} has not been added: call rueda.add_process_set()")
+        raise InvalidArgumentError(
+            f"{process_set!r} has not been added: call rueda.add_process_set()"
+        )
     return process_set.process_set_id
 
 

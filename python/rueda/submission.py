@@ -17,9 +17,9 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 
-def refuse(name: str | None, process_set: ProcessSet, why: str) -> Handle[None]:
-    """Takes part in the operation ``name`` by failing it: every rank's handle raises InvalidArgumentError."""
-    native = _native.refuse(name or "", identify(process_set), why)
+def refuse(name: str | None, process_set: ProcessSet, refusal: Refusal) -> Handle[None]:
+    """Takes part in the operation ``name`` by failing it: every rank's handle raises an error with the reason."""
+    native = _native.refuse(name or "", identify(process_set), str(refusal), refusal.unsupported)
     return Handle([native], lambda: None, None)
 
 
@@ -164,8 +164,8 @@ class Collectives(Generic[A]):
 
         return _submitted(submit, name, process_set)
 
-    def alltoall_with_splits(
-        self, array: object, splits: Iterable[int], name: str | None, process_set: ProcessSet
+    def alltoall_with_counts(
+        self, array: object, splits: Iterable[int] | None, name: str | None, process_set: ProcessSet
     ) -> Handle[tuple[A, A]]:
         """The result is the array and the number of rows that came from each rank."""
 
@@ -220,7 +220,7 @@ def _submitted(
     try:
         return submit()
     except Refusal as refusal:
-        return refuse(name, process_set, str(refusal))  # type: ignore[return-value]  # never returns
+        return refuse(name, process_set, refusal)  # type: ignore[return-value]  # never returns
 
 
 def _reduction(op: ReduceOp) -> int:
