@@ -102,6 +102,8 @@ class Reader {
     return value <= rest_.size() ? static_cast<std::size_t>(value) : fail();
   }
 
+  // What has not been read yet.
+  [[nodiscard]] std::span<const std::byte> rest() const { return rest_; }
   [[nodiscard]] bool ok() const { return ok_; }
   [[nodiscard]] bool at_end() const { return rest_.empty(); }
   std::uint8_t fail() {
