@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <random>
 #include <span>
@@ -33,14 +34,13 @@ class RingSimulator {
   // Throws std::logic_error when nobody can go on, or when a message is not what its receiver
   // expects.
   void run(std::mt19937& random) {
-    std::vector<std::pair<std::size_t, Action>> possible;
+    // In every other run senders learn of completion only when nothing else can happen.
+    const bool late = random() % 2 == 0;
     for (;;) {
-      possible.clear();
-      for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-        for (const Action action :
-             {Action::send, Action::transmit, Action::complete, Action::receive}) {
-          if (can(rank, action)) possible.emplace_back(rank, action);
-        }
+      auto possible = possible_among({Action::send, Action::transmit, Action::receive});
+      if (!late || possible.empty()) {
+        const auto completions = possible_among({Action::complete});
+        possible.insert(possible.end(), completions.begin(), completions.end());
       }
       if (possible.empty()) break;
       const auto [rank, action] = possible[random() % possible.size()];
@@ -83,6 +83,17 @@ class RingSimulator {
     const auto found = std::find_if(rank.outbox.begin(), rank.outbox.end(),
                                     [](const auto& message) { return !message->transmitted; });
     return found == rank.outbox.end() ? nullptr : found->get();
+  }
+
+  std::vector<std::pair<std::size_t, Action>> possible_among(
+      std::initializer_list<Action> actions) {
+    std::vector<std::pair<std::size_t, Action>> possible;
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      for (const Action action : actions) {
+        if (can(rank, action)) possible.emplace_back(rank, action);
+      }
+    }
+    return possible;
   }
 
   // The rules of plan/ring_plan.h.
