@@ -157,6 +157,10 @@ Handle barrier(const CallOptions& options = {});
 // rank that was last in Output::last_joined_rank. An average divides by the ranks that contributed.
 Handle join(const CallOptions& options = {});
 
+// This rank cannot take part in the operation `name` (a tensor that is not contiguous, say): the handle of
+// every rank of the set fails with InvalidArgumentError that names this rank and `why`, instead of waiting for it.
+Handle refuse(const std::string& name, ProcessSet process_set, const std::string& why);
+
 // --- Memory and observation ---------------------------------------------------------------------
 
 // Memory that transports can share with the other ranks of the host: zeroed, 64-byte aligned, freed with the pointer.
