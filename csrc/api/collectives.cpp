@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "api/current_engine.h"
 #include "core/strings.h"
 #include "rueda/rueda.h"
@@ -21,6 +23,13 @@ void set_reduction(Request& request, const ReductionOptions& options) {
   request.op = options.op;
   request.prescale = options.prescale_factor;
   request.postscale = options.postscale_factor;
+}
+
+// The engine numbers unnamed groups.
+void set_group(Request& request, const std::string& group, int index, int group_size) {
+  request.name = group.empty() ? group : str(group, ".", index);
+  request.group = group;
+  request.group_size = group_size;
 }
 
 Handle submit(ProcessSet set, Submission submission) {
@@ -79,10 +88,9 @@ std::vector<Handle> grouped_allreduce(std::span<const TensorView> inputs,
   std::vector<Submission> submissions;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     Submission submission = submission_of(Collective::allreduce, inputs[i], "");
-    if (!options.name.empty()) submission.request.name = str(options.name, ".", i);
     set_reduction(submission.request, options);
-    submission.request.group = options.name;
-    submission.request.group_size = static_cast<int>(inputs.size());
+    set_group(submission.request, options.name, static_cast<int>(i),
+              static_cast<int>(inputs.size()));
     submission.output = static_cast<std::byte*>(outputs[i]);
     submissions.push_back(std::move(submission));
   }
@@ -95,7 +103,15 @@ Handle allgather(const TensorView& input, const CallOptions& options) {
 
 Handle broadcast(const TensorView& tensor, int root, const CallOptions& options) {
   Submission submission = submission_of(Collective::broadcast, tensor, options.name);
-  submission.request.root = root;
+  if (const auto members = current_engine()->process_sets().find(options.process_set.id)) {
+    const auto found = std::find(members->ranks.begin(), members->ranks.end(), root);
+    submission.request.root = static_cast<int>(found - members->ranks.begin());
+    if (found == members->ranks.end()) {
+      submission.request.error =
+          Status(ErrorCode::invalid_argument, str("root rank ", root, " is not in the process set, which has ",
+                                                  describe_ranks(members->ranks)));
+    }
+  }
   submission.output = static_cast<std::byte*>(tensor.data);
   return submit(options.process_set, std::move(submission));
 }
@@ -129,10 +145,16 @@ Handle barrier(const CallOptions& options) {
 
 Handle join(const CallOptions& options) { return current_engine()->join(options.process_set.id); }
 
-Handle refuse(const std::string& name, ProcessSet process_set, const std::string& why) {
-  Submission submission = submission_of(Collective::allreduce, {}, name);
-  submission.request.error = Status(ErrorCode::invalid_argument, why);
-  return submit(process_set, std::move(submission));
+Handle refuse(const std::string& name, ProcessSet process_set, const std::string& why,
+              ErrorCode code, int group_size) {
+  std::vector<Submission> submissions;
+  for (int i = 0; i < std::max(1, group_size); ++i) {
+    Submission submission = submission_of(Collective::allreduce, {}, name);
+    submission.request.error = Status(code, why);
+    if (group_size > 0) set_group(submission.request, name, i, group_size);
+    submissions.push_back(std::move(submission));
+  }
+  return current_engine()->submit(process_set.id, std::move(submissions)).front();
 }
 
 }  // namespace rueda
