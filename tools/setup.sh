@@ -88,7 +88,8 @@ install_rueda() {
   say "building Rueda"
   # The build folder stays, so that the next build compiles only what changed.
   "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall \
-    -C build-dir=build/wheel -C cmake.define.RUEDA_WARNINGS_AS_ERRORS=ON .
+    --config-settings=build-dir=build/wheel \
+    --config-settings=cmake.define.RUEDA_WARNINGS_AS_ERRORS=ON .
   set_done rueda "$hash"
 }
 

@@ -38,7 +38,7 @@ def wheel(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     run(
         *(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", folder),
-        *("-C", f"build-dir={ROOT / 'build/test-wheel'}", ROOT),
+        *(f"--config-settings=build-dir={ROOT / 'build/test-wheel'}", ROOT),
     )
     (wheel,) = folder.glob("rueda-*.whl")
     return wheel
@@ -72,8 +72,8 @@ def installation(tmp_path_factory) -> Installation:
     folder = tmp_path_factory.mktemp("installation")
     run(sys.executable, "-m", "venv", folder / "venv")
     made = Installation(folder / "venv")
-    options = ["-C", f"build-dir={folder / 'build'}"]
+    options = [f"--config-settings=build-dir={folder / 'build'}"]
     if made.has_mpi_in_sight:
-        options += ["-C", "cmake.define.RUEDA_MPI=OFF"]
+        options += ["--config-settings=cmake.define.RUEDA_MPI=OFF"]
     made.run("-m", "pip", "install", "--disable-pip-version-check", *options, ROOT, cwd=folder)
     return made
