@@ -32,13 +32,19 @@ def compiler() -> str:
     return found
 
 
+# As in the presets, so that ccache compiles each file once for all builds.
+WARNINGS = "RUEDA_WARNINGS_AS_ERRORS=ON"
+
+
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory) -> Path:
     """Built with the tools of the environment that runs the tests."""
     folder = tmp_path_factory.mktemp("wheel")
     run(
         *(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", folder),
-        *(f"--config-settings=build-dir={ROOT / 'build/test-wheel'}", ROOT),
+        f"--config-settings=build-dir={ROOT / 'build/wheel'}",
+        f"--config-settings=cmake.define.{WARNINGS}",
+        ROOT,
     )
     (wheel,) = folder.glob("rueda-*.whl")
     return wheel
@@ -72,7 +78,10 @@ def installation(tmp_path_factory) -> Installation:
     folder = tmp_path_factory.mktemp("installation")
     run(sys.executable, "-m", "venv", folder / "venv")
     made = Installation(folder / "venv")
-    options = [f"--config-settings=build-dir={folder / 'build'}"]
+    options = [
+        f"--config-settings=build-dir={folder / 'build'}",
+        f"--config-settings=cmake.define.{WARNINGS}",
+    ]
     if made.has_mpi_in_sight:
         options += ["--config-settings=cmake.define.RUEDA_MPI=OFF"]
     made.run("-m", "pip", "install", "--disable-pip-version-check", *options, ROOT, cwd=folder)
