@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from ..native import Native
-from .report import Report, make_report
 from .row import Row
+
+if TYPE_CHECKING:
+    from .report import Report
 
 _EPILOG = """
 \b
@@ -71,6 +74,8 @@ def make_check_command(native: Native) -> click.Command:
 
         A table on a terminal, one line per component otherwise.
         """
+        from .report import make_report  # `rueda run` has no use for what it imports
+
         report = make_report(native)
         if as_json:
             click.echo(json.dumps(report.as_json(), indent=2, ensure_ascii=False))

@@ -76,22 +76,32 @@ def rueda(tmp_path: Path) -> Rueda:
     return run
 
 
-def _mpiruns() -> list[str]:
+def _launches() -> dict[str, list[str]]:
+    """Flags for each way to start ranks: without MPI, and with each mpirun of this machine."""
     from rueda.launcher.mpirun import find_mpirun
 
-    found = [find_mpirun(), "/usr/bin/mpirun"]
-    return list(dict.fromkeys(path for path in found if path and os.path.exists(path)))
+    launches = {"builtin": ["--no-mpi"]}
+    preferred = find_mpirun()
+    if preferred is not None:
+        launches["mpirun"] = ["--mpirun", preferred]
+    if os.path.exists("/usr/bin/mpirun") and preferred != "/usr/bin/mpirun":
+        launches["system-mpirun"] = ["--mpirun", "/usr/bin/mpirun"]
+    return {name: ["run", *flags, "--grace", "0.5"] for name, flags in launches.items()}
 
 
-@pytest.fixture(
-    params=["builtin", *_mpiruns()],
-    ids=["builtin", *(["mpirun", "system-mpirun"][: len(_mpiruns())])],
-)
+_by_name = _launches()
+
+
+@pytest.fixture(params=[name for name in _by_name if name != "system-mpirun"])
 def launch(request: pytest.FixtureRequest) -> list[str]:
-    """Flags that choose a way to start ranks: without MPI, and with each mpirun of this machine."""
-    if request.param == "builtin":
-        return ["run", "--no-mpi", "--grace", "0.5"]
-    return ["run", "--mpirun", request.param, "--grace", "0.5"]
+    """Flags that choose a way to start ranks."""
+    return _by_name[request.param]
+
+
+@pytest.fixture(params=_by_name)
+def any_launch(request: pytest.FixtureRequest) -> list[str]:
+    """Like `launch`, with the system's mpirun too: for what depends on mpirun's words."""
+    return _by_name[request.param]
 
 
 PREAMBLE = """

@@ -43,13 +43,13 @@ def running(tmp_path: Path, arguments: list[str], ranks: int) -> Iterator[subpro
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_to_the_launcher_ends_the_job(
-    tmp_path: Path, launch: list[str], script: Script, number: signal.Signals
+    tmp_path: Path, any_launch: list[str], script: Script, number: signal.Signals
 ) -> None:
     script("""
         pathlib.Path(f"ready.{rank}").touch()
         time.sleep(100)
     """)
-    with running(tmp_path, launch, 2) as process:
+    with running(tmp_path, any_launch, 2) as process:
         process.send_signal(number)
         _, err = process.communicate(timeout=30)
     assert process.returncode == 128 + number
