@@ -1,10 +1,10 @@
 #include "core/options.h"
 
 #include <array>
-#include <cerrno>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
-#include <limits>
+#include <system_error>
 
 #include "core/strings.h"
 
@@ -50,8 +50,8 @@ constexpr std::array table{
                "When a tensor has waited this long for some ranks, it fails with StalledError on "
                "every rank. 0 waits for ever.",
                &Options::stall_error},
-    OptionSpec{"transfer_timeout", "RUEDA_TRANSFER_TIMEOUT", "HOROVOD_GLOO_TIMEOUT_SECONDS", seconds,
-               "", false,
+    OptionSpec{"transfer_timeout", "RUEDA_TRANSFER_TIMEOUT", "HOROVOD_GLOO_TIMEOUT_SECONDS",
+               seconds, "", false,
                "A batch whose transfers make no progress for this long fails with TimeoutError, "
                "naming the ranks waited for. 0 waits for ever.",
                &Options::transfer_timeout},
@@ -76,6 +76,16 @@ constexpr std::array table{
                &Options::interface},
 };
 
+// More cannot be told from for ever, and would overflow the clock.
+constexpr double longest_seconds = 1e9;
+
+std::string in_lower_case(std::string text) {
+  for (char& letter : text) {
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  }
+  return text;
+}
+
 bool is_one_of(std::string_view value, std::string_view choices) {
   while (!choices.empty()) {
     const auto end = choices.find('|');
@@ -85,25 +95,35 @@ bool is_one_of(std::string_view value, std::string_view choices) {
   return false;
 }
 
-std::optional<double> parse_number(const std::string& value, bool with_suffix) {
-  if (value.empty()) return std::nullopt;
-  char* end = nullptr;
-  errno = 0;
-  double number = std::strtod(value.c_str(), &end);
-  if (end == value.c_str() || errno == ERANGE || !std::isfinite(number) || number < 0) {
-    return std::nullopt;
-  }
-  if (with_suffix && *end != '\0') {
-    const std::string_view suffixes = "KMG";
-    const auto power = suffixes.find(static_cast<char>(std::toupper(*end)));
-    if (power == std::string_view::npos) return std::nullopt;
-    number *= std::pow(1024.0, static_cast<double>(power + 1));
-    ++end;
-    if (*end == 'i') ++end;
-    if (*end == 'B') ++end;
-  }
-  if (*end != '\0') return std::nullopt;
-  return number;
+// 1, 1024, ... for "", "K", "KB", "KiB", "k", ...; nothing for anything else.
+std::optional<double> parse_suffix(std::string_view suffix) {
+  if (suffix.empty()) return 1.0;
+  const auto power = std::string_view("kmgKMG").find(suffix.front());
+  if (power == std::string_view::npos) return std::nullopt;
+  suffix.remove_prefix(1);
+  if (suffix.starts_with('i')) suffix.remove_prefix(1);
+  if (suffix.starts_with('B')) suffix.remove_prefix(1);
+  if (!suffix.empty()) return std::nullopt;
+  return std::pow(1024.0, static_cast<double>(power % 3 + 1));
+}
+
+// Decimal, with a point whatever the application's locale.
+std::optional<double> parse_number(std::string_view value, bool with_suffix) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error != std::errc() || !std::isfinite(number) || number < 0) return std::nullopt;
+  value.remove_prefix(static_cast<std::size_t>(end - value.data()));
+  const auto factor =
+      with_suffix ? parse_suffix(value) : (value.empty() ? std::optional(1.0) : std::nullopt);
+  if (!factor) return std::nullopt;
+  return number * *factor;
+}
+
+// As read_options() takes it, exactly.
+std::string number_text(double value) {
+  std::array<char, 32> buffer{};
+  const auto result = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value);
+  return {buffer.data(), result.ptr};
 }
 
 std::string_view accepted(const OptionSpec& spec) {
@@ -112,23 +132,26 @@ std::string_view accepted(const OptionSpec& spec) {
     case choice: return spec.choices;
     case bytes: return "a number of bytes, with K, M or G if wanted";
     case count: return "a whole number from 0";
-    case seconds: return "a number of seconds from 0";
+    case seconds: return "a number of seconds from 0 to 1e9";
   }
   return "";
 }
 
 Status assign(Options& options, const OptionSpec& spec, std::string_view source,
               const std::string& value) {
-  const Status refused(ErrorCode::initialization, str(source, "='", value, "' is not accepted: give ",
-                                                      accepted(spec)));
+  const Status refused(ErrorCode::initialization,
+                       str(source, "='", value, "' is not accepted: give ", accepted(spec)));
   if (const auto* field = std::get_if<std::string Options::*>(&spec.field)) {
-    if (spec.type == choice && !is_one_of(value, spec.choices)) return refused;
-    options.**field = value;
+    // Horovod takes its log levels in either case.
+    const std::string chosen = spec.type == choice ? in_lower_case(value) : value;
+    if (spec.type == choice && !is_one_of(chosen, spec.choices)) return refused;
+    options.**field = chosen;
     return {};
   }
   const auto number = parse_number(value, spec.type == bytes);
   if (!number) return refused;
   if (const auto* field = std::get_if<double Options::*>(&spec.field)) {
+    if (*number > longest_seconds) return refused;
     options.**field = *number;
     return {};
   }
@@ -139,7 +162,9 @@ Status assign(Options& options, const OptionSpec& spec, std::string_view source,
 
 }  // namespace
 
-std::span<const OptionSpec> option_table() { return table; }
+std::span<const OptionSpec> option_table() {
+  return table;
+}
 
 Environment process_environment() {
   return [](std::string_view name) -> std::optional<std::string> {
@@ -179,7 +204,8 @@ Expected<Options> read_options(const Environment& environment,
 
 std::string option_text(const OptionSpec& spec, const Options& options) {
   if (const auto* field = std::get_if<std::string Options::*>(&spec.field)) return options.**field;
-  if (const auto* field = std::get_if<double Options::*>(&spec.field)) return str(options.**field);
+  if (const auto* field = std::get_if<double Options::*>(&spec.field))
+    return number_text(options.**field);
   return std::to_string(options.*std::get<std::int64_t Options::*>(spec.field));
 }
 

@@ -37,13 +37,13 @@ struct Options {
 enum class OptionType : std::uint8_t { text, choice, bytes, count, seconds };
 
 struct OptionSpec {
-  std::string_view name;           // as in Options; the launcher's flag is --name with dashes
-  std::string_view environment;    // RUEDA_...
-  std::string_view horovod;        // HOROVOD_... with the same meaning, or empty
+  std::string_view name;         // as in Options; the launcher's flag is --name with dashes
+  std::string_view environment;  // RUEDA_...
+  std::string_view horovod;      // HOROVOD_... with the same meaning, or empty
   OptionType type;
-  std::string_view choices;        // separated by '|', for OptionType::choice
-  bool must_agree;                 // visible to other ranks: init fails where ranks differ
-  std::string_view description;    // one or two sentences, for --help and the documentation
+  std::string_view choices;      // separated by '|', for OptionType::choice
+  bool must_agree;               // visible to other ranks: init fails where ranks differ
+  std::string_view description;  // one or two sentences, for --help and the documentation
   std::variant<std::string Options::*, std::int64_t Options::*, double Options::*> field;
 };
 

@@ -1,5 +1,7 @@
 #include "core/status.h"
 
+#include <vector>
+
 #include "rueda/types.h"
 
 namespace rueda {
@@ -43,9 +45,17 @@ const std::string& Status::message() const {
 
 Status Status::because(const Status& cause) const {
   if (ok()) return cause;
-  Status chained;
-  chained.details_ = std::make_shared<const Details>(
-      Details{details_->code, details_->message, details_->peer, cause.details_});
+  if (cause.ok()) return *this;
+  // Links are immutable and may be shared: this chain is copied, with `cause` at its end.
+  std::vector<const Details*> links;
+  for (const Details* link = details_.get(); link != nullptr; link = link->cause.get()) {
+    links.push_back(link);
+  }
+  Status chained = cause;
+  for (auto link = links.rbegin(); link != links.rend(); ++link) {
+    chained.details_ = std::make_shared<const Details>(
+        Details{(*link)->code, (*link)->message, (*link)->peer, chained.details_});
+  }
   return chained;
 }
 

@@ -25,7 +25,8 @@ class [[nodiscard]] Status {
   [[nodiscard]] const std::string& message() const;  // of this link of the chain only
   [[nodiscard]] int peer() const { return ok() ? -1 : details_->peer; }
 
-  // This error with `cause` beneath it: "message: cause's message: ...".
+  // This error with `cause` beneath it, and beneath the causes that it has already: "message:
+  // cause's message: ...". Where one of the two is a success, the other.
   [[nodiscard]] Status because(const Status& cause) const;
   // The whole chain in one line.
   [[nodiscard]] std::string to_string() const;
@@ -47,7 +48,9 @@ template <class T>
 class [[nodiscard]] Expected {
  public:
   Expected(T value) : content_(std::move(value)) {}
-  Expected(Status status) : content_(std::move(status)) { assert(!std::get<Status>(content_).ok()); }
+  Expected(Status status) : content_(std::move(status)) {
+    assert(!std::get<Status>(content_).ok());
+  }
 
   [[nodiscard]] bool ok() const { return content_.index() == 0; }
   explicit operator bool() const { return ok(); }

@@ -1,6 +1,7 @@
 // Text for messages: concatenation, and ranks as people write them.
 #pragma once
 
+#include <locale>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@ namespace rueda {
 template <class... Parts>
 [[nodiscard]] std::string str(const Parts&... parts) {
   std::ostringstream out;
+  out.imbue(std::locale::classic());  // "1000", whatever the application's locale
   (out << ... << parts);
   return std::move(out).str();
 }

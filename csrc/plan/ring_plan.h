@@ -42,6 +42,7 @@ class RingPlan {
   // Rank r starts with segment r; every rank ends with all of them.
   static RingPlan allgather(int rank, std::vector<std::int64_t> lengths, std::int64_t chunk);
 
+  [[nodiscard]] int ranks() const { return size_; }
   [[nodiscard]] int next() const { return (rank_ + 1) % size_; }
   [[nodiscard]] int previous() const { return (rank_ + size_ - 1) % size_; }
 

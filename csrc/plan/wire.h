@@ -8,6 +8,7 @@
 #include <cstring>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace rueda {
@@ -63,6 +64,7 @@ class Reader {
     std::uint64_t value = 0;
     for (int shift = 0; shift < 64; shift += 7) {
       const std::uint8_t part = byte();
+      if (shift == 63 && part > 1) return fail();  // more than 64 bits
       value |= static_cast<std::uint64_t>(part & 0x7f) << shift;
       if ((part & 0x80) == 0) return value;
     }
@@ -86,7 +88,11 @@ class Reader {
   template <class T>
   std::vector<T> integers() {
     std::vector<T> values(size());  // each takes at least one byte, so a lie cannot exhaust memory
-    for (T& value : values) value = static_cast<T>(integer());
+    for (T& value : values) {
+      const std::int64_t wide = integer();
+      value = static_cast<T>(wide);
+      if (static_cast<std::int64_t>(value) != wide) fail();  // not a T
+    }
     return values;
   }
 
@@ -96,6 +102,8 @@ class Reader {
     return value <= rest_.size() ? static_cast<std::size_t>(value) : fail();
   }
 
+  // What has not been read yet.
+  [[nodiscard]] std::span<const std::byte> rest() const { return rest_; }
   [[nodiscard]] bool ok() const { return ok_; }
   [[nodiscard]] bool at_end() const { return rest_.empty(); }
   std::uint8_t fail() {

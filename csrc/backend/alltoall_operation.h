@@ -1,0 +1,37 @@
+// Every rank sends rows to every other: first how many, then the rows themselves, all pairs at once.
+#pragma once
+
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace rueda {
+
+class AlltoallOperation : public Operation {
+ public:
+  AlltoallOperation(const Lane& lane, AlltoallInput input, AllocateRows allocate);
+
+  bool advance() override;
+  [[nodiscard]] bool done() const override { return done_; }
+  [[nodiscard]] const Status& status() const override { return status_; }
+  [[nodiscard]] std::vector<int> awaited() const override;
+
+ private:
+  void send_counts_and_rows();
+  void receive_rows();
+  // Whether all of `tickets` are done; an error among them ends the operation.
+  bool all_done(const std::vector<Ticket>& tickets);
+
+  Lane lane_;
+  AlltoallInput input_;
+  AllocateRows allocate_;
+  std::vector<std::int64_t> received_rows_;
+  std::vector<Ticket> sends_;
+  std::vector<Ticket> counts_;
+  std::vector<Ticket> rows_;
+  bool counts_known_ = false;
+  bool done_ = false;
+  Status status_;
+};
+
+}  // namespace rueda

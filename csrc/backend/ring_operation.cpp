@@ -1,0 +1,167 @@
+#include "backend/ring_operation.h"
+
+#include "core/strings.h"
+#include "reduce/reduce.h"
+
+namespace rueda {
+
+namespace {
+
+// Hops whose receives are posted ahead: enough to hide the turn-around of one chunk.
+constexpr std::int64_t window = 4;
+
+bool is_done(const Ticket& ticket) { return !ticket || ticket->done; }
+
+}  // namespace
+
+RingOperation::RingOperation(const Lane& lane, RingPlan plan, std::byte* data,
+                             std::size_t element_size, const Reduction* reduction)
+    : lane_(lane),
+      plan_(std::move(plan)),
+      data_(data),
+      element_size_(element_size),
+      reduces_(reduction != nullptr),
+      reduction_(reduction != nullptr ? *reduction : Reduction{}) {
+  lane_.counters->ring_steps.add(plan_.steps());
+  if (plan_.hops() == 0) {
+    if (reduces_) finish_reduced(plan_.own_segment());
+    done_ = true;
+  }
+  if (reduces_) staging_.resize(window);
+}
+
+bool RingOperation::advance() {
+  bool moved = false;
+  for (bool again = !done_; again;) {
+    again = post_receives();
+    again = post_sends() || again;
+    again = take_receives() || again;
+    again = take_sends() || again;
+    again = again && !done_;
+    moved = moved || again;
+  }
+  if (!done_ && received_ == plan_.hops() && sent_ == plan_.hops()) {
+    done_ = true;
+    moved = true;
+  }
+  return moved;
+}
+
+std::byte* RingOperation::staging(std::int64_t index) {
+  return staging_[static_cast<std::size_t>(index % window)].data();
+}
+
+// A chunk of the second half replaces one that this rank sent in the first: that send must be over.
+bool RingOperation::may_overwrite(std::int64_t index) const {
+  const std::int64_t first_half = plan_.hops() / 2;
+  return !plan_.has_both_phases() || index < first_half || sent_ > index - first_half;
+}
+
+bool RingOperation::post_receives() {
+  bool moved = false;
+  while (receives_posted_ < plan_.hops() && receives_posted_ < received_ + window &&
+         may_overwrite(receives_posted_)) {
+    const Hop hop = plan_.hop(receives_posted_);
+    Pending pending{hop, nullptr};
+    if (hop.recv.count > 0) {
+      std::byte* target = at(hop.recv);
+      if (hop.reduces) {
+        auto& slot = staging_[static_cast<std::size_t>(receives_posted_ % window)];
+        if (slot.size() < bytes(hop.recv)) slot.resize(bytes(hop.recv));
+        target = slot.data();
+      }
+      const MutableBytes span(target, bytes(hop.recv));
+      pending.ticket =
+          lane_.transport->recv(lane_.world_rank(plan_.previous()), lane_.tag, {&span, 1});
+    }
+    receiving_.push_back(std::move(pending));
+    ++receives_posted_;
+    moved = true;
+  }
+  return moved;
+}
+
+bool RingOperation::take_receives() {
+  bool moved = false;
+  while (!receiving_.empty() && is_done(receiving_.front().ticket)) {
+    const Pending pending = std::move(receiving_.front());
+    receiving_.pop_front();
+    if (pending.ticket) {
+      if (!pending.ticket->status.ok()) {
+        fail(pending.ticket->status);
+        return true;
+      }
+      const Segment& segment = pending.hop.recv;
+      lane_.counters->payload_bytes_received.add(static_cast<std::int64_t>(bytes(segment)));
+      if (pending.hop.reduces) {
+        reduce(at(segment), staging(received_), segment.count, reduction_.dtype, reduction_.op);
+        lane_.counters->bytes_reduced.add(static_cast<std::int64_t>(bytes(segment)));
+      }
+    }
+    if (pending.hop.reduces && pending.hop.step == plan_.ranks() - 2) {
+      finish_reduced(pending.hop.recv);
+    }
+    ++received_;
+    moved = true;
+  }
+  return moved;
+}
+
+bool RingOperation::post_sends() {
+  bool moved = false;
+  while (sends_posted_ < plan_.hops() && sends_posted_ < received_ + plan_.chunks()) {
+    const Hop hop = plan_.hop(sends_posted_);
+    Pending pending{hop, nullptr};
+    if (hop.send.count > 0) {
+      const ConstBytes span(at(hop.send), bytes(hop.send));
+      pending.ticket = lane_.transport->send(lane_.world_rank(plan_.next()), lane_.tag, {&span, 1});
+      lane_.counters->messages_sent.add(1);
+      lane_.counters->payload_bytes_sent.add(static_cast<std::int64_t>(span.size()));
+    }
+    sending_.push_back(std::move(pending));
+    ++sends_posted_;
+    moved = true;
+  }
+  return moved;
+}
+
+bool RingOperation::take_sends() {
+  bool moved = false;
+  while (!sending_.empty() && is_done(sending_.front().ticket)) {
+    const Ticket ticket = std::move(sending_.front().ticket);
+    sending_.pop_front();
+    if (ticket && !ticket->status.ok()) {
+      fail(ticket->status);
+      return true;
+    }
+    ++sent_;
+    moved = true;
+  }
+  return moved;
+}
+
+// Done by the owner of a segment before anyone else receives it, so that all ranks hold the same bits.
+void RingOperation::finish_reduced(const Segment& segment) {
+  if (reduction_.op == ReduceOp::average) {
+    divide(at(segment), segment.count, reduction_.dtype, reduction_.contributors);
+  }
+  if (reduction_.postscale != 1.0) {
+    scale(at(segment), segment.count, reduction_.dtype, reduction_.postscale);
+  }
+}
+
+void RingOperation::fail(const Status& status) {
+  status_ = status;
+  done_ = true;
+}
+
+std::vector<int> RingOperation::awaited() const {
+  std::vector<int> ranks;
+  if (received_ < plan_.hops()) ranks.push_back(lane_.world_rank(plan_.previous()));
+  if (!sending_.empty() && (ranks.empty() || plan_.next() != plan_.previous())) {
+    ranks.push_back(lane_.world_rank(plan_.next()));
+  }
+  return ranks;
+}
+
+}  // namespace rueda

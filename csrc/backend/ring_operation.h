@@ -1,0 +1,65 @@
+// Executes a RingPlan over a transport.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <vector>
+
+#include "backend/backend.h"
+#include "plan/ring_plan.h"
+
+namespace rueda {
+
+// Walks through the hops of the plan: receives are posted a few hops ahead, each received chunk is reduced
+// and passed on while later chunks are still on the wire. One element is `element_size` bytes.
+class RingOperation : public Operation {
+ public:
+  // `reduction` is null for plans that only gather.
+  RingOperation(const Lane& lane, RingPlan plan, std::byte* data, std::size_t element_size,
+                const Reduction* reduction);
+
+  bool advance() override;
+  [[nodiscard]] bool done() const override { return done_; }
+  [[nodiscard]] const Status& status() const override { return status_; }
+  [[nodiscard]] std::vector<int> awaited() const override;
+
+ private:
+  struct Pending {
+    Hop hop;
+    Ticket ticket;  // null for an empty chunk, which does not travel
+  };
+
+  [[nodiscard]] std::byte* at(const Segment& segment) const {
+    return data_ + static_cast<std::size_t>(segment.offset) * element_size_;
+  }
+  [[nodiscard]] std::size_t bytes(const Segment& segment) const {
+    return static_cast<std::size_t>(segment.count) * element_size_;
+  }
+  [[nodiscard]] std::byte* staging(std::int64_t index);
+  bool post_receives();
+  bool take_receives();
+  bool post_sends();
+  bool take_sends();
+  [[nodiscard]] bool may_overwrite(std::int64_t index) const;
+  void finish_reduced(const Segment& segment);
+  void fail(const Status& status);
+
+  Lane lane_;
+  RingPlan plan_;
+  std::byte* data_;
+  std::size_t element_size_;
+  bool reduces_;
+  Reduction reduction_;
+
+  std::int64_t receives_posted_ = 0;
+  std::int64_t received_ = 0;
+  std::int64_t sends_posted_ = 0;
+  std::int64_t sent_ = 0;
+  std::deque<Pending> receiving_;
+  std::deque<Pending> sending_;
+  std::vector<std::vector<std::byte>> staging_;
+  bool done_ = false;
+  Status status_;
+};
+
+}  // namespace rueda

@@ -1,0 +1,117 @@
+#include "collectives.h"
+
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rueda/rueda.h"
+
+namespace py = pybind11;
+
+namespace rueda::bindings {
+
+namespace {
+
+void* pointer(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
+
+DataType data_type(int code) {
+  if (code < 0 || static_cast<std::size_t>(code) >= data_types.size()) {
+    throw InternalError("there is no element type " + std::to_string(code));
+  }
+  return static_cast<DataType>(code);
+}
+
+ReduceOp reduce_op(int code) {
+  if (code < 0 || static_cast<std::size_t>(code) >= reduce_op_names.size()) {
+    throw InternalError("there is no reduction " + std::to_string(code));
+  }
+  return static_cast<ReduceOp>(code);
+}
+
+TensorView view(std::uintptr_t address, Shape shape, int dtype) {
+  return {pointer(address), std::move(shape), data_type(dtype)};
+}
+
+Handle submit_allreduce(std::uintptr_t input, std::uintptr_t output, Shape shape, int dtype,
+                        const std::string& name, int op, double prescale, double postscale, int set) {
+  return allreduce(view(input, std::move(shape), dtype), pointer(output),
+                   {.name = name,
+                    .op = reduce_op(op),
+                    .prescale_factor = prescale,
+                    .postscale_factor = postscale,
+                    .process_set = {set}});
+}
+
+std::vector<Handle> submit_grouped_allreduce(const std::vector<std::uintptr_t>& inputs,
+                                             const std::vector<std::uintptr_t>& outputs,
+                                             std::vector<Shape> shapes, const std::vector<int>& dtypes,
+                                             const std::string& name, int op, double prescale,
+                                             double postscale, int set) {
+  std::vector<TensorView> views;
+  std::vector<void*> targets;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    views.push_back(view(inputs[i], std::move(shapes.at(i)), dtypes.at(i)));
+    targets.push_back(pointer(outputs.at(i)));
+  }
+  return grouped_allreduce(views, targets,
+                           {.name = name,
+                            .op = reduce_op(op),
+                            .prescale_factor = prescale,
+                            .postscale_factor = postscale,
+                            .process_set = {set}});
+}
+
+Handle submit_reduce_scatter(std::uintptr_t input, Shape shape, int dtype, const std::string& name,
+                             int op, double prescale, double postscale,
+                             std::vector<std::int64_t> splits, int set) {
+  return reduce_scatter(view(input, std::move(shape), dtype), {.name = name,
+                                                               .op = reduce_op(op),
+                                                               .prescale_factor = prescale,
+                                                               .postscale_factor = postscale,
+                                                               .splits = std::move(splits),
+                                                               .process_set = {set}});
+}
+
+}  // namespace
+
+// Submission may wait for the coordinator's lock, so it goes on without the GIL.
+void bind_collectives(py::module_& module) {
+  const py::call_guard<py::gil_scoped_release> released;
+  module.def("allreduce", &submit_allreduce, released);
+  module.def("grouped_allreduce", &submit_grouped_allreduce, released);
+  module.def("reduce_scatter", &submit_reduce_scatter, released);
+  module.def(
+      "allgather",
+      [](std::uintptr_t input, Shape shape, int dtype, const std::string& name, int set) {
+        return allgather(view(input, std::move(shape), dtype), {name, {set}});
+      },
+      released);
+  module.def(
+      "broadcast",
+      [](std::uintptr_t tensor, Shape shape, int dtype, int root, const std::string& name, int set) {
+        return broadcast(view(tensor, std::move(shape), dtype), root, {name, {set}});
+      },
+      released);
+  module.def(
+      "alltoall",
+      [](std::uintptr_t input, Shape shape, int dtype, const std::vector<std::int64_t>& splits,
+         const std::string& name, int set) {
+        return alltoall(view(input, std::move(shape), dtype), splits, {name, {set}});
+      },
+      released);
+  module.def(
+      "barrier", [](const std::string& name, int set) { return barrier({name, {set}}); }, released);
+  module.def("join", [](const std::string& name, int set) { return join({name, {set}}); }, released);
+  module.def(
+      "refuse",
+      [](const std::string& name, int set, const std::string& why, bool unsupported) {
+        return refuse(name, {set}, why,
+                      unsupported ? ErrorCode::unsupported : ErrorCode::invalid_argument);
+      },
+      released);
+}
+
+}  // namespace rueda::bindings

@@ -1,0 +1,74 @@
+#include "handle.h"
+
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "coordinator/handle_state.h"
+#include "memory.h"
+#include "rueda/rueda.h"
+
+namespace py = pybind11;
+
+namespace rueda::bindings {
+
+namespace {
+
+// A signal can arrive after Python last looked for one and before the thread sleeps. It does not end the
+// sleep then, so no sleep is longer than this.
+constexpr auto longest_sleep = std::chrono::seconds(1);
+
+// Sleeps without the GIL until the operation is done (true) or `timeout` seconds have passed (false). Raises what
+// a signal handler raises, KeyboardInterrupt above all; the operation goes on then.
+bool wait(const Handle& handle, std::optional<double> timeout) {
+  const HandleState& state = *handle.state();
+  std::optional<Time> deadline;
+  if (timeout) deadline = Clock::now() + seconds(*timeout);
+  while (!state.is_done()) {
+    const Time now = Clock::now();
+    if (deadline && now >= *deadline) return false;
+    const Time until = now + longest_sleep;
+    {
+      const py::gil_scoped_release released;
+      (void)state.wait(deadline && *deadline < until ? *deadline : until);
+    }
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+  return true;
+}
+
+const Output& output_of(const Handle& handle) {
+  wait(handle, std::nullopt);
+  return handle.output();
+}
+
+}  // namespace
+
+void bind_memory(py::module_& module) {
+  py::class_<Memory>(module, "Memory", py::buffer_protocol())
+      .def_buffer([](const Memory& memory) {
+        return py::buffer_info(reinterpret_cast<std::uint8_t*>(memory.bytes.get()),
+                               static_cast<py::ssize_t>(memory.size));
+      })
+      .def("__len__", [](const Memory& memory) { return memory.size; });
+  module.def("allocate", [](std::size_t bytes) { return Memory{allocate(bytes), bytes}; });
+}
+
+void bind_handle(py::module_& module) {
+  py::class_<Handle>(module, "Handle")
+      .def("done", &Handle::done)
+      .def("wait", &wait, py::arg("timeout") = py::none())
+      .def("check", [](const Handle& handle) { output_of(handle); })
+      .def("output",
+           [](const Handle& handle, std::size_t item_size) {
+             const Output& output = output_of(handle);
+             const auto size = static_cast<std::size_t>(element_count(output.shape)) * item_size;
+             return py::make_tuple(Memory{output.data, output.data ? size : 0}, output.shape);
+           })
+      .def("received_splits", [](const Handle& handle) { return output_of(handle).received_splits; })
+      .def("last_joined_rank", [](const Handle& handle) { return output_of(handle).last_joined_rank; });
+}
+
+}  // namespace rueda::bindings

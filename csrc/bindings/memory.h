@@ -1,0 +1,15 @@
+// Memory that C++ owns and Python reads through the buffer protocol.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+namespace rueda::bindings {
+
+// Lives as long as any array over it: arrays hold the Python object, the object holds `bytes`.
+struct Memory {
+  std::shared_ptr<std::byte[]> bytes;
+  std::size_t size = 0;
+};
+
+}  // namespace rueda::bindings

@@ -1,0 +1,101 @@
+// The extension module rueda._native. It knows neither NumPy nor torch; python/rueda/_native.pyi lists what is here.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "collectives.h"
+#include "core/options.h"
+#include "errors.h"
+#include "handle.h"
+#include "rueda/rueda.h"
+
+namespace py = pybind11;
+
+namespace rueda::bindings {
+
+namespace {
+
+std::string_view name_of(OptionType type) {
+  switch (type) {
+    case OptionType::text: return "text";
+    case OptionType::choice: return "choice";
+    case OptionType::bytes: return "bytes";
+    case OptionType::count: return "count";
+    case OptionType::seconds: return "seconds";
+  }
+  return "text";
+}
+
+// One dictionary per option, for the launcher's flags and the documentation.
+py::list describe_options() {
+  py::list rows;
+  for (const OptionSpec& spec : option_table()) {
+    py::dict row;
+    row["name"] = spec.name;
+    row["environment"] = spec.environment;
+    row["horovod"] = spec.horovod;
+    row["type"] = name_of(spec.type);
+    row["choices"] = spec.choices;
+    row["must_agree"] = spec.must_agree;
+    row["description"] = spec.description;
+    row["default"] = option_text(spec, Options{});
+    rows.append(std::move(row));
+  }
+  return rows;
+}
+
+py::list describe_data_types() {
+  py::list rows;
+  for (const DataTypeInfo& row : data_types) rows.append(py::make_tuple(row.name, row.size));
+  return rows;
+}
+
+void bind_life(py::module_& module) {
+  const py::call_guard<py::gil_scoped_release> released;
+  module.def("init", &init, released);
+  module.def("shutdown", &shutdown, released);
+  module.def("is_initialized", &is_initialized);
+  module.def("abort", &abort, released);
+  module.def("rank", &rank);
+  module.def("size", &size);
+  module.def("local_rank", &local_rank);
+  module.def("local_size", &local_size);
+  module.def("cross_rank", &cross_rank);
+  module.def("cross_size", &cross_size);
+  module.def("is_homogeneous", &is_homogeneous);
+}
+
+void bind_process_sets(py::module_& module) {
+  const py::call_guard<py::gil_scoped_release> released;
+  module.def(
+      "add_process_set", [](std::vector<int> ranks) { return add_process_set(std::move(ranks)).id; },
+      released);
+  module.def("remove_process_set", [](int set) { remove_process_set({set}); }, released);
+  module.def("ranks_of", [](int set) { return ranks_of({set}); }, released);
+  module.def("rank_in", [](int set) { return rank_in({set}); }, released);
+  module.def("process_set_ids", &process_set_ids, released);
+}
+
+}  // namespace
+
+}  // namespace rueda::bindings
+
+PYBIND11_MODULE(_native, module) {
+  using namespace rueda::bindings;
+  module.doc() = "Rueda's C++ API with pointers as integers; use the package rueda instead.";
+  register_errors();
+  bind_memory(module);
+  bind_handle(module);
+  bind_life(module);
+  bind_process_sets(module);
+  bind_collectives(module);
+  module.def("metrics", &rueda::metrics);
+  module.def("options", &rueda::options);
+  module.def("option_table", &describe_options);
+  module.def("data_types", &describe_data_types);
+  module.attr("reduce_ops") =
+      std::vector<std::string>(rueda::reduce_op_names.begin(), rueda::reduce_op_names.end());
+}

@@ -1,0 +1,46 @@
+// Fusion buffers and scratch that are kept from batch to batch, so that a steady state allocates nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <vector>
+
+namespace rueda {
+
+inline constexpr std::size_t buffer_alignment = 64;
+
+struct FreeBytes {
+  void operator()(std::byte* bytes) const { std::free(bytes); }
+};
+using AlignedBytes = std::unique_ptr<std::byte[], FreeBytes>;
+
+// Uninitialised; at least one byte, so that the pointer is never null. Throws std::bad_alloc.
+[[nodiscard]] inline AlignedBytes allocate_aligned(std::size_t bytes) {
+  const std::size_t rounded = (bytes / buffer_alignment + 1) * buffer_alignment;
+  auto* memory = static_cast<std::byte*>(std::aligned_alloc(buffer_alignment, rounded));
+  if (memory == nullptr) throw std::bad_alloc();
+  return AlignedBytes(memory);
+}
+
+struct PooledBuffer {
+  AlignedBytes bytes;
+  std::size_t capacity = 0;
+};
+
+class BufferPool {
+ public:
+  // Keeps up to `kept` buffers that are not in use.
+  explicit BufferPool(std::size_t kept) : kept_(kept) {}
+
+  // The smallest free buffer that is large enough, or a new one. Throws std::bad_alloc.
+  [[nodiscard]] PooledBuffer take(std::size_t bytes);
+  void give_back(PooledBuffer buffer);
+
+ private:
+  std::size_t kept_;
+  std::vector<PooledBuffer> free_;  // by capacity
+};
+
+}  // namespace rueda

@@ -1,0 +1,194 @@
+// The part of the engine that any thread may call. What the coordinator thread does is in engine_thread.cpp.
+#include "coordinator/engine.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "core/log.h"
+#include "core/strings.h"
+#include "plan/tree.h"
+
+namespace rueda {
+
+namespace {
+
+constexpr int world_fanout = 4;
+
+// Signals are for the application's threads: the main thread of Python must see Ctrl-C.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
+}  // namespace
+
+Engine::Engine(World world, const Options& options)
+    : world_(std::move(world)),
+      options_(options),
+      transport_name_(world_.transport->name()),
+      process_sets_(world_.topology.rank, world_.topology.size),
+      buffers_(static_cast<std::size_t>(options.batches_in_flight) + 1),
+      backend_(make_ring_backend()),
+      wake_fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+
+Expected<std::unique_ptr<Engine>> Engine::start(World world, const Options& options) {
+  std::unique_ptr<Engine> engine(new Engine(std::move(world), options));
+  engine->accepting_ = false;  // nothing to shut down yet
+  if (!engine->wake_fd_) {
+    return Status(ErrorCode::initialization, str("eventfd: ", std::strerror(errno)));
+  }
+  if (Status status = engine->timeline_.open(options.timeline, engine->topology().rank);
+      !options.timeline.empty() && !status) {
+    return status;
+  }
+  if (Status status = engine->connect(); !status) return status;
+  engine->open_set(engine->process_sets_.find(0));
+  engine->accepting_ = true;
+  const SignalsBlocked blocked;
+  engine->thread_ = std::thread([self = engine.get()] { self->run(); });
+  return engine;
+}
+
+Engine::~Engine() { shutdown(); }
+
+std::vector<int> Engine::neighbours() const {
+  const Tree tree(topology().rank, topology().size, world_fanout);
+  std::vector<int> ranks = tree.children();
+  if (!tree.is_root()) ranks.push_back(tree.parent());
+  return ranks;
+}
+
+Status Engine::connect() {
+  world_.control->on_message([this](int peer, std::span<const std::byte> message) {
+    receive(peer, message, Clock::now());
+  });
+  world_.control->on_loss([this](int peer, const Status& cause) { lose(peer, cause); });
+  const std::vector<int> peers = neighbours();
+  return world_.control->connect(peers, Clock::now() + seconds(options_.init_timeout));
+}
+
+std::vector<Handle> Engine::submit(int set_id, std::vector<Submission> submissions) {
+  const auto members = process_sets_.find(set_id);
+  Status refused;
+  if (!members) {
+    refused = Status(ErrorCode::invalid_argument, str("there is no process set ", set_id));
+  } else if (members->rank < 0) {
+    refused = Status(ErrorCode::invalid_argument,
+                     str("rank ", topology().rank, " is not a member of process set ", set_id,
+                         ", which has ", describe_ranks(members->ranks)));
+  }
+  std::vector<Handle> handles;
+  const Time now = Clock::now();
+  for (Submission& submission : submissions) {
+    submission.handle = std::make_shared<HandleState>();
+    submission.submitted_at = now;
+    handles.emplace_back(submission.handle);
+  }
+  std::unique_lock lock(queue_mutex_);
+  if (refused.ok() && !accepting_) refused = refusal_;
+  if (!refused.ok()) {
+    lock.unlock();
+    for (const Submission& submission : submissions) submission.handle->complete(refused);
+    return handles;
+  }
+  number_unnamed(set_id, submissions);
+  for (Submission& submission : submissions) {
+    Request& request = submission.request;
+    // What is wrong with a request here is wrong for everybody: all ranks are told.
+    if (request.error.ok()) request.error = validate(request, members->size());
+  }
+  Command command;
+  command.set_id = set_id;
+  command.submissions = std::move(submissions);
+  queue_.push_back(std::move(command));
+  lock.unlock();
+  if (asleep_.load()) eventfd_write(wake_fd_.get(), 1);
+  return handles;
+}
+
+// Unnamed operations match by their number within the process set; a group has one number.
+void Engine::number_unnamed(int set_id, std::vector<Submission>& submissions) {
+  if (!submissions.front().request.name.empty()) return;
+  const std::string number = str("unnamed.", next_unnamed_[set_id]++);
+  const bool grouped = submissions.front().request.group_size > 0;
+  for (std::size_t i = 0; i < submissions.size(); ++i) {
+    Request& request = submissions[i].request;
+    request.name = grouped ? str(number, ".", i) : number;
+    if (grouped) request.group = number;
+  }
+}
+
+Handle Engine::join(int set_id) {
+  auto handle = std::make_shared<HandleState>();
+  const auto members = process_sets_.find(set_id);
+  if (!members || members->rank < 0) {
+    handle->complete(Status(ErrorCode::invalid_argument,
+                            str("rank ", topology().rank, " cannot join in process set ", set_id,
+                                ": it is not a member")));
+    return Handle(handle);
+  }
+  Command command;
+  command.kind = Command::Kind::join;
+  command.set_id = set_id;
+  command.handle = handle;
+  push(std::move(command));
+  return Handle(handle);
+}
+
+void Engine::push(Command command) {
+  {
+    const std::lock_guard lock(queue_mutex_);
+    if (!accepting_) {
+      if (command.handle) command.handle->complete(refusal_);
+      if (command.kind == Command::Kind::submit || command.handle) return;
+    }
+    queue_.push_back(std::move(command));
+  }
+  if (asleep_.load()) eventfd_write(wake_fd_.get(), 1);
+}
+
+void Engine::shutdown() {
+  const std::lock_guard lock(stop_mutex_);
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard queue_lock(queue_mutex_);
+    if (accepting_) refusal_ = Status(ErrorCode::shutdown, "this rank has shut down");
+    accepting_ = false;
+  }
+  Command command;
+  command.kind = Command::Kind::leave;
+  push(std::move(command));
+  thread_.join();
+}
+
+void Engine::abort(const std::string& cause) {
+  const std::lock_guard lock(stop_mutex_);
+  if (!thread_.joinable()) return;
+  Command command;
+  command.kind = Command::Kind::abort;
+  command.cause = cause;
+  push(std::move(command));
+  thread_.join();
+}
+
+void Engine::close_after_fork() {
+  world_.control->close_after_fork();
+  world_.transport->close_after_fork();
+}
+
+}  // namespace rueda

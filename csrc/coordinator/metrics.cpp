@@ -1,0 +1,36 @@
+#include "coordinator/metrics.h"
+
+#include "core/strings.h"
+
+namespace rueda {
+
+std::map<std::string, std::int64_t> Metrics::values() const {
+  std::map<std::string, std::int64_t> values{
+      {"tensors_submitted", tensors_submitted.get()},
+      {"tensors_completed", tensors_completed.get()},
+      {"tensors_failed", tensors_failed.get()},
+      {"tensors_fused", tensors_fused.get()},
+      {"absent_filled", absent_filled.get()},
+      {"bytes_packed", bytes_packed.get()},
+      {"control_messages_sent", control_messages_sent.get()},
+      {"control_bytes_sent", control_bytes_sent.get()},
+      {"stall_warnings", stall_warnings.get()},
+      {"sleeps", sleeps.get()},
+      {"idle_wakeups", idle_wakeups.get()},
+  };
+  for (std::size_t i = 0; i < collectives.size(); ++i) {
+    const PerCollective& counted = collectives[i];
+    const std::string name(name_of(static_cast<Collective>(i)));
+    values[name + "_tensors"] = counted.tensors.get();
+    values[name + "_tensor_bytes"] = counted.tensor_bytes.get();
+    values[name + "_batches"] = counted.batches.get();
+    values[name + "_ring_steps"] = counted.transfers.ring_steps.get();
+    values[name + "_messages_sent"] = counted.transfers.messages_sent.get();
+    values[name + "_payload_bytes_sent"] = counted.transfers.payload_bytes_sent.get();
+    values[name + "_payload_bytes_received"] = counted.transfers.payload_bytes_received.get();
+    values[name + "_bytes_reduced"] = counted.transfers.bytes_reduced.get();
+  }
+  return values;
+}
+
+}  // namespace rueda

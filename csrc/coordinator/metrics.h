@@ -1,0 +1,43 @@
+// What the engine counts. The coordinator thread writes; anyone may read at any time.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "backend/backend.h"
+#include "core/counter.h"
+#include "plan/request.h"
+
+namespace rueda {
+
+struct Metrics {
+  // Per collective, named e.g. "allreduce_batches".
+  struct PerCollective {
+    Counter tensors;       // that took part on this rank and have been agreed on
+    Counter tensor_bytes;  // of their inputs
+    Counter batches;       // executions: several tensors where they were fused
+    TransferCounters transfers;
+  };
+  std::array<PerCollective, 6> collectives;  // allreduce to barrier
+
+  Counter tensors_submitted;
+  Counter tensors_completed;
+  Counter tensors_failed;
+  Counter tensors_fused;  // that shared a batch with another
+  Counter absent_filled;  // in which this rank, having joined, took part with the identity
+  Counter bytes_packed;   // copied into and out of fusion buffers
+  Counter control_messages_sent;
+  Counter control_bytes_sent;
+  Counter stall_warnings;
+  Counter sleeps;        // of the coordinator thread
+  Counter idle_wakeups;  // after which there was nothing to do
+
+  [[nodiscard]] PerCollective& of(Collective collective) {
+    return collectives.at(static_cast<std::size_t>(collective));
+  }
+  [[nodiscard]] std::map<std::string, std::int64_t> values() const;
+};
+
+}  // namespace rueda

@@ -1,0 +1,80 @@
+#include "coordinator/process_sets.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/strings.h"
+#include "rueda/types.h"
+
+namespace rueda {
+
+std::string ProcessSetMembers::name() const {
+  return id == 0 ? std::string() : str("process set ", id);
+}
+
+ProcessSets::ProcessSets(int rank, int world_size) : rank_(rank), world_size_(world_size) {
+  std::vector<int> world(static_cast<std::size_t>(world_size));
+  std::iota(world.begin(), world.end(), 0);
+  sets_[0] = std::make_shared<ProcessSetMembers>(ProcessSetMembers{0, std::move(world), rank});
+  next_id_ = 1;
+}
+
+std::shared_ptr<const ProcessSetMembers> ProcessSets::find(int id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = sets_.find(id);
+  return found == sets_.end() ? nullptr : found->second;
+}
+
+std::vector<int> ProcessSets::ids() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<int> ids;
+  for (const auto& [id, members] : sets_) ids.push_back(id);
+  return ids;
+}
+
+Expected<std::shared_ptr<const ProcessSetMembers>> ProcessSets::add(const std::vector<int>& ranks) {
+  const std::lock_guard lock(mutex_);
+  auto members = std::make_shared<ProcessSetMembers>();
+  members->ranks = ranks;
+  std::sort(members->ranks.begin(), members->ranks.end());
+  const auto invalid = [&](const auto&... why) {
+    return Status(ErrorCode::invalid_argument, str("add_process_set(", describe_ranks(members->ranks),
+                                                   "): ", why...));
+  };
+  if (ranks.empty()) return invalid("a process set needs at least one rank");
+  if (members->ranks.front() < 0 || members->ranks.back() >= world_size_) {
+    return invalid("the world has ranks 0 to ", world_size_ - 1);
+  }
+  if (std::adjacent_find(members->ranks.begin(), members->ranks.end()) != members->ranks.end()) {
+    return invalid("a rank is named twice");
+  }
+  for (const auto& [id, other] : sets_) {
+    if (id % process_set_limit == next_id_ % process_set_limit) {
+      return Status(ErrorCode::unsupported, str("there are too many process sets (at most ",
+                                                process_set_limit, " at once)"));
+    }
+  }
+  const auto self = std::lower_bound(members->ranks.begin(), members->ranks.end(), rank_);
+  if (self != members->ranks.end() && *self == rank_) {
+    members->rank = static_cast<int>(self - members->ranks.begin());
+  }
+  members->id = next_id_++;
+  sets_[members->id] = members;
+  return std::shared_ptr<const ProcessSetMembers>(members);
+}
+
+Status ProcessSets::remove(int id) {
+  const std::lock_guard lock(mutex_);
+  if (id == 0) return {ErrorCode::invalid_argument, "the world cannot be removed"};
+  if (sets_.erase(id) == 0) {
+    return {ErrorCode::invalid_argument, str("there is no process set ", id)};
+  }
+  return {};
+}
+
+bool ProcessSets::existed(int id) const {
+  const std::lock_guard lock(mutex_);
+  return id < next_id_;
+}
+
+}  // namespace rueda

@@ -1,0 +1,57 @@
+// Which process sets exist. Changed by the coordinator thread, in the same order on every rank; read by anyone.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/status.h"
+#include "transport/transport.h"
+
+namespace rueda {
+
+struct ProcessSetMembers {
+  int id = 0;
+  std::vector<int> ranks;  // of the world, sorted
+  int rank = -1;           // of this process within the set, or -1
+
+  [[nodiscard]] int size() const { return static_cast<int>(ranks.size()); }
+  // For messages: "" for the world, which needs no name.
+  [[nodiscard]] std::string name() const;
+};
+
+class ProcessSets {
+ public:
+  // With the world as set 0.
+  ProcessSets(int rank, int world_size);
+
+  // Null when there is no such set (any more).
+  [[nodiscard]] std::shared_ptr<const ProcessSetMembers> find(int id) const;
+  [[nodiscard]] std::vector<int> ids() const;
+
+  // `ranks` are those that all ranks have agreed on.
+  Expected<std::shared_ptr<const ProcessSetMembers>> add(const std::vector<int>& ranks);
+  Status remove(int id);
+  // Whether the set existed once: a message for it is then late, not early.
+  [[nodiscard]] bool existed(int id) const;
+
+ private:
+  int rank_;
+  int world_size_;
+  mutable std::mutex mutex_;
+  int next_id_ = 0;
+  std::map<int, std::shared_ptr<const ProcessSetMembers>> sets_;
+};
+
+// The tag of the `sequence`-th batch of a set: what is in flight at one time is distinct.
+inline constexpr int process_set_limit = 512;
+[[nodiscard]] constexpr Tag batch_tag(int set_id, std::uint64_t sequence) {
+  constexpr Tag per_set = tag_limit / process_set_limit;
+  return static_cast<Tag>(set_id % process_set_limit) * per_set +
+         static_cast<Tag>(sequence % per_set);
+}
+
+}  // namespace rueda

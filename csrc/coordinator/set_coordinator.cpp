@@ -1,0 +1,281 @@
+#include "coordinator/set_coordinator.h"
+
+#include <algorithm>
+
+#include "core/log.h"
+#include "core/strings.h"
+#include "plan/fusion_plan.h"
+
+namespace rueda {
+
+namespace {
+
+NegotiatorOptions negotiator_options(const ProcessSetMembers& members, const Options& options) {
+  NegotiatorOptions result;
+  result.rank = members.rank;
+  result.members = members.ranks;
+  result.set_name = members.name();
+  result.cache_capacity = options.cache_capacity;
+  result.fusion_threshold = options.fusion_threshold;
+  result.stall_warning = seconds(options.stall_warning);
+  result.stall_error = seconds(options.stall_error);
+  return result;
+}
+
+}  // namespace
+
+SetCoordinator::SetCoordinator(std::shared_ptr<const ProcessSetMembers> members,
+                               const Options& options, const ExecutionContext& context,
+                               Transport& transport, Events events)
+    : members_(std::move(members)),
+      fusion_threshold_(options.fusion_threshold),
+      batches_in_flight_(static_cast<std::size_t>(std::max<std::int64_t>(1, options.batches_in_flight))),
+      context_(context),
+      events_(std::move(events)),
+      negotiator_(negotiator_options(*members_, options)) {
+  lane_.transport = &transport;
+  lane_.members = &members_->ranks;
+  lane_.rank = members_->rank;
+  lane_.chunk_bytes = std::max<std::int64_t>(1, options.ring_chunk);
+}
+
+// --- Submission -----------------------------------------------------------------------------------
+
+void SetCoordinator::submit(std::vector<Submission> submissions, Time now) {
+  changed_ = true;
+  context_.metrics->tensors_submitted.add(static_cast<std::int64_t>(submissions.size()));
+  if (refuse_duplicates(submissions)) return;
+  submit_group(std::move(submissions), now);
+}
+
+void SetCoordinator::submit_group(std::vector<Submission> submissions, Time now) {
+  std::vector<Request> requests;
+  for (const Submission& submission : submissions) requests.push_back(submission.request);
+  const Status status = negotiator_.submit_group(std::move(requests), now);
+  for (Submission& submission : submissions) {
+    if (status.ok()) {
+      std::string name = submission.request.name;
+      pending_.emplace(std::move(name), std::move(submission));
+    } else {
+      finish(std::move(submission), status);
+    }
+  }
+}
+
+// A name that is still pending must not be submitted again: the new submission fails, and the pending one with it on
+// all ranks, since nobody can tell any more which of the two the others mean.
+bool SetCoordinator::refuse_duplicates(std::vector<Submission>& submissions) {
+  std::unordered_set<std::string> own;
+  const auto duplicate =
+      std::find_if(submissions.begin(), submissions.end(), [&](const Submission& submission) {
+        const std::string& name = submission.request.name;
+        return !own.insert(name).second || pending_.contains(name) || running_names_.contains(name);
+      });
+  if (duplicate == submissions.end()) return false;
+  const std::string name = duplicate->request.name;
+  const int world_rank = members_->ranks[static_cast<std::size_t>(members_->rank)];
+  const Status error(ErrorCode::duplicate_name,
+                     str("'", name, "' was submitted again on rank ", world_rank,
+                         " while it was still pending: wait for its handle, or use another name"),
+                     world_rank);
+  if (pending_.contains(name)) negotiator_.amend(name, error);
+  for (Submission& submission : submissions) finish(std::move(submission), error);
+  return true;
+}
+
+void SetCoordinator::join(std::shared_ptr<HandleState> handle) {
+  if (!negotiator_.closed().ok() || join_handle_) {
+    handle->complete(join_handle_ ? Status(ErrorCode::invalid_argument,
+                                           "join() was called again while joining")
+                                  : negotiator_.closed());
+    return;
+  }
+  join_handle_ = std::move(handle);
+  negotiator_.join();
+  changed_ = true;
+}
+
+void SetCoordinator::leave() {
+  negotiator_.leave();
+  changed_ = true;
+}
+
+void SetCoordinator::receive(int peer, std::span<const std::byte> message, Time now) {
+  const auto& ranks = members_->ranks;
+  const auto found = std::lower_bound(ranks.begin(), ranks.end(), peer);
+  if (found == ranks.end() || *found != peer) return;
+  negotiator_.receive(static_cast<int>(found - ranks.begin()), message, now);
+  changed_ = true;
+}
+
+void SetCoordinator::finish(Submission submission, const Status& status, Output output) {
+  (status.ok() ? context_.metrics->tensors_completed : context_.metrics->tensors_failed).add(1);
+  submission.handle->complete(status, std::move(output));
+}
+
+// --- Progress -------------------------------------------------------------------------------------
+
+bool SetCoordinator::step(Time now) {
+  bool moved = advance(now);
+  if (retired_ || (!changed_ && !(deadline_ && now >= *deadline_))) return moved;
+  changed_ = false;
+  negotiator_.set_busy(running_.size() >= batches_in_flight_);
+  negotiator_.flush(now);
+  for (Negotiator::Outgoing& outgoing : negotiator_.take_outgoing()) {
+    events_.send(members_->ranks[static_cast<std::size_t>(outgoing.peer)],
+                 std::move(outgoing.message));
+  }
+  for (ResponseList& responses : negotiator_.take_responses()) handle(std::move(responses), now);
+  deadline_ = negotiator_.next_deadline();
+  advance(now);
+  return true;
+}
+
+bool SetCoordinator::advance(Time now) {
+  bool moved = false;
+  for (auto running = running_.begin(); running != running_.end();) {
+    auto& [names, execution] = *running;
+    moved = execution->advance(now) || moved;
+    if (!execution->done() || !execution->status().ok()) {
+      ++running;
+      continue;
+    }
+    for (const std::string& name : names) running_names_.erase(name);
+    running = running_.erase(running);
+    changed_ = changed_ || negotiator_.holds_back();
+  }
+  return moved;
+}
+
+std::optional<Submission> SetCoordinator::take_pending(const std::string& name) {
+  auto node = pending_.extract(name);
+  if (node.empty()) return std::nullopt;
+  return std::move(node.mapped());
+}
+
+void SetCoordinator::handle(ResponseList responses, Time now) {
+  for (const Fusion& fusion : fuse(responses, fusion_threshold_)) {
+    const Response& first = responses[fusion.members.front()];
+    if (first.kind == ResponseKind::execute && first.request.collective <= Collective::alltoall) {
+      execute(responses, fusion.members, now);
+    } else {
+      answer(first, now);
+    }
+  }
+}
+
+void SetCoordinator::execute(const ResponseList& responses, const std::vector<std::size_t>& batch,
+                             Time now) {
+  std::vector<BatchMember> members;
+  std::vector<std::string> names;
+  for (const std::size_t index : batch) {
+    const Response& response = responses[index];
+    names.push_back(response.request.name);
+    running_names_.insert(names.back());
+    members.push_back({response, take_pending(names.back())});
+  }
+  Lane lane = lane_;
+  lane.tag = batch_tag(members_->id, next_batch_++);
+  running_.emplace_back(std::move(names),
+                        std::make_unique<Execution>(context_, lane, std::move(members), now));
+}
+
+void SetCoordinator::answer(const Response& response, Time now) {
+  const std::string& name = response.request.name;
+  switch (response.kind) {
+    case ResponseKind::execute: {
+      auto submission = take_pending(name);
+      if (!submission) return;
+      if (response.request.collective == Collective::barrier) {
+        Metrics::PerCollective& counted = context_.metrics->of(Collective::barrier);
+        counted.tensors.add(1);
+        counted.batches.add(1);
+        finish(std::move(*submission), {});
+      } else {
+        events_.administer(response, std::move(*submission));
+      }
+      return;
+    }
+    case ResponseKind::error: fail_pending(response); return;
+    case ResponseKind::warning:
+      context_.metrics->stall_warnings.add(1);
+      context_.timeline->mark(name, "STALL", now);
+      log(LogLevel::warning, response.status.to_string());
+      if (!is_pending(name)) events_.awaited_here(name);
+      return;
+    case ResponseKind::joined: {
+      Output output;
+      output.last_joined_rank = members_->ranks[static_cast<std::size_t>(response.rank)];
+      if (join_handle_) std::exchange(join_handle_, nullptr)->complete({}, std::move(output));
+      return;
+    }
+    case ResponseKind::left: close(response.status); return;
+  }
+}
+
+void SetCoordinator::fail_pending(const Response& response) {
+  const std::string& group = response.request.group;
+  std::vector<std::string> names;
+  for (const auto& [name, submission] : pending_) {
+    if (name == response.request.name || (!group.empty() && submission.request.group == group)) {
+      names.push_back(name);
+    }
+  }
+  for (const std::string& name : names) finish(*take_pending(name), response.status);
+  events_.failed(response);
+}
+
+void SetCoordinator::close(const Status& reason) {
+  for (auto& [name, submission] : std::exchange(pending_, {})) {
+    const Status status =
+        Status(reason.code(), str("'", name, "' cannot complete"), reason.peer()).because(reason);
+    finish(std::move(submission), status);
+  }
+  if (join_handle_) std::exchange(join_handle_, nullptr)->complete(reason);
+}
+
+void SetCoordinator::retire(const Status& reason) {
+  retired_ = true;
+  deadline_.reset();
+  close(reason);
+}
+
+// --- Failure --------------------------------------------------------------------------------------
+
+Status SetCoordinator::broken(Time now, Duration timeout) const {
+  for (const auto& [names, execution] : running_) {
+    if (execution->done()) {
+      return Status(execution->status().code(), str("the ", execution->describe(), " failed"),
+                    execution->status().peer())
+          .because(execution->status());
+    }
+    if (timeout > Duration::zero() && now - execution->last_moved() >= timeout) {
+      const std::vector<int> awaited = execution->awaited();
+      return {ErrorCode::timeout,
+              str("the ", execution->describe(), " has not moved for ",
+                  to_seconds(now - execution->last_moved()), " s: waiting for ",
+                  describe_ranks(awaited)),
+              awaited.empty() ? -1 : awaited.front()};
+    }
+  }
+  return {};
+}
+
+std::optional<Time> SetCoordinator::oldest_move() const {
+  std::optional<Time> oldest;
+  for (const auto& [names, execution] : running_) {
+    if (!oldest || execution->last_moved() < *oldest) oldest = execution->last_moved();
+  }
+  return oldest;
+}
+
+void SetCoordinator::fail_all(const Status& reason) {
+  for (auto& [names, execution] : running_) execution->fail(reason);
+  running_.clear();
+  running_names_.clear();
+  deadline_.reset();
+  changed_ = false;
+  close(reason);
+}
+
+}  // namespace rueda

@@ -1,0 +1,93 @@
+// One process set at work on this rank: what is pending, its negotiation, and its batches in flight.
+// Used by the coordinator thread only.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "coordinator/execution.h"
+#include "coordinator/process_sets.h"
+#include "coordinator/submission.h"
+#include "core/options.h"
+#include "plan/negotiator.h"
+
+namespace rueda {
+
+class SetCoordinator {
+ public:
+  struct Events {
+    // A message for another member (world rank).
+    std::function<void(int peer, std::vector<std::byte> message)> send;
+    // The members have agreed on something that changes the engine: add or remove a process set.
+    std::function<void(const Response&, Submission)> administer;
+    // Others wait for `name`, which this rank has not submitted here.
+    std::function<void(const std::string& name)> awaited_here;
+    // `response` has failed on all members; its request carries what the refusing rank said.
+    std::function<void(const Response& response)> failed;
+  };
+
+  SetCoordinator(std::shared_ptr<const ProcessSetMembers> members, const Options& options,
+                 const ExecutionContext& context, Transport& transport, Events events);
+
+  void submit(std::vector<Submission> submissions, Time now);
+  void join(std::shared_ptr<HandleState> handle);
+  void leave();
+  void receive(int peer, std::span<const std::byte> message, Time now);
+
+  // Negotiates, starts what has been agreed on and advances what is in flight, as far as possible without
+  // blocking; returns whether anything happened.
+  bool step(Time now);
+
+  [[nodiscard]] const ProcessSetMembers& members() const { return *members_; }
+  [[nodiscard]] bool is_pending(const std::string& name) const { return pending_.contains(name); }
+  [[nodiscard]] bool in_flight() const { return !running_.empty(); }
+  // Nothing more can be agreed on.
+  [[nodiscard]] bool closed() const { return retired_ || !negotiator_.closed().ok(); }
+  // When step() should be called though nothing happens.
+  [[nodiscard]] std::optional<Time> next_deadline() const { return deadline_; }
+  // A batch that failed, or has not moved for `timeout` (zero: ever); ok where there is none.
+  [[nodiscard]] Status broken(Time now, Duration timeout) const;
+  [[nodiscard]] std::optional<Time> oldest_move() const;
+
+  // The set has been removed: what is not agreed on fails, what is in flight is finished.
+  void retire(const Status& reason);
+  // Fails everything that is open. The transport must have been aborted.
+  void fail_all(const Status& reason);
+
+ private:
+  void submit_group(std::vector<Submission> submissions, Time now);
+  bool refuse_duplicates(std::vector<Submission>& submissions);
+  void finish(Submission submission, const Status& status, Output output = {});
+  void handle(ResponseList responses, Time now);
+  void execute(const ResponseList& responses, const std::vector<std::size_t>& batch, Time now);
+  void answer(const Response& response, Time now);
+  void fail_pending(const Response& response);
+  void close(const Status& reason);
+  std::optional<Submission> take_pending(const std::string& name);
+  bool advance(Time now);
+
+  std::shared_ptr<const ProcessSetMembers> members_;
+  std::int64_t fusion_threshold_;
+  std::size_t batches_in_flight_;
+  ExecutionContext context_;
+  Lane lane_;
+  Events events_;
+  Negotiator negotiator_;
+
+  std::unordered_map<std::string, Submission> pending_;  // not agreed on yet
+  std::unordered_set<std::string> running_names_;
+  std::list<std::pair<std::vector<std::string>, std::unique_ptr<Execution>>> running_;
+  std::shared_ptr<HandleState> join_handle_;
+  std::uint64_t next_batch_ = 0;
+  bool retired_ = false;
+  bool changed_ = false;  // since the last flush
+  std::optional<Time> deadline_;
+};
+
+}  // namespace rueda

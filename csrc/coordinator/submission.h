@@ -1,0 +1,24 @@
+// One operation as the application handed it in, from submission to completion.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "coordinator/handle_state.h"
+#include "core/clock.h"
+#include "plan/request.h"
+
+namespace rueda {
+
+struct Submission {
+  Request request;
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;        // null where the engine allocates the result
+  std::vector<std::int64_t> rows;     // alltoall: for each rank of the set
+  std::shared_ptr<HandleState> handle;
+  Time submitted_at{};
+};
+
+}  // namespace rueda

@@ -1,0 +1,27 @@
+// Which responses share a fusion buffer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "plan/response.h"
+
+namespace rueda {
+
+// Indices into the list of responses, in the order in which they lie in the buffer.
+struct Fusion {
+  std::vector<std::size_t> members;
+};
+
+// Batches the responses of one list, the same way on every rank: all-reductions that agree in dtype, operation, scale
+// and absent ranks share a batch of up to `threshold` bytes, looking past what does not fit (other dtypes, or a
+// tensor that is too large); a tensor above the threshold, and every other kind of response, has a batch of its own.
+// Batches are in the order of their first members.
+[[nodiscard]] std::vector<Fusion> fuse(const ResponseList& responses, std::int64_t threshold);
+
+// Where each of `counts` elements begins in a fused buffer, with the total as last element: tensors
+// lie next to each other without padding, so that what travels is exactly their sum.
+[[nodiscard]] std::vector<std::int64_t> fused_offsets(const std::vector<std::int64_t>& counts);
+
+}  // namespace rueda

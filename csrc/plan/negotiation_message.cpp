@@ -1,0 +1,207 @@
+#include "plan/negotiation_message.h"
+
+namespace rueda {
+
+namespace {
+
+template <class Enum>
+Enum read_enum(Reader& reader, Enum last) {
+  const std::uint8_t value = reader.byte();
+  return static_cast<Enum>(value <= static_cast<std::uint8_t>(last) ? value : reader.fail());
+}
+
+template <class Enum>
+void write_enum(Writer& writer, Enum value) {
+  writer.byte(static_cast<std::uint8_t>(value));
+}
+
+void write(Writer& writer, const Request& request) {
+  writer.text(request.name);
+  write_enum(writer, request.collective);
+  write_enum(writer, request.dtype);
+  write_enum(writer, request.op);
+  writer.real(request.prescale);
+  writer.real(request.postscale);
+  writer.integer(request.root);
+  writer.integers(request.shape);
+  writer.integers(request.splits);
+  writer.text(request.group);
+  writer.integer(request.group_size);
+  write(writer, request.error);
+}
+
+Request read_request(Reader& reader) {
+  Request request;
+  request.name = reader.text();
+  request.collective = read_enum(reader, Collective::leave);
+  request.dtype = read_enum(reader, DataType::complex128);
+  request.op = read_enum(reader, ReduceOp::bit_xor);
+  request.prescale = reader.real();
+  request.postscale = reader.real();
+  request.root = static_cast<int>(reader.integer());
+  request.shape = reader.integers<std::int64_t>();
+  request.splits = reader.integers<std::int64_t>();
+  request.group = reader.text();
+  request.group_size = static_cast<int>(reader.integer());
+  request.error = read_status(reader);
+  return request;
+}
+
+void write(Writer& writer, const Announcement& announcement) {
+  writer.unsigned_integer(announcement.variants.size());
+  for (const Variant& variant : announcement.variants) {
+    write(writer, variant.request);
+    writer.integers(variant.ranks);
+  }
+  writer.unsigned_integer(announcement.first_extents.size());
+  for (const auto& [rank, rows] : announcement.first_extents) {
+    writer.integer(rank);
+    writer.integer(rows);
+  }
+  writer.integers(announcement.absent);
+  writer.byte(announcement.amends ? 1 : 0);
+  writer.byte(announcement.partial ? 1 : 0);
+  if (announcement.partial) writer.real(announcement.age);
+}
+
+Announcement read_announcement(Reader& reader) {
+  Announcement announcement;
+  announcement.variants.resize(reader.size());
+  for (Variant& variant : announcement.variants) {
+    variant.request = read_request(reader);
+    variant.ranks = reader.integers<int>();
+  }
+  if (announcement.variants.empty()) reader.fail();
+  announcement.first_extents.resize(reader.size());
+  for (auto& [rank, rows] : announcement.first_extents) {
+    rank = static_cast<int>(reader.integer());
+    rows = reader.integer();
+  }
+  announcement.absent = reader.integers<int>();
+  announcement.amends = reader.byte() != 0;
+  announcement.partial = reader.byte() != 0;
+  if (announcement.partial) announcement.age = reader.real();
+  return announcement;
+}
+
+// A response that is an entry of the cache, word for word.
+const ResponseCache::Entry* cached(const Response& response, const ResponseCache& cache) {
+  if (response.kind != ResponseKind::execute || !response.absent.empty()) return nullptr;
+  const ResponseCache::Entry* entry = cache.find(response.request.name);
+  if (entry == nullptr || compare(entry->request, response.request) ||
+      entry->first_extents != response.first_extents) {
+    return nullptr;
+  }
+  return entry;
+}
+
+void write(Writer& writer, const Response& response) {
+  write_enum(writer, response.kind);
+  write(writer, response.request);
+  writer.integers(response.first_extents);
+  writer.integers(response.absent);
+  write(writer, response.status);
+  writer.integer(response.rank);
+}
+
+Response read_response(Reader& reader) {
+  Response response;
+  response.kind = read_enum(reader, ResponseKind::left);
+  response.request = read_request(reader);
+  response.first_extents = reader.integers<std::int64_t>();
+  response.absent = reader.integers<int>();
+  response.status = read_status(reader);
+  response.rank = static_cast<int>(reader.integer());
+  return response;
+}
+
+template <class T>
+std::optional<T> checked(const Reader& reader, T value) {
+  if (!reader.ok() || !reader.at_end()) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+void write(Writer& writer, const Status& status) {
+  write_enum(writer, status.code());
+  if (status.ok()) return;
+  writer.text(status.to_string());
+  writer.integer(status.peer());
+}
+
+Status read_status(Reader& reader) {
+  const auto code = read_enum(reader, ErrorCode::internal);
+  if (code == ErrorCode::ok) return {};
+  std::string message = reader.text();
+  return {code, std::move(message), static_cast<int>(reader.integer())};
+}
+
+std::vector<std::byte> encode(const UpMessage& message) {
+  Writer writer;
+  write_enum(writer, MessageKind::up);
+  writer.unsigned_integer(message.applied);
+  writer.integers(message.joined);
+  writer.integers(message.leaving);
+  writer.integers(message.cached);
+  writer.unsigned_integer(message.announcements.size());
+  for (const Announcement& announcement : message.announcements) write(writer, announcement);
+  return writer.take();
+}
+
+std::vector<std::byte> encode(const ResponseList& responses, const ResponseCache& cache) {
+  Writer writer;
+  write_enum(writer, MessageKind::responses);
+  writer.unsigned_integer(responses.size());
+  for (const Response& response : responses) {
+    const ResponseCache::Entry* entry = cached(response, cache);
+    writer.byte(entry != nullptr ? 1 : 0);
+    if (entry != nullptr) {
+      writer.unsigned_integer(entry->id);
+    } else {
+      write(writer, response);
+    }
+  }
+  return writer.take();
+}
+
+std::vector<std::byte> encode_unknown_ids(const std::vector<std::uint64_t>& ids) {
+  Writer writer;
+  write_enum(writer, MessageKind::unknown_ids);
+  writer.integers(ids);
+  return writer.take();
+}
+
+std::optional<UpMessage> decode_up(Reader& reader) {
+  UpMessage message;
+  message.applied = reader.unsigned_integer();
+  message.joined = reader.integers<int>();
+  message.leaving = reader.integers<int>();
+  message.cached = reader.integers<std::uint64_t>();
+  message.announcements.resize(reader.size());
+  for (Announcement& announcement : message.announcements) {
+    announcement = read_announcement(reader);
+  }
+  return checked(reader, std::move(message));
+}
+
+std::optional<ResponseList> decode_responses(Reader& reader, const ResponseCache& cache) {
+  ResponseList responses(reader.size());
+  for (Response& response : responses) {
+    if (reader.byte() == 0) {
+      response = read_response(reader);
+      continue;
+    }
+    const ResponseCache::Entry* entry = cache.find(reader.unsigned_integer());
+    if (entry == nullptr) return std::nullopt;
+    response.request = entry->request;
+    response.first_extents = entry->first_extents;
+  }
+  return checked(reader, std::move(responses));
+}
+
+std::optional<std::vector<std::uint64_t>> decode_unknown_ids(Reader& reader) {
+  return checked(reader, reader.integers<std::uint64_t>());
+}
+
+}  // namespace rueda

@@ -1,0 +1,66 @@
+// The messages that negotiators exchange, and their encoding.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "plan/response.h"
+#include "plan/response_cache.h"
+#include "plan/wire.h"
+
+namespace rueda {
+
+// One way in which some ranks of a subtree have asked for a name. More than one is a mismatch.
+struct Variant {
+  Request request;
+  // Sorted. In a complete announcement with a single variant left empty: the whole subtree, less `absent`.
+  std::vector<int> ranks;
+};
+
+// Up the tree: a subtree has submitted (or, `partial`, is known to have submitted in part) a name.
+struct Announcement {
+  std::vector<Variant> variants;
+  std::vector<std::pair<int, std::int64_t>> first_extents;  // allgather: (rank, rows)
+  std::vector<int> absent;                                  // joined without submitting
+  // Adds an error to what was announced before; means nothing where that is no longer pending.
+  bool amends = false;
+  bool partial = false;
+  double age = 0;  // partial: seconds since the first rank submitted it
+};
+
+struct UpMessage {
+  // How many lists of responses the sender had applied: tells what was sent before an error from what
+  // was sent after it.
+  std::uint64_t applied = 0;
+  std::vector<int> joined;   // in the order in which they joined
+  std::vector<int> leaving;
+  std::vector<std::uint64_t> cached;  // numbers of what the whole subtree asks for unchanged
+  std::vector<Announcement> announcements;
+
+  [[nodiscard]] bool empty() const {
+    return joined.empty() && leaving.empty() && cached.empty() && announcements.empty();
+  }
+};
+
+enum class MessageKind : std::uint8_t { up, responses, unknown_ids };
+
+[[nodiscard]] std::vector<std::byte> encode(const UpMessage& message);
+// What agrees with an entry of the cache travels as its number.
+[[nodiscard]] std::vector<std::byte> encode(const ResponseList& responses,
+                                            const ResponseCache& cache);
+// Down the tree: these numbers have been evicted, send what they stood for.
+[[nodiscard]] std::vector<std::byte> encode_unknown_ids(const std::vector<std::uint64_t>& ids);
+
+// The rest of a message whose kind has been read. Nothing when it is malformed.
+[[nodiscard]] std::optional<UpMessage> decode_up(Reader& reader);
+[[nodiscard]] std::optional<ResponseList> decode_responses(Reader& reader,
+                                                           const ResponseCache& cache);
+[[nodiscard]] std::optional<std::vector<std::uint64_t>> decode_unknown_ids(Reader& reader);
+
+void write(Writer& writer, const Status& status);
+[[nodiscard]] Status read_status(Reader& reader);
+
+}  // namespace rueda

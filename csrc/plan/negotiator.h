@@ -1,0 +1,157 @@
+// Agrees with the other ranks of a process set on what to do and in which order.
+//
+// A pure state machine: what a rank submits, the messages it receives and the time go in; messages to send
+// and lists of responses come out. It knows no thread, socket or clock, so that tests and simulations can
+// drive any number of ranks in any order.
+//
+// Requests go up a tree (see Tree): a node announces a name to its parent once its whole subtree has submitted
+// it. The root puts what is complete in order and sends it down; streams are ordered, so every rank sees
+// the same responses in the same order. All ranks here are ranks within the set.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "core/clock.h"
+#include "plan/negotiation_message.h"
+#include "plan/response.h"
+#include "plan/response_cache.h"
+#include "plan/tree.h"
+
+namespace rueda {
+
+struct NegotiatorOptions {
+  int rank = 0;
+  std::vector<int> members{0};  // world ranks, for messages; their number is the size of the set
+  std::string set_name;         // for messages: "" for the world, "process set 2"
+  int fanout = 4;
+  std::int64_t cache_capacity = 1024;
+  std::int64_t fusion_threshold = 64 << 20;  // bytes that end the root's holding back
+  Duration stall_warning{};  // zero: never
+  Duration stall_error{};    // zero: never
+};
+
+class Negotiator {
+ public:
+  struct Outgoing {
+    int peer;
+    std::vector<std::byte> message;
+  };
+
+  explicit Negotiator(NegotiatorOptions options);
+
+  // This rank wants `request` (already validated, or with its error set). Its name must not be pending here.
+  // Fails at once where it is known that it cannot succeed: a rank has left, this rank has
+  // joined, or the others gave up waiting for it.
+  Status submit(Request request, Time now);
+  // The same for a whole group: all of it or nothing.
+  Status submit_group(std::vector<Request> requests, Time now);
+  // A pending name turns out to be wrong on this rank: it fails on all, unless it was agreed on already.
+  void amend(const std::string& name, const Status& error);
+  void join();
+  void leave();
+
+  void receive(int peer, std::span<const std::byte> message, Time now);
+
+  // While busy, the root holds back what is ready (until the fusion threshold), so that it is fused.
+  void set_busy(bool busy) { busy_ = busy; }
+
+  // Checks for stalls, then turns what has been submitted and received since the last call into messages and
+  // responses. One flush after many submissions costs one message.
+  void flush(Time now);
+
+  [[nodiscard]] std::vector<Outgoing> take_outgoing() { return std::exchange(outgoing_, {}); }
+  [[nodiscard]] std::vector<ResponseList> take_responses() { return std::exchange(agreed_, {}); }
+
+  // When flush() should be called though nothing happens; nothing while no one waits.
+  [[nodiscard]] std::optional<Time> next_deadline() const;
+  // Not ok once a rank of the set has left.
+  [[nodiscard]] const Status& closed() const { return closed_; }
+  // Whether the root holds back responses: they come with the first flush() after set_busy(false).
+  [[nodiscard]] bool holds_back() const { return !ready_.empty(); }
+
+ private:
+  // A name that somebody in this subtree has submitted and that has not been answered.
+  struct Entry {
+    std::vector<Variant> variants;
+    std::map<int, std::int64_t> first_extents;
+    std::set<int> complete_children;
+    std::map<int, Announcement> partial_children;
+    bool self_ready = false;
+    bool complete = false;  // this subtree; announced with the next flush
+    std::optional<std::uint64_t> announced_id;
+    Time since;
+    Time next_report;
+  };
+  using Entries = std::map<std::string, Entry>;
+
+  Entries::iterator entry_for(const std::string& name, Time since);
+  void add_variant(Entry& entry, const Request& request, const std::vector<int>& ranks);
+  void merge(int child, Announcement announcement, Time now);
+  // Whether the child sent `request` before it knew the error that answered it.
+  [[nodiscard]] bool was_answered(int child, const Request& request) const;
+  void merge_amendment(int child, const Announcement& announcement);
+  void update_complete(Entries::iterator entry);
+  [[nodiscard]] bool has_joined(int node) const;
+  [[nodiscard]] std::vector<int> absent_ranks(const Entry& entry) const;
+  [[nodiscard]] std::vector<int> ready_ranks(const Entry& entry) const;
+
+  void receive_up(int child, UpMessage message, Time now);
+  void receive_responses(Reader& reader, std::span<const std::byte> message);
+  void resend(const std::vector<std::uint64_t>& ids);
+  void apply(ResponseList responses);
+  void apply_error(const Response& response);
+
+  void flush_up();
+  [[nodiscard]] Announcement announce(const Entry& entry, bool partial) const;
+  [[nodiscard]] const ResponseCache::Entry* cached(const Entry& entry) const;
+
+  void flush_root();
+  [[nodiscard]] Response respond(const std::string& name, const Entry& entry) const;
+  [[nodiscard]] Status verdict(const std::string& name, const Entry& entry) const;
+  void release_group(const std::string& name, const Entry& entry);
+  void check_stalls(Time now);
+  void check_root_stall(const std::string& name, Entry& entry, Time now, ResponseList& responses);
+  [[nodiscard]] Duration report_interval() const;
+
+  [[nodiscard]] std::string describe(const std::vector<int>& set_ranks) const;
+  [[nodiscard]] std::string quoted(const std::string& name) const;
+
+  NegotiatorOptions options_;
+  Tree tree_;
+  std::vector<int> children_;
+  std::map<int, std::vector<int>> subtrees_;  // of each child
+
+  Entries pending_;
+  std::vector<std::string> newly_complete_;  // in order of completion
+  UpMessage up_;                             // collected for the next flush
+  ResponseCache cache_;
+
+  bool self_joined_ = false;
+  std::vector<int> joined_;  // in this subtree, in order of joining
+  std::vector<int> leaving_;
+  Status closed_;
+
+  std::uint64_t applied_ = 0;                          // lists of responses
+  std::map<int, std::uint64_t> child_applied_;
+  std::map<std::string, std::uint64_t> failed_at_;     // names and groups whose error may cross announcements
+  std::map<std::string, Status> missed_;               // names and groups that failed before this rank came
+
+  // Root only.
+  bool busy_ = false;
+  std::vector<std::string> ready_;                          // to be released, in order
+  std::map<std::string, std::vector<std::string>> groups_;  // complete members of incomplete groups
+  std::vector<ResponseList> urgent_;                        // warnings and stall errors
+
+  std::vector<Outgoing> outgoing_;
+  std::vector<ResponseList> agreed_;
+};
+
+}  // namespace rueda

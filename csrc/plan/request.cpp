@@ -1,0 +1,132 @@
+#include "plan/request.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "core/strings.h"
+
+namespace rueda {
+
+namespace {
+
+// The extents that ranks must share: all of them, except the first where each rank has its own.
+Shape shared_extents(const Request& request) {
+  const bool own_first = request.collective == Collective::allgather ||
+                         request.collective == Collective::alltoall;
+  if (!own_first || request.shape.empty()) return request.shape;
+  return {request.shape.begin() + 1, request.shape.end()};
+}
+
+std::string grouping(const Request& request) {
+  return request.group.empty() ? "none" : str(request.group, " of ", request.group_size);
+}
+
+bool reduces(Collective collective) {
+  return collective == Collective::allreduce || collective == Collective::reduce_scatter;
+}
+
+bool has_tensor(Collective collective) {
+  return collective <= Collective::alltoall;
+}
+
+Status validate_splits(const Request& request, int set_size) {
+  if (request.collective != Collective::reduce_scatter || request.splits.empty()) return {};
+  const std::int64_t rows = request.shape.front();
+  const bool negative = std::any_of(request.splits.begin(), request.splits.end(),
+                                    [](std::int64_t split) { return split < 0; });
+  const std::int64_t sum =
+      std::accumulate(request.splits.begin(), request.splits.end(), std::int64_t{0});
+  if (request.splits.size() == static_cast<std::size_t>(set_size) && !negative && sum == rows) {
+    return {};
+  }
+  return {ErrorCode::invalid_argument,
+          str("'", request.name, "': splits ", to_string(request.splits), " must be ", set_size,
+              " numbers from 0 that add up to the first extent of ", to_string(request.shape))};
+}
+
+}  // namespace
+
+std::string_view name_of(Collective collective) {
+  switch (collective) {
+    case Collective::allreduce: return "allreduce";
+    case Collective::allgather: return "allgather";
+    case Collective::broadcast: return "broadcast";
+    case Collective::reduce_scatter: return "reduce_scatter";
+    case Collective::alltoall: return "alltoall";
+    case Collective::barrier: return "barrier";
+    case Collective::join: return "join";
+    case Collective::add_process_set: return "add_process_set";
+    case Collective::remove_process_set: return "remove_process_set";
+    case Collective::leave: return "shutdown";
+  }
+  return "unknown";
+}
+
+std::optional<Difference> compare(const Request& left, const Request& right) {
+  const auto text = [](const auto& value) { return str(value); };
+  if (left.collective != right.collective) {
+    return Difference{"operation", text(name_of(left.collective)), text(name_of(right.collective))};
+  }
+  if (left.dtype != right.dtype) {
+    return Difference{"dtype", text(name_of(left.dtype)), text(name_of(right.dtype))};
+  }
+  if (left.shape.size() != right.shape.size() || shared_extents(left) != shared_extents(right)) {
+    return Difference{"shape", to_string(left.shape), to_string(right.shape)};
+  }
+  if (left.op != right.op) {
+    return Difference{"op", text(name_of(left.op)), text(name_of(right.op))};
+  }
+  if (left.root != right.root) {
+    return Difference{"root rank", text(left.root), text(right.root)};
+  }
+  if (left.prescale != right.prescale) {
+    return Difference{"prescale factor", text(left.prescale), text(right.prescale)};
+  }
+  if (left.postscale != right.postscale) {
+    return Difference{"postscale factor", text(left.postscale), text(right.postscale)};
+  }
+  if (left.splits != right.splits) {
+    const bool is_set = left.collective == Collective::add_process_set;
+    return Difference{is_set ? "ranks" : "splits", to_string(left.splits), to_string(right.splits)};
+  }
+  if (left.group != right.group || left.group_size != right.group_size) {
+    return Difference{"group", grouping(left), grouping(right)};
+  }
+  return std::nullopt;
+}
+
+Status validate(const Request& request, int set_size) {
+  const auto refuse = [&](ErrorCode code, const auto&... parts) {
+    return Status(code, str("'", request.name, "': ", parts...));
+  };
+  for (const std::int64_t extent : request.shape) {
+    if (extent < 0) {
+      return refuse(ErrorCode::invalid_argument, "negative extent in ", to_string(request.shape));
+    }
+  }
+  if (reduces(request.collective) && !is_supported(request.op, request.dtype)) {
+    return refuse(ErrorCode::unsupported, name_of(request.op), " of ", name_of(request.dtype),
+                  " is not defined");
+  }
+  if (reduces(request.collective) &&
+      !(std::isfinite(request.prescale) && std::isfinite(request.postscale))) {
+    return refuse(ErrorCode::invalid_argument, "scale factors must be finite, got ",
+                  request.prescale, " and ", request.postscale);
+  }
+  const bool needs_rows = request.collective != Collective::allreduce &&
+                          request.collective != Collective::broadcast &&
+                          has_tensor(request.collective);
+  if (needs_rows && request.shape.empty()) {
+    return refuse(ErrorCode::invalid_argument, name_of(request.collective),
+                  " needs at least one dimension, got a scalar");
+  }
+  if (request.collective == Collective::broadcast &&
+      (request.root < 0 || request.root >= set_size)) {
+    return refuse(ErrorCode::invalid_argument, "root rank ", request.root,
+                  " is not in the process set, whose ranks are 0 to ", set_size - 1);
+  }
+  return validate_splits(request, set_size);
+}
+
+}  // namespace rueda

@@ -1,0 +1,43 @@
+#include "plan/response_cache.h"
+
+#include <iterator>
+
+namespace rueda {
+
+const ResponseCache::Entry* ResponseCache::find(std::uint64_t id) const {
+  const auto found = by_id_.find(id);
+  return found == by_id_.end() ? nullptr : &*found->second;
+}
+
+const ResponseCache::Entry* ResponseCache::find(const std::string& name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : &*found->second;
+}
+
+void ResponseCache::apply(const Response& response) {
+  // What involves joined ranks is an exception that will not come again in the same form.
+  if (capacity_ == 0 || response.kind != ResponseKind::execute || !response.absent.empty()) return;
+  if (response.request.collective > Collective::barrier) return;
+  const auto found = by_name_.find(response.request.name);
+  if (found != by_name_.end()) {
+    const Entry& known = *found->second;
+    if (!compare(known.request, response.request) &&
+        known.first_extents == response.first_extents) {
+      entries_.splice(entries_.begin(), entries_, found->second);
+      return;
+    }
+    erase(found->second);
+  }
+  entries_.push_front({next_id_++, response.request, response.first_extents});
+  by_id_[entries_.front().id] = entries_.begin();
+  by_name_[response.request.name] = entries_.begin();
+  if (entries_.size() > static_cast<std::size_t>(capacity_)) erase(std::prev(entries_.end()));
+}
+
+void ResponseCache::erase(Entries::iterator entry) {
+  by_id_.erase(entry->id);
+  by_name_.erase(entry->request.name);
+  entries_.erase(entry);
+}
+
+}  // namespace rueda

@@ -1,0 +1,47 @@
+// The tree in which the ranks of a process set negotiate: rank 0 is the root, inner nodes merge what
+// their subtrees want, so that no rank exchanges more than `fanout` + 1 messages per step and the depth
+// is O(log ranks).
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+namespace rueda {
+
+class Tree {
+ public:
+  Tree(int rank, int size, int fanout) : rank_(rank), size_(size), fanout_(fanout) {}
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return size_; }
+  [[nodiscard]] bool is_root() const { return rank_ == 0; }
+  [[nodiscard]] int parent() const { return (rank_ - 1) / fanout_; }
+  [[nodiscard]] std::vector<int> children() const { return children_of(rank_); }
+
+  // All ranks beneath and including `node`, sorted.
+  [[nodiscard]] std::vector<int> subtree(int node) const {
+    std::vector<int> ranks{node};
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      const std::vector<int> below = children_of(ranks[i]);
+      ranks.insert(ranks.end(), below.begin(), below.end());
+    }
+    std::sort(ranks.begin(), ranks.end());
+    return ranks;
+  }
+
+ private:
+  [[nodiscard]] std::vector<int> children_of(int node) const {
+    std::vector<int> ranks;
+    for (long long child = static_cast<long long>(node) * fanout_ + 1;
+         child <= static_cast<long long>(node) * fanout_ + fanout_ && child < size_; ++child) {
+      ranks.push_back(static_cast<int>(child));
+    }
+    return ranks;
+  }
+
+  int rank_;
+  int size_;
+  int fanout_;
+};
+
+}  // namespace rueda

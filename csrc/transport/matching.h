@@ -1,0 +1,69 @@
+// Pairs messages that arrive with receives that were posted, in whichever order they come.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "core/status.h"
+#include "transport/span_cursor.h"
+#include "transport/transport.h"
+
+namespace rueda {
+
+// A ticket that is done from the start.
+[[nodiscard]] Ticket finished_ticket(int peer, Status status);
+void finish(Transfer& transfer, Status status);
+
+// Of a transport of `size` ranks that receives, from each peer, one message after the other, each
+// in one or more pieces. A piece goes straight into the posted buffers where the receive is known
+// by then, and to the heap where it is not. Not thread-safe.
+class Matching {
+ public:
+  explicit Matching(int size) : current_(static_cast<std::size_t>(size)) {}
+
+  Ticket recv(int peer, Tag tag, std::span<const MutableBytes> spans);
+
+  // A message of `length` bytes begins to arrive; a message of length 0 has thereby arrived.
+  void begin(int peer, Tag tag, std::size_t length);
+  // The next bytes of the message that began last. Never more than unread(peer).
+  void append(int peer, ConstBytes piece);
+  // How much of the current message is still to be appended.
+  [[nodiscard]] std::size_t unread(int peer) const;
+
+  // Completes every receive with `reason`; later messages are read and thrown away.
+  void abort(const Status& reason);
+
+ private:
+  struct Posted {
+    SpanCursor<std::byte> target;
+    Ticket ticket;
+  };
+  struct Arrival {
+    int peer = -1;
+    Tag tag = 0;
+    std::size_t length = 0;
+    std::size_t arrived = 0;
+    std::unique_ptr<std::byte[]> kept;  // while no receive is matched
+    SpanCursor<std::byte> target;       // afterwards, with `ticket`
+    Ticket ticket;                      // empty as well where the bytes are not wanted any more
+  };
+  struct Queue {
+    std::deque<Posted> posted;
+    std::deque<std::shared_ptr<Arrival>> unexpected;
+  };
+
+  static std::uint64_t key(int peer, Tag tag);
+  static void match(Arrival& arrival, Posted posted);
+  static void finish_if_whole(Arrival& arrival);
+
+  std::unordered_map<std::uint64_t, Queue> queues_;  // none is empty
+  std::vector<std::shared_ptr<Arrival>> current_;    // by peer; null between messages
+  Status aborted_;
+};
+
+}  // namespace rueda

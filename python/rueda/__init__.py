@@ -1,0 +1,162 @@
+"""Rueda: collectives across processes on NumPy arrays, over a ring.
+
+Example::
+
+    import numpy as np
+    import rueda
+
+    rueda.init()
+    average = rueda.allreduce(np.ones(3) * rueda.rank(), name="example")
+    print(rueda.rank(), average)
+
+Run it with ``mpirun -np 4 python example.py`` or ``rueda run -np 4 python example.py``. ``rueda.torch`` has the same
+functions for tensors and the distributed optimizer.
+"""
+
+from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
+from importlib.metadata import version as _version
+
+from rueda.errors import (
+    DuplicateNameError,
+    InitializationError,
+    InternalError,
+    InvalidArgumentError,
+    MismatchError,
+    NotInitializedError,
+    PeerLostError,
+    RuedaError,
+    ShutdownError,
+    StalledError,
+    TimeoutError,
+    TransportError,
+    UnsupportedError,
+)
+from rueda.exchanges import (
+    allgather,
+    allgather_async,
+    alltoall,
+    alltoall_async,
+    barrier,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+    grouped_allgather,
+    grouped_allgather_async,
+    join,
+)
+from rueda.handles import Handle, poll, synchronize
+from rueda.lifecycle import (
+    cross_rank,
+    cross_size,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
+from rueda.memory import empty
+from rueda.objects import allgather_object, broadcast_object
+from rueda.observation import metrics, options
+from rueda.operations import (
+    Average,
+    BitAnd,
+    BitOr,
+    BitXor,
+    Max,
+    Min,
+    Product,
+    ReduceOp,
+    Sum,
+)
+from rueda.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from rueda.reductions import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    reducescatter,
+    reducescatter_async,
+)
+
+try:
+    __version__ = _version("rueda")
+except _PackageNotFoundError:  # run from a source tree that has not been installed
+    __version__ = "0.0.0"
+
+__all__ = [
+    "Average",
+    "BitAnd",
+    "BitOr",
+    "BitXor",
+    "DuplicateNameError",
+    "Handle",
+    "InitializationError",
+    "InternalError",
+    "InvalidArgumentError",
+    "Max",
+    "Min",
+    "MismatchError",
+    "NotInitializedError",
+    "PeerLostError",
+    "ProcessSet",
+    "Product",
+    "ReduceOp",
+    "RuedaError",
+    "ShutdownError",
+    "StalledError",
+    "Sum",
+    "TimeoutError",
+    "TransportError",
+    "UnsupportedError",
+    "__version__",
+    "add_process_set",
+    "allgather",
+    "allgather_async",
+    "allgather_object",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "broadcast_object",
+    "cross_rank",
+    "cross_size",
+    "empty",
+    "global_process_set",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_size",
+    "metrics",
+    "options",
+    "poll",
+    "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
+    "shutdown",
+    "size",
+    "synchronize",
+]

@@ -1,0 +1,55 @@
+"""What Rueda needs to know of an array library: where its elements are, and how to make an array."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from rueda import _native
+
+__all__ = ["Adapter", "Refusal", "View"]
+
+A = TypeVar("A")
+
+
+class Refusal(Exception):
+    """This rank cannot use a tensor. Submitted in the tensor's place, so that every rank raises.
+
+    They raise :class:`rueda.UnsupportedError` for a kind of tensor that Rueda does not know, otherwise
+    :class:`rueda.InvalidArgumentError`.
+    """
+
+    def __init__(self, why: str, unsupported: bool = False) -> None:
+        super().__init__(why)
+        self.unsupported = unsupported
+
+
+@dataclass(frozen=True)
+class View:
+    """Contiguous (row-major) elements of an array that somebody keeps alive."""
+
+    pointer: int
+    shape: list[int]
+    dtype: int  # number of the element type, see rueda.dtypes
+
+
+class Adapter(Protocol[A]):
+    """An array library. All collectives are written once against this."""
+
+    def read(self, array: object) -> tuple[A, View]:
+        """An array with the same elements, contiguous: ``array`` itself where possible. Raises Refusal."""
+
+    def write(self, array: object) -> tuple[A, View]:
+        """``array`` itself, to be overwritten. Raises Refusal where it is not contiguous or read-only."""
+
+    def empty_like(self, array: A) -> A:
+        """A new contiguous array with the shape and dtype of ``array``."""
+
+    def copy(self, array: object) -> A:
+        """A new contiguous array with the elements of ``array``. Raises Refusal."""
+
+    def from_memory(self, memory: _native.Memory, shape: list[int], like: A) -> A:
+        """An array of the dtype of ``like`` over ``memory``, which it keeps alive."""
+
+    def from_integers(self, values: list[int]) -> A:
+        """A one-dimensional array of 64-bit integers."""

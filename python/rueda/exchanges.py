@@ -1,0 +1,280 @@
+"""Collectives that move NumPy arrays: allgather, broadcast, alltoall; and those without data.
+
+What holds for every collective: ``name`` matches the operation across ranks (unnamed ones match by their number
+within the process set, so every rank must submit those in the same order); ``process_set`` is who takes part, all
+ranks by default, and each of them must; a function with ``_async`` returns a :class:`rueda.Handle` at once; one with
+a trailing underscore works in place. Where ranks disagree or one of them cannot take part, every rank raises the
+same error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import overload
+
+import numpy.typing as npt
+
+from rueda import _native
+from rueda.handles import Handle
+from rueda.numpy_arrays import Array, NumpyAdapter
+from rueda.process_sets import ProcessSet, global_process_set, identify
+from rueda.submission import Collectives
+
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "join",
+]
+
+_collectives = Collectives(NumpyAdapter())
+
+
+def allgather(
+    array: npt.ArrayLike,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Array:
+    """Concatenates the ranks' arrays along the first dimension, in rank order.
+
+    ``array``: at least one dimension; the first extent may differ between ranks, also be 0; the others and the dtype
+    must agree. Returns a new array of shape ``[sum of first extents, ...]``.
+
+    Raises as :func:`allreduce`.
+
+    Example::
+
+        everyone = rueda.allgather(np.full((rueda.rank() + 1, 2), rueda.rank()), name="rows")
+    """
+    return allgather_async(array, name, process_set).result()
+
+
+def allgather_async(
+    array: npt.ArrayLike,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[Array]:
+    """:func:`allgather` that returns a handle at once. ``array`` must not be written meanwhile.
+
+    Example::
+
+        rows = rueda.allgather_async(mine, name="rows").result()
+    """
+    return _collectives.allgather(array, name, process_set)
+
+
+def grouped_allgather(
+    arrays: Iterable[npt.ArrayLike],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Array]:
+    """:func:`allgather` of several arrays, of which number i is called ``name.i``. Raises as :func:`allgather`.
+
+    Example::
+
+        inputs, labels = rueda.grouped_allgather([inputs, labels], name="batch")
+    """
+    return grouped_allgather_async(arrays, name, process_set).result()
+
+
+def grouped_allgather_async(
+    arrays: Iterable[npt.ArrayLike],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[list[Array]]:
+    """:func:`grouped_allgather` that returns one handle for all arrays at once.
+
+    Example::
+
+        handle = rueda.grouped_allgather_async([inputs, labels], name="batch")
+        inputs, labels = handle.result()
+    """
+    return _collectives.grouped_allgather(arrays, name, process_set)
+
+
+def broadcast(
+    array: npt.ArrayLike,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Array:
+    """Returns a copy of the array of the rank ``root_rank`` (a world rank) on every rank.
+
+    ``array``: any shape and dtype, the same on every rank; its elements matter at the root only.
+
+    Raises as :func:`allreduce`, and :class:`rueda.InvalidArgumentError` for a root outside the process set.
+
+    Example::
+
+        weights = rueda.broadcast(weights, root_rank=0, name="weights")
+    """
+    return broadcast_async(array, root_rank, name, process_set).result()
+
+
+def broadcast_async(
+    array: npt.ArrayLike,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[Array]:
+    """:func:`broadcast` that returns a handle at once.
+
+    Example::
+
+        weights = rueda.broadcast_async(weights, root_rank=0, name="weights").result()
+    """
+    return _collectives.broadcast(array, root_rank, name, process_set)
+
+
+def broadcast_(
+    array: Array,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Array:
+    """:func:`broadcast` into ``array`` itself, which is returned. It must be contiguous and writeable.
+
+    Raises as :func:`broadcast`, and :class:`rueda.InvalidArgumentError` on every rank where one rank's array is not
+    contiguous.
+
+    Example::
+
+        rueda.broadcast_(weights, root_rank=0, name="weights")
+    """
+    return broadcast_async_(array, root_rank, name, process_set).result()
+
+
+def broadcast_async_(
+    array: Array,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[Array]:
+    """:func:`broadcast_` that returns a handle at once. ``array`` must be neither read nor written meanwhile.
+
+    Example::
+
+        rueda.broadcast_async_(weights, root_rank=0, name="weights").result()
+    """
+    return _collectives.broadcast(array, root_rank, name, process_set, in_place=True)
+
+
+@overload
+def alltoall(
+    array: npt.ArrayLike,
+    splits: None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Array: ...
+
+
+@overload
+def alltoall(
+    array: npt.ArrayLike,
+    splits: Iterable[int],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> tuple[Array, Array]: ...
+
+
+def alltoall(
+    array: npt.ArrayLike,
+    splits: Iterable[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Array | tuple[Array, Array]:
+    """Sends ``splits[r]`` rows of ``array`` to rank r of the set and concatenates what arrives, in rank order.
+
+    ``array``: at least one dimension; the first extent may differ between ranks, the others and the dtype must agree.
+    ``splits``: one number per rank of the set, adding up to the first extent; by default even.
+    Returns the new array, and, where splits are given, an int64 array of the rows received from each rank.
+
+    Raises as :func:`allreduce`, and :class:`rueda.InvalidArgumentError` for splits that do not add up or an extent
+    that cannot be divided evenly.
+
+    Example::
+
+        received, counts = rueda.alltoall(rows, splits=[1, 0, 2], name="shuffle")
+    """
+    return alltoall_async(array, splits, name, process_set).result()
+
+
+@overload
+def alltoall_async(
+    array: npt.ArrayLike,
+    splits: None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[Array]: ...
+
+
+@overload
+def alltoall_async(
+    array: npt.ArrayLike,
+    splits: Iterable[int],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[tuple[Array, Array]]: ...
+
+
+@overload
+def alltoall_async(
+    array: npt.ArrayLike,
+    splits: Iterable[int] | None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[Array] | Handle[tuple[Array, Array]]: ...
+
+
+def alltoall_async(
+    array: npt.ArrayLike,
+    splits: Iterable[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[Array] | Handle[tuple[Array, Array]]:
+    """:func:`alltoall` that returns a handle at once. ``array`` must not be written meanwhile.
+
+    Example::
+
+        received = rueda.alltoall_async(rows, name="shuffle").result()
+    """
+    if splits is None:
+        return _collectives.alltoall(array, name, process_set)
+    return _collectives.alltoall_with_counts(array, splits, name, process_set)
+
+
+def barrier(process_set: ProcessSet = global_process_set, name: str | None = None) -> None:
+    """Returns when every rank of the set has called it. Raises :class:`rueda.StalledError` and others.
+
+    Example::
+
+        if rueda.rank() == 0:
+            download()
+        rueda.barrier()
+    """
+    native = _native.barrier(name or "", identify(process_set))
+    Handle([native], lambda: None, None).result()
+
+
+def join(process_set: ProcessSet = global_process_set) -> int:
+    """Says that this rank has no more data; returns, when all ranks have joined, the world rank that was last.
+
+    Until then this rank takes part in the others' allreduce, reducescatter, allgather and broadcast with each
+    operation's identity. An average divides by the ranks that contributed.
+
+    Example::
+
+        for batch in batches_of(rueda.rank()):    # more on some ranks than on others
+            rueda.allreduce(gradient(batch), name="gradient")
+        rueda.join()
+    """
+    native = _native.join("", identify(process_set))
+    return Handle([native], native.last_joined_rank, None).result()

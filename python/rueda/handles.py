@@ -1,0 +1,115 @@
+"""Futures of operations, and what keeps their tensors alive."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from rueda import _native
+from rueda.errors import TimeoutError as RuedaTimeoutError
+
+__all__ = ["Handle", "poll", "synchronize"]
+
+T = TypeVar("T")
+
+
+class Handle(Generic[T]):
+    """The future of an asynchronous operation, whose result is a ``T``.
+
+    The tensors stay alive until the operation has completed, even when the handle is dropped; dropping it does
+    not cancel the operation. Any thread may wait, and several may.
+
+    Example::
+
+        handle = rueda.allreduce_async(gradient, name="layer1")
+        ...                                # goes on while the ring turns
+        average = handle.result()
+    """
+
+    def __init__(
+        self,
+        natives: Sequence[_native.Handle],
+        finish: Callable[[], T],
+        references: object,
+    ) -> None:
+        self._natives: tuple[_native.Handle, ...] = tuple(natives)
+        self._finish: Callable[[], T] | None = finish
+        self._references: object = references
+        self._result: T | None = None
+        _keep(self)
+
+    def done(self) -> bool:
+        """Whether the operation has completed, well or with an error. Never blocks."""
+        return all(native.done() for native in self._natives)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Blocks until the operation has completed, for ``timeout`` seconds at most; ``False`` when it has not.
+
+        Other threads run meanwhile. Raises ``KeyboardInterrupt`` on Ctrl-C; the operation goes on then. Does not raise
+        the operation's own error, :meth:`result` does.
+        """
+        return all(native.wait(timeout) for native in self._natives)
+
+    def result(self, timeout: float | None = None) -> T:
+        """Waits, then returns the operation's result, or raises its error.
+
+        Raises :class:`rueda.TimeoutError` when it has not completed after ``timeout`` seconds.
+        """
+        if not self.wait(timeout):
+            raise RuedaTimeoutError(f"the operation has not completed within {timeout} seconds")
+        finish = self._finish
+        if finish is not None:
+            try:
+                for native in self._natives:
+                    native.check()
+                self._result = finish()
+            finally:
+                self._references = None
+            self._finish = None
+            self._natives = ()  # with them goes the memory of results, which may be large
+        return self._result  # type: ignore[return-value]  # set together with _finish = None
+
+
+def poll(handle: Handle[T]) -> bool:
+    """Whether an asynchronous operation has completed, so that :func:`synchronize` will not block."""
+    return handle.done()
+
+
+def synchronize(handle: Handle[T]) -> T:
+    """Waits for an asynchronous operation and returns its result; raises the error that it ended with.
+
+    Example::
+
+        handles = [rueda.allreduce_async(g, name=n) for n, g in gradients.items()]
+        averages = [rueda.synchronize(handle) for handle in handles]
+    """
+    return handle.result()
+
+
+def combine(handles: Sequence[Handle[T]]) -> Handle[list[T]]:
+    """One handle for several, whose result is the list of theirs."""
+    natives = [native for handle in handles for native in handle._natives]
+    return Handle(natives, lambda: [handle.result() for handle in handles], None)
+
+
+# Operations that may still touch memory. The coordinator never drops a reference (it would need the GIL), so
+# each submission looks at the two oldest: the list shrinks whenever operations complete.
+_pending: deque[Handle[object]] = deque()
+
+
+def _keep(handle: Handle[T]) -> None:
+    release_completed(2)
+    _pending.append(handle)  # type: ignore[arg-type]
+
+
+def release_completed(limit: int | None = None) -> int:
+    """Lets go of the tensors of completed operations among the ``limit`` oldest; returns how many are left."""
+    for _ in range(len(_pending) if limit is None else limit):
+        try:
+            handle = _pending.popleft()
+        except IndexError:  # another thread was faster
+            break
+        if not handle.done():
+            _pending.append(handle)
+    return len(_pending)

@@ -1,0 +1,151 @@
+"""Entering and leaving the world, and who is there."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Iterable
+from types import TracebackType
+
+from rueda import _native
+from rueda.handles import release_completed
+from rueda.process_sets import ProcessSet, add_process_set, forget_process_sets
+
+__all__ = [
+    "cross_rank",
+    "cross_size",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "rank",
+    "shutdown",
+    "size",
+]
+
+# The process that called init(). A child made by fork() inherits the hooks, but must not act on them: the
+# world belongs to its parent.
+_owner: int | None = None
+_hooked = False
+
+
+def init(process_sets: Iterable[ProcessSet] = (), **options: object) -> None:
+    """Forms the world; does nothing when it exists already.
+
+    Under ``mpirun`` the ranks meet through MPI, under ``rueda run`` without MPI through its rendezvous; without a
+    launcher the world has one rank. ``options`` override the environment (``docs/options.md`` lists them).
+    ``process_sets`` are added at once, in this order, which must be the same on every rank.
+
+    The world is left at exit. When an exception ends the main thread, the other ranks are told its text first and
+    raise :class:`rueda.PeerLostError` with it.
+
+    Raises :class:`rueda.InitializationError` for options that are not accepted or differ between ranks, and where a
+    launcher says that there are more ranks, but they are not found.
+
+    Example::
+
+        rueda.init(fusion_threshold="16M", stall_warning=10)
+    """
+    global _owner
+    _native.init({name: str(value) for name, value in options.items()})
+    _owner = os.getpid()
+    _install_hooks()
+    for process_set in process_sets:
+        add_process_set(process_set)
+
+
+def shutdown() -> None:
+    """Leaves the world: what all ranks have agreed on is finished, the rest fails with :class:`rueda.ShutdownError`.
+
+    Happens by itself at exit. Does nothing outside a world. :func:`init` may follow.
+    """
+    _native.shutdown()
+    release_completed()
+    forget_process_sets()
+
+
+def is_initialized() -> bool:
+    """Whether this process is in a world."""
+    return _native.is_initialized()
+
+
+def rank() -> int:
+    """Number of this process in the world, from 0. Raises :class:`rueda.NotInitializedError` before :func:`init`."""
+    return _native.rank()
+
+
+def size() -> int:
+    """Number of processes in the world. Raises :class:`rueda.NotInitializedError` before :func:`init`."""
+    return _native.size()
+
+
+def local_rank() -> int:
+    """Number of this process among those of its host. Raises :class:`rueda.NotInitializedError`."""
+    return _native.local_rank()
+
+
+def local_size() -> int:
+    """Number of processes on this host. Raises :class:`rueda.NotInitializedError`."""
+    return _native.local_size()
+
+
+def cross_rank() -> int:
+    """Number of this host among those that have a process with this local rank. Raises as :func:`rank`."""
+    return _native.cross_rank()
+
+
+def cross_size() -> int:
+    """Number of hosts that have a process with this local rank. Raises as :func:`rank`."""
+    return _native.cross_size()
+
+
+def is_homogeneous() -> bool:
+    """Whether every host has as many processes. Raises as :func:`rank`."""
+    return _native.is_homogeneous()
+
+
+def _install_hooks() -> None:
+    global _hooked
+    if _hooked:
+        return
+    _hooked = True
+    atexit.register(_leave_at_exit)
+    previous = sys.excepthook
+
+    def tell_the_others(
+        kind: type[BaseException], value: BaseException, traceback: TracebackType | None
+    ) -> None:
+        if _is_owner() and threading.current_thread() is threading.main_thread():
+            _native.abort(describe(kind, value))
+        previous(kind, value, traceback)
+
+    sys.excepthook = tell_the_others
+
+
+def describe(kind: type[BaseException], value: BaseException) -> str:
+    """An exception in one line, as other ranks are to read it.
+
+    Example::
+
+        >>> describe(ValueError, ValueError("no such file"))
+        'ValueError: no such file'
+    """
+    try:
+        text = str(value)
+    except (
+        Exception
+    ):  # an exception class of the application may be broken; ours must still get out
+        text = ""
+    return f"{kind.__name__}: {text}" if text else kind.__name__
+
+
+def _is_owner() -> bool:
+    return _owner == os.getpid() and _native.is_initialized()
+
+
+def _leave_at_exit() -> None:
+    if _is_owner():
+        shutdown()

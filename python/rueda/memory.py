@@ -1,0 +1,36 @@
+"""Arrays in memory that the ranks of a host can share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from rueda import _native
+from rueda.numpy_arrays import Array
+
+__all__ = ["empty"]
+
+
+def empty(shape: int | Sequence[int], dtype: npt.DTypeLike = np.float64) -> Array:
+    """A contiguous array of zeros in memory that transports can share with the other ranks of the host.
+
+    It is used like any other array and freed with its last view. ``dtype`` defaults to float64, as in NumPy. Works
+    before :func:`rueda.init` as well. Raises ``MemoryError``, and ``ValueError`` for a negative extent.
+
+    Example::
+
+        gradients = rueda.empty((1000, 10), np.float32)
+        rueda.allreduce_(gradients, name="gradients")
+    """
+    extents = (shape,) if isinstance(shape, int) else tuple(shape)
+    if any(extent < 0 for extent in extents):
+        raise ValueError(f"negative extent in shape {extents}")
+    element = np.dtype(dtype)
+    size = math.prod(extents) * element.itemsize
+    if size == 0:
+        return np.empty(extents, element)
+    array: Array = np.ndarray(extents, element, buffer=memoryview(_native.allocate(size)))
+    return array

@@ -1,0 +1,88 @@
+"""Python objects between ranks, through pickle. Ranks must trust one another, as pickle demands."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any, NoReturn
+
+import numpy as np
+
+from rueda.adapter import Refusal
+from rueda.handles import synchronize
+from rueda.lifecycle import rank
+from rueda.numpy_arrays import NumpyAdapter
+from rueda.process_sets import ProcessSet, global_process_set
+from rueda.submission import Collectives, refuse
+
+__all__ = ["allgather_object", "broadcast_object"]
+
+_collectives = Collectives(NumpyAdapter())
+
+
+def broadcast_object(
+    obj: Any = None,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Returns the ``obj`` of the rank ``root_rank`` (a world rank) on every rank of the set; others' are ignored.
+
+    ``obj`` is anything that pickle takes; where it is refused, every rank raises
+    :class:`rueda.InvalidArgumentError` with the reason. Raises as :func:`rueda.broadcast` otherwise.
+
+    Example::
+
+        settings = rueda.broadcast_object(read_settings() if rueda.rank() == 0 else None)
+    """
+    label = name or "object"
+    content = np.empty(0, np.uint8)
+    if rank() == root_rank:
+        content = _pickled(obj, f"{label}.size", process_set)
+    size = np.array([content.size], np.int64)
+    synchronize(
+        _collectives.broadcast(size, root_rank, f"{label}.size", process_set, in_place=True)
+    )
+    if rank() != root_rank:
+        content = np.empty(int(size[0]), np.uint8)
+    synchronize(
+        _collectives.broadcast(content, root_rank, f"{label}.content", process_set, in_place=True)
+    )
+    return obj if rank() == root_rank else pickle.loads(content.tobytes())
+
+
+def allgather_object(
+    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """Returns the list of every rank's ``obj``, in rank order. Ranks that have joined contribute none.
+
+    ``obj`` is anything that pickle takes; where it is refused, every rank raises
+    :class:`rueda.InvalidArgumentError` with the reason. Raises as :func:`rueda.allgather` otherwise.
+
+    Example::
+
+        host_names = rueda.allgather_object(socket.gethostname())
+    """
+    label = f"{name or 'object'}.gathered"
+    content = _pickled(obj, label, process_set)
+    gathered = synchronize(_collectives.allgather(content, label, process_set))
+    # Each pickle knows its end, so the sizes need not travel.
+    stream = io.BytesIO(gathered.tobytes())
+    objects = []
+    while stream.tell() < gathered.size:
+        objects.append(pickle.load(stream))
+    return objects
+
+
+def _pickled(obj: Any, name: str, process_set: ProcessSet) -> Any:
+    try:
+        content = pickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception as error:  # whatever the object's own __reduce__ raises
+        _fail_everywhere(name, process_set, error)
+    return np.frombuffer(bytearray(content), np.uint8)
+
+
+def _fail_everywhere(name: str, process_set: ProcessSet, error: Exception) -> NoReturn:
+    why = f"the object cannot be pickled: {type(error).__name__}: {error}"
+    synchronize(refuse(name, process_set, Refusal(why)))
+    raise AssertionError("a refused operation completed") from error

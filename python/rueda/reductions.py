@@ -1,0 +1,246 @@
+"""Collectives that reduce NumPy arrays: allreduce and reducescatter.
+
+What holds for every collective: ``name`` matches the operation across ranks (unnamed ones match by their number
+within the process set, so every rank must submit those in the same order); ``process_set`` is who takes part, all
+ranks by default, and each of them must; a function with ``_async`` returns a :class:`rueda.Handle` at once; one with
+a trailing underscore works in place. Where ranks disagree or one of them cannot take part, every rank raises the
+same error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy.typing as npt
+
+from rueda.handles import Handle
+from rueda.numpy_arrays import Array, NumpyAdapter
+from rueda.operations import Average, ReduceOp
+from rueda.process_sets import ProcessSet, global_process_set
+from rueda.submission import Collectives
+
+__all__ = [
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "reducescatter",
+    "reducescatter_async",
+]
+
+_collectives = Collectives(NumpyAdapter())
+
+
+def allreduce(
+    array: npt.ArrayLike,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Array:
+    """Reduces ``array`` element by element over the ranks; every rank gets the same bits.
+
+    ``array``: any shape, the same on every rank; any of the 15 dtypes; copied first when not contiguous.
+    ``op``: by default the average. ``prescale_factor`` multiplies each rank's input, ``postscale_factor`` the result.
+    Returns a new array of the same shape and dtype.
+
+    Raises :class:`rueda.MismatchError` where ranks differ in dtype, shape, op or factors,
+    :class:`rueda.UnsupportedError` for a dtype that is not supported and an op that means nothing on it, :class:`rueda.DuplicateNameError`, :class:`rueda.StalledError`,
+    :class:`rueda.PeerLostError` and :class:`rueda.ShutdownError`.
+
+    Example::
+
+        total = rueda.allreduce(np.array([1.0, 2.0]), op=rueda.Sum, name="loss")
+    """
+    return allreduce_async(array, name, op, prescale_factor, postscale_factor, process_set).result()
+
+
+def allreduce_async(
+    array: npt.ArrayLike,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[Array]:
+    """:func:`allreduce` that returns a :class:`rueda.Handle` at once. ``array`` must not be written meanwhile.
+
+    Example::
+
+        handle = rueda.allreduce_async(gradient, name="layer1")
+        average = rueda.synchronize(handle)
+    """
+    return _collectives.allreduce(array, name, op, prescale_factor, postscale_factor, process_set)
+
+
+def allreduce_(
+    array: Array,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Array:
+    """:func:`allreduce` into ``array`` itself, which is returned. It must be contiguous and writeable.
+
+    Raises as :func:`allreduce`, and :class:`rueda.InvalidArgumentError` on every rank where one rank's array is not
+    contiguous.
+
+    Example::
+
+        rueda.allreduce_(gradient, name="layer1")
+    """
+    return allreduce_async_(
+        array, name, op, prescale_factor, postscale_factor, process_set
+    ).result()
+
+
+def allreduce_async_(
+    array: Array,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[Array]:
+    """:func:`allreduce_` that returns a handle at once. ``array`` must be neither read nor written meanwhile.
+
+    Example::
+
+        handle = rueda.allreduce_async_(gradient, name="layer1")
+        handle.result()
+    """
+    return _collectives.allreduce(
+        array, name, op, prescale_factor, postscale_factor, process_set, in_place=True
+    )
+
+
+def grouped_allreduce(
+    arrays: Iterable[npt.ArrayLike],
+    name: str | None = None,
+    op: ReduceOp = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[Array]:
+    """:func:`allreduce` of several arrays together: none is reduced before all are ready on all ranks.
+
+    Their dtypes and shapes may differ. Returns the new arrays in the same order. Raises as :func:`allreduce`.
+
+    Example::
+
+        weight, bias = rueda.grouped_allreduce([weight, bias], name="layer1")
+    """
+    return grouped_allreduce_async(
+        arrays, name, op, prescale_factor, postscale_factor, process_set
+    ).result()
+
+
+def grouped_allreduce_async(
+    arrays: Iterable[npt.ArrayLike],
+    name: str | None = None,
+    op: ReduceOp = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[list[Array]]:
+    """:func:`grouped_allreduce` that returns one handle for all arrays at once.
+
+    Example::
+
+        handle = rueda.grouped_allreduce_async([weight, bias], name="layer1")
+        weight, bias = handle.result()
+    """
+    return _collectives.grouped_allreduce(
+        arrays, name, op, prescale_factor, postscale_factor, process_set
+    )
+
+
+def grouped_allreduce_(
+    arrays: Iterable[Array],
+    name: str | None = None,
+    op: ReduceOp = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[Array]:
+    """:func:`grouped_allreduce` into the arrays themselves, which are returned. Raises as :func:`allreduce_`.
+
+    Example::
+
+        rueda.grouped_allreduce_([weight, bias], name="layer1")
+    """
+    return grouped_allreduce_async_(
+        arrays, name, op, prescale_factor, postscale_factor, process_set
+    ).result()
+
+
+def grouped_allreduce_async_(
+    arrays: Iterable[Array],
+    name: str | None = None,
+    op: ReduceOp = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[list[Array]]:
+    """:func:`grouped_allreduce_` that returns one handle for all arrays at once.
+
+    Example::
+
+        handle = rueda.grouped_allreduce_async_([weight, bias], name="layer1")
+        handle.result()
+    """
+    return _collectives.grouped_allreduce(
+        arrays, name, op, prescale_factor, postscale_factor, process_set, in_place=True
+    )
+
+
+def reducescatter(
+    array: npt.ArrayLike,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    splits: Iterable[int] | None = None,
+) -> Array:
+    """Reduces as :func:`allreduce`, then leaves each rank its rows of the first dimension.
+
+    ``array``: at least one dimension, the same shape and dtype on every rank. ``splits``: rows for each rank of the
+    set, the same on every rank; by default as even as possible, earlier ranks get one more.
+    Returns a new array of shape ``[rows of this rank, ...]``.
+
+    Raises as :func:`allreduce`, and :class:`rueda.InvalidArgumentError` for splits that do not add up.
+
+    Example::
+
+        mine = rueda.reducescatter(gradient, op=rueda.Sum, name="layer1")
+    """
+    return reducescatter_async(
+        array, name, op, prescale_factor, postscale_factor, process_set, splits
+    ).result()
+
+
+def reducescatter_async(
+    array: npt.ArrayLike,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    splits: Iterable[int] | None = None,
+) -> Handle[Array]:
+    """:func:`reducescatter` that returns a handle at once. ``array`` must not be written meanwhile.
+
+    Example::
+
+        mine = rueda.reducescatter_async(gradient, name="layer1").result()
+    """
+    return _collectives.reducescatter(
+        array, name, op, prescale_factor, postscale_factor, splits, process_set
+    )

@@ -1,0 +1,255 @@
+"""All collectives, written once for every array library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, TypeVar
+
+from rueda import _native, dtypes
+from rueda.adapter import Adapter, Refusal, View
+from rueda.handles import Handle, combine
+from rueda.operations import ReduceOp
+from rueda.process_sets import ProcessSet, identify
+
+__all__ = ["Collectives", "refuse"]
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+
+def refuse(name: str | None, process_set: ProcessSet, refusal: Refusal) -> Handle[None]:
+    """Takes part in the operation ``name`` by failing it: every rank's handle raises an error with the reason."""
+    native = _native.refuse(name or "", identify(process_set), str(refusal), refusal.unsupported)
+    return Handle([native], lambda: None, None)
+
+
+class Collectives(Generic[A]):
+    """Submits operations on arrays of one library.
+
+    A tensor that cannot be used is refused on behalf of this rank, so that every rank raises the error; nothing here
+    raises because of a tensor.
+    """
+
+    def __init__(self, adapter: Adapter[A]) -> None:
+        self._adapter = adapter
+
+    def allreduce(
+        self,
+        array: object,
+        name: str | None,
+        op: ReduceOp,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+        in_place: bool = False,
+    ) -> Handle[A]:
+        def submit() -> Handle[A]:
+            source, view, target, output = self._source_and_target(array, in_place)
+            native = _native.allreduce(
+                view.pointer,
+                output.pointer,
+                view.shape,
+                view.dtype,
+                name or "",
+                _reduction(op),
+                _factor(prescale),
+                _factor(postscale),
+                identify(process_set),
+            )
+            return Handle([native], lambda: target, (source, target))
+
+        return _submitted(submit, name, process_set)
+
+    def grouped_allreduce(
+        self,
+        arrays: Iterable[object],
+        name: str | None,
+        op: ReduceOp,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+        in_place: bool = False,
+    ) -> Handle[list[A]]:
+        def submit() -> Handle[list[A]]:
+            members = [self._source_and_target(array, in_place) for array in arrays]
+            views = [view for _, view, _, _ in members]
+            targets = [target for _, _, target, _ in members]
+            natives = _native.grouped_allreduce(
+                [view.pointer for view in views],
+                [output.pointer for _, _, _, output in members],
+                [view.shape for view in views],
+                [view.dtype for view in views],
+                name or "",
+                _reduction(op),
+                _factor(prescale),
+                _factor(postscale),
+                identify(process_set),
+            )
+            return Handle(natives, lambda: targets, members)
+
+        return _submitted(submit, name, process_set)
+
+    def reducescatter(
+        self,
+        array: object,
+        name: str | None,
+        op: ReduceOp,
+        prescale: float,
+        postscale: float,
+        splits: Iterable[int] | None,
+        process_set: ProcessSet,
+    ) -> Handle[A]:
+        def submit() -> Handle[A]:
+            source, view = self._adapter.read(array)
+            native = _native.reduce_scatter(
+                view.pointer,
+                view.shape,
+                view.dtype,
+                name or "",
+                _reduction(op),
+                _factor(prescale),
+                _factor(postscale),
+                _rows(splits),
+                identify(process_set),
+            )
+            return Handle([native], self._output_of(native, source, view), source)
+
+        return _submitted(submit, name, process_set)
+
+    def allgather(self, array: object, name: str | None, process_set: ProcessSet) -> Handle[A]:
+        def submit() -> Handle[A]:
+            source, view = self._adapter.read(array)
+            native = _native.allgather(
+                view.pointer, view.shape, view.dtype, name or "", identify(process_set)
+            )
+            return Handle([native], self._output_of(native, source, view), source)
+
+        return _submitted(submit, name, process_set)
+
+    def broadcast(
+        self,
+        array: object,
+        root_rank: int,
+        name: str | None,
+        process_set: ProcessSet,
+        in_place: bool = False,
+    ) -> Handle[A]:
+        def submit() -> Handle[A]:
+            target, view = self._adapter.write(array if in_place else self._adapter.copy(array))
+            native = _native.broadcast(
+                view.pointer,
+                view.shape,
+                view.dtype,
+                _root(root_rank, process_set),
+                name or "",
+                identify(process_set),
+            )
+            return Handle([native], lambda: target, target)
+
+        return _submitted(submit, name, process_set)
+
+    def grouped_allgather(
+        self, arrays: Iterable[object], name: str | None, process_set: ProcessSet
+    ) -> Handle[list[A]]:
+        handles = [
+            self.allgather(array, None if name is None else f"{name}.{number}", process_set)
+            for number, array in enumerate(arrays)
+        ]
+        return combine(handles)
+
+    def alltoall(self, array: object, name: str | None, process_set: ProcessSet) -> Handle[A]:
+        def submit() -> Handle[A]:
+            source, view, native = self._start_alltoall(array, None, name, process_set)
+            return Handle([native], self._output_of(native, source, view), source)
+
+        return _submitted(submit, name, process_set)
+
+    def alltoall_with_counts(
+        self, array: object, splits: Iterable[int] | None, name: str | None, process_set: ProcessSet
+    ) -> Handle[tuple[A, A]]:
+        """The result is the array and the number of rows that came from each rank."""
+
+        def submit() -> Handle[tuple[A, A]]:
+            source, view, native = self._start_alltoall(array, splits, name, process_set)
+            output = self._output_of(native, source, view)
+
+            def finish() -> tuple[A, A]:
+                return output(), self._adapter.from_integers(native.received_splits())
+
+            return Handle([native], finish, source)
+
+        return _submitted(submit, name, process_set)
+
+    def _start_alltoall(
+        self,
+        array: object,
+        splits: Iterable[int] | None,
+        name: str | None,
+        process_set: ProcessSet,
+    ) -> tuple[A, View, _native.Handle]:
+        source, view = self._adapter.read(array)
+        native = _native.alltoall(
+            view.pointer,
+            view.shape,
+            view.dtype,
+            _rows(splits),
+            name or "",
+            identify(process_set),
+        )
+        return source, view, native
+
+    def _source_and_target(self, array: object, in_place: bool) -> tuple[A, View, A, View]:
+        if in_place:
+            target, view = self._adapter.write(array)
+            return target, view, target, view
+        source, view = self._adapter.read(array)
+        target, output = self._adapter.write(self._adapter.empty_like(source))
+        return source, view, target, output
+
+    def _output_of(self, native: _native.Handle, like: A, view: View) -> Callable[[], A]:
+        def finish() -> A:
+            memory, shape = native.output(dtypes.item_size(view.dtype))
+            return self._adapter.from_memory(memory, shape, like)
+
+        return finish
+
+
+def _submitted(
+    submit: Callable[[], Handle[T]], name: str | None, process_set: ProcessSet
+) -> Handle[T]:
+    try:
+        return submit()
+    except Refusal as refusal:
+        return refuse(name, process_set, refusal)  # type: ignore[return-value]  # never returns
+
+
+def _reduction(op: ReduceOp) -> int:
+    try:
+        return ReduceOp(op).value
+    except ValueError:
+        raise Refusal(f"op={op!r} is not one of rueda.Sum, Average, Min, Max, ...") from None
+
+
+def _factor(value: float) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise Refusal(f"the scale factor {value!r} is not a number") from None
+
+
+def _rows(splits: Iterable[int] | None) -> list[int]:
+    if splits is None:
+        return []
+    try:
+        return [int(rows) for rows in splits]
+    except (TypeError, ValueError):
+        raise Refusal(f"splits={splits!r} is not a sequence of whole numbers") from None
+
+
+def _root(root_rank: int, process_set: ProcessSet) -> int:
+    """World rank to rank within the set."""
+    ranks: Sequence[int] = process_set.ranks
+    try:
+        return ranks.index(root_rank)
+    except ValueError:
+        raise Refusal(f"root_rank={root_rank} is not among the ranks {list(ranks)}") from None

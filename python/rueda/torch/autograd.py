@@ -1,0 +1,199 @@
+"""Gradients through collectives, as Horovod defines them.
+
+Each rank has a loss of its own, and training minimises the mean over ranks. So what a rank contributed to every
+rank's result has as its gradient the average of the gradients of those results. A sum and an average pass the same
+reduction backwards.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from rueda.errors import UnsupportedError
+from rueda.lifecycle import rank
+from rueda.operations import Average, ReduceOp, Sum
+from rueda.process_sets import ProcessSet
+from rueda.submission import Collectives
+from rueda.torch.tensors import TorchAdapter
+
+__all__ = [
+    "Allgather",
+    "Allreduce",
+    "Alltoall",
+    "Broadcast",
+    "GroupedAllreduce",
+    "Reducescatter",
+]
+
+_collectives = Collectives(TorchAdapter())
+Gradient = torch.Tensor | None
+
+
+def _name(name: str | None) -> str | None:
+    return None if name is None else f"{name}.gradient"
+
+
+def _check_linear(op: ReduceOp) -> None:
+    if op not in (Average, Sum):
+        raise UnsupportedError(
+            f"no gradient is defined through {ReduceOp(op).name.lower()}: use Sum or Average, or detach()"
+        )
+
+
+class Allreduce(torch.autograd.Function):
+    """The gradient goes through the same reduction with the same factors."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        name: str | None,
+        op: ReduceOp,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+    ) -> torch.Tensor:
+        """Reduces."""
+        ctx.arguments = (_name(name), op, prescale, postscale, process_set)
+        return _collectives.allreduce(tensor, name, op, prescale, postscale, process_set).result()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Gradient, ...]:
+        """Reduces the gradient."""
+        _check_linear(ctx.arguments[1])
+        reduced = _collectives.allreduce(gradients[0], *ctx.arguments).result()
+        return reduced, None, None, None, None, None
+
+
+class GroupedAllreduce(torch.autograd.Function):
+    """Like Allreduce, for several tensors at once."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        name: str | None,
+        op: ReduceOp,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        """Reduces."""
+        ctx.arguments = (_name(name), op, prescale, postscale, process_set)
+        handle = _collectives.grouped_allreduce(tensors, name, op, prescale, postscale, process_set)
+        return tuple(handle.result())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Gradient, ...]:
+        """Reduces the gradients."""
+        _check_linear(ctx.arguments[1])
+        reduced = _collectives.grouped_allreduce(gradients, *ctx.arguments).result()
+        return None, None, None, None, None, *reduced
+
+
+class Allgather(torch.autograd.Function):
+    """The gradient is this rank's rows of the average of all ranks' gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: torch.Tensor, name: str | None, process_set: ProcessSet
+    ) -> torch.Tensor:
+        """Gathers."""
+        ctx.rows = tensor.shape[0] if tensor.dim() else 0
+        ctx.arguments = (_name(name), process_set)
+        return _collectives.allgather(tensor, name, process_set).result()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Gradient, ...]:
+        """Averages, then keeps what this rank contributed."""
+        name, process_set = ctx.arguments
+        rows_name = None if name is None else f"{name}.rows"
+        rows = torch.tensor([ctx.rows], dtype=torch.int64)
+        all_rows = _collectives.allgather(rows, rows_name, process_set)
+        average = _collectives.allreduce(gradients[0], name, Average, 1.0, 1.0, process_set)
+        start = int(all_rows.result()[: process_set.rank()].sum())
+        return average.result().narrow(0, start, ctx.rows), None, None
+
+
+class Broadcast(torch.autograd.Function):
+    """The root's gradient is the average of all ranks' gradients; the others contributed nothing."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
+    ) -> torch.Tensor:
+        """Broadcasts."""
+        ctx.arguments = (root_rank, _name(name), process_set)
+        return _collectives.broadcast(tensor, root_rank, name, process_set).result()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Gradient, ...]:
+        """Averages at the root."""
+        root_rank, name, process_set = ctx.arguments
+        average = _collectives.allreduce(
+            gradients[0], name, Average, 1.0, 1.0, process_set
+        ).result()
+        if rank() != root_rank:
+            average.zero_()
+        return average, None, None, None
+
+
+class Reducescatter(torch.autograd.Function):
+    """The gradient is what all ranks' gradients make when concatenated; times the number of ranks for a sum."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        name: str | None,
+        op: ReduceOp,
+        prescale: float,
+        postscale: float,
+        splits: list[int] | None,
+        process_set: ProcessSet,
+    ) -> torch.Tensor:
+        """Reduces and scatters."""
+        ctx.arguments = (_name(name), process_set)
+        ctx.op = op
+        ctx.factor = prescale * postscale
+        return _collectives.reducescatter(
+            tensor, name, op, prescale, postscale, splits, process_set
+        ).result()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Gradient, ...]:
+        """Gathers the gradients."""
+        _check_linear(ctx.op)
+        name, process_set = ctx.arguments
+        factor = ctx.factor * (process_set.size() if ctx.op == Sum else 1)
+        gathered = _collectives.allgather(gradients[0] * factor, name, process_set).result()
+        return gathered, None, None, None, None, None, None
+
+
+class Alltoall(torch.autograd.Function):
+    """The gradient goes back where its rows came from."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        splits: list[int] | None,
+        name: str | None,
+        process_set: ProcessSet,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Exchanges rows."""
+        handle = _collectives.alltoall_with_counts(tensor, splits, name, process_set)
+        received, counts = handle.result()
+        ctx.mark_non_differentiable(counts)
+        ctx.arguments = (_name(name), process_set)
+        ctx.counts = counts.tolist()
+        return received, counts
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Gradient, ...]:
+        """Exchanges rows of the gradient the other way round."""
+        name, process_set = ctx.arguments
+        handle = _collectives.alltoall_with_counts(gradients[0], ctx.counts, name, process_set)
+        return handle.result()[0], None, None, None

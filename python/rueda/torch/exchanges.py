@@ -1,0 +1,247 @@
+"""Collectives that move tensors: allgather, broadcast, alltoall.
+
+What holds for every collective: ``name`` matches the operation across ranks (unnamed ones match by their number
+within the process set, so every rank must submit those in the same order); ``process_set`` is who takes part, all
+ranks by default, and each of them must; a function with ``_async`` returns a :class:`rueda.Handle` at once; one with
+a trailing underscore works in place. Where ranks disagree or one of them cannot take part, every rank raises the
+same error. Gradients flow through the functions that are neither asynchronous nor in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import overload
+
+import torch
+
+from rueda.handles import Handle
+from rueda.process_sets import ProcessSet, global_process_set
+from rueda.submission import Collectives
+from rueda.torch.autograd import Allgather, Alltoall, Broadcast
+from rueda.torch.tensors import TorchAdapter
+
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "alltoall",
+    "alltoall_async",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather",
+    "grouped_allgather_async",
+]
+
+_collectives = Collectives(TorchAdapter())
+
+
+def allgather(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Concatenates the ranks' tensors along the first dimension, in rank order.
+
+    ``tensor``: at least one dimension; the first extent may differ between ranks, also be 0; the others and the dtype
+    must agree. Returns a new tensor of shape ``[sum of first extents, ...]``.
+
+    Raises as :func:`allreduce`.
+
+    Example::
+
+        everyone = rueda.torch.allgather(torch.full((rueda.rank() + 1, 2), rueda.rank()), name="rows")
+    """
+    result: torch.Tensor = Allgather.apply(tensor, name, process_set)  # type: ignore[no-untyped-call]
+    return result
+
+
+def allgather_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[torch.Tensor]:
+    """:func:`allgather` that returns a handle at once. ``tensor`` must not be written meanwhile.
+
+    Example::
+
+        rows = rueda.torch.allgather_async(mine, name="rows").result()
+    """
+    return _collectives.allgather(tensor, name, process_set)
+
+
+def grouped_allgather(
+    tensors: Iterable[torch.Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """:func:`allgather` of several tensors, of which number i is called ``name.i``. Raises as :func:`allgather`.
+
+    Example::
+
+        inputs, labels = rueda.torch.grouped_allgather([inputs, labels], name="batch")
+    """
+    return [
+        allgather(tensor, None if name is None else f"{name}.{number}", process_set)
+        for number, tensor in enumerate(tensors)
+    ]
+
+
+def grouped_allgather_async(
+    tensors: Iterable[torch.Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[list[torch.Tensor]]:
+    """:func:`grouped_allgather` that returns one handle for all tensors at once.
+
+    Example::
+
+        handle = rueda.torch.grouped_allgather_async([inputs, labels], name="batch")
+        inputs, labels = handle.result()
+    """
+    return _collectives.grouped_allgather(tensors, name, process_set)
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Returns a copy of the tensor of the rank ``root_rank`` (a world rank) on every rank.
+
+    ``tensor``: any shape and dtype, the same on every rank; its elements matter at the root only.
+
+    Raises as :func:`allreduce`, and :class:`rueda.InvalidArgumentError` for a root outside the process set.
+
+    Example::
+
+        weights = rueda.torch.broadcast(weights, root_rank=0, name="weights")
+    """
+    result: torch.Tensor = Broadcast.apply(tensor, root_rank, name, process_set)  # type: ignore[no-untyped-call]
+    return result
+
+
+def broadcast_async(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[torch.Tensor]:
+    """:func:`broadcast` that returns a handle at once.
+
+    Example::
+
+        weights = rueda.torch.broadcast_async(weights, root_rank=0, name="weights").result()
+    """
+    return _collectives.broadcast(tensor, root_rank, name, process_set)
+
+
+def broadcast_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """:func:`broadcast` into ``tensor`` itself, which is returned. It must be contiguous and writeable.
+
+    Raises as :func:`broadcast`, and :class:`rueda.InvalidArgumentError` on every rank where one rank's tensor is not
+    contiguous.
+
+    Example::
+
+        rueda.torch.broadcast_(weights, root_rank=0, name="weights")
+    """
+    return broadcast_async_(tensor, root_rank, name, process_set).result()
+
+
+def broadcast_async_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[torch.Tensor]:
+    """:func:`broadcast_` that returns a handle at once. ``tensor`` must be neither read nor written meanwhile.
+
+    Example::
+
+        rueda.torch.broadcast_async_(weights, root_rank=0, name="weights").result()
+    """
+    return _collectives.broadcast(tensor, root_rank, name, process_set, in_place=True)
+
+
+@overload
+def alltoall(
+    tensor: torch.Tensor,
+    splits: None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor: ...
+
+
+@overload
+def alltoall(
+    tensor: torch.Tensor,
+    splits: Iterable[int],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+def alltoall(
+    tensor: torch.Tensor,
+    splits: Iterable[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Sends ``splits[r]`` rows of ``tensor`` to rank r of the set and concatenates what arrives, in rank order.
+
+    ``tensor``: at least one dimension; the first extent may differ between ranks, the others and the dtype must agree.
+    ``splits``: one number per rank of the set, adding up to the first extent; by default even.
+    Returns the new tensor, and, where splits are given, an int64 tensor of the rows received from each rank.
+
+    Raises as :func:`allreduce`, and :class:`rueda.InvalidArgumentError` for splits that do not add up or an extent
+    that cannot be divided evenly.
+
+    Example::
+
+        received, counts = rueda.torch.alltoall(rows, splits=[1, 0, 2], name="shuffle")
+    """
+    received: torch.Tensor
+    received, counts = Alltoall.apply(tensor, splits, name, process_set)  # type: ignore[no-untyped-call]
+    return received if splits is None else (received, counts)
+
+
+@overload
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[torch.Tensor]: ...
+
+
+@overload
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: Iterable[int],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[tuple[torch.Tensor, torch.Tensor]]: ...
+
+
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: Iterable[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[torch.Tensor] | Handle[tuple[torch.Tensor, torch.Tensor]]:
+    """:func:`alltoall` that returns a handle at once. ``tensor`` must not be written meanwhile.
+
+    Example::
+
+        received = rueda.torch.alltoall_async(rows, name="shuffle").result()
+    """
+    if splits is None:
+        return _collectives.alltoall(tensor, name, process_set)
+    return _collectives.alltoall_with_counts(tensor, splits, name, process_set)

@@ -1,0 +1,208 @@
+"""Any optimizer of torch, over averaged gradients."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from rueda.errors import InvalidArgumentError
+from rueda.operations import Average, ReduceOp, Sum
+from rueda.process_sets import ProcessSet, global_process_set
+from rueda.torch.compression import Compression, Compressor
+from rueda.torch.gradients import GradientReducer
+from rueda.torch.reductions import allreduce
+
+__all__ = ["DistributedOptimizer"]
+
+Loss = torch.Tensor | float
+
+
+class _Distributed(torch.optim.Optimizer):
+    """The methods that DistributedOptimizer() lays over the class of the optimizer that it is given."""
+
+    _rueda: GradientReducer
+    _rueda_synchronizes: bool
+
+    def step(self, closure: Callable[[], Loss] | None = None) -> Any:
+        """Waits for the gradients' reduction, then takes the optimizer's step.
+
+        ``closure`` may be called several times; each time its gradients are reduced and its loss is averaged over the
+        ranks, so that an optimizer which decides by the loss decides the same everywhere.
+        """
+        if closure is not None:
+            return super().step(lambda: self._reduced(closure))  # type: ignore[arg-type,return-value]
+        if self._rueda_synchronizes and not self._rueda.synchronized:
+            self.synchronize()
+        self._rueda.synchronized = False
+        return super().step()
+
+    def synchronize(self) -> None:
+        """Waits until every parameter's ``.grad`` is reduced, so that gradients can be clipped before step()."""
+        self._rueda.synchronize()
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Within it step() does not synchronize. After synchronize() step() does not do it again in any case."""
+        self._rueda_synchronizes = False
+        try:
+            yield
+        finally:
+            self._rueda_synchronizes = True
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clears gradients; raises InvalidArgumentError while they are being reduced."""
+        in_flight = self._rueda.in_flight()
+        if in_flight:
+            raise InvalidArgumentError(
+                f"zero_grad() was called after backward() and before step() or synchronize(), while "
+                f"{len(in_flight)} gradients are being reduced, '{in_flight[0]}' among them"
+            )
+        self._rueda.start_over()
+        super().zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group; its parameters are named by their position."""
+        super().add_param_group(param_group)
+        number = len(self.param_groups) - 1
+        for position, parameter in enumerate(self.param_groups[number]["params"]):
+            self._rueda.add(parameter, _position(number, position))
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Changes the number of backward passes that make a step."""
+        _check_passes(passes)
+        self._rueda.passes = passes
+        self._rueda.start_over()
+
+    def _reduced(self, closure: Callable[[], Loss]) -> Loss:
+        with torch.enable_grad():
+            loss = closure()
+        if self._rueda_synchronizes:
+            self.synchronize()
+        local = torch.as_tensor(loss).detach()
+        average = allreduce(local, op=Average, process_set=self._rueda.process_set)
+        return average if isinstance(loss, torch.Tensor) else float(average)
+
+
+# torch wraps each class's step() so that hooks of the application run; the class below has been wrapped already.
+_Distributed.step.hooked = True  # type: ignore[attr-defined]
+
+
+def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: Compressor = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Returns an optimizer like ``optimizer`` whose step() uses the gradients of all ranks.
+
+    Each gradient is reduced as soon as backward() has computed it, while backward() goes on. The result is an instance
+    of ``optimizer``'s class and shares its state and param_groups, so state_dict(), load_state_dict() and learning
+    rate schedulers work as before; use it in place of ``optimizer`` from now on.
+
+    - ``named_parameters``: usually ``model.named_parameters()``; names appear in errors and must be the same on every
+      rank. By default parameters are named by their position.
+    - ``compression``: what is sent, see :class:`Compression`; by default gradients as they are.
+    - ``backward_passes_per_step``: the gradients of that many backward passes are summed up in ``.grad``, then reduced.
+      As in Horovod they are summed over passes and averaged over ranks: divide the loss by the number
+      of passes to average over both.
+    - ``op``: Average (the default) or Sum, over the ranks.
+    - ``gradient_predivide_factor`` f: with Average, divides by f before the sum and by size/f after it.
+    - ``process_set``: who averages; all ranks by default.
+
+    A parameter that has no gradient on this rank contributes zeros, since it may have one elsewhere; its ``.grad`` is
+    never ``None`` after a step.
+
+    Besides the optimizer's own methods there are ``synchronize()``, which waits for the gradients so that they can be
+    clipped; ``skip_synchronize()``, a context in which step() does not; and ``set_backward_passes_per_step(n)``.
+    zero_grad() between backward() and step(), and more backward passes than agreed, raise
+    :class:`rueda.InvalidArgumentError`.
+
+    Raises :class:`rueda.InvalidArgumentError` (a ValueError) for names that occur twice or are missing, and options
+    that make no sense.
+
+    Example::
+
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = rueda.torch.DistributedOptimizer(optimizer, model.named_parameters())
+        loss.backward()
+        optimizer.synchronize()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    """
+    if isinstance(optimizer, _Distributed):
+        raise InvalidArgumentError("the optimizer is a DistributedOptimizer already")
+    if op not in (Average, Sum):
+        raise InvalidArgumentError(f"op={op!r}: gradients are averaged or summed")
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise InvalidArgumentError("gradient_predivide_factor works with op=rueda.Average only")
+    if not gradient_predivide_factor > 0:
+        raise InvalidArgumentError(
+            f"gradient_predivide_factor={gradient_predivide_factor} is not positive"
+        )
+    _check_passes(backward_passes_per_step)
+    names = _names_of(optimizer, named_parameters)
+
+    base = optimizer.__class__
+    distributed_class: Any = type(
+        base.__name__, (_Distributed, base), {"__module__": base.__module__}
+    )
+    distributed = distributed_class.__new__(distributed_class)
+    # Shared, not copied: a scheduler that holds the old optimizer goes on changing these param_groups. A scheduler
+    # also replaces the old one's step() by a wrapper, which must not hide the new one's.
+    distributed.__dict__.update({k: v for k, v in vars(optimizer).items() if k != "step"})
+    reducer = GradientReducer(
+        compression, backward_passes_per_step, op, gradient_predivide_factor, process_set
+    )
+    distributed._rueda = reducer
+    distributed._rueda_synchronizes = True
+    for parameter, name in names.items():
+        reducer.add(parameter, name)
+    return distributed
+
+
+def _check_passes(passes: int) -> None:
+    if passes < 1:
+        raise InvalidArgumentError(f"backward_passes_per_step={passes} is less than 1")
+
+
+def _position(group: int, position: int) -> str:
+    return f"group{group}.parameter{position}"
+
+
+def _names_of(
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
+) -> dict[torch.Tensor, str]:
+    """Name of each of the optimizer's parameters."""
+    positions = {
+        parameter: _position(number, position)
+        for number, group in enumerate(optimizer.param_groups)
+        for position, parameter in enumerate(group["params"])
+    }
+    if named_parameters is None:
+        return positions
+    pairs = list(named_parameters)
+    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+        raise InvalidArgumentError(
+            "named_parameters must be pairs (name, parameter), as from model.named_parameters()"
+        )
+    repeated = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
+    if repeated:
+        raise InvalidArgumentError(f"named_parameters has names twice: {', '.join(repeated)}")
+    names = {parameter: name for name, parameter in pairs}
+    missing = [
+        f"{position} of shape {list(parameter.shape)}"
+        for parameter, position in positions.items()
+        if parameter not in names
+    ]
+    if missing:
+        raise InvalidArgumentError(
+            f"named_parameters lacks parameters of the optimizer: {', '.join(missing)}"
+        )
+    return {parameter: names[parameter] for parameter in positions}

@@ -1,0 +1,254 @@
+"""Collectives that reduce tensors: allreduce and reducescatter.
+
+What holds for every collective: ``name`` matches the operation across ranks (unnamed ones match by their number
+within the process set, so every rank must submit those in the same order); ``process_set`` is who takes part, all
+ranks by default, and each of them must; a function with ``_async`` returns a :class:`rueda.Handle` at once; one with
+a trailing underscore works in place. Where ranks disagree or one of them cannot take part, every rank raises the
+same error. Gradients flow through the functions that are neither asynchronous nor in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from rueda.handles import Handle
+from rueda.operations import Average, ReduceOp
+from rueda.process_sets import ProcessSet, global_process_set
+from rueda.submission import Collectives
+from rueda.torch.autograd import Allreduce, GroupedAllreduce, Reducescatter
+from rueda.torch.tensors import TorchAdapter
+
+__all__ = [
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "reducescatter",
+    "reducescatter_async",
+]
+
+_collectives = Collectives(TorchAdapter())
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduces ``tensor`` element by element over the ranks; every rank gets the same bits.
+
+    Gradients flow through sums and averages; they go through the same reduction.
+
+    ``tensor``: any shape, the same on every rank; any of the 15 dtypes; copied first when not contiguous.
+    ``op``: by default the average. ``prescale_factor`` multiplies each rank's input, ``postscale_factor`` the result.
+    Returns a new tensor of the same shape and dtype.
+
+    Raises :class:`rueda.MismatchError` where ranks differ in dtype, shape, op or factors,
+    :class:`rueda.UnsupportedError` for a dtype that is not supported and an op that means nothing on it, :class:`rueda.DuplicateNameError`, :class:`rueda.StalledError`,
+    :class:`rueda.PeerLostError` and :class:`rueda.ShutdownError`.
+
+    Example::
+
+        total = rueda.torch.allreduce(torch.tensor([1.0, 2.0]), op=rueda.Sum, name="loss")
+    """
+    result: torch.Tensor = Allreduce.apply(  # type: ignore[no-untyped-call]
+        tensor, name, op, prescale_factor, postscale_factor, process_set
+    )
+    return result
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[torch.Tensor]:
+    """:func:`allreduce` that returns a :class:`rueda.Handle` at once. ``tensor`` must not be written meanwhile.
+
+    Example::
+
+        handle = rueda.torch.allreduce_async(gradient, name="layer1")
+        average = rueda.torch.synchronize(handle)
+    """
+    return _collectives.allreduce(tensor, name, op, prescale_factor, postscale_factor, process_set)
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """:func:`allreduce` into ``tensor`` itself, which is returned. It must be contiguous and writeable.
+
+    Raises as :func:`allreduce`, and :class:`rueda.InvalidArgumentError` on every rank where one rank's tensor is not
+    contiguous.
+
+    Example::
+
+        rueda.torch.allreduce_(gradient, name="layer1")
+    """
+    return allreduce_async_(
+        tensor, name, op, prescale_factor, postscale_factor, process_set
+    ).result()
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[torch.Tensor]:
+    """:func:`allreduce_` that returns a handle at once. ``tensor`` must be neither read nor written meanwhile.
+
+    Example::
+
+        handle = rueda.torch.allreduce_async_(gradient, name="layer1")
+        handle.result()
+    """
+    return _collectives.allreduce(
+        tensor, name, op, prescale_factor, postscale_factor, process_set, in_place=True
+    )
+
+
+def grouped_allreduce(
+    tensors: Iterable[torch.Tensor],
+    name: str | None = None,
+    op: ReduceOp = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """:func:`allreduce` of several tensors together: none is reduced before all are ready on all ranks.
+
+    Their dtypes and shapes may differ. Returns the new tensors in the same order. Raises as :func:`allreduce`.
+
+    Example::
+
+        weight, bias = rueda.torch.grouped_allreduce([weight, bias], name="layer1")
+    """
+    results: tuple[torch.Tensor, ...] = GroupedAllreduce.apply(  # type: ignore[no-untyped-call]
+        name, op, prescale_factor, postscale_factor, process_set, *tensors
+    )
+    return list(results)
+
+
+def grouped_allreduce_async(
+    tensors: Iterable[torch.Tensor],
+    name: str | None = None,
+    op: ReduceOp = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[list[torch.Tensor]]:
+    """:func:`grouped_allreduce` that returns one handle for all tensors at once.
+
+    Example::
+
+        handle = rueda.torch.grouped_allreduce_async([weight, bias], name="layer1")
+        weight, bias = handle.result()
+    """
+    return _collectives.grouped_allreduce(
+        tensors, name, op, prescale_factor, postscale_factor, process_set
+    )
+
+
+def grouped_allreduce_(
+    tensors: Iterable[torch.Tensor],
+    name: str | None = None,
+    op: ReduceOp = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """:func:`grouped_allreduce` into the tensors themselves, which are returned. Raises as :func:`allreduce_`.
+
+    Example::
+
+        rueda.torch.grouped_allreduce_([weight, bias], name="layer1")
+    """
+    return grouped_allreduce_async_(
+        tensors, name, op, prescale_factor, postscale_factor, process_set
+    ).result()
+
+
+def grouped_allreduce_async_(
+    tensors: Iterable[torch.Tensor],
+    name: str | None = None,
+    op: ReduceOp = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[list[torch.Tensor]]:
+    """:func:`grouped_allreduce_` that returns one handle for all tensors at once.
+
+    Example::
+
+        handle = rueda.torch.grouped_allreduce_async_([weight, bias], name="layer1")
+        handle.result()
+    """
+    return _collectives.grouped_allreduce(
+        tensors, name, op, prescale_factor, postscale_factor, process_set, in_place=True
+    )
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    splits: Iterable[int] | None = None,
+) -> torch.Tensor:
+    """Reduces as :func:`allreduce`, then leaves each rank its rows of the first dimension.
+
+    ``tensor``: at least one dimension, the same shape and dtype on every rank. ``splits``: rows for each rank of the
+    set, the same on every rank; by default as even as possible, earlier ranks get one more.
+    Returns a new tensor of shape ``[rows of this rank, ...]``; gradients flow through sums and averages.
+
+    Raises as :func:`allreduce`, and :class:`rueda.InvalidArgumentError` for splits that do not add up.
+
+    Example::
+
+        mine = rueda.torch.reducescatter(gradient, op=rueda.Sum, name="layer1")
+    """
+    result: torch.Tensor = Reducescatter.apply(  # type: ignore[no-untyped-call]
+        tensor, name, op, prescale_factor, postscale_factor, splits, process_set
+    )
+    return result
+
+
+def reducescatter_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    splits: Iterable[int] | None = None,
+) -> Handle[torch.Tensor]:
+    """:func:`reducescatter` that returns a handle at once. ``tensor`` must not be written meanwhile.
+
+    Example::
+
+        mine = rueda.torch.reducescatter_async(gradient, name="layer1").result()
+    """
+    return _collectives.reducescatter(
+        tensor, name, op, prescale_factor, postscale_factor, splits, process_set
+    )

@@ -1,0 +1,167 @@
+"""The same model and optimizer on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rueda.adapter import Refusal
+from rueda.errors import InvalidArgumentError
+from rueda.handles import Handle
+from rueda.lifecycle import rank
+from rueda.objects import allgather_object, broadcast_object
+from rueda.process_sets import ProcessSet, global_process_set
+from rueda.submission import Collectives, refuse
+from rueda.torch.tensors import TorchAdapter
+
+__all__ = ["broadcast_optimizer_state", "broadcast_parameters"]
+
+_collectives = Collectives(TorchAdapter())
+
+
+def broadcast_parameters(
+    params: Mapping[str, torch.Tensor]
+    | Iterable[tuple[str, torch.Tensor]]
+    | Iterable[torch.Tensor],
+    root_rank: int = 0,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Overwrites the tensors of every rank with those of the rank ``root_rank``.
+
+    ``params``: ``model.state_dict()``, ``model.named_parameters()`` or ``model.parameters()``. Any shapes and dtypes,
+    the same on every rank; they need not be contiguous.
+
+    Raises as :func:`rueda.torch.broadcast_`, and :class:`rueda.InvalidArgumentError` on every rank for a value that is
+    not a tensor.
+
+    Example::
+
+        rueda.torch.broadcast_parameters(model.state_dict(), root_rank=0)
+    """
+    handles = [
+        (tensor, _broadcast_async(tensor, f"parameter/{name}", root_rank, process_set))
+        for name, tensor in _named(params)
+    ]
+    _receive(handles)
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer,
+    root_rank: int = 0,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Gives the optimizers of all ranks the state and hyperparameters of the one at ``root_rank``.
+
+    Works for every optimizer, also where the root has not taken a step yet; the root's is only read. The ranks' must
+    have param_groups of the same lengths, otherwise every rank raises :class:`rueda.InvalidArgumentError`.
+
+    Example::
+
+        rueda.torch.broadcast_optimizer_state(optimizer, root_rank=0)
+    """
+    is_root = rank() == root_rank
+    tensors: list[torch.Tensor] = []
+    outline = _outline(optimizer.state_dict(), tensors) if is_root else None
+    outline = broadcast_object(outline, root_rank, "optimizer_state", process_set)
+    if not is_root:
+        _allocate(outline, tensors)
+    _receive(
+        [
+            (tensor, _broadcast_async(tensor, f"optimizer_state/{i}", root_rank, process_set))
+            for i, tensor in enumerate(tensors)
+        ]
+    )
+    problem = None
+    if not is_root:
+        try:
+            optimizer.load_state_dict(_filled(outline, tensors))
+        except Exception as error:  # told to every rank below
+            problem = f"rank {rank()}: {type(error).__name__}: {error}"
+    problems = [p for p in allgather_object(problem, "optimizer_state", process_set) if p]
+    if problems:
+        raise InvalidArgumentError(
+            f"the optimizer state of rank {root_rank} does not fit on {'; '.join(problems)}"
+        )
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Stands for a tensor that travels by itself."""
+
+    number: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def _outline(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """``value`` with each tensor moved to ``tensors`` and replaced by a slot."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return _Slot(len(tensors) - 1, tuple(value.shape), value.dtype)
+    if isinstance(value, dict):
+        return {key: _outline(item, tensors) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_outline(item, tensors) for item in value)
+    return value
+
+
+def _slots(outline: Any) -> Iterable[_Slot]:
+    if isinstance(outline, _Slot):
+        yield outline
+    elif isinstance(outline, dict):
+        for item in outline.values():
+            yield from _slots(item)
+    elif type(outline) in (list, tuple):
+        for item in outline:
+            yield from _slots(item)
+
+
+def _allocate(outline: Any, tensors: list[torch.Tensor]) -> None:
+    for slot in _slots(outline):
+        tensors.append(torch.empty(slot.shape, dtype=slot.dtype))
+
+
+def _filled(outline: Any, tensors: list[torch.Tensor]) -> Any:
+    """The inverse of _outline()."""
+    if isinstance(outline, _Slot):
+        return tensors[outline.number]
+    if isinstance(outline, dict):
+        return {key: _filled(item, tensors) for key, item in outline.items()}
+    if type(outline) in (list, tuple):
+        return type(outline)(_filled(item, tensors) for item in outline)
+    return outline
+
+
+def _named(
+    params: Mapping[str, torch.Tensor]
+    | Iterable[tuple[str, torch.Tensor]]
+    | Iterable[torch.Tensor],
+) -> list[tuple[str, Any]]:
+    if isinstance(params, Mapping):
+        return list(params.items())
+    return [
+        item if isinstance(item, tuple) else (str(number), item)
+        for number, item in enumerate(params)
+    ]
+
+
+def _broadcast_async(
+    tensor: object, name: str, root_rank: int, process_set: ProcessSet
+) -> Handle[torch.Tensor] | Handle[None]:
+    """In place where the tensor is contiguous, otherwise in a copy, which is the handle's result then."""
+    if not isinstance(tensor, torch.Tensor):
+        why = f"a {type(tensor).__name__} is not a tensor: use broadcast_object()"
+        return refuse(name, process_set, Refusal(why))
+    in_place = tensor.is_contiguous()
+    return _collectives.broadcast(tensor, root_rank, name, process_set, in_place=in_place)
+
+
+def _receive(handles: list[tuple[Any, Handle[torch.Tensor] | Handle[None]]]) -> None:
+    with torch.no_grad():
+        for tensor, handle in handles:
+            received = handle.result()
+            if received is not None and received is not tensor:
+                tensor.copy_(received)

@@ -1,0 +1,93 @@
+"""Torch's tensors as Rueda sees them."""
+
+from __future__ import annotations
+
+import torch
+
+from rueda import _native, dtypes
+from rueda.adapter import Refusal, View
+
+__all__ = ["TorchAdapter"]
+
+_codes: dict[torch.dtype, int] = {
+    getattr(torch, name): code
+    for code, name in enumerate(dtypes.names())
+    if hasattr(torch, name)  # torch before 2.3 has no uint16, uint32 and uint64
+}
+
+
+class TorchAdapter:
+    """Dense tensors in the CPU's memory, without a copy where they are contiguous."""
+
+    def read(self, array: object) -> tuple[torch.Tensor, View]:
+        """See Adapter."""
+        tensor = _dense(array).resolve_conj().resolve_neg().contiguous()
+        return tensor, _view(tensor)
+
+    def write(self, array: object) -> tuple[torch.Tensor, View]:
+        """See Adapter."""
+        tensor = _dense(array)
+        if not tensor.is_contiguous():
+            raise Refusal(
+                f"the tensor of shape {list(tensor.shape)} is not contiguous (strides "
+                f"{list(tensor.stride())}): use the operation that is not in place, or .contiguous()"
+            )
+        if tensor.is_conj() or tensor.is_neg():
+            raise Refusal(
+                "the tensor is a lazy conjugate: use resolve_conj() and resolve_neg() first"
+            )
+        if not tensor.is_inference():
+            torch.autograd.graph.increment_version(tensor)
+        assert isinstance(array, torch.Tensor)
+        return array, _view(tensor)
+
+    def empty_like(self, array: torch.Tensor) -> torch.Tensor:
+        """See Adapter."""
+        return torch.empty(array.shape, dtype=array.dtype)
+
+    def copy(self, array: object) -> torch.Tensor:
+        """See Adapter."""
+        tensor = _dense(array)
+        _view(tensor)
+        return tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+
+    def from_memory(
+        self, memory: _native.Memory, shape: list[int], like: torch.Tensor
+    ) -> torch.Tensor:
+        """See Adapter."""
+        if len(memory) == 0:
+            return torch.empty(shape, dtype=like.dtype)
+        return torch.frombuffer(memory, dtype=like.dtype).view(shape)
+
+    def from_integers(self, values: list[int]) -> torch.Tensor:
+        """See Adapter."""
+        return torch.tensor(values, dtype=torch.int64)
+
+
+def _dense(array: object) -> torch.Tensor:
+    if not isinstance(array, torch.Tensor):
+        raise Refusal(f"rueda.torch takes tensors, not a {type(array).__name__}")
+    tensor = array.detach()
+    if tensor.layout != torch.strided:
+        raise Refusal(
+            f"the tensor is sparse ({tensor.layout}), which Rueda does not reduce: use to_dense(), or "
+            f"sparse=False for the embedding it comes from",
+            unsupported=True,
+        )
+    if tensor.device.type != "cpu":
+        raise Refusal(
+            f"the tensor is on the device '{tensor.device}', and Rueda reduces tensors in the CPU's memory "
+            f"only: use cpu()",
+            unsupported=True,
+        )
+    return tensor
+
+
+def _view(tensor: torch.Tensor) -> View:
+    code = _codes.get(tensor.dtype)
+    if code is None:
+        raise Refusal(
+            f"the dtype {tensor.dtype} is not supported; there are {', '.join(dtypes.names())}",
+            unsupported=True,
+        )
+    return View(tensor.data_ptr(), list(tensor.shape), code)

@@ -1,0 +1,54 @@
+// Plays ranks as threads of one process.
+#pragma once
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/clock.h"
+#include "core/status.h"
+#include "core/strings.h"
+
+namespace rueda::test {
+
+// Long enough for a loaded machine under a sanitizer: a deadline against hangs, not a measurement.
+inline Time soon() {
+  return Clock::now() + std::chrono::seconds(60);
+}
+
+// Catch2's assertions belong to the main thread; code that runs on many ranks expects by throwing.
+inline void expect(bool holds, const std::string& claim) {
+  if (!holds) throw std::runtime_error(claim);
+}
+inline void expect_ok(const Status& status, const std::string& what) {
+  expect(status.ok(), what + ": " + status.to_string());
+}
+
+// Runs `body(rank)` on `size` threads and fails the test with all that they threw.
+inline void run_ranks(int size, const std::function<void(int rank)>& body) {
+  std::mutex mutex;
+  std::string failures;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        body(rank);
+      } catch (const std::exception& error) {
+        const std::lock_guard lock(mutex);
+        failures += str("rank ", rank, " of ", size, ": ", error.what(), "\n");
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  INFO(failures);
+  REQUIRE(failures.empty());
+}
+
+}  // namespace rueda::test
