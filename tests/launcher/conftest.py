@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,8 +22,11 @@ def _find_launcher() -> str | None:
     if importlib.util.find_spec("rueda") is not None:
         return None
     folder = Path(tempfile.mkdtemp(prefix="rueda-launcher-"))
+    atexit.register(shutil.rmtree, folder)
     (folder / "rueda").mkdir()
-    (folder / "rueda" / "launcher").symlink_to(Path(__file__).parents[2] / "launcher")
+    checkout = Path(__file__).parents[2]
+    for part in [checkout / "launcher", *(checkout / "python" / "rueda").iterdir()]:
+        (folder / "rueda" / part.name).symlink_to(part)
     return str(folder)
 
 
