@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from typing import TYPE_CHECKING
@@ -79,7 +80,7 @@ def make_check_command(native: Native) -> click.Command:
         report = make_report(native)
         if as_json:
             click.echo(json.dumps(report.as_json(), indent=2, ensure_ascii=False))
-        elif sys.stdout.isatty():
+        elif sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
             _print_table(report)
         else:
             _print_plain(report)
