@@ -92,7 +92,7 @@ class BuiltinRun:
             if status == 0 or supervisor.ending:
                 return
             if not self._failures:
-                supervisor.end_after(_MOMENT)
+                supervisor.end_after(min(_MOMENT, self._grace))
             self._failures.append(Failure(rank, status, socket.gethostname()))
 
         supervisor.spawn(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-
 import click
 
 from .check import make_check_command
@@ -11,19 +9,27 @@ from .native import Native, load_native
 from .run import make_run_command
 
 
-def rueda_version() -> str:
-    """Version of the installed distribution."""
+def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if not asked:
+        return
+    import importlib.metadata  # a third of the start-up time of everything else
+
     try:
-        return importlib.metadata.version("rueda")
+        version = importlib.metadata.version("rueda")
     except importlib.metadata.PackageNotFoundError:
-        return "unknown (not installed)"
+        version = "unknown (not installed)"
+    click.echo(f"rueda {version}")
+    context.exit()
 
 
 def build(native: Native) -> click.Group:
     """The command tree; `native` gives the table of options that become flags of `rueda run`."""
 
     @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-    @click.version_option(rueda_version(), prog_name="rueda")
+    @click.option(
+        "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
+        help="Print the version and exit.",
+    )  # fmt: skip
     def rueda() -> None:
         """Ring all-reduce for training across processes: starts jobs, says what is installed."""
 

@@ -68,7 +68,7 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
 
 
 def parse_hostfile(path: Path) -> tuple[Host, ...]:
-    """Parses lines `host slots=2` (as for Open MPI and Horovod) or `host:2`; `#` begins a comment."""
+    """Parses lines `host slots=2` (as for Open MPI and Horovod) or `host:2`; `#`: comment."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:

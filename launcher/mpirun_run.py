@@ -15,6 +15,7 @@ from .errors import LaunchError
 from .job import Job
 from .mpirun import is_batch_job
 from .mpirun_output import MpirunOutput
+from .orphans import INTERVAL, OrphanWatch
 from .output import RankOutput, Stream, write_terminal
 from .supervisor import Supervisor
 
@@ -30,6 +31,7 @@ class MpirunRun:
     ) -> None:
         self._argv = argv
         self._only_host = "" if is_batch_job() or not job.is_local else socket.gethostname()
+        self._ranks_here = job.ranks if self._only_host else 0
         self._output = output
         self._streams = MpirunOutput(output, job.ranks, separator)
         self._grace = grace
@@ -40,7 +42,7 @@ class MpirunRun:
         """Runs the job to its end; returns the exit code and, after a failure, what to say."""
         async with Supervisor(self._grace) as supervisor:
             try:
-                supervisor.spawn(
+                mpirun = supervisor.spawn(
                     self._argv,
                     without_identity(os.environ),
                     lambda stream, chunk: self._take(supervisor, stream, chunk),
@@ -50,6 +52,7 @@ class MpirunRun:
                 )
             except OSError as error:
                 raise LaunchError(f"cannot run '{self._argv[0]}': {error.strerror}") from error
+            supervisor.every(INTERVAL, OrphanWatch(mpirun, self._ranks_here).look)
             await supervisor.wait()
         self._show(self._streams.finish())
         self._output.finish()

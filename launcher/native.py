@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +16,16 @@ class Native:
     module: ModuleType | None = None
     why_not: str = ""
     option_table: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def lacks_mpi(self) -> bool:
+        """Whether the extension is there, but the plug-in for MPI was not built."""
+        return self.module is not None and not mpi_plugin().exists()
+
+
+def mpi_plugin() -> Path:
+    """Where the plug-in for MPI lies if it was built."""
+    return Path(__file__).parents[1] / "lib" / "librueda_mpi.so"
 
 
 def load_native() -> Native:

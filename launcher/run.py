@@ -84,9 +84,13 @@ def _make_job(values: Mapping[str, Any], flags: Sequence[OptionFlag]) -> Job:
     return Job(ranks, command, hosts, {**defaults, **settings}, forward)
 
 
-def _choose_mpirun(request: RunRequest, job: Job) -> mpirun.Mpirun | None:
+def _choose_mpirun(request: RunRequest, job: Job, native: Native) -> mpirun.Mpirun | None:
     """The mpirun to use, or none for the built-in launch, with the reason said."""
     if request.bootstrap == "rendezvous":
+        return None
+    insists = request.bootstrap == "mpi" or request.mpirun_path is not None
+    if native.lacks_mpi and not insists and job.is_local:
+        say("the MPI plug-in is not built; the ranks are started directly, see 'rueda check'")
         return None
     # The library that --mpi-library names brings its own mpirun.
     path = request.mpirun_path or mpirun.find_mpirun({**os.environ, **job.settings})
@@ -161,7 +165,7 @@ def make_run_command(native: Native) -> click.Command:
                 f"the native extension is missing ({native.why_not}): no flags for the library's "
                 "options, and programs that import rueda will fail; see 'rueda check'"
             )
-        tool = _choose_mpirun(request, job)
+        tool = _choose_mpirun(request, job, native)
         if tool is None:
             code, words = _run_builtin(request, job)
         else:

@@ -73,7 +73,7 @@ class Supervisor:
         on_exit: Callable[[int], None],
         stdin: int | None = subprocess.DEVNULL,
         death_signal: signal.Signals = signal.SIGKILL,
-    ) -> None:
+    ) -> int:
         """Starts a process. `on_exit` gets its status: negative for a signal. Raises OSError.
 
         `death_signal` is what it gets should the launcher itself be killed.
@@ -94,6 +94,17 @@ class Supervisor:
         assert process.stderr is not None
         self._loop.add_reader(process.stdout, self._read, child, "stdout", process.stdout.fileno())
         self._loop.add_reader(process.stderr, self._read, child, "stderr", process.stderr.fileno())
+        return process.pid
+
+    def every(self, seconds: float, act: Callable[[], None]) -> None:
+        """Calls `act` again and again until the children have exited."""
+
+        def again() -> None:
+            if not self._all_exited.is_set():
+                act()
+                self._loop.call_later(seconds, again)
+
+        self._loop.call_later(seconds, again)
 
     def end_after(self, seconds: float) -> None:
         """Ends all children in `seconds`: SIGTERM, and SIGKILL `grace` seconds later."""

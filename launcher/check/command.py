@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from ..native import Native
-from .report import Report, make_report
 from .row import Row
+
+if TYPE_CHECKING:
+    from .report import Report
 
 _EPILOG = """
 \b
@@ -71,10 +75,12 @@ def make_check_command(native: Native) -> click.Command:
 
         A table on a terminal, one line per component otherwise.
         """
+        from .report import make_report  # `rueda run` has no use for what it imports
+
         report = make_report(native)
         if as_json:
             click.echo(json.dumps(report.as_json(), indent=2, ensure_ascii=False))
-        elif sys.stdout.isatty():
+        elif sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
             _print_table(report)
         else:
             _print_plain(report)

@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from ..native import Native
+from ..native import Native, mpi_plugin
 from .row import Row, missing
 
 _REINSTALL = "install Rueda again: pip install --force-reinstall rueda"
@@ -37,7 +37,8 @@ def native_row(native: Native) -> Row:
         path = str(built[0]) if built else ""
         return missing("native extension", native.why_not, _REINSTALL, path)
     version = str(getattr(native.module, "__version__", ""))
-    return Row("native extension", True, version, native.module.__file__ or "")
+    path = getattr(native.module, "__file__", None) or ""
+    return Row("native extension", True, version, path)
 
 
 def library_row() -> Row:
@@ -50,7 +51,7 @@ def library_row() -> Row:
 
 def plugin_row() -> Row:
     """The plug-in for MPI."""
-    path = package_folder() / "lib" / "librueda_mpi.so"
+    path = mpi_plugin()
     if path.exists():
         return Row("MPI plug-in", True, path=str(path))
     return missing(
