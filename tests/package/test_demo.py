@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from .conftest import ROOT
 
 
 @pytest.fixture(scope="module")
