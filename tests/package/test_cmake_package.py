@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from .conftest import ROOT, run
 
 # What a project needs in its CMakeLists.txt, as README.md shows it.

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+
 from .conftest import ROOT
 
 

@@ -7,6 +7,7 @@ from email.parser import Parser
 from importlib import metadata
 
 import pytest
+
 from .conftest import ROOT, run
 
 
