@@ -18,7 +18,7 @@ from rich.table import Table
 HERE = Path(__file__).parent
 RANKS = 4
 ACCURACY_TOLERANCE = 0.005  # half a percentage point
-PARAMETER_TOLERANCE = 1e-3  # what another order of summation may do to float32 in this training
+PARAMETER_TOLERANCE = 1e-4  # what another order of summation may do to float32 in this training
 
 Archive = dict[str, np.ndarray]
 

@@ -34,15 +34,15 @@ def main() -> None:
 
     torch.manual_seed(0)
     x, y, test_x, test_y = load()
-    model = nn.Sequential(
+    model = nn.Sequential(  # smooth, so that training does not amplify how sums are rounded
         nn.Conv2d(1, 16, 3, padding=1),
-        nn.ReLU(),
+        nn.GELU(),
         nn.Conv2d(16, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        nn.GELU(),
+        nn.AvgPool2d(2),
         nn.Flatten(),
         nn.Linear(32 * 4 * 4, 64),
-        nn.ReLU(),
+        nn.GELU(),
         nn.Linear(64, 10),
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
