@@ -114,8 +114,9 @@ Expected<OpenedBootstrap> open_bootstrap(const Options& options, const Environme
   const Time deadline = Clock::now() + seconds(options.init_timeout);
   Launch launch = detect_launch(environment);
   if (options.bootstrap == "none") return open_solo(std::move(launch));
-  if (options.bootstrap == "mpi")
+  if (options.bootstrap == "mpi") {
     return open_mpi(std::move(launch), options, environment, deadline);
+  }
   if (options.bootstrap == "rendezvous") return open_rendezvous(std::move(launch), deadline);
   if (launch.kind == LaunchKind::rendezvous) return open_rendezvous(std::move(launch), deadline);
   if (launch.kind == LaunchKind::mpi || mpi_is_running()) {
