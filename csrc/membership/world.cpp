@@ -1,0 +1,109 @@
+#include "membership/world.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "core/strings.h"
+#include "membership/host.h"
+#include "membership/inproc_world.h"
+#include "membership/transport_registry.h"
+#include "membership/world_facts.h"
+#include "transport/control_socket.h"
+
+namespace rueda {
+
+namespace {
+
+Status not_formed() {
+  return Status(ErrorCode::initialization, "the world could not be formed");
+}
+
+RankFacts own_facts(const Options& options, const MpiCapability& mpi) {
+  RankFacts facts;
+  facts.host_identity = host_identity();
+  facts.host_name = host_name();
+  facts.process_id = static_cast<int>(::getpid());
+  facts.options = agreed_options(options);
+  for (const TransportRow& row : transport_registry()) {
+    const Status usable = row.can_use(mpi);
+    facts.transports.push_back(
+        {std::string(row.name), usable ? std::string() : usable.to_string()});
+  }
+  return facts;
+}
+
+Expected<std::vector<RankFacts>> exchange_facts(Bootstrap& bootstrap, const RankFacts& own,
+                                                Time deadline) {
+  if (Status put = bootstrap.put(str("world/", bootstrap.rank()), own.encode()); !put) return put;
+  if (Status met = bootstrap.barrier(deadline); !met) return met;
+  std::vector<RankFacts> all;
+  for (int peer = 0; peer < bootstrap.size(); ++peer) {
+    const auto text = bootstrap.get(str("world/", peer));
+    if (!text) return text.status();
+    auto facts = RankFacts::decode(text.value());
+    if (!facts)
+      return Status(ErrorCode::initialization, str("rank ", peer), peer).because(facts.status());
+    all.push_back(std::move(facts).value());
+  }
+  return all;
+}
+
+Expected<std::unique_ptr<Transport>> make_transport(const std::string& name, Bootstrap& bootstrap,
+                                                    const MpiCapability& mpi, Time deadline) {
+  for (const TransportRow& row : transport_registry()) {
+    if (row.name == name) return row.make(bootstrap, mpi, deadline);
+  }
+  return Status(ErrorCode::internal, str("there is no transport '", name, "'"));
+}
+
+// Tells the others whether this rank is ready, and hears whether they are.
+Status agree_ready(Bootstrap& bootstrap, const Status& own, Time deadline) {
+  const std::string text = own ? std::string() : own.to_string();
+  if (Status put = bootstrap.put(str("ready/", bootstrap.rank()), text); !put)
+    return own ? put : own;
+  if (Status met = bootstrap.barrier(deadline); !met) return own ? met : own;
+  if (!own) return own;
+  for (int peer = 0; peer < bootstrap.size(); ++peer) {
+    const auto theirs = bootstrap.get(str("ready/", peer));
+    if (!theirs) return theirs.status();
+    if (!theirs.value().empty()) {
+      return Status(ErrorCode::initialization, str("rank ", peer, " failed: ", theirs.value()),
+                    peer);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string Topology::describe(int peer) const {
+  const auto index = static_cast<std::size_t>(peer);
+  return str("rank ", peer, " (", host_names[index], ", pid ", process_ids[index], ")");
+}
+
+Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const MpiCapability& mpi) {
+  if (bootstrap.size() == 1) return solo_world();
+  const Time deadline = Clock::now() + seconds(options.init_timeout);
+  const auto facts = exchange_facts(bootstrap, own_facts(options, mpi), deadline);
+  if (!facts) return not_formed().because(facts.status());
+  if (Status agreed = check_options_agree(facts.value()); !agreed)
+    return not_formed().because(agreed);
+  World world;
+  world.topology = topology_of(bootstrap.rank(), facts.value());
+  const auto chosen = choose_transport(options.transport, world.topology, facts.value());
+  if (!chosen) return not_formed().because(chosen.status());
+
+  // Both are collective, so both are tried even where the first fails.
+  auto control =
+      open_control_socket(bootstrap, world.topology.host_of, options.interface, deadline);
+  auto transport = make_transport(chosen.value(), bootstrap, mpi, deadline);
+  const Status own = control ? transport.status() : control.status();
+  if (Status ready = agree_ready(bootstrap, own, deadline); !ready)
+    return not_formed().because(ready);
+  world.control = std::move(control).value();
+  world.transport = std::move(transport).value();
+  return world;
+}
+
+}  // namespace rueda
