@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "core/log.h"
 #include "core/strings.h"
 #include "membership/host.h"
 #include "membership/inproc_world.h"
@@ -94,7 +95,7 @@ Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const M
   const auto chosen = choose_transport(options.transport, world.topology, facts.value());
   if (!chosen) return not_formed().because(chosen.status());
 
-  // Both are collective, so both are tried even where the first fails.
+  // Both are collective, so the second is taken part in even where the first has failed.
   auto control =
       open_control_socket(bootstrap, world.topology.host_of, options.interface, deadline);
   auto transport = make_transport(chosen.value(), bootstrap, mpi, deadline);
@@ -103,6 +104,8 @@ Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const M
     return not_formed().because(ready);
   world.control = std::move(control).value();
   world.transport = std::move(transport).value();
+  log(LogLevel::info, world.topology.describe(world.topology.rank), " of ", world.topology.size,
+      ", transport ", world.transport->name());
   return world;
 }
 

@@ -11,6 +11,8 @@ namespace rueda {
 
 namespace {
 
+constexpr std::uint64_t facts_version = 1;
+
 Status failed(const std::string& text) {
   return Status(ErrorCode::initialization, text);
 }
@@ -44,7 +46,8 @@ class Groups {
   [[nodiscard]] std::string describe() const {
     std::string text;
     for (const Group& group : groups_) {
-      text += str(text.empty() ? "" : ", ", group.text, " on ", describe_ranks(group.ranks));
+      text += str(text.empty() ? "" : ", ", group.text.empty() ? "''" : group.text, " on ",
+                  describe_ranks(group.ranks));
     }
     return text;
   }
@@ -85,6 +88,7 @@ std::string obstacle_to(const TransportRow& row, const Topology& topology,
 
 std::string RankFacts::encode() const {
   Writer writer;
+  writer.unsigned_integer(facts_version);
   writer.text(host_identity);
   writer.text(host_name);
   writer.integer(process_id);
@@ -102,6 +106,7 @@ std::string RankFacts::encode() const {
 Expected<RankFacts> RankFacts::decode(const std::string& text) {
   Reader reader(std::as_bytes(std::span(text)));
   RankFacts facts;
+  if (reader.unsigned_integer() != facts_version) reader.fail();
   facts.host_identity = reader.text();
   facts.host_name = reader.text();
   facts.process_id = static_cast<int>(reader.integer());
