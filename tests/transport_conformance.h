@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/strings.h"
-#include "core/wait_readable.h"
+#include "core/wait_fd.h"
 #include "rank_threads.h"
 #include "transport/transport.h"
 

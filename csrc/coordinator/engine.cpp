@@ -106,9 +106,9 @@ std::vector<Handle> Engine::submit(int set_id, std::vector<Submission> submissio
     for (const Submission& submission : submissions) submission.handle->complete(refused);
     return handles;
   }
+  number_unnamed(set_id, submissions);
   for (Submission& submission : submissions) {
     Request& request = submission.request;
-    if (request.name.empty()) request.name = str("unnamed.", next_unnamed_[set_id]++);
     // What is wrong with a request here is wrong for everybody: all ranks are told.
     if (request.error.ok()) request.error = validate(request, members->size());
   }
@@ -119,6 +119,18 @@ std::vector<Handle> Engine::submit(int set_id, std::vector<Submission> submissio
   lock.unlock();
   if (asleep_.load()) eventfd_write(wake_fd_.get(), 1);
   return handles;
+}
+
+// Unnamed operations match by their number within the process set; a group has one number.
+void Engine::number_unnamed(int set_id, std::vector<Submission>& submissions) {
+  if (!submissions.front().request.name.empty()) return;
+  const std::string number = str("unnamed.", next_unnamed_[set_id]++);
+  const bool grouped = submissions.front().request.group_size > 0;
+  for (std::size_t i = 0; i < submissions.size(); ++i) {
+    Request& request = submissions[i].request;
+    request.name = grouped ? str(number, ".", i) : number;
+    if (grouped) request.group = number;
+  }
 }
 
 Handle Engine::join(int set_id) {

@@ -65,6 +65,7 @@ class Engine {
   Engine(World world, const Options& options);
 
   Status connect();
+  void number_unnamed(int set_id, std::vector<Submission>& submissions);
   void push(Command command);
   void stop();
 

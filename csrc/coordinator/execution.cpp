@@ -11,7 +11,7 @@ namespace rueda {
 
 namespace {
 
-void copy(std::byte* target, const std::byte* source, std::size_t bytes) {
+void copy_bytes(std::byte* target, const std::byte* source, std::size_t bytes) {
   if (bytes > 0 && target != source) std::memmove(target, source, bytes);
 }
 
@@ -102,7 +102,7 @@ void Execution::pack(std::byte* target, const BatchMember& member) {
     fill_identity(target, wanted.count(), wanted.dtype, wanted.op);
     return;
   }
-  copy(target, member.submission->input, wanted.bytes());
+  copy_bytes(target, member.submission->input, wanted.bytes());
   if (wanted.prescale != 1.0) scale(target, wanted.count(), wanted.dtype, wanted.prescale);
 }
 
@@ -127,7 +127,7 @@ void Execution::start_allreduce() {
       for (std::size_t i = 0; i < members_.size(); ++i) {
         if (!members_[i].submission) continue;
         const std::size_t bytes = members_[i].response.request.bytes();
-        copy(members_[i].submission->output, place(i), bytes);
+        copy_bytes(members_[i].submission->output, place(i), bytes);
         context_.metrics->bytes_packed.add(static_cast<std::int64_t>(bytes));
       }
     };
@@ -150,7 +150,7 @@ void Execution::start_reduce_scatter() {
     Shape shape = request().shape;
     shape.front() = *self;
     std::byte* result = allocate_output(std::move(shape));
-    copy(result, buffer + static_cast<std::size_t>(before) * row,
+    copy_bytes(result, buffer + static_cast<std::size_t>(before) * row,
          static_cast<std::size_t>(*self) * row);
   };
   operation_ = context_.backend->reduce_scatter(lane_, reduction(), buffer, std::move(lengths));
@@ -166,7 +166,7 @@ void Execution::start_allgather() {
   shape.front() = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
   std::byte* buffer = allocate_output(std::move(shape));
   if (members_.front().submission) {
-    copy(buffer + std::accumulate(lengths.begin(), self, std::int64_t{0}),
+    copy_bytes(buffer + std::accumulate(lengths.begin(), self, std::int64_t{0}),
          members_.front().submission->input, static_cast<std::size_t>(*self));
   }
   operation_ = context_.backend->allgather(lane_, buffer, std::move(lengths));

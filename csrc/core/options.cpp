@@ -79,6 +79,13 @@ constexpr std::array table{
 // More cannot be told from for ever, and would overflow the clock.
 constexpr double longest_seconds = 1e9;
 
+std::string in_lower_case(std::string text) {
+  for (char& letter : text) {
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  }
+  return text;
+}
+
 bool is_one_of(std::string_view value, std::string_view choices) {
   while (!choices.empty()) {
     const auto end = choices.find('|');
@@ -135,15 +142,17 @@ Status assign(Options& options, const OptionSpec& spec, std::string_view source,
   const Status refused(ErrorCode::initialization,
                        str(source, "='", value, "' is not accepted: give ", accepted(spec)));
   if (const auto* field = std::get_if<std::string Options::*>(&spec.field)) {
-    if (spec.type == choice && !is_one_of(value, spec.choices)) return refused;
-    options.** field = value;
+    // Horovod takes its log levels in either case.
+    const std::string chosen = spec.type == choice ? in_lower_case(value) : value;
+    if (spec.type == choice && !is_one_of(chosen, spec.choices)) return refused;
+    options.**field = chosen;
     return {};
   }
   const auto number = parse_number(value, spec.type == bytes);
   if (!number) return refused;
   if (const auto* field = std::get_if<double Options::*>(&spec.field)) {
     if (*number > longest_seconds) return refused;
-    options.** field = *number;
+    options.**field = *number;
     return {};
   }
   if (std::floor(*number) != *number || *number > 9e15) return refused;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cmath>
 
 #include "core/strings.h"
 
@@ -578,7 +579,7 @@ void Negotiator::check_root_stall(const std::string& name, Entry& entry, Time no
   response.status =
       Status(ErrorCode::stalled,
              str(quoted(name), " (", name_of(request.collective), ") has waited for ",
-                 static_cast<long>(to_seconds(now - entry.since) + 0.5), " s: submitted by ",
+                 std::round(to_seconds(now - entry.since) * 10) / 10, " s: submitted by ",
                  describe(ready), ", missing on ", describe(missing)),
              options_.members[static_cast<std::size_t>(missing.front())]);
   responses.push_back(std::move(response));

@@ -3,7 +3,7 @@
 #include <thread>
 
 #include "core/strings.h"
-#include "core/wait_readable.h"
+#include "core/wait_fd.h"
 
 namespace rueda {
 

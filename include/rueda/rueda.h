@@ -128,7 +128,8 @@ struct CallOptions {
 // The result is in Handle::output().
 Handle allgather(const TensorView& input, const CallOptions& options = {});
 
-// Every rank ends with the root's data. `tensor` is read at `root` (a rank of the set), written elsewhere.
+// Every rank ends with the root's data. `tensor` is read at `root` (a rank of the world that is a member of the
+// set), written elsewhere.
 Handle broadcast(const TensorView& tensor, int root, const CallOptions& options = {});
 
 struct ReduceScatterOptions {
@@ -157,10 +158,11 @@ Handle barrier(const CallOptions& options = {});
 // rank that was last in Output::last_joined_rank. An average divides by the ranks that contributed.
 Handle join(const CallOptions& options = {});
 
-// This rank cannot take part in the operation `name` (a tensor that is not contiguous, say): the handle of
-// every rank of the set fails with an error that names this rank and `why`, instead of waiting for it.
+// This rank cannot take part in the operation `name` (a tensor that is not contiguous, say): the handle of every
+// rank of the set fails with the error of `code` that names this rank and `why`, instead of waiting for it.
+// With `group_size`, the same for a grouped operation of that many tensors.
 Handle refuse(const std::string& name, ProcessSet process_set, const std::string& why,
-              ErrorCode code = ErrorCode::invalid_argument);
+              ErrorCode code = ErrorCode::invalid_argument, int group_size = 0);
 
 // --- Memory and observation ---------------------------------------------------------------------
 

@@ -1,0 +1,160 @@
+#include <algorithm>
+
+#include "api/current_engine.h"
+#include "core/strings.h"
+#include "rueda/rueda.h"
+
+namespace rueda {
+
+namespace {
+
+Submission submission_of(Collective collective, const TensorView& input, const std::string& name) {
+  Submission submission;
+  submission.request.name = name;
+  submission.request.collective = collective;
+  submission.request.dtype = input.dtype;
+  submission.request.shape = input.shape;
+  submission.input = static_cast<const std::byte*>(input.data);
+  return submission;
+}
+
+template <class ReductionOptions>
+void set_reduction(Request& request, const ReductionOptions& options) {
+  request.op = options.op;
+  request.prescale = options.prescale_factor;
+  request.postscale = options.postscale_factor;
+}
+
+// The engine numbers unnamed groups.
+void set_group(Request& request, const std::string& group, int index, int group_size) {
+  request.name = group.empty() ? group : str(group, ".", index);
+  request.group = group;
+  request.group_size = group_size;
+}
+
+Handle submit(ProcessSet set, Submission submission) {
+  std::vector<Submission> one;
+  one.push_back(std::move(submission));
+  return current_engine()->submit(set.id, std::move(one)).front();
+}
+
+// Rows that go to each rank: as asked for, or evenly.
+Expected<std::vector<std::int64_t>> alltoall_rows(const TensorView& input,
+                                                  const std::vector<std::int64_t>& splits,
+                                                  std::int64_t ranks) {
+  const auto refuse = [](const auto&... why) {
+    return Status(ErrorCode::invalid_argument, str("alltoall: ", why...));
+  };
+  if (input.shape.empty()) return std::vector<std::int64_t>{};  // refused by validate()
+  const std::int64_t rows = input.shape.front();
+  if (splits.empty()) {
+    if (rows % ranks != 0) {
+      return refuse("the first extent of ", to_string(input.shape), " does not divide by ", ranks,
+                    " ranks: give splits");
+    }
+    return std::vector<std::int64_t>(static_cast<std::size_t>(ranks), rows / ranks);
+  }
+  std::int64_t sum = 0;
+  bool negative = false;
+  for (const std::int64_t split : splits) {
+    negative = negative || split < 0;
+    sum += split;
+  }
+  if (static_cast<std::int64_t>(splits.size()) != ranks || negative || sum != rows) {
+    return refuse("splits ", to_string(splits), " must be ", ranks,
+                  " numbers from 0 that add up to the first extent of ", to_string(input.shape));
+  }
+  return splits;
+}
+
+}  // namespace
+
+Handle allreduce(const TensorView& input, void* output, const AllreduceOptions& options) {
+  Submission submission = submission_of(Collective::allreduce, input, options.name);
+  set_reduction(submission.request, options);
+  submission.output = static_cast<std::byte*>(output);
+  return submit(options.process_set, std::move(submission));
+}
+
+std::vector<Handle> grouped_allreduce(std::span<const TensorView> inputs,
+                                      std::span<void* const> outputs,
+                                      const AllreduceOptions& options) {
+  const auto engine = current_engine();
+  if (inputs.size() != outputs.size()) {
+    throw InvalidArgumentError(str("grouped_allreduce: ", inputs.size(), " inputs and ",
+                                   outputs.size(), " outputs"));
+  }
+  if (inputs.empty()) return {};
+  std::vector<Submission> submissions;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    Submission submission = submission_of(Collective::allreduce, inputs[i], "");
+    set_reduction(submission.request, options);
+    set_group(submission.request, options.name, static_cast<int>(i),
+              static_cast<int>(inputs.size()));
+    submission.output = static_cast<std::byte*>(outputs[i]);
+    submissions.push_back(std::move(submission));
+  }
+  return engine->submit(options.process_set.id, std::move(submissions));
+}
+
+Handle allgather(const TensorView& input, const CallOptions& options) {
+  return submit(options.process_set, submission_of(Collective::allgather, input, options.name));
+}
+
+Handle broadcast(const TensorView& tensor, int root, const CallOptions& options) {
+  Submission submission = submission_of(Collective::broadcast, tensor, options.name);
+  if (const auto members = current_engine()->process_sets().find(options.process_set.id)) {
+    const auto found = std::find(members->ranks.begin(), members->ranks.end(), root);
+    submission.request.root = static_cast<int>(found - members->ranks.begin());
+    if (found == members->ranks.end()) {
+      submission.request.error =
+          Status(ErrorCode::invalid_argument, str("root rank ", root, " is not in the process set, which has ",
+                                                  describe_ranks(members->ranks)));
+    }
+  }
+  submission.output = static_cast<std::byte*>(tensor.data);
+  return submit(options.process_set, std::move(submission));
+}
+
+Handle reduce_scatter(const TensorView& input, const ReduceScatterOptions& options) {
+  Submission submission = submission_of(Collective::reduce_scatter, input, options.name);
+  set_reduction(submission.request, options);
+  submission.request.splits = options.splits;
+  return submit(options.process_set, std::move(submission));
+}
+
+Handle alltoall(const TensorView& input, const std::vector<std::int64_t>& splits,
+                const CallOptions& options) {
+  Submission submission = submission_of(Collective::alltoall, input, options.name);
+  const auto members = current_engine()->process_sets().find(options.process_set.id);
+  const std::int64_t ranks = members ? members->size() : 1;
+  auto rows = alltoall_rows(input, splits, ranks);
+  // Only this rank knows its splits: the others are told when they are wrong.
+  if (rows.ok()) {
+    submission.rows = *std::move(rows);
+  } else {
+    submission.request.error = rows.status();
+  }
+  return submit(options.process_set, std::move(submission));
+}
+
+Handle barrier(const CallOptions& options) {
+  return submit(options.process_set,
+                submission_of(Collective::barrier, {nullptr, {0}, DataType::uint8}, options.name));
+}
+
+Handle join(const CallOptions& options) { return current_engine()->join(options.process_set.id); }
+
+Handle refuse(const std::string& name, ProcessSet process_set, const std::string& why,
+              ErrorCode code, int group_size) {
+  std::vector<Submission> submissions;
+  for (int i = 0; i < std::max(1, group_size); ++i) {
+    Submission submission = submission_of(Collective::allreduce, {}, name);
+    submission.request.error = Status(code, why);
+    if (group_size > 0) set_group(submission.request, name, i, group_size);
+    submissions.push_back(std::move(submission));
+  }
+  return current_engine()->submit(process_set.id, std::move(submissions)).front();
+}
+
+}  // namespace rueda

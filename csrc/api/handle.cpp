@@ -1,0 +1,28 @@
+#include "coordinator/handle_state.h"
+#include "rueda/rueda.h"
+
+namespace rueda {
+
+bool Handle::done() const { return state_->is_done(); }
+
+void Handle::wait() const {
+  while (state_->wait(std::nullopt) == FutexWake::interrupted) {
+  }
+  state_->status.throw_if_error();
+}
+
+bool Handle::wait_for(std::chrono::nanoseconds timeout) const {
+  const Time deadline = Clock::now() + timeout;
+  FutexWake wake = FutexWake::interrupted;
+  while (wake == FutexWake::interrupted) wake = state_->wait(deadline);
+  if (wake == FutexWake::timeout) return false;
+  state_->status.throw_if_error();
+  return true;
+}
+
+const Output& Handle::output() const {
+  wait();
+  return state_->output;
+}
+
+}  // namespace rueda

@@ -1,0 +1,145 @@
+#include <pthread.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+
+#include "api/current_engine.h"
+#include "core/log.h"
+#include "membership/inproc_world.h"
+#include "rueda/rueda.h"
+
+namespace rueda {
+
+namespace {
+
+// Leaked on purpose: nothing of it may be destroyed while threads of the application still run at exit.
+struct Process {
+  std::mutex life;  // held through init and shutdown
+  std::mutex mutex;
+  std::shared_ptr<Engine> engine;
+  std::atomic<Engine*> watched{nullptr};  // by the fork handler, which may not take a lock
+  std::atomic<bool> forked{false};
+  bool prepared = false;
+};
+
+Process& process() {
+  static auto* instance = new Process;
+  return *instance;
+}
+
+void after_fork_in_child() {
+  Process& state = process();
+  Engine* engine = state.watched.exchange(nullptr);
+  if (engine == nullptr) return;
+  state.forked = true;
+  engine->close_after_fork();
+}
+
+void at_exit() {
+  if (!process().forked) shutdown();
+}
+
+void set_engine(std::shared_ptr<Engine> engine) {
+  Process& state = process();
+  const std::lock_guard lock(state.mutex);
+  state.watched = engine.get();
+  state.engine = std::move(engine);
+}
+
+std::shared_ptr<Engine> find_engine() {
+  Process& state = process();
+  if (state.forked) return nullptr;
+  const std::lock_guard lock(state.mutex);
+  return state.engine;
+}
+
+std::shared_ptr<Engine> take_engine() {
+  Process& state = process();
+  if (state.forked) return nullptr;
+  const std::lock_guard lock(state.mutex);
+  state.watched = nullptr;
+  return std::exchange(state.engine, nullptr);
+}
+
+template <class T>
+T value_or_throw(Expected<T> expected) {
+  expected.status().throw_if_error();
+  return *std::move(expected);
+}
+
+LogLevel log_level(const std::string& name) {
+  constexpr std::string_view names[] = {"trace", "debug", "info", "warning", "error", "off"};
+  for (int i = 0; i < 6; ++i) {
+    if (names[i] == name) return static_cast<LogLevel>(i);
+  }
+  return LogLevel::warning;
+}
+
+}  // namespace
+
+std::shared_ptr<Engine> current_engine() {
+  auto engine = find_engine();
+  if (engine) return engine;
+  if (process().forked) {
+    throw NotInitializedError(
+        "this process was forked from one that uses Rueda and is not a rank itself: use the start method "
+        "'spawn' for processes that need collectives");
+  }
+  throw NotInitializedError("rueda has not been initialised: call rueda.init() first");
+}
+
+void init(const std::map<std::string, std::string>& overrides) {
+  Process& state = process();
+  if (state.forked) (void)current_engine();  // throws
+  const std::lock_guard life(state.life);
+  if (find_engine()) return;
+  const Options options = value_or_throw(read_options(process_environment(), overrides));
+  set_log_level(log_level(options.log_level));
+  World world = solo_world();
+  set_log_rank(world.topology.rank);
+  std::shared_ptr<Engine> engine = value_or_throw(Engine::start(std::move(world), options));
+  if (!std::exchange(state.prepared, true)) {
+    pthread_atfork(nullptr, nullptr, after_fork_in_child);
+    std::atexit(at_exit);
+  }
+  set_engine(std::move(engine));
+}
+
+void shutdown() {
+  if (process().forked) return;
+  const std::lock_guard life(process().life);
+  // Other threads may hold the engine for the length of a call: it is stopped here, destroyed by the last.
+  if (const auto engine = take_engine()) engine->shutdown();
+}
+
+void abort(const std::string& cause) {
+  if (process().forked) return;
+  const std::lock_guard life(process().life);
+  if (const auto engine = take_engine()) engine->abort(cause);
+}
+
+bool is_initialized() { return find_engine() != nullptr; }
+
+int rank() { return current_engine()->topology().rank; }
+int size() { return current_engine()->topology().size; }
+int local_rank() { return current_engine()->topology().local_rank; }
+int local_size() { return current_engine()->topology().local_size; }
+int cross_rank() { return current_engine()->topology().cross_rank; }
+int cross_size() { return current_engine()->topology().cross_size; }
+bool is_homogeneous() { return current_engine()->topology().homogeneous; }
+
+std::map<std::string, std::int64_t> metrics() { return current_engine()->metrics(); }
+
+std::map<std::string, std::string> options() {
+  const auto engine = current_engine();
+  std::map<std::string, std::string> values;
+  for (const OptionSpec& spec : option_table()) {
+    values[std::string(spec.name)] = option_text(spec, engine->options());
+  }
+  values["transport"] = engine->transport_name();  // the one in use, not "auto"
+  return values;
+}
+
+}  // namespace rueda

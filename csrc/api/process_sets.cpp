@@ -1,0 +1,42 @@
+#include <algorithm>
+
+#include "api/current_engine.h"
+#include "core/strings.h"
+#include "rueda/rueda.h"
+
+namespace rueda {
+
+namespace {
+
+std::shared_ptr<const ProcessSetMembers> members_of(ProcessSet set) {
+  auto members = current_engine()->process_sets().find(set.id);
+  if (!members) throw InvalidArgumentError(str("there is no process set ", set.id));
+  return members;
+}
+
+// Process sets are changed by the world, like any operation on it.
+Handle change(Collective collective, std::vector<std::int64_t> arguments) {
+  Submission submission;
+  submission.request.collective = collective;
+  submission.request.splits = std::move(arguments);
+  std::vector<Submission> one;
+  one.push_back(std::move(submission));
+  return current_engine()->submit(0, std::move(one)).front();
+}
+
+}  // namespace
+
+ProcessSet add_process_set(std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  return {change(Collective::add_process_set, {ranks.begin(), ranks.end()}).output().process_set};
+}
+
+void remove_process_set(ProcessSet set) { change(Collective::remove_process_set, {set.id}).wait(); }
+
+std::vector<int> ranks_of(ProcessSet set) { return members_of(set)->ranks; }
+
+int rank_in(ProcessSet set) { return members_of(set)->rank; }
+
+std::vector<int> process_set_ids() { return current_engine()->process_sets().ids(); }
+
+}  // namespace rueda

@@ -1,0 +1,13 @@
+// Sleeping on one descriptor until a deadline.
+#pragma once
+
+#include "core/clock.h"
+
+namespace rueda {
+
+// Sleep until `fd` is readable or writable (true), or broken (true); until the deadline has passed
+// or a signal handler ran (false).
+bool wait_readable(int fd, Time deadline);
+bool wait_writable(int fd, Time deadline);
+
+}  // namespace rueda

@@ -1,0 +1,26 @@
+// How ranks find each other without MPI: rank 0 serves a small store under an address that all were
+// told.
+//
+// The launcher gives each rank RUEDA_RANK, RUEDA_SIZE and RUEDA_RENDEZVOUS, which is unix:@name (in
+// the abstract namespace of one host) or tcp:host:port, where host is rank 0's. Whoever can reach
+// the address can take part: use tcp in trusted networks only.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/clock.h"
+#include "core/status.h"
+#include "transport/bootstrap.h"
+
+namespace rueda {
+
+// Tries until `deadline`; then ErrorCode::initialization. On rank 0 it also starts the store, whose
+// thread lives as long as the returned object; the object's destructor waits a few seconds for
+// ranks that are still asking. An address may be used again once the bootstraps that used it are
+// destroyed: a rank that is early waits for the others to have left the old store.
+[[nodiscard]] Expected<std::unique_ptr<Bootstrap>> connect_rendezvous(const std::string& address,
+                                                                      int rank, int size,
+                                                                      Time deadline);
+
+}  // namespace rueda

@@ -1,0 +1,251 @@
+#include "transport/socket.h"
+
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/random.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+
+#include "core/strings.h"
+
+namespace rueda {
+
+namespace {
+
+constexpr int stream_flags = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
+constexpr std::string_view unix_prefix = "unix:@";
+constexpr std::string_view tcp_prefix = "tcp:";
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+
+Expected<AddressList> resolve(const std::string& host, const std::string& port, int flags) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags;
+  addrinfo* found = nullptr;
+  const int result = ::getaddrinfo(host.empty() ? nullptr : host.c_str(),
+                                   port.empty() ? nullptr : port.c_str(), &hints, &found);
+  AddressList list(found, &::freeaddrinfo);
+  if (result == 0 && found != nullptr) return list;
+  return Status(ErrorCode::transport,
+                str("'", host, "' does not resolve: ", ::gai_strerror(result)));
+}
+
+std::string numeric_host(const sockaddr* address, socklen_t length) {
+  std::array<char, NI_MAXHOST> host{};
+  if (::getnameinfo(address, length, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) != 0) {
+    return {};
+  }
+  return host.data();
+}
+
+struct HostAndPort {
+  std::string host;
+  std::string port;
+};
+
+Expected<HostAndPort> split_tcp(const std::string& address) {
+  const std::string_view rest = std::string_view(address).substr(tcp_prefix.size());
+  const auto colon = rest.rfind(':');
+  if (colon == std::string_view::npos || colon + 1 == rest.size()) {
+    return Status(ErrorCode::transport, str("'", address, "' is not of the form tcp:host:port"));
+  }
+  std::string_view host = rest.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  return HostAndPort{std::string(host), std::string(rest.substr(colon + 1))};
+}
+
+Status not_an_address(const std::string& address) {
+  return Status(ErrorCode::transport,
+                str("'", address, "' is not an address: give unix:@name or tcp:host:port"));
+}
+
+void set_option(int fd, int level, int option, int value) {
+  ::setsockopt(fd, level, option, &value, sizeof value);
+}
+
+// Small messages go at once, and a host that vanished without a word is noticed within half a
+// minute.
+void prepare_tcp(int fd) {
+  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
+  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 30'000);
+}
+
+Expected<Listener> listen_unix(const std::string& address) {
+  const AbstractAddress name(address.substr(unix_prefix.size()));
+  UniqueFd fd(::socket(AF_UNIX, stream_flags, 0));
+  if (!fd || ::bind(fd.get(), name.get(), name.length) != 0 || ::listen(fd.get(), SOMAXCONN) != 0) {
+    return system_error("cannot listen on " + address, errno);
+  }
+  return Listener{std::move(fd), address};
+}
+
+Expected<Listener> listen_tcp(const std::string& address) {
+  const auto parts = split_tcp(address);
+  if (!parts) return parts.status();
+  const auto list = resolve(parts.value().host, parts.value().port, AI_PASSIVE);
+  if (!list) return list.status();
+  const addrinfo& first = *list.value();
+  UniqueFd fd(::socket(first.ai_family, stream_flags, 0));
+  if (fd) set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (!fd || ::bind(fd.get(), first.ai_addr, first.ai_addrlen) != 0 ||
+      ::listen(fd.get(), SOMAXCONN) != 0) {
+    return system_error("cannot listen on " + address, errno);
+  }
+  sockaddr_storage bound{};
+  socklen_t length = sizeof bound;
+  ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound), &length);
+  const auto port = bound.ss_family == AF_INET6
+                        ? ntohs(reinterpret_cast<const sockaddr_in6&>(bound).sin6_port)
+                        : ntohs(reinterpret_cast<const sockaddr_in&>(bound).sin_port);
+  return Listener{std::move(fd), join_tcp(parts.value().host, port)};
+}
+
+Expected<UniqueFd> connect_unix(const std::string& address) {
+  const AbstractAddress name(address.substr(unix_prefix.size()));
+  // Connecting on one host is decided at once, unless the listener's queue is full: then it waits a
+  // little, since there is no way to be told when that changes.
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const timeval patience{5, 0};
+  if (fd) ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  if (!fd || ::connect(fd.get(), name.get(), name.length) != 0) {
+    return system_error("cannot connect to " + address, errno);
+  }
+  ::fcntl(fd.get(), F_SETFL, O_NONBLOCK);
+  return fd;
+}
+
+Expected<UniqueFd> connect_tcp(const std::string& address) {
+  const auto parts = split_tcp(address);
+  if (!parts) return parts.status();
+  const auto list = resolve(parts.value().host, parts.value().port, 0);
+  if (!list) return list.status();
+  const addrinfo& first = *list.value();
+  UniqueFd fd(::socket(first.ai_family, stream_flags, 0));
+  if (!fd) return system_error("cannot connect to " + address, errno);
+  prepare_tcp(fd.get());
+  if (::connect(fd.get(), first.ai_addr, first.ai_addrlen) != 0 && errno != EINPROGRESS) {
+    return system_error("cannot connect to " + address, errno);
+  }
+  return fd;
+}
+
+bool is_loopback(const sockaddr* address) {
+  if (address->sa_family == AF_INET) {
+    const auto host = ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr);
+    return host >> 24 == 127;
+  }
+  return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+}
+
+// The first address of the interface of that name, or of any but the loopback where `name` is
+// empty. IPv4 first.
+std::string interface_address(const std::string& name) {
+  ifaddrs* found = nullptr;
+  if (::getifaddrs(&found) != 0) return {};
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> list(found, &::freeifaddrs);
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* entry = found; entry != nullptr; entry = entry->ifa_next) {
+      if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != family) continue;
+      const bool wanted = name.empty()
+                              ? (entry->ifa_flags & IFF_UP) != 0 && !is_loopback(entry->ifa_addr)
+                              : name == entry->ifa_name;
+      if (!wanted) continue;
+      return numeric_host(entry->ifa_addr,
+                          family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+AbstractAddress::AbstractAddress(std::string_view name) {
+  address.sun_family = AF_UNIX;
+  const std::size_t count = std::min(name.size(), sizeof address.sun_path - 1);
+  std::memcpy(address.sun_path + 1, name.data(), count);
+  length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + count);
+}
+
+std::string join_tcp(const std::string& host, int port) {
+  return host.find(':') == std::string::npos ? str(tcp_prefix, host, ":", port)
+                                             : str(tcp_prefix, "[", host, "]:", port);
+}
+
+Expected<Listener> listen_on(const std::string& address) {
+  if (address.starts_with(unix_prefix)) return listen_unix(address);
+  if (address.starts_with(tcp_prefix)) return listen_tcp(address);
+  return not_an_address(address);
+}
+
+Expected<UniqueFd> start_connecting(const std::string& address) {
+  if (address.starts_with(unix_prefix)) return connect_unix(address);
+  if (address.starts_with(tcp_prefix)) return connect_tcp(address);
+  return not_an_address(address);
+}
+
+Status finish_connecting(int fd) {
+  int error = 0;
+  socklen_t length = sizeof error;
+  if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
+  return error == 0 ? Status() : system_error("cannot connect", error);
+}
+
+UniqueFd accept_from(int listener) {
+  UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (fd) prepare_tcp(fd.get());  // without effect on AF_UNIX
+  return fd;
+}
+
+Expected<std::string> reachable_address(const std::string& interface) {
+  if (!interface.empty()) {
+    if (const std::string address = interface_address(interface); !address.empty()) return address;
+  }
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  const auto list = resolve(interface.empty() ? name.data() : interface, "", 0);
+  if (list && (!interface.empty() || !is_loopback(list.value()->ai_addr))) {
+    return numeric_host(list.value()->ai_addr, list.value()->ai_addrlen);
+  }
+  if (!interface.empty()) {
+    return Status(ErrorCode::initialization,
+                  str("interface (RUEDA_INTERFACE) '", interface,
+                      "' is neither a network interface nor an address of this host"));
+  }
+  if (const std::string address = interface_address(""); !address.empty()) return address;
+  return std::string("127.0.0.1");
+}
+
+std::string random_name() {
+  std::array<unsigned char, 16> bytes{};
+  while (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+  }
+  std::string text;
+  for (const unsigned char byte : bytes) {
+    text += "0123456789abcdef"[byte >> 4];
+    text += "0123456789abcdef"[byte & 15];
+  }
+  return text;
+}
+
+Status system_error(std::string_view what, int error) {
+  return Status(ErrorCode::transport, str(what, ": ", std::strerror(error)));
+}
+
+}  // namespace rueda

@@ -1,0 +1,53 @@
+// Stream sockets by address text: "unix:@name" (in the abstract namespace, so nothing appears in a
+// file system) or "tcp:host:port" ("tcp:[::1]:4711" for IPv6). All descriptors are non-blocking and
+// close on exec.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <string>
+#include <string_view>
+
+#include "core/status.h"
+#include "core/unique_fd.h"
+
+namespace rueda {
+
+struct Listener {
+  UniqueFd fd;
+  std::string address;  // with the port that the system chose where 0 was asked for
+};
+
+// ErrorCode::transport in both.
+[[nodiscard]] Expected<Listener> listen_on(const std::string& address);
+// The connection may still be under way: the descriptor is writable once it is decided, see
+// finish_connecting().
+[[nodiscard]] Expected<UniqueFd> start_connecting(const std::string& address);
+// "tcp:host:port"
+[[nodiscard]] std::string join_tcp(const std::string& host, int port);
+// What became of it.
+Status finish_connecting(int fd);
+// A connection that waits at `listener`, or an empty descriptor.
+[[nodiscard]] UniqueFd accept_from(int listener);
+
+// The address of AF_UNIX's abstract namespace for `name`, and its length.
+struct AbstractAddress {
+  explicit AbstractAddress(std::string_view name);
+  [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+  sockaddr_un address{};
+  socklen_t length = 0;
+};
+
+// The address under which ranks of other hosts can reach this one. `interface` names a network
+// interface or is an address or host name; empty takes what this host's name resolves to, or the
+// first interface's address where that is a loopback.
+[[nodiscard]] Expected<std::string> reachable_address(const std::string& interface);
+
+// 32 random hexadecimal digits.
+[[nodiscard]] std::string random_name();
+
+// "what: strerror(error)"
+[[nodiscard]] Status system_error(std::string_view what, int error);
+
+}  // namespace rueda

@@ -1,0 +1,91 @@
+#include "transport/socket_link.h"
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "core/strings.h"
+#include "transport/socket.h"
+
+namespace rueda {
+
+namespace {
+
+constexpr std::size_t header_bytes = 8;
+// A longer one is a sign that the other side speaks something else.
+constexpr std::uint32_t longest_frame = 1U << 30;
+
+Status broken(int error) {
+  if (error == EPIPE || error == ECONNRESET || error == 0) {
+    return Status(ErrorCode::transport, "connection closed without good-bye");
+  }
+  return system_error("connection broken", error);
+}
+
+}  // namespace
+
+std::vector<std::byte> frame_of(FrameKind kind, std::span<const std::byte> payload) {
+  std::vector<std::byte> frame(header_bytes + payload.size());
+  const std::array<std::uint32_t, 2> header{static_cast<std::uint32_t>(payload.size()),
+                                            static_cast<std::uint32_t>(kind)};
+  std::memcpy(frame.data(), header.data(), header_bytes);
+  if (!payload.empty()) std::memcpy(frame.data() + header_bytes, payload.data(), payload.size());
+  return frame;
+}
+
+Status SocketLink::write() {
+  if (connecting_) {
+    if (Status status = finish_connecting(fd()); !status) return status;
+    connecting_ = false;
+  }
+  while (!queue_.empty()) {
+    const auto& front = queue_.front();
+    const ssize_t sent =
+        ::send(fd(), front.data() + written_, front.size() - written_, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return {};
+    if (sent < 0) return broken(errno);
+    written_ += static_cast<std::size_t>(sent);
+    if (written_ < front.size()) continue;
+    queue_.pop_front();
+    written_ = 0;
+  }
+  return {};
+}
+
+Status SocketLink::read(std::size_t bound) {
+  inbox_.erase(inbox_.begin(), inbox_.begin() + static_cast<std::ptrdiff_t>(consumed_));
+  consumed_ = 0;
+  std::array<std::byte, 65536> piece;
+  for (std::size_t total = 0; total < bound;) {
+    const ssize_t got = ::recv(fd(), piece.data(), piece.size(), 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return {};
+    if (got <= 0) return broken(got < 0 ? errno : 0);
+    inbox_.insert(inbox_.end(), piece.begin(), piece.begin() + got);
+    total += static_cast<std::size_t>(got);
+  }
+  return {};
+}
+
+std::span<const std::byte> SocketLink::inbox() const {
+  return std::span(inbox_).subspan(consumed_);
+}
+
+Expected<std::optional<Frame>> SocketLink::next_frame() {
+  const auto waiting = inbox();
+  if (waiting.size() < header_bytes) return std::optional<Frame>();
+  std::array<std::uint32_t, 2> header{};
+  std::memcpy(header.data(), waiting.data(), header_bytes);
+  const auto [length, kind] = header;
+  if (length > longest_frame || kind < 1 || kind > 2) {
+    return Status(ErrorCode::transport, "received something that is not a frame");
+  }
+  if (waiting.size() < header_bytes + length) return std::optional<Frame>();
+  consume(header_bytes + length);
+  return std::optional(Frame{static_cast<FrameKind>(kind), waiting.subspan(header_bytes, length)});
+}
+
+}  // namespace rueda

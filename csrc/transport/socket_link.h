@@ -1,0 +1,62 @@
+// Frames over one non-blocking stream socket.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/status.h"
+#include "core/unique_fd.h"
+
+namespace rueda {
+
+enum class FrameKind : std::uint32_t { message = 1, good_bye = 2 };
+
+struct Frame {
+  FrameKind kind = FrameKind::message;
+  std::span<const std::byte> payload;  // until the link is used again
+};
+
+// What goes on the wire: length (32 bits), kind (32 bits), payload.
+[[nodiscard]] std::vector<std::byte> frame_of(FrameKind kind, std::span<const std::byte> payload);
+
+class SocketLink {
+ public:
+  SocketLink() = default;
+  SocketLink(UniqueFd fd, bool connecting) : fd_(std::move(fd)), connecting_(connecting) {}
+
+  [[nodiscard]] int fd() const { return fd_.get(); }
+  [[nodiscard]] bool is_open() const { return static_cast<bool>(fd_); }
+  [[nodiscard]] bool is_connecting() const { return connecting_; }
+  void drop() { fd_.reset(); }
+
+  void enqueue(std::vector<std::byte> bytes) { queue_.push_back(std::move(bytes)); }
+  // Whether there is reason to wait for the socket to become writable.
+  [[nodiscard]] bool wants_to_write() const { return connecting_ || !queue_.empty(); }
+  // Sends what fits; an error when the connection is broken. Finishes connecting, if called when
+  // the socket is writable.
+  Status write();
+  // Reads what is there, up to about `bound` bytes, so that other links have their turn. At the end
+  // of the stream, or where the connection is broken, an error; what was read before it is there
+  // none the less.
+  Status read(std::size_t bound = 1 << 20);
+
+  // What has been read and not been consumed.
+  [[nodiscard]] std::span<const std::byte> inbox() const;
+  void consume(std::size_t count) { consumed_ += count; }
+  // Takes the next whole frame. An error where the bytes cannot be a frame.
+  [[nodiscard]] Expected<std::optional<Frame>> next_frame();
+
+ private:
+  UniqueFd fd_;
+  bool connecting_ = false;
+  std::deque<std::vector<std::byte>> queue_;
+  std::size_t written_ = 0;  // of the queue's front
+  std::vector<std::byte> inbox_;
+  std::size_t consumed_ = 0;
+};
+
+}  // namespace rueda

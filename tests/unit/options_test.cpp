@@ -1,0 +1,180 @@
+#include "core/options.h"
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <set>
+
+namespace rueda::test {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+Environment environment_of(Variables variables) {
+  return [variables](std::string_view name) -> std::optional<std::string> {
+    const auto found = variables.find(std::string(name));
+    if (found == variables.end()) return std::nullopt;
+    return found->second;
+  };
+}
+
+Expected<Options> read(const Variables& variables, const Variables& overrides = {}) {
+  return read_options(environment_of(variables), overrides);
+}
+
+// The error of a read that must fail.
+std::string refusal(const Variables& variables, const Variables& overrides = {}) {
+  const auto options = read(variables, overrides);
+  if (options.ok()) return "accepted";
+  CHECK(options.status().code() == ErrorCode::initialization);
+  return options.status().message();
+}
+
+TEST_CASE("without variables every option has its default") {
+  const auto options = read({});
+  REQUIRE(options.ok());
+  for (const OptionSpec& spec : option_table()) {
+    CAPTURE(spec.name);
+    CHECK(option_text(spec, options.value()) == option_text(spec, Options()));
+  }
+}
+
+TEST_CASE("the table is sound") {
+  std::set<std::string_view> names;
+  for (const OptionSpec& spec : option_table()) {
+    CAPTURE(spec.name);
+    for (const std::string_view name : {spec.name, spec.environment, spec.horovod}) {
+      if (!name.empty()) CHECK(names.insert(name).second);
+    }
+    std::string expected = "RUEDA_";
+    for (const char letter : spec.name) {
+      expected += static_cast<char>(letter >= 'a' && letter <= 'z' ? letter - 'a' + 'A' : letter);
+    }
+    CHECK(spec.environment == expected);
+    CHECK((spec.horovod.empty() || spec.horovod.starts_with("HOROVOD_")));
+    CHECK((spec.type == OptionType::choice) == !spec.choices.empty());
+    CHECK_FALSE(spec.description.empty());
+    // A number is read into a number, words into text.
+    const bool is_text = spec.type == OptionType::text || spec.type == OptionType::choice;
+    CHECK(spec.field.index() == (is_text ? 0 : spec.type == OptionType::seconds ? 2 : 1));
+    // Defaults are acceptable.
+    const std::string value = option_text(spec, Options());
+    if (!value.empty()) CHECK(read({}, {{std::string(spec.name), value}}).ok());
+  }
+}
+
+TEST_CASE("RUEDA_* comes before HOROVOD_*, and an override before both") {
+  const Variables horovod{{"HOROVOD_FUSION_THRESHOLD", "1000"}};
+  Variables both = horovod;
+  both["RUEDA_FUSION_THRESHOLD"] = "2000";
+  Variables empty = horovod;
+  empty["RUEDA_FUSION_THRESHOLD"] = "";
+  CHECK(read(horovod)->fusion_threshold == 1000);
+  CHECK(read(both)->fusion_threshold == 2000);
+  CHECK(read(empty)->fusion_threshold == 1000);  // empty is unset
+  CHECK(read(both, {{"fusion_threshold", "3000"}})->fusion_threshold == 3000);
+  // What is not used is not looked at.
+  CHECK(read({{"HOROVOD_FUSION_THRESHOLD", "lots"}, {"RUEDA_FUSION_THRESHOLD", "2000"}}).ok());
+}
+
+TEST_CASE("sizes take suffixes") {
+  const auto size = [](const std::string& value) {
+    return read({{"RUEDA_RING_CHUNK", value}})->ring_chunk;
+  };
+  CHECK(size("0") == 0);
+  CHECK(size("4096") == 4096);
+  for (const char* value : {"64K", "64k", "64KB", "64KiB", "64kB", "65536"}) {
+    CAPTURE(value);
+    CHECK(size(value) == 65536);
+  }
+  CHECK(size("1.5M") == 3 << 19);
+  CHECK(size("2G") == std::int64_t{2} << 30);
+}
+
+TEST_CASE("sizes, counts, times and choices that make no sense are refused with what is accepted") {
+  for (const char* value : {"lots", "-1", "1.5", "12T", "1KBs", "K", "inf", "nan", "0x10", " 1",
+                            "1 ", "1e300", "1e400", "9999999G", "1,5M"}) {
+    CAPTURE(value);
+    CHECK(refusal({{"RUEDA_RING_CHUNK", value}}) ==
+          "RUEDA_RING_CHUNK='" + std::string(value) +
+              "' is not accepted: give a number of bytes, with K, M or G if wanted");
+  }
+  for (const char* value : {"-1", "2.5", "two", "1K"}) {
+    CAPTURE(value);
+    CHECK(refusal({{"HOROVOD_CACHE_CAPACITY", value}}) ==
+          "HOROVOD_CACHE_CAPACITY='" + std::string(value) +
+              "' is not accepted: give a whole number from 0");
+  }
+  for (const char* value : {"-0.5", "1m", "soon", "1e10", "inf"}) {
+    CAPTURE(value);
+    CHECK(refusal({{"RUEDA_STALL_ERROR", value}}) ==
+          "RUEDA_STALL_ERROR='" + std::string(value) +
+              "' is not accepted: give a number of seconds from 0 to 1e9");
+  }
+  for (const char* value : {"loud", "debug|info", "debugg", "debu", "|"}) {
+    CAPTURE(value);
+    CHECK(refusal({{"RUEDA_LOG_LEVEL", value}}) ==
+          "RUEDA_LOG_LEVEL='" + std::string(value) +
+              "' is not accepted: give trace|debug|info|warning|error|off");
+  }
+  CHECK(refusal({}, {{"log_level", ""}}) ==
+        "log_level='' is not accepted: give trace|debug|info|warning|error|off");
+}
+
+TEST_CASE("seconds, choices and text are taken") {
+  const auto options = read({{"RUEDA_STALL_WARNING", "0.25"},
+                             {"HOROVOD_LOG_LEVEL", "DEBUG"},
+                             {"RUEDA_TRANSPORT", "mpi"},
+                             {"HOROVOD_TIMELINE", "/tmp/A file|x.json"}});
+  REQUIRE(options.ok());
+  CHECK(options.value().stall_warning == 0.25);
+  CHECK(options.value().log_level == "debug");
+  CHECK(options.value().transport == "mpi");
+  CHECK(options.value().timeline == "/tmp/A file|x.json");
+}
+
+TEST_CASE("an unknown option is refused with those that exist") {
+  const std::string message = refusal({}, {{"fusion_treshold", "1"}});
+  CHECK(message.find("there is no option 'fusion_treshold'") == 0);
+  for (const OptionSpec& spec : option_table()) {
+    CHECK(message.find(spec.name) != std::string::npos);
+  }
+}
+
+TEST_CASE("an override that is refused is named by its option") {
+  CHECK(refusal({}, {{"batches_in_flight", "many"}}) ==
+        "batches_in_flight='many' is not accepted: give a whole number from 0");
+}
+
+TEST_CASE("the text of a value is read back as the same value") {
+  for (const OptionSpec& spec : option_table()) {
+    for (const char* value :
+         {"0", "1", "1234567", "100000", "0.1", "1234567.125", "123456789", "auto", "off"}) {
+      CAPTURE(spec.name, value);
+      const std::string name(spec.name);
+      auto first = read({}, {{name, value}});
+      if (!first.ok()) continue;
+      const std::string text = option_text(spec, first.value());
+      auto second = read({}, {{name, text}});
+      REQUIRE(second.ok());
+      if (const auto* field = std::get_if<double Options::*>(&spec.field)) {
+        CHECK((*first).**field == (*second).**field);
+        CHECK((*first).**field == std::stod(value));
+      } else {
+        CHECK(option_text(spec, second.value()) == text);
+        CHECK((spec.type == OptionType::choice || text == value));
+      }
+    }
+  }
+}
+
+TEST_CASE("the process's environment is read") {
+  const Environment environment = process_environment();
+  ::setenv("RUEDA_RING_CHUNK", "12345", 1);
+  CHECK(environment("RUEDA_RING_CHUNK") == "12345");
+  CHECK(read_options(environment, {})->ring_chunk == 12345);
+  ::unsetenv("RUEDA_RING_CHUNK");
+  CHECK_FALSE(environment("RUEDA_RING_CHUNK").has_value());
+}
+
+}  // namespace
+}  // namespace rueda::test
