@@ -107,9 +107,10 @@ void bind_collectives(py::module_& module) {
   module.def("join", [](const std::string& name, int set) { return join({name, {set}}); }, released);
   module.def(
       "refuse",
-      [](const std::string& name, int set, const std::string& why, bool unsupported) {
+      [](const std::string& name, int set, const std::string& why, bool unsupported,
+         int group_size) {
         return refuse(name, {set}, why,
-                      unsupported ? ErrorCode::unsupported : ErrorCode::invalid_argument);
+                      unsupported ? ErrorCode::unsupported : ErrorCode::invalid_argument, group_size);
       },
       released);
 }

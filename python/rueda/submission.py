@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from rueda import _native, dtypes
@@ -17,9 +17,16 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 
-def refuse(name: str | None, process_set: ProcessSet, refusal: Refusal) -> Handle[None]:
-    """Takes part in the operation ``name`` by failing it: every rank's handle raises an error with the reason."""
-    native = _native.refuse(name or "", identify(process_set), str(refusal), refusal.unsupported)
+def refuse(
+    name: str | None, process_set: ProcessSet, refusal: Refusal, group_size: int = 0
+) -> Handle[None]:
+    """Takes part in the operation ``name`` by failing it: every rank's handle raises an error with the reason.
+
+    ``group_size`` is the number of tensors of a grouped operation, otherwise 0.
+    """
+    native = _native.refuse(
+        name or "", identify(process_set), str(refusal), refusal.unsupported, group_size
+    )
     return Handle([native], lambda: None, None)
 
 
@@ -70,8 +77,10 @@ class Collectives(Generic[A]):
         process_set: ProcessSet,
         in_place: bool = False,
     ) -> Handle[list[A]]:
+        group = list(arrays)
+
         def submit() -> Handle[list[A]]:
-            members = [self._source_and_target(array, in_place) for array in arrays]
+            members = [self._source_and_target(array, in_place) for array in group]
             views = [view for _, view, _, _ in members]
             targets = [target for _, _, target, _ in members]
             natives = _native.grouped_allreduce(
@@ -87,7 +96,7 @@ class Collectives(Generic[A]):
             )
             return Handle(natives, lambda: targets, members)
 
-        return _submitted(submit, name, process_set)
+        return _submitted(submit, name, process_set, len(group))
 
     def reducescatter(
         self,
@@ -140,7 +149,7 @@ class Collectives(Generic[A]):
                 view.pointer,
                 view.shape,
                 view.dtype,
-                _root(root_rank, process_set),
+                _root(root_rank),
                 name or "",
                 identify(process_set),
             )
@@ -215,12 +224,15 @@ class Collectives(Generic[A]):
 
 
 def _submitted(
-    submit: Callable[[], Handle[T]], name: str | None, process_set: ProcessSet
+    submit: Callable[[], Handle[T]],
+    name: str | None,
+    process_set: ProcessSet,
+    group_size: int = 0,
 ) -> Handle[T]:
     try:
         return submit()
     except Refusal as refusal:
-        return refuse(name, process_set, refusal)  # type: ignore[return-value]  # never returns
+        return refuse(name, process_set, refusal, group_size)  # type: ignore[return-value]  # never returns
 
 
 def _reduction(op: ReduceOp) -> int:
@@ -246,10 +258,8 @@ def _rows(splits: Iterable[int] | None) -> list[int]:
         raise Refusal(f"splits={splits!r} is not a sequence of whole numbers") from None
 
 
-def _root(root_rank: int, process_set: ProcessSet) -> int:
-    """World rank to rank within the set."""
-    ranks: Sequence[int] = process_set.ranks
+def _root(root_rank: int) -> int:
     try:
-        return ranks.index(root_rank)
-    except ValueError:
-        raise Refusal(f"root_rank={root_rank} is not among the ranks {list(ranks)}") from None
+        return int(root_rank)
+    except (TypeError, ValueError):
+        raise Refusal(f"root_rank={root_rank!r} is not a whole number") from None

@@ -157,7 +157,9 @@ def check_process_sets() -> None:
     handles = []
     mine = [(r, s) for r, s in zip(groups, sets, strict=True) if me in r]
     for ranks, process_set in mine[:: 1 if me % 2 else -1]:
-        handles.append((ranks, rueda.allreduce_async([me], "x", rueda.Sum, process_set=process_set)))
+        handles.append(
+            (ranks, rueda.allreduce_async([me], "x", rueda.Sum, process_set=process_set))
+        )
     for ranks, handle in handles:
         np.testing.assert_array_equal(handle.result(), [sum(ranks)])
     for ranks, process_set in mine:

@@ -63,7 +63,9 @@ def check_allreduce_in_place() -> None:
 def check_repeated_names_come_from_the_cache() -> None:
     for step in range(5):
         names = [f"layer{i}" for i in np.random.default_rng([step, rueda.rank()]).permutation(20)]
-        handles = {n: rueda.allreduce_async(np.full(11, step + rueda.rank()), n, rueda.Sum) for n in names}
+        handles = {
+            n: rueda.allreduce_async(np.full(11, step + rueda.rank()), n, rueda.Sum) for n in names
+        }
         total = sum(step + rank for rank in range(rueda.size()))
         for handle in handles.values():
             np.testing.assert_array_equal(handle.result(), np.full(11, total))
@@ -135,7 +137,10 @@ def check_groups() -> None:
     for step in range(3):
         handle = rueda.grouped_allreduce_async(group(step, rueda.rank()), f"group{step}", rueda.Sum)
         in_place = group(step, rueda.rank())
-        assert rueda.grouped_allreduce_(in_place, name=f"in place {step}", op=rueda.Sum)[0] is in_place[0]
+        assert (
+            rueda.grouped_allreduce_(in_place, name=f"in place {step}", op=rueda.Sum)[0]
+            is in_place[0]
+        )
         for results in (handle.result(), in_place):
             for i, result in enumerate(results):
                 every = [group(step, rank)[i] for rank in range(rueda.size())]
@@ -155,7 +160,9 @@ def check_reducescatter_of_everything() -> None:
 
 def check_reducescatter_with_splits() -> None:
     n, me = rueda.size(), rueda.rank()
-    for case, splits in enumerate(([5] + [0] * (n - 1), list(range(n)), [2 * r + 1 for r in range(n)])):
+    for case, splits in enumerate(
+        ([5] + [0] * (n - 1), list(range(n)), [2 * r + 1 for r in range(n)])
+    ):
         name = f"splits{case}"
         every = inputs(name, (sum(splits), 3), np.dtype("float32"))
         result = rueda.reducescatter(every[me], name, rueda.Sum, splits=splits)

@@ -51,14 +51,15 @@ def values(name: str, rank: int, shape: Sequence[int], dtype: np.dtype[Any]) -> 
     """Rank's input to the operation ``name``: random, and small enough that integers do not overflow."""
     random = np.random.default_rng([zlib.crc32(name.encode()), rank])
     if dtype.kind == "b":
-        return random.integers(0, 2, shape).astype(dtype)
+        return np.asarray(random.integers(0, 2, shape)).astype(dtype)
     if dtype.kind == "u":
-        return random.integers(0, 4, shape).astype(dtype)
+        return np.asarray(random.integers(0, 4, shape)).astype(dtype)
     if dtype.kind == "i":
-        return random.integers(-3, 4, shape).astype(dtype)
+        return np.asarray(random.integers(-3, 4, shape)).astype(dtype)
     if is_complex(dtype):
-        return (random.standard_normal(shape) + 1j * random.standard_normal(shape)).astype(dtype)
-    return random.standard_normal(shape).astype(dtype)
+        numbers = random.standard_normal(shape) + 1j * random.standard_normal(shape)
+        return np.asarray(numbers).astype(dtype)
+    return np.asarray(random.standard_normal(shape)).astype(dtype)
 
 
 def reduced(op: rueda.ReduceOp, inputs: Sequence[Array]) -> Array:
@@ -88,9 +89,7 @@ def reduced(op: rueda.ReduceOp, inputs: Sequence[Array]) -> Array:
     return result
 
 
-def assert_reduced(
-    name: str, actual: Array, op: rueda.ReduceOp, inputs: Sequence[Array]
-) -> None:
+def assert_reduced(name: str, actual: Array, op: rueda.ReduceOp, inputs: Sequence[Array]) -> None:
     """``actual`` is the reduction of ``inputs``: exactly, or within one rounding for each rank.
 
     A sum of n numbers with n-1 roundings is off by at most (n-1)·eps·Σ|x|, a product by (n-1)·eps·Π|x| (complex: a few
