@@ -7,7 +7,8 @@
 
 #include "api/current_engine.h"
 #include "core/log.h"
-#include "membership/inproc_world.h"
+#include "membership/open_bootstrap.h"
+#include "membership/world.h"
 #include "rueda/rueda.h"
 
 namespace rueda {
@@ -21,6 +22,8 @@ struct Process {
   std::shared_ptr<Engine> engine;
   std::atomic<Engine*> watched{nullptr};  // by the fork handler, which may not take a lock
   std::atomic<bool> forked{false};
+  MpiPlugin* mpi = nullptr;               // once MPI is in use
+  bool broken = false;                    // a world of this process ended in a failure
   bool prepared = false;
 };
 
@@ -37,8 +40,13 @@ void after_fork_in_child() {
   engine->close_after_fork();
 }
 
+// MPI cannot be initialised again, so it is finalised only now. After a failure it must not be: MPI_Finalize would
+// wait for ranks that are gone.
 void at_exit() {
-  if (!process().forked) shutdown();
+  Process& state = process();
+  if (state.forked) return;
+  shutdown();
+  if (state.mpi != nullptr && !state.broken) state.mpi->finalize();
 }
 
 void set_engine(std::shared_ptr<Engine> engine) {
@@ -97,7 +105,9 @@ void init(const std::map<std::string, std::string>& overrides) {
   if (find_engine()) return;
   const Options options = value_or_throw(read_options(process_environment(), overrides));
   set_log_level(log_level(options.log_level));
-  World world = solo_world();
+  OpenedBootstrap opened = value_or_throw(open_bootstrap(options, process_environment()));
+  if (opened.mpi != nullptr) state.mpi = opened.mpi;
+  World world = value_or_throw(form_world(*opened.bootstrap, options, opened.mpi_transport));
   set_log_rank(world.topology.rank);
   std::shared_ptr<Engine> engine = value_or_throw(Engine::start(std::move(world), options));
   if (!std::exchange(state.prepared, true)) {
@@ -111,13 +121,19 @@ void shutdown() {
   if (process().forked) return;
   const std::lock_guard life(process().life);
   // Other threads may hold the engine for the length of a call: it is stopped here, destroyed by the last.
-  if (const auto engine = take_engine()) engine->shutdown();
+  if (const auto engine = take_engine()) {
+    engine->shutdown();
+    process().broken = process().broken || !engine->failure().ok();
+  }
 }
 
 void abort(const std::string& cause) {
   if (process().forked) return;
   const std::lock_guard life(process().life);
-  if (const auto engine = take_engine()) engine->abort(cause);
+  if (const auto engine = take_engine()) {
+    engine->abort(cause);
+    process().broken = true;
+  }
 }
 
 bool is_initialized() { return find_engine() != nullptr; }

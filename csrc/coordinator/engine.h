@@ -49,6 +49,9 @@ class Engine {
   // Tells all ranks that this one is lost because of `cause`, then stops.
   void abort(const std::string& cause);
 
+  // What broke the world; ok where nothing did. After shutdown() or abort().
+  [[nodiscard]] const Status& failure() const { return failure_; }
+
   // In a forked child: gives up what the parent's peers watch. Async-signal-safe.
   void close_after_fork();
 

@@ -15,6 +15,7 @@ functions for tensors and the distributed optimizer.
 
 from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
 from importlib.metadata import version as _version
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from rueda.errors import (
     DuplicateNameError,
@@ -31,60 +32,85 @@ from rueda.errors import (
     TransportError,
     UnsupportedError,
 )
-from rueda.exchanges import (
-    allgather,
-    allgather_async,
-    alltoall,
-    alltoall_async,
-    barrier,
-    broadcast,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-    grouped_allgather,
-    grouped_allgather_async,
-    join,
-)
-from rueda.handles import Handle, poll, synchronize
-from rueda.lifecycle import (
-    cross_rank,
-    cross_size,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-)
-from rueda.memory import empty
-from rueda.objects import allgather_object, broadcast_object
-from rueda.observation import metrics, options
-from rueda.operations import (
-    Average,
-    BitAnd,
-    BitOr,
-    BitXor,
-    Max,
-    Min,
-    Product,
-    ReduceOp,
-    Sum,
-)
-from rueda.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from rueda.reductions import (
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-    reducescatter,
-    reducescatter_async,
-)
+
+try:
+    import rueda._native  # noqa: F401
+except ImportError as _error:
+    # `rueda check` and `rueda run` must work without the extension, to say that it is missing: so
+    # the error waits for the first use of what needs it.
+    _why_not = str(_error)
+
+    if not _TYPE_CHECKING:
+
+        def __getattr__(name: str) -> object:
+            if name in __all__:
+                raise ImportError(
+                    f"rueda.{name} needs the native extension, which cannot be imported "
+                    f"({_why_not}); 'rueda check' says more",
+                    name="rueda._native",
+                )
+            raise AttributeError(f"module 'rueda' has no attribute '{name}'")
+
+else:
+    from rueda.exchanges import (
+        allgather,
+        allgather_async,
+        alltoall,
+        alltoall_async,
+        barrier,
+        broadcast,
+        broadcast_,
+        broadcast_async,
+        broadcast_async_,
+        grouped_allgather,
+        grouped_allgather_async,
+        join,
+    )
+    from rueda.handles import Handle, poll, synchronize
+    from rueda.lifecycle import (
+        cross_rank,
+        cross_size,
+        init,
+        is_homogeneous,
+        is_initialized,
+        local_rank,
+        local_size,
+        rank,
+        shutdown,
+        size,
+    )
+    from rueda.memory import empty
+    from rueda.objects import allgather_object, broadcast_object
+    from rueda.observation import metrics, options
+    from rueda.operations import (
+        Average,
+        BitAnd,
+        BitOr,
+        BitXor,
+        Max,
+        Min,
+        Product,
+        ReduceOp,
+        Sum,
+    )
+    from rueda.process_sets import (
+        ProcessSet,
+        add_process_set,
+        global_process_set,
+        remove_process_set,
+    )
+    from rueda.reductions import (
+        allreduce,
+        allreduce_,
+        allreduce_async,
+        allreduce_async_,
+        grouped_allreduce,
+        grouped_allreduce_,
+        grouped_allreduce_async,
+        grouped_allreduce_async_,
+        reducescatter,
+        reducescatter_async,
+    )
 
 try:
     __version__ = _version("rueda")

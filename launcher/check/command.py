@@ -1,0 +1,91 @@
+"""The command `rueda check`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from ..native import Native
+from .row import Row
+
+if TYPE_CHECKING:
+    from .report import Report
+
+_EPILOG = """
+\b
+--json prints one object:
+  schema       1; grows only when a field changes its meaning or goes
+  ready        whether a world can be formed
+  components   by name, each with
+    found        true or false
+    version      text or null
+    path         text or null
+    note         a remark on what was found, or null
+    why_not      the reason where found is false, else null
+    what_to_do   text or null
+Names: rueda, native extension, librueda, MPI plug-in, MPI library, MPI
+threads, ULFM, mpirun, transport inproc, transport shm, transport mpi, NCCL,
+CUDA driver, CUDA toolkit, torch, numpy, Python, CPU cores, instruction sets,
+/dev/shm, process_vm_readv, memfd.
+
+\b
+Exit code: 0 where a world can be formed (the extension loads, and shared
+memory or MPI can carry its data), else 1.
+"""
+
+
+def _remarks(row: Row) -> str:
+    parts = [row.why_not or row.note, f"→ {row.what_to_do}" if row.what_to_do else ""]
+    return "\n".join(part for part in parts if part)
+
+
+def _print_plain(report: Report) -> None:
+    for row in report.rows:
+        words = [row.name + ":", "yes" if row.found else "no", row.version, row.path]
+        remarks = _remarks(row).replace("\n", " ")
+        line = " ".join(word for word in words if word)
+        click.echo(f"{line} ({remarks})" if remarks else line)
+
+
+def _print_table(report: Report) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("", "", "version", "path, remarks", pad_edge=False)
+    for row in report.rows:
+        mark = Text("✓", "green") if row.found else Text("✗", "red")
+        rest = Text("\n".join(part for part in (row.path, _remarks(row)) if part))
+        table.add_row(mark, Text(row.name), Text(row.version), rest)
+    Console().print(table)
+
+
+def make_check_command(native: Native) -> click.Command:
+    """The command; `native` is the extension that it reports on."""
+
+    @click.command("check", epilog=_EPILOG, short_help="List what is built and found.")
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+    @click.pass_context
+    def check(context: click.Context, as_json: bool) -> None:
+        """Lists Rueda's parts and what it can use, each with its path and version, or why not.
+
+        A table on a terminal, one line per component otherwise.
+        """
+        from .report import make_report  # `rueda run` has no use for what it imports
+
+        report = make_report(native)
+        if as_json:
+            click.echo(json.dumps(report.as_json(), indent=2, ensure_ascii=False))
+        elif sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
+            _print_table(report)
+        else:
+            _print_plain(report)
+        if not report.ready and not as_json:
+            click.echo("rueda: no world can be formed here", err=True)
+        context.exit(0 if report.ready else 1)
+
+    return check

@@ -1,0 +1,43 @@
+"""The `rueda` command. A subcommand is a file with a click command and one line in `build()`."""
+
+from __future__ import annotations
+
+import click
+
+from .check import make_check_command
+from .native import Native, load_native
+from .run import make_run_command
+
+
+def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if not asked:
+        return
+    import importlib.metadata  # a third of the start-up time of everything else
+
+    try:
+        version = importlib.metadata.version("rueda")
+    except importlib.metadata.PackageNotFoundError:
+        version = "unknown (not installed)"
+    click.echo(f"rueda {version}")
+    context.exit()
+
+
+def build(native: Native) -> click.Group:
+    """The command tree; `native` gives the table of options that become flags of `rueda run`."""
+
+    @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+    @click.option(
+        "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
+        help="Print the version and exit.",
+    )  # fmt: skip
+    def rueda() -> None:
+        """Ring all-reduce for training across processes: starts jobs, says what is installed."""
+
+    rueda.add_command(make_run_command(native))
+    rueda.add_command(make_check_command(native))
+    return rueda
+
+
+def main() -> None:
+    """The console script."""
+    build(load_native())(prog_name="rueda")

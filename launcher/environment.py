@@ -1,0 +1,74 @@
+"""The variables that ranks get: set by flags, set for them, or forwarded to other hosts."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Iterable, Mapping
+
+from .errors import LaunchError
+
+# Forwarded to other hosts; the ranks of this host inherit everything.
+_FORWARDED = (
+    "RUEDA_*",
+    "HOROVOD_*",
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "PYTHON*",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "OMP_*",
+    "MKL_*",
+    "OPENBLAS_*",
+    "KMP_*",
+    "NCCL_*",
+    "CUDA_*",
+    "TORCH_*",
+    "PYTORCH_*",
+)
+
+# What tells a rank who it is. Left over from an outer launch, it would mislead the inner one.
+_IDENTITY = re.compile(
+    r"OMPI_COMM_WORLD_|OMPI_UNIVERSE_|PMIX_|PMI_|PRTE_|ORTE_|TORCHELASTIC_RUN_ID$|"
+    r"RUEDA_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|RENDEZVOUS)$"
+)
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def parse_forwards(arguments: Iterable[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Splits the arguments of `-x` into names to forward and variables to set."""
+    names: list[str] = []
+    settings: dict[str, str] = {}
+    for argument in arguments:
+        name, is_setting, value = argument.partition("=")
+        if not _NAME.fullmatch(name):
+            raise LaunchError(f"-x {argument}: write NAME or NAME=VALUE")
+        if is_setting:
+            settings[name] = value
+        elif name in os.environ:
+            names.append(name)
+        else:
+            raise LaunchError(f"-x {name}: {name} is not set here; write {name}=VALUE to set it")
+    return tuple(names), settings
+
+
+def forwarded_by_default(environment: Mapping[str, str]) -> list[str]:
+    """The names in `environment` that other hosts get without being asked to."""
+    return sorted(
+        name
+        for name in environment
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in _FORWARDED)
+        and not _IDENTITY.match(name)
+    )
+
+
+def without_identity(environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment` without what an outer launcher has said about who this process is."""
+    return {name: value for name, value in environment.items() if not _IDENTITY.match(name)}
+
+
+def threads_per_rank(cores: int, ranks_here: int) -> int:
+    """OMP_NUM_THREADS where nobody has set it: the ranks of a host share its cores."""
+    return max(1, cores // ranks_here)

@@ -1,0 +1,17 @@
+"""What the user can put right: one sentence on standard error and exit code 2."""
+
+from __future__ import annotations
+
+from typing import IO, Any
+
+import click
+
+
+class LaunchError(click.ClickException):
+    """A job that cannot be started as asked. The message is one sentence: what to change."""
+
+    exit_code = 2
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Prints the sentence without click's usage banner."""
+        click.echo(f"rueda: {self.format_message()}", file=file, err=True)

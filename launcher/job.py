@@ -1,0 +1,109 @@
+"""What is to be run, checked before anything is started."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .errors import LaunchError
+from .hosts import Host, total_slots
+
+_PYTHON = re.compile(r"python(\d(\.\d+)?)?")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A program, how often and where it runs, and the variables that it gets."""
+
+    ranks: int
+    command: tuple[str, ...]
+    hosts: tuple[Host, ...] = ()  # empty: this host, or what the batch system has granted
+    settings: Mapping[str, str] = field(default_factory=dict)
+    forward: tuple[str, ...] = ()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all ranks run on this host."""
+        return all(host.is_local for host in self.hosts)
+
+    @property
+    def ranks_here(self) -> int:
+        """The most ranks that any host gets when hosts are filled in order."""
+        if not self.hosts:
+            return self.ranks
+        if self.ranks > total_slots(self.hosts):  # oversubscribed: shared out
+            return -(-self.ranks // len(self.hosts))
+        return min(self.ranks, max(host.slots for host in self.hosts))
+
+
+def check_ranks(ranks: int | None, hosts: Sequence[Host], oversubscribe: bool) -> int:
+    """The number of ranks: as asked, or one per slot of the hosts."""
+    slots = total_slots(hosts)
+    if ranks is None:
+        if not hosts:
+            raise LaunchError("say how many ranks to run: -np N")
+        return slots
+    if ranks < 1:
+        raise LaunchError(f"-np {ranks}: a job needs at least 1 rank")
+    if hosts and ranks > slots and not oversubscribe:
+        raise LaunchError(
+            f"-np {ranks} is more than the {slots} slots of the hosts; give them more slots, or "
+            "--oversubscribe to share them"
+        )
+    return ranks
+
+
+def search_path() -> str:
+    """PATH, led by the folder of this Python where that is missing (no activated environment)."""
+    path = os.environ.get("PATH", os.defpath)
+    folder = os.path.dirname(sys.executable)
+    return path if folder in path.split(os.pathsep) else folder + os.pathsep + path
+
+
+def check_command(command: Sequence[str], local: bool) -> tuple[str, ...]:
+    """The command with its program where it can be found, if it is to be found on this host."""
+    if not local:
+        return tuple(command)
+    program, *arguments = command
+    found = shutil.which(program, path=search_path())
+    if found is None:
+        raise LaunchError(_why_not_found(program))
+    script = arguments[0] if arguments else "-"
+    is_python = _PYTHON.fullmatch(os.path.basename(program)) is not None
+    if is_python and not script.startswith("-") and not Path(script).exists():
+        raise LaunchError(
+            f"there is no file '{script}' for {program} to run{_similar_file(script)}"
+        )
+    # mpirun looks on the PATH by itself; name the file only where it would find another or none.
+    return tuple(command) if shutil.which(program) == found else (found, *arguments)
+
+
+def _why_not_found(program: str) -> str:
+    if os.path.isfile(program):
+        if program.endswith(".py"):
+            return f"'{program}' is a Python script: write 'rueda run … python {program}'"
+        return f"'{program}' is not executable: chmod +x it"
+    if os.sep in program:
+        return f"there is no program '{program}'{_similar_file(program)}"
+    names = set()
+    for folder in search_path().split(os.pathsep):
+        if os.path.isdir(folder):
+            names.update(os.listdir(folder))
+    return f"there is no program '{program}' on the PATH{_suggestion(program, names)}"
+
+
+def _similar_file(path: str) -> str:
+    folder, name = os.path.split(path)
+    names = os.listdir(folder or ".") if os.path.isdir(folder or ".") else []
+    return _suggestion(name, names)
+
+
+def _suggestion(name: str, names: Sequence[str] | set[str]) -> str:
+    close = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.75)
+    return f"; did you mean '{close[0]}'?" if close else ""

@@ -1,0 +1,40 @@
+"""Cuts a stream of bytes into lines."""
+
+from __future__ import annotations
+
+import re
+
+_LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
+
+
+class LineAssembler:
+    """Collects chunks and gives back whole lines, each with its end.
+
+    A lone carriage return ends a line because progress bars redraw with it. A line longer than
+    `longest` is given back in pieces, so that memory stays bounded.
+    """
+
+    def __init__(self, longest: int = 1 << 16) -> None:
+        self._longest = longest
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Adds a chunk and returns the lines that it completes."""
+        text = self._rest + chunk
+        lines = []
+        start = 0
+        for end in _LINE_END.finditer(text):
+            lines.append(text[start : end.end()])
+            start = end.end()
+        self._rest = text[start:]
+        if len(self._rest) >= self._longest:
+            lines.append(self._rest)
+            self._rest = b""
+        return lines
+
+    def finish(self) -> list[bytes]:
+        """The last line, ended where the writer did not."""
+        rest, self._rest = self._rest, b""
+        if not rest:
+            return []
+        return [rest if rest.endswith((b"\n", b"\r")) else rest + b"\n"]

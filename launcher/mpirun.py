@@ -1,0 +1,134 @@
+"""Finds Open MPI's mpirun and builds its command line."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .cores import usable_cores
+from .environment import forwarded_by_default
+from .errors import LaunchError
+from .hosts import format_hosts, total_slots
+from .job import Job
+
+_VERSION = re.compile(r"\(Open MPI\) (\d+)\.([\w.]+)")
+# Where one of these is set, mpirun takes hosts and slots from the batch system.
+_BATCH_SYSTEMS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE")
+
+
+@dataclass(frozen=True)
+class Mpirun:
+    """An mpirun of Open MPI."""
+
+    path: str
+    major: int
+    version: str
+
+    @property
+    def tag_separator(self) -> bytes:
+        """What stands between the tag of a line of output and the line."""
+        return b" " if self.major >= 5 else b""
+
+
+@dataclass(frozen=True)
+class MpirunOptions:
+    """What the user said about mpirun itself."""
+
+    bind_to: str = "none"
+    map_by: str = ""
+    oversubscribe: bool = False
+    ulfm: bool = False
+    extra: tuple[str, ...] = ()
+
+
+def find_mpirun(environment: Mapping[str, str] = os.environ) -> str | None:
+    """That of RUEDA_MPI_LIBRARY, of this Python's environment, or on the PATH."""
+    library = environment.get("RUEDA_MPI_LIBRARY", "")
+    # /usr/lib/x86_64-linux-gnu/libmpi.so.40 belongs to /usr/bin/mpirun.
+    prefixes = Path(library).absolute().parents if library else []
+    for folder in [*(prefix / "bin" for prefix in prefixes), Path(sys.executable).parent]:
+        if found := shutil.which(folder / "mpirun"):
+            return str(found)
+    return shutil.which("mpirun")
+
+
+def inspect_mpirun(path: str) -> Mpirun:
+    """Asks an mpirun for its version. Refuses what is not Open MPI."""
+    try:
+        answer = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise LaunchError(f"'{path} --version' failed: {error}") from error
+    match = _VERSION.search(answer.stdout + answer.stderr)
+    if match is None:
+        raise LaunchError(
+            f"'{path}' is not Open MPI's mpirun; install Open MPI 4.1 or newer, name its mpirun "
+            "with --mpirun, or use --no-mpi on a single host"
+        )
+    return Mpirun(path, int(match[1]), f"{match[1]}.{match[2]}")
+
+
+def is_batch_job() -> bool:
+    """Whether a batch system has granted hosts that mpirun will use unless told otherwise."""
+    return any(name in os.environ for name in _BATCH_SYSTEMS)
+
+
+def _needs_oversubscription(job: Job, options: MpirunOptions) -> bool:
+    if options.oversubscribe:
+        return True
+    if job.hosts:
+        return job.ranks > total_slots(job.hosts)
+    return not is_batch_job() and job.ranks > usable_cores()
+
+
+def _mapping(mpirun: Mpirun, options: MpirunOptions, oversubscribe: bool) -> list[str]:
+    map_by = options.map_by
+    arguments = []
+    if oversubscribe and mpirun.major >= 5:
+        # Open MPI 5 knows --oversubscribe only as a deprecated spelling of this.
+        qualifiers = map_by.upper().split(":")[1:]
+        if not any("OVERSUBSCRIBE" in qualifier.split(",") for qualifier in qualifiers):
+            policy_colons = 2 if map_by.lower().startswith("ppr:") else 0
+            map_by += (":" if map_by.count(":") == policy_colons else ",") + "OVERSUBSCRIBE"
+    elif oversubscribe:
+        arguments.append("--oversubscribe")
+    if map_by:
+        arguments += ["--map-by", map_by]
+    return arguments
+
+
+def _variables(job: Job) -> list[str]:
+    names = set(job.forward)
+    if not job.is_local:
+        names.update(forwarded_by_default(os.environ))
+    arguments: list[str] = []
+    for name in sorted(names - set(job.settings)):
+        arguments += ["-x", name]
+    for name, value in job.settings.items():
+        arguments += ["-x", f"{name}={value}"]
+    return arguments
+
+
+def command_line(mpirun: Mpirun, job: Job, options: MpirunOptions) -> list[str]:
+    """The whole line, ready to run or to print."""
+    on_path = shutil.which("mpirun") == mpirun.path
+    argv = ["mpirun" if on_path else mpirun.path, "-np", str(job.ranks)]
+    if job.hosts:
+        argv += ["-H", format_hosts(job.hosts)]
+    argv += ["--bind-to", options.bind_to]
+    argv += _mapping(mpirun, options, _needs_oversubscription(job, options))
+    argv += ["--output", "tag"] if mpirun.major >= 5 else ["--tag-output"]
+    if os.geteuid() == 0:
+        argv.append("--allow-run-as-root")
+    if options.ulfm:
+        if mpirun.major < 5:
+            raise LaunchError(f"--ulfm needs Open MPI 5; {mpirun.path} is {mpirun.version}")
+        argv += ["--with-ft", "ulfm"]
+    return [*argv, *_variables(job), *options.extra, *job.command]

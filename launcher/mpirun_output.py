@@ -1,0 +1,141 @@
+"""Reads what mpirun writes: which rank wrote what, and mpirun's own notices of failed ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from .failure import Failure
+from .lines import LineAssembler
+from .output import RankOutput, Stream
+
+_RULE = re.compile(r"\s*-{60,}\s*")
+_EXIT_CODE = re.compile(r"Process name: \[[^\s]*,(\d+)\] Exit code: (\d+)")
+_PROCESS = r"process rank (\d+) with PID \d+ on node (\S+) "
+_SIGNAL = re.compile(_PROCESS + r"exited on signal (\d+)")
+_ABORT = re.compile(_PROCESS + r'calling "abort"')
+_IMPROPER = re.compile(_PROCESS + r"exiting improperly")
+_SUPERFLUOUS = re.compile(r"Primary job\s+terminated normally, but \d+ process")
+
+
+def parse_notice(text: str) -> Failure | None:
+    """The failure that a notice of mpirun's (Open MPI 4 or 5) tells of, if it is one."""
+    text = " ".join(text.split())
+    if match := _EXIT_CODE.search(text):
+        return Failure(int(match[1]), int(match[2]))
+    if match := _SIGNAL.search(text):
+        return Failure(int(match[1]), -int(match[3]), match[2])
+    if match := _ABORT.search(text):
+        return Failure(int(match[1]), 1, match[2], "called MPI_Abort")
+    if match := _IMPROPER.search(text):
+        return Failure(int(match[1]), 1, match[2], "exited without finalising MPI")
+    return None
+
+
+class Notices:
+    """mpirun's own lines, gathered into the blocks between two rules of dashes."""
+
+    def __init__(self) -> None:
+        self.failures: list[Failure] = []
+        self._block: list[str] | None = None
+
+    def see(self, line: str) -> str:
+        """Takes one line; returns what to show: nothing where the launcher says it better."""
+        if not _RULE.fullmatch(line):
+            if self._block is None:
+                return line
+            self._block.append(line)
+            return ""
+        if self._block is None:
+            self._block = [line]
+            return ""
+        return self._close(self._block + [line])
+
+    def finish(self) -> str:
+        """What is left of an unfinished block."""
+        return self._close(self._block) if self._block is not None else ""
+
+    def _close(self, block: list[str]) -> str:
+        self._block = None
+        text = "".join(block)
+        failure = parse_notice(text)
+        if failure is not None:
+            self.failures.append(failure)
+        return "" if failure is not None or _SUPERFLUOUS.search(text) else text
+
+
+class Demultiplexer:
+    """Tells apart the ranks in one of mpirun's two streams, written with tagged output.
+
+    Every line begins with a tag `[job,rank]<stream>:`, and Open MPI 4 repeats it in the middle of a
+    line that was written in pieces. Lines without a tag are mpirun's own.
+    """
+
+    def __init__(self, ranks: int, separator: bytes) -> None:
+        self._ranks = ranks
+        self._tag = re.compile(rb"\[1,(\d+)\]<(stdout|stderr)>:" + re.escape(separator))
+        self._assembler = LineAssembler(1 << 20)
+        self._source: tuple[int, Stream] | None = None
+
+    def feed(self, chunk: bytes) -> Iterator[tuple[tuple[int, Stream] | None, bytes]]:
+        """Yields (rank and stream, or None for mpirun itself; text)."""
+        for line in self._assembler.feed(chunk):
+            yield from self._split(line)
+
+    def finish(self) -> Iterator[tuple[tuple[int, Stream] | None, bytes]]:
+        """What is left after the end of the stream."""
+        for line in self._assembler.finish():
+            yield from self._split(line)
+
+    def _split(self, line: bytes) -> Iterator[tuple[tuple[int, Stream] | None, bytes]]:
+        start = 0
+        for tag in self._tag.finditer(line):
+            rank = int(tag[1])
+            if rank >= self._ranks:  # text that only looks like a tag
+                continue
+            if tag.start() > start:
+                yield self._source, line[start : tag.start()]
+            self._source = (rank, "stdout" if tag[2] == b"stdout" else "stderr")
+            start = tag.end()
+        if start < len(line):
+            yield self._source, line[start:]
+        if line.endswith(b"\n"):  # after a lone carriage return the same rank goes on, untagged
+            self._source = None
+
+
+class MpirunOutput:
+    """Both streams of mpirun: ranks' output to `output`, mpirun's own lines to `show`."""
+
+    def __init__(self, output: RankOutput, ranks: int, separator: bytes) -> None:
+        self._output = output
+        self._streams = {s: Demultiplexer(ranks, separator) for s in ("stdout", "stderr")}
+        self._notices = {s: Notices() for s in ("stdout", "stderr")}
+
+    def write(self, stream: Stream, chunk: bytes) -> list[tuple[Stream, str]]:
+        """Takes a chunk; returns mpirun's own text that is to be shown."""
+        return self._sort(stream, self._streams[stream].feed(chunk))
+
+    def finish(self) -> list[tuple[Stream, str]]:
+        """What is left after both streams have ended."""
+        own: list[tuple[Stream, str]] = []
+        streams: tuple[Stream, ...] = ("stdout", "stderr")
+        for stream in streams:
+            own += self._sort(stream, self._streams[stream].finish())
+            own.append((stream, self._notices[stream].finish()))
+        return [(stream, text) for stream, text in own if text]
+
+    @property
+    def failures(self) -> list[Failure]:
+        """What mpirun said about failed ranks, the first first."""
+        return self._notices["stderr"].failures + self._notices["stdout"].failures
+
+    def _sort(
+        self, stream: Stream, pieces: Iterator[tuple[tuple[int, Stream] | None, bytes]]
+    ) -> list[tuple[Stream, str]]:
+        own: list[tuple[Stream, str]] = []
+        for source, text in pieces:
+            if source is not None:
+                self._output.write(*source, text)
+            elif shown := self._notices[stream].see(text.decode(errors="replace")):
+                own.append((stream, shown))
+        return own

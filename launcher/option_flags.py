@@ -1,0 +1,108 @@
+"""Flags of `rueda run` from the library's table of options, each setting one variable."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+# Options that `rueda run` declares itself, because they change what the launcher does.
+_LAUNCHER_OWNS = {"bootstrap"}
+
+_NUMBERS = {
+    "bytes": (
+        re.compile(r"\d+(\.\d*)?([KMGkmg]i?B?)?"),
+        "a number of bytes, with K, M or G if wanted",
+    ),
+    "count": (re.compile(r"\d+"), "a whole number from 0"),
+    "seconds": (re.compile(r"\d+(\.\d*)?|\.\d+"), "a number of seconds from 0"),
+}
+
+
+@dataclass(frozen=True)
+class OptionFlag:
+    """One row of the table."""
+
+    name: str
+    environment: str
+    horovod: str
+    type: str
+    choices: tuple[str, ...]
+    description: str
+    default: str
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> OptionFlag:
+        """Reads a row as `rueda._native.option_table()` gives it."""
+        choices = row.get("choices") or ()
+        if isinstance(choices, str):
+            choices = choices.split("|")
+        return cls(
+            name=row["name"],
+            environment=row["environment"],
+            horovod=row.get("horovod") or "",
+            type=str(row["type"]),
+            choices=tuple(choices),
+            description=row["description"],
+            default=str(row.get("default", "")),
+        )
+
+    @property
+    def parameter(self) -> str:
+        """Click's name of the flag's value; no flag of the launcher's own begins like this."""
+        return f"option_{self.name}"
+
+    @property
+    def help(self) -> str:
+        """What `--help` says."""
+        text = self.description
+        if self.default:
+            text += f" Default {self.default}."
+        return f"{text} [{self.environment}{', ' + self.horovod if self.horovod else ''}]"
+
+
+def _check_number(type_name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """A callback that accepts what the library accepts and hands it on as it was written."""
+    pattern, accepted = _NUMBERS[type_name]
+
+    def check(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+        if value is not None and not pattern.fullmatch(value):
+            raise click.BadParameter(f"'{value}' is not accepted: give {accepted}.", ctx, param)
+        return value
+
+    return check
+
+
+def option_flags(table: Iterable[Mapping[str, Any]]) -> list[OptionFlag]:
+    """The rows that become flags."""
+    flags = [OptionFlag.from_row(row) for row in table]
+    return [flag for flag in flags if flag.name not in _LAUNCHER_OWNS]
+
+
+def add_flags(flags: Iterable[OptionFlag]) -> Callable[[click.Command], click.Command]:
+    """Adds a click option per flag to a command."""
+
+    def decorate(command: click.Command) -> click.Command:
+        for flag in flags:
+            choice = flag.type == "choice"
+            command.params.append(
+                click.Option(
+                    ["--" + flag.name.replace("_", "-"), flag.parameter],
+                    type=click.Choice(flag.choices) if choice else click.STRING,
+                    metavar=None if choice else flag.type.upper(),
+                    callback=_check_number(flag.type) if flag.type in _NUMBERS else None,
+                    help=flag.help,
+                )
+            )
+        return command
+
+    return decorate
+
+
+def environment_of(flags: Iterable[OptionFlag], values: Mapping[str, Any]) -> dict[str, str]:
+    """The variables that the flags given on the command line set."""
+    chosen = ((flag.environment, values.get(flag.parameter)) for flag in flags)
+    return {name: str(value) for name, value in chosen if value is not None}

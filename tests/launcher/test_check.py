@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from rueda.launcher.check.report import Report, make_report
+from rueda.launcher.check.row import Row
+from rueda.launcher.native import Native
+
+from .conftest import Rueda
+
+NAMES = [
+    "rueda", "native extension", "librueda", "MPI plug-in", "MPI library", "MPI threads", "ULFM",
+    "mpirun", "transport inproc", "transport shm", "transport mpi", "NCCL", "CUDA driver",
+    "CUDA toolkit", "torch", "numpy", "Python", "CPU cores", "instruction sets", "/dev/shm",
+    "process_vm_readv", "memfd",
+]  # fmt: skip
+
+
+def test_json_has_the_documented_shape(rueda: Rueda) -> None:
+    ran = rueda("check", "--json")
+    report = json.loads(ran.out)
+    assert report["schema"] == 1
+    assert ran.code == (0 if report["ready"] else 1)
+    assert list(report["components"]) == NAMES
+    for name, row in report["components"].items():
+        assert set(row) == {"found", "version", "path", "note", "why_not", "what_to_do"}, name
+        assert row["found"] or row["why_not"], name
+        assert row["path"] is None or row["path"].startswith("/"), name
+    assert report["components"]["Python"]["version"] == sys.version.split()[0]
+
+
+def test_the_names_are_in_the_help(rueda: Rueda) -> None:
+    text = " ".join(rueda("check", "--help").out.split())
+    assert "Names: " + ", ".join(NAMES) + "." in text
+
+
+def test_plain_text_names_every_component_on_a_line(rueda: Rueda) -> None:
+    lines = rueda("check").out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == NAMES
+
+
+def test_a_missing_extension_is_reported_and_no_world_can_be_formed() -> None:
+    report = make_report(Native(why_not="librueda.so: cannot open shared object file"))
+    row = next(row for row in report.rows if row.name == "native extension")
+    assert not row.found
+    assert row.why_not == "librueda.so: cannot open shared object file"
+    assert "pip install" in row.what_to_do
+    assert not report.ready
+
+
+@pytest.mark.parametrize(
+    ("lacking", "ready"),
+    [
+        ([], True),
+        (["NCCL", "torch", "ULFM"], True),
+        (["transport mpi", "mpirun"], True),
+        (["transport shm"], True),
+        (["transport shm", "mpirun"], False),
+        (["native extension"], False),
+    ],
+)
+def test_when_a_world_can_be_formed(lacking: list[str], ready: bool) -> None:
+    rows = [Row(name, found=name not in lacking) for name in NAMES]
+    assert Report(rows).ready == ready
+
+
+def test_a_named_mpi_library_that_does_not_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "libmpi.so"
+    broken.write_text("not a library")
+    monkeypatch.setenv("RUEDA_MPI_LIBRARY", str(broken))
+    report = make_report(Native(ModuleType("_native")))
+    rows = {row.name: row for row in report.rows}
+    assert not rows["MPI library"].found
+    assert rows["MPI library"].path == str(broken)
+    assert rows["MPI library"].what_to_do == "correct RUEDA_MPI_LIBRARY"
+    assert rows["MPI threads"] == replace(rows["ULFM"], name="MPI threads")
+    assert "MPI library" in rows["transport mpi"].why_not

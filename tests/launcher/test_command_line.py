@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import click.testing
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rueda.launcher.cli import build
+from rueda.launcher.hosts import parse_hosts
+from rueda.launcher.job import Job
+from rueda.launcher.mpirun import Mpirun, MpirunOptions, command_line
+from rueda.launcher.native import Native
+
+TABLE = [
+    {
+        "name": "fusion_threshold", "environment": "RUEDA_FUSION_THRESHOLD",
+        "horovod": "HOROVOD_FUSION_THRESHOLD", "type": "bytes", "choices": "", "must_agree": True,
+        "description": "Tensors are batched into fusion buffers of up to this size.",
+        "default": "67108864",
+    },
+    {
+        "name": "log_level", "environment": "RUEDA_LOG_LEVEL", "horovod": "", "type": "choice",
+        "choices": "debug|info|off", "must_agree": False, "description": "What is written.",
+        "default": "info",
+    },
+    {
+        "name": "stall_warning", "environment": "RUEDA_STALL_WARNING", "horovod": "",
+        "type": "seconds",
+        "choices": "", "must_agree": True, "description": "When.", "default": "60",
+    },
+    {
+        "name": "bootstrap", "environment": "RUEDA_BOOTSTRAP", "horovod": "", "type": "choice",
+        "choices": "auto|mpi|rendezvous|none", "must_agree": False, "description": "How.",
+        "default": "auto",
+    },
+]  # fmt: skip
+
+with_extension = Native(ModuleType("rueda._native"), option_table=TABLE)
+without_extension = Native(why_not="No module named 'rueda._native'")
+
+
+@pytest.fixture
+def fake_mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
+    """Programs that do nothing but answer --version as Open MPI 4 and 5 do."""
+    monkeypatch.setattr("rueda.launcher.run.usable_cores", lambda: 2)
+    monkeypatch.setattr("rueda.launcher.mpirun.usable_cores", lambda: 2)
+    monkeypatch.setattr("rueda.launcher.run.search_path", lambda: os.environ["PATH"])
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    for name in ("OMP_NUM_THREADS", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in list(os.environ):
+        if name.startswith(("RUEDA_", "HOROVOD_")):
+            monkeypatch.delenv(name)
+    paths = {}
+    for major, version in ((4, "4.1.4"), (5, "5.0.11")):
+        path = tmp_path / f"mpirun{major}"
+        path.write_text(f"#!/bin/sh\necho 'mpirun (Open MPI) {version}'\n")
+        path.chmod(0o755)
+        paths[major] = str(path)
+    return paths
+
+
+def run(*arguments: str, native: Native = with_extension) -> click.testing.Result:
+    return click.testing.CliRunner().invoke(build(native), ["run", *arguments])
+
+
+def dry_run(mpirun: str, *arguments: str, native: Native = with_extension) -> list[str]:
+    result = run("--mpirun", mpirun, "--dry-run", *arguments, native=native)
+    assert result.exit_code == 0, result.output
+    return shlex.split(result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("major", "arguments", "expected"),
+    [
+        (5, ["-np", "2", "true"], "-np 2 --bind-to none --output tag -x OMP_NUM_THREADS=1 true"),
+        (4, ["-np", "2", "true"], "-np 2 --bind-to none --tag-output -x OMP_NUM_THREADS=1 true"),
+        (
+            5,
+            ["-np", "4", "--map-by", "ppr:2:node", "true"],
+            "-np 4 --bind-to none --map-by ppr:2:node:OVERSUBSCRIBE --output tag "
+            "-x OMP_NUM_THREADS=1 true",
+        ),
+        (
+            4,
+            ["-np", "4", "--map-by", "node", "true"],
+            "-np 4 --bind-to none --oversubscribe --map-by node --tag-output "
+            "-x OMP_NUM_THREADS=1 true",
+        ),
+        (
+            5,
+            ["-np", "3", "-H", "localhost:2", "--oversubscribe", "--bind-to", "core", "true"],
+            "-np 3 -H localhost:2 --bind-to core --map-by :OVERSUBSCRIBE --output tag "
+            "-x OMP_NUM_THREADS=1 true",
+        ),
+        (
+            5,
+            ["-np", "1", "-x", "A=b c", "-x", "OMP_NUM_THREADS=7", "--ulfm",
+             "--mpi-args", "--mca x 'y z'", "--fusion-threshold", "16M", "true", "-np", "--help"],
+            "-np 1 --bind-to none --output tag --with-ft ulfm -x 'A=b c' -x OMP_NUM_THREADS=7 "
+            "-x RUEDA_FUSION_THRESHOLD=16M --mca x 'y z' true -np --help",
+        ),
+    ],
+)  # fmt: skip
+def test_dry_run(
+    fake_mpirun: dict[int, str], major: int, arguments: list[str], expected: str
+) -> None:
+    line = dry_run(fake_mpirun[major], *arguments)
+    assert line == [fake_mpirun[major], *shlex.split(expected)]
+
+
+def test_other_hosts_get_the_variables(
+    fake_mpirun: dict[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUEDA_TIMELINE", "t.json")
+    monkeypatch.setenv("RUEDA_RANK", "3")  # of an outer launch
+    monkeypatch.setenv("UNRELATED", "x")
+    line = dry_run(fake_mpirun[5], "-H", "far-away-1:2,far-away-2:2", "no-such-program-here")
+    assert line[1:5] == ["-np", "4", "-H", "far-away-1:2,far-away-2:2"]
+    forwarded = {line[n + 1] for n, word in enumerate(line) if word == "-x"}
+    assert {"RUEDA_TIMELINE", "PATH", "OMP_NUM_THREADS=1"} <= forwarded
+    assert not {"UNRELATED", "RUEDA_RANK"} & forwarded
+
+
+def test_hostfile(fake_mpirun: dict[int, str], tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("localhost slots=2\nnode2 slots=2 # far\n")
+    line = dry_run(fake_mpirun[4], "--hostfile", str(tmp_path / "hosts"), "-np", "3", "true")
+    assert line[1:5] == ["-np", "3", "-H", "localhost:2,node2:2"]
+
+
+def test_omp_num_threads_is_left_alone_where_set(
+    fake_mpirun: dict[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert "-x" not in dry_run(fake_mpirun[5], "-np", "2", "true")
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))))
+def test_the_printed_line_is_the_line(arguments: list[str]) -> None:
+    job = Job(2, ("program", *arguments), parse_hosts("localhost:2"), {"NAME": "a b'c\"$d"})
+    argv = command_line(Mpirun("/x/mpirun", 5, "5.0.0"), job, MpirunOptions())
+    assert shlex.split(shlex.join(argv)) == argv
+    assert argv[len(argv) - len(arguments) :] == arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-np", "0", "true"], "at least 1 rank"),
+        (["-np", "-1", "true"], "at least 1 rank"),
+        (["true"], "how many ranks"),
+        (["-np", "3", "-H", "localhost:2", "true"], "more than the 2 slots"),
+        (["-H", "localhost", "true"], "no number of slots"),
+        (["-H", "localhost:1", "--hostfile", "x", "true"], "either -H or --hostfile"),
+        (["--hostfile", "/no/such/file", "true"], "cannot read '/no/such/file'"),
+        (["-np", "1", "pyhton", "train.py"], "did you mean 'python"),
+        (["-np", "1", "python3", "/no/such/train.py"], "no file '/no/such/train.py'"),
+        (["-np", "1", __file__], "is a Python script"),
+        (["-np", "1", "-x", "NOT_SET_ANYWHERE", "true"], "not set here"),
+        (["-np", "1", "-x", "2=3", "true"], "write NAME or NAME=VALUE"),
+        (["-np", "1", "--mpi-args", "'", "true"], "--mpi-args"),
+        (["-np", "1", "--mpirun", "/bin/true", "true"], "not Open MPI's"),
+        (["-np", "1", "--mpirun", "/no/such/mpirun", "true"], "/no/such/mpirun"),
+        (["-np", "1", "--no-mpi", "-H", "far-away:1", "true"], "'far-away' is not this one"),
+        (["-np", "1", "--fusion-threshold", "16Q", "true"], "number of bytes, with K, M or G"),
+        (["-np", "1", "--stall-warning", "-1", "true"], "number of seconds"),
+        (["-np", "1", "--log-level", "loud", "true"], "debug"),
+        (["-np", "1"], "COMMAND"),
+    ],
+)
+def test_mistakes_get_one_sentence_and_exit_code_2(arguments: list[str], words: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_without_the_extension_its_flags_say_so() -> None:
+    result = run("-np", "1", "--fusion-threshold", "1M", "true", native=without_extension)
+    assert result.exit_code == 2
+    assert "native extension is missing (No module named 'rueda._native')" in result.stderr
+
+
+def test_without_the_extension_a_job_still_runs_with_a_warning(fake_mpirun: dict[int, str]) -> None:
+    result = run("--dry-run", "--no-mpi", "-np", "1", "true", native=without_extension)
+    assert result.exit_code == 0
+    assert "native extension is missing" in result.stderr
+
+
+def test_built_in_dry_run_has_a_line_per_rank(fake_mpirun: dict[int, str]) -> None:
+    result = run("--dry-run", "--no-mpi", "-np", "3", "--log-level", "off", "true")
+    lines = [shlex.split(line) for line in result.stdout.splitlines()]
+    variables = [dict(word.split("=", 1) for word in line[1:-1]) for line in lines]
+    assert [line[0] for line in lines] == ["env"] * 3
+    assert [v["RUEDA_RANK"] for v in variables] == ["0", "1", "2"]
+    assert {v["RUEDA_SIZE"] for v in variables} == {"3"}
+    assert {v["RUEDA_LOG_LEVEL"] for v in variables} == {"off"}
+    (rendezvous,) = {v["RUEDA_RENDEZVOUS"] for v in variables}
+    assert rendezvous.startswith("unix:@rueda-")
+
+
+def test_an_environment_that_is_not_activated_is_put_on_the_path(
+    fake_mpirun: dict[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    folder = os.path.dirname(sys.executable)
+    line = dry_run(fake_mpirun[5], "-np", "1", os.path.basename(sys.executable), "-c", "pass")
+    assert f"PATH={folder}:/usr/bin:/bin" in line
+    assert line[-3] == sys.executable
+
+
+def test_help_lists_every_option_of_the_table() -> None:
+    text = run("--help").stdout
+    for row in TABLE:
+        assert f"--{row['name']}".replace("_", "-") in text
+        assert str(row["environment"]) in text
+    assert text.count("--bootstrap") >= 1

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from rueda.launcher.failure import Failure, FailureWatch
+
+TRACEBACK = [
+    "Traceback (most recent call last):",
+    '  File "train.py", line 6, in <module>',
+    "    step(batch)",
+]
+
+
+def watch(**lines: list[str]) -> FailureWatch:
+    watch = FailureWatch()
+    for name, written in lines.items():
+        for line in written:
+            watch.see(int(name.removeprefix("rank")), line)
+    return watch
+
+
+def test_last_line_of_the_traceback_is_the_cause() -> None:
+    seen = watch(rank1=["a warning", *TRACEBACK, "ValueError: bad batch", "bye"])
+    assert seen.explain(Failure(1, 1, "vm")) == (
+        "rank 1 on vm failed first: ValueError: bad batch (exit code 1)"
+    )
+
+
+def test_the_outer_of_chained_exceptions_is_the_cause() -> None:
+    during = ["During handling of the above exception, another exception occurred:", ""]
+    seen = watch(rank0=[*TRACEBACK, "KeyError: 'x'", "", *during, *TRACEBACK, "RuntimeError: no x"])
+    assert "RuntimeError: no x" in seen.explain(Failure(0, 1))
+
+
+def test_a_syntax_error_has_no_traceback_header() -> None:
+    seen = watch(
+        rank0=[
+            '  File "train.py", line 3',
+            "    foo(",
+            "       ^",
+            "SyntaxError: '(' was never closed",
+        ]
+    )
+    assert "SyntaxError" in seen.explain(Failure(0, 1))
+
+
+def test_a_traceback_that_was_handled_long_ago_is_no_cause() -> None:
+    seen = watch(rank0=[*TRACEBACK, "OSError: retry", *(f"step {n}" for n in range(50))])
+    assert seen.explain(Failure(0, 3)) == (
+        "rank 0 failed first: exit code 3; its last words: step 49"
+    )
+
+
+def test_a_signal_is_named() -> None:
+    text = FailureWatch().explain(Failure(2, -11, "vm"))
+    assert text == "rank 2 on vm failed first: killed by SIGSEGV (Segmentation fault)"
+    assert Failure(2, -11).exit_code == 139
+
+
+def test_who_lost_its_peer_is_not_blamed() -> None:
+    seen = watch(
+        rank0=[*TRACEBACK, "rueda.PeerLostError: rank 2 is gone"],
+        rank2=[*TRACEBACK, "ValueError: bad batch"],
+    )
+    assert seen.first_cause([Failure(0, 1), Failure(2, 1)]).rank == 2
+    assert seen.raised_on_its_own() == 2
+
+
+def test_where_all_are_consequences_the_first_is_named() -> None:
+    seen = watch(rank1=[*TRACEBACK, "rueda.PeerLostError: rank 2 is gone"])
+    assert seen.first_cause([Failure(1, 1)]).rank == 1

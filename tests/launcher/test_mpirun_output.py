@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rueda.launcher.failure import Failure
+from rueda.launcher.mpirun_output import Demultiplexer, MpirunOutput, parse_notice
+from rueda.launcher.output import RankOutput
+
+RANKS = 3
+pieces = st.lists(
+    st.tuples(
+        st.integers(0, RANKS - 1),
+        st.sampled_from(["stdout", "stderr"]),
+        st.sampled_from(
+            [b"word", b" indented", b"two words\n", b"\n", b"[1,9]<stdout>: odd\n", b"10%\r"]
+        ),
+    )
+)
+
+
+def sort(chunks: list[bytes], separator: bytes) -> dict[object, bytes]:
+    demultiplexer = Demultiplexer(RANKS, separator)
+    found: dict[object, bytes] = {}
+    parts = [part for chunk in chunks for part in demultiplexer.feed(chunk)]
+    for source, text in [*parts, *demultiplexer.finish()]:
+        found[source] = found.get(source, b"") + text
+    return found
+
+
+@given(pieces, st.sampled_from([b"", b" "]), st.data())
+def test_each_rank_gets_its_own_words(
+    written: list[tuple[int, str, bytes]], separator: bytes, data: st.DataObject
+) -> None:
+    stream = b""
+    expected: dict[object, bytes] = {}
+    for rank, name, text in written:
+        stream += b"[1,%d]<%s>:" % (rank, name.encode()) + separator + text
+        expected[rank, name] = expected.get((rank, name), b"") + text
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    chunks = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    found = sort(chunks, separator)
+    # The last line of the stream is ended where the writer did not.
+    if written and not stream.endswith((b"\n", b"\r")):
+        expected[written[-1][:2]] += b"\n"
+    assert found == expected
+
+
+OPEN_MPI_5_EXIT = """
+prterun detected that one or more processes exited with non-zero status,
+thus causing the job to be terminated. The first process to do so was:
+
+   Process name: [prterun-vm-6578@1,1]
+   Exit code:    3
+"""
+OPEN_MPI_4_EXIT = """
+mpirun detected that one or more processes exited with non-zero status, thus causing
+the job to be terminated. The first process to do so was:
+
+  Process name: [[19062,1],2]
+  Exit code:    7
+"""
+OPEN_MPI_5_SIGNAL = """
+prterun noticed that process rank 1 with PID 6784 on node vm exited on
+signal 9 (Killed).
+"""
+OPEN_MPI_4_SIGNAL = """
+mpirun noticed that process rank 1 with PID 0 on node vm exited on signal 11 (Segmentation fault).
+"""
+OPEN_MPI_5_ABORT = """
+prterun has exited due to process rank 1 with PID 0 on node vm calling
+"abort". This may have caused other processes in the application to be
+"""
+
+
+@pytest.mark.parametrize(
+    ("notice", "failure"),
+    [
+        (OPEN_MPI_5_EXIT, Failure(1, 3)),
+        (OPEN_MPI_4_EXIT, Failure(2, 7)),
+        (OPEN_MPI_5_SIGNAL, Failure(1, -9, "vm")),
+        (OPEN_MPI_4_SIGNAL, Failure(1, -11, "vm")),
+        (OPEN_MPI_5_ABORT, Failure(1, 1, "vm", "called MPI_Abort")),
+        ("There are not enough slots available in the system", None),
+    ],
+)
+def test_notices(notice: str, failure: Failure | None) -> None:
+    assert parse_notice(notice) == failure
+
+
+def test_understood_notices_are_not_repeated_and_others_are_shown(tmp_path: Path) -> None:
+    rule = "-" * 74 + "\n"
+    sorter = MpirunOutput(RankOutput(2, None, prefix=True), 2, b" ")
+    other = rule + "There are not enough slots\n" + rule
+    shown = sorter.write("stderr", (rule + OPEN_MPI_5_EXIT + rule + other + "a warning\n").encode())
+    assert "".join(text for _, text in shown + sorter.finish()) == other + "a warning\n"
+    assert sorter.failures == [Failure(1, 3)]

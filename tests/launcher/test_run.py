@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import Rueda
+
+Script = Callable[[str], str]
+pytestmark = pytest.mark.usefixtures("no_survivors")
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_every_line_is_prefixed_with_its_rank(
+    rueda: Rueda, any_launch: list[str], script: Script, ranks: int
+) -> None:
+    program = script("""
+        print("first of", size, flush=True)
+        sys.stdout.write("in ")
+        sys.stdout.flush()
+        time.sleep(0.05)
+        sys.stdout.write("pieces\\n  indented\\n")
+        print("to stderr", sys.argv[1:], file=sys.stderr)
+        print("unended", end="")
+    """)
+    ran = rueda(*any_launch, "-np", str(ranks), "python3", program, "a b", "--np=1")
+    assert ran.code == 0, ran.err
+    expected = [
+        f"[{rank}]<stdout>: {text}"
+        for rank in range(ranks)
+        for text in (f"first of {ranks}", "in pieces", "  indented", "unended")
+    ]
+    assert Counter(ran.out.splitlines()) == Counter(expected)
+    errors = [line for line in ran.err.splitlines() if line.startswith("[")]
+    assert Counter(errors) == Counter(
+        f"[{rank}]<stderr>: to stderr ['a b', '--np=1']" for rank in range(ranks)
+    )
+
+
+def test_output_files(rueda: Rueda, launch: list[str], script: Script, tmp_path: Path) -> None:
+    program = script("""
+        print("out", rank, flush=True)
+        print("err", rank, file=sys.stderr, flush=True)
+    """)
+    ran = rueda(
+        *launch, "-np", "3", "--no-prefix", "--output-filename", "logs/x", "python3", program
+    )
+    assert ran.code == 0, ran.err
+    assert sorted(ran.out.splitlines()) == ["out 0", "out 1", "out 2"]
+    for rank in range(3):
+        lines = (tmp_path / "logs" / "x" / f"rank.{rank}").read_text().splitlines()
+        assert sorted(lines) == [f"err {rank}", f"out {rank}"]
+
+
+def test_variables_reach_the_ranks(rueda: Rueda, any_launch: list[str], script: Script) -> None:
+    program = script("""
+        print(os.environ["GIVEN"], os.environ["INHERITED"], os.environ["OMP_NUM_THREADS"])
+    """)
+    ran = rueda(
+        *any_launch, "-np", "2", "-x", "GIVEN=a; b=\"c\"", "python3", program, INHERITED="d e"
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    said = re.search(r"rueda: OMP_NUM_THREADS=(\d+), because it is not set", ran.err)
+    assert said is not None
+    assert sorted(ran.out.splitlines()) == [
+        f'[{rank}]<stdout>: a; b="c" d e {said[1]}' for rank in range(2)
+    ]
+
+
+def test_exception(rueda: Rueda, any_launch: list[str], script: Script) -> None:
+    program = script("""
+        if rank == 1:
+            raise ValueError("bad batch 17")
+        time.sleep(60)
+    """)
+    ran = rueda(*any_launch, "-np", "3", "python3", program)
+    assert ran.code == 1
+    assert re.fullmatch(
+        r"rueda: rank 1 on \S+ failed first: ValueError: bad batch 17 \(exit code 1\)",
+        ran.last_line,
+    )
+
+
+def test_exit_code(rueda: Rueda, any_launch: list[str], script: Script) -> None:
+    program = script("""
+        if rank == size - 1:
+            print("disk full", file=sys.stderr, flush=True)
+            sys.exit(42)
+        time.sleep(60)
+    """)
+    ran = rueda(*any_launch, "-np", "4", "python3", program)
+    assert ran.code == 42
+    assert re.fullmatch(
+        r"rueda: rank 3 on \S+ failed first: exit code 42; its last words: disk full", ran.last_line
+    )
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV"])
+def test_signal(rueda: Rueda, any_launch: list[str], script: Script, name: str) -> None:
+    program = script(f"""
+        import resource
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if rank == 0:
+            os.kill(os.getpid(), signal.{name})
+        time.sleep(60)
+    """)
+    ran = rueda(*any_launch, "-np", "2", "python3", program)
+    assert ran.code == {"SIGKILL": 137, "SIGSEGV": 139}[name]
+    assert re.fullmatch(
+        rf"rueda: rank 0 on \S+ failed first: killed by {name} \(.*\)", ran.last_line
+    )
+
+
+def test_ranks_that_ignore_sigterm_and_their_children_are_killed(
+    rueda: Rueda, launch: list[str], script: Script
+) -> None:
+    program = script("""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        child = subprocess.Popen(["sleep", "100"], start_new_session=True)
+        pathlib.Path(f"pid.child{rank}").write_text(str(child.pid))
+        if rank == 1:
+            os._exit(5)
+        time.sleep(100)
+    """)
+    ran = rueda(*launch, "-np", "2", "python3", program)
+    assert ran.code == 5
+    assert "rank 1" in ran.last_line
+
+
+def test_the_rank_that_lost_its_peer_first_is_not_blamed(rueda: Rueda, script: Script) -> None:
+    program = script("""
+        class PeerLostError(Exception):
+            pass
+        if rank == 0:
+            raise PeerLostError("rank 1 is gone")
+        time.sleep(0.5)
+        raise KeyError("the cause")
+    """)
+    ran = rueda("run", "--no-mpi", "-np", "2", "python3", program)
+    assert ran.code == 1
+    assert "rank 1 on" in ran.last_line
+    assert "KeyError: 'the cause'" in ran.last_line
+
+
+def test_built_in_ranks_know_who_they_are(rueda: Rueda, script: Script) -> None:
+    program = script("""
+        names = "RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE BOOTSTRAP".split()
+        values = [os.environ["RUEDA_" + name] for name in names]
+        print(*values, "OMPI_COMM_WORLD_RANK" in os.environ)
+    """)
+    ran = rueda("run", "--no-mpi", "-np", "2", "python3", program, OMPI_COMM_WORLD_RANK="7")
+    assert sorted(ran.out.splitlines()) == [
+        f"[{rank}]<stdout>: {rank} 2 {rank} 2 0 1 rendezvous False" for rank in range(2)
+    ]
+
+
+def test_a_script_beside_the_caller_is_found(
+    rueda: Rueda, launch: list[str], script: Script, tmp_path: Path
+) -> None:
+    (tmp_path / "neighbour.py").write_text("name = 5")
+    program = script("""
+        import neighbour
+        print(neighbour.name)
+    """)
+    ran = rueda(*launch, "-np", "1", "python3", program)
+    assert ran.out == "[0]<stdout>: 5\n", ran.err
