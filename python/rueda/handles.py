@@ -72,7 +72,13 @@ class Handle(Generic[T]):
 
 
 def poll(handle: Handle[T]) -> bool:
-    """Whether an asynchronous operation has completed, so that :func:`synchronize` will not block."""
+    """Whether an asynchronous operation has completed, so that :func:`synchronize` will not block.
+
+    Example::
+
+        while not rueda.poll(handle):
+            prepare_next_batch()
+    """
     return handle.done()
 
 

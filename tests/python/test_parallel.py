@@ -48,7 +48,15 @@ def test_bad_input_under_mpirun() -> None:
 
 
 @pytest.mark.parametrize(
-    "option", [{"RUEDA_FUSION_THRESHOLD": "0"}, {"RUEDA_FUSION_THRESHOLD": "100"}, {"RUEDA_RING_CHUNK": "64"}, {"RUEDA_CACHE_CAPACITY": "0"}, {"RUEDA_CACHE_CAPACITY": "3"}], ids=str
+    "option",
+    [
+        {"RUEDA_FUSION_THRESHOLD": "0"},
+        {"RUEDA_FUSION_THRESHOLD": "100"},
+        {"RUEDA_RING_CHUNK": "64"},
+        {"RUEDA_CACHE_CAPACITY": "0"},
+        {"RUEDA_CACHE_CAPACITY": "3"},
+    ],
+    ids=str,
 )
 def test_reductions_with_extreme_options(option: dict[str, str]) -> None:
     check(PARALLEL / "check_reductions.py", 3, extra=option)

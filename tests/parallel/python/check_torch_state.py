@@ -41,7 +41,11 @@ def take_steps(module: nn.Module, optimizer: torch.optim.Optimizer, count: int) 
 
 def same(left: object, right: object) -> bool:
     if isinstance(left, torch.Tensor):
-        return isinstance(right, torch.Tensor) and left.dtype == right.dtype and torch.equal(left, right)
+        return (
+            isinstance(right, torch.Tensor)
+            and left.dtype == right.dtype
+            and torch.equal(left, right)
+        )
     if isinstance(left, dict):
         return (
             isinstance(right, dict)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -33,16 +32,16 @@ def run(checks: dict[str, Any]) -> None:
 @contextmanager
 def raises(kind: type[BaseException], *parts: str) -> Iterator[None]:
     """The block must raise exactly this class, with all ``parts`` in its text."""
+    raised: BaseException | None = None
     try:
         yield
     except BaseException as error:
-        if type(error) is not kind:
-            traceback.print_exc()
-            raise AssertionError(f"expected {kind.__name__}, got {error!r}") from error
-        missing = [part for part in parts if part not in str(error)]
-        assert not missing, f"{missing} not in: {error}"
-    else:
-        raise AssertionError(f"expected {kind.__name__}, but nothing was raised")
+        raised = error
+    assert raised is not None, f"expected {kind.__name__}, but nothing was raised"
+    if type(raised) is not kind:
+        raise AssertionError(f"expected {kind.__name__}, got {raised!r}") from raised
+    missing = [part for part in parts if part not in str(raised)]
+    assert not missing, f"{missing} not in: {raised}"
 
 
 def still_works() -> None:
