@@ -13,10 +13,11 @@ from launching import Job, check, command, environment, find_mpirun, run, run_un
 WAIT_FOR_THE_OTHERS = """
     import sys, rueda
     rueda.init()
-    rueda.barrier(name="start")
     if rueda.rank() == 1:
+        rueda.barrier(name="start")
         {act}
     try:
+        rueda.barrier(name="start")
         print("waiting", flush=True)
         rueda.allreduce([1.0], name="never")
     except rueda.RuedaError as error:
@@ -334,7 +335,7 @@ def test_data_loader_workers() -> None:
         {"RUEDA_RANK": "1", "RUEDA_SIZE": "2", "RUEDA_RENDEZVOUS": "127.0.0.1:1"},
         {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2"},
         {"PMI_SIZE": "3", "PMI_RANK": "1"},
-        {"SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_STEP_ID": "0"},
+        {"SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"},
         {"RUEDA_SIZE": "2"},
     ],
     ids=lambda variables: next(iter(variables)) + variables.get("RUEDA_RANK", ""),

@@ -192,12 +192,15 @@ def check_nonsense() -> None:
 def check_duplicate_name() -> None:
     if rueda.rank() == 0:
         first = rueda.allreduce_async(np.ones(3), name="twice", op=rueda.Sum)
-        with parallel.raises(rueda.DuplicateNameError, "'twice'"):
+        with parallel.raises(rueda.DuplicateNameError, "'twice'", "rank 0"):
             rueda.allreduce(np.ones(3), name="twice", op=rueda.Sum)
     rueda.barrier()
     if rueda.rank() != 0:
         first = rueda.allreduce_async(np.ones(3), name="twice", op=rueda.Sum)
-    np.testing.assert_array_equal(first.result(), np.full(3, rueda.size()))
+    # Nobody can tell which of the two the others mean, so the first fails as well, on all ranks.
+    with parallel.raises(rueda.DuplicateNameError, "'twice'", "rank 0"):
+        first.result()
+    np.testing.assert_array_equal(rueda.allreduce(np.ones(3), name="twice"), np.ones(3))
     parallel.still_works()
 
 
