@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Generic, TypeVar
 
 from rueda import _native, dtypes
@@ -24,10 +25,15 @@ def refuse(
 
     ``group_size`` is the number of tensors of a grouped operation, otherwise 0.
     """
-    native = _native.refuse(
-        name or "", identify(process_set), str(refusal), refusal.unsupported, group_size
+    begin = partial(
+        _native.refuse,
+        name or "",
+        identify(process_set),
+        str(refusal),
+        refusal.unsupported,
+        group_size,
     )
-    return Handle([native], lambda: None, None)
+    return _handle(begin, lambda _: None, None)
 
 
 class Collectives(Generic[A]):
@@ -52,7 +58,8 @@ class Collectives(Generic[A]):
     ) -> Handle[A]:
         def submit() -> Handle[A]:
             source, view, target, output = self._source_and_target(array, in_place)
-            native = _native.allreduce(
+            begin = partial(
+                _native.allreduce,
                 view.pointer,
                 output.pointer,
                 view.shape,
@@ -63,7 +70,7 @@ class Collectives(Generic[A]):
                 _factor(postscale),
                 identify(process_set),
             )
-            return Handle([native], lambda: target, (source, target))
+            return _handle(begin, lambda _: target, (source, target))
 
         return _submitted(submit, name, process_set)
 
@@ -83,7 +90,8 @@ class Collectives(Generic[A]):
             members = [self._source_and_target(array, in_place) for array in group]
             views = [view for _, view, _, _ in members]
             targets = [target for _, _, target, _ in members]
-            natives = _native.grouped_allreduce(
+            begin = partial(
+                _native.grouped_allreduce,
                 [view.pointer for view in views],
                 [output.pointer for _, _, _, output in members],
                 [view.shape for view in views],
@@ -94,7 +102,7 @@ class Collectives(Generic[A]):
                 _factor(postscale),
                 identify(process_set),
             )
-            return Handle(natives, lambda: targets, members)
+            return Handle(begin, lambda _: targets, members)
 
         return _submitted(submit, name, process_set, len(group))
 
@@ -110,7 +118,8 @@ class Collectives(Generic[A]):
     ) -> Handle[A]:
         def submit() -> Handle[A]:
             source, view = self._adapter.read(array)
-            native = _native.reduce_scatter(
+            begin = partial(
+                _native.reduce_scatter,
                 view.pointer,
                 view.shape,
                 view.dtype,
@@ -121,17 +130,22 @@ class Collectives(Generic[A]):
                 _rows(splits),
                 identify(process_set),
             )
-            return Handle([native], self._output_of(native, source, view), source)
+            return _handle(begin, self._output_of(source, view), source)
 
         return _submitted(submit, name, process_set)
 
     def allgather(self, array: object, name: str | None, process_set: ProcessSet) -> Handle[A]:
         def submit() -> Handle[A]:
             source, view = self._adapter.read(array)
-            native = _native.allgather(
-                view.pointer, view.shape, view.dtype, name or "", identify(process_set)
+            begin = partial(
+                _native.allgather,
+                view.pointer,
+                view.shape,
+                view.dtype,
+                name or "",
+                identify(process_set),
             )
-            return Handle([native], self._output_of(native, source, view), source)
+            return _handle(begin, self._output_of(source, view), source)
 
         return _submitted(submit, name, process_set)
 
@@ -145,7 +159,8 @@ class Collectives(Generic[A]):
     ) -> Handle[A]:
         def submit() -> Handle[A]:
             target, view = self._adapter.write(array if in_place else self._adapter.copy(array))
-            native = _native.broadcast(
+            begin = partial(
+                _native.broadcast,
                 view.pointer,
                 view.shape,
                 view.dtype,
@@ -153,7 +168,7 @@ class Collectives(Generic[A]):
                 name or "",
                 identify(process_set),
             )
-            return Handle([native], lambda: target, target)
+            return _handle(begin, lambda _: target, target)
 
         return _submitted(submit, name, process_set)
 
@@ -168,8 +183,8 @@ class Collectives(Generic[A]):
 
     def alltoall(self, array: object, name: str | None, process_set: ProcessSet) -> Handle[A]:
         def submit() -> Handle[A]:
-            source, view, native = self._start_alltoall(array, None, name, process_set)
-            return Handle([native], self._output_of(native, source, view), source)
+            source, view, begin = self._prepared_alltoall(array, None, name, process_set)
+            return _handle(begin, self._output_of(source, view), source)
 
         return _submitted(submit, name, process_set)
 
@@ -179,25 +194,26 @@ class Collectives(Generic[A]):
         """The result is the array and the number of rows that came from each rank."""
 
         def submit() -> Handle[tuple[A, A]]:
-            source, view, native = self._start_alltoall(array, splits, name, process_set)
-            output = self._output_of(native, source, view)
+            source, view, begin = self._prepared_alltoall(array, splits, name, process_set)
+            output = self._output_of(source, view)
 
-            def finish() -> tuple[A, A]:
-                return output(), self._adapter.from_integers(native.received_splits())
+            def finish(native: _native.Handle) -> tuple[A, A]:
+                return output(native), self._adapter.from_integers(native.received_splits())
 
-            return Handle([native], finish, source)
+            return _handle(begin, finish, source)
 
         return _submitted(submit, name, process_set)
 
-    def _start_alltoall(
+    def _prepared_alltoall(
         self,
         array: object,
         splits: Iterable[int] | None,
         name: str | None,
         process_set: ProcessSet,
-    ) -> tuple[A, View, _native.Handle]:
+    ) -> tuple[A, View, Callable[[], _native.Handle]]:
         source, view = self._adapter.read(array)
-        native = _native.alltoall(
+        begin = partial(
+            _native.alltoall,
             view.pointer,
             view.shape,
             view.dtype,
@@ -205,7 +221,7 @@ class Collectives(Generic[A]):
             name or "",
             identify(process_set),
         )
-        return source, view, native
+        return source, view, begin
 
     def _source_and_target(self, array: object, in_place: bool) -> tuple[A, View, A, View]:
         if in_place:
@@ -215,12 +231,19 @@ class Collectives(Generic[A]):
         target, output = self._adapter.write(self._adapter.empty_like(source))
         return source, view, target, output
 
-    def _output_of(self, native: _native.Handle, like: A, view: View) -> Callable[[], A]:
-        def finish() -> A:
+    def _output_of(self, like: A, view: View) -> Callable[[_native.Handle], A]:
+        def finish(native: _native.Handle) -> A:
             memory, shape = native.output(dtypes.item_size(view.dtype))
             return self._adapter.from_memory(memory, shape, like)
 
         return finish
+
+
+def _handle(
+    begin: Callable[[], _native.Handle], finish: Callable[[_native.Handle], T], references: object
+) -> Handle[T]:
+    """Begins an operation on one tensor, with what makes its result of the native handle."""
+    return Handle(lambda: [begin()], lambda natives: finish(natives[0]), references)
 
 
 def _submitted(

@@ -57,7 +57,7 @@ class Job:
         self._files = []
         self.ranks: list[subprocess.Popen[bytes]] = []
         for rank in range(size):
-            file = self._stack.enter_context(tempfile.TemporaryFile())
+            file = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - it is one
             world = {
                 "RUEDA_RANK": str(rank),
                 "RUEDA_SIZE": str(size),

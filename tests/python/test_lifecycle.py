@@ -399,6 +399,24 @@ def test_an_exception_ends_a_job_under_mpirun() -> None:
 
 
 @pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
+@pytest.mark.parametrize(
+    ("act", "cause"),
+    [
+        ("open('/no/such/file')", "FileNotFoundError: [Errno 2] No such file"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "rank 1"),
+    ],
+    ids=["exception", "SIGKILL"],
+)
+def test_survivors_under_mpirun(act: str, cause: str) -> None:
+    """Fault-tolerant mpirun leaves the survivors alone, so that they can raise."""
+    options = ["--with-ft", "ulfm", "--runtime-options", "error-nonzero-status=false"]
+    ended = run_under_mpirun(WAIT_FOR_THE_OTHERS.format(act=act), 3, options=options, limit=90)
+    survivors = [line for line in ended.output.splitlines() if line.startswith("PeerLostError 1 ")]
+    assert len(survivors) == 2, ended.output
+    assert all(cause in line for line in survivors), ended.output
+
+
+@pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
 def test_init_again_under_mpirun() -> None:
     ended = run_under_mpirun(
         """
