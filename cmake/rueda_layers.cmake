@@ -12,7 +12,8 @@ if(RUEDA_WARNINGS_AS_ERRORS)
   target_compile_options(rueda_flags INTERFACE -Werror)
 endif()
 if(RUEDA_SANITIZER)
-  target_compile_options(rueda_flags INTERFACE -fsanitize=${RUEDA_SANITIZER} -fno-omit-frame-pointer -g)
+  target_compile_options(rueda_flags INTERFACE -fsanitize=${RUEDA_SANITIZER} -fno-sanitize-recover=all
+                                               -fno-omit-frame-pointer -g)
   target_link_options(rueda_flags INTERFACE -fsanitize=${RUEDA_SANITIZER})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # With its checks inserted, GCC believes that parts of std::function and std::regex are read unset.

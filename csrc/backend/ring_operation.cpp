@@ -22,7 +22,6 @@ RingOperation::RingOperation(const Lane& lane, RingPlan plan, std::byte* data,
       element_size_(element_size),
       reduces_(reduction != nullptr),
       reduction_(reduction != nullptr ? *reduction : Reduction{}) {
-  lane_.counters->ring_steps.add(plan_.steps());
   if (plan_.hops() == 0) {
     if (reduces_) finish_reduced(plan_.own_segment());
     done_ = true;
@@ -102,6 +101,7 @@ bool RingOperation::take_receives() {
       finish_reduced(pending.hop.recv);
     }
     ++received_;
+    if (received_ % plan_.chunks() == 0) lane_.counters->ring_steps.add(1);
     moved = true;
   }
   return moved;

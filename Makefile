@@ -1,0 +1,92 @@
+# `make help` lists the targets. Everything is installed into $(VENV); nothing else needs to be set up.
+VENV ?= .venv
+PYTHON ?= python3
+JOBS ?= $(shell nproc)
+# How often `make soak` repeats.
+ROUNDS ?= 20
+
+SHELL := /bin/bash
+export PYTHON
+export VIRTUAL_ENV := $(abspath $(VENV))
+export PATH := $(VIRTUAL_ENV)/bin:$(PATH)
+
+cxx_sources = $(shell find csrc include tests examples benchmarks -name '*.h' -o -name '*.cpp')
+python_sources = python launcher tests examples docs
+
+# Each step uses all cores by itself.
+.NOTPARALLEL:
+
+.PHONY: help
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo:  ## trains on 1 rank and on 4, and compares
+	@tools/setup.sh demo
+	@python examples/python/demo.py
+
+.PHONY: test
+test: unit sanitizers pytest  ## everything that CI runs
+
+.PHONY: setup
+setup: build  ## the environment in .venv, Rueda installed in it, the C++ library and examples in build/
+
+.PHONY: tools
+tools:
+	@tools/setup.sh test
+
+.PHONY: build
+build: tools
+	@cmake --preset release >/dev/null
+	@cmake --build --preset release -j $(JOBS)
+
+.PHONY: unit
+unit: build  ## the C++ unit tests
+	ctest --test-dir build/release --output-on-failure -j $(JOBS)
+
+.PHONY: sanitizers
+sanitizers: asan tsan  ## the C++ unit tests under AddressSanitizer and ThreadSanitizer
+
+.PHONY: asan tsan
+asan tsan: tools
+	@cmake --preset $@ >/dev/null
+	@cmake --build --preset $@ -j $(JOBS)
+	ctest --test-dir build/$@ --output-on-failure -j $(JOBS)
+
+.PHONY: pytest
+pytest: build  ## the tests of the Python package, the launcher and the packaging
+	python -m pytest
+
+.PHONY: soak
+soak: build asan tsan  ## the tests again and again: make soak ROUNDS=100
+	ctest --test-dir build/release --output-on-failure -j $(JOBS) --repeat until-fail:$(ROUNDS)
+	ctest --test-dir build/tsan --output-on-failure -j $(JOBS) --repeat until-fail:$(ROUNDS)
+	for round in $$(seq $(ROUNDS)); do python -m pytest -q -x tests/python tests/launcher || exit 1; done
+
+.PHONY: lint
+lint: tools check-docs  ## formats, lints and types, without changing anything
+	ruff format --check $(python_sources)
+	ruff check $(python_sources)
+	mypy --package rueda
+	clang-format --dry-run --Werror $(cxx_sources)
+	@if command -v clang-tidy >/dev/null; then \
+	  cmake --preset release >/dev/null && clang-tidy -p build/release --quiet $$(find csrc -name '*.cpp' ! -path 'csrc/bindings/*'); \
+	else echo 'clang-tidy is not installed: skipped'; fi
+
+.PHONY: format
+format: tools  ## formats all sources
+	ruff format $(python_sources)
+	ruff check --fix $(python_sources)
+	clang-format -i $(cxx_sources)
+
+.PHONY: docs
+docs: tools  ## writes what is generated in docs/
+	python docs/generate_options.py
+
+.PHONY: check-docs
+check-docs: tools
+	python docs/generate_options.py --check
+
+.PHONY: clean
+clean:  ## removes what was built; .venv stays
+	rm -rf build dist

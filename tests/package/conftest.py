@@ -1,0 +1,88 @@
+"""What the packaging tests share: a wheel, and an installation in an environment of its own."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*command, env=None, cwd=None, timeout=600) -> str:
+    """Runs a command and returns its standard output; the test fails with everything it printed."""
+    result = subprocess.run(
+        [str(part) for part in command],
+        capture_output=True,
+        text=True,
+        env=env,
+        cwd=cwd,
+        timeout=timeout,
+    )
+    assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
+    return result.stdout
+
+
+@pytest.fixture(scope="session")
+def compiler() -> str:
+    found = shutil.which(os.environ.get("CXX", "c++"))
+    assert found, "a C++ compiler is needed"
+    return found
+
+
+# As in the presets, so that ccache compiles each file once for all builds.
+WARNINGS = "RUEDA_WARNINGS_AS_ERRORS=ON"
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory) -> Path:
+    """Built with the tools of the environment that runs the tests."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run(
+        *(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", folder),
+        f"--config-settings=build-dir={ROOT / 'build/wheel'}",
+        f"--config-settings=cmake.define.{WARNINGS}",
+        ROOT,
+    )
+    (wheel,) = folder.glob("rueda-*.whl")
+    return wheel
+
+
+class Installation:
+    """A virtual environment into which `pip install .` has put Rueda, and nothing else."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.python = folder / "bin/python"
+        # As on a machine where no environment is active: only the system's tools are on the path.
+        keep = {
+            k: v
+            for k, v in os.environ.items()
+            if k.startswith(("PIP_", "HOME", "LANG", "CCACHE", "SSL_"))
+        }
+        system = [
+            p for p in ("/usr/local/bin", "/usr/bin", "/bin") if not (Path(p) / "mpicc").exists()
+        ]
+        # Where the system has an MPI, its folder cannot be hidden, so CMake is told.
+        self.has_mpi_in_sight = len(system) < 3
+        self.env = keep | {"PATH": os.pathsep.join(["/usr/local/bin", "/usr/bin", "/bin"])}
+
+    def run(self, *arguments, **options) -> str:
+        return run(self.python, *arguments, env=self.env, **options)
+
+
+@pytest.fixture(scope="session")
+def installation(tmp_path_factory) -> Installation:
+    folder = tmp_path_factory.mktemp("installation")
+    run(sys.executable, "-m", "venv", folder / "venv")
+    made = Installation(folder / "venv")
+    options = [
+        f"--config-settings=build-dir={folder / 'build'}",
+        f"--config-settings=cmake.define.{WARNINGS}",
+    ]
+    if made.has_mpi_in_sight:
+        options += ["--config-settings=cmake.define.RUEDA_MPI=OFF"]
+    made.run("-m", "pip", "install", "--disable-pip-version-check", *options, ROOT, cwd=folder)
+    return made

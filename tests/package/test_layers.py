@@ -1,0 +1,130 @@
+"""The architecture, checked: which layer may include what."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CSRC = ROOT / "csrc"
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+
+
+def layers() -> list[str]:
+    """Lowest first, as csrc/CMakeLists.txt has them."""
+    match = re.search(r"set\(layers ([\w ]+)\)", (CSRC / "CMakeLists.txt").read_text())
+    assert match
+    return match[1].split()
+
+
+def sources(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.rglob("*") if p.suffix in {".h", ".cpp", ".cc", ".inc"})
+
+
+def includes(source: Path) -> list[str]:
+    return [name for _, name in INCLUDE.findall(source.read_text())]
+
+
+def layer_of(include: str) -> str | None:
+    head = include.partition("/")[0]
+    return head if head in layers() or head in {"mpi", "bindings"} else None
+
+
+def upward_includes(layer: str, names: list[str]) -> list[str]:
+    allowed = layers()[: layers().index(layer) + 1]
+    return [name for name in names if layer_of(name) not in {None, *allowed}]
+
+
+def test_every_folder_is_a_layer():
+    folders = {p.name for p in CSRC.iterdir() if p.is_dir() and sources(p)}
+    assert folders - {"mpi", "bindings"} <= set(layers())
+    assert {"core", "reduce", "plan", "transport"} <= folders
+
+
+@pytest.mark.parametrize("layer", layers())
+def test_no_include_points_upward(layer):
+    found = {
+        str(source.relative_to(ROOT)): upward
+        for source in sources(CSRC / layer)
+        if (upward := upward_includes(layer, includes(source)))
+    }
+    assert not found
+
+
+def test_an_upward_include_would_be_found():
+    assert upward_includes("core", ["core/status.h", "plan/ring_plan.h"]) == ["plan/ring_plan.h"]
+    assert upward_includes("plan", ["core/status.h", "plan/ring_plan.h", "vector"]) == []
+
+
+def test_the_mpi_plug_in_stands_below_the_coordinator():
+    allowed = {None, "mpi", "core", "transport", "membership"}
+    for source in sources(CSRC / "mpi"):
+        assert {layer_of(name) for name in includes(source)} <= allowed, source
+
+
+def test_reduce_plan_and_transport_do_not_know_one_another():
+    trio = {"reduce", "plan", "transport"}
+    for layer in trio:
+        for source in sources(CSRC / layer):
+            assert not {layer_of(name) for name in includes(source)} & (trio - {layer}), source
+
+
+IMPURE = re.compile(
+    r"^(thread|mutex|shared_mutex|condition_variable|atomic|future|semaphore|latch|barrier|stop_token|iostream|"
+    r"fstream|random|pthread\.h|sys/.*|netinet/.*|arpa/.*|netdb\.h|unistd\.h|poll\.h|fcntl\.h|signal\.h|"
+    r"time\.h|ctime|mpi\.h|core/futex\.h|core/log\.h)$"
+)
+# core/clock.h is only the type of a point in time; reading the clock is what is not allowed.
+READS_CLOCK = re.compile(
+    r"\b(Clock|steady_clock|system_clock|high_resolution_clock)::now\b|\bgetenv\b"
+)
+
+
+def test_plan_is_pure():
+    for source in sources(CSRC / "plan"):
+        assert not [name for name in includes(source) if IMPURE.match(name)], source
+        assert not READS_CLOCK.search(source.read_text()), source
+
+
+def test_only_the_plug_in_knows_mpi():
+    for source in sources(CSRC) + sources(ROOT / "include"):
+        if source.parent != CSRC / "mpi":
+            assert "mpi.h" not in includes(source), source
+
+
+def test_nothing_but_the_torch_adapter_knows_torch():
+    for source in sources(CSRC) + sources(ROOT / "include"):
+        if source.name != "torch.h":
+            known = [n for n in includes(source) if n.split("/")[0] in {"torch", "ATen", "c10"}]
+            assert not known, source
+
+
+def test_public_headers_include_only_public_headers():
+    for source in sources(ROOT / "include"):
+        for mark, name in INCLUDE.findall(source.read_text()):
+            assert mark == "<" or name.startswith("rueda/"), (source, name)
+
+
+def test_public_headers_compile_by_themselves(compiler, tmp_path):
+    import subprocess
+
+    for header in sources(ROOT / "include"):
+        if header.name == "torch.h":
+            continue
+        unit = tmp_path / "unit.cpp"
+        name = header.relative_to(ROOT / "include")
+        unit.write_text(f"#include <{name}>\n#include <{name}>\n")
+        subprocess.run(
+            [
+                compiler,
+                "-std=c++20",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-fsyntax-only",
+                f"-I{ROOT / 'include'}",
+                unit,
+            ],
+            check=True,
+            timeout=120,
+        )

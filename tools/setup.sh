@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# Makes $VIRTUAL_ENV and installs Rueda into it. Does only what is missing: each step leaves a stamp that
+# holds a hash of its inputs.
+#
+#   tools/setup.sh demo   what `make demo` needs
+#   tools/setup.sh test   and what the tests and the checks need
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+level=${1:?usage: tools/setup.sh demo|test}
+venv=${VIRTUAL_ENV:-$PWD/.venv}
+python=${PYTHON:-python3}
+export PATH=$venv/bin:$PATH
+stamps=$venv/.rueda
+
+say() { printf '\033[1m==> %s\033[0m\n' "$*"; }
+fail() {
+  printf 'tools/setup.sh: %s\n' "$*" >&2
+  exit 1
+}
+
+hash_of() { cat "$@" | sha256sum | cut -d' ' -f1; }
+is_done() { [[ -f $stamps/$1 && $(<"$stamps/$1") == "$2" ]]; }
+set_done() { mkdir -p "$stamps" && echo "$2" >"$stamps/$1"; }
+
+# require WHY PACKAGE...: installs Debian packages, or says what to install.
+require() {
+  local why=$1
+  shift
+  if [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null; then
+    fail "$why. Install it first; on Debian, as root: apt-get install $*"
+  fi
+  say "$why: apt-get install $*"
+  if [[ -z ${apt_is_updated:-} ]]; then
+    apt-get -qq update
+    apt_is_updated=1
+  fi
+  DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends -y "$@" >/dev/null
+}
+
+compiles() { printf '#include <%s>\n' "$1" | c++ -E -x c++ "${@:2}" - >/dev/null 2>&1; }
+
+make_venv() {
+  if "$venv/bin/python" -m pip --version >/dev/null 2>&1; then return; fi
+  rm -rf "$venv"
+  command -v "$python" >/dev/null || require "no $python was found" python3 python3-venv python3-dev
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+    fail "Python 3.11 or newer is needed for the pinned tools: make PYTHON=/path/to/python3"
+  "$python" -c 'import ensurepip' 2>/dev/null || require "Python's ensurepip is missing" python3-venv
+  say "creating $venv"
+  "$python" -m venv "$venv"
+}
+
+find_build_tools() {
+  command -v c++ >/dev/null || require "no C++ compiler was found" g++
+  local headers
+  headers=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+  [[ -f $headers/Python.h ]] || require "Python's headers are missing" python3-dev
+  if ! cmake --version 2>/dev/null | awk 'NR==1 {split($3, v, "."); exit !(v[1] > 3 || v[2] >= 22)}'; then
+    "$venv/bin/pip" install --quiet 'cmake>=3.22,<5'
+  fi
+}
+
+find_test_tools() {
+  compiles catch2/catch.hpp || require "Catch2 2 is missing" catch2
+  # Good to have: compiles again in seconds; networks of the tests' own.
+  if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
+    command -v ccache >/dev/null || require "ccache is missing" ccache
+    command -v ip >/dev/null || require "iproute2 is missing" iproute2
+  fi
+}
+
+install_requirements() {
+  local files=(requirements/demo.txt) hash
+  if [[ $level == test ]]; then files+=(requirements/test.txt); fi
+  hash=$(hash_of "${files[@]}")
+  if is_done "requirements-$level" "$hash"; then return; fi
+  say "installing requirements/$level.txt"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check -r "requirements/$level.txt"
+  set_done "requirements-$level" "$hash"
+}
+
+install_rueda() {
+  local hash
+  hash=$(find CMakeLists.txt pyproject.toml README.md LICENSE requirements/demo.txt cmake csrc include python launcher \
+    -type f ! -name '*.pyc' ! -name '*.so' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum)
+  if is_done rueda "$hash" && [[ -x $venv/bin/rueda ]]; then return; fi
+  say "building Rueda"
+  # The build folder stays, so that the next build compiles only what changed.
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall \
+    --config-settings=build-dir=build/wheel \
+    --config-settings=cmake.define.RUEDA_WARNINGS_AS_ERRORS=ON .
+  set_done rueda "$hash"
+}
+
+make_venv
+find_build_tools
+if [[ $level == test ]]; then find_test_tools; fi
+install_requirements
+install_rueda
