@@ -15,7 +15,9 @@ namespace rueda::bindings {
 
 namespace {
 
-void* pointer(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
+void* pointer(std::uintptr_t address) {
+  return reinterpret_cast<void*>(address);
+}
 
 DataType data_type(int code) {
   if (code < 0 || static_cast<std::size_t>(code) >= data_types.size()) {
@@ -36,7 +38,8 @@ TensorView view(std::uintptr_t address, Shape shape, int dtype) {
 }
 
 Handle submit_allreduce(std::uintptr_t input, std::uintptr_t output, Shape shape, int dtype,
-                        const std::string& name, int op, double prescale, double postscale, int set) {
+                        const std::string& name, int op, double prescale, double postscale,
+                        int set) {
   return allreduce(view(input, std::move(shape), dtype), pointer(output),
                    {.name = name,
                     .op = reduce_op(op),
@@ -47,7 +50,8 @@ Handle submit_allreduce(std::uintptr_t input, std::uintptr_t output, Shape shape
 
 std::vector<Handle> submit_grouped_allreduce(const std::vector<std::uintptr_t>& inputs,
                                              const std::vector<std::uintptr_t>& outputs,
-                                             std::vector<Shape> shapes, const std::vector<int>& dtypes,
+                                             std::vector<Shape> shapes,
+                                             const std::vector<int>& dtypes,
                                              const std::string& name, int op, double prescale,
                                              double postscale, int set) {
   std::vector<TensorView> views;
@@ -91,25 +95,26 @@ void bind_collectives(py::module_& module) {
       released);
   module.def(
       "broadcast",
-      [](std::uintptr_t tensor, Shape shape, int dtype, int root, const std::string& name, int set) {
-        return broadcast(view(tensor, std::move(shape), dtype), root, {name, {set}});
-      },
+      [](std::uintptr_t tensor, Shape shape, int dtype, int root, const std::string& name,
+         int set) { return broadcast(view(tensor, std::move(shape), dtype), root, {name, {set}}); },
       released);
   module.def(
       "alltoall",
       [](std::uintptr_t input, Shape shape, int dtype, const std::vector<std::int64_t>& splits,
-         const std::string& name, int set) {
-        return alltoall(view(input, std::move(shape), dtype), splits, {name, {set}});
-      },
+         const std::string& name,
+         int set) { return alltoall(view(input, std::move(shape), dtype), splits, {name, {set}}); },
       released);
   module.def(
       "barrier", [](const std::string& name, int set) { return barrier({name, {set}}); }, released);
-  module.def("join", [](const std::string& name, int set) { return join({name, {set}}); }, released);
+  module.def(
+      "join", [](const std::string& name, int set) { return join({name, {set}}); }, released);
   module.def(
       "refuse",
-      [](const std::string& name, int set, const std::string& why, bool unsupported) {
+      [](const std::string& name, int set, const std::string& why, bool unsupported,
+         int group_size) {
         return refuse(name, {set}, why,
-                      unsupported ? ErrorCode::unsupported : ErrorCode::invalid_argument);
+                      unsupported ? ErrorCode::unsupported : ErrorCode::invalid_argument,
+                      group_size);
       },
       released);
 }

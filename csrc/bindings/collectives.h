@@ -1,4 +1,5 @@
-// Submission of collectives: pointers as integers, shapes as lists, dtypes and operations by number.
+// Submission of collectives: pointers as integers, shapes as lists, dtypes and operations by
+// number.
 #pragma once
 
 #include <pybind11/pybind11.h>

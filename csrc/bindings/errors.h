@@ -5,7 +5,8 @@
 
 namespace rueda::bindings {
 
-// Makes pybind11 translate rueda::Error into the class of python/rueda/errors.py with the same code.
+// Makes pybind11 translate rueda::Error into the class of python/rueda/errors.py with the same
+// code.
 void register_errors();
 
 }  // namespace rueda::bindings

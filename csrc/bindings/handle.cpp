@@ -16,12 +16,13 @@ namespace rueda::bindings {
 
 namespace {
 
-// A signal can arrive after Python last looked for one and before the thread sleeps. It does not end the
-// sleep then, so no sleep is longer than this.
+// A signal can arrive after Python last looked for one and before the thread sleeps. It does not
+// end the sleep then, so no sleep is longer than this.
 constexpr auto longest_sleep = std::chrono::seconds(1);
 
-// Sleeps without the GIL until the operation is done (true) or `timeout` seconds have passed (false). Raises what
-// a signal handler raises, KeyboardInterrupt above all; the operation goes on then.
+// Sleeps without the GIL until the operation is done (true) or `timeout` seconds have passed
+// (false). Raises what a signal handler raises, KeyboardInterrupt above all; the operation goes on
+// then.
 bool wait(const Handle& handle, std::optional<double> timeout) {
   const HandleState& state = *handle.state();
   std::optional<Time> deadline;
@@ -67,8 +68,10 @@ void bind_handle(py::module_& module) {
              const auto size = static_cast<std::size_t>(element_count(output.shape)) * item_size;
              return py::make_tuple(Memory{output.data, output.data ? size : 0}, output.shape);
            })
-      .def("received_splits", [](const Handle& handle) { return output_of(handle).received_splits; })
-      .def("last_joined_rank", [](const Handle& handle) { return output_of(handle).last_joined_rank; });
+      .def("received_splits",
+           [](const Handle& handle) { return output_of(handle).received_splits; })
+      .def("last_joined_rank",
+           [](const Handle& handle) { return output_of(handle).last_joined_rank; });
 }
 
 }  // namespace rueda::bindings

@@ -1,4 +1,5 @@
-// The extension module rueda._native. It knows neither NumPy nor torch; python/rueda/_native.pyi lists what is here.
+// The extension module rueda._native. It knows neither NumPy nor torch; python/rueda/_native.pyi
+// lists what is here.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -71,8 +72,8 @@ void bind_life(py::module_& module) {
 void bind_process_sets(py::module_& module) {
   const py::call_guard<py::gil_scoped_release> released;
   module.def(
-      "add_process_set", [](std::vector<int> ranks) { return add_process_set(std::move(ranks)).id; },
-      released);
+      "add_process_set",
+      [](std::vector<int> ranks) { return add_process_set(std::move(ranks)).id; }, released);
   module.def("remove_process_set", [](int set) { remove_process_set({set}); }, released);
   module.def("ranks_of", [](int set) { return ranks_of({set}); }, released);
   module.def("rank_in", [](int set) { return rank_in({set}); }, released);

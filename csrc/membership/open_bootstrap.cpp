@@ -1,5 +1,6 @@
 #include "membership/open_bootstrap.h"
 
+#include <filesystem>
 #include <utility>
 
 #include "core/clock.h"
@@ -60,7 +61,25 @@ Status wrong_size(const Launch& launch, int world) {
                     "), but MPI's world has ", world, cause));
 }
 
-Expected<OpenedBootstrap> open_mpi(Launch launch, const Options& options, Time deadline) {
+// Open MPI looks for its components under OPAL_PREFIX, which the mpirun of a relocated one exports.
+// Those of another version end the process inside MPI_Init.
+Status check_prefix(const Environment& environment) {
+  namespace fs = std::filesystem;
+  const auto prefix = environment("OPAL_PREFIX");
+  if (!prefix || prefix->empty()) return {};
+  std::error_code ignored;
+  const std::string root = (fs::weakly_canonical(*prefix, ignored) / "").string();
+  const MpiLocation& mpi = mpi_location();
+  if (mpi.library.starts_with(root)) return {};
+  return Status(
+      ErrorCode::initialization,
+      str("OPAL_PREFIX=", *prefix, ", which that Open MPI's mpirun sets, does not belong to ",
+          mpi.version, " (", mpi.library,
+          "): use the mpirun of this MPI, or name the other's library in RUEDA_MPI_LIBRARY"));
+}
+
+Expected<OpenedBootstrap> open_mpi(Launch launch, const Options& options,
+                                   const Environment& environment, Time deadline) {
   const auto failed = [&launch](const Status& cause) {
     if (launch.kind == LaunchKind::none) return cause;
     const std::string size = launch.size > 0 ? std::to_string(launch.size) : "an unknown number of";
@@ -76,6 +95,9 @@ Expected<OpenedBootstrap> open_mpi(Launch launch, const Options& options, Time d
     return failed(plugin.status());
   }
   MpiPlugin* mpi = plugin.value();
+  if (!mpi->initialized()) {
+    if (Status status = check_prefix(environment); !status) return failed(status);
+  }
   if (Status status = mpi->initialize(); !status) return failed(status);
   auto bootstrap = mpi->make_bootstrap(deadline);
   if (!bootstrap) return failed(bootstrap.status());
@@ -92,11 +114,13 @@ Expected<OpenedBootstrap> open_bootstrap(const Options& options, const Environme
   const Time deadline = Clock::now() + seconds(options.init_timeout);
   Launch launch = detect_launch(environment);
   if (options.bootstrap == "none") return open_solo(std::move(launch));
-  if (options.bootstrap == "mpi") return open_mpi(std::move(launch), options, deadline);
+  if (options.bootstrap == "mpi") {
+    return open_mpi(std::move(launch), options, environment, deadline);
+  }
   if (options.bootstrap == "rendezvous") return open_rendezvous(std::move(launch), deadline);
   if (launch.kind == LaunchKind::rendezvous) return open_rendezvous(std::move(launch), deadline);
   if (launch.kind == LaunchKind::mpi || mpi_is_running()) {
-    return open_mpi(std::move(launch), options, deadline);
+    return open_mpi(std::move(launch), options, environment, deadline);
   }
   if (launch.kind == LaunchKind::foreign) {
     return Status(ErrorCode::initialization, launch.problem);

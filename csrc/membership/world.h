@@ -1,4 +1,5 @@
-// The world as one rank sees it once every rank has been found: who is where, and the lanes to them.
+// The world as one rank sees it once every rank has been found: who is where, and the lanes to
+// them.
 #pragma once
 
 #include <functional>
@@ -21,10 +22,10 @@ struct Topology {
   int local_size = 1;
   int cross_rank = 0;  // index of this host among the hosts that have a rank with this local rank
   int cross_size = 1;
-  bool homogeneous = true;               // every host has as many ranks
-  std::vector<std::string> host_names;   // of each rank
-  std::vector<int> host_of;              // of each rank: an index that equal hosts share
-  std::vector<int> process_ids;          // of each rank
+  bool homogeneous = true;              // every host has as many ranks
+  std::vector<std::string> host_names;  // of each rank
+  std::vector<int> host_of;             // of each rank: an index that equal hosts share
+  std::vector<int> process_ids;         // of each rank
 
   // "rank 3 (host-b, pid 4711)"
   [[nodiscard]] std::string describe(int peer) const;
@@ -42,9 +43,10 @@ struct MpiCapability {
   Status unavailable;
 };
 
-// Exchanges topology and options through `bootstrap`, chooses the transport with the other ranks and opens
-// the lanes. Fails on every rank with ErrorCode::initialization where options that must agree differ (naming
-// the option, the ranks and the values) or where no transport serves all ranks.
+// Exchanges topology and options through `bootstrap`, chooses the transport with the other ranks
+// and opens the lanes. Fails on every rank with ErrorCode::initialization where options that must
+// agree differ (naming the option, the ranks and the values) or where no transport serves all
+// ranks.
 [[nodiscard]] Expected<World> form_world(Bootstrap& bootstrap, const Options& options,
                                          const MpiCapability& mpi);
 

@@ -10,6 +10,7 @@ same error.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import overload
 
 import numpy.typing as npt
@@ -260,8 +261,8 @@ def barrier(process_set: ProcessSet = global_process_set, name: str | None = Non
             download()
         rueda.barrier()
     """
-    native = _native.barrier(name or "", identify(process_set))
-    Handle([native], lambda: None, None).result()
+    submit = partial(_native.barrier, name or "", identify(process_set))
+    Handle(lambda: [submit()], lambda _: None, None).result()
 
 
 def join(process_set: ProcessSet = global_process_set) -> int:
@@ -276,5 +277,5 @@ def join(process_set: ProcessSet = global_process_set) -> int:
             rueda.allreduce(gradient(batch), name="gradient")
         rueda.join()
     """
-    native = _native.join("", identify(process_set))
-    return Handle([native], native.last_joined_rank, None).result()
+    submit = partial(_native.join, "", identify(process_set))
+    return Handle(lambda: [submit()], lambda natives: natives[0].last_joined_rank(), None).result()

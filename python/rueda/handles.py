@@ -29,19 +29,28 @@ class Handle(Generic[T]):
 
     def __init__(
         self,
-        natives: Sequence[_native.Handle],
-        finish: Callable[[], T],
+        submit: Callable[[], Sequence[_native.Handle]],
+        finish: Callable[[Sequence[_native.Handle]], T],
         references: object,
     ) -> None:
-        self._natives: tuple[_native.Handle, ...] = tuple(natives)
-        self._finish: Callable[[], T] | None = finish
+        self._finish: Callable[[Sequence[_native.Handle]], T] | None = finish
         self._references: object = references
         self._result: T | None = None
+        self._natives: tuple[_native.Handle, ...] | None = None
+        # First kept, then submitted: Ctrl-C can end this function just after the operation has begun. The tensors
+        # are never let go of then, since nobody knows when it ends.
         _keep(self)
+        try:
+            self._natives = tuple(submit())
+        except Exception:  # nothing was submitted
+            self._natives = ()
+            self._references = None
+            raise
 
     def done(self) -> bool:
         """Whether the operation has completed, well or with an error. Never blocks."""
-        return all(native.done() for native in self._natives)
+        natives = self._natives
+        return natives is not None and all(native.done() for native in natives)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Blocks until the operation has completed, for ``timeout`` seconds at most; ``False`` when it has not.
@@ -49,7 +58,7 @@ class Handle(Generic[T]):
         Other threads run meanwhile. Raises ``KeyboardInterrupt`` on Ctrl-C; the operation goes on then. Does not raise
         the operation's own error, :meth:`result` does.
         """
-        return all(native.wait(timeout) for native in self._natives)
+        return all(native.wait(timeout) for native in self._submitted())
 
     def result(self, timeout: float | None = None) -> T:
         """Waits, then returns the operation's result, or raises its error.
@@ -61,18 +70,29 @@ class Handle(Generic[T]):
         finish = self._finish
         if finish is not None:
             try:
-                for native in self._natives:
+                natives = self._submitted()
+                for native in natives:
                     native.check()
-                self._result = finish()
+                self._result = finish(natives)
             finally:
                 self._references = None
             self._finish = None
             self._natives = ()  # with them goes the memory of results, which may be large
         return self._result  # type: ignore[return-value]  # set together with _finish = None
 
+    def _submitted(self) -> tuple[_native.Handle, ...]:
+        assert self._natives is not None, "the constructor did not return"
+        return self._natives
+
 
 def poll(handle: Handle[T]) -> bool:
-    """Whether an asynchronous operation has completed, so that :func:`synchronize` will not block."""
+    """Whether an asynchronous operation has completed, so that :func:`synchronize` will not block.
+
+    Example::
+
+        while not rueda.poll(handle):
+            prepare_next_batch()
+    """
     return handle.done()
 
 
@@ -89,8 +109,8 @@ def synchronize(handle: Handle[T]) -> T:
 
 def combine(handles: Sequence[Handle[T]]) -> Handle[list[T]]:
     """One handle for several, whose result is the list of theirs."""
-    natives = [native for handle in handles for native in handle._natives]
-    return Handle(natives, lambda: [handle.result() for handle in handles], None)
+    natives = [native for handle in handles for native in handle._submitted()]
+    return Handle(lambda: natives, lambda _: [handle.result() for handle in handles], None)
 
 
 # Operations that may still touch memory. The coordinator never drops a reference (it would need the GIL), so

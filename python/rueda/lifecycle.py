@@ -61,6 +61,11 @@ def shutdown() -> None:
     """Leaves the world: what all ranks have agreed on is finished, the rest fails with :class:`rueda.ShutdownError`.
 
     Happens by itself at exit. Does nothing outside a world. :func:`init` may follow.
+
+    Example::
+
+        rueda.shutdown()
+        rueda.init(fusion_threshold=0)    # a new world with other options
     """
     _native.shutdown()
     release_completed()
@@ -68,42 +73,84 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Whether this process is in a world."""
+    """Whether this process is in a world.
+
+    Example::
+
+        if not rueda.is_initialized():
+            rueda.init()
+    """
     return _native.is_initialized()
 
 
 def rank() -> int:
-    """Number of this process in the world, from 0. Raises :class:`rueda.NotInitializedError` before :func:`init`."""
+    """Number of this process in the world, from 0. Raises :class:`rueda.NotInitializedError` before :func:`init`.
+
+    Example::
+
+        if rueda.rank() == 0:
+            save(model)
+    """
     return _native.rank()
 
 
 def size() -> int:
-    """Number of processes in the world. Raises :class:`rueda.NotInitializedError` before :func:`init`."""
+    """Number of processes in the world. Raises :class:`rueda.NotInitializedError` before :func:`init`.
+
+    Example::
+
+        learning_rate = 0.1 * rueda.size()
+    """
     return _native.size()
 
 
 def local_rank() -> int:
-    """Number of this process among those of its host. Raises :class:`rueda.NotInitializedError`."""
+    """Number of this process among those of its host. Raises :class:`rueda.NotInitializedError`.
+
+    Example::
+
+        device = torch.device('cuda', rueda.local_rank())
+    """
     return _native.local_rank()
 
 
 def local_size() -> int:
-    """Number of processes on this host. Raises :class:`rueda.NotInitializedError`."""
+    """Number of processes on this host. Raises :class:`rueda.NotInitializedError`.
+
+    Example::
+
+        threads = os.cpu_count() // rueda.local_size()
+    """
     return _native.local_size()
 
 
 def cross_rank() -> int:
-    """Number of this host among those that have a process with this local rank. Raises as :func:`rank`."""
+    """Number of this host among those that have a process with this local rank. Raises as :func:`rank`.
+
+    Example::
+
+        print(f'host {rueda.cross_rank()} of {rueda.cross_size()}')
+    """
     return _native.cross_rank()
 
 
 def cross_size() -> int:
-    """Number of hosts that have a process with this local rank. Raises as :func:`rank`."""
+    """Number of hosts that have a process with this local rank. Raises as :func:`rank`.
+
+    Example::
+
+        print(f'host {rueda.cross_rank()} of {rueda.cross_size()}')
+    """
     return _native.cross_size()
 
 
 def is_homogeneous() -> bool:
-    """Whether every host has as many processes. Raises as :func:`rank`."""
+    """Whether every host has as many processes. Raises as :func:`rank`.
+
+    Example::
+
+        assert rueda.is_homogeneous()
+    """
     return _native.is_homogeneous()
 
 

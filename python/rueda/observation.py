@@ -25,5 +25,9 @@ def options() -> dict[str, str]:
     """The options in force, by name, as text that :func:`rueda.init` accepts.
 
     Raises :class:`rueda.NotInitializedError`.
+
+    Example::
+
+        print(rueda.options()['transport'])    # the one in use
     """
     return _native.options()

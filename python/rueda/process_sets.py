@@ -90,6 +90,11 @@ def remove_process_set(process_set: ProcessSet) -> None:
     """Removes a set; every rank of the world must call this. The global set cannot be removed.
 
     Raises :class:`rueda.InvalidArgumentError` for a set that is not there.
+
+    Example::
+
+        pair = rueda.add_process_set([0, 1])
+        rueda.remove_process_set(pair)
     """
     _native.remove_process_set(identify(process_set))
     process_set.process_set_id = None

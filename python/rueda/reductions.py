@@ -50,8 +50,9 @@ def allreduce(
     Returns a new array of the same shape and dtype.
 
     Raises :class:`rueda.MismatchError` where ranks differ in dtype, shape, op or factors,
-    :class:`rueda.UnsupportedError` for a dtype that is not supported and an op that means nothing on it, :class:`rueda.DuplicateNameError`, :class:`rueda.StalledError`,
-    :class:`rueda.PeerLostError` and :class:`rueda.ShutdownError`.
+    :class:`rueda.UnsupportedError` for a dtype that is not supported and an op that means nothing on it,
+    :class:`rueda.DuplicateNameError`, :class:`rueda.StalledError`, :class:`rueda.PeerLostError` and
+    :class:`rueda.ShutdownError`.
 
     Example::
 

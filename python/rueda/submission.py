@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Generic, TypeVar
 
 from rueda import _native, dtypes
@@ -17,10 +18,22 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 
-def refuse(name: str | None, process_set: ProcessSet, refusal: Refusal) -> Handle[None]:
-    """Takes part in the operation ``name`` by failing it: every rank's handle raises an error with the reason."""
-    native = _native.refuse(name or "", identify(process_set), str(refusal), refusal.unsupported)
-    return Handle([native], lambda: None, None)
+def refuse(
+    name: str | None, process_set: ProcessSet, refusal: Refusal, group_size: int = 0
+) -> Handle[None]:
+    """Takes part in the operation ``name`` by failing it: every rank's handle raises an error with the reason.
+
+    ``group_size`` is the number of tensors of a grouped operation, otherwise 0.
+    """
+    begin = partial(
+        _native.refuse,
+        name or "",
+        identify(process_set),
+        str(refusal),
+        refusal.unsupported,
+        group_size,
+    )
+    return _handle(begin, lambda _: None, None)
 
 
 class Collectives(Generic[A]):
@@ -45,7 +58,8 @@ class Collectives(Generic[A]):
     ) -> Handle[A]:
         def submit() -> Handle[A]:
             source, view, target, output = self._source_and_target(array, in_place)
-            native = _native.allreduce(
+            begin = partial(
+                _native.allreduce,
                 view.pointer,
                 output.pointer,
                 view.shape,
@@ -56,7 +70,7 @@ class Collectives(Generic[A]):
                 _factor(postscale),
                 identify(process_set),
             )
-            return Handle([native], lambda: target, (source, target))
+            return _handle(begin, lambda _: target, (source, target))
 
         return _submitted(submit, name, process_set)
 
@@ -70,11 +84,14 @@ class Collectives(Generic[A]):
         process_set: ProcessSet,
         in_place: bool = False,
     ) -> Handle[list[A]]:
+        group = list(arrays)
+
         def submit() -> Handle[list[A]]:
-            members = [self._source_and_target(array, in_place) for array in arrays]
+            members = [self._source_and_target(array, in_place) for array in group]
             views = [view for _, view, _, _ in members]
             targets = [target for _, _, target, _ in members]
-            natives = _native.grouped_allreduce(
+            begin = partial(
+                _native.grouped_allreduce,
                 [view.pointer for view in views],
                 [output.pointer for _, _, _, output in members],
                 [view.shape for view in views],
@@ -85,9 +102,9 @@ class Collectives(Generic[A]):
                 _factor(postscale),
                 identify(process_set),
             )
-            return Handle(natives, lambda: targets, members)
+            return Handle(begin, lambda _: targets, members)
 
-        return _submitted(submit, name, process_set)
+        return _submitted(submit, name, process_set, len(group))
 
     def reducescatter(
         self,
@@ -101,7 +118,8 @@ class Collectives(Generic[A]):
     ) -> Handle[A]:
         def submit() -> Handle[A]:
             source, view = self._adapter.read(array)
-            native = _native.reduce_scatter(
+            begin = partial(
+                _native.reduce_scatter,
                 view.pointer,
                 view.shape,
                 view.dtype,
@@ -112,17 +130,22 @@ class Collectives(Generic[A]):
                 _rows(splits),
                 identify(process_set),
             )
-            return Handle([native], self._output_of(native, source, view), source)
+            return _handle(begin, self._output_of(source, view), source)
 
         return _submitted(submit, name, process_set)
 
     def allgather(self, array: object, name: str | None, process_set: ProcessSet) -> Handle[A]:
         def submit() -> Handle[A]:
             source, view = self._adapter.read(array)
-            native = _native.allgather(
-                view.pointer, view.shape, view.dtype, name or "", identify(process_set)
+            begin = partial(
+                _native.allgather,
+                view.pointer,
+                view.shape,
+                view.dtype,
+                name or "",
+                identify(process_set),
             )
-            return Handle([native], self._output_of(native, source, view), source)
+            return _handle(begin, self._output_of(source, view), source)
 
         return _submitted(submit, name, process_set)
 
@@ -136,15 +159,16 @@ class Collectives(Generic[A]):
     ) -> Handle[A]:
         def submit() -> Handle[A]:
             target, view = self._adapter.write(array if in_place else self._adapter.copy(array))
-            native = _native.broadcast(
+            begin = partial(
+                _native.broadcast,
                 view.pointer,
                 view.shape,
                 view.dtype,
-                _root(root_rank, process_set),
+                _root(root_rank),
                 name or "",
                 identify(process_set),
             )
-            return Handle([native], lambda: target, target)
+            return _handle(begin, lambda _: target, target)
 
         return _submitted(submit, name, process_set)
 
@@ -159,8 +183,8 @@ class Collectives(Generic[A]):
 
     def alltoall(self, array: object, name: str | None, process_set: ProcessSet) -> Handle[A]:
         def submit() -> Handle[A]:
-            source, view, native = self._start_alltoall(array, None, name, process_set)
-            return Handle([native], self._output_of(native, source, view), source)
+            source, view, begin = self._prepared_alltoall(array, None, name, process_set)
+            return _handle(begin, self._output_of(source, view), source)
 
         return _submitted(submit, name, process_set)
 
@@ -170,25 +194,26 @@ class Collectives(Generic[A]):
         """The result is the array and the number of rows that came from each rank."""
 
         def submit() -> Handle[tuple[A, A]]:
-            source, view, native = self._start_alltoall(array, splits, name, process_set)
-            output = self._output_of(native, source, view)
+            source, view, begin = self._prepared_alltoall(array, splits, name, process_set)
+            output = self._output_of(source, view)
 
-            def finish() -> tuple[A, A]:
-                return output(), self._adapter.from_integers(native.received_splits())
+            def finish(native: _native.Handle) -> tuple[A, A]:
+                return output(native), self._adapter.from_integers(native.received_splits())
 
-            return Handle([native], finish, source)
+            return _handle(begin, finish, source)
 
         return _submitted(submit, name, process_set)
 
-    def _start_alltoall(
+    def _prepared_alltoall(
         self,
         array: object,
         splits: Iterable[int] | None,
         name: str | None,
         process_set: ProcessSet,
-    ) -> tuple[A, View, _native.Handle]:
+    ) -> tuple[A, View, Callable[[], _native.Handle]]:
         source, view = self._adapter.read(array)
-        native = _native.alltoall(
+        begin = partial(
+            _native.alltoall,
             view.pointer,
             view.shape,
             view.dtype,
@@ -196,7 +221,7 @@ class Collectives(Generic[A]):
             name or "",
             identify(process_set),
         )
-        return source, view, native
+        return source, view, begin
 
     def _source_and_target(self, array: object, in_place: bool) -> tuple[A, View, A, View]:
         if in_place:
@@ -206,21 +231,31 @@ class Collectives(Generic[A]):
         target, output = self._adapter.write(self._adapter.empty_like(source))
         return source, view, target, output
 
-    def _output_of(self, native: _native.Handle, like: A, view: View) -> Callable[[], A]:
-        def finish() -> A:
+    def _output_of(self, like: A, view: View) -> Callable[[_native.Handle], A]:
+        def finish(native: _native.Handle) -> A:
             memory, shape = native.output(dtypes.item_size(view.dtype))
             return self._adapter.from_memory(memory, shape, like)
 
         return finish
 
 
+def _handle(
+    begin: Callable[[], _native.Handle], finish: Callable[[_native.Handle], T], references: object
+) -> Handle[T]:
+    """Begins an operation on one tensor, with what makes its result of the native handle."""
+    return Handle(lambda: [begin()], lambda natives: finish(natives[0]), references)
+
+
 def _submitted(
-    submit: Callable[[], Handle[T]], name: str | None, process_set: ProcessSet
+    submit: Callable[[], Handle[T]],
+    name: str | None,
+    process_set: ProcessSet,
+    group_size: int = 0,
 ) -> Handle[T]:
     try:
         return submit()
     except Refusal as refusal:
-        return refuse(name, process_set, refusal)  # type: ignore[return-value]  # never returns
+        return refuse(name, process_set, refusal, group_size)  # type: ignore[return-value]  # never returns
 
 
 def _reduction(op: ReduceOp) -> int:
@@ -246,10 +281,8 @@ def _rows(splits: Iterable[int] | None) -> list[int]:
         raise Refusal(f"splits={splits!r} is not a sequence of whole numbers") from None
 
 
-def _root(root_rank: int, process_set: ProcessSet) -> int:
-    """World rank to rank within the set."""
-    ranks: Sequence[int] = process_set.ranks
+def _root(root_rank: int) -> int:
     try:
-        return ranks.index(root_rank)
-    except ValueError:
-        raise Refusal(f"root_rank={root_rank} is not among the ranks {list(ranks)}") from None
+        return int(root_rank)
+    except (TypeError, ValueError):
+        raise Refusal(f"root_rank={root_rank!r} is not a whole number") from None

@@ -74,16 +74,10 @@ class RingSimulator {
     std::deque<std::shared_ptr<Message>> inbox;   // not yet received
     std::deque<std::shared_ptr<Message>> outbox;  // not yet completed
     std::int64_t sent = 0;
+    std::int64_t transmitted = 0;
     std::int64_t completed = 0;
     std::int64_t received = 0;
   };
-
-  // The oldest message of `rank` that is still in its memory only, or null.
-  static Message* oldest_untransmitted(const Rank& rank) {
-    const auto found = std::find_if(rank.outbox.begin(), rank.outbox.end(),
-                                    [](const auto& message) { return !message->transmitted; });
-    return found == rank.outbox.end() ? nullptr : found->get();
-  }
 
   std::vector<std::pair<std::size_t, Action>> possible_among(
       std::initializer_list<Action> actions) {
@@ -102,8 +96,8 @@ class RingSimulator {
     switch (action) {
       case Action::send:
         return rank.sent < rank.plan.hops() && rank.sent - rank.plan.chunks() < rank.received;
-      case Action::transmit: return oldest_untransmitted(rank) != nullptr;
-      case Action::complete: return !rank.outbox.empty() && rank.outbox.front()->transmitted;
+      case Action::transmit: return rank.transmitted < rank.sent;
+      case Action::complete: return rank.completed < rank.transmitted;
       case Action::receive: break;
     }
     if (rank.inbox.empty() || !rank.inbox.front()->transmitted) return false;
@@ -117,7 +111,8 @@ class RingSimulator {
     switch (action) {
       case Action::send: return send(rank);
       case Action::transmit: {
-        Message& message = *oldest_untransmitted(rank);
+        Message& message =
+            *rank.outbox[static_cast<std::size_t>(rank.transmitted++ - rank.completed)];
         const std::span<T> span = part_of(rank, message.segment);
         message.elements.assign(span.begin(), span.end());
         message.transmitted = true;

@@ -46,7 +46,8 @@ class Compression:
     """The compressors to choose from.
 
     ``none`` sends gradients as they are; ``fp16`` and ``bf16`` halve the bytes of float32. fp16 keeps 11 significant
-    bits and overflows above 65504; bf16 keeps 8 and the range of float32. Sums are formed in float32 and rounded once per hop.
+    bits and overflows above 65504; bf16 keeps 8 and the range of float32. Sums are formed in float32 and rounded once
+    per hop.
 
     Example::
 

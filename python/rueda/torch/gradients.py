@@ -66,6 +66,7 @@ class GradientReducer:
         self._names[parameter] = name
         self._passes_left[parameter] = self.passes
         if parameter.requires_grad:
+            parameter.register_hook(lambda _: self._before_accumulation(parameter))  # type: ignore[no-untyped-call]
             parameter.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
 
     def names(self) -> Sequence[str]:
@@ -102,14 +103,17 @@ class GradientReducer:
             raise errors[0]
         self.synchronized = True
 
-    def _on_gradient(self, parameter: torch.Tensor) -> None:
-        self.synchronized = False
+    def _before_accumulation(self, parameter: torch.Tensor) -> None:
+        """Refuses to add to a gradient that is being reduced."""
         if self._passes_left[parameter] <= 0:
             raise InvalidArgumentError(
                 f"the gradient of '{self._names[parameter]}' was computed more often than "
                 f"backward_passes_per_step={self.passes} before step() or synchronize(): a larger "
                 f"backward_passes_per_step accumulates gradients first"
             )
+
+    def _on_gradient(self, parameter: torch.Tensor) -> None:
+        self.synchronized = False
         self._passes_left[parameter] -= 1
         if self._passes_left[parameter] == 0:
             self._submit(parameter)

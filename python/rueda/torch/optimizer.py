@@ -104,7 +104,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
 
     Each gradient is reduced as soon as backward() has computed it, while backward() goes on. The result is an instance
     of ``optimizer``'s class and shares its state and param_groups, so state_dict(), load_state_dict() and learning
-    rate schedulers work as before; use it in place of ``optimizer`` from now on.
+    rate schedulers work as before; use it in place of ``optimizer`` from now on. (A scheduler made before this
+    call works, too, but torch warns that the old one's step() is never called.)
 
     - ``named_parameters``: usually ``model.named_parameters()``; names appear in errors and must be the same on every
       rank. By default parameters are named by their position.

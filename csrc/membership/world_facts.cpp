@@ -1,0 +1,197 @@
+#include "membership/world_facts.h"
+
+#include <algorithm>
+#include <map>
+
+#include "core/strings.h"
+#include "membership/transport_registry.h"
+#include "plan/wire.h"
+
+namespace rueda {
+
+namespace {
+
+constexpr std::uint64_t facts_version = 1;
+
+Status failed(const std::string& text) {
+  return Status(ErrorCode::initialization, text);
+}
+
+// "64M" rather than 67108864.
+std::string readable(const OptionSpec& spec, const std::string& text) {
+  if (spec.type != OptionType::bytes || text.empty()) return text;
+  unsigned long long value = std::stoull(text);
+  std::string suffix;
+  for (const char* next = "KMG"; *next != '\0' && value != 0 && value % 1024 == 0; ++next) {
+    value /= 1024;
+    suffix = *next;
+  }
+  return str(value, suffix);
+}
+
+// Groups ranks by a text, in the order of the first rank of each group.
+class Groups {
+ public:
+  void add(const std::string& text, int rank) {
+    const auto found = std::find_if(groups_.begin(), groups_.end(),
+                                    [&](const Group& group) { return group.text == text; });
+    if (found == groups_.end()) {
+      groups_.push_back({text, {rank}});
+    } else {
+      found->ranks.push_back(rank);
+    }
+  }
+  [[nodiscard]] std::size_t size() const { return groups_.size(); }
+  // "64M on ranks 0 and 1, 16M on rank 2"
+  [[nodiscard]] std::string describe() const {
+    std::string text;
+    for (const Group& group : groups_) {
+      text += str(text.empty() ? "" : ", ", group.text.empty() ? "''" : group.text, " on ",
+                  describe_ranks(group.ranks));
+    }
+    return text;
+  }
+
+ private:
+  struct Group {
+    std::string text;
+    std::vector<int> ranks;
+  };
+  std::vector<Group> groups_;
+};
+
+// Why `row` cannot serve all ranks; empty where it can.
+std::string obstacle_to(const TransportRow& row, const Topology& topology,
+                        const std::vector<RankFacts>& ranks) {
+  if (row.one_host_only && topology.local_size != topology.size) {
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < topology.host_names.size(); ++i) {
+      if (static_cast<std::size_t>(topology.host_of[i]) == names.size())
+        names.push_back(topology.host_names[i]);
+    }
+    std::string text = str("the ranks are on ", names.size(), " hosts:");
+    for (const std::string& name : names) text += " " + name;
+    return text;
+  }
+  Groups obstacles;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    for (const TransportFact& fact : ranks[i].transports) {
+      if (fact.name == row.name && !fact.obstacle.empty()) {
+        obstacles.add(fact.obstacle, static_cast<int>(i));
+      }
+    }
+  }
+  return obstacles.describe();
+}
+
+}  // namespace
+
+std::string RankFacts::encode() const {
+  Writer writer;
+  writer.unsigned_integer(facts_version);
+  writer.text(host_identity);
+  writer.text(host_name);
+  writer.integer(process_id);
+  writer.unsigned_integer(options.size());
+  for (const std::string& option : options) writer.text(option);
+  writer.unsigned_integer(transports.size());
+  for (const TransportFact& fact : transports) {
+    writer.text(fact.name);
+    writer.text(fact.obstacle);
+  }
+  const auto bytes = writer.take();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+Expected<RankFacts> RankFacts::decode(const std::string& text) {
+  Reader reader(std::as_bytes(std::span(text)));
+  RankFacts facts;
+  if (reader.unsigned_integer() != facts_version) reader.fail();
+  facts.host_identity = reader.text();
+  facts.host_name = reader.text();
+  facts.process_id = static_cast<int>(reader.integer());
+  facts.options.resize(reader.size());
+  for (std::string& option : facts.options) option = reader.text();
+  facts.transports.resize(reader.size());
+  for (TransportFact& fact : facts.transports) {
+    fact.name = reader.text();
+    fact.obstacle = reader.text();
+  }
+  if (reader.ok() && reader.at_end()) return facts;
+  return failed("another version of Rueda is in use there");
+}
+
+std::vector<std::string> agreed_options(const Options& options) {
+  std::vector<std::string> texts;
+  for (const OptionSpec& spec : option_table()) {
+    if (spec.must_agree) texts.push_back(option_text(spec, options));
+  }
+  return texts;
+}
+
+Topology topology_of(int rank, const std::vector<RankFacts>& ranks) {
+  Topology topology;
+  topology.rank = rank;
+  topology.size = static_cast<int>(ranks.size());
+  std::map<std::string, int> hosts;
+  std::vector<int> ranks_on;  // each host
+  for (const RankFacts& facts : ranks) {
+    const int host =
+        hosts.emplace(facts.host_identity, static_cast<int>(hosts.size())).first->second;
+    if (static_cast<std::size_t>(host) == ranks_on.size()) ranks_on.push_back(0);
+    if (static_cast<int>(topology.host_of.size()) == rank) {
+      topology.local_rank = ranks_on[static_cast<std::size_t>(host)];
+    }
+    ++ranks_on[static_cast<std::size_t>(host)];
+    topology.host_of.push_back(host);
+    topology.host_names.push_back(facts.host_name);
+    topology.process_ids.push_back(facts.process_id);
+  }
+  const int own = topology.host_of[static_cast<std::size_t>(rank)];
+  topology.local_size = ranks_on[static_cast<std::size_t>(own)];
+  const auto has_this_local_rank = [&](int count) { return count > topology.local_rank; };
+  topology.cross_rank = static_cast<int>(
+      std::count_if(ranks_on.begin(), ranks_on.begin() + own, has_this_local_rank));
+  topology.cross_size =
+      static_cast<int>(std::count_if(ranks_on.begin(), ranks_on.end(), has_this_local_rank));
+  topology.homogeneous = std::all_of(ranks_on.begin(), ranks_on.end(),
+                                     [&](int count) { return count == ranks_on[0]; });
+  return topology;
+}
+
+Status check_options_agree(const std::vector<RankFacts>& ranks) {
+  std::size_t index = 0;
+  for (const OptionSpec& spec : option_table()) {
+    if (!spec.must_agree) continue;
+    Groups values;
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      if (ranks[rank].options.size() <= index)
+        return failed("ranks use different versions of Rueda");
+      values.add(readable(spec, ranks[rank].options[index]), static_cast<int>(rank));
+    }
+    if (values.size() > 1) {
+      return failed(str("option ", spec.name, " (", spec.environment,
+                        ") differs between ranks: ", values.describe()));
+    }
+    ++index;
+  }
+  return {};
+}
+
+Expected<std::string> choose_transport(const std::string& wanted, const Topology& topology,
+                                       const std::vector<RankFacts>& ranks) {
+  std::string obstacles;
+  for (const TransportRow& row : transport_registry()) {
+    if (wanted != "auto" && wanted != row.name) continue;
+    const std::string obstacle = obstacle_to(row, topology, ranks);
+    if (obstacle.empty()) return std::string(row.name);
+    obstacles += str(obstacles.empty() ? "" : "; ", row.name, ": ", obstacle);
+  }
+  if (wanted != "auto") {
+    return failed(
+        str("the transport that was asked for (RUEDA_TRANSPORT) cannot be used: ", obstacles));
+  }
+  return failed("no transport serves all ranks: " + obstacles);
+}
+
+}  // namespace rueda

@@ -1,0 +1,52 @@
+// The last rank kills itself while the others wait for it. Under `mpirun --with-ft ulfm` their
+// receives fail with peer_lost, and everything can be closed in bounded time.
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+#include "rank_main.h"
+#include "transport_conformance.h"
+
+using namespace rueda;
+using namespace rueda::test;
+
+int main() {
+  const int code = rank_main([] {
+    OpenedBootstrap world = open_world();
+    auto transport = value_of(world.mpi_transport.make_transport(), "make_transport");
+    const int last = transport->size() - 1;
+    expect_ok(world.bootstrap->barrier(soon()), "barrier");
+    if (transport->rank() == last) std::raise(SIGKILL);
+    Bytes in(8 << 20);
+    const Ticket pending = transport->recv(last, 1, std::array{MutableBytes(in)});
+    const Status status = transport->wait(pending, soon());
+    expect(status.code() == ErrorCode::peer_lost, "the receive tells: " + status.to_string());
+    expect(status.peer() == last, "which rank was lost");
+    expect_contains(status.to_string(), str("rank ", last));
+    // Once known, a send fails as well instead of waiting for ever.
+    const Ticket sent = transport->send(last, 2, std::array{ConstBytes(in)});
+    expect(transport->wait(sent, soon()).code() == ErrorCode::peer_lost, "a later send tells");
+    // The survivors still reach each other.
+    if (last > 1) {
+      const int peer = last - 1 - transport->rank();
+      const Bytes out = pattern(300'000, 1);
+      Bytes back(300'000);
+      const Ticket reply = transport->recv(peer, 3, std::array{MutableBytes(back)});
+      const Ticket request = transport->send(peer, 3, std::array{ConstBytes(out)});
+      expect_ok(transport->wait(reply, soon()), "survivors exchange");
+      expect_ok(transport->wait(request, soon()), "survivors exchange");
+      expect(back == out, "bytes between survivors");
+    }
+    const Ticket other = transport->recv(0, 4, std::array{MutableBytes(in)});
+    transport->abort(status);
+    expect(other->done, "abort completes what is pending");
+    transport.reset();
+    world.bootstrap.reset();
+    std::printf("survivor done\n");
+    std::fflush(stdout);
+  });
+  // Without MPI_Finalize, which is for worlds that are whole.
+  std::_Exit(code);
+}

@@ -1,0 +1,226 @@
+"""Every rank, two or more: what one rank does wrong, all ranks are told, and the world goes on."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import parallel
+import rueda
+
+
+def last() -> bool:
+    """The rank that misbehaves."""
+    return rueda.rank() == rueda.size() - 1
+
+
+def others() -> str:
+    """The other ranks as messages write them."""
+    ranks = list(range(rueda.size() - 1))
+    return {1: "rank 0", 2: "ranks 0 and 1"}.get(len(ranks), f"ranks 0-{len(ranks) - 1}")
+
+
+def culprit() -> str:
+    return f"rank {rueda.size() - 1}"
+
+
+def check_dtype_differs() -> None:
+    for _ in range(2):  # what failed is not remembered
+        with parallel.raises(
+            rueda.MismatchError, "'bad'", "dtype", "float32", "float64", others(), culprit()
+        ):
+            rueda.allreduce(np.ones(3, "float64" if last() else "float32"), name="bad")
+        parallel.still_works()
+
+
+def check_dtype_differs_from_what_was_cached() -> None:
+    for _ in range(3):
+        rueda.allreduce(np.ones(3, "float32"), name="good then bad")
+    with parallel.raises(rueda.MismatchError, "'good then bad'", "float32", "float64"):
+        rueda.allreduce(np.ones(3, "float64" if last() else "float32"), name="good then bad")
+    result = rueda.allreduce(np.ones(3, "float32"), name="good then bad")
+    np.testing.assert_array_equal(result, np.ones(3, "float32"))
+
+
+def check_shape_differs() -> None:
+    with parallel.raises(rueda.MismatchError, "'bad'", "shape", "[3]", "[4]", others(), culprit()):
+        rueda.allreduce(np.ones(4 if last() else 3), name="bad")
+    with parallel.raises(rueda.MismatchError, "'rows'", "shape", "[2, 3]", "[2, 4]"):
+        rueda.allgather(np.ones((2, 4 if last() else 3)), name="rows")
+    with parallel.raises(rueda.MismatchError, "'all'", "shape"):
+        rueda.alltoall(np.ones((rueda.size(), 4 if last() else 3)), name="all")
+    with parallel.raises(rueda.MismatchError, "'root'", "shape", "[2]", "[5]"):
+        rueda.broadcast(np.ones(5 if last() else 2), 0, name="root")
+    parallel.still_works()
+
+
+def check_the_error_names_a_rank() -> None:
+    handle = rueda.allreduce_async(np.ones(4 if last() else 3), name="bad")
+    peer = None
+    try:
+        handle.result()
+    except rueda.MismatchError as error:
+        peer = error.peer
+    assert peer in range(rueda.size()), peer
+    assert len(set(rueda.allgather_object(peer))) == 1, "ranks blame different ranks"
+    parallel.still_works()
+
+
+def check_op_differs() -> None:
+    with parallel.raises(rueda.MismatchError, "'bad'", "op", "sum", "max", others(), culprit()):
+        rueda.allreduce(np.ones(3), name="bad", op=rueda.Max if last() else rueda.Sum)
+    parallel.still_works()
+
+
+def check_collective_differs() -> None:
+    with parallel.raises(rueda.MismatchError, "'bad'", "allreduce", "allgather", culprit()):
+        (rueda.allgather if last() else rueda.allreduce)(np.ones(3), name="bad")
+    parallel.still_works()
+
+
+def check_root_differs() -> None:
+    with parallel.raises(rueda.MismatchError, "'bad'", "root", "0", "1", others(), culprit()):
+        rueda.broadcast(np.ones(3), root_rank=1 if last() else 0, name="bad")
+    parallel.still_works()
+
+
+def check_scale_differs() -> None:
+    with parallel.raises(rueda.MismatchError, "'bad'", "prescale", "0.5", culprit()):
+        rueda.allreduce(np.ones(3), name="bad", prescale_factor=0.5 if last() else 1.0)
+    with parallel.raises(rueda.MismatchError, "'bad'", "postscale", "0.25", culprit()):
+        rueda.allreduce(np.ones(3), name="bad", postscale_factor=0.25 if last() else 1.0)
+    parallel.still_works()
+
+
+def check_splits_differ() -> None:
+    n = rueda.size()
+    good, bad = [2] + [1] * (n - 1), [1] * (n - 1) + [2]
+    with parallel.raises(rueda.MismatchError, "'bad'", "splits", str(good), str(bad)):
+        rueda.reducescatter(np.ones((n + 1, 2)), name="bad", splits=bad if last() else good)
+    parallel.still_works()
+
+
+def check_process_set_differs() -> None:
+    everyone = rueda.add_process_set(range(rueda.size()))
+    process_set = everyone if last() else rueda.global_process_set
+    with parallel.raises(rueda.MismatchError, "'bad'", "process set"):
+        rueda.allreduce(np.ones(3), name="bad", process_set=process_set)
+    rueda.remove_process_set(everyone)
+    parallel.still_works()
+
+
+def check_ranks_of_a_new_set_differ() -> None:
+    with parallel.raises(rueda.MismatchError, "ranks", "[0]", f"[{rueda.size() - 1}]"):
+        rueda.add_process_set([rueda.size() - 1] if last() else [0])
+    for ranks in ([0, rueda.size()], [-1], [0, 0]):
+        with parallel.raises(rueda.InvalidArgumentError):
+            rueda.add_process_set(ranks)
+    with parallel.raises(rueda.InvalidArgumentError):
+        rueda.remove_process_set(rueda.global_process_set)
+    with parallel.raises(rueda.InvalidArgumentError, "has not been added"):
+        rueda.allreduce([1.0], process_set=rueda.ProcessSet([0]))
+    parallel.still_works()
+
+
+def check_splits_that_do_not_add_up() -> None:
+    n = rueda.size()
+    splits = [1] * n
+    with parallel.raises(rueda.InvalidArgumentError, "'bad'", culprit(), "[7"):
+        rueda.alltoall(np.ones(n), splits=[7] + [0] * (n - 1) if last() else splits, name="bad")
+    with parallel.raises(rueda.InvalidArgumentError, "'bad'"):
+        rueda.reducescatter(np.ones(n + 1), splits=splits, name="bad")
+    with parallel.raises(rueda.InvalidArgumentError, "'uneven'", culprit()):
+        rueda.alltoall(np.ones(n + 1 if last() else n), name="uneven")
+    with parallel.raises(rueda.InvalidArgumentError, "'words'", "not a sequence of whole numbers"):
+        rueda.alltoall(np.ones(n), splits=["a"] * n if last() else splits, name="words")
+    parallel.still_works()
+
+
+def check_not_contiguous() -> None:
+    strided = np.arange(12.0).reshape(3, 4)[:, ::2]
+    mine = strided if last() else np.ones((3, 2))
+    with parallel.raises(
+        rueda.InvalidArgumentError, "'bad'", culprit(), "not contiguous", "[3, 2]"
+    ):
+        rueda.allreduce_(mine, name="bad")
+    with parallel.raises(rueda.InvalidArgumentError, "'bad'", culprit(), "not contiguous"):
+        rueda.broadcast_(mine, 0, name="bad")
+    with parallel.raises(rueda.InvalidArgumentError, "group", culprit(), "not contiguous"):
+        rueda.grouped_allreduce_([np.ones(3), mine], name="group")
+    with parallel.raises(rueda.InvalidArgumentError, culprit(), "not contiguous"):
+        rueda.allreduce_(mine)
+    with parallel.raises(rueda.InvalidArgumentError, culprit(), "not contiguous"):
+        rueda.grouped_allreduce_([np.ones(3), mine])
+    np.testing.assert_array_equal(strided, np.arange(12.0).reshape(3, 4)[:, ::2])
+    parallel.still_works()
+
+
+def check_read_only() -> None:
+    mine = np.ones(3)
+    if last():
+        mine.flags.writeable = False
+    with parallel.raises(rueda.InvalidArgumentError, "'bad'", culprit(), "read-only"):
+        rueda.allreduce_(mine, name="bad")
+    parallel.still_works()
+
+
+def check_unsupported_dtypes() -> None:
+    for bad in (np.array(["text"]), np.array([object()]), np.ones(1, ">f8"), np.ones(1, "M8[s]")):
+        mine = bad if last() else np.ones(1)
+        with parallel.raises(rueda.UnsupportedError, "'bad'", culprit(), "float32"):
+            rueda.allreduce(mine, name="bad")
+        with parallel.raises(rueda.UnsupportedError, "'bad'", culprit()):
+            rueda.allgather(mine, name="bad")
+    with parallel.raises(rueda.InvalidArgumentError, "'bad'", culprit(), "list"):
+        rueda.allreduce_([1.0] if last() else np.ones(1), name="bad")
+    parallel.still_works()
+
+
+def check_nonsense() -> None:
+    with parallel.raises(rueda.InvalidArgumentError, "'bad'", culprit(), "op=99"):
+        rueda.allreduce(np.ones(3), name="bad", op=99 if last() else rueda.Sum)
+    with parallel.raises(rueda.InvalidArgumentError, "'bad'", "scale", "nan"):
+        rueda.allreduce(np.ones(3), name="bad", prescale_factor=float("nan"))
+    with parallel.raises(rueda.InvalidArgumentError, "'bad'", culprit(), "half"):
+        rueda.allreduce(np.ones(3), name="bad", prescale_factor="half" if last() else 1.0)
+    with parallel.raises(rueda.InvalidArgumentError, "'bad'", "scalar"):
+        rueda.allgather(np.float64(1), name="bad")
+    with parallel.raises(rueda.InvalidArgumentError, "'bad'", str(rueda.size())):
+        rueda.broadcast(np.ones(3), root_rank=rueda.size(), name="bad")
+    parallel.still_works()
+
+
+def check_duplicate_name() -> None:
+    if rueda.rank() == 0:
+        first = rueda.allreduce_async(np.ones(3), name="twice", op=rueda.Sum)
+        with parallel.raises(rueda.DuplicateNameError, "'twice'", "rank 0"):
+            rueda.allreduce(np.ones(3), name="twice", op=rueda.Sum)
+    rueda.barrier()
+    if rueda.rank() != 0:
+        first = rueda.allreduce_async(np.ones(3), name="twice", op=rueda.Sum)
+    # Nobody can tell which of the two the others mean, so the first fails as well, on all ranks.
+    with parallel.raises(rueda.DuplicateNameError, "'twice'", "rank 0"):
+        first.result()
+    np.testing.assert_array_equal(rueda.allreduce(np.ones(3), name="twice"), np.ones(3))
+    parallel.still_works()
+
+
+def check_missing_name_stalls() -> None:
+    limit = float(rueda.options()["stall_error"])
+    assert limit < 10, "run this with a short RUEDA_STALL_ERROR"
+    start = time.monotonic()
+    if not last():
+        with parallel.raises(
+            rueda.StalledError, "'forgotten'", "allreduce", others(), culprit(), "missing"
+        ):
+            rueda.allreduce(np.ones(3), name="forgotten")
+        assert time.monotonic() - start >= limit / 2
+    else:
+        time.sleep(1.5 * limit)
+    # The rank that comes too late is told as well, or waits for the others' next attempt.
+    np.testing.assert_array_equal(rueda.allreduce(np.ones(3), name="remembered"), np.ones(3))
+    parallel.still_works()
+
+
+if __name__ == "__main__":
+    parallel.run(globals())

@@ -1,0 +1,197 @@
+"""Every rank: the collectives on tensors of every dtype, and gradients through them."""
+
+from __future__ import annotations
+
+import itertools
+
+import parallel
+import rueda
+import rueda.torch as rt
+import torch
+from rueda import dtypes
+
+DTYPES = [getattr(torch, name) for name in dtypes.names() if hasattr(torch, name)]
+SHAPES = [(), (0,), (1,), (5, 3), (257,)]
+UNSIGNED = {getattr(torch, n) for n in ("uint16", "uint32", "uint64") if hasattr(torch, n)}
+
+
+def numbers(seed: int, rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Rank's input: whole numbers that are exact in every dtype."""
+    generator = torch.Generator().manual_seed(1000 * seed + rank)
+    low = 0 if dtype in UNSIGNED or dtype in (torch.uint8, torch.bool) else -3
+    high = 2 if dtype == torch.bool else 4
+    return torch.randint(low, high, shape, generator=generator).to(dtype)
+
+
+def summed(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """The sum over ranks; every dtype goes through one in which torch can add."""
+    dtype = tensors[0].dtype
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    return torch.stack([t.to(wide) for t in tensors]).sum(0).to(dtype)
+
+
+def equal(left: torch.Tensor, right: torch.Tensor) -> None:
+    assert left.dtype == right.dtype, (left.dtype, right.dtype)
+    assert left.shape == right.shape, (left.shape, right.shape)
+    wide = torch.complex128 if left.dtype.is_complex else torch.float64
+    assert torch.equal(left.to(wide), right.to(wide)), (left, right)
+
+
+def ranks() -> range:
+    return range(rueda.size())
+
+
+def check_every_dtype() -> None:
+    assert len(DTYPES) >= 12
+    me = rueda.rank()
+    for seed, (dtype, shape) in enumerate(itertools.product(DTYPES, SHAPES)):
+        every = [numbers(seed, rank, shape, dtype) for rank in ranks()]
+        name = f"{dtype}/{shape}"
+        expected = summed(every)
+        equal(rt.allreduce(every[me], name=name, op=rt.Sum), expected)
+        in_place = every[me].clone()
+        assert rt.allreduce_(in_place, name=f"{name}/in place", op=rt.Sum) is in_place
+        equal(in_place, expected)
+        root = seed % rueda.size()
+        equal(rt.broadcast(every[me], root, name), every[root])
+        copy = every[me].clone()
+        assert rt.broadcast_(copy, root, name) is copy
+        equal(copy, every[root])
+        if shape:
+            equal(rt.allgather(every[me], name=name), torch.cat(every))
+            mine = torch.tensor_split(expected, rueda.size())[me]
+            equal(rt.reducescatter(every[me], name=name, op=rt.Sum), mine)
+            splits = [shape[0]] + [0] * (rueda.size() - 1)
+            received, counts = rt.alltoall(every[me], splits=splits, name=name)
+            equal(received, torch.cat(every) if me == 0 else every[0][:0])
+            assert counts.tolist() == [shape[0] * (me == 0)] * rueda.size()
+
+
+def check_no_copy_in_place() -> None:
+    tensor = torch.ones(1000)
+    pointer = tensor.data_ptr()
+    rt.allreduce_(tensor, name="pointer", op=rt.Sum)
+    assert tensor.data_ptr() == pointer
+    assert torch.equal(tensor, torch.full((1000,), float(rueda.size())))
+
+
+def check_layouts() -> None:
+    n = rueda.size()
+    matrix = torch.arange(12.0).reshape(3, 4)
+    equal(rt.allreduce(matrix.T, name="t", op=rt.Sum), matrix.T * n)
+    lazy = torch.tensor([1 + 2j]).conj()
+    assert lazy.is_conj()
+    equal(rt.allreduce(lazy, name="c", op=rt.Sum), torch.tensor([1 - 2j]) * n)
+    equal(rt.broadcast(lazy, 0, name="c"), torch.tensor([1 - 2j]))
+    first, second = rt.grouped_allreduce([matrix, matrix + 1], name="g", op=rt.Sum)
+    equal(first, matrix * n)
+    equal(second, (matrix + 1) * n)
+
+
+def check_bad_tensors() -> None:
+    bad = rueda.rank() == rueda.size() - 1
+    who = f"rank {rueda.size() - 1}"
+    good = torch.ones(2, 2)
+    with parallel.raises(rueda.InvalidArgumentError, "'bad'", who, "not contiguous"):
+        rt.allreduce_(torch.ones(2, 4)[:, ::2] if bad else good, name="bad")
+    with parallel.raises(rueda.UnsupportedError, "'bad'", who, "sparse"):
+        rt.allreduce(good.to_sparse() if bad else good, name="bad")
+    with parallel.raises(rueda.UnsupportedError, "'bad'", who, "meta", "CPU"):
+        rt.allreduce(good.to("meta") if bad else good, name="bad")
+    with parallel.raises(rueda.UnsupportedError, "'bad'", who, "complex32"):
+        rt.broadcast(good.to(torch.complex32) if bad else good, 0, name="bad")
+    with parallel.raises(rueda.InvalidArgumentError, "'bad'", who, "list"):
+        rt.allgather_async([1.0] if bad else good, name="bad").result()
+    if torch.cuda.is_available():
+        with parallel.raises(rueda.UnsupportedError, "'bad'", "cuda"):
+            rt.allreduce(good.cuda(), name="bad")
+    parallel.still_works()
+
+
+def weights(rank: int, *shape: int) -> torch.Tensor:
+    """What rank's loss multiplies the result with: its gradient with respect to the result."""
+    return numbers(77, rank, shape, torch.float64) + rank
+
+
+def leaf(*shape: int) -> torch.Tensor:
+    return numbers(5, rueda.rank(), shape, torch.float64).requires_grad_()
+
+
+def average_weight(*shape: int) -> torch.Tensor:
+    return torch.stack([weights(rank, *shape) for rank in ranks()]).mean(0)
+
+
+def check_gradient_of_allreduce() -> None:
+    n, me = rueda.size(), rueda.rank()
+    for op, factor in ((rt.Average, 1.0), (rt.Sum, float(n))):
+        x = leaf(4, 2)
+        y = rt.allreduce(x, name=f"x{op}", op=op, prescale_factor=0.5)
+        (y * weights(me, 4, 2)).sum().backward()
+        torch.testing.assert_close(x.grad, 0.5 * factor * average_weight(4, 2))
+    x = leaf(3)
+    with parallel.raises(rueda.UnsupportedError, "max"):
+        rt.allreduce(x, name="max", op=rt.Max).sum().backward()
+    a, b = leaf(3), leaf(2)
+    p, q = rt.grouped_allreduce([a, b], name="pair", op=rt.Sum)
+    ((p * weights(me, 3)).sum() + (q * weights(me, 2)).sum()).backward()
+    torch.testing.assert_close(a.grad, n * average_weight(3))
+    torch.testing.assert_close(b.grad, n * average_weight(2))
+
+
+def check_gradient_of_allgather() -> None:
+    me = rueda.rank()
+    rows = [rank + 1 for rank in ranks()]
+    x = leaf(rows[me], 2)
+    (rt.allgather(x, name="x") * weights(me, sum(rows), 2)).sum().backward()
+    start = sum(rows[:me])
+    expected = average_weight(sum(rows), 2)[start : start + rows[me]]
+    torch.testing.assert_close(x.grad, expected)
+
+
+def check_gradient_of_broadcast() -> None:
+    me = rueda.rank()
+    for root in ranks():
+        x = leaf(3)
+        (rt.broadcast(x, root, name="x") * weights(me, 3)).sum().backward()
+        expected = average_weight(3) if me == root else torch.zeros(3, dtype=torch.float64)
+        torch.testing.assert_close(x.grad, expected)
+
+
+def check_gradient_of_reducescatter() -> None:
+    n, me = rueda.size(), rueda.rank()
+    rows = [len(part) for part in torch.tensor_split(torch.zeros(n + 1), n)]
+    for op, factor in ((rt.Average, 1.0), (rt.Sum, float(n))):
+        x = leaf(n + 1, 2)
+        (rt.reducescatter(x, name="x", op=op) * weights(me, rows[me], 2)).sum().backward()
+        expected = torch.cat([weights(rank, rows[rank], 2) for rank in ranks()])
+        torch.testing.assert_close(x.grad, factor * expected)
+
+
+def check_gradient_of_alltoall() -> None:
+    n, me = rueda.size(), rueda.rank()
+    split = [[a + b for b in range(n)] for a in range(n)]
+    gradients = [weights(b, sum(split[a][b] for a in range(n))) for b in range(n)]
+    x = leaf(sum(split[me]))
+    received, _ = rt.alltoall(x, splits=split[me], name="x")
+    (received * gradients[me]).sum().backward()
+    parts = []
+    for b in range(n):
+        start = sum(split[a][b] for a in range(me))
+        parts.append(gradients[b][start : start + split[me][b]])
+    torch.testing.assert_close(x.grad, torch.cat(parts))
+    y = leaf(n * (me + 1))  # even splits of extents that differ
+    rt.alltoall(y, name="y").sum().backward()
+    torch.testing.assert_close(y.grad, torch.ones_like(y))
+
+
+def check_autograd_sees_writes() -> None:
+    x = torch.ones(3, requires_grad=True)
+    y = x * 2
+    z = (y * y).sum()
+    rt.allreduce_(y.detach(), name="written", op=rt.Sum)
+    with parallel.raises(RuntimeError, "modified by an inplace operation"):
+        z.backward()
+
+
+if __name__ == "__main__":
+    parallel.run(globals())

@@ -1,0 +1,50 @@
+"""What the checks share that every rank runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import rueda
+
+Check = Callable[[], None]
+
+
+def run(checks: dict[str, Any]) -> None:
+    """Runs every function of the module called ``check_...``, on all ranks in the same order."""
+    rueda.init()
+    names = [name for name in checks if name.startswith("check_")]
+    wanted = sys.argv[1:]
+    assert names, "nothing to check"
+    for name in names:
+        if wanted and name not in wanted:
+            continue
+        checks[name]()
+        rueda.barrier(name=f"after {name}")
+        if rueda.rank() == 0:
+            print("ok", name, flush=True)
+    rueda.shutdown()
+
+
+@contextmanager
+def raises(kind: type[BaseException], *parts: str) -> Iterator[None]:
+    """The block must raise exactly this class, with all ``parts`` in its text."""
+    raised: BaseException | None = None
+    try:
+        yield
+    except BaseException as error:
+        raised = error
+    assert raised is not None, f"expected {kind.__name__}, but nothing was raised"
+    if type(raised) is not kind:
+        raise AssertionError(f"expected {kind.__name__}, got {raised!r}") from raised
+    missing = [part for part in parts if part not in str(raised)]
+    assert not missing, f"{missing} not in: {raised}"
+
+
+def still_works() -> None:
+    """The world survives: an allreduce gives the right sum."""
+    total = rueda.allreduce(np.full(7, rueda.rank() + 1), name="still works", op=rueda.Sum)
+    np.testing.assert_array_equal(total, np.full(7, rueda.size() * (rueda.size() + 1) // 2))

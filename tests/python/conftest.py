@@ -1,0 +1,7 @@
+"""Puts what the tests share on the path."""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "parallel" / "python")]

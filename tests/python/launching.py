@@ -1,0 +1,194 @@
+"""Runs Python under several ranks, each a process of its own on this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+PARALLEL = Path(__file__).resolve().parents[1] / "parallel" / "python"
+# What another launcher has left must not decide how the ranks find each other.
+LAUNCHERS = ("RUEDA_", "HOROVOD_", "OMPI_", "PMIX_", "PRTE_", "PMI_", "TORCHELASTIC_", "SLURM_")
+
+
+@dataclass
+class Ended:
+    """How a rank, or mpirun with all its ranks, ended."""
+
+    returncode: int
+    output: str
+
+
+def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
+    """This process's environment without launchers' variables, one thread per rank."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **(extra or {})}
+
+
+def command(program: str | Path, arguments: Sequence[str] = ()) -> list[str]:
+    """The command line for a script's path or, given as text, a program."""
+    if isinstance(program, Path):
+        return [sys.executable, str(program), *arguments]
+    return [sys.executable, "-c", textwrap.dedent(program), *arguments]
+
+
+class Job:
+    """Ranks that find each other through a rendezvous of their own. Ends them when left."""
+
+    def __init__(
+        self,
+        program: str | Path,
+        size: int,
+        arguments: Sequence[str] = (),
+        extra: dict[str, str] | None = None,
+    ) -> None:
+        self._stack = ExitStack()
+        address = f"unix:@rueda-test-{uuid.uuid4().hex}"
+        self._files = []
+        self.ranks: list[subprocess.Popen[bytes]] = []
+        for rank in range(size):
+            file = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - it is one
+            world = {
+                "RUEDA_RANK": str(rank),
+                "RUEDA_SIZE": str(size),
+                "RUEDA_RENDEZVOUS": address,
+            }
+            self._files.append(file)
+            self.ranks.append(
+                subprocess.Popen(
+                    command(program, arguments),
+                    env=environment({**world, **(extra or {})}),
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,  # so that what a rank has started ends with it
+                )
+            )
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.ranks:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        self._stack.close()
+
+    def output(self, rank: int) -> str:
+        """What the rank has written so far, to standard output and error."""
+        return os.pread(self._files[rank].fileno(), 1 << 20, 0).decode(errors="replace")
+
+    def wait_for_output(self, rank: int, text: str, limit: float = 60) -> None:
+        """Returns when the rank has written ``text``."""
+        deadline = time.monotonic() + limit
+        while text not in self.output(rank):
+            if time.monotonic() > deadline or self.ranks[rank].poll() is not None:
+                raise AssertionError(f"rank {rank} did not write {text!r}\n{self.report()}")
+            time.sleep(0.01)
+
+    def wait(self, limit: float = 120) -> list[Ended]:
+        """Waits until all ranks have ended."""
+        deadline = time.monotonic() + limit
+        for rank, process in enumerate(self.ranks):
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                raise AssertionError(
+                    f"rank {rank} has not ended within {limit} s\n{self.report()}"
+                ) from None
+        return [
+            Ended(process.returncode, self.output(rank)) for rank, process in enumerate(self.ranks)
+        ]
+
+    def report(self) -> str:
+        """What all ranks have written and how they ended."""
+        return "\n".join(
+            f"--- rank {rank}, exit status {process.poll()} ---\n{self.output(rank)}"
+            for rank, process in enumerate(self.ranks)
+        )
+
+
+def run(
+    program: str | Path,
+    size: int,
+    arguments: Sequence[str] = (),
+    extra: dict[str, str] | None = None,
+    limit: float = 120,
+) -> list[Ended]:
+    """Runs ``size`` ranks to their end, however they end."""
+    with Job(program, size, arguments, extra) as job:
+        return job.wait(limit)
+
+
+def check(
+    program: str | Path,
+    size: int,
+    arguments: Sequence[str] = (),
+    extra: dict[str, str] | None = None,
+    limit: float = 240,
+) -> list[Ended]:
+    """Runs ``size`` ranks, all of which must succeed."""
+    with Job(program, size, arguments, extra) as job:
+        ended = job.wait(limit)
+        assert all(rank.returncode == 0 for rank in ended), job.report()
+        return ended
+
+
+def find_mpirun() -> str | None:
+    """The mpirun of this Python's environment, or else of the PATH."""
+    beside = Path(sys.executable).with_name("mpirun")
+    return str(beside) if beside.exists() else shutil.which("mpirun")
+
+
+def run_under_mpirun(
+    program: str | Path,
+    size: int,
+    arguments: Sequence[str] = (),
+    extra: dict[str, str] | None = None,
+    options: Sequence[str] = (),
+    limit: float = 240,
+) -> Ended:
+    """Runs ``size`` ranks under mpirun."""
+    mpirun = find_mpirun()
+    assert mpirun is not None
+    line = [mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(size)]
+    with subprocess.Popen(
+        [*line, *options, *command(program, arguments)],
+        env=environment(extra),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGTERM)  # mpirun ends its ranks
+            output, _ = process.communicate(timeout=30)
+            raise AssertionError(
+                f"mpirun has not ended within {limit} s\n{output.decode(errors='replace')}"
+            ) from None
+    return Ended(process.returncode, output.decode(errors="replace"))
+
+
+def check_under_mpirun(
+    program: str | Path,
+    size: int,
+    arguments: Sequence[str] = (),
+    extra: dict[str, str] | None = None,
+) -> Ended:
+    """Runs ``size`` ranks under mpirun, which must succeed."""
+    ended = run_under_mpirun(program, size, arguments, extra)
+    assert ended.returncode == 0, ended.output
+    return ended

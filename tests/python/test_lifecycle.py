@@ -1,0 +1,439 @@
+"""How worlds begin and end: in order, by errors, by signals, in forked children."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+from launching import Job, check, command, environment, find_mpirun, run, run_under_mpirun
+
+WAIT_FOR_THE_OTHERS = """
+    import sys, rueda
+    rueda.init()
+    if rueda.rank() == 1:
+        rueda.barrier(name="start")
+        {act}
+    try:
+        rueda.barrier(name="start")
+        print("waiting", flush=True)
+        rueda.allreduce([1.0], name="never")
+    except rueda.RuedaError as error:
+        print(type(error).__name__, error.peer, error)
+        sys.exit(7)
+"""
+
+
+def alone(program: str, extra: dict[str, str] | None = None, limit: float = 60):
+    """One process without any launcher."""
+    return subprocess.run(
+        command(program),
+        env=environment(extra),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=limit,
+        check=False,
+    )
+
+
+def test_a_world_of_one_needs_no_launcher() -> None:
+    ended = alone(
+        """
+        import numpy as np, rueda
+        assert not rueda.is_initialized()
+        rueda.init()
+        assert (rueda.rank(), rueda.size(), rueda.local_rank(), rueda.local_size()) == (0, 1, 0, 1)
+        assert (rueda.cross_rank(), rueda.cross_size(), rueda.is_homogeneous()) == (0, 1, True)
+        assert rueda.allreduce([3.0], op=rueda.Sum).tolist() == [3.0]
+        """
+    )
+    assert ended.returncode == 0, ended.stdout
+
+
+def test_ranks_know_where_they_are() -> None:
+    ended = check(
+        """
+        import rueda
+        rueda.init()
+        n = rueda.size()
+        assert n == 3 and rueda.local_size() == 3 and rueda.cross_size() == 1
+        assert rueda.local_rank() == rueda.rank() and rueda.cross_rank() == 0
+        assert rueda.global_process_set.ranks == [0, 1, 2]
+        print("I am", rueda.rank())
+        """,
+        3,
+    )
+    assert [f"I am {rank}" in e.output for rank, e in enumerate(ended)] == [True] * 3
+
+
+def test_use_outside_a_world() -> None:
+    ended = alone(
+        """
+        import numpy as np, rueda
+        def refused(call):
+            try:
+                call()
+            except rueda.NotInitializedError as error:
+                assert "rueda.init()" in str(error)
+            else:
+                raise AssertionError("not refused")
+        def try_all():
+            refused(rueda.rank)
+            refused(rueda.metrics)
+            refused(rueda.barrier)
+            refused(lambda: rueda.allreduce([1.0]))
+            refused(lambda: rueda.allreduce_(np.ones((2, 2))[:, 0]))
+            refused(lambda: rueda.add_process_set([0]))
+        try_all()
+        rueda.shutdown()
+        rueda.init()
+        rueda.shutdown()
+        rueda.shutdown()
+        try_all()
+        """
+    )
+    assert ended.returncode == 0, ended.stdout
+
+
+def test_init_twice_and_again() -> None:
+    check(
+        """
+        import rueda
+        pair = rueda.ProcessSet([0, 1])
+        rueda.init(process_sets=[pair])
+        rueda.init()
+        first = rueda.rank()
+        for round in range(3):
+            assert rueda.allreduce([1], op=rueda.Sum, name="x").tolist() == [rueda.size()]
+            if pair.included():
+                assert rueda.allreduce([1], op=rueda.Sum, process_set=pair).tolist() == [2]
+            rueda.shutdown()
+            assert not rueda.is_initialized()
+            assert pair.process_set_id is None
+            rueda.init(process_sets=[pair], fusion_threshold=round)
+            assert rueda.rank() == first
+            assert rueda.options()["fusion_threshold"] == str(round)
+        """,
+        3,
+    )
+
+
+def test_exit_without_shutdown() -> None:
+    check(
+        """
+        import numpy as np, rueda
+        rueda.init()
+        rueda.allreduce(np.ones(1000), name="x")
+        """,
+        3,
+    )
+
+
+def test_exit_with_operations_pending() -> None:
+    ended = run(
+        """
+        import numpy as np, rueda
+        rueda.init()
+        rueda.barrier()
+        rueda.allreduce_async(np.ones(1000), name=f"only on rank {rueda.rank()}")
+        """,
+        2,
+        limit=60,
+    )
+    assert [e.returncode for e in ended] == [0, 0], ended
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_rank_that_leaves_early(status: int) -> None:
+    ended = run(WAIT_FOR_THE_OTHERS.format(act=f"sys.exit({status})"), 3, limit=60)
+    assert [e.returncode for e in ended] == [7, status, 7], ended
+    for rank in (0, 2):
+        assert "ShutdownError" in ended[rank].output
+        assert "rank 1" in ended[rank].output
+
+
+def test_an_exception_in_one_rank_reaches_the_others() -> None:
+    ended = run(WAIT_FOR_THE_OTHERS.format(act="open('/no/such/file')"), 3, limit=60)
+    assert [e.returncode for e in ended] == [7, 1, 7], ended
+    assert "Traceback" in ended[1].output
+    for rank in (0, 2):
+        assert "PeerLostError 1 " in ended[rank].output
+        assert "FileNotFoundError: [Errno 2] No such file" in ended[rank].output
+
+
+def test_the_hook_that_was_there_still_runs() -> None:
+    ended = alone(
+        """
+        import sys, rueda
+        sys.excepthook = lambda kind, value, traceback: print("my hook:", value)
+        rueda.init()
+        raise ValueError("oh no")
+        """
+    )
+    assert ended.returncode == 1
+    assert "my hook: oh no" in ended.stdout
+
+
+def test_an_exception_in_another_thread_ends_nothing() -> None:
+    check(
+        """
+        import threading, rueda
+        rueda.init()
+        thread = threading.Thread(target=lambda: 1 / 0)
+        thread.start()
+        thread.join()
+        assert rueda.allreduce([1], op=rueda.Sum).tolist() == [2]
+        """,
+        2,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_rank_that_is_killed(number: signal.Signals) -> None:
+    act = "print('here', flush=True); import time; time.sleep(600)"
+    with Job(WAIT_FOR_THE_OTHERS.format(act=act), 3) as job:
+        job.wait_for_output(1, "here")
+        job.wait_for_output(0, "waiting")
+        job.ranks[1].send_signal(number)
+        ended = job.wait(60)
+    assert [e.returncode for e in ended] == [7, -number, 7], ended
+    for rank in (0, 2):
+        assert "PeerLostError 1 " in ended[rank].output
+
+
+def test_ctrl_c_ends_a_wait() -> None:
+    program = """
+        import rueda
+        rueda.init()
+        rueda.barrier()
+        print("waiting", flush=True)
+        rueda.allreduce([1.0], name=f"only on rank {rueda.rank()}")
+    """
+    with Job(program, 2) as job:
+        job.wait_for_output(0, "waiting")
+        job.wait_for_output(1, "waiting")
+        time.sleep(0.3)  # most often it sleeps by now; a signal that comes earlier must do as well
+        job.ranks[0].send_signal(signal.SIGINT)
+        ended = job.wait(60)
+    assert ended[0].returncode == -signal.SIGINT, ended
+    assert "KeyboardInterrupt" in ended[0].output
+    assert ended[1].returncode == 1, ended
+    assert "PeerLostError" in ended[1].output
+    assert "KeyboardInterrupt" in ended[1].output
+
+
+def test_an_operation_survives_ctrl_c() -> None:
+    program = """
+        import sys, rueda
+        rueda.init()
+        if rueda.rank() == 0:
+            handle = rueda.allreduce_async([1.0], name="x", op=rueda.Sum)
+            print("waiting", flush=True)
+            try:
+                handle.result()
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
+            else:
+                sys.exit("was not interrupted")
+            rueda.barrier(name="go")
+            assert handle.result().tolist() == [2.0]
+        else:
+            rueda.barrier(name="go")
+            rueda.allreduce([1.0], name="x", op=rueda.Sum)
+    """
+    with Job(program, 2) as job:
+        job.wait_for_output(0, "waiting")
+        time.sleep(0.3)
+        job.ranks[0].send_signal(signal.SIGINT)
+        ended = job.wait(60)
+        assert [e.returncode for e in ended] == [0, 0], job.report()
+
+
+def test_waiting_lets_other_threads_run() -> None:
+    check(
+        """
+        import threading, rueda
+        rueda.init()
+        if rueda.rank() == 0:
+            first = rueda.allreduce_async([1.0], name="first")
+            waiter = threading.Thread(target=first.result)
+            waiter.start()
+            rueda.allreduce([1.0], name="second")     # rank 1 submits the first after it
+            waiter.join()
+        else:
+            rueda.allreduce([1.0], name="second")
+            rueda.allreduce([1.0], name="first")
+        """,
+        2,
+    )
+
+
+def test_forked_children_are_not_ranks() -> None:
+    check(
+        """
+        import multiprocessing, os, sys, warnings
+        import numpy as np, rueda
+        warnings.simplefilter("ignore", DeprecationWarning)
+        rueda.init()
+
+        def child():
+            for call in (rueda.rank, rueda.init, lambda: rueda.allreduce([1.0], name="child")):
+                try:
+                    call()
+                except rueda.NotInitializedError as error:
+                    assert "forked" in str(error), error
+                else:
+                    os._exit(5)
+            assert not rueda.is_initialized()
+            rueda.shutdown()
+            sys.exit(9)
+
+        pending = rueda.allreduce_async(np.ones(10), name=f"across {rueda.rank() // 2}", op=rueda.Sum)
+        pid = os.fork()
+        if pid == 0:
+            child()
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+        worker = multiprocessing.get_context("fork").Process(target=child)
+        worker.start()
+        worker.join()
+        assert worker.exitcode == 9
+        assert pending.result().tolist() == [2.0] * 10
+        pid = os.fork()
+        if pid == 0:
+            raise ValueError("in the child")
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+        assert rueda.allreduce([1], op=rueda.Sum).tolist() == [2]
+        """,
+        2,
+    )
+
+
+def test_data_loader_workers() -> None:
+    pytest.importorskip("torch")
+    check(
+        """
+        import torch, rueda.torch as rt
+        rt.init()
+        data = torch.utils.data.TensorDataset(torch.arange(40.0).reshape(20, 2))
+        loader = torch.utils.data.DataLoader(data, batch_size=5, num_workers=2)
+        for epoch in range(2):
+            for step, (batch,) in enumerate(loader):
+                total = rt.allreduce(batch, name=f"batch {step}", op=rt.Sum)
+                assert torch.equal(total, 2 * batch)
+        """,
+        2,
+    )
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"RUEDA_RANK": "0", "RUEDA_SIZE": "2", "RUEDA_RENDEZVOUS": "unix:@rueda-test-nobody"},
+        {"RUEDA_RANK": "1", "RUEDA_SIZE": "2", "RUEDA_RENDEZVOUS": "127.0.0.1:1"},
+        {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2"},
+        {"PMI_SIZE": "3", "PMI_RANK": "1"},
+        {"SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"},
+        {"RUEDA_SIZE": "2"},
+    ],
+    ids=lambda variables: next(iter(variables)) + variables.get("RUEDA_RANK", ""),
+)
+def test_no_silent_world_of_one(variables: dict[str, str]) -> None:
+    program = """
+        import rueda
+        try:
+            rueda.init()
+        except rueda.InitializationError as error:
+            print("refused:", error)
+        else:
+            print("a world of", rueda.size())
+    """
+    ended = alone(program, {**variables, "RUEDA_INIT_TIMEOUT": "1"})
+    assert "refused:" in ended.stdout, ended.stdout
+
+
+def test_options_are_checked() -> None:
+    ended = alone(
+        """
+        import rueda
+        for options in ({"ring_chunk": "many"}, {"no_such_option": 1}, {"transport": "pigeon"}):
+            try:
+                rueda.init(**options)
+            except rueda.InitializationError as error:
+                assert next(iter(options)) in str(error), error
+            else:
+                raise AssertionError(options)
+        rueda.init(ring_chunk="1M", stall_warning=2.5)
+        assert rueda.options()["ring_chunk"] == str(1 << 20)
+        assert float(rueda.options()["stall_warning"]) == 2.5
+        """
+    )
+    assert ended.returncode == 0, ended.stdout
+
+
+def test_options_that_differ_between_ranks() -> None:
+    ended = run(
+        """
+        import os, sys, rueda
+        try:
+            rueda.init(fusion_threshold=1000 + int(os.environ["RUEDA_RANK"]))
+        except rueda.InitializationError as error:
+            print(error)
+            sys.exit(7)
+        """,
+        2,
+        limit=60,
+    )
+    assert [e.returncode for e in ended] == [7, 7], ended
+    for e in ended:
+        assert all(part in e.output for part in ("fusion_threshold", "1000", "1001")), e.output
+
+
+@pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
+def test_an_exception_ends_a_job_under_mpirun() -> None:
+    ended = run_under_mpirun(WAIT_FOR_THE_OTHERS.format(act="open('/no/such/file')"), 3, limit=90)
+    assert ended.returncode != 0
+    assert "FileNotFoundError" in ended.output
+
+
+@pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
+@pytest.mark.parametrize(
+    ("act", "cause"),
+    [
+        ("open('/no/such/file')", "FileNotFoundError: [Errno 2] No such file"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "rank 1"),
+    ],
+    ids=["exception", "SIGKILL"],
+)
+def test_survivors_under_mpirun(act: str, cause: str) -> None:
+    """Fault-tolerant mpirun leaves the survivors alone, so that they can raise."""
+    options = ["--with-ft", "ulfm", "--runtime-options", "error-nonzero-status=false"]
+    ended = run_under_mpirun(WAIT_FOR_THE_OTHERS.format(act=act), 3, options=options, limit=90)
+    survivors = [line for line in ended.output.splitlines() if line.startswith("PeerLostError 1 ")]
+    assert len(survivors) == 2, ended.output
+    assert all(cause in line for line in survivors), ended.output
+
+
+@pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
+def test_init_again_under_mpirun() -> None:
+    ended = run_under_mpirun(
+        """
+        import rueda
+        for _ in range(2):
+            rueda.init()
+            assert rueda.allreduce([1], op=rueda.Sum).tolist() == [2]
+            rueda.shutdown()
+        """,
+        2,
+    )
+    assert ended.returncode == 0, ended.output
+
+
+def test_jobs_end_what_they_started() -> None:
+    with Job("import time; time.sleep(600)", 2) as job:
+        processes = job.ranks
+    assert [process.returncode for process in processes] == [-signal.SIGKILL] * 2
+    with pytest.raises(ProcessLookupError):
+        os.kill(processes[0].pid, 0)

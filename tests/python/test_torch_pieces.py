@@ -1,0 +1,86 @@
+"""The parts of rueda.torch that need no world."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+import rueda.torch as rt  # noqa: E402
+from rueda.torch.compression import Compression  # noqa: E402
+from rueda.torch.state import _allocate, _filled, _outline  # noqa: E402
+from rueda.torch.tensors import TorchAdapter  # noqa: E402
+
+leaves = st.one_of(
+    st.none(),
+    st.integers(),
+    st.text(max_size=3),
+    st.lists(st.integers(0, 3), max_size=2).map(lambda shape: torch.ones(shape)),
+)
+states = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(st.integers(0, 5), inner, max_size=3),
+    ),
+)
+
+
+def same(left: object, right: object) -> bool:
+    if isinstance(left, torch.Tensor):
+        return isinstance(right, torch.Tensor) and torch.equal(left, right)
+    if isinstance(left, dict):
+        return (
+            isinstance(right, dict)
+            and list(left) == list(right)
+            and all(same(left[k], right[k]) for k in left)
+        )
+    if isinstance(left, (list, tuple)):
+        return type(left) is type(right) and len(left) == len(right) and all(map(same, left, right))
+    return left == right
+
+
+@given(states)
+def test_states_are_taken_apart_and_put_together(state: object) -> None:
+    tensors: list[torch.Tensor] = []
+    outline = _outline(state, tensors)
+    assert same(_filled(outline, tensors), state)
+    received: list[torch.Tensor] = []
+    _allocate(outline, received)
+    assert [(t.shape, t.dtype) for t in received] == [(t.shape, t.dtype) for t in tensors]
+
+
+@given(st.lists(st.floats(-100, 100, width=16), max_size=5))
+def test_compression_keeps_what_fits(numbers: list[float]) -> None:
+    tensor = torch.tensor(numbers, dtype=torch.float64)
+    wire, dtype = Compression.fp16.compress(tensor)
+    assert wire.dtype == torch.float16
+    assert torch.equal(Compression.fp16.decompress(wire, dtype), tensor)
+    assert Compression.none.compress(tensor)[0] is tensor
+    assert Compression.bf16.compress(tensor)[0].dtype == torch.bfloat16
+    whole = tensor.to(torch.int64)
+    assert Compression.bf16.compress(whole)[0] is whole
+
+
+def test_contiguous_tensors_are_not_copied() -> None:
+    tensor = torch.ones(3, 2)
+    read, view = TorchAdapter().read(tensor)
+    assert view.pointer == tensor.data_ptr() == read.data_ptr()
+    assert view.shape == [3, 2]
+    written, view = TorchAdapter().write(tensor)
+    assert written is tensor
+    copied, view = TorchAdapter().read(tensor.T)
+    assert view.pointer == copied.data_ptr() != tensor.data_ptr()
+
+
+def test_everything_public_is_documented() -> None:
+    assert {"DistributedOptimizer", "broadcast_parameters", "allreduce", "init"} <= set(rt.__all__)
+    for name in rt.__all__:
+        thing = getattr(rt, name)
+        if inspect.isfunction(thing):
+            assert "Example::" in (thing.__doc__ or ""), name

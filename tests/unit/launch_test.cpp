@@ -1,0 +1,248 @@
+#include "membership/launch.h"
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "membership/bootstrap_solo.h"
+#include "membership/open_bootstrap.h"
+
+using namespace rueda;
+
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+Environment environment_of(Variables variables) {
+  return [variables = std::move(variables)](std::string_view name) -> std::optional<std::string> {
+    const auto found = variables.find(std::string(name));
+    if (found == variables.end()) return std::nullopt;
+    return found->second;
+  };
+}
+
+Launch launch_of(Variables variables) {
+  return detect_launch(environment_of(std::move(variables)));
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("launchers are recognised by their variables") {
+  struct Row {
+    const char* what;
+    Variables variables;
+    LaunchKind kind;
+    int rank;
+    int size;
+    const char* launcher;
+  };
+  const std::vector<Row> table{
+      {"nothing at all", {}, LaunchKind::none, 0, 1, ""},
+      {"rueda run",
+       {{"RUEDA_RANK", "2"}, {"RUEDA_SIZE", "3"}, {"RUEDA_RENDEZVOUS", "127.0.0.1:5000"}},
+       LaunchKind::rendezvous,
+       2,
+       3,
+       "rueda run"},
+      {"rueda run inside a batch job's MPI",
+       {{"RUEDA_RANK", "0"},
+        {"RUEDA_SIZE", "1"},
+        {"RUEDA_RENDEZVOUS", "x:1"},
+        {"OMPI_COMM_WORLD_SIZE", "8"},
+        {"OMPI_COMM_WORLD_RANK", "7"}},
+       LaunchKind::rendezvous,
+       0,
+       1,
+       "rueda run"},
+      {"mpirun",
+       {{"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_RANK", "3"}, {"PMIX_RANK", "3"}},
+       LaunchKind::mpi,
+       3,
+       4,
+       "mpirun"},
+      {"mpirun -np 1",
+       {{"OMPI_COMM_WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "0"}},
+       LaunchKind::mpi,
+       0,
+       1,
+       "mpirun"},
+      {"mpirun whose daemons srun started",
+       {{"OMPI_COMM_WORLD_SIZE", "16"},
+        {"OMPI_COMM_WORLD_RANK", "9"},
+        {"SLURM_STEP_ID", "0"},
+        {"SLURM_STEP_NUM_TASKS", "2"},
+        {"SLURM_PROCID", "1"}},
+       LaunchKind::mpi,
+       9,
+       16,
+       "mpirun"},
+      {"mpirun with torch's variables beside",
+       {{"OMPI_COMM_WORLD_SIZE", "4"},
+        {"OMPI_COMM_WORLD_RANK", "1"},
+        {"RANK", "1"},
+        {"WORLD_SIZE", "4"}},
+       LaunchKind::mpi,
+       1,
+       4,
+       "mpirun"},
+      {"another PMI launcher",
+       {{"PMI_SIZE", "2"}, {"PMI_RANK", "1"}},
+       LaunchKind::mpi,
+       1,
+       2,
+       "a PMI launcher"},
+      {"PMIx alone", {{"PMIX_RANK", "5"}}, LaunchKind::mpi, 5, 0, "a PMIx launcher"},
+      {"a step of Slurm",
+       {{"SLURM_STEP_ID", "0"},
+        {"SLURM_STEP_NUM_TASKS", "4"},
+        {"SLURM_PROCID", "2"},
+        {"PMIX_RANK", "2"}},
+       LaunchKind::mpi,
+       2,
+       4,
+       "srun"},
+      {"an sbatch script's own shell",
+       {{"SLURM_JOB_ID", "77"}, {"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}},
+       LaunchKind::none,
+       0,
+       1,
+       ""},
+      {"srun of one task",
+       {{"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_PROCID", "0"}},
+       LaunchKind::none,
+       0,
+       1,
+       ""},
+      {"torchrun",
+       {{"TORCHELASTIC_RUN_ID", "none"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}},
+       LaunchKind::foreign,
+       1,
+       2,
+       "torchrun"},
+      {"torchrun of one",
+       {{"TORCHELASTIC_RUN_ID", "none"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}},
+       LaunchKind::none,
+       0,
+       1,
+       ""},
+      {"torchrun inside mpirun",
+       {{"TORCHELASTIC_RUN_ID", "none"},
+        {"RANK", "1"},
+        {"WORLD_SIZE", "2"},
+        {"OMPI_COMM_WORLD_SIZE", "4"},
+        {"OMPI_COMM_WORLD_RANK", "3"}},
+       LaunchKind::foreign,
+       1,
+       2,
+       "torchrun"},
+      {"horovodrun",
+       {{"HOROVOD_SIZE", "3"}, {"HOROVOD_RANK", "0"}},
+       LaunchKind::foreign,
+       0,
+       3,
+       "horovodrun"},
+      {"horovodrun --mpi",
+       {{"HOROVOD_SIZE", "3"},
+        {"HOROVOD_RANK", "0"},
+        {"OMPI_COMM_WORLD_SIZE", "3"},
+        {"OMPI_COMM_WORLD_RANK", "0"}},
+       LaunchKind::mpi,
+       0,
+       3,
+       "mpirun"},
+      {"an operator that sets torch's variables",
+       {{"RANK", "1"}, {"WORLD_SIZE", "2"}},
+       LaunchKind::foreign,
+       1,
+       2,
+       "the launcher"},
+      {"WORLD_SIZE alone means nothing", {{"WORLD_SIZE", "2"}}, LaunchKind::none, 0, 1, ""},
+      {"empty variables count as unset",
+       {{"OMPI_COMM_WORLD_SIZE", ""}, {"RUEDA_RANK", ""}},
+       LaunchKind::none,
+       0,
+       1,
+       ""},
+  };
+  for (const Row& row : table) {
+    INFO(row.what);
+    const Launch launch = launch_of(row.variables);
+    CHECK(launch.kind == row.kind);
+    CHECK(launch.rank == row.rank);
+    CHECK(launch.size == row.size);
+    CHECK(launch.launcher == row.launcher);
+    CHECK(launch.problem.empty() == (row.kind != LaunchKind::foreign));
+  }
+}
+
+TEST_CASE("variables that make no sense are never taken for a world of one") {
+  const std::vector<Variables> table{
+      {{"RUEDA_RANK", "0"}},
+      {{"RUEDA_SIZE", "2"}, {"RUEDA_RENDEZVOUS", "x:1"}},
+      {{"RUEDA_RANK", "2"}, {"RUEDA_SIZE", "2"}, {"RUEDA_RENDEZVOUS", "x:1"}},
+      {{"RUEDA_RANK", "one"}, {"RUEDA_SIZE", "2"}, {"RUEDA_RENDEZVOUS", "x:1"}},
+      {{"RUEDA_RANK", "-1"}, {"RUEDA_SIZE", "2"}, {"RUEDA_RENDEZVOUS", "x:1"}},
+      {{"OMPI_COMM_WORLD_SIZE", "4"}},
+      {{"OMPI_COMM_WORLD_SIZE", "0"}, {"OMPI_COMM_WORLD_RANK", "0"}},
+      {{"OMPI_COMM_WORLD_SIZE", "4x"}, {"OMPI_COMM_WORLD_RANK", "0"}},
+      {{"PMI_SIZE", "2"}, {"PMI_RANK", "2"}},
+      {{"TORCHELASTIC_RUN_ID", "none"}, {"WORLD_SIZE", "2"}},
+      {{"HOROVOD_SIZE", "99999999999"}, {"HOROVOD_RANK", "0"}},
+  };
+  for (const Variables& variables : table) {
+    INFO(variables.begin()->first << "=" << variables.begin()->second);
+    const Launch launch = launch_of(variables);
+    CHECK(launch.kind == LaunchKind::foreign);
+    CHECK(contains(launch.problem, variables.begin()->first));
+    CHECK(contains(launch.problem, "rueda run"));
+  }
+}
+
+TEST_CASE("a foreign launcher's world is refused, with what to do") {
+  const auto opened = open_bootstrap(
+      Options{},
+      environment_of({{"TORCHELASTIC_RUN_ID", "a"}, {"RANK", "1"}, {"WORLD_SIZE", "4"}}));
+  REQUIRE_FALSE(opened.ok());
+  CHECK(opened.status().code() == ErrorCode::initialization);
+  const std::string message = opened.status().to_string();
+  for (const char* part :
+       {"torchrun", "WORLD_SIZE=4", "RANK=1", "mpirun", "RUEDA_BOOTSTRAP=none"}) {
+    INFO(message);
+    CHECK(contains(message, part));
+  }
+}
+
+TEST_CASE("RUEDA_BOOTSTRAP=none makes a world of one whatever the launcher says") {
+  Options options;
+  options.bootstrap = "none";
+  auto opened = open_bootstrap(
+      options, environment_of({{"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_RANK", "2"}}));
+  REQUIRE(opened.ok());
+  CHECK(opened->bootstrap->name() == "solo");
+  CHECK(opened->bootstrap->size() == 1);
+  CHECK(opened->mpi == nullptr);
+  CHECK_FALSE(opened->mpi_transport.make_transport);
+  CHECK_FALSE(opened->mpi_transport.unavailable.ok());
+}
+
+TEST_CASE("RUEDA_BOOTSTRAP=rendezvous without its variables says which are missing") {
+  Options options;
+  options.bootstrap = "rendezvous";
+  const auto opened = open_bootstrap(options, environment_of({}));
+  REQUIRE_FALSE(opened.ok());
+  CHECK(contains(opened.status().to_string(), "RUEDA_RENDEZVOUS"));
+}
+
+TEST_CASE("the solo bootstrap keeps what was put") {
+  SoloBootstrap bootstrap;
+  REQUIRE(bootstrap.put("a", "1").ok());
+  CHECK_FALSE(bootstrap.put("a", "2").ok());
+  REQUIRE(bootstrap.barrier(Clock::now()).ok());
+  CHECK(bootstrap.get("a").value() == "1");
+  CHECK_FALSE(bootstrap.get("b").ok());
+}

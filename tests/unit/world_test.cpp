@@ -1,0 +1,234 @@
+#include "membership/world.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <mutex>
+#include <set>
+
+#include "core/wait_fd.h"
+#include "membership/host.h"
+#include "membership/inproc_world.h"
+#include "membership/world_facts.h"
+#include "rank_threads.h"
+#include "transport/inproc.h"
+
+namespace rueda::test {
+
+namespace {
+
+// Ranks on the hosts of these identities, with both transports usable.
+std::vector<RankFacts> ranks_on(const std::vector<std::string>& hosts) {
+  std::vector<RankFacts> ranks;
+  for (const std::string& host : hosts) {
+    RankFacts facts;
+    facts.host_identity = "id of " + host;
+    facts.host_name = host;
+    facts.process_id = 100 + static_cast<int>(ranks.size());
+    facts.options = agreed_options(Options{});
+    facts.transports = {{"shm", ""}, {"mpi", ""}};
+    ranks.push_back(std::move(facts));
+  }
+  return ranks;
+}
+
+MpiCapability no_mpi() {
+  return {nullptr, Status(ErrorCode::initialization, "no libmpi was found")};
+}
+
+std::string text_of(const Status& status) {
+  return status.to_string();
+}
+
+}  // namespace
+
+TEST_CASE("local and cross ranks are those of Horovod") {
+  struct Expectation {
+    int local_rank, local_size, cross_rank, cross_size;
+  };
+  // Three hosts with two, three and one rank, and not side by side.
+  const auto ranks = ranks_on({"a", "b", "a", "b", "c", "b"});
+  const std::array<Expectation, 6> expected{
+      {{0, 2, 0, 3}, {0, 3, 1, 3}, {1, 2, 0, 2}, {1, 3, 1, 2}, {0, 1, 2, 3}, {2, 3, 0, 1}}};
+  for (int rank = 0; rank < 6; ++rank) {
+    const Topology topology = topology_of(rank, ranks);
+    const Expectation& wanted = expected[static_cast<std::size_t>(rank)];
+    INFO("rank " << rank);
+    CHECK(topology.rank == rank);
+    CHECK(topology.size == 6);
+    CHECK(topology.local_rank == wanted.local_rank);
+    CHECK(topology.local_size == wanted.local_size);
+    CHECK(topology.cross_rank == wanted.cross_rank);
+    CHECK(topology.cross_size == wanted.cross_size);
+    CHECK_FALSE(topology.homogeneous);
+    CHECK(topology.host_of == std::vector<int>{0, 1, 0, 1, 2, 1});
+  }
+  CHECK(topology_of(0, ranks).describe(3) == "rank 3 (b, pid 103)");
+  CHECK(topology_of(1, ranks_on({"a", "b"})).homogeneous);
+}
+
+TEST_CASE("facts survive the journey, and nonsense does not") {
+  auto facts = ranks_on({"a"}).front();
+  facts.transports[0].obstacle = "none of your business";
+  const auto decoded = RankFacts::decode(facts.encode());
+  REQUIRE(decoded.ok());
+  CHECK(decoded.value().host_identity == facts.host_identity);
+  CHECK(decoded.value().process_id == facts.process_id);
+  CHECK(decoded.value().options == facts.options);
+  CHECK(decoded.value().transports[0].obstacle == "none of your business");
+  const std::string text = facts.encode();
+  for (std::size_t length = 0; length < text.size(); ++length) {
+    CHECK_FALSE(RankFacts::decode(text.substr(0, length)).ok());
+  }
+  CHECK_FALSE(RankFacts::decode(text + "x").ok());
+}
+
+TEST_CASE("options that differ are named with their values and ranks") {
+  auto ranks = ranks_on({"a", "a", "a"});
+  CHECK(check_options_agree(ranks).ok());
+  Options other;
+  other.fusion_threshold = 16 << 20;
+  ranks[2].options = agreed_options(other);
+  CHECK(text_of(check_options_agree(ranks)) ==
+        "option fusion_threshold (RUEDA_FUSION_THRESHOLD) differs between ranks: 64M on ranks 0 "
+        "and 1, "
+        "16M on rank 2");
+  ranks[2].options.clear();
+  CHECK_FALSE(check_options_agree(ranks).ok());
+}
+
+TEST_CASE("options that concern one rank alone may differ") {
+  auto ranks = ranks_on({"a", "a"});
+  Options other;
+  other.log_level = "debug";
+  other.interface = "eth1";
+  ranks[1].options = agreed_options(other);
+  CHECK(check_options_agree(ranks).ok());
+}
+
+TEST_CASE("the transport is chosen by where the ranks are and what works there") {
+  const auto choose = [](const std::string& wanted, const std::vector<RankFacts>& ranks) {
+    return choose_transport(wanted, topology_of(0, ranks), ranks);
+  };
+  auto one_host = ranks_on({"a", "a", "a"});
+  auto two_hosts = ranks_on({"a", "b", "b"});
+  CHECK(choose("auto", one_host).value() == "shm");
+  CHECK(choose("mpi", one_host).value() == "mpi");
+  CHECK(choose("auto", two_hosts).value() == "mpi");
+  CHECK(text_of(choose("shm", two_hosts).status()) ==
+        "the transport that was asked for (RUEDA_TRANSPORT) cannot be used: shm: the ranks are on "
+        "2 hosts: a b");
+
+  one_host[1].transports[0].obstacle = "memfd_create is forbidden";
+  CHECK(choose("auto", one_host).value() == "mpi");
+  CHECK(text_of(choose("shm", one_host).status()).find("memfd_create is forbidden on rank 1") !=
+        std::string::npos);
+
+  for (auto& rank : two_hosts) rank.transports[1].obstacle = "no libmpi was found";
+  const Status none = choose("auto", two_hosts).status();
+  CHECK(none.code() == ErrorCode::initialization);
+  CHECK(text_of(none) ==
+        "no transport serves all ranks: shm: the ranks are on 2 hosts: a b; mpi: no libmpi was "
+        "found on ranks 0-2");
+}
+
+TEST_CASE("a world is formed, and its lanes carry") {
+  for (const int size : {1, 2, 4}) {
+    InprocHub hub(size);
+    run_ranks(size, [&](int rank) {
+      const auto bootstrap = hub.make_bootstrap(rank);
+      auto formed = form_world(*bootstrap, Options{}, no_mpi());
+      expect_ok(formed.status(), "forming the world");
+      World world = std::move(formed).value();
+      expect(world.topology.rank == rank && world.topology.local_size == size, "the topology");
+      expect(world.topology.process_ids.at(0) == ::getpid(), "process ids");
+      expect(world.topology.host_names.at(0) == host_name(), "host names");
+      expect(world.transport->name() == (size == 1 ? "inproc" : "shm"), "the transport");
+
+      const int peer = size - 1 - rank;
+      const std::array sent{std::byte{1}, std::byte(rank)};
+      std::array<std::byte, 2> received{};
+      const Ticket out = world.transport->send(peer, 1, std::array{ConstBytes(sent)});
+      const Ticket in = world.transport->recv(peer, 1, std::array{MutableBytes(received)});
+      expect_ok(world.transport->wait(out, soon()), "sending");
+      expect_ok(world.transport->wait(in, soon()), "receiving");
+      expect(received[1] == std::byte(peer), "bulk bytes");
+
+      bool heard = false;
+      world.control->on_message(
+          [&](int from, std::span<const std::byte>) { heard = from == peer; });
+      world.control->post(peer, {sent.begin(), sent.end()});
+      const Time deadline = soon();
+      while (!heard && Clock::now() < deadline) {
+        if (!world.control->progress()) wait_readable(world.control->wait_fd(), deadline);
+      }
+      expect(heard, "a control message");
+      expect_ok(bootstrap->barrier(soon()), "barrier");
+      expect_ok(world.control->close(soon()), "close");
+    });
+  }
+}
+
+TEST_CASE("every rank fails alike where options differ or nothing works") {
+  const std::vector<std::pair<std::string, std::function<void(Options&, int rank)>>> faults{
+      {"differs between ranks", [](Options& options, int rank) { options.ring_chunk += rank; }},
+      {"no libmpi was found on ranks 0-2",
+       [](Options& options, int) { options.transport = "mpi"; }}};
+  for (const auto& [expected, fault] : faults) {
+    InprocHub hub(3);
+    std::mutex mutex;
+    std::set<std::string> texts;
+    run_ranks(3, [&, &expected = expected, &fault = fault](int rank) {
+      Options options;
+      fault(options, rank);
+      const auto bootstrap = hub.make_bootstrap(rank);
+      const Status status = form_world(*bootstrap, options, no_mpi()).status();
+      expect(status.code() == ErrorCode::initialization, text_of(status));
+      expect(text_of(status).find(expected) != std::string::npos, text_of(status));
+      const std::lock_guard lock(mutex);
+      texts.insert(text_of(status));
+    });
+    CHECK(texts.size() == 1);
+  }
+}
+
+TEST_CASE("a transport that fails on one rank fails the world on all, naming it") {
+  InprocHub hub(3);
+  run_ranks(3, [&](int rank) {
+    Options options;
+    options.transport = "mpi";
+    MpiCapability mpi;
+    mpi.make_transport = [&hub, rank]() -> Expected<std::unique_ptr<Transport>> {
+      if (rank == 1) return Status(ErrorCode::transport, "MPI_Comm_dup failed");
+      return hub.make_transport(rank);
+    };
+    const auto bootstrap = hub.make_bootstrap(rank);
+    const Status status = form_world(*bootstrap, options, mpi).status();
+    expect(status.code() == ErrorCode::initialization, text_of(status));
+    expect(text_of(status).find("MPI_Comm_dup failed") != std::string::npos, text_of(status));
+    expect(rank == 1 || text_of(status).find("rank 1") != std::string::npos, text_of(status));
+  });
+}
+
+TEST_CASE("ranks that do not come are named at the deadline") {
+  InprocHub hub(3);
+  Options options;
+  options.init_timeout = 0.05;
+  const auto bootstrap = hub.make_bootstrap(1);
+  const Status status = form_world(*bootstrap, options, no_mpi()).status();
+  CHECK(text_of(status) ==
+        "the world could not be formed: waited for ranks 0 and 2 until the deadline");
+}
+
+TEST_CASE("a world of threads has one host") {
+  InprocHub hub(3);
+  const World world = inproc_world(hub, 2);
+  CHECK(world.topology.local_rank == 2);
+  CHECK(world.topology.local_size == 3);
+  CHECK(world.topology.cross_size == 1);
+  CHECK(world.transport->size() == 3);
+  CHECK(solo_world().topology.size == 1);
+}
+
+}  // namespace rueda::test
