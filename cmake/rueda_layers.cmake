@@ -16,6 +16,7 @@ if(RUEDA_SANITIZER)
   target_link_options(rueda_flags INTERFACE -fsanitize=${RUEDA_SANITIZER})
 endif()
 target_include_directories(rueda_flags INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/csrc)
+target_compile_definitions(rueda_flags INTERFACE RUEDA_VERSION="${PROJECT_VERSION}")
 target_link_libraries(rueda_flags INTERFACE Threads::Threads ${CMAKE_DL_LIBS})
 
 function(rueda_layer name)

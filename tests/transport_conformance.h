@@ -127,7 +127,7 @@ inline void early_and_late_receives(ConformanceRank& self) {
   const Ticket first = receive(self, left, 1, early);
   self.barrier();
   std::vector<Ticket> sends{send(self, right, 1, sent), send(self, right, 2, sent)};
-  finish_all(self, {first});
+  finish_all(self, {first, sends.front()});
   self.barrier();  // now the second message is on its way everywhere
   self.transport.progress();
   sends.push_back(receive(self, left, 2, late));

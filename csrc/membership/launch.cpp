@@ -1,0 +1,148 @@
+#include "membership/launch.h"
+
+#include <array>
+#include <charconv>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "core/strings.h"
+
+namespace rueda {
+
+namespace {
+
+using Text = std::optional<std::string>;
+
+constexpr auto advice =
+    "start it with `rueda run` or mpirun, or set RUEDA_BOOTSTRAP=none if each process is to train "
+    "by itself";
+
+std::optional<int> number(const Text& text) {
+  if (!text) return std::nullopt;
+  int value = 0;
+  const char* end = text->data() + text->size();
+  const auto [stop, error] = std::from_chars(text->data(), end, value);
+  if (error != std::errc{} || stop != end || value < 0) return std::nullopt;
+  return value;
+}
+
+Text non_empty(const Environment& environment, std::string_view variable) {
+  if (variable.empty()) return std::nullopt;
+  Text value = environment(variable);
+  return value && !value->empty() ? value : std::nullopt;
+}
+
+std::string shown(std::string_view variable, const Text& value) {
+  return value ? str(variable, "=", *value) : str(variable, " is not set");
+}
+
+// A launcher that is known by its variables for rank and size.
+struct Launcher {
+  std::string_view name;
+  LaunchKind kind;
+  std::string_view mark;  // must be set too, unless empty
+  std::string_view rank;
+  std::string_view size;
+};
+
+// Innermost first. A torchrun worker whose job was started through MPI inherits MPI's variables.
+constexpr std::array launchers{
+    Launcher{"torchrun", LaunchKind::foreign, "TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE"},
+    Launcher{"mpirun", LaunchKind::mpi, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK",
+             "OMPI_COMM_WORLD_SIZE"},
+    Launcher{"a PMI launcher", LaunchKind::mpi, "PMI_SIZE", "PMI_RANK", "PMI_SIZE"},
+    Launcher{"srun", LaunchKind::mpi, "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
+};
+// Asked after PMIx, whose rank they may come with.
+constexpr std::array lesser_launchers{
+    Launcher{"horovodrun", LaunchKind::foreign, "HOROVOD_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE"},
+    Launcher{"the launcher", LaunchKind::foreign, "WORLD_SIZE", "RANK", "WORLD_SIZE"},
+};
+
+Launch impossible(Launch launch, const std::string& problem) {
+  launch.kind = LaunchKind::foreign;
+  launch.problem = str(problem, ": ", advice);
+  return launch;
+}
+
+// Nothing where this launcher did not start the process, or started it alone without MPI.
+std::optional<Launch> recognise(const Launcher& launcher, const Environment& environment) {
+  if (!non_empty(environment, launcher.mark)) return std::nullopt;
+  const Text rank_text = non_empty(environment, launcher.rank);
+  const Text size_text = non_empty(environment, launcher.size);
+  // These two names alone are too common to conclude anything from one of them.
+  if (launcher.mark == "WORLD_SIZE" && !rank_text) return std::nullopt;
+  if (launcher.mark == "SLURM_STEP_ID" && !size_text) return std::nullopt;
+  const auto rank = number(rank_text);
+  const auto size = number(size_text);
+  Launch launch{
+      .kind = launcher.kind,
+      .rank = rank.value_or(0),
+      .size = size.value_or(0),
+      .launcher = std::string(launcher.name),
+      .evidence = str(shown(launcher.size, size_text), ", ", shown(launcher.rank, rank_text),
+                      launcher.mark == launcher.size ? "" : str(", ", launcher.mark, " is set"))};
+  if (size == 1 && (launcher.kind == LaunchKind::foreign || launcher.name == "srun"))
+    return std::nullopt;
+  if (!rank || !size || *size == 0 || *rank >= *size) {
+    return impossible(launch,
+                      str(launcher.name, "'s variables make no sense (", launch.evidence, ")"));
+  }
+  if (launcher.kind == LaunchKind::foreign) {
+    return impossible(launch,
+                      str(launcher.name, " started this process as one of ", *size, " ranks (",
+                          launch.evidence, "), but Rueda cannot form that world"));
+  }
+  return launch;
+}
+
+std::optional<Launch> recognise_rendezvous(const Environment& environment) {
+  const Text rank_text = non_empty(environment, "RUEDA_RANK");
+  const Text size_text = non_empty(environment, "RUEDA_SIZE");
+  const Text address = non_empty(environment, "RUEDA_RENDEZVOUS");
+  if (!rank_text && !size_text && !address) return std::nullopt;
+  const auto rank = number(rank_text);
+  const auto size = number(size_text);
+  Launch launch{
+      .kind = LaunchKind::rendezvous,
+      .rank = rank.value_or(0),
+      .size = size.value_or(0),
+      .launcher = "rueda run",
+      .evidence = str(shown("RUEDA_RANK", rank_text), ", ", shown("RUEDA_SIZE", size_text), ", ",
+                      shown("RUEDA_RENDEZVOUS", address)),
+      .address = address.value_or("")};
+  if (rank && size && address && *rank < *size) return launch;
+  return impossible(launch, str("the rendezvous is described wrongly (", launch.evidence, ")"));
+}
+
+// PMIx tells the rank in a variable, the size only through its library.
+std::optional<Launch> recognise_pmix(const Environment& environment) {
+  const Text rank_text = non_empty(environment, "PMIX_RANK");
+  const auto rank = number(rank_text);
+  if (!rank) return std::nullopt;
+  return Launch{.kind = LaunchKind::mpi,
+                .rank = *rank,
+                .size = 0,
+                .launcher = "a PMIx launcher",
+                .evidence = shown("PMIX_RANK", rank_text)};
+}
+
+std::optional<Launch> first_of(std::span<const Launcher> table, const Environment& environment) {
+  for (const Launcher& launcher : table) {
+    if (auto launch = recognise(launcher, environment)) return launch;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Launch detect_launch(const Environment& environment) {
+  if (auto launch = recognise_rendezvous(environment)) return *launch;
+  if (auto launch = first_of(launchers, environment)) return *launch;
+  if (auto launch = recognise_pmix(environment)) return *launch;
+  if (auto launch = first_of(lesser_launchers, environment)) return *launch;
+  return {};
+}
+
+}  // namespace rueda

@@ -1,0 +1,34 @@
+// Who started this process, and is it one of several? Read from the environment alone.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/options.h"
+
+namespace rueda {
+
+enum class LaunchKind : std::uint8_t {
+  none,        // no launcher says anything: a world of one
+  rendezvous,  // `rueda run` without MPI: the ranks meet at an address
+  mpi,         // mpirun, or another launcher that speaks PMI
+  foreign,     // there are more ranks, but nothing here can form their world
+};
+
+struct Launch {
+  LaunchKind kind = LaunchKind::none;
+  int rank = 0;
+  int size = 1;               // 0 where the launcher does not tell
+  std::string launcher = {};  // "mpirun", "torchrun", ... for messages
+  std::string evidence = {};  // the variables that told, e.g. "OMPI_COMM_WORLD_SIZE=4"
+  std::string address = {};   // of the rendezvous
+  std::string problem = {};   // foreign: why no world can be formed, and what to do
+};
+
+// Recognises, innermost first: RUEDA_RANK, RUEDA_SIZE and RUEDA_RENDEZVOUS; torchrun
+// (TORCHELASTIC_RUN_ID); Open MPI; PMI_RANK and PMI_SIZE; PMIX_RANK; a step of Slurm with more than
+// one task; horovodrun; RANK and WORLD_SIZE. A launcher whose variables are incomplete or no
+// numbers is foreign, with that as the problem.
+[[nodiscard]] Launch detect_launch(const Environment& environment);
+
+}  // namespace rueda

@@ -1,0 +1,107 @@
+#include "membership/open_bootstrap.h"
+
+#include <utility>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/strings.h"
+#include "membership/bootstrap_rendezvous.h"
+#include "membership/bootstrap_solo.h"
+
+namespace rueda {
+
+namespace {
+
+MpiCapability no_mpi(const std::string& reason) {
+  return {nullptr, Status(ErrorCode::unsupported, reason)};
+}
+
+OpenedBootstrap open_solo(Launch launch) {
+  return {std::move(launch), std::make_unique<SoloBootstrap>(), nullptr,
+          no_mpi("a world of one rank needs no MPI")};
+}
+
+Expected<OpenedBootstrap> open_rendezvous(Launch launch, Time deadline) {
+  if (launch.kind != LaunchKind::rendezvous) {
+    return Status(
+        ErrorCode::initialization,
+        launch.problem.empty()
+            ? "RUEDA_BOOTSTRAP=rendezvous needs RUEDA_RANK, RUEDA_SIZE and RUEDA_RENDEZVOUS, which "
+              "`rueda run` sets"
+            : launch.problem);
+  }
+  auto bootstrap = connect_rendezvous(launch.address, launch.rank, launch.size, deadline);
+  if (!bootstrap) return bootstrap.status();
+  return OpenedBootstrap{std::move(launch), *std::move(bootstrap), nullptr,
+                         no_mpi("the ranks met through a rendezvous, not under mpirun")};
+}
+
+MpiCapability capability_of(MpiPlugin* plugin, const Options& options) {
+  if (Status status = plugin->can_make_transport(); !status) return {nullptr, status};
+  const Duration timeout = seconds(options.init_timeout);
+  return {[plugin, timeout] { return plugin->make_transport(Clock::now() + timeout); }, {}};
+}
+
+// What went wrong where a launcher promised `launch.size` ranks and MPI sees `world`.
+Status wrong_size(const Launch& launch, int world) {
+  const MpiLocation& mpi = mpi_location();
+  std::string cause = str("; the MPI in use is ", mpi.version, " (", mpi.library, ")");
+  if (launch.kind == LaunchKind::mpi && launch.launcher == "srun") {
+    cause += ", which srun cannot start without PMIx: try srun --mpi=pmix, mpirun or `rueda run`";
+  } else if (launch.kind == LaunchKind::mpi) {
+    cause +=
+        ": is the mpirun another MPI's? Use the one of this MPI, or name its library in "
+        "RUEDA_MPI_LIBRARY";
+  } else {
+    cause += " and was not started by its mpirun: start with `rueda run` or mpirun";
+  }
+  return Status(ErrorCode::initialization,
+                str(launch.launcher, " started ", launch.size, " ranks (", launch.evidence,
+                    "), but MPI's world has ", world, cause));
+}
+
+Expected<OpenedBootstrap> open_mpi(Launch launch, const Options& options, Time deadline) {
+  const auto failed = [&launch](const Status& cause) {
+    if (launch.kind == LaunchKind::none) return cause;
+    const std::string size = launch.size > 0 ? std::to_string(launch.size) : "an unknown number of";
+    return Status(ErrorCode::initialization,
+                  str(launch.launcher, " started ", size, " ranks (", launch.evidence,
+                      "), but Rueda cannot reach them through MPI"))
+        .because(cause);
+  };
+  const auto plugin = load_mpi(options);
+  if (!plugin) {
+    // mpirun -np 1: alone either way.
+    if (launch.size == 1 && options.bootstrap == "auto") return open_solo(std::move(launch));
+    return failed(plugin.status());
+  }
+  MpiPlugin* mpi = plugin.value();
+  if (Status status = mpi->initialize(); !status) return failed(status);
+  auto bootstrap = mpi->make_bootstrap(deadline);
+  if (!bootstrap) return failed(bootstrap.status());
+  const int world = bootstrap.value()->size();
+  const bool promised = launch.kind != LaunchKind::none && launch.size > 0;
+  if (promised && world != launch.size) return wrong_size(launch, world);
+  return OpenedBootstrap{std::move(launch), *std::move(bootstrap), mpi,
+                         capability_of(mpi, options)};
+}
+
+}  // namespace
+
+Expected<OpenedBootstrap> open_bootstrap(const Options& options, const Environment& environment) {
+  const Time deadline = Clock::now() + seconds(options.init_timeout);
+  Launch launch = detect_launch(environment);
+  if (options.bootstrap == "none") return open_solo(std::move(launch));
+  if (options.bootstrap == "mpi") return open_mpi(std::move(launch), options, deadline);
+  if (options.bootstrap == "rendezvous") return open_rendezvous(std::move(launch), deadline);
+  if (launch.kind == LaunchKind::rendezvous) return open_rendezvous(std::move(launch), deadline);
+  if (launch.kind == LaunchKind::mpi || mpi_is_running()) {
+    return open_mpi(std::move(launch), options, deadline);
+  }
+  if (launch.kind == LaunchKind::foreign) {
+    return Status(ErrorCode::initialization, launch.problem);
+  }
+  return open_solo(std::move(launch));
+}
+
+}  // namespace rueda
