@@ -67,6 +67,7 @@ Status Negotiator::submit_group(std::vector<Request> requests, Time now) {
     // Still waiting for an answer that the failure of a group took from this rank: it is that of this one, too.
     if (entry->second.self_ready) continue;
     entry->second.self_ready = true;
+    report_soon(entry->second, now);
     if (request.collective == Collective::allgather && !request.shape.empty()) {
       entry->second.first_extents.emplace_back(tree_.rank(), request.shape.front());
     }
@@ -273,9 +274,12 @@ void Negotiator::merge(int child, Announcement announcement, Time now) {
   Entry& state = entry->second;
   if (state.complete_children.contains(child)) return;
   if (announcement.partial) {
+    const std::size_t known = ready_ranks(state).size();
     state.partial_children[child] = std::move(announcement);
+    if (ready_ranks(state).size() > known) report_soon(state, now);
     return;
   }
+  report_soon(state, now);
   state.complete_children.insert(child);
   state.partial_children.erase(child);
   for (const Variant& variant : announcement.variants) {

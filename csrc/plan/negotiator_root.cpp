@@ -202,18 +202,26 @@ Status Negotiator::verdict_on_variants(const std::string& name, const Entry& ent
 // --- Stalls ---------------------------------------------------------------------------------------
 
 // Inner nodes tell what they have seen of a name after half the time, so that the root knows when it judges.
-Duration Negotiator::report_interval() const {
-  const Duration whole =
-      options_.stall_warning > Duration::zero() ? options_.stall_warning : options_.stall_error;
-  return whole / 2;
+Duration Negotiator::report_interval() const { return patience() / 2; }
+
+// How long the root waits before it says anything.
+Duration Negotiator::patience() const {
+  const Duration warning = options_.stall_warning;
+  const Duration error = options_.stall_error;
+  if (warning <= Duration::zero()) return std::max(error, Duration::zero());
+  return error <= Duration::zero() ? warning : std::min(warning, error);
 }
 
 Time Negotiator::first_report(Time since) const {
-  if (!tree_.is_root()) return since + report_interval();
-  const Duration warning =
-      options_.stall_warning > Duration::zero() ? options_.stall_warning : options_.stall_error;
-  const Duration error = options_.stall_error > Duration::zero() ? options_.stall_error : warning;
-  return since + std::min(warning, error);
+  return since + (tree_.is_root() ? patience() : report_interval());
+}
+
+// What is new since the last report goes up soon, on all levels within one interval; not at once, lest a
+// node passes on each of many reports.
+void Negotiator::report_soon(Entry& entry, Time now) {
+  if (tree_.is_root() || !entry.reported) return;
+  entry.next_report = std::min(entry.next_report, now + report_interval() / 32);
+  next_check_ = std::min(next_check_, entry.next_report);
 }
 
 Time Negotiator::later_report(Time since, Time now) const {
