@@ -496,20 +496,29 @@ Status Negotiator::verdict(const std::string& name, const Entry& entry) const {
     }
     return {};
   }
+  return mismatch(name, entry.variants);
+}
+
+// Beginning with what most ranks say, so that text and blame do not depend on who came first.
+Status Negotiator::mismatch(const std::string& name, std::vector<Variant> variants) const {
+  std::sort(variants.begin(), variants.end(), [](const Variant& left, const Variant& right) {
+    return left.ranks.size() != right.ranks.size() ? left.ranks.size() > right.ranks.size()
+                                                   : left.ranks.front() < right.ranks.front();
+  });
   std::string text;
   std::string_view previous;
-  for (std::size_t i = 1; i < entry.variants.size(); ++i) {
-    const auto difference = compare(first, entry.variants[i].request);
+  for (std::size_t i = 1; i < variants.size(); ++i) {
+    const auto difference = compare(variants.front().request, variants[i].request);
     if (!difference) continue;
     if (difference->field != previous) {
       text += str(text.empty() ? "" : "; ", difference->field, " differs between ranks: ",
-                  difference->left, " on ", describe(entry.variants.front().ranks));
+                  difference->left, " on ", describe(variants.front().ranks));
     }
-    text += str(", ", difference->right, " on ", describe(entry.variants[i].ranks));
+    text += str(", ", difference->right, " on ", describe(variants[i].ranks));
     previous = difference->field;
   }
   return {ErrorCode::mismatch, str(quoted(name), ": ", text),
-          options_.members[static_cast<std::size_t>(entry.variants[1].ranks.front())]};
+          options_.members[static_cast<std::size_t>(variants[1].ranks.front())]};
 }
 
 // --- Stalls ---------------------------------------------------------------------------------------

@@ -116,6 +116,7 @@ class Negotiator {
   void flush_root();
   [[nodiscard]] Response respond(const std::string& name, const Entry& entry) const;
   [[nodiscard]] Status verdict(const std::string& name, const Entry& entry) const;
+  [[nodiscard]] Status mismatch(const std::string& name, std::vector<Variant> variants) const;
   void release_group(const std::string& name, const Entry& entry);
   void check_stalls(Time now);
   void check_root_stall(const std::string& name, Entry& entry, Time now, ResponseList& responses);
