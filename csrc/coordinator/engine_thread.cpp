@@ -264,6 +264,7 @@ void Engine::refuse_elsewhere(int set_id, const std::string& name, int other_set
   Submission refusal;
   refusal.request.name = name;
   refusal.request.splits = {other_set};
+  refusal.refuses_elsewhere = true;
   refusal.request.error =
       Status(ErrorCode::mismatch, str("process set differs between ranks: rank ", topology().rank,
                                       " submitted it to ", called(other_set), ", others to ",
