@@ -106,7 +106,11 @@ void init(const std::map<std::string, std::string>& overrides) {
   const Options options = value_or_throw(read_options(process_environment(), overrides));
   set_log_level(log_level(options.log_level));
   OpenedBootstrap opened = value_or_throw(open_bootstrap(options, process_environment()));
-  if (opened.mpi != nullptr) state.mpi = opened.mpi;
+  if (opened.mpi != nullptr) {
+    state.mpi = opened.mpi;
+    // The application may finalise MPI itself: the engine must have left it by then.
+    state.mpi->before_finalize([] { shutdown(); });
+  }
   World world = value_or_throw(form_world(*opened.bootstrap, options, opened.mpi_transport));
   set_log_rank(world.topology.rank);
   std::shared_ptr<Engine> engine = value_or_throw(Engine::start(std::move(world), options));

@@ -254,7 +254,8 @@ void Engine::open_set(std::shared_ptr<const ProcessSetMembers> members) {
 }
 
 // Ranks that hand one name to different process sets would wait for each other for ever. A rank that learns
-// that a set waits for a name which it has handed to another set tells both.
+// that a set waits for a name which it has handed to another set tells both; once, until the application submits the
+// name there itself, since a second refusal would meet the next operation of that name.
 void Engine::refuse_elsewhere(int set_id, const std::string& name, int other_set) {
   if (!refused_elsewhere_.emplace(std::pair(set_id, name), true).second) return;
   const auto called = [](int id) {
@@ -263,16 +264,16 @@ void Engine::refuse_elsewhere(int set_id, const std::string& name, int other_set
   Submission refusal;
   refusal.request.name = name;
   refusal.request.splits = {other_set};
+  refusal.refuses_elsewhere = true;
   refusal.request.error =
       Status(ErrorCode::mismatch, str("process set differs between ranks: rank ", topology().rank,
                                       " submitted it to ", called(other_set), ", others to ",
                                       called(set_id)));
   refusal.handle = std::make_shared<HandleState>();
-  Command command;
-  command.set_id = set_id;
-  command.submissions.push_back(std::move(refusal));
-  const std::lock_guard lock(queue_mutex_);
-  queue_.push_back(std::move(command));
+  refusal.submitted_at = Clock::now();
+  std::vector<Submission> one;
+  one.push_back(std::move(refusal));
+  sets_.at(set_id)->submit(std::move(one), Clock::now());
 }
 
 void Engine::administer(const Response& response, Submission submission) {

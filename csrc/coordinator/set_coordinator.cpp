@@ -43,6 +43,7 @@ SetCoordinator::SetCoordinator(std::shared_ptr<const ProcessSetMembers> members,
 
 void SetCoordinator::submit(std::vector<Submission> submissions, Time now) {
   changed_ = true;
+  if (defer(submissions)) return;
   context_.metrics->tensors_submitted.add(static_cast<std::int64_t>(submissions.size()));
   if (refuse_duplicates(submissions)) return;
   submit_group(std::move(submissions), now);
@@ -60,6 +61,16 @@ void SetCoordinator::submit_group(std::vector<Submission> submissions, Time now)
       finish(std::move(submission), status);
     }
   }
+}
+
+bool SetCoordinator::defer(std::vector<Submission>& submissions) {
+  for (const Submission& submission : submissions) {
+    const auto pending = pending_.find(submission.request.name);
+    if (pending == pending_.end() || !pending->second.refuses_elsewhere) continue;
+    deferred_[pending->first].push_back(std::move(submissions));
+    return true;
+  }
+  return false;
 }
 
 // A name that is still pending must not be submitted again: the new submission fails, and the pending one with it on
@@ -196,7 +207,7 @@ void SetCoordinator::answer(const Response& response, Time now) {
       }
       return;
     }
-    case ResponseKind::error: fail_pending(response); return;
+    case ResponseKind::error: fail_pending(response, now); return;
     case ResponseKind::warning:
       context_.metrics->stall_warnings.add(1);
       context_.timeline->mark(name, "STALL", now);
@@ -213,7 +224,7 @@ void SetCoordinator::answer(const Response& response, Time now) {
   }
 }
 
-void SetCoordinator::fail_pending(const Response& response) {
+void SetCoordinator::fail_pending(const Response& response, Time now) {
   const std::string& group = response.request.group;
   std::vector<std::string> names;
   for (const auto& [name, submission] : pending_) {
@@ -221,11 +232,26 @@ void SetCoordinator::fail_pending(const Response& response) {
       names.push_back(name);
     }
   }
-  for (const std::string& name : names) finish(*take_pending(name), response.status);
-  events_.failed(response);
+  bool own_refusal = false;
+  for (const std::string& name : names) {
+    Submission submission = *take_pending(name);
+    own_refusal = own_refusal || submission.refuses_elsewhere;
+    finish(std::move(submission), response.status);
+  }
+  if (!own_refusal) events_.failed(response);
+  for (const std::string& name : names) {
+    if (auto deferred = deferred_.extract(name)) {
+      for (auto& submissions : deferred.mapped()) submit(std::move(submissions), now);
+    }
+  }
 }
 
 void SetCoordinator::close(const Status& reason) {
+  for (auto& [name, groups] : std::exchange(deferred_, {})) {
+    for (auto& submissions : groups) {
+      for (Submission& submission : submissions) finish(std::move(submission), reason);
+    }
+  }
   for (auto& [name, submission] : std::exchange(pending_, {})) {
     const Status status =
         Status(reason.code(), str("'", name, "' cannot complete"), reason.peer()).because(reason);

@@ -28,7 +28,8 @@ class SetCoordinator {
     std::function<void(const Response&, Submission)> administer;
     // Others wait for `name`, which this rank has not submitted here.
     std::function<void(const std::string& name)> awaited_here;
-    // `response` has failed on all members; its request carries what the refusing rank said.
+    // `response` has failed on all members, not by this rank's refusal; its request carries what the
+    // refusing rank said.
     std::function<void(const Response& response)> failed;
   };
 
@@ -62,12 +63,14 @@ class SetCoordinator {
 
  private:
   void submit_group(std::vector<Submission> submissions, Time now);
+  // Whether the submissions have to wait for the answer to a refusal under one of their names.
+  bool defer(std::vector<Submission>& submissions);
   bool refuse_duplicates(std::vector<Submission>& submissions);
   void finish(Submission submission, const Status& status, Output output = {});
   void handle(ResponseList responses, Time now);
   void execute(const ResponseList& responses, const std::vector<std::size_t>& batch, Time now);
   void answer(const Response& response, Time now);
-  void fail_pending(const Response& response);
+  void fail_pending(const Response& response, Time now);
   void close(const Status& reason);
   std::optional<Submission> take_pending(const std::string& name);
   bool advance(Time now);
@@ -81,6 +84,7 @@ class SetCoordinator {
   Negotiator negotiator_;
 
   std::unordered_map<std::string, Submission> pending_;  // not agreed on yet
+  std::unordered_map<std::string, std::vector<std::vector<Submission>>> deferred_;  // by name
   std::unordered_set<std::string> running_names_;
   std::list<std::pair<std::vector<std::string>, std::unique_ptr<Execution>>> running_;
   std::shared_ptr<HandleState> join_handle_;

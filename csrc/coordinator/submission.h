@@ -19,6 +19,8 @@ struct Submission {
   std::vector<std::int64_t> rows;     // alltoall: for each rank of the set
   std::shared_ptr<HandleState> handle;
   Time submitted_at{};
+  // Not the application's: tells a set that this rank has handed the name to another set.
+  bool refuses_elsewhere = false;
 };
 
 }  // namespace rueda

@@ -1,42 +1,59 @@
 #include "plan/fusion_plan.h"
 
+#include <algorithm>
+#include <bit>
+#include <list>
+#include <map>
+#include <tuple>
+
 namespace rueda {
 
 namespace {
+
+// How many batches of one kind may wait for a tensor that still fits: keeps the work linear.
+constexpr std::size_t look_ahead = 16;
 
 bool is_fusable(const Response& response) {
   return response.kind == ResponseKind::execute &&
          response.request.collective == Collective::allreduce;
 }
 
-bool belong_together(const Response& left, const Response& right) {
-  return left.request.dtype == right.request.dtype && left.request.op == right.request.op &&
-         left.request.prescale == right.request.prescale &&
-         left.request.postscale == right.request.postscale && left.absent == right.absent;
+// What the members of a batch share. Factors are compared by their bits, which are ordered even for NaN.
+auto kind_of(const Response& response) {
+  const Request& request = response.request;
+  return std::tuple(request.dtype, request.op, std::bit_cast<std::uint64_t>(request.prescale),
+                    std::bit_cast<std::uint64_t>(request.postscale), response.absent);
 }
+
+struct OpenBatch {
+  std::size_t fusion;
+  std::size_t room;
+};
 
 }  // namespace
 
 std::vector<Fusion> fuse(const ResponseList& responses, std::int64_t threshold) {
-  const auto limit = static_cast<std::size_t>(threshold);
+  const auto limit = static_cast<std::size_t>(std::max<std::int64_t>(0, threshold));
   std::vector<Fusion> fusions;
-  std::vector<bool> taken(responses.size(), false);
-  for (std::size_t first = 0; first < responses.size(); ++first) {
-    if (taken[first]) continue;
-    Fusion fusion{{first}};
-    std::size_t bytes = responses[first].request.bytes();
-    for (std::size_t next = first + 1; next < responses.size() && is_fusable(responses[first]);
-         ++next) {
-      const Response& candidate = responses[next];
-      if (taken[next] || !is_fusable(candidate) || !belong_together(responses[first], candidate) ||
-          bytes + candidate.request.bytes() > limit) {
-        continue;
-      }
-      taken[next] = true;
-      bytes += candidate.request.bytes();
-      fusion.members.push_back(next);
+  std::map<decltype(kind_of(responses.front())), std::list<OpenBatch>> open_batches;
+  for (std::size_t index = 0; index < responses.size(); ++index) {
+    const bool fusable = is_fusable(responses[index]);
+    const std::size_t bytes = fusable ? responses[index].request.bytes() : limit;
+    if (!fusable || bytes >= limit) {
+      fusions.push_back({{index}});
+      continue;
     }
-    fusions.push_back(std::move(fusion));
+    std::list<OpenBatch>& open = open_batches[kind_of(responses[index])];
+    const auto batch = std::find_if(open.begin(), open.end(),
+                                    [&](const OpenBatch& it) { return bytes <= it.room; });
+    if (batch != open.end()) {
+      fusions[batch->fusion].members.push_back(index);
+      batch->room -= bytes;
+      continue;
+    }
+    open.push_back({fusions.size(), limit - bytes});
+    fusions.push_back({{index}});
+    if (open.size() > look_ahead) open.pop_front();
   }
   return fusions;
 }

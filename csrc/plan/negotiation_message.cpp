@@ -1,5 +1,7 @@
 #include "plan/negotiation_message.h"
 
+#include "plan/negotiation_check.h"
+
 namespace rueda {
 
 namespace {
@@ -8,6 +10,22 @@ template <class Enum>
 Enum read_enum(Reader& reader, Enum last) {
   const std::uint8_t value = reader.byte();
   return static_cast<Enum>(value <= static_cast<std::uint8_t>(last) ? value : reader.fail());
+}
+
+int read_int(Reader& reader) {
+  const std::int64_t wide = reader.integer();
+  const int value = static_cast<int>(wide);
+  return value == wide ? value : reader.fail();
+}
+
+// Grows with what is really there: a message that lies about a length costs no memory.
+template <class Read>
+auto read_list(Reader& reader, const Read& read) {
+  std::vector<decltype(read(reader))> items;
+  for (std::size_t rest = reader.size(); rest > 0 && reader.ok(); --rest) {
+    items.push_back(read(reader));
+  }
+  return items;
 }
 
 template <class Enum>
@@ -38,11 +56,11 @@ Request read_request(Reader& reader) {
   request.op = read_enum(reader, ReduceOp::bit_xor);
   request.prescale = reader.real();
   request.postscale = reader.real();
-  request.root = static_cast<int>(reader.integer());
+  request.root = read_int(reader);
   request.shape = reader.integers<std::int64_t>();
   request.splits = reader.integers<std::int64_t>();
   request.group = reader.text();
-  request.group_size = static_cast<int>(reader.integer());
+  request.group_size = read_int(reader);
   request.error = read_status(reader);
   return request;
 }
@@ -66,17 +84,16 @@ void write(Writer& writer, const Announcement& announcement) {
 
 Announcement read_announcement(Reader& reader) {
   Announcement announcement;
-  announcement.variants.resize(reader.size());
-  for (Variant& variant : announcement.variants) {
-    variant.request = read_request(reader);
-    variant.ranks = reader.integers<int>();
-  }
-  if (announcement.variants.empty()) reader.fail();
-  announcement.first_extents.resize(reader.size());
-  for (auto& [rank, rows] : announcement.first_extents) {
-    rank = static_cast<int>(reader.integer());
-    rows = reader.integer();
-  }
+  announcement.variants = read_list(reader, [](Reader& from) {
+    Variant variant;
+    variant.request = read_request(from);
+    variant.ranks = from.integers<int>();
+    return variant;
+  });
+  announcement.first_extents = read_list(reader, [](Reader& from) {
+    const int rank = read_int(from);
+    return std::pair(rank, from.integer());
+  });
   announcement.absent = reader.integers<int>();
   announcement.amends = reader.byte() != 0;
   announcement.partial = reader.byte() != 0;
@@ -111,7 +128,7 @@ Response read_response(Reader& reader) {
   response.first_extents = reader.integers<std::int64_t>();
   response.absent = reader.integers<int>();
   response.status = read_status(reader);
-  response.rank = static_cast<int>(reader.integer());
+  response.rank = read_int(reader);
   return response;
 }
 
@@ -134,13 +151,14 @@ Status read_status(Reader& reader) {
   const auto code = read_enum(reader, ErrorCode::internal);
   if (code == ErrorCode::ok) return {};
   std::string message = reader.text();
-  return {code, std::move(message), static_cast<int>(reader.integer())};
+  return {code, std::move(message), read_int(reader)};
 }
 
 std::vector<std::byte> encode(const UpMessage& message) {
   Writer writer;
   write_enum(writer, MessageKind::up);
   writer.unsigned_integer(message.applied);
+  writer.unsigned_integer(message.resolved);
   writer.integers(message.joined);
   writer.integers(message.leaving);
   writer.integers(message.cached);
@@ -172,31 +190,35 @@ std::vector<std::byte> encode_unknown_ids(const std::vector<std::uint64_t>& ids)
   return writer.take();
 }
 
-std::optional<UpMessage> decode_up(Reader& reader) {
+std::optional<UpMessage> decode_up(Reader& reader, int set_size) {
   UpMessage message;
   message.applied = reader.unsigned_integer();
+  message.resolved = reader.unsigned_integer();
   message.joined = reader.integers<int>();
   message.leaving = reader.integers<int>();
   message.cached = reader.integers<std::uint64_t>();
-  message.announcements.resize(reader.size());
-  for (Announcement& announcement : message.announcements) {
-    announcement = read_announcement(reader);
-  }
+  message.announcements = read_list(reader, read_announcement);
+  if (!is_plausible(message, set_size)) reader.fail();
   return checked(reader, std::move(message));
 }
 
-std::optional<ResponseList> decode_responses(Reader& reader, const ResponseCache& cache) {
-  ResponseList responses(reader.size());
-  for (Response& response : responses) {
-    if (reader.byte() == 0) {
-      response = read_response(reader);
-      continue;
+std::optional<ResponseList> decode_responses(Reader& reader, const ResponseCache& cache,
+                                             int set_size) {
+  // No list repeats a number: one that does could grow a few bytes into a great deal.
+  std::size_t entries_left = cache.size();
+  ResponseList responses = read_list(reader, [&](Reader& from) {
+    if (from.byte() == 0) return read_response(from);
+    Response response;
+    const ResponseCache::Entry* entry = cache.find(from.unsigned_integer());
+    if (entry == nullptr || entries_left-- == 0) {
+      from.fail();
+      return response;
     }
-    const ResponseCache::Entry* entry = cache.find(reader.unsigned_integer());
-    if (entry == nullptr) return std::nullopt;
     response.request = entry->request;
     response.first_extents = entry->first_extents;
-  }
+    return response;
+  });
+  if (!is_plausible(responses, set_size)) reader.fail();
   return checked(reader, std::move(responses));
 }
 

@@ -35,13 +35,15 @@ struct UpMessage {
   // How many lists of responses the sender had applied: tells what was sent before an error from what
   // was sent after it.
   std::uint64_t applied = 0;
+  std::uint64_t resolved = 0;  // how many numbers that the parent did not know this message settles
   std::vector<int> joined;   // in the order in which they joined
   std::vector<int> leaving;
   std::vector<std::uint64_t> cached;  // numbers of what the whole subtree asks for unchanged
   std::vector<Announcement> announcements;
 
   [[nodiscard]] bool empty() const {
-    return joined.empty() && leaving.empty() && cached.empty() && announcements.empty();
+    return resolved == 0 && joined.empty() && leaving.empty() && cached.empty() &&
+           announcements.empty();
   }
 };
 
@@ -54,10 +56,12 @@ enum class MessageKind : std::uint8_t { up, responses, unknown_ids };
 // Down the tree: these numbers have been evicted, send what they stood for.
 [[nodiscard]] std::vector<std::byte> encode_unknown_ids(const std::vector<std::uint64_t>& ids);
 
-// The rest of a message whose kind has been read. Nothing when it is malformed.
-[[nodiscard]] std::optional<UpMessage> decode_up(Reader& reader);
+// The rest of a message whose kind has been read. Nothing when it is malformed, or says what no negotiator of a
+// set of `set_size` ranks says (see negotiation_check.h).
+[[nodiscard]] std::optional<UpMessage> decode_up(Reader& reader, int set_size);
 [[nodiscard]] std::optional<ResponseList> decode_responses(Reader& reader,
-                                                           const ResponseCache& cache);
+                                                           const ResponseCache& cache,
+                                                           int set_size);
 [[nodiscard]] std::optional<std::vector<std::uint64_t>> decode_unknown_ids(Reader& reader);
 
 void write(Writer& writer, const Status& status);

@@ -1,8 +1,7 @@
 #include "plan/negotiator.h"
 
 #include <algorithm>
-#include <cassert>
-#include <cmath>
+#include <iterator>
 
 #include "core/strings.h"
 
@@ -10,7 +9,21 @@ namespace rueda {
 
 namespace {
 
+// Names and groups in one map, whatever they are called.
+std::string name_key(const std::string& name) { return "name " + name; }
 std::string group_key(const std::string& group) { return "group " + group; }
+
+std::int64_t at(const std::vector<std::int64_t>& extents, int rank) {
+  return extents[static_cast<std::size_t>(rank)];
+}
+
+// Keeps `ranks` sorted and without repetition.
+void add_ranks(std::vector<int>& ranks, const std::vector<int>& more) {
+  if (more.empty()) return;
+  ranks.insert(ranks.end(), more.begin(), more.end());
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+}
 
 template <class Container, class Value>
 bool contains(const Container& container, const Value& value) {
@@ -42,38 +55,47 @@ Status Negotiator::submit_group(std::vector<Request> requests, Time now) {
     return {ErrorCode::invalid_argument,
             str(quoted(first.name), " was submitted after join(): wait for the join first")};
   }
-  for (const std::string& key :
-       {first.name, first.group.empty() ? first.name : group_key(first.group)}) {
-    if (const auto missed = missed_.extract(key)) return missed.mapped();
+  Status missed;
+  for (const Request& request : requests) {
+    for (const std::string& key : {name_key(request.name), group_key(request.group)}) {
+      if (const auto found = missed_.extract(key)) missed = found.mapped();
+    }
   }
+  if (!missed.ok()) return missed;
   for (Request& request : requests) {
     const auto entry = entry_for(request.name, now);
-    assert(!entry->second.self_ready);
+    // Still waiting for an answer that the failure of a group took from this rank: it is that of this one, too.
+    if (entry->second.self_ready) continue;
     entry->second.self_ready = true;
+    report_soon(entry->second, now);
     if (request.collective == Collective::allgather && !request.shape.empty()) {
-      entry->second.first_extents[tree_.rank()] = request.shape.front();
+      entry->second.first_extents.emplace_back(tree_.rank(), request.shape.front());
     }
-    add_variant(entry->second, request, {tree_.rank()});
+    add_ranks(variant_of(entry->second, request).ranks, {tree_.rank()});
     update_complete(entry);
   }
   return {};
 }
 
 void Negotiator::amend(const std::string& name, const Status& error) {
+  const auto entry = pending_.find(name);
+  if (entry == pending_.end() || !entry->second.self_ready) return;
+  const auto own = std::find_if(
+      entry->second.variants.begin(), entry->second.variants.end(),
+      [&](const Asked& variant) { return contains(variant.ranks, tree_.rank()); });
   Announcement amendment;
-  Request request;
-  request.name = name;
-  request.error = error;
-  amendment.variants.push_back({request, {tree_.rank()}});
+  amendment.variants.push_back({own->request, {tree_.rank()}});
+  amendment.variants.front().request.error = error;
   amendment.amends = true;
   merge_amendment(tree_.rank(), amendment);
 }
 
 void Negotiator::join() {
   self_joined_ = true;
+  missed_.clear();  // it will not come for what it has missed
   joined_.push_back(tree_.rank());
   up_.joined.push_back(tree_.rank());
-  for (auto entry = pending_.begin(); entry != pending_.end(); ++entry) update_complete(entry);
+  update_complete();
 }
 
 void Negotiator::leave() {
@@ -86,62 +108,85 @@ void Negotiator::leave() {
 
 Negotiator::Entries::iterator Negotiator::entry_for(const std::string& name, Time since) {
   const auto [entry, inserted] = pending_.try_emplace(name);
-  if (inserted || since < entry->second.since) {
-    entry->second.since = since;
-    entry->second.next_report =
-        since + (tree_.is_root() ? 2 * report_interval() : report_interval());
+  Entry& state = entry->second;
+  if (inserted || since < state.since) {
+    state.since = since;
+    // What has been reported once keeps its rhythm, however its age is estimated anew.
+    if (!state.reported) state.next_report = first_report(since);
+    next_check_ = std::min(next_check_, state.next_report);
   }
   return entry;
 }
 
-void Negotiator::add_variant(Entry& entry, const Request& request, const std::vector<int>& ranks) {
-  const auto same = [&](const Variant& variant) {
+Negotiator::Asked& Negotiator::variant_of(Entry& entry, const Request& request) {
+  const auto same = [&](const Asked& variant) {
     return variant.request.error.code() == request.error.code() &&
            variant.request.error.message() == request.error.message() &&
            !compare(variant.request, request);
   };
-  auto variant = std::find_if(entry.variants.begin(), entry.variants.end(), same);
-  if (variant == entry.variants.end()) {
-    variant = entry.variants.insert(entry.variants.end(), {request, {}});
-  }
-  variant->ranks.insert(variant->ranks.end(), ranks.begin(), ranks.end());
-  std::sort(variant->ranks.begin(), variant->ranks.end());
+  const auto variant = std::find_if(entry.variants.begin(), entry.variants.end(), same);
+  if (variant != entry.variants.end()) return *variant;
+  entry.variants.push_back({request, {}, {}});
+  return entry.variants.back();
 }
 
-bool Negotiator::has_joined(int node) const {
-  if (node == tree_.rank()) return self_joined_;
-  const std::vector<int>& ranks = subtrees_.at(node);
-  return std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return contains(joined_, rank); });
+Negotiator::Groups Negotiator::groups_of(const Entry& entry) {
+  Groups groups;
+  for (const Asked& variant : entry.variants) groups.insert(variant.request.group);
+  for (const auto& [child, announcement] : entry.partial_children) {
+    for (const Variant& variant : announcement.variants) groups.insert(variant.request.group);
+  }
+  return groups;
+}
+
+bool Negotiator::has_joined(int child) const {
+  const auto below = joined_below_.find(child);
+  if (below == joined_below_.end() || below->second < subtrees_.at(child).size()) return false;
+  const auto unresolved = unresolved_.find(child);
+  return unresolved == unresolved_.end() || unresolved->second == 0;
 }
 
 void Negotiator::update_complete(Entries::iterator entry) {
   Entry& state = entry->second;
   if (state.complete || !(state.self_ready || self_joined_)) return;
   for (const int child : children_) {
-    if (!state.complete_children.contains(child) && !(!joined_.empty() && has_joined(child))) return;
+    if (!state.complete_children.contains(child) && !has_joined(child)) return;
   }
   state.complete = true;
   newly_complete_.push_back(entry->first);
 }
 
+void Negotiator::update_complete() {
+  for (auto entry = pending_.begin(); entry != pending_.end(); ++entry) update_complete(entry);
+}
+
+std::vector<int> Negotiator::ranks_of(const Entry& entry, const Asked& variant) const {
+  std::vector<int> ranks = variant.ranks;
+  for (const int child : variant.children) {
+    const std::vector<int>& below = subtrees_.at(child);
+    std::set_difference(below.begin(), below.end(), entry.absent.begin(), entry.absent.end(),
+                        std::back_inserter(ranks));
+  }
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
 std::vector<int> Negotiator::ready_ranks(const Entry& entry) const {
-  std::set<int> ranks;
-  const auto add = [&](const std::vector<Variant>& variants) {
-    for (const Variant& variant : variants) ranks.insert(variant.ranks.begin(), variant.ranks.end());
-  };
-  add(entry.variants);
-  for (const auto& [child, announcement] : entry.partial_children) add(announcement.variants);
-  return {ranks.begin(), ranks.end()};
+  std::vector<int> ranks;
+  for (const Asked& variant : entry.variants) add_ranks(ranks, ranks_of(entry, variant));
+  for (const auto& [child, announcement] : entry.partial_children) {
+    for (const Variant& variant : announcement.variants) add_ranks(ranks, variant.ranks);
+  }
+  return ranks;
 }
 
 std::vector<int> Negotiator::absent_ranks(const Entry& entry) const {
-  std::vector<int> absent;
+  std::vector<int> absent = entry.absent;
   if (joined_.empty()) return absent;
-  const std::vector<int> ready = ready_ranks(entry);
-  for (const int rank : joined_) {
-    if (!std::binary_search(ready.begin(), ready.end(), rank)) absent.push_back(rank);
+  if (self_joined_ && !entry.self_ready) add_ranks(absent, {tree_.rank()});
+  for (const int child : children_) {
+    if (!entry.complete_children.contains(child)) add_ranks(absent, subtrees_.at(child));
   }
-  std::sort(absent.begin(), absent.end());
   return absent;
 }
 
@@ -150,25 +195,58 @@ std::vector<int> Negotiator::absent_ranks(const Entry& entry) const {
 void Negotiator::receive(int peer, std::span<const std::byte> message, Time now) {
   Reader reader(message);
   const auto kind = static_cast<MessageKind>(reader.byte());
-  if (kind == MessageKind::up && contains(children_, peer)) {
-    if (auto up = decode_up(reader)) receive_up(peer, std::move(*up), now);
-  } else if (kind == MessageKind::responses && !tree_.is_root() && peer == tree_.parent()) {
-    receive_responses(reader, message);
-  } else if (kind == MessageKind::unknown_ids && !tree_.is_root() && peer == tree_.parent()) {
-    if (const auto ids = decode_unknown_ids(reader)) resend(*ids);
+  const auto malformed = [&] {
+    break_off(str("a malformed message arrived from ", describe({peer})));
+  };
+  if (contains(children_, peer)) {
+    auto up = decode_up(reader, tree_.size());
+    if (kind != MessageKind::up || !up) return malformed();
+    receive_up(peer, std::move(*up), now);
+  } else if (!tree_.is_root() && peer == tree_.parent()) {
+    if (kind == MessageKind::responses) return receive_responses(reader, message);
+    const auto ids = decode_unknown_ids(reader);
+    if (kind != MessageKind::unknown_ids || !ids) return malformed();
+    resend(*ids);
   }
 }
 
 void Negotiator::receive_up(int child, UpMessage message, Time now) {
   if (!closed_.ok()) return;
+  if (message.resolved > unresolved_[child] || !note_joined(child, message.joined)) {
+    return break_off(str("a message without sense arrived from ", describe({child})));
+  }
   child_applied_[child] = message.applied;
   std::erase_if(failed_at_, [&](const auto& failed) {
     return std::all_of(children_.begin(), children_.end(),
                        [&](int node) { return child_applied_[node] >= failed.second; });
   });
+  merge_cached(child, message.cached, now);
+  for (Announcement& announcement : message.announcements) {
+    merge(child, std::move(announcement), now);
+  }
+  unresolved_[child] -= message.resolved;
+  if (!message.joined.empty() || message.resolved > 0) update_complete();
+  leaving_.insert(leaving_.end(), message.leaving.begin(), message.leaving.end());
+  up_.leaving.insert(up_.leaving.end(), message.leaving.begin(), message.leaving.end());
+}
 
+// What a child submitted before it joined is merged before anything is completed by its absence.
+bool Negotiator::note_joined(int child, const std::vector<int>& ranks) {
+  const std::vector<int>& below = subtrees_.at(child);
+  for (const int rank : ranks) {
+    if (!std::binary_search(below.begin(), below.end(), rank)) return false;
+  }
+  if (ranks.empty()) return true;
+  if (joined_below_[child] + ranks.size() > below.size()) return false;
+  joined_below_[child] += ranks.size();
+  joined_.insert(joined_.end(), ranks.begin(), ranks.end());
+  up_.joined.insert(up_.joined.end(), ranks.begin(), ranks.end());
+  return true;
+}
+
+void Negotiator::merge_cached(int child, const std::vector<std::uint64_t>& ids, Time now) {
   std::vector<std::uint64_t> unknown;
-  for (const std::uint64_t id : message.cached) {
+  for (const std::uint64_t id : ids) {
     const ResponseCache::Entry* known = cache_.find(id);
     if (known == nullptr) {
       unknown.push_back(id);
@@ -178,76 +256,71 @@ void Negotiator::receive_up(int child, UpMessage message, Time now) {
     announcement.variants.push_back({known->request, {}});
     if (!known->first_extents.empty()) {
       for (const int rank : subtrees_.at(child)) {
-        announcement.first_extents.emplace_back(rank, known->first_extents[rank]);
+        announcement.first_extents.emplace_back(rank, at(known->first_extents, rank));
       }
     }
     merge(child, std::move(announcement), now);
   }
-  if (!unknown.empty()) outgoing_.push_back({child, encode_unknown_ids(unknown)});
-
-  for (Announcement& announcement : message.announcements) {
-    merge(child, std::move(announcement), now);
-  }
-  for (const int rank : message.joined) {
-    joined_.push_back(rank);
-    up_.joined.push_back(rank);
-  }
-  if (!message.joined.empty()) {
-    for (auto entry = pending_.begin(); entry != pending_.end(); ++entry) update_complete(entry);
-  }
-  for (const int rank : message.leaving) {
-    leaving_.push_back(rank);
-    up_.leaving.push_back(rank);
-  }
+  if (unknown.empty()) return;
+  unresolved_[child] += unknown.size();
+  outgoing_.push_back({child, encode_unknown_ids(unknown)});
 }
 
 void Negotiator::merge(int child, Announcement announcement, Time now) {
-  const std::string name = announcement.variants.front().request.name;
-  if (was_answered(child, announcement.variants.front().request)) return;
+  if (was_answered(child, announcement)) return;
   if (announcement.amends) return merge_amendment(child, announcement);
   const Time since = announcement.partial ? now - seconds(announcement.age) : now;
-  const auto entry = entry_for(name, since);
+  const auto entry = entry_for(announcement.variants.front().request.name, since);
+  Entry& state = entry->second;
+  if (state.complete_children.contains(child)) return;
   if (announcement.partial) {
-    entry->second.partial_children[child] = std::move(announcement);
+    const std::size_t known = ready_ranks(state).size();
+    state.partial_children[child] = std::move(announcement);
+    if (ready_ranks(state).size() > known) report_soon(state, now);
     return;
   }
-  if (!entry->second.complete_children.insert(child).second) return;
-  entry->second.partial_children.erase(child);
-  if (announcement.variants.size() == 1 && announcement.variants.front().ranks.empty()) {
-    for (const int rank : subtrees_.at(child)) {
-      if (!contains(announcement.absent, rank)) {
-        announcement.variants.front().ranks.push_back(rank);
-      }
-    }
-  }
+  report_soon(state, now);
+  state.complete_children.insert(child);
+  state.partial_children.erase(child);
   for (const Variant& variant : announcement.variants) {
-    add_variant(entry->second, variant.request, variant.ranks);
+    Asked& asked = variant_of(state, variant.request);
+    add_ranks(asked.ranks, variant.ranks);
+    if (variant.ranks.empty()) asked.children.push_back(child);
   }
-  for (const auto& [rank, rows] : announcement.first_extents) {
-    entry->second.first_extents[rank] = rows;
-  }
+  add_ranks(state.absent, announcement.absent);
+  state.first_extents.insert(state.first_extents.end(), announcement.first_extents.begin(),
+                             announcement.first_extents.end());
   update_complete(entry);
 }
 
-bool Negotiator::was_answered(int child, const Request& request) const {
+bool Negotiator::was_answered(int child, const Announcement& announcement) const {
+  if (failed_at_.empty()) return false;
   const auto sent_before = [&](const std::string& key) {
     const auto failed = failed_at_.find(key);
     return failed != failed_at_.end() && child_applied_.at(child) < failed->second;
   };
-  return sent_before(request.name) ||
-         (!request.group.empty() && sent_before(group_key(request.group)));
+  if (sent_before(name_key(announcement.variants.front().request.name))) return true;
+  return std::all_of(
+      announcement.variants.begin(), announcement.variants.end(), [&](const Variant& variant) {
+        return !variant.request.group.empty() && sent_before(group_key(variant.request.group));
+      });
 }
 
 void Negotiator::merge_amendment(int child, const Announcement& announcement) {
   const Variant& amendment = announcement.variants.front();
-  const auto entry = pending_.find(amendment.request.name);
-  if (entry == pending_.end()) return;
-  const bool counted = child == tree_.rank() ? entry->second.self_ready
-                                             : entry->second.complete_children.contains(child);
+  const auto found = pending_.find(amendment.request.name);
+  if (found == pending_.end()) return;
+  Entry& entry = found->second;
+  const bool counted = child == tree_.rank() ? entry.self_ready
+                                             : entry.complete_children.contains(child);
   if (!counted) return;
-  add_variant(entry->second, amendment.request, amendment.ranks);
-  const bool announced = entry->second.complete && !contains(newly_complete_, entry->first);
-  if (announced && !tree_.is_root()) up_.announcements.push_back(announcement);
+  add_ranks(variant_of(entry, amendment.request).ranks, amendment.ranks);
+  if (!entry.complete || contains(newly_complete_, found->first)) return;
+  if (!tree_.is_root()) {
+    up_.announcements.push_back(announcement);
+  } else if (!contains(ready_, found->first)) {
+    newly_complete_.push_back(found->first);  // its group is incomplete, and has failed now
+  }
 }
 
 // --- What the parent says -------------------------------------------------------------------------
@@ -257,18 +330,14 @@ void Negotiator::receive_responses(Reader& reader, std::span<const std::byte> me
     outgoing_.push_back({child, std::vector<std::byte>(message.begin(), message.end())});
   }
   if (!closed_.ok()) return;
-  if (auto responses = decode_responses(reader, cache_)) {
-    apply(std::move(*responses));
-  } else {
-    closed_ = Status(ErrorCode::internal, "a malformed response arrived from the negotiation");
-    Response broken;
-    broken.kind = ResponseKind::left;
-    broken.status = closed_;
-    agreed_.push_back({broken});
-  }
+  auto responses = decode_responses(reader, cache_, tree_.size());
+  if (!responses) return break_off("a malformed response arrived from the negotiation");
+  apply(std::move(*responses));
 }
 
 void Negotiator::resend(const std::vector<std::uint64_t>& ids) {
+  if (!closed_.ok()) return;
+  up_.resolved += ids.size();
   for (auto& [name, entry] : pending_) {
     if (!entry.announced_id || !contains(ids, *entry.announced_id)) continue;
     entry.announced_id.reset();
@@ -276,58 +345,97 @@ void Negotiator::resend(const std::vector<std::uint64_t>& ids) {
   }
 }
 
+// This rank can no longer follow the others: whoever depends on it is told, and nobody waits for it.
+void Negotiator::break_off(const std::string& why) {
+  if (!closed_.ok()) return;
+  Response broken;
+  broken.kind = ResponseKind::left;
+  broken.rank = tree_.rank();
+  broken.status = Status(ErrorCode::internal, str(describe({tree_.rank()}), ": ", why),
+                         world_rank(tree_.rank()));
+  for (const int child : children_) outgoing_.push_back({child, encode({broken}, cache_)});
+  if (!tree_.is_root()) {
+    UpMessage farewell;
+    farewell.applied = applied_;
+    farewell.leaving.push_back(tree_.rank());
+    outgoing_.push_back({tree_.parent(), encode(farewell)});
+  }
+  apply({broken});
+}
+
 void Negotiator::apply(ResponseList responses) {
   ++applied_;
+  std::set<std::string> took_part;
   for (const Response& response : responses) {
+    const std::string& name = response.request.name;
     switch (response.kind) {
       case ResponseKind::execute:
         cache_.apply(response);
-        pending_.erase(response.request.name);
+        pending_.erase(name);
         break;
-      case ResponseKind::error: apply_error(response); break;
+      case ResponseKind::error:
+        if (apply_error(response)) took_part.insert(name);
+        // An error may come once for each of several groups: who has had it has not missed it.
+        if (response.status.code() == ErrorCode::stalled && !self_joined_ &&
+            !took_part.contains(name)) {
+          missed_[name_key(name)] = response.status;
+          if (!response.request.group.empty()) {
+            missed_[group_key(response.request.group)] = response.status;
+          }
+        }
+        break;
       case ResponseKind::warning: break;
       case ResponseKind::joined:
         self_joined_ = false;
         joined_.clear();
+        joined_below_.clear();
         break;
-      case ResponseKind::left:
-        closed_ = response.status;
-        pending_.clear();
-        newly_complete_.clear();
-        up_ = {};
-        ready_.clear();
-        groups_.clear();
-        break;
+      case ResponseKind::left: close(response.status); break;
     }
   }
+  // What waits to be sent or released must not outlive its entry: under the same name, the next round would take
+  // it for its own.
   const auto answered = [&](const std::string& name) { return !pending_.contains(name); };
   std::erase_if(newly_complete_, answered);
   std::erase_if(ready_, answered);
+  std::erase_if(up_.announcements, [&](const Announcement& announcement) {
+    return answered(announcement.variants.front().request.name);
+  });
   agreed_.push_back(std::move(responses));
 }
 
-void Negotiator::apply_error(const Response& response) {
+bool Negotiator::apply_error(const Response& response) {
   const std::string& group = response.request.group;
-  const bool stalled = response.status.code() == ErrorCode::stalled;
   bool took_part = false;
+  if (const auto entry = pending_.find(response.request.name); entry != pending_.end()) {
+    took_part = entry->second.self_ready;
+    pending_.erase(entry);
+  }
+  failed_at_[name_key(response.request.name)] = applied_;
+  if (group.empty()) return took_part;
+  failed_at_[group_key(group)] = applied_;
+  groups_.erase(group);
   for (auto entry = pending_.begin(); entry != pending_.end();) {
-    const std::string& entry_group = entry->second.variants.empty()
-                                         ? std::string()
-                                         : entry->second.variants.front().request.group;
-    if (entry->first != response.request.name && (group.empty() || entry_group != group)) {
+    const Groups groups = groups_of(entry->second);
+    if (!groups.contains(group)) {
       ++entry;
       continue;
     }
-    took_part = took_part || entry->second.self_ready;
-    entry = pending_.erase(entry);
+    for (const Asked& variant : entry->second.variants) {
+      const bool own = contains(variant.ranks, tree_.rank());
+      took_part = took_part || (own && variant.request.group == group);
+    }
+    // Where ranks disagree about the group of a name, those outside of this one still wait for their answer.
+    entry = groups.size() == 1 ? pending_.erase(entry) : std::next(entry);
   }
-  groups_.erase(group);
-  if (!children_.empty()) {
-    failed_at_[group.empty() ? response.request.name : group_key(group)] = applied_;
-  }
-  if (stalled && !took_part && !self_joined_) {
-    missed_[group.empty() ? response.request.name : group_key(group)] = response.status;
-  }
+  return took_part;
+}
+
+void Negotiator::close(const Status& reason) {
+  closed_ = reason;
+  pending_.clear();
+  up_ = {};
+  groups_.clear();
 }
 
 // --- Flush ----------------------------------------------------------------------------------------
@@ -361,17 +469,20 @@ void Negotiator::flush_up() {
 Announcement Negotiator::announce(const Entry& entry, bool partial) const {
   Announcement announcement;
   announcement.partial = partial;
-  announcement.variants = entry.variants;
-  announcement.first_extents = {entry.first_extents.begin(), entry.first_extents.end()};
-  if (partial) {
-    for (const auto& [child, below] : entry.partial_children) {
-      announcement.variants.insert(announcement.variants.end(), below.variants.begin(),
-                                   below.variants.end());
-    }
+  announcement.first_extents = entry.first_extents;
+  for (const Asked& variant : entry.variants) {
+    const bool whole = !partial && entry.variants.size() == 1;
+    announcement.variants.push_back(
+        {variant.request, whole ? std::vector<int>() : ranks_of(entry, variant)});
+  }
+  if (!partial) {
+    announcement.absent = absent_ranks(entry);
     return announcement;
   }
-  announcement.absent = absent_ranks(entry);
-  if (announcement.variants.size() == 1) announcement.variants.front().ranks.clear();
+  for (const auto& [child, below] : entry.partial_children) {
+    announcement.variants.insert(announcement.variants.end(), below.variants.begin(),
+                                 below.variants.end());
+  }
   return announcement;
 }
 
@@ -382,216 +493,20 @@ const ResponseCache::Entry* Negotiator::cached(const Entry& entry) const {
   const ResponseCache::Entry* known = cache_.find(request.name);
   if (known == nullptr || compare(known->request, request)) return nullptr;
   for (const auto& [rank, rows] : entry.first_extents) {
-    if (known->first_extents[rank] != rows) return nullptr;
+    if (at(known->first_extents, rank) != rows) return nullptr;
   }
   return known;
 }
 
-// --- The root -------------------------------------------------------------------------------------
-
-void Negotiator::flush_root() {
-  for (const std::string& name : std::exchange(newly_complete_, {})) {
-    const Entry& entry = pending_.at(name);
-    if (entry.variants.front().request.group.empty()) {
-      ready_.push_back(name);
-    } else {
-      release_group(name, entry);
-    }
-  }
-
-  std::vector<ResponseList> lists = std::exchange(urgent_, {});
-  std::size_t held_bytes = 0;
-  for (const std::string& name : ready_) {
-    held_bytes += pending_.at(name).variants.front().request.bytes();
-  }
-  const bool everyone_joined = joined_.size() == options_.members.size();
-  const bool release = !busy_ || everyone_joined || !leaving_.empty() ||
-                       held_bytes >= static_cast<std::size_t>(options_.fusion_threshold);
-  if (release && !ready_.empty()) {
-    ResponseList list;
-    for (const std::string& name : ready_) list.push_back(respond(name, pending_.at(name)));
-    ready_.clear();
-    lists.push_back(std::move(list));
-  }
-  if (everyone_joined) {
-    Response response;
-    response.kind = ResponseKind::joined;
-    response.rank = joined_.back();
-    lists.push_back({response});
-  }
-  if (!leaving_.empty()) {
-    Response response;
-    response.kind = ResponseKind::left;
-    response.rank = leaving_.front();
-    response.status = Status(ErrorCode::shutdown,
-                             str(describe({response.rank}), " has shut down"),
-                             options_.members[static_cast<std::size_t>(response.rank)]);
-    lists.push_back({response});
-  }
-  for (ResponseList& list : lists) {
-    const std::vector<std::byte> message = encode(list, cache_);
-    for (const int child : children_) outgoing_.push_back({child, message});
-    apply(std::move(list));
-  }
-}
-
-void Negotiator::release_group(const std::string& name, const Entry& entry) {
-  const Request& request = entry.variants.front().request;
-  std::vector<std::string>& members = groups_[request.group];
-  members.push_back(name);
-  const Status error = verdict(name, entry);
-  if (!error.ok()) {
-    // One error fails the whole group; its members that are still pending need no answer of their own.
-    ready_.push_back(name);
-    groups_.erase(request.group);
-  } else if (static_cast<int>(members.size()) == request.group_size) {
-    std::sort(members.begin(), members.end());
-    ready_.insert(ready_.end(), members.begin(), members.end());
-    groups_.erase(request.group);
-  }
-}
-
-Response Negotiator::respond(const std::string& name, const Entry& entry) const {
-  Response response;
-  response.request = entry.variants.front().request;
-  response.status = verdict(name, entry);
-  if (!response.status.ok()) {
-    response.kind = ResponseKind::error;
-    for (const Variant& variant : entry.variants) {
-      if (!variant.request.group.empty()) response.request.group = variant.request.group;
-      if (!variant.request.error.ok()) response.request.splits = variant.request.splits;
-    }
-    return response;
-  }
-  response.absent = absent_ranks(entry);
-  if (response.request.collective == Collective::allgather) {
-    response.first_extents.assign(options_.members.size(), 0);
-    for (const auto& [rank, rows] : entry.first_extents) response.first_extents[rank] = rows;
-  }
-  return response;
-}
-
-Status Negotiator::verdict(const std::string& name, const Entry& entry) const {
-  for (const Variant& variant : entry.variants) {
-    const Status& error = variant.request.error;
-    if (error.ok()) continue;
-    const int culprit = variant.ranks.front();
-    return {error.code(),
-            str(describe(variant.ranks), " cannot take part in ", quoted(name), ": ",
-                error.to_string()),
-            options_.members[static_cast<std::size_t>(culprit)]};
-  }
-  const Request& first = entry.variants.front().request;
-  if (entry.variants.size() == 1) {
-    const std::vector<int> absent = absent_ranks(entry);
-    if (absent.empty()) return {};
-    if (first.collective == Collective::broadcast && contains(absent, first.root)) {
-      return {ErrorCode::invalid_argument,
-              str(quoted(name), ": the root of the broadcast, ", describe({first.root}),
-                  ", has joined and has nothing to send")};
-    }
-    if (first.collective == Collective::alltoall) {
-      return {ErrorCode::invalid_argument,
-              str(quoted(name), ": alltoall cannot run once ", describe(absent), " has joined")};
-    }
-    return {};
-  }
-  std::string text;
-  std::string_view previous;
-  for (std::size_t i = 1; i < entry.variants.size(); ++i) {
-    const auto difference = compare(first, entry.variants[i].request);
-    if (!difference) continue;
-    if (difference->field != previous) {
-      text += str(text.empty() ? "" : "; ", difference->field, " differs between ranks: ",
-                  difference->left, " on ", describe(entry.variants.front().ranks));
-    }
-    text += str(", ", difference->right, " on ", describe(entry.variants[i].ranks));
-    previous = difference->field;
-  }
-  return {ErrorCode::mismatch, str(quoted(name), ": ", text),
-          options_.members[static_cast<std::size_t>(entry.variants[1].ranks.front())]};
-}
-
-// --- Stalls ---------------------------------------------------------------------------------------
-
-// Inner nodes tell what they have seen of a name after half the time, so that the root knows when it judges.
-Duration Negotiator::report_interval() const {
-  const Duration whole =
-      options_.stall_warning > Duration::zero() ? options_.stall_warning : options_.stall_error;
-  return whole / 2;
-}
-
-std::optional<Time> Negotiator::next_deadline() const {
-  if (report_interval() == Duration::zero()) return std::nullopt;
-  std::optional<Time> earliest;
-  for (const auto& [name, entry] : pending_) {
-    if (entry.complete) continue;
-    Time due = entry.next_report;
-    if (tree_.is_root() && options_.stall_error > Duration::zero()) {
-      due = std::min(due, entry.since + options_.stall_error);
-    }
-    if (!earliest || due < *earliest) earliest = due;
-  }
-  return earliest;
-}
-
-void Negotiator::check_stalls(Time now) {
-  if (report_interval() == Duration::zero()) return;
-  ResponseList responses;
-  for (auto& [name, entry] : pending_) {
-    if (entry.complete) continue;
-    if (tree_.is_root()) {
-      check_root_stall(name, entry, now, responses);
-    } else if (now >= entry.next_report) {
-      Announcement report = announce(entry, true);
-      report.age = to_seconds(now - entry.since);
-      up_.announcements.push_back(std::move(report));
-      entry.next_report = now + report_interval();
-    }
-  }
-  if (!responses.empty()) urgent_.push_back(std::move(responses));
-}
-
-void Negotiator::check_root_stall(const std::string& name, Entry& entry, Time now,
-                                  ResponseList& responses) {
-  const bool fails = options_.stall_error > Duration::zero() &&
-                     now >= entry.since + options_.stall_error;
-  const bool warns = options_.stall_warning > Duration::zero() && now >= entry.next_report;
-  if (!fails && !warns) return;
-  entry.next_report = now + options_.stall_warning;
-
-  const std::vector<int> ready = ready_ranks(entry);
-  std::vector<int> missing;
-  for (int rank = 0; rank < tree_.size(); ++rank) {
-    if (!std::binary_search(ready.begin(), ready.end(), rank) && !contains(joined_, rank)) {
-      missing.push_back(rank);
-    }
-  }
-  if (missing.empty()) return;
-  const Request& request = entry.variants.empty()
-                               ? entry.partial_children.begin()->second.variants.front().request
-                               : entry.variants.front().request;
-  Response response;
-  response.kind = fails ? ResponseKind::error : ResponseKind::warning;
-  response.request.name = name;
-  response.request.collective = request.collective;
-  response.request.group = request.group;
-  response.status =
-      Status(ErrorCode::stalled,
-             str(quoted(name), " (", name_of(request.collective), ") has waited for ",
-                 std::round(to_seconds(now - entry.since) * 10) / 10, " s: submitted by ",
-                 describe(ready), ", missing on ", describe(missing)),
-             options_.members[static_cast<std::size_t>(missing.front())]);
-  responses.push_back(std::move(response));
-}
-
 // --- Words ----------------------------------------------------------------------------------------
+
+int Negotiator::world_rank(int set_rank) const {
+  return options_.members[static_cast<std::size_t>(set_rank)];
+}
 
 std::string Negotiator::describe(const std::vector<int>& set_ranks) const {
   std::vector<int> world_ranks;
-  for (const int rank : set_ranks) {
-    world_ranks.push_back(options_.members[static_cast<std::size_t>(rank)]);
-  }
+  for (const int rank : set_ranks) world_ranks.push_back(world_rank(rank));
   return describe_ranks(world_ranks);
 }
 

@@ -78,10 +78,18 @@ class Negotiator {
   [[nodiscard]] bool holds_back() const { return !ready_.empty(); }
 
  private:
+  // Ranks that have asked for a name in the same way.
+  struct Asked {
+    Request request;
+    std::vector<int> ranks;
+    std::vector<int> children;  // of whom the whole subtree asked so, less the entry's `absent`
+  };
+
   // A name that somebody in this subtree has submitted and that has not been answered.
   struct Entry {
-    std::vector<Variant> variants;
-    std::map<int, std::int64_t> first_extents;
+    std::vector<Asked> variants;  // of this rank and the complete children
+    std::vector<std::pair<int, std::int64_t>> first_extents;
+    std::vector<int> absent;  // sorted; ranks below complete children that have joined instead
     std::set<int> complete_children;
     std::map<int, Announcement> partial_children;
     bool self_ready = false;
@@ -89,38 +97,65 @@ class Negotiator {
     std::optional<std::uint64_t> announced_id;
     Time since;
     Time next_report;
+    bool reported = false;
   };
   using Entries = std::map<std::string, Entry>;
+  // The groups that an entry belongs to; more than one only where ranks disagree. "" for none.
+  using Groups = std::set<std::string>;
 
+  // negotiator.cpp: submissions and the tree.
   Entries::iterator entry_for(const std::string& name, Time since);
-  void add_variant(Entry& entry, const Request& request, const std::vector<int>& ranks);
+  static Asked& variant_of(Entry& entry, const Request& request);
   void merge(int child, Announcement announcement, Time now);
-  // Whether the child sent `request` before it knew the error that answered it.
-  [[nodiscard]] bool was_answered(int child, const Request& request) const;
+  // Whether the child sent this before it knew the error that answered it.
+  [[nodiscard]] bool was_answered(int child, const Announcement& announcement) const;
   void merge_amendment(int child, const Announcement& announcement);
   void update_complete(Entries::iterator entry);
-  [[nodiscard]] bool has_joined(int node) const;
+  void update_complete();
+  [[nodiscard]] bool has_joined(int child) const;
   [[nodiscard]] std::vector<int> absent_ranks(const Entry& entry) const;
+  [[nodiscard]] std::vector<int> ranks_of(const Entry& entry, const Asked& variant) const;
   [[nodiscard]] std::vector<int> ready_ranks(const Entry& entry) const;
+  [[nodiscard]] static Groups groups_of(const Entry& entry);
 
   void receive_up(int child, UpMessage message, Time now);
+  void merge_cached(int child, const std::vector<std::uint64_t>& ids, Time now);
+  [[nodiscard]] bool note_joined(int child, const std::vector<int>& ranks);
   void receive_responses(Reader& reader, std::span<const std::byte> message);
   void resend(const std::vector<std::uint64_t>& ids);
+  void break_off(const std::string& why);
   void apply(ResponseList responses);
-  void apply_error(const Response& response);
+  // Returns whether this rank had submitted anything that has failed.
+  bool apply_error(const Response& response);
+  void close(const Status& reason);
 
   void flush_up();
   [[nodiscard]] Announcement announce(const Entry& entry, bool partial) const;
   [[nodiscard]] const ResponseCache::Entry* cached(const Entry& entry) const;
 
+  // negotiator_root.cpp: decisions and stalls.
   void flush_root();
-  [[nodiscard]] Response respond(const std::string& name, const Entry& entry) const;
+  void queue_ready(const std::string& name);
+  [[nodiscard]] bool may_release() const;
+  [[nodiscard]] ResponseList release();
+  [[nodiscard]] ResponseList fail_unfinished_groups() const;
+  void send_down(ResponseList list);
+  [[nodiscard]] Response respond(const Entry& entry) const;
+  // The same error for each of `groups`.
+  static void add_error(ResponseList& list, const Response& error, const Groups& groups);
   [[nodiscard]] Status verdict(const std::string& name, const Entry& entry) const;
-  void release_group(const std::string& name, const Entry& entry);
+  [[nodiscard]] Status verdict_on_absent(const std::string& name, const Entry& entry) const;
+  [[nodiscard]] Status verdict_on_variants(const std::string& name, const Entry& entry) const;
   void check_stalls(Time now);
-  void check_root_stall(const std::string& name, Entry& entry, Time now, ResponseList& responses);
+  // Adds a warning or errors for what has waited too long.
+  void judge(const std::string& name, const Entry& entry, Time now, ResponseList& responses) const;
   [[nodiscard]] Duration report_interval() const;
+  [[nodiscard]] Duration patience() const;
+  void report_soon(Entry& entry, Time now);
+  [[nodiscard]] Time first_report(Time since) const;
+  [[nodiscard]] Time later_report(Time since, Time now) const;
 
+  [[nodiscard]] int world_rank(int set_rank) const;
   [[nodiscard]] std::string describe(const std::vector<int>& set_ranks) const;
   [[nodiscard]] std::string quoted(const std::string& name) const;
 
@@ -133,22 +168,26 @@ class Negotiator {
   std::vector<std::string> newly_complete_;  // in order of completion
   UpMessage up_;                             // collected for the next flush
   ResponseCache cache_;
+  Time next_check_ = Time::max();            // no entry is to be reported before
 
   bool self_joined_ = false;
-  std::vector<int> joined_;  // in this subtree, in order of joining
+  std::vector<int> joined_;                  // in this subtree, in order of joining
+  std::map<int, std::size_t> joined_below_;  // how many of each child's subtree
+  // Numbers that a child has sent, this rank did not know, and the child has not settled yet: as long
+  // as there are any, it may have submitted what it does not seem to have.
+  std::map<int, std::uint64_t> unresolved_;
   std::vector<int> leaving_;
   Status closed_;
 
-  std::uint64_t applied_ = 0;                          // lists of responses
+  std::uint64_t applied_ = 0;                       // lists of responses
   std::map<int, std::uint64_t> child_applied_;
-  std::map<std::string, std::uint64_t> failed_at_;     // names and groups whose error may cross announcements
-  std::map<std::string, Status> missed_;               // names and groups that failed before this rank came
+  std::map<std::string, std::uint64_t> failed_at_;  // errors that may cross announcements
+  std::map<std::string, Status> missed_;            // what failed before this rank came
 
   // Root only.
   bool busy_ = false;
   std::vector<std::string> ready_;                          // to be released, in order
   std::map<std::string, std::vector<std::string>> groups_;  // complete members of incomplete groups
-  std::vector<ResponseList> urgent_;                        // warnings and stall errors
 
   std::vector<Outgoing> outgoing_;
   std::vector<ResponseList> agreed_;

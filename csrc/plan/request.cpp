@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <limits>
 
 #include "core/strings.h"
 
@@ -30,19 +30,34 @@ bool has_tensor(Collective collective) {
   return collective <= Collective::alltoall;
 }
 
+// Whether `splits` divide `rows` completely, without adding up numbers that may overflow.
+bool divide(const std::vector<std::int64_t>& splits, std::int64_t rows) {
+  for (const std::int64_t split : splits) {
+    if (split < 0 || split > rows) return false;
+    rows -= split;
+  }
+  return rows == 0;
+}
+
 Status validate_splits(const Request& request, int set_size) {
   if (request.collective != Collective::reduce_scatter || request.splits.empty()) return {};
-  const std::int64_t rows = request.shape.front();
-  const bool negative = std::any_of(request.splits.begin(), request.splits.end(),
-                                    [](std::int64_t split) { return split < 0; });
-  const std::int64_t sum =
-      std::accumulate(request.splits.begin(), request.splits.end(), std::int64_t{0});
-  if (request.splits.size() == static_cast<std::size_t>(set_size) && !negative && sum == rows) {
+  if (request.splits.size() == static_cast<std::size_t>(set_size) &&
+      divide(request.splits, request.shape.front())) {
     return {};
   }
   return {ErrorCode::invalid_argument,
           str("'", request.name, "': splits ", to_string(request.splits), " must be ", set_size,
               " numbers from 0 that add up to the first extent of ", to_string(request.shape))};
+}
+
+// Whether the number of bytes is a std::int64_t, also where an extent of 0 comes after large ones.
+bool fits(const Request& request) {
+  std::int64_t rest = std::numeric_limits<std::int64_t>::max() /
+                      static_cast<std::int64_t>(size_of(request.dtype));
+  for (const std::int64_t extent : request.shape) {
+    if (extent > 0) rest /= extent;
+  }
+  return rest > 0;
 }
 
 }  // namespace
@@ -104,6 +119,10 @@ Status validate(const Request& request, int set_size) {
     if (extent < 0) {
       return refuse(ErrorCode::invalid_argument, "negative extent in ", to_string(request.shape));
     }
+  }
+  if (!fits(request)) {
+    return refuse(ErrorCode::invalid_argument, to_string(request.shape), " of ",
+                  name_of(request.dtype), " is more than can be addressed");
   }
   if (reduces(request.collective) && !is_supported(request.op, request.dtype)) {
     return refuse(ErrorCode::unsupported, name_of(request.op), " of ", name_of(request.dtype),

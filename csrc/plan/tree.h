@@ -10,7 +10,7 @@ namespace rueda {
 
 class Tree {
  public:
-  Tree(int rank, int size, int fanout) : rank_(rank), size_(size), fanout_(fanout) {}
+  Tree(int rank, int size, int fanout) : rank_(rank), size_(size), fanout_(std::max(1, fanout)) {}
 
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }

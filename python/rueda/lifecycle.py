@@ -165,9 +165,13 @@ def _install_hooks() -> None:
     def tell_the_others(
         kind: type[BaseException], value: BaseException, traceback: TracebackType | None
     ) -> None:
-        if _is_owner() and threading.current_thread() is threading.main_thread():
-            _native.abort(describe(kind, value))
-        previous(kind, value, traceback)
+        # First our own traceback, so that whoever looks for the first failure finds the cause, not its echoes.
+        try:
+            previous(kind, value, traceback)
+            sys.stderr.flush()
+        finally:
+            if _is_owner() and threading.current_thread() is threading.main_thread():
+                _native.abort(describe(kind, value))
 
     sys.excepthook = tell_the_others
 

@@ -42,6 +42,21 @@ def command(program: str | Path, arguments: Sequence[str] = ()) -> list[str]:
     return [sys.executable, "-c", textwrap.dedent(program), *arguments]
 
 
+def alone(
+    program: str, extra: dict[str, str] | None = None, limit: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """One process without any launcher."""
+    return subprocess.run(
+        command(program),
+        env=environment(extra),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=limit,
+        check=False,
+    )
+
+
 class Job:
     """Ranks that find each other through a rendezvous of their own. Ends them when left."""
 

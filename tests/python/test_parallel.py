@@ -65,7 +65,13 @@ def test_reductions_with_extreme_options(option: dict[str, str]) -> None:
 @needs_torch
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
-    "script", ["check_torch_collectives.py", "check_torch_optimizer.py", "check_torch_state.py"]
+    "script",
+    [
+        "check_torch_collectives.py",
+        "check_torch_optimizer.py",
+        "check_torch_optimizer_use.py",
+        "check_torch_state.py",
+    ],
 )
 def test_torch(script: str, size: int) -> None:
     check(PARALLEL / script, size)

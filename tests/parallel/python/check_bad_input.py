@@ -103,8 +103,11 @@ def check_splits_differ() -> None:
 def check_process_set_differs() -> None:
     everyone = rueda.add_process_set(range(rueda.size()))
     process_set = everyone if last() else rueda.global_process_set
-    with parallel.raises(rueda.MismatchError, "'bad'", "process set"):
-        rueda.allreduce(np.ones(3), name="bad", process_set=process_set)
+    for _ in range(2):
+        with parallel.raises(rueda.MismatchError, "'bad'", "process set"):
+            rueda.allreduce(np.ones(3), name="bad", process_set=process_set)
+        parallel.still_works()
+    np.testing.assert_array_equal(rueda.allreduce(np.ones(3), name="bad"), np.ones(3))
     rueda.remove_process_set(everyone)
     parallel.still_works()
 

@@ -1,0 +1,201 @@
+"""Every rank: DistributedOptimizer as an optimizer: state, schedulers, groups, odd models and misuse."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import numpy as np
+import parallel
+import rueda
+import rueda.torch as rt
+import torch
+from torch import nn
+from torch.nn import functional as F
+from training import (
+    batch,
+    close,
+    model,
+    pair,
+    same_bits,
+    sgd,
+    share,
+    train,
+)
+
+
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.Parameter(torch.ones(3, dtype=torch.float64))
+        self.right = nn.Parameter(torch.ones(2, dtype=torch.float64))
+        self.frozen = nn.Parameter(torch.ones(2, dtype=torch.float64), requires_grad=False)
+
+
+def check_parameters_without_gradient() -> None:
+    module = Branches()
+    optimizer = rt.DistributedOptimizer(
+        torch.optim.SGD(module.parameters(), lr=1.0), module.named_parameters()
+    )
+    for _ in range(2):
+        optimizer.zero_grad()
+        (module.left if rueda.rank() == 0 else module.right).sum().backward()
+        optimizer.synchronize()
+        n = rueda.size()
+        torch.testing.assert_close(module.left.grad, torch.full((3,), 1 / n).double())
+        torch.testing.assert_close(module.right.grad, torch.full((2,), (n - 1) / n).double())
+        assert module.frozen.grad is None
+        optimizer.step()
+    same_bits(*module.parameters())
+
+
+def check_is_still_the_optimizer() -> None:
+    shared, distributed, alone, single = pair(sgd)
+    assert isinstance(distributed, torch.optim.SGD)
+    assert type(distributed).__name__ == "SGD"
+    calls = []
+    distributed.register_step_post_hook(lambda *_: calls.append("hook"))
+    schedulers = [torch.optim.lr_scheduler.ExponentialLR(o, 0.5) for o in (distributed, single)]
+    for step in range(3):
+        train(shared, distributed, alone, single, steps=1)
+        assert len(calls) == step + 1
+        for scheduler in schedulers:
+            scheduler.step()
+    close(shared, alone)
+    state = copy.deepcopy(distributed.state_dict())
+    distributed.load_state_dict(state)
+    single.load_state_dict(copy.deepcopy(single.state_dict()))
+    train(shared, distributed, alone, single, steps=1)
+    assert len(calls) == 4
+    close(shared, alone)
+    assert distributed.param_groups[0]["lr"] == single.param_groups[0]["lr"] == 0.1 * 0.5**3
+
+
+def check_scheduler_made_before() -> None:
+    shared = model()
+    optimizer = torch.optim.SGD(shared.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    distributed = rt.DistributedOptimizer(optimizer, shared.named_parameters())
+    distributed.zero_grad()
+    before = [p.clone() for p in shared.parameters()]
+    x, y = batch(0)
+    F.cross_entropy(shared(share(x)), share(y)).backward()
+    distributed.step()
+    same_bits(*shared.parameters())
+    assert not all(map(torch.equal, before, shared.parameters()))
+    with warnings.catch_warnings():  # the scheduler looks for calls of the old optimizer's step()
+        warnings.simplefilter("ignore")
+        scheduler.step()
+    assert distributed.param_groups[0]["lr"] == 0.5
+
+
+def check_groups_added_later() -> None:
+    shared, alone = model(), model()
+    optimizers = []
+    for module in (shared, alone):
+        optimizer = torch.optim.SGD(module[0].parameters(), lr=0.1)
+        if module is shared:
+            optimizer = rt.DistributedOptimizer(optimizer, module[0].named_parameters())
+        optimizer.add_param_group({"params": list(module[2].parameters()), "lr": 0.05})
+        optimizers.append(optimizer)
+    train(shared, optimizers[0], alone, optimizers[1])
+    close(shared, alone)
+
+
+def check_two_optimizers_at_once() -> None:
+    first, first_optimizer, alone, single = pair(sgd)
+    second, second_optimizer, _, _ = pair(sgd)
+    x, y = batch(0)
+    F.cross_entropy(first(share(x)), share(y)).backward()
+    F.cross_entropy(second(share(x)), share(y)).backward()
+    first_optimizer.step()
+    second_optimizer.step()
+    F.cross_entropy(alone(x), y).backward()
+    single.step()
+    close(first, alone)
+    close(second, alone)
+
+
+def check_misuse() -> None:
+    shared, distributed, _, _ = pair(sgd)
+    x, y = batch(0)
+    F.cross_entropy(shared(share(x)), share(y)).backward()
+    with parallel.raises(rueda.InvalidArgumentError, "zero_grad", "4 gradients are being reduced"):
+        distributed.zero_grad()
+    with parallel.raises(rueda.InvalidArgumentError, "backward_passes_per_step=1"):
+        F.cross_entropy(shared(share(x)), share(y)).backward()
+    distributed.step()
+    distributed.zero_grad()
+    F.cross_entropy(shared(share(x)), share(y)).backward()
+    distributed.step()
+    same_bits(*shared.parameters())
+
+    named = list(shared.named_parameters())
+    plain = sgd(list(shared.parameters()))
+    with parallel.raises(rueda.InvalidArgumentError, "twice", "0.weight"):
+        rt.DistributedOptimizer(plain, [*named, named[0]])
+    with parallel.raises(rueda.InvalidArgumentError, "group0.parameter1", "[8]"):
+        rt.DistributedOptimizer(plain, [named[0], *named[2:]])
+    with parallel.raises(rueda.InvalidArgumentError, "pairs"):
+        rt.DistributedOptimizer(plain, shared.parameters())
+    with parallel.raises(rueda.InvalidArgumentError, "backward_passes_per_step=0"):
+        rt.DistributedOptimizer(plain, named, backward_passes_per_step=0)
+    with parallel.raises(rueda.InvalidArgumentError, "averaged or summed"):
+        rt.DistributedOptimizer(plain, named, op=rt.Max)
+    with parallel.raises(rueda.InvalidArgumentError, "predivide"):
+        rt.DistributedOptimizer(plain, named, op=rt.Sum, gradient_predivide_factor=2.0)
+    with parallel.raises(rueda.InvalidArgumentError, "already"):
+        rt.DistributedOptimizer(distributed, named)
+
+
+def check_models_that_differ() -> None:
+    if rueda.size() == 1:
+        return
+    me, last = rueda.rank(), rueda.size() - 1
+    layer = nn.Linear(3, 2 if me != last else 4, bias=False)
+    optimizer = rt.DistributedOptimizer(sgd(list(layer.parameters())), layer.named_parameters())
+    layer(torch.ones(1, 3)).sum().backward()
+    with parallel.raises(rueda.MismatchError, "weight'", "[2, 3]", "[4, 3]", f"rank {last}"):
+        optimizer.step()
+    layer = nn.Linear(3, 2)
+    optimizer = rt.DistributedOptimizer(sgd(list(layer.parameters())), layer.named_parameters())
+    layer(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+
+
+def check_sparse_gradients_are_refused() -> None:
+    me, last = rueda.rank(), rueda.size() - 1
+    table = nn.Embedding(5, 2, sparse=me == last)
+    optimizer = rt.DistributedOptimizer(
+        torch.optim.SGD(table.parameters(), lr=0.1), table.named_parameters()
+    )
+    table(torch.tensor([1, 2])).sum().backward()
+    with parallel.raises(rueda.UnsupportedError, "weight'", f"rank {last}", "sparse=False"):
+        optimizer.step()
+    parallel.still_works()
+
+
+def check_process_set() -> None:
+    n, me = rueda.size(), rueda.rank()
+    members = rueda.add_process_set(range(max(1, n - 1)))
+    if members.included():
+        shared = model()
+        optimizer = rt.DistributedOptimizer(
+            torch.optim.SGD(shared.parameters(), lr=0.1), None, process_set=members
+        )
+        shared[0].bias.grad = None
+        (shared(torch.ones(1, 6).double()).sum() * me).backward()
+        optimizer.step()
+        gathered = rueda.allgather_object(
+            [p.detach().numpy() for p in shared.parameters()], process_set=members
+        )
+        for other in gathered[1:]:
+            for a, b in zip(gathered[0], other, strict=True):
+                np.testing.assert_array_equal(a, b)
+    rueda.barrier()
+    rueda.remove_process_set(members)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    parallel.run(globals())

@@ -1,0 +1,85 @@
+"""Models that all ranks train together and each trains alone."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable
+
+import rueda
+import rueda.torch as rt
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+BATCH = 24  # divides by 1, 2, 3 and 4
+# Double precision; the ranks' sums are only ordered differently.
+CLOSE = {"rtol": 1e-9, "atol": 1e-11}
+
+Optimizer = torch.optim.Optimizer
+Make = Callable[[list[nn.Parameter]], Optimizer]
+
+
+def model(seed: int = 1) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+
+
+def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The whole batch."""
+    torch.manual_seed(100 + step)
+    return torch.randn(BATCH, 6, dtype=torch.float64), torch.randint(0, 3, (BATCH,))
+
+
+def share(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a batch."""
+    return tensor.chunk(rueda.size())[rueda.rank()]
+
+
+def same_bits(*tensors: torch.Tensor) -> None:
+    """All ranks hold the same."""
+    digest = hashlib.sha256(b"".join(t.detach().numpy().tobytes() for t in tensors)).hexdigest()
+    assert len(set(rueda.allgather_object(digest))) == 1, "ranks hold different bits"
+
+
+def close(left: nn.Module, right: nn.Module, **tolerance: float) -> None:
+    for a, b in zip(left.parameters(), right.parameters(), strict=True):
+        torch.testing.assert_close(a, b, **(tolerance or CLOSE))
+
+
+def pair(make: Make, **options: object) -> tuple[nn.Module, Optimizer, nn.Module, Optimizer]:
+    """A model that is trained by all ranks, and the same that each trains alone."""
+    shared = model()
+    alone = copy.deepcopy(shared)
+    distributed = rt.DistributedOptimizer(
+        make(list(shared.parameters())), shared.named_parameters(), **options
+    )
+    return shared, distributed, alone, make(list(alone.parameters()))
+
+
+def sgd(parameters: list[nn.Parameter]) -> Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=1e-3)
+
+
+def adam(parameters: list[nn.Parameter]) -> Optimizer:
+    return torch.optim.Adam(parameters, lr=0.01)
+
+
+def train(
+    shared: nn.Module,
+    distributed: Optimizer,
+    alone: nn.Module,
+    single: Optimizer,
+    steps: int = 4,
+    clip: Callable[[nn.Module, Optimizer | None], None] = lambda module, optimizer: None,
+) -> None:
+    for step in range(steps):
+        x, y = batch(step)
+        distributed.zero_grad()
+        F.cross_entropy(shared(share(x)), share(y)).backward()
+        clip(shared, distributed)
+        distributed.step()
+        single.zero_grad()
+        F.cross_entropy(alone(x), y).backward()
+        clip(alone, None)
+        single.step()

@@ -1,0 +1,165 @@
+"""How worlds end by errors, signals and Ctrl-C: every rank gets to know, in bounded time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from launching import Job, check, find_mpirun, run, run_under_mpirun
+
+WAIT_FOR_THE_OTHERS = """
+    import sys, rueda
+    rueda.init()
+    if rueda.rank() == 1:
+        rueda.barrier(name="start")
+        {act}
+    try:
+        rueda.barrier(name="start")
+        print("waiting", flush=True)
+        rueda.allreduce([1.0], name="never")
+    except rueda.RuedaError as error:
+        print(type(error).__name__, error.peer, error)
+        sys.exit(7)
+"""
+
+
+def test_exit_with_operations_pending() -> None:
+    ended = run(
+        """
+        import numpy as np, rueda
+        rueda.init()
+        rueda.barrier()
+        rueda.allreduce_async(np.ones(1000), name=f"only on rank {rueda.rank()}")
+        """,
+        2,
+        limit=60,
+    )
+    assert [e.returncode for e in ended] == [0, 0], ended
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_rank_that_leaves_early(status: int) -> None:
+    ended = run(WAIT_FOR_THE_OTHERS.format(act=f"sys.exit({status})"), 3, limit=60)
+    assert [e.returncode for e in ended] == [7, status, 7], ended
+    for rank in (0, 2):
+        assert "ShutdownError" in ended[rank].output
+        assert "rank 1" in ended[rank].output
+
+
+def test_an_exception_in_one_rank_reaches_the_others() -> None:
+    ended = run(WAIT_FOR_THE_OTHERS.format(act="open('/no/such/file')"), 3, limit=60)
+    assert [e.returncode for e in ended] == [7, 1, 7], ended
+    assert "Traceback" in ended[1].output
+    for rank in (0, 2):
+        assert "PeerLostError 1 " in ended[rank].output
+        assert "FileNotFoundError: [Errno 2] No such file" in ended[rank].output
+
+
+def test_an_exception_in_another_thread_ends_nothing() -> None:
+    check(
+        """
+        import threading, rueda
+        rueda.init()
+        thread = threading.Thread(target=lambda: 1 / 0)
+        thread.start()
+        thread.join()
+        assert rueda.allreduce([1], op=rueda.Sum).tolist() == [2]
+        """,
+        2,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_rank_that_is_killed(number: signal.Signals) -> None:
+    act = "print('here', flush=True); import time; time.sleep(600)"
+    with Job(WAIT_FOR_THE_OTHERS.format(act=act), 3) as job:
+        job.wait_for_output(1, "here")
+        job.wait_for_output(0, "waiting")
+        job.ranks[1].send_signal(number)
+        ended = job.wait(60)
+    assert [e.returncode for e in ended] == [7, -number, 7], ended
+    for rank in (0, 2):
+        assert "PeerLostError 1 " in ended[rank].output
+
+
+def test_ctrl_c_ends_a_wait() -> None:
+    program = """
+        import rueda
+        rueda.init()
+        rueda.barrier()
+        print("waiting", flush=True)
+        rueda.allreduce([1.0], name=f"only on rank {rueda.rank()}")
+    """
+    with Job(program, 2) as job:
+        job.wait_for_output(0, "waiting")
+        job.wait_for_output(1, "waiting")
+        time.sleep(0.3)  # most often it sleeps by now; a signal that comes earlier must do as well
+        job.ranks[0].send_signal(signal.SIGINT)
+        ended = job.wait(60)
+    assert ended[0].returncode == -signal.SIGINT, ended
+    assert "KeyboardInterrupt" in ended[0].output
+    assert ended[1].returncode == 1, ended
+    assert "PeerLostError" in ended[1].output
+    assert "KeyboardInterrupt" in ended[1].output
+
+
+def test_an_operation_survives_ctrl_c() -> None:
+    program = """
+        import sys, rueda
+        rueda.init()
+        if rueda.rank() == 0:
+            handle = rueda.allreduce_async([1.0], name="x", op=rueda.Sum)
+            print("waiting", flush=True)
+            try:
+                handle.result()
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
+            else:
+                sys.exit("was not interrupted")
+            rueda.barrier(name="go")
+            assert handle.result().tolist() == [2.0]
+        else:
+            rueda.barrier(name="go")
+            rueda.allreduce([1.0], name="x", op=rueda.Sum)
+    """
+    with Job(program, 2) as job:
+        job.wait_for_output(0, "waiting")
+        time.sleep(0.3)
+        job.ranks[0].send_signal(signal.SIGINT)
+        ended = job.wait(60)
+        assert [e.returncode for e in ended] == [0, 0], job.report()
+
+
+@pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
+def test_an_exception_ends_a_job_under_mpirun() -> None:
+    ended = run_under_mpirun(WAIT_FOR_THE_OTHERS.format(act="open('/no/such/file')"), 3, limit=90)
+    assert ended.returncode != 0
+    assert "FileNotFoundError" in ended.output
+
+
+@pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
+@pytest.mark.parametrize(
+    ("act", "cause"),
+    [
+        ("open('/no/such/file')", "FileNotFoundError: [Errno 2] No such file"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "rank 1"),
+    ],
+    ids=["exception", "SIGKILL"],
+)
+def test_survivors_under_mpirun(act: str, cause: str) -> None:
+    """Fault-tolerant mpirun leaves the survivors alone, so that they can raise."""
+    options = ["--with-ft", "ulfm", "--runtime-options", "error-nonzero-status=false"]
+    ended = run_under_mpirun(WAIT_FOR_THE_OTHERS.format(act=act), 3, options=options, limit=90)
+    survivors = [line for line in ended.output.splitlines() if line.startswith("PeerLostError 1 ")]
+    assert len(survivors) == 2, ended.output
+    assert all(cause in line for line in survivors), ended.output
+
+
+def test_jobs_end_what_they_started() -> None:
+    with Job("import time; time.sleep(600)", 2) as job:
+        processes = job.ranks
+    assert [process.returncode for process in processes] == [-signal.SIGKILL] * 2
+    with pytest.raises(ProcessLookupError):
+        os.kill(processes[0].pid, 0)

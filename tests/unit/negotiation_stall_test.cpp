@@ -1,0 +1,210 @@
+// Stalls: who is told what, when, and that a retry works although messages cross the error.
+#include <set>
+
+#include "unit/negotiation_simulator.h"
+
+namespace rueda::test {
+namespace {
+
+NegotiatorOptions options_of(double warning, double error, unsigned seed = 1) {
+  NegotiatorOptions options;
+  options.stall_warning = seconds(warning);
+  options.stall_error = seconds(error);
+  options.fanout = 1 + static_cast<int>(seed % 4);
+  return options;
+}
+
+void pass(NegotiationSimulator& simulator, double duration) {
+  constexpr double tick = 0.125;
+  for (; duration > 0; duration -= tick) {
+    simulator.advance(tick);
+    simulator.settle();
+  }
+}
+
+std::set<int> random_ranks(NegotiationSimulator& simulator, int from, int to) {
+  std::set<int> ranks;
+  const int count = from + simulator.below(to - from + 1);
+  while (static_cast<int>(ranks.size()) < count) ranks.insert(simulator.below(simulator.size()));
+  return ranks;
+}
+
+std::string describe(const std::set<int>& ranks) {
+  return describe_ranks({ranks.begin(), ranks.end()});
+}
+
+TEST_CASE("a warning names who has submitted and who has not, in the rhythm of the setting") {
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    const int size = 2 + static_cast<int>(seed % 16);
+    CAPTURE(seed, size);
+    NegotiationSimulator simulator(size, options_of(10, 0, seed), seed);
+    const std::set<int> late = random_ranks(simulator, 1, size - 1);
+    std::set<int> prompt;
+    for (int rank = 0; rank < size; ++rank) {
+      if (late.contains(rank)) continue;
+      prompt.insert(rank);
+      REQUIRE(simulator.submit(rank, allreduce_of("x")).ok());
+    }
+    simulator.settle();
+    pass(simulator, 9);
+    REQUIRE(simulator.rank(0).warnings.empty());
+    pass(simulator, 26);  // until 35: warned at 10, 20 and 30
+    REQUIRE(simulator.rank(0).warnings.size() == 3);
+    simulator.require_agreement(false);
+    for (const Response& warning : simulator.rank(0).warnings) {
+      const std::string text = warning.status.to_string();
+      REQUIRE(text.find("submitted by " + describe(prompt) + ", missing on " + describe(late)) !=
+              std::string::npos);
+      REQUIRE(warning.status.peer() == *late.begin());
+    }
+    for (const int rank : late) REQUIRE(simulator.submit(rank, allreduce_of("x")).ok());
+    simulator.settle();
+    simulator.require_agreement();
+    REQUIRE(simulator.rank(0).answers.at("x").front().kind == ResponseKind::execute);
+  }
+}
+
+TEST_CASE("joined ranks are not missing") {
+  NegotiationSimulator simulator(6, options_of(4, 0), 1);
+  simulator.join(3);
+  REQUIRE(simulator.submit(5, allreduce_of("x")).ok());
+  simulator.settle();
+  pass(simulator, 5);
+  const std::string text = simulator.rank(0).warnings.at(0).status.to_string();
+  REQUIRE(text.find("submitted by rank 5, missing on ranks 0-2 and 4") != std::string::npos);
+}
+
+std::vector<Request> requests_of(unsigned seed) {
+  if (seed % 3 == 0) return group_of("g", 3);
+  if (seed % 3 == 1) return {allgather_of("g.0", 2)};
+  return {allreduce_of("g.0")};
+}
+
+// Afterwards everybody can go on with the same names, each at its own pace.
+void require_retry(NegotiationSimulator& simulator, const std::vector<Request>& requests) {
+  for (int round = 0; round < 3; ++round) {
+    for (int rank = 0; rank < simulator.size(); ++rank) {
+      REQUIRE(simulator.submit(rank, requests).ok());
+      simulator.steps(simulator.below(6));
+    }
+    simulator.settle();
+    simulator.require_agreement();
+    for (int rank = 0; rank < simulator.size(); ++rank) {
+      for (const Request& request : requests) {
+        REQUIRE(simulator.rank(rank).answers.at(request.name).back().kind == ResponseKind::execute);
+      }
+    }
+  }
+}
+
+TEST_CASE("after the limit all who submitted fail, latecomers fail once, and a retry works") {
+  const double warning = GENERATE(0.0, 4.0, 40.0);
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    const int size = 2 + static_cast<int>(seed % 16);
+    CAPTURE(seed, size, warning);
+    NegotiationSimulator simulator(size, options_of(warning, 10, seed), seed);
+    const std::vector<Request> requests = requests_of(seed);
+    if (seed % 2 == 0) require_retry(simulator, requests);  // known to the caches
+    const std::set<int> late = random_ranks(simulator, 1, size - 1);
+    for (int rank = 0; rank < size; ++rank) {
+      if (!late.contains(rank)) REQUIRE(simulator.submit(rank, requests).ok());
+    }
+    simulator.settle();
+    pass(simulator, 9);
+    simulator.require_agreement(false);
+    pass(simulator, 2);
+    simulator.require_agreement();
+    for (int rank = 0; rank < size; ++rank) {
+      if (late.contains(rank)) {
+        const Status missed = simulator.submit(rank, requests);
+        REQUIRE(missed.code() == ErrorCode::stalled);
+        REQUIRE(missed.to_string().find("missing on " + describe(late)) != std::string::npos);
+        continue;
+      }
+      for (const Request& request : requests) {
+        REQUIRE(simulator.rank(rank).answers.at(request.name).back().status.code() ==
+                ErrorCode::stalled);
+      }
+    }
+    require_retry(simulator, requests);
+  }
+}
+
+// Latecomers submit while the error may be under way: each gets exactly one answer to its first submission, and
+// retries at once, so that old and new messages of one name meet everywhere in the tree.
+TEST_CASE("an error that crosses announcements at any depth answers each submission once") {
+  int crossed = 0;
+  for (unsigned seed = 0; seed < 1500; ++seed) {
+    const int size = 2 + static_cast<int>(seed % 16);
+    CAPTURE(seed, size);
+    NegotiatorOptions options = options_of(seed % 2 == 0 ? 0 : 4, 10, seed);
+    options.cache_capacity = seed % 5 == 0 ? 1 : 1024;
+    NegotiationSimulator simulator(size, options, seed);
+    const std::vector<Request> requests = requests_of(seed);
+    if (seed % 4 < 2) require_retry(simulator, requests);
+    const auto answers_of = [&](int rank) -> std::vector<Response>& {
+      return simulator.rank(rank).answers[requests.front().name];
+    };
+    const std::size_t before = answers_of(0).size();
+    const std::set<int> late = random_ranks(simulator, 1, size);
+    for (int rank = 0; rank < size; ++rank) {
+      if (!late.contains(rank)) REQUIRE(simulator.submit(rank, requests).ok());
+    }
+    simulator.steps(simulator.below(40));
+    simulator.advance(9.9);
+    simulator.settle();
+    simulator.advance(0.2);
+    simulator.steps(simulator.below(size * 3));
+    std::set<int> refused;
+    for (const int rank : late) {
+      if (!simulator.submit(rank, requests).ok()) refused.insert(rank);
+      simulator.steps(simulator.below(4));
+    }
+    // The second round begins wherever the first has been answered.
+    std::set<int> waiting;
+    for (int rank = 0; rank < size; ++rank) waiting.insert(rank);
+    for (int patience = 0; !waiting.empty() && patience < 10000; ++patience) {
+      const int rank = simulator.below(size);
+      if (waiting.contains(rank) && (refused.contains(rank) || answers_of(rank).size() > before)) {
+        REQUIRE(simulator.submit(rank, requests).ok());
+        waiting.erase(rank);
+      }
+      simulator.steps(1);
+    }
+    simulator.settle();
+    REQUIRE(waiting.empty());
+    simulator.require_agreement();
+    const bool failed = answers_of(*late.begin()).empty() || !refused.empty() ||
+                        answers_of(0)[before].kind == ResponseKind::error;
+    for (int rank = 0; rank < size; ++rank) {
+      const std::vector<Response>& answers = answers_of(rank);
+      const bool answered_twice = answers.size() == before + 2;
+      REQUIRE(answered_twice != refused.contains(rank));
+      if (answered_twice) REQUIRE((answers[before].kind == ResponseKind::error) == failed);
+      REQUIRE(answers.back().kind == ResponseKind::execute);
+    }
+    crossed += failed && refused.size() < late.size() ? 1 : 0;
+    require_retry(simulator, requests);
+  }
+  REQUIRE(crossed > 200);
+}
+
+TEST_CASE("nothing wakes a rank that waits for nothing, and no deadline stays in the past") {
+  NegotiationSimulator simulator(5, options_of(2, 9), 1);
+  for (int rank = 0; rank < 5; ++rank) REQUIRE_FALSE(simulator.negotiator(rank).next_deadline());
+  REQUIRE(simulator.submit(4, allreduce_of("x")).ok());
+  Time now{};
+  for (int i = 0; i < 60; ++i) {
+    simulator.advance(0.25);
+    now += seconds(0.25);
+    simulator.settle();
+    for (int rank = 0; rank < 5; ++rank) {
+      const auto deadline = simulator.negotiator(rank).next_deadline();
+      REQUIRE((!deadline || *deadline > now));
+    }
+  }
+  simulator.require_agreement();
+}
+
+}  // namespace
+}  // namespace rueda::test
