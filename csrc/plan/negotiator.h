@@ -103,13 +103,9 @@ class Negotiator {
   // The groups that an entry belongs to; more than one only where ranks disagree. "" for none.
   using Groups = std::set<std::string>;
 
-  // negotiator.cpp: submissions and the tree.
+  // negotiator_entries.cpp.
   Entries::iterator entry_for(const std::string& name, Time since);
   static Asked& variant_of(Entry& entry, const Request& request);
-  void merge(int child, Announcement announcement, Time now);
-  // Whether the child sent this before it knew the error that answered it.
-  [[nodiscard]] bool was_answered(int child, const Announcement& announcement) const;
-  void merge_amendment(int child, const Announcement& announcement);
   void update_complete(Entries::iterator entry);
   void update_complete();
   [[nodiscard]] bool has_joined(int child) const;
@@ -117,7 +113,15 @@ class Negotiator {
   [[nodiscard]] std::vector<int> ranks_of(const Entry& entry, const Asked& variant) const;
   [[nodiscard]] std::vector<int> ready_ranks(const Entry& entry) const;
   [[nodiscard]] static Groups groups_of(const Entry& entry);
+  [[nodiscard]] Announcement announce(const Entry& entry, bool partial) const;
+  // What the caches of all ranks know as exactly this; null where there is nothing.
+  [[nodiscard]] const ResponseCache::Entry* cached(const Entry& entry) const;
 
+  // negotiator.cpp: submissions and messages.
+  void merge(int child, Announcement announcement, Time now);
+  // Whether the child sent this before it knew the error that answered it.
+  [[nodiscard]] bool was_answered(int child, const Announcement& announcement) const;
+  void merge_amendment(int child, const Announcement& announcement);
   void receive_up(int child, UpMessage message, Time now);
   void merge_cached(int child, const std::vector<std::uint64_t>& ids, Time now);
   [[nodiscard]] bool note_joined(int child, const std::vector<int>& ranks);
@@ -130,8 +134,6 @@ class Negotiator {
   void close(const Status& reason);
 
   void flush_up();
-  [[nodiscard]] Announcement announce(const Entry& entry, bool partial) const;
-  [[nodiscard]] const ResponseCache::Entry* cached(const Entry& entry) const;
 
   // negotiator_root.cpp: decisions and stalls.
   void flush_root();

@@ -4,6 +4,7 @@
 
 #include "core/strings.h"
 #include "plan/negotiator.h"
+#include "plan/rank_list.h"
 
 namespace rueda {
 
@@ -11,11 +12,6 @@ namespace {
 
 // A message names so many different ways to ask for a tensor, and counts the rest.
 constexpr std::size_t most_variants = 8;
-
-template <class Value>
-bool contains(const std::vector<Value>& values, const Value& value) {
-  return std::find(values.begin(), values.end(), value) != values.end();
-}
 
 }  // namespace
 
