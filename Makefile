@@ -22,7 +22,7 @@ help:  ## this list
 
 .PHONY: demo
 demo:  ## trains on 1 rank and on 4, and compares
-	@tools/setup.sh demo
+	@.ci/setup.sh demo
 	@python examples/python/demo.py
 
 .PHONY: test
@@ -33,7 +33,7 @@ setup: build  ## the environment in .venv, Rueda installed in it, the C++ librar
 
 .PHONY: tools
 tools:
-	@tools/setup.sh test
+	@.ci/setup.sh test
 
 .PHONY: build
 build: tools

@@ -113,7 +113,7 @@ def test_ci_runs_what_the_readme_shows():
         for target in command.split()[1:]:
             assert f"make {target}" in readme
     subprocess.run(["bash", "-n", ROOT / ".ci/run"], check=True)
-    subprocess.run(["bash", "-n", ROOT / "tools/setup.sh"], check=True)
+    subprocess.run(["bash", "-n", ROOT / ".ci/setup.sh"], check=True)
 
 
 def test_the_option_page_follows_the_table():

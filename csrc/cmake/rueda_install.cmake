@@ -20,7 +20,7 @@ if(TARGET rueda_native)
 endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/rueda DESTINATION ${rueda_include_dir})
 install(EXPORT rueda NAMESPACE rueda:: FILE rueda-targets.cmake DESTINATION ${rueda_cmake_dir})
-configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/rueda-config.cmake.in
+configure_package_config_file(${PROJECT_SOURCE_DIR}/csrc/cmake/rueda-config.cmake.in
                               ${PROJECT_BINARY_DIR}/rueda-config.cmake INSTALL_DESTINATION ${rueda_cmake_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/rueda-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/rueda-config.cmake ${PROJECT_BINARY_DIR}/rueda-config-version.cmake

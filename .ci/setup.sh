@@ -2,12 +2,12 @@
 # Makes $VIRTUAL_ENV and installs Rueda into it. Does only what is missing: each step leaves a stamp that
 # holds a hash of its inputs.
 #
-#   tools/setup.sh demo   what `make demo` needs
-#   tools/setup.sh test   and what the tests and the checks need
+#   .ci/setup.sh demo   what `make demo` needs
+#   .ci/setup.sh test   and what the tests and the checks need
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-level=${1:?usage: tools/setup.sh demo|test}
+level=${1:?usage: .ci/setup.sh demo|test}
 venv=${VIRTUAL_ENV:-$PWD/.venv}
 python=${PYTHON:-python3}
 export PATH=$venv/bin:$PATH
@@ -15,7 +15,7 @@ stamps=$venv/.rueda
 
 say() { printf '\033[1m==> %s\033[0m\n' "$*"; }
 fail() {
-  printf 'tools/setup.sh: %s\n' "$*" >&2
+  printf '.ci/setup.sh: %s\n' "$*" >&2
   exit 1
 }
 
@@ -71,18 +71,18 @@ find_test_tools() {
 }
 
 install_requirements() {
-  local files=(requirements/demo.txt) hash
-  if [[ $level == test ]]; then files+=(requirements/test.txt); fi
+  local files=(.ci/requirements/demo.txt) hash
+  if [[ $level == test ]]; then files+=(.ci/requirements/test.txt); fi
   hash=$(hash_of "${files[@]}")
   if is_done "requirements-$level" "$hash"; then return; fi
-  say "installing requirements/$level.txt"
-  "$venv/bin/pip" install --quiet --disable-pip-version-check -r "requirements/$level.txt"
+  say "installing .ci/requirements/$level.txt"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check -r ".ci/requirements/$level.txt"
   set_done "requirements-$level" "$hash"
 }
 
 install_rueda() {
   local hash
-  hash=$(find CMakeLists.txt pyproject.toml README.md LICENSE requirements/demo.txt cmake csrc include python launcher \
+  hash=$(find CMakeLists.txt pyproject.toml README.md LICENSE .ci/requirements/demo.txt csrc include python launcher \
     -type f ! -name '*.pyc' ! -name '*.so' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum)
   if is_done rueda "$hash" && [[ -x $venv/bin/rueda ]]; then return; fi
   say "building Rueda"
