@@ -23,7 +23,6 @@ BroadcastOperation::BroadcastOperation(const Lane& lane, std::byte* data, std::i
   previous_ = distance == 0 ? -1 : lane_.world_rank((lane_.rank + size - 1) % size);
   if (previous_ < 0) received_ = receives_posted_ = chunks_;
   if (next_ < 0) sent_ = sends_posted_ = chunks_;
-  lane_.counters->ring_steps.add(size - 1);
   done_ = received_ == chunks_ && sent_ == chunks_;
 }
 
@@ -67,6 +66,7 @@ bool BroadcastOperation::advance() {
     const std::int64_t gone = take(sending_);
     received_ += arrived;
     sent_ += gone;
+    if (gone > 0 && sent_ == chunks_) lane_.counters->ring_steps.add(1);
     again = !done_ && (again || arrived > 0 || gone > 0);
     done_ = done_ || (received_ == chunks_ && sent_ == chunks_);
   }
