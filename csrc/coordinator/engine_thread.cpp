@@ -181,7 +181,9 @@ void Engine::obey(Command command, Time now) {
     return;
   }
   for (const Submission& submission : command.submissions) {
-    refused_elsewhere_.erase({command.set_id, submission.request.name});
+    std::erase_if(refused_elsewhere_, [&](const auto& refusal) {
+      return refusal.first.second == submission.request.name;
+    });
   }
   set->second->submit(std::move(command.submissions), now);
 }
@@ -255,7 +257,7 @@ void Engine::open_set(std::shared_ptr<const ProcessSetMembers> members) {
 
 // Ranks that hand one name to different process sets would wait for each other for ever. A rank that learns
 // that a set waits for a name which it has handed to another set tells both; once, until the application submits the
-// name there itself, since a second refusal would meet the next operation of that name.
+// name again, to whichever set, since a second refusal would meet the next operation of that name.
 void Engine::refuse_elsewhere(int set_id, const std::string& name, int other_set) {
   if (!refused_elsewhere_.emplace(std::pair(set_id, name), true).second) return;
   const auto called = [](int id) {
