@@ -54,13 +54,16 @@ Expected<std::vector<std::int64_t>> alltoall_rows(const TensorView& input,
     }
     return std::vector<std::int64_t>(static_cast<std::size_t>(ranks), rows / ranks);
   }
-  std::int64_t sum = 0;
-  bool negative = false;
+  // Counted down, so that no sum can overflow.
+  std::int64_t left = rows;
   for (const std::int64_t split : splits) {
-    negative = negative || split < 0;
-    sum += split;
+    if (split < 0 || split > left) {
+      left = -1;
+      break;
+    }
+    left -= split;
   }
-  if (static_cast<std::int64_t>(splits.size()) != ranks || negative || sum != rows) {
+  if (static_cast<std::int64_t>(splits.size()) != ranks || left != 0) {
     return refuse("splits ", to_string(splits), " must be ", ranks,
                   " numbers from 0 that add up to the first extent of ", to_string(input.shape));
   }

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "coordinator/handle_state.h"
 #include "rueda/rueda.h"
 
@@ -12,7 +14,9 @@ void Handle::wait() const {
 }
 
 bool Handle::wait_for(std::chrono::nanoseconds timeout) const {
-  const Time deadline = Clock::now() + timeout;
+  const Time now = Clock::now();
+  const Time deadline =
+      timeout >= Time::max() - now ? Time::max() : now + std::max(timeout, std::chrono::nanoseconds{0});
   FutexWake wake = FutexWake::interrupted;
   while (wake == FutexWake::interrupted) wake = state_->wait(deadline);
   if (wake == FutexWake::timeout) return false;

@@ -35,9 +35,9 @@ Process& process() {
 void after_fork_in_child() {
   Process& state = process();
   Engine* engine = state.watched.exchange(nullptr);
-  if (engine == nullptr) return;
+  if (engine == nullptr && state.mpi == nullptr) return;
   state.forked = true;
-  engine->close_after_fork();
+  if (engine != nullptr) engine->close_after_fork();
 }
 
 // MPI cannot be initialised again, so it is finalised only now. After a failure it must not be: MPI_Finalize would
@@ -106,6 +106,10 @@ void init(const std::map<std::string, std::string>& overrides) {
   const Options options = value_or_throw(read_options(process_environment(), overrides));
   set_log_level(log_level(options.log_level));
   OpenedBootstrap opened = value_or_throw(open_bootstrap(options, process_environment()));
+  if (!std::exchange(state.prepared, true)) {
+    pthread_atfork(nullptr, nullptr, after_fork_in_child);
+    std::atexit(at_exit);
+  }
   if (opened.mpi != nullptr) {
     state.mpi = opened.mpi;
     // The application may finalise MPI itself: the engine must have left it by then.
@@ -114,10 +118,6 @@ void init(const std::map<std::string, std::string>& overrides) {
   World world = value_or_throw(form_world(*opened.bootstrap, options, opened.mpi_transport));
   set_log_rank(world.topology.rank);
   std::shared_ptr<Engine> engine = value_or_throw(Engine::start(std::move(world), options));
-  if (!std::exchange(state.prepared, true)) {
-    pthread_atfork(nullptr, nullptr, after_fork_in_child);
-    std::atexit(at_exit);
-  }
   set_engine(std::move(engine));
 }
 

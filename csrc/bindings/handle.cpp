@@ -26,7 +26,8 @@ constexpr auto longest_sleep = std::chrono::seconds(1);
 bool wait(const Handle& handle, std::optional<double> timeout) {
   const HandleState& state = *handle.state();
   std::optional<Time> deadline;
-  if (timeout) deadline = Clock::now() + seconds(*timeout);
+  // About 30 years are for ever; NaN compares false and waits for nothing.
+  if (timeout) deadline = Clock::now() + seconds(*timeout > 0 ? std::min(*timeout, 1e9) : 0.0);
   while (!state.is_done()) {
     const Time now = Clock::now();
     if (deadline && now >= *deadline) return false;

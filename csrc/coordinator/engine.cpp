@@ -54,7 +54,8 @@ Expected<std::unique_ptr<Engine>> Engine::start(World world, const Options& opti
   }
   if (Status status = engine->timeline_.open(options.timeline, engine->topology().rank);
       !options.timeline.empty() && !status) {
-    return status;
+    // The other ranks have this one in their world already: a trace less is better than a job less.
+    log(LogLevel::error, status.to_string());
   }
   if (Status status = engine->connect(); !status) return status;
   engine->open_set(engine->process_sets_.find(0));
@@ -124,7 +125,9 @@ std::vector<Handle> Engine::submit(int set_id, std::vector<Submission> submissio
 // Unnamed operations match by their number within the process set; a group has one number.
 void Engine::number_unnamed(int set_id, std::vector<Submission>& submissions) {
   if (!submissions.front().request.name.empty()) return;
-  const std::string number = str("unnamed.", next_unnamed_[set_id]++);
+  // With the set, lest equal numbers in two sets be taken for one name handed to both.
+  const std::string number =
+      str("unnamed.", set_id > 0 ? str("set", set_id, ".") : "", next_unnamed_[set_id]++);
   const bool grouped = submissions.front().request.group_size > 0;
   for (std::size_t i = 0; i < submissions.size(); ++i) {
     Request& request = submissions[i].request;

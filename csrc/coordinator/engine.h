@@ -74,6 +74,7 @@ class Engine {
 
   // --- The coordinator thread ---
   void run();
+  void drive();
   bool step(Time now);
   bool take_commands(Time now);
   void obey(Command command, Time now);

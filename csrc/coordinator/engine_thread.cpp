@@ -30,6 +30,19 @@ constexpr double farewell_seconds = 5;
 
 void Engine::run() {
   pthread_setname_np(pthread_self(), "rueda");
+  try {
+    drive();
+  } catch (const std::exception& error) {
+    // No memory for a message, say: without this rank the others cannot go on, and they shall know why.
+    fail(Status(ErrorCode::internal,
+                str("the coordinator of ", topology().describe(topology().rank),
+                    " failed: ", error.what()),
+                topology().rank));
+  }
+  wind_up();
+}
+
+void Engine::drive() {
   bool slept = false;
   for (;;) {
     const Time now = Clock::now();
@@ -38,12 +51,12 @@ void Engine::run() {
     const bool moved = step(now);
     if (slept && !moved && !due) metrics_.idle_wakeups.add(1);
     slept = false;
-    if (may_stop(now)) break;
+    if (may_stop(now)) return;
     if (moved) {
       fruitless_ = 0;
       continue;
     }
-    ++fruitless_;
+    fruitless_ = std::min(fruitless_ + 1, polling_patience);
     if (in_flight() && fruitless_ < patience) {
       sched_yield();
       continue;
@@ -52,7 +65,6 @@ void Engine::run() {
     sleep(now);
     slept = metrics_.sleeps.get() != before;
   }
-  wind_up();
 }
 
 bool Engine::step(Time now) {
@@ -63,7 +75,8 @@ bool Engine::step(Time now) {
   for (auto set = sets_.begin(); set != sets_.end();) {
     moved = set->second->step(now) || moved;
     if (!failure_.ok()) return true;
-    const bool gone = !set->second->in_flight() && !process_sets_.find(set->first);
+    const bool gone = set->second->closed() && !set->second->in_flight() &&
+                      !process_sets_.find(set->first);
     set = gone ? sets_.erase(set) : std::next(set);
   }
   const Duration timeout = seconds(options_.transfer_timeout);
@@ -137,7 +150,11 @@ void Engine::nap() {
   }
   std::array<pollfd, 2> watched{pollfd{wake_fd_.get(), POLLIN, 0},
                                 pollfd{world_.control->wait_fd(), POLLIN, 0}};
+  asleep_.store(true);
   ::poll(watched.data(), watched.size(), 1);
+  asleep_.store(false);
+  eventfd_t ignored = 0;
+  eventfd_read(wake_fd_.get(), &ignored);
 }
 
 // --- Commands -------------------------------------------------------------------------------------
@@ -210,8 +227,11 @@ void Engine::wind_up() {
     commands.swap(queue_);
   }
   if (in_flight()) {
-    log(LogLevel::warning, "shutting down with batches in flight");
-    world_.transport->abort(reason);
+    // The others count on what is in flight: to them this is no good-bye, but a loss.
+    fail(Status(ErrorCode::peer_lost,
+                str(topology().describe(topology().rank), " shut down with batches in flight"),
+                topology().rank));
+    reason = failure_;
   }
   for (const auto& [id, set] : sets_) set->fail_all(reason);
   for (Command& command : commands) {
@@ -250,6 +270,10 @@ void Engine::open_set(std::shared_ptr<const ProcessSetMembers> members) {
     if (set == sets_.end() || set->second->is_pending(response.request.name)) return;
     refuse_elsewhere(other, response.request.name, id);
   };
+  events.joined = [this, id] {  // ranks have numbered what they did not sit out
+    const std::lock_guard lock(queue_mutex_);
+    next_unnamed_[id] = 0;
+  };
   const ExecutionContext context{backend_.get(), &buffers_, &metrics_, &timeline_};
   sets_[id] = std::make_unique<SetCoordinator>(std::move(members), options_, context,
                                                *world_.transport, std::move(events));
@@ -266,7 +290,7 @@ void Engine::refuse_elsewhere(int set_id, const std::string& name, int other_set
   Submission refusal;
   refusal.request.name = name;
   refusal.request.splits = {other_set};
-  refusal.refuses_elsewhere = true;
+  refusal.is_refusal = true;
   refusal.request.error =
       Status(ErrorCode::mismatch, str("process set differs between ranks: rank ", topology().rank,
                                       " submitted it to ", called(other_set), ", others to ",
@@ -296,7 +320,10 @@ void Engine::administer(const Response& response, Submission submission) {
     return;
   }
   const int id = added.value()->id;
-  if (added.value()->rank >= 0) open_set(added.value());
+  if (added.value()->rank >= 0) {
+    open_set(added.value());
+    if (leaving_until_) sets_.at(id)->leave();
+  }
   // Messages for it may have come from ranks that heard of it earlier.
   if (auto early = early_.extract(id)) {
     for (const EarlyMessage& message : early.mapped()) {

@@ -48,11 +48,15 @@ Expected<std::shared_ptr<const ProcessSetMembers>> ProcessSets::add(const std::v
   if (std::adjacent_find(members->ranks.begin(), members->ranks.end()) != members->ranks.end()) {
     return invalid("a rank is named twice");
   }
-  for (const auto& [id, other] : sets_) {
-    if (id % process_set_limit == next_id_ % process_set_limit) {
-      return Status(ErrorCode::unsupported, str("there are too many process sets (at most ",
-                                                process_set_limit, " at once)"));
-    }
+  if (sets_.size() >= process_set_limit) {
+    return Status(ErrorCode::unsupported, str("there are too many process sets (at most ",
+                                              process_set_limit, " at once)"));
+  }
+  // Sets that exist at one time have tags of their own.
+  while (std::any_of(sets_.begin(), sets_.end(), [&](const auto& set) {
+    return set.first % process_set_limit == next_id_ % process_set_limit;
+  })) {
+    ++next_id_;
   }
   const auto self = std::lower_bound(members->ranks.begin(), members->ranks.end(), rank_);
   if (self != members->ranks.end() && *self == rank_) {

@@ -1,6 +1,7 @@
 #include "coordinator/set_coordinator.h"
 
 #include <algorithm>
+#include <set>
 
 #include "core/log.h"
 #include "core/strings.h"
@@ -22,6 +23,14 @@ NegotiatorOptions negotiator_options(const ProcessSetMembers& members, const Opt
   return result;
 }
 
+// A name may be late in one process set because the rank is held up in another: only when half the time to a stall
+// has passed is it taken for a name that was handed to the wrong set.
+int patient_warnings(const Options& options) {
+  if (options.stall_warning <= 0) return 0;  // there will be none
+  const double half = options.stall_error > 0 ? options.stall_error / 2 : 5 * options.stall_warning;
+  return static_cast<int>(std::min(half / options.stall_warning, 1e6));
+}
+
 }  // namespace
 
 SetCoordinator::SetCoordinator(std::shared_ptr<const ProcessSetMembers> members,
@@ -29,6 +38,7 @@ SetCoordinator::SetCoordinator(std::shared_ptr<const ProcessSetMembers> members,
                                Transport& transport, Events events)
     : members_(std::move(members)),
       fusion_threshold_(options.fusion_threshold),
+      patient_warnings_(patient_warnings(options)),
       batches_in_flight_(static_cast<std::size_t>(std::max<std::int64_t>(1, options.batches_in_flight))),
       context_(context),
       events_(std::move(events)),
@@ -66,7 +76,7 @@ void SetCoordinator::submit_group(std::vector<Submission> submissions, Time now)
 bool SetCoordinator::defer(std::vector<Submission>& submissions) {
   for (const Submission& submission : submissions) {
     const auto pending = pending_.find(submission.request.name);
-    if (pending == pending_.end() || !pending->second.refuses_elsewhere) continue;
+    if (pending == pending_.end() || !pending->second.is_refusal) continue;
     deferred_[pending->first].push_back(std::move(submissions));
     return true;
   }
@@ -76,11 +86,11 @@ bool SetCoordinator::defer(std::vector<Submission>& submissions) {
 // A name that is still pending must not be submitted again: the new submission fails, and the pending one with it on
 // all ranks, since nobody can tell any more which of the two the others mean.
 bool SetCoordinator::refuse_duplicates(std::vector<Submission>& submissions) {
-  std::unordered_set<std::string> own;
+  std::set<std::string> own;
   const auto duplicate =
       std::find_if(submissions.begin(), submissions.end(), [&](const Submission& submission) {
         const std::string& name = submission.request.name;
-        return !own.insert(name).second || pending_.contains(name) || running_names_.contains(name);
+        return !own.insert(name).second || pending_.contains(name);
       });
   if (duplicate == submissions.end()) return false;
   const std::string name = duplicate->request.name;
@@ -89,9 +99,26 @@ bool SetCoordinator::refuse_duplicates(std::vector<Submission>& submissions) {
                      str("'", name, "' was submitted again on rank ", world_rank,
                          " while it was still pending: wait for its handle, or use another name"),
                      world_rank);
-  if (pending_.contains(name)) negotiator_.amend(name, error);
+  if (const auto pending = pending_.find(name); pending != pending_.end()) {
+    negotiator_.amend(name, error);
+    pending->second.duplicate = error;
+  }
   for (Submission& submission : submissions) finish(std::move(submission), error);
   return true;
+}
+
+// The duplicate came too late to fail the operation that it repeats: it fails the next one of that name instead, for
+// which ranks that submitted it later still wait.
+void SetCoordinator::refuse_next(const std::string& name, const Status& why, Time now) {
+  Submission refusal;
+  refusal.request.name = name;
+  refusal.request.error = why;
+  refusal.handle = std::make_shared<HandleState>();
+  refusal.submitted_at = now;
+  refusal.is_refusal = true;
+  std::vector<Submission> one;
+  one.push_back(std::move(refusal));
+  submit(std::move(one), now);
 }
 
 void SetCoordinator::join(std::shared_ptr<HandleState> handle) {
@@ -128,7 +155,7 @@ void SetCoordinator::finish(Submission submission, const Status& status, Output 
 
 bool SetCoordinator::step(Time now) {
   bool moved = advance(now);
-  if (retired_ || (!changed_ && !(deadline_ && now >= *deadline_))) return moved;
+  if (!changed_ && !(deadline_ && now >= *deadline_)) return moved;
   changed_ = false;
   negotiator_.set_busy(running_.size() >= batches_in_flight_);
   negotiator_.flush(now);
@@ -145,13 +172,12 @@ bool SetCoordinator::step(Time now) {
 bool SetCoordinator::advance(Time now) {
   bool moved = false;
   for (auto running = running_.begin(); running != running_.end();) {
-    auto& [names, execution] = *running;
+    Execution* execution = running->get();
     moved = execution->advance(now) || moved;
     if (!execution->done() || !execution->status().ok()) {
       ++running;
       continue;
     }
-    for (const std::string& name : names) running_names_.erase(name);
     running = running_.erase(running);
     changed_ = changed_ || negotiator_.holds_back();
   }
@@ -178,17 +204,17 @@ void SetCoordinator::handle(ResponseList responses, Time now) {
 void SetCoordinator::execute(const ResponseList& responses, const std::vector<std::size_t>& batch,
                              Time now) {
   std::vector<BatchMember> members;
-  std::vector<std::string> names;
   for (const std::size_t index : batch) {
     const Response& response = responses[index];
-    names.push_back(response.request.name);
-    running_names_.insert(names.back());
-    members.push_back({response, take_pending(names.back())});
+    const std::string& name = response.request.name;
+    warnings_.erase(name);
+    members.push_back({response, take_pending(name)});
+    const auto& submission = members.back().submission;
+    if (submission && !submission->duplicate.ok()) refuse_next(name, submission->duplicate, now);
   }
   Lane lane = lane_;
   lane.tag = batch_tag(members_->id, next_batch_++);
-  running_.emplace_back(std::move(names),
-                        std::make_unique<Execution>(context_, lane, std::move(members), now));
+  running_.push_back(std::make_unique<Execution>(context_, lane, std::move(members), now));
 }
 
 void SetCoordinator::answer(const Response& response, Time now) {
@@ -196,13 +222,15 @@ void SetCoordinator::answer(const Response& response, Time now) {
   switch (response.kind) {
     case ResponseKind::execute: {
       auto submission = take_pending(name);
-      if (!submission) return;
       if (response.request.collective == Collective::barrier) {
+        if (!submission) return;
         Metrics::PerCollective& counted = context_.metrics->of(Collective::barrier);
         counted.tensors.add(1);
         counted.batches.add(1);
         finish(std::move(*submission), {});
       } else {
+        // Also where this rank has joined: the process sets are the same everywhere.
+        if (!submission) submission.emplace().handle = std::make_shared<HandleState>();
         events_.administer(response, std::move(*submission));
       }
       return;
@@ -212,19 +240,21 @@ void SetCoordinator::answer(const Response& response, Time now) {
       context_.metrics->stall_warnings.add(1);
       context_.timeline->mark(name, "STALL", now);
       log(LogLevel::warning, response.status.to_string());
-      if (!is_pending(name)) events_.awaited_here(name);
+      if (!is_pending(name) && ++warnings_[name] >= patient_warnings_) events_.awaited_here(name);
       return;
     case ResponseKind::joined: {
       Output output;
       output.last_joined_rank = members_->ranks[static_cast<std::size_t>(response.rank)];
+      events_.joined();
       if (join_handle_) std::exchange(join_handle_, nullptr)->complete({}, std::move(output));
       return;
     }
-    case ResponseKind::left: close(response.status); return;
+    case ResponseKind::left: close(retired_.ok() ? response.status : retired_); return;
   }
 }
 
 void SetCoordinator::fail_pending(const Response& response, Time now) {
+  warnings_.erase(response.request.name);
   const std::string& group = response.request.group;
   std::vector<std::string> names;
   for (const auto& [name, submission] : pending_) {
@@ -235,7 +265,7 @@ void SetCoordinator::fail_pending(const Response& response, Time now) {
   bool own_refusal = false;
   for (const std::string& name : names) {
     Submission submission = *take_pending(name);
-    own_refusal = own_refusal || submission.refuses_elsewhere;
+    own_refusal = own_refusal || submission.is_refusal;
     finish(std::move(submission), response.status);
   }
   if (!own_refusal) events_.failed(response);
@@ -261,15 +291,14 @@ void SetCoordinator::close(const Status& reason) {
 }
 
 void SetCoordinator::retire(const Status& reason) {
-  retired_ = true;
-  deadline_.reset();
-  close(reason);
+  retired_ = reason;
+  leave();
 }
 
 // --- Failure --------------------------------------------------------------------------------------
 
 Status SetCoordinator::broken(Time now, Duration timeout) const {
-  for (const auto& [names, execution] : running_) {
+  for (const auto& execution : running_) {
     if (execution->done()) {
       return Status(execution->status().code(), str("the ", execution->describe(), " failed"),
                     execution->status().peer())
@@ -289,16 +318,15 @@ Status SetCoordinator::broken(Time now, Duration timeout) const {
 
 std::optional<Time> SetCoordinator::oldest_move() const {
   std::optional<Time> oldest;
-  for (const auto& [names, execution] : running_) {
+  for (const auto& execution : running_) {
     if (!oldest || execution->last_moved() < *oldest) oldest = execution->last_moved();
   }
   return oldest;
 }
 
 void SetCoordinator::fail_all(const Status& reason) {
-  for (auto& [names, execution] : running_) execution->fail(reason);
+  for (const auto& execution : running_) execution->fail(reason);
   running_.clear();
-  running_names_.clear();
   deadline_.reset();
   changed_ = false;
   close(reason);

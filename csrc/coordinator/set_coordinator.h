@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "coordinator/execution.h"
@@ -26,11 +25,13 @@ class SetCoordinator {
     std::function<void(int peer, std::vector<std::byte> message)> send;
     // The members have agreed on something that changes the engine: add or remove a process set.
     std::function<void(const Response&, Submission)> administer;
-    // Others wait for `name`, which this rank has not submitted here.
+    // Others have waited for a long time for `name`, which this rank has not submitted here.
     std::function<void(const std::string& name)> awaited_here;
     // `response` has failed on all members, not by this rank's refusal; its request carries what the
     // refusing rank said.
     std::function<void(const Response& response)> failed;
+    // All members have joined: called before anyone hears of it.
+    std::function<void()> joined;
   };
 
   SetCoordinator(std::shared_ptr<const ProcessSetMembers> members, const Options& options,
@@ -49,14 +50,15 @@ class SetCoordinator {
   [[nodiscard]] bool is_pending(const std::string& name) const { return pending_.contains(name); }
   [[nodiscard]] bool in_flight() const { return !running_.empty(); }
   // Nothing more can be agreed on.
-  [[nodiscard]] bool closed() const { return retired_ || !negotiator_.closed().ok(); }
+  [[nodiscard]] bool closed() const { return !negotiator_.closed().ok(); }
   // When step() should be called though nothing happens.
   [[nodiscard]] std::optional<Time> next_deadline() const { return deadline_; }
   // A batch that failed, or has not moved for `timeout` (zero: ever); ok where there is none.
   [[nodiscard]] Status broken(Time now, Duration timeout) const;
   [[nodiscard]] std::optional<Time> oldest_move() const;
 
-  // The set has been removed: what is not agreed on fails, what is in flight is finished.
+  // The set has been removed. What its members agreed on before is finished, also where this rank does not know
+  // of it yet: the set ends in its own stream of responses.
   void retire(const Status& reason);
   // Fails everything that is open. The transport must have been aborted.
   void fail_all(const Status& reason);
@@ -65,6 +67,7 @@ class SetCoordinator {
   void submit_group(std::vector<Submission> submissions, Time now);
   // Whether the submissions have to wait for the answer to a refusal under one of their names.
   bool defer(std::vector<Submission>& submissions);
+  void refuse_next(const std::string& name, const Status& why, Time now);
   bool refuse_duplicates(std::vector<Submission>& submissions);
   void finish(Submission submission, const Status& status, Output output = {});
   void handle(ResponseList responses, Time now);
@@ -77,6 +80,7 @@ class SetCoordinator {
 
   std::shared_ptr<const ProcessSetMembers> members_;
   std::int64_t fusion_threshold_;
+  int patient_warnings_;  // how many of them are taken for slowness, not for a mistake
   std::size_t batches_in_flight_;
   ExecutionContext context_;
   Lane lane_;
@@ -85,11 +89,11 @@ class SetCoordinator {
 
   std::unordered_map<std::string, Submission> pending_;  // not agreed on yet
   std::unordered_map<std::string, std::vector<std::vector<Submission>>> deferred_;  // by name
-  std::unordered_set<std::string> running_names_;
-  std::list<std::pair<std::vector<std::string>, std::unique_ptr<Execution>>> running_;
+  std::unordered_map<std::string, int> warnings_;  // of names that only others have submitted
+  std::list<std::unique_ptr<Execution>> running_;
   std::shared_ptr<HandleState> join_handle_;
   std::uint64_t next_batch_ = 0;
-  bool retired_ = false;
+  Status retired_;  // why, once the set has been removed
   bool changed_ = false;  // since the last flush
   std::optional<Time> deadline_;
 };

@@ -19,8 +19,10 @@ struct Submission {
   std::vector<std::int64_t> rows;     // alltoall: for each rank of the set
   std::shared_ptr<HandleState> handle;
   Time submitted_at{};
-  // Not the application's: tells a set that this rank has handed the name to another set.
-  bool refuses_elsewhere = false;
+  // Not the application's: makes the operation of this name fail on all members.
+  bool is_refusal = false;
+  // The application submitted the name again before this was agreed on.
+  Status duplicate;
 };
 
 }  // namespace rueda

@@ -33,7 +33,7 @@ void Negotiator::flush_root() {
     Response response;
     response.kind = ResponseKind::left;
     response.rank = leaving_.front();
-    response.status = Status(ErrorCode::shutdown, str(describe({response.rank}), " has shut down"),
+    response.status = Status(ErrorCode::shutdown, str(describe({response.rank}), options_.set_name.empty() ? std::string(" has shut down") : str(" has left ", options_.set_name)),
                              world_rank(response.rank));
     send_down({response});
   }
@@ -115,6 +115,7 @@ Response Negotiator::respond(const Entry& entry) const {
   response.status = verdict(response.request.name, entry);
   if (!response.status.ok()) {
     response.kind = ResponseKind::error;
+    response.request.splits.clear();  // of use only from a rank that refuses
     for (const Asked& variant : entry.variants) {
       if (!variant.request.error.ok()) response.request.splits = variant.request.splits;
     }

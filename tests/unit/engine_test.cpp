@@ -127,7 +127,7 @@ TEST_CASE("a second submission under a pending name fails on every rank") {
 TEST_CASE("one name handed to different process sets is a mismatch, not a hang") {
   Options options;
   options.stall_warning = 0.2;
-  options.stall_error = 30;
+  options.stall_error = 2;
   run_ranks(2, options, [&](int rank, Engine& engine) {
     Submission add;
     add.request.collective = Collective::add_process_set;
