@@ -9,6 +9,8 @@ from dataclasses import dataclass
 _FRAME = re.compile(r'\s*File ".*", line \d+')
 # Raised because another rank failed, so never the first cause.
 _CONSEQUENCE = re.compile(r"([\w.]+\.)?(PeerLostError|ShutdownError)\b")
+# What such an exception says of the rank that caused it.
+_BLAME = re.compile(r"rank (\d+)(?: \(([^,()]+), pid \d+\))? (has shut down|is gone\b.*|failed: .*)")
 # A traceback with more output than this behind it was handled by the program.
 _LINES_AFTER_TRACEBACK = 20
 
@@ -94,6 +96,11 @@ class FailureWatch:
         where = f"rank {failure.rank}" + (f" on {failure.host}" if failure.host else "")
         status = failure.describe_status()
         errors = self._ranks.get(failure.rank, _RankErrors())
+        blame = _BLAME.search(errors.exception) if self.is_consequence(failure.rank) else None
+        if blame and int(blame[1]) != failure.rank:
+            culprit = f"rank {blame[1]}" + (f" on {blame[2]}" if blame[2] else "")
+            what = blame[3].removeprefix("failed: ")
+            return f"{culprit} failed first: {what} (noticed by {where}: {status})"
         # A killed process did not end by the exception that it printed before.
         if errors.exception and failure.status > 0:
             return f"{where} failed first: {errors.exception} ({status})"

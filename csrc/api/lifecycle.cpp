@@ -102,8 +102,13 @@ void init(const std::map<std::string, std::string>& overrides) {
   Process& state = process();
   if (state.forked) (void)current_engine();  // throws
   const std::lock_guard life(state.life);
-  if (find_engine()) return;
   const Options options = value_or_throw(read_options(process_environment(), overrides));
+  if (find_engine()) {
+    if (!overrides.empty()) {
+      log(LogLevel::warning, "init() was called again: its options are not applied to the world that exists");
+    }
+    return;
+  }
   set_log_level(log_level(options.log_level));
   OpenedBootstrap opened = value_or_throw(open_bootstrap(options, process_environment()));
   if (!std::exchange(state.prepared, true)) {

@@ -82,6 +82,7 @@ class Engine {
   void sleep(Time now);
   void nap();
   [[nodiscard]] bool in_flight() const;
+  [[nodiscard]] bool is_over() const;
   [[nodiscard]] std::optional<Time> next_deadline() const;
   void wind_up();
 

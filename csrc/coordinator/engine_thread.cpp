@@ -361,13 +361,21 @@ void Engine::receive_failure(int peer, std::span<const std::byte> payload) {
   const Status reason = read_status(reader);
   if (!reader.ok() || reason.ok()) return;
   log(LogLevel::debug, "rank ", peer, " tells of a failure: ", reason.to_string());
+  // What came before it comes first: a rank may have left in good order, and another have failed because of that.
+  const Time now = Clock::now();
+  for (const auto& [id, set] : sets_) set->step(now);
+  if (is_over()) return;
   fail(reason);
 }
 
-void Engine::lose(int peer, const Status& cause) {
-  // Whoever has left may go: nothing that is agreed on needs it any more.
+// Whether a rank has left the world and nothing that was agreed on before is under way: nobody is needed any more.
+bool Engine::is_over() const {
   const auto world = sets_.find(0);
-  if (world != sets_.end() && world->second->closed() && !in_flight()) return;
+  return world != sets_.end() && world->second->closed() && !in_flight();
+}
+
+void Engine::lose(int peer, const Status& cause) {
+  if (is_over()) return;
   fail(Status(ErrorCode::peer_lost, str(topology().describe(peer), " is gone"), peer)
            .because(cause));
 }

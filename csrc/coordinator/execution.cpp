@@ -1,5 +1,6 @@
 #include "coordinator/execution.h"
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 
@@ -49,8 +50,11 @@ Execution::Execution(const ExecutionContext& context, const Lane& lane,
     }
     counted.tensors.add(1);
     counted.tensor_bytes.add(static_cast<std::int64_t>(member.submission->request.bytes()));
-    context_.timeline->span(member.response.request.name, "NEGOTIATE",
-                            member.submission->submitted_at, now);
+    const std::string& name = member.response.request.name;
+    const Submission& submission = *member.submission;
+    const Time taken_at = std::max(submission.taken_at, submission.submitted_at);
+    context_.timeline->span(name, "QUEUE", submission.submitted_at, taken_at);
+    context_.timeline->span(name, "NEGOTIATE", taken_at, std::max(now, taken_at));
   }
   if (members_.size() > 1) {
     context_.metrics->tensors_fused.add(static_cast<std::int64_t>(members_.size()));
@@ -63,6 +67,7 @@ Execution::Execution(const ExecutionContext& context, const Lane& lane,
   }
   packed_at_ = Clock::now();
   record("PACK", started_at_, packed_at_);
+  last_moved_ = packed_at_;
 }
 
 Execution::~Execution() { context_.buffers->give_back(std::move(scratch_)); }
@@ -198,9 +203,10 @@ bool Execution::advance(Time now) {
   try {
     moved = operation_->advance();
     if (operation_->done() && operation_->status().ok()) {
-      record("RING", packed_at_, now);
+      const Time gathered_at = Clock::now();
       if (unpack_) unpack_();
-      record("UNPACK", now, Clock::now());
+      record("RING", packed_at_, gathered_at);
+      record("UNPACK", gathered_at, Clock::now());
     }
   } catch (const std::bad_alloc&) {
     status_ = Status(ErrorCode::internal, str("no memory for the ", describe()));

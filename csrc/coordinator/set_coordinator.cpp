@@ -64,6 +64,7 @@ void SetCoordinator::submit_group(std::vector<Submission> submissions, Time now)
   for (const Submission& submission : submissions) requests.push_back(submission.request);
   const Status status = negotiator_.submit_group(std::move(requests), now);
   for (Submission& submission : submissions) {
+    submission.taken_at = now;
     if (status.ok()) {
       std::string name = submission.request.name;
       pending_.emplace(std::move(name), std::move(submission));

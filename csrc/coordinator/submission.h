@@ -19,6 +19,7 @@ struct Submission {
   std::vector<std::int64_t> rows;     // alltoall: for each rank of the set
   std::shared_ptr<HandleState> handle;
   Time submitted_at{};
+  Time taken_at{};  // from the queue, by the coordinator thread
   // Not the application's: makes the operation of this name fail on all members.
   bool is_refusal = false;
   // The application submitted the name again before this was agreed on.

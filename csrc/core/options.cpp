@@ -56,7 +56,8 @@ constexpr std::array table{
                "naming the ranks waited for. 0 waits for ever.",
                &Options::transfer_timeout},
     OptionSpec{"init_timeout", "RUEDA_INIT_TIMEOUT", "", seconds, "", false,
-               "How long init() waits for the other ranks.", &Options::init_timeout},
+               "How long init() waits for the other ranks. MPI_Init, which waits for all that mpirun "
+               "has started, knows no limit and comes on top.", &Options::init_timeout},
     OptionSpec{"shutdown_timeout", "RUEDA_SHUTDOWN_TIMEOUT", "", seconds, "", false,
                "How long shutdown() waits for what is in flight.", &Options::shutdown_timeout},
     OptionSpec{"timeline", "RUEDA_TIMELINE", "HOROVOD_TIMELINE", text, "", false,

@@ -115,7 +115,7 @@ Response Negotiator::respond(const Entry& entry) const {
   response.status = verdict(response.request.name, entry);
   if (!response.status.ok()) {
     response.kind = ResponseKind::error;
-    response.request.splits.clear();  // of use only from a rank that refuses
+    response.request.splits.clear();  // those of who refuses, or none
     for (const Asked& variant : entry.variants) {
       if (!variant.request.error.ok()) response.request.splits = variant.request.splits;
     }

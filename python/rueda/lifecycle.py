@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import sys
 import threading
 from collections.abc import Iterable
 from types import TracebackType
+from typing import NoReturn
 
 from rueda import _native
+from rueda.errors import PeerLostError, ShutdownError
 from rueda.handles import release_completed
 from rueda.process_sets import ProcessSet, add_process_set, forget_process_sets
 
@@ -30,6 +33,8 @@ __all__ = [
 # world belongs to its parent.
 _owner: int | None = None
 _hooked = False
+# What sys.exit() was called with, where it says that something failed.
+_exit_code: object = None
 
 
 def init(process_sets: Iterable[ProcessSet] = (), **options: object) -> None:
@@ -170,10 +175,28 @@ def _install_hooks() -> None:
             previous(kind, value, traceback)
             sys.stderr.flush()
         finally:
-            if _is_owner() and threading.current_thread() is threading.main_thread():
+            # An echo of what happened on another rank is no news to the others.
+            echo = issubclass(kind, PeerLostError | ShutdownError)
+            in_main = threading.current_thread() is threading.main_thread()
+            if _is_owner() and in_main and not echo:
                 _native.abort(describe(kind, value))
 
     sys.excepthook = tell_the_others
+    _watch_exit()
+
+
+def _watch_exit() -> None:
+    """Python calls no hook for SystemExit, and at exit it does not tell the exit code: so ``sys.exit`` notes it."""
+    original = sys.exit
+
+    @functools.wraps(original)
+    def exit_and_tell(status: object = None, /) -> NoReturn:
+        global _exit_code
+        if threading.current_thread() is threading.main_thread():
+            _exit_code = status
+        original(status)  # type: ignore[arg-type]
+
+    sys.exit = exit_and_tell
 
 
 def describe(kind: type[BaseException], value: BaseException) -> str:
@@ -198,5 +221,8 @@ def _is_owner() -> bool:
 
 
 def _leave_at_exit() -> None:
-    if _is_owner():
-        shutdown()
+    if not _is_owner():
+        return
+    if _exit_code:  # neither None nor 0
+        _native.abort(f"sys.exit({_exit_code!r})")
+    shutdown()

@@ -18,6 +18,12 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 
+def text_of(name: object) -> str:
+    """A name as it travels; empty for an operation without one. Whatever is no text is named after its text, so
+    that a wrong type on one rank makes no other rank wait."""
+    return "" if name is None else str(name)
+
+
 def refuse(
     name: str | None, process_set: ProcessSet, refusal: Refusal, group_size: int = 0
 ) -> Handle[None]:
@@ -27,7 +33,7 @@ def refuse(
     """
     begin = partial(
         _native.refuse,
-        name or "",
+        text_of(name),
         identify(process_set),
         str(refusal),
         refusal.unsupported,
@@ -64,7 +70,7 @@ class Collectives(Generic[A]):
                 output.pointer,
                 view.shape,
                 view.dtype,
-                name or "",
+                text_of(name),
                 _reduction(op),
                 _factor(prescale),
                 _factor(postscale),
@@ -96,7 +102,7 @@ class Collectives(Generic[A]):
                 [output.pointer for _, _, _, output in members],
                 [view.shape for view in views],
                 [view.dtype for view in views],
-                name or "",
+                text_of(name),
                 _reduction(op),
                 _factor(prescale),
                 _factor(postscale),
@@ -123,7 +129,7 @@ class Collectives(Generic[A]):
                 view.pointer,
                 view.shape,
                 view.dtype,
-                name or "",
+                text_of(name),
                 _reduction(op),
                 _factor(prescale),
                 _factor(postscale),
@@ -142,7 +148,7 @@ class Collectives(Generic[A]):
                 view.pointer,
                 view.shape,
                 view.dtype,
-                name or "",
+                text_of(name),
                 identify(process_set),
             )
             return _handle(begin, self._output_of(source, view), source)
@@ -165,7 +171,7 @@ class Collectives(Generic[A]):
                 view.shape,
                 view.dtype,
                 _root(root_rank),
-                name or "",
+                text_of(name),
                 identify(process_set),
             )
             return _handle(begin, lambda _: target, target)
@@ -218,7 +224,7 @@ class Collectives(Generic[A]):
             view.shape,
             view.dtype,
             _rows(splits),
-            name or "",
+            text_of(name),
             identify(process_set),
         )
         return source, view, begin

@@ -1,7 +1,13 @@
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <random>
 
+#include "core/strings.h"
 #include "engine_ranks.h"
 
 namespace rueda::test {
@@ -205,6 +211,33 @@ TEST_CASE("a rank that aborts tells everybody why") {
   });
 }
 
+TEST_CASE("the timeline has a bar for each phase of each tensor, on the rank that asks for it") {
+  const std::string path = "timeline_test_" + std::to_string(::getpid()) + "_%r.json";
+  Options options;
+  options.timeline = path;
+  run_ranks(2, options, [&](int, Engine& engine) {
+    std::vector<float> first(4, 1);
+    std::vector<float> second(9, 1);
+    finish(submit(engine, allreduce_of(first, DataType::float32, "layer \"one\"")));
+    finish(submit(engine, allreduce_of(second, DataType::float32, "two")));
+  });
+  for (const char rank : {'0', '1'}) {
+    std::string name = path;
+    name.replace(name.find("%r"), 2, 1, rank);
+    std::ifstream file(name);
+    const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    std::filesystem::remove(name);
+    for (const char* phase : {"QUEUE", "NEGOTIATE", "PACK", "RING", "UNPACK"}) {
+      const std::string bar = str("\"name\":\"", phase, "\",\"ph\":\"X\",\"pid\":", rank);
+      const auto at = text.find(bar);
+      REQUIRE(at != std::string::npos);
+      CHECK(text.find(bar, at + 1) != std::string::npos);
+    }
+    CHECK(text.find(R"("layer \"one\"")") != std::string::npos);
+    CHECK(text.substr(text.size() - 3) == "\n]\n");
+  }
+}
+
 TEST_CASE("an idle engine does not wake up") {
   run_ranks(3, {}, [&](int, Engine& engine) {
     std::vector<float> tensor(4, 1);
@@ -214,6 +247,7 @@ TEST_CASE("an idle engine does not wake up") {
     const std::int64_t before = engine.metrics().at("sleeps");
     std::this_thread::sleep_for(500ms);
     expect(engine.metrics().at("sleeps") == before, "one long sleep");
+    expect(engine.metrics().at("idle_wakeups") == 0, "nothing to wake up for");
     std::this_thread::sleep_for(300ms);  // so that no rank leaves while another still counts
   });
 }

@@ -214,6 +214,22 @@ TEST_CASE("a name in different groups, or in none, on different ranks fails for 
   }
 }
 
+TEST_CASE("an error carries the splits of the rank that refuses, and no others") {
+  const bool refuses = GENERATE(true, false);
+  NegotiationSimulator simulator(3, {}, 1);
+  for (int rank = 0; rank < 3; ++rank) {
+    Request request = allreduce_of("x");
+    request.collective = Collective::remove_process_set;
+    request.splits = {rank == 2 ? 7 : 5};
+    if (refuses && rank == 2) request.error = Status(ErrorCode::mismatch, "elsewhere");
+    REQUIRE(simulator.submit(rank, request).ok());
+  }
+  simulator.settle();
+  const Response& answer = simulator.rank(0).answers.at("x").front();
+  REQUIRE(answer.status.code() == ErrorCode::mismatch);
+  REQUIRE(answer.request.splits == (refuses ? Shape{7} : Shape{}));
+}
+
 TEST_CASE("ranks that know better refuse at once") {
   NegotiationSimulator simulator(2, {}, 1);
   simulator.join(1);
