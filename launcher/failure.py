@@ -10,7 +10,9 @@ _FRAME = re.compile(r'\s*File ".*", line \d+')
 # Raised because another rank failed, so never the first cause.
 _CONSEQUENCE = re.compile(r"([\w.]+\.)?(PeerLostError|ShutdownError)\b")
 # What such an exception says of the rank that caused it.
-_BLAME = re.compile(r"rank (\d+)(?: \(([^,()]+), pid \d+\))? (has shut down|is gone\b.*|failed: .*)")
+_BLAME = re.compile(
+    r"rank (\d+)(?: \(([^,()]+), pid \d+\))? (has shut down|is gone\b.*|failed: .*)"
+)
 # A traceback with more output than this behind it was handled by the program.
 _LINES_AFTER_TRACEBACK = 20
 

@@ -84,8 +84,8 @@ std::vector<Handle> grouped_allreduce(std::span<const TensorView> inputs,
                                       const AllreduceOptions& options) {
   const auto engine = current_engine();
   if (inputs.size() != outputs.size()) {
-    throw InvalidArgumentError(str("grouped_allreduce: ", inputs.size(), " inputs and ",
-                                   outputs.size(), " outputs"));
+    throw InvalidArgumentError(
+        str("grouped_allreduce: ", inputs.size(), " inputs and ", outputs.size(), " outputs"));
   }
   if (inputs.empty()) return {};
   std::vector<Submission> submissions;
@@ -111,8 +111,9 @@ Handle broadcast(const TensorView& tensor, int root, const CallOptions& options)
     submission.request.root = static_cast<int>(found - members->ranks.begin());
     if (found == members->ranks.end()) {
       submission.request.error =
-          Status(ErrorCode::invalid_argument, str("root rank ", root, " is not in the process set, which has ",
-                                                  describe_ranks(members->ranks)));
+          Status(ErrorCode::invalid_argument,
+                 str("root rank ", root, " is not in the process set, which has ",
+                     describe_ranks(members->ranks)));
     }
   }
   submission.output = static_cast<std::byte*>(tensor.data);
@@ -146,7 +147,9 @@ Handle barrier(const CallOptions& options) {
                 submission_of(Collective::barrier, {nullptr, {0}, DataType::uint8}, options.name));
 }
 
-Handle join(const CallOptions& options) { return current_engine()->join(options.process_set.id); }
+Handle join(const CallOptions& options) {
+  return current_engine()->join(options.process_set.id);
+}
 
 Handle refuse(const std::string& name, ProcessSet process_set, const std::string& why,
               ErrorCode code, int group_size) {

@@ -8,8 +8,8 @@
 
 namespace rueda {
 
-// The engine of this process. Throws NotInitializedError without one, saying so where the process was forked from
-// one that has it.
+// The engine of this process. Throws NotInitializedError without one, saying so where the process
+// was forked from one that has it.
 [[nodiscard]] std::shared_ptr<Engine> current_engine();
 
 }  // namespace rueda

@@ -5,7 +5,9 @@
 
 namespace rueda {
 
-bool Handle::done() const { return state_->is_done(); }
+bool Handle::done() const {
+  return state_->is_done();
+}
 
 void Handle::wait() const {
   while (state_->wait(std::nullopt) == FutexWake::interrupted) {
@@ -15,8 +17,9 @@ void Handle::wait() const {
 
 bool Handle::wait_for(std::chrono::nanoseconds timeout) const {
   const Time now = Clock::now();
-  const Time deadline =
-      timeout >= Time::max() - now ? Time::max() : now + std::max(timeout, std::chrono::nanoseconds{0});
+  const Time deadline = timeout >= Time::max() - now
+                            ? Time::max()
+                            : now + std::max(timeout, std::chrono::nanoseconds{0});
   FutexWake wake = FutexWake::interrupted;
   while (wake == FutexWake::interrupted) wake = state_->wait(deadline);
   if (wake == FutexWake::timeout) return false;

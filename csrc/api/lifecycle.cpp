@@ -15,15 +15,16 @@ namespace rueda {
 
 namespace {
 
-// Leaked on purpose: nothing of it may be destroyed while threads of the application still run at exit.
+// Leaked on purpose: nothing of it may be destroyed while threads of the application still run at
+// exit.
 struct Process {
   std::mutex life;  // held through init and shutdown
   std::mutex mutex;
   std::shared_ptr<Engine> engine;
   std::atomic<Engine*> watched{nullptr};  // by the fork handler, which may not take a lock
   std::atomic<bool> forked{false};
-  MpiPlugin* mpi = nullptr;               // once MPI is in use
-  bool broken = false;                    // a world of this process ended in a failure
+  MpiPlugin* mpi = nullptr;  // once MPI is in use
+  bool broken = false;       // a world of this process ended in a failure
   bool prepared = false;
 };
 
@@ -40,8 +41,8 @@ void after_fork_in_child() {
   if (engine != nullptr) engine->close_after_fork();
 }
 
-// MPI cannot be initialised again, so it is finalised only now. After a failure it must not be: MPI_Finalize would
-// wait for ranks that are gone.
+// MPI cannot be initialised again, so it is finalised only now. After a failure it must not be:
+// MPI_Finalize would wait for ranks that are gone.
 void at_exit() {
   Process& state = process();
   if (state.forked) return;
@@ -92,7 +93,8 @@ std::shared_ptr<Engine> current_engine() {
   if (engine) return engine;
   if (process().forked) {
     throw NotInitializedError(
-        "this process was forked from one that uses Rueda and is not a rank itself: use the start method "
+        "this process was forked from one that uses Rueda and is not a rank itself: use the start "
+        "method "
         "'spawn' for processes that need collectives");
   }
   throw NotInitializedError("rueda has not been initialised: call rueda.init() first");
@@ -105,7 +107,8 @@ void init(const std::map<std::string, std::string>& overrides) {
   const Options options = value_or_throw(read_options(process_environment(), overrides));
   if (find_engine()) {
     if (!overrides.empty()) {
-      log(LogLevel::warning, "init() was called again: its options are not applied to the world that exists");
+      log(LogLevel::warning,
+          "init() was called again: its options are not applied to the world that exists");
     }
     return;
   }
@@ -129,7 +132,8 @@ void init(const std::map<std::string, std::string>& overrides) {
 void shutdown() {
   if (process().forked) return;
   const std::lock_guard life(process().life);
-  // Other threads may hold the engine for the length of a call: it is stopped here, destroyed by the last.
+  // Other threads may hold the engine for the length of a call: it is stopped here, destroyed by
+  // the last.
   if (const auto engine = take_engine()) {
     engine->shutdown();
     process().broken = process().broken || !engine->failure().ok();
@@ -145,17 +149,35 @@ void abort(const std::string& cause) {
   }
 }
 
-bool is_initialized() { return find_engine() != nullptr; }
+bool is_initialized() {
+  return find_engine() != nullptr;
+}
 
-int rank() { return current_engine()->topology().rank; }
-int size() { return current_engine()->topology().size; }
-int local_rank() { return current_engine()->topology().local_rank; }
-int local_size() { return current_engine()->topology().local_size; }
-int cross_rank() { return current_engine()->topology().cross_rank; }
-int cross_size() { return current_engine()->topology().cross_size; }
-bool is_homogeneous() { return current_engine()->topology().homogeneous; }
+int rank() {
+  return current_engine()->topology().rank;
+}
+int size() {
+  return current_engine()->topology().size;
+}
+int local_rank() {
+  return current_engine()->topology().local_rank;
+}
+int local_size() {
+  return current_engine()->topology().local_size;
+}
+int cross_rank() {
+  return current_engine()->topology().cross_rank;
+}
+int cross_size() {
+  return current_engine()->topology().cross_size;
+}
+bool is_homogeneous() {
+  return current_engine()->topology().homogeneous;
+}
 
-std::map<std::string, std::int64_t> metrics() { return current_engine()->metrics(); }
+std::map<std::string, std::int64_t> metrics() {
+  return current_engine()->metrics();
+}
 
 std::map<std::string, std::string> options() {
   const auto engine = current_engine();

@@ -31,12 +31,20 @@ ProcessSet add_process_set(std::vector<int> ranks) {
   return {change(Collective::add_process_set, {ranks.begin(), ranks.end()}).output().process_set};
 }
 
-void remove_process_set(ProcessSet set) { change(Collective::remove_process_set, {set.id}).wait(); }
+void remove_process_set(ProcessSet set) {
+  change(Collective::remove_process_set, {set.id}).wait();
+}
 
-std::vector<int> ranks_of(ProcessSet set) { return members_of(set)->ranks; }
+std::vector<int> ranks_of(ProcessSet set) {
+  return members_of(set)->ranks;
+}
 
-int rank_in(ProcessSet set) { return members_of(set)->rank; }
+int rank_in(ProcessSet set) {
+  return members_of(set)->rank;
+}
 
-std::vector<int> process_set_ids() { return current_engine()->process_sets().ids(); }
+std::vector<int> process_set_ids() {
+  return current_engine()->process_sets().ids();
+}
 
 }  // namespace rueda

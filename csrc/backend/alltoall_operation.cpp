@@ -43,7 +43,8 @@ void AlltoallOperation::receive_rows() {
   std::byte* output = allocate_(received_rows_);
   const std::byte* own_rows = input_.data;
   for (int rank = 0; rank < lane_.rank; ++rank) {
-    own_rows += static_cast<std::size_t>(input_.rows[static_cast<std::size_t>(rank)]) * input_.row_bytes;
+    own_rows +=
+        static_cast<std::size_t>(input_.rows[static_cast<std::size_t>(rank)]) * input_.row_bytes;
   }
   for (int rank = 0; rank < lane_.size(); ++rank) {
     const auto rows = static_cast<std::size_t>(received_rows_[static_cast<std::size_t>(rank)]);

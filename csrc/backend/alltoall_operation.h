@@ -1,4 +1,5 @@
-// Every rank sends rows to every other: first how many, then the rows themselves, all pairs at once.
+// Every rank sends rows to every other: first how many, then the rows themselves, all pairs at
+// once.
 #pragma once
 
 #include <vector>

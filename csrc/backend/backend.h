@@ -1,6 +1,6 @@
-// Runs collectives on buffers, over whatever moves the bytes. Everything here is asynchronous: an operation
-// is advanced by the engine until it is done, so that several, of overlapping process sets too, run at once
-// and none waits for another.
+// Runs collectives on buffers, over whatever moves the bytes. Everything here is asynchronous: an
+// operation is advanced by the engine until it is done, so that several, of overlapping process
+// sets too, run at once and none waits for another.
 #pragma once
 
 #include <cstddef>
@@ -79,8 +79,8 @@ class Backend {
   // data: `count` elements, reduced in place.
   virtual std::unique_ptr<Operation> allreduce(const Lane& lane, const Reduction& reduction,
                                                std::byte* data, std::int64_t count) = 0;
-  // data: the whole input, lengths[r] elements for rank r. Afterwards this rank's own part is the result;
-  // the rest is scratch.
+  // data: the whole input, lengths[r] elements for rank r. Afterwards this rank's own part is the
+  // result; the rest is scratch.
   virtual std::unique_ptr<Operation> reduce_scatter(const Lane& lane, const Reduction& reduction,
                                                     std::byte* data,
                                                     std::vector<std::int64_t> lengths) = 0;

@@ -55,6 +55,8 @@ class RingBackend : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_ring_backend() { return std::make_unique<RingBackend>(); }
+std::unique_ptr<Backend> make_ring_backend() {
+  return std::make_unique<RingBackend>();
+}
 
 }  // namespace rueda

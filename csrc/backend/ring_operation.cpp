@@ -10,7 +10,9 @@ namespace {
 // Hops whose receives are posted ahead: enough to hide the turn-around of one chunk.
 constexpr std::int64_t window = 4;
 
-bool is_done(const Ticket& ticket) { return !ticket || ticket->done; }
+bool is_done(const Ticket& ticket) {
+  return !ticket || ticket->done;
+}
 
 }  // namespace
 
@@ -140,7 +142,8 @@ bool RingOperation::take_sends() {
   return moved;
 }
 
-// Done by the owner of a segment before anyone else receives it, so that all ranks hold the same bits.
+// Done by the owner of a segment before anyone else receives it, so that all ranks hold the same
+// bits.
 void RingOperation::finish_reduced(const Segment& segment) {
   if (reduction_.op == ReduceOp::average) {
     divide(at(segment), segment.count, reduction_.dtype, reduction_.contributors);

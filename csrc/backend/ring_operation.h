@@ -10,8 +10,9 @@
 
 namespace rueda {
 
-// Walks through the hops of the plan: receives are posted a few hops ahead, each received chunk is reduced
-// and passed on while later chunks are still on the wire. One element is `element_size` bytes.
+// Walks through the hops of the plan: receives are posted a few hops ahead, each received chunk is
+// reduced and passed on while later chunks are still on the wire. One element is `element_size`
+// bytes.
 class RingOperation : public Operation {
  public:
   // `reduction` is null for plans that only gather.

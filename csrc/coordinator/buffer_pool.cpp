@@ -13,7 +13,8 @@ PooledBuffer BufferPool::take(std::size_t bytes) {
     free_.erase(found);
     return buffer;
   }
-  // Powers of two, so that batches of similar size share buffers; pages that are not used cost nothing.
+  // Powers of two, so that batches of similar size share buffers; pages that are not used cost
+  // nothing.
   const std::size_t capacity = std::bit_ceil(std::max<std::size_t>(bytes, 4096));
   return {allocate_aligned(capacity), capacity};
 }

@@ -1,4 +1,5 @@
-// Fusion buffers and scratch that are kept from batch to batch, so that a steady state allocates nothing.
+// Fusion buffers and scratch that are kept from batch to batch, so that a steady state allocates
+// nothing.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// The part of the engine that any thread may call. What the coordinator thread does is in engine_thread.cpp.
+// The part of the engine that any thread may call. What the coordinator thread does is in
+// engine_thread.cpp.
 #include "coordinator/engine.h"
 
 #include <pthread.h>
@@ -65,7 +66,9 @@ Expected<std::unique_ptr<Engine>> Engine::start(World world, const Options& opti
   return engine;
 }
 
-Engine::~Engine() { shutdown(); }
+Engine::~Engine() {
+  shutdown();
+}
 
 std::vector<int> Engine::neighbours() const {
   const Tree tree(topology().rank, topology().size, world_fanout);

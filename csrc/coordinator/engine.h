@@ -1,5 +1,5 @@
-// Everything that one rank owns. There is no state outside of it, so that many ranks can run as threads of one
-// process and an application can initialise again.
+// Everything that one rank owns. There is no state outside of it, so that many ranks can run as
+// threads of one process and an application can initialise again.
 #pragma once
 
 #include <atomic>
@@ -33,8 +33,8 @@ class Engine {
 
   // --- For any thread ---
 
-  // Operations of a set, one or a group. What is wrong with them, or with the set, comes with the handles. Empty
-  // names are numbered.
+  // Operations of a set, one or a group. What is wrong with them, or with the set, comes with the
+  // handles. Empty names are numbered.
   std::vector<Handle> submit(int set_id, std::vector<Submission> submissions);
   Handle join(int set_id);
 

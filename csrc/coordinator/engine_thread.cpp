@@ -33,11 +33,12 @@ void Engine::run() {
   try {
     drive();
   } catch (const std::exception& error) {
-    // No memory for a message, say: without this rank the others cannot go on, and they shall know why.
-    fail(Status(ErrorCode::internal,
-                str("the coordinator of ", topology().describe(topology().rank),
-                    " failed: ", error.what()),
-                topology().rank));
+    // No memory for a message, say: without this rank the others cannot go on, and they shall know
+    // why.
+    fail(Status(
+        ErrorCode::internal,
+        str("the coordinator of ", topology().describe(topology().rank), " failed: ", error.what()),
+        topology().rank));
   }
   wind_up();
 }
@@ -75,8 +76,8 @@ bool Engine::step(Time now) {
   for (auto set = sets_.begin(); set != sets_.end();) {
     moved = set->second->step(now) || moved;
     if (!failure_.ok()) return true;
-    const bool gone = set->second->closed() && !set->second->in_flight() &&
-                      !process_sets_.find(set->first);
+    const bool gone =
+        set->second->closed() && !set->second->in_flight() && !process_sets_.find(set->first);
     set = gone ? sets_.erase(set) : std::next(set);
   }
   const Duration timeout = seconds(options_.transfer_timeout);
@@ -141,8 +142,9 @@ void Engine::sleep(Time now) {
   eventfd_read(wake_fd_.get(), &ignored);
 }
 
-// For a transport that can only be polled. It is waited for with the processor given away to whoever wants it,
-// and after a long wait with short naps, from which a control message or a submission still wakes.
+// For a transport that can only be polled. It is waited for with the processor given away to
+// whoever wants it, and after a long wait with short naps, from which a control message or a
+// submission still wakes.
 void Engine::nap() {
   if (fruitless_ < polling_patience) {
     sched_yield();
@@ -157,7 +159,8 @@ void Engine::nap() {
   eventfd_read(wake_fd_.get(), &ignored);
 }
 
-// --- Commands -------------------------------------------------------------------------------------
+// --- Commands
+// -------------------------------------------------------------------------------------
 
 bool Engine::take_commands(Time now) {
   std::vector<Command> commands;
@@ -205,7 +208,8 @@ void Engine::obey(Command command, Time now) {
   set->second->submit(std::move(command.submissions), now);
 }
 
-// --- The end --------------------------------------------------------------------------------------
+// --- The end
+// --------------------------------------------------------------------------------------
 
 bool Engine::may_stop(Time now) const {
   if (aborting_) return true;
@@ -242,7 +246,8 @@ void Engine::wind_up() {
   if (!closed.ok()) log(LogLevel::debug, "closing the control lane: ", closed.to_string());
 }
 
-// --- Process sets ---------------------------------------------------------------------------------
+// --- Process sets
+// ---------------------------------------------------------------------------------
 
 void Engine::open_set(std::shared_ptr<const ProcessSetMembers> members) {
   const int id = members->id;
@@ -264,7 +269,8 @@ void Engine::open_set(std::shared_ptr<const ProcessSetMembers> members) {
     }
   };
   events.failed = [this, id](const Response& response) {
-    if (response.status.code() != ErrorCode::mismatch || response.request.splits.size() != 1) return;
+    if (response.status.code() != ErrorCode::mismatch || response.request.splits.size() != 1)
+      return;
     const auto other = static_cast<int>(response.request.splits.front());
     const auto set = sets_.find(other);
     if (set == sets_.end() || set->second->is_pending(response.request.name)) return;
@@ -279,9 +285,10 @@ void Engine::open_set(std::shared_ptr<const ProcessSetMembers> members) {
                                                *world_.transport, std::move(events));
 }
 
-// Ranks that hand one name to different process sets would wait for each other for ever. A rank that learns
-// that a set waits for a name which it has handed to another set tells both; once, until the application submits the
-// name again, to whichever set, since a second refusal would meet the next operation of that name.
+// Ranks that hand one name to different process sets would wait for each other for ever. A rank
+// that learns that a set waits for a name which it has handed to another set tells both; once,
+// until the application submits the name again, to whichever set, since a second refusal would meet
+// the next operation of that name.
 void Engine::refuse_elsewhere(int set_id, const std::string& name, int other_set) {
   if (!refused_elsewhere_.emplace(std::pair(set_id, name), true).second) return;
   const auto called = [](int id) {
@@ -292,9 +299,9 @@ void Engine::refuse_elsewhere(int set_id, const std::string& name, int other_set
   refusal.request.splits = {other_set};
   refusal.is_refusal = true;
   refusal.request.error =
-      Status(ErrorCode::mismatch, str("process set differs between ranks: rank ", topology().rank,
-                                      " submitted it to ", called(other_set), ", others to ",
-                                      called(set_id)));
+      Status(ErrorCode::mismatch,
+             str("process set differs between ranks: rank ", topology().rank, " submitted it to ",
+                 called(other_set), ", others to ", called(set_id)));
   refusal.handle = std::make_shared<HandleState>();
   refusal.submitted_at = Clock::now();
   std::vector<Submission> one;
@@ -335,7 +342,8 @@ void Engine::administer(const Response& response, Submission submission) {
   submission.handle->complete({}, std::move(output));
 }
 
-// --- Messages and failures ------------------------------------------------------------------------
+// --- Messages and failures
+// ------------------------------------------------------------------------
 
 void Engine::send(int peer, std::vector<std::byte> message) {
   metrics_.control_messages_sent.add(1);
@@ -361,14 +369,16 @@ void Engine::receive_failure(int peer, std::span<const std::byte> payload) {
   const Status reason = read_status(reader);
   if (!reader.ok() || reason.ok()) return;
   log(LogLevel::debug, "rank ", peer, " tells of a failure: ", reason.to_string());
-  // What came before it comes first: a rank may have left in good order, and another have failed because of that.
+  // What came before it comes first: a rank may have left in good order, and another have failed
+  // because of that.
   const Time now = Clock::now();
   for (const auto& [id, set] : sets_) set->step(now);
   if (is_over()) return;
   fail(reason);
 }
 
-// Whether a rank has left the world and nothing that was agreed on before is under way: nobody is needed any more.
+// Whether a rank has left the world and nothing that was agreed on before is under way: nobody is
+// needed any more.
 bool Engine::is_over() const {
   const auto world = sets_.find(0);
   return world != sets_.end() && world->second->closed() && !in_flight();

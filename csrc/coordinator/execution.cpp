@@ -70,7 +70,9 @@ Execution::Execution(const ExecutionContext& context, const Lane& lane,
   last_moved_ = packed_at_;
 }
 
-Execution::~Execution() { context_.buffers->give_back(std::move(scratch_)); }
+Execution::~Execution() {
+  context_.buffers->give_back(std::move(scratch_));
+}
 
 void Execution::start() {
   switch (request().collective) {
@@ -79,7 +81,9 @@ void Execution::start() {
     case Collective::allgather: return start_allgather();
     case Collective::broadcast: return start_broadcast();
     case Collective::alltoall: return start_alltoall();
-    default: status_ = Status(ErrorCode::internal, "not a collective that moves data"); done_ = true;
+    default:
+      status_ = Status(ErrorCode::internal, "not a collective that moves data");
+      done_ = true;
   }
 }
 
@@ -125,7 +129,8 @@ void Execution::start_allreduce() {
   };
   for (std::size_t i = 0; i < members_.size(); ++i) {
     pack(place(i), members_[i]);
-    if (!in_place) context_.metrics->bytes_packed.add(counts[i] * static_cast<std::int64_t>(element));
+    if (!in_place)
+      context_.metrics->bytes_packed.add(counts[i] * static_cast<std::int64_t>(element));
   }
   if (!in_place) {
     unpack_ = [this, place] {
@@ -156,7 +161,7 @@ void Execution::start_reduce_scatter() {
     shape.front() = *self;
     std::byte* result = allocate_output(std::move(shape));
     copy_bytes(result, buffer + static_cast<std::size_t>(before) * row,
-         static_cast<std::size_t>(*self) * row);
+               static_cast<std::size_t>(*self) * row);
   };
   operation_ = context_.backend->reduce_scatter(lane_, reduction(), buffer, std::move(lengths));
 }
@@ -172,17 +177,17 @@ void Execution::start_allgather() {
   std::byte* buffer = allocate_output(std::move(shape));
   if (members_.front().submission) {
     copy_bytes(buffer + std::accumulate(lengths.begin(), self, std::int64_t{0}),
-         members_.front().submission->input, static_cast<std::size_t>(*self));
+               members_.front().submission->input, static_cast<std::size_t>(*self));
   }
   operation_ = context_.backend->allgather(lane_, buffer, std::move(lengths));
 }
 
 void Execution::start_broadcast() {
   const std::size_t bytes = request().bytes();
-  std::byte* buffer = members_.front().submission ? members_.front().submission->output
-                                                  : scratch(bytes);
-  operation_ = context_.backend->broadcast(lane_, buffer, static_cast<std::int64_t>(bytes),
-                                           request().root);
+  std::byte* buffer =
+      members_.front().submission ? members_.front().submission->output : scratch(bytes);
+  operation_ =
+      context_.backend->broadcast(lane_, buffer, static_cast<std::int64_t>(bytes), request().root);
 }
 
 void Execution::start_alltoall() {
@@ -241,9 +246,8 @@ void Execution::fail(const Status& reason) {
 
 std::string Execution::describe() const {
   const std::string name = str("'", request().name, "'");
-  return members_.size() == 1
-             ? str(name_of(request().collective), " of ", name)
-             : str("batch of ", members_.size(), " tensors beginning with ", name);
+  return members_.size() == 1 ? str(name_of(request().collective), " of ", name)
+                              : str("batch of ", members_.size(), " tensors beginning with ", name);
 }
 
 std::vector<int> Execution::awaited() const {

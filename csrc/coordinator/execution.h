@@ -25,7 +25,8 @@ struct ExecutionContext {
 
 struct BatchMember {
   Response response;
-  std::optional<Submission> submission;  // nothing where this rank has joined: it contributes the identity
+  std::optional<Submission>
+      submission;  // nothing where this rank has joined: it contributes the identity
 };
 
 class Execution {
@@ -41,7 +42,8 @@ class Execution {
   // and completes the handles.
   bool advance(Time now);
   [[nodiscard]] bool done() const { return done_; }
-  // Not ok when the transfer failed; the handles are then still open, and the batch is lost on this rank.
+  // Not ok when the transfer failed; the handles are then still open, and the batch is lost on this
+  // rank.
   [[nodiscard]] const Status& status() const { return status_; }
   // Completes the handles with an error. No transport may touch the tensors any more.
   void fail(const Status& reason);

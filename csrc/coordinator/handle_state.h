@@ -28,7 +28,8 @@ struct HandleState {
     futex_wake_all(done);
   }
 
-  // Sleeps until done (FutexWake::changed), the deadline (timeout) or a signal handler has run (interrupted).
+  // Sleeps until done (FutexWake::changed), the deadline (timeout) or a signal handler has run
+  // (interrupted).
   FutexWake wait(std::optional<Time> deadline) const {
     while (!is_done()) {
       const FutexWake wake = futex_wait(done, 0, deadline);

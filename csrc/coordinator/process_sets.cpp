@@ -38,8 +38,8 @@ Expected<std::shared_ptr<const ProcessSetMembers>> ProcessSets::add(const std::v
   members->ranks = ranks;
   std::sort(members->ranks.begin(), members->ranks.end());
   const auto invalid = [&](const auto&... why) {
-    return Status(ErrorCode::invalid_argument, str("add_process_set(", describe_ranks(members->ranks),
-                                                   "): ", why...));
+    return Status(ErrorCode::invalid_argument,
+                  str("add_process_set(", describe_ranks(members->ranks), "): ", why...));
   };
   if (ranks.empty()) return invalid("a process set needs at least one rank");
   if (members->ranks.front() < 0 || members->ranks.back() >= world_size_) {
@@ -49,8 +49,8 @@ Expected<std::shared_ptr<const ProcessSetMembers>> ProcessSets::add(const std::v
     return invalid("a rank is named twice");
   }
   if (sets_.size() >= process_set_limit) {
-    return Status(ErrorCode::unsupported, str("there are too many process sets (at most ",
-                                              process_set_limit, " at once)"));
+    return Status(ErrorCode::unsupported,
+                  str("there are too many process sets (at most ", process_set_limit, " at once)"));
   }
   // Sets that exist at one time have tags of their own.
   while (std::any_of(sets_.begin(), sets_.end(), [&](const auto& set) {

@@ -1,4 +1,5 @@
-// Which process sets exist. Changed by the coordinator thread, in the same order on every rank; read by anyone.
+// Which process sets exist. Changed by the coordinator thread, in the same order on every rank;
+// read by anyone.
 #pragma once
 
 #include <map>

@@ -23,8 +23,8 @@ NegotiatorOptions negotiator_options(const ProcessSetMembers& members, const Opt
   return result;
 }
 
-// A name may be late in one process set because the rank is held up in another: only when half the time to a stall
-// has passed is it taken for a name that was handed to the wrong set.
+// A name may be late in one process set because the rank is held up in another: only when half the
+// time to a stall has passed is it taken for a name that was handed to the wrong set.
 int patient_warnings(const Options& options) {
   if (options.stall_warning <= 0) return 0;  // there will be none
   const double half = options.stall_error > 0 ? options.stall_error / 2 : 5 * options.stall_warning;
@@ -39,7 +39,8 @@ SetCoordinator::SetCoordinator(std::shared_ptr<const ProcessSetMembers> members,
     : members_(std::move(members)),
       fusion_threshold_(options.fusion_threshold),
       patient_warnings_(patient_warnings(options)),
-      batches_in_flight_(static_cast<std::size_t>(std::max<std::int64_t>(1, options.batches_in_flight))),
+      batches_in_flight_(
+          static_cast<std::size_t>(std::max<std::int64_t>(1, options.batches_in_flight))),
       context_(context),
       events_(std::move(events)),
       negotiator_(negotiator_options(*members_, options)) {
@@ -49,7 +50,8 @@ SetCoordinator::SetCoordinator(std::shared_ptr<const ProcessSetMembers> members,
   lane_.chunk_bytes = std::max<std::int64_t>(1, options.ring_chunk);
 }
 
-// --- Submission -----------------------------------------------------------------------------------
+// --- Submission
+// -----------------------------------------------------------------------------------
 
 void SetCoordinator::submit(std::vector<Submission> submissions, Time now) {
   changed_ = true;
@@ -84,8 +86,9 @@ bool SetCoordinator::defer(std::vector<Submission>& submissions) {
   return false;
 }
 
-// A name that is still pending must not be submitted again: the new submission fails, and the pending one with it on
-// all ranks, since nobody can tell any more which of the two the others mean.
+// A name that is still pending must not be submitted again: the new submission fails, and the
+// pending one with it on all ranks, since nobody can tell any more which of the two the others
+// mean.
 bool SetCoordinator::refuse_duplicates(std::vector<Submission>& submissions) {
   std::set<std::string> own;
   const auto duplicate =
@@ -108,8 +111,8 @@ bool SetCoordinator::refuse_duplicates(std::vector<Submission>& submissions) {
   return true;
 }
 
-// The duplicate came too late to fail the operation that it repeats: it fails the next one of that name instead, for
-// which ranks that submitted it later still wait.
+// The duplicate came too late to fail the operation that it repeats: it fails the next one of that
+// name instead, for which ranks that submitted it later still wait.
 void SetCoordinator::refuse_next(const std::string& name, const Status& why, Time now) {
   Submission refusal;
   refusal.request.name = name;
@@ -124,9 +127,9 @@ void SetCoordinator::refuse_next(const std::string& name, const Status& why, Tim
 
 void SetCoordinator::join(std::shared_ptr<HandleState> handle) {
   if (!negotiator_.closed().ok() || join_handle_) {
-    handle->complete(join_handle_ ? Status(ErrorCode::invalid_argument,
-                                           "join() was called again while joining")
-                                  : negotiator_.closed());
+    handle->complete(
+        join_handle_ ? Status(ErrorCode::invalid_argument, "join() was called again while joining")
+                     : negotiator_.closed());
     return;
   }
   join_handle_ = std::move(handle);
@@ -152,7 +155,8 @@ void SetCoordinator::finish(Submission submission, const Status& status, Output 
   submission.handle->complete(status, std::move(output));
 }
 
-// --- Progress -------------------------------------------------------------------------------------
+// --- Progress
+// -------------------------------------------------------------------------------------
 
 bool SetCoordinator::step(Time now) {
   bool moved = advance(now);
@@ -296,7 +300,8 @@ void SetCoordinator::retire(const Status& reason) {
   leave();
 }
 
-// --- Failure --------------------------------------------------------------------------------------
+// --- Failure
+// --------------------------------------------------------------------------------------
 
 Status SetCoordinator::broken(Time now, Duration timeout) const {
   for (const auto& execution : running_) {

@@ -1,5 +1,5 @@
-// One process set at work on this rank: what is pending, its negotiation, and its batches in flight.
-// Used by the coordinator thread only.
+// One process set at work on this rank: what is pending, its negotiation, and its batches in
+// flight. Used by the coordinator thread only.
 #pragma once
 
 #include <functional>
@@ -27,8 +27,8 @@ class SetCoordinator {
     std::function<void(const Response&, Submission)> administer;
     // Others have waited for a long time for `name`, which this rank has not submitted here.
     std::function<void(const std::string& name)> awaited_here;
-    // `response` has failed on all members, not by this rank's refusal; its request carries what the
-    // refusing rank said.
+    // `response` has failed on all members, not by this rank's refusal; its request carries what
+    // the refusing rank said.
     std::function<void(const Response& response)> failed;
     // All members have joined: called before anyone hears of it.
     std::function<void()> joined;
@@ -42,8 +42,8 @@ class SetCoordinator {
   void leave();
   void receive(int peer, std::span<const std::byte> message, Time now);
 
-  // Negotiates, starts what has been agreed on and advances what is in flight, as far as possible without
-  // blocking; returns whether anything happened.
+  // Negotiates, starts what has been agreed on and advances what is in flight, as far as possible
+  // without blocking; returns whether anything happened.
   bool step(Time now);
 
   [[nodiscard]] const ProcessSetMembers& members() const { return *members_; }
@@ -57,8 +57,8 @@ class SetCoordinator {
   [[nodiscard]] Status broken(Time now, Duration timeout) const;
   [[nodiscard]] std::optional<Time> oldest_move() const;
 
-  // The set has been removed. What its members agreed on before is finished, also where this rank does not know
-  // of it yet: the set ends in its own stream of responses.
+  // The set has been removed. What its members agreed on before is finished, also where this rank
+  // does not know of it yet: the set ends in its own stream of responses.
   void retire(const Status& reason);
   // Fails everything that is open. The transport must have been aborted.
   void fail_all(const Status& reason);
@@ -93,7 +93,7 @@ class SetCoordinator {
   std::list<std::unique_ptr<Execution>> running_;
   std::shared_ptr<HandleState> join_handle_;
   std::uint64_t next_batch_ = 0;
-  Status retired_;  // why, once the set has been removed
+  Status retired_;        // why, once the set has been removed
   bool changed_ = false;  // since the last flush
   std::optional<Time> deadline_;
 };

@@ -15,8 +15,8 @@ namespace rueda {
 struct Submission {
   Request request;
   const std::byte* input = nullptr;
-  std::byte* output = nullptr;        // null where the engine allocates the result
-  std::vector<std::int64_t> rows;     // alltoall: for each rank of the set
+  std::byte* output = nullptr;     // null where the engine allocates the result
+  std::vector<std::int64_t> rows;  // alltoall: for each rank of the set
   std::shared_ptr<HandleState> handle;
   Time submitted_at{};
   Time taken_at{};  // from the queue, by the coordinator thread

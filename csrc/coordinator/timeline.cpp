@@ -52,7 +52,9 @@ Status Timeline::open(const std::string& path, int rank) {
   return {};
 }
 
-double Timeline::microseconds(Time when) const { return to_seconds(when - start_) * 1e6; }
+double Timeline::microseconds(Time when) const {
+  return to_seconds(when - start_) * 1e6;
+}
 
 int Timeline::row_of(const std::string& tensor) {
   const auto [row, inserted] = rows_.try_emplace(tensor, static_cast<int>(rows_.size()) + 1);

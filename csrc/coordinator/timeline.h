@@ -1,5 +1,5 @@
-// Writes what happened to each tensor as a Chrome trace (chrome://tracing, ui.perfetto.dev): one row per tensor,
-// one bar per phase. Rows are named after the tensors; the process is the rank.
+// Writes what happened to each tensor as a Chrome trace (chrome://tracing, ui.perfetto.dev): one
+// row per tensor, one bar per phase. Rows are named after the tensors; the process is the rank.
 #pragma once
 
 #include <fstream>

@@ -1,4 +1,5 @@
-// A 32-bit word that threads sleep on: one system call per real wait, none when the value has changed already.
+// A 32-bit word that threads sleep on: one system call per real wait, none when the value has
+// changed already.
 #pragma once
 
 #include <atomic>
@@ -11,8 +12,8 @@ namespace rueda {
 
 enum class FutexWake { changed, timeout, interrupted };
 
-// Sleeps while `word` holds `expected`. Returns `interrupted` when a signal handler ran, so that a caller in
-// Python can look for Ctrl-C. May return `changed` spuriously: check the word.
+// Sleeps while `word` holds `expected`. Returns `interrupted` when a signal handler ran, so that a
+// caller in Python can look for Ctrl-C. May return `changed` spuriously: check the word.
 FutexWake futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
                      std::optional<Time> deadline);
 void futex_wake_all(std::atomic<std::uint32_t>& word);

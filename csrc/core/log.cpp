@@ -19,9 +19,15 @@ constexpr std::array<std::string_view, 5> level_names{"trace", "debug", "info", 
 
 }  // namespace
 
-void set_log_level(LogLevel level) { threshold = level; }
-void set_log_rank(int rank) { log_rank = rank; }
-bool is_logged(LogLevel level) { return level >= threshold.load(std::memory_order_relaxed); }
+void set_log_level(LogLevel level) {
+  threshold = level;
+}
+void set_log_rank(int rank) {
+  log_rank = rank;
+}
+bool is_logged(LogLevel level) {
+  return level >= threshold.load(std::memory_order_relaxed);
+}
 
 void write_log(LogLevel level, std::string_view message) {
   const std::time_t now = std::time(nullptr);

@@ -55,9 +55,11 @@ constexpr std::array table{
                "A batch whose transfers make no progress for this long fails with TimeoutError, "
                "naming the ranks waited for. 0 waits for ever.",
                &Options::transfer_timeout},
-    OptionSpec{"init_timeout", "RUEDA_INIT_TIMEOUT", "", seconds, "", false,
-               "How long init() waits for the other ranks. MPI_Init, which waits for all that mpirun "
-               "has started, knows no limit and comes on top.", &Options::init_timeout},
+    OptionSpec{
+        "init_timeout", "RUEDA_INIT_TIMEOUT", "", seconds, "", false,
+        "How long init() waits for the other ranks. MPI_Init, which waits for all that mpirun "
+        "has started, knows no limit and comes on top.",
+        &Options::init_timeout},
     OptionSpec{"shutdown_timeout", "RUEDA_SHUTDOWN_TIMEOUT", "", seconds, "", false,
                "How long shutdown() waits for what is in flight.", &Options::shutdown_timeout},
     OptionSpec{"timeline", "RUEDA_TIMELINE", "HOROVOD_TIMELINE", text, "", false,
@@ -146,14 +148,14 @@ Status assign(Options& options, const OptionSpec& spec, std::string_view source,
     // Horovod takes its log levels in either case.
     const std::string chosen = spec.type == choice ? in_lower_case(value) : value;
     if (spec.type == choice && !is_one_of(chosen, spec.choices)) return refused;
-    options.**field = chosen;
+    options.** field = chosen;
     return {};
   }
   const auto number = parse_number(value, spec.type == bytes);
   if (!number) return refused;
   if (const auto* field = std::get_if<double Options::*>(&spec.field)) {
     if (*number > longest_seconds) return refused;
-    options.**field = *number;
+    options.** field = *number;
     return {};
   }
   if (std::floor(*number) != *number || *number > 9e15) return refused;

@@ -18,7 +18,8 @@ bool is_fusable(const Response& response) {
          response.request.collective == Collective::allreduce;
 }
 
-// What the members of a batch share. Factors are compared by their bits, which are ordered even for NaN.
+// What the members of a batch share. Factors are compared by their bits, which are ordered even for
+// NaN.
 auto kind_of(const Response& response) {
   const Request& request = response.request;
   return std::tuple(request.dtype, request.op, std::bit_cast<std::uint64_t>(request.prescale),

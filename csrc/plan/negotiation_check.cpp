@@ -8,7 +8,9 @@ namespace {
 
 constexpr double longest_age = 1e9;  // seconds; more would overflow the clock
 
-bool in_set(int rank, int set_size) { return rank >= 0 && rank < set_size; }
+bool in_set(int rank, int set_size) {
+  return rank >= 0 && rank < set_size;
+}
 
 bool all_in_set(const std::vector<int>& ranks, int set_size) {
   return std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return in_set(rank, set_size); });

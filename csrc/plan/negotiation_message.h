@@ -16,7 +16,8 @@ namespace rueda {
 // One way in which some ranks of a subtree have asked for a name. More than one is a mismatch.
 struct Variant {
   Request request;
-  // Sorted. In a complete announcement with a single variant left empty: the whole subtree, less `absent`.
+  // Sorted. In a complete announcement with a single variant left empty: the whole subtree, less
+  // `absent`.
   std::vector<int> ranks;
 };
 
@@ -32,11 +33,11 @@ struct Announcement {
 };
 
 struct UpMessage {
-  // How many lists of responses the sender had applied: tells what was sent before an error from what
-  // was sent after it.
+  // How many lists of responses the sender had applied: tells what was sent before an error from
+  // what was sent after it.
   std::uint64_t applied = 0;
   std::uint64_t resolved = 0;  // how many numbers that the parent did not know this message settles
-  std::vector<int> joined;   // in the order in which they joined
+  std::vector<int> joined;     // in the order in which they joined
   std::vector<int> leaving;
   std::vector<std::uint64_t> cached;  // numbers of what the whole subtree asks for unchanged
   std::vector<Announcement> announcements;
@@ -56,8 +57,8 @@ enum class MessageKind : std::uint8_t { up, responses, unknown_ids };
 // Down the tree: these numbers have been evicted, send what they stood for.
 [[nodiscard]] std::vector<std::byte> encode_unknown_ids(const std::vector<std::uint64_t>& ids);
 
-// The rest of a message whose kind has been read. Nothing when it is malformed, or says what no negotiator of a
-// set of `set_size` ranks says (see negotiation_check.h).
+// The rest of a message whose kind has been read. Nothing when it is malformed, or says what no
+// negotiator of a set of `set_size` ranks says (see negotiation_check.h).
 [[nodiscard]] std::optional<UpMessage> decode_up(Reader& reader, int set_size);
 [[nodiscard]] std::optional<ResponseList> decode_responses(Reader& reader,
                                                            const ResponseCache& cache,

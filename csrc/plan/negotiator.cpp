@@ -10,8 +10,12 @@ namespace rueda {
 namespace {
 
 // Names and groups in one map, whatever they are called.
-std::string name_key(const std::string& name) { return "name " + name; }
-std::string group_key(const std::string& group) { return "group " + group; }
+std::string name_key(const std::string& name) {
+  return "name " + name;
+}
+std::string group_key(const std::string& group) {
+  return "group " + group;
+}
 
 }  // namespace
 
@@ -23,7 +27,8 @@ Negotiator::Negotiator(NegotiatorOptions options)
   for (const int child : children_) subtrees_[child] = tree_.subtree(child);
 }
 
-// --- What this rank wants -------------------------------------------------------------------------
+// --- What this rank wants
+// -------------------------------------------------------------------------
 
 Status Negotiator::submit(Request request, Time now) {
   std::vector<Request> one;
@@ -47,7 +52,8 @@ Status Negotiator::submit_group(std::vector<Request> requests, Time now) {
   if (!missed.ok()) return missed;
   for (Request& request : requests) {
     const auto entry = entry_for(request.name, now);
-    // Still waiting for an answer that the failure of a group took from this rank: it is that of this one, too.
+    // Still waiting for an answer that the failure of a group took from this rank: it is that of
+    // this one, too.
     if (entry->second.self_ready) continue;
     entry->second.self_ready = true;
     report_soon(entry->second, now);
@@ -63,9 +69,9 @@ Status Negotiator::submit_group(std::vector<Request> requests, Time now) {
 void Negotiator::amend(const std::string& name, const Status& error) {
   const auto entry = pending_.find(name);
   if (entry == pending_.end() || !entry->second.self_ready) return;
-  const auto own = std::find_if(
-      entry->second.variants.begin(), entry->second.variants.end(),
-      [&](const Asked& variant) { return contains(variant.ranks, tree_.rank()); });
+  const auto own =
+      std::find_if(entry->second.variants.begin(), entry->second.variants.end(),
+                   [&](const Asked& variant) { return contains(variant.ranks, tree_.rank()); });
   Announcement amendment;
   amendment.variants.push_back({own->request, {tree_.rank()}});
   amendment.variants.front().request.error = error;
@@ -87,7 +93,8 @@ void Negotiator::leave() {
   up_.leaving.push_back(tree_.rank());
 }
 
-// --- What the children say ------------------------------------------------------------------------
+// --- What the children say
+// ------------------------------------------------------------------------
 
 void Negotiator::receive(int peer, std::span<const std::byte> message, Time now) {
   Reader reader(message);
@@ -153,7 +160,8 @@ void Negotiator::merge_cached(int child, const std::vector<std::uint64_t>& ids, 
     announcement.variants.push_back({known->request, {}});
     if (!known->first_extents.empty()) {
       for (const int rank : subtrees_.at(child)) {
-        announcement.first_extents.emplace_back(rank, known->first_extents[static_cast<std::size_t>(rank)]);
+        announcement.first_extents.emplace_back(
+            rank, known->first_extents[static_cast<std::size_t>(rank)]);
       }
     }
     merge(child, std::move(announcement), now);
@@ -208,8 +216,8 @@ void Negotiator::merge_amendment(int child, const Announcement& announcement) {
   const auto found = pending_.find(amendment.request.name);
   if (found == pending_.end()) return;
   Entry& entry = found->second;
-  const bool counted = child == tree_.rank() ? entry.self_ready
-                                             : entry.complete_children.contains(child);
+  const bool counted =
+      child == tree_.rank() ? entry.self_ready : entry.complete_children.contains(child);
   if (!counted) return;
   add_ranks(variant_of(entry, amendment.request).ranks, amendment.ranks);
   if (!entry.complete || contains(newly_complete_, found->first)) return;
@@ -220,7 +228,8 @@ void Negotiator::merge_amendment(int child, const Announcement& announcement) {
   }
 }
 
-// --- What the parent says -------------------------------------------------------------------------
+// --- What the parent says
+// -------------------------------------------------------------------------
 
 void Negotiator::receive_responses(Reader& reader, std::span<const std::byte> message) {
   for (const int child : children_) {
@@ -242,7 +251,8 @@ void Negotiator::resend(const std::vector<std::uint64_t>& ids) {
   }
 }
 
-// This rank can no longer follow the others: whoever depends on it is told, and nobody waits for it.
+// This rank can no longer follow the others: whoever depends on it is told, and nobody waits for
+// it.
 void Negotiator::break_off(const std::string& why) {
   if (!closed_.ok()) return;
   Response broken;
@@ -290,8 +300,8 @@ void Negotiator::apply(ResponseList responses) {
       case ResponseKind::left: close(response.status); break;
     }
   }
-  // What waits to be sent or released must not outlive its entry: under the same name, the next round would take
-  // it for its own.
+  // What waits to be sent or released must not outlive its entry: under the same name, the next
+  // round would take it for its own.
   const auto answered = [&](const std::string& name) { return !pending_.contains(name); };
   std::erase_if(newly_complete_, answered);
   std::erase_if(ready_, answered);
@@ -322,7 +332,8 @@ bool Negotiator::apply_error(const Response& response) {
       const bool own = contains(variant.ranks, tree_.rank());
       took_part = took_part || (own && variant.request.group == group);
     }
-    // Where ranks disagree about the group of a name, those outside of this one still wait for their answer.
+    // Where ranks disagree about the group of a name, those outside of this one still wait for
+    // their answer.
     entry = groups.size() == 1 ? pending_.erase(entry) : std::next(entry);
   }
   return took_part;
@@ -335,7 +346,8 @@ void Negotiator::close(const Status& reason) {
   groups_.clear();
 }
 
-// --- Flush ----------------------------------------------------------------------------------------
+// --- Flush
+// ----------------------------------------------------------------------------------------
 
 void Negotiator::flush(Time now) {
   if (!closed_.ok()) return;
@@ -363,7 +375,8 @@ void Negotiator::flush_up() {
   outgoing_.push_back({tree_.parent(), encode(std::exchange(up_, {}))});
 }
 
-// --- Words ----------------------------------------------------------------------------------------
+// --- Words
+// ----------------------------------------------------------------------------------------
 
 int Negotiator::world_rank(int set_rank) const {
   return options_.members[static_cast<std::size_t>(set_rank)];

@@ -1,12 +1,12 @@
 // Agrees with the other ranks of a process set on what to do and in which order.
 //
-// A pure state machine: what a rank submits, the messages it receives and the time go in; messages to send
-// and lists of responses come out. It knows no thread, socket or clock, so that tests and simulations can
-// drive any number of ranks in any order.
+// A pure state machine: what a rank submits, the messages it receives and the time go in; messages
+// to send and lists of responses come out. It knows no thread, socket or clock, so that tests and
+// simulations can drive any number of ranks in any order.
 //
-// Requests go up a tree (see Tree): a node announces a name to its parent once its whole subtree has submitted
-// it. The root puts what is complete in order and sends it down; streams are ordered, so every rank sees
-// the same responses in the same order. All ranks here are ranks within the set.
+// Requests go up a tree (see Tree): a node announces a name to its parent once its whole subtree
+// has submitted it. The root puts what is complete in order and sends it down; streams are ordered,
+// so every rank sees the same responses in the same order. All ranks here are ranks within the set.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +34,8 @@ struct NegotiatorOptions {
   int fanout = 4;
   std::int64_t cache_capacity = 1024;
   std::int64_t fusion_threshold = 64 << 20;  // bytes that end the root's holding back
-  Duration stall_warning{};  // zero: never
-  Duration stall_error{};    // zero: never
+  Duration stall_warning{};                  // zero: never
+  Duration stall_error{};                    // zero: never
 };
 
 class Negotiator {
@@ -47,24 +47,26 @@ class Negotiator {
 
   explicit Negotiator(NegotiatorOptions options);
 
-  // This rank wants `request` (already validated, or with its error set). Its name must not be pending here.
-  // Fails at once where it is known that it cannot succeed: a rank has left, this rank has
-  // joined, or the others gave up waiting for it.
+  // This rank wants `request` (already validated, or with its error set). Its name must not be
+  // pending here. Fails at once where it is known that it cannot succeed: a rank has left, this
+  // rank has joined, or the others gave up waiting for it.
   Status submit(Request request, Time now);
   // The same for a whole group: all of it or nothing.
   Status submit_group(std::vector<Request> requests, Time now);
-  // A pending name turns out to be wrong on this rank: it fails on all, unless it was agreed on already.
+  // A pending name turns out to be wrong on this rank: it fails on all, unless it was agreed on
+  // already.
   void amend(const std::string& name, const Status& error);
   void join();
   void leave();
 
   void receive(int peer, std::span<const std::byte> message, Time now);
 
-  // While busy, the root holds back what is ready (until the fusion threshold), so that it is fused.
+  // While busy, the root holds back what is ready (until the fusion threshold), so that it is
+  // fused.
   void set_busy(bool busy) { busy_ = busy; }
 
-  // Checks for stalls, then turns what has been submitted and received since the last call into messages and
-  // responses. One flush after many submissions costs one message.
+  // Checks for stalls, then turns what has been submitted and received since the last call into
+  // messages and responses. One flush after many submissions costs one message.
   void flush(Time now);
 
   [[nodiscard]] std::vector<Outgoing> take_outgoing() { return std::exchange(outgoing_, {}); }
@@ -170,18 +172,18 @@ class Negotiator {
   std::vector<std::string> newly_complete_;  // in order of completion
   UpMessage up_;                             // collected for the next flush
   ResponseCache cache_;
-  Time next_check_ = Time::max();            // no entry is to be reported before
+  Time next_check_ = Time::max();  // no entry is to be reported before
 
   bool self_joined_ = false;
   std::vector<int> joined_;                  // in this subtree, in order of joining
   std::map<int, std::size_t> joined_below_;  // how many of each child's subtree
-  // Numbers that a child has sent, this rank did not know, and the child has not settled yet: as long
-  // as there are any, it may have submitted what it does not seem to have.
+  // Numbers that a child has sent, this rank did not know, and the child has not settled yet: as
+  // long as there are any, it may have submitted what it does not seem to have.
   std::map<int, std::uint64_t> unresolved_;
   std::vector<int> leaving_;
   Status closed_;
 
-  std::uint64_t applied_ = 0;                       // lists of responses
+  std::uint64_t applied_ = 0;  // lists of responses
   std::map<int, std::uint64_t> child_applied_;
   std::map<std::string, std::uint64_t> failed_at_;  // errors that may cross announcements
   std::map<std::string, Status> missed_;            // what failed before this rank came

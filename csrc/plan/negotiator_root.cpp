@@ -15,7 +15,8 @@ constexpr std::size_t most_variants = 8;
 
 }  // namespace
 
-// --- Decisions ------------------------------------------------------------------------------------
+// --- Decisions
+// ------------------------------------------------------------------------------------
 
 void Negotiator::flush_root() {
   for (const std::string& name : std::exchange(newly_complete_, {})) queue_ready(name);
@@ -33,7 +34,10 @@ void Negotiator::flush_root() {
     Response response;
     response.kind = ResponseKind::left;
     response.rank = leaving_.front();
-    response.status = Status(ErrorCode::shutdown, str(describe({response.rank}), options_.set_name.empty() ? std::string(" has shut down") : str(" has left ", options_.set_name)),
+    response.status = Status(ErrorCode::shutdown,
+                             str(describe({response.rank}),
+                                 options_.set_name.empty() ? std::string(" has shut down")
+                                                           : str(" has left ", options_.set_name)),
                              world_rank(response.rank));
     send_down({response});
   }
@@ -42,7 +46,8 @@ void Negotiator::flush_root() {
 void Negotiator::queue_ready(const std::string& name) {
   const Entry& entry = pending_.at(name);
   const Request& request = entry.variants.front().request;
-  // An error fails the whole group at once; its members that are still pending need no answer of their own.
+  // An error fails the whole group at once; its members that are still pending need no answer of
+  // their own.
   if (request.group.empty() || groups_of(entry).size() > 1 || !verdict(name, entry).ok()) {
     ready_.push_back(name);
     return;
@@ -62,11 +67,12 @@ bool Negotiator::may_release() const {
     const Request& request = pending_.at(name).variants.front().request;
     if (request.error.ok()) held_bytes += request.bytes();
   }
-  return held_bytes >= static_cast<std::size_t>(std::max<std::int64_t>(0, options_.fusion_threshold));
+  return held_bytes >=
+         static_cast<std::size_t>(std::max<std::int64_t>(0, options_.fusion_threshold));
 }
 
-// Errors go first: a member of a group that was fine when it became ready may have been amended since, and then
-// no other member may be executed.
+// Errors go first: a member of a group that was fine when it became ready may have been amended
+// since, and then no other member may be executed.
 ResponseList Negotiator::release() {
   ResponseList list;
   Groups failed;
@@ -93,9 +99,9 @@ ResponseList Negotiator::fail_unfinished_groups() const {
   ResponseList list;
   for (const auto& [group, members] : groups_) {
     Response response = respond(pending_.at(members.front()));
-    response.status = Status(ErrorCode::mismatch,
-                             str(quoted(response.request.name), ": its group '", group,
-                                 "' is incomplete, and all ranks have joined"));
+    response.status =
+        Status(ErrorCode::mismatch, str(quoted(response.request.name), ": its group '", group,
+                                        "' is incomplete, and all ranks have joined"));
     response.kind = ResponseKind::error;
     add_error(list, response, {group});
   }
@@ -194,8 +200,9 @@ Status Negotiator::verdict_on_variants(const std::string& name, const Entry& ent
     const auto difference = compare(*parties.front().request, *parties[i].request);
     if (!difference) continue;
     if (difference->field != previous) {
-      text += str(text.empty() ? "" : "; ", difference->field, " differs between ranks: ",
-                  difference->left, " on ", describe(parties.front().ranks));
+      text += str(text.empty() ? "" : "; ", difference->field,
+                  " differs between ranks: ", difference->left, " on ",
+                  describe(parties.front().ranks));
     }
     text += str(", ", difference->right, " on ", describe(parties[i].ranks));
     previous = difference->field;
@@ -208,10 +215,14 @@ Status Negotiator::verdict_on_variants(const std::string& name, const Entry& ent
           deviating.empty() ? -1 : world_rank(deviating.front())};
 }
 
-// --- Stalls ---------------------------------------------------------------------------------------
+// --- Stalls
+// ---------------------------------------------------------------------------------------
 
-// Inner nodes tell what they have seen of a name after half the time, so that the root knows when it judges.
-Duration Negotiator::report_interval() const { return patience() / 2; }
+// Inner nodes tell what they have seen of a name after half the time, so that the root knows when
+// it judges.
+Duration Negotiator::report_interval() const {
+  return patience() / 2;
+}
 
 // How long the root waits before it says anything.
 Duration Negotiator::patience() const {
@@ -225,8 +236,8 @@ Time Negotiator::first_report(Time since) const {
   return since + (tree_.is_root() ? patience() : report_interval());
 }
 
-// What is new since the last report goes up soon, on all levels within one interval; not at once, lest a
-// node passes on each of many reports.
+// What is new since the last report goes up soon, on all levels within one interval; not at once,
+// lest a node passes on each of many reports.
 void Negotiator::report_soon(Entry& entry, Time now) {
   if (tree_.is_root() || !entry.reported) return;
   entry.next_report = std::min(entry.next_report, now + report_interval() / 32);
@@ -280,8 +291,8 @@ void Negotiator::judge(const std::string& name, const Entry& entry, Time now,
   }
   if (missing.empty()) return;  // the last announcements are under way
 
-  const bool fails = options_.stall_error > Duration::zero() &&
-                     now >= entry.since + options_.stall_error;
+  const bool fails =
+      options_.stall_error > Duration::zero() && now >= entry.since + options_.stall_error;
   const Groups groups = groups_of(entry);
   Response response;
   response.kind = fails ? ResponseKind::error : ResponseKind::warning;

@@ -12,8 +12,8 @@ namespace {
 
 // The extents that ranks must share: all of them, except the first where each rank has its own.
 Shape shared_extents(const Request& request) {
-  const bool own_first = request.collective == Collective::allgather ||
-                         request.collective == Collective::alltoall;
+  const bool own_first =
+      request.collective == Collective::allgather || request.collective == Collective::alltoall;
   if (!own_first || request.shape.empty()) return request.shape;
   return {request.shape.begin() + 1, request.shape.end()};
 }
@@ -52,8 +52,8 @@ Status validate_splits(const Request& request, int set_size) {
 
 // Whether the number of bytes is a std::int64_t, also where an extent of 0 comes after large ones.
 bool fits(const Request& request) {
-  std::int64_t rest = std::numeric_limits<std::int64_t>::max() /
-                      static_cast<std::int64_t>(size_of(request.dtype));
+  std::int64_t rest =
+      std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(size_of(request.dtype));
   for (const std::int64_t extent : request.shape) {
     if (extent > 0) rest /= extent;
   }

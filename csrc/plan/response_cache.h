@@ -1,7 +1,8 @@
 // Remembers what was agreed on, so that a repeated request travels as a number.
 //
-// Every rank of a process set applies the same responses in the same order, so every rank's cache has the same
-// entries under the same numbers. Numbers are never used twice: a number that is no longer known was evicted.
+// Every rank of a process set applies the same responses in the same order, so every rank's cache
+// has the same entries under the same numbers. Numbers are never used twice: a number that is no
+// longer known was evicted.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +30,8 @@ class ResponseCache {
   [[nodiscard]] const Entry* find(std::uint64_t id) const;
   [[nodiscard]] const Entry* find(const std::string& name) const;
 
-  // Applies a response: inserts, replaces or refreshes its entry, and evicts the one longest unused.
-  // Must be called for the same responses in the same order on all ranks.
+  // Applies a response: inserts, replaces or refreshes its entry, and evicts the one longest
+  // unused. Must be called for the same responses in the same order on all ranks.
   void apply(const Response& response);
 
   [[nodiscard]] std::size_t size() const { return entries_.size(); }

@@ -1,7 +1,8 @@
 // The ring, as data: who sends what to whom in which hop.
 //
 // Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009:
-// reduce-scatter then all-gather around a ring, 2(P-1) steps, each rank sending 2(P-1)/P of the data.
+// reduce-scatter then all-gather around a ring, 2(P-1) steps, each rank sending 2(P-1)/P of the
+// data.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +27,13 @@ struct Hop {
   bool reduces = false;
 };
 
-// The hops of one rank, in the order in which it sends and receives. Computed on demand, so that a plan
-// costs nothing however many ranks and chunks it has.
+// The hops of one rank, in the order in which it sends and receives. Computed on demand, so that a
+// plan costs nothing however many ranks and chunks it has.
 //
 // The data is divided into one segment per rank; each segment travels in chunks of at most `chunk`
-// elements. Hop i may be sent once hop i - chunks() has been received: a segment is passed on chunk by
-// chunk. A hop that replaces data which this rank also sent in the reduce-scatter, hop
-// i - (size - 1) * chunks(), must not be received before that send has completed.
+// elements. Hop i may be sent once hop i - chunks() has been received: a segment is passed on chunk
+// by chunk. A hop that replaces data which this rank also sent in the reduce-scatter, hop i - (size
+// - 1) * chunks(), must not be received before that send has completed.
 class RingPlan {
  public:
   // Every rank ends with the reduction of all `count` elements.

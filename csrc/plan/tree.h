@@ -1,6 +1,6 @@
-// The tree in which the ranks of a process set negotiate: rank 0 is the root, inner nodes merge what
-// their subtrees want, so that no rank exchanges more than `fanout` + 1 messages per step and the depth
-// is O(log ranks).
+// The tree in which the ranks of a process set negotiate: rank 0 is the root, inner nodes merge
+// what their subtrees want, so that no rank exchanges more than `fanout` + 1 messages per step and
+// the depth is O(log ranks).
 #pragma once
 
 #include <algorithm>

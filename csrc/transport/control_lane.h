@@ -36,8 +36,8 @@ class ControlLane {
   virtual Status connect(std::span<const int> peers, Time deadline) = 0;
 
   // Queues a message; never blocks. Messages from one rank to another arrive whole and in order.
-  // `peer` may be this rank. Posting to a peer that is lost or has said good-bye is silently dropped:
-  // the loss handler has told, or will tell.
+  // `peer` may be this rank. Posting to a peer that is lost or has said good-bye is silently
+  // dropped: the loss handler has told, or will tell.
   virtual void post(int peer, std::vector<std::byte> message) = 0;
 
   // Moves whatever can move without blocking; returns whether anything did.

@@ -34,8 +34,9 @@ using Ticket = std::shared_ptr<Transfer>;
 //
 // Matching: a receive matches the oldest send from `peer` with the same tag that no earlier receive
 // has matched. Transfers with equal peer and tag complete in the order they were started.
-// A send never waits for its receive to be posted before other tags can move: what arrives early is kept.
-// Lengths must agree; a receive whose message has another length fails with ErrorCode::transport.
+// A send never waits for its receive to be posted before other tags can move: what arrives early is
+// kept. Lengths must agree; a receive whose message has another length fails with
+// ErrorCode::transport.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -68,8 +69,8 @@ class Transport {
   // In a forked child: closes this process's copies of descriptors whose closing peers watch for.
   virtual void close_after_fork() {}
 
-  // Drives progress() until the ticket is done. ErrorCode::timeout, naming the peer, after `deadline`.
-  // For set-up and tests; the engine itself never blocks on one ticket.
+  // Drives progress() until the ticket is done. ErrorCode::timeout, naming the peer, after
+  // `deadline`. For set-up and tests; the engine itself never blocks on one ticket.
   Status wait(const Ticket& ticket, Time deadline);
 };
 

@@ -28,17 +28,19 @@ namespace rueda {
 
 struct HandleState;
 
-// What an operation whose result has a size that only the negotiation tells hands back, in memory of its own.
+// What an operation whose result has a size that only the negotiation tells hands back, in memory
+// of its own.
 struct Output {
-  std::shared_ptr<std::byte[]> data;  // row-major, 64-byte aligned; null where the caller gave memory
-  Shape shape;                        // of the result
+  std::shared_ptr<std::byte[]>
+      data;     // row-major, 64-byte aligned; null where the caller gave memory
+  Shape shape;  // of the result
   std::vector<std::int64_t> received_splits;  // alltoall: rows received from each rank of the set
   int last_joined_rank = -1;                  // join: the rank that joined last
   int process_set = -1;                       // add_process_set: the number of the new set
 };
 
-// The future of one operation. Copies refer to the same operation. Dropping every copy does not cancel
-// it: the tensor must stay valid until the operation has completed.
+// The future of one operation. Copies refer to the same operation. Dropping every copy does not
+// cancel it: the tensor must stay valid until the operation has completed.
 class Handle {
  public:
   Handle() = default;
@@ -64,20 +66,21 @@ class Handle {
 // Forms the world: under mpirun through MPI, under `rueda run` without MPI through its rendezvous,
 // without a launcher as a world of one. `options` override the environment (names as in
 // docs/options.md, e.g. {"fusion_threshold", "16M"}). Does nothing when the world exists already.
-// Throws InitializationError, among others where a launcher says that there are more ranks and they are not found.
+// Throws InitializationError, among others where a launcher says that there are more ranks and they
+// are not found.
 void init(const std::map<std::string, std::string>& options = {});
-// Leaves the world: finishes what every rank has agreed on, fails the rest with ShutdownError, here and on
-// the ranks that wait for this one. init() may follow. Happens by itself at exit.
+// Leaves the world: finishes what every rank has agreed on, fails the rest with ShutdownError, here
+// and on the ranks that wait for this one. init() may follow. Happens by itself at exit.
 void shutdown();
 [[nodiscard]] bool is_initialized();
-// Tells the other ranks that this one failed and why: they raise PeerLostError with `cause` at once.
-// For a process that is about to exit because of an error.
+// Tells the other ranks that this one failed and why: they raise PeerLostError with `cause` at
+// once. For a process that is about to exit because of an error.
 void abort(const std::string& cause);
 
 // --- Who is there -------------------------------------------------------------------------------
 
-// Rank and number of ranks: in the world, among the ranks of this host, among the ranks with the same local
-// rank on each host. Throw NotInitializedError before init().
+// Rank and number of ranks: in the world, among the ranks of this host, among the ranks with the
+// same local rank on each host. Throw NotInitializedError before init().
 [[nodiscard]] int rank();
 [[nodiscard]] int size();
 [[nodiscard]] int local_rank();
@@ -91,8 +94,9 @@ struct ProcessSet {
   int id = 0;
 };
 
-// Collective over the world: every rank gives the same ranks (world ranks, distinct; sorted by Rueda).
-// Throws InvalidArgumentError for ranks that do not exist, MismatchError where ranks disagree.
+// Collective over the world: every rank gives the same ranks (world ranks, distinct; sorted by
+// Rueda). Throws InvalidArgumentError for ranks that do not exist, MismatchError where ranks
+// disagree.
 ProcessSet add_process_set(std::vector<int> ranks);
 // Collective over the world. The world itself cannot be removed.
 void remove_process_set(ProcessSet set);
@@ -111,8 +115,8 @@ struct AllreduceOptions {
   ProcessSet process_set = {};
 };
 
-// output[i] = op over ranks of input[i]. `output` has room for the input and may be the input itself.
-// The result has the same bits on every rank.
+// output[i] = op over ranks of input[i]. `output` has room for the input and may be the input
+// itself. The result has the same bits on every rank.
 Handle allreduce(const TensorView& input, void* output, const AllreduceOptions& options = {});
 // Several tensors that are reduced together: none completes before all are ready on all ranks.
 std::vector<Handle> grouped_allreduce(std::span<const TensorView> inputs,
@@ -124,12 +128,12 @@ struct CallOptions {
   ProcessSet process_set = {};
 };
 
-// Concatenates along the first dimension, in rank order. First extents may differ; the others and the dtype must agree.
-// The result is in Handle::output().
+// Concatenates along the first dimension, in rank order. First extents may differ; the others and
+// the dtype must agree. The result is in Handle::output().
 Handle allgather(const TensorView& input, const CallOptions& options = {});
 
-// Every rank ends with the root's data. `tensor` is read at `root` (a rank of the world that is a member of the
-// set), written elsewhere.
+// Every rank ends with the root's data. `tensor` is read at `root` (a rank of the world that is a
+// member of the set), written elsewhere.
 Handle broadcast(const TensorView& tensor, int root, const CallOptions& options = {});
 
 struct ReduceScatterOptions {
@@ -137,7 +141,8 @@ struct ReduceScatterOptions {
   ReduceOp op = ReduceOp::average;
   double prescale_factor = 1.0;
   double postscale_factor = 1.0;
-  // Rows of the result for each rank of the set; empty: as even as possible, earlier ranks get one more.
+  // Rows of the result for each rank of the set; empty: as even as possible, earlier ranks get one
+  // more.
   std::vector<std::int64_t> splits;
   ProcessSet process_set = {};
 };
@@ -145,8 +150,8 @@ struct ReduceScatterOptions {
 // Reduces, then leaves each rank its rows of the first dimension, in Handle::output().
 Handle reduce_scatter(const TensorView& input, const ReduceScatterOptions& options = {});
 
-// Sends splits[r] rows of the input to rank r (empty: evenly, the first extent must be divisible) and
-// concatenates what arrives, in rank order, in Handle::output(), with `received_splits`.
+// Sends splits[r] rows of the input to rank r (empty: evenly, the first extent must be divisible)
+// and concatenates what arrives, in rank order, in Handle::output(), with `received_splits`.
 Handle alltoall(const TensorView& input, const std::vector<std::int64_t>& splits = {},
                 const CallOptions& options = {});
 
@@ -154,20 +159,22 @@ Handle alltoall(const TensorView& input, const std::vector<std::int64_t>& splits
 Handle barrier(const CallOptions& options = {});
 
 // This rank has no more data: until all ranks have joined, it takes part in the others' allreduce,
-// reduce_scatter, allgather and broadcast with each operation's identity. Completes when all have joined, with the
-// rank that was last in Output::last_joined_rank. An average divides by the ranks that contributed.
+// reduce_scatter, allgather and broadcast with each operation's identity. Completes when all have
+// joined, with the rank that was last in Output::last_joined_rank. An average divides by the ranks
+// that contributed.
 Handle join(const CallOptions& options = {});
 
-// This rank cannot take part in the operation `name` (a tensor that is not contiguous, say): the handle of every
-// rank of the set fails with the error of `code` that names this rank and `why`, instead of waiting for it.
-// With `group_size`, the same for a grouped operation of that many tensors.
+// This rank cannot take part in the operation `name` (a tensor that is not contiguous, say): the
+// handle of every rank of the set fails with the error of `code` that names this rank and `why`,
+// instead of waiting for it. With `group_size`, the same for a grouped operation of that many
+// tensors.
 Handle refuse(const std::string& name, ProcessSet process_set, const std::string& why,
               ErrorCode code = ErrorCode::invalid_argument, int group_size = 0);
 
 // --- Memory and observation ---------------------------------------------------------------------
 
-// Memory that transports can share with the other ranks of the host: zeroed, 64-byte aligned, freed with the pointer.
-// Throws std::bad_alloc.
+// Memory that transports can share with the other ranks of the host: zeroed, 64-byte aligned, freed
+// with the pointer. Throws std::bad_alloc.
 [[nodiscard]] std::shared_ptr<std::byte[]> allocate(std::size_t bytes);
 
 // Counters of this rank since init(), by name (docs/observability.md lists them).

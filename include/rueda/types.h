@@ -60,8 +60,12 @@ inline constexpr std::array data_types{
 [[nodiscard]] constexpr const DataTypeInfo& info(DataType dtype) {
   return data_types.at(static_cast<std::size_t>(dtype));
 }
-[[nodiscard]] constexpr std::size_t size_of(DataType dtype) { return info(dtype).size; }
-[[nodiscard]] constexpr std::string_view name_of(DataType dtype) { return info(dtype).name; }
+[[nodiscard]] constexpr std::size_t size_of(DataType dtype) {
+  return info(dtype).size;
+}
+[[nodiscard]] constexpr std::string_view name_of(DataType dtype) {
+  return info(dtype).name;
+}
 
 // Element-wise reductions.
 //

@@ -19,8 +19,10 @@ T = TypeVar("T")
 
 
 def text_of(name: object) -> str:
-    """A name as it travels; empty for an operation without one. Whatever is no text is named after its text, so
-    that a wrong type on one rank makes no other rank wait."""
+    """A name as it travels; empty for an operation without one.
+
+    Whatever is no text is named after its text, so that a wrong type on one rank makes no other wait.
+    """
     return "" if name is None else str(name)
 
 

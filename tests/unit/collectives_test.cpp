@@ -1,5 +1,6 @@
-// Every collective, element type and operation through the whole engine, on ranks that are threads, against what a
-// serial loop gives; submitted in an order of its own on each rank. The sanitizers run this.
+// Every collective, element type and operation through the whole engine, on ranks that are threads,
+// against what a serial loop gives; submitted in an order of its own on each rank. The sanitizers
+// run this.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstring>
@@ -23,12 +24,13 @@ void expect(bool condition, const std::string& what) {
 // One operation of the matrix: what each rank hands in, and what each rank must get.
 struct Case {
   Request request;
-  std::vector<Bytes> inputs;  // per rank
+  std::vector<Bytes> inputs;          // per rank
   std::vector<std::int64_t> rows_of;  // first extent per rank
   std::vector<Bytes> expected;
 };
 
-// Small whole numbers, exact in every type however they are summed: 1 to 3, so that products stay small as well.
+// Small whole numbers, exact in every type however they are summed: 1 to 3, so that products stay
+// small as well.
 Bytes fill(DataType dtype, std::int64_t count, unsigned seed) {
   Bytes bytes(static_cast<std::size_t>(count) * size_of(dtype));
   fill_identity(bytes.data(), count, dtype, ReduceOp::product);
@@ -82,7 +84,8 @@ Case make_case(Collective collective, DataType dtype, ReduceOp op, std::int64_t 
     }
     if (collective == Collective::reduce_scatter) {
       const Bytes whole = reduce_serially(made, rows * width);
-      const std::int64_t before = rank * (rows / ranks) + std::min<std::int64_t>(rank, rows % ranks);
+      const std::int64_t before =
+          rank * (rows / ranks) + std::min<std::int64_t>(rank, rows % ranks);
       const std::int64_t own = rows / ranks + (rank < rows % ranks ? 1 : 0);
       const auto begin = whole.begin() + before * static_cast<std::int64_t>(row_bytes);
       expected.assign(begin, begin + own * static_cast<std::int64_t>(row_bytes));

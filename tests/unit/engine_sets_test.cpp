@@ -14,7 +14,9 @@ void expect(bool condition, const std::string& what) {
   if (!condition) throw std::runtime_error("expected: " + what);
 }
 
-void finish(const Handle& handle) { expect(handle.wait_for(60s), "an operation that completes"); }
+void finish(const Handle& handle) {
+  expect(handle.wait_for(60s), "an operation that completes");
+}
 
 int change(Engine& engine, Collective collective, std::vector<std::int64_t> arguments) {
   Submission submission;
@@ -29,7 +31,9 @@ int add_set(Engine& engine, std::vector<std::int64_t> ranks) {
   return change(engine, Collective::add_process_set, std::move(ranks));
 }
 
-void remove_set(Engine& engine, int id) { change(engine, Collective::remove_process_set, {id}); }
+void remove_set(Engine& engine, int id) {
+  change(engine, Collective::remove_process_set, {id});
+}
 
 void sum(Engine& engine, int ranks, int set = 0, const std::string& name = "") {
   std::vector<float> tensor(5, 1);
@@ -48,9 +52,11 @@ TEST_CASE("overlapping process sets work at the same time") {
     std::vector<float> in_world(100, 1);
     std::vector<Handle> handles;
     // The rank in both sets and the others submit in different orders.
-    if (rank >= 1) handles.push_back(submit(engine, allreduce_of(in_high, DataType::float32, "h"), high));
+    if (rank >= 1)
+      handles.push_back(submit(engine, allreduce_of(in_high, DataType::float32, "h"), high));
     handles.push_back(submit(engine, allreduce_of(in_world, DataType::float32, "w")));
-    if (rank <= 1) handles.push_back(submit(engine, allreduce_of(in_low, DataType::float32, "l"), low));
+    if (rank <= 1)
+      handles.push_back(submit(engine, allreduce_of(in_low, DataType::float32, "l"), low));
     for (const Handle& handle : handles) finish(handle);
     expect(in_world[99] == 3, "the sum over the world");
     expect(rank > 1 || in_low[99] == 2, "the sum over one set");
@@ -58,7 +64,8 @@ TEST_CASE("overlapping process sets work at the same time") {
   });
 }
 
-TEST_CASE("a process set that is removed while it is in use finishes or fails, and the world goes on") {
+TEST_CASE(
+    "a process set that is removed while it is in use finishes or fails, and the world goes on") {
   run_ranks(3, {}, [](int rank, Engine& engine) {
     for (int round = 0; round < 50; ++round) {
       const int set = add_set(engine, {1, 2});

@@ -21,7 +21,9 @@ void expect(bool condition, const std::string& what) {
   if (!condition) throw std::runtime_error("expected: " + what);
 }
 
-void finish(const Handle& handle) { expect(handle.wait_for(60s), "an operation that completes"); }
+void finish(const Handle& handle) {
+  expect(handle.wait_for(60s), "an operation that completes");
+}
 
 template <class E>
 std::string error_of(const Handle& handle) {
@@ -82,9 +84,8 @@ TEST_CASE("ranks that disagree are told what differs, and the world goes on") {
   run_ranks(3, {}, [&](int rank, Engine& engine) {
     std::vector<float> single(4, 1);
     std::vector<double> wide(4, 1);
-    const Handle handle =
-        rank == 2 ? submit(engine, allreduce_of(wide, DataType::float64, "x"))
-                  : submit(engine, allreduce_of(single, DataType::float32, "x"));
+    const Handle handle = rank == 2 ? submit(engine, allreduce_of(wide, DataType::float64, "x"))
+                                    : submit(engine, allreduce_of(single, DataType::float32, "x"));
     const std::string message = error_of<MismatchError>(handle);
     expect(message.find("'x'") != std::string::npos, "the name in: " + message);
     expect(message.find("dtype differs") != std::string::npos, "the field in: " + message);

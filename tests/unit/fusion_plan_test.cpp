@@ -84,7 +84,8 @@ TEST_CASE("fusion looks past what does not fit") {
     REQUIRE(members_of(fuse(list, 64)) == Batches{{0, 2}, {1, 3}});
   }
   SECTION("a tensor that is too large for the rest of the batch, or for any") {
-    const ResponseList list{allreduce(10), allreduce(8), allreduce(100), allreduce(6), allreduce(2)};
+    const ResponseList list{allreduce(10), allreduce(8), allreduce(100), allreduce(6),
+                            allreduce(2)};
     REQUIRE(members_of(fuse(list, 64)) == Batches{{0, 3}, {1, 4}, {2}});
   }
   SECTION("an error") {
@@ -98,13 +99,15 @@ TEST_CASE("limits of the threshold") {
   const ResponseList list{allreduce(1), allreduce(0), allreduce(0), allreduce(1)};
   REQUIRE(members_of(fuse(list, 0)) == Batches{{0}, {1}, {2}, {3}});
   REQUIRE(members_of(fuse(list, -5)) == Batches{{0}, {1}, {2}, {3}});
-  REQUIRE(members_of(fuse(list, std::numeric_limits<std::int64_t>::max())) == Batches{{0, 1, 2, 3}});
+  REQUIRE(members_of(fuse(list, std::numeric_limits<std::int64_t>::max())) ==
+          Batches{{0, 1, 2, 3}});
   REQUIRE(fuse({}, 64).empty());
   REQUIRE(members_of(fuse({allreduce(8), allreduce(8)}, 64)) == Batches{{0, 1}});
   REQUIRE(members_of(fuse({allreduce(8), allreduce(9)}, 64)) == Batches{{0}, {1}});
 }
 
-TEST_CASE("many tensors of which no two fit together are planned, the small ones among them fused") {
+TEST_CASE(
+    "many tensors of which no two fit together are planned, the small ones among them fused") {
   ResponseList list;
   for (int i = 0; i < 100'000; ++i) list.push_back(allreduce(i % 100 == 99 ? 1 : 10));
   const std::vector<Fusion> fusions = fuse(list, 64);

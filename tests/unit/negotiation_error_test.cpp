@@ -1,10 +1,12 @@
-// Errors that all ranks see alike: mismatches, local errors, amendments, groups; and that they leave nothing behind.
+// Errors that all ranks see alike: mismatches, local errors, amendments, groups; and that they
+// leave nothing behind.
 #include "unit/negotiation_simulator.h"
 
 namespace rueda::test {
 namespace {
 
-// Submits `request` on all ranks and runs to the end; afterwards it must have been executed everywhere.
+// Submits `request` on all ranks and runs to the end; afterwards it must have been executed
+// everywhere.
 void require_sound_rounds(NegotiationSimulator& simulator, const std::vector<Request>& requests,
                           int rounds = 3) {
   for (int round = 0; round < rounds; ++round) {
@@ -116,8 +118,8 @@ TEST_CASE("a rank that cannot take part fails the name or its whole group everyw
   }
 }
 
-// The amendment is made at a random moment between submission and answer. The cache is small, and other
-// names go round at the same time, so that numbers are evicted while amendments travel.
+// The amendment is made at a random moment between submission and answer. The cache is small, and
+// other names go round at the same time, so that numbers are evicted while amendments travel.
 void race_amendment(int size, const std::vector<Request>& requests, unsigned seed, int& failures) {
   CAPTURE(size, requests.size(), seed);
   NegotiatorOptions options = options_of(1 + static_cast<int>(seed % 3));
@@ -171,8 +173,9 @@ TEST_CASE("an amendment that races with the agreement fails the name on all rank
   int failures = 0;
   for (unsigned seed = 0; seed < races; ++seed) {
     const int size = 1 + static_cast<int>(seed % 11);
-    race_amendment(size, group_size == 0 ? std::vector<Request>{allreduce_of("x")}
-                                         : group_of("g", group_size), seed, failures);
+    race_amendment(
+        size, group_size == 0 ? std::vector<Request>{allreduce_of("x")} : group_of("g", group_size),
+        seed, failures);
   }
   REQUIRE(failures > 50);
   REQUIRE(failures < static_cast<int>(races) - 50);
@@ -203,7 +206,8 @@ TEST_CASE("a name in different groups, or in none, on different ranks fails for 
     simulator.settle();
     for (int rank = 0; rank < size; ++rank) {
       REQUIRE(simulator.rank(rank).lists == simulator.rank(0).lists);
-      // The loner's second name may come after the groups have failed: then nobody is left to share its failure.
+      // The loner's second name may come after the groups have failed: then nobody is left to share
+      // its failure.
       const bool late = rank == alone && simulator.rank(rank).pending.contains("g.1");
       REQUIRE(simulator.rank(rank).pending.size() == (late ? 1 : 0));
       for (const auto& [name, answers] : simulator.rank(rank).answers) {

@@ -143,7 +143,8 @@ TEST_CASE("a group that can no longer become complete fails when all have joined
   REQUIRE(simulator.rank(2).last_joined.size() == 1);
 }
 
-TEST_CASE("when ranks leave, at any moment, all are closed for the same reason and nothing is open") {
+TEST_CASE(
+    "when ranks leave, at any moment, all are closed for the same reason and nothing is open") {
   for (unsigned seed = 0; seed < 300; ++seed) {
     const int size = 1 + static_cast<int>(seed % 13);
     CAPTURE(seed, size);

@@ -84,7 +84,8 @@ TEST_CASE("messages of random bytes") {
   std::mt19937 random(1);
   for (int i = 0; i < 20'000; ++i) {
     std::vector<std::byte> message(random() % 60);
-    for (std::byte& byte : message) byte = static_cast<std::byte>(random() % (i % 2 == 0 ? 256 : 4));
+    for (std::byte& byte : message)
+      byte = static_cast<std::byte>(random() % (i % 2 == 0 ? 256 : 4));
     if (!message.empty()) message.front() = static_cast<std::byte>(random() % 4);
     feed(random() % 2 == 0 ? 0 : 3, 1, message);
   }

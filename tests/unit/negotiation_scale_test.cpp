@@ -1,5 +1,5 @@
-// Ten thousand ranks: what each sends and receives, and how long a step takes in messages, does not depend on
-// their number beyond a logarithm.
+// Ten thousand ranks: what each sends and receives, and how long a step takes in messages, does not
+// depend on their number beyond a logarithm.
 #include <cmath>
 
 #include "unit/negotiation_simulator.h"
@@ -55,7 +55,9 @@ TEST_CASE("ten thousand ranks agree within twice the depth of the tree and one m
   REQUIRE(simulator.rank(size - 1).answers.at("gradient").size() == 2);
 }
 
-TEST_CASE("ten thousand ranks join, a mismatch among them is found, and a stall names the one that is late") {
+TEST_CASE(
+    "ten thousand ranks join, a mismatch among them is found, and a stall names the one that is "
+    "late") {
   NegotiatorOptions options;
   options.fanout = fanout;
   options.stall_warning = seconds(60);

@@ -1,8 +1,8 @@
-// Any number of negotiators without threads: messages wait in one queue per ordered pair of ranks, and a seeded
-// generator chooses what happens next. Time stands still unless it is advanced.
+// Any number of negotiators without threads: messages wait in one queue per ordered pair of ranks,
+// and a seeded generator chooses what happens next. Time stands still unless it is advanced.
 //
-// Each rank behaves like a coordinator: it keeps what it has submitted until a response answers it, and
-// fails a test when a response executes what it has neither submitted nor is excused from.
+// Each rank behaves like a coordinator: it keeps what it has submitted until a response answers it,
+// and fails a test when a response executes what it has neither submitted nor is excused from.
 #pragma once
 
 #include <algorithm>
@@ -89,7 +89,8 @@ class NegotiationSimulator {
     touch(index);
   }
 
-  // Delivers a message, or flushes a rank to which something has happened; false when there is neither.
+  // Delivers a message, or flushes a rank to which something has happened; false when there is
+  // neither.
   bool step() {
     const std::size_t choices = waiting_.size() + touched_.size();
     if (choices == 0) return false;
@@ -108,7 +109,8 @@ class NegotiationSimulator {
   void settle() {
     for (int left = 2'000'000; step(); --left) REQUIRE(left > 0);  // else they never come to rest
   }
-  // Delivers everything that is under way now, then flushes: the time of one message. False at rest.
+  // Delivers everything that is under way now, then flushes: the time of one message. False at
+  // rest.
   bool round() {
     if (waiting_.empty() && touched_.empty()) return false;
     waiting_.clear();

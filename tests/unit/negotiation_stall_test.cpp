@@ -130,8 +130,9 @@ TEST_CASE("after the limit all who submitted fail, latecomers fail once, and a r
   }
 }
 
-// Latecomers submit while the error may be under way: each gets exactly one answer to its first submission, and
-// retries at once, so that old and new messages of one name meet everywhere in the tree.
+// Latecomers submit while the error may be under way: each gets exactly one answer to its first
+// submission, and retries at once, so that old and new messages of one name meet everywhere in the
+// tree.
 TEST_CASE("an error that crosses announcements at any depth answers each submission once") {
   int crossed = 0;
   for (unsigned seed = 0; seed < 1500; ++seed) {

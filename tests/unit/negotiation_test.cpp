@@ -1,4 +1,5 @@
-// Agreement without errors: any order of submissions, messages and flushes, on unit/negotiation_simulator.h.
+// Agreement without errors: any order of submissions, messages and flushes, on
+// unit/negotiation_simulator.h.
 #include <numeric>
 
 #include "unit/negotiation_simulator.h"
@@ -9,10 +10,13 @@ namespace {
 constexpr int rounds = 6;
 constexpr int group_size = 3;
 
-// What is submitted under one name or group in one round: some shapes change with the rounds, some repeat.
+// What is submitted under one name or group in one round: some shapes change with the rounds, some
+// repeat.
 using Unit = std::vector<Request>;
 
-std::int64_t rows_of(int index, int rank, int round) { return (index * 7 + rank + round / 3) % 5; }
+std::int64_t rows_of(int index, int rank, int round) {
+  return (index * 7 + rank + round / 3) % 5;
+}
 
 std::vector<Unit> units_of(int rank, int round) {
   std::vector<Unit> units;
@@ -29,7 +33,8 @@ std::vector<Unit> units_of(int rank, int round) {
   return units;
 }
 
-// Each rank hands in its rounds in its own order and at its own pace, as soon as the last round's name is answered.
+// Each rank hands in its rounds in its own order and at its own pace, as soon as the last round's
+// name is answered.
 class Workload {
  public:
   explicit Workload(NegotiationSimulator& simulator) : simulator_(simulator) {
