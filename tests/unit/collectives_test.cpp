@@ -14,12 +14,7 @@ namespace rueda::test {
 
 namespace {
 
-using namespace std::chrono_literals;
 using Bytes = std::vector<std::byte>;
-
-void expect(bool condition, const std::string& what) {
-  if (!condition) throw std::runtime_error("expected: " + what);
-}
 
 // One operation of the matrix: what each rank hands in, and what each rank must get.
 struct Case {
@@ -125,7 +120,7 @@ Submission submission_of(const Case& matrix_case, int rank, Bytes& output) {
 }
 
 Bytes result_of(const Handle& handle, const Bytes& in_place, DataType dtype) {
-  expect(handle.wait_for(120s), "an operation that completes");
+  finish(handle);
   const Output& output = handle.state()->output;
   if (!output.data) return in_place;
   const auto bytes = static_cast<std::size_t>(element_count(output.shape)) * size_of(dtype);
@@ -140,7 +135,7 @@ TEST_CASE("every collective, type and operation gives what a serial loop gives")
   Options options;
   options.fusion_threshold = GENERATE(0, 1 << 20);
   options.ring_chunk = 1000;
-  run_ranks(ranks, options, [&](int rank, Engine& engine) {
+  run_engines(ranks, options, [&](int rank, Engine& engine) {
     std::vector<std::size_t> order(cases.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::shuffle(order.begin(), order.end(), std::mt19937(static_cast<unsigned>(rank) + 7));
@@ -159,7 +154,7 @@ TEST_CASE("every collective, type and operation gives what a serial loop gives")
 
 TEST_CASE("all-to-all moves uneven rows of every type") {
   const int ranks = GENERATE(1, 2, 3, 4);
-  run_ranks(ranks, {}, [&](int rank, Engine& engine) {
+  run_engines(ranks, {}, [&](int rank, Engine& engine) {
     for (const DataTypeInfo& row : data_types) {
       // Rank r sends (r + p) % 3 rows to rank p.
       const auto rows_from = [](int from, int to) { return (from + to) % 3; };

@@ -1,41 +1,32 @@
 // A world of threads: P engines in one process, each driven by a thread of its own.
 #pragma once
 
-#include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <thread>
 #include <vector>
 
 #include "coordinator/engine.h"
 #include "membership/inproc_world.h"
+#include "rank_threads.h"
 
 namespace rueda::test {
 
-// Runs body(rank, engine) on `size` ranks at once; rethrows the first exception of any.
-inline void run_ranks(int size, const Options& options,
-                      const std::function<void(int, Engine&)>& body,
-                      InprocHub* shared_hub = nullptr) {
+// Runs body(rank, engine) on `size` ranks at once, in a world of their own or that of `shared_hub`.
+inline void run_engines(int size, const Options& options,
+                        const std::function<void(int, Engine&)>& body,
+                        InprocHub* shared_hub = nullptr) {
   InprocHub own_hub(size);
   InprocHub& hub = shared_hub != nullptr ? *shared_hub : own_hub;
-  std::mutex mutex;
-  std::exception_ptr first;
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        auto engine = Engine::start(inproc_world(hub, rank), options);
-        engine.status().throw_if_error();
-        body(rank, **engine);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!first) first = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  if (first) std::rethrow_exception(first);
+  run_ranks(size, [&](int rank) {
+    auto engine = Engine::start(inproc_world(hub, rank), options);
+    engine.status().throw_if_error();
+    body(rank, **engine);
+  });
+}
+
+// Waits for an operation; throws its error, or that it hangs.
+inline void finish(const Handle& handle) {
+  expect(handle.wait_for(soon() - Clock::now()), "an operation that completes");
 }
 
 template <class T>

@@ -10,14 +10,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-void expect(bool condition, const std::string& what) {
-  if (!condition) throw std::runtime_error("expected: " + what);
-}
-
-void finish(const Handle& handle) {
-  expect(handle.wait_for(60s), "an operation that completes");
-}
-
 int change(Engine& engine, Collective collective, std::vector<std::int64_t> arguments) {
   Submission submission;
   submission.request.collective = collective;
@@ -44,7 +36,7 @@ void sum(Engine& engine, int ranks, int set = 0, const std::string& name = "") {
 }  // namespace
 
 TEST_CASE("overlapping process sets work at the same time") {
-  run_ranks(3, {}, [](int rank, Engine& engine) {
+  run_engines(3, {}, [](int rank, Engine& engine) {
     const int low = add_set(engine, {0, 1});
     const int high = add_set(engine, {1, 2});
     std::vector<float> in_low(100, 1);
@@ -66,7 +58,7 @@ TEST_CASE("overlapping process sets work at the same time") {
 
 TEST_CASE(
     "a process set that is removed while it is in use finishes or fails, and the world goes on") {
-  run_ranks(3, {}, [](int rank, Engine& engine) {
+  run_engines(3, {}, [](int rank, Engine& engine) {
     for (int round = 0; round < 50; ++round) {
       const int set = add_set(engine, {1, 2});
       std::vector<float> tensor(1000, 1);
@@ -86,7 +78,7 @@ TEST_CASE(
 }
 
 TEST_CASE("process sets can be added and removed without end") {
-  run_ranks(2, {}, [](int, Engine& engine) {
+  run_engines(2, {}, [](int, Engine& engine) {
     const int kept = add_set(engine, {0, 1});
     for (int round = 0; round < 600; ++round) remove_set(engine, add_set(engine, {0}));
     sum(engine, 2, kept);
@@ -95,7 +87,7 @@ TEST_CASE("process sets can be added and removed without end") {
 }
 
 TEST_CASE("after a join, unnamed operations match again") {
-  run_ranks(3, {}, [](int rank, Engine& engine) {
+  run_engines(3, {}, [](int rank, Engine& engine) {
     for (int step = 0; step < 2 * rank; ++step) {
       std::vector<float> tensor(5, 1);
       finish(submit(engine, allreduce_of(tensor, DataType::float32, "")));
@@ -107,7 +99,7 @@ TEST_CASE("after a join, unnamed operations match again") {
 }
 
 TEST_CASE("a rank that has joined knows the process sets that the others add") {
-  run_ranks(3, {}, [](int rank, Engine& engine) {
+  run_engines(3, {}, [](int rank, Engine& engine) {
     int set = 1;
     Handle joined;
     if (rank == 2) {
@@ -127,7 +119,7 @@ TEST_CASE("unnamed operations of two sets are not taken for one name") {
   Options options;
   options.stall_warning = 0.05;
   options.stall_error = 30;
-  run_ranks(3, options, [](int rank, Engine& engine) {
+  run_engines(3, options, [](int rank, Engine& engine) {
     const int set = add_set(engine, {1, 2});
     if (rank == 2) std::this_thread::sleep_for(400ms);  // slow, not wrong
     if (rank > 0) sum(engine, 2, set);
