@@ -215,9 +215,7 @@ bool Engine::may_stop(Time now) const {
   if (aborting_) return true;
   if (!leaving_until_) return false;
   if (!failure_.ok() || now >= *leaving_until_) return true;
-  return std::all_of(sets_.begin(), sets_.end(), [](const auto& set) {
-    return set.second->closed() && !set.second->in_flight();
-  });
+  return is_over();
 }
 
 void Engine::wind_up() {
@@ -367,7 +365,7 @@ void Engine::receive(int peer, std::span<const std::byte> message, Time now) {
 void Engine::receive_failure(int peer, std::span<const std::byte> payload) {
   Reader reader(payload);
   const Status reason = read_status(reader);
-  if (!reader.ok() || reason.ok()) return;
+  if (!reader.ok() || reason.ok() || !failure_.ok()) return;
   log(LogLevel::debug, "rank ", peer, " tells of a failure: ", reason.to_string());
   // What came before it comes first: a rank may have left in good order, and another have failed
   // because of that.
@@ -377,11 +375,12 @@ void Engine::receive_failure(int peer, std::span<const std::byte> payload) {
   fail(reason);
 }
 
-// Whether a rank has left the world and nothing that was agreed on before is under way: nobody is
-// needed any more.
+// Whether every set has ended and nothing that was agreed on before is under way: nobody is needed
+// any more.
 bool Engine::is_over() const {
-  const auto world = sets_.find(0);
-  return world != sets_.end() && world->second->closed() && !in_flight();
+  return std::all_of(sets_.begin(), sets_.end(), [](const auto& set) {
+    return set.second->closed() && !set.second->in_flight();
+  });
 }
 
 void Engine::lose(int peer, const Status& cause) {
