@@ -101,8 +101,10 @@ class FailureWatch:
         blame = _BLAME.search(errors.exception) if self.is_consequence(failure.rank) else None
         if blame and int(blame[1]) != failure.rank:
             culprit = f"rank {blame[1]}" + (f" on {blame[2]}" if blame[2] else "")
-            what = blame[3].removeprefix("failed: ")
-            return f"{culprit} failed first: {what} (noticed by {where}: {status})"
+            what = f"failed first: {blame[3].removeprefix('failed: ')}"
+            if blame[3] == "has shut down":
+                what = "left first: it has shut down"
+            return f"{culprit} {what} (noticed by {where}: {status})"
         # A killed process did not end by the exception that it printed before.
         if errors.exception and failure.status > 0:
             return f"{where} failed first: {errors.exception} ({status})"

@@ -55,6 +55,19 @@ def test_a_signal_is_named() -> None:
     assert Failure(2, -11).exit_code == 139
 
 
+def test_who_was_lost_is_blamed_where_only_an_echo_was_heard() -> None:
+    echoes = {
+        "rueda.errors.PeerLostError: 'x' cannot complete: rank 1 (vm, pid 7) failed: sys.exit(3)": (
+            "rank 1 on vm failed first: sys.exit(3) (noticed by rank 0 on vm: exit code 1)"
+        ),
+        "rueda.errors.ShutdownError: 'x' cannot complete: rank 2 has shut down": (
+            "rank 2 left first: it has shut down (noticed by rank 0 on vm: exit code 1)"
+        ),
+    }
+    for echo, line in echoes.items():
+        assert watch(rank0=[*TRACEBACK, echo]).explain(Failure(0, 1, "vm")) == line
+
+
 def test_who_lost_its_peer_is_not_blamed() -> None:
     seen = watch(
         rank0=[*TRACEBACK, "rueda.PeerLostError: rank 2 is gone"],
