@@ -11,15 +11,10 @@ AlltoallOperation::AlltoallOperation(const Lane& lane, AlltoallInput input, Allo
       input_(std::move(input)),
       allocate_(std::move(allocate)),
       received_rows_(static_cast<std::size_t>(lane.size()), 0) {
-  send_counts_and_rows();
+  exchange_counts();
 }
 
-// Starting with the next rank, so that not everyone sends to rank 0 first.
-void AlltoallOperation::send_counts_and_rows() {
-  std::vector<std::size_t> offsets{0};
-  for (const std::int64_t rows : input_.rows) {
-    offsets.push_back(offsets.back() + static_cast<std::size_t>(rows) * input_.row_bytes);
-  }
+void AlltoallOperation::exchange_counts() {
   for (int distance = 1; distance < lane_.size(); ++distance) {
     const auto peer = static_cast<std::size_t>((lane_.rank + distance) % lane_.size());
     const int world_rank = lane_.world_rank(static_cast<int>(peer));
@@ -27,37 +22,49 @@ void AlltoallOperation::send_counts_and_rows() {
     counts_.push_back(lane_.transport->recv(world_rank, lane_.tag, {&count, 1}));
     const ConstBytes own = std::as_bytes(std::span(&input_.rows[peer], 1));
     sends_.push_back(lane_.transport->send(world_rank, lane_.tag, {&own, 1}));
-    const ConstBytes rows(input_.data + offsets[peer], offsets[peer + 1] - offsets[peer]);
-    if (!rows.empty()) {
-      sends_.push_back(lane_.transport->send(world_rank, lane_.tag, {&rows, 1}));
-      lane_.counters->messages_sent.add(1);
-      lane_.counters->payload_bytes_sent.add(static_cast<std::int64_t>(rows.size()));
-    }
   }
-  received_rows_[static_cast<std::size_t>(lane_.rank)] =
-      input_.rows[static_cast<std::size_t>(lane_.rank)];
+  const auto self = static_cast<std::size_t>(lane_.rank);
+  received_rows_[self] = input_.rows[self];
 }
 
-void AlltoallOperation::receive_rows() {
+// Rows are sent only once all counts are in: by then the others are about to know where theirs go
+// as well, and need not keep them aside.
+void AlltoallOperation::exchange_rows() {
   counts_known_ = true;
+  const std::vector<std::size_t> received = offsets_of(received_rows_);
+  const std::vector<std::size_t> given = offsets_of(input_.rows);
   std::byte* output = allocate_(received_rows_);
-  const std::byte* own_rows = input_.data;
-  for (int rank = 0; rank < lane_.rank; ++rank) {
-    own_rows +=
-        static_cast<std::size_t>(input_.rows[static_cast<std::size_t>(rank)]) * input_.row_bytes;
-  }
-  for (int rank = 0; rank < lane_.size(); ++rank) {
-    const auto rows = static_cast<std::size_t>(received_rows_[static_cast<std::size_t>(rank)]);
-    const MutableBytes target(output, rows * input_.row_bytes);
-    output += target.size();
+  const auto self = static_cast<std::size_t>(lane_.rank);
+  const std::size_t own_bytes = given[self + 1] - given[self];
+  if (own_bytes > 0) std::memcpy(output + received[self], input_.data + given[self], own_bytes);
+  // Starting with the next rank, so that not everyone sends to rank 0 first.
+  for (int distance = 1; distance < lane_.size(); ++distance) {
+    const auto peer = static_cast<std::size_t>((lane_.rank + distance) % lane_.size());
+    const MutableBytes target(output + received[peer], received[peer + 1] - received[peer]);
     if (target.empty()) continue;
-    if (rank == lane_.rank) {
-      std::memcpy(target.data(), own_rows, target.size());
-      continue;
-    }
-    rows_.push_back(lane_.transport->recv(lane_.world_rank(rank), lane_.tag, {&target, 1}));
+    rows_.push_back(
+        lane_.transport->recv(lane_.world_rank(static_cast<int>(peer)), lane_.tag, {&target, 1}));
     lane_.counters->payload_bytes_received.add(static_cast<std::int64_t>(target.size()));
   }
+  for (int distance = 1; distance < lane_.size(); ++distance) {
+    const auto peer = static_cast<std::size_t>((lane_.rank + distance) % lane_.size());
+    const ConstBytes rows(input_.data + given[peer], given[peer + 1] - given[peer]);
+    if (rows.empty()) continue;
+    sends_.push_back(
+        lane_.transport->send(lane_.world_rank(static_cast<int>(peer)), lane_.tag, {&rows, 1}));
+    lane_.counters->messages_sent.add(1);
+    lane_.counters->payload_bytes_sent.add(static_cast<std::int64_t>(rows.size()));
+  }
+}
+
+// Where each rank's rows begin, in bytes, with the end of all as last element.
+std::vector<std::size_t> AlltoallOperation::offsets_of(
+    const std::vector<std::int64_t>& rows) const {
+  std::vector<std::size_t> offsets{0};
+  for (const std::int64_t count : rows) {
+    offsets.push_back(offsets.back() + static_cast<std::size_t>(count) * input_.row_bytes);
+  }
+  return offsets;
 }
 
 bool AlltoallOperation::all_done(const std::vector<Ticket>& tickets) {
@@ -76,7 +83,7 @@ bool AlltoallOperation::advance() {
   if (done_) return false;
   bool moved = false;
   if (!counts_known_ && all_done(counts_)) {
-    receive_rows();
+    exchange_rows();
     moved = true;
   }
   if (counts_known_ && all_done(rows_) && all_done(sends_)) done_ = true;

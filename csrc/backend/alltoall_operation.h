@@ -18,8 +18,9 @@ class AlltoallOperation : public Operation {
   [[nodiscard]] std::vector<int> awaited() const override;
 
  private:
-  void send_counts_and_rows();
-  void receive_rows();
+  void exchange_counts();
+  void exchange_rows();
+  [[nodiscard]] std::vector<std::size_t> offsets_of(const std::vector<std::int64_t>& rows) const;
   // Whether all of `tickets` are done; an error among them ends the operation.
   bool all_done(const std::vector<Ticket>& tickets);
 

@@ -1,5 +1,6 @@
 #include "transport/control_socket.h"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -102,6 +103,7 @@ class SocketControl final : public ControlLane {
   void take_good_bye(int peer, const SocketLink& link, std::span<const std::byte> payload);
 
   void accept_all();
+  void turn_away(const Listener& listener);
   void accept_one(UniqueFd fd);
   void hear(Stranger& stranger);
   void refuse(Stranger& stranger, std::string_view why);
@@ -116,6 +118,7 @@ class SocketControl final : public ControlLane {
   const std::vector<std::string> addresses_;
   std::vector<Listener> listeners_;
   Hello hello_;
+  UniqueFd spare_{::open("/dev/null", O_RDONLY | O_CLOEXEC)};
   UniqueFd epoll_;
   UniqueFd wake_;  // readable while there is something in own_ or suspects_
   std::vector<Peer> peers_;
@@ -296,7 +299,17 @@ void SocketControl::take_good_bye(int peer, const SocketLink& link,
 void SocketControl::accept_all() {
   for (const Listener& listener : listeners_) {
     while (UniqueFd fd = accept_from(listener.fd.get())) accept_one(std::move(fd));
+    if (errno == EMFILE || errno == ENFILE) turn_away(listener);
   }
+}
+
+// Out of descriptors: a connection that is left waiting would wake this rank for ever, and its peer
+// would wait as long. The spare one takes it, and closes it, so that the peer learns of a loss.
+void SocketControl::turn_away(const Listener& listener) {
+  spare_.reset();
+  accept_from(listener.fd.get()).reset();
+  spare_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  log(LogLevel::error, "control lane: no file descriptor is left for a connection (ulimit -n)");
 }
 
 void SocketControl::accept_one(UniqueFd fd) {
