@@ -67,6 +67,9 @@ class Job:
         arguments: Sequence[str] = (),
         extra: dict[str, str] | None = None,
     ) -> None:
+        # A shell that runs the tests in the background has SIGINT ignored, and so would each rank.
+        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         self._stack = ExitStack()
         address = f"unix:@rueda-test-{uuid.uuid4().hex}"
         self._files = []
