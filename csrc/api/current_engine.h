@@ -1,7 +1,6 @@
 // The engine behind the public functions: the only global state of the library.
 #pragma once
 
-#include <functional>
 #include <memory>
 
 #include "coordinator/engine.h"

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -78,9 +79,11 @@ class Engine {
   bool step(Time now);
   bool take_commands(Time now);
   void obey(Command command, Time now);
+  static void refuse(const Command& command, const Status& reason);
   bool may_stop(Time now) const;
   void sleep(Time now);
   void nap();
+  void wake_up();
   [[nodiscard]] bool in_flight() const;
   [[nodiscard]] bool is_over() const;
   [[nodiscard]] std::optional<Time> next_deadline() const;
@@ -112,7 +115,7 @@ class Engine {
     std::vector<std::byte> message;
   };
   std::map<int, std::vector<EarlyMessage>> early_;  // for sets that this rank does not know yet
-  std::map<std::pair<int, std::string>, bool> refused_elsewhere_;
+  std::set<std::pair<int, std::string>> refused_elsewhere_;
   Status failure_;  // once the world is broken
   std::optional<Time> leaving_until_;
   bool aborting_ = false;

@@ -47,7 +47,7 @@ void Engine::drive() {
   bool slept = false;
   for (;;) {
     const Time now = Clock::now();
-    const auto deadline = next_deadline();
+    const auto deadline = slept ? next_deadline() : std::nullopt;
     const bool due = deadline && now >= *deadline;
     const bool moved = step(now);
     if (slept && !moved && !due) metrics_.idle_wakeups.add(1);
@@ -137,6 +137,10 @@ void Engine::sleep(Time now) {
     ::poll(watched.data(), armed ? 3 : 2, timeout);
   }
   if (armed) world_.transport->disarm();
+  wake_up();
+}
+
+void Engine::wake_up() {
   asleep_.store(false);
   eventfd_t ignored = 0;
   eventfd_read(wake_fd_.get(), &ignored);
@@ -154,13 +158,10 @@ void Engine::nap() {
                                 pollfd{world_.control->wait_fd(), POLLIN, 0}};
   asleep_.store(true);
   ::poll(watched.data(), watched.size(), 1);
-  asleep_.store(false);
-  eventfd_t ignored = 0;
-  eventfd_read(wake_fd_.get(), &ignored);
+  wake_up();
 }
 
 // --- Commands
-// -------------------------------------------------------------------------------------
 
 bool Engine::take_commands(Time now) {
   std::vector<Command> commands;
@@ -171,6 +172,11 @@ bool Engine::take_commands(Time now) {
   const bool moved = !commands.empty();
   for (Command& command : commands) obey(std::move(command), now);
   return moved;
+}
+
+void Engine::refuse(const Command& command, const Status& reason) {
+  for (const Submission& submission : command.submissions) submission.handle->complete(reason);
+  if (command.handle) command.handle->complete(reason);
 }
 
 void Engine::obey(Command command, Time now) {
@@ -192,8 +198,7 @@ void Engine::obey(Command command, Time now) {
                               ? failure_
                               : Status(ErrorCode::invalid_argument,
                                        str("process set ", command.set_id, " has been removed"));
-    for (const Submission& submission : command.submissions) submission.handle->complete(reason);
-    if (command.handle) command.handle->complete(reason);
+    refuse(command, reason);
     return;
   }
   if (command.kind == Command::Kind::join) {
@@ -201,15 +206,13 @@ void Engine::obey(Command command, Time now) {
     return;
   }
   for (const Submission& submission : command.submissions) {
-    std::erase_if(refused_elsewhere_, [&](const auto& refusal) {
-      return refusal.first.second == submission.request.name;
-    });
+    std::erase_if(refused_elsewhere_,
+                  [&](const auto& refusal) { return refusal.second == submission.request.name; });
   }
   set->second->submit(std::move(command.submissions), now);
 }
 
 // --- The end
-// --------------------------------------------------------------------------------------
 
 bool Engine::may_stop(Time now) const {
   if (aborting_) return true;
@@ -236,16 +239,12 @@ void Engine::wind_up() {
     reason = failure_;
   }
   for (const auto& [id, set] : sets_) set->fail_all(reason);
-  for (Command& command : commands) {
-    for (const Submission& submission : command.submissions) submission.handle->complete(reason);
-    if (command.handle) command.handle->complete(reason);
-  }
+  for (const Command& command : commands) refuse(command, reason);
   const Status closed = world_.control->close(Clock::now() + seconds(farewell_seconds));
   if (!closed.ok()) log(LogLevel::debug, "closing the control lane: ", closed.to_string());
 }
 
 // --- Process sets
-// ---------------------------------------------------------------------------------
 
 void Engine::open_set(std::shared_ptr<const ProcessSetMembers> members) {
   const int id = members->id;
@@ -288,23 +287,14 @@ void Engine::open_set(std::shared_ptr<const ProcessSetMembers> members) {
 // until the application submits the name again, to whichever set, since a second refusal would meet
 // the next operation of that name.
 void Engine::refuse_elsewhere(int set_id, const std::string& name, int other_set) {
-  if (!refused_elsewhere_.emplace(std::pair(set_id, name), true).second) return;
+  if (!refused_elsewhere_.emplace(set_id, name).second) return;
   const auto called = [](int id) {
     return id == 0 ? std::string("the world") : str("process set ", id);
   };
-  Submission refusal;
-  refusal.request.name = name;
-  refusal.request.splits = {other_set};
-  refusal.is_refusal = true;
-  refusal.request.error =
-      Status(ErrorCode::mismatch,
-             str("process set differs between ranks: rank ", topology().rank, " submitted it to ",
-                 called(other_set), ", others to ", called(set_id)));
-  refusal.handle = std::make_shared<HandleState>();
-  refusal.submitted_at = Clock::now();
-  std::vector<Submission> one;
-  one.push_back(std::move(refusal));
-  sets_.at(set_id)->submit(std::move(one), Clock::now());
+  const Status why(ErrorCode::mismatch,
+                   str("process set differs between ranks: rank ", topology().rank,
+                       " submitted it to ", called(other_set), ", others to ", called(set_id)));
+  sets_.at(set_id)->refuse(name, why, {other_set}, Clock::now());
 }
 
 void Engine::administer(const Response& response, Submission submission) {
@@ -341,7 +331,6 @@ void Engine::administer(const Response& response, Submission submission) {
 }
 
 // --- Messages and failures
-// ------------------------------------------------------------------------
 
 void Engine::send(int peer, std::vector<std::byte> message) {
   metrics_.control_messages_sent.add(1);

@@ -51,7 +51,6 @@ SetCoordinator::SetCoordinator(std::shared_ptr<const ProcessSetMembers> members,
 }
 
 // --- Submission
-// -----------------------------------------------------------------------------------
 
 void SetCoordinator::submit(std::vector<Submission> submissions, Time now) {
   changed_ = true;
@@ -111,12 +110,12 @@ bool SetCoordinator::refuse_duplicates(std::vector<Submission>& submissions) {
   return true;
 }
 
-// The duplicate came too late to fail the operation that it repeats: it fails the next one of that
-// name instead, for which ranks that submitted it later still wait.
-void SetCoordinator::refuse_next(const std::string& name, const Status& why, Time now) {
+void SetCoordinator::refuse(const std::string& name, const Status& why,
+                            std::vector<std::int64_t> hint, Time now) {
   Submission refusal;
   refusal.request.name = name;
   refusal.request.error = why;
+  refusal.request.splits = std::move(hint);
   refusal.handle = std::make_shared<HandleState>();
   refusal.submitted_at = now;
   refusal.is_refusal = true;
@@ -156,7 +155,6 @@ void SetCoordinator::finish(Submission submission, const Status& status, Output 
 }
 
 // --- Progress
-// -------------------------------------------------------------------------------------
 
 bool SetCoordinator::step(Time now) {
   bool moved = advance(now);
@@ -215,7 +213,9 @@ void SetCoordinator::execute(const ResponseList& responses, const std::vector<st
     warnings_.erase(name);
     members.push_back({response, take_pending(name)});
     const auto& submission = members.back().submission;
-    if (submission && !submission->duplicate.ok()) refuse_next(name, submission->duplicate, now);
+    // The duplicate came too late to fail the operation that it repeats: it fails the next one of
+    // that name instead, for which ranks that submitted it later still wait.
+    if (submission && !submission->duplicate.ok()) refuse(name, submission->duplicate, {}, now);
   }
   Lane lane = lane_;
   lane.tag = batch_tag(members_->id, next_batch_++);
@@ -301,7 +301,6 @@ void SetCoordinator::retire(const Status& reason) {
 }
 
 // --- Failure
-// --------------------------------------------------------------------------------------
 
 Status SetCoordinator::broken(Time now, Duration timeout) const {
   for (const auto& execution : running_) {

@@ -38,6 +38,9 @@ class SetCoordinator {
                  const ExecutionContext& context, Transport& transport, Events events);
 
   void submit(std::vector<Submission> submissions, Time now);
+  // Makes the operation `name` fail on all members, which this rank has not submitted here. `hint`
+  // reaches their Events::failed as the splits of the request.
+  void refuse(const std::string& name, const Status& why, std::vector<std::int64_t> hint, Time now);
   void join(std::shared_ptr<HandleState> handle);
   void leave();
   void receive(int peer, std::span<const std::byte> message, Time now);
@@ -67,7 +70,6 @@ class SetCoordinator {
   void submit_group(std::vector<Submission> submissions, Time now);
   // Whether the submissions have to wait for the answer to a refusal under one of their names.
   bool defer(std::vector<Submission>& submissions);
-  void refuse_next(const std::string& name, const Status& why, Time now);
   bool refuse_duplicates(std::vector<Submission>& submissions);
   void finish(Submission submission, const Status& status, Output output = {});
   void handle(ResponseList responses, Time now);

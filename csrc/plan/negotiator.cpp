@@ -28,7 +28,6 @@ Negotiator::Negotiator(NegotiatorOptions options)
 }
 
 // --- What this rank wants
-// -------------------------------------------------------------------------
 
 Status Negotiator::submit(Request request, Time now) {
   std::vector<Request> one;
@@ -94,7 +93,6 @@ void Negotiator::leave() {
 }
 
 // --- What the children say
-// ------------------------------------------------------------------------
 
 void Negotiator::receive(int peer, std::span<const std::byte> message, Time now) {
   Reader reader(message);
@@ -229,7 +227,6 @@ void Negotiator::merge_amendment(int child, const Announcement& announcement) {
 }
 
 // --- What the parent says
-// -------------------------------------------------------------------------
 
 void Negotiator::receive_responses(Reader& reader, std::span<const std::byte> message) {
   for (const int child : children_) {
@@ -347,7 +344,6 @@ void Negotiator::close(const Status& reason) {
 }
 
 // --- Flush
-// ----------------------------------------------------------------------------------------
 
 void Negotiator::flush(Time now) {
   if (!closed_.ok()) return;
@@ -376,7 +372,6 @@ void Negotiator::flush_up() {
 }
 
 // --- Words
-// ----------------------------------------------------------------------------------------
 
 int Negotiator::world_rank(int set_rank) const {
   return options_.members[static_cast<std::size_t>(set_rank)];

@@ -16,7 +16,6 @@ constexpr std::size_t most_variants = 8;
 }  // namespace
 
 // --- Decisions
-// ------------------------------------------------------------------------------------
 
 void Negotiator::flush_root() {
   for (const std::string& name : std::exchange(newly_complete_, {})) queue_ready(name);
@@ -216,7 +215,6 @@ Status Negotiator::verdict_on_variants(const std::string& name, const Entry& ent
 }
 
 // --- Stalls
-// ---------------------------------------------------------------------------------------
 
 // Inner nodes tell what they have seen of a name after half the time, so that the root knows when
 // it judges.

@@ -44,7 +44,6 @@ class Writer {
   }
 
   [[nodiscard]] std::vector<std::byte> take() { return std::move(bytes_); }
-  [[nodiscard]] bool empty() const { return bytes_.empty(); }
 
  private:
   std::vector<std::byte> bytes_;
