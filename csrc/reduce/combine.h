@@ -1,0 +1,59 @@
+// One pass over any number of inputs: widen, scale, combine, divide, scale, narrow, store. What the
+// ranks of one host reduce their slices with.
+//
+// float16 and bfloat16 widen to float32 in registers and are rounded to nearest even once, at the
+// end. Inputs are combined in the order in which they are given, so whoever gives them in the order
+// of the ranks gets the same bits. Compiled for several instruction sets and chosen at run time;
+// every one gives the same bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "rueda/types.h"
+
+namespace rueda {
+
+struct Combination {
+  DataType dtype = DataType::float32;
+  ReduceOp op = ReduceOp::sum;
+  double prescale = 1.0;   // multiplies each input, as scale() does
+  int divisor = 1;         // what an average is divided by, as divide() does; other operations: 1
+  double postscale = 1.0;  // multiplies the result, after the division
+};
+
+enum class Stores : std::uint8_t {
+  cached,
+  streaming,  // past the caches, for results that are larger than they are
+};
+
+class Combiner {
+ public:
+  // Requires is_supported(op, dtype).
+  explicit Combiner(const Combination& combination);
+
+  // targets[t][i] = the combination of inputs[k][i] over all k, for i in [0, count) and every t. A
+  // target may be the same array as an input, but must not overlap one otherwise. Any address. At
+  // least one input and one target. A streamed result is visible to other cores when the call
+  // returns.
+  void operator()(std::span<std::byte* const> targets, std::span<const std::byte* const> inputs,
+                  std::int64_t count, Stores stores) const {
+    run_(combination_, targets, inputs, count, stores);
+  }
+
+ private:
+  using Run = void (*)(const Combination&, std::span<std::byte* const>,
+                       std::span<const std::byte* const>, std::int64_t, Stores);
+  Combination combination_;
+  Run run_;
+};
+
+// target[i] = input[i]; the arrays must not overlap.
+void copy_bytes(std::byte* target, const std::byte* input, std::size_t bytes, Stores stores);
+
+// What the kernels were chosen for: "baseline", "avx2", "avx512" or "neon".
+[[nodiscard]] std::string_view instruction_set();
+
+}  // namespace rueda
