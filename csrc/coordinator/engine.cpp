@@ -43,8 +43,7 @@ Engine::Engine(World world, const Options& options)
       options_(options),
       transport_name_(world_.transport->name()),
       process_sets_(world_.topology.rank, world_.topology.size),
-      buffers_(static_cast<std::size_t>(options.batches_in_flight) + 1),
-      backend_(make_ring_backend()),
+      backend_(make_ring_backend(static_cast<std::size_t>(options.batches_in_flight) + 1)),
       wake_fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
 
 Expected<std::unique_ptr<Engine>> Engine::start(World world, const Options& options) {

@@ -106,7 +106,6 @@ class Engine {
   ProcessSets process_sets_;
   Metrics metrics_;
   Timeline timeline_;
-  BufferPool buffers_;
   std::unique_ptr<Backend> backend_;
 
   std::map<int, std::unique_ptr<SetCoordinator>> sets_;

@@ -277,7 +277,7 @@ void Engine::open_set(std::shared_ptr<const ProcessSetMembers> members) {
     const std::lock_guard lock(queue_mutex_);
     next_unnamed_[id] = 0;
   };
-  const ExecutionContext context{backend_.get(), &buffers_, &metrics_, &timeline_};
+  const ExecutionContext context{backend_.get(), &metrics_, &timeline_};
   sets_[id] = std::make_unique<SetCoordinator>(std::move(members), options_, context,
                                                *world_.transport, std::move(events));
 }

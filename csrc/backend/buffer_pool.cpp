@@ -1,4 +1,4 @@
-#include "coordinator/buffer_pool.h"
+#include "backend/buffer_pool.h"
 
 #include <algorithm>
 #include <bit>
