@@ -13,6 +13,10 @@
 #include "core/clock.h"
 #include "core/counter.h"
 #include "core/status.h"
+#include "onehost/channel.h"
+#include "onehost/host_collective.h"
+#include "onehost/host_reduction.h"
+#include "plan/algorithm_table.h"
 #include "rueda/types.h"
 #include "transport/transport.h"
 
@@ -36,6 +40,7 @@ struct Lane {
   Tag tag = 0;
   std::int64_t chunk_bytes = 256 << 10;
   TransferCounters* counters = nullptr;
+  HostChannel* channel = nullptr;  // where all ranks of the set are on one host and share memory
 
   [[nodiscard]] int size() const { return static_cast<int>(members->size()); }
   [[nodiscard]] int world_rank(int set_rank) const {
@@ -74,13 +79,6 @@ struct Reduction {
   double postscale = 1.0;  // multiplies the result
 };
 
-// One tensor of a batch.
-struct Piece {
-  const std::byte* input = nullptr;  // null: this rank contributes the identity
-  std::byte* output = nullptr;       // may be the input; null: this rank has no use for the result
-  std::int64_t count = 0;            // elements
-};
-
 struct AlltoallInput {
   const std::byte* data = nullptr;
   std::vector<std::int64_t> rows;  // for each rank of the set
@@ -112,6 +110,12 @@ class Backend {
   virtual std::unique_ptr<Operation> alltoall(const Lane& lane, AlltoallInput input,
                                               AllocateRows allocate) = 0;
 };
+
+// What the ranks of one host do in each other's memory. Where a lane has no channel, and where the
+// table of algorithms says so, over rings.
+[[nodiscard]] std::unique_ptr<Backend> make_onehost_backend(const AlgorithmTable& algorithms,
+                                                            const HostPolicy& policy,
+                                                            std::size_t kept_buffers);
 
 // Everything over rings of point-to-point messages. Keeps up to `kept_buffers` fusion buffers.
 [[nodiscard]] std::unique_ptr<Backend> make_ring_backend(std::size_t kept_buffers);

@@ -68,6 +68,7 @@ class Engine {
 
   Engine(World world, const Options& options);
 
+  Status choose_backend();
   Status connect();
   void number_unnamed(int set_id, std::vector<Submission>& submissions);
   void push(Command command);

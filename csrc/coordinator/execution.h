@@ -18,6 +18,7 @@ struct ExecutionContext {
   Backend* backend;
   Metrics* metrics;
   Timeline* timeline;
+  std::shared_ptr<HostMemory> host;  // null where the ranks do not share memory
 };
 
 struct BatchMember {
