@@ -179,7 +179,7 @@ class OnehostBackend : public Backend {
                                               const Reduction& reduction, std::vector<Piece> pieces,
                                               std::size_t bytes) {
     const std::size_t element = size_of(reduction.dtype);
-    const bool contributes = pieces.front().input != nullptr;
+    const bool takes_part = contributes(pieces);
     const auto pack = [&](std::byte* buffer) {
       for (const Piece& piece : pieces) {
         const std::size_t length = static_cast<std::size_t>(piece.count) * element;
@@ -189,7 +189,7 @@ class OnehostBackend : public Backend {
       lane.counters->bytes_packed.add(static_cast<std::int64_t>(bytes));
     };
     const auto start = [&](std::byte* buffer) {
-      const Piece all{contributes ? buffer : nullptr, buffer,
+      const Piece all{takes_part ? buffer : nullptr, buffer,
                       static_cast<std::int64_t>(bytes / element)};
       return host_allreduce(lane, policy, reduction, {all});
     };

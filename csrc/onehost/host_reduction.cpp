@@ -6,6 +6,11 @@
 
 namespace rueda {
 
+bool contributes(const std::vector<Piece>& pieces) {
+  return std::none_of(pieces.begin(), pieces.end(),
+                      [](const Piece& piece) { return piece.count > 0 && piece.input == nullptr; });
+}
+
 HostReduction::HostReduction(HostChannel& channel, const HostPolicy& policy,
                              const Combination& combination, int contributors,
                              std::vector<Piece> pieces, Begin begin)
@@ -56,7 +61,7 @@ void HostReduction::prepare() {
                           inputs_.front().place == Place::registered &&
                           outputs_.front().place == Place::registered;
   if (registered) return expose();
-  const Exposure copied{0, 0, contributes() ? Place::slot : Place::nothing, Place::nothing};
+  const Exposure copied{0, 0, contributes(pieces_) ? Place::slot : Place::nothing, Place::nothing};
   std::memcpy(channel_.line().data(), &copied, sizeof copied);
   copy_in(channel_.slot());
 }

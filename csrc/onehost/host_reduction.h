@@ -20,10 +20,13 @@ namespace rueda {
 
 // One tensor of a batch.
 struct Piece {
-  const std::byte* input = nullptr;  // null: this rank contributes nothing
+  const std::byte* input = nullptr;  // null, and not empty: this rank contributes nothing
   std::byte* output = nullptr;       // may be the input; null: this rank has no use for the result
   std::int64_t count = 0;            // elements
 };
+
+// Whether a rank contributes to a batch: it does to all pieces or to none.
+[[nodiscard]] bool contributes(const std::vector<Piece>& pieces);
 
 class HostReduction final : public HostCollective {
  public:
@@ -60,7 +63,6 @@ class HostReduction final : public HostCollective {
   [[nodiscard]] bool fits_line() const { return bytes_ <= line_bytes && all_contribute_; }
   void copy_in(std::byte* target) const;
   void expose();
-  [[nodiscard]] bool contributes() const { return pieces_.front().input != nullptr; }
   [[nodiscard]] Exposure exposure_of(int member, std::size_t piece) const;
   // Of a tensor within the flat limit.
   [[nodiscard]] Place place_of_copy(int member) const;
