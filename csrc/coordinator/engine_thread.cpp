@@ -114,7 +114,7 @@ std::optional<Time> Engine::next_deadline() const {
 void Engine::sleep(Time now) {
   const bool watches_transport = in_flight() && failure_.ok();
   const int transport_fd = watches_transport ? world_.transport->wait_fd() : -1;
-  if (watches_transport && transport_fd < 0) return nap();
+  if (watches_transport && (transport_fd < 0 || world_.host)) return nap();
 
   timeline_.flush();
   asleep_.store(true);
@@ -277,7 +277,7 @@ void Engine::open_set(std::shared_ptr<const ProcessSetMembers> members) {
     const std::lock_guard lock(queue_mutex_);
     next_unnamed_[id] = 0;
   };
-  const ExecutionContext context{backend_.get(), &buffers_, &metrics_, &timeline_};
+  const ExecutionContext context{backend_.get(), &metrics_, &timeline_, world_.host};
   sets_[id] = std::make_unique<SetCoordinator>(std::move(members), options_, context,
                                                *world_.transport, std::move(events));
 }
@@ -381,6 +381,7 @@ void Engine::lose(int peer, const Status& cause) {
 void Engine::fail(const Status& reason) {
   if (!failure_.ok()) return;
   failure_ = reason;
+  if (world_.host) world_.host->header(topology().rank).has_failed.store(1);
   log(LogLevel::debug, "the world is broken: ", reason.to_string());
   {
     const std::lock_guard lock(queue_mutex_);

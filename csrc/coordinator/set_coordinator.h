@@ -85,6 +85,7 @@ class SetCoordinator {
   int patient_warnings_;  // how many of them are taken for slowness, not for a mistake
   std::size_t batches_in_flight_;
   ExecutionContext context_;
+  std::unique_ptr<HostChannel> channel_;  // null where the ranks do not share memory
   Lane lane_;
   Events events_;
   Negotiator negotiator_;
@@ -95,6 +96,7 @@ class SetCoordinator {
   std::list<std::unique_ptr<Execution>> running_;
   std::shared_ptr<HandleState> join_handle_;
   std::uint64_t next_batch_ = 0;
+  int next_persistent_ = 0;
   Status retired_;        // why, once the set has been removed
   bool changed_ = false;  // since the last flush
   std::optional<Time> deadline_;

@@ -135,7 +135,9 @@ TEST_CASE("every collective, type and operation gives what a serial loop gives")
   Options options;
   options.fusion_threshold = GENERATE(0, 1 << 20);
   options.ring_chunk = 1000;
-  run_engines(ranks, options, [&](int rank, Engine& engine) {
+  const Sharing sharing = GENERATE(Sharing::nothing, Sharing::memory);
+  options.algorithm = GENERATE("auto", "direct");
+  const auto check = [&](int rank, Engine& engine) {
     std::vector<std::size_t> order(cases.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::shuffle(order.begin(), order.end(), std::mt19937(static_cast<unsigned>(rank) + 7));
@@ -149,12 +151,14 @@ TEST_CASE("every collective, type and operation gives what a serial loop gives")
       const Bytes result = result_of(handles[i], outputs[i], request.dtype);
       expect(result == cases[i].expected[static_cast<std::size_t>(rank)], request.name);
     }
-  });
+  };
+  run_engines(ranks, options, check, nullptr, sharing);
 }
 
 TEST_CASE("all-to-all moves uneven rows of every type") {
   const int ranks = GENERATE(1, 2, 3, 4);
-  run_engines(ranks, {}, [&](int rank, Engine& engine) {
+  const Sharing sharing = GENERATE(Sharing::nothing, Sharing::memory);
+  const auto check = [&](int rank, Engine& engine) {
     for (const DataTypeInfo& row : data_types) {
       // Rank r sends (r + p) % 3 rows to rank p.
       const auto rows_from = [](int from, int to) { return (from + to) % 3; };
@@ -187,7 +191,8 @@ TEST_CASE("all-to-all moves uneven rows of every type") {
       }
       expect(result_of(handle, {}, row.id) == expected, std::string(row.name));
     }
-  });
+  };
+  run_engines(ranks, {}, check, nullptr, sharing);
 }
 
 }  // namespace rueda::test
