@@ -82,7 +82,7 @@ install_requirements() {
 
 install_rueda() {
   local hash
-  hash=$(find CMakeLists.txt pyproject.toml README.md LICENSE .ci/requirements/demo.txt csrc include python launcher \
+  hash=$(find CMakeLists.txt pyproject.toml README.md LICENSE .ci/requirements/demo.txt csrc include python launcher benchmarks \
     -type f ! -name '*.pyc' ! -name '*.so' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum)
   if is_done rueda "$hash" && [[ -x $venv/bin/rueda ]]; then return; fi
   say "building Rueda"

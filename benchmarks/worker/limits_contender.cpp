@@ -167,15 +167,12 @@ class SharedSum final : public Call {
     if (work.input_bytes() > place.area->room_bytes()) throw Unsupported("no room for this size");
     for (int rank = 0; rank < place.ranks; ++rank)
       buffers_.push_back(reinterpret_cast<float*>(place.area->room(rank)));
+    place.area->furnish_room(place.rank, work.input_bytes());
     // Nobody owns the room.
     input_ = output_ = {std::shared_ptr<std::byte[]>(), place.area->room(place.rank)};
     begin_ = bound(work.input_count, place.rank);
     end_ = bound(work.input_count, place.rank + 1);
   }
-  ~SharedSum() override { place_.area->clear_room(place_.rank); }
-  SharedSum(const SharedSum&) = delete;
-  SharedSum& operator=(const SharedSum&) = delete;
-
   void run() override {
     if (streams_) {
       sum_into_all_streaming(buffers_, begin_, end_);

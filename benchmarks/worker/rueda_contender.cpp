@@ -1,3 +1,4 @@
+#include <rueda/persistent.h>
 #include <rueda/rueda.h>
 
 #include <string>
@@ -12,16 +13,42 @@ std::shared_ptr<std::byte[]> allocate(const Work& work, std::size_t bytes) {
   return work.memory == "registered" ? rueda::allocate(bytes) : private_memory(bytes);
 }
 
-// A collective under a name that is the same in each call, as in a training.
-class NamedCall : public Call {
+// The same for every block of the same work.
+std::string name_of(const Work& work) {
+  return work.collective + "." + work.memory + "." + work.message.text("dtype") + "." +
+         work.message.text("op") + "." + std::to_string(work.input_count);
+}
+
+rueda::TensorView view_of(const Work& work, std::byte* memory) {
+  return {memory, {static_cast<std::int64_t>(work.input_count)}, work.dtype};
+}
+
+// An all-reduction that is negotiated once.
+class DirectCall final : public Call {
  public:
-  explicit NamedCall(const Work& work)
-      : work_(work),
-        name_(work.collective + "." + work.memory + "." + work.message.text("dtype") + "." +
-              work.message.text("op") + "." + std::to_string(work.input_count)) {
+  explicit DirectCall(const Work& work) : DirectCall(work, allocate(work, work.input_bytes())) {}
+
+  void run() override {
+    sum_.start();
+    sum_.wait();
+  }
+
+ private:
+  DirectCall(const Work& work, const std::shared_ptr<std::byte[]>& memory)
+      : sum_(view_of(work, memory.get()), {.name = "direct." + name_of(work), .op = work.op}) {
+    input_ = output_ = memory;
+  }
+
+  rueda::Allreduce sum_;
+};
+
+// A collective under a name that is the same in each call, as in a training.
+class NamedCall final : public Call {
+ public:
+  explicit NamedCall(const Work& work) : work_(work), name_(name_of(work)) {
     input_ = allocate(work, work.input_bytes());
     if (work.in_place) output_ = input_;
-    view_ = {input_.get(), {static_cast<std::int64_t>(work.input_count)}, work.dtype};
+    view_ = view_of(work, input_.get());
   }
 
   void run() override {
@@ -57,7 +84,7 @@ class NamedCall : public Call {
 
 class Rueda final : public Contender {
  public:
-  Rueda() { rueda::init(); }
+  explicit Rueda(bool direct) : direct_(direct) { rueda::init(); }
   ~Rueda() override { rueda::shutdown(); }
   Rueda(const Rueda&) = delete;
   Rueda& operator=(const Rueda&) = delete;
@@ -65,19 +92,31 @@ class Rueda final : public Contender {
   [[nodiscard]] int rank() const override { return rueda::rank(); }
   [[nodiscard]] int size() const override { return rueda::size(); }
 
+  [[nodiscard]] std::map<std::string, std::string> facts() const override {
+    const auto options = rueda::options();
+    return {{"version", "Rueda " RUEDA_VERSION},
+            {"algorithms", options.at("algorithm")},
+            {"transport", options.at("transport")}};
+  }
+
   [[nodiscard]] std::unique_ptr<Call> prepare(const Work& work) override {
     if (!rueda::is_supported(work.op, work.dtype)) {
       throw Unsupported(std::string("no ") + std::string(rueda::name_of(work.op)) + " of " +
                         std::string(rueda::name_of(work.dtype)));
     }
+    // Of the collectives all-reduction has a persistent form.
+    if (direct_ && work.collective == "allreduce") return std::make_unique<DirectCall>(work);
     return std::make_unique<NamedCall>(work);
   }
+
+ private:
+  bool direct_;
 };
 
 }  // namespace
 
-std::unique_ptr<Contender> make_rueda(const std::string& /*path*/) {
-  return std::make_unique<Rueda>();
+std::unique_ptr<Contender> make_rueda(const std::string& path) {
+  return std::make_unique<Rueda>(path == "direct");
 }
 
 }  // namespace rueda_bench

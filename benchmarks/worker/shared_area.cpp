@@ -20,6 +20,24 @@ constexpr std::size_t line = 128;  // two cache lines, which processors like to 
 constexpr int words_per_rank = 4;
 constexpr auto patience = std::chrono::minutes(2);
 
+constexpr std::size_t round_up(std::size_t bytes) {
+  return (bytes + huge_page - 1) / huge_page * huge_page;
+}
+
+// Maps a file where huge pages can begin; MAP_FAILED where that fails.
+void* map_aligned(int fd, std::size_t bytes) {
+  const std::size_t reserved = bytes + huge_page;
+  void* const place = ::mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (place == MAP_FAILED) return MAP_FAILED;
+  auto* const begin = static_cast<std::byte*>(place);
+  const auto address = reinterpret_cast<std::uintptr_t>(place);
+  std::byte* const aligned = begin + (round_up(address) - address);
+  void* const mapped =
+      ::mmap(aligned, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+  if (mapped == MAP_FAILED) ::munmap(place, reserved);
+  return mapped;  // the rest of the reservation stays: addresses cost nothing
+}
+
 }  // namespace
 
 SharedArea::SharedArea(int fd, int ranks) : ranks_(ranks) {
@@ -27,7 +45,7 @@ SharedArea::SharedArea(int fd, int ranks) : ranks_(ranks) {
   void* mapped = MAP_FAILED;
   if (::fstat(fd, &status) == 0) {
     bytes_ = static_cast<std::size_t>(status.st_size);
-    mapped = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    mapped = map_aligned(fd, bytes_);
   }
   const int error = errno;
   ::close(fd);
@@ -37,7 +55,7 @@ SharedArea::SharedArea(int fd, int ranks) : ranks_(ranks) {
   // The flags take the first huge page, the ranks' rooms the rest in equal parts.
   const std::size_t parts = bytes_ / huge_page - 1;
   room_bytes_ = parts / static_cast<std::size_t>(ranks) * huge_page;
-  ::madvise(base_ + huge_page, bytes_ - huge_page, MADV_HUGEPAGE);
+  ::madvise(base_, bytes_, MADV_HUGEPAGE);
 }
 
 SharedArea::~SharedArea() {
@@ -53,8 +71,12 @@ std::byte* SharedArea::room(int rank) const {
   return base_ + huge_page + static_cast<std::size_t>(rank) * room_bytes_;
 }
 
-void SharedArea::clear_room(int rank) const {
-  ::madvise(room(rank), room_bytes_, MADV_REMOVE);
+void SharedArea::furnish_room(int rank, std::size_t bytes) const {
+  constexpr int collapse = 25;  // MADV_COLLAPSE, from Linux 6.1
+  const std::size_t whole = round_up(bytes);
+  // The kernel collapses only where there is a page already.
+  for (std::size_t at = 0; at < whole; at += huge_page) room(rank)[at] = std::byte{};
+  ::madvise(room(rank), whole, collapse);
 }
 
 void FlagBarrier::wait(int participants) {

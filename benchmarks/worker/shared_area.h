@@ -19,11 +19,11 @@ class SharedArea {
   // A word of `rank` on a cache line of its own. Word 0 is the barrier's.
   [[nodiscard]] std::atomic<std::uint64_t>& word(int rank, int number) const;
 
-  // `rank`'s part of the rest, on huge pages where the kernel gives them.
+  // `rank`'s part of the rest, which begins at a huge page.
   [[nodiscard]] std::byte* room(int rank) const;
   [[nodiscard]] std::size_t room_bytes() const { return room_bytes_; }
-  // Gives the memory of `rank`'s room back to the system.
-  void clear_room(int rank) const;
+  // Puts the first `bytes` of this rank's room onto huge pages, where the kernel gives them.
+  void furnish_room(int rank, std::size_t bytes) const;
 
  private:
   std::byte* base_ = nullptr;

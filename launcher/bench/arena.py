@@ -71,5 +71,5 @@ class Arena:
             self._ranks > len(self.processors),
         )
         group.start(contender.commands(setting))
-        group.join(self._listener, self._ranks, self.processors, room)
+        group.join(self._listener, self._ranks, self.processors, room, contender.joins_within)
         return group

@@ -93,6 +93,8 @@ _FLAGS = [
     click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=0.1,
                  metavar="S", help="For a contender in each round at each size. Default 0.1."),
     click.option("--limits/--no-limits", default=True, help="Measure the machine, too."),
+    click.option("--explain", is_flag=True,
+                 help="Print which algorithm Rueda has chosen for which sizes, and exit."),
     click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE",
                  help="Write the results."),
     click.option("--markdown", "markdown_file", type=click.Path(path_type=Path), metavar="FILE",

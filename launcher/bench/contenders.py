@@ -6,7 +6,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..builtin import new_rendezvous, rank_variables
@@ -40,7 +40,8 @@ class Contender:
     commands: Callable[[Setting], list[Command]]
     memories: tuple[str, ...] = (PRIVATE,)
     peer: str = ""  # the word in --peers; empty for Rueda itself
-    collectives: tuple[str, ...] = field(default=())  # empty: all
+    collectives: tuple[str, ...] = ()  # empty: all
+    joins_within: float = 300.0  # seconds: importing torch on a busy machine takes a while
 
 
 def worker() -> Path:
@@ -176,6 +177,10 @@ def find_peer(peer: str, impi: Path | None) -> list[Contender]:
                       "shared-memory collectives when it first needs them)")  # fmt: skip
     return [
         Contender(
-            "deepspeed", _python_ranks("deepspeed"), peer="deepspeed", collectives=("allreduce",)
+            "deepspeed",
+            _python_ranks("deepspeed"),
+            peer="deepspeed",
+            collectives=("allreduce",),
+            joins_within=600.0,  # it compiles first
         )
     ]

@@ -48,7 +48,7 @@ def _huge_pages() -> str:
     return ", ".join(parts)
 
 
-def head(plan: Plan, version: str) -> dict[str, str]:
+def head(plan: Plan) -> dict[str, str]:
     """What does not depend on the contenders."""
     placed = "each rank on a core of its own"
     if plan.oversubscribed:
@@ -59,7 +59,6 @@ def head(plan: Plan, version: str) -> dict[str, str]:
         "kernel": f"{platform.system()} {platform.release()}",
         "huge pages": _huge_pages(),
         "ranks": f"{plan.ranks}, {placed}",
-        "rueda": version,
         "measured": f"{plan.rounds} rounds in which the contenders take turns; every rank rewrites "
         "its buffer before each call; a call lasts from the last rank's entry to the last rank's "
         "return",

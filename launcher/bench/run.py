@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from .contenders import (
     limits,
     rueda,
 )  # fmt: skip
+from .explain import algorithm_table
 from .group import Group
 from .limits import LIMITS, SHARED_SUMS, room
 from .machine import head, versions
@@ -59,6 +59,7 @@ class Request:
     calls: int
     seconds: float
     limits: bool
+    explain: bool
     json_file: Path | None
     markdown_file: Path | None
     plot_file: Path | None
@@ -123,13 +124,6 @@ def _check_files(request: Request) -> None:
         plot.check(request.plot_file)
 
 
-def _version() -> str:
-    try:
-        return importlib.metadata.version("rueda")
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed: run from a build"
-
-
 def _entries(
     contenders: Sequence[Contender], memories: Sequence[str], groups: Sequence[Group]
 ) -> list[Entry]:
@@ -149,11 +143,13 @@ def run(request: Request) -> int:
     plan = make_plan(request, arena.processors)
     memories = _some_of(request.memory, (PRIVATE, REGISTERED), "kind of memory")
     ours = [rueda(path) for path in _some_of(request.paths, PATHS, "way to call")]
+    if request.explain:
+        return _explain(arena, ours[0])
     peers, notes = _find_peers(request)
     _check_files(request)
     for line in notes:
         click.echo(f"rueda: {line}", err=True)
-    report = Report(plan, head(plan, _version()), [], notes)
+    report = Report(plan, head(plan), [], notes)
     try:
         with Progress() as progress, arena:
             _measure(request, report, arena, [*ours, *peers], memories, progress)
@@ -164,6 +160,13 @@ def run(request: Request) -> int:
     if report.wrong:
         click.echo(f"rueda: {report.wrong} elements were wrong", err=True)
     return 1 if report.wrong else 0
+
+
+def _explain(arena: Arena, contender: Contender) -> int:
+    with arena:
+        facts = arena.start(contender).facts
+    click.echo(algorithm_table(facts.get("algorithms") or "auto").as_text())
+    return 0
 
 
 def _steps(plan: Plan, request: Request, entries: int, swept: int) -> int:

@@ -105,6 +105,14 @@ def test_public_headers_include_only_public_headers():
             assert mark == "<" or name.startswith("rueda/"), (source, name)
 
 
+def test_the_benchmarks_use_the_public_api_only():
+    folder = ROOT / "benchmarks"
+    own = {source.name for source in sources(folder)}
+    for source in sources(folder):
+        foreign = [n for n in includes(source) if layer_of(n) is not None or n == "mpi.h"]
+        assert not [name for name in foreign if name not in own], source
+
+
 def test_public_headers_compile_by_themselves(compiler, tmp_path):
     import subprocess
 

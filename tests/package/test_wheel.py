@@ -30,6 +30,8 @@ def names(wheel) -> list[str]:
         "rueda/include/rueda/error.h",
         "rueda/include/rueda/types.h",
         "rueda/lib/librueda.so",
+        "rueda/lib/rueda_bench_worker",
+        "rueda/launcher/bench/ranks/gloo_rank.py",
         "rueda/lib/cmake/rueda/rueda-config.cmake",
         "rueda/lib/cmake/rueda/rueda-config-version.cmake",
         "rueda/lib/cmake/rueda/rueda-targets.cmake",

@@ -46,7 +46,10 @@ class _Rueda(PythonContender):
         self.rank, self.size = rueda.rank(), rueda.size()
 
     def facts(self) -> dict[str, str]:
-        return {"version": f"rueda {rueda.__version__}, numpy {np.__version__}"}
+        return {
+            "version": f"Rueda {rueda.__version__}, numpy {np.__version__}",
+            "algorithms": str(rueda.options()["algorithm"]),
+        }
 
     def prepare(self, work: Work) -> Call:
         return _prepare(work)
