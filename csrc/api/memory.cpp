@@ -1,23 +1,29 @@
-#include <sys/mman.h>
-#include <unistd.h>
-
+#include <cstring>
 #include <new>
 
-#include "core/unique_fd.h"
+#include "onehost/registered_memory.h"
 #include "rueda/rueda.h"
 
 namespace rueda {
 
-// A mapping of an anonymous memory file: it does not count against /dev/shm and leaves nothing
-// behind.
+namespace {
+
+constexpr std::align_val_t alignment{64};
+
+// Memory like any other: a tensor in it works as well, only more slowly.
+std::shared_ptr<std::byte[]> allocate_ordinary(std::size_t bytes) {
+  auto* const memory = static_cast<std::byte*>(::operator new[](bytes == 0 ? 1 : bytes, alignment));
+  std::memset(memory, 0, bytes);
+  return {memory, [](std::byte* freed) { ::operator delete[](freed, alignment); }};
+}
+
+}  // namespace
+
 std::shared_ptr<std::byte[]> allocate(std::size_t bytes) {
-  const UniqueFd file(::memfd_create("rueda", MFD_CLOEXEC));
-  const std::size_t length = bytes == 0 ? 1 : bytes;
-  if (!file || ::ftruncate(file.get(), static_cast<off_t>(length)) != 0) throw std::bad_alloc();
-  void* memory = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
-  if (memory == MAP_FAILED) throw std::bad_alloc();
-  return {static_cast<std::byte*>(memory),
-          [length](std::byte* mapped) { ::munmap(mapped, length); }};
+  if (const auto registered = RegisteredMemory::of_process()) {
+    if (auto memory = registered.value()->allocate(bytes)) return memory;
+  }
+  return allocate_ordinary(bytes);
 }
 
 }  // namespace rueda

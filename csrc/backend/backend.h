@@ -10,8 +10,13 @@
 #include <string_view>
 #include <vector>
 
+#include "core/clock.h"
 #include "core/counter.h"
 #include "core/status.h"
+#include "onehost/channel.h"
+#include "onehost/host_collective.h"
+#include "onehost/host_reduction.h"
+#include "plan/algorithm_table.h"
 #include "rueda/types.h"
 #include "transport/transport.h"
 
@@ -24,6 +29,7 @@ struct TransferCounters {
   Counter payload_bytes_sent;
   Counter payload_bytes_received;
   Counter bytes_reduced;
+  Counter bytes_packed;  // copied into and out of fusion buffers and staging
 };
 
 // Where one operation runs: its place among the ranks of a process set, and a tag of its own.
@@ -34,6 +40,7 @@ struct Lane {
   Tag tag = 0;
   std::int64_t chunk_bytes = 256 << 10;
   TransferCounters* counters = nullptr;
+  HostChannel* channel = nullptr;  // where all ranks of the set are on one host and share memory
 
   [[nodiscard]] int size() const { return static_cast<int>(members->size()); }
   [[nodiscard]] int world_rank(int set_rank) const {
@@ -53,6 +60,14 @@ class Operation {
   [[nodiscard]] virtual const Status& status() const = 0;
   // World ranks from or to which something is outstanding, for the message of a time-out.
   [[nodiscard]] virtual std::vector<int> awaited() const = 0;
+
+  // What it did when, for the timeline; in order, meaningful once done.
+  struct Phase {
+    std::string_view name;
+    Time begin;
+    Time end;
+  };
+  [[nodiscard]] virtual std::vector<Phase> phases() const { return {}; }
 };
 
 // How elements are combined, and what happens to the result before anyone else sees it.
@@ -60,6 +75,7 @@ struct Reduction {
   DataType dtype = DataType::float32;
   ReduceOp op = ReduceOp::sum;
   int contributors = 1;    // what an average divides by
+  double prescale = 1.0;   // multiplies each input
   double postscale = 1.0;  // multiplies the result
 };
 
@@ -76,24 +92,32 @@ class Backend {
   virtual ~Backend() = default;
   [[nodiscard]] virtual std::string_view name() const = 0;
 
-  // data: `count` elements, reduced in place.
+  // The pieces are reduced together, as if they lay one after the other.
   virtual std::unique_ptr<Operation> allreduce(const Lane& lane, const Reduction& reduction,
-                                               std::byte* data, std::int64_t count) = 0;
-  // data: the whole input, lengths[r] elements for rank r. Afterwards this rank's own part is the
-  // result; the rest is scratch.
+                                               std::vector<Piece> pieces) = 0;
+  // input: lengths[r] elements for rank r, or null for the identity. output: room for this rank's
+  // own.
   virtual std::unique_ptr<Operation> reduce_scatter(const Lane& lane, const Reduction& reduction,
-                                                    std::byte* data,
+                                                    const std::byte* input, std::byte* output,
                                                     std::vector<std::int64_t> lengths) = 0;
-  // data: the whole result, lengths[r] bytes from rank r, with this rank's own part in place.
-  virtual std::unique_ptr<Operation> allgather(const Lane& lane, std::byte* data,
+  // input: this rank's bytes; output: room for lengths[r] bytes of each rank r.
+  virtual std::unique_ptr<Operation> allgather(const Lane& lane, const std::byte* input,
+                                               std::byte* output,
                                                std::vector<std::int64_t> lengths) = 0;
+  // data: read at the root (a rank of the set), written elsewhere.
   virtual std::unique_ptr<Operation> broadcast(const Lane& lane, std::byte* data,
                                                std::int64_t bytes, int root) = 0;
   virtual std::unique_ptr<Operation> alltoall(const Lane& lane, AlltoallInput input,
                                               AllocateRows allocate) = 0;
 };
 
-// Everything over rings of point-to-point messages.
-[[nodiscard]] std::unique_ptr<Backend> make_ring_backend();
+// What the ranks of one host do in each other's memory. Where a lane has no channel, and where the
+// table of algorithms says so, over rings.
+[[nodiscard]] std::unique_ptr<Backend> make_onehost_backend(const AlgorithmTable& algorithms,
+                                                            const HostPolicy& policy,
+                                                            std::size_t kept_buffers);
+
+// Everything over rings of point-to-point messages. Keeps up to `kept_buffers` fusion buffers.
+[[nodiscard]] std::unique_ptr<Backend> make_ring_backend(std::size_t kept_buffers);
 
 }  // namespace rueda

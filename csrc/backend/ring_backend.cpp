@@ -1,9 +1,13 @@
 #include <algorithm>
+#include <cstring>
+#include <numeric>
 
 #include "backend/alltoall_operation.h"
 #include "backend/backend.h"
 #include "backend/broadcast_operation.h"
+#include "backend/packed_operation.h"
 #include "backend/ring_operation.h"
+#include "reduce/reduce.h"
 
 namespace rueda {
 
@@ -13,32 +17,70 @@ std::int64_t chunk_elements(const Lane& lane, DataType dtype) {
   return std::max<std::int64_t>(1, lane.chunk_bytes / static_cast<std::int64_t>(size_of(dtype)));
 }
 
+// Fills `target` with this rank's contribution.
+void contribute(std::byte* target, const std::byte* input, std::int64_t count,
+                const Reduction& reduction) {
+  if (input == nullptr) return fill_identity(target, count, reduction.dtype, reduction.op);
+  const std::size_t bytes = static_cast<std::size_t>(count) * size_of(reduction.dtype);
+  if (bytes > 0 && target != input) std::memmove(target, input, bytes);
+  scale(target, count, reduction.dtype, reduction.prescale);
+}
+
+std::int64_t sum(const std::vector<std::int64_t>& values, std::ptrdiff_t first) {
+  return std::accumulate(values.begin(), values.begin() + first, std::int64_t{0});
+}
+std::int64_t sum(const std::vector<std::int64_t>& values) {
+  return sum(values, static_cast<std::ptrdiff_t>(values.size()));
+}
+
 class RingBackend : public Backend {
  public:
+  explicit RingBackend(std::size_t kept_buffers) : buffers_(kept_buffers) {}
+
   [[nodiscard]] std::string_view name() const override { return "ring"; }
 
+  // A single tensor is reduced where it lies; several share a fusion buffer.
   std::unique_ptr<Operation> allreduce(const Lane& lane, const Reduction& reduction,
-                                       std::byte* data, std::int64_t count) override {
-    return std::make_unique<RingOperation>(
-        lane,
-        RingPlan::allreduce(lane.rank, lane.size(), count, chunk_elements(lane, reduction.dtype)),
-        data, size_of(reduction.dtype), &reduction);
+                                       std::vector<Piece> pieces) override {
+    if (pieces.size() == 1 && pieces.front().output != nullptr) {
+      const Piece& piece = pieces.front();
+      contribute(piece.output, piece.input, piece.count, reduction);
+      return ring(lane, reduction, piece.output, piece.count);
+    }
+    return fused_allreduce(lane, reduction, std::move(pieces));
   }
 
   std::unique_ptr<Operation> reduce_scatter(const Lane& lane, const Reduction& reduction,
-                                            std::byte* data,
+                                            const std::byte* input, std::byte* output,
                                             std::vector<std::int64_t> lengths) override {
-    return std::make_unique<RingOperation>(
-        lane,
-        RingPlan::reduce_scatter(lane.rank, std::move(lengths),
-                                 chunk_elements(lane, reduction.dtype)),
-        data, size_of(reduction.dtype), &reduction);
+    const std::size_t element = size_of(reduction.dtype);
+    const std::int64_t count = sum(lengths);
+    const auto before = static_cast<std::size_t>(sum(lengths, lane.rank)) * element;
+    const auto own =
+        static_cast<std::size_t>(lengths[static_cast<std::size_t>(lane.rank)]) * element;
+    return std::make_unique<PackedOperation>(
+        buffers_, static_cast<std::size_t>(count) * element,
+        [&](std::byte* buffer) { contribute(buffer, input, count, reduction); },
+        [&](std::byte* buffer) {
+          return std::make_unique<RingOperation>(
+              lane,
+              RingPlan::reduce_scatter(lane.rank, std::move(lengths),
+                                       chunk_elements(lane, reduction.dtype)),
+              buffer, element, &reduction);
+        },
+        [=](const std::byte* buffer) {
+          if (own > 0) std::memcpy(output, buffer + before, own);
+        });
   }
 
-  std::unique_ptr<Operation> allgather(const Lane& lane, std::byte* data,
+  std::unique_ptr<Operation> allgather(const Lane& lane, const std::byte* input, std::byte* output,
                                        std::vector<std::int64_t> lengths) override {
+    const auto own = static_cast<std::size_t>(lengths[static_cast<std::size_t>(lane.rank)]);
+    if (own > 0 && input != nullptr) {
+      std::memcpy(output + sum(lengths, lane.rank), input, own);
+    }
     return std::make_unique<RingOperation>(
-        lane, RingPlan::allgather(lane.rank, std::move(lengths), lane.chunk_bytes), data, 1,
+        lane, RingPlan::allgather(lane.rank, std::move(lengths), lane.chunk_bytes), output, 1,
         nullptr);
   }
 
@@ -51,12 +93,50 @@ class RingBackend : public Backend {
                                       AllocateRows allocate) override {
     return std::make_unique<AlltoallOperation>(lane, std::move(input), std::move(allocate));
   }
+
+ private:
+  static std::unique_ptr<Operation> ring(const Lane& lane, const Reduction& reduction,
+                                         std::byte* data, std::int64_t count) {
+    return std::make_unique<RingOperation>(
+        lane,
+        RingPlan::allreduce(lane.rank, lane.size(), count, chunk_elements(lane, reduction.dtype)),
+        data, size_of(reduction.dtype), &reduction);
+  }
+
+  std::unique_ptr<Operation> fused_allreduce(const Lane& lane, const Reduction& reduction,
+                                             std::vector<Piece> pieces) {
+    const std::size_t element = size_of(reduction.dtype);
+    std::int64_t count = 0;
+    for (const Piece& piece : pieces) count += piece.count;
+    const auto pack = [&](std::byte* buffer) {
+      for (const Piece& piece : pieces) {
+        contribute(buffer, piece.input, piece.count, reduction);
+        buffer += static_cast<std::size_t>(piece.count) * element;
+      }
+      lane.counters->bytes_packed.add(count * static_cast<std::int64_t>(element));
+    };
+    const auto start = [&](std::byte* buffer) { return ring(lane, reduction, buffer, count); };
+    auto unpack = [element, pieces, counters = lane.counters](const std::byte* buffer) {
+      for (const Piece& piece : pieces) {
+        const std::size_t bytes = static_cast<std::size_t>(piece.count) * element;
+        if (piece.output != nullptr && bytes > 0) {
+          std::memcpy(piece.output, buffer, bytes);
+          counters->bytes_packed.add(static_cast<std::int64_t>(bytes));
+        }
+        buffer += bytes;
+      }
+    };
+    return std::make_unique<PackedOperation>(buffers_, static_cast<std::size_t>(count) * element,
+                                             pack, start, std::move(unpack));
+  }
+
+  BufferPool buffers_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_ring_backend() {
-  return std::make_unique<RingBackend>();
+std::unique_ptr<Backend> make_ring_backend(std::size_t kept_buffers) {
+  return std::make_unique<RingBackend>(kept_buffers);
 }
 
 }  // namespace rueda

@@ -20,6 +20,10 @@ namespace {
 
 constexpr int world_fanout = 4;
 
+std::size_t kept_buffers(const Options& options) {
+  return static_cast<std::size_t>(options.batches_in_flight) + 1;
+}
+
 // Signals are for the application's threads: the main thread of Python must see Ctrl-C.
 class SignalsBlocked {
  public:
@@ -43,8 +47,7 @@ Engine::Engine(World world, const Options& options)
       options_(options),
       transport_name_(world_.transport->name()),
       process_sets_(world_.topology.rank, world_.topology.size),
-      buffers_(static_cast<std::size_t>(options.batches_in_flight) + 1),
-      backend_(make_ring_backend()),
+      backend_(make_ring_backend(kept_buffers(options))),
       wake_fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
 
 Expected<std::unique_ptr<Engine>> Engine::start(World world, const Options& options) {
@@ -53,6 +56,7 @@ Expected<std::unique_ptr<Engine>> Engine::start(World world, const Options& opti
   if (!engine->wake_fd_) {
     return Status(ErrorCode::initialization, str("eventfd: ", std::strerror(errno)));
   }
+  if (Status status = engine->choose_backend(); !status) return status;
   if (Status status = engine->timeline_.open(options.timeline, engine->topology().rank);
       !options.timeline.empty() && !status) {
     // The other ranks have this one in their world already: a trace less is better than a job less.
@@ -75,6 +79,17 @@ std::vector<int> Engine::neighbours() const {
   std::vector<int> ranks = tree.children();
   if (!tree.is_root()) ranks.push_back(tree.parent());
   return ranks;
+}
+
+Status Engine::choose_backend() {
+  const HostPolicy& policy = world_.host_policy;
+  auto algorithms = AlgorithmTable::parse(
+      options_.algorithm, AlgorithmTable::of_limit(static_cast<std::int64_t>(policy.flat_limit)));
+  if (!algorithms)
+    return Status(ErrorCode::initialization, "RUEDA_ALGORITHM").because(algorithms.status());
+  if (world_.host)
+    backend_ = make_onehost_backend(algorithms.value(), policy, kept_buffers(options_));
+  return {};
 }
 
 Status Engine::connect() {

@@ -68,6 +68,7 @@ class Engine {
 
   Engine(World world, const Options& options);
 
+  Status choose_backend();
   Status connect();
   void number_unnamed(int set_id, std::vector<Submission>& submissions);
   void push(Command command);
@@ -106,7 +107,6 @@ class Engine {
   ProcessSets process_sets_;
   Metrics metrics_;
   Timeline timeline_;
-  BufferPool buffers_;
   std::unique_ptr<Backend> backend_;
 
   std::map<int, std::unique_ptr<SetCoordinator>> sets_;

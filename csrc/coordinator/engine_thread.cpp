@@ -277,7 +277,7 @@ void Engine::open_set(std::shared_ptr<const ProcessSetMembers> members) {
     const std::lock_guard lock(queue_mutex_);
     next_unnamed_[id] = 0;
   };
-  const ExecutionContext context{backend_.get(), &buffers_, &metrics_, &timeline_};
+  const ExecutionContext context{backend_.get(), &metrics_, &timeline_, world_.host};
   sets_[id] = std::make_unique<SetCoordinator>(std::move(members), options_, context,
                                                *world_.transport, std::move(events));
 }
@@ -381,6 +381,7 @@ void Engine::lose(int peer, const Status& cause) {
 void Engine::fail(const Status& reason) {
   if (!failure_.ok()) return;
   failure_ = reason;
+  if (world_.host) world_.host->header(topology().rank).has_failed.store(1);
   log(LogLevel::debug, "the world is broken: ", reason.to_string());
   {
     const std::lock_guard lock(queue_mutex_);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "backend/buffer_pool.h"
 #include "core/strings.h"
 #include "plan/fusion_plan.h"
 #include "reduce/reduce.h"
@@ -12,13 +13,18 @@ namespace rueda {
 
 namespace {
 
-void copy_bytes(std::byte* target, const std::byte* source, std::size_t bytes) {
-  if (bytes > 0 && target != source) std::memmove(target, source, bytes);
-}
-
 std::size_t row_bytes(const Request& request) {
   Shape row(request.shape.begin() + 1, request.shape.end());
   return static_cast<std::size_t>(element_count(row)) * size_of(request.dtype);
+}
+
+// "ALLREDUCE"
+std::string in_capitals(std::string_view name) {
+  std::string text(name);
+  for (char& letter : text) {
+    if (letter >= 'a' && letter <= 'z') letter = static_cast<char>(letter - 'a' + 'A');
+  }
+  return text;
 }
 
 // How a reduce-scatter divides `rows`: as asked for, or as evenly as possible.
@@ -34,12 +40,7 @@ std::vector<std::int64_t> rows_per_rank(const Request& request, int ranks) {
 
 Execution::Execution(const ExecutionContext& context, const Lane& lane,
                      std::vector<BatchMember> members, Time now)
-    : context_(context),
-      lane_(lane),
-      members_(std::move(members)),
-      started_at_(now),
-      packed_at_(now),
-      last_moved_(now) {
+    : context_(context), lane_(lane), members_(std::move(members)), last_moved_(now) {
   Metrics::PerCollective& counted = context_.metrics->of(request().collective);
   lane_.counters = &counted.transfers;
   counted.batches.add(1);
@@ -65,13 +66,6 @@ Execution::Execution(const ExecutionContext& context, const Lane& lane,
     status_ = Status(ErrorCode::internal, str("no memory for the ", describe()));
     done_ = true;
   }
-  packed_at_ = Clock::now();
-  record("PACK", started_at_, packed_at_);
-  last_moved_ = packed_at_;
-}
-
-Execution::~Execution() {
-  context_.buffers->give_back(std::move(scratch_));
 }
 
 void Execution::start() {
@@ -89,12 +83,8 @@ void Execution::start() {
 
 Reduction Execution::reduction() const {
   const auto absent = static_cast<int>(members_.front().response.absent.size());
-  return {request().dtype, request().op, lane_.size() - absent, request().postscale};
-}
-
-std::byte* Execution::scratch(std::size_t bytes) {
-  scratch_ = context_.buffers->take(bytes);
-  return scratch_.bytes.get();
+  return {request().dtype, request().op, lane_.size() - absent, request().prescale,
+          request().postscale};
 }
 
 std::byte* Execution::allocate_output(Shape shape) {
@@ -105,89 +95,52 @@ std::byte* Execution::allocate_output(Shape shape) {
   return output_.data.get();
 }
 
-void Execution::pack(std::byte* target, const BatchMember& member) {
-  const Request& wanted = member.response.request;
-  if (!member.submission) {
-    fill_identity(target, wanted.count(), wanted.dtype, wanted.op);
-    return;
-  }
-  copy_bytes(target, member.submission->input, wanted.bytes());
-  if (wanted.prescale != 1.0) scale(target, wanted.count(), wanted.dtype, wanted.prescale);
-}
-
-// A single tensor is reduced where it lies; several share a fusion buffer.
 void Execution::start_allreduce() {
-  std::vector<std::int64_t> counts;
-  for (const BatchMember& member : members_) counts.push_back(member.response.request.count());
-  const std::vector<std::int64_t> offsets = fused_offsets(counts);
-  const std::size_t element = size_of(request().dtype);
-  const bool in_place = members_.size() == 1 && members_.front().submission;
-  std::byte* buffer = in_place ? members_.front().submission->output
-                               : scratch(static_cast<std::size_t>(offsets.back()) * element);
-  const auto place = [=](std::size_t i) {
-    return buffer + static_cast<std::size_t>(offsets[i]) * element;
-  };
-  for (std::size_t i = 0; i < members_.size(); ++i) {
-    pack(place(i), members_[i]);
-    if (!in_place)
-      context_.metrics->bytes_packed.add(counts[i] * static_cast<std::int64_t>(element));
+  std::vector<Piece> pieces;
+  for (const BatchMember& member : members_) {
+    Piece piece{nullptr, nullptr, member.response.request.count()};
+    if (member.submission) {
+      piece.input = member.submission->input;
+      piece.output = member.submission->output;
+    }
+    pieces.push_back(piece);
   }
-  if (!in_place) {
-    unpack_ = [this, place] {
-      for (std::size_t i = 0; i < members_.size(); ++i) {
-        if (!members_[i].submission) continue;
-        const std::size_t bytes = members_[i].response.request.bytes();
-        copy_bytes(members_[i].submission->output, place(i), bytes);
-        context_.metrics->bytes_packed.add(static_cast<std::int64_t>(bytes));
-      }
-    };
-  }
-  operation_ = context_.backend->allreduce(lane_, reduction(), buffer, offsets.back());
+  operation_ = context_.backend->allreduce(lane_, reduction(), std::move(pieces));
 }
 
 void Execution::start_reduce_scatter() {
   const std::vector<std::int64_t> rows = rows_per_rank(request(), lane_.size());
-  const std::size_t row = row_bytes(request());
+  const auto row = static_cast<std::int64_t>(row_bytes(request()) / size_of(request().dtype));
   std::vector<std::int64_t> lengths;
-  for (const std::int64_t count : rows) {
-    lengths.push_back(count * static_cast<std::int64_t>(row / size_of(request().dtype)));
-  }
-  std::byte* buffer = scratch(request().bytes());
-  pack(buffer, members_.front());
-  unpack_ = [this, buffer, rows, row] {
-    const auto self = rows.begin() + lane_.rank;
-    const std::int64_t before = std::accumulate(rows.begin(), self, std::int64_t{0});
-    Shape shape = request().shape;
-    shape.front() = *self;
-    std::byte* result = allocate_output(std::move(shape));
-    copy_bytes(result, buffer + static_cast<std::size_t>(before) * row,
-               static_cast<std::size_t>(*self) * row);
-  };
-  operation_ = context_.backend->reduce_scatter(lane_, reduction(), buffer, std::move(lengths));
+  for (const std::int64_t count : rows) lengths.push_back(count * row);
+  Shape shape = request().shape;
+  shape.front() = rows[static_cast<std::size_t>(lane_.rank)];
+  std::byte* output = allocate_output(std::move(shape));
+  const auto& submission = members_.front().submission;
+  operation_ = context_.backend->reduce_scatter(
+      lane_, reduction(), submission ? submission->input : nullptr, output, std::move(lengths));
 }
 
 void Execution::start_allgather() {
   const std::vector<std::int64_t>& rows = members_.front().response.first_extents;
-  const std::size_t row = row_bytes(request());
+  const auto row = static_cast<std::int64_t>(row_bytes(request()));
   std::vector<std::int64_t> lengths;
-  for (const std::int64_t count : rows) lengths.push_back(count * static_cast<std::int64_t>(row));
-  const auto self = lengths.begin() + lane_.rank;
+  for (const std::int64_t count : rows) lengths.push_back(count * row);
   Shape shape = request().shape;
   shape.front() = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
-  std::byte* buffer = allocate_output(std::move(shape));
-  if (members_.front().submission) {
-    copy_bytes(buffer + std::accumulate(lengths.begin(), self, std::int64_t{0}),
-               members_.front().submission->input, static_cast<std::size_t>(*self));
-  }
-  operation_ = context_.backend->allgather(lane_, buffer, std::move(lengths));
+  std::byte* output = allocate_output(std::move(shape));
+  const auto& submission = members_.front().submission;
+  operation_ = context_.backend->allgather(lane_, submission ? submission->input : nullptr, output,
+                                           std::move(lengths));
 }
 
 void Execution::start_broadcast() {
   const std::size_t bytes = request().bytes();
-  std::byte* buffer =
-      members_.front().submission ? members_.front().submission->output : scratch(bytes);
+  const auto& submission = members_.front().submission;
+  if (!submission) unwanted_.resize(bytes);
   operation_ =
-      context_.backend->broadcast(lane_, buffer, static_cast<std::int64_t>(bytes), request().root);
+      context_.backend->broadcast(lane_, submission ? submission->output : unwanted_.data(),
+                                  static_cast<std::int64_t>(bytes), request().root);
 }
 
 void Execution::start_alltoall() {
@@ -207,12 +160,6 @@ bool Execution::advance(Time now) {
   bool moved = false;
   try {
     moved = operation_->advance();
-    if (operation_->done() && operation_->status().ok()) {
-      const Time gathered_at = Clock::now();
-      if (unpack_) unpack_();
-      record("RING", packed_at_, gathered_at);
-      record("UNPACK", gathered_at, Clock::now());
-    }
   } catch (const std::bad_alloc&) {
     status_ = Status(ErrorCode::internal, str("no memory for the ", describe()));
     done_ = true;
@@ -222,7 +169,11 @@ bool Execution::advance(Time now) {
   if (!operation_->done()) return moved;
   done_ = true;
   status_ = operation_->status();
-  if (status_.ok()) complete_handles();
+  if (status_.ok()) {
+    record(in_capitals(name_of(request().collective)), started_at_, Clock::now());
+    for (const auto& phase : operation_->phases()) record(phase.name, phase.begin, phase.end);
+    complete_handles();
+  }
   return true;
 }
 

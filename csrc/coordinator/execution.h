@@ -1,13 +1,11 @@
-// One batch on its way: packing, the collective itself, unpacking, completion of the handles.
+// One batch on its way: the collective itself and the completion of the handles.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "backend/backend.h"
-#include "coordinator/buffer_pool.h"
 #include "coordinator/metrics.h"
 #include "coordinator/submission.h"
 #include "coordinator/timeline.h"
@@ -18,9 +16,9 @@ namespace rueda {
 // What executions share; owned by the engine and used by its thread only.
 struct ExecutionContext {
   Backend* backend;
-  BufferPool* buffers;
   Metrics* metrics;
   Timeline* timeline;
+  std::shared_ptr<HostMemory> host;  // null where the ranks do not share memory
 };
 
 struct BatchMember {
@@ -31,15 +29,14 @@ struct BatchMember {
 
 class Execution {
  public:
-  // Packs and starts. All members are all-reductions that belong together, or there is one member.
+  // Starts. All members are all-reductions that belong together, or there is one member.
   Execution(const ExecutionContext& context, const Lane& lane, std::vector<BatchMember> members,
             Time now);
-  ~Execution();
   Execution(const Execution&) = delete;
   Execution& operator=(const Execution&) = delete;
 
-  // Goes on without blocking; returns whether anything moved. Once the collective is over, unpacks
-  // and completes the handles.
+  // Goes on without blocking; returns whether anything moved. Once the collective is over,
+  // completes the handles.
   bool advance(Time now);
   [[nodiscard]] bool done() const { return done_; }
   // Not ok when the transfer failed; the handles are then still open, and the batch is lost on this
@@ -63,22 +60,18 @@ class Execution {
 
   [[nodiscard]] const Request& request() const { return members_.front().response.request; }
   [[nodiscard]] Reduction reduction() const;
-  std::byte* scratch(std::size_t bytes);
   // Memory for the result of member 0, which goes to the application.
   std::byte* allocate_output(Shape shape);
-  void pack(std::byte* target, const BatchMember& member);
   void complete_handles();
   void record(std::string_view phase, Time begin, Time end);
 
   ExecutionContext context_;
   Lane lane_;
   std::vector<BatchMember> members_;
-  PooledBuffer scratch_;
   Output output_;
+  std::vector<std::byte> unwanted_;  // a broadcast's data where this rank has joined
   std::unique_ptr<Operation> operation_;
-  std::function<void()> unpack_;
   Time started_at_;
-  Time packed_at_;
   Time last_moved_;
   bool done_ = false;
   Status status_;

@@ -11,7 +11,7 @@ std::map<std::string, std::int64_t> Metrics::values() const {
       {"tensors_failed", tensors_failed.get()},
       {"tensors_fused", tensors_fused.get()},
       {"absent_filled", absent_filled.get()},
-      {"bytes_packed", bytes_packed.get()},
+      {"bytes_packed", 0},
       {"control_messages_sent", control_messages_sent.get()},
       {"control_bytes_sent", control_bytes_sent.get()},
       {"stall_warnings", stall_warnings.get()},
@@ -28,6 +28,7 @@ std::map<std::string, std::int64_t> Metrics::values() const {
     values[name + "_messages_sent"] = counted.transfers.messages_sent.get();
     values[name + "_payload_bytes_sent"] = counted.transfers.payload_bytes_sent.get();
     values[name + "_payload_bytes_received"] = counted.transfers.payload_bytes_received.get();
+    values["bytes_packed"] += counted.transfers.bytes_packed.get();
     values[name + "_bytes_reduced"] = counted.transfers.bytes_reduced.get();
   }
   return values;

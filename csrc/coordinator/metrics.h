@@ -27,7 +27,6 @@ struct Metrics {
   Counter tensors_failed;
   Counter tensors_fused;  // that shared a batch with another
   Counter absent_filled;  // in which this rank, having joined, took part with the identity
-  Counter bytes_packed;   // copied into and out of fusion buffers
   Counter control_messages_sent;
   Counter control_bytes_sent;
   Counter stall_warnings;

@@ -31,6 +31,10 @@ int patient_warnings(const Options& options) {
   return static_cast<int>(std::min(half / options.stall_warning, 1e6));
 }
 
+std::uint64_t channel_key(int set_id) {
+  return static_cast<std::uint64_t>(set_id) + 1;
+}
+
 }  // namespace
 
 SetCoordinator::SetCoordinator(std::shared_ptr<const ProcessSetMembers> members,
@@ -47,6 +51,11 @@ SetCoordinator::SetCoordinator(std::shared_ptr<const ProcessSetMembers> members,
   lane_.transport = &transport;
   lane_.members = &members_->ranks;
   lane_.rank = members_->rank;
+  if (context_.host) {
+    channel_ = std::make_unique<HostChannel>(context_.host, members_->ranks, members_->rank,
+                                             channel_key(members_->id), HostChannel::WokenBy::rank);
+    lane_.channel = channel_.get();
+  }
   lane_.chunk_bytes = std::max<std::int64_t>(1, options.ring_chunk);
 }
 
@@ -332,6 +341,7 @@ std::optional<Time> SetCoordinator::oldest_move() const {
 void SetCoordinator::fail_all(const Status& reason) {
   for (const auto& execution : running_) execution->fail(reason);
   running_.clear();
+  if (channel_) channel_->stop();
   deadline_.reset();
   changed_ = false;
   close(reason);

@@ -85,6 +85,7 @@ class SetCoordinator {
   int patient_warnings_;  // how many of them are taken for slowness, not for a mistake
   std::size_t batches_in_flight_;
   ExecutionContext context_;
+  std::unique_ptr<HostChannel> channel_;  // null where the ranks do not share memory
   Lane lane_;
   Events events_;
   Negotiator negotiator_;

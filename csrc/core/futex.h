@@ -12,10 +12,13 @@ namespace rueda {
 
 enum class FutexWake { changed, timeout, interrupted };
 
+// Who else sleeps on the word or wakes its sleepers.
+enum class FutexReach { process, host };  // host: any process that maps it
+
 // Sleeps while `word` holds `expected`. Returns `interrupted` when a signal handler ran, so that a
 // caller in Python can look for Ctrl-C. May return `changed` spuriously: check the word.
 FutexWake futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
-                     std::optional<Time> deadline);
-void futex_wake_all(std::atomic<std::uint32_t>& word);
+                     std::optional<Time> deadline, FutexReach reach = FutexReach::process);
+void futex_wake_all(std::atomic<std::uint32_t>& word, FutexReach reach = FutexReach::process);
 
 }  // namespace rueda

@@ -23,6 +23,13 @@ constexpr std::array table{
                "How ranks find each other. auto recognises the launcher by its variables; none "
                "makes a world of one rank whatever the launcher says.",
                &Options::bootstrap},
+    OptionSpec{
+        "algorithm", "RUEDA_ALGORITHM", "", text, "", true,
+        "How data of which size is exchanged, as in flat:0-8K;direct:8K-1M;ring:1M-. flat and "
+        "direct are for ranks of one host: copies through shared memory, up to 64K, and "
+        "reaching into each other's tensors; ring is for all. auto goes by what was measured "
+        "at init.",
+        &Options::algorithm},
     OptionSpec{"fusion_threshold", "RUEDA_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD", bytes, "",
                true,
                "Tensors are batched into fusion buffers of up to this size. 0 reduces each tensor "

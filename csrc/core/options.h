@@ -17,6 +17,7 @@ namespace rueda {
 
 struct Options {
   std::string transport = "auto";
+  std::string algorithm = "auto";
   std::int64_t fusion_threshold = 64 << 20;
   std::int64_t ring_chunk = 256 << 10;
   std::int64_t batches_in_flight = 2;

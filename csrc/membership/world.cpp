@@ -58,6 +58,18 @@ Expected<std::unique_ptr<Transport>> make_transport(const std::string& name, Boo
   return Status(ErrorCode::internal, str("there is no transport '", name, "'"));
 }
 
+// What ranks of one host share beyond the transport, where all agree to use it: a transport that
+// was asked for by name is left to work alone unless it is shared memory.
+std::shared_ptr<HostMemory> share_host(Bootstrap& bootstrap, const std::string& wanted_transport,
+                                       const Topology& topology, Time deadline) {
+  const bool may_share = wanted_transport == "auto" || wanted_transport == "shm";
+  if (!may_share || topology.local_size != topology.size) return nullptr;
+  auto formed = HostMemory::form(bootstrap, deadline);
+  if (formed) return std::move(formed).value();
+  log(LogLevel::info, formed.status().to_string());
+  return nullptr;
+}
+
 // Tells the others whether this rank is ready, and hears whether they are.
 Status agree_ready(Bootstrap& bootstrap, const Status& own, Time deadline) {
   const std::string text = own ? std::string() : own.to_string();
@@ -95,10 +107,11 @@ Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const M
   const auto chosen = choose_transport(options.transport, world.topology, facts.value());
   if (!chosen) return not_formed().because(chosen.status());
 
-  // Both are collective, so the second is taken part in even where the first has failed.
+  // All are collective, so the next is taken part in even where one has failed.
   auto control =
       open_control_socket(bootstrap, world.topology.host_of, options.interface, deadline);
   auto transport = make_transport(chosen.value(), bootstrap, mpi, deadline);
+  world.host = share_host(bootstrap, options.transport, world.topology, deadline);
   const Status own = control ? transport.status() : control.status();
   if (Status ready = agree_ready(bootstrap, own, deadline); !ready)
     return not_formed().because(ready);

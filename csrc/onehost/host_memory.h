@@ -5,7 +5,6 @@
 // however the ranks end, nothing of an earlier job can be met, and /dev/shm need not exist.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -14,68 +13,82 @@
 
 #include "core/clock.h"
 #include "core/status.h"
+#include "onehost/control_memory.h"
+#include "onehost/direct_access.h"
+#include "onehost/peer_process.h"
+#include "onehost/registered_memory.h"
+#include "onehost/wake.h"
 #include "transport/bootstrap.h"
 
 namespace rueda {
 
-// A place where a rank sleeps until others have something for it. Lies in shared memory.
-struct alignas(64) WakeWord {
-  // Grows with every wake-up, so that none is missed between looking and sleeping.
-  std::atomic<std::uint32_t> wakes;
-  // How many threads sleep, or are about to and look a last time.
-  std::atomic<std::uint32_t> sleepers;
-};
-
-// The first bytes of each rank's control memory.
-struct HostRankHeader {
-  WakeWord wake;                          // of the rank's coordinator, or whoever drives it
-  std::atomic<std::uint32_t> has_failed;  // this rank's world is broken: it starts nothing more
-};
-
 class HostMemory {
  public:
-  // Collective over all ranks of `bootstrap`, which must all be on this host. On failure the ranks
-  // do without: the error says why and is the same in kind on all ranks.
+  // Collective over all ranks of `bootstrap`, which must all be on this host; once per bootstrap.
+  // On failure the ranks do without: the error says why and is the same in kind on all ranks.
   static Expected<std::shared_ptr<HostMemory>> form(Bootstrap& bootstrap, Time deadline);
   ~HostMemory();
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
 
-  [[nodiscard]] int rank() const;  // as in the bootstrap
-  [[nodiscard]] int size() const;
+  [[nodiscard]] int rank() const { return rank_; }  // as in the bootstrap
+  [[nodiscard]] int size() const { return static_cast<int>(control_.size()); }
 
-  [[nodiscard]] HostRankHeader& header(int rank) const;
+  [[nodiscard]] HostRankHeader& header(int rank) const {
+    return control_[static_cast<std::size_t>(rank)].header();
+  }
 
   // Takes zeroed memory from this rank's control memory and makes it known to the others under
-  // `key`, which this rank has not in use. Aligned to 4096 bytes. Throws std::bad_alloc.
+  // `key`. A key serves once: neither this rank nor its peers use it for anything else, ever.
+  // Aligned to 4096 bytes, from 2 MiB on to 2 MiB, and then on huge pages where the kernel gives
+  // them. Throws std::bad_alloc. Thread-safe, as is retire().
   [[nodiscard]] std::byte* publish(std::uint64_t key, std::size_t bytes);
   // What `rank` has published under the key; null while it has not. Wait-free.
   [[nodiscard]] std::byte* find(int rank, std::uint64_t key) const;
-  // This rank uses nothing any more that it or `members` published under the key. The memory is
-  // taken again once all members have said so.
+  // This rank uses nothing any more that it or `members` published under the key, and publishes
+  // nothing under it. The memory is taken again once all members have said so, when the rank that
+  // published it publishes or retires next. Each of the members names the same members.
   void retire(std::uint64_t key, const std::vector<int>& members);
 
   // A tensor of this rank that the others can reach, as an offset into its registered memory.
   [[nodiscard]] std::optional<std::uint64_t> registered(const void* address,
-                                                        std::size_t bytes) const;
+                                                        std::size_t bytes) const {
+    return registered_memory_->offset_of(address, bytes);
+  }
   // The memory at an offset of `rank`'s registered memory, mapped here.
-  [[nodiscard]] std::byte* registered_of(int rank, std::uint64_t offset) const;
+  [[nodiscard]] std::byte* registered_of(int rank, std::uint64_t offset) const {
+    return registered_[static_cast<std::size_t>(rank)] + offset;
+  }
 
   // Whether every rank may read and write the memory of every other (process_vm_readv); found out
   // by trying. Where not, `no_direct_access` says why.
-  [[nodiscard]] bool has_direct_access() const;
-  [[nodiscard]] const Status& no_direct_access() const;
-  // [local, local + bytes) = [remote, ...) of `rank`, and the other way. Any memory.
+  [[nodiscard]] bool has_direct_access() const { return no_direct_access_.ok(); }
+  [[nodiscard]] const Status& no_direct_access() const { return no_direct_access_; }
+  // [local, local + bytes) = [remote, ...) of `rank`, and the other way. Any memory. Errors name
+  // the rank; peer_lost where its process is gone.
   Status read_from(int rank, void* local, std::uint64_t remote, std::size_t bytes) const;
   Status write_to(int rank, const void* local, std::uint64_t remote, std::size_t bytes) const;
 
   // Whether the ranks of this host are more than the processors they may run on, or share one.
-  [[nodiscard]] bool outnumbers_processors() const;
+  [[nodiscard]] bool outnumbers_processors() const { return outnumbers_processors_; }
 
   // Whether the process of `rank` has ended, as a zombie too.
   [[nodiscard]] bool has_ended(int rank) const;
-};
 
-// Wakes whoever sleeps on `word`; costs no system call while nobody does. The caller has made
-// visible what it wakes for.
-void wake(WakeWord& word);
+ private:
+  friend class HostMemoryForming;
+  HostMemory(int rank, int size, RegisteredMemory& registered);
+
+  const int rank_;
+  RegisteredMemory* const registered_memory_;
+  std::vector<ControlMemory> control_;              // by rank, as all that follows
+  std::vector<SharedMapping> registered_mappings_;  // none for ranks of this process
+  std::vector<std::byte*> registered_;
+  std::vector<RemoteProcess> remote_;
+  std::vector<PeerProcess> processes_;
+  std::unique_ptr<ControlBlocks> blocks_;
+  Status no_direct_access_;
+  bool outnumbers_processors_ = false;
+};
 
 }  // namespace rueda

@@ -29,10 +29,23 @@ enum class Stores : std::uint8_t {
   streaming,  // past the caches, for results that are larger than they are
 };
 
+// The arrays of one call. Pointers, because the kernels are compiled for more than the CPU may have
+// and so must use nothing of which the linker could keep their version for all.
+struct Arrays {
+  std::byte* const* targets;
+  std::size_t target_count;
+  const std::byte* const* inputs;
+  std::size_t input_count;
+};
+
+struct KernelTable;
+
 class Combiner {
  public:
-  // Requires is_supported(op, dtype).
+  // Requires is_supported(op, dtype) and divisor > 0.
   explicit Combiner(const Combination& combination);
+  // With the kernels of one instruction set (reduce/instruction_set.h).
+  Combiner(const Combination& combination, const KernelTable& kernels);
 
   // targets[t][i] = the combination of inputs[k][i] over all k, for i in [0, count) and every t. A
   // target may be the same array as an input, but must not overlap one otherwise. Any address. At
@@ -40,20 +53,23 @@ class Combiner {
   // returns.
   void operator()(std::span<std::byte* const> targets, std::span<const std::byte* const> inputs,
                   std::int64_t count, Stores stores) const {
-    run_(combination_, targets, inputs, count, stores);
+    run_(combination_, {targets.data(), targets.size(), inputs.data(), inputs.size()},
+         count * parts_, stores);
   }
 
  private:
-  using Run = void (*)(const Combination&, std::span<std::byte* const>,
-                       std::span<const std::byte* const>, std::int64_t, Stores);
+  using Run = void (*)(const Combination&, const Arrays&, std::int64_t count, Stores);
   Combination combination_;
   Run run_;
+  std::int64_t parts_;  // what the kernel counts as elements, per element
 };
 
 // target[i] = input[i]; the arrays must not overlap.
 void copy_bytes(std::byte* target, const std::byte* input, std::size_t bytes, Stores stores);
 
-// What the kernels were chosen for: "baseline", "avx2", "avx512" or "neon".
+// What the kernels were chosen for: "baseline", "avx2", "avx512" or "neon". The environment
+// variable RUEDA_INSTRUCTION_SET, read once, keeps the choice from going beyond the one that it
+// names.
 [[nodiscard]] std::string_view instruction_set();
 
 }  // namespace rueda

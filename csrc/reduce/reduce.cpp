@@ -1,22 +1,15 @@
 #include "reduce/reduce.h"
 
+#include <array>
 #include <cassert>
 
+#include "reduce/combine.h"
 #include "reduce/element.h"
 #include "reduce/operation.h"
 
 namespace rueda {
 
 namespace {
-
-template <class Element, class Operation>
-void combine_arrays(std::byte* __restrict target, const std::byte* __restrict source,
-                    std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    const auto combined = Operation::combine(load<Element>(target, i), load<Element>(source, i));
-    store<Element>(target, i, combined);
-  }
-}
 
 template <class Element, class Operation>
 void fill_array(std::byte* data, std::int64_t count) {
@@ -38,10 +31,11 @@ void with_kernel(DataType dtype, ReduceOp op, const Visitor& visit) {
 }  // namespace
 
 void reduce(void* target, const void* source, std::int64_t count, DataType dtype, ReduceOp op) {
-  with_kernel(dtype, op, [&]<class Element, class Operation>(Element, Operation) {
-    combine_arrays<Element, Operation>(static_cast<std::byte*>(target),
-                                       static_cast<const std::byte*>(source), count);
-  });
+  auto* const result = static_cast<std::byte*>(target);
+  const Combiner combiner({.dtype = dtype, .op = op});
+  combiner(std::array{result},
+           std::array{static_cast<const std::byte*>(result), static_cast<const std::byte*>(source)},
+           count, Stores::cached);
 }
 
 void fill_identity(void* data, std::int64_t count, DataType dtype, ReduceOp op) {

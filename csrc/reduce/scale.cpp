@@ -1,8 +1,9 @@
 // Multiplication by a factor and division by a number of ranks.
+#include <array>
 #include <cassert>
-#include <cmath>
 #include <limits>
 
+#include "reduce/combine.h"
 #include "reduce/element.h"
 #include "reduce/operation.h"
 #include "reduce/reduce.h"
@@ -11,15 +12,17 @@ namespace rueda {
 
 namespace {
 
-// The precision in which a floating-point or complex value is multiplied and divided.
-template <class T>
-struct Precision {
-  using type = T;
-};
-template <class T>
-struct Precision<std::complex<T>> {
-  using type = T;
-};
+[[nodiscard]] bool is_integer(DataType dtype) {
+  return info(dtype).kind == DataKind::integer;
+}
+
+// One array combined with nothing, which the kernels scale and divide.
+void combine_alone(void* data, std::int64_t count, const Combination& combination) {
+  auto* const array = static_cast<std::byte*>(data);
+  const Combiner combiner(combination);
+  combiner(std::array{array}, std::array{static_cast<const std::byte*>(array)}, count,
+           Stores::cached);
+}
 
 // Truncates towards zero, into range; NaN becomes 0.
 template <WrappingInteger T>
@@ -38,12 +41,8 @@ template <class Element>
 void scale_array(std::byte* data, std::int64_t count, double factor) {
   using Value = typename Element::Value;
   for (std::int64_t i = 0; i < count; ++i) {
-    const Value value = load<Element>(data, i);
-    if constexpr (WrappingInteger<Value>) {
-      store<Element>(data, i, saturate<Value>(static_cast<double>(value) * factor));
-    } else {
-      store<Element>(data, i, value * static_cast<typename Precision<Value>::type>(factor));
-    }
+    const double product = static_cast<double>(load<Element>(data, i)) * factor;
+    store<Element>(data, i, saturate<Value>(product));
   }
 }
 
@@ -57,35 +56,35 @@ T floor_divide(T value, int ranks) {
 
 template <class Element>
 void divide_array(std::byte* data, std::int64_t count, int ranks) {
-  using Value = typename Element::Value;
   for (std::int64_t i = 0; i < count; ++i) {
-    const Value value = load<Element>(data, i);
-    if constexpr (WrappingInteger<Value>) {
-      store<Element>(data, i, floor_divide(value, ranks));
-    } else {
-      store<Element>(data, i, value / static_cast<typename Precision<Value>::type>(ranks));
-    }
+    store<Element>(data, i, floor_divide(load<Element>(data, i), ranks));
   }
+}
+
+// Calls visit(element) for an integer type, and does nothing for others.
+template <class Visitor>
+void with_integer(DataType dtype, const Visitor& visit) {
+  with_element(dtype, [&]<class Element>(Element element) {
+    if constexpr (WrappingInteger<typename Element::Value>) visit(element);
+  });
 }
 
 }  // namespace
 
 void scale(void* data, std::int64_t count, DataType dtype, double factor) {
-  if (factor == 1.0) return;
-  with_element(dtype, [&]<class Element>(Element) {
-    if constexpr (Element::dtype != DataType::boolean) {
-      scale_array<Element>(static_cast<std::byte*>(data), count, factor);
-    }
+  if (factor == 1.0 || dtype == DataType::boolean) return;
+  if (!is_integer(dtype)) return combine_alone(data, count, {.dtype = dtype, .prescale = factor});
+  with_integer(dtype, [&]<class Element>(Element) {
+    scale_array<Element>(static_cast<std::byte*>(data), count, factor);
   });
 }
 
 void divide(void* data, std::int64_t count, DataType dtype, int ranks) {
   assert(ranks > 0 && is_supported(ReduceOp::average, dtype));
   if (ranks == 1) return;
-  with_element(dtype, [&]<class Element>(Element) {
-    if constexpr (is_supported(ReduceOp::average, Element::dtype)) {
-      divide_array<Element>(static_cast<std::byte*>(data), count, ranks);
-    }
+  if (!is_integer(dtype)) return combine_alone(data, count, {.dtype = dtype, .divisor = ranks});
+  with_integer(dtype, [&]<class Element>(Element) {
+    divide_array<Element>(static_cast<std::byte*>(data), count, ranks);
   });
 }
 

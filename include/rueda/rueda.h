@@ -173,8 +173,11 @@ Handle refuse(const std::string& name, ProcessSet process_set, const std::string
 
 // --- Memory and observation ---------------------------------------------------------------------
 
-// Memory that transports can share with the other ranks of the host: zeroed, 64-byte aligned, freed
-// with the pointer. Throws std::bad_alloc.
+// Memory that the other ranks of the host can reach directly, so that operations on it need no
+// copy: zeroed, aligned to 64 bytes, from 2 MiB on to 2 MiB and on huge pages where the system
+// gives them. It is freed with the pointer, and stays valid over shutdown() and init(). Ordinary
+// memory where the system gives no such memory, or not so much. A child process sees the same
+// memory, not a copy. Throws std::bad_alloc.
 [[nodiscard]] std::shared_ptr<std::byte[]> allocate(std::size_t bytes);
 
 // Counters of this rank since init(), by name (docs/observability.md lists them).

@@ -15,10 +15,12 @@ __all__ = ["empty"]
 
 
 def empty(shape: int | Sequence[int], dtype: npt.DTypeLike = np.float64) -> Array:
-    """A contiguous array of zeros in memory that transports can share with the other ranks of the host.
+    """A contiguous array of zeros in memory that the other ranks of the host can reach without a copy.
 
     It is used like any other array and freed with its last view. ``dtype`` defaults to float64, as in NumPy. Works
-    before :func:`rueda.init` as well. Raises ``MemoryError``, and ``ValueError`` for a negative extent.
+    before :func:`rueda.init` as well, and stays valid over :func:`rueda.shutdown`. Where the system gives no such
+    memory, or not so much, it is an ordinary array. A forked child process sees the same memory, not a copy. Raises
+    ``MemoryError``, and ``ValueError`` for a negative extent.
 
     Example::
 

@@ -11,14 +11,23 @@
 
 namespace rueda::test {
 
+// Whether the ranks of a test share memory as those of one host do.
+enum class Sharing { nothing, memory };
+
 // Runs body(rank, engine) on `size` ranks at once, in a world of their own or that of `shared_hub`.
 inline void run_engines(int size, const Options& options,
                         const std::function<void(int, Engine&)>& body,
-                        InprocHub* shared_hub = nullptr) {
+                        InprocHub* shared_hub = nullptr, Sharing sharing = Sharing::nothing) {
   InprocHub own_hub(size);
   InprocHub& hub = shared_hub != nullptr ? *shared_hub : own_hub;
   run_ranks(size, [&](int rank) {
-    auto engine = Engine::start(inproc_world(hub, rank), options);
+    World world = inproc_world(hub, rank);
+    if (sharing == Sharing::memory) {
+      auto formed = HostMemory::form(*hub.make_bootstrap(rank), soon());
+      formed.status().throw_if_error();
+      world.host = std::move(formed).value();
+    }
+    auto engine = Engine::start(std::move(world), options);
     engine.status().throw_if_error();
     body(rank, **engine);
   });

@@ -1,4 +1,4 @@
-#include "coordinator/buffer_pool.h"
+#include "backend/buffer_pool.h"
 
 #include <algorithm>
 #include <bit>
@@ -16,7 +16,9 @@ PooledBuffer BufferPool::take(std::size_t bytes) {
   // Powers of two, so that batches of similar size share buffers; pages that are not used cost
   // nothing.
   const std::size_t capacity = std::bit_ceil(std::max<std::size_t>(bytes, 4096));
-  return {allocate_aligned(capacity), capacity};
+  auto memory = allocate_(capacity);
+  if (!memory) throw std::bad_alloc();
+  return {std::move(memory), capacity};
 }
 
 void BufferPool::give_back(PooledBuffer buffer) {

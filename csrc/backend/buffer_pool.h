@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <new>
+#include <utility>
 #include <vector>
 
 namespace rueda {
@@ -26,14 +28,18 @@ using AlignedBytes = std::unique_ptr<std::byte[], FreeBytes>;
 }
 
 struct PooledBuffer {
-  AlignedBytes bytes;
+  std::shared_ptr<std::byte[]> bytes;
   std::size_t capacity = 0;
 };
 
 class BufferPool {
  public:
+  // Null, or throws std::bad_alloc, when there is no memory.
+  using Allocate = std::function<std::shared_ptr<std::byte[]>(std::size_t bytes)>;
+
   // Keeps up to `kept` buffers that are not in use.
-  explicit BufferPool(std::size_t kept) : kept_(kept) {}
+  explicit BufferPool(std::size_t kept, Allocate allocate = allocate_aligned)
+      : kept_(kept), allocate_(std::move(allocate)) {}
 
   // The smallest free buffer that is large enough, or a new one. Throws std::bad_alloc.
   [[nodiscard]] PooledBuffer take(std::size_t bytes);
@@ -41,6 +47,7 @@ class BufferPool {
 
  private:
   std::size_t kept_;
+  Allocate allocate_;
   std::vector<PooledBuffer> free_;  // by capacity
 };
 

@@ -1,0 +1,264 @@
+#include <algorithm>
+#include <numeric>
+
+#include "backend/backend.h"
+#include "backend/packed_operation.h"
+#include "onehost/host_pull.h"
+#include "onehost/host_reduction.h"
+#include "onehost/registered_memory.h"
+
+namespace rueda {
+
+namespace {
+
+// A collective of the channel's members as an operation of the engine.
+template <class Collective>
+class HostOperation : public Operation {
+ public:
+  template <class... Arguments>
+  explicit HostOperation(const Lane& lane, Arguments&&... arguments)
+      : members_(*lane.members),
+        collective_(*lane.channel, std::forward<Arguments>(arguments)...) {}
+
+  bool advance() override { return collective_.advance(); }
+  [[nodiscard]] bool done() const override { return collective_.done(); }
+  [[nodiscard]] const Status& status() const override { return collective_.status(); }
+  [[nodiscard]] std::vector<int> awaited() const override {
+    std::vector<int> ranks;
+    for (const int member : collective_.awaited()) {
+      ranks.push_back(members_[static_cast<std::size_t>(member)]);
+    }
+    return ranks;
+  }
+
+ private:
+  const std::vector<int>& members_;  // world ranks
+  Collective collective_;
+};
+
+std::shared_ptr<std::byte[]> allocate_registered(std::size_t bytes) {
+  const auto memory = RegisteredMemory::of_process();
+  return memory ? memory.value()->allocate(bytes) : nullptr;
+}
+
+Combination combination_of(const Reduction& reduction) {
+  const int divisor = reduction.op == ReduceOp::average ? reduction.contributors : 1;
+  return {reduction.dtype, reduction.op, reduction.prescale, divisor, reduction.postscale};
+}
+
+std::int64_t sum(const std::vector<std::int64_t>& values, std::size_t first) {
+  return std::accumulate(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(first),
+                         std::int64_t{0});
+}
+std::int64_t sum(const std::vector<std::int64_t>& values) {
+  return sum(values, values.size());
+}
+
+class OnehostBackend : public Backend {
+ public:
+  OnehostBackend(AlgorithmTable algorithms, const HostPolicy& policy, std::size_t kept_buffers)
+      : algorithms_(std::move(algorithms)),
+        policy_(policy),
+        buffers_(kept_buffers, allocate_registered),
+        ring_(make_ring_backend(kept_buffers)) {}
+
+  [[nodiscard]] std::string_view name() const override { return "onehost"; }
+
+  std::unique_ptr<Operation> allreduce(const Lane& lane, const Reduction& reduction,
+                                       std::vector<Piece> pieces) override {
+    std::int64_t count = 0;
+    for (const Piece& piece : pieces) count += piece.count;
+    const std::size_t bytes = static_cast<std::size_t>(count) * size_of(reduction.dtype);
+    const auto policy = policy_for(lane, bytes);
+    if (!policy) return ring_->allreduce(lane, reduction, std::move(pieces));
+    if (bytes > policy->flat_limit && must_pack(lane, reduction, pieces)) {
+      return packed_allreduce(lane, *policy, reduction, std::move(pieces), bytes);
+    }
+    return host_allreduce(lane, *policy, reduction, std::move(pieces));
+  }
+
+  std::unique_ptr<Operation> reduce_scatter(const Lane& lane, const Reduction& reduction,
+                                            const std::byte* input, std::byte* output,
+                                            std::vector<std::int64_t> lengths) override {
+    const std::size_t bytes = static_cast<std::size_t>(sum(lengths)) * size_of(reduction.dtype);
+    const auto policy = policy_for(lane, bytes);
+    if (!policy) return ring_->reduce_scatter(lane, reduction, input, output, std::move(lengths));
+    const auto start = [=](const std::byte* data) -> std::unique_ptr<Operation> {
+      return std::make_unique<HostOperation<HostReduction>>(
+          lane, *policy, combination_of(reduction), reduction.contributors, data, output, lengths);
+    };
+    return input == nullptr ? start(nullptr) : offer(lane, *policy, input, bytes, start);
+  }
+
+  std::unique_ptr<Operation> allgather(const Lane& lane, const std::byte* input, std::byte* output,
+                                       std::vector<std::int64_t> lengths) override {
+    const auto policy = policy_for(lane, static_cast<std::size_t>(sum(lengths)));
+    if (!policy) return ring_->allgather(lane, input, output, std::move(lengths));
+    auto plan = [output, lengths](const HostPull& pull) {
+      std::vector<HostPull::Transfer> transfers;
+      std::byte* target = output;
+      for (int member = 0; member < pull.size(); ++member) {
+        const auto bytes = static_cast<std::size_t>(lengths[static_cast<std::size_t>(member)]);
+        transfers.push_back({member, 0, target, bytes});
+        target += bytes;
+      }
+      return transfers;
+    };
+    const auto own = static_cast<std::size_t>(lengths[static_cast<std::size_t>(lane.rank)]);
+    return pull(lane, *policy, input, own, {}, std::move(plan));
+  }
+
+  std::unique_ptr<Operation> broadcast(const Lane& lane, std::byte* data, std::int64_t bytes,
+                                       int root) override {
+    const auto length = static_cast<std::size_t>(bytes);
+    const auto policy = policy_for(lane, length);
+    if (!policy) return ring_->broadcast(lane, data, bytes, root);
+    auto plan = [=](const HostPull& pull) {
+      std::vector<HostPull::Transfer> transfers;
+      if (pull.rank() != root) transfers.push_back({root, 0, data, length});
+      return transfers;
+    };
+    return pull(lane, *policy, lane.rank == root ? data : nullptr, length, {}, std::move(plan));
+  }
+
+  std::unique_ptr<Operation> alltoall(const Lane& lane, AlltoallInput input,
+                                      AllocateRows allocate) override {
+    // Its bytes differ between ranks, so the choice cannot depend on them.
+    if (lane.size() > static_cast<int>(HostChannel::table_entries)) {
+      return ring_->alltoall(lane, std::move(input), std::move(allocate));
+    }
+    const auto policy = policy_for(lane, SIZE_MAX >> 1);
+    if (!policy) return ring_->alltoall(lane, std::move(input), std::move(allocate));
+    const std::size_t bytes = static_cast<std::size_t>(sum(input.rows)) * input.row_bytes;
+    std::vector<std::int64_t> rows = input.rows;
+    const std::byte* data = input.data;
+    auto plan = [input = std::move(input), allocate = std::move(allocate)](const HostPull& pull) {
+      return rows_to_take(pull, input.row_bytes, allocate);
+    };
+    return this->pull(lane, *policy, data, bytes, std::move(rows), std::move(plan));
+  }
+
+ private:
+  // How to exchange so many bytes; nothing for the ring.
+  [[nodiscard]] std::optional<HostPolicy> policy_for(const Lane& lane, std::size_t bytes) const {
+    if (lane.channel == nullptr) return std::nullopt;
+    const auto length = static_cast<std::int64_t>(std::min<std::size_t>(bytes, INT64_MAX));
+    HostPolicy policy = policy_;
+    switch (algorithms_.choose(length)) {
+      case Algorithm::ring: return std::nullopt;
+      case Algorithm::flat: policy.flat_limit = slot_bytes; break;
+      case Algorithm::direct: policy.flat_limit = std::min(policy.flat_limit, bytes - 1); break;
+    }
+    return policy;
+  }
+
+  // The same on all ranks, except for a single tensor, about which ranks need not agree.
+  static bool must_pack(const Lane& lane, const Reduction& reduction,
+                        const std::vector<Piece>& pieces) {
+    if (pieces.size() > HostChannel::table_entries) return true;
+    const HostMemory& host = lane.channel->host();
+    if (host.has_direct_access()) return false;
+    if (pieces.size() > 1) return true;
+    const Piece& piece = pieces.front();
+    const std::size_t bytes = static_cast<std::size_t>(piece.count) * size_of(reduction.dtype);
+    const auto reachable = [&](const std::byte* data) {
+      return data == nullptr || host.registered(data, bytes);
+    };
+    return !reachable(piece.input) || !reachable(piece.output);
+  }
+
+  static std::unique_ptr<Operation> host_allreduce(const Lane& lane, const HostPolicy& policy,
+                                                   const Reduction& reduction,
+                                                   std::vector<Piece> pieces) {
+    return std::make_unique<HostOperation<HostReduction>>(
+        lane, policy, combination_of(reduction), reduction.contributors, std::move(pieces));
+  }
+
+  // Through a fusion buffer in registered memory.
+  std::unique_ptr<Operation> packed_allreduce(const Lane& lane, const HostPolicy& policy,
+                                              const Reduction& reduction, std::vector<Piece> pieces,
+                                              std::size_t bytes) {
+    const std::size_t element = size_of(reduction.dtype);
+    const bool contributes = pieces.front().input != nullptr;
+    const auto pack = [&](std::byte* buffer) {
+      for (const Piece& piece : pieces) {
+        const std::size_t length = static_cast<std::size_t>(piece.count) * element;
+        if (piece.input != nullptr) copy_bytes(buffer, piece.input, length, Stores::cached);
+        buffer += length;
+      }
+      lane.counters->bytes_packed.add(static_cast<std::int64_t>(bytes));
+    };
+    const auto start = [&](std::byte* buffer) {
+      const Piece all{contributes ? buffer : nullptr, buffer,
+                      static_cast<std::int64_t>(bytes / element)};
+      return host_allreduce(lane, policy, reduction, {all});
+    };
+    auto unpack = [element, pieces, bytes, counters = lane.counters](const std::byte* buffer) {
+      for (const Piece& piece : pieces) {
+        const std::size_t length = static_cast<std::size_t>(piece.count) * element;
+        if (piece.output != nullptr) copy_bytes(piece.output, buffer, length, Stores::cached);
+        buffer += length;
+      }
+      counters->bytes_packed.add(static_cast<std::int64_t>(bytes));
+    };
+    return std::make_unique<PackedOperation>(buffers_, bytes, pack, start, std::move(unpack));
+  }
+
+  using Offer = std::function<std::unique_ptr<Operation>(const std::byte* data)>;
+  // Starts with `data`, or with a copy where the others could not reach it.
+  std::unique_ptr<Operation> offer(const Lane& lane, const HostPolicy& policy,
+                                   const std::byte* data, std::size_t bytes, const Offer& start) {
+    const HostMemory& host = lane.channel->host();
+    if (bytes <= policy.flat_limit || host.has_direct_access() || host.registered(data, bytes)) {
+      return start(data);
+    }
+    lane.counters->bytes_packed.add(static_cast<std::int64_t>(bytes));
+    return std::make_unique<PackedOperation>(
+        buffers_, bytes,
+        [&](std::byte* buffer) { copy_bytes(buffer, data, bytes, Stores::cached); }, start,
+        [](const std::byte*) {});
+  }
+
+  std::unique_ptr<Operation> pull(const Lane& lane, const HostPolicy& policy, const std::byte* data,
+                                  std::size_t bytes, std::vector<std::int64_t> numbers,
+                                  HostPull::Plan plan) {
+    const auto start = [&](const std::byte* offered) -> std::unique_ptr<Operation> {
+      return std::make_unique<HostOperation<HostPull>>(lane, policy, offered, bytes,
+                                                       std::move(numbers), std::move(plan));
+    };
+    return data == nullptr ? start(nullptr) : offer(lane, policy, data, bytes, start);
+  }
+
+  static std::vector<HostPull::Transfer> rows_to_take(const HostPull& pull, std::size_t row_bytes,
+                                                      const AllocateRows& allocate) {
+    std::vector<std::int64_t> received;
+    for (int member = 0; member < pull.size(); ++member) {
+      received.push_back(pull.number_of(member, pull.rank()));
+    }
+    std::byte* target = allocate(received);
+    std::vector<HostPull::Transfer> transfers;
+    for (int member = 0; member < pull.size(); ++member) {
+      std::int64_t before = 0;
+      for (int other = 0; other < pull.rank(); ++other) before += pull.number_of(member, other);
+      const auto rows = static_cast<std::size_t>(received[static_cast<std::size_t>(member)]);
+      transfers.push_back(
+          {member, static_cast<std::size_t>(before) * row_bytes, target, rows * row_bytes});
+      target += rows * row_bytes;
+    }
+    return transfers;
+  }
+
+  const AlgorithmTable algorithms_;
+  const HostPolicy policy_;
+  BufferPool buffers_;
+  const std::unique_ptr<Backend> ring_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_onehost_backend(const AlgorithmTable& algorithms,
+                                              const HostPolicy& policy, std::size_t kept_buffers) {
+  return std::make_unique<OnehostBackend>(algorithms, policy, kept_buffers);
+}
+
+}  // namespace rueda

@@ -1,0 +1,144 @@
+#include "onehost/channel.h"
+
+namespace rueda {
+
+HostChannel::HostChannel(std::shared_ptr<HostMemory> host, std::vector<int> members, int rank,
+                         std::uint64_t key, WokenBy woken_by)
+    : host_(std::move(host)),
+      members_(std::move(members)),
+      rank_(rank),
+      key_(key),
+      woken_by_(woken_by),
+      blocks_(members_.size(), nullptr) {
+  blocks_[index(rank)] = reinterpret_cast<Block*>(host_->publish(key, block_bytes));
+}
+
+HostChannel::~HostChannel() {
+  stop();
+  host_->retire(key_, members_);
+}
+
+WakeWord& HostChannel::wake_word() const {
+  return woken_by_ == WokenBy::rank ? host_->header(host_rank(rank_)).wake : block(rank_).wake;
+}
+
+bool HostChannel::is_open() {
+  if (open_) return true;
+  for (int member = 0; member < size(); ++member) {
+    Block*& found = blocks_[index(member)];
+    if (found == nullptr) found = reinterpret_cast<Block*>(host_->find(host_rank(member), key_));
+    if (found == nullptr) return false;
+  }
+  open_ = true;
+  return true;
+}
+
+void HostChannel::begin() {
+  ++sequence_;
+  looking_at_ = 0;
+}
+
+std::span<std::byte, line_bytes> HostChannel::line() const {
+  return block(rank_).arrivals[parity()].content;
+}
+
+void HostChannel::arrive() {
+  block(rank_).arrivals[parity()].sequence.store(sequence_, std::memory_order_release);
+}
+
+bool HostChannel::all_arrived() {
+  for (; looking_at_ < size(); ++looking_at_) {
+    const Line& line = block(looking_at_).arrivals[parity()];
+    if (line.sequence.load(std::memory_order_acquire) != sequence_) return false;
+  }
+  return true;
+}
+
+const std::byte* HostChannel::line_of(int member) const {
+  return block(member).arrivals[parity()].content.data();
+}
+
+std::byte* HostChannel::slot_of(int member) const {
+  return reinterpret_cast<std::byte*>(&block(member)) + slots_at + parity() * slot_bytes;
+}
+
+std::byte* HostChannel::table_of(int member) const {
+  return reinterpret_cast<std::byte*>(&block(member)) + table_at + parity() * table_bytes;
+}
+
+void HostChannel::fill() {
+  block(rank_).filled.store(sequence_, std::memory_order_release);
+}
+
+bool HostChannel::has_filled(int member) const {
+  return block(member).filled.load(std::memory_order_acquire) >= sequence_;
+}
+
+void HostChannel::finish() {
+  looking_at_ = 0;
+  block(rank_).finished.store(sequence_, std::memory_order_release);
+}
+
+bool HostChannel::has_finished(int member) const {
+  return block(member).finished.load(std::memory_order_acquire) >= sequence_;
+}
+
+bool HostChannel::all_finished() {
+  while (looking_at_ < size() && has_finished(looking_at_)) ++looking_at_;
+  return looking_at_ == size();
+}
+
+std::vector<int> HostChannel::not_arrived() const {
+  std::vector<int> missing;
+  for (int member = 0; member < size(); ++member) {
+    const Block* known = blocks_[index(member)];
+    if (known == nullptr || known->arrivals[parity()].sequence.load() != sequence_) {
+      missing.push_back(member);
+    }
+  }
+  return missing;
+}
+
+std::vector<int> HostChannel::not_finished() const {
+  std::vector<int> missing;
+  for (int member = 0; member < size(); ++member) {
+    if (!has_finished(member)) missing.push_back(member);
+  }
+  return missing;
+}
+
+// Each member claims once in vain, so all know where the claims of the next collective begin.
+void HostChannel::divide_work(std::uint64_t pieces) {
+  pieces_ = pieces;
+  first_claim_ = next_claims_;
+  next_claims_ += pieces + members_.size();
+}
+
+std::optional<std::uint64_t> HostChannel::claim() {
+  const std::uint64_t claimed =
+      block(0).claims.fetch_add(1, std::memory_order_relaxed) - first_claim_;
+  if (claimed < pieces_) return claimed;
+  return std::nullopt;
+}
+
+void HostChannel::notify() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (int member = 0; member < size(); ++member) {
+    if (member == rank_ || blocks_[index(member)] == nullptr) continue;
+    WakeWord& word =
+        woken_by_ == WokenBy::rank ? host_->header(host_rank(member)).wake : block(member).wake;
+    if (word.sleepers.load(std::memory_order_relaxed) != 0) wake(word);
+  }
+}
+
+void HostChannel::stop() {
+  block(rank_).stopped.store(1, std::memory_order_release);
+}
+
+bool HostChannel::has_stopped(int member) const {
+  const Block* known = blocks_[index(member)];
+  return known == nullptr || known->stopped.load(std::memory_order_acquire) != 0 ||
+         host_->has_ended(host_rank(member));
+}
+
+}  // namespace rueda

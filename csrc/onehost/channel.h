@@ -1,0 +1,159 @@
+// The meeting place of the ranks of a process set on one host: flags and small messages through
+// which they go through one collective after the other.
+//
+// Every rank goes through the same collectives in the same order, so a sequence number tells them
+// apart. What a rank writes for collective s it may overwrite for s + 2: whoever has arrived at
+// s + 1 has read everything of s.
+//
+// Not thread-safe: one thread at a time.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "onehost/host_memory.h"
+
+namespace rueda {
+
+// What fits into a cache line beside the sequence number: the smallest messages travel in it, so
+// that they cost a single transfer between two cores.
+inline constexpr std::size_t line_bytes = 56;
+// Small messages are copied through slots of this size.
+inline constexpr std::size_t slot_bytes = 64 << 10;
+
+enum class Place : std::uint8_t {
+  nothing,     // this rank contributes nothing, or has no use for the result
+  slot,        // in the rank's slot of this collective
+  registered,  // an offset into its registered memory
+  address,     // an address of its process
+};
+
+// Where the memory of one tensor lies.
+struct Exposure {
+  std::uint64_t input = 0;
+  std::uint64_t output = 0;
+  Place input_place = Place::nothing;
+  Place output_place = Place::nothing;
+};
+
+class HostChannel {
+ public:
+  enum class WokenBy : std::uint8_t {
+    rank,     // whoever drives the rank's engine: the wake word of its header
+    channel,  // a thread that drives this channel only: a wake word of the channel's own
+  };
+
+  // `members`: host ranks in the order of the set; `rank`: the index of this one. All members open
+  // a channel under the same key. Throws std::bad_alloc.
+  HostChannel(std::shared_ptr<HostMemory> host, std::vector<int> members, int rank,
+              std::uint64_t key, WokenBy woken_by);
+  ~HostChannel();
+  HostChannel(const HostChannel&) = delete;
+  HostChannel& operator=(const HostChannel&) = delete;
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return static_cast<int>(members_.size()); }
+  [[nodiscard]] int host_rank(int member) const { return members_[index(member)]; }
+  [[nodiscard]] HostMemory& host() const { return *host_; }
+  [[nodiscard]] WakeWord& wake_word() const;
+
+  // Whether all members have opened it; looks again with every call.
+  bool is_open();
+
+  // --- The order of this rank's collectives
+
+  // Takes a place in the queue.
+  [[nodiscard]] std::uint64_t line_up() { return next_ticket_++; }
+  [[nodiscard]] bool is_turn_of(std::uint64_t ticket) const { return serving_ == ticket; }
+  void end_turn() { ++serving_; }
+
+  // --- One collective
+
+  // The next one begins; what lines and slots hold from now on belongs to it.
+  void begin();
+  [[nodiscard]] std::span<std::byte, line_bytes> line() const;
+  [[nodiscard]] std::byte* slot() const { return slot_of(rank_); }
+  // Room for one Exposure per tensor, or for one number per member.
+  static constexpr std::size_t table_entries = 2048;
+  [[nodiscard]] std::byte* table() const { return table_of(rank_); }
+  // Makes known what this rank has written.
+  void arrive();
+  [[nodiscard]] bool all_arrived();
+  [[nodiscard]] const std::byte* line_of(int member) const;
+  [[nodiscard]] std::byte* slot_of(int member) const;
+  [[nodiscard]] std::byte* table_of(int member) const;
+
+  // This rank has put something into its slot after having arrived.
+  void fill();
+  [[nodiscard]] bool has_filled(int member) const;
+
+  // This rank touches no memory of the others any more.
+  void finish();
+  [[nodiscard]] bool all_finished();
+  [[nodiscard]] bool has_finished(int member) const;
+
+  // Members that are waited for, as indices.
+  [[nodiscard]] std::vector<int> not_arrived() const;
+  [[nodiscard]] std::vector<int> not_finished() const;
+
+  // Work that the members divide among them as they come to it: every member says how many pieces
+  // there are, then claims them until there is nothing left to claim.
+  void divide_work(std::uint64_t pieces);
+  // The number of a piece that nobody else gets.
+  [[nodiscard]] std::optional<std::uint64_t> claim();
+
+  // Wakes members that sleep. To be called after something was made known, but not at once: the
+  // fence in it waits until the caches have taken that in.
+  void notify();
+
+  // This rank goes through nothing more here, and touches nothing of the others any more.
+  void stop();
+  [[nodiscard]] bool has_stopped(int member) const;
+
+ private:
+  struct alignas(128) Line {  // two cache lines: processors fetch them in pairs
+    std::atomic<std::uint64_t> sequence;
+    std::array<std::byte, line_bytes> content;
+  };
+  struct Block {
+    std::array<Line, 2> arrivals;
+    alignas(128) std::atomic<std::uint64_t> filled;
+    alignas(128) std::atomic<std::uint64_t> finished;
+    alignas(128) std::atomic<std::uint64_t> claims;  // of the first member: of all
+    alignas(128) WakeWord wake;
+    std::atomic<std::uint32_t> stopped;
+  };
+  static constexpr std::size_t slots_at = 4096;
+  static constexpr std::size_t table_at = slots_at + 2 * slot_bytes;
+  static constexpr std::size_t table_bytes = table_entries * sizeof(Exposure);
+  static constexpr std::size_t block_bytes = table_at + 2 * table_bytes;
+  static_assert(sizeof(Block) <= slots_at);
+  static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+  [[nodiscard]] static std::size_t index(int member) { return static_cast<std::size_t>(member); }
+  [[nodiscard]] Block& block(int member) const { return *blocks_[index(member)]; }
+  [[nodiscard]] std::size_t parity() const { return sequence_ & 1; }
+
+  const std::shared_ptr<HostMemory> host_;
+  const std::vector<int> members_;
+  const int rank_;
+  const std::uint64_t key_;
+  const WokenBy woken_by_;
+  std::vector<Block*> blocks_;  // null while a member has not opened it
+  bool open_ = false;
+  std::uint64_t next_ticket_ = 0;
+  std::uint64_t serving_ = 0;
+  std::uint64_t sequence_ = 0;
+  std::uint64_t pieces_ = 0;
+  std::uint64_t first_claim_ = 0;  // of this collective
+  std::uint64_t next_claims_ = 0;  // where the next ones begin
+  int looking_at_ = 0;             // the members before it have arrived, or finished
+};
+
+}  // namespace rueda

@@ -1,0 +1,118 @@
+// The control memory of one rank, which all ranks of the host map:
+//
+//   HostRankHeader | directory: key → block | lanes: what each peer has retired | blocks
+//
+// Only its rank writes the directory and hands blocks out; each peer writes a lane of its own.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "onehost/free_ranges.h"
+#include "onehost/shared_mapping.h"
+#include "onehost/wake.h"
+
+namespace rueda {
+
+// The first bytes of each rank's control memory.
+struct HostRankHeader {
+  WakeWord wake;                          // of the rank's coordinator, or whoever drives it
+  std::atomic<std::uint32_t> has_failed;  // this rank's world is broken: it starts nothing more
+};
+
+// Where blocks are found by their keys: a hash table with linear probing.
+class Directory {
+ public:
+  static constexpr std::size_t capacity = 4096;  // a power of two
+
+  // Any rank, wait-free: the place that the key was entered with; 0 where it is not there.
+  [[nodiscard]] std::uint64_t find(std::uint64_t key) const;
+  // Its own rank alone, one thread at a time. `place` is a multiple of small_page and not 0.
+  [[nodiscard]] bool enter(std::uint64_t key, std::uint64_t place);  // false: full
+  void remove(std::uint64_t key);
+
+ private:
+  // `place` is unused where no search need go on beyond, removed where another key may come.
+  static constexpr std::uint64_t unused = 0;
+  static constexpr std::uint64_t removed = 1;
+  struct Entry {
+    std::atomic<std::uint64_t> key;
+    std::atomic<std::uint64_t> place;
+  };
+  std::array<Entry, capacity> entries_;
+};
+
+// Keys on their way from a peer that has retired them; one writer, one reader.
+class RetirementLane {
+ public:
+  [[nodiscard]] bool put(std::uint64_t key);    // false: full
+  [[nodiscard]] bool take(std::uint64_t& key);  // false: empty
+
+ private:
+  static constexpr std::uint32_t capacity = 32;  // a power of two, since the counts wrap around
+  alignas(64) std::atomic<std::uint32_t> sent_;
+  std::atomic<std::uint32_t> taken_;
+  std::array<std::atomic<std::uint64_t>, capacity> keys_;
+};
+
+// How one rank's control memory is divided, as seen by any rank.
+class ControlMemory {
+ public:
+  ControlMemory() = default;
+  // The mapping holds at least least_bytes(size).
+  ControlMemory(SharedMapping mapping, int size) : mapping_(std::move(mapping)), size_(size) {}
+
+  [[nodiscard]] static std::size_t least_bytes(int size);
+
+  [[nodiscard]] HostRankHeader& header() const;
+  [[nodiscard]] Directory& directory() const;
+  [[nodiscard]] RetirementLane& lane(int peer) const;
+  [[nodiscard]] std::byte* at(std::uint64_t place) const { return mapping_.memory() + place; }
+  [[nodiscard]] FreeRange blocks() const;
+
+ private:
+  SharedMapping mapping_;
+  int size_ = 0;
+};
+
+// A rank's use of its own control memory and of its lanes in the others'. Thread-safe.
+class ControlBlocks {
+ public:
+  // `all` are the control memories of the ranks and outlive this object.
+  ControlBlocks(int rank, std::span<const ControlMemory> all);
+
+  [[nodiscard]] std::byte* publish(std::uint64_t key, std::size_t bytes);
+  void retire(std::uint64_t key, const std::vector<int>& members);
+
+ private:
+  // What has been said of a key so far.
+  struct Retirement {
+    bool is_own = false;    // this rank has retired it, so that `members` is known
+    std::set<int> awaited;  // members that had not when this rank did
+    std::set<int> early;    // peers that did before
+  };
+
+  [[nodiscard]] const ControlMemory& own() const { return all_[static_cast<std::size_t>(rank_)]; }
+  void tell(int peer, std::uint64_t key);
+  void send_delayed();
+  void hear();
+  void reclaim(std::uint64_t key);
+
+  const int rank_;
+  const std::span<const ControlMemory> all_;
+  std::mutex mutex_;
+  FreeRanges free_;
+  std::map<std::uint64_t, FreeRange> published_;    // by key
+  std::map<std::uint64_t, Retirement> retired_;     // by key, until all members have
+  std::vector<std::deque<std::uint64_t>> delayed_;  // by peer: had no room in the lane yet
+};
+
+}  // namespace rueda

@@ -1,0 +1,112 @@
+#include "onehost/host_collective.h"
+
+#include <sched.h>
+
+#include <chrono>
+
+#include "core/clock.h"
+#include "core/log.h"
+
+namespace rueda {
+
+namespace {
+
+// How long a rank that gives up waits for the others to keep their hands off its tensors.
+constexpr auto patience = std::chrono::seconds(20);
+
+}  // namespace
+
+void HostCollective::start() {
+  ticket_ = channel_.line_up();
+  stage_ = Stage::queued;
+  status_ = {};
+}
+
+bool HostCollective::advance() {
+  if (done()) return false;
+  bool moved = false;
+  switch (stage_) {
+    case Stage::queued:
+      if (!channel_.is_turn_of(ticket_) || !channel_.is_open()) return false;
+      channel_.begin();
+      prepare();
+      channel_.arrive();
+      stage_ = Stage::arriving;
+      fruitless_ = 0;
+      moved = true;
+      [[fallthrough]];
+    case Stage::arriving:
+      if (!channel_.all_arrived()) {
+        poll_failed();
+        return moved;
+      }
+      stage_ = Stage::working;
+      [[fallthrough]];
+    case Stage::working:
+      switch (work()) {
+        case Work::more: return true;
+        case Work::blocked: poll_failed(); return moved;
+        case Work::done: break;
+      }
+      if (!status_.ok()) return true;
+      if (!shares_tensors()) {
+        complete();
+        return true;
+      }
+      channel_.finish();
+      stage_ = Stage::finishing;
+      fruitless_ = 0;
+      moved = true;
+      [[fallthrough]];
+    case Stage::finishing:
+      if (!channel_.all_finished()) {
+        poll_failed();
+        return moved;
+      }
+      complete();
+      return true;
+    case Stage::done: return false;
+  }
+  return moved;
+}
+
+// Those who sleep are woken with the second fruitless look: often the others are there already
+// with the first, and then nobody sleeps.
+void HostCollective::poll_failed() {
+  if (++fruitless_ == 2) channel_.notify();
+}
+
+void HostCollective::complete() {
+  stage_ = Stage::done;
+  channel_.notify();
+  channel_.end_turn();
+}
+
+std::vector<int> HostCollective::awaited() const {
+  switch (stage_) {
+    case Stage::arriving: return channel_.not_arrived();
+    case Stage::finishing: return channel_.not_finished();
+    default: return {};
+  }
+}
+
+void HostCollective::quiesce(bool exposed) {
+  if (stage_ == Stage::done) return;
+  const bool arrived = stage_ != Stage::queued;
+  stage_ = Stage::done;
+  channel_.stop();
+  if (!exposed || !arrived) return;
+  const Time deadline = Clock::now() + patience;
+  for (int member = 0; member < channel_.size(); ++member) {
+    if (member == channel_.rank()) continue;
+    while (!channel_.has_finished(member) && !channel_.has_stopped(member)) {
+      if (Clock::now() >= deadline) {
+        log(LogLevel::error, "a rank of this host may still touch a tensor whose operation failed");
+        return;
+      }
+      sched_yield();
+    }
+  }
+}
+
+}  // namespace rueda

@@ -1,0 +1,75 @@
+// What every collective on a channel goes through: its turn, the arrival of all, this rank's share
+// of the work, and, where ranks touch each other's tensors, the end of everybody's.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/status.h"
+#include "onehost/channel.h"
+
+namespace rueda {
+
+// How the ranks of one host exchange what, by size. The same on all ranks.
+struct HostPolicy {
+  // Up to here tensors are copied through slots; above, ranks reach into each other's memory.
+  std::size_t flat_limit = 16 << 10;
+  // From here on registered tensors are never copied through slots.
+  std::size_t registered_min = 1 << 10;
+  // Work is divided into pieces of this size, for the processors' private caches.
+  std::size_t chunk = 256 << 10;
+  // Results of all-reductions from here on are written past the caches.
+  std::size_t streaming_min = SIZE_MAX;
+};
+
+class HostCollective {
+ public:
+  HostCollective(const HostCollective&) = delete;
+  HostCollective& operator=(const HostCollective&) = delete;
+
+  // Goes on as far as possible without blocking, but not for long; returns whether anything moved.
+  bool advance();
+  [[nodiscard]] bool done() const { return stage_ == Stage::done || !status_.ok(); }
+  // Meaningful once done. After an error the channel cannot be used any more: the others wait in
+  // vain, until they are told.
+  [[nodiscard]] const Status& status() const { return status_; }
+  // Members that are waited for.
+  [[nodiscard]] std::vector<int> awaited() const;
+
+ protected:
+  enum class Work : std::uint8_t { done, more, blocked };
+
+  HostCollective(HostChannel& channel, const HostPolicy& policy)
+      : channel_(channel), policy_(policy) {}
+  // Does not return before no other rank touches a tensor of this one, see quiesce().
+  ~HostCollective() = default;
+
+  // The next collective of the channel. The one before of the same object must be done.
+  void start();
+  // Every subclass calls it in its destructor: a collective that is given up must not leave
+  // anybody behind who still reads or writes its tensors, where it has `exposed` them.
+  void quiesce(bool exposed);
+
+  // Writes into the channel what the others need.
+  virtual void prepare() = 0;
+  // Called after all have arrived until it says done. Sets status_ where it fails.
+  virtual Work work() = 0;
+  // Whether ranks touch each other's tensors; asked after all have arrived, and the same on all.
+  [[nodiscard]] virtual bool shares_tensors() const = 0;
+
+  HostChannel& channel_;
+  const HostPolicy policy_;
+  Status status_;
+
+ private:
+  enum class Stage : std::uint8_t { queued, arriving, working, finishing, done };
+
+  void complete();
+  void poll_failed();
+
+  Stage stage_ = Stage::done;
+  std::uint64_t ticket_ = 0;
+  int fruitless_ = 0;
+};
+
+}  // namespace rueda

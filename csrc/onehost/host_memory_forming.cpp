@@ -1,0 +1,170 @@
+// How the ranks of a host come to reach each other: they tell each other who they are, hand their
+// files on through rank 0, and try who may read whose memory. After each round either all ranks go
+// on or none does.
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "core/strings.h"
+#include "onehost/hear_all.h"
+#include "onehost/host_exchange.h"
+#include "onehost/host_memory.h"
+#include "onehost/processors.h"
+#include "onehost/rank_card.h"
+#include "transport/socket.h"
+
+namespace rueda {
+
+namespace {
+
+constexpr std::size_t control_bytes = std::size_t{1} << 30;  // of addresses, not of memory
+constexpr std::size_t least_control_bytes = std::size_t{16} << 20;
+
+// What is handed on, in this order. The last only where every rank has it.
+enum Descriptor : std::size_t { control_file, registered_file, own_process };
+
+}  // namespace
+
+class HostMemoryForming {
+ public:
+  HostMemoryForming(Bootstrap& bootstrap, Time deadline)
+      : bootstrap_(bootstrap), deadline_(deadline), probe_(bootstrap.size()) {}
+
+  Expected<std::shared_ptr<HostMemory>> form() {
+    const auto told = hear_all(bootstrap_, "host/card", prepare(), deadline_);
+    if (!told) return told.status();
+    const auto shared = hear_all(bootstrap_, "host/shared", share(told.value()), deadline_);
+    if (!shared) return shared.status();
+    // The probes of all exist until all have tried, which the round ensures.
+    const auto access = hear_all(bootstrap_, "host/access", try_all(), deadline_);
+    if (!access) return access.status();
+    memory_->no_direct_access_ = first_obstacle(access.value());
+    return memory_;
+  }
+
+ private:
+  // Everything of this rank's own, and the card that describes it.
+  Expected<std::string> prepare() {
+    auto registered = RegisteredMemory::of_process();
+    if (!registered) return registered.status();
+    const std::size_t least =
+        std::max(least_control_bytes, ControlMemory::least_bytes(bootstrap_.size()));
+    auto control = make_memory_file(std::max(sparse_length(control_bytes), least));
+    if (!control) return control.status();
+    memory_.reset(new HostMemory(bootstrap_.rank(), bootstrap_.size(), *registered.value()));
+    control_ = std::move(control).value();
+    process_ = PeerProcess::open_own();
+    admit_peers();
+    RankCard card;
+    if (bootstrap_.rank() == 0) {
+      auto listener = listen_on("unix:@rueda-host-" + random_name());
+      if (!listener) return listener.status();
+      listener_ = std::move(listener).value();
+      card.address = listener_->address;
+      card.world = random_name();
+    }
+    card.process = static_cast<int>(::getpid());
+    card.tells_its_end = static_cast<bool>(process_);
+    card.probe.proof = probe_.proof();
+    card.probe.proof_address = probe_.proof_address();
+    card.probe.places_address = probe_.places_address();
+    card.processors = allowed_processors();
+    return card.encode();
+  }
+
+  Expected<std::string> share(const std::vector<std::string>& told) {
+    if (Status read = read_cards(told); !read) return read;
+    const bool all_tell_their_end = std::all_of(
+        cards_.begin(), cards_.end(), [](const RankCard& card) { return card.tells_its_end; });
+    std::vector<int> own{control_.get(), memory_->registered_memory_->fd()};
+    if (all_tell_their_end) own.push_back(process_.get());
+    const MeetingPoint place{listener_ ? listener_->fd.get() : -1, cards_[0].address,
+                             cards_[0].world};
+    const auto take = [this](int rank, std::span<UniqueFd> fds) { return take_files(rank, fds); };
+    const Status exchanged =
+        exchange_descriptors(place, bootstrap_.rank(), bootstrap_.size(), own, take, deadline_);
+    if (!exchanged) return exchanged;
+    memory_->blocks_ = std::make_unique<ControlBlocks>(bootstrap_.rank(), memory_->control_);
+    return std::string();
+  }
+
+  Status read_cards(const std::vector<std::string>& told) {
+    std::vector<std::vector<int>> processors;
+    for (int rank = 0; rank < bootstrap_.size(); ++rank) {
+      auto card = RankCard::decode(rank, told[static_cast<std::size_t>(rank)]);
+      if (!card) return card.status();
+      processors.push_back(card->processors);
+      memory_->remote_[static_cast<std::size_t>(rank)] = card->probe.owner;
+      cards_.push_back(std::move(card).value());
+    }
+    memory_->outnumbers_processors_ = !can_each_have_a_processor(processors);
+    return {};
+  }
+
+  Status take_files(int rank, std::span<UniqueFd> fds) {
+    const auto index = static_cast<std::size_t>(rank);
+    auto control = SharedMapping::of(fds[control_file].get(), SharedMapping::InChildren::dropped);
+    if (!control) return control.status();
+    if (control->bytes() < ControlMemory::least_bytes(bootstrap_.size())) {
+      return Status(ErrorCode::transport, str("the memory of rank ", rank, " is too short"), rank);
+    }
+    memory_->control_[index] = ControlMemory(std::move(control).value(), bootstrap_.size());
+    UniqueFd process = fds.size() > own_process ? std::move(fds[own_process]) : UniqueFd();
+    memory_->processes_[index] = PeerProcess(cards_[index].process, std::move(process));
+    return take_registered(index, fds[registered_file].get());
+  }
+
+  // Ranks of this process have this process's memory, which is mapped already.
+  Status take_registered(std::size_t index, int fd) {
+    const RegisteredMemory& own = *memory_->registered_memory_;
+    if (is_same_file(fd, own.fd())) {
+      memory_->registered_[index] = own.memory();
+      return {};
+    }
+    auto mapping = SharedMapping::of(fd, SharedMapping::InChildren::dropped);
+    if (!mapping) return mapping.status();
+    memory_->registered_[index] = mapping->memory();
+    memory_->registered_mappings_[index] = std::move(mapping).value();
+    return {};
+  }
+
+  // Why this rank cannot reach some other; nothing where it can reach all.
+  Expected<std::string> try_all() {
+    for (const RankCard& card : cards_) {
+      if (Status tried = try_access(bootstrap_.rank(), card.probe); !tried) {
+        return tried.to_string();
+      }
+    }
+    return std::string();
+  }
+
+  static Status first_obstacle(const std::vector<std::string>& obstacles) {
+    for (std::size_t rank = 0; rank < obstacles.size(); ++rank) {
+      if (obstacles[rank].empty()) continue;
+      return Status(ErrorCode::unsupported, str("rank ", rank, " ", obstacles[rank]),
+                    static_cast<int>(rank));
+    }
+    return {};
+  }
+
+  Bootstrap& bootstrap_;
+  const Time deadline_;
+  const AccessProbe probe_;
+  std::shared_ptr<HostMemory> memory_;
+  UniqueFd control_;
+  UniqueFd process_;
+  std::optional<Listener> listener_;
+  std::vector<RankCard> cards_;
+};
+
+Expected<std::shared_ptr<HostMemory>> HostMemory::form(Bootstrap& bootstrap, Time deadline) {
+  auto formed = HostMemoryForming(bootstrap, deadline).form();
+  if (formed) return formed;
+  return Status(ErrorCode::initialization, "the ranks of this host cannot share memory")
+      .because(formed.status());
+}
+
+}  // namespace rueda

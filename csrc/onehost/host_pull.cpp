@@ -1,0 +1,84 @@
+#include "onehost/host_pull.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace rueda {
+
+HostPull::HostPull(HostChannel& channel, const HostPolicy& policy, const std::byte* data,
+                   std::size_t bytes, std::vector<std::int64_t> numbers, Plan plan)
+    : HostCollective(channel, policy),
+      data_(data),
+      bytes_(bytes),
+      numbers_(std::move(numbers)),
+      plan_(std::move(plan)) {
+  if (data != nullptr) {
+    reach_ = bytes <= policy_.flat_limit ? Reach{Place::slot, 0}
+                                         : Reach::of(channel_.host(), data, bytes);
+  }
+  start();
+}
+
+void HostPull::prepare() {
+  const Exposure exposure{reach_.where, 0, reach_.place, Place::nothing};
+  std::memcpy(channel_.line().data(), &exposure, sizeof exposure);
+  if (reach_.place == Place::slot && bytes_ > 0) std::memcpy(channel_.slot(), data_, bytes_);
+  if (!numbers_.empty()) {
+    std::memcpy(channel_.table(), numbers_.data(), numbers_.size() * sizeof numbers_.front());
+  }
+}
+
+Exposure HostPull::exposure_of(int member) const {
+  Exposure exposure;
+  std::memcpy(&exposure, channel_.line_of(member), sizeof exposure);
+  return exposure;
+}
+
+std::int64_t HostPull::number_of(int member, int index) const {
+  std::int64_t number = 0;
+  std::memcpy(&number, channel_.table_of(member) + static_cast<std::size_t>(index) * sizeof number,
+              sizeof number);
+  return number;
+}
+
+HostCollective::Work HostPull::work() {
+  if (!started_) {
+    started_ = true;
+    for (int member = 0; member < size(); ++member) {
+      const Place place = exposure_of(member).input_place;
+      shares_tensors_ = shares_tensors_ || place == Place::registered || place == Place::address;
+    }
+    transfers_ = plan_(*this);
+  }
+  std::size_t budget = policy_.chunk;
+  while (next_ < transfers_.size() && status_.ok() && budget > 0) {
+    const Transfer& transfer = transfers_[next_];
+    const std::size_t bytes = std::min(budget, transfer.bytes - taken_);
+    status_ = take(transfer, taken_, bytes);
+    budget -= bytes;
+    taken_ += bytes;
+    if (taken_ < transfer.bytes) continue;
+    ++next_;
+    taken_ = 0;
+  }
+  return next_ < transfers_.size() && status_.ok() ? Work::more : Work::done;
+}
+
+Status HostPull::take(const Transfer& transfer, std::size_t done, std::size_t bytes) const {
+  if (bytes == 0) return {};
+  std::byte* target = transfer.target + done;
+  const std::size_t offset = transfer.offset + done;
+  if (transfer.member == rank()) {
+    std::memcpy(target, data_ + offset, bytes);
+    return {};
+  }
+  const Exposure exposure = exposure_of(transfer.member);
+  if (exposure.input_place == Place::slot) {
+    std::memcpy(target, channel_.slot_of(transfer.member) + offset, bytes);
+    return {};
+  }
+  const Reach reach = Reach{exposure.input_place, exposure.input}.at(offset);
+  return pull(channel_.host(), channel_.host_rank(transfer.member), reach, target, bytes);
+}
+
+}  // namespace rueda

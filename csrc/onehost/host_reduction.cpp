@@ -1,0 +1,256 @@
+#include "onehost/host_reduction.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+namespace rueda {
+
+HostReduction::HostReduction(HostChannel& channel, const HostPolicy& policy,
+                             const Combination& combination, int contributors,
+                             std::vector<Piece> pieces)
+    : HostCollective(channel, policy),
+      element_(size_of(combination.dtype)),
+      all_contribute_(contributors == channel.size()),
+      combine_(combination),
+      pieces_(std::move(pieces)) {
+  for (const Piece& piece : pieces_) count_ += piece.count;
+  bytes_ = bytes_of(count_);
+  if (bytes_ > policy_.flat_limit || bytes_ >= policy_.registered_min) {
+    for (const Piece& piece : pieces_) {
+      inputs_.push_back(Reach::of(channel_.host(), piece.input, bytes_of(piece.count)));
+      outputs_.push_back(Reach::of(channel_.host(), piece.output, bytes_of(piece.count)));
+    }
+  }
+  const auto ranks = static_cast<std::size_t>(channel_.size());
+  sources_.reserve(ranks);
+  targets_.reserve(ranks);
+  pushes_.reserve(ranks);
+  start();
+}
+
+HostReduction::HostReduction(HostChannel& channel, const HostPolicy& policy,
+                             const Combination& combination, int contributors,
+                             const std::byte* input, std::byte* output,
+                             const std::vector<std::int64_t>& lengths)
+    : HostReduction(channel, policy, combination, contributors,
+                    {Piece{input, output,
+                           std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0})}}) {
+  const auto own = lengths.begin() + channel.rank();
+  own_part_ = Range{std::accumulate(lengths.begin(), own, std::int64_t{0}), *own};
+  // Nobody else writes it.
+  for (Reach& reach : outputs_) reach = {};
+}
+
+// --- Arrival
+
+void HostReduction::prepare() {
+  direct_ = false;
+  started_ = false;
+  if (fits_line()) return copy_in(channel_.line().data());
+  if (bytes_ > policy_.flat_limit) {
+    direct_ = true;
+    return expose();
+  }
+  const bool registered = pieces_.size() == 1 && !inputs_.empty() &&
+                          inputs_.front().place == Place::registered &&
+                          outputs_.front().place == Place::registered;
+  if (registered) return expose();
+  const Exposure copied{0, 0, contributes() ? Place::slot : Place::nothing, Place::nothing};
+  std::memcpy(channel_.line().data(), &copied, sizeof copied);
+  copy_in(channel_.slot());
+}
+
+void HostReduction::copy_in(std::byte* target) const {
+  for (const Piece& piece : pieces_) {
+    const std::size_t bytes = bytes_of(piece.count);
+    if (piece.input != nullptr && bytes > 0) std::memcpy(target, piece.input, bytes);
+    target += bytes;
+  }
+}
+
+void HostReduction::expose() {
+  std::byte* target = pieces_.size() == 1 ? channel_.line().data() : channel_.table();
+  for (std::size_t i = 0; i < pieces_.size(); ++i) {
+    const Exposure exposure{inputs_[i].where, outputs_[i].where, inputs_[i].place,
+                            outputs_[i].place};
+    std::memcpy(target + i * sizeof exposure, &exposure, sizeof exposure);
+  }
+}
+
+Exposure HostReduction::exposure_of(int member, std::size_t piece) const {
+  Exposure exposure;
+  const std::byte* source =
+      pieces_.size() == 1 ? channel_.line_of(member) : channel_.table_of(member);
+  std::memcpy(&exposure, source + piece * sizeof exposure, sizeof exposure);
+  return exposure;
+}
+
+Place HostReduction::place_of_copy(int member) const {
+  Exposure exposure;
+  std::memcpy(&exposure, channel_.line_of(member), sizeof exposure);
+  return exposure.input_place;
+}
+
+std::byte* HostReduction::own_output(std::size_t piece, std::int64_t first) const {
+  std::byte* output = pieces_[piece].output;
+  return output == nullptr ? nullptr
+                           : output + bytes_of(first - (own_part_ ? own_part_->first : 0));
+}
+
+// --- Small: everybody combines copies
+
+HostCollective::Work HostReduction::work() {
+  if (fits_line()) {
+    combine_copies(true);
+    return Work::done;
+  }
+  return direct_ ? work_direct() : work_flat();
+}
+
+void HostReduction::combine_copies(bool in_lines) {
+  std::int64_t before = 0;
+  for (std::size_t i = 0; i < pieces_.size(); ++i) {
+    const Range range = own_part_.value_or(Range{0, pieces_[i].count});
+    if (std::byte* const target = own_output(i, range.first);
+        target != nullptr && range.count > 0) {
+      sources_.clear();
+      for (int member = 0; member < channel_.size(); ++member) {
+        if (!in_lines && place_of_copy(member) == Place::nothing) continue;
+        sources_.push_back((in_lines ? channel_.line_of(member) : channel_.slot_of(member)) +
+                           bytes_of(before + range.first));
+      }
+      combine_({&target, 1}, sources_, range.count, Stores::cached);
+    }
+    before += pieces_[i].count;
+  }
+}
+
+HostCollective::Work HostReduction::work_flat() {
+  const int size = channel_.size();
+  const auto in_slot = [&](int member) { return place_of_copy(member) != Place::registered; };
+  if (!started_) {
+    started_ = true;
+    int copied = 0;
+    for (int member = 0; member < size; ++member) copied += in_slot(member) ? 1 : 0;
+    if (copied == 0) {  // all tensors are registered
+      direct_ = true;
+      started_ = false;
+      return work_direct();
+    }
+    // Some tensors are registered and some are not: all are copied.
+    if (!in_slot(channel_.rank())) {
+      copy_in(channel_.slot());
+      channel_.fill();
+    }
+  }
+  for (int member = 0; member < size; ++member) {
+    if (!in_slot(member) && !channel_.has_filled(member)) return Work::blocked;
+  }
+  combine_copies(false);
+  return Work::done;
+}
+
+// --- Large: each chunk is combined once, into the tensors of all
+
+void HostReduction::begin_direct() {
+  started_ = true;
+  const auto size = static_cast<std::int64_t>(channel_.size());
+  chunk_ = std::max<std::int64_t>(1, static_cast<std::int64_t>(policy_.chunk / element_));
+  const std::int64_t chunks = (count_ + chunk_ - 1) / chunk_;
+  claims_ = chunks > size && !own_part_;
+  if (claims_) return channel_.divide_work(static_cast<std::uint64_t>(chunks));
+  if (own_part_) {
+    own_next_ = own_part_->first;
+    own_end_ = own_next_ + own_part_->count;
+    return;
+  }
+  // Shares begin on cache lines, as long as tensors do.
+  const auto line = std::max<std::int64_t>(1, 64 / static_cast<std::int64_t>(element_));
+  const std::int64_t lines = (count_ + line - 1) / line;
+  const std::int64_t rank = channel_.rank();
+  own_next_ = std::min(count_, lines * rank / size * line);
+  own_end_ = std::min(count_, lines * (rank + 1) / size * line);
+}
+
+HostCollective::Work HostReduction::work_direct() {
+  if (!started_) begin_direct();
+  if (claims_) {
+    const auto chunk = channel_.claim();
+    if (!chunk) return Work::done;
+    const std::int64_t first = static_cast<std::int64_t>(*chunk) * chunk_;
+    if (status_.ok()) status_ = combine_chunk(first, std::min(chunk_, count_ - first));
+    return Work::more;
+  }
+  const std::int64_t count = std::min(chunk_, own_end_ - own_next_);
+  if (count > 0) status_ = combine_chunk(own_next_, count);
+  own_next_ += count;
+  return own_next_ < own_end_ && status_.ok() ? Work::more : Work::done;
+}
+
+Status HostReduction::combine_chunk(std::int64_t first, std::int64_t count) {
+  for (std::size_t i = 0; i < pieces_.size() && count > 0; ++i) {
+    const std::int64_t length = pieces_[i].count;
+    if (first < length) {
+      const Part part{i, first, std::min(count, length - first)};
+      if (Status status = combine_part(part); !status) return status;
+      count -= part.count;
+      first += part.count;
+    }
+    first -= length;
+  }
+  return {};
+}
+
+Status HostReduction::combine_part(const Part& part) {
+  const HostMemory& host = channel_.host();
+  const std::size_t offset = bytes_of(part.first);
+  const std::size_t bytes = bytes_of(part.count);
+  const auto ranks = static_cast<std::size_t>(channel_.size());
+  sources_.clear();
+  targets_.clear();
+  pushes_.clear();
+  for (std::size_t i = 0; i < ranks; ++i) {
+    const auto member = static_cast<int>(i);
+    const int peer = channel_.host_rank(member);
+    if (member == channel_.rank()) {
+      const Piece& own = pieces_[part.piece];
+      if (own.input != nullptr) sources_.push_back(own.input + offset);
+      if (own.output != nullptr) targets_.push_back(own_output(part.piece, part.first));
+      continue;
+    }
+    const Exposure exposure = exposure_of(member, part.piece);
+    const Reach input = Reach{exposure.input_place, exposure.input}.at(offset);
+    const Reach output = Reach{exposure.output_place, exposure.output}.at(offset);
+    if (const std::byte* seen = input.seen(host, peer)) {
+      sources_.push_back(seen);
+    } else if (input.place == Place::address) {
+      // A chunk per rank, and one for a result that has no place here.
+      scratch_.resize((ranks + 1) * policy_.chunk + element_);
+      std::byte* copy = scratch_.data() + i * policy_.chunk;
+      if (Status status = host.read_from(peer, copy, input.where, bytes); !status) return status;
+      sources_.push_back(copy);
+    }
+    if (std::byte* seen = output.seen(host, peer)) {
+      targets_.push_back(seen);
+    } else if (output.place == Place::address) {
+      pushes_.push_back({peer, output.where});
+    }
+  }
+  if (targets_.empty()) {
+    if (pushes_.empty()) return {};
+    scratch_.resize((ranks + 1) * policy_.chunk + element_);
+    targets_.push_back(scratch_.data() + ranks * policy_.chunk);
+  }
+  const Stores stores =
+      bytes_ >= policy_.streaming_min && pushes_.empty() ? Stores::streaming : Stores::cached;
+  combine_(targets_, sources_, part.count, stores);
+  for (const Push& push : pushes_) {
+    if (Status status = host.write_to(push.member, targets_.front(), push.where, bytes); !status) {
+      return status;
+    }
+  }
+  return {};
+}
+
+}  // namespace rueda

@@ -1,0 +1,108 @@
+// All-reduce and reduce-scatter among the ranks of one host, without a message in between.
+//
+// Up to 56 bytes travel in the cache line that announces them; up to HostPolicy::flat_limit every
+// rank copies its tensor into its slot and combines all slots itself. Larger tensors are divided
+// into chunks: whoever takes a chunk combines it straight from the tensors of all ranks and writes
+// the result straight into all of them. Inputs are combined in the order of the ranks, so all ranks
+// hold the same bits. Nothing is copied on the way where tensors are registered. In a
+// reduce-scatter each rank combines the part that is its own.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "onehost/host_collective.h"
+#include "onehost/host_reach.h"
+#include "reduce/combine.h"
+
+namespace rueda {
+
+// One tensor of a batch.
+struct Piece {
+  const std::byte* input = nullptr;  // null: this rank contributes nothing
+  std::byte* output = nullptr;       // may be the input; null: this rank has no use for the result
+  std::int64_t count = 0;            // elements
+};
+
+class HostReduction : public HostCollective {
+ public:
+  // All-reduce. The pieces are reduced as if they lay one after the other. Their number and
+  // lengths, the combination and the policy are the same on all ranks. Where the ranks cannot reach
+  // into each other's memory, pieces above the flat limit must be registered.
+  // `contributors`: how many ranks do not give null.
+  HostReduction(HostChannel& channel, const HostPolicy& policy, const Combination& combination,
+                int contributors, std::vector<Piece> pieces);
+  // Reduce-scatter of `input` (null: nothing is contributed): lengths[r] elements for rank r.
+  HostReduction(HostChannel& channel, const HostPolicy& policy, const Combination& combination,
+                int contributors, const std::byte* input, std::byte* output,
+                const std::vector<std::int64_t>& lengths);
+  ~HostReduction() { quiesce(direct_); }
+
+  // Once more, with the same pieces.
+  using HostCollective::start;
+
+ private:
+  // A part of a piece that lies within a chunk.
+  struct Part {
+    std::size_t piece;
+    std::int64_t first;
+    std::int64_t count;
+  };
+
+  void prepare() override;
+  Work work() override;
+  [[nodiscard]] bool shares_tensors() const override { return direct_; }
+
+  [[nodiscard]] std::size_t bytes_of(std::int64_t count) const {
+    return static_cast<std::size_t>(count) * element_;
+  }
+  [[nodiscard]] bool fits_line() const { return bytes_ <= line_bytes && all_contribute_; }
+  void copy_in(std::byte* target) const;
+  void expose();
+  [[nodiscard]] bool contributes() const { return pieces_.front().input != nullptr; }
+  [[nodiscard]] Exposure exposure_of(int member, std::size_t piece) const;
+  // Of a tensor within the flat limit.
+  [[nodiscard]] Place place_of_copy(int member) const;
+  [[nodiscard]] std::byte* own_output(std::size_t piece, std::int64_t first) const;
+
+  void combine_copies(bool in_lines);
+  Work work_flat();
+  void begin_direct();
+  Work work_direct();
+  [[nodiscard]] Status combine_chunk(std::int64_t first, std::int64_t count);
+  [[nodiscard]] Status combine_part(const Part& part);
+
+  const std::size_t element_;
+  const bool all_contribute_;
+  const Combiner combine_;
+  std::vector<Piece> pieces_;
+  std::int64_t count_ = 0;
+  std::size_t bytes_ = 0;
+  // Reduce-scatter: which elements of the only piece this rank is to have.
+  struct Range {
+    std::int64_t first;
+    std::int64_t count;
+  };
+  std::optional<Range> own_part_;
+  std::vector<Reach> inputs_;  // of this rank's pieces; only where they are exposed
+  std::vector<Reach> outputs_;
+
+  bool direct_ = false;   // ranks reach into each other's tensors, in this run
+  bool started_ = false;  // the work, in this run
+  bool claims_ = false;   // chunks are claimed, not divided beforehand
+  std::int64_t chunk_ = 0;
+  std::int64_t own_next_ = 0;  // where nothing is claimed: what is left to do of this rank's share
+  std::int64_t own_end_ = 0;
+
+  std::vector<std::byte> scratch_;  // copies of what cannot be seen, one chunk per rank
+  std::vector<std::byte*> targets_;
+  std::vector<const std::byte*> sources_;
+  struct Push {
+    int member;
+    std::uint64_t where;
+  };
+  std::vector<Push> pushes_;
+};
+
+}  // namespace rueda

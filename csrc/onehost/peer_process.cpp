@@ -1,0 +1,34 @@
+#include "onehost/peer_process.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+namespace rueda {
+
+namespace {
+
+bool exists(int process) {
+  return ::kill(process, 0) == 0 || errno != ESRCH;
+}
+
+}  // namespace
+
+UniqueFd PeerProcess::open_own() {
+  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+}
+
+PeerProcess::PeerProcess(int process, UniqueFd fd)
+    : process_(process), fd_(std::move(fd)), is_visible_(exists(process)) {}
+
+bool PeerProcess::has_ended() const {
+  if (!fd_) return is_visible_ && !exists(process_);
+  pollfd entry{fd_.get(), POLLIN, 0};
+  return ::poll(&entry, 1, 0) > 0;
+}
+
+}  // namespace rueda

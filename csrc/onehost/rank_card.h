@@ -1,0 +1,24 @@
+// What each rank of a host tells the others before they share memory.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/status.h"
+#include "onehost/direct_access.h"
+
+namespace rueda {
+
+struct RankCard {
+  int process = -1;
+  bool tells_its_end = false;   // hands on a descriptor of its process
+  RemoteProbe probe;            // without its owner
+  std::vector<int> processors;  // that it may run on
+  std::string address;          // of rank 0: where descriptors are exchanged
+  std::string world;            // of rank 0: the word that its ranks know
+
+  [[nodiscard]] std::string encode() const;
+  [[nodiscard]] static Expected<RankCard> decode(int rank, const std::string& text);
+};
+
+}  // namespace rueda

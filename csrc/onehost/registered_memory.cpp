@@ -1,0 +1,220 @@
+#include "onehost/registered_memory.h"
+
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "onehost/huge_pages.h"
+
+namespace rueda {
+
+namespace {
+
+constexpr std::size_t granule = 64;
+constexpr std::size_t least_length = std::size_t{64} << 20;
+// As many ranks as the machine has processors can map each other's memory: half of the 47 bits of
+// addresses that a process has.
+constexpr std::size_t addresses_of_all_ranks = std::size_t{64} << 40;
+// Memory that is freed is kept up to this many bytes, to be cleared when it is allocated again,
+// which is quicker than to get new pages. More goes back to the system.
+constexpr std::size_t most_kept = std::size_t{256} << 20;
+
+std::size_t wanted_length() {
+  const auto pages = static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES));
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::size_t processors = std::max(1U, std::thread::hardware_concurrency());
+  return round_up(std::min(pages * page, addresses_of_all_ranks / processors), huge_page);
+}
+
+// The memory of the process `process`, or why it has none. Never freed: tensors may live on while
+// the process ends, and those of a parent in its child.
+struct Made {
+  int process;
+  Expected<std::unique_ptr<RegisteredMemory>> memory;
+  const Made* of_parent;
+};
+std::atomic<const Made*> newest{nullptr};
+
+Expected<RegisteredMemory*> memory_of(const Made& made) {
+  if (!made.memory) return made.memory.status();
+  return made.memory.value().get();
+}
+
+}  // namespace
+
+Expected<RegisteredMemory*> RegisteredMemory::of_process() {
+  const int process = ::getpid();
+  const Made* found = newest.load(std::memory_order_acquire);
+  if (found != nullptr && found->process == process) return memory_of(*found);
+  // Without a lock, which a child could inherit locked. A thread that comes second has made sparse
+  // memory in vain.
+  auto made = std::make_unique<Made>(Made{process, make(), found});
+  if (newest.compare_exchange_strong(found, made.get(), std::memory_order_acq_rel)) {
+    return memory_of(*made.release());
+  }
+  return memory_of(*found);
+}
+
+Expected<std::unique_ptr<RegisteredMemory>> RegisteredMemory::make() {
+  Status failed;
+  std::size_t length = std::max(sparse_length(wanted_length()), least_length);
+  for (; length >= least_length; length = length / 2 / huge_page * huge_page) {
+    auto fd = make_memory_file(length);
+    if (!fd) {
+      failed = fd.status();
+      continue;
+    }
+    auto mapping = SharedMapping::of(fd->get(), SharedMapping::InChildren::kept);
+    if (mapping) {
+      return std::unique_ptr<RegisteredMemory>(
+          new RegisteredMemory(std::move(fd).value(), std::move(mapping).value()));
+    }
+    failed = mapping.status();
+  }
+  return Status(ErrorCode::initialization, "there is no registered memory").because(failed);
+}
+
+RegisteredMemory::RegisteredMemory(UniqueFd fd, SharedMapping mapping)
+    : fd_(std::move(fd)),
+      mapping_(std::move(mapping)),
+      process_(::getpid()),
+      allocated_until_(mapping_.bytes() / huge_page),
+      backing_(mapping_.bytes() / huge_page, Backing::none) {
+  free_pages_.give({0, mapping_.bytes()});
+}
+
+bool RegisteredMemory::is_of_this_process() const {
+  return ::getpid() == process_;
+}
+
+std::shared_ptr<std::byte[]> RegisteredMemory::allocate(std::size_t bytes) {
+  if (!is_of_this_process() || bytes > mapping_.bytes()) return nullptr;
+  const bool is_large = bytes >= huge_page;
+  const std::size_t taken =
+      is_large ? round_up(bytes, huge_page) : round_up(std::max<std::size_t>(bytes, 1), granule);
+  std::byte* const memory = is_large ? allocate_large(bytes) : allocate_small(taken);
+  if (memory == nullptr) return nullptr;
+  return {memory, [this, taken, is_large](std::byte* freed) {
+            if (!is_of_this_process()) return;  // the parent still has it
+            is_large ? free_large(freed, taken) : free_small(freed, taken);
+          }};
+}
+
+std::byte* RegisteredMemory::allocate_large(std::size_t bytes) {
+  std::optional<FreeRange> range;
+  {
+    const std::lock_guard lock(mutex_);
+    range = take_pages(bytes);
+  }
+  if (!range) return nullptr;
+  clear(*range);
+  // A last page of which little is used is left to small pages.
+  const bool uses_last = range->length() - bytes <= huge_page / 2;
+  const std::uint64_t last = range->end - huge_page;
+  back({range->begin, uses_last ? range->end : last});
+  if (backing(last) == Backing::none) backing(last) = Backing::small;
+  mark_allocated(*range);
+  return mapping_.memory() + range->begin;
+}
+
+std::byte* RegisteredMemory::allocate_small(std::size_t bytes) {
+  std::optional<std::uint64_t> begin;
+  {
+    const std::lock_guard lock(mutex_);
+    begin = free_pieces_.take(bytes, granule);
+    if (!begin) {
+      const auto page = take_pages(huge_page);
+      if (!page) return nullptr;
+      back(*page);
+      mark_allocated(*page);
+      free_pieces_.give(*page);
+      begin = free_pieces_.take(bytes, granule);
+    }
+  }
+  std::byte* const memory = mapping_.memory() + *begin;
+  std::memset(memory, 0, bytes);
+  return memory;
+}
+
+void RegisteredMemory::free_large(std::byte* memory, std::size_t bytes) {
+  const auto begin = static_cast<std::uint64_t>(memory - mapping_.memory());
+  const FreeRange range{begin, begin + bytes};
+  mark_free(range);
+  const std::lock_guard lock(mutex_);
+  give_pages(range);
+}
+
+void RegisteredMemory::free_small(std::byte* memory, std::size_t bytes) {
+  const auto begin = static_cast<std::uint64_t>(memory - mapping_.memory());
+  const std::lock_guard lock(mutex_);
+  const FreeRange free = free_pieces_.give({begin, begin + bytes});
+  if (free.length() < huge_page) return;
+  free_pieces_.take_whole(free);
+  mark_free(free);
+  give_pages(free);
+}
+
+std::optional<FreeRange> RegisteredMemory::take_pages(std::size_t bytes) {
+  const std::size_t length = round_up(bytes, huge_page);
+  const auto begin = free_pages_.take(length, huge_page);
+  if (!begin) return std::nullopt;
+  const FreeRange range{*begin, *begin + length};
+  for (std::uint64_t at = range.begin; at < range.end; at += huge_page) {
+    if (backing(at) != Backing::none) kept_bytes_ -= huge_page;
+  }
+  return range;
+}
+
+void RegisteredMemory::give_pages(FreeRange range) {
+  const bool is_kept = kept_bytes_ + range.length() <= most_kept;
+  const bool is_gone = !is_kept && punch_out(mapping_.memory() + range.begin, range.length());
+  for (std::uint64_t at = range.begin; at < range.end; at += huge_page) {
+    if (is_gone && backing(at) == Backing::huge) {
+      huge_pages_.fetch_sub(1, std::memory_order_relaxed);
+    }
+    if (is_gone) backing(at) = Backing::none;
+    if (backing(at) != Backing::none) kept_bytes_ += huge_page;
+  }
+  free_pages_.give(range);
+}
+
+void RegisteredMemory::mark_allocated(FreeRange range) {
+  const auto end = static_cast<std::uint32_t>(range.end / huge_page);
+  for (std::uint64_t at = range.begin; at < range.end; at += huge_page) {
+    allocated_until_[at / huge_page].store(end, std::memory_order_release);
+  }
+}
+
+void RegisteredMemory::mark_free(FreeRange range) {
+  for (std::uint64_t at = range.begin; at < range.end; at += huge_page) {
+    allocated_until_[at / huge_page].store(0, std::memory_order_release);
+  }
+}
+
+void RegisteredMemory::clear(FreeRange range) {
+  for (std::uint64_t at = range.begin; at < range.end; at += huge_page) {
+    if (backing(at) != Backing::none) std::memset(mapping_.memory() + at, 0, huge_page);
+  }
+}
+
+// Everything that is not on huge pages yet, in as few steps as possible.
+void RegisteredMemory::back(FreeRange range) {
+  for (std::uint64_t begin = range.begin; begin < range.end; begin += huge_page) {
+    std::uint64_t end = begin;
+    while (end < range.end && backing(end) != Backing::huge) end += huge_page;
+    if (begin == end) continue;
+    const std::size_t gained = put_on_huge_pages(mapping_.memory() + begin, end - begin);
+    // Where only some pages were granted it is not known which; the next owner asks again.
+    const bool has_all = gained == end - begin;
+    for (; begin < end; begin += huge_page) {
+      backing(begin) = has_all ? Backing::huge : Backing::small;
+    }
+    if (has_all) huge_pages_.fetch_add(gained / huge_page, std::memory_order_relaxed);
+  }
+}
+
+}  // namespace rueda

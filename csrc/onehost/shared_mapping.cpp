@@ -1,0 +1,106 @@
+#include "onehost/shared_mapping.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+
+#include "transport/socket.h"
+
+namespace rueda {
+
+namespace {
+
+constexpr std::size_t share_of_addresses = 16;
+
+// What a file or an address space may grow to; the largest number where there is no limit.
+std::size_t limit_of(decltype(RLIMIT_AS) resource) {
+  rlimit limit{};
+  if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+  return static_cast<std::size_t>(limit.rlim_cur);
+}
+
+UniqueFd open_memory_file() {
+  // Some systems admit only files that cannot be executed; older ones do not know the flag.
+  constexpr unsigned not_executable = 8;  // MFD_NOEXEC_SEAL
+  constexpr unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  UniqueFd fd(::memfd_create("rueda", flags | not_executable));
+  if (!fd && errno == EINVAL) fd.reset(::memfd_create("rueda", flags));
+  return fd;
+}
+
+// Where a mapping of `bytes` fits that begins at a multiple of a huge page, reserved.
+std::byte* reserve_addresses(std::size_t bytes) {
+  const std::size_t length = bytes + huge_page;
+  void* reserved =
+      ::mmap(nullptr, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return nullptr;
+  auto* const begin = static_cast<std::byte*>(reserved);
+  const auto address = reinterpret_cast<std::uintptr_t>(begin);
+  auto* const aligned = begin + (round_up(address, huge_page) - address);
+  const auto before = static_cast<std::size_t>(aligned - begin);
+  if (before > 0) ::munmap(begin, before);
+  if (before < huge_page) ::munmap(aligned + bytes, huge_page - before);
+  return aligned;
+}
+
+}  // namespace
+
+Expected<UniqueFd> make_memory_file(std::size_t bytes) {
+  // Asked first, because trying would end the process with SIGXFSZ.
+  if (bytes > limit_of(RLIMIT_FSIZE)) return system_error("cannot make shared memory", EFBIG);
+  UniqueFd fd = open_memory_file();
+  if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    return system_error("cannot make shared memory", errno);
+  }
+  ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  return fd;
+}
+
+std::size_t sparse_length(std::size_t wanted) {
+  const std::size_t allowed =
+      std::min(limit_of(RLIMIT_FSIZE), limit_of(RLIMIT_AS) / share_of_addresses);
+  return std::min(wanted, allowed) / huge_page * huge_page;
+}
+
+bool is_same_file(int one, int other) {
+  struct stat first{};
+  struct stat second{};
+  return ::fstat(one, &first) == 0 && ::fstat(other, &second) == 0 &&
+         first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
+Expected<SharedMapping> SharedMapping::of(int fd, InChildren in_children) {
+  struct stat found{};
+  if (::fstat(fd, &found) != 0) return system_error("cannot map shared memory", errno);
+  const auto bytes = static_cast<std::size_t>(found.st_size);
+  std::byte* const place = reserve_addresses(round_up(bytes, small_page));
+  if (place == nullptr) return system_error("cannot map shared memory", errno);
+  void* const memory =
+      ::mmap(place, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0);
+  if (memory == MAP_FAILED) {
+    const int error = errno;
+    ::munmap(place, bytes);
+    return system_error("cannot map shared memory", error);
+  }
+  ::madvise(memory, bytes, MADV_HUGEPAGE);
+  if (in_children == InChildren::dropped) ::madvise(memory, bytes, MADV_DONTFORK);
+  return SharedMapping(memory, bytes);
+}
+
+SharedMapping::~SharedMapping() {
+  if (memory_ != nullptr) ::munmap(memory_, bytes_);
+}
+
+bool punch_out(std::byte* begin, std::size_t bytes) {
+  if (::madvise(begin, bytes, MADV_REMOVE) == 0) return true;
+  std::memset(begin, 0, bytes);
+  return false;
+}
+
+}  // namespace rueda

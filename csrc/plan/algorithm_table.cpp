@@ -1,0 +1,124 @@
+#include "plan/algorithm_table.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <limits>
+#include <optional>
+
+#include "core/strings.h"
+
+namespace rueda {
+
+namespace {
+
+constexpr std::array<std::string_view, 3> names{"flat", "direct", "ring"};
+constexpr std::int64_t no_end = std::numeric_limits<std::int64_t>::max();
+
+std::optional<Algorithm> algorithm_named(std::string_view name) {
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) return std::nullopt;
+  return static_cast<Algorithm>(found - names.begin());
+}
+
+// "8K", "1M", "4096".
+std::optional<std::int64_t> size_of_text(std::string_view text) {
+  std::int64_t number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || number < 0) return std::nullopt;
+  const std::string_view suffix(stop, static_cast<std::size_t>(end - stop));
+  if (suffix.empty()) return number;
+  const auto power = std::string_view("KMGkmg").find(suffix);
+  if (suffix.size() != 1 || power == std::string_view::npos) return std::nullopt;
+  const int shift = 10 * (static_cast<int>(power % 3) + 1);
+  if (number > (no_end >> shift)) return std::nullopt;
+  return number << shift;
+}
+
+std::string size_text(std::int64_t bytes) {
+  for (int shift = 30; shift > 0; shift -= 10) {
+    const std::int64_t unit = std::int64_t{1} << shift;
+    if (bytes >= unit && bytes % unit == 0) return str(bytes >> shift, "KMG"[shift / 10 - 1]);
+  }
+  return str(bytes);
+}
+
+struct Range {
+  std::int64_t first = 0;
+  std::int64_t last = no_end;
+};
+
+// "0-8K", "8K-"; the whole where it is empty.
+std::optional<Range> range_of(std::string_view text) {
+  if (text.empty()) return Range{};
+  const auto dash = text.find('-');
+  if (dash == std::string_view::npos) return std::nullopt;
+  const auto first = size_of_text(text.substr(0, dash));
+  const std::string_view rest = text.substr(dash + 1);
+  const auto last = rest.empty() ? no_end : size_of_text(rest);
+  if (!first || !last || *first >= *last) return std::nullopt;
+  return Range{*first, *last};
+}
+
+}  // namespace
+
+std::string_view name_of(Algorithm algorithm) {
+  return names.at(static_cast<std::size_t>(algorithm));
+}
+
+AlgorithmTable AlgorithmTable::of_limit(std::int64_t flat_limit) {
+  AlgorithmTable table;
+  table.rows_ = {{0, Algorithm::direct}};
+  if (flat_limit > 0) table.rows_ = {{0, Algorithm::flat}, {flat_limit, Algorithm::direct}};
+  return table;
+}
+
+Expected<AlgorithmTable> AlgorithmTable::parse(std::string_view text,
+                                               const AlgorithmTable& otherwise) {
+  AlgorithmTable table = otherwise;
+  if (text == "auto") return table;
+  while (!text.empty()) {
+    const std::string_view part = text.substr(0, text.find(';'));
+    text.remove_prefix(std::min(text.size(), part.size() + 1));
+    const auto colon = part.find(':');
+    const auto algorithm = algorithm_named(part.substr(0, colon));
+    const auto range =
+        range_of(colon == std::string_view::npos ? std::string_view() : part.substr(colon + 1));
+    if (!algorithm || !range) {
+      return Status(ErrorCode::initialization,
+                    str("'", part,
+                        "' is no range of sizes with its algorithm: give auto, or flat, "
+                        "direct or ring, each with a range if wanted, as in flat:0-8K;ring:8K-"));
+    }
+    table.set(range->first, range->last, *algorithm);
+  }
+  return table;
+}
+
+void AlgorithmTable::set(std::int64_t first, std::int64_t last, Algorithm algorithm) {
+  const Algorithm after = choose(last);
+  std::erase_if(rows_, [&](const Row& row) { return row.from >= first && row.from <= last; });
+  rows_.push_back({first, algorithm});
+  if (last != no_end) rows_.push_back({last, after});
+  std::sort(rows_.begin(), rows_.end(), [](const Row& a, const Row& b) { return a.from < b.from; });
+  const auto same = [](const Row& a, const Row& b) { return a.algorithm == b.algorithm; };
+  rows_.erase(std::unique(rows_.begin(), rows_.end(), same), rows_.end());
+}
+
+Algorithm AlgorithmTable::choose(std::int64_t bytes) const {
+  const auto next = std::find_if(rows_.begin() + 1, rows_.end(),
+                                 [bytes](const Row& row) { return row.from > bytes; });
+  return std::prev(next)->algorithm;
+}
+
+std::string AlgorithmTable::to_string() const {
+  std::string text;
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    text += str(i == 0 ? "" : ";", name_of(rows_[i].algorithm), ":", size_text(rows_[i].from), "-",
+                i + 1 < rows_.size() ? size_text(rows_[i + 1].from) : "");
+  }
+  return text;
+}
+
+}  // namespace rueda

@@ -1,0 +1,44 @@
+// AVX2 and F16C: what the kernels need beyond arithmetic on vectors.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "reduce/kernels/parts_of_lines.h"
+
+namespace rueda::avx2 {
+
+inline constexpr char name[] = "avx2";
+inline constexpr std::size_t register_bytes = 32;
+inline constexpr std::size_t register_count = 16;
+
+using Bytes [[gnu::vector_size(32)]] = std::uint8_t;
+using Floats [[gnu::vector_size(32)]] = float;
+using Bits [[gnu::vector_size(32)]] = std::uint32_t;
+
+[[gnu::always_inline]] inline void stream(std::byte* to, Bytes value) {
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(to), reinterpret_cast<__m256i>(value));
+}
+[[gnu::always_inline]] inline void finish_streams() {
+  _mm_sfence();
+}
+
+// A register of float16, as float32.
+struct Widened {
+  Floats part[2];
+};
+[[gnu::always_inline]] inline Widened widen_float16(const std::byte* from) {
+  const auto* halves = reinterpret_cast<const __m128i*>(from);
+  return {{reinterpret_cast<Floats>(_mm256_cvtph_ps(_mm_loadu_si128(halves))),
+           reinterpret_cast<Floats>(_mm256_cvtph_ps(_mm_loadu_si128(halves + 1)))}};
+}
+[[gnu::always_inline]] inline Bytes narrow_float16(const Widened& value) {
+  constexpr int to_nearest = _MM_FROUND_TO_NEAREST_INT;
+  const auto low = _mm256_cvtps_ph(reinterpret_cast<__m256>(value.part[0]), to_nearest);
+  const auto high = _mm256_cvtps_ph(reinterpret_cast<__m256>(value.part[1]), to_nearest);
+  return reinterpret_cast<Bytes>(_mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1));
+}
+
+}  // namespace rueda::avx2

@@ -1,0 +1,55 @@
+// AVX-512 (F, BW, DQ, VL): what the kernels need beyond arithmetic on vectors.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace rueda::avx512 {
+
+inline constexpr char name[] = "avx512";
+inline constexpr std::size_t register_bytes = 64;
+inline constexpr std::size_t register_count = 32;
+
+using Bytes [[gnu::vector_size(64)]] = std::uint8_t;
+using Floats [[gnu::vector_size(64)]] = float;
+using Bits [[gnu::vector_size(64)]] = std::uint32_t;
+
+[[gnu::always_inline]] inline void stream(std::byte* to, Bytes value) {
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(to), reinterpret_cast<__m512i>(value));
+}
+[[gnu::always_inline]] inline void finish_streams() {
+  _mm_sfence();
+}
+
+// The first `bytes` of a line of 64 bytes; the rest of it reads as zero and is not written.
+[[gnu::always_inline]] inline __mmask64 first(std::size_t bytes) {
+  return bytes >= 64 ? ~__mmask64{0} : (__mmask64{1} << bytes) - 1;
+}
+[[gnu::always_inline]] inline void read_part(std::byte* line, const std::byte* from,
+                                             std::size_t bytes) {
+  _mm512_storeu_si512(line, _mm512_maskz_loadu_epi8(first(bytes), from));
+}
+[[gnu::always_inline]] inline void write_part(std::byte* to, const std::byte* line,
+                                              std::size_t bytes) {
+  _mm512_mask_storeu_epi8(to, first(bytes), _mm512_loadu_si512(line));
+}
+
+// A register of float16, as float32.
+struct Widened {
+  Floats part[2];
+};
+[[gnu::always_inline]] inline Widened widen_float16(const std::byte* from) {
+  const auto* halves = reinterpret_cast<const __m256i*>(from);
+  return {{reinterpret_cast<Floats>(_mm512_cvtph_ps(_mm256_loadu_si256(halves))),
+           reinterpret_cast<Floats>(_mm512_cvtph_ps(_mm256_loadu_si256(halves + 1)))}};
+}
+[[gnu::always_inline]] inline Bytes narrow_float16(const Widened& value) {
+  constexpr int to_nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  const auto low = _mm512_cvtps_ph(reinterpret_cast<__m512>(value.part[0]), to_nearest);
+  const auto high = _mm512_cvtps_ph(reinterpret_cast<__m512>(value.part[1]), to_nearest);
+  return reinterpret_cast<Bytes>(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
+}
+
+}  // namespace rueda::avx512

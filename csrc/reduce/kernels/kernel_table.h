@@ -1,0 +1,51 @@
+// What each instruction set offers: one row of kernels per operation, one entry per element type.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "reduce/combine.h"
+
+namespace rueda {
+
+using Kernel = void (*)(const Combination&, const Arrays&, std::int64_t count, Stores);
+
+struct KernelEntry {
+  Kernel plain = nullptr;   // combines; null: there is none
+  Kernel scaled = nullptr;  // scales, combines, divides, scales; null: there is none
+  int parts = 1;            // the kernel's elements per element: 2 for complex numbers
+};
+
+// By the value of the DataType.
+struct KernelRow {
+  KernelEntry entries[data_types.size()];
+
+  constexpr KernelEntry& operator[](DataType dtype) {
+    return entries[static_cast<std::size_t>(dtype)];
+  }
+  constexpr const KernelEntry& operator[](DataType dtype) const {
+    return entries[static_cast<std::size_t>(dtype)];
+  }
+};
+
+struct KernelTable {
+  const char* name;
+  const KernelRow* rows[reduce_op_names.size()];  // by the value of the ReduceOp
+  void (*stream)(std::byte* target, const std::byte* input, std::size_t bytes);
+};
+
+// Each is linked in where CMake says so (csrc/reduce/instruction_sets.cmake).
+namespace baseline {
+extern const KernelTable kernels;
+}
+namespace avx2 {
+extern const KernelTable kernels;
+}
+namespace avx512 {
+extern const KernelTable kernels;
+}
+namespace neon {
+extern const KernelTable kernels;
+}
+
+}  // namespace rueda

@@ -1,0 +1,13 @@
+#include "reduce/kernels/rows.h"
+
+namespace rueda::RUEDA_KERNELS {
+
+constinit const KernelRow max_kernels = [] {
+  KernelRow row;
+  add_floating<Max>(row);
+  add_ordered<Max>(row);
+  row[DataType::boolean] = exact<Boolean, BitOr>();
+  return row;
+}();
+
+}  // namespace rueda::RUEDA_KERNELS

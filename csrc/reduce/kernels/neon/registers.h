@@ -1,0 +1,43 @@
+// NEON, which every aarch64 has: what the kernels need beyond arithmetic on vectors.
+#pragma once
+
+#include <arm_neon.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "reduce/kernels/parts_of_lines.h"
+
+namespace rueda::neon {
+
+inline constexpr char name[] = "neon";
+inline constexpr std::size_t register_bytes = 16;
+inline constexpr std::size_t register_count = 32;
+
+using Bytes [[gnu::vector_size(16)]] = std::uint8_t;
+using Floats [[gnu::vector_size(16)]] = float;
+using Bits [[gnu::vector_size(16)]] = std::uint32_t;
+
+// These CPUs notice by themselves that whole lines are overwritten.
+[[gnu::always_inline]] inline void stream(std::byte* to, Bytes value) {
+  __builtin_memcpy(to, &value, sizeof(value));
+}
+[[gnu::always_inline]] inline void finish_streams() {}
+
+// A register of float16, as float32.
+struct Widened {
+  Floats part[2];
+};
+[[gnu::always_inline]] inline Widened widen_float16(const std::byte* from) {
+  float16x4_t halves[2];
+  __builtin_memcpy(halves, from, sizeof(halves));
+  return {{reinterpret_cast<Floats>(vcvt_f32_f16(halves[0])),
+           reinterpret_cast<Floats>(vcvt_f32_f16(halves[1]))}};
+}
+[[gnu::always_inline]] inline Bytes narrow_float16(const Widened& value) {
+  const auto low = vcvt_f16_f32(reinterpret_cast<float32x4_t>(value.part[0]));
+  return reinterpret_cast<Bytes>(
+      vcvt_high_f16_f32(low, reinterpret_cast<float32x4_t>(value.part[1])));
+}
+
+}  // namespace rueda::neon

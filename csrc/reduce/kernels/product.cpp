@@ -1,0 +1,13 @@
+#include "reduce/kernels/rows.h"
+
+namespace rueda::RUEDA_KERNELS {
+
+constinit const KernelRow product_kernels = [] {
+  KernelRow row;
+  add_floating<Product>(row);
+  add_wrapping<Product>(row);
+  row[DataType::boolean] = exact<Boolean, BitAnd>();
+  return row;
+}();
+
+}  // namespace rueda::RUEDA_KERNELS

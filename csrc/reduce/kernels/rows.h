@@ -1,0 +1,73 @@
+// Rows of the table of kernels.
+#pragma once
+
+#include "reduce/kernels/kernel_table.h"
+#include "reduce/kernels/loops.h"
+
+namespace rueda::RUEDA_KERNELS {
+
+extern const KernelRow sum_kernels;
+extern const KernelRow product_kernels;
+extern const KernelRow min_kernels;
+extern const KernelRow max_kernels;
+extern const KernelRow bit_and_kernels;
+extern const KernelRow bit_or_kernels;
+extern const KernelRow bit_xor_kernels;
+void stream_bytes(std::byte* target, const std::byte* input, std::size_t bytes);
+
+// Integers and booleans are not scaled here.
+template <class Element, class Operation>
+[[nodiscard]] constexpr KernelEntry exact(int parts = 1) {
+  return {&Loops<Element, Operation, Unscaled>::run, nullptr, parts};
+}
+
+template <class Element, class Operation>
+[[nodiscard]] constexpr KernelEntry floating(int parts = 1) {
+  using Lane = typename Element::Lanes::Lane;
+  return {&Loops<Element, Operation, Unscaled>::run, &Loops<Element, Operation, Scaled<Lane>>::run,
+          parts};
+}
+
+template <class Operation>
+constexpr void add_floating(KernelRow& row) {
+  row[DataType::float16] = floating<Float16, Operation>();
+  row[DataType::bfloat16] = floating<BFloat16, Operation>();
+  row[DataType::float32] = floating<Native<float>, Operation>();
+  row[DataType::float64] = floating<Native<double>, Operation>();
+}
+
+// Modulo a power of two, where the sign makes no difference.
+template <class Operation>
+constexpr void add_wrapping(KernelRow& row) {
+  row[DataType::int8] = row[DataType::uint8] = exact<Native<std::uint8_t>, Operation>();
+  row[DataType::int16] = row[DataType::uint16] = exact<Native<std::uint16_t>, Operation>();
+  row[DataType::int32] = row[DataType::uint32] = exact<Native<std::uint32_t>, Operation>();
+  row[DataType::int64] = row[DataType::uint64] = exact<Native<std::uint64_t>, Operation>();
+}
+
+template <class Operation>
+constexpr void add_ordered(KernelRow& row) {
+  row[DataType::int8] = exact<Native<std::int8_t>, Operation>();
+  row[DataType::int16] = exact<Native<std::int16_t>, Operation>();
+  row[DataType::int32] = exact<Native<std::int32_t>, Operation>();
+  row[DataType::int64] = exact<Native<std::int64_t>, Operation>();
+  row[DataType::uint8] = exact<Native<std::uint8_t>, Operation>();
+  row[DataType::uint16] = exact<Native<std::uint16_t>, Operation>();
+  row[DataType::uint32] = exact<Native<std::uint32_t>, Operation>();
+  row[DataType::uint64] = exact<Native<std::uint64_t>, Operation>();
+}
+
+// Bit by bit, so that integers of any size are so many bytes.
+template <class Operation>
+[[nodiscard]] constexpr KernelRow bitwise() {
+  KernelRow row;
+  for (const DataTypeInfo& type : data_types) {
+    if (type.kind == DataKind::integer) {
+      row[type.id] = exact<Native<std::uint8_t>, Operation>(static_cast<int>(type.size));
+    }
+  }
+  row[DataType::boolean] = exact<Boolean, Operation>();
+  return row;
+}
+
+}  // namespace rueda::RUEDA_KERNELS

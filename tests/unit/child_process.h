@@ -1,0 +1,55 @@
+// Real processes in tests: what threads cannot play.
+#pragma once
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <string>
+
+namespace rueda::test {
+
+// Runs `body` in a child; exits with 0, or with 1 after printing what it threw. No assertions of
+// Catch in there.
+inline pid_t start_child(const std::function<void()>& body) {
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  int code = 0;
+  try {
+    body();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "child: %s\n", error.what());
+    code = 1;
+  }
+  ::_exit(code);
+}
+
+// The exit code; -1 where a signal ended it.
+inline int exit_code_of_child(pid_t child) {
+  int status = 0;
+  if (::waitpid(child, &status, 0) != child || !WIFEXITED(status)) return -1;
+  return WEXITSTATUS(status);
+}
+
+inline int exit_code_of(const std::function<void()>& body) {
+  return exit_code_of_child(start_child(body));
+}
+
+// The sum of a field over all mappings of this process.
+inline std::size_t kilobytes_of_mappings(const std::string& field) {
+  std::ifstream mappings("/proc/self/smaps");
+  std::size_t sum = 0;
+  for (std::string line; std::getline(mappings, line);) {
+    if (line.rfind(field + ":", 0) != 0) continue;
+    std::size_t kilobytes = 0;
+    std::istringstream(line.substr(field.size() + 1)) >> kilobytes;
+    sum += kilobytes;
+  }
+  return sum;
+}
+
+}  // namespace rueda::test
