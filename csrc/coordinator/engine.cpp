@@ -183,6 +183,11 @@ void Engine::push(Command command) {
   if (asleep_.load()) eventfd_write(wake_fd_.get(), 1);
 }
 
+Status Engine::refusal() const {
+  const std::lock_guard lock(queue_mutex_);
+  return accepting_ ? Status() : refusal_;
+}
+
 void Engine::shutdown() {
   const std::lock_guard lock(stop_mutex_);
   if (!thread_.joinable()) return;

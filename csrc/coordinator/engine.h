@@ -50,6 +50,14 @@ class Engine {
   // Tells all ranks that this one is lost because of `cause`, then stops.
   void abort(const std::string& cause);
 
+  // What the ranks of this host share; null where they do not.
+  [[nodiscard]] const std::shared_ptr<HostMemory>& host() const { return world_.host; }
+  [[nodiscard]] const HostPolicy& host_policy() const { return world_.host_policy; }
+  // Whether nothing is accepted any more. Cheap.
+  [[nodiscard]] bool is_broken() const { return !accepting_; }
+  // Why; ok while everything is.
+  [[nodiscard]] Status refusal() const;
+
   // What broke the world; ok where nothing did. After shutdown() or abort().
   [[nodiscard]] const Status& failure() const { return failure_; }
 
@@ -121,11 +129,11 @@ class Engine {
   bool aborting_ = false;
   int fruitless_ = 0;  // polls in a row that moved nothing
 
-  std::mutex queue_mutex_;
+  mutable std::mutex queue_mutex_;
   std::vector<Command> queue_;
   std::map<int, std::uint64_t> next_unnamed_;  // per set
-  bool accepting_ = true;
-  Status refusal_;  // why nothing is accepted any more
+  std::atomic<bool> accepting_ = true;         // changed under the mutex
+  Status refusal_;                             // why nothing is accepted any more
   std::atomic<bool> asleep_{false};
   UniqueFd wake_fd_;
 

@@ -114,7 +114,7 @@ std::optional<Time> Engine::next_deadline() const {
 void Engine::sleep(Time now) {
   const bool watches_transport = in_flight() && failure_.ok();
   const int transport_fd = watches_transport ? world_.transport->wait_fd() : -1;
-  if (watches_transport && transport_fd < 0) return nap();
+  if (watches_transport && (transport_fd < 0 || world_.host)) return nap();
 
   timeline_.flush();
   asleep_.store(true);

@@ -242,6 +242,10 @@ void SetCoordinator::answer(const Response& response, Time now) {
         counted.tensors.add(1);
         counted.batches.add(1);
         finish(std::move(*submission), {});
+      } else if (response.request.collective == Collective::persistent_allreduce) {
+        Output output;
+        output.persistent = next_persistent_++;
+        finish(std::move(*submission), {}, std::move(output));
       } else {
         // Also where this rank has joined: the process sets are the same everywhere.
         if (!submission) submission.emplace().handle = std::make_shared<HandleState>();

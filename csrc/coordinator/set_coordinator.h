@@ -96,6 +96,7 @@ class SetCoordinator {
   std::list<std::unique_ptr<Execution>> running_;
   std::shared_ptr<HandleState> join_handle_;
   std::uint64_t next_batch_ = 0;
+  int next_persistent_ = 0;
   Status retired_;        // why, once the set has been removed
   bool changed_ = false;  // since the last flush
   std::optional<Time> deadline_;

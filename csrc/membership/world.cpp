@@ -58,8 +58,8 @@ Expected<std::unique_ptr<Transport>> make_transport(const std::string& name, Boo
   return Status(ErrorCode::internal, str("there is no transport '", name, "'"));
 }
 
-// What ranks of one host share beyond the transport, where all agree to use it: a transport that
-// was asked for by name is left to work alone unless it is shared memory.
+// What ranks of one host share beyond the transport. A transport other than shared memory that was
+// asked for by name is left to work alone.
 std::shared_ptr<HostMemory> share_host(Bootstrap& bootstrap, const std::string& wanted_transport,
                                        const Topology& topology, Time deadline) {
   const bool may_share = wanted_transport == "auto" || wanted_transport == "shm";
@@ -70,9 +70,13 @@ std::shared_ptr<HostMemory> share_host(Bootstrap& bootstrap, const std::string& 
   return nullptr;
 }
 
-// Tells the others whether this rank is ready, and hears whether they are.
-Status agree_ready(Bootstrap& bootstrap, const Status& own, Time deadline) {
-  const std::string text = own ? std::string() : own.to_string();
+constexpr auto shares_host = "shares host";
+
+// Tells the others whether this rank is ready, and hears whether they are. `host` is kept only
+// where every rank has it.
+Status agree_ready(Bootstrap& bootstrap, const Status& own, std::shared_ptr<HostMemory>& host,
+                   Time deadline) {
+  const std::string text = !own ? own.to_string() : host ? shares_host : "";
   if (Status put = bootstrap.put(str("ready/", bootstrap.rank()), text); !put)
     return own ? put : own;
   if (Status met = bootstrap.barrier(deadline); !met) return own ? met : own;
@@ -80,6 +84,8 @@ Status agree_ready(Bootstrap& bootstrap, const Status& own, Time deadline) {
   for (int peer = 0; peer < bootstrap.size(); ++peer) {
     const auto theirs = bootstrap.get(str("ready/", peer));
     if (!theirs) return theirs.status();
+    if (theirs.value() == shares_host) continue;
+    host.reset();
     if (!theirs.value().empty()) {
       return Status(ErrorCode::initialization, str("rank ", peer, " failed: ", theirs.value()),
                     peer);
@@ -113,7 +119,7 @@ Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const M
   auto transport = make_transport(chosen.value(), bootstrap, mpi, deadline);
   world.host = share_host(bootstrap, options.transport, world.topology, deadline);
   const Status own = control ? transport.status() : control.status();
-  if (Status ready = agree_ready(bootstrap, own, deadline); !ready)
+  if (Status ready = agree_ready(bootstrap, own, world.host, deadline); !ready)
     return not_formed().because(ready);
   world.control = std::move(control).value();
   world.transport = std::move(transport).value();

@@ -24,6 +24,9 @@ struct HostPolicy {
 
 class HostCollective {
  public:
+  // Whether it lines up at once or waits for start().
+  enum class Begin : std::uint8_t { now, later };
+
   HostCollective(const HostCollective&) = delete;
   HostCollective& operator=(const HostCollective&) = delete;
 

@@ -12,7 +12,7 @@
 
 namespace rueda {
 
-class HostPull : public HostCollective {
+class HostPull final : public HostCollective {
  public:
   struct Transfer {
     int member = 0;

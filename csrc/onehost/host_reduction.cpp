@@ -8,7 +8,7 @@ namespace rueda {
 
 HostReduction::HostReduction(HostChannel& channel, const HostPolicy& policy,
                              const Combination& combination, int contributors,
-                             std::vector<Piece> pieces)
+                             std::vector<Piece> pieces, Begin begin)
     : HostCollective(channel, policy),
       element_(size_of(combination.dtype)),
       all_contribute_(contributors == channel.size()),
@@ -26,7 +26,7 @@ HostReduction::HostReduction(HostChannel& channel, const HostPolicy& policy,
   sources_.reserve(ranks);
   targets_.reserve(ranks);
   pushes_.reserve(ranks);
-  start();
+  if (begin == Begin::now) start();
 }
 
 HostReduction::HostReduction(HostChannel& channel, const HostPolicy& policy,

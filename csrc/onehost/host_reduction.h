@@ -25,21 +25,21 @@ struct Piece {
   std::int64_t count = 0;            // elements
 };
 
-class HostReduction : public HostCollective {
+class HostReduction final : public HostCollective {
  public:
   // All-reduce. The pieces are reduced as if they lay one after the other. Their number and
   // lengths, the combination and the policy are the same on all ranks. Where the ranks cannot reach
   // into each other's memory, pieces above the flat limit must be registered.
   // `contributors`: how many ranks do not give null.
   HostReduction(HostChannel& channel, const HostPolicy& policy, const Combination& combination,
-                int contributors, std::vector<Piece> pieces);
+                int contributors, std::vector<Piece> pieces, Begin begin = Begin::now);
   // Reduce-scatter of `input` (null: nothing is contributed): lengths[r] elements for rank r.
   HostReduction(HostChannel& channel, const HostPolicy& policy, const Combination& combination,
                 int contributors, const std::byte* input, std::byte* output,
                 const std::vector<std::int64_t>& lengths);
   ~HostReduction() { quiesce(direct_); }
 
-  // Once more, with the same pieces.
+  // Once more, with the same pieces. The last run must be done.
   using HostCollective::start;
 
  private:

@@ -19,9 +19,10 @@ constexpr std::size_t least_length = std::size_t{64} << 20;
 // As many ranks as the machine has processors can map each other's memory: half of the 47 bits of
 // addresses that a process has.
 constexpr std::size_t addresses_of_all_ranks = std::size_t{64} << 40;
-// Memory that is freed is kept up to this many bytes, to be cleared when it is allocated again,
-// which is quicker than to get new pages. More goes back to the system.
+// Memory that is freed is kept up to this many bytes and this share of all, to be cleared when it
+// is allocated again, which is quicker than to get new pages. More goes back to the system.
 constexpr std::size_t most_kept = std::size_t{256} << 20;
+constexpr std::size_t share_kept = 16;
 
 std::size_t wanted_length() {
   const auto pages = static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES));
@@ -170,7 +171,8 @@ std::optional<FreeRange> RegisteredMemory::take_pages(std::size_t bytes) {
 }
 
 void RegisteredMemory::give_pages(FreeRange range) {
-  const bool is_kept = kept_bytes_ + range.length() <= most_kept;
+  const std::size_t may_keep = std::min(most_kept, bytes() / share_kept);
+  const bool is_kept = kept_bytes_ + range.length() <= may_keep;
   const bool is_gone = !is_kept && punch_out(mapping_.memory() + range.begin, range.length());
   for (std::uint64_t at = range.begin; at < range.end; at += huge_page) {
     if (is_gone && backing(at) == Backing::huge) {

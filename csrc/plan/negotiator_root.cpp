@@ -171,9 +171,10 @@ Status Negotiator::verdict_on_absent(const std::string& name, const Entry& entry
             str(quoted(name), ": the root of the broadcast, ", describe({request.root}),
                 ", has joined and has nothing to send")};
   }
-  if (request.collective == Collective::alltoall) {
-    return {ErrorCode::invalid_argument,
-            str(quoted(name), ": alltoall cannot run once ", describe(absent), " has joined")};
+  if (request.collective == Collective::alltoall ||
+      request.collective == Collective::persistent_allreduce) {
+    return {ErrorCode::invalid_argument, str(quoted(name), ": ", name_of(request.collective),
+                                             " cannot run once ", describe(absent), " has joined")};
   }
   return {};
 }

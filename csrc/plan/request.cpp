@@ -23,7 +23,8 @@ std::string grouping(const Request& request) {
 }
 
 bool reduces(Collective collective) {
-  return collective == Collective::allreduce || collective == Collective::reduce_scatter;
+  return collective == Collective::allreduce || collective == Collective::reduce_scatter ||
+         collective == Collective::persistent_allreduce;
 }
 
 bool has_tensor(Collective collective) {
@@ -73,6 +74,7 @@ std::string_view name_of(Collective collective) {
     case Collective::join: return "join";
     case Collective::add_process_set: return "add_process_set";
     case Collective::remove_process_set: return "remove_process_set";
+    case Collective::persistent_allreduce: return "persistent allreduce";
     case Collective::leave: return "shutdown";
   }
   return "unknown";

@@ -21,7 +21,8 @@ enum class Collective : std::uint8_t {
   join,
   add_process_set,
   remove_process_set,
-  leave,  // this rank is shutting down
+  persistent_allreduce,  // agrees on an all-reduce that will run many times
+  leave,                 // this rank is shutting down
 };
 
 [[nodiscard]] std::string_view name_of(Collective collective);

@@ -37,6 +37,7 @@ struct Output {
   std::vector<std::int64_t> received_splits;  // alltoall: rows received from each rank of the set
   int last_joined_rank = -1;                  // join: the rank that joined last
   int process_set = -1;                       // add_process_set: the number of the new set
+  int persistent = -1;                        // persistent operation: its number within the set
 };
 
 // The future of one operation. Copies refer to the same operation. Dropping every copy does not

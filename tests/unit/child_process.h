@@ -13,6 +13,13 @@
 
 namespace rueda::test {
 
+// Sanitizers take more addresses for themselves than any limit would leave.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool can_limit_addresses = false;
+#else
+inline constexpr bool can_limit_addresses = true;
+#endif
+
 // Runs `body` in a child; exits with 0, or with 1 after printing what it threw. No assertions of
 // Catch in there.
 inline pid_t start_child(const std::function<void()>& body) {

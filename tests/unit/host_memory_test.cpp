@@ -1,12 +1,20 @@
 #include "onehost/host_memory.h"
 
+#include <sys/stat.h>
+
+#include <array>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <numeric>
 #include <thread>
 
+#include "onehost/hear_all.h"
+#include "onehost/host_exchange.h"
+#include "onehost/processors.h"
+#include "onehost/rank_card.h"
 #include "rank_threads.h"
 #include "transport/inproc.h"
+#include "transport/socket.h"
 
 namespace rueda::test {
 
@@ -93,8 +101,8 @@ TEST_CASE("what all members have retired is taken again, zeroed") {
   on_one_host(3, [](HostMemory& memory) {
     const auto ranks = all_ranks(memory);
     const Time deadline = soon();
-    for (std::uint64_t key = 1; key <= 1500; ++key) {
-      const std::size_t bytes = (key % 100 == 0 ? 4 : 1) << 20;
+    for (std::uint64_t key = 1; key <= 540; ++key) {
+      const std::size_t bytes = key % 100 == 0 ? 2 * huge_page : huge_page - 4096;
       std::byte* own = nullptr;
       while (own == nullptr) {
         try {
@@ -105,8 +113,8 @@ TEST_CASE("what all members have retired is taken again, zeroed") {
         }
       }
       // Peers write elsewhere each time, perhaps already while this rank looks.
-      const std::size_t written = key % 16;
-      for (std::size_t page = 0; page < 16; ++page) {
+      const std::size_t written = key % 3;
+      for (std::size_t page = 0; page < 3; ++page) {
         expect(page == written || is_zero(own + page * 4096, 4096), "zeroed");
       }
       for (int peer = 0; peer < memory.size(); ++peer) {
@@ -223,6 +231,77 @@ TEST_CASE("a rank that does not come ends the forming for all") {
     expect(!formed.ok() && formed.status().to_string().find("rank") != std::string::npos,
            "an error that names a rank");
   });
+}
+
+TEST_CASE("a rank that vanishes while files are handed on ends the forming for all") {
+  InprocHub hub(3);
+  run_ranks(3, [&](int rank) {
+    const auto bootstrap = hub.make_bootstrap(rank);
+    if (rank == 1) {
+      expect_ok(hear_all(*bootstrap, "host/card", RankCard{}.encode(), soon()).status(), "a card");
+      return;
+    }
+    const auto formed = HostMemory::form(*bootstrap, Clock::now() + seconds(0.3));
+    expect(!formed.ok(), "an error");
+  });
+}
+
+TEST_CASE("a rank that fails is named to all, itself included") {
+  InprocHub hub(3);
+  run_ranks(3, [&](int rank) {
+    const auto bootstrap = hub.make_bootstrap(rank);
+    const Status failed(ErrorCode::internal, "out of luck");
+    const Expected<std::string> own =
+        rank == 1 ? Expected<std::string>(failed) : Expected<std::string>(std::string());
+    const auto heard = hear_all(*bootstrap, "a round", own, soon());
+    expect(heard.status().to_string() == "rank 1: out of luck", heard.status().to_string());
+    expect(hear_all(*bootstrap, "another", std::string("x"), soon()).value()[2] == "x", "words");
+  });
+}
+
+TEST_CASE("descriptors of more ranks than a message holds reach all") {
+  constexpr int size = 90;
+  const auto listener = listen_on("unix:@rueda-test-" + random_name());
+  REQUIRE(listener.ok());
+  const MeetingPoint place{listener.value().fd.get(), listener.value().address, random_name()};
+  run_ranks(size, [&](int rank) {
+    // The length of the file tells whose it is.
+    const auto file = make_memory_file(static_cast<std::size_t>(rank + 1) * 4096);
+    expect_ok(file.status(), "a file");
+    const std::array<int, 3> own{file.value().get(), file.value().get(), file.value().get()};
+    std::vector<int> lengths(size);
+    const auto take = [&](int from, std::span<UniqueFd> fds) -> Status {
+      struct stat found{};
+      if (fds.size() != 3 || ::fstat(fds[2].get(), &found) != 0) {
+        return Status(ErrorCode::internal, "not the file");
+      }
+      lengths[static_cast<std::size_t>(from)] += static_cast<int>(found.st_size / 4096);
+      return {};
+    };
+    expect_ok(exchange_descriptors(place, rank, size, own, take, soon()), "exchanging");
+    for (int from = 0; from < size; ++from) {
+      expect(lengths[static_cast<std::size_t>(from)] == from + 1, "one file of each rank");
+    }
+  });
+}
+
+TEST_CASE("each rank has a processor where they can be matched") {
+  CHECK(can_each_have_a_processor({{0}, {1}}));
+  CHECK(can_each_have_a_processor({{0, 1}, {0, 1}}));
+  CHECK(can_each_have_a_processor({{0, 1, 2}, {0, 1}, {0}}));
+  CHECK(can_each_have_a_processor({{}, {0}}));
+  CHECK_FALSE(can_each_have_a_processor({{3}, {3}}));
+  CHECK_FALSE(can_each_have_a_processor({{0, 1}, {0, 1}, {0, 1}}));
+  CHECK_FALSE(can_each_have_a_processor({{0, 1}, {0, 1, 2, 3}, {1}, {0}}));
+  CHECK(can_each_have_a_processor({allowed_processors()}));
+  CHECK_FALSE(allowed_processors().empty());
+  const auto count = static_cast<int>(allowed_processors().size());
+  for (const int size : {count, count + 1}) {
+    if (size > 64) continue;
+    on_one_host(size, [&](HostMemory& memory) {
+      expect(memory.outnumbers_processors() == (size > count), "as many as the system allows");
+    });
+  }
 }
 
 }  // namespace rueda::test

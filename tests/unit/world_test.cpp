@@ -211,6 +211,28 @@ TEST_CASE("a transport that fails on one rank fails the world on all, naming it"
   });
 }
 
+TEST_CASE("ranks of one host share memory unless another transport was asked for") {
+  for (const std::string wanted : {"auto", "shm", "mpi"}) {
+    InprocHub hub(2);
+    run_ranks(2, [&](int rank) {
+      Options options;
+      options.transport = wanted;
+      MpiCapability mpi;
+      mpi.make_transport = [&hub, rank]() -> Expected<std::unique_ptr<Transport>> {
+        return hub.make_transport(rank);
+      };
+      const auto bootstrap = hub.make_bootstrap(rank);
+      auto formed = form_world(*bootstrap, options, mpi);
+      expect_ok(formed.status(), "forming");
+      const std::shared_ptr<HostMemory> host = formed.value().host;
+      expect((host != nullptr) == (wanted != "mpi"), "memory with transport " + wanted);
+      if (host) expect(host->rank() == rank && host->size() == 2, "of these ranks");
+      expect_ok(bootstrap->barrier(soon()), "barrier");
+      expect_ok(formed.value().control->close(soon()), "close");
+    });
+  }
+}
+
 TEST_CASE("ranks that do not come are named at the deadline") {
   InprocHub hub(3);
   Options options;
