@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from .bench import make_bench_command
 from .check import make_check_command
 from .native import Native, load_native
 from .run import make_run_command
@@ -31,10 +32,11 @@ def build(native: Native) -> click.Group:
         help="Print the version and exit.",
     )  # fmt: skip
     def rueda() -> None:
-        """Ring all-reduce for training across processes: starts jobs, says what is installed."""
+        """Ring all-reduce for training across processes: starts jobs, says what is installed, measures."""
 
     rueda.add_command(make_run_command(native))
     rueda.add_command(make_check_command(native))
+    rueda.add_command(make_bench_command(native))
     return rueda
 
 

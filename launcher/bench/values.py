@@ -1,0 +1,97 @@
+"""The values that ranks put in and what must come out: small integers, exact in every dtype."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import numpy.typing as npt
+
+from .collectives import REDUCTION, Collective
+
+_ELEMENT = {
+    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
+    "int8": 1, "int16": 2, "int32": 4, "int64": 8,
+    "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8,
+    "bool": 1, "complex64": 8, "complex128": 16,
+}  # fmt: skip
+DTYPES = tuple(_ELEMENT)
+OPERATIONS = ("sum", "average", "min", "max", "product", "bit_and", "bit_or", "bit_xor")
+
+# Prime numbers of elements that make tables of nearly 8 KiB: no chunk is a multiple of one.
+_PERIODS = {1: 8191, 2: 4093, 4: 2039, 8: 1021, 16: 509}
+
+_Integers = npt.NDArray[np.int64]
+
+
+def element_size(dtype: str) -> int:
+    """Bytes of an element."""
+    return _ELEMENT[dtype]
+
+
+def period(dtype: str) -> int:
+    """Elements of a table, after which the values repeat."""
+    return _PERIODS[element_size(dtype)]
+
+
+def _highest(op: str, dtype: str, ranks: int) -> int:
+    """The largest value, such that no sum exceeds an int8."""
+    if dtype == "bool":
+        return 1
+    if op == "sum":
+        return max(1, 127 // ranks)
+    if op == "average":
+        return max(1, 127 // ranks**2)
+    return 127
+
+
+def _integers(rank: int, ranks: int, op: str, dtype: str) -> _Integers:
+    generator = np.random.default_rng(rank)
+    count = period(dtype)
+    if op == "product" and dtype != "bool":
+        return generator.integers(1, 3, count)
+    values = generator.integers(0, _highest(op, dtype, ranks) + 1, count)
+    return values * ranks if op == "average" else values
+
+
+def _reduced(ranks: int, op: str, dtype: str) -> _Integers:
+    inputs = np.stack([_integers(rank, ranks, op, dtype) for rank in range(ranks)])
+    if op == "average":
+        average: _Integers = inputs.sum(0) // ranks
+        return average
+    reductions: dict[str, np.ufunc] = {
+        "sum": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum,
+        "bit_and": np.bitwise_and, "bit_or": np.bitwise_or, "bit_xor": np.bitwise_xor,
+    }  # fmt: skip
+    result: _Integers = reductions[op].reduce(inputs, axis=0)
+    return np.minimum(result, 1) if dtype == "bool" else result
+
+
+def as_bytes(values: _Integers, dtype: str) -> bytes:
+    """The values as elements of `dtype`."""
+    if dtype == "bfloat16":  # the upper half of a float32; these have nothing in the lower
+        return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).tobytes()
+    return values.astype(dtype).tobytes()
+
+
+@functools.lru_cache(maxsize=64)
+def table(whose: int, ranks: int, op: str, dtype: str) -> bytes:
+    """The values of a rank, or with `REDUCTION` what they become together."""
+    if whose == REDUCTION:
+        return as_bytes(_reduced(ranks, op, dtype), dtype)
+    return as_bytes(_integers(whose, ranks, op, dtype), dtype)
+
+
+def expectation(
+    collective: Collective, rank: int, ranks: int, count: int, root: int, op: str, dtype: str
+) -> tuple[str, bytes]:
+    """What a rank is told: the blocks of its result, and the tables, its own values first."""
+    tables = [table(rank, ranks, op, dtype)]
+    numbers: dict[int, int] = {}
+    blocks = []
+    for whose, phase, length in collective.result(rank, ranks, count, root):
+        if whose not in numbers:
+            numbers[whose] = len(tables)
+            tables.append(table(whose, ranks, op, dtype))
+        blocks.append(f"{numbers[whose]},{phase % period(dtype)},{length}")
+    return " ".join(blocks), b"".join(tables)

@@ -1,0 +1,52 @@
+"""What the driver and the ranks say to each other; benchmarks/worker/message.h is the other end.
+
+A message is the lengths of its two parts, then lines `name value`, then bytes.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_LENGTHS = struct.Struct("=QQ")
+
+
+@dataclass(frozen=True)
+class Message:
+    """Named values, then bytes."""
+
+    values: dict[str, str] = field(default_factory=dict)
+    payload: bytes = b""
+
+    def number(self, name: str) -> int:
+        return int(self.values[name])
+
+
+def send(connection: socket.socket, values: Mapping[str, object], payload: bytes = b"") -> None:
+    """Raises OSError where the other side has gone."""
+    lines = "".join(f"{name} {value}\n" for name, value in values.items()).encode()
+    connection.sendall(_LENGTHS.pack(len(lines), len(payload)) + lines + payload)
+
+
+def _exactly(connection: socket.socket, length: int) -> bytes:
+    parts = []
+    while length:
+        part = connection.recv(min(length, 1 << 20))
+        if not part:
+            raise EOFError
+        parts.append(part)
+        length -= len(part)
+    return b"".join(parts)
+
+
+def receive(connection: socket.socket) -> Message:
+    """Raises EOFError where the other side has closed the connection."""
+    try:
+        lines, payload = _LENGTHS.unpack(_exactly(connection, _LENGTHS.size))
+        text = _exactly(connection, lines).decode()
+        values = dict(line.split(" ", 1) for line in text.splitlines())
+        return Message(values, _exactly(connection, payload))
+    except ConnectionResetError as error:
+        raise EOFError from error
