@@ -84,13 +84,19 @@ std::vector<int> Engine::neighbours() const {
 }
 
 Status Engine::choose_backend() {
-  const HostPolicy& policy = world_.host_policy;
-  auto algorithms = AlgorithmTable::parse(
-      options_.algorithm, AlgorithmTable::of_limit(static_cast<std::int64_t>(policy.flat_limit)));
-  if (!algorithms)
-    return Status(ErrorCode::initialization, "RUEDA_ALGORITHM").because(algorithms.status());
-  if (world_.host)
-    backend_ = make_onehost_backend(algorithms.value(), policy, kept_buffers(options_));
+  if (world_.host) {
+    const bool measured = world_.host_costs.exchange > 0;
+    if (measured) host_policy_ = policy_of(world_.host_costs);
+    algorithms_ = AlgorithmTable::of_limit(static_cast<std::int64_t>(host_policy_.flat_limit));
+  }
+  auto chosen = AlgorithmTable::parse(options_.algorithm, algorithms_);
+  if (!chosen) {
+    return Status(ErrorCode::initialization, "RUEDA_ALGORITHM").because(chosen.status());
+  }
+  algorithms_ = std::move(chosen).value();
+  if (world_.host) {
+    backend_ = make_onehost_backend(algorithms_, host_policy_, kept_buffers(options_));
+  }
   return {};
 }
 

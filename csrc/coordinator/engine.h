@@ -61,7 +61,9 @@ class Engine {
 
   // What the ranks of this host share; null where they do not.
   [[nodiscard]] const std::shared_ptr<HostMemory>& host() const { return world_.host; }
-  [[nodiscard]] const HostPolicy& host_policy() const { return world_.host_policy; }
+  [[nodiscard]] const HostPolicy& host_policy() const { return host_policy_; }
+  [[nodiscard]] const HostCosts& host_costs() const { return world_.host_costs; }
+  [[nodiscard]] const AlgorithmTable& algorithms() const { return algorithms_; }
   // Whether nothing is accepted any more. Cheap.
   [[nodiscard]] bool is_broken() const { return !accepting_; }
   // Why; ok while everything is.
@@ -146,6 +148,8 @@ class Engine {
   ProcessSets process_sets_;
   Metrics metrics_;
   Timeline timeline_;
+  HostPolicy host_policy_;
+  AlgorithmTable algorithms_;
   std::unique_ptr<Backend> backend_;
 
   std::map<int, std::unique_ptr<SetCoordinator>> sets_;
