@@ -31,22 +31,29 @@ inline void expect_ok(const Status& status, const std::string& what) {
   expect(status.ok(), what + ": " + status.to_string());
 }
 
-// Runs `body(rank)` on `size` threads and fails the test with all that they threw.
-inline void run_ranks(int size, const std::function<void(int rank)>& body) {
+// Runs `body(index)` on `count` threads; returns all that they threw.
+inline std::string run_threads(int count, const std::string& each,
+                               const std::function<void(int index)>& body) {
   std::mutex mutex;
   std::string failures;
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
+  for (int index = 0; index < count; ++index) {
+    threads.emplace_back([&, index] {
       try {
-        body(rank);
+        body(index);
       } catch (const std::exception& error) {
         const std::lock_guard lock(mutex);
-        failures += str("rank ", rank, " of ", size, ": ", error.what(), "\n");
+        failures += str(each, " ", index, " of ", count, ": ", error.what(), "\n");
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
+  return failures;
+}
+
+// Runs `body(rank)` on `size` threads and fails the test with all that they threw.
+inline void run_ranks(int size, const std::function<void(int rank)>& body) {
+  const std::string failures = run_threads(size, "rank", body);
   INFO(failures);
   REQUIRE(failures.empty());
 }

@@ -185,7 +185,9 @@ std::map<std::string, std::string> options() {
   for (const OptionSpec& spec : option_table()) {
     values[std::string(spec.name)] = option_text(spec, engine->options());
   }
-  values["transport"] = engine->transport_name();  // the one in use, not "auto"
+  // Those in use, not "auto".
+  values["transport"] = engine->transport_name();
+  values["algorithm"] = engine->algorithms().to_string();
   return values;
 }
 

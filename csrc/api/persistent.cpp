@@ -4,9 +4,9 @@
 #include <optional>
 
 #include "api/current_engine.h"
+#include "coordinator/patience.h"
 #include "core/strings.h"
 #include "onehost/host_reduction.h"
-#include "onehost/patience.h"
 
 namespace rueda {
 
@@ -14,7 +14,10 @@ namespace {
 
 // While it sleeps it looks so often whether the world is broken.
 constexpr auto longest_sleep = std::chrono::milliseconds(50);
-constexpr int looks_between_checks = 1024;
+// Looks before it asks for the time: what is waited for mostly comes within a microsecond.
+constexpr int first_looks = 100;
+constexpr int first_looks_when_crowded = 20;
+constexpr Duration spinning = std::chrono::milliseconds(1);
 
 Submission submission_of(Collective collective, const TensorView& input, void* output,
                          const AllreduceOptions& options) {
@@ -63,6 +66,7 @@ class HostRun final : public PersistentRun {
           const TensorView& input, void* output, const AllreduceOptions& options)
       : engine_(std::move(engine)),
         members_(members.ranks),
+        crowded_(engine_->host()->outnumbers_processors()),
         name_(options.name.empty() ? str("persistent.", number) : options.name),
         channel_(engine_->host(), members.ranks, members.rank, channel_key(members.id, number),
                  HostChannel::WokenBy::channel),
@@ -92,17 +96,11 @@ class HostRun final : public PersistentRun {
   }
 
   void wait() override {
-    Patience patience(engine_->host()->outnumbers_processors());
-    std::optional<Time> deadline;
-    while (!reduction_.done()) {
-      if (reduction_.advance()) {
-        patience.renew();
-        deadline.reset();
-        continue;
-      }
-      if (patience.looks() % looks_between_checks == looks_between_checks - 1) check(deadline);
-      if (!patience.bear()) sleep(deadline);
+    const int looks = crowded_ ? first_looks_when_crowded : first_looks;
+    for (int look = 0; look < looks && !reduction_.done(); ++look) {
+      if (!reduction_.advance()) pause_processor();
     }
+    if (!reduction_.done()) wait_long();
     if (!reduction_.status().ok()) give_up(reduction_.status());
   }
 
@@ -113,21 +111,32 @@ class HostRun final : public PersistentRun {
     return {input.dtype, options.op, options.prescale_factor, divisor, options.postscale_factor};
   }
 
-  void sleep(std::optional<Time>& deadline) {
+  void wait_long() {
+    Patience patience(crowded_, spinning);
+    Time last_move = Clock::now();
+    while (!reduction_.done()) {
+      const Time now = Clock::now();
+      if (reduction_.advance()) {
+        patience.renew();
+        last_move = now;
+      } else if (!patience.look_again(now)) {
+        sleep();
+        check(last_move);
+      }
+    }
+  }
+
+  void sleep() {
     Sleeper sleeper(channel_.wake_word());
-    if (reduction_.advance() || reduction_.done()) return;
-    sleeper.sleep(Clock::now() + longest_sleep);
-    check(deadline);
+    if (!reduction_.advance() && !reduction_.done()) sleeper.sleep(Clock::now() + longest_sleep);
   }
 
   // Throws where waiting has no sense any more.
-  void check(std::optional<Time>& deadline) {
+  void check(Time last_move) {
+    if (reduction_.done()) return;
     if (engine_->is_broken()) fail();
     const double timeout = engine_->options().transfer_timeout;
-    if (timeout <= 0) return;
-    const Time now = Clock::now();
-    if (!deadline) deadline = now + seconds(timeout);
-    if (now < *deadline) return;
+    if (timeout <= 0 || Clock::now() - last_move < seconds(timeout)) return;
     std::vector<int> ranks;
     for (const int member : reduction_.awaited()) {
       ranks.push_back(members_[static_cast<std::size_t>(member)]);
@@ -152,6 +161,7 @@ class HostRun final : public PersistentRun {
 
   const std::shared_ptr<Engine> engine_;
   const std::vector<int> members_;
+  const bool crowded_;
   const std::string name_;
   HostChannel channel_;
   HostReduction reduction_;

@@ -94,6 +94,11 @@ PYBIND11_MODULE(_native, module) {
   bind_process_sets(module);
   bind_collectives(module);
   module.def("metrics", &rueda::metrics);
+  module.def("choose_algorithm", [](std::int64_t bytes) {
+    const rueda::AlgorithmChoice choice = rueda::choose_algorithm(bytes);
+    return py::make_tuple(choice.algorithm, choice.registered, choice.predicted_us,
+                          choice.predicted_registered_us);
+  });
   module.def("options", &rueda::options);
   module.def("option_table", &describe_options);
   module.def("data_types", &describe_data_types);

@@ -1,14 +1,8 @@
-// The part of the engine that any thread may call. What the coordinator thread does is in
-// engine_thread.cpp.
+// The part of the engine that any thread may call.
 #include "coordinator/engine.h"
 
 #include <pthread.h>
 #include <signal.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 
 #include "core/log.h"
 #include "core/strings.h"
@@ -48,14 +42,18 @@ Engine::Engine(World world, const Options& options)
       transport_name_(world_.transport->name()),
       process_sets_(world_.topology.rank, world_.topology.size),
       backend_(make_ring_backend(kept_buffers(options))),
-      wake_fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+      crowded_(world_.host ? world_.host->outnumbers_processors()
+                           : outnumber_processors(world_.topology.local_size)),
+      word_(world_.host ? &world_.host->header(world_.topology.rank).wake : &own_word_),
+      helm_(std::make_shared<Helm>(
+          [this](const HandleState& handle, std::optional<Time> deadline) {
+            return drive_as_caller(handle, deadline);
+          },
+          crowded_ ? 20 : 200)) {}
 
 Expected<std::unique_ptr<Engine>> Engine::start(World world, const Options& options) {
   std::unique_ptr<Engine> engine(new Engine(std::move(world), options));
   engine->accepting_ = false;  // nothing to shut down yet
-  if (!engine->wake_fd_) {
-    return Status(ErrorCode::initialization, str("eventfd: ", std::strerror(errno)));
-  }
   if (Status status = engine->choose_backend(); !status) return status;
   if (Status status = engine->timeline_.open(options.timeline, engine->topology().rank);
       !options.timeline.empty() && !status) {
@@ -64,8 +62,12 @@ Expected<std::unique_ptr<Engine>> Engine::start(World world, const Options& opti
   }
   if (Status status = engine->connect(); !status) return status;
   engine->open_set(engine->process_sets_.find(0));
-  engine->accepting_ = true;
   const SignalsBlocked blocked;
+  Status watches = engine->watcher_.start(
+      engine->world_.control->wait_fd(), engine->world_.transport->wait_fd(),
+      [self = engine.get()] { self->helm_->notify(Helm::readable, *self->word_); });
+  if (!watches) return watches;
+  engine->accepting_ = true;
   engine->thread_ = std::thread([self = engine.get()] { self->run(); });
   return engine;
 }
@@ -82,13 +84,19 @@ std::vector<int> Engine::neighbours() const {
 }
 
 Status Engine::choose_backend() {
-  const HostPolicy& policy = world_.host_policy;
-  auto algorithms = AlgorithmTable::parse(
-      options_.algorithm, AlgorithmTable::of_limit(static_cast<std::int64_t>(policy.flat_limit)));
-  if (!algorithms)
-    return Status(ErrorCode::initialization, "RUEDA_ALGORITHM").because(algorithms.status());
-  if (world_.host)
-    backend_ = make_onehost_backend(algorithms.value(), policy, kept_buffers(options_));
+  if (world_.host) {
+    const bool measured = world_.host_costs.exchange > 0;
+    if (measured) host_policy_ = policy_of(world_.host_costs);
+    algorithms_ = AlgorithmTable::of_limit(static_cast<std::int64_t>(host_policy_.flat_limit));
+  }
+  auto chosen = AlgorithmTable::parse(options_.algorithm, algorithms_);
+  if (!chosen) {
+    return Status(ErrorCode::initialization, "RUEDA_ALGORITHM").because(chosen.status());
+  }
+  algorithms_ = std::move(chosen).value();
+  if (world_.host) {
+    backend_ = make_onehost_backend(algorithms_, host_policy_, kept_buffers(options_));
+  }
   return {};
 }
 
@@ -101,7 +109,20 @@ Status Engine::connect() {
   return world_.control->connect(peers, Clock::now() + seconds(options_.init_timeout));
 }
 
-std::vector<Handle> Engine::submit(int set_id, std::vector<Submission> submissions) {
+std::vector<Handle> Engine::open_handles(std::vector<Submission>& submissions) const {
+  std::vector<Handle> handles;
+  handles.reserve(submissions.size());
+  const Time now = Clock::now();
+  for (Submission& submission : submissions) {
+    submission.handle = std::make_shared<HandleState>(helm_);
+    submission.submitted_at = now;
+    handles.emplace_back(submission.handle);
+  }
+  return handles;
+}
+
+std::optional<Engine::Command> Engine::accept(int set_id, std::vector<Submission> submissions,
+                                              bool queue) {
   const auto members = process_sets_.find(set_id);
   Status refused;
   if (!members) {
@@ -111,32 +132,54 @@ std::vector<Handle> Engine::submit(int set_id, std::vector<Submission> submissio
                      str("rank ", topology().rank, " is not a member of process set ", set_id,
                          ", which has ", describe_ranks(members->ranks)));
   }
-  std::vector<Handle> handles;
-  const Time now = Clock::now();
-  for (Submission& submission : submissions) {
-    submission.handle = std::make_shared<HandleState>();
-    submission.submitted_at = now;
-    handles.emplace_back(submission.handle);
-  }
+  Command command;
+  command.set_id = set_id;
+  command.submissions = std::move(submissions);
   std::unique_lock lock(queue_mutex_);
   if (refused.ok() && !accepting_) refused = refusal_;
   if (!refused.ok()) {
     lock.unlock();
-    for (const Submission& submission : submissions) submission.handle->complete(refused);
-    return handles;
+    refuse(command, refused);
+    return std::nullopt;
   }
-  number_unnamed(set_id, submissions);
-  for (Submission& submission : submissions) {
+  number_unnamed(set_id, command.submissions);
+  for (Submission& submission : command.submissions) {
     Request& request = submission.request;
     // What is wrong with a request here is wrong for everybody: all ranks are told.
     if (request.error.ok()) request.error = validate(request, members->size());
   }
-  Command command;
-  command.set_id = set_id;
-  command.submissions = std::move(submissions);
+  if (!queue) return command;
   queue_.push_back(std::move(command));
-  lock.unlock();
-  if (asleep_.load()) eventfd_write(wake_fd_.get(), 1);
+  return std::nullopt;
+}
+
+std::vector<Handle> Engine::submit(int set_id, std::vector<Submission> submissions) {
+  std::vector<Handle> handles = open_handles(submissions);
+  accept(set_id, std::move(submissions), true);
+  helm_->notify(Helm::queued, *word_);
+  return handles;
+}
+
+std::vector<Handle> Engine::submit_and_wait(int set_id, std::vector<Submission> submissions,
+                                            std::optional<Time> deadline) {
+  std::vector<Handle> handles;
+  if (helm_->take_as_caller()) {
+    handles = open_handles(submissions);
+    take_up();
+    if (auto command = accept(set_id, std::move(submissions), false)) {
+      obey_at_once(*std::move(command));
+    }
+    for (const Handle& handle : handles) {
+      const HandleState::Waiting waiting(*handle.state());
+      if (drive_until_done(*handle.state(), deadline) != FutexWake::changed) break;
+    }
+    leave();
+  } else {
+    handles = submit(set_id, std::move(submissions));
+  }
+  for (const Handle& handle : handles) {
+    if (handle.state()->wait(deadline) != FutexWake::changed) break;
+  }
   return handles;
 }
 
@@ -155,7 +198,7 @@ void Engine::number_unnamed(int set_id, std::vector<Submission>& submissions) {
 }
 
 Handle Engine::join(int set_id) {
-  auto handle = std::make_shared<HandleState>();
+  auto handle = std::make_shared<HandleState>(helm_);
   const auto members = process_sets_.find(set_id);
   if (!members || members->rank < 0) {
     handle->complete(Status(ErrorCode::invalid_argument,
@@ -180,7 +223,7 @@ void Engine::push(Command command) {
     }
     queue_.push_back(std::move(command));
   }
-  if (asleep_.load()) eventfd_write(wake_fd_.get(), 1);
+  helm_->notify(Helm::queued, *word_);
 }
 
 Status Engine::refusal() const {
@@ -213,6 +256,7 @@ void Engine::abort(const std::string& cause) {
 }
 
 void Engine::close_after_fork() {
+  helm_->close();  // a handle of the parent that is waited for in the child drives nothing
   world_.control->close_after_fork();
   world_.transport->close_after_fork();
 }

@@ -1,5 +1,8 @@
 // Everything that one rank owns. There is no state outside of it, so that many ranks can run as
 // threads of one process and an application can initialise again.
+//
+// engine.cpp: what any thread may call. engine_driving.cpp: how it is driven, by its own thread or
+// by a caller that waits. engine_work.cpp: what is done then.
 #pragma once
 
 #include <atomic>
@@ -12,13 +15,15 @@
 #include <thread>
 #include <vector>
 
+#include "coordinator/helm.h"
 #include "coordinator/metrics.h"
+#include "coordinator/patience.h"
 #include "coordinator/process_sets.h"
 #include "coordinator/set_coordinator.h"
 #include "coordinator/submission.h"
 #include "coordinator/timeline.h"
+#include "coordinator/watcher.h"
 #include "core/options.h"
-#include "core/unique_fd.h"
 #include "membership/world.h"
 
 namespace rueda {
@@ -37,6 +42,10 @@ class Engine {
   // Operations of a set, one or a group. What is wrong with them, or with the set, comes with the
   // handles. Empty names are numbered.
   std::vector<Handle> submit(int set_id, std::vector<Submission> submissions);
+  // The same, and waits until all are done, the deadline, or a signal handler has run: for a caller
+  // that would wait at once. Usually it does all the work itself and no other thread wakes up.
+  std::vector<Handle> submit_and_wait(int set_id, std::vector<Submission> submissions,
+                                      std::optional<Time> deadline = std::nullopt);
   Handle join(int set_id);
 
   [[nodiscard]] const Topology& topology() const { return world_.topology; }
@@ -52,7 +61,9 @@ class Engine {
 
   // What the ranks of this host share; null where they do not.
   [[nodiscard]] const std::shared_ptr<HostMemory>& host() const { return world_.host; }
-  [[nodiscard]] const HostPolicy& host_policy() const { return world_.host_policy; }
+  [[nodiscard]] const HostPolicy& host_policy() const { return host_policy_; }
+  [[nodiscard]] const HostCosts& host_costs() const { return world_.host_costs; }
+  [[nodiscard]] const AlgorithmTable& algorithms() const { return algorithms_; }
   // Whether nothing is accepted any more. Cheap.
   [[nodiscard]] bool is_broken() const { return !accepting_; }
   // Why; ok while everything is.
@@ -78,25 +89,47 @@ class Engine {
 
   Status choose_backend();
   Status connect();
+  std::vector<Handle> open_handles(std::vector<Submission>& submissions) const;
+  // Makes the submissions into a command; nothing when they are refused. `queue`: puts it there.
+  std::optional<Command> accept(int set_id, std::vector<Submission> submissions, bool queue);
   void number_unnamed(int set_id, std::vector<Submission>& submissions);
   void push(Command command);
-  void stop();
 
-  // --- The coordinator thread ---
+  // --- Driving: by whoever has the helm
   void run();
-  void drive();
+  bool drive();
+  FutexWake drive_until_done(const HandleState& handle, std::optional<Time> deadline);
+  FutexWake drive_as_caller(const HandleState& handle, std::optional<Time> deadline);
+  void take_up();
+  void leave();
+  void offer();
   bool step(Time now);
-  bool take_commands(Time now);
-  void obey(Command command, Time now);
-  static void refuse(const Command& command, const Status& reason);
+  bool hear();
+  struct Slept {
+    FutexWake wake = FutexWake::changed;
+    bool really = false;   // not only looked again
+    bool has_helm = true;  // no caller has taken it meanwhile
+  };
+  Slept sleep(std::optional<Time> until, bool as_thread);
+  Slept nap(bool as_thread);
+  Slept rest(Sleeper& sleeper, std::optional<Time> deadline, bool as_thread);
+  void disarm();
+  void crash(const std::exception& error);
   bool may_stop(Time now) const;
-  void sleep(Time now);
-  void nap();
-  void wake_up();
   [[nodiscard]] bool in_flight() const;
+  [[nodiscard]] bool negotiates() const;
+  [[nodiscard]] bool expects() const;
+  [[nodiscard]] bool is_unfinished(Time now) const;
+  [[nodiscard]] bool is_due(Time now) const;
   [[nodiscard]] bool is_over() const;
   [[nodiscard]] std::optional<Time> next_deadline() const;
   void wind_up();
+
+  // --- Work: by whoever has the helm
+  bool take_commands(Time now);
+  void obey_at_once(Command command);
+  void obey(Command command, Time now);
+  static void refuse(const Command& command, const Status& reason);
 
   void open_set(std::shared_ptr<const ProcessSetMembers> members);
   void administer(const Response& response, Submission submission);
@@ -115,6 +148,8 @@ class Engine {
   ProcessSets process_sets_;
   Metrics metrics_;
   Timeline timeline_;
+  HostPolicy host_policy_;
+  AlgorithmTable algorithms_;
   std::unique_ptr<Backend> backend_;
 
   std::map<int, std::unique_ptr<SetCoordinator>> sets_;
@@ -126,16 +161,22 @@ class Engine {
   std::set<std::pair<int, std::string>> refused_elsewhere_;
   Status failure_;  // once the world is broken
   std::optional<Time> leaving_until_;
-  bool aborting_ = false;
-  int fruitless_ = 0;  // polls in a row that moved nothing
+  bool stopping_ = false;  // without good-bye
+  bool armed_ = false;     // the transport, for a sleep
+  int naps_ = 0;           // in a row in which nothing moved
+  bool woken_ = false;     // the engine's thread, which has not looked yet
 
   mutable std::mutex queue_mutex_;
   std::vector<Command> queue_;
   std::map<int, std::uint64_t> next_unnamed_;  // per set
   std::atomic<bool> accepting_ = true;         // changed under the mutex
   Status refusal_;                             // why nothing is accepted any more
-  std::atomic<bool> asleep_{false};
-  UniqueFd wake_fd_;
+
+  const bool crowded_;  // the ranks of this host share processors
+  WakeWord* word_;      // on which whoever drives sleeps
+  WakeWord own_word_{};
+  std::shared_ptr<Helm> helm_;
+  Watcher watcher_;
 
   std::mutex stop_mutex_;
   std::thread thread_;

@@ -1,8 +1,9 @@
-// What a Handle points to: written once by the coordinator, waited for by anyone.
+// What a Handle points to: written once by whoever drives the engine, waited for by anyone.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -13,33 +14,46 @@
 
 namespace rueda {
 
+class Helm;
+
 struct HandleState {
+  // Without a helm, for what only others complete: waiting is then sleeping.
+  explicit HandleState(std::shared_ptr<Helm> engine_helm = nullptr)
+      : helm(std::move(engine_helm)) {}
+
   // Published by `done`; read only after it.
   Status status;
   Output output;
 
   [[nodiscard]] bool is_done() const { return done.load(std::memory_order_acquire) != 0; }
+  // Whether a thread waits for it at this moment.
+  [[nodiscard]] bool is_awaited() const { return waiting.load(std::memory_order_relaxed) > 0; }
 
-  // Called once, by the coordinator (or by whoever refused the submission).
-  void complete(Status result, Output result_output = {}) {
-    status = std::move(result);
-    output = std::move(result_output);
-    done.store(1, std::memory_order_release);
-    futex_wake_all(done);
-  }
+  // A thread waits for it while this lives.
+  class Waiting {
+   public:
+    explicit Waiting(const HandleState& state) : state_(state) { state_.waiting.fetch_add(1); }
+    ~Waiting() { state_.waiting.fetch_sub(1); }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
 
-  // Sleeps until done (FutexWake::changed), the deadline (timeout) or a signal handler has run
-  // (interrupted).
-  FutexWake wait(std::optional<Time> deadline) const {
-    while (!is_done()) {
-      const FutexWake wake = futex_wait(done, 0, deadline);
-      if (wake == FutexWake::interrupted) return wake;
-      if (wake == FutexWake::timeout) return is_done() ? FutexWake::changed : wake;
-    }
-    return FutexWake::changed;
-  }
+   private:
+    const HandleState& state_;
+  };
 
+  // Called once, by whoever drives the engine (or by whoever refused the submission).
+  void complete(Status result, Output result_output = {});
+
+  // Waits until done (FutexWake::changed), the deadline (timeout) or a signal handler has run while
+  // this thread slept (interrupted). Drives the engine meanwhile, unless another thread does.
+  FutexWake wait(std::optional<Time> deadline) const;
+  // The same without driving.
+  FutexWake sleep(std::optional<Time> deadline) const;
+
+  const std::shared_ptr<Helm> helm;
   std::atomic<std::uint32_t> done{0};
+  mutable std::atomic<int> waiting{0};
+  mutable std::atomic<int> sleeping{0};  // of them, those that have to be woken
 };
 
 }  // namespace rueda

@@ -30,8 +30,10 @@ struct Metrics {
   Counter control_messages_sent;
   Counter control_bytes_sent;
   Counter stall_warnings;
-  Counter sleeps;        // of the coordinator thread
-  Counter idle_wakeups;  // after which there was nothing to do
+  Counter driven_by_caller;  // waits in which the caller drove the engine
+  Counter caller_sleeps;     // of callers that drove
+  Counter sleeps;            // of the coordinator thread
+  Counter idle_wakeups;      // after which there was nothing to do
 
   [[nodiscard]] PerCollective& of(Collective collective) {
     return collectives.at(static_cast<std::size_t>(collective));

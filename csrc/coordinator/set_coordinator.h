@@ -52,6 +52,8 @@ class SetCoordinator {
   [[nodiscard]] const ProcessSetMembers& members() const { return *members_; }
   [[nodiscard]] bool is_pending(const std::string& name) const { return pending_.contains(name); }
   [[nodiscard]] bool in_flight() const { return !running_.empty(); }
+  // Whether messages of other members are expected at any moment.
+  [[nodiscard]] bool negotiates() const { return !pending_.empty() || join_handle_ != nullptr; }
   // Nothing more can be agreed on.
   [[nodiscard]] bool closed() const { return !negotiator_.closed().ok(); }
   // When step() should be called though nothing happens.

@@ -121,6 +121,11 @@ Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const M
   const Status own = control ? transport.status() : control.status();
   if (Status ready = agree_ready(bootstrap, own, world.host, deadline); !ready)
     return not_formed().because(ready);
+  if (world.host) {
+    auto costs = measure_costs(bootstrap, world.host, deadline);
+    if (!costs) return not_formed().because(costs.status());
+    world.host_costs = costs.value();
+  }
   world.control = std::move(control).value();
   world.transport = std::move(transport).value();
   log(LogLevel::info, world.topology.describe(world.topology.rank), " of ", world.topology.size,

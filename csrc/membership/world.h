@@ -9,7 +9,7 @@
 
 #include "core/options.h"
 #include "core/status.h"
-#include "onehost/host_collective.h"
+#include "onehost/cost_model.h"
 #include "onehost/host_memory.h"
 #include "transport/bootstrap.h"
 #include "transport/control_lane.h"
@@ -38,7 +38,7 @@ struct World {
   std::unique_ptr<ControlLane> control;
   std::unique_ptr<Transport> transport;
   std::shared_ptr<HostMemory> host;  // null unless all ranks are on one host and share memory
-  HostPolicy host_policy;            // the same on all ranks
+  HostCosts host_costs;              // as rank 0 has measured them; zeros without `host`
 };
 
 // Makes MPI's bulk transport; empty where MPI cannot carry bulk, with the reason in `unavailable`.

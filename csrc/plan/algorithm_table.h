@@ -41,7 +41,7 @@ class AlgorithmTable {
   // last: not part of the range.
   void set(std::int64_t first, std::int64_t last, Algorithm algorithm);
 
-  std::vector<Row> rows_{{0, Algorithm::ring}};
+  std::vector<Row> rows_{{0, Algorithm::ring}};  // by size; all is the ring's at first
 };
 
 }  // namespace rueda

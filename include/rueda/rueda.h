@@ -181,6 +181,16 @@ Handle refuse(const std::string& name, ProcessSet process_set, const std::string
 // memory, not a copy. Throws std::bad_alloc.
 [[nodiscard]] std::shared_ptr<std::byte[]> allocate(std::size_t bytes);
 
+// How an all-reduction of so many bytes is done in the world, and how long it should take by what
+// was measured at init (µs; 0 where nothing was, as across hosts).
+struct AlgorithmChoice {
+  std::string algorithm;   // "line" (in one cache line), "flat", "direct" or "ring"
+  std::string registered;  // the same for tensors from allocate()
+  double predicted_us = 0;
+  double predicted_registered_us = 0;
+};
+[[nodiscard]] AlgorithmChoice choose_algorithm(std::int64_t bytes);
+
 // Counters of this rank since init(), by name (docs/observability.md lists them).
 [[nodiscard]] std::map<std::string, std::int64_t> metrics();
 // The options in force, by name.

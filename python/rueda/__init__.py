@@ -81,7 +81,7 @@ else:
     )
     from rueda.memory import empty
     from rueda.objects import allgather_object, broadcast_object
-    from rueda.observation import metrics, options
+    from rueda.observation import AlgorithmChoice, choose_algorithm, metrics, options
     from rueda.operations import (
         Average,
         BitAnd,
@@ -118,6 +118,7 @@ except _PackageNotFoundError:  # run from a source tree that has not been instal
     __version__ = "0.0.0"
 
 __all__ = [
+    "AlgorithmChoice",
     "Average",
     "BitAnd",
     "BitOr",
@@ -159,6 +160,7 @@ __all__ = [
     "broadcast_async",
     "broadcast_async_",
     "broadcast_object",
+    "choose_algorithm",
     "cross_rank",
     "cross_size",
     "empty",

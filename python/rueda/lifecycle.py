@@ -33,6 +33,8 @@ __all__ = [
 # world belongs to its parent.
 _owner: int | None = None
 _hooked = False
+# How many worlds this process has been in. Changed with each, so that what was agreed on in one is not used in another.
+_worlds = 0
 # What sys.exit() was called with, where it says that something failed.
 _exit_code: object = None
 
@@ -54,8 +56,10 @@ def init(process_sets: Iterable[ProcessSet] = (), **options: object) -> None:
 
         rueda.init(fusion_threshold="16M", stall_warning=10)
     """
-    global _owner
+    global _owner, _worlds
+    is_new = not _native.is_initialized()
     _native.init({name: str(value) for name, value in options.items()})
+    _worlds += is_new
     _owner = os.getpid()
     _install_hooks()
     for process_set in process_sets:
@@ -86,6 +90,11 @@ def is_initialized() -> bool:
             rueda.init()
     """
     return _native.is_initialized()
+
+
+def world_number() -> int:
+    """How many worlds this process has formed so far; another number means another world."""
+    return _worlds
 
 
 def rank() -> int:

@@ -2,9 +2,36 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from rueda import _native
 
-__all__ = ["metrics", "options"]
+__all__ = ["AlgorithmChoice", "choose_algorithm", "metrics", "options"]
+
+
+class AlgorithmChoice(NamedTuple):
+    """How an allreduce of one size is done, and how long it should take by what was measured at init."""
+
+    algorithm: str
+    """``"line"`` (within one cache line), ``"flat"``, ``"direct"`` or ``"ring"``."""
+    registered: str
+    """The same for arrays from :func:`rueda.empty`."""
+    predicted_us: float
+    """Microseconds; 0 where nothing was measured, as across hosts."""
+    predicted_registered_us: float
+
+
+def choose_algorithm(size: int) -> AlgorithmChoice:
+    """How the world does an allreduce of ``size`` bytes.
+
+    ``RUEDA_ALGORITHM`` overrides what is chosen, see ``docs/options.md``. Raises
+    :class:`rueda.NotInitializedError`, and :class:`rueda.InvalidArgumentError` where ``size`` is negative.
+
+    Example::
+
+        print(rueda.choose_algorithm(1 << 20).algorithm)
+    """
+    return AlgorithmChoice(*_native.choose_algorithm(size))
 
 
 def metrics() -> dict[str, int]:

@@ -67,6 +67,7 @@ def test_reductions_with_extreme_options(option: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     "script",
     [
+        "check_torch_buckets.py",
         "check_torch_collectives.py",
         "check_torch_optimizer.py",
         "check_torch_optimizer_use.py",
@@ -75,3 +76,16 @@ def test_reductions_with_extreme_options(option: dict[str, str]) -> None:
 )
 def test_torch(script: str, size: int) -> None:
     check(PARALLEL / script, size)
+
+
+@needs_torch
+@pytest.mark.parametrize("views", ["0", "1"])
+@pytest.mark.parametrize("script", ["check_torch_optimizer.py", "check_torch_optimizer_use.py"])
+def test_torch_with_and_without_buckets(script: str, views: str) -> None:
+    check(PARALLEL / script, 1 if views == "1" else 3, extra={"GRADIENT_AS_BUCKET_VIEW": views})
+
+
+@needs_torch
+@needs_mpirun
+def test_torch_buckets_under_mpirun() -> None:
+    check_under_mpirun(PARALLEL / "check_torch_buckets.py", 2)

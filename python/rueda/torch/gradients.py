@@ -2,153 +2,199 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from rueda.adapter import Refusal
+from rueda import lifecycle
 from rueda.errors import InvalidArgumentError
-from rueda.handles import Handle
-from rueda.operations import Average, ReduceOp
+from rueda.operations import ReduceOp
 from rueda.process_sets import ProcessSet
-from rueda.submission import Collectives, refuse
-from rueda.torch.compression import Compressor
-from rueda.torch.tensors import TorchAdapter
+from rueda.torch.bucketed_gradients import BucketedGradients
+from rueda.torch.buckets import Bucket, GradientBuckets
+from rueda.torch.compression import Compression, Compressor
+from rueda.torch.separate_gradients import InFlight, Reduction, SeparateGradients, Watched
 
-__all__ = ["GradientReducer"]
+__all__ = ["GradientReducer", "ReducerOptions"]
 
-_collectives = Collectives(TorchAdapter())
-_reducers = itertools.count()
+# How many there are for each process set, by its number.
+_reducers: defaultdict[int | None, int] = defaultdict(int)
 
 
-@dataclass
-class _InFlight:
-    """One gradient on its way."""
+@dataclass(frozen=True)
+class ReducerOptions:
+    """What DistributedOptimizer() was called with, see there."""
 
-    handle: Handle[torch.Tensor] | Handle[None]
-    wire: torch.Tensor | None  # what is reduced in place; None where the gradient was refused
-    dtype: torch.dtype
+    compression: Compressor
+    op: ReduceOp
+    predivide_factor: float
+    process_set: ProcessSet
+    bucket_views: bool | None
+    bucket_bytes: int
+
+
+def _new_prefix(process_set: ProcessSet) -> str:
+    """Under what the gradients of the next optimizer are named.
+
+    Optimizers that live side by side must not meet under one name. The members of a set create those for it in the
+    same order, and other ranks know nothing of them.
+    """
+    process_set_id = process_set.process_set_id
+    number = _reducers[process_set_id]
+    _reducers[process_set_id] += 1
+    of_set = "" if process_set_id == 0 else f".set{process_set_id}"
+    return f"gradient{of_set}" + ("" if number == 0 else f".{number}")
 
 
 class GradientReducer:
-    """Submits each parameter's gradient as soon as backward has accumulated it, and waits for all of them.
+    """Submits gradients as soon as backward has accumulated them, and waits for all of them.
 
-    A parameter's gradient is submitted after ``passes`` backward passes since the last synchronize(), as what they
-    have summed up in ``.grad``.
+    A parameter's gradient is ready after ``passes`` backward passes since the last synchronize(), as what they
+    have summed up in ``.grad``. It is submitted at once by itself or, where it lies in a bucket, together with the
+    others there once all are ready.
+
+    The first step always goes without buckets. So differences between the ranks' models are reported by
+    parameter, and the order in which gradients become ready is known when the ranks agree on the buckets, at
+    the end of that step's synchronize().
     """
 
-    def __init__(
-        self,
-        compression: Compressor,
-        passes: int,
-        op: ReduceOp,
-        predivide_factor: float,
-        process_set: ProcessSet,
-    ) -> None:
-        # Optimizers that live side by side must not meet under one name. Ranks create them in the same order.
-        number = next(_reducers)
-        self._prefix = "gradient" if number == 0 else f"gradient.{number}"
-        self._compression = compression
-        self._op = op
-        self._prescale = 1.0 / predivide_factor if op == Average else 1.0
-        self._postscale = predivide_factor if op == Average else 1.0
-        self.process_set = process_set
-        self._names: dict[torch.Tensor, str] = {}
-        self._passes_left: dict[torch.Tensor, int] = {}
-        self._in_flight: dict[torch.Tensor, _InFlight] = {}
+    def __init__(self, options: ReducerOptions, passes: int) -> None:
+        prefix = _new_prefix(options.process_set)
+        reduction = Reduction(options.op, options.predivide_factor, options.process_set)
+        self._separate = SeparateGradients(prefix, options.compression, reduction)
+        self._bucketed = BucketedGradients(f"{prefix}.buckets", reduction, options.bucket_bytes)
+        self.options = options
         self.passes = passes
         self.synchronized = False  # nothing has changed since synchronize()
+        self._watched: list[Watched] = []
+        self._undecided = True  # the ranks are to agree on buckets
+        self._order: list[int] = []  # in which gradients became ready while undecided
 
     def add(self, parameter: torch.Tensor, name: str) -> None:
         """Watches a parameter from now on."""
-        self._names[parameter] = name
-        self._passes_left[parameter] = self.passes
+        watched = Watched(parameter, name, len(self._watched), self.passes)
+        self._watched.append(watched)
+        self._undecided = True
         if parameter.requires_grad:
-            parameter.register_hook(lambda _: self._before_accumulation(parameter))  # type: ignore[no-untyped-call]
-            parameter.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
+            parameter.register_hook(self._before_accumulation(watched))  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(self._on_gradient(watched))  # type: ignore[no-untyped-call]
 
     def names(self) -> Sequence[str]:
         """The watched parameters' names."""
-        return list(self._names.values())
+        return [watched.name for watched in self._watched]
 
     def in_flight(self) -> list[str]:
-        """Names of the parameters whose gradients are on their way."""
-        return [self._names[parameter] for parameter in self._in_flight]
+        """Names of the parameters whose gradients are ready, so that they may be on their way."""
+        return [
+            watched.name
+            for watched in self._watched
+            if watched.in_flight or (watched.slot and watched.passes_left <= 0)
+        ]
+
+    def buckets(self) -> GradientBuckets:
+        """How gradients are kept now."""
+        return self._bucketed.describe()
 
     def start_over(self) -> None:
         """Counts backward passes from zero again."""
         self.synchronized = False
-        for parameter in self._passes_left:
-            self._passes_left[parameter] = self.passes
+        self._order.clear()
+        for watched in self._watched:
+            watched.passes_left = self.passes
+        self._bucketed.start_over()
 
     def synchronize(self) -> None:
         """Submits what this rank has no gradient for, as zeros, then waits until every ``.grad`` is reduced."""
-        for parameter in self._names:
-            if parameter.requires_grad and parameter not in self._in_flight:
-                self._submit(parameter)
-        in_flight, self._in_flight = self._in_flight, {}
+        if self._bucketed.of_another_world():
+            self._leave_world()
+        for watched in self._watched:
+            if not watched.slot and not watched.in_flight and watched.parameter.requires_grad:
+                self._separate.submit(watched)
+        self._bucketed.start_incomplete()
+        order = list(self._order)
+        # Taken first, lest what Ctrl-C leaves behind be taken for a part of the next step.
+        buckets = self._bucketed.in_flight()
+        separate = self._take_separate()
         self.start_over()
-        # All are waited for, also after an error: none may change a gradient once this has returned.
-        errors: list[Exception] = []
-        for parameter, reduction in in_flight.items():
-            try:
-                reduction.handle.result()
-            except Exception as error:
-                errors.append(error)
-            else:
-                self._receive(parameter, reduction)
+        errors, unfit = self._bucketed.receive(buckets)
+        for watched in unfit:
+            if watched.parameter.requires_grad:
+                self._separate.submit(watched)
+        errors += self._separate.receive([*separate, *self._take_separate()])
         if errors:
             raise errors[0]
+        if self._undecided or unfit:
+            decided = self._bucketed.decide(self._watched, order, self._refusal)
+            self._undecided = self._undecided and not decided
         self.synchronized = True
 
-    def _before_accumulation(self, parameter: torch.Tensor) -> None:
-        """Refuses to add to a gradient that is being reduced."""
-        if self._passes_left[parameter] <= 0:
-            raise InvalidArgumentError(
-                f"the gradient of '{self._names[parameter]}' was computed more often than "
-                f"backward_passes_per_step={self.passes} before step() or synchronize(): a larger "
-                f"backward_passes_per_step accumulates gradients first"
-            )
+    def _take_separate(self) -> list[InFlight]:
+        taken = [watched.in_flight for watched in self._watched if watched.in_flight]
+        for watched in self._watched:
+            watched.in_flight = None
+        return taken
 
-    def _on_gradient(self, parameter: torch.Tensor) -> None:
-        self.synchronized = False
-        self._passes_left[parameter] -= 1
-        if self._passes_left[parameter] == 0:
-            self._submit(parameter)
+    def _leave_world(self) -> None:
+        """Gives the buckets up, since the ranks are gone with which they were agreed on."""
+        ready = [w for w in self._watched if w.slot and w.passes_left <= 0]
+        self._bucketed.leave("the world has changed")
+        self._undecided = True
+        for watched in ready:
+            self._separate.submit(watched)
 
-    def _submit(self, parameter: torch.Tensor) -> None:
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-        gradient = parameter.grad
-        name = f"{self._prefix}/{self._names[parameter]}"
-        if gradient.layout != torch.strided:
-            why = "its gradient is sparse, which Rueda does not reduce: use sparse=False for the embedding"
-            handle = refuse(name, self.process_set, Refusal(why, unsupported=True))
-            self._in_flight[parameter] = _InFlight(handle, None, gradient.dtype)
-            return
-        wire, dtype = self._compression.compress(gradient.detach())
-        wire = wire.contiguous()
-        self._in_flight[parameter] = _InFlight(
-            _collectives.allreduce(
-                wire,
-                name,
-                self._op,
-                self._prescale,
-                self._postscale,
-                self.process_set,
-                in_place=True,
-            ),
-            wire,
-            dtype,
-        )
+    def _refusal(self) -> str:
+        """Why there are to be no buckets, as far as every rank knows by itself."""
+        options = self.options
+        if options.bucket_views is False:
+            return "gradient_as_bucket_view=False"
+        if not isinstance(options.compression, type(Compression.none)):
+            return "gradients are compressed"
+        if options.bucket_views is None:
+            if options.process_set.size() == 1:
+                return "there is one rank"
+            if lifecycle.local_size() != lifecycle.size():
+                return "the ranks are on several hosts"
+        return ""
 
-    def _receive(self, parameter: torch.Tensor, reduction: _InFlight) -> None:
-        assert reduction.wire is not None
-        if parameter.grad is None:  # taken away meanwhile
-            parameter.grad = torch.zeros_like(parameter)
-        if reduction.wire.data_ptr() == parameter.grad.data_ptr() and reduction.wire.numel() > 0:
-            return  # was reduced in place
-        with torch.no_grad():
-            parameter.grad.copy_(self._compression.decompress(reduction.wire, reduction.dtype))
+    def _before_accumulation(self, watched: Watched) -> Callable[[torch.Tensor], None]:
+        """What refuses to add to a gradient that is being reduced."""
+
+        def hook(_: torch.Tensor) -> None:
+            if watched.passes_left <= 0:
+                raise InvalidArgumentError(
+                    f"the gradient of '{watched.name}' was computed more often than "
+                    f"backward_passes_per_step={self.passes} before step() or synchronize(): a larger "
+                    f"backward_passes_per_step accumulates gradients first"
+                )
+
+        return hook
+
+    def _on_gradient(self, watched: Watched) -> Callable[[torch.Tensor], None]:
+        """What counts a gradient, and submits it or its bucket once it is ready."""
+
+        def hook(_: torch.Tensor) -> None:
+            self.synchronized = False
+            watched.passes_left -= 1
+            if self._undecided and watched.passes_left == 0:
+                self._order.append(watched.number)
+            slot = watched.slot
+            if slot is None:
+                if watched.passes_left == 0:
+                    self._separate.submit(watched)
+                return
+            self._bucketed.take_in(slot)
+            if watched.passes_left == 0:
+                bucket = slot.bucket
+                bucket.waiting -= 1
+                if bucket.waiting == 0:
+                    self._start(bucket)
+
+        return hook
+
+    def _start(self, bucket: Bucket) -> None:
+        if self._bucketed.of_another_world():
+            self._leave_world()
+        else:
+            self._bucketed.start(bucket)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,12 +12,15 @@ import torch
 from rueda.errors import InvalidArgumentError
 from rueda.operations import Average, ReduceOp, Sum
 from rueda.process_sets import ProcessSet, global_process_set
+from rueda.torch.buckets import GradientBuckets
 from rueda.torch.compression import Compression, Compressor
-from rueda.torch.gradients import GradientReducer
+from rueda.torch.gradients import GradientReducer, ReducerOptions
 from rueda.torch.reductions import allreduce
 
 __all__ = ["DistributedOptimizer"]
 
+# Small enough to be reduced while the backward pass is still at work, large enough that agreeing on each costs little.
+DEFAULT_BUCKET_BYTES = 8 << 20
 Loss = torch.Tensor | float
 
 
@@ -77,13 +80,29 @@ class _Distributed(torch.optim.Optimizer):
         self._rueda.passes = passes
         self._rueda.start_over()
 
+    def gradient_buckets(self) -> GradientBuckets:
+        """How gradients are kept: which lie in which bucket, or why none does. Settled with the first step."""
+        return self._rueda.buckets()
+
+    def __reduce__(self) -> Any:
+        """A copy is distributed as well, under names of its own: every rank must make it, in the same order."""
+        base = type(self).__mro__[2]
+        reducer = self._rueda
+        return _restored, (
+            base,
+            self.__getstate__(),
+            reducer.names(),
+            reducer.options,
+            reducer.passes,
+        )
+
     def _reduced(self, closure: Callable[[], Loss]) -> Loss:
         with torch.enable_grad():
             loss = closure()
         if self._rueda_synchronizes:
             self.synchronize()
         local = torch.as_tensor(loss).detach()
-        average = allreduce(local, op=Average, process_set=self._rueda.process_set)
+        average = allreduce(local, op=Average, process_set=self._rueda.options.process_set)
         return average if isinstance(loss, torch.Tensor) else float(average)
 
 
@@ -99,6 +118,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     op: ReduceOp = Average,
     gradient_predivide_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    gradient_as_bucket_view: bool | None = None,
+    bucket_bytes: int = DEFAULT_BUCKET_BYTES,
 ) -> Any:
     """Returns an optimizer like ``optimizer`` whose step() uses the gradients of all ranks.
 
@@ -116,12 +137,23 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     - ``op``: Average (the default) or Sum, over the ranks.
     - ``gradient_predivide_factor`` f: with Average, divides by f before the sum and by size/f after it.
     - ``process_set``: who averages; all ranks by default.
+    - ``gradient_as_bucket_view``: whether gradients lie in buckets, in memory that the ranks of the host share, where
+      several are reduced together and without a copy. By default they do where all ranks are on one host, unless
+      there is only one rank. The same on every rank.
+    - ``bucket_bytes``: the size from which on a bucket takes no further gradient.
+
+    With buckets each ``.grad`` is replaced by a tensor in its bucket at the end of the first step, and whenever
+    backward() has made a new one, as it does after ``zero_grad()``; after ``zero_grad(set_to_none=False)`` it adds to
+    the one that is there. Every other use of ``.grad`` works as before. Gradients that cannot lie in a bucket
+    are reduced by themselves: all of them where ``compression`` is used, sparse ones, those of parameters that come
+    later or change. ``optimizer.gradient_buckets()`` tells which and why.
 
     A parameter that has no gradient on this rank contributes zeros, since it may have one elsewhere; its ``.grad`` is
     never ``None`` after a step.
 
     Besides the optimizer's own methods there are ``synchronize()``, which waits for the gradients so that they can be
-    clipped; ``skip_synchronize()``, a context in which step() does not; and ``set_backward_passes_per_step(n)``.
+    clipped; ``skip_synchronize()``, a context in which step() does not; ``set_backward_passes_per_step(n)``; and
+    ``gradient_buckets()``.
     zero_grad() between backward() and step(), and more backward passes than agreed, raise
     :class:`rueda.InvalidArgumentError`.
 
@@ -148,8 +180,27 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
             f"gradient_predivide_factor={gradient_predivide_factor} is not positive"
         )
     _check_passes(backward_passes_per_step)
+    if bucket_bytes < 1:
+        raise InvalidArgumentError(f"bucket_bytes={bucket_bytes} is less than 1")
     names = _names_of(optimizer, named_parameters)
 
+    options = ReducerOptions(
+        compression,
+        op,
+        gradient_predivide_factor,
+        process_set,
+        gradient_as_bucket_view,
+        bucket_bytes,
+    )
+    return _distributed(optimizer, names, options, backward_passes_per_step)
+
+
+def _distributed(
+    optimizer: torch.optim.Optimizer,
+    names: Mapping[torch.Tensor, str],
+    options: ReducerOptions,
+    passes: int,
+) -> Any:
     base = optimizer.__class__
     distributed_class: Any = type(
         base.__name__, (_Distributed, base), {"__module__": base.__module__}
@@ -158,14 +209,26 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     # Shared, not copied: a scheduler that holds the old optimizer goes on changing these param_groups. A scheduler
     # also replaces the old one's step() by a wrapper, which must not hide the new one's.
     distributed.__dict__.update({k: v for k, v in vars(optimizer).items() if k != "step"})
-    reducer = GradientReducer(
-        compression, backward_passes_per_step, op, gradient_predivide_factor, process_set
-    )
+    reducer = GradientReducer(options, passes)
     distributed._rueda = reducer
     distributed._rueda_synchronizes = True
     for parameter, name in names.items():
         reducer.add(parameter, name)
     return distributed
+
+
+def _restored(
+    base: type[torch.optim.Optimizer],
+    state: dict[str, Any],
+    names: Iterable[str],
+    options: ReducerOptions,
+    passes: int,
+) -> Any:
+    """The inverse of __reduce__()."""
+    optimizer = base.__new__(base)
+    optimizer.__setstate__(state)
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    return _distributed(optimizer, dict(zip(parameters, names, strict=True)), options, passes)
 
 
 def _check_passes(passes: int) -> None:

@@ -7,13 +7,18 @@ import torch
 from rueda import _native, dtypes
 from rueda.adapter import Refusal, View
 
-__all__ = ["TorchAdapter"]
+__all__ = ["TorchAdapter", "code_of"]
 
 _codes: dict[torch.dtype, int] = {
     getattr(torch, name): code
     for code, name in enumerate(dtypes.names())
     if hasattr(torch, name)  # torch before 2.3 has no uint16, uint32 and uint64
 }
+
+
+def code_of(dtype: torch.dtype) -> int | None:
+    """Number of the element type, or ``None`` when Rueda does not reduce it."""
+    return _codes.get(dtype)
 
 
 class TorchAdapter:

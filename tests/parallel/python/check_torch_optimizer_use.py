@@ -194,6 +194,8 @@ def check_process_set() -> None:
                 np.testing.assert_array_equal(a, b)
     rueda.barrier()
     rueda.remove_process_set(members)
+    # The others know nothing of that optimizer, and yet all ranks' next one has the same names.
+    train(*pair(sgd), steps=2)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 from collections.abc import Callable
 
 import rueda
@@ -15,6 +16,9 @@ from torch.nn import functional as F
 BATCH = 24  # divides by 1, 2, 3 and 4
 # Double precision; the ranks' sums are only ordered differently.
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}
+
+# For everything that pair() makes: 1 and 0 switch buckets on and off, without it they are on from two ranks on.
+VIEWS = {"1": True, "0": False}.get(os.environ.get("GRADIENT_AS_BUCKET_VIEW", ""))
 
 Optimizer = torch.optim.Optimizer
 Make = Callable[[list[nn.Parameter]], Optimizer]
@@ -51,6 +55,7 @@ def pair(make: Make, **options: object) -> tuple[nn.Module, Optimizer, nn.Module
     """A model that is trained by all ranks, and the same that each trains alone."""
     shared = model()
     alone = copy.deepcopy(shared)
+    options = {"gradient_as_bucket_view": VIEWS, **options}
     distributed = rt.DistributedOptimizer(
         make(list(shared.parameters())), shared.named_parameters(), **options
     )

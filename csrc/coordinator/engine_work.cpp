@@ -1,12 +1,5 @@
-// What the coordinator thread does: it alone drives the lanes and the process sets.
-#include <poll.h>
-#include <pthread.h>
-#include <sched.h>
-#include <sys/eventfd.h>
-
+// What whoever drives the engine does for commands, messages, process sets and failures.
 #include <algorithm>
-#include <array>
-#include <climits>
 
 #include "coordinator/engine.h"
 #include "core/log.h"
@@ -19,159 +12,31 @@ namespace {
 
 enum class LaneMessage : std::uint8_t { negotiation, failure };
 
-// Polls in a row that move nothing before the thread sleeps (or, where the transport can only be
-// polled, naps) although batches are in flight.
-constexpr int patience = 200;
-constexpr int polling_patience = 20000;
-
-constexpr double farewell_seconds = 5;
-
 }  // namespace
-
-void Engine::run() {
-  pthread_setname_np(pthread_self(), "rueda");
-  try {
-    drive();
-  } catch (const std::exception& error) {
-    // No memory for a message, say: without this rank the others cannot go on, and they shall know
-    // why.
-    fail(Status(
-        ErrorCode::internal,
-        str("the coordinator of ", topology().describe(topology().rank), " failed: ", error.what()),
-        topology().rank));
-  }
-  wind_up();
-}
-
-void Engine::drive() {
-  bool slept = false;
-  for (;;) {
-    const Time now = Clock::now();
-    const auto deadline = slept ? next_deadline() : std::nullopt;
-    const bool due = deadline && now >= *deadline;
-    const bool moved = step(now);
-    if (slept && !moved && !due) metrics_.idle_wakeups.add(1);
-    slept = false;
-    if (may_stop(now)) return;
-    if (moved) {
-      fruitless_ = 0;
-      continue;
-    }
-    fruitless_ = std::min(fruitless_ + 1, polling_patience);
-    if (in_flight() && fruitless_ < patience) {
-      sched_yield();
-      continue;
-    }
-    const std::int64_t before = metrics_.sleeps.get();
-    sleep(now);
-    slept = metrics_.sleeps.get() != before;
-  }
-}
-
-bool Engine::step(Time now) {
-  bool moved = take_commands(now);
-  moved = world_.control->progress() || moved;
-  if (!failure_.ok()) return moved;
-  if (in_flight()) moved = world_.transport->progress() || moved;
-  for (auto set = sets_.begin(); set != sets_.end();) {
-    moved = set->second->step(now) || moved;
-    if (!failure_.ok()) return true;
-    const bool gone =
-        set->second->closed() && !set->second->in_flight() && !process_sets_.find(set->first);
-    set = gone ? sets_.erase(set) : std::next(set);
-  }
-  const Duration timeout = seconds(options_.transfer_timeout);
-  for (const auto& [id, set] : sets_) {
-    if (Status status = set->broken(now, timeout); !status) {
-      fail(status);
-      return true;
-    }
-  }
-  return moved;
-}
-
-bool Engine::in_flight() const {
-  return std::any_of(sets_.begin(), sets_.end(),
-                     [](const auto& set) { return set.second->in_flight(); });
-}
-
-std::optional<Time> Engine::next_deadline() const {
-  std::optional<Time> earliest = leaving_until_;
-  const auto consider = [&](std::optional<Time> time) {
-    if (time && (!earliest || *time < *earliest)) earliest = time;
-  };
-  if (!failure_.ok()) return earliest;
-  for (const auto& [id, set] : sets_) {
-    consider(set->next_deadline());
-    const auto moved = set->oldest_move();
-    if (moved && options_.transfer_timeout > 0) {
-      consider(*moved + seconds(options_.transfer_timeout));
-    }
-  }
-  return earliest;
-}
-
-void Engine::sleep(Time now) {
-  const bool watches_transport = in_flight() && failure_.ok();
-  const int transport_fd = watches_transport ? world_.transport->wait_fd() : -1;
-  if (watches_transport && (transport_fd < 0 || world_.host)) return nap();
-
-  timeline_.flush();
-  asleep_.store(true);
-  bool ready = false;
-  {
-    const std::lock_guard lock(queue_mutex_);
-    ready = !queue_.empty();
-  }
-  const bool armed = !ready && watches_transport && world_.transport->arm();
-  if (!ready && (!watches_transport || armed)) {
-    std::array<pollfd, 3> watched{pollfd{wake_fd_.get(), POLLIN, 0},
-                                  pollfd{world_.control->wait_fd(), POLLIN, 0},
-                                  pollfd{transport_fd, POLLIN, 0}};
-    int timeout = -1;
-    if (const auto deadline = next_deadline()) {
-      const double milliseconds = to_seconds(*deadline - now) * 1e3;
-      timeout = static_cast<int>(std::clamp(milliseconds + 1, 0.0, double{INT_MAX}));
-    }
-    metrics_.sleeps.add(1);
-    ::poll(watched.data(), armed ? 3 : 2, timeout);
-  }
-  if (armed) world_.transport->disarm();
-  wake_up();
-}
-
-void Engine::wake_up() {
-  asleep_.store(false);
-  eventfd_t ignored = 0;
-  eventfd_read(wake_fd_.get(), &ignored);
-}
-
-// For a transport that can only be polled. It is waited for with the processor given away to
-// whoever wants it, and after a long wait with short naps, from which a control message or a
-// submission still wakes.
-void Engine::nap() {
-  if (fruitless_ < polling_patience) {
-    sched_yield();
-    return;
-  }
-  std::array<pollfd, 2> watched{pollfd{wake_fd_.get(), POLLIN, 0},
-                                pollfd{world_.control->wait_fd(), POLLIN, 0}};
-  asleep_.store(true);
-  ::poll(watched.data(), watched.size(), 1);
-  wake_up();
-}
 
 // --- Commands
 
 bool Engine::take_commands(Time now) {
+  if (!helm_->has(Helm::queued)) return false;
   std::vector<Command> commands;
   {
     const std::lock_guard lock(queue_mutex_);
+    helm_->clear(Helm::queued);
     commands.swap(queue_);
   }
   const bool moved = !commands.empty();
   for (Command& command : commands) obey(std::move(command), now);
   return moved;
+}
+
+void Engine::obey_at_once(Command command) {
+  try {
+    const Time now = Clock::now();
+    take_commands(now);
+    obey(std::move(command), now);
+  } catch (const std::exception& error) {
+    crash(error);
+  }
 }
 
 void Engine::refuse(const Command& command, const Status& reason) {
@@ -186,7 +51,7 @@ void Engine::obey(Command command, Time now) {
     return;
   }
   if (command.kind == Command::Kind::abort) {
-    aborting_ = true;
+    stopping_ = true;
     fail(Status(ErrorCode::peer_lost,
                 str(topology().describe(topology().rank), " failed: ", command.cause),
                 topology().rank));
@@ -210,38 +75,6 @@ void Engine::obey(Command command, Time now) {
                   [&](const auto& refusal) { return refusal.second == submission.request.name; });
   }
   set->second->submit(std::move(command.submissions), now);
-}
-
-// --- The end
-
-bool Engine::may_stop(Time now) const {
-  if (aborting_) return true;
-  if (!leaving_until_) return false;
-  if (!failure_.ok() || now >= *leaving_until_) return true;
-  return is_over();
-}
-
-void Engine::wind_up() {
-  std::vector<Command> commands;
-  Status reason = failure_;
-  {
-    const std::lock_guard lock(queue_mutex_);
-    accepting_ = false;
-    if (refusal_.ok()) refusal_ = Status(ErrorCode::shutdown, "this rank has shut down");
-    if (reason.ok()) reason = refusal_;
-    commands.swap(queue_);
-  }
-  if (in_flight()) {
-    // The others count on what is in flight: to them this is no good-bye, but a loss.
-    fail(Status(ErrorCode::peer_lost,
-                str(topology().describe(topology().rank), " shut down with batches in flight"),
-                topology().rank));
-    reason = failure_;
-  }
-  for (const auto& [id, set] : sets_) set->fail_all(reason);
-  for (const Command& command : commands) refuse(command, reason);
-  const Status closed = world_.control->close(Clock::now() + seconds(farewell_seconds));
-  if (!closed.ok()) log(LogLevel::debug, "closing the control lane: ", closed.to_string());
 }
 
 // --- Process sets

@@ -1,0 +1,29 @@
+#include "api/current_engine.h"
+#include "rueda/rueda.h"
+
+namespace rueda {
+
+AlgorithmChoice choose_algorithm(std::int64_t bytes) {
+  if (bytes < 0) throw InvalidArgumentError("a number of bytes cannot be negative");
+  const auto engine = current_engine();
+  const Algorithm algorithm = engine->algorithms().choose(bytes);
+  const HostCosts& costs = engine->host_costs();
+  const auto length = static_cast<std::size_t>(bytes);
+  AlgorithmChoice choice;
+  choice.algorithm = choice.registered = name_of(algorithm);
+  if (algorithm == Algorithm::ring || !engine->host()) return choice;
+  if (length <= line_bytes) {
+    choice.algorithm = choice.registered = "line";
+  } else if (length >= engine->host_policy().registered_min) {
+    choice.registered = name_of(Algorithm::direct);
+  }
+  const auto predict = [&](const std::string& name, const LinearCost& direct) {
+    if (name == "line") return costs.exchange / 1000;
+    return (name == name_of(Algorithm::direct) ? direct : costs.flat).at(length) / 1000;
+  };
+  choice.predicted_us = predict(choice.algorithm, costs.direct);
+  choice.predicted_registered_us = predict(choice.registered, costs.registered);
+  return choice;
+}
+
+}  // namespace rueda

@@ -1,0 +1,28 @@
+#include "coordinator/handle_state.h"
+
+#include "coordinator/helm.h"
+
+namespace rueda {
+
+void HandleState::complete(Status result, Output result_output) {
+  status = std::move(result);
+  output = std::move(result_output);
+  done.store(1);
+  if (sleeping.load() > 0) futex_wake_all(done);
+}
+
+FutexWake HandleState::wait(std::optional<Time> deadline) const {
+  if (is_done()) return FutexWake::changed;
+  const Waiting here(*this);
+  return helm ? helm->wait(*this, deadline) : sleep(deadline);
+}
+
+FutexWake HandleState::sleep(std::optional<Time> deadline) const {
+  sleeping.fetch_add(1);
+  FutexWake wake = FutexWake::changed;
+  while (!is_done() && wake == FutexWake::changed) wake = futex_wait(done, 0, deadline);
+  sleeping.fetch_sub(1);
+  return wake == FutexWake::timeout && is_done() ? FutexWake::changed : wake;
+}
+
+}  // namespace rueda

@@ -1,0 +1,53 @@
+#include "coordinator/watcher.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "core/futex.h"
+#include "core/strings.h"
+
+namespace rueda {
+
+Status Watcher::start(int first, int second, std::function<void()> notify) {
+  stop_fd_.reset(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!stop_fd_) return {ErrorCode::initialization, str("eventfd: ", std::strerror(errno))};
+  notify_ = std::move(notify);
+  thread_ = std::thread([this, first, second] { watch(first, second); });
+  return {};
+}
+
+void Watcher::stop() {
+  if (!thread_.joinable()) return;
+  state_.store(stopping);
+  futex_wake_all(state_);
+  ::eventfd_write(stop_fd_.get(), 1);
+  thread_.join();
+}
+
+void Watcher::rearm() {
+  std::uint32_t expected = seen;
+  if (state_.compare_exchange_strong(expected, watching)) futex_wake_all(state_);
+}
+
+void Watcher::watch(int first, int second) {
+  pthread_setname_np(pthread_self(), "rueda-watch");
+  for (;;) {
+    std::array<pollfd, 3> watched{pollfd{stop_fd_.get(), POLLIN, 0}, pollfd{first, POLLIN, 0},
+                                  pollfd{second, POLLIN, 0}};
+    if (::poll(watched.data(), watched.size(), -1) < 0) continue;
+    if (watched[0].revents != 0) return;
+    second_.store(watched[2].revents != 0);
+    std::uint32_t expected = watching;
+    if (!state_.compare_exchange_strong(expected, seen)) return;
+    notify_();
+    while (state_.load() == seen) (void)futex_wait(state_, seen, std::nullopt);
+  }
+}
+
+}  // namespace rueda

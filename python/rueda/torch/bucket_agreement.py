@@ -1,0 +1,120 @@
+"""How the ranks decide together which gradients lie in which bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from rueda.objects import allgather_object
+from rueda.process_sets import ProcessSet
+from rueda.torch.buckets import Bucket, Description, describe, plan_buckets, row_major
+
+__all__ = ["Agreement", "agree"]
+
+# A model that keeps changing is better off without buckets.
+MOST_LAYOUTS = 8
+
+
+@dataclass(frozen=True)
+class _Proposal:
+    """What each rank knows."""
+
+    layouts: int  # how many it has had
+    bucket_bytes: int
+    descriptions: list[Description]
+    order: list[int]  # in which gradients became ready, as indices into the descriptions
+
+
+@dataclass
+class Agreement:
+    """The same on every rank, but for the memory."""
+
+    buckets: list[Bucket] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)  # parameter: why
+    why_not: str = ""  # why there are no buckets
+    layouts: int = 0
+
+
+def agree(
+    name: str,
+    parameters: Sequence[tuple[str, torch.Tensor]],
+    order: Sequence[int],
+    bucket_bytes: int,
+    layouts: int,
+    process_set: ProcessSet,
+) -> Agreement | None:
+    """Collective over the ranks of the set; ``None``, on all of them, when some had joined and could not be asked.
+
+    ``parameters``: with their names, the same on every rank. The order of rank 0 of the set counts. ``layouts``: how
+    many layouts of buckets there have been.
+    """
+    mine = _Proposal(
+        layouts,
+        bucket_bytes,
+        [describe(parameter, label) for label, parameter in parameters],
+        list(order),
+    )
+    proposals: list[_Proposal] = allgather_object(mine, f"{name}/layout", process_set)
+    if len(proposals) < process_set.size():
+        return None
+    agreement = Agreement(layouts=1 + max(proposal.layouts for proposal in proposals))
+    if agreement.layouts > MOST_LAYOUTS:
+        agreement.why_not = f"the model has changed {MOST_LAYOUTS} times"
+        return agreement
+    if len({len(proposal.descriptions) for proposal in proposals}) > 1:
+        agreement.why_not = "the ranks have different numbers of parameters"
+        return agreement
+    descriptions = [
+        _merged(ranks) for ranks in zip(*(p.descriptions for p in proposals), strict=True)
+    ]
+    agreement.left_out = {d.name: d.why_not for d in descriptions if d.why_not}
+    plan = plan_buckets(descriptions, proposals[0].order, proposals[0].bucket_bytes)
+    if not plan:
+        agreement.why_not = "no parameter has a gradient that fits"
+        return agreement
+    problem = ""
+    try:
+        for number, members in enumerate(plan):
+            agreement.buckets.append(
+                _bucket(f"{name}{agreement.layouts}", number, members, parameters, descriptions)
+            )
+    except MemoryError:
+        size = sum(descriptions[index].bytes() for members in plan for index in members)
+        problem = f"rank {process_set.rank()} of the set has no shared memory for {size} bytes"
+    problems = [p for p in allgather_object(problem, f"{name}/memory", process_set) if p]
+    if problems:
+        agreement.buckets = []
+        agreement.why_not = "; ".join(problems)
+    return agreement
+
+
+def _merged(ranks: Sequence[Description]) -> Description:
+    """One parameter as all ranks can have it."""
+    first = ranks[0]
+    for number, other in enumerate(ranks):
+        if other.why_not:
+            return first._replace(why_not=other.why_not)
+        if (other.name, other.shape, other.dtype) != (first.name, first.shape, first.dtype):
+            return first._replace(why_not=f"ranks 0 and {number} of the set differ")
+    if any(other.stride != first.stride for other in ranks):
+        # A bucket is reduced as it lies in memory, so the order of elements must be the same everywhere.
+        return first._replace(stride=row_major(first.shape))
+    return first
+
+
+def _bucket(
+    name: str,
+    number: int,
+    members: Sequence[int],
+    parameters: Sequence[tuple[str, torch.Tensor]],
+    descriptions: Sequence[Description],
+) -> Bucket:
+    first, last = descriptions[members[0]].name, descriptions[members[-1]].name
+    label = f"{name}.{number}/{first}" + (f"..{last}" if len(members) > 1 else "")
+    return Bucket(
+        label,
+        [parameters[index][1] for index in members],
+        [descriptions[index] for index in members],
+    )

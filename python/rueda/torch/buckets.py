@@ -1,0 +1,270 @@
+"""Gradients side by side in memory that the ranks of a host share, each bucket reduced at once and in place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+
+from rueda import _native, dtypes
+from rueda.handles import Handle
+from rueda.torch.tensors import code_of
+
+__all__ = ["Bucket", "Description", "GradientBuckets", "Slot", "describe", "plan_buckets"]
+
+# Gradients begin at multiples of this, so that kernels work on whole cache lines.
+ALIGNMENT = 64
+# Small, so that the first reduction starts early in the backward pass.
+FIRST_BUCKET_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class GradientBuckets:
+    """How a DistributedOptimizer keeps gradients, as ``gradient_buckets()`` tells it.
+
+    - ``names``: the parameters in each bucket, in the order in which they lie there; empty where there is no bucket.
+    - ``sizes``: bytes of each bucket.
+    - ``left_out``: parameters whose gradients are reduced one by one although there are buckets, and why.
+    - ``why_not``: why there is no bucket; empty where there is one.
+    """
+
+    names: tuple[tuple[str, ...], ...] = ()
+    sizes: tuple[int, ...] = ()
+    left_out: dict[str, str] = field(default_factory=dict)
+    why_not: str = ""
+
+
+class Description(NamedTuple):
+    """What the ranks must agree on about a parameter before its gradient may lie in a bucket."""
+
+    name: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]  # of the gradient, in elements
+    dtype: int  # number of the element type, see rueda.dtypes
+    why_not: str  # why its gradient cannot lie in a bucket; empty where it can
+
+    def bytes(self) -> int:
+        """Bytes in a bucket, up to where the next gradient may begin."""
+        size = math.prod(self.shape) * dtypes.item_size(self.dtype)
+        return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def describe(parameter: torch.Tensor, name: str) -> Description:
+    """A parameter as it is on this rank, now."""
+    why_not = _why_not(parameter)
+    if why_not:
+        return Description(name, (), (), 0, why_not)
+    shape = tuple(parameter.shape)
+    # Where autograd makes a gradient, it has its parameter's strides if those leave no gaps, else row-major ones.
+    stride = tuple(parameter.stride()) if _is_dense(parameter) else row_major(shape)
+    code = code_of(parameter.dtype)
+    assert code is not None
+    return Description(name, shape, stride, code, "")
+
+
+def _why_not(parameter: torch.Tensor) -> str:
+    gradient = parameter.grad
+    if not parameter.requires_grad:
+        return "it needs no gradient"
+    if torch.nn.parameter.is_lazy(parameter):
+        return "it has no shape yet"
+    if parameter.layout != torch.strided or (
+        gradient is not None and gradient.layout != torch.strided
+    ):
+        return "its gradient is sparse"
+    if parameter.device.type != "cpu":
+        return f"it is on the device '{parameter.device}'"
+    if code_of(parameter.dtype) is None:
+        return f"its dtype is {parameter.dtype}"
+    if parameter.numel() == 0:
+        return "it is empty"
+    return ""
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements fill their memory without gaps or overlaps, in whatever order of dimensions."""
+    expected = 1
+    for stride, extent in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if extent == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= extent
+    return True
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a contiguous tensor."""
+    strides = []
+    step = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))
+
+
+def plan_buckets(
+    descriptions: Sequence[Description], order: Sequence[int], bucket_bytes: int
+) -> list[list[int]]:
+    """Which parameters share a bucket, as indices into ``descriptions``.
+
+    ``order``: the parameters in the order in which their gradients become ready; those it lacks follow, last one
+    first, as backward meets them. Only gradients of one dtype share a bucket. A bucket is closed once it has
+    ``bucket_bytes`` or more, the first of each dtype already at 1 MiB. Returned in the order in which they are
+    complete.
+    """
+    seen = set(order)
+    rest = [number for number in reversed(range(len(descriptions))) if number not in seen]
+    open_buckets: dict[int, tuple[list[int], int]] = {}
+    limits: dict[int, int] = {}
+    buckets = []
+    for number in [*order, *rest]:
+        description = descriptions[number]
+        if description.why_not:
+            continue
+        members, size = open_buckets.pop(description.dtype, ([], 0))
+        members.append(number)
+        size += description.bytes()
+        limit = limits.get(description.dtype, min(FIRST_BUCKET_BYTES, bucket_bytes))
+        if size < limit:
+            open_buckets[description.dtype] = (members, size)
+        else:
+            limits[description.dtype] = bucket_bytes
+            buckets.append(members)
+    buckets.extend(members for members, _ in open_buckets.values())
+    return buckets
+
+
+class Slot:
+    """The place of one parameter's gradient in its bucket."""
+
+    __slots__ = (
+        "_memory",
+        "_offset",
+        "_stride",
+        "_view",
+        "bucket",
+        "dtype",
+        "parameter",
+        "pointer",
+        "shape",
+    )
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        parameter: torch.Tensor,
+        description: Description,
+        memory: _native.Memory,
+        offset: int,
+    ) -> None:
+        self.bucket = bucket
+        self.parameter = parameter
+        self.dtype = parameter.dtype
+        self.shape = parameter.shape
+        self._memory = memory
+        self._offset = offset
+        self._stride = description.stride
+        self._view = self._make_view()
+        self.pointer = self._view.data_ptr()
+
+    def _make_view(self) -> torch.Tensor:
+        # A storage of its own: a copy or a file of one gradient does not contain its whole bucket, and
+        # autograd does not take a change of one for a change of another.
+        flat = torch.frombuffer(
+            self._memory, dtype=self.dtype, count=self.shape.numel(), offset=self._offset
+        )
+        return flat.as_strided(self.shape, self._stride).detach()
+
+    def view(self) -> torch.Tensor:
+        """The gradient's memory as a tensor. The same one each time, unless it was given other memory meanwhile."""
+        if self._view.data_ptr() != self.pointer or self._view.dtype != self.dtype:
+            self._view = (
+                self._make_view()
+            )  # Module.to() exchanges the memory of the gradients it finds
+        return self._view
+
+    def take_in(self) -> str:
+        """Brings what the parameter has as ``.grad`` into the bucket; returns why that cannot be, or nothing.
+
+        Nothing as ``.grad`` counts as zeros. ``.grad`` lies in the bucket afterwards, unless a graph was made of it.
+        """
+        parameter = self.parameter
+        gradient = parameter.grad
+        if gradient is None:
+            why_not = self._misfit(parameter)
+            if why_not:
+                return why_not
+            view = self.view()
+            with torch.no_grad():
+                view.zero_()
+            parameter.grad = view
+        elif not self._holds(gradient):
+            why_not = self._misfit(gradient)
+            if why_not:
+                return why_not
+            view = self.view()
+            with torch.no_grad():
+                view.copy_(gradient)
+            if not gradient.requires_grad:
+                parameter.grad = view
+        return ""
+
+    def give_out(self) -> None:
+        """Makes ``.grad`` what the bucket holds."""
+        gradient = self.parameter.grad
+        if gradient is None:  # taken away meanwhile
+            self.parameter.grad = self.view()
+        elif not self._holds(gradient):  # part of a graph, or exchanged meanwhile
+            with torch.no_grad():
+                gradient.copy_(self.view())
+        else:
+            torch.autograd.graph.increment_version(gradient)
+
+    def _holds(self, gradient: torch.Tensor) -> bool:
+        try:
+            return gradient.data_ptr() == self.pointer
+        except RuntimeError:  # a sparse tensor has no single address
+            return False
+
+    def _misfit(self, tensor: torch.Tensor) -> str:
+        if tensor.layout != torch.strided:
+            return "is sparse"
+        if tensor.dtype != self.dtype or tensor.device.type != "cpu" or tensor.shape != self.shape:
+            return (
+                f"is now {tensor.dtype} of shape {list(tensor.shape)} on '{tensor.device}', and was "
+                f"{self.dtype} of shape {list(self.shape)} on 'cpu'"
+            )
+        return ""
+
+
+class Bucket:
+    """Gradients that are reduced together, in place. Raises MemoryError where there is no memory for them."""
+
+    def __init__(
+        self,
+        name: str,
+        parameters: Sequence[torch.Tensor],
+        descriptions: Sequence[Description],
+    ) -> None:
+        size = sum(description.bytes() for description in descriptions)
+        memory = _native.allocate(size)
+        self.name = name
+        self.names = tuple(description.name for description in descriptions)
+        self.flat = torch.frombuffer(memory, dtype=parameters[0].dtype)
+        self.slots: list[Slot] = []
+        offset = 0
+        for parameter, description in zip(parameters, descriptions, strict=True):
+            self.slots.append(Slot(self, parameter, description, memory, offset))
+            offset += description.bytes()
+        self.waiting = len(self.slots)  # gradients that are not ready yet in this step
+        self.misfit = ""  # why this rank cannot use the bucket in this step
+        self.handle: Handle[torch.Tensor] | Handle[None] | None = None  # while it is being reduced
+
+    def start_over(self) -> None:
+        """Waits for all its gradients again."""
+        self.waiting = len(self.slots)
+        self.misfit = ""

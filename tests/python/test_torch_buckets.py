@@ -1,0 +1,127 @@
+"""Which gradients share a bucket, without any rank."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from rueda import dtypes  # noqa: E402
+from rueda.torch.bucket_agreement import _merged  # noqa: E402
+from rueda.torch.buckets import (  # noqa: E402
+    ALIGNMENT,
+    FIRST_BUCKET_BYTES,
+    Bucket,
+    Description,
+    describe,
+    plan_buckets,
+    row_major,
+)
+
+FLOAT32 = dtypes.code_of("float32")
+FLOAT64 = dtypes.code_of("float64")
+
+descriptions = st.lists(
+    st.builds(
+        lambda extent, dtype, why: Description("p", (extent,), (1,), dtype, why),
+        st.integers(1, 1 << 20),
+        st.sampled_from([FLOAT32, FLOAT64]),
+        st.sampled_from(["", "", "", "sparse"]),
+    ),
+    max_size=12,
+)
+
+
+@given(descriptions, st.integers(1, 1 << 22), st.randoms(use_true_random=False))
+def test_plan(described: list[Description], bucket_bytes: int, random: object) -> None:
+    order = list(range(len(described)))
+    random.shuffle(order)  # type: ignore[attr-defined]
+    order = order[: len(order) * 2 // 3]
+    plan = plan_buckets(described, order, bucket_bytes)
+    fitting = {i for i, d in enumerate(described) if not d.why_not}
+    flat = list(chain.from_iterable(plan))
+    assert len(flat) == len(set(flat))
+    assert set(flat) == fitting
+    whole = order + [i for i in reversed(range(len(described))) if i not in order]
+    for dtype in (FLOAT32, FLOAT64):
+        of_dtype = [members for members in plan if described[members[0]].dtype == dtype]
+        assert all(described[i].dtype == dtype for members in of_dtype for i in members)
+        expected = [i for i in whole if i in fitting and described[i].dtype == dtype]
+        assert list(chain.from_iterable(of_dtype)) == expected
+        for number, members in enumerate(of_dtype):
+            limit = bucket_bytes if number else min(bucket_bytes, FIRST_BUCKET_BYTES)
+            assert sum(described[i].bytes() for i in members[:-1]) < limit
+            if number + 1 < len(of_dtype):
+                assert sum(described[i].bytes() for i in members) >= limit
+
+
+@pytest.mark.parametrize(
+    ("tensor", "stride"),
+    [
+        (torch.ones(2, 3), (3, 1)),
+        (torch.ones(2, 3).T, (1, 3)),
+        (torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last), (60, 1, 15, 3)),
+        (torch.ones(4, 6)[:, ::2], (3, 1)),  # has gaps
+        (torch.ones(1).expand(4), (1,)),  # overlaps
+        (torch.ones(()), ()),
+    ],
+)
+def test_strides(tensor: torch.Tensor, stride: tuple[int, ...]) -> None:
+    described = describe(torch.nn.Parameter(tensor), "p")
+    assert described == Description("p", tuple(tensor.shape), stride, FLOAT32, "")
+    assert row_major(tensor.shape) == torch.empty(tensor.shape).stride()
+
+
+def test_what_cannot_lie_in_a_bucket() -> None:
+    frozen = torch.nn.Parameter(torch.ones(1), requires_grad=False)
+    sparse = torch.nn.Parameter(torch.ones(2))
+    sparse.grad = torch.ones(2).to_sparse()
+    foreign = torch.nn.Parameter(torch.ones(2, device="meta"))
+    for parameter, why in (
+        (frozen, "it needs no gradient"),
+        (sparse, "its gradient is sparse"),
+        (foreign, "it is on the device 'meta'"),
+        (torch.nn.Parameter(torch.ones(0, 3)), "it is empty"),
+        (torch.nn.parameter.UninitializedParameter(), "it has no shape yet"),
+        (torch.nn.Parameter(torch.ones(2).to(torch.float8_e5m2)), "its dtype is torch.float8_e5m2"),
+    ):
+        assert describe(parameter, "p").why_not == why
+
+
+def test_ranks_that_differ() -> None:
+    mine = Description("p", (2, 3), (3, 1), FLOAT32, "")
+    assert _merged([mine, mine]) == mine
+    columns = mine._replace(stride=(1, 2))
+    assert _merged([columns, columns]) == columns
+    assert _merged([columns, mine]).stride == _merged([mine, columns]).stride == (3, 1)
+    assert _merged([mine, mine._replace(why_not="it is empty")]).why_not == "it is empty"
+    for other in (
+        mine._replace(shape=(3, 2)),
+        mine._replace(dtype=FLOAT64),
+        mine._replace(name="q"),
+    ):
+        assert _merged([mine, mine, other]).why_not == "ranks 0 and 2 of the set differ"
+
+
+def test_memory_of_a_bucket() -> None:
+    parameters = [torch.nn.Parameter(torch.ones(n)) for n in (3, 17)]
+    bucket = Bucket("b", parameters, [describe(p, str(i)) for i, p in enumerate(parameters)])
+    assert bucket.flat.nbytes == ALIGNMENT + 2 * ALIGNMENT
+    parameters[0].grad = torch.tensor([1.0, 2.0, 3.0])
+    for slot in bucket.slots:
+        assert slot.take_in() == ""
+        assert slot.pointer % ALIGNMENT == 0
+    assert bucket.flat.tolist() == [1.0, 2.0, 3.0] + [0.0] * 45
+    bucket.flat[0], bucket.flat[16] = 5.0, 7.0
+    assert parameters[0].grad[0] == 5.0
+    assert parameters[1].grad[0] == 7.0
+    del bucket  # the gradients keep the memory
+    assert parameters[0].grad.tolist() == [5.0, 2.0, 3.0]
+    assert slot.take_in() == ""
+    parameters[1].data = torch.ones(4)
+    parameters[1].grad = None
+    assert "is now torch.float32 of shape [4] on 'cpu'" in slot.take_in()
