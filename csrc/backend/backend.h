@@ -29,7 +29,9 @@ struct TransferCounters {
   Counter payload_bytes_sent;
   Counter payload_bytes_received;
   Counter bytes_reduced;
-  Counter bytes_packed;  // copied into and out of fusion buffers and staging
+  Counter bytes_taken;           // of other ranks' memory on this host, copied from where it lies
+  Counter bytes_through_kernel;  // of it: not visible here, so read or written by the kernel
+  Counter bytes_packed;          // copied into and out of fusion buffers and staging
 };
 
 // Where one operation runs: its place among the ranks of a process set, and a tag of its own.

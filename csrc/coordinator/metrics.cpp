@@ -31,6 +31,8 @@ std::map<std::string, std::int64_t> Metrics::values() const {
     values[name + "_payload_bytes_sent"] = counted.transfers.payload_bytes_sent.get();
     values[name + "_payload_bytes_received"] = counted.transfers.payload_bytes_received.get();
     values["bytes_packed"] += counted.transfers.bytes_packed.get();
+    values[name + "_bytes_taken"] = counted.transfers.bytes_taken.get();
+    values[name + "_bytes_through_kernel"] = counted.transfers.bytes_through_kernel.get();
     values[name + "_bytes_reduced"] = counted.transfers.bytes_reduced.get();
   }
   return values;

@@ -68,6 +68,7 @@ class HostMemoryForming {
     }
     card.process = static_cast<int>(::getpid());
     card.tells_its_end = static_cast<bool>(process_);
+    card.fences_for_others = can_fence_for_others();
     card.probe.proof = probe_.proof();
     card.probe.proof_address = probe_.proof_address();
     card.probe.places_address = probe_.places_address();
@@ -100,6 +101,8 @@ class HostMemoryForming {
       memory_->remote_[static_cast<std::size_t>(rank)] = card->probe.owner;
       cards_.push_back(std::move(card).value());
     }
+    memory_->sleepers_fence_ = std::all_of(
+        cards_.begin(), cards_.end(), [](const RankCard& card) { return card.fences_for_others; });
     memory_->outnumbers_processors_ = !can_each_have_a_processor(processors);
     return {};
   }
