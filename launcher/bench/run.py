@@ -198,6 +198,8 @@ def _measure(
     machine = arena.start(limits(), room(plan.sizes)) if request.limits else None
     for name, value in report.head.items():
         progress.say(f"# {name}: {value}")
+    for note in report.notes:
+        progress.say(f"# note: {note}")
     if machine is not None:
         report.limits = driver.measure_limits(plan, machine, progress.tell)
         progress.say(tables.limits_table(report).as_text())
