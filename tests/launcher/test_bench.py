@@ -117,11 +117,16 @@ UFUNCS = {
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])
-@pytest.mark.parametrize("op", UFUNCS)
-@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
+@pytest.mark.parametrize(
+    ("dtype", "op"),
+    [
+        (dtype, op)
+        for dtype in NUMPY_DTYPES
+        for op in UFUNCS
+        if not (op.startswith("bit") and np.dtype(dtype).kind in "fc")
+    ],
+)
 def test_reductions_are_exact_in_every_dtype(dtype: str, op: str, ranks: int) -> None:
-    if op.startswith("bit") and np.dtype(dtype).kind in "fc":
-        pytest.skip("no bits of floating-point numbers")
     inputs = [np.frombuffer(values.table(r, ranks, op, dtype), dtype) for r in range(ranks)]
     total = inputs[0]
     for other in inputs[1:]:
@@ -328,7 +333,7 @@ class EndingGroup(Group):
 
     ended = False
 
-    def end(self) -> None:
+    def end(self, within: float = 5.0) -> None:
         self.ended = True
 
 
