@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from .bench import make_bench_command
+from .bench.train.group import with_training
 from .check import make_check_command
 from .native import Native, load_native
 from .run import make_run_command
@@ -36,7 +37,7 @@ def build(native: Native) -> click.Group:
 
     rueda.add_command(make_run_command(native))
     rueda.add_command(make_check_command(native))
-    rueda.add_command(make_bench_command(native))
+    rueda.add_command(with_training(make_bench_command(native), native))
     return rueda
 
 

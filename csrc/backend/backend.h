@@ -63,6 +63,10 @@ class Operation {
   // World ranks from or to which something is outstanding, for the message of a time-out.
   [[nodiscard]] virtual std::vector<int> awaited() const = 0;
 
+  // Whether its bytes go through the transport, which has to be driven and slept upon then; others
+  // are woken through shared memory.
+  [[nodiscard]] virtual bool uses_transport() const { return true; }
+
   // What it did when, for the timeline; in order, meaningful once done.
   struct Phase {
     std::string_view name;

@@ -33,6 +33,7 @@ class HostOperation : public Operation {
   }
   [[nodiscard]] bool done() const override { return collective_.done(); }
   [[nodiscard]] const Status& status() const override { return collective_.status(); }
+  [[nodiscard]] bool uses_transport() const override { return false; }
   [[nodiscard]] std::vector<int> awaited() const override {
     std::vector<int> ranks;
     for (const int member : collective_.awaited()) {

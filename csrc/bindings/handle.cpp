@@ -41,6 +41,14 @@ bool wait(const Handle& handle, std::optional<double> timeout) {
   return true;
 }
 
+}  // namespace
+
+void sleep_once(const Handle& handle) {
+  (void)handle.state()->wait(Clock::now() + longest_sleep);
+}
+
+namespace {
+
 const Output& output_of(const Handle& handle) {
   wait(handle, std::nullopt);
   return handle.output();

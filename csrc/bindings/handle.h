@@ -3,9 +3,15 @@
 
 #include <pybind11/pybind11.h>
 
+#include "rueda/rueda.h"
+
 namespace rueda::bindings {
 
 void bind_memory(pybind11::module_& module);
 void bind_handle(pybind11::module_& module);
+
+// Waits without looking for signals: until the operation is done, a signal has come, or so long
+// that it is time to look for one. The caller does not hold the GIL.
+void sleep_once(const Handle& handle);
 
 }  // namespace rueda::bindings

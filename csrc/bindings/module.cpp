@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "blocking.h"
 #include "collectives.h"
 #include "core/options.h"
 #include "errors.h"
@@ -93,6 +94,7 @@ PYBIND11_MODULE(_native, module) {
   bind_life(module);
   bind_process_sets(module);
   bind_collectives(module);
+  bind_blocking(module);
   module.def("metrics", &rueda::metrics);
   module.def("choose_algorithm", [](std::int64_t bytes) {
     const rueda::AlgorithmChoice choice = rueda::choose_algorithm(bytes);

@@ -15,6 +15,8 @@ std::map<std::string, std::int64_t> Metrics::values() const {
       {"control_messages_sent", control_messages_sent.get()},
       {"control_bytes_sent", control_bytes_sent.get()},
       {"stall_warnings", stall_warnings.get()},
+      {"plans_replayed", plans_replayed.get()},
+      {"plans_called_off", plans_called_off.get()},
       {"driven_by_caller", driven_by_caller.get()},
       {"caller_sleeps", caller_sleeps.get()},
       {"sleeps", sleeps.get()},

@@ -109,9 +109,9 @@ class HostMemoryForming {
 
   Status take_files(int rank, std::span<UniqueFd> fds) {
     const auto index = static_cast<std::size_t>(rank);
-    auto control = SharedMapping::of(fds[control_file].get(), SharedMapping::InChildren::dropped);
+    auto control = SharedMapping::in_common(fds[control_file].get());
     if (!control) return control.status();
-    if (control->bytes() < ControlMemory::least_bytes(bootstrap_.size())) {
+    if (control.value()->bytes() < ControlMemory::least_bytes(bootstrap_.size())) {
       return Status(ErrorCode::transport, str("the memory of rank ", rank, " is too short"), rank);
     }
     memory_->control_[index] = ControlMemory(std::move(control).value(), bootstrap_.size());

@@ -94,8 +94,8 @@ def count(ranks: list[Archive]) -> list[Line]:
     tensors, batches, steps = counter("tensors"), counter("batches"), counter("ring_steps")
     given, sent = counter("tensor_bytes"), sum(counter("payload_bytes_sent"))
     return [
-        line("gradient tensors submitted, each rank", tensors, "the same on all", True),
-        line("fused batches executed", batches, "fewer than tensors", batches[0] < tensors[0]),
+        line("gradient buckets submitted, each rank", tensors, "the same on all", True),
+        line("batches executed", batches, "at most as many", batches[0] <= tensors[0]),
         line(
             "ring steps",
             steps,

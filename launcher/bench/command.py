@@ -18,6 +18,7 @@ _HELP = """Measures Rueda's collectives and those of its alternatives side by si
   rueda bench -np 2
   rueda bench allreduce -np 2 -b 4 -e 256M -f 4 --peers mpi,gloo,impi --tune-mpi
   rueda bench allgather -np 4 -b 1K -e 16M --dtype bfloat16 --json report.json
+  rueda bench train -np 2    (steps of training: see rueda bench train --help)
 
 All ranks run on this host. COLLECTIVE is allreduce (the default), allgather, broadcast,
 reduce_scatter or alltoall.

@@ -1,5 +1,6 @@
 """The extension module: pointers are integers, element types and reductions are numbers."""
 
+from collections.abc import Sequence
 from typing import TypedDict
 
 from typing_extensions import Buffer
@@ -52,7 +53,7 @@ def process_set_ids() -> list[int]: ...
 def allreduce(
     input: int,
     output: int,
-    shape: list[int],
+    shape: Sequence[int],
     dtype: int,
     name: str,
     op: int,
@@ -63,7 +64,7 @@ def allreduce(
 def grouped_allreduce(
     inputs: list[int],
     outputs: list[int],
-    shapes: list[list[int]],
+    shapes: Sequence[Sequence[int]],
     dtypes: list[int],
     name: str,
     op: int,
@@ -73,7 +74,7 @@ def grouped_allreduce(
 ) -> list[Handle]: ...
 def reduce_scatter(
     input: int,
-    shape: list[int],
+    shape: Sequence[int],
     dtype: int,
     name: str,
     op: int,
@@ -82,13 +83,36 @@ def reduce_scatter(
     splits: list[int],
     set: int,
 ) -> Handle: ...
-def allgather(input: int, shape: list[int], dtype: int, name: str, set: int) -> Handle: ...
+def allgather(input: int, shape: Sequence[int], dtype: int, name: str, set: int) -> Handle: ...
 def broadcast(
-    tensor: int, shape: list[int], dtype: int, root: int, name: str, set: int
+    tensor: int, shape: Sequence[int], dtype: int, root: int, name: str, set: int
 ) -> Handle: ...
 def alltoall(
-    input: int, shape: list[int], dtype: int, splits: list[int], name: str, set: int
+    input: int, shape: Sequence[int], dtype: int, splits: list[int], name: str, set: int
 ) -> Handle: ...
 def barrier(name: str, set: int) -> Handle: ...
 def join(name: str, set: int) -> Handle: ...
 def refuse(name: str, set: int, why: str, unsupported: bool, group_size: int) -> Handle: ...
+def allreduce_arrays(
+    source: object,
+    target: object,
+    name: object,
+    op: object,
+    prescale: object,
+    postscale: object,
+    set: object,
+) -> bool: ...
+def allreduce_memory(
+    source: object,
+    target: object,
+    input: int,
+    output: int,
+    shape: tuple[int, ...],
+    dtype: int,
+    name: object,
+    op: object,
+    prescale: object,
+    postscale: object,
+    set: object,
+) -> bool: ...
+def address_of(array: object) -> int: ...

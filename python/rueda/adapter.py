@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from rueda import _native
 
@@ -24,12 +23,11 @@ class Refusal(Exception):
         self.unsupported = unsupported
 
 
-@dataclass(frozen=True)
-class View:
+class View(NamedTuple):
     """Contiguous (row-major) elements of an array that somebody keeps alive."""
 
     pointer: int
-    shape: list[int]
+    shape: tuple[int, ...]
     dtype: int  # number of the element type, see rueda.dtypes
 
 

@@ -50,7 +50,12 @@ class Handle(Generic[T]):
     def done(self) -> bool:
         """Whether the operation has completed, well or with an error. Never blocks."""
         natives = self._natives
-        return natives is not None and all(native.done() for native in natives)
+        if natives is None:
+            return False
+        for native in natives:  # noqa: SIM110 - a generator costs more than one handle
+            if not native.done():
+                return False
+        return True
 
     def wait(self, timeout: float | None = None) -> bool:
         """Blocks until the operation has completed, for ``timeout`` seconds at most; ``False`` when it has not.
@@ -58,7 +63,10 @@ class Handle(Generic[T]):
         Other threads run meanwhile. Raises ``KeyboardInterrupt`` on Ctrl-C; the operation goes on then. Does not raise
         the operation's own error, :meth:`result` does.
         """
-        return all(native.wait(timeout) for native in self._submitted())
+        for native in self._submitted():  # noqa: SIM110 - as above
+            if not native.wait(timeout):
+                return False
+        return True
 
     def result(self, timeout: float | None = None) -> T:
         """Waits, then returns the operation's result, or raises its error.
@@ -121,6 +129,11 @@ _pending: deque[Handle[object]] = deque()
 def _keep(handle: Handle[T]) -> None:
     release_completed(2)
     _pending.append(handle)  # type: ignore[arg-type]
+
+
+def keep_alive(native: _native.Handle, references: object) -> None:
+    """Keeps what an operation works on until it has completed, though nobody waits for it any more."""
+    Handle(lambda: (native,), lambda _: None, references)
 
 
 def release_completed(limit: int | None = None) -> int:

@@ -9,8 +9,10 @@ import numpy.typing as npt
 
 from rueda import _native, dtypes
 from rueda.adapter import Refusal, View
+from rueda.operations import ReduceOp
+from rueda.process_sets import ProcessSet
 
-__all__ = ["Array", "NumpyAdapter"]
+__all__ = ["Array", "NumpyAdapter", "reduce_now"]
 
 Array = npt.NDArray[Any]
 
@@ -52,12 +54,41 @@ class NumpyAdapter:
         return np.array(values, np.int64)
 
 
+def reduce_now(
+    source: object,
+    target: object,
+    name: str | None,
+    op: ReduceOp,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> bool:
+    """All-reduces ``source`` into ``target``, an array of the same shape and dtype that may be the same one.
+
+    False where anything is not as it usually is: nothing has happened then.
+    """
+    return type(source) is np.ndarray and _native.allreduce_arrays(
+        source, target, name, op, prescale, postscale, process_set.process_set_id
+    )
+
+
+# Numbers of the element types that have been seen: a dtype's name takes longer than many a reduction.
+_codes: dict[np.dtype[Any], int] = {}
+
+
 def _view(array: Array) -> View:
-    code = dtypes.code_of(array.dtype.name)
-    if code is None or not array.dtype.isnative:
-        order = "" if array.dtype.isnative else " in foreign byte order"
+    code = _codes.get(array.dtype)
+    if code is None:
+        code = _codes[array.dtype] = _code_of(array.dtype)
+    return View(_native.address_of(array), array.shape, code)
+
+
+def _code_of(dtype: np.dtype[Any]) -> int:
+    code = dtypes.code_of(dtype.name)
+    if code is None or not dtype.isnative:
+        order = "" if dtype.isnative else " in foreign byte order"
         raise Refusal(
-            f"the dtype {array.dtype.name}{order} is not supported; there are {', '.join(dtypes.names())}",
+            f"the dtype {dtype.name}{order} is not supported; there are {', '.join(dtypes.names())}",
             unsupported=True,
         )
-    return View(array.__array_interface__["data"][0], list(array.shape), code)
+    return code

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 import numpy.typing as npt
 
 from rueda.handles import Handle
-from rueda.numpy_arrays import Array, NumpyAdapter
+from rueda.numpy_arrays import Array, NumpyAdapter, reduce_now
 from rueda.operations import Average, ReduceOp
 from rueda.process_sets import ProcessSet, global_process_set
 from rueda.submission import Collectives
@@ -58,6 +59,10 @@ def allreduce(
 
         total = rueda.allreduce(np.array([1.0, 2.0]), op=rueda.Sum, name="loss")
     """
+    if type(array) is np.ndarray:
+        output = np.empty(array.shape, array.dtype)
+        if reduce_now(array, output, name, op, prescale_factor, postscale_factor, process_set):
+            return output
     return allreduce_async(array, name, op, prescale_factor, postscale_factor, process_set).result()
 
 
@@ -96,6 +101,8 @@ def allreduce_(
 
         rueda.allreduce_(gradient, name="layer1")
     """
+    if reduce_now(array, array, name, op, prescale_factor, postscale_factor, process_set):
+        return array
     return allreduce_async_(
         array, name, op, prescale_factor, postscale_factor, process_set
     ).result()

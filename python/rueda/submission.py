@@ -23,6 +23,8 @@ def text_of(name: object) -> str:
 
     Whatever is no text is named after its text, so that a wrong type on one rank makes no other wait.
     """
+    if type(name) is str:
+        return name
     return "" if name is None else str(name)
 
 
@@ -64,10 +66,9 @@ class Collectives(Generic[A]):
         process_set: ProcessSet,
         in_place: bool = False,
     ) -> Handle[A]:
-        def submit() -> Handle[A]:
+        try:
             source, view, target, output = self._source_and_target(array, in_place)
-            begin = partial(
-                _native.allreduce,
+            arguments = (
                 view.pointer,
                 output.pointer,
                 view.shape,
@@ -78,9 +79,9 @@ class Collectives(Generic[A]):
                 _factor(postscale),
                 identify(process_set),
             )
-            return _handle(begin, lambda _: target, (source, target))
-
-        return _submitted(submit, name, process_set)
+        except Refusal as refusal:
+            return refuse(name, process_set, refusal)  # type: ignore[return-value]  # never returns
+        return Handle(lambda: (_native.allreduce(*arguments),), lambda _: target, (source, target))
 
     def grouped_allreduce(
         self,
@@ -267,6 +268,8 @@ def _submitted(
 
 
 def _reduction(op: ReduceOp) -> int:
+    if type(op) is ReduceOp:
+        return op
     try:
         return ReduceOp(op).value
     except ValueError:
@@ -274,6 +277,8 @@ def _reduction(op: ReduceOp) -> int:
 
 
 def _factor(value: float) -> float:
+    if type(value) is float:
+        return value
     try:
         return float(value)
     except (TypeError, ValueError):

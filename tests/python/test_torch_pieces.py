@@ -71,7 +71,7 @@ def test_contiguous_tensors_are_not_copied() -> None:
     tensor = torch.ones(3, 2)
     read, view = TorchAdapter().read(tensor)
     assert view.pointer == tensor.data_ptr() == read.data_ptr()
-    assert view.shape == [3, 2]
+    assert view.shape == (3, 2)
     written, view = TorchAdapter().write(tensor)
     assert written is tensor
     copied, view = TorchAdapter().read(tensor.T)

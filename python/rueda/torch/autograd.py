@@ -16,7 +16,7 @@ from rueda.lifecycle import rank
 from rueda.operations import Average, ReduceOp, Sum
 from rueda.process_sets import ProcessSet
 from rueda.submission import Collectives
-from rueda.torch.tensors import TorchAdapter
+from rueda.torch.tensors import TorchAdapter, reduce_now
 
 __all__ = [
     "Allgather",
@@ -33,6 +33,22 @@ Gradient = torch.Tensor | None
 
 def _name(name: str | None) -> str | None:
     return None if name is None else f"{name}.gradient"
+
+
+def _reduced(
+    tensor: torch.Tensor,
+    name: str | None,
+    op: ReduceOp,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> torch.Tensor:
+    """The all-reduction of a tensor as a new one."""
+    if type(tensor) is torch.Tensor and tensor.is_contiguous():
+        result = torch.empty_like(tensor)
+        if reduce_now(tensor, result, name, op, prescale, postscale, process_set):
+            return result
+    return _collectives.allreduce(tensor, name, op, prescale, postscale, process_set).result()
 
 
 def _check_linear(op: ReduceOp) -> None:
@@ -57,14 +73,13 @@ class Allreduce(torch.autograd.Function):
     ) -> torch.Tensor:
         """Reduces."""
         ctx.arguments = (_name(name), op, prescale, postscale, process_set)
-        return _collectives.allreduce(tensor, name, op, prescale, postscale, process_set).result()
+        return _reduced(tensor, name, op, prescale, postscale, process_set)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Gradient, ...]:
         """Reduces the gradient."""
         _check_linear(ctx.arguments[1])
-        reduced = _collectives.allreduce(gradients[0], *ctx.arguments).result()
-        return reduced, None, None, None, None, None
+        return _reduced(gradients[0], *ctx.arguments), None, None, None, None, None
 
 
 class GroupedAllreduce(torch.autograd.Function):

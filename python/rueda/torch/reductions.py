@@ -18,7 +18,7 @@ from rueda.operations import Average, ReduceOp
 from rueda.process_sets import ProcessSet, global_process_set
 from rueda.submission import Collectives
 from rueda.torch.autograd import Allreduce, GroupedAllreduce, Reducescatter
-from rueda.torch.tensors import TorchAdapter
+from rueda.torch.tensors import TorchAdapter, reduce_now
 
 __all__ = [
     "allreduce",
@@ -102,6 +102,8 @@ def allreduce_(
 
         rueda.torch.allreduce_(gradient, name="layer1")
     """
+    if reduce_now(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set):
+        return tensor
     return allreduce_async_(
         tensor, name, op, prescale_factor, postscale_factor, process_set
     ).result()

@@ -6,8 +6,10 @@ import torch
 
 from rueda import _native, dtypes
 from rueda.adapter import Refusal, View
+from rueda.operations import ReduceOp
+from rueda.process_sets import ProcessSet
 
-__all__ = ["TorchAdapter", "code_of"]
+__all__ = ["TorchAdapter", "code_of", "reduce_now"]
 
 _codes: dict[torch.dtype, int] = {
     getattr(torch, name): code
@@ -19,6 +21,46 @@ _codes: dict[torch.dtype, int] = {
 def code_of(dtype: torch.dtype) -> int | None:
     """Number of the element type, or ``None`` when Rueda does not reduce it."""
     return _codes.get(dtype)
+
+
+# Those whose tensors cannot be lazy conjugates.
+_real_codes = {dtype: code for dtype, code in _codes.items() if not dtype.is_complex}
+_plain_types = (torch.Tensor, torch.nn.Parameter)
+
+
+def reduce_now(
+    source: torch.Tensor,
+    target: torch.Tensor,
+    name: str | None,
+    op: ReduceOp,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> bool:
+    """All-reduces ``source`` into ``target``, which is like it and may be the same.
+
+    False where anything is not as it usually is: nothing has happened then.
+    """
+    if type(source) not in _plain_types or source.layout is not torch.strided:
+        return False
+    code = _real_codes.get(source.dtype)
+    if code is None or not source.is_cpu or not source.is_contiguous() or source.is_neg():
+        return False
+    if source is target and not target.is_inference():
+        torch.autograd.graph.increment_version(target)
+    return _native.allreduce_memory(
+        source,
+        target,
+        source.data_ptr(),
+        target.data_ptr(),
+        source.shape,
+        code,
+        name,
+        op,
+        prescale,
+        postscale,
+        process_set.process_set_id,
+    )
 
 
 class TorchAdapter:
@@ -95,4 +137,4 @@ def _view(tensor: torch.Tensor) -> View:
             f"the dtype {tensor.dtype} is not supported; there are {', '.join(dtypes.names())}",
             unsupported=True,
         )
-    return View(tensor.data_ptr(), list(tensor.shape), code)
+    return View(tensor.data_ptr(), tensor.shape, code)

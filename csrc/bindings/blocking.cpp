@@ -1,0 +1,124 @@
+#include "blocking.h"
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "arrays.h"
+#include "handle.h"
+#include "rueda/rueda.h"
+
+namespace py = pybind11;
+
+namespace rueda::bindings {
+
+namespace {
+
+std::optional<double> number(py::handle value) {
+  if (PyFloat_Check(value.ptr())) return PyFloat_AS_DOUBLE(value.ptr());
+  return std::nullopt;
+}
+
+std::optional<int> small_integer(py::handle value, int end) {
+  if (!PyLong_Check(value.ptr())) return std::nullopt;
+  int overflow = 0;
+  const long read = PyLong_AsLongAndOverflow(value.ptr(), &overflow);
+  if (overflow != 0 || read < 0 || read >= end) return std::nullopt;
+  return static_cast<int>(read);
+}
+
+// None is no name; nothing for what is no text.
+std::optional<std::string> text(py::handle value) {
+  if (value.is_none()) return std::string();
+  if (!PyUnicode_CheckExact(value.ptr())) return std::nullopt;
+  Py_ssize_t size = 0;
+  const char* const read = PyUnicode_AsUTF8AndSize(value.ptr(), &size);
+  if (read != nullptr) return std::string(read, static_cast<std::size_t>(size));
+  PyErr_Clear();
+  return std::nullopt;
+}
+
+// Nothing where an argument is not of the usual kind: the caller goes the long way then, which
+// converts it or refuses it on every rank.
+std::optional<AllreduceOptions> options_of(py::handle name, py::handle op, py::handle prescale,
+                                           py::handle postscale, py::handle set) {
+  auto label = text(name);
+  const auto reduction = small_integer(op, static_cast<int>(reduce_op_names.size()));
+  const auto before = number(prescale);
+  const auto after = number(postscale);
+  const auto process_set = small_integer(set, std::numeric_limits<int>::max());
+  if (!label || !reduction || !before || !after || !process_set) return std::nullopt;
+  return AllreduceOptions{.name = *std::move(label),
+                          .op = static_cast<ReduceOp>(*reduction),
+                          .prescale_factor = *before,
+                          .postscale_factor = *after,
+                          .process_set = {*process_set}};
+}
+
+// What a signal handler has raised ends the waiting, not the operation.
+[[noreturn]] void leave_behind(const Handle& handle, py::handle source, py::handle target) {
+  const py::error_already_set raised;
+  py::module_::import("rueda.handles").attr("keep_alive")(handle, py::make_tuple(source, target));
+  throw raised;
+}
+
+void reduce(const TensorView& view, void* output, const AllreduceOptions& options,
+            py::handle source, py::handle target) {
+  Handle handle;
+  {
+    const py::gil_scoped_release released;
+    handle = allreduce(view, output, options);
+    sleep_once(handle);
+  }
+  while (!handle.done()) {
+    if (PyErr_CheckSignals() != 0) leave_behind(handle, source, target);
+    const py::gil_scoped_release released;
+    sleep_once(handle);
+  }
+  handle.wait();  // throws its error
+}
+
+// False where something is unusual: nothing has been submitted then.
+bool allreduce_arrays(py::handle source, py::handle target, py::handle name, py::handle op,
+                      py::handle prescale, py::handle postscale, py::handle set) {
+  const auto options = options_of(name, op, prescale, postscale, set);
+  if (!options) return false;
+  const auto input = memory_of(source);
+  if (!input || !input->is_contiguous) return false;
+  void* output = input->view.data;
+  if (source.is(target)) {
+    if (!input->is_writeable) return false;
+  } else {
+    output = reinterpret_cast<void*>(address_of(target));
+  }
+  reduce(input->view, output, *options, source, target);
+  return true;
+}
+
+// The same for memory that the caller knows: `shape` is a tuple of integers.
+bool allreduce_memory(py::handle source, py::handle target, std::uintptr_t input,
+                      std::uintptr_t output, const py::tuple& shape, int dtype, py::handle name,
+                      py::handle op, py::handle prescale, py::handle postscale, py::handle set) {
+  const auto options = options_of(name, op, prescale, postscale, set);
+  if (!options) return false;
+  TensorView view{reinterpret_cast<void*>(input), Shape(shape.size()),
+                  static_cast<DataType>(dtype)};
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    view.shape[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(shape.ptr(), static_cast<Py_ssize_t>(i)));
+  }
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+  reduce(view, reinterpret_cast<void*>(output), *options, source, target);
+  return true;
+}
+
+}  // namespace
+
+void bind_blocking(py::module_& module) {
+  module.def("allreduce_arrays", &allreduce_arrays);
+  module.def("allreduce_memory", &allreduce_memory);
+  module.def("address_of", &address_of);
+}
+
+}  // namespace rueda::bindings

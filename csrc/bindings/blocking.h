@@ -1,0 +1,10 @@
+// All-reductions that submit and wait in one call, for the way that has to be short.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace rueda::bindings {
+
+void bind_blocking(pybind11::module_& module);
+
+}  // namespace rueda::bindings

@@ -1,0 +1,137 @@
+"""The command `rueda bench train`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...native import Native
+
+MODELS = ("synthetic", "transformer", "gradients")
+
+_EPILOG = """
+\b
+Models. synthetic: 161 float32 tensors with the shapes of ResNet-50's parameters, 102 MB, whose
+forward and backward pass cost one pass over the elements each. transformer: 4 layers, width 256, on
+synthetic text. gradients: communication alone, 161 gradients through the optimizer's hooks, beside
+one tensor as large through MPI (where mpi4py is installed and ranks are started by mpirun) and gloo.
+
+\b
+How it is measured. Every rank trains one model per contender. Contenders take turns, in --rounds
+rounds of --steps steps, each time another first; ranks start each step together, and a step
+lasts until the last rank has ended it. Exposed communication: the median step less the median step
+of the contender that does not communicate. Checked: that the ranks' parameters have the same bits,
+and differ from those of DistributedDataParallel by no more than 1e-4.
+
+\b
+--json writes one object: schema (1), ranks, threads, torch, transport, bucket_bytes, notes, models;
+for each model tensors, bytes, wrong (a list of texts) and results by contender: median_ms,
+p10_ms, p90_ms, steps and, where there is a training, exposed_ms.
+
+\b
+Exit code: 0; 1 where a result was wrong; otherwise that of `rueda run`.
+"""
+
+
+def make_train_command(_: Native) -> click.Command:
+    """The command."""
+
+    @click.command("train", epilog=_EPILOG, short_help="Measure steps of training.")
+    @click.option(
+        "-np",
+        "-n",
+        "--num-proc",
+        "ranks",
+        type=click.IntRange(min=1),
+        default=2,
+        metavar="N",
+        help="How many ranks. Default 2.",
+    )
+    @click.option(
+        "--models",
+        default=",".join(MODELS),
+        metavar="LIST",
+        help=f"Of {', '.join(MODELS)}. Default: all.",
+    )
+    @click.option("--rounds", type=click.IntRange(min=1), default=6, metavar="N", help="Default 6.")
+    @click.option("--steps", type=click.IntRange(min=1), default=4, metavar="N", help="Default 4.")
+    @click.option(
+        "--bucket-bytes",
+        type=click.IntRange(min=1),
+        default=8 << 20,
+        metavar="N",
+        help="As for DistributedOptimizer. Default 8388608.",
+    )
+    @click.option("--no-mpi", is_flag=True, help="Start the ranks without mpirun.")
+    @click.option(
+        "--json",
+        "json_file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Write the results.",
+    )
+    @click.option(
+        "--markdown",
+        "markdown_file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Write the tables as Markdown.",
+    )
+    @click.pass_context
+    def train(context: click.Context, /, **values: Any) -> None:
+        """Measures steps of training with Rueda, with DistributedDataParallel, without communication."""
+        models = [name.strip() for name in values["models"].split(",")]
+        unknown = [name for name in models if name not in MODELS]
+        if unknown:
+            raise click.BadParameter(f"there is no model '{unknown[0]}'", param_hint="--models")
+        code, report = _measured({**values, "models": models})
+        if report is None:
+            context.exit(code or 1)
+        _show(report, values["json_file"], values["markdown_file"], context)
+
+    return train  # fmt: skip
+
+
+def _measured(values: dict[str, Any]) -> tuple[int, dict[str, Any] | None]:
+    """Exit code of the ranks, and what they found."""
+    with tempfile.TemporaryDirectory(prefix="rueda-bench-") as folder:
+        result = Path(folder, "result.json")
+        order = {
+            "store": str(Path(folder, "gloo")),
+            "result": str(result),
+            **{key: values[key] for key in ("models", "rounds", "steps", "bucket_bytes")},
+        }
+        package = __package__ or "rueda.launcher.bench.train"
+        root = package.split(".")[0]
+        command = [sys.executable, "-m", root, "run", "-np", str(values["ranks"])]
+        command += ["--no-mpi"] if values["no_mpi"] else []
+        command += ["--", sys.executable, "-m", f"{package}.worker", json.dumps(order)]
+        # gloo looks up the host's name otherwise, which need not lead to an address.
+        environment = {"GLOO_SOCKET_IFNAME": "lo", **os.environ}
+        code = subprocess.run(command, env=environment, check=False).returncode
+        if code != 0 or not result.exists():
+            return code, None
+        return 0, json.loads(result.read_text())
+
+
+def _show(
+    report: dict[str, Any],
+    json_file: Path | None,
+    markdown_file: Path | None,
+    context: click.Context,
+) -> None:
+    from .report import is_right, render
+
+    click.echo(render(report), nl=False)
+    if json_file:
+        json_file.write_text(json.dumps(report, indent=2) + "\n")
+    if markdown_file:
+        markdown_file.write_text(render(report, markdown=True))
+    context.exit(0 if is_right(report) else 1)

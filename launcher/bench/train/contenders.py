@@ -1,0 +1,81 @@
+"""The ways in which the ranks train: each has a model, an optimizer and a step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import rueda.torch as rueda
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from .models import Loss, Training
+
+# Name: what it is.
+CONTENDERS = {
+    "none": "no communication",
+    "buckets": "rueda, gradients in buckets",
+    "copies": "rueda, gradients anywhere",
+    "ddp": "DistributedDataParallel over gloo",
+}
+
+
+class Contender:
+    """One model that is trained in one way."""
+
+    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss) -> None:
+        self.module = module
+        self._optimizer = optimizer
+        self._loss = loss
+        self._step = 0
+
+    def step(self) -> float:
+        """One step of training; returns the seconds that it took on this rank."""
+        begin = time.perf_counter()
+        self._optimizer.zero_grad()
+        self._loss(self.module, self._step).backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        self._step += 1
+        return time.perf_counter() - begin
+
+
+def make_contender(name: str, training: Training, bucket_bytes: int) -> Contender:
+    """Collective over the ranks. All contenders begin with the same parameters."""
+    torch.manual_seed(7)
+    module = training.make()
+
+    def sgd() -> torch.optim.Optimizer:
+        return torch.optim.SGD(module.parameters(), lr=training.learning_rate, momentum=0.9)
+
+    def ddp() -> Contender:
+        wrapped = DistributedDataParallel(module, gradient_as_bucket_view=True)
+        return Contender(wrapped, sgd(), training.loss)
+
+    def distributed(views: bool) -> Contender:
+        optimizer = rueda.DistributedOptimizer(
+            sgd(),
+            module.named_parameters(),
+            gradient_as_bucket_view=views,
+            bucket_bytes=bucket_bytes,
+        )
+        return Contender(module, optimizer, training.loss)
+
+    makers: dict[str, Callable[[], Contender]] = {
+        "none": lambda: Contender(module, sgd(), training.loss),
+        "buckets": lambda: distributed(True),
+        "copies": lambda: distributed(False),
+        "ddp": ddp,
+    }
+    return makers[name]()
+
+
+def open_gloo(store: str) -> str:
+    """Lets DistributedDataParallel find its ranks through a file; returns why not, or nothing."""
+    if not dist.is_available() or not dist.is_gloo_available():
+        return "this torch has no gloo"
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rueda.rank(), world_size=rueda.size()
+    )
+    return ""
