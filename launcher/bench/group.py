@@ -202,11 +202,14 @@ class Group:
         """Lets the ranks go, and kills those that have not gone within that many seconds."""
         self.let_go()
         self._await(within)
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            for process in self._processes:
-                if process.poll() is None:
-                    kill_all({process.pid} | descendants(process.pid), number)
-            self._await(1.0)
+        for process in self._processes:
+            if process.poll() is None:
+                process.terminate()  # mpirun ends its ranks then, and removes their files
+        self._await(3.0)
+        for process in self._processes:
+            if process.poll() is None:
+                kill_all({process.pid} | descendants(process.pid), signal.SIGKILL)
+        self._await(1.0)
 
     def _await(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
