@@ -24,6 +24,10 @@ Horovod with the same meaning, that is read too; the `RUEDA_` one wins.
 Bytes take a suffix `K`, `M` or `G` (powers of 1024). What is not understood fails `init()` with the
 variable, its value and what is accepted. Options marked *agreed* are visible to other ranks:
 `init()` fails on every rank where they differ, and names the ranks and both values.
+
+One variable is no option, because it is about the process and read before any `init()`:
+`RUEDA_INSTRUCTION_SET=baseline|avx2|avx512` makes the reduction kernels use no more than that of
+the CPU. The bits of the results do not depend on it.
 """
 
 

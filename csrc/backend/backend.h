@@ -29,7 +29,9 @@ struct TransferCounters {
   Counter payload_bytes_sent;
   Counter payload_bytes_received;
   Counter bytes_reduced;
-  Counter bytes_packed;  // copied into and out of fusion buffers and staging
+  Counter bytes_taken;           // of other ranks' memory on this host, copied from where it lies
+  Counter bytes_through_kernel;  // of it: not visible here, so read or written by the kernel
+  Counter bytes_packed;          // copied into and out of fusion buffers and staging
 };
 
 // Where one operation runs: its place among the ranks of a process set, and a tag of its own.
@@ -60,6 +62,10 @@ class Operation {
   [[nodiscard]] virtual const Status& status() const = 0;
   // World ranks from or to which something is outstanding, for the message of a time-out.
   [[nodiscard]] virtual std::vector<int> awaited() const = 0;
+
+  // Whether its bytes go through the transport, which has to be driven and slept upon then; others
+  // are woken through shared memory.
+  [[nodiscard]] virtual bool uses_transport() const { return true; }
 
   // What it did when, for the timeline; in order, meaningful once done.
   struct Phase {

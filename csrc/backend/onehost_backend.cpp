@@ -18,11 +18,22 @@ class HostOperation : public Operation {
   template <class... Arguments>
   explicit HostOperation(const Lane& lane, Arguments&&... arguments)
       : members_(*lane.members),
+        counters_(*lane.counters),
         collective_(*lane.channel, std::forward<Arguments>(arguments)...) {}
 
-  bool advance() override { return collective_.advance(); }
+  bool advance() override {
+    if (collective_.done()) return false;
+    const bool moved = collective_.advance();
+    if (collective_.done()) {
+      counters_.bytes_reduced.add(collective_.traffic().combined);
+      counters_.bytes_taken.add(collective_.traffic().taken);
+      counters_.bytes_through_kernel.add(collective_.traffic().kernel);
+    }
+    return moved;
+  }
   [[nodiscard]] bool done() const override { return collective_.done(); }
   [[nodiscard]] const Status& status() const override { return collective_.status(); }
+  [[nodiscard]] bool uses_transport() const override { return false; }
   [[nodiscard]] std::vector<int> awaited() const override {
     std::vector<int> ranks;
     for (const int member : collective_.awaited()) {
@@ -33,6 +44,7 @@ class HostOperation : public Operation {
 
  private:
   const std::vector<int>& members_;  // world ranks
+  TransferCounters& counters_;
   Collective collective_;
 };
 

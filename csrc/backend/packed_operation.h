@@ -26,6 +26,7 @@ class PackedOperation : public Operation {
   [[nodiscard]] bool done() const override { return done_; }
   [[nodiscard]] const Status& status() const override { return inner_->status(); }
   [[nodiscard]] std::vector<int> awaited() const override { return inner_->awaited(); }
+  [[nodiscard]] bool uses_transport() const override { return inner_->uses_transport(); }
   [[nodiscard]] std::vector<Phase> phases() const override { return phases_; }
 
  private:

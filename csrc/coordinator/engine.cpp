@@ -188,7 +188,7 @@ void Engine::number_unnamed(int set_id, std::vector<Submission>& submissions) {
   if (!submissions.front().request.name.empty()) return;
   // With the set, lest equal numbers in two sets be taken for one name handed to both.
   const std::string number =
-      str("unnamed.", set_id > 0 ? str("set", set_id, ".") : "", next_unnamed_[set_id]++);
+      str(numbered_prefix, set_id > 0 ? str("set", set_id, ".") : "", next_unnamed_[set_id]++);
   const bool grouped = submissions.front().request.group_size > 0;
   for (std::size_t i = 0; i < submissions.size(); ++i) {
     Request& request = submissions[i].request;

@@ -117,6 +117,7 @@ class Engine {
   void crash(const std::exception& error);
   bool may_stop(Time now) const;
   [[nodiscard]] bool in_flight() const;
+  [[nodiscard]] bool uses_transport() const;
   [[nodiscard]] bool negotiates() const;
   [[nodiscard]] bool expects() const;
   [[nodiscard]] bool is_unfinished(Time now) const;

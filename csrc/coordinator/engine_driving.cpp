@@ -138,7 +138,7 @@ bool Engine::step(Time now) {
   bool moved = take_commands(now);
   moved = hear() || moved;
   if (!failure_.ok()) return moved;
-  if (in_flight()) moved = world_.transport->progress() || moved;
+  if (uses_transport()) moved = world_.transport->progress() || moved;
   for (auto set = sets_.begin(); set != sets_.end();) {
     moved = set->second->step(now) || moved;
     if (!failure_.ok()) return true;
@@ -168,8 +168,7 @@ bool Engine::hear() {
 // Looks a last time after the sleep has been announced, so that nothing is missed. The engine's
 // thread can lose the helm to a caller meanwhile.
 Engine::Slept Engine::sleep(std::optional<Time> until, bool as_thread) {
-  const bool watches_transport = in_flight() && failure_.ok();
-  if (watches_transport && world_.transport->wait_fd() < 0) return nap(as_thread);
+  if (uses_transport() && world_.transport->wait_fd() < 0) return nap(as_thread);
   naps_ = 0;
   timeline_.flush();
   if (watcher_.has_seen()) watcher_.rearm();
@@ -177,7 +176,7 @@ Engine::Slept Engine::sleep(std::optional<Time> until, bool as_thread) {
   const Time now = Clock::now();
   if (step(now) || watcher_.has_seen() || may_stop(now)) return {};
   if (as_thread && helm_->is_wanted()) return {};
-  if (in_flight() && failure_.ok()) {
+  if (uses_transport()) {
     armed_ = world_.transport->arm();
     if (!armed_) return {};
   }
@@ -225,6 +224,11 @@ void Engine::disarm() {
 bool Engine::in_flight() const {
   return std::any_of(sets_.begin(), sets_.end(),
                      [](const auto& set) { return set.second->in_flight(); });
+}
+
+bool Engine::uses_transport() const {
+  return failure_.ok() && std::any_of(sets_.begin(), sets_.end(),
+                                      [](const auto& set) { return set.second->uses_transport(); });
 }
 
 bool Engine::negotiates() const {

@@ -40,7 +40,11 @@ std::vector<std::int64_t> rows_per_rank(const Request& request, int ranks) {
 
 Execution::Execution(const ExecutionContext& context, const Lane& lane,
                      std::vector<BatchMember> members, Time now)
-    : context_(context), lane_(lane), members_(std::move(members)), last_moved_(now) {
+    : context_(context),
+      lane_(lane),
+      members_(std::move(members)),
+      started_at_(now),
+      last_moved_(now) {
   Metrics::PerCollective& counted = context_.metrics->of(request().collective);
   lane_.counters = &counted.transfers;
   counted.batches.add(1);
@@ -51,7 +55,7 @@ Execution::Execution(const ExecutionContext& context, const Lane& lane,
     }
     counted.tensors.add(1);
     counted.tensor_bytes.add(static_cast<std::int64_t>(member.submission->request.bytes()));
-    const std::string& name = member.response.request.name;
+    const std::string& name = member.response->request.name;
     const Submission& submission = *member.submission;
     const Time taken_at = std::max(submission.taken_at, submission.submitted_at);
     context_.timeline->span(name, "QUEUE", submission.submitted_at, taken_at);
@@ -82,7 +86,7 @@ void Execution::start() {
 }
 
 Reduction Execution::reduction() const {
-  const auto absent = static_cast<int>(members_.front().response.absent.size());
+  const auto absent = static_cast<int>(members_.front().response->absent.size());
   return {request().dtype, request().op, lane_.size() - absent, request().prescale,
           request().postscale};
 }
@@ -98,7 +102,7 @@ std::byte* Execution::allocate_output(Shape shape) {
 void Execution::start_allreduce() {
   std::vector<Piece> pieces;
   for (const BatchMember& member : members_) {
-    Piece piece{nullptr, nullptr, member.response.request.count()};
+    Piece piece{nullptr, nullptr, member.response->request.count()};
     if (member.submission) {
       piece.input = member.submission->input;
       piece.output = member.submission->output;
@@ -122,7 +126,7 @@ void Execution::start_reduce_scatter() {
 }
 
 void Execution::start_allgather() {
-  const std::vector<std::int64_t>& rows = members_.front().response.first_extents;
+  const std::vector<std::int64_t>& rows = members_.front().response->first_extents;
   const auto row = static_cast<std::int64_t>(row_bytes(request()));
   std::vector<std::int64_t> lengths;
   for (const std::int64_t count : rows) lengths.push_back(count * row);
@@ -208,7 +212,7 @@ std::vector<int> Execution::awaited() const {
 void Execution::record(std::string_view phase, Time begin, Time end) {
   if (!context_.timeline->is_open()) return;
   for (const BatchMember& member : members_) {
-    context_.timeline->span(member.response.request.name, phase, begin, end);
+    context_.timeline->span(member.response->request.name, phase, begin, end);
   }
 }
 

@@ -22,9 +22,9 @@ struct ExecutionContext {
 };
 
 struct BatchMember {
-  Response response;
-  std::optional<Submission>
-      submission;  // nothing where this rank has joined: it contributes the identity
+  std::shared_ptr<const Response> response;
+  // Nothing where this rank has joined: it contributes the identity.
+  std::optional<Submission> submission;
 };
 
 class Execution {
@@ -45,6 +45,7 @@ class Execution {
   // Completes the handles with an error. No transport may touch the tensors any more.
   void fail(const Status& reason);
 
+  [[nodiscard]] bool uses_transport() const { return operation_ && operation_->uses_transport(); }
   [[nodiscard]] Time last_moved() const { return last_moved_; }
   // "batch of 3 tensors beginning with 'conv1.weight'"
   [[nodiscard]] std::string describe() const;
@@ -58,7 +59,7 @@ class Execution {
   void start_broadcast();
   void start_alltoall();
 
-  [[nodiscard]] const Request& request() const { return members_.front().response.request; }
+  [[nodiscard]] const Request& request() const { return members_.front().response->request; }
   [[nodiscard]] Reduction reduction() const;
   // Memory for the result of member 0, which goes to the application.
   std::byte* allocate_output(Shape shape);

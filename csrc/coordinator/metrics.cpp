@@ -15,6 +15,8 @@ std::map<std::string, std::int64_t> Metrics::values() const {
       {"control_messages_sent", control_messages_sent.get()},
       {"control_bytes_sent", control_bytes_sent.get()},
       {"stall_warnings", stall_warnings.get()},
+      {"plans_replayed", plans_replayed.get()},
+      {"plans_called_off", plans_called_off.get()},
       {"driven_by_caller", driven_by_caller.get()},
       {"caller_sleeps", caller_sleeps.get()},
       {"sleeps", sleeps.get()},
@@ -31,6 +33,8 @@ std::map<std::string, std::int64_t> Metrics::values() const {
     values[name + "_payload_bytes_sent"] = counted.transfers.payload_bytes_sent.get();
     values[name + "_payload_bytes_received"] = counted.transfers.payload_bytes_received.get();
     values["bytes_packed"] += counted.transfers.bytes_packed.get();
+    values[name + "_bytes_taken"] = counted.transfers.bytes_taken.get();
+    values[name + "_bytes_through_kernel"] = counted.transfers.bytes_through_kernel.get();
     values[name + "_bytes_reduced"] = counted.transfers.bytes_reduced.get();
   }
   return values;

@@ -30,6 +30,8 @@ struct Metrics {
   Counter control_messages_sent;
   Counter control_bytes_sent;
   Counter stall_warnings;
+  Counter plans_replayed;    // batches, or groups of them, executed without negotiation
+  Counter plans_called_off;  // by this rank
   Counter driven_by_caller;  // waits in which the caller drove the engine
   Counter caller_sleeps;     // of callers that drove
   Counter sleeps;            // of the coordinator thread

@@ -2,6 +2,7 @@
 // read by anyone.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -47,12 +48,16 @@ class ProcessSets {
   std::map<int, std::shared_ptr<const ProcessSetMembers>> sets_;
 };
 
+// Batches that were negotiated, and those that are replayed: each are numbered in an order that is
+// the same on all ranks, but not relative to each other.
+enum class BatchOrder : std::uint8_t { negotiated, replayed };
+
 // The tag of the `sequence`-th batch of a set: what is in flight at one time is distinct.
 inline constexpr int process_set_limit = 512;
-[[nodiscard]] constexpr Tag batch_tag(int set_id, std::uint64_t sequence) {
-  constexpr Tag per_set = tag_limit / process_set_limit;
-  return static_cast<Tag>(set_id % process_set_limit) * per_set +
-         static_cast<Tag>(sequence % per_set);
+[[nodiscard]] constexpr Tag batch_tag(int set_id, BatchOrder order, std::uint64_t sequence) {
+  constexpr Tag per_order = tag_limit / process_set_limit / 2;
+  const Tag first = (static_cast<Tag>(set_id % process_set_limit) * 2 + static_cast<Tag>(order));
+  return first * per_order + static_cast<Tag>(sequence % per_order);
 }
 
 }  // namespace rueda

@@ -31,8 +31,26 @@ int patient_warnings(const Options& options) {
   return static_cast<int>(std::min(half / options.stall_warning, 1e6));
 }
 
-std::uint64_t channel_key(int set_id) {
-  return static_cast<std::uint64_t>(set_id) + 1;
+std::uint64_t channel_key(int set_id, std::size_t order) {
+  return (static_cast<std::uint64_t>(set_id) + 1) << 1 | order;
+}
+
+// A pause between the submissions of a plan's members after which they are negotiated: those who
+// wait for the first ones shall not have to wait for the last.
+constexpr Duration collecting_pause = std::chrono::milliseconds(2);
+constexpr std::int64_t most_plans = 1024;
+
+// A round that others do not come to is negotiated early enough for the stall to be reported in
+// time.
+Replay::Options replay_options(const Options& options) {
+  Replay::Options result;
+  result.plans = static_cast<int>(std::clamp<std::int64_t>(options.cache_capacity, 0, most_plans));
+  result.pause = collecting_pause;
+  const double warning = options.stall_warning;
+  const double error = options.stall_error;
+  result.stall = seconds(
+      (warning > 0 && error > 0 ? std::min(warning, error) : std::max({warning, error, 0.0})) / 2);
+  return result;
 }
 
 }  // namespace
@@ -47,25 +65,42 @@ SetCoordinator::SetCoordinator(std::shared_ptr<const ProcessSetMembers> members,
           static_cast<std::size_t>(std::max<std::int64_t>(1, options.batches_in_flight))),
       context_(context),
       events_(std::move(events)),
-      negotiator_(negotiator_options(*members_, options)) {
+      negotiator_(negotiator_options(*members_, options)),
+      replay_(context_.host, members_, replay_options(options), *context_.metrics,
+              replay_events()) {
   lane_.transport = &transport;
   lane_.members = &members_->ranks;
   lane_.rank = members_->rank;
-  if (context_.host) {
-    channel_ = std::make_unique<HostChannel>(context_.host, members_->ranks, members_->rank,
-                                             channel_key(members_->id), HostChannel::WokenBy::rank);
-    lane_.channel = channel_.get();
-  }
+  if (context_.host) open_channels();
   lane_.chunk_bytes = std::max<std::int64_t>(1, options.ring_chunk);
+}
+
+void SetCoordinator::open_channels() {
+  for (std::size_t order = 0; order < orders_.size(); ++order) {
+    orders_[order].channel =
+        std::make_unique<HostChannel>(context_.host, members_->ranks, members_->rank,
+                                      channel_key(members_->id, order), HostChannel::WokenBy::rank);
+  }
+}
+
+Replay::Events SetCoordinator::replay_events() {
+  Replay::Events events;
+  events.negotiate = [this](std::vector<Submission> submissions) {
+    changed_ = true;
+    const Time since = submissions.front().taken_at;
+    submit_group(std::move(submissions), since);
+  };
+  events.execute = [this](Replay::Batch& batch) { execute_again(batch); };
+  return events;
 }
 
 // --- Submission
 
 void SetCoordinator::submit(std::vector<Submission> submissions, Time now) {
-  changed_ = true;
   if (defer(submissions)) return;
   context_.metrics->tensors_submitted.add(static_cast<std::int64_t>(submissions.size()));
-  if (refuse_duplicates(submissions)) return;
+  if (refuse_duplicates(submissions) || replay_.take(submissions, now)) return;
+  changed_ = true;
   submit_group(std::move(submissions), now);
 }
 
@@ -85,6 +120,7 @@ void SetCoordinator::submit_group(std::vector<Submission> submissions, Time now)
 }
 
 bool SetCoordinator::defer(std::vector<Submission>& submissions) {
+  if (pending_.empty()) return false;
   for (const Submission& submission : submissions) {
     const auto pending = pending_.find(submission.request.name);
     if (pending == pending_.end() || !pending->second.is_refusal) continue;
@@ -98,11 +134,11 @@ bool SetCoordinator::defer(std::vector<Submission>& submissions) {
 // pending one with it on all ranks, since nobody can tell any more which of the two the others
 // mean.
 bool SetCoordinator::refuse_duplicates(std::vector<Submission>& submissions) {
-  std::set<std::string> own;
+  std::set<std::string_view> own;
   const auto duplicate =
       std::find_if(submissions.begin(), submissions.end(), [&](const Submission& submission) {
         const std::string& name = submission.request.name;
-        return !own.insert(name).second || pending_.contains(name);
+        return (submissions.size() > 1 && !own.insert(name).second) || is_pending(name);
       });
   if (duplicate == submissions.end()) return false;
   const std::string name = duplicate->request.name;
@@ -111,9 +147,17 @@ bool SetCoordinator::refuse_duplicates(std::vector<Submission>& submissions) {
                      str("'", name, "' was submitted again on rank ", world_rank,
                          " while it was still pending: wait for its handle, or use another name"),
                      world_rank);
+  const bool was_held = replay_.holds(name);
+  Submission* const decided = replay_.recall(name);
+  if (decided != nullptr) decided->duplicate = error;
+  // All have agreed on it meanwhile, and the name is free again.
+  if (was_held && decided == nullptr && !pending_.contains(name)) {
+    return refuse_duplicates(submissions);
+  }
   if (const auto pending = pending_.find(name); pending != pending_.end()) {
     negotiator_.amend(name, error);
     pending->second.duplicate = error;
+    changed_ = true;
   }
   for (Submission& submission : submissions) finish(std::move(submission), error);
   return true;
@@ -141,11 +185,13 @@ void SetCoordinator::join(std::shared_ptr<HandleState> handle) {
     return;
   }
   join_handle_ = std::move(handle);
+  replay_.suspend();
   negotiator_.join();
   changed_ = true;
 }
 
 void SetCoordinator::leave() {
+  replay_.suspend();
   negotiator_.leave();
   changed_ = true;
 }
@@ -166,7 +212,8 @@ void SetCoordinator::finish(Submission submission, const Status& status, Output 
 // --- Progress
 
 bool SetCoordinator::step(Time now) {
-  bool moved = advance(now);
+  bool moved = replay_.step(now);
+  moved = advance(now) || moved;
   if (!changed_ && !(deadline_ && now >= *deadline_)) return moved;
   changed_ = false;
   negotiator_.set_busy(running_.size() >= batches_in_flight_);
@@ -196,6 +243,17 @@ bool SetCoordinator::advance(Time now) {
   return moved;
 }
 
+bool SetCoordinator::uses_transport() const {
+  return std::any_of(running_.begin(), running_.end(),
+                     [](const auto& execution) { return execution->uses_transport(); });
+}
+
+std::optional<Time> SetCoordinator::next_deadline() const {
+  const auto replay = replay_.next_deadline();
+  if (!deadline_ || !replay) return deadline_ ? deadline_ : replay;
+  return std::min(*deadline_, *replay);
+}
+
 std::optional<Submission> SetCoordinator::take_pending(const std::string& name) {
   auto node = pending_.extract(name);
   if (node.empty()) return std::nullopt;
@@ -203,7 +261,9 @@ std::optional<Submission> SetCoordinator::take_pending(const std::string& name) 
 }
 
 void SetCoordinator::handle(ResponseList responses, Time now) {
-  for (const Fusion& fusion : fuse(responses, fusion_threshold_)) {
+  for (const Response& response : responses) replay_.forget(response);
+  const std::vector<Fusion> batches = fuse(responses, fusion_threshold_);
+  for (const Fusion& fusion : batches) {
     const Response& first = responses[fusion.members.front()];
     if (first.kind == ResponseKind::execute && first.request.collective <= Collective::alltoall) {
       execute(responses, fusion.members, now);
@@ -211,6 +271,7 @@ void SetCoordinator::handle(ResponseList responses, Time now) {
       answer(first, now);
     }
   }
+  replay_.learn(responses, batches, [this](const std::string& name) { return is_pending(name); });
 }
 
 void SetCoordinator::execute(const ResponseList& responses, const std::vector<std::size_t>& batch,
@@ -220,14 +281,37 @@ void SetCoordinator::execute(const ResponseList& responses, const std::vector<st
     const Response& response = responses[index];
     const std::string& name = response.request.name;
     warnings_.erase(name);
-    members.push_back({response, take_pending(name)});
-    const auto& submission = members.back().submission;
+    members.push_back({std::make_shared<const Response>(response), take_pending(name)});
+  }
+  execute(std::move(members), BatchOrder::negotiated, now);
+}
+
+// What the members have agreed on by joining the plan's round.
+void SetCoordinator::execute_again(Replay::Batch& batch) {
+  std::vector<BatchMember> members;
+  members.reserve(batch.size());
+  for (Replay::Member& member : batch) {
+    members.push_back({member.response, std::exchange(member.submission, std::nullopt)});
+  }
+  if (members.front().response->request.collective == Collective::barrier) {
+    return finish_barrier(*std::move(members.front().submission));
+  }
+  execute(std::move(members), BatchOrder::replayed, Clock::now());
+}
+
+void SetCoordinator::execute(std::vector<BatchMember> members, BatchOrder order, Time now) {
+  for (const BatchMember& member : members) {
+    const auto& submission = member.submission;
     // The duplicate came too late to fail the operation that it repeats: it fails the next one of
     // that name instead, for which ranks that submitted it later still wait.
-    if (submission && !submission->duplicate.ok()) refuse(name, submission->duplicate, {}, now);
+    if (submission && !submission->duplicate.ok()) {
+      refuse(member.response->request.name, submission->duplicate, {}, now);
+    }
   }
+  Order& own = orders_[static_cast<std::size_t>(order)];
   Lane lane = lane_;
-  lane.tag = batch_tag(members_->id, next_batch_++);
+  lane.channel = own.channel.get();
+  lane.tag = batch_tag(members_->id, order, own.next_batch++);
   running_.push_back(std::make_unique<Execution>(context_, lane, std::move(members), now));
 }
 
@@ -237,11 +321,7 @@ void SetCoordinator::answer(const Response& response, Time now) {
     case ResponseKind::execute: {
       auto submission = take_pending(name);
       if (response.request.collective == Collective::barrier) {
-        if (!submission) return;
-        Metrics::PerCollective& counted = context_.metrics->of(Collective::barrier);
-        counted.tensors.add(1);
-        counted.batches.add(1);
-        finish(std::move(*submission), {});
+        if (submission) finish_barrier(*std::move(submission));
       } else if (response.request.collective == Collective::persistent_allreduce) {
         Output output;
         output.persistent = next_persistent_++;
@@ -264,11 +344,19 @@ void SetCoordinator::answer(const Response& response, Time now) {
       Output output;
       output.last_joined_rank = members_->ranks[static_cast<std::size_t>(response.rank)];
       events_.joined();
+      replay_.resume();
       if (join_handle_) std::exchange(join_handle_, nullptr)->complete({}, std::move(output));
       return;
     }
     case ResponseKind::left: close(retired_.ok() ? response.status : retired_); return;
   }
+}
+
+void SetCoordinator::finish_barrier(Submission submission) {
+  Metrics::PerCollective& counted = context_.metrics->of(Collective::barrier);
+  counted.tensors.add(1);
+  counted.batches.add(1);
+  finish(std::move(submission), {});
 }
 
 void SetCoordinator::fail_pending(const Response& response, Time now) {
@@ -295,6 +383,7 @@ void SetCoordinator::fail_pending(const Response& response, Time now) {
 }
 
 void SetCoordinator::close(const Status& reason) {
+  replay_.suspend();
   for (auto& [name, groups] : std::exchange(deferred_, {})) {
     for (auto& submissions : groups) {
       for (Submission& submission : submissions) finish(std::move(submission), reason);
@@ -345,7 +434,13 @@ std::optional<Time> SetCoordinator::oldest_move() const {
 void SetCoordinator::fail_all(const Status& reason) {
   for (const auto& execution : running_) execution->fail(reason);
   running_.clear();
-  if (channel_) channel_->stop();
+  for (const Order& order : orders_) {
+    if (order.channel) order.channel->stop();
+  }
+  for (Submission& submission : replay_.give_up()) {
+    std::string name = submission.request.name;
+    pending_.emplace(std::move(name), std::move(submission));
+  }
   deadline_.reset();
   changed_ = false;
   close(reason);

@@ -2,6 +2,7 @@
 // flight. Used by the coordinator thread only.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <list>
 #include <memory>
@@ -12,6 +13,7 @@
 
 #include "coordinator/execution.h"
 #include "coordinator/process_sets.h"
+#include "coordinator/replay.h"
 #include "coordinator/submission.h"
 #include "core/options.h"
 #include "plan/negotiator.h"
@@ -50,14 +52,18 @@ class SetCoordinator {
   bool step(Time now);
 
   [[nodiscard]] const ProcessSetMembers& members() const { return *members_; }
-  [[nodiscard]] bool is_pending(const std::string& name) const { return pending_.contains(name); }
-  [[nodiscard]] bool in_flight() const { return !running_.empty(); }
+  [[nodiscard]] bool is_pending(const std::string& name) const {
+    return pending_.contains(name) || replay_.holds(name);
+  }
+  // Whether batches are under way, or only the other members are waited for.
+  [[nodiscard]] bool in_flight() const { return !running_.empty() || replay_.waits(); }
+  [[nodiscard]] bool uses_transport() const;
   // Whether messages of other members are expected at any moment.
   [[nodiscard]] bool negotiates() const { return !pending_.empty() || join_handle_ != nullptr; }
   // Nothing more can be agreed on.
   [[nodiscard]] bool closed() const { return !negotiator_.closed().ok(); }
   // When step() should be called though nothing happens.
-  [[nodiscard]] std::optional<Time> next_deadline() const { return deadline_; }
+  [[nodiscard]] std::optional<Time> next_deadline() const;
   // A batch that failed, or has not moved for `timeout` (zero: ever); ok where there is none.
   [[nodiscard]] Status broken(Time now, Duration timeout) const;
   [[nodiscard]] std::optional<Time> oldest_move() const;
@@ -76,6 +82,11 @@ class SetCoordinator {
   void finish(Submission submission, const Status& status, Output output = {});
   void handle(ResponseList responses, Time now);
   void execute(const ResponseList& responses, const std::vector<std::size_t>& batch, Time now);
+  void execute(std::vector<BatchMember> members, BatchOrder order, Time now);
+  void execute_again(Replay::Batch& batch);
+  void finish_barrier(Submission submission);
+  [[nodiscard]] Replay::Events replay_events();
+  void open_channels();
   void answer(const Response& response, Time now);
   void fail_pending(const Response& response, Time now);
   void close(const Status& reason);
@@ -87,17 +98,21 @@ class SetCoordinator {
   int patient_warnings_;  // how many of them are taken for slowness, not for a mistake
   std::size_t batches_in_flight_;
   ExecutionContext context_;
-  std::unique_ptr<HostChannel> channel_;  // null where the ranks do not share memory
-  Lane lane_;
+  struct Order {
+    std::unique_ptr<HostChannel> channel;  // null where the ranks do not share memory
+    std::uint64_t next_batch = 0;
+  };
+  std::array<Order, 2> orders_;  // by BatchOrder
+  Lane lane_;                    // but for channel and tag
   Events events_;
   Negotiator negotiator_;
+  Replay replay_;
 
   std::unordered_map<std::string, Submission> pending_;  // not agreed on yet
   std::unordered_map<std::string, std::vector<std::vector<Submission>>> deferred_;  // by name
   std::unordered_map<std::string, int> warnings_;  // of names that only others have submitted
   std::list<std::unique_ptr<Execution>> running_;
   std::shared_ptr<HandleState> join_handle_;
-  std::uint64_t next_batch_ = 0;
   int next_persistent_ = 0;
   Status retired_;        // why, once the set has been removed
   bool changed_ = false;  // since the last flush

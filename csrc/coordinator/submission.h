@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "coordinator/handle_state.h"
@@ -11,6 +12,9 @@
 #include "plan/request.h"
 
 namespace rueda {
+
+// Names of operations to which the application gave none begin so, and end with a number.
+inline constexpr std::string_view numbered_prefix = "unnamed.";
 
 struct Submission {
   Request request;

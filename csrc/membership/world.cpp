@@ -65,9 +65,9 @@ std::shared_ptr<HostMemory> share_host(Bootstrap& bootstrap, const std::string& 
   const bool may_share = wanted_transport == "auto" || wanted_transport == "shm";
   if (!may_share || topology.local_size != topology.size) return nullptr;
   auto formed = HostMemory::form(bootstrap, deadline);
-  if (formed) return std::move(formed).value();
-  log(LogLevel::info, formed.status().to_string());
-  return nullptr;
+  const Status obstacle = formed ? formed.value()->no_direct_access() : formed.status();
+  if (!obstacle) log(LogLevel::info, obstacle.to_string());
+  return formed ? std::move(formed).value() : nullptr;
 }
 
 constexpr auto shares_host = "shares host";

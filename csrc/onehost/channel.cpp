@@ -122,12 +122,12 @@ std::optional<std::uint64_t> HostChannel::claim() {
 }
 
 void HostChannel::notify() {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const bool fence = !host_->sleepers_fence();
   for (int member = 0; member < size(); ++member) {
     if (member == rank_ || blocks_[index(member)] == nullptr) continue;
     WakeWord& word =
         woken_by_ == WokenBy::rank ? host_->header(host_rank(member)).wake : block(member).wake;
-    if (word.sleepers.load(std::memory_order_relaxed) != 0) wake(word);
+    fence ? wake(word) : wake_without_fence(word);
   }
 }
 

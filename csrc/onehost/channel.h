@@ -108,8 +108,8 @@ class HostChannel {
   // The number of a piece that nobody else gets.
   [[nodiscard]] std::optional<std::uint64_t> claim();
 
-  // Wakes members that sleep. To be called after something was made known, but not at once: the
-  // fence in it waits until the caches have taken that in.
+  // Wakes members that sleep. To be called after something was made known, but not at once where
+  // that can be helped: a fence in it would wait until the caches have taken that in.
   void notify();
 
   // This rank goes through nothing more here, and touches nothing of the others any more.

@@ -26,7 +26,7 @@ std::size_t ControlMemory::least_bytes(int size) {
 }
 
 HostRankHeader& ControlMemory::header() const {
-  return *reinterpret_cast<HostRankHeader*>(mapping_.memory());
+  return *reinterpret_cast<HostRankHeader*>(mapping_->memory());
 }
 
 Directory& ControlMemory::directory() const {
@@ -38,7 +38,7 @@ RetirementLane& ControlMemory::lane(int peer) const {
 }
 
 FreeRange ControlMemory::blocks() const {
-  return {blocks_at(size_), mapping_.bytes()};
+  return {blocks_at(size_), mapping_->bytes()};
 }
 
 ControlBlocks::ControlBlocks(int rank, std::span<const ControlMemory> all)

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <span>
@@ -68,18 +69,19 @@ class ControlMemory {
  public:
   ControlMemory() = default;
   // The mapping holds at least least_bytes(size).
-  ControlMemory(SharedMapping mapping, int size) : mapping_(std::move(mapping)), size_(size) {}
+  ControlMemory(std::shared_ptr<const SharedMapping> mapping, int size)
+      : mapping_(std::move(mapping)), size_(size) {}
 
   [[nodiscard]] static std::size_t least_bytes(int size);
 
   [[nodiscard]] HostRankHeader& header() const;
   [[nodiscard]] Directory& directory() const;
   [[nodiscard]] RetirementLane& lane(int peer) const;
-  [[nodiscard]] std::byte* at(std::uint64_t place) const { return mapping_.memory() + place; }
+  [[nodiscard]] std::byte* at(std::uint64_t place) const { return mapping_->memory() + place; }
   [[nodiscard]] FreeRange blocks() const;
 
  private:
-  SharedMapping mapping_;
+  std::shared_ptr<const SharedMapping> mapping_;
   int size_ = 0;
 };
 

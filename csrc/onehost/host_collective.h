@@ -39,6 +39,14 @@ class HostCollective {
   // Members that are waited for.
   [[nodiscard]] std::vector<int> awaited() const;
 
+  // What this rank has done itself, in bytes of results.
+  struct Traffic {
+    std::int64_t combined = 0;  // the output of combining
+    std::int64_t taken = 0;     // data of others, copied as it is
+    std::int64_t kernel = 0;    // read or written through the kernel, since it cannot be seen here
+  };
+  [[nodiscard]] const Traffic& traffic() const { return traffic_; }
+
  protected:
   enum class Work : std::uint8_t { done, more, blocked };
 
@@ -63,6 +71,7 @@ class HostCollective {
   HostChannel& channel_;
   const HostPolicy policy_;
   Status status_;
+  Traffic traffic_;
 
  private:
   enum class Stage : std::uint8_t { queued, arriving, working, finishing, done };

@@ -72,6 +72,9 @@ class HostMemory {
   // Whether the ranks of this host are more than the processors they may run on, or share one.
   [[nodiscard]] bool outnumbers_processors() const { return outnumbers_processors_; }
 
+  // Whether every rank fences for the others when it goes to sleep, see wake.h.
+  [[nodiscard]] bool sleepers_fence() const { return sleepers_fence_; }
+
   // Whether the process of `rank` has ended, as a zombie too.
   [[nodiscard]] bool has_ended(int rank) const;
 
@@ -89,6 +92,7 @@ class HostMemory {
   std::unique_ptr<ControlBlocks> blocks_;
   Status no_direct_access_;
   bool outnumbers_processors_ = false;
+  bool sleepers_fence_ = false;
 };
 
 }  // namespace rueda

@@ -68,6 +68,7 @@ class HostMemoryForming {
     }
     card.process = static_cast<int>(::getpid());
     card.tells_its_end = static_cast<bool>(process_);
+    card.fences_for_others = can_fence_for_others();
     card.probe.proof = probe_.proof();
     card.probe.proof_address = probe_.proof_address();
     card.probe.places_address = probe_.places_address();
@@ -100,15 +101,17 @@ class HostMemoryForming {
       memory_->remote_[static_cast<std::size_t>(rank)] = card->probe.owner;
       cards_.push_back(std::move(card).value());
     }
+    memory_->sleepers_fence_ = std::all_of(
+        cards_.begin(), cards_.end(), [](const RankCard& card) { return card.fences_for_others; });
     memory_->outnumbers_processors_ = !can_each_have_a_processor(processors);
     return {};
   }
 
   Status take_files(int rank, std::span<UniqueFd> fds) {
     const auto index = static_cast<std::size_t>(rank);
-    auto control = SharedMapping::of(fds[control_file].get(), SharedMapping::InChildren::dropped);
+    auto control = SharedMapping::in_common(fds[control_file].get());
     if (!control) return control.status();
-    if (control->bytes() < ControlMemory::least_bytes(bootstrap_.size())) {
+    if (control.value()->bytes() < ControlMemory::least_bytes(bootstrap_.size())) {
       return Status(ErrorCode::transport, str("the memory of rank ", rank, " is too short"), rank);
     }
     memory_->control_[index] = ControlMemory(std::move(control).value(), bootstrap_.size());

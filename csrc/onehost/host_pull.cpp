@@ -64,7 +64,7 @@ HostCollective::Work HostPull::work() {
   return next_ < transfers_.size() && status_.ok() ? Work::more : Work::done;
 }
 
-Status HostPull::take(const Transfer& transfer, std::size_t done, std::size_t bytes) const {
+Status HostPull::take(const Transfer& transfer, std::size_t done, std::size_t bytes) {
   if (bytes == 0) return {};
   std::byte* target = transfer.target + done;
   const std::size_t offset = transfer.offset + done;
@@ -72,7 +72,9 @@ Status HostPull::take(const Transfer& transfer, std::size_t done, std::size_t by
     std::memcpy(target, data_ + offset, bytes);
     return {};
   }
+  traffic_.taken += static_cast<std::int64_t>(bytes);
   const Exposure exposure = exposure_of(transfer.member);
+  if (exposure.input_place == Place::address) traffic_.kernel += static_cast<std::int64_t>(bytes);
   if (exposure.input_place == Place::slot) {
     std::memcpy(target, channel_.slot_of(transfer.member) + offset, bytes);
     return {};

@@ -41,7 +41,7 @@ class HostPull final : public HostCollective {
   Work work() override;
   [[nodiscard]] bool shares_tensors() const override { return shares_tensors_; }
   [[nodiscard]] Exposure exposure_of(int member) const;
-  [[nodiscard]] Status take(const Transfer& transfer, std::size_t done, std::size_t bytes) const;
+  [[nodiscard]] Status take(const Transfer& transfer, std::size_t done, std::size_t bytes);
 
   const std::byte* data_;
   const std::size_t bytes_;

@@ -113,6 +113,7 @@ HostCollective::Work HostReduction::work() {
   return direct_ ? work_direct() : work_flat();
 }
 
+// This rank's own part is taken from the tensor: its copy is on its way to the others' caches.
 void HostReduction::combine_copies(bool in_lines) {
   std::int64_t before = 0;
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
@@ -121,11 +122,17 @@ void HostReduction::combine_copies(bool in_lines) {
         target != nullptr && range.count > 0) {
       sources_.clear();
       for (int member = 0; member < channel_.size(); ++member) {
+        if (member == channel_.rank()) {
+          const std::byte* own = pieces_[i].input;
+          if (own != nullptr) sources_.push_back(own + bytes_of(range.first));
+          continue;
+        }
         if (!in_lines && place_of_copy(member) == Place::nothing) continue;
         sources_.push_back((in_lines ? channel_.line_of(member) : channel_.slot_of(member)) +
                            bytes_of(before + range.first));
       }
       combine_({&target, 1}, sources_, range.count, Stores::cached);
+      traffic_.combined += static_cast<std::int64_t>(bytes_of(range.count));
     }
     before += pieces_[i].count;
   }
@@ -234,6 +241,7 @@ Status HostReduction::combine_part(const Part& part) {
       scratch_.resize((ranks + 1) * policy_.chunk + element_);
       std::byte* copy = scratch_.data() + i * policy_.chunk;
       if (Status status = host.read_from(peer, copy, input.where, bytes); !status) return status;
+      traffic_.kernel += static_cast<std::int64_t>(bytes);
       sources_.push_back(copy);
     }
     if (std::byte* seen = output.seen(host, peer)) {
@@ -250,10 +258,12 @@ Status HostReduction::combine_part(const Part& part) {
   const Stores stores =
       bytes_ >= policy_.streaming_min && pushes_.empty() ? Stores::streaming : Stores::cached;
   combine_(targets_, sources_, part.count, stores);
+  traffic_.combined += static_cast<std::int64_t>(bytes);
   for (const Push& push : pushes_) {
     if (Status status = host.write_to(push.member, targets_.front(), push.where, bytes); !status) {
       return status;
     }
+    traffic_.kernel += static_cast<std::int64_t>(bytes);
   }
   return {};
 }

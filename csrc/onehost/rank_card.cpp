@@ -18,8 +18,9 @@ std::string as_word(const std::string& text) {
 }  // namespace
 
 std::string RankCard::encode() const {
-  std::string text = str(process, ' ', tells_its_end, ' ', probe.proof_address, ' ',
-                         probe.places_address, ' ', as_word(address), ' ', as_word(world));
+  std::string text =
+      str(process, ' ', tells_its_end, ' ', fences_for_others, ' ', probe.proof_address, ' ',
+          probe.places_address, ' ', as_word(address), ' ', as_word(world));
   for (const std::uint64_t word : probe.proof) text += str(' ', word);
   for (const int processor : processors) text += str(' ', processor);
   return text;
@@ -29,7 +30,7 @@ Expected<RankCard> RankCard::decode(int rank, const std::string& text) {
   std::istringstream in(text);
   in.imbue(std::locale::classic());
   RankCard card;
-  in >> card.process >> card.tells_its_end >> card.probe.proof_address >>
+  in >> card.process >> card.tells_its_end >> card.fences_for_others >> card.probe.proof_address >>
       card.probe.places_address >> card.address >> card.world;
   for (std::uint64_t& word : card.probe.proof) in >> word;
   if (!in) {

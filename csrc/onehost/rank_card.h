@@ -11,11 +11,12 @@ namespace rueda {
 
 struct RankCard {
   int process = -1;
-  bool tells_its_end = false;   // hands on a descriptor of its process
-  RemoteProbe probe;            // without its owner
-  std::vector<int> processors;  // that it may run on
-  std::string address;          // of rank 0: where descriptors are exchanged
-  std::string world;            // of rank 0: the word that its ranks know
+  bool tells_its_end = false;      // hands on a descriptor of its process
+  bool fences_for_others = false;  // when it goes to sleep, see wake.h
+  RemoteProbe probe;               // without its owner
+  std::vector<int> processors;     // that it may run on
+  std::string address;             // of rank 0: where descriptors are exchanged
+  std::string world;               // of rank 0: the word that its ranks know
 
   [[nodiscard]] std::string encode() const;
   [[nodiscard]] static Expected<RankCard> decode(int rank, const std::string& text);

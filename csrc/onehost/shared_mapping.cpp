@@ -6,9 +6,13 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <map>
+#include <mutex>
+#include <optional>
 
 #include "transport/socket.h"
 
@@ -49,6 +53,15 @@ std::byte* reserve_addresses(std::size_t bytes) {
   return aligned;
 }
 
+// Device and number.
+using FileIdentity = std::array<std::uint64_t, 2>;
+
+std::optional<FileIdentity> identity_of(int fd) {
+  struct stat found{};
+  if (::fstat(fd, &found) != 0) return std::nullopt;
+  return FileIdentity{found.st_dev, found.st_ino};
+}
+
 }  // namespace
 
 Expected<UniqueFd> make_memory_file(std::size_t bytes) {
@@ -69,10 +82,8 @@ std::size_t sparse_length(std::size_t wanted) {
 }
 
 bool is_same_file(int one, int other) {
-  struct stat first{};
-  struct stat second{};
-  return ::fstat(one, &first) == 0 && ::fstat(other, &second) == 0 &&
-         first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+  const auto first = identity_of(one);
+  return first && first == identity_of(other);
 }
 
 Expected<SharedMapping> SharedMapping::of(int fd, InChildren in_children) {
@@ -91,6 +102,23 @@ Expected<SharedMapping> SharedMapping::of(int fd, InChildren in_children) {
   ::madvise(memory, bytes, MADV_HUGEPAGE);
   if (in_children == InChildren::dropped) ::madvise(memory, bytes, MADV_DONTFORK);
   return SharedMapping(memory, bytes);
+}
+
+Expected<std::shared_ptr<const SharedMapping>> SharedMapping::in_common(int fd) {
+  static std::mutex mutex;
+  static std::map<FileIdentity, std::weak_ptr<const SharedMapping>> mappings;
+  const auto file = identity_of(fd);
+  if (!file) return system_error("cannot map shared memory", errno);
+  const std::lock_guard lock(mutex);
+  // A file that is mapped exists, so its identity is not another's.
+  std::erase_if(mappings, [](const auto& entry) { return entry.second.expired(); });
+  auto& known = mappings[*file];
+  if (auto mapping = known.lock()) return mapping;
+  auto made = of(fd, InChildren::dropped);
+  if (!made) return made.status();
+  auto mapping = std::make_shared<const SharedMapping>(std::move(made).value());
+  known = mapping;
+  return mapping;
 }
 
 SharedMapping::~SharedMapping() {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <utility>
 
 #include "core/status.h"
@@ -36,6 +37,10 @@ class SharedMapping {
 
   SharedMapping() = default;
   [[nodiscard]] static Expected<SharedMapping> of(int fd, InChildren in_children);
+  // The one of this file that this process has already, or a new one that children do not get. So
+  // ranks that are threads of one process share it, and what watches them for data races knows
+  // that it is one memory.
+  [[nodiscard]] static Expected<std::shared_ptr<const SharedMapping>> in_common(int fd);
   SharedMapping(SharedMapping&& other) noexcept
       : memory_(std::exchange(other.memory_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
   SharedMapping& operator=(SharedMapping&& other) noexcept {

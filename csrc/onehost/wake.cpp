@@ -1,5 +1,9 @@
 #include "onehost/wake.h"
 
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 namespace rueda {
 
 namespace {
@@ -25,7 +29,20 @@ void become_sleeper(WakeWord& word) {
 }
 #endif
 
+long membarrier(int command) {
+  return ::syscall(SYS_membarrier, command, 0, 0);
+}
+
 }  // namespace
+
+bool can_fence_for_others() {
+#if defined(__SANITIZE_THREAD__)
+  return false;
+#else
+  static const bool registered = membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) == 0;
+  return registered;
+#endif
+}
 
 void wake(WakeWord& word) {
   if (look_for_sleepers(word) == 0) return;
@@ -36,6 +53,7 @@ void wake(WakeWord& word) {
 
 Sleeper::Sleeper(WakeWord& word) : word_(word) {
   become_sleeper(word_);
+  if (can_fence_for_others()) membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
   seen_ = word_.wakes.load(std::memory_order_acquire);
 }
 

@@ -27,6 +27,18 @@ struct alignas(64) WakeWord {
 // visible what it wakes for.
 void wake(WakeWord& word);
 
+// Whether this process, when one of its threads goes to sleep, makes all processors fence (Linux's
+// membarrier), so that whoever wakes it need not. A fence waits for the store before it to reach
+// the other processors, about as long as the whole exchange of a small message takes. The first
+// call registers the process with the kernel; false where it refuses.
+[[nodiscard]] bool can_fence_for_others();
+
+// wake(), for words on which only processes sleep that fence for others.
+inline void wake_without_fence(WakeWord& word) {
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  if (word.sleepers.load(std::memory_order_relaxed) != 0) wake(word);
+}
+
 // Counts the calling thread among the sleepers of a word for as long as it exists:
 //
 //   Sleeper sleeper(word);

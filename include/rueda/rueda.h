@@ -109,7 +109,7 @@ void remove_process_set(ProcessSet set);
 // --- Collectives --------------------------------------------------------------------------------
 
 struct AllreduceOptions {
-  std::string name;  // empty: numbered
+  std::string name = {};  // empty: numbered
   ReduceOp op = ReduceOp::average;
   double prescale_factor = 1.0;   // multiplies each rank's input before the reduction
   double postscale_factor = 1.0;  // multiplies the result
@@ -125,7 +125,7 @@ std::vector<Handle> grouped_allreduce(std::span<const TensorView> inputs,
                                       const AllreduceOptions& options = {});
 
 struct CallOptions {
-  std::string name;
+  std::string name = {};
   ProcessSet process_set = {};
 };
 
@@ -138,13 +138,13 @@ Handle allgather(const TensorView& input, const CallOptions& options = {});
 Handle broadcast(const TensorView& tensor, int root, const CallOptions& options = {});
 
 struct ReduceScatterOptions {
-  std::string name;
+  std::string name = {};
   ReduceOp op = ReduceOp::average;
   double prescale_factor = 1.0;
   double postscale_factor = 1.0;
   // Rows of the result for each rank of the set; empty: as even as possible, earlier ranks get one
   // more.
-  std::vector<std::int64_t> splits;
+  std::vector<std::int64_t> splits = {};
   ProcessSet process_set = {};
 };
 

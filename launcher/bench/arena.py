@@ -22,6 +22,7 @@ class Interrupted(BaseException):
         self.number = number
 
 
+_PATIENCE, _HASTE = 10.0, 2.0  # seconds
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -50,7 +51,8 @@ class Arena:
         for number in _ENDING:  # a second Ctrl-C must not leave anybody behind
             signal.signal(number, signal.SIG_IGN)
         self._listener.close()
-        end_all(self._groups, at_once=kind is not None)
+        # Even an MPI rank that is to be killed gets a moment to remove its files.
+        end_all(self._groups, _PATIENCE if kind is None else _HASTE)
         shutil.rmtree(self._folder, ignore_errors=True)
         for number, handler in self._before.items():
             signal.signal(number, handler)

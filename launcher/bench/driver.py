@@ -42,12 +42,11 @@ def _measure(
 class Turn:
     """One contender at one size: what its ranks are asked, and how many calls fit into a block."""
 
-    def __init__(self, plan: Plan, group: Group, size: int, seconds: float | None = None) -> None:
+    def __init__(self, plan: Plan, group: Group, size: int, calls: int | None = None) -> None:
         self._plan = plan
         self._group = group
         self._size = size
-        self._seconds = plan.seconds if seconds is None else seconds
-        self._calls = plan.calls
+        self._calls = plan.calls if calls is None else calls
         self._requests: list[dict[str, object]] = []
         self._payloads: list[bytes] = []
         self.samples = Samples()
@@ -100,7 +99,7 @@ class Turn:
         try:
             if not self._calls:
                 trial = self._block(1, _TRIAL_CALLS)
-                fitting = int(self._seconds / max(trial.interval, 1e-7))
+                fitting = int(self._plan.seconds / max(trial.interval, 1e-7))
                 self._calls = min(max(fitting, _FEWEST_CALLS), _MOST_CALLS)
             self.samples.add(self._block(min(5, 1 + self._calls // 10), self._calls))
         except Unsupported as error:
@@ -122,7 +121,7 @@ def _rounds(plan: Plan, turns: Sequence[tuple[str, Turn]], tell: Tell, what: str
 def measure_limits(plan: Plan, group: Group, tell: Tell) -> dict[str, Samples]:
     """What does not depend on the size."""
     turns = [
-        (limit.name, Turn(plan, group, limit.size).as_limit(limit.name, checked=False))
+        (limit.name, Turn(plan, group, limit.size, limit.calls).as_limit(limit.name, False))
         for limit in LIMITS
     ]
     _rounds(plan, turns, tell, "limits")

@@ -21,7 +21,6 @@ from .wire import Message, receive, send
 
 _HUGE_PAGE = 2 << 20
 _ANSWER_WITHIN = 300.0
-_END_WITHIN = 5.0
 _TAIL = 20  # lines of what a dead group has printed
 _CREDENTIALS = struct.Struct("iII")
 
@@ -194,26 +193,29 @@ class Group:
         finally:
             os.close(descriptor)
 
-    def end(self) -> None:
-        """Lets the ranks go, and kills what does not."""
+    def let_go(self) -> None:
+        """Closes the connections: ranks that sleep leave by themselves."""
         for connection in self.connections:
             connection.close()
-        deadline = time.monotonic() + _END_WITHIN
+
+    def end(self, within: float = 5.0) -> None:
+        """Lets the ranks go, and kills those that have not gone within that many seconds."""
+        self.let_go()
+        self._await(within)
+        for process in self._processes:
+            if process.poll() is None:
+                process.terminate()  # mpirun ends its ranks then, and removes their files
+        self._await(3.0)
+        for process in self._processes:
+            if process.poll() is None:
+                kill_all({process.pid} | descendants(process.pid), signal.SIGKILL)
+        self._await(1.0)
+
+    def _await(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
         for process in self._processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
-        self.kill()
-
-    def kill(self) -> None:
-        """Ends the ranks at once."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            left = [process for process in self._processes if process.poll() is None]
-            for process in left:
-                kill_all({process.pid} | descendants(process.pid), number)
-            deadline = time.monotonic() + 1.0
-            for process in left:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(max(0.0, deadline - time.monotonic()))
 
 
 def _has_spoken(connection: socket.socket) -> bool:
@@ -222,15 +224,13 @@ def _has_spoken(connection: socket.socket) -> bool:
         return bool(selector.select(0))
 
 
-def end_all(groups: Sequence[Group], at_once: bool) -> None:
-    """Ends every group and whatever else they have left behind."""
+def end_all(groups: Sequence[Group], within: float) -> None:
+    """Ends every group, in that many seconds if need be by force, and whatever else they left."""
     for group in groups:
-        if at_once:
-            group.kill()
-        for connection in group.connections:
-            connection.close()
+        group.let_go()
+    deadline = time.monotonic() + within
     for group in groups:
-        group.end()
+        group.end(max(0.0, deadline - time.monotonic()))
     left = descendants(os.getpid())
     kill_all(left, signal.SIGKILL)
     reap(left)

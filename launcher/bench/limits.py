@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_FEW = 3
 _BIG = 64 << 20  # bytes: far more than a cache has for each core
 
 
@@ -14,6 +15,7 @@ class Limit:
     name: str
     what: str
     size: int
+    calls: int  # in each round
     bytes_moved: int = 0  # by each rank per call; 0: the time itself counts
     alone: bool = False  # on one rank only
 
@@ -28,17 +30,17 @@ class Limit:
         return self.bytes_moved * (1 if self.alone else ranks) / seconds / 1e9
 
 
-FLAG_EXCHANGE = Limit("flag_exchange", "two ranks on two cores exchange a flag", 4)
-YIELD_HANDOFF = Limit("yield_handoff", "two ranks on one core hand over by sched_yield", 4)
+FLAG_EXCHANGE = Limit("flag_exchange", "two ranks on two cores exchange a flag", 4, 300)
+YIELD_HANDOFF = Limit("yield_handoff", "two ranks on one core hand over by sched_yield", 4, 10)
 LIMITS = (
     FLAG_EXCHANGE,
     YIELD_HANDOFF,
-    Limit("copy_one", "memcpy on one rank, bytes copied", _BIG, _BIG, alone=True),
-    Limit("copy_all", "memcpy on all ranks at once, bytes copied", _BIG, _BIG),
-    Limit("add_one", "a += b on one rank, loads and stores", _BIG, 3 * _BIG, alone=True),
-    Limit("add_all", "a += b on all ranks at once, loads and stores", _BIG, 3 * _BIG),
-    Limit("vm_read_one", "process_vm_readv by one rank", _BIG, _BIG, alone=True),
-    Limit("vm_read_all", "process_vm_readv by all ranks at once", _BIG, _BIG),
+    Limit("copy_one", "memcpy on one rank, bytes copied", _BIG, _FEW, _BIG, alone=True),
+    Limit("copy_all", "memcpy on all ranks at once, bytes copied", _BIG, _FEW, _BIG),
+    Limit("add_one", "a += b on one rank, loads and stores", _BIG, _FEW, 3 * _BIG, alone=True),
+    Limit("add_all", "a += b on all ranks at once, loads and stores", _BIG, _FEW, 3 * _BIG),
+    Limit("vm_read_one", "process_vm_readv by one rank", _BIG, _FEW, _BIG, alone=True),
+    Limit("vm_read_all", "process_vm_readv by all ranks at once", _BIG, _FEW, _BIG),
 )
 
 # At each size: the loads and stores of an all-reduction in shared memory on huge pages, without

@@ -144,7 +144,7 @@ def run(request: Request) -> int:
     memories = _some_of(request.memory, (PRIVATE, REGISTERED), "kind of memory")
     ours = [rueda(path) for path in _some_of(request.paths, PATHS, "way to call")]
     if request.explain:
-        return _explain(arena, ours[0])
+        return _explain(arena)
     peers, notes = _find_peers(request)
     _check_files(request)
     for line in notes:
@@ -162,9 +162,9 @@ def run(request: Request) -> int:
     return 1 if report.wrong else 0
 
 
-def _explain(arena: Arena, contender: Contender) -> int:
+def _explain(arena: Arena) -> int:
     with arena:
-        facts = arena.start(contender).facts
+        facts = arena.start(rueda("direct")).facts
     click.echo(algorithm_table(facts.get("algorithms") or "auto").as_text())
     return 0
 
@@ -198,6 +198,8 @@ def _measure(
     machine = arena.start(limits(), room(plan.sizes)) if request.limits else None
     for name, value in report.head.items():
         progress.say(f"# {name}: {value}")
+    for note in report.notes:
+        progress.say(f"# note: {note}")
     if machine is not None:
         report.limits = driver.measure_limits(plan, machine, progress.tell)
         progress.say(tables.limits_table(report).as_text())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from .contenders import Contender, open_mpi
+from .contenders import PRIVATE, Contender, open_mpi
 from .driver import Tell, Turn
 from .group import Group, GroupFailed
 from .mpi_libraries import OpenMpi
@@ -73,33 +73,31 @@ def sweep(
             contender = open_mpi(mpi, setting.parameters, name)
             try:
                 group = start(contender)
-                won = _beaten(short, group, name, best)
+                found = _medians(short, group)
             except GroupFailed as error:
                 notes.append(f"{name} was left out: {error.message.splitlines()[0]}")
                 continue
             finally:
                 tell(f"looking for Open MPI's best: {name}", 1)
-            if won:
+            better = {s: t for s, t in found.items() if s not in best or t < best[s][1]}
+            best |= {size: (name, seconds) for size, seconds in better.items()}
+            if better:
                 running[name] = contender, group
             else:
                 group.end()
     return _winners(best, running), best, notes
 
 
-def _beaten(plan: Plan, group: Group, name: str, best: dict[int, tuple[str, float]]) -> bool:
-    """Measures a setting at each size, notes where it is the fastest so far, and says if it is."""
-    won = False
+def _medians(plan: Plan, group: Group) -> dict[int, float]:
+    """Seconds at each size at which the results are right."""
+    medians = {}
     for size in plan.sizes:
-        turn = Turn(plan, group, size).as_collective("private")
+        turn = Turn(plan, group, size).as_collective(PRIVATE)
         for _ in range(plan.rounds):
             turn.take()
-        samples = turn.samples
-        if not samples.known or samples.wrong:
-            continue
-        if size not in best or samples.median < best[size][1]:
-            best[size] = name, samples.median
-            won = True
-    return won
+        if turn.samples.known and not turn.samples.wrong:
+            medians[size] = turn.samples.median
+    return medians
 
 
 def _winners(

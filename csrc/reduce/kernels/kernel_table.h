@@ -34,7 +34,7 @@ struct KernelTable {
   void (*stream)(std::byte* target, const std::byte* input, std::size_t bytes);
 };
 
-// Each is linked in where CMake says so (csrc/reduce/instruction_sets.cmake).
+// Each is linked in where CMake says so (csrc/cmake/rueda_instruction_sets.cmake).
 namespace baseline {
 extern const KernelTable kernels;
 }

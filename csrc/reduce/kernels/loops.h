@@ -40,7 +40,7 @@ class Loops {
       at = middle<false>(scaling, arrays, at, end);
     } else {
       at = are_aligned(arrays, at) ? middle<true>(scaling, arrays, at, end)
-                                   : some_streams(scaling, arrays, at, end);
+                                   : any<true>(scaling, arrays, at, end);
       finish_streams();
     }
     edge(scaling, arrays, at, end);
@@ -63,6 +63,7 @@ class Loops {
   static constexpr std::size_t held_at_most = register_count / 2 / Lanes::size * register_bytes;
   static constexpr std::size_t stride = held_at_most < 256 ? held_at_most : 256;
   static constexpr std::size_t registers = stride / register_bytes;
+  static constexpr std::size_t registers_of_line = line_bytes / register_bytes;
   static_assert(stride % line_bytes == 0);
 
   static constexpr std::size_t worth_aligning = 4096;
@@ -86,19 +87,23 @@ class Loops {
     return values;
   }
 
-  // The numbers of arrays that are met most get loops of their own.
+  // The numbers of arrays that are met most get loops of their own, most of them for sums.
   template <bool streams>
   static std::size_t middle(const Scaling& scaling, const Arrays& arrays, std::size_t at,
                             std::size_t end) {
-    if (arrays.target_count == 1) {
-      switch (arrays.input_count) {
-        case 2: return fixed<2, 1, streams>(scaling, arrays, at, end);
-        case 3: return fixed<3, 1, streams>(scaling, arrays, at, end);
-        case 4: return fixed<4, 1, streams>(scaling, arrays, at, end);
-        default: break;
+    if (arrays.target_count == 1 && arrays.input_count == 2) {
+      return fixed<2, 1, streams>(scaling, arrays, at, end);
+    }
+    if constexpr (Operation::is_frequent) {
+      if (arrays.target_count == 2 && arrays.input_count == 2) {
+        return fixed<2, 2, streams>(scaling, arrays, at, end);
       }
-    } else if (arrays.target_count == 2 && arrays.input_count == 2) {
-      return fixed<2, 2, streams>(scaling, arrays, at, end);
+      if (arrays.target_count == 1 && arrays.input_count == 3) {
+        return fixed<3, 1, streams>(scaling, arrays, at, end);
+      }
+      if (arrays.target_count == 1 && arrays.input_count == 4) {
+        return fixed<4, 1, streams>(scaling, arrays, at, end);
+      }
     }
     return any<streams>(scaling, arrays, at, end);
   }
@@ -113,34 +118,30 @@ class Loops {
     for (std::size_t t = 0; t < targets; ++t) to[t] = arrays.targets[t];
     const Scaling steps = scaling;
     for (; at + stride <= end; at += stride) {
-      const auto results =
-          combine<registers>(steps, Fixed<inputs>{}, [&](std::size_t k) { return from[k] + at; });
+#pragma GCC unroll 4
+      for (std::size_t line = at; line < at + stride; line += line_bytes) {
+        const auto results = combine<registers_of_line>(
+            steps, Fixed<inputs>{}, [&](std::size_t k) { return from[k] + line; });
 #pragma GCC unroll 2
-      for (std::size_t t = 0; t < targets; ++t) write<streams>(to[t] + at, results);
+        for (std::size_t t = 0; t < targets; ++t) write<streams>(to[t] + line, results);
+      }
     }
     return at;
   }
 
+  // Streams to those targets whose lines begin where the results' do.
   template <bool streams>
   static std::size_t any(const Scaling& scaling, const Arrays& arrays, std::size_t at,
                          std::size_t end) {
     for (; at + stride <= end; at += stride) {
       const auto results = combine_at<registers>(scaling, arrays, at);
       for (std::size_t t = 0; t < arrays.target_count; ++t) {
-        write<streams>(arrays.targets[t] + at, results);
-      }
-    }
-    return at;
-  }
-
-  // Streams to the targets whose lines begin where the results' do.
-  static std::size_t some_streams(const Scaling& scaling, const Arrays& arrays, std::size_t at,
-                                  std::size_t end) {
-    for (; at + stride <= end; at += stride) {
-      const auto results = combine_at<registers>(scaling, arrays, at);
-      for (std::size_t t = 0; t < arrays.target_count; ++t) {
         std::byte* to = arrays.targets[t] + at;
-        beyond_line(to) == 0 ? write<true>(to, results) : write<false>(to, results);
+        if (streams && beyond_line(to) == 0) {
+          write<streams>(to, results);
+        } else {
+          write<false>(to, results);
+        }
       }
     }
     return at;
@@ -149,19 +150,19 @@ class Loops {
   // Line by line, the last one in part.
   [[gnu::noinline]] static void edge(const Scaling& scaling, const Arrays& arrays, std::size_t at,
                                      std::size_t end) {
-    constexpr std::size_t line = line_bytes / register_bytes;
     for (; at + line_bytes <= end; at += line_bytes) {
-      const auto results = combine_at<line>(scaling, arrays, at);
+      const auto results = combine_at<registers_of_line>(scaling, arrays, at);
       for (std::size_t t = 0; t < arrays.target_count; ++t) {
         write<false>(arrays.targets[t] + at, results);
       }
     }
     if (at == end) return;
     alignas(line_bytes) std::byte copy[line_bytes];
-    const auto results = combine<line>(scaling, arrays.input_count, [&](std::size_t k) {
-      read_part(copy, arrays.inputs[k] + at, end - at);
-      return copy;
-    });
+    const auto results =
+        combine<registers_of_line>(scaling, arrays.input_count, [&](std::size_t k) {
+          read_part(copy, arrays.inputs[k] + at, end - at);
+          return copy;
+        });
     write<false>(copy, results);
     for (std::size_t t = 0; t < arrays.target_count; ++t) {
       write_part(arrays.targets[t] + at, copy, end - at);

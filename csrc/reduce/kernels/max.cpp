@@ -6,7 +6,7 @@ constinit const KernelRow max_kernels = [] {
   KernelRow row;
   add_floating<Max>(row);
   add_ordered<Max>(row);
-  row[DataType::boolean] = exact<Boolean, BitOr>();
+  row[DataType::boolean] = plain<Boolean, BitOr>();
   return row;
 }();
 

@@ -6,7 +6,7 @@ constinit const KernelRow min_kernels = [] {
   KernelRow row;
   add_floating<Min>(row);
   add_ordered<Min>(row);
-  row[DataType::boolean] = exact<Boolean, BitAnd>();
+  row[DataType::boolean] = plain<Boolean, BitAnd>();
   return row;
 }();
 

@@ -1,27 +1,40 @@
 // What each reduction does to two registers. Agrees with reduce/operation.h, which does it to two
-// values.
+// values. Frequent ones get more loops of their own (reduce/kernels/loops.h).
 #pragma once
 
 #include "registers.h"
 
 namespace rueda::RUEDA_KERNELS {
 
+// Integers; registers.h has those of floating-point numbers.
+template <class V>
+[[gnu::always_inline]] inline V add(V a, V b) {
+  return a + b;
+}
+template <class V>
+[[gnu::always_inline]] inline V multiply(V a, V b) {
+  return a * b;
+}
+
 struct Sum {
+  static constexpr bool is_frequent = true;
   template <class V>
   [[gnu::always_inline]] static V combine(V a, V b) {
-    return a + b;
+    return add(a, b);
   }
 };
 
 struct Product {
+  static constexpr bool is_frequent = false;
   template <class V>
   [[gnu::always_inline]] static V combine(V a, V b) {
-    return a * b;
+    return multiply(a, b);
   }
 };
 
 // A NaN in `a` is found by comparing it with itself; one in `b` fails the first comparison.
 struct Min {
+  static constexpr bool is_frequent = false;
   template <class V>
   [[gnu::always_inline]] static V combine(V a, V b) {
     const V smaller = a < b ? a : b;
@@ -30,6 +43,7 @@ struct Min {
 };
 
 struct Max {
+  static constexpr bool is_frequent = false;
   template <class V>
   [[gnu::always_inline]] static V combine(V a, V b) {
     const V larger = a > b ? a : b;
@@ -38,6 +52,7 @@ struct Max {
 };
 
 struct BitAnd {
+  static constexpr bool is_frequent = false;
   template <class V>
   [[gnu::always_inline]] static V combine(V a, V b) {
     return a & b;
@@ -45,6 +60,7 @@ struct BitAnd {
 };
 
 struct BitOr {
+  static constexpr bool is_frequent = false;
   template <class V>
   [[gnu::always_inline]] static V combine(V a, V b) {
     return a | b;
@@ -52,6 +68,7 @@ struct BitOr {
 };
 
 struct BitXor {
+  static constexpr bool is_frequent = false;
   template <class V>
   [[gnu::always_inline]] static V combine(V a, V b) {
     return a ^ b;

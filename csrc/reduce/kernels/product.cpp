@@ -6,7 +6,7 @@ constinit const KernelRow product_kernels = [] {
   KernelRow row;
   add_floating<Product>(row);
   add_wrapping<Product>(row);
-  row[DataType::boolean] = exact<Boolean, BitAnd>();
+  row[DataType::boolean] = plain<Boolean, BitAnd>();
   return row;
 }();
 

@@ -28,18 +28,20 @@ class Scaled {
 
   template <class Lanes>
   [[gnu::always_inline]] void before(Lanes& values) const {
-    for (int i = 0; i < Lanes::size; ++i) values.part[i] = values.part[i] * prescale_;
+    for (int i = 0; i < Lanes::size; ++i) values.part[i] = multiply(values.part[i], all(prescale_));
   }
   template <class Lanes>
   [[gnu::always_inline]] void after(Lanes& values) const {
     for (int i = 0; i < Lanes::size; ++i) {
-      const auto quotient =
-          has_exact_reciprocal_ ? values.part[i] * reciprocal_ : values.part[i] / divisor_;
-      values.part[i] = quotient * postscale_;
+      const auto quotient = has_exact_reciprocal_ ? multiply(values.part[i], all(reciprocal_))
+                                                  : values.part[i] / divisor_;
+      values.part[i] = multiply(quotient, all(postscale_));
     }
   }
 
  private:
+  [[gnu::always_inline]] static Register<Lane> all(Lane value) { return value - Register<Lane>{}; }
+
   Lane prescale_;
   Lane divisor_;
   Lane reciprocal_;

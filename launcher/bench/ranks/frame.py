@@ -22,7 +22,7 @@ from ..wire import Message, receive, send
 
 Bytes = npt.NDArray[np.uint8]
 _LINE = 512  # bytes between the flags of two ranks
-_PATIENT_SPINS = 1 << 12
+_PATIENT_SPINS = 1 << 16  # a few ms: then others may need the processor
 
 
 class UnsupportedCall(Exception):

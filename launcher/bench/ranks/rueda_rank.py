@@ -46,10 +46,7 @@ class _Rueda(PythonContender):
         self.rank, self.size = rueda.rank(), rueda.size()
 
     def facts(self) -> dict[str, str]:
-        return {
-            "version": f"Rueda {rueda.__version__}, numpy {np.__version__}",
-            "algorithms": str(rueda.options()["algorithm"]),
-        }
+        return {"version": f"Rueda {rueda.__version__}, numpy {np.__version__}"}
 
     def prepare(self, work: Work) -> Call:
         return _prepare(work)

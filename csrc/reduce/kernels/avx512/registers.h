@@ -14,7 +14,31 @@ inline constexpr std::size_t register_count = 32;
 
 using Bytes [[gnu::vector_size(64)]] = std::uint8_t;
 using Floats [[gnu::vector_size(64)]] = float;
+using Doubles [[gnu::vector_size(64)]] = double;
 using Bits [[gnu::vector_size(64)]] = std::uint32_t;
+
+// Of two NaNs the first must win whatever registers the compiler prefers: it believes that these
+// commute, the instructions do not.
+[[gnu::always_inline]] inline Floats add(Floats a, Floats b) {
+  Floats result;
+  asm("vaddps %2, %1, %0" : "=v"(result) : "v"(a), "vm"(b));
+  return result;
+}
+[[gnu::always_inline]] inline Doubles add(Doubles a, Doubles b) {
+  Doubles result;
+  asm("vaddpd %2, %1, %0" : "=v"(result) : "v"(a), "vm"(b));
+  return result;
+}
+[[gnu::always_inline]] inline Floats multiply(Floats a, Floats b) {
+  Floats result;
+  asm("vmulps %2, %1, %0" : "=v"(result) : "v"(a), "vm"(b));
+  return result;
+}
+[[gnu::always_inline]] inline Doubles multiply(Doubles a, Doubles b) {
+  Doubles result;
+  asm("vmulpd %2, %1, %0" : "=v"(result) : "v"(a), "vm"(b));
+  return result;
+}
 
 [[gnu::always_inline]] inline void stream(std::byte* to, Bytes value) {
   _mm512_stream_si512(reinterpret_cast<__m512i*>(to), reinterpret_cast<__m512i>(value));

@@ -16,8 +16,28 @@ inline constexpr std::size_t register_count = 16;
 
 using Bytes [[gnu::vector_size(16)]] = std::uint8_t;
 using Floats [[gnu::vector_size(16)]] = float;
+using Doubles [[gnu::vector_size(16)]] = double;
 using Bits [[gnu::vector_size(16)]] = std::uint32_t;
 using Integers [[gnu::vector_size(16)]] = std::int32_t;
+
+// Of two NaNs the first must win whatever registers the compiler prefers: it believes that these
+// commute, the instructions do not.
+[[gnu::always_inline]] inline Floats add(Floats a, Floats b) {
+  asm("addps %1, %0" : "+x"(a) : "x"(b));
+  return a;
+}
+[[gnu::always_inline]] inline Doubles add(Doubles a, Doubles b) {
+  asm("addpd %1, %0" : "+x"(a) : "x"(b));
+  return a;
+}
+[[gnu::always_inline]] inline Floats multiply(Floats a, Floats b) {
+  asm("mulps %1, %0" : "+x"(a) : "x"(b));
+  return a;
+}
+[[gnu::always_inline]] inline Doubles multiply(Doubles a, Doubles b) {
+  asm("mulpd %1, %0" : "+x"(a) : "x"(b));
+  return a;
+}
 
 [[gnu::always_inline]] inline void stream(std::byte* to, Bytes value) {
   _mm_stream_si128(reinterpret_cast<__m128i*>(to), reinterpret_cast<__m128i>(value));

@@ -16,7 +16,31 @@ inline constexpr std::size_t register_count = 32;
 
 using Bytes [[gnu::vector_size(16)]] = std::uint8_t;
 using Floats [[gnu::vector_size(16)]] = float;
+using Doubles [[gnu::vector_size(16)]] = double;
 using Bits [[gnu::vector_size(16)]] = std::uint32_t;
+
+// Of two NaNs the first must win whatever registers the compiler prefers: it believes that these
+// commute, the instructions do not.
+[[gnu::always_inline]] inline Floats add(Floats a, Floats b) {
+  Floats result;
+  asm("fadd %0.4s, %1.4s, %2.4s" : "=w"(result) : "w"(a), "w"(b));
+  return result;
+}
+[[gnu::always_inline]] inline Doubles add(Doubles a, Doubles b) {
+  Doubles result;
+  asm("fadd %0.2d, %1.2d, %2.2d" : "=w"(result) : "w"(a), "w"(b));
+  return result;
+}
+[[gnu::always_inline]] inline Floats multiply(Floats a, Floats b) {
+  Floats result;
+  asm("fmul %0.4s, %1.4s, %2.4s" : "=w"(result) : "w"(a), "w"(b));
+  return result;
+}
+[[gnu::always_inline]] inline Doubles multiply(Doubles a, Doubles b) {
+  Doubles result;
+  asm("fmul %0.2d, %1.2d, %2.2d" : "=w"(result) : "w"(a), "w"(b));
+  return result;
+}
 
 // These CPUs notice by themselves that whole lines are overwritten.
 [[gnu::always_inline]] inline void stream(std::byte* to, Bytes value) {

@@ -1,0 +1,425 @@
+#include "coordinator/replay.h"
+
+#include <algorithm>
+#include <map>
+#include <new>
+
+#include "core/log.h"
+
+namespace rueda {
+
+namespace {
+
+// No process set has such a number.
+std::uint64_t board_key(int set_id) {
+  return std::uint64_t{1} << 62 | static_cast<std::uint64_t>(set_id);
+}
+
+bool may_differ_in_first_extent(Collective collective) {
+  return collective == Collective::allgather || collective == Collective::alltoall;
+}
+
+bool is_same(const Request& left, const Request& right) {
+  const auto skipped = may_differ_in_first_extent(left.collective) && !left.shape.empty() ? 1 : 0;
+  return left.collective == right.collective && left.dtype == right.dtype && left.op == right.op &&
+         left.root == right.root && left.prescale == right.prescale &&
+         left.postscale == right.postscale && left.group_size == right.group_size &&
+         left.shape.size() == right.shape.size() &&
+         std::equal(left.shape.begin() + skipped, left.shape.end(),
+                    right.shape.begin() + skipped) &&
+         left.splits == right.splits && left.group == right.group;
+}
+
+// A name that will not come again, or is an operation on process sets, or fills no plan.
+bool may_be_replayed(const Response& response) {
+  return response.kind == ResponseKind::execute && response.absent.empty() &&
+         response.request.collective <= Collective::barrier &&
+         !response.request.name.starts_with(numbered_prefix);
+}
+
+// A slot rests for as many plans as there may be at one time before it is used again. Each of them
+// takes a negotiation in which every rank takes part, so by then every rank has long finished what
+// it was doing to the slot, and has heard that its plan was called off.
+int slots_for(int plans) {
+  return 2 * plans;
+}
+
+template <class T>
+void remove(std::vector<T>& from, const T& value) {
+  const auto found = std::find(from.begin(), from.end(), value);
+  if (found != from.end()) from.erase(found);
+}
+
+}  // namespace
+
+Replay::Replay(std::shared_ptr<HostMemory> host, std::shared_ptr<const ProcessSetMembers> members,
+               const Options& options, Metrics& metrics, Events events)
+    : host_(std::move(host)),
+      members_(std::move(members)),
+      options_(options),
+      metrics_(metrics),
+      events_(std::move(events)),
+      key_(board_key(members_->id)) {
+  const int size = members_->size();
+  may_have_board_ = host_ && options_.plans > 0 && size > 1 && size <= Board::most_members;
+  if (!may_have_board_ || members_->rank != 0) return;
+  try {
+    (void)host_->publish(key_, Board::bytes(slots_for(options_.plans)));
+  } catch (const std::bad_alloc&) {
+    log(LogLevel::info, "there is no shared memory left to repeat operations without negotiation");
+  }
+}
+
+Replay::~Replay() {
+  if (may_have_board_) host_->retire(key_, members_->ranks);
+}
+
+// Called when something has been agreed on: then the first member has made the board, or never
+// will, and all members find the same.
+void Replay::open_board() {
+  if (!may_have_board_ || std::exchange(searched_, true)) return;
+  std::byte* memory = host_->find(members_->ranks.front(), key_);
+  if (memory == nullptr) return;
+  const int slots = slots_for(options_.plans);
+  board_.emplace(memory, slots, members_->size());
+  by_slot_.assign(static_cast<std::size_t>(slots), nullptr);
+  for (int slot = 0; slot < slots; ++slot) free_slots_.push_back(slot);
+}
+
+// --- Submissions
+
+bool Replay::fits(const Member& member, const Request& request) const {
+  const Response& agreed = *member.response;
+  if (!request.error.ok() || !is_same(agreed.request, request)) return false;
+  return agreed.request.collective != Collective::allgather ||
+         agreed.first_extents[static_cast<std::size_t>(members_->rank)] == request.shape.front();
+}
+
+bool Replay::take(std::vector<Submission>& submissions, Time now) {
+  if (by_name_.empty()) return false;
+  Plan* plan = nullptr;
+  bool fit = true;
+  for (const Submission& submission : submissions) {
+    const auto found = by_name_.find(submission.request.name);
+    if (found == by_name_.end()) {
+      fit = false;
+      continue;
+    }
+    const Where& where = found->second;
+    fit = fit && (plan == nullptr || plan == where.plan) && !at(where).submission &&
+          fits(at(where), submission.request);
+    plan = where.plan;
+  }
+  if (plan == nullptr) return false;
+  if (fit && !plan->off && plan->members > 1 && board_->is_off(plan->place)) release(*plan);
+  if (!fit || plan->off) {
+    for (const Submission& submission : submissions) {
+      const auto found = by_name_.find(submission.request.name);
+      if (found != by_name_.end()) call_off(*found->second.plan);
+    }
+    return false;
+  }
+  for (Submission& submission : submissions) {
+    submission.taken_at = now;
+    at(by_name_.find(submission.request.name)->second).submission = std::move(submission);
+  }
+  if (plan->collected == 0 && submissions.size() < plan->members) collecting_.push_back(plan);
+  plan->collected += submissions.size();
+  plan->since = now;
+  if (plan->collected == plan->members) join(*plan);
+  return true;
+}
+
+void Replay::join(Plan& plan) {
+  remove(collecting_, &plan);
+  const Board::Joined joined = board_->join(plan.place, plan.round);
+  if (joined == Board::Joined::off) return release(plan);
+  plan.joined = true;
+  joined_.push_back(&plan);
+  if (joined == Board::Joined::completed) wake_others();
+}
+
+bool Replay::holds(const std::string& name) const {
+  const auto found = by_name_.find(name);
+  return found != by_name_.end() && at(found->second).submission;
+}
+
+Submission* Replay::recall(const std::string& name) {
+  if (!holds(name)) return nullptr;
+  const Where where = by_name_.at(name);
+  call_off(*where.plan);
+  auto& submission = at(where).submission;
+  return submission ? &*submission : nullptr;
+}
+
+void Replay::suspend() {
+  suspended_ = true;
+  for (const auto& plan : plans_) call_off(*plan);
+}
+
+std::vector<Submission> Replay::give_up() {
+  std::vector<Submission> all;
+  for (const Plans& plans : {collecting_, joined_}) {
+    for (Plan* plan : plans) {
+      for (Submission& submission : empty(*plan)) all.push_back(std::move(submission));
+    }
+  }
+  return all;
+}
+
+// --- Calling off
+
+void Replay::call_off(Plan& plan) {
+  if (plan.off) return;
+  plan.off = true;
+  if (board_->call_off(plan.place)) {
+    metrics_.plans_called_off.add(1);
+    wake_others();
+  }
+  if (plan.joined) {
+    const Board::State state = board_->look(plan.place, plan.round);
+    if (state == Board::State::decided) return;  // the log has it, or is about to
+    if (state == Board::State::gone) read_log();
+    if (!plan.joined) return;
+  }
+  release(plan);
+}
+
+void Replay::release(Plan& plan) {
+  plan.off = true;
+  if (plan.collected == 0) return;
+  std::vector<Submission> held = empty(plan);
+  while (!held.empty()) {
+    const std::string group = held.front().request.group;
+    const auto same = [&](const Submission& submission) {
+      return !group.empty() && submission.request.group == group;
+    };
+    const auto others = std::stable_partition(held.begin() + 1, held.end(), same);
+    std::vector<Submission> together(std::make_move_iterator(held.begin()),
+                                     std::make_move_iterator(others));
+    held.erase(held.begin(), others);
+    events_.negotiate(std::move(together));
+  }
+}
+
+std::vector<Submission> Replay::empty(Plan& plan) {
+  std::vector<Submission> held;
+  for (Batch& batch : plan.batches) {
+    for (Member& member : batch) {
+      if (member.submission) held.push_back(*std::move(member.submission));
+      member.submission.reset();
+    }
+  }
+  remove(collecting_, &plan);
+  remove(joined_, &plan);
+  plan.joined = false;
+  plan.collected = 0;
+  return held;
+}
+
+void Replay::wake_others() {
+  for (int member = 0; member < members_->size(); ++member) {
+    if (member == members_->rank) continue;
+    wake(host_->header(members_->ranks[static_cast<std::size_t>(member)]).wake);
+  }
+}
+
+// --- Plans
+
+void Replay::forget(const Response& response) {
+  if (response.kind != ResponseKind::execute && response.kind != ResponseKind::error) return;
+  if (const auto found = by_name_.find(response.request.name); found != by_name_.end()) {
+    forget(*found->second.plan);
+  }
+  // An error fails the whole group, whatever its members' plans are.
+  const std::string& group = response.request.group;
+  if (response.kind == ResponseKind::execute || group.empty()) return;
+  Plans failed;
+  for (const auto& [name, where] : by_name_) {
+    if (at(where).response->request.group == group) failed.push_back(where.plan);
+  }
+  // In the order of their slots' later use, which must be the same on all ranks.
+  std::sort(failed.begin(), failed.end(), [](const Plan* left, const Plan* right) {
+    return left->place.number < right->place.number;
+  });
+  failed.erase(std::unique(failed.begin(), failed.end()), failed.end());
+  for (Plan* plan : failed) forget(*plan);
+}
+
+void Replay::forget(Plan& plan) {
+  call_off(plan);
+  read_log();
+  for (const Batch& batch : plan.batches) {
+    for (const Member& member : batch) by_name_.erase(member.response->request.name);
+  }
+  free_slots_.push_back(plan.place.slot);
+  const auto own = std::find_if(plans_.begin(), plans_.end(),
+                                [&](const auto& other) { return other.get() == &plan; });
+  if (plan.joined) {  // decided, and the rank that decided it is about to enter it
+    plan.forgotten = true;
+    last_rounds_.push_back(std::move(*own));
+  } else {
+    by_slot_[static_cast<std::size_t>(plan.place.slot)] = nullptr;
+  }
+  plans_.erase(own);
+}
+
+// Batches that have members of one group make one plan: a group is replayed as a whole.
+void Replay::learn(const ResponseList& responses, std::span<const Fusion> batches,
+                   const std::function<bool(const std::string&)>& is_pending) {
+  open_board();
+  if (!board_) return;
+  std::map<std::string, std::size_t> plan_of_group;
+  std::vector<std::vector<const Fusion*>> plans;
+  for (const Fusion& batch : batches) {
+    std::vector<const Fusion*> together{&batch};
+    const std::size_t index = plans.size();
+    for (const std::size_t member : batch.members) {
+      const std::string& group = responses[member].request.group;
+      if (group.empty()) continue;
+      const auto [found, is_new] = plan_of_group.try_emplace(group, index);
+      if (is_new || found->second == index) continue;
+      auto& other = plans[found->second];
+      together.insert(together.begin(), other.begin(), other.end());
+      other.clear();
+      for (auto& [name, plan] : plan_of_group) {
+        if (plan == found->second && name != group) plan = index;
+      }
+      found->second = index;
+    }
+    plans.push_back(std::move(together));
+  }
+  for (const auto& plan : plans) {
+    if (!plan.empty()) make_plan(responses, plan, is_pending);
+  }
+}
+
+void Replay::make_plan(const ResponseList& responses, std::span<const Fusion* const> batches,
+                       const std::function<bool(const std::string&)>& is_pending) {
+  std::map<std::string, int> missing;  // members of each group
+  for (const Fusion* batch : batches) {
+    for (const std::size_t index : batch->members) {
+      const Response& response = responses[index];
+      if (!may_be_replayed(response)) return;
+      const Request& request = response.request;
+      if (request.group.empty()) continue;
+      --missing.try_emplace(request.group, request.group_size).first->second;
+    }
+  }
+  for (const auto& [group, count] : missing) {
+    if (count != 0) return;
+  }
+  if (plans_.size() >= static_cast<std::size_t>(options_.plans)) forget(*plans_.front());
+
+  plans_.push_back(std::make_unique<Plan>());
+  Plan& plan = *plans_.back();
+  plan.place = {free_slots_.front(), next_plan_++};
+  free_slots_.pop_front();
+  by_slot_[static_cast<std::size_t>(plan.place.slot)] = &plan;
+  bool comes_again = false;
+  for (const Fusion* batch : batches) {
+    Batch& members = plan.batches.emplace_back();
+    for (const std::size_t index : batch->members) {
+      const std::string& name = responses[index].request.name;
+      by_name_[name] = {&plan, plan.batches.size() - 1, members.size()};
+      members.push_back({std::make_shared<const Response>(responses[index]), std::nullopt});
+      comes_again = comes_again || is_pending(name);
+    }
+    plan.members += members.size();
+  }
+  if (suspended_ || comes_again) call_off(plan);
+}
+
+// --- Progress
+
+bool Replay::step(Time now) {
+  if (!board_) return false;
+  bool moved = read_log();
+  moved = look_at_calls_off() || moved;
+  return give_back_overdue(now) || moved;
+}
+
+bool Replay::read_log() {
+  bool moved = false;
+  while (const auto slot = board_->read(read_)) {
+    ++read_;
+    moved = true;
+    Plan* plan = by_slot_[static_cast<std::size_t>(*slot)];
+    if (plan != nullptr && plan->joined) run(*plan);
+  }
+  return moved;
+}
+
+void Replay::run(Plan& plan) {
+  remove(joined_, &plan);
+  plan.joined = false;
+  plan.collected = 0;
+  ++plan.round;
+  metrics_.plans_replayed.add(1);
+  for (Batch& batch : plan.batches) events_.execute(batch);
+  if (!plan.forgotten) return;
+  by_slot_[static_cast<std::size_t>(plan.place.slot)] = nullptr;
+  std::erase_if(last_rounds_, [&](const auto& other) { return other.get() == &plan; });
+}
+
+bool Replay::look_at_calls_off() {
+  const std::uint64_t calls_off = board_->calls_off();
+  if (calls_off == calls_off_seen_) return false;
+  calls_off_seen_ = calls_off;
+  bool moved = false;
+  for (Plan* plan : Plans(collecting_)) {
+    if (!board_->is_off(plan->place)) continue;
+    release(*plan);
+    moved = true;
+  }
+  for (Plan* plan : Plans(joined_)) {
+    if (!plan->joined) continue;
+    const Board::State state = board_->look(plan->place, plan->round);
+    if (state == Board::State::open || state == Board::State::decided) continue;
+    if (state == Board::State::gone) read_log();
+    if (plan->joined) release(*plan);
+    moved = true;
+  }
+  return moved;
+}
+
+bool Replay::give_back_overdue(Time now) {
+  bool moved = false;
+  if (!collecting_.empty()) {
+    for (Plan* plan : Plans(collecting_)) {
+      const auto is_awaited = [](const Batch& batch) {
+        return std::any_of(batch.begin(), batch.end(), [](const Member& member) {
+          return member.submission && member.submission->handle->is_awaited();
+        });
+      };
+      if (now - plan->since < options_.pause &&
+          std::none_of(plan->batches.begin(), plan->batches.end(), is_awaited)) {
+        continue;
+      }
+      call_off(*plan);
+      moved = true;
+    }
+  }
+  // The one that has waited longest comes first.
+  while (options_.stall > Duration::zero() && !joined_.empty() && !joined_.front()->off &&
+         now - joined_.front()->since >= options_.stall) {
+    call_off(*joined_.front());
+    moved = true;
+  }
+  return moved;
+}
+
+std::optional<Time> Replay::next_deadline() const {
+  std::optional<Time> earliest;
+  for (const Plan* plan : collecting_) {
+    const Time due = plan->since + options_.pause;
+    if (!earliest || due < *earliest) earliest = due;
+  }
+  if (options_.stall > Duration::zero() && !joined_.empty() && !joined_.front()->off) {
+    const Time due = joined_.front()->since + options_.stall;
+    if (!earliest || due < *earliest) earliest = due;
+  }
+  return earliest;
+}
+
+}  // namespace rueda

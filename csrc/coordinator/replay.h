@@ -1,0 +1,159 @@
+// Does again what the members of a process set on one host have agreed on before, without
+// negotiating it: see Board.
+//
+// Every member derives the same plans from the same responses: a batch that all took part in is a
+// plan, with its members in order. When this rank has submitted all members of a plan, each as it
+// was agreed on, it joins the plan's next round, and once all ranks have, the plan is executed.
+// What cannot be replayed is handed back to be negotiated, and its plan is called off for all: a
+// member that is submitted differently, a wait for a member while others are missing here, a pause
+// in the submission of members, a round for which others have not come in a long time.
+//
+// A plan that was called off is replaced when its members have been negotiated again.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "coordinator/metrics.h"
+#include "coordinator/process_sets.h"
+#include "coordinator/submission.h"
+#include "onehost/board.h"
+#include "onehost/host_memory.h"
+#include "plan/fusion_plan.h"
+#include "plan/response.h"
+
+namespace rueda {
+
+class Replay {
+ public:
+  struct Member {
+    std::shared_ptr<const Response> response;
+    std::optional<Submission> submission;  // once this rank has handed it in for the next round
+  };
+  using Batch = std::vector<Member>;
+
+  struct Options {
+    int plans = 1024;  // that are kept; more replace the oldest ones
+    Duration pause{};  // between the submissions of a plan's members on this rank
+    Duration stall{};  // until a round goes back to be negotiated; zero: never
+  };
+
+  struct Events {
+    // To be negotiated after all: an operation, or a whole group.
+    std::function<void(std::vector<Submission>)> negotiate;
+    // All ranks execute these now, in this order. Every member has its submission, to be moved
+    // away.
+    std::function<void(Batch&)> execute;
+  };
+
+  // The first member makes the board, before it negotiates anything. Without room for it, or with
+  // plans = 0, nothing is ever replayed.
+  Replay(std::shared_ptr<HostMemory> host, std::shared_ptr<const ProcessSetMembers> members,
+         const Options& options, Metrics& metrics, Events events);
+  ~Replay();
+  Replay(const Replay&) = delete;
+  Replay& operator=(const Replay&) = delete;
+
+  // --- Submissions
+
+  // An operation, or a whole group. False: it is to be negotiated.
+  bool take(std::vector<Submission>& submissions, Time now);
+  // Whether `name` has been taken and is neither executed nor handed back.
+  [[nodiscard]] bool holds(const std::string& name) const;
+  // Hands it back to be negotiated. Null when that is done; otherwise it is about to be executed.
+  [[nodiscard]] Submission* recall(const std::string& name);
+
+  // From now on this rank takes nothing and calls all plans off, also those to come: it joins,
+  // leaves, or the set has ended.
+  void suspend();
+  void resume() { suspended_ = false; }
+  // All that is held.
+  [[nodiscard]] std::vector<Submission> give_up();
+
+  // --- What the negotiation has agreed on: both for all responses, in the same order on all ranks
+
+  // Ends the plans that a response is about. Before it is answered.
+  void forget(const Response& response);
+  // After `responses` have been answered: makes plans of their batches. `is_pending`: whether this
+  // rank has already submitted a name anew, to the negotiation.
+  void learn(const ResponseList& responses, std::span<const Fusion> batches,
+             const std::function<bool(const std::string&)>& is_pending);
+
+  // --- Progress
+
+  // Reads the board; returns whether anything happened.
+  bool step(Time now);
+  // Whether this rank waits for the others.
+  [[nodiscard]] bool waits() const { return !joined_.empty(); }
+  // When step() should be called though nothing happens.
+  [[nodiscard]] std::optional<Time> next_deadline() const;
+
+ private:
+  struct Plan {
+    Board::Plan place;
+    std::vector<Batch> batches;
+    std::size_t members = 0;
+    std::size_t collected = 0;
+    std::uint64_t round = 0;  // executed so far
+    Time since;               // of the last submission
+    bool joined = false;
+    bool off = false;
+    bool forgotten = false;  // but for its entry in the log, which is about to come
+  };
+  using Plans = std::vector<Plan*>;
+  struct Where {
+    Plan* plan;
+    std::size_t batch;
+    std::size_t index;
+  };
+
+  void open_board();
+  [[nodiscard]] Member& at(const Where& where) const {
+    return where.plan->batches[where.batch][where.index];
+  }
+  [[nodiscard]] bool fits(const Member& member, const Request& request) const;
+  void join(Plan& plan);
+  bool read_log();
+  void run(Plan& plan);
+  bool look_at_calls_off();
+  bool give_back_overdue(Time now);
+  // Calls it off, and hands back what it holds unless it is decided.
+  void call_off(Plan& plan);
+  void release(Plan& plan);
+  std::vector<Submission> empty(Plan& plan);
+  void forget(Plan& plan);
+  void make_plan(const ResponseList& responses, std::span<const Fusion* const> batches,
+                 const std::function<bool(const std::string&)>& is_pending);
+  void wake_others();
+
+  const std::shared_ptr<HostMemory> host_;
+  const std::shared_ptr<const ProcessSetMembers> members_;
+  const Options options_;
+  Metrics& metrics_;
+  const Events events_;
+  const std::uint64_t key_;
+  std::optional<Board> board_;
+  bool may_have_board_ = false;
+  bool searched_ = false;
+
+  std::deque<std::unique_ptr<Plan>> plans_;         // oldest first
+  std::vector<std::unique_ptr<Plan>> last_rounds_;  // forgotten plans
+  std::vector<Plan*> by_slot_;
+  std::deque<int> free_slots_;
+  std::unordered_map<std::string, Where> by_name_;
+  Plans collecting_;
+  Plans joined_;
+  std::uint64_t next_plan_ = 1;
+  std::uint64_t read_ = 0;  // entries of the log
+  std::uint64_t calls_off_seen_ = 0;
+  bool suspended_ = false;
+};
+
+}  // namespace rueda

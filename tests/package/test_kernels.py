@@ -1,0 +1,62 @@
+"""What is compiled for more than the CPU may have must not serve the rest of the library."""
+
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+KERNELS = ROOT / "csrc/reduce/kernels"
+CMAKE = (ROOT / "csrc/cmake/rueda_instruction_sets.cmake").read_text()
+
+
+def instruction_sets() -> list[str]:
+    """Those of this machine's architecture, as CMake has them."""
+    branches = re.findall(r'MATCHES "([^"]+)"\)(.*?)(?=elseif|else\(\))', CMAKE, re.DOTALL)
+    for pattern, branch in branches:
+        if re.match(pattern, platform.machine()):
+            match = re.search(r"set\(RUEDA_INSTRUCTION_SETS ([\w ]+)\)", branch)
+            assert match
+            return match[1].split()
+    raise AssertionError(platform.machine())
+
+
+def flags(instruction_set: str) -> list[str]:
+    """What CMake compiles it with."""
+    match = re.search(rf"set\(flags_{instruction_set} ([^)]+)\)", CMAKE)
+    return match[1].split() if match else []
+
+
+@pytest.mark.parametrize("instruction_set", instruction_sets())
+@pytest.mark.parametrize("source", sorted(KERNELS.glob("*.cpp")), ids=lambda p: p.stem)
+def test_kernels_define_nothing_outside_their_namespace(
+    compiler, tmp_path, source, instruction_set
+):
+    """Without optimisation, when every inline function that is used becomes a symbol."""
+    object_file = tmp_path / "kernel.o"
+    subprocess.run(
+        [
+            compiler,
+            *["-std=c++20", "-O0", "-c", f"-DRUEDA_KERNELS={instruction_set}"],
+            *flags(instruction_set),
+            *[
+                f"-I{folder}"
+                for folder in (ROOT / "include", ROOT / "csrc", KERNELS / instruction_set)
+            ],
+            *["-o", object_file, source],
+        ],
+        check=True,
+        timeout=300,
+    )
+    listing = subprocess.run(
+        ["nm", "--defined-only", "--extern-only", "--demangle", object_file],
+        check=True,
+        timeout=60,
+        capture_output=True,
+        text=True,
+    ).stdout
+    symbols = [line.split(maxsplit=2)[2] for line in listing.splitlines() if line]
+    assert symbols
+    assert not [name for name in symbols if f"rueda::{instruction_set}::" not in name]

@@ -1,0 +1,123 @@
+// Persistent all-reductions between real processes: through shared memory where the transport is
+// chosen freely, over the ring where MPI is asked for.
+#include <rueda/persistent.h>
+#include <rueda/rueda.h>
+
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "rank_main.h"
+
+using namespace rueda;
+using namespace rueda::test;
+
+namespace {
+
+std::shared_ptr<std::byte[]> memory(bool registered, std::size_t bytes) {
+  if (registered) return allocate(bytes);
+  return {static_cast<std::byte*>(std::malloc(bytes + 1)),
+          [](std::byte* data) { std::free(data); }};
+}
+
+// Whole numbers, so that sums are exact; averages of P ranks are exact as well.
+float value(int rank, int round, std::size_t i) {
+  return static_cast<float>((static_cast<int>(i % 100) + round) * size() + rank);
+}
+
+void sums(std::size_t count, bool registered, ReduceOp op) {
+  const auto owner = memory(registered, count * sizeof(float));
+  auto* data = reinterpret_cast<float*>(owner.get());
+  Allreduce operation({data, {static_cast<std::int64_t>(count)}, DataType::float32}, {.op = op});
+  const int ranks = size();
+  for (int round = 0; round < 5; ++round) {
+    for (std::size_t i = 0; i < count; ++i) data[i] = value(rank(), round, i);
+    operation.start();
+    if (round % 2 == 0) {
+      operation.wait();
+    } else {
+      const Time deadline = soon();
+      while (!operation.done()) expect(Clock::now() < deadline, "a run that ends");
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      float sum = 0;
+      for (int other = 0; other < ranks; ++other) sum += value(other, round, i);
+      if (op == ReduceOp::average) sum /= static_cast<float>(ranks);
+      expect(data[i] == sum, "element " + std::to_string(i) + " of " + std::to_string(count));
+    }
+    // The result is this rank's own: the others never see what is written to it now.
+    std::fill_n(data, count, -1.0F - static_cast<float>(rank()));
+    barrier().wait();
+    for (std::size_t i = 0; i < count; ++i) {
+      expect(data[i] == -1.0F - static_cast<float>(rank()), "a result that is nobody else's");
+    }
+  }
+}
+
+void refuses_what_differs() {
+  std::vector<float> data(static_cast<std::size_t>(10 + rank()));
+  const auto count = static_cast<std::int64_t>(data.size());
+  bool refused = size() == 1;
+  try {
+    Allreduce operation({data.data(), {count}, DataType::float32}, {.name = "uneven"});
+  } catch (const MismatchError& error) {
+    const std::string text = error.what();
+    refused = text.find("uneven") != std::string::npos && text.find("[10]") != std::string::npos;
+  }
+  expect(refused, "a mismatch of shapes is an error on every rank");
+}
+
+void refuses_a_second_start() {
+  float one = 1;
+  Allreduce operation({&one, {1}, DataType::float32}, {.name = "twice"});
+  operation.start();
+  bool refused = false;
+  try {
+    operation.start();
+  } catch (const InvalidArgumentError&) {
+    refused = true;
+  }
+  operation.wait();
+  // Done already where nobody else is waited for.
+  expect(refused || size() == 1 || one == 1, "a second start before the wait is refused");
+}
+
+// A set of its own, at the same time as one of the world.
+void works_in_a_process_set() {
+  if (size() < 2) return;
+  std::vector<int> ranks(static_cast<std::size_t>(size() - 1));
+  std::iota(ranks.begin(), ranks.end(), 1);
+  const ProcessSet set = add_process_set(ranks);
+  std::vector<double> all(5000, 1);
+  Allreduce of_all({all.data(), {5000}, DataType::float64}, {.op = ReduceOp::sum});
+  of_all.start();
+  if (rank() > 0) {
+    std::vector<double> some(3, 1);
+    Allreduce of_some({some.data(), {3}, DataType::float64},
+                      {.op = ReduceOp::sum, .process_set = set});
+    of_some.start();
+    of_some.wait();
+    expect(some[2] == size() - 1, "the sum of the set");
+  }
+  of_all.wait();
+  expect(all[4999] == size(), "the sum of the world");
+}
+
+}  // namespace
+
+int main() {
+  return rank_main([] {
+    init();
+    for (const bool registered : {false, true}) {
+      for (const std::size_t count : {0, 1, 14, 15, 500, 4096, 20000, 300001}) {
+        sums(count, registered, ReduceOp::sum);
+      }
+      sums(1000, registered, ReduceOp::average);
+    }
+    refuses_what_differs();
+    refuses_a_second_start();
+    works_in_a_process_set();
+    shutdown();
+  });
+}
