@@ -191,7 +191,7 @@ def test_numpy_views(shape: list[int], name: str) -> None:
     same, view = adapter.write(array)
     assert same is array
     assert view.pointer == array.ctypes.data
-    assert view.shape == shape
+    assert view.shape == tuple(shape)
     assert dtypes.name_of(view.dtype) == name
     copied, _ = adapter.read(array[..., ::2] if shape else array)
     assert copied.flags.c_contiguous
