@@ -59,4 +59,6 @@ def test_kernels_define_nothing_outside_their_namespace(
     ).stdout
     symbols = [line.split(maxsplit=2)[2] for line in listing.splitlines() if line]
     assert symbols
-    assert not [name for name in symbols if f"rueda::{instruction_set}::" not in name]
+    # A pointer that the compiler makes for code that exceptions may pass through is no code.
+    own = [name for name in symbols if not name.startswith("DW.ref.")]
+    assert not [name for name in own if f"rueda::{instruction_set}::" not in name]

@@ -105,8 +105,8 @@ def test_public_headers_include_only_public_headers():
             assert mark == "<" or name.startswith("rueda/"), (source, name)
 
 
-def test_the_benchmarks_use_the_public_api_only():
-    folder = ROOT / "benchmarks"
+def test_the_ranks_of_the_bench_use_the_public_api_only():
+    folder = ROOT / "benchmarks" / "worker"
     own = {source.name for source in sources(folder)}
     for source in sources(folder):
         foreign = [n for n in includes(source) if layer_of(n) is not None or n == "mpi.h"]
