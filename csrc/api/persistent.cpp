@@ -77,10 +77,12 @@ class HostRun final : public PersistentRun {
                    HostCollective::Begin::later) {}
 
   void start() override {
-    if (!reduction_.done()) {
+    // Whether the others have been quick must not decide whether a second start is an error.
+    if (to_be_waited_for_) {
       throw InvalidArgumentError(str("'", name_, "' is started again before it was waited for"));
     }
     if (engine_->is_broken()) fail();
+    to_be_waited_for_ = true;
     reduction_.start();
     reduction_.advance();
   }
@@ -91,6 +93,7 @@ class HostRun final : public PersistentRun {
       if (engine_->is_broken()) fail();
       return false;
     }
+    to_be_waited_for_ = false;
     reduction_.status().throw_if_error();
     return true;
   }
@@ -101,6 +104,7 @@ class HostRun final : public PersistentRun {
       if (!reduction_.advance()) pause_processor();
     }
     if (!reduction_.done()) wait_long();
+    to_be_waited_for_ = false;
     if (!reduction_.status().ok()) give_up(reduction_.status());
   }
 
@@ -165,6 +169,7 @@ class HostRun final : public PersistentRun {
   const std::string name_;
   HostChannel channel_;
   HostReduction reduction_;
+  bool to_be_waited_for_ = false;
 };
 
 // Anywhere: a named operation.

@@ -18,6 +18,7 @@
 
 #include "child_process.h"
 #include "membership/bootstrap_rendezvous.h"
+#include "onehost/hear_all.h"
 #include "onehost/host_memory.h"
 #include "rank_threads.h"
 #include "rueda/rueda.h"
@@ -267,6 +268,8 @@ TEST_CASE("without descriptors of processes, the end of one shows when it was wa
 TEST_CASE("nothing is left of ranks that are killed") {
   {
     Processes ranks(2, [](Bootstrap& bootstrap) {
+      // Rank 0 serves the rendezvous: from here on it has the connections of all.
+      expect_ok(hear_all(bootstrap, "test/entered", std::string(), soon()).status(), "entering");
       const std::size_t before = open_descriptors();
       const auto memory = HostMemory::form(bootstrap, soon()).value();
       // The registered memory and, of each rank, its process. The files of peers are mapped only.
