@@ -4,6 +4,8 @@ find_package(Threads REQUIRED)
 add_library(rueda_flags INTERFACE)
 target_compile_options(rueda_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion
                                              -Wno-sign-conversion -Wnon-virtual-dtor)
+# Nobody replaces a function of the library by another of the same name, so it may be put in line.
+target_compile_options(rueda_flags INTERFACE -fno-semantic-interposition)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 sees overlapping copies in std::string's operator+ where there are none (GCC bug 105651).
   target_compile_options(rueda_flags INTERFACE -Wno-restrict)

@@ -22,8 +22,7 @@ WakeWord& HostChannel::wake_word() const {
   return woken_by_ == WokenBy::rank ? host_->header(host_rank(rank_)).wake : block(rank_).wake;
 }
 
-bool HostChannel::is_open() {
-  if (open_) return true;
+bool HostChannel::find_all() {
   for (int member = 0; member < size(); ++member) {
     Block*& found = blocks_[index(member)];
     if (found == nullptr) found = reinterpret_cast<Block*>(host_->find(host_rank(member), key_));
@@ -31,31 +30,6 @@ bool HostChannel::is_open() {
   }
   open_ = true;
   return true;
-}
-
-void HostChannel::begin() {
-  ++sequence_;
-  looking_at_ = 0;
-}
-
-std::span<std::byte, line_bytes> HostChannel::line() const {
-  return block(rank_).arrivals[parity()].content;
-}
-
-void HostChannel::arrive() {
-  block(rank_).arrivals[parity()].sequence.store(sequence_, std::memory_order_release);
-}
-
-bool HostChannel::all_arrived() {
-  for (; looking_at_ < size(); ++looking_at_) {
-    const Line& line = block(looking_at_).arrivals[parity()];
-    if (line.sequence.load(std::memory_order_acquire) != sequence_) return false;
-  }
-  return true;
-}
-
-const std::byte* HostChannel::line_of(int member) const {
-  return block(member).arrivals[parity()].content.data();
 }
 
 std::byte* HostChannel::slot_of(int member) const {
@@ -84,8 +58,10 @@ bool HostChannel::has_finished(int member) const {
 }
 
 bool HostChannel::all_finished() {
-  while (looking_at_ < size() && has_finished(looking_at_)) ++looking_at_;
-  return looking_at_ == size();
+  for (; looking_at_ < size(); ++looking_at_) {
+    if (looking_at_ != rank_ && !has_finished(looking_at_)) return false;
+  }
+  return true;
 }
 
 std::vector<int> HostChannel::not_arrived() const {

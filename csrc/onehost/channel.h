@@ -64,7 +64,7 @@ class HostChannel {
   [[nodiscard]] WakeWord& wake_word() const;
 
   // Whether all members have opened it; looks again with every call.
-  bool is_open();
+  bool is_open() { return open_ || find_all(); }
 
   // --- The order of this rank's collectives
 
@@ -139,6 +139,7 @@ class HostChannel {
   [[nodiscard]] static std::size_t index(int member) { return static_cast<std::size_t>(member); }
   [[nodiscard]] Block& block(int member) const { return *blocks_[index(member)]; }
   [[nodiscard]] std::size_t parity() const { return sequence_ & 1; }
+  bool find_all();
 
   const std::shared_ptr<HostMemory> host_;
   const std::vector<int> members_;
@@ -155,5 +156,35 @@ class HostChannel {
   std::uint64_t next_claims_ = 0;  // where the next ones begin
   int looking_at_ = 0;             // the members before it have arrived, or finished
 };
+
+// What every small collective goes through, in line so that it takes nanoseconds.
+
+inline void HostChannel::begin() {
+  ++sequence_;
+  looking_at_ = 0;
+}
+
+inline std::span<std::byte, line_bytes> HostChannel::line() const {
+  return block(rank_).arrivals[parity()].content;
+}
+
+inline void HostChannel::arrive() {
+  block(rank_).arrivals[parity()].sequence.store(sequence_, std::memory_order_release);
+}
+
+// A look at this rank's own line would wait until the store has reached the cache, about as long as
+// the whole exchange takes.
+inline bool HostChannel::all_arrived() {
+  for (; looking_at_ < size(); ++looking_at_) {
+    if (looking_at_ == rank_) continue;
+    const Line& line = block(looking_at_).arrivals[parity()];
+    if (line.sequence.load(std::memory_order_acquire) != sequence_) return false;
+  }
+  return true;
+}
+
+inline const std::byte* HostChannel::line_of(int member) const {
+  return block(member).arrivals[parity()].content.data();
+}
 
 }  // namespace rueda

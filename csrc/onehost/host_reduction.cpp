@@ -60,8 +60,9 @@ void HostReduction::prepare() {
   const bool registered = pieces_.size() == 1 && !inputs_.empty() &&
                           inputs_.front().place == Place::registered &&
                           outputs_.front().place == Place::registered;
+  own_place_ = registered ? Place::registered : contributes(pieces_) ? Place::slot : Place::nothing;
   if (registered) return expose();
-  const Exposure copied{0, 0, contributes(pieces_) ? Place::slot : Place::nothing, Place::nothing};
+  const Exposure copied{0, 0, own_place_, Place::nothing};
   std::memcpy(channel_.line().data(), &copied, sizeof copied);
   copy_in(channel_.slot());
 }
@@ -92,6 +93,7 @@ Exposure HostReduction::exposure_of(int member, std::size_t piece) const {
 }
 
 Place HostReduction::place_of_copy(int member) const {
+  if (member == channel_.rank()) return own_place_;
   Exposure exposure;
   std::memcpy(&exposure, channel_.line_of(member), sizeof exposure);
   return exposure.input_place;
