@@ -1,6 +1,4 @@
 // Memory that real processes share.
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -22,6 +20,7 @@
 #include "onehost/host_memory.h"
 #include "rank_threads.h"
 #include "rueda/rueda.h"
+#include "seccomp_filter.h"
 #include "transport/socket.h"
 
 namespace rueda::test {
@@ -111,19 +110,6 @@ std::uint64_t hear(const HostMemory& memory, int rank, std::uint64_t key) {
 void meet(HostMemory& memory, std::uint64_t key) {
   tell(memory, key, 0);
   for (int rank = 0; rank < memory.size(); ++rank) hear(memory, rank, key);
-}
-
-// Makes these system calls of this process fail, for good.
-void forbid(const std::vector<long>& calls, int error) {
-  std::vector<sock_filter> program{BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
-  for (const long call : calls) {
-    program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(call), 0, 1));
-    program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(error)));
-  }
-  program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
-  const sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};
-  expect(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0, "no new privileges");
-  expect(::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter) == 0, "a filter");
 }
 
 std::size_t open_descriptors() {
