@@ -41,7 +41,7 @@ from rueda.lifecycle import (
     size,
 )
 from rueda.objects import allgather_object, broadcast_object
-from rueda.observation import metrics, options
+from rueda.observation import metrics, options, start_timeline, stop_timeline
 from rueda.operations import (
     Average,
     BitAnd,
@@ -152,5 +152,7 @@ __all__ = [
     "remove_process_set",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]
