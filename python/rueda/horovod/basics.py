@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import rueda.lifecycle
@@ -10,7 +12,7 @@ from rueda import _native
 from rueda.horovod.common.exceptions import translated
 from rueda.horovod.common.process_sets import ProcessSet
 from rueda.horovod.membership import world_of
-from rueda.horovod.settings import overrides, warn_of_unused
+from rueda.horovod.settings import understood, warn_of_unused
 from rueda.lifecycle import is_initialized
 from rueda.objects import allgather_object
 from rueda.process_sets import add_process_set
@@ -69,9 +71,9 @@ def init(comm: Any = None, process_sets: Iterable[ProcessSet] | str | None = Non
         raise ValueError(f"process_sets={process_sets!r} is neither a list nor 'dynamic'")
     if not is_initialized():
         warn_of_unused()
-        with world_of(comm) as options:
-            settings: dict[str, object] = {**overrides(), **options}
-            rueda.lifecycle.init((), **settings)
+        with understood() as settings, world_of(comm) as bootstrap:
+            options: dict[str, object] = {**settings, **bootstrap}
+            rueda.lifecycle.init((), **options)
     for process_set in wanted:
         if process_set.ranks is None:
             _learn_ranks(process_set)
@@ -117,8 +119,6 @@ def mpi_built() -> bool:
         >>> isinstance(mpi_built(), bool)
         True
     """
-    from pathlib import Path
-
     package = Path(rueda.__file__).resolve().parent
     places = [Path(rueda.__file__).parent / "lib", package / "lib"]
     return any((place / "librueda_mpi.so").exists() for place in places)
@@ -137,7 +137,10 @@ def mpi_enabled() -> bool:
 
 def _launched_by_mpi() -> bool:
     options = _native.options()
-    return "mpi" in (options["bootstrap"], options["transport"])
+    if options["bootstrap"] != "auto" or options["transport"] == "mpi":
+        return "mpi" in (options["bootstrap"], options["transport"])
+    marks = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")
+    return "RUEDA_RENDEZVOUS" not in os.environ and any(mark in os.environ for mark in marks)
 
 
 def gloo_built() -> bool:

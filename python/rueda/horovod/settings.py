@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
-__all__ = ["UNUSED", "overrides", "warn_of_unused"]
+__all__ = ["UNUSED", "overrides", "understood", "warn_of_unused"]
 
 _TRUE = {"1", "true", "yes", "on"}
 
@@ -49,9 +50,23 @@ def overrides(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
         options.update(stall_warning="0", stall_error="0")
     if environment.get("HOROVOD_LOG_LEVEL", "").lower() == "fatal":
         options["log_level"] = "error"  # the highest level that Rueda has
-    if environment.get("HOROVOD_TIMELINE") == "DYNAMIC":
-        options["timeline"] = ""  # Horovod's way to say that start_timeline() will be called
     return {name: v for name, v in options.items() if not environment.get(f"RUEDA_{name.upper()}")}
+
+
+@contextmanager
+def understood() -> Iterator[dict[str, str]]:
+    """Within it the core finds no variable that it would misunderstand; gives the options that follow from them."""
+    options = overrides()
+    strange = []
+    if os.environ.get("HOROVOD_LOG_LEVEL", "").lower() == "fatal":
+        strange.append("HOROVOD_LOG_LEVEL")
+    if os.environ.get("HOROVOD_TIMELINE") == "DYNAMIC":  # start_timeline() will be called
+        strange.append("HOROVOD_TIMELINE")
+    hidden = {name: os.environ.pop(name) for name in strange}
+    try:
+        yield options
+    finally:
+        os.environ.update(hidden)
 
 
 def warn_of_unused(environment: Mapping[str, str] = os.environ) -> None:

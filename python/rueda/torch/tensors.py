@@ -137,4 +137,4 @@ def _view(tensor: torch.Tensor) -> View:
             f"the dtype {tensor.dtype} is not supported; there are {', '.join(dtypes.names())}",
             unsupported=True,
         )
-    return View(tensor.data_ptr(), tensor.shape, code)
+    return View(tensor.data_ptr(), tensor.shape, code, tensor)
