@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 
 import rueda  # noqa: E402
 from rueda.horovod import settings  # noqa: E402
-from rueda.horovod.common.exceptions import (  # noqa: E402
+from rueda.horovod.exceptions import (  # noqa: E402
     HorovodInternalError,
     HorovodInvalidArgumentError,
     translation_of,
@@ -186,6 +186,7 @@ def test_alias(tmp_path: Path) -> None:
             import subprocess, sys
             import horovod, horovod.torch as hvd, rueda.horovod.torch
             from horovod.common.exceptions import HorovodInternalError
+            from horovod.common.elastic import run_fn, ObjectState
             from horovod.torch.elastic.state import TorchState
             from horovod.torch.mpi_ops import allreduce_async_
             assert hvd is rueda.horovod.torch is horovod.torch, hvd
@@ -197,7 +198,7 @@ def test_alias(tmp_path: Path) -> None:
                 import horovod.tensorflow
             except ModuleNotFoundError as error:
                 assert "docs/horovod.md" in str(error)
-            child = [sys.executable, "-c", "import horovod.common; print(horovod.common.__name__)"]
+            child = [sys.executable, "-c", "import horovod.common.exceptions as e; print(e.__name__)"]
             print(sys.argv[1:], subprocess.check_output(child, text=True))
         """)
     )
@@ -214,7 +215,7 @@ def test_alias(tmp_path: Path) -> None:
             timeout=120, check=False,
         )  # fmt: skip
         assert ended.returncode == 0, ended.stderr
-        assert ended.stdout.split() == ["['--flag']", "rueda.horovod.common"]
+        assert ended.stdout.split() == ["['--flag']", "rueda.horovod.exceptions"]
     wrong = subprocess.run(
         [sys.executable, "-m", "rueda.horovod"],
         env=plain,

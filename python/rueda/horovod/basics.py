@@ -9,9 +9,9 @@ from typing import Any
 
 import rueda.lifecycle
 from rueda import _native
-from rueda.horovod.common.exceptions import translated
-from rueda.horovod.common.process_sets import ProcessSet
+from rueda.horovod.exceptions import translated
 from rueda.horovod.membership import world_of
+from rueda.horovod.process_sets import ProcessSet
 from rueda.horovod.settings import understood, warn_of_unused
 from rueda.lifecycle import is_initialized
 from rueda.objects import allgather_object

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 __all__ = ["UNUSED", "overrides", "understood", "warn_of_unused"]
 
-_TRUE = {"1", "true", "yes", "on"}
+_NO = {"", "0", "false", "no", "off"}
 
 # Variable: why nothing depends on it. An empty reason: what it asks for is so anyway.
 UNUSED: dict[str, str] = {
@@ -34,7 +34,7 @@ UNUSED: dict[str, str] = {
 
 
 def _is_set(environment: Mapping[str, str], name: str) -> bool:
-    return environment.get(name, "").strip().lower() in _TRUE
+    return environment.get(name, "").strip().lower() not in _NO
 
 
 def overrides(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

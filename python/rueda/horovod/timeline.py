@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import rueda.observation
-from rueda.horovod.common.exceptions import translated
+from rueda.horovod.exceptions import translated
 
 __all__ = ["start_timeline", "stop_timeline"]
 

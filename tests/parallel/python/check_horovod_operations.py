@@ -176,7 +176,7 @@ def check_adasum() -> None:
 
 
 def hvd_invalid() -> type[Exception]:
-    from rueda.horovod.common.exceptions import HorovodInvalidArgumentError
+    from rueda.horovod.exceptions import HorovodInvalidArgumentError
 
     return HorovodInvalidArgumentError
 

@@ -246,7 +246,7 @@ def check_misuse() -> None:
     shared, distributed, _, _ = pair()
     x, y = batch(0)
     F.cross_entropy(shared(share(x)), share(y)).backward()
-    invalid = type(rueda.horovod.common.exceptions.translation_of(rueda.InvalidArgumentError("")))
+    invalid = type(rueda.horovod.exceptions.translation_of(rueda.InvalidArgumentError("")))
     with parallel.raises(invalid, "zero_grad"):
         distributed.zero_grad()
     distributed.step()

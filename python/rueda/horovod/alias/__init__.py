@@ -18,6 +18,16 @@ FOLDER = Path(__file__).parent / "path"
 
 NAME = "horovod"
 TARGET = "rueda.horovod"
+# What is elsewhere than the rest would make one expect. horovod.common.x is rueda.horovod.x otherwise.
+_MOVED = {
+    "horovod.common": "rueda.horovod",
+    "horovod.common.elastic": "rueda.horovod.elastic_state",
+}
+
+
+def _target_of(name: str) -> str:
+    """The module of Rueda for one of Horovod."""
+    return _MOVED.get(name) or TARGET + name.replace(".common.", ".")[len(NAME) :]
 
 
 class _Loader(importlib.abc.Loader):
@@ -28,7 +38,7 @@ class _Loader(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__
-        sys.modules[name] = importlib.import_module(TARGET + name[len(NAME) :])
+        sys.modules[name] = importlib.import_module(_target_of(name))
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -42,9 +52,8 @@ class _Finder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != NAME and not fullname.startswith(f"{NAME}."):
             return None
-        wanted = TARGET + fullname[len(NAME) :]
         try:
-            found = importlib.util.find_spec(wanted)
+            found = importlib.util.find_spec(_target_of(fullname))
         except ModuleNotFoundError:
             found = None
         if found is None:

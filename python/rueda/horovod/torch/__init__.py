@@ -13,7 +13,7 @@ Example::
 ``rueda run --horovod`` makes ``import horovod.torch as hvd`` mean this. ``docs/horovod.md`` compares the two.
 """
 
-from rueda.horovod.common.exceptions import HostsUpdatedInterrupt
+from rueda.horovod.exceptions import HostsUpdatedInterrupt
 from rueda.horovod.torch import compression, elastic
 from rueda.horovod.torch.compression import Compression
 from rueda.horovod.torch.functions import (

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from rueda.errors import InvalidArgumentError
-from rueda.horovod.common.exceptions import translating
-from rueda.horovod.common.process_sets import ProcessSet
+from rueda.horovod.exceptions import translating
+from rueda.horovod.process_sets import ProcessSet
 from rueda.horovod.torch.adasum import adasum_async
 from rueda.process_sets import takes_part
 from rueda.torch.optimizer import names_of

@@ -14,8 +14,8 @@ import torch
 
 import rueda.exchanges
 from rueda.handles import Handle, transformed
-from rueda.horovod.common.exceptions import translated
-from rueda.horovod.common.process_sets import ProcessSet, global_process_set
+from rueda.horovod.exceptions import translated
+from rueda.horovod.process_sets import ProcessSet, global_process_set
 from rueda.horovod.torch.sparse import SparseHandle
 from rueda.torch import exchanges
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 import rueda.objects
-from rueda.horovod.common.exceptions import translated
-from rueda.horovod.common.process_sets import ProcessSet, global_process_set
+from rueda.horovod.exceptions import translated
+from rueda.horovod.process_sets import ProcessSet, global_process_set
 from rueda.torch import state
 
 __all__ = [

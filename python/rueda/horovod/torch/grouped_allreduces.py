@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from rueda.handles import Handle, combine
-from rueda.horovod.common.exceptions import translated
-from rueda.horovod.common.process_sets import ProcessSet, global_process_set
+from rueda.horovod.exceptions import translated
+from rueda.horovod.process_sets import ProcessSet, global_process_set
 from rueda.horovod.torch.adasum import adasum_async
 from rueda.horovod.torch.compression import Compression
 from rueda.horovod.torch.reduce_ops import AdasumOp, Op, chosen

@@ -24,8 +24,8 @@ from rueda.horovod.basics import (
     shutdown,
     size,
 )
-from rueda.horovod.common.exceptions import HorovodInternalError
-from rueda.horovod.common.process_sets import (
+from rueda.horovod.exceptions import HorovodInternalError
+from rueda.horovod.process_sets import (
     ProcessSet,
     add_process_set,
     global_process_set,

@@ -9,19 +9,19 @@ from typing import Any
 import torch
 
 from rueda.horovod.basics import size
-from rueda.horovod.common.exceptions import translated, translating
-from rueda.horovod.common.process_sets import ProcessSet, global_process_set
+from rueda.horovod.exceptions import translated, translating
+from rueda.horovod.process_sets import ProcessSet, global_process_set
 from rueda.horovod.torch.adasum_optimizer import distribute_by_adasum
 from rueda.horovod.torch.compression import Compression, NoneCompressor
 from rueda.horovod.torch.reduce_ops import AdasumOp, Average, Op, Sum
 from rueda.torch.optimizer import Distributed
 from rueda.torch.optimizer import DistributedOptimizer as _DistributedOptimizer
 
-__all__ = ["DistributedOptimizer"]
+__all__ = ["DistributedOptimizer", "HorovodDistributed"]
 
 
-class _HorovodDistributed(Distributed):
-    """rueda.torch's methods with the errors of Horovod's API."""
+class HorovodDistributed(Distributed):
+    """The methods that DistributedOptimizer() lays over the class of the optimizer that it is given."""
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """See rueda.torch.DistributedOptimizer."""
@@ -40,7 +40,7 @@ class _HorovodDistributed(Distributed):
 
 
 # torch wraps each class's step() so that hooks of the application run; the class below has been wrapped already.
-_HorovodDistributed.step.hooked = True  # type: ignore[attr-defined]
+HorovodDistributed.step.hooked = True  # type: ignore[attr-defined]
 
 
 @translated
@@ -105,5 +105,5 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
         process_set,
         groups=groups,
         sparse_as_dense=sparse_as_dense,
-        layer=_HorovodDistributed,
+        layer=HorovodDistributed,
     )

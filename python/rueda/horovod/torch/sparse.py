@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from rueda.handles import Handle
-from rueda.horovod.common.exceptions import translated
-from rueda.horovod.common.process_sets import ProcessSet, global_process_set
+from rueda.horovod.exceptions import translated
+from rueda.horovod.process_sets import ProcessSet, global_process_set
 from rueda.horovod.torch.reduce_ops import Op, element_wise
 from rueda.torch import sparse
 

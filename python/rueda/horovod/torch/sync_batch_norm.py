@@ -8,7 +8,7 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from rueda.horovod.basics import size
-from rueda.horovod.common.exceptions import translated
+from rueda.horovod.exceptions import translated
 from rueda.operations import Sum
 from rueda.process_sets import global_process_set
 from rueda.submission import Collectives

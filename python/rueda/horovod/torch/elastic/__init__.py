@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from rueda.horovod.basics import init, shutdown
-from rueda.horovod.common.elastic import State, run_fn
+from rueda.horovod.elastic_state import State, run_fn
 from rueda.horovod.torch.elastic.sampler import ElasticSampler
 from rueda.horovod.torch.elastic.state import ObjectState, TorchState
 

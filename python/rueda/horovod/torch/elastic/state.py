@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from rueda.horovod import elastic_state
 from rueda.horovod.basics import rank
-from rueda.horovod.common import elastic
 from rueda.horovod.torch.elastic.sampler import ElasticSampler
 from rueda.horovod.torch.functions import (
     broadcast_object,
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-class ObjectState(elastic.ObjectState):
+class ObjectState(elastic_state.ObjectState):
     """Python objects as attributes, by keyword; ``bcast_object`` and ``get_rank`` are hvd's by default.
 
     Example::

@@ -20,7 +20,7 @@ from rueda.errors import (
     RuedaError,
     UnsupportedError,
 )
-from rueda.horovod.common.exceptions import (
+from rueda.horovod.exceptions import (
     HorovodInternalError,
     HostsUpdatedInterrupt,
     translated,

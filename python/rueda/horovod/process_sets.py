@@ -7,7 +7,7 @@ from typing import Any
 
 import rueda.process_sets
 from rueda import _native
-from rueda.horovod.common.exceptions import translated
+from rueda.horovod.exceptions import translated
 
 __all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
 

@@ -1,1 +1,0 @@
-"""What is the same for every framework, under the names that Horovod has for it."""
