@@ -80,6 +80,7 @@ from rueda.torch.reductions import (
     reducescatter,
     reducescatter_async,
 )
+from rueda.torch.sparse import sparse_allreduce_async
 from rueda.torch.state import broadcast_optimizer_state, broadcast_parameters
 
 __all__ = [
@@ -152,6 +153,7 @@ __all__ = [
     "remove_process_set",
     "shutdown",
     "size",
+    "sparse_allreduce_async",
     "start_timeline",
     "stop_timeline",
     "synchronize",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -90,8 +91,7 @@ class GradientReducer:
         self._watched.append(watched)
         self._undecided = True
         if parameter.requires_grad and self._is_member:
-            parameter.register_hook(self._before_accumulation(watched))  # type: ignore[no-untyped-call]
-            parameter.register_post_accumulate_grad_hook(self._on_gradient(watched))  # type: ignore[no-untyped-call]
+            self._watch(watched)
 
     def form_groups(self) -> None:
         """Lets the parameters that ``options.groups`` names be reduced together, where there are no buckets."""
@@ -201,40 +201,49 @@ class GradientReducer:
                 return "the ranks are on several hosts"
         return ""
 
-    def _before_accumulation(self, watched: Watched) -> Callable[[torch.Tensor], None]:
-        """What refuses to add to a gradient that is being reduced."""
+    def _watch(self, watched: Watched) -> None:
+        """Has torch call this reducer. A model outlives its optimizers, so its hooks must not keep them."""
+        reference = weakref.ref(self)
 
-        def hook(_: torch.Tensor) -> None:
-            if watched.passes_left <= 0:
-                raise InvalidArgumentError(
-                    f"the gradient of '{watched.name}' was computed more often than "
-                    f"backward_passes_per_step={self.passes} before step() or synchronize(): a larger "
-                    f"backward_passes_per_step accumulates gradients first"
-                )
+        def before(_: torch.Tensor) -> None:
+            reducer = reference()
+            if reducer is not None:
+                reducer._before_accumulation(watched)
 
-        return hook
+        def after(_: torch.Tensor) -> None:
+            reducer = reference()
+            if reducer is not None:
+                reducer._on_gradient(watched)
 
-    def _on_gradient(self, watched: Watched) -> Callable[[torch.Tensor], None]:
-        """What counts a gradient, and submits it or its bucket once it is ready."""
+        watched.parameter.register_hook(before)  # type: ignore[no-untyped-call]
+        watched.parameter.register_post_accumulate_grad_hook(after)  # type: ignore[no-untyped-call]
 
-        def hook(_: torch.Tensor) -> None:
-            self.synchronized = False
-            watched.passes_left -= 1
-            if self._undecided and watched.passes_left == 0:
-                self._order.append(watched.number)
-            slot = watched.slot
-            if slot is None:
-                if watched.passes_left == 0:
-                    self._submit_ready(watched)
-                return
-            self._bucketed.take_in(slot)
+    def _before_accumulation(self, watched: Watched) -> None:
+        """Refuses to add to a gradient that is being reduced."""
+        if watched.passes_left <= 0:
+            raise InvalidArgumentError(
+                f"the gradient of '{watched.name}' was computed more often than "
+                f"backward_passes_per_step={self.passes} before step() or synchronize(): a larger "
+                f"backward_passes_per_step accumulates gradients first"
+            )
+
+    def _on_gradient(self, watched: Watched) -> None:
+        """Counts a gradient, and submits it or its bucket once it is ready."""
+        self.synchronized = False
+        watched.passes_left -= 1
+        if self._undecided and watched.passes_left == 0:
+            self._order.append(watched.number)
+        slot = watched.slot
+        if slot is None:
             if watched.passes_left == 0:
-                bucket = slot.bucket
-                bucket.waiting -= 1
-                if bucket.waiting == 0:
-                    self._start(bucket)
-
-        return hook
+                self._submit_ready(watched)
+            return
+        self._bucketed.take_in(slot)
+        if watched.passes_left == 0:
+            bucket = slot.bucket
+            bucket.waiting -= 1
+            if bucket.waiting == 0:
+                self._start(bucket)
 
     def _submit_ready(self, watched: Watched) -> None:
         group = self._group_of(watched)

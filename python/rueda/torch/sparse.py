@@ -14,7 +14,7 @@ from rueda.adapter import Refusal
 from rueda.errors import MismatchError
 from rueda.handles import Handle, transformed
 from rueda.operations import Average, ReduceOp, Sum
-from rueda.process_sets import ProcessSet
+from rueda.process_sets import ProcessSet, global_process_set
 from rueda.submission import Collectives, refuse
 from rueda.torch.compression import Compression, Compressor
 from rueda.torch.tensors import TorchAdapter, code_of
@@ -27,9 +27,9 @@ INDEX_BYTES = 8
 
 def sparse_allreduce_async(
     tensor: torch.Tensor,
-    name: str | None,
-    op: ReduceOp,
-    process_set: ProcessSet,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
     compression: Compressor = Compression.none,
 ) -> Handle[torch.Tensor]:
     """The sum or the average of the ranks' sparse tensors, as a handle.
@@ -43,7 +43,7 @@ def sparse_allreduce_async(
 
     Example::
 
-        gradient = sparse_allreduce_async(table.weight.grad, "table", rueda.Average, rueda.global_process_set).result()
+        gradient = rueda.torch.sparse_allreduce_async(table.weight.grad, name="table").result()
     """
     try:
         if op not in (Average, Sum):

@@ -117,8 +117,8 @@ def _dense(array: object) -> torch.Tensor:
     tensor = array.detach()
     if tensor.layout != torch.strided:
         raise Refusal(
-            f"the tensor is sparse ({tensor.layout}), which Rueda does not reduce: use to_dense(), or "
-            f"sparse=False for the embedding it comes from",
+            f"the tensor is sparse ({tensor.layout}), and this operation takes dense ones: use to_dense(), "
+            f"or sparse_allreduce_async()",
             unsupported=True,
         )
     if tensor.device.type != "cpu":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import warnings
 
 import numpy as np
@@ -114,6 +115,22 @@ def check_two_optimizers_at_once() -> None:
     single.step()
     close(first, alone)
     close(second, alone)
+
+
+def check_one_optimizer_after_the_other() -> None:
+    """A model outlives its optimizers: one that is gone must not watch gradients any more."""
+    for views in (True, False):
+        shared, distributed, alone, single = pair(sgd, gradient_as_bucket_view=views)
+        train(shared, distributed, alone, single, steps=2)
+        del distributed
+        gc.collect()
+        distributed = rt.DistributedOptimizer(
+            sgd(list(shared.parameters())),
+            shared.named_parameters(),
+            gradient_as_bucket_view=views,
+        )
+        train(shared, distributed, alone, sgd(list(alone.parameters())), steps=2)
+        close(shared, alone)
 
 
 def check_misuse() -> None:
