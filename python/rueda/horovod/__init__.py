@@ -19,6 +19,8 @@ def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"module 'rueda.horovod' has no attribute '{name}'")
     api = importlib.import_module("rueda.horovod.torch")
+    if name == "torch":
+        return api
     try:
         return getattr(api, name)
     except AttributeError:
