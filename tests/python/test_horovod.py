@@ -131,7 +131,7 @@ def test_variables_of_rueda_win() -> None:
         (rueda.PeerLostError("x", 1), HorovodInternalError, "Horovod has been shut down: x"),
         (rueda.StalledError("x"), HorovodInternalError, "Stalled"),
         (rueda.DuplicateNameError("x"), HorovodInternalError, "same as that of another tensor"),
-        (rueda.MismatchError("root differs between"), HorovodInternalError, "root ranks"),
+        (rueda.MismatchError("root rank differs between"), HorovodInternalError, "root ranks"),
         (rueda.TransportError("x"), HorovodInternalError, "x"),
     ],
 )

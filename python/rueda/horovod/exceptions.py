@@ -61,13 +61,12 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 def _mismatch(text: str) -> str:
     """How Horovod's users look for a difference between ranks."""
-    phrases = {
+    phrases = {  # by the fields of the core's message
         "shape": "Mismatched tensor shapes",
         "dtype": "Mismatched data types",
-        "data type": "Mismatched data types",
         "op": "Mismatched reduction operations",
-        "collective": "Mismatched collective operations",
-        "root": "Mismatched root ranks",
+        "operation": "Mismatched collective operations",
+        "root rank": "Mismatched root ranks",
     }
     for field, phrase in phrases.items():
         if f"{field} differs" in text:

@@ -11,6 +11,7 @@ import parallel
 import rueda
 import rueda.horovod.torch as hvd
 import torch
+from rueda.horovod.exceptions import HorovodInvalidArgumentError
 
 
 def check_who_is_there() -> None:
@@ -169,16 +170,10 @@ def check_adasum() -> None:
     assert hvd.allreduce_(tensor, op=hvd.Adasum) is tensor
     torch.testing.assert_close(tensor, expected)
     assert hvd.allreduce(torch.zeros(3), op=hvd.Adasum).tolist() == [0.0] * 3
-    with parallel.raises(hvd_invalid(), "Adasum", "int64"):
+    with parallel.raises(HorovodInvalidArgumentError, "Adasum", "int64"):
         hvd.allreduce(torch.ones(3, dtype=torch.int64), op=hvd.Adasum, name="whole")
-    with parallel.raises(hvd_invalid(), "allreduce only"):
+    with parallel.raises(HorovodInvalidArgumentError, "allreduce only"):
         hvd.reducescatter(torch.ones(3), op=hvd.Adasum)
-
-
-def hvd_invalid() -> type[Exception]:
-    from rueda.horovod.exceptions import HorovodInvalidArgumentError
-
-    return HorovodInvalidArgumentError
 
 
 def check_sparse() -> None:
@@ -205,7 +200,7 @@ def check_sparse() -> None:
         wrong = torch.zeros(6 + (me == 1), 2).to_sparse(1)
         with parallel.raises(hvd.HorovodInternalError, "'sized'", "[6]", "[7]"):
             hvd.sparse_allreduce_async(wrong, "sized", hvd.Sum)()
-    with parallel.raises(hvd_invalid(), "averaged or summed"):
+    with parallel.raises(HorovodInvalidArgumentError, "averaged or summed"):
         hvd.sparse_allreduce_async(tensor, "few", hvd.Max)()
 
 
@@ -249,7 +244,7 @@ def check_timeline() -> None:
     path = hvd.broadcast_object(tempfile.mktemp(suffix="-%r.json"))
     hvd.allreduce(mine(2), name="before")
     hvd.start_timeline(path, mark_cycles=True)
-    with parallel.raises(hvd_invalid(), "already"):
+    with parallel.raises(HorovodInvalidArgumentError, "already"):
         hvd.start_timeline(path)
     hvd.allreduce(mine(2), name="between")
     hvd.stop_timeline()
@@ -266,21 +261,37 @@ def check_timeline() -> None:
 def check_errors() -> None:
     n, me = hvd.size(), hvd.rank()
     if n > 1:
-        with parallel.raises(hvd.HorovodInternalError, "Mismatched", "'shapes'", "rank 1"):
-            hvd.allreduce(torch.ones(2 + (me == 1)), name="shapes")
-        with parallel.raises(hvd.HorovodInternalError, "Mismatched", "'types'", "float64"):
-            hvd.allreduce(torch.ones(2, dtype=torch.float64 if me else torch.float32), name="types")
-        with parallel.raises(hvd_invalid(), "'strided'", "not contiguous", "rank 0"):
+        two, differs = torch.ones(2), me == 1
+        for told, call in {
+            ("Mismatched tensor shapes", "[3] on rank 1"): lambda name: hvd.allreduce(
+                torch.ones(3) if differs else two, name=name
+            ),
+            ("Mismatched data types", "float64 on rank 1"): lambda name: hvd.allreduce(
+                two.double() if differs else two, name=name
+            ),
+            ("Mismatched reduction operations", "max on rank 1"): lambda name: hvd.allreduce(
+                two, name=name, op=hvd.Max if differs else hvd.Min
+            ),
+            ("Mismatched collective operations", "allgather on rank 1"): lambda name: (
+                hvd.allgather if differs else hvd.allreduce
+            )(two, name=name),
+            ("Mismatched root ranks", "1 on rank 1"): lambda name: hvd.broadcast(
+                two, 1 if differs else 0, name=name
+            ),
+        }.items():
+            with parallel.raises(hvd.HorovodInternalError, "'different'", *told):
+                call("different")
+        with parallel.raises(HorovodInvalidArgumentError, "'strided'", "not contiguous", "rank 0"):
             hvd.allreduce_(torch.ones(2, 2).t() if me == 0 else torch.ones(2, 2), name="strided")
         table = torch.ones(2, 2)
-        with parallel.raises(hvd_invalid(), "'needs dense'", "sparse", "rank 0"):
+        with parallel.raises(HorovodInvalidArgumentError, "'needs dense'", "sparse", "rank 0"):
             hvd.allreduce(table.to_sparse() if me == 0 else table, name="needs dense")
-        handle = None
+        cause = None
         try:
             hvd.allreduce(torch.ones(2 + (me == 1)), name="cause")
         except hvd.HorovodInternalError as error:
-            handle = error.__cause__
-        assert isinstance(handle, rueda.MismatchError)
+            cause = error.__cause__
+        assert isinstance(cause, rueda.MismatchError)
     assert hvd.synchronize(None) is None
     parallel.still_works()
 
