@@ -174,15 +174,17 @@ def test_a_rank_that_never_comes() -> None:
         hvd.init()
         layer = torch.nn.Linear(2, 1)
         groups = {"groups": 1} if hvd.rank() == 0 else {}
+        hvd.barrier()  # so that both wait for about the same time
         try:
             hvd.DistributedOptimizer(torch.optim.SGD(layer.parameters()), **groups)
             hvd.allreduce(torch.ones(1), name="only on rank 1")
         except hvd.HorovodInternalError as error:
             assert "Stalled" in str(error), error
             print("told")
+        hvd.barrier()  # neither leaves before the other was told
     """
-    ended = run(program, 2, extra={"RUEDA_STALL_WARNING": "1", "RUEDA_STALL_ERROR": "2"})
-    assert all("told" in rank.output for rank in ended), ended
+    ended = run(program, 2, extra={"RUEDA_STALL_WARNING": "1", "RUEDA_STALL_ERROR": "4"})
+    assert all(rank.returncode == 0 and "told" in rank.output for rank in ended), ended
 
 
 ALIAS = Path(rueda.__file__).parent / "horovod" / "alias" / "path"
