@@ -82,10 +82,12 @@ format: tools  ## formats all sources
 .PHONY: docs
 docs: tools  ## writes what is generated in docs/
 	python docs/generate_options.py
+	python docs/generate_horovod.py
 
 .PHONY: check-docs
 check-docs: tools
 	python docs/generate_options.py --check
+	python docs/generate_horovod.py --check
 
 .PHONY: clean
 clean:  ## removes what was built; .venv stays

@@ -91,7 +91,9 @@ def add_flags(flags: Iterable[OptionFlag]) -> Callable[[click.Command], click.Co
             command.params.append(
                 click.Option(
                     ["--" + flag.name.replace("_", "-"), flag.parameter],
-                    type=click.Choice(flag.choices) if choice else click.STRING,
+                    type=click.Choice(flag.choices, case_sensitive=False)
+                    if choice
+                    else click.STRING,
                     metavar=None if choice else flag.type.upper(),
                     callback=_check_number(flag.type) if flag.type in _NUMBERS else None,
                     help=flag.help,

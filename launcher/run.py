@@ -16,6 +16,7 @@ from . import builtin, mpirun
 from .cores import usable_cores
 from .environment import parse_forwards, threads_per_rank
 from .errors import LaunchError
+from .horovod_flags import alias_path, apply_horovod_flags
 from .hosts import Host, parse_hostfile, parse_hosts
 from .job import Job, check_command, check_ranks, search_path
 from .mpirun_run import MpirunRun
@@ -71,11 +72,16 @@ def _default_settings(job_ranks_here: int, given: Mapping[str, str]) -> dict[str
     return {name: value for name, value in settings.items() if name not in given}
 
 
-def _make_job(values: Mapping[str, Any], flags: Sequence[OptionFlag]) -> Job:
+def _make_job(
+    values: Mapping[str, Any], flags: Sequence[OptionFlag], from_horovod: Mapping[str, str]
+) -> Job:
     hosts = _hosts(values["hosts"], values["hostfile"])
     ranks = check_ranks(values["ranks"], hosts, values["oversubscribe"])
     forward, given = parse_forwards(values["forward"])
-    settings = {**given, **environment_of(flags, values)}
+    settings = {**given, **from_horovod, **environment_of(flags, values)}
+    if values["horovod"]:
+        inherited = settings.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
+        settings["PYTHONPATH"] = alias_path(inherited)
     if values["bootstrap"] is not None:
         settings["RUEDA_BOOTSTRAP"] = values["bootstrap"]
     draft = Job(ranks, (), hosts)
@@ -158,8 +164,9 @@ def make_run_command(native: Native) -> click.Command:
     flags = option_flags(native.option_table)
 
     def run(context: click.Context, /, **values: Any) -> None:
+        values, from_horovod = apply_horovod_flags(values, say)
         request = _request(values)
-        job = _make_job(values, flags)
+        job = _make_job(values, flags, from_horovod)
         if native.module is None:
             say(
                 f"the native extension is missing ({native.why_not}): no flags for the library's "

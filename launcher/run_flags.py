@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from .errors import LaunchError
+from .horovod_flags import PREFIX, add_horovod_flags
 from .native import Native
 from .option_flags import OptionFlag, add_flags
 
@@ -65,6 +66,8 @@ class _RunCommand(click.Command):
             title = _SECTIONS.get(name, title)
             if name.startswith("option_"):
                 title = "Options of the library (each sets the variable in brackets)"
+            elif name.startswith(PREFIX):
+                title = "Flags of horovodrun (those that are not here are explained when used)"
             elif name == "help":
                 title = "Inspection"
             record = parameter.get_help_record(ctx)
@@ -149,6 +152,11 @@ _FLAGS = [
     click.option(
         "--no-mpi", "bootstrap", flag_value="rendezvous", help="The same as --bootstrap rendezvous."
     ),
+    click.option(
+        "--horovod", is_flag=True,
+        help="Let the program's 'import horovod' import rueda.horovod: a script for Horovod runs as "
+        "it is. The flags of horovodrun are accepted in any case.",
+    ),
     click.option("--dry-run", is_flag=True, help="Print the command line and exit."),
     click.option("-v", "--verbose", is_flag=True, help="Print the command line, then run it."),
 ]  # fmt: skip
@@ -170,4 +178,5 @@ def declare_flags(
     )(callback)
     command.native = native
     add_flags(flags)(command)
+    add_horovod_flags(command)
     return command

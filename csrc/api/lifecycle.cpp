@@ -179,6 +179,14 @@ std::map<std::string, std::int64_t> metrics() {
   return current_engine()->metrics();
 }
 
+void start_timeline(const std::string& path) {
+  current_engine()->start_timeline(path).throw_if_error();
+}
+
+void stop_timeline() {
+  current_engine()->stop_timeline();
+}
+
 std::map<std::string, std::string> options() {
   const auto engine = current_engine();
   std::map<std::string, std::string> values;

@@ -96,6 +96,8 @@ PYBIND11_MODULE(_native, module) {
   bind_collectives(module);
   bind_blocking(module);
   module.def("metrics", &rueda::metrics);
+  module.def("start_timeline", &rueda::start_timeline);
+  module.def("stop_timeline", &rueda::stop_timeline);
   module.def("choose_algorithm", [](std::int64_t bytes) {
     const rueda::AlgorithmChoice choice = rueda::choose_algorithm(bytes);
     return py::make_tuple(choice.algorithm, choice.registered, choice.predicted_us,

@@ -54,6 +54,10 @@ class Engine {
   [[nodiscard]] std::string_view transport_name() const { return transport_name_; }
   [[nodiscard]] std::map<std::string, std::int64_t> metrics() const { return metrics_.values(); }
 
+  // Begins and ends a timeline while the engine runs; see Timeline::open().
+  Status start_timeline(const std::string& path) { return timeline_.open(path, topology().rank); }
+  void stop_timeline() { timeline_.close(); }
+
   // Leaves the world: what all ranks have agreed on is finished, the rest fails with ShutdownError.
   void shutdown();
   // Tells all ranks that this one is lost because of `cause`, then stops.

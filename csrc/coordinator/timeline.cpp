@@ -1,5 +1,6 @@
 #include "coordinator/timeline.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -30,15 +31,29 @@ std::string json_text(std::string_view text) {
 }  // namespace
 
 Timeline::~Timeline() {
+  close();
+}
+
+void Timeline::close() {
+  const std::lock_guard lock(mutex_);
+  if (!is_open()) return;
   // The format allows an unfinished array: a trace of a killed job loads as well.
-  if (is_open()) file_ << "\n]\n";
+  file_ << "\n]\n";
+  file_.close();
+  rows_.clear();
+  open_ = false;
 }
 
 Status Timeline::open(const std::string& path, int rank) {
+  const std::lock_guard lock(mutex_);
+  if (is_open()) {
+    return {ErrorCode::invalid_argument, "a timeline is being written already: stop it first"};
+  }
   std::string name = path;
   const auto place = name.find("%r");
   if (place == std::string::npos && rank != 0) return {};
   if (place != std::string::npos) name.replace(place, 2, std::to_string(rank));
+  file_.clear();
   file_.open(name, std::ios::trunc);
   if (!file_) {
     return {ErrorCode::initialization,
@@ -49,6 +64,7 @@ Status Timeline::open(const std::string& path, int rank) {
   file_.precision(3);
   file_ << std::fixed << "[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":" << rank_
         << ",\"args\":{\"name\":\"rank " << rank_ << "\"}}";
+  open_ = true;
   return {};
 }
 
@@ -67,6 +83,10 @@ int Timeline::row_of(const std::string& tensor) {
 
 void Timeline::span(const std::string& tensor, std::string_view phase, Time begin, Time end) {
   if (!is_open()) return;
+  const std::lock_guard lock(mutex_);
+  if (!is_open()) return;           // closed meanwhile
+  begin = std::max(begin, start_);  // what was under way when the timeline was opened
+  end = std::max(begin, end);
   const int row = row_of(tensor);
   file_ << ",\n{\"name\":" << json_text(phase) << ",\"ph\":\"X\",\"pid\":" << rank_
         << ",\"tid\":" << row << ",\"ts\":" << microseconds(begin)
@@ -75,13 +95,17 @@ void Timeline::span(const std::string& tensor, std::string_view phase, Time begi
 
 void Timeline::mark(const std::string& tensor, std::string_view event, Time when) {
   if (!is_open()) return;
+  const std::lock_guard lock(mutex_);
+  if (!is_open()) return;
   const int row = row_of(tensor);
   file_ << ",\n{\"name\":" << json_text(event) << ",\"ph\":\"i\",\"s\":\"t\",\"pid\":" << rank_
         << ",\"tid\":" << row << ",\"ts\":" << microseconds(when) << "}";
 }
 
 void Timeline::flush() {
-  if (is_open()) file_.flush();
+  if (!is_open()) return;
+  const std::lock_guard lock(mutex_);
+  file_.flush();
 }
 
 }  // namespace rueda

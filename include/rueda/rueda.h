@@ -193,6 +193,13 @@ struct AlgorithmChoice {
 
 // Counters of this rank since init(), by name (docs/observability.md lists them).
 [[nodiscard]] std::map<std::string, std::int64_t> metrics();
+// Begins to write a Chrome trace of every tensor to `path`, as the option `timeline` does from
+// init() on: %r in it stands for the rank; without %r, rank 0 alone writes. Each rank by itself.
+// Throws InvalidArgumentError while one is being written, InitializationError where `path` cannot
+// be.
+void start_timeline(const std::string& path);
+// Ends the file that is being written, if any.
+void stop_timeline();
 // The options in force, by name.
 [[nodiscard]] std::map<std::string, std::string> options();
 

@@ -81,7 +81,14 @@ else:
     )
     from rueda.memory import empty
     from rueda.objects import allgather_object, broadcast_object
-    from rueda.observation import AlgorithmChoice, choose_algorithm, metrics, options
+    from rueda.observation import (
+        AlgorithmChoice,
+        choose_algorithm,
+        metrics,
+        options,
+        start_timeline,
+        stop_timeline,
+    )
     from rueda.operations import (
         Average,
         BitAnd,
@@ -186,5 +193,7 @@ __all__ = [
     "remove_process_set",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]

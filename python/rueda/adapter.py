@@ -29,6 +29,7 @@ class View(NamedTuple):
     pointer: int
     shape: tuple[int, ...]
     dtype: int  # number of the element type, see rueda.dtypes
+    owner: object = None  # keeps the memory, should the array be given other memory meanwhile
 
 
 class Adapter(Protocol[A]):

@@ -12,6 +12,7 @@ from rueda.errors import TimeoutError as RuedaTimeoutError
 __all__ = ["Handle", "poll", "synchronize"]
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class Handle(Generic[T]):
@@ -119,6 +120,11 @@ def combine(handles: Sequence[Handle[T]]) -> Handle[list[T]]:
     """One handle for several, whose result is the list of theirs."""
     natives = [native for handle in handles for native in handle._submitted()]
     return Handle(lambda: natives, lambda _: [handle.result() for handle in handles], None)
+
+
+def transformed(handle: Handle[T], transform: Callable[[T], U]) -> Handle[U]:
+    """A handle whose result is made of another's, by whoever asks for it first."""
+    return Handle(handle._submitted, lambda _: transform(handle.result()), None)
 
 
 # Operations that may still touch memory. The coordinator never drops a reference (it would need the GIL), so

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 from rueda import _native
 
-__all__ = ["AlgorithmChoice", "choose_algorithm", "metrics", "options"]
+__all__ = [
+    "AlgorithmChoice",
+    "choose_algorithm",
+    "metrics",
+    "options",
+    "start_timeline",
+    "stop_timeline",
+]
 
 
 class AlgorithmChoice(NamedTuple):
@@ -46,6 +54,33 @@ def metrics() -> dict[str, int]:
         print({k: v - before[k] for k, v in rueda.metrics().items() if v != before[k]})
     """
     return _native.metrics()
+
+
+def start_timeline(path: str | os.PathLike[str]) -> None:
+    """Begins to write a Chrome trace of every tensor, as the option ``timeline`` does from :func:`rueda.init` on.
+
+    ``path``: ``%r`` in it stands for the rank; without it rank 0 alone writes. Each rank starts and stops by itself.
+
+    Raises :class:`rueda.NotInitializedError`, :class:`rueda.InvalidArgumentError` while one is being written, and
+    :class:`rueda.InitializationError` where the file cannot be written.
+
+    Example::
+
+        rueda.start_timeline("/tmp/trace-%r.json")
+        train_one_epoch()
+        rueda.stop_timeline()
+    """
+    _native.start_timeline(os.fspath(path))
+
+
+def stop_timeline() -> None:
+    """Ends the trace that is being written, if any. Raises :class:`rueda.NotInitializedError`.
+
+    Example::
+
+        rueda.stop_timeline()
+    """
+    _native.stop_timeline()
 
 
 def options() -> dict[str, str]:

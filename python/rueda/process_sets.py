@@ -109,6 +109,11 @@ def identify(process_set: ProcessSet) -> int:
     return process_set.process_set_id
 
 
+def takes_part(process_set: ProcessSet) -> bool:
+    """Whether this process is a member. Of the set of all it is one before init() as well."""
+    return process_set.process_set_id == 0 or process_set.included()
+
+
 def forget_process_sets() -> None:
     """Takes the number from every set, since the world is gone in which it was given."""
     for process_set in list(_added):

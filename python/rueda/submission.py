@@ -81,7 +81,8 @@ class Collectives(Generic[A]):
             )
         except Refusal as refusal:
             return refuse(name, process_set, refusal)  # type: ignore[return-value]  # never returns
-        return Handle(lambda: (_native.allreduce(*arguments),), lambda _: target, (source, target))
+        references = (source, target, output.owner)
+        return Handle(lambda: (_native.allreduce(*arguments),), lambda _: target, references)
 
     def grouped_allreduce(
         self,
@@ -177,7 +178,7 @@ class Collectives(Generic[A]):
                 text_of(name),
                 identify(process_set),
             )
-            return _handle(begin, lambda _: target, target)
+            return _handle(begin, lambda _: target, (target, view.owner))
 
         return _submitted(submit, name, process_set)
 

@@ -122,3 +122,13 @@ def test_the_option_page_follows_the_table():
     subprocess.run(
         [sys.executable, ROOT / "docs/generate_options.py", "--check"], check=True, timeout=60
     )
+
+
+def test_the_comparison_with_horovod_is_up_to_date():
+    """And every documented signature is kept."""
+    import sys
+
+    pytest.importorskip("torch")
+    subprocess.run(
+        [sys.executable, ROOT / "docs/generate_horovod.py", "--check"], check=True, timeout=120
+    )

@@ -59,6 +59,18 @@ def test_plan(described: list[Description], bucket_bytes: int, random: object) -
                 assert sum(described[i].bytes() for i in members) >= limit
 
 
+def test_plan_with_groups() -> None:
+    def described(dtype: int, why: str = "") -> Description:
+        return Description("p", (FIRST_BUCKET_BYTES,), (1,), dtype, why)
+
+    whole = [described(FLOAT32), described(FLOAT64), described(FLOAT32), described(FLOAT32, "no")]
+    rest = [described(FLOAT32), described(FLOAT32)]
+    plan = plan_buckets([*whole, *rest], [5, 2, 0, 1], 1, [[0, 1, 2, 3]])
+    # The group has a bucket per dtype, however large; what is in none is dealt with as without groups.
+    assert plan == [[5], [2, 0], [1], [4]]
+    assert plan_buckets(rest, [], 1 << 40, [[0], [1]]) == [[1], [0]]
+
+
 @pytest.mark.parametrize(
     ("tensor", "stride"),
     [

@@ -231,6 +231,43 @@ TEST_CASE("the timeline has a bar for each phase of each tensor, on the rank tha
   }
 }
 
+TEST_CASE("a timeline can be started and stopped while the engine runs") {
+  const std::string path = "timeline_test_" + std::to_string(::getpid()) + "_%r_started.json";
+  run_engines(2, {}, [&](int, Engine& engine) {
+    const auto reduce = [&](const std::string& name) {
+      std::vector<float> tensor(4, 1);
+      finish(submit(engine, allreduce_of(tensor, DataType::float32, name)));
+    };
+    engine.stop_timeline();  // nothing to stop
+    reduce("before");
+    expect(engine.start_timeline(path).ok(), "starts");
+    expect(engine.start_timeline(path).code() == ErrorCode::invalid_argument, "only one");
+    reduce("between");
+    engine.stop_timeline();
+    reduce("after");
+    expect(engine.start_timeline("/no/such/folder/%r").code() == ErrorCode::initialization, "why");
+    expect(engine.start_timeline(path + "_again").ok(), "starts anew");
+    reduce("again");
+  });
+  for (const char* again : {"", "_again"}) {
+    for (const char rank : {'0', '1'}) {
+      std::string name = path + again;
+      name.replace(name.find("%r"), 2, 1, rank);
+      std::ifstream file(name);
+      const std::string text{std::istreambuf_iterator<char>(file),
+                             std::istreambuf_iterator<char>()};
+      std::filesystem::remove(name);
+      const bool is_first = *again == '\0';
+      CHECK((text.find("\"between\"") != std::string::npos) == is_first);
+      CHECK((text.find("\"again\"") != std::string::npos) == !is_first);
+      CHECK(text.find("\"before\"") == std::string::npos);
+      CHECK(text.find("\"after\"") == std::string::npos);
+      CHECK(text.find("\"ts\":-") == std::string::npos);
+      CHECK(text.substr(text.size() - 3) == "\n]\n");
+    }
+  }
+}
+
 TEST_CASE("an idle engine does not wake up") {
   std::barrier together(3);
   run_engines(3, {}, [&](int, Engine& engine) {

@@ -41,7 +41,7 @@ from rueda.lifecycle import (
     size,
 )
 from rueda.objects import allgather_object, broadcast_object
-from rueda.observation import metrics, options
+from rueda.observation import metrics, options, start_timeline, stop_timeline
 from rueda.operations import (
     Average,
     BitAnd,
@@ -80,6 +80,7 @@ from rueda.torch.reductions import (
     reducescatter,
     reducescatter_async,
 )
+from rueda.torch.sparse import sparse_allreduce_async
 from rueda.torch.state import broadcast_optimizer_state, broadcast_parameters
 
 __all__ = [
@@ -152,5 +153,8 @@ __all__ = [
     "remove_process_set",
     "shutdown",
     "size",
+    "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]

@@ -41,14 +41,15 @@ def agree(
     name: str,
     parameters: Sequence[tuple[str, torch.Tensor]],
     order: Sequence[int],
+    groups: Sequence[Sequence[int]],
     bucket_bytes: int,
     layouts: int,
     process_set: ProcessSet,
 ) -> Agreement | None:
     """Collective over the ranks of the set; ``None``, on all of them, when some had joined and could not be asked.
 
-    ``parameters``: with their names, the same on every rank. The order of rank 0 of the set counts. ``layouts``: how
-    many layouts of buckets there have been.
+    ``parameters``: with their names, the same on every rank. The order of rank 0 of the set counts. ``groups``: see
+    plan_buckets(); the same on every rank. ``layouts``: how many layouts of buckets there have been.
     """
     mine = _Proposal(
         layouts,
@@ -70,7 +71,7 @@ def agree(
         _merged(ranks) for ranks in zip(*(p.descriptions for p in proposals), strict=True)
     ]
     agreement.left_out = {d.name: d.why_not for d in descriptions if d.why_not}
-    plan = plan_buckets(descriptions, proposals[0].order, proposals[0].bucket_bytes)
+    plan = plan_buckets(descriptions, proposals[0].order, proposals[0].bucket_bytes, groups)
     if not plan:
         agreement.why_not = "no parameter has a gradient that fits"
         return agreement

@@ -38,6 +38,10 @@ class BucketedGradients:
             "" if self._buckets else self._agreed.why_not,
         )
 
+    def exist(self) -> bool:
+        """Whether any gradient lies in a bucket."""
+        return bool(self._buckets)
+
     def of_another_world(self) -> bool:
         """Whether they were agreed on with ranks that are gone."""
         return bool(self._buckets) and self._world != lifecycle.world_number()
@@ -78,6 +82,13 @@ class BucketedGradients:
             taken.append((bucket, handle))
         return taken  # type: ignore[return-value]  # the results are not looked at
 
+    def taken(self) -> list[Handle[object]]:
+        """The handles of those that are in flight, which are the caller's from now on."""
+        handles = [bucket.handle for bucket in self._buckets if bucket.handle is not None]
+        for bucket in self._buckets:
+            bucket.handle = None
+        return handles  # type: ignore[return-value]  # as above
+
     def receive(
         self, in_flight: Sequence[tuple[Bucket, Handle[object]]]
     ) -> tuple[list[Exception], list[Watched]]:
@@ -104,11 +115,16 @@ class BucketedGradients:
         return errors, unfit
 
     def decide(
-        self, watched: Sequence[Watched], order: Sequence[int], refusal: Callable[[], str]
+        self,
+        watched: Sequence[Watched],
+        order: Sequence[int],
+        groups: Sequence[Sequence[int]],
+        refusal: Callable[[], str],
     ) -> bool:
         """Agrees with the other ranks where gradients are to lie; false where some could not be asked.
 
-        ``order``: numbers of parameters, in which their gradients became ready. ``refusal`` tells why there are to
+        ``order``: numbers of parameters, in which their gradients became ready. ``groups``: of which each is to have
+        buckets of its own, the same on every rank. ``refusal`` tells why there are to
         be no buckets, as far as every rank knows by itself.
         """
         why_not = refusal()
@@ -119,6 +135,7 @@ class BucketedGradients:
             self._prefix,
             [(each.name, each.parameter) for each in watched],
             order,
+            groups,
             self._bucket_bytes,
             self._agreed.layouts,
             self._reduction.process_set,

@@ -107,15 +107,20 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def plan_buckets(
-    descriptions: Sequence[Description], order: Sequence[int], bucket_bytes: int
+    descriptions: Sequence[Description],
+    order: Sequence[int],
+    bucket_bytes: int,
+    groups: Sequence[Sequence[int]] = (),
 ) -> list[list[int]]:
     """Which parameters share a bucket, as indices into ``descriptions``.
 
     ``order``: the parameters in the order in which their gradients become ready; those it lacks follow, last one
     first, as backward meets them. Only gradients of one dtype share a bucket. A bucket is closed once it has
-    ``bucket_bytes`` or more, the first of each dtype already at 1 MiB. Returned in the order in which they are
-    complete.
+    ``bucket_bytes`` or more, the first of each dtype already at 1 MiB. Parameters of one of the ``groups`` lie
+    together, however large, and with no others. Returned in the order in which they are complete.
     """
+    if groups:
+        return _plan_groups(descriptions, order, bucket_bytes, groups)
     seen = set(order)
     rest = [number for number in reversed(range(len(descriptions))) if number not in seen]
     open_buckets: dict[int, tuple[list[int], int]] = {}
@@ -136,6 +141,30 @@ def plan_buckets(
             buckets.append(members)
     buckets.extend(members for members, _ in open_buckets.values())
     return buckets
+
+
+def _plan_groups(
+    descriptions: Sequence[Description],
+    order: Sequence[int],
+    bucket_bytes: int,
+    groups: Sequence[Sequence[int]],
+) -> list[list[int]]:
+    whole = [*order, *(n for n in reversed(range(len(descriptions))) if n not in set(order))]
+    place = {number: place for place, number in enumerate(whole)}
+    plan: list[list[int]] = []
+    for group in groups:
+        by_dtype: dict[int, list[int]] = {}
+        for number in sorted(group, key=lambda member: place[member]):
+            if not descriptions[number].why_not:
+                by_dtype.setdefault(descriptions[number].dtype, []).append(number)
+        plan.extend(by_dtype.values())
+    grouped = {number for group in groups for number in group}
+    rest = [
+        each._replace(why_not="in a group") if number in grouped else each
+        for number, each in enumerate(descriptions)
+    ]
+    plan.extend(plan_buckets(rest, order, bucket_bytes))
+    return sorted(plan, key=lambda members: place[members[-1]])
 
 
 class Slot:

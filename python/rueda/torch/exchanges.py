@@ -244,4 +244,14 @@ def alltoall_async(
     """
     if splits is None:
         return _collectives.alltoall(tensor, name, process_set)
+    return alltoall_with_counts_async(tensor, splits, name, process_set)
+
+
+def alltoall_with_counts_async(
+    tensor: torch.Tensor,
+    splits: Iterable[int] | None,
+    name: str | None,
+    process_set: ProcessSet,
+) -> Handle[tuple[torch.Tensor, torch.Tensor]]:
+    """:func:`alltoall_async` that tells the rows received from each rank for even splits, too."""
     return _collectives.alltoall_with_counts(tensor, splits, name, process_set)

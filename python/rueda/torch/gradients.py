@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,11 +12,17 @@ import torch
 from rueda import lifecycle
 from rueda.errors import InvalidArgumentError
 from rueda.operations import ReduceOp
-from rueda.process_sets import ProcessSet
+from rueda.process_sets import ProcessSet, takes_part
 from rueda.torch.bucketed_gradients import BucketedGradients
 from rueda.torch.buckets import Bucket, GradientBuckets
 from rueda.torch.compression import Compression, Compressor
-from rueda.torch.separate_gradients import InFlight, Reduction, SeparateGradients, Watched
+from rueda.torch.separate_gradients import (
+    Group,
+    InFlight,
+    Reduction,
+    SeparateGradients,
+    Watched,
+)
 
 __all__ = ["GradientReducer", "ReducerOptions"]
 
@@ -33,6 +40,8 @@ class ReducerOptions:
     process_set: ProcessSet
     bucket_views: bool | None
     bucket_bytes: int
+    sparse_as_dense: bool = False
+    groups: tuple[tuple[str, ...], ...] = ()  # names of parameters, the same on every rank
 
 
 def _new_prefix(process_set: ProcessSet) -> str:
@@ -63,7 +72,9 @@ class GradientReducer:
     def __init__(self, options: ReducerOptions, passes: int) -> None:
         prefix = _new_prefix(options.process_set)
         reduction = Reduction(options.op, options.predivide_factor, options.process_set)
-        self._separate = SeparateGradients(prefix, options.compression, reduction)
+        self._separate = SeparateGradients(
+            prefix, options.compression, reduction, options.sparse_as_dense
+        )
         self._bucketed = BucketedGradients(f"{prefix}.buckets", reduction, options.bucket_bytes)
         self.options = options
         self.passes = passes
@@ -71,15 +82,25 @@ class GradientReducer:
         self._watched: list[Watched] = []
         self._undecided = True  # the ranks are to agree on buckets
         self._order: list[int] = []  # in which gradients became ready while undecided
+        self._groups: list[Group] = []
+        self._is_member = takes_part(options.process_set)
 
     def add(self, parameter: torch.Tensor, name: str) -> None:
         """Watches a parameter from now on."""
         watched = Watched(parameter, name, len(self._watched), self.passes)
         self._watched.append(watched)
         self._undecided = True
-        if parameter.requires_grad:
-            parameter.register_hook(self._before_accumulation(watched))  # type: ignore[no-untyped-call]
-            parameter.register_post_accumulate_grad_hook(self._on_gradient(watched))  # type: ignore[no-untyped-call]
+        if parameter.requires_grad and self._is_member:
+            self._watch(watched)
+
+    def form_groups(self) -> None:
+        """Lets the parameters that ``options.groups`` names be reduced together, where there are no buckets."""
+        by_name = {watched.name: watched for watched in self._watched}
+        for names in self.options.groups:
+            group = Group([by_name[name] for name in names])
+            self._groups.append(group)
+            for member in group.members:
+                member.group = group
 
     def names(self) -> Sequence[str]:
         """The watched parameters' names."""
@@ -103,15 +124,32 @@ class GradientReducer:
         self._order.clear()
         for watched in self._watched:
             watched.passes_left = self.passes
+        for group in self._groups:
+            group.start_over()
         self._bucketed.start_over()
+
+    def give_up(self) -> None:
+        """Waits for what is in flight, forgets how that ended, and counts from zero: as after a failed step."""
+        for bucket in self._bucketed.taken():
+            bucket.wait()
+        for gradient in self._take_separate():
+            gradient.handle.wait()
+        self.start_over()
 
     def synchronize(self) -> None:
         """Submits what this rank has no gradient for, as zeros, then waits until every ``.grad`` is reduced."""
+        if not self._is_member:
+            self.synchronized = True
+            return
         if self._bucketed.of_another_world():
             self._leave_world()
         for watched in self._watched:
             if not watched.slot and not watched.in_flight and watched.parameter.requires_grad:
-                self._separate.submit(watched)
+                group = self._group_of(watched)
+                if group is None:
+                    self._separate.submit(watched)
+                else:
+                    self._separate.submit_group(group)
         self._bucketed.start_incomplete()
         order = list(self._order)
         # Taken first, lest what Ctrl-C leaves behind be taken for a part of the next step.
@@ -126,9 +164,14 @@ class GradientReducer:
         if errors:
             raise errors[0]
         if self._undecided or unfit:
-            decided = self._bucketed.decide(self._watched, order, self._refusal)
+            groups = [[member.number for member in group.members] for group in self._groups]
+            decided = self._bucketed.decide(self._watched, order, groups, self._refusal)
             self._undecided = self._undecided and not decided
         self.synchronized = True
+
+    def _group_of(self, watched: Watched) -> Group | None:
+        """With which others a gradient is submitted now. Buckets take the place of groups."""
+        return None if self._bucketed.exist() else watched.group
 
     def _take_separate(self) -> list[InFlight]:
         taken = [watched.in_flight for watched in self._watched if watched.in_flight]
@@ -142,7 +185,7 @@ class GradientReducer:
         self._bucketed.leave("the world has changed")
         self._undecided = True
         for watched in ready:
-            self._separate.submit(watched)
+            self._submit_ready(watched)
 
     def _refusal(self) -> str:
         """Why there are to be no buckets, as far as every rank knows by itself."""
@@ -158,40 +201,58 @@ class GradientReducer:
                 return "the ranks are on several hosts"
         return ""
 
-    def _before_accumulation(self, watched: Watched) -> Callable[[torch.Tensor], None]:
-        """What refuses to add to a gradient that is being reduced."""
+    def _watch(self, watched: Watched) -> None:
+        """Has torch call this reducer. A model outlives its optimizers, so its hooks must not keep them."""
+        reference = weakref.ref(self)
 
-        def hook(_: torch.Tensor) -> None:
-            if watched.passes_left <= 0:
-                raise InvalidArgumentError(
-                    f"the gradient of '{watched.name}' was computed more often than "
-                    f"backward_passes_per_step={self.passes} before step() or synchronize(): a larger "
-                    f"backward_passes_per_step accumulates gradients first"
-                )
+        def before(_: torch.Tensor) -> None:
+            reducer = reference()
+            if reducer is not None:
+                reducer._before_accumulation(watched)
 
-        return hook
+        def after(_: torch.Tensor) -> None:
+            reducer = reference()
+            if reducer is not None:
+                reducer._on_gradient(watched)
 
-    def _on_gradient(self, watched: Watched) -> Callable[[torch.Tensor], None]:
-        """What counts a gradient, and submits it or its bucket once it is ready."""
+        watched.parameter.register_hook(before)  # type: ignore[no-untyped-call]
+        watched.parameter.register_post_accumulate_grad_hook(after)  # type: ignore[no-untyped-call]
 
-        def hook(_: torch.Tensor) -> None:
-            self.synchronized = False
-            watched.passes_left -= 1
-            if self._undecided and watched.passes_left == 0:
-                self._order.append(watched.number)
-            slot = watched.slot
-            if slot is None:
-                if watched.passes_left == 0:
-                    self._separate.submit(watched)
-                return
-            self._bucketed.take_in(slot)
+    def _before_accumulation(self, watched: Watched) -> None:
+        """Refuses to add to a gradient that is being reduced."""
+        if watched.passes_left <= 0:
+            raise InvalidArgumentError(
+                f"the gradient of '{watched.name}' was computed more often than "
+                f"backward_passes_per_step={self.passes} before step() or synchronize(): a larger "
+                f"backward_passes_per_step accumulates gradients first"
+            )
+
+    def _on_gradient(self, watched: Watched) -> None:
+        """Counts a gradient, and submits it or its bucket once it is ready."""
+        self.synchronized = False
+        watched.passes_left -= 1
+        if self._undecided and watched.passes_left == 0:
+            self._order.append(watched.number)
+        slot = watched.slot
+        if slot is None:
             if watched.passes_left == 0:
-                bucket = slot.bucket
-                bucket.waiting -= 1
-                if bucket.waiting == 0:
-                    self._start(bucket)
+                self._submit_ready(watched)
+            return
+        self._bucketed.take_in(slot)
+        if watched.passes_left == 0:
+            bucket = slot.bucket
+            bucket.waiting -= 1
+            if bucket.waiting == 0:
+                self._start(bucket)
 
-        return hook
+    def _submit_ready(self, watched: Watched) -> None:
+        group = self._group_of(watched)
+        if group is None:
+            self._separate.submit(watched)
+            return
+        group.waiting -= 1
+        if group.waiting == 0:
+            self._separate.submit_group(group)
 
     def _start(self, bucket: Bucket) -> None:
         if self._bucketed.of_another_world():

@@ -14,21 +14,27 @@ from rueda.operations import Average, ReduceOp, Sum
 from rueda.process_sets import ProcessSet, global_process_set
 from rueda.torch.buckets import GradientBuckets
 from rueda.torch.compression import Compression, Compressor
+from rueda.torch.gradient_groups import agree_on_groups
 from rueda.torch.gradients import GradientReducer, ReducerOptions
 from rueda.torch.reductions import allreduce
 
-__all__ = ["DistributedOptimizer"]
+__all__ = ["Distributed", "DistributedOptimizer", "names_of"]
 
 # Small enough to be reduced while the backward pass is still at work, large enough that agreeing on each costs little.
 DEFAULT_BUCKET_BYTES = 8 << 20
 Loss = torch.Tensor | float
 
 
-class _Distributed(torch.optim.Optimizer):
+class Distributed(torch.optim.Optimizer):
     """The methods that DistributedOptimizer() lays over the class of the optimizer that it is given."""
 
     _rueda: GradientReducer
     _rueda_synchronizes: bool
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads a state. Gradients that are being reduced are forgotten, so that a step can be taken anew."""
+        self._rueda.give_up()
+        super().load_state_dict(state_dict)
 
     def step(self, closure: Callable[[], Loss] | None = None) -> Any:
         """Waits for the gradients' reduction, then takes the optimizer's step.
@@ -86,9 +92,11 @@ class _Distributed(torch.optim.Optimizer):
 
     def __reduce__(self) -> Any:
         """A copy is distributed as well, under names of its own: every rank must make it, in the same order."""
-        base = type(self).__mro__[2]
+        kind = type(self)
+        layer, base = kind.__bases__
         reducer = self._rueda
         return _restored, (
+            layer,
             base,
             self.__getstate__(),
             reducer.names(),
@@ -107,7 +115,7 @@ class _Distributed(torch.optim.Optimizer):
 
 
 # torch wraps each class's step() so that hooks of the application run; the class below has been wrapped already.
-_Distributed.step.hooked = True  # type: ignore[attr-defined]
+Distributed.step.hooked = True  # type: ignore[attr-defined]
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
@@ -120,6 +128,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     process_set: ProcessSet = global_process_set,
     gradient_as_bucket_view: bool | None = None,
     bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+    groups: int | Iterable[Iterable[torch.Tensor]] | None = None,
+    sparse_as_dense: bool = False,
+    layer: type[Distributed] = Distributed,
 ) -> Any:
     """Returns an optimizer like ``optimizer`` whose step() uses the gradients of all ranks.
 
@@ -141,6 +152,14 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
       several are reduced together and without a copy. By default they do where all ranks are on one host, unless
       there is only one rank. The same on every rank.
     - ``bucket_bytes``: the size from which on a bucket takes no further gradient.
+    - ``groups``: which gradients are reduced together, none before all of them are ready: lists of parameters, or a
+      number of groups of about as many parameters each. Each group has a bucket per dtype; where there are no
+      buckets it is a grouped allreduce. A parameter in no list goes as without groups. The ranks, which must all make
+      the optimizer then, compare their groups at once.
+    - ``sparse_as_dense``: reduces sparse gradients, as of ``Embedding(sparse=True)``, as dense ones and makes them
+      sparse again. By default their values and indices are gathered from all ranks, which is less where few
+      rows are used. A rank without such a gradient contributes none, if it had a sparse one before.
+    - ``layer``: for compatible APIs, a subclass with the methods that are laid over those of ``optimizer``.
 
     With buckets each ``.grad`` is replaced by a tensor in its bucket at the end of the first step, and whenever
     backward() has made a new one, as it does after ``zero_grad()``; after ``zero_grad(set_to_none=False)`` it adds to
@@ -169,7 +188,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     """
-    if isinstance(optimizer, _Distributed):
+    if isinstance(optimizer, Distributed):
         raise InvalidArgumentError("the optimizer is a DistributedOptimizer already")
     if op not in (Average, Sum):
         raise InvalidArgumentError(f"op={op!r}: gradients are averaged or summed")
@@ -182,7 +201,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     _check_passes(backward_passes_per_step)
     if bucket_bytes < 1:
         raise InvalidArgumentError(f"bucket_bytes={bucket_bytes} is less than 1")
-    names = _names_of(optimizer, named_parameters)
+    names = names_of(optimizer, named_parameters)
 
     options = ReducerOptions(
         compression,
@@ -191,20 +210,22 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
         process_set,
         gradient_as_bucket_view,
         bucket_bytes,
+        sparse_as_dense,
+        agree_on_groups(groups, names, process_set),
     )
-    return _distributed(optimizer, names, options, backward_passes_per_step)
+    return _distributed(layer, optimizer, names, options, backward_passes_per_step)
 
 
 def _distributed(
+    layer: type[Distributed],
     optimizer: torch.optim.Optimizer,
     names: Mapping[torch.Tensor, str],
     options: ReducerOptions,
     passes: int,
 ) -> Any:
+    """What DistributedOptimizer() returns, with the methods of ``layer``."""
     base = optimizer.__class__
-    distributed_class: Any = type(
-        base.__name__, (_Distributed, base), {"__module__": base.__module__}
-    )
+    distributed_class: Any = type(base.__name__, (layer, base), {"__module__": base.__module__})
     distributed = distributed_class.__new__(distributed_class)
     # Shared, not copied: a scheduler that holds the old optimizer goes on changing these param_groups. A scheduler
     # also replaces the old one's step() by a wrapper, which must not hide the new one's.
@@ -214,10 +235,12 @@ def _distributed(
     distributed._rueda_synchronizes = True
     for parameter, name in names.items():
         reducer.add(parameter, name)
+    reducer.form_groups()
     return distributed
 
 
 def _restored(
+    layer: type[Distributed],
     base: type[torch.optim.Optimizer],
     state: dict[str, Any],
     names: Iterable[str],
@@ -228,7 +251,8 @@ def _restored(
     optimizer = base.__new__(base)
     optimizer.__setstate__(state)
     parameters = (p for group in optimizer.param_groups for p in group["params"])
-    return _distributed(optimizer, dict(zip(parameters, names, strict=True)), options, passes)
+    named = dict(zip(parameters, names, strict=True))
+    return _distributed(layer, optimizer, named, options, passes)
 
 
 def _check_passes(passes: int) -> None:
@@ -240,10 +264,10 @@ def _position(group: int, position: int) -> str:
     return f"group{group}.parameter{position}"
 
 
-def _names_of(
+def names_of(
     optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
 ) -> dict[torch.Tensor, str]:
-    """Name of each of the optimizer's parameters."""
+    """Name of each of the optimizer's parameters; raises InvalidArgumentError for missing and repeated ones."""
     positions = {
         parameter: _position(number, position)
         for number, group in enumerate(optimizer.param_groups)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from rueda.adapter import Refusal
+from rueda.errors import MismatchError
 from rueda.handles import Handle
 from rueda.operations import Average, ReduceOp
 from rueda.process_sets import ProcessSet
 from rueda.submission import Collectives, refuse
 from rueda.torch.buckets import Slot
 from rueda.torch.compression import Compressor
+from rueda.torch.sparse import no_rows, sparse_allreduce_async
 from rueda.torch.tensors import TorchAdapter
 
-__all__ = ["InFlight", "Reduction", "SeparateGradients", "Watched"]
+__all__ = ["Group", "InFlight", "Reduction", "SeparateGradients", "Watched"]
 
 _collectives = Collectives(TorchAdapter())
 
@@ -29,32 +32,59 @@ class Reduction:
     predivide_factor: float
     process_set: ProcessSet
 
+    def _factors(self) -> tuple[float, float]:
+        factor = self.predivide_factor if self.op == Average else 1.0
+        return 1.0 / factor, factor
+
     def start(self, tensor: torch.Tensor, name: str) -> Handle[torch.Tensor]:
         """Begins to reduce a contiguous tensor in place."""
-        factor = self.predivide_factor if self.op == Average else 1.0
         return _collectives.allreduce(
-            tensor, name, self.op, 1.0 / factor, factor, self.process_set, in_place=True
+            tensor, name, self.op, *self._factors(), self.process_set, in_place=True
         )
 
-    def refuse(self, name: str, why: str, unsupported: bool = False) -> Handle[None]:
+    def start_group(self, tensors: Sequence[torch.Tensor], name: str) -> Handle[list[torch.Tensor]]:
+        """Begins to reduce contiguous tensors in place, none before all are ready on all ranks."""
+        return _collectives.grouped_allreduce(
+            tensors, name, self.op, *self._factors(), self.process_set, in_place=True
+        )
+
+    def gather(
+        self, tensor: torch.Tensor, name: str, compression: Compressor
+    ) -> Handle[torch.Tensor]:
+        """Begins to reduce a sparse tensor."""
+        return sparse_allreduce_async(tensor, name, self.op, self.process_set, compression)
+
+    def refuse(
+        self, name: str, why: str, unsupported: bool = False, group_size: int = 0
+    ) -> Handle[None]:
         """Makes the operation of this name fail on every rank."""
-        return refuse(name, self.process_set, Refusal(why, unsupported))
+        return refuse(name, self.process_set, Refusal(why, unsupported), group_size)
 
 
 @dataclass
 class InFlight:
-    """One gradient on its way by itself."""
+    """One gradient on its way outside of any bucket."""
 
     parameter: torch.Tensor
-    handle: Handle[torch.Tensor] | Handle[None]
-    wire: torch.Tensor | None  # what is reduced in place; None where the gradient was refused
-    dtype: torch.dtype
+    handle: Handle[torch.Tensor] | Handle[list[torch.Tensor]] | Handle[None]
+    wire: torch.Tensor | None  # what is reduced in place; None where the result is the handle's
+    dtype: Any  # what the compression has to know
+    sparse_dimensions: int = 0  # of a gradient that travels dense
 
 
 class Watched:
     """A parameter and how far its gradient is."""
 
-    __slots__ = ("in_flight", "name", "number", "parameter", "passes_left", "slot")
+    __slots__ = (
+        "group",
+        "in_flight",
+        "name",
+        "number",
+        "parameter",
+        "passes_left",
+        "slot",
+        "sparse_dimensions",
+    )
 
     def __init__(self, parameter: torch.Tensor, name: str, number: int, passes: int) -> None:
         self.parameter = parameter
@@ -63,51 +93,140 @@ class Watched:
         self.passes_left = passes
         self.slot: Slot | None = None  # where the gradient lies, if in a bucket
         self.in_flight: InFlight | None = None  # while it is being reduced outside of one
+        self.group: Group | None = None  # with which it is reduced outside of one
+        self.sparse_dimensions = 0  # of its last gradient
+
+
+class Group:
+    """Parameters whose gradients are reduced together where there are no buckets."""
+
+    def __init__(self, members: Sequence[Watched]) -> None:
+        self.members = list(members)
+        self.waiting = len(self.members)
+        first, last = self.members[0].name, self.members[-1].name
+        self.name = first if first == last else f"{first}..{last}"
+
+    def start_over(self) -> None:
+        """Waits for all its gradients again."""
+        self.waiting = len(self.members)
+
+
+class _Unfit(Exception):
+    """A gradient that Rueda cannot reduce; the text says why."""
 
 
 class SeparateGradients:
-    """Submits gradients by themselves, and receives them."""
+    """Submits gradients that are in no bucket, and receives them."""
 
-    def __init__(self, prefix: str, compression: Compressor, reduction: Reduction) -> None:
+    def __init__(
+        self, prefix: str, compression: Compressor, reduction: Reduction, sparse_as_dense: bool
+    ) -> None:
         self._prefix = prefix
         self._compression = compression
         self._reduction = reduction
+        self._sparse_as_dense = sparse_as_dense
 
     def submit(self, watched: Watched) -> None:
         """Begins to reduce ``.grad``; nothing there counts as zeros."""
-        parameter = watched.parameter
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-        gradient = parameter.grad
         name = f"{self._prefix}/{watched.name}"
-        if gradient.layout != torch.strided:
-            why = "its gradient is sparse, which Rueda does not reduce: use sparse=False for the embedding"
-            refused = self._reduction.refuse(name, why, unsupported=True)
-            watched.in_flight = InFlight(parameter, refused, None, gradient.dtype)
+        gradient = self._gradient_of(watched)
+        if gradient.layout == torch.sparse_coo and not self._sparse_as_dense:
+            gathered = self._reduction.gather(gradient, name, self._compression)
+            watched.in_flight = InFlight(watched.parameter, gathered, None, None)
             return
-        wire, dtype = self._compression.compress(gradient.detach())
-        wire = wire.contiguous()
+        try:
+            wire, dtype, sparse = self._wire_of(gradient)
+        except _Unfit as unfit:
+            refused = self._reduction.refuse(name, str(unfit), unsupported=True)
+            watched.in_flight = InFlight(watched.parameter, refused, None, None)
+            return
         handle = self._reduction.start(wire, name)
-        watched.in_flight = InFlight(parameter, handle, wire, dtype)
+        watched.in_flight = InFlight(watched.parameter, handle, wire, dtype, sparse)
+
+    def submit_group(self, group: Group) -> None:
+        """Begins to reduce the gradients of a group at once; those that are not there count as zeros."""
+        name = f"{self._prefix}/group/{group.name}"
+        wires = []
+        for member in group.members:
+            gradient = self._gradient_of(member)
+            try:
+                if gradient.layout == torch.sparse_coo and not self._sparse_as_dense:
+                    raise _Unfit(
+                        "a sparse gradient cannot be in a group unless sparse_as_dense=True"
+                    )
+                wires.append(self._wire_of(gradient))
+            except _Unfit as unfit:
+                why = f"the gradient of '{member.name}': {unfit}"
+                refused = self._reduction.refuse(name, why, True, len(group.members))
+                for each in group.members:
+                    each.in_flight = InFlight(each.parameter, refused, None, None)
+                return
+        handle = self._reduction.start_group([wire for wire, _, _ in wires], name)
+        for member, (wire, dtype, sparse) in zip(group.members, wires, strict=True):
+            member.in_flight = InFlight(member.parameter, handle, wire, dtype, sparse)
 
     def receive(self, gradients: Iterable[InFlight]) -> list[Exception]:
         """Waits for all of them, also after an error; returns what went wrong."""
         errors: list[Exception] = []
         for gradient in gradients:
             try:
-                gradient.handle.result()
+                result = gradient.handle.result()
+            except MismatchError as error:
+                errors.append(_explained(error))
             except Exception as error:
                 errors.append(error)
             else:
-                self._take(gradient)
+                if gradient.wire is not None:
+                    self._take(gradient, gradient.wire)
+                elif isinstance(result, torch.Tensor):
+                    gradient.parameter.grad = result
         return errors
 
-    def _take(self, gradient: InFlight) -> None:
-        parameter, wire = gradient.parameter, gradient.wire
-        assert wire is not None
+    def _gradient_of(self, watched: Watched) -> torch.Tensor:
+        """``.grad``, made where there is none: sparse where it was so before, since it may be elsewhere."""
+        parameter = watched.parameter
+        if parameter.grad is None:
+            if watched.sparse_dimensions:
+                parameter.grad = no_rows(parameter, watched.sparse_dimensions)
+            else:
+                parameter.grad = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        gradient = parameter.grad
+        is_sparse = gradient.layout == torch.sparse_coo
+        watched.sparse_dimensions = gradient.sparse_dim() if is_sparse else 0
+        return gradient
+
+    def _wire_of(self, gradient: torch.Tensor) -> tuple[torch.Tensor, Any, int]:
+        """What is reduced in its place, what decompress() has to know, and how many dimensions are sparse."""
+        sparse = 0
+        gradient = gradient.detach()
+        if gradient.layout == torch.sparse_coo:
+            sparse = gradient.sparse_dim()
+            gradient = gradient.to_dense()
+        elif gradient.layout != torch.strided:
+            raise _Unfit(f"a gradient of layout {gradient.layout} cannot be reduced")
+        wire, context = self._compression.compress(gradient)
+        return wire.contiguous(), context, sparse
+
+    def _take(self, gradient: InFlight, wire: torch.Tensor) -> None:
+        parameter = gradient.parameter
+        if gradient.sparse_dimensions:
+            reduced = self._compression.decompress(wire, gradient.dtype)
+            parameter.grad = reduced.to_sparse(gradient.sparse_dimensions)
+            return
         if parameter.grad is None:  # taken away meanwhile
             parameter.grad = torch.zeros_like(parameter)
-        if wire.data_ptr() == parameter.grad.data_ptr() and wire.numel() > 0:
+        is_dense = parameter.grad.layout == torch.strided
+        if is_dense and wire.numel() and wire.data_ptr() == parameter.grad.data_ptr():
             return  # was reduced in place
         with torch.no_grad():
             parameter.grad.copy_(self._compression.decompress(wire, gradient.dtype))
+
+
+def _explained(error: MismatchError) -> MismatchError:
+    text = str(error)
+    if "allgather on" not in text or "allreduce on" not in text:
+        return error
+    why = "the gradient is sparse on some ranks and dense on others"
+    explained = MismatchError(f"{text}; {why}: sparse_as_dense=True reduces both", error.peer)
+    explained.__cause__ = error
+    return explained

@@ -117,8 +117,8 @@ def _dense(array: object) -> torch.Tensor:
     tensor = array.detach()
     if tensor.layout != torch.strided:
         raise Refusal(
-            f"the tensor is sparse ({tensor.layout}), which Rueda does not reduce: use to_dense(), or "
-            f"sparse=False for the embedding it comes from",
+            f"the tensor is sparse ({tensor.layout}), and this operation takes dense ones: use to_dense(), "
+            f"or sparse_allreduce_async()",
             unsupported=True,
         )
     if tensor.device.type != "cpu":
@@ -137,4 +137,4 @@ def _view(tensor: torch.Tensor) -> View:
             f"the dtype {tensor.dtype} is not supported; there are {', '.join(dtypes.names())}",
             unsupported=True,
         )
-    return View(tensor.data_ptr(), tensor.shape, code)
+    return View(tensor.data_ptr(), tensor.shape, code, tensor)

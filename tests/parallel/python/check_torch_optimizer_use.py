@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import warnings
 
 import numpy as np
@@ -116,6 +117,22 @@ def check_two_optimizers_at_once() -> None:
     close(second, alone)
 
 
+def check_one_optimizer_after_the_other() -> None:
+    """A model outlives its optimizers: one that is gone must not watch gradients any more."""
+    for views in (True, False):
+        shared, distributed, alone, single = pair(sgd, gradient_as_bucket_view=views)
+        train(shared, distributed, alone, single, steps=2)
+        del distributed
+        gc.collect()
+        distributed = rt.DistributedOptimizer(
+            sgd(list(shared.parameters())),
+            shared.named_parameters(),
+            gradient_as_bucket_view=views,
+        )
+        train(shared, distributed, alone, sgd(list(alone.parameters())), steps=2)
+        close(shared, alone)
+
+
 def check_misuse() -> None:
     shared, distributed, _, _ = pair(sgd)
     x, y = batch(0)
@@ -163,16 +180,161 @@ def check_models_that_differ() -> None:
     optimizer.step()
 
 
-def check_sparse_gradients_are_refused() -> None:
+def check_sparse_gradients_on_some_ranks() -> None:
     me, last = rueda.rank(), rueda.size() - 1
-    table = nn.Embedding(5, 2, sparse=me == last)
+    for as_dense in (False, True):
+        table = nn.Embedding(5, 2, sparse=me == last)
+        optimizer = rt.DistributedOptimizer(
+            torch.optim.SGD(table.parameters(), lr=0.1),
+            table.named_parameters(),
+            sparse_as_dense=as_dense,
+        )
+        table(torch.tensor([1, 2])).sum().backward()
+        if as_dense or last == 0:
+            optimizer.step()
+        else:
+            told = ("weight'", f"rank {last}", "sparse_as_dense=True")
+            with parallel.raises(rueda.MismatchError, *told):
+                optimizer.step()
+    parallel.still_works()
+
+
+class Lookup(nn.Module):
+    """Rows of a table, then a layer; some ranks may not look anything up."""
+
+    def __init__(self, sparse: bool) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.table = nn.Embedding(7, 4, sparse=sparse).double()
+        self.layer = nn.Linear(4, 1).double()
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.table(rows)).square().mean()
+
+
+def check_sparse_gradients() -> None:
+    """As dense ones on one rank; with momentum-free optimizers, which take sparse gradients."""
+    n, me = rueda.size(), rueda.rank()
+    for as_dense, compression in ((False, "none"), (True, "none"), (False, "bf16")):
+        shared, alone = Lookup(True), Lookup(False)
+        optimizer = rt.DistributedOptimizer(
+            torch.optim.Adagrad(shared.parameters(), lr=0.1),
+            shared.named_parameters(),
+            sparse_as_dense=as_dense,
+            compression=getattr(rt.Compression, compression),
+        )
+        single = torch.optim.Adagrad(alone.parameters(), lr=0.1)
+        for step in range(4):
+            rows = torch.arange(n * 2).reshape(n, 2) * (step + 1) % 7
+            optimizer.zero_grad()
+            single.zero_grad()
+            # In later steps the last rank looks nothing up, and has nothing to contribute.
+            if me < n - 1 or step < 2:
+                shared(rows[me]).backward()
+            taking_part = range(n) if step < 2 else range(n - 1)
+            for rank in taking_part:
+                (alone(rows[rank]) / n).backward()
+            optimizer.step()
+            if step < 2 or n > 1:
+                single.step()
+        tolerance = {"rtol": 0.1, "atol": 0.02} if compression == "bf16" else {}
+        close(shared, alone, **tolerance)
+        same_bits(*shared.parameters())
+
+
+def check_grouped_gradients() -> None:
+    """A group is a bucket, or a grouped allreduce where there are no buckets."""
+    for views in (True, False):
+        for how in (2, 100, "lists"):
+            shared, alone = model(), model()
+            first, _, third, last = shared.parameters()
+            groups = [[first, third], [last]] if how == "lists" else how
+            optimizer = rt.DistributedOptimizer(
+                sgd(list(shared.parameters())),
+                shared.named_parameters(),
+                groups=groups,
+                gradient_as_bucket_view=views,
+                backward_passes_per_step=2 if how == 2 else 1,
+            )
+            single = sgd(list(alone.parameters()))
+            for step in range(3):
+                x, y = batch(step)
+                optimizer.zero_grad()
+                single.zero_grad()
+                passes = 2 if how == 2 else 1
+                for part in range(passes):
+                    F.cross_entropy(
+                        shared(share(x[part::passes])), share(y[part::passes])
+                    ).backward()
+                    F.cross_entropy(alone(x[part::passes]), y[part::passes]).backward()
+                optimizer.step()
+                single.step()
+            close(shared, alone)
+            same_bits(*shared.parameters())
+            names = optimizer.gradient_buckets().names
+            if not views:
+                assert names == ()
+            elif how == "lists":
+                assert {frozenset(bucket) for bucket in names} == {
+                    frozenset(("0.weight", "2.weight")), frozenset(("2.bias",)), frozenset(("0.bias",))
+                }  # fmt: skip
+            else:
+                assert sorted(map(len, names)) == ([2, 2] if how == 2 else [1, 1, 1, 1])
+
+
+def check_grouped_gradients_that_are_missing() -> None:
+    """A group of which some gradients never come is complete at synchronize()."""
+    module = Branches()
     optimizer = rt.DistributedOptimizer(
-        torch.optim.SGD(table.parameters(), lr=0.1), table.named_parameters()
-    )
-    table(torch.tensor([1, 2])).sum().backward()
-    with parallel.raises(rueda.UnsupportedError, "weight'", f"rank {last}", "sparse=False"):
+        torch.optim.SGD(module.parameters(), lr=1.0), module.named_parameters(), groups=1,
+        gradient_as_bucket_view=False,
+    )  # fmt: skip
+    n = rueda.size()
+    for _ in range(2):
+        optimizer.zero_grad()
+        (module.left if rueda.rank() == 0 else module.right).sum().backward()
+        optimizer.synchronize()
+        torch.testing.assert_close(module.left.grad, torch.full((3,), 1 / n).double())
+        torch.testing.assert_close(module.right.grad, torch.full((2,), (n - 1) / n).double())
+        optimizer.step()
+
+
+def check_groups_that_make_no_sense() -> None:
+    shared = model()
+    plain, named = sgd(list(shared.parameters())), list(shared.named_parameters())
+    weight = shared[0].weight
+    with parallel.raises(rueda.InvalidArgumentError, "negative"):
+        rt.DistributedOptimizer(plain, named, groups=-1)
+    with parallel.raises(rueda.InvalidArgumentError, "'0.weight'", "twice"):
+        rt.DistributedOptimizer(plain, named, groups=[[weight], [weight]])
+    with parallel.raises(rueda.InvalidArgumentError, "lists of tensors", "str"):
+        rt.DistributedOptimizer(plain, named, groups=[["0.weight"]])
+    if rueda.size() > 1:
+        told = ("differ between ranks", "rank 1")
+        with parallel.raises(rueda.InvalidArgumentError, *told):
+            rt.DistributedOptimizer(plain, named, groups=2 if rueda.rank() == 1 else 3)
+    table = nn.Embedding(5, 2, sparse=True)
+    optimizer = rt.DistributedOptimizer(
+        torch.optim.SGD(table.parameters(), lr=0.1), table.named_parameters(), groups=1,
+        gradient_as_bucket_view=False,
+    )  # fmt: skip
+    table(torch.tensor([1])).sum().backward()
+    with parallel.raises(rueda.UnsupportedError, "weight'", "sparse_as_dense"):
         optimizer.step()
     parallel.still_works()
+
+
+def check_state_loaded_in_the_middle_of_a_step() -> None:
+    """What is in flight is forgotten, and the step begins anew."""
+    for views in (True, False):
+        shared, distributed, alone, single = pair(sgd, gradient_as_bucket_view=views)
+        train(shared, distributed, alone, single, steps=2)
+        state = copy.deepcopy(distributed.state_dict())
+        x, y = batch(7)
+        F.cross_entropy(shared(share(x)), share(y)).backward()
+        distributed.load_state_dict(state)
+        train(shared, distributed, alone, single, steps=2)
+        close(shared, alone)
 
 
 def check_process_set() -> None:

@@ -1,0 +1,29 @@
+"""Horovod's API on Rueda: ``import rueda.horovod as hvd`` is ``import rueda.horovod.torch as hvd``.
+
+The parts are imported when they are asked for, so that this package can be imported without torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rueda.horovod.torch import *  # noqa: F403
+
+__version__ = "0.28.1"
+"""The version of Horovod whose API this is; scripts compare it."""
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(f"module 'rueda.horovod' has no attribute '{name}'")
+    api = importlib.import_module("rueda.horovod.torch")
+    if name == "torch":
+        return api
+    try:
+        return getattr(api, name)
+    except AttributeError:
+        raise AttributeError(
+            f"module 'rueda.horovod' has no attribute '{name}', see docs/horovod.md"
+        ) from None

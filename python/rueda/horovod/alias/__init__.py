@@ -1,0 +1,89 @@
+"""Lets ``import horovod`` mean ``rueda.horovod``, for scripts that are not to be edited."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+__all__ = ["FOLDER", "install"]
+
+FOLDER = Path(__file__).parent / "path"
+"""On ``PYTHONPATH`` it makes every Python process know ``horovod``; its package there calls install()."""
+
+NAME = "horovod"
+TARGET = "rueda.horovod"
+# What is elsewhere than the rest would make one expect. horovod.common.x is rueda.horovod.x otherwise.
+_MOVED = {
+    "horovod.common": "rueda.horovod",
+    "horovod.common.elastic": "rueda.horovod.elastic_state",
+}
+
+
+def _target_of(name: str) -> str:
+    """The module of Rueda for one of Horovod."""
+    return _MOVED.get(name) or TARGET + name.replace(".common.", ".")[len(NAME) :]
+
+
+class _Loader(importlib.abc.Loader):
+    """Puts the module of Rueda where that of Horovod would be."""
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        name = module.__name__
+        sys.modules[name] = importlib.import_module(_target_of(name))
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds ``horovod`` and what is under it."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != NAME and not fullname.startswith(f"{NAME}."):
+            return None
+        try:
+            found = importlib.util.find_spec(_target_of(fullname))
+        except ModuleNotFoundError:
+            found = None
+        if found is None:
+            raise ModuleNotFoundError(
+                f"Rueda has no '{fullname}': 'horovod' means 'rueda.horovod' here, which has the API for "
+                f"PyTorch, see docs/horovod.md",
+                name=fullname,
+            )
+        return importlib.machinery.ModuleSpec(
+            fullname, _Loader(), is_package=found.submodule_search_locations is not None
+        )
+
+
+def install() -> None:
+    """From now on ``import horovod`` imports ``rueda.horovod`` in this process. Does nothing the second time.
+
+    A Horovod that was imported before stays where it is: raises ``ImportError`` then.
+
+    Example::
+
+        import rueda.horovod.alias
+        rueda.horovod.alias.install()
+        import horovod.torch as hvd
+    """
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
+    present = sys.modules.get(NAME)
+    ours = present is None or Path(getattr(present, "__file__", None) or "").parent.parent == FOLDER
+    if not ours:
+        raise ImportError("another horovod has been imported already", name=NAME)
+    sys.meta_path.insert(0, _Finder())
+    if present is not None:
+        sys.modules[NAME] = importlib.import_module(TARGET)

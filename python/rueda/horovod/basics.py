@@ -1,0 +1,220 @@
+"""Entering and leaving the world, who is there, and what Rueda was built with, as Horovod's API asks for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import rueda.lifecycle
+from rueda import _native
+from rueda.horovod.exceptions import translated
+from rueda.horovod.membership import world_of
+from rueda.horovod.process_sets import ProcessSet
+from rueda.horovod.settings import understood, warn_of_unused
+from rueda.lifecycle import is_initialized
+from rueda.objects import allgather_object
+from rueda.process_sets import add_process_set
+
+__all__ = [
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "rocm_built",
+    "shutdown",
+    "size",
+]
+
+cross_rank = translated(rueda.lifecycle.cross_rank)
+cross_size = translated(rueda.lifecycle.cross_size)
+is_homogeneous = translated(rueda.lifecycle.is_homogeneous)
+local_rank = translated(rueda.lifecycle.local_rank)
+local_size = translated(rueda.lifecycle.local_size)
+rank = translated(rueda.lifecycle.rank)
+size = translated(rueda.lifecycle.size)
+shutdown = translated(rueda.lifecycle.shutdown)
+
+
+@translated
+def init(comm: Any = None, process_sets: Iterable[ProcessSet] | str | None = None) -> None:
+    """Forms the world; does nothing where it exists already.
+
+    ``comm``: ``None`` for all processes that the launcher has started; a list of some of their ranks, or a
+    communicator of mpi4py, for a world of those, numbered in that order. ``process_sets``: sets to add, the same on
+    every rank, or ``"dynamic"``; sets can be added later in any case.
+
+    Raises ``ValueError`` for a ``comm`` that makes no sense and for a set that is listed twice, and
+    :class:`HorovodInternalError` where the world cannot be formed.
+
+    Example::
+
+        even = hvd.ProcessSet([0, 2])
+        hvd.init(process_sets=[even])
+    """
+    wanted = [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)
+    if isinstance(process_sets, str) and process_sets.lower() != "dynamic":
+        raise ValueError(f"process_sets={process_sets!r} is neither a list nor 'dynamic'")
+    if not is_initialized():
+        warn_of_unused()
+        with understood() as settings, world_of(comm) as bootstrap:
+            options: dict[str, object] = {**settings, **bootstrap}
+            rueda.lifecycle.init((), **options)
+    for process_set in wanted:
+        if process_set.ranks is None:
+            _learn_ranks(process_set)
+    taken = [_native.ranks_of(each) for each in _native.process_set_ids()]
+    for number, process_set in enumerate(wanted):
+        if process_set.ranks in taken:
+            raise ValueError(f"process_sets entry number {number} is a duplicate: {process_set}")
+        add_process_set(process_set)
+        assert process_set.ranks is not None
+        taken.append(process_set.ranks)
+
+
+def _learn_ranks(process_set: ProcessSet) -> None:
+    """Asks all ranks which of them are in this rank's communicator."""
+    comm = process_set.mpi_comm
+    members = (
+        comm.allgather(rueda.lifecycle.rank()) if comm.Get_size() > 1 else [rueda.lifecycle.rank()]
+    )
+    told: list[list[int]] = allgather_object(sorted(members), "communicator of a process set")
+    # MPI gives every process the communicator that it is in; where it splits the world, the first one's counts.
+    process_set.learn_ranks(told[0])
+
+
+def mpi_threads_supported() -> bool:
+    """Whether MPI may be called from several threads. Rueda calls it from one at a time, so it is never in the way.
+
+    Raises ``ValueError`` before ``init()``.
+
+    Example::
+
+        if hvd.mpi_threads_supported():
+            from mpi4py import MPI
+    """
+    rank()
+    return mpi_built()
+
+
+def mpi_built() -> bool:
+    """Whether the MPI plug-in is there.
+
+    Example::
+
+        >>> isinstance(mpi_built(), bool)
+        True
+    """
+    package = Path(rueda.__file__).resolve().parent
+    places = [Path(rueda.__file__).parent / "lib", package / "lib"]
+    return any((place / "librueda_mpi.so").exists() for place in places)
+
+
+def mpi_enabled() -> bool:
+    """Whether the ranks have found each other through MPI. False before ``init()``.
+
+    Example::
+
+        >>> mpi_enabled()
+        False
+    """
+    return is_initialized() and _launched_by_mpi()
+
+
+def _launched_by_mpi() -> bool:
+    options = _native.options()
+    if options["bootstrap"] != "auto" or options["transport"] == "mpi":
+        return "mpi" in (options["bootstrap"], options["transport"])
+    marks = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")
+    return "RUEDA_RENDEZVOUS" not in os.environ and any(mark in os.environ for mark in marks)
+
+
+def gloo_built() -> bool:
+    """Whether ranks can do without MPI: always, through Rueda's own rendezvous and shared memory.
+
+    Example::
+
+        >>> gloo_built()
+        True
+    """
+    return True
+
+
+def gloo_enabled() -> bool:
+    """Whether the ranks have found each other without MPI. False before ``init()``.
+
+    Example::
+
+        >>> gloo_enabled()
+        False
+    """
+    return is_initialized() and not _launched_by_mpi()
+
+
+def nccl_built() -> int:
+    """The version of NCCL, or 0: there is no GPU path yet.
+
+    Example::
+
+        >>> nccl_built()
+        0
+    """
+    return 0
+
+
+def ddl_built() -> bool:
+    """Whether IBM's DDL is used: never.
+
+    Example::
+
+        >>> ddl_built()
+        False
+    """
+    return False
+
+
+def ccl_built() -> bool:
+    """Whether Intel's oneCCL is used: never.
+
+    Example::
+
+        >>> ccl_built()
+        False
+    """
+    return False
+
+
+def cuda_built() -> bool:
+    """Whether tensors on NVIDIA's GPUs can be reduced: not yet.
+
+    Example::
+
+        >>> cuda_built()
+        False
+    """
+    return False
+
+
+def rocm_built() -> bool:
+    """Whether tensors on AMD's GPUs can be reduced: not yet.
+
+    Example::
+
+        >>> rocm_built()
+        False
+    """
+    return False

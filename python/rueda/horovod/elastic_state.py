@@ -1,0 +1,207 @@
+"""Training that goes on after a failed step: what is to survive it, and the loop that begins anew.
+
+What Rueda can recover from today is written in docs/horovod.md: errors that leave every process alive.
+"""
+
+from __future__ import annotations
+
+import functools
+import queue
+from collections.abc import Callable, Iterable
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import numpy as np
+
+from rueda.errors import (
+    DuplicateNameError,
+    InvalidArgumentError,
+    MismatchError,
+    NotInitializedError,
+    RuedaError,
+    UnsupportedError,
+)
+from rueda.horovod.exceptions import (
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    translated,
+    translation_of,
+)
+from rueda.operations import Max
+from rueda.reductions import allreduce
+
+__all__ = ["HostUpdateResult", "ObjectState", "State", "run_fn"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# What would only happen again.
+_LASTING = (
+    DuplicateNameError,
+    InvalidArgumentError,
+    MismatchError,
+    NotInitializedError,
+    UnsupportedError,
+)
+
+
+class HostUpdateResult:
+    """What happened to the hosts of the job; the numbers are bits."""
+
+    no_update = 0
+    removed = 1
+    added = 2
+    mixed = removed | added
+
+
+class State:
+    """What is to be the same on every rank, and to survive a failed step.
+
+    A subclass says how it is saved, restored and synchronised. ``bcast_object`` broadcasts an object from rank 0;
+    ``get_rank`` tells the rank.
+    """
+
+    def __init__(self, bcast_object: Callable[..., Any], get_rank: Callable[[], int]) -> None:
+        self._bcast_object = bcast_object
+        self._rank = get_rank
+        self._host_messages: queue.Queue[tuple[float, int]] = queue.Queue()
+        self._last_updated_timestamp = 0.0
+        self._reset_callbacks: list[Callable[[], object]] = []
+
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
+        """Functions to be called, in this order, whenever the world has been formed anew.
+
+        Example::
+
+            state.register_reset_callbacks([lambda: adjust_learning_rate(hvd.size())])
+        """
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """The world has been formed anew."""
+        self._host_messages = queue.Queue()
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
+        """Somebody says that hosts come or go: the next commit() raises HostsUpdatedInterrupt on every rank.
+
+        ``timestamp``: larger than that of the update before. ``update_res``: see :class:`HostUpdateResult`.
+        """
+        self._host_messages.put((timestamp, update_res))
+
+    def commit(self) -> None:
+        """Saves, then looks for changes of hosts; collective. What is saved is what restore() brings back.
+
+        Raises :class:`HostsUpdatedInterrupt` on every rank where any of them was told of a change.
+        """
+        self.save()
+        self.check_host_updates()
+
+    @translated
+    def check_host_updates(self) -> None:
+        """Raises :class:`HostsUpdatedInterrupt` on every rank where any was told of a change; collective."""
+        newest, update = self._last_updated_timestamp, HostUpdateResult.no_update
+        while not self._host_messages.empty():
+            timestamp, result = self._host_messages.get()
+            if timestamp > self._last_updated_timestamp:
+                newest = max(newest, timestamp)
+                update |= result
+        # Each bit by itself: the largest number is not what all of them say together.
+        told = [newest, update & HostUpdateResult.removed, update & HostUpdateResult.added]
+        every = allreduce(np.array(told, np.float64), "elastic/host updates", Max)
+        previous, self._last_updated_timestamp = self._last_updated_timestamp, float(every[0])
+        if self._last_updated_timestamp > previous:
+            raise HostsUpdatedInterrupt(skip_sync=bool(every[1] and not every[2]))
+
+    def save(self) -> None:
+        """Keeps a copy in the memory of this process."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Brings back what was saved last."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Makes it the same on every rank: as it is on rank 0; collective."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """What has to be done when the world has been formed anew, before anything is synchronised."""
+
+
+class ObjectState(State):
+    """Python objects as attributes, by keyword.
+
+    Example::
+
+        state = ObjectState(hvd.broadcast_object, hvd.rank, epoch=0, batch=0)
+        state.epoch += 1
+        state.commit()
+    """
+
+    def __init__(
+        self, bcast_object: Callable[..., Any], get_rank: Callable[[], int], **kwargs: Any
+    ) -> None:
+        self._saved_state = kwargs
+        self._set_attrs()
+        super().__init__(bcast_object, get_rank)
+
+    def save(self) -> None:
+        """Keeps the attributes' values."""
+        self._saved_state = {name: getattr(self, name) for name in self._saved_state}
+
+    def restore(self) -> None:
+        """Sets the attributes to what was saved last."""
+        self._set_attrs()
+
+    def sync(self) -> None:
+        """Sets the attributes of every rank to what rank 0 has."""
+        if self._saved_state:
+            mine = {name: getattr(self, name) for name in self._saved_state}
+            self._saved_state = self._bcast_object(mine)
+            self._set_attrs()
+
+    def _set_attrs(self) -> None:
+        for name, value in self._saved_state.items():
+            setattr(self, name, value)
+
+
+def _may_recover(error: BaseException) -> bool:
+    """Whether a new world may help: not where the cause would only come back."""
+    cause = error.__cause__ if isinstance(error, HorovodInternalError) else error
+    return not isinstance(cause, _LASTING)
+
+
+def run_fn(
+    func: Callable[Concatenate[Any, P], T], reset: Callable[[], None]
+) -> Callable[Concatenate[Any, P], T]:
+    """The function ``func(state, ...)``, begun anew after a failure that a new world can repair.
+
+    The state is synchronised first. After :class:`HorovodInternalError`, or a :class:`rueda.RuedaError` out of
+    backward(), it is restored; after :class:`HostsUpdatedInterrupt` it stays as it is. Then ``reset`` forms the
+    world anew, the reset callbacks are called, and ``func`` begins again. Errors that would only come back, such as a
+    difference between ranks, are raised as they are.
+    """
+
+    @functools.wraps(func)
+    def wrapper(state: Any, *args: P.args, **kwargs: P.kwargs) -> T:
+        skip_sync = False
+        while True:
+            try:
+                if not skip_sync:
+                    state.sync()
+                return func(state, *args, **kwargs)
+            except HostsUpdatedInterrupt as interrupt:
+                skip_sync = interrupt.skip_sync
+            except (HorovodInternalError, RuedaError) as error:
+                if not _may_recover(error):
+                    if isinstance(error, RuedaError):
+                        raise translation_of(error) from error
+                    raise
+                state.restore()
+                skip_sync = False
+            reset()
+            state.on_reset()
+
+    return wrapper  # type: ignore[return-value]  # its first parameter has a name

@@ -1,0 +1,127 @@
+"""The exceptions of Horovod's API, and which error of Rueda becomes which."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+from rueda.errors import (
+    DuplicateNameError,
+    InvalidArgumentError,
+    MismatchError,
+    NotInitializedError,
+    PeerLostError,
+    RuedaError,
+    ShutdownError,
+    StalledError,
+    UnsupportedError,
+)
+
+__all__ = [
+    "HorovodInternalError",
+    "HorovodInvalidArgumentError",
+    "HostsUpdatedInterrupt",
+    "translated",
+    "translating",
+    "translation_of",
+]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class HorovodInternalError(RuntimeError):
+    """A collective failed. ``__cause__`` is the :class:`rueda.RuedaError` that tells why, and on which rank.
+
+    Example::
+
+        try:
+            hvd.allreduce(gradient, name="layer1")
+        except hvd.HorovodInternalError as error:
+            print(error, error.__cause__.peer)
+    """
+
+
+class HorovodInvalidArgumentError(HorovodInternalError, ValueError, TypeError):
+    """What can never work, such as an average of booleans. Horovod raises ValueError for some of these."""
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """The hosts of the job are about to change: training is to begin anew from the current state.
+
+    ``skip_sync``: whether the state need not be broadcast, because ranks only leave.
+    """
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__("the hosts of the job have changed")
+        self.skip_sync = skip_sync
+
+
+def _mismatch(text: str) -> str:
+    """How Horovod's users look for a difference between ranks."""
+    phrases = {  # by the fields of the core's message
+        "shape": "Mismatched tensor shapes",
+        "dtype": "Mismatched data types",
+        "op": "Mismatched reduction operations",
+        "operation": "Mismatched collective operations",
+        "root rank": "Mismatched root ranks",
+    }
+    for field, phrase in phrases.items():
+        if f"{field} differs" in text:
+            return phrase
+    return "Mismatched requests"
+
+
+def _phrase(error: RuedaError) -> str:
+    if isinstance(error, MismatchError):
+        return _mismatch(str(error))
+    phrases: dict[type[RuedaError], str] = {
+        DuplicateNameError: "Duplicate tensor name, the same as that of another tensor that is being processed",
+        StalledError: "Stalled: submitted by a subset of ranks",
+        PeerLostError: "Horovod has been shut down",
+        ShutdownError: "Horovod has been shut down",
+    }
+    for kind, phrase in phrases.items():
+        if isinstance(error, kind):
+            return phrase
+    return ""
+
+
+def translation_of(error: RuedaError) -> Exception:
+    """The exception of Horovod's API for an error of Rueda: its text is led by the words that Horovod's users know.
+
+    Example::
+
+        >>> translation_of(ShutdownError("rank 1 has shut down"))
+        HorovodInternalError('Horovod has been shut down: rank 1 has shut down')
+    """
+    if isinstance(error, NotInitializedError):
+        return ValueError("Horovod has not been initialized; use hvd.init().")
+    if isinstance(error, InvalidArgumentError | UnsupportedError):
+        return HorovodInvalidArgumentError(str(error))
+    phrase = _phrase(error)
+    return HorovodInternalError(f"{phrase}: {error}" if phrase else str(error))
+
+
+@contextmanager
+def translating() -> Iterator[None]:
+    """Within it Rueda's errors become those of Horovod's API."""
+    try:
+        yield
+    except RuedaError as error:
+        raise translation_of(error) from error
+
+
+def translated(function: Callable[P, T]) -> Callable[P, T]:
+    """A function whose errors are those of Horovod's API."""
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except RuedaError as error:
+            raise translation_of(error) from error
+
+    return wrapper

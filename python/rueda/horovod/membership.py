@@ -1,0 +1,95 @@
+"""Worlds of some of the processes that a launcher has started, for ``init(comm=...)``."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["world_of"]
+
+_OWN = ("RUEDA_RANK", "RUEDA_SIZE", "RUEDA_RENDEZVOUS")
+
+
+@contextmanager
+def world_of(comm: Any) -> Iterator[dict[str, str]]:
+    """Within it ``rueda.init()``, with the options that this gives, forms the world that ``comm`` describes.
+
+    ``comm``: ``None`` or an empty list for all processes; ranks among those that the launcher has started, of which
+    this process must be one; or a communicator of mpi4py. The ranks of a part of the processes must be on one host.
+
+    Raises ``ValueError`` for anything else.
+    """
+    if comm is None:
+        yield {}
+        return
+    if hasattr(comm, "Get_rank"):
+        if comm.Get_size() == _launched()[1]:
+            yield {}
+            return
+        rank, size, address = _of_communicator(comm)
+    elif isinstance(comm, Iterable) and not isinstance(comm, str):
+        ranks = list(comm)
+        if not ranks:
+            yield {}
+            return
+        rank, size, address = _of_ranks(ranks)
+    else:
+        raise ValueError(f"comm is a list of ranks or a communicator of mpi4py, not {comm!r}")
+    before = {name: os.environ.get(name) for name in _OWN}
+    told = dict(zip(_OWN, (str(rank), str(size), address), strict=True))
+    os.environ.update(told)
+    try:
+        yield {"bootstrap": "rendezvous"}
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _launched() -> tuple[int, int]:
+    """Rank and number of processes, as the launcher tells them."""
+    pairs = [
+        ("RUEDA_RANK", "RUEDA_SIZE"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("PMI_RANK", "PMI_SIZE"),
+    ]
+    for rank, size in pairs:
+        if os.environ.get(rank) and os.environ.get(size):
+            return int(os.environ[rank]), int(os.environ[size])
+    return 0, 1
+
+
+def _of_ranks(ranks: Sequence[Any]) -> tuple[int, int, str]:
+    rank, size = _launched()
+    if not all(isinstance(each, int) and 0 <= each < size for each in ranks):
+        raise ValueError(f"comm={ranks} must be ranks from 0 to {size - 1}")
+    if len(set(ranks)) < len(ranks):
+        raise ValueError(f"comm={ranks} has a rank twice")
+    if rank not in ranks:
+        raise ValueError(
+            f"comm={ranks} lacks this process's rank, {rank}, which must not call init() then"
+        )
+    # All members know this, and nobody else uses it.
+    job = (
+        os.environ.get("RUEDA_RENDEZVOUS")
+        or os.environ.get("PMIX_NAMESPACE", "")
+        or str(os.getppid())
+    )
+    text = f"{job}/{','.join(map(str, ranks))}"
+    return ranks.index(rank), len(ranks), f"unix:@rueda-{uuid.uuid5(uuid.NAMESPACE_URL, text).hex}"
+
+
+def _of_communicator(comm: Any) -> tuple[int, int, str]:
+    hosts = set(comm.allgather(socket.gethostname()))
+    if len(hosts) > 1:
+        raise ValueError(
+            f"a communicator of a part of the processes must be on one host, not on {sorted(hosts)}"
+        )
+    address = comm.bcast(f"unix:@rueda-{uuid.uuid4().hex}", root=0)
+    return comm.Get_rank(), comm.Get_size(), address

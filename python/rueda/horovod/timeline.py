@@ -1,0 +1,33 @@
+"""Timelines with Horovod's signatures."""
+
+from __future__ import annotations
+
+import rueda.observation
+from rueda.horovod.exceptions import translated
+
+__all__ = ["start_timeline", "stop_timeline"]
+
+
+@translated
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Begins to write a Chrome trace; rank 0 alone writes, unless ``%r`` in ``file_path`` stands for the rank.
+
+    ``mark_cycles`` is accepted; there are no cycles to mark. Raises :class:`HorovodInternalError` for a file that
+    cannot be written, and while a timeline is being written.
+
+    Example::
+
+        hvd.start_timeline("/tmp/timeline.json")
+    """
+    rueda.observation.start_timeline(file_path)
+
+
+@translated
+def stop_timeline() -> None:
+    """Ends the timeline.
+
+    Example::
+
+        hvd.stop_timeline()
+    """
+    rueda.observation.stop_timeline()

@@ -1,0 +1,101 @@
+"""Adasum: a sum in which gradients that point the same way are averaged and orthogonal ones are added.
+
+Two gradients a and b become
+
+    (1 - a.b / (2 |a|^2)) a + (1 - a.b / (2 |b|^2)) b
+
+which is a itself where a = b, and a + b where they are orthogonal. More than two are combined in a binary tree over
+the ranks, neighbours first; where a level has an odd number, the last goes up alone. So any number of ranks works.
+The method is that of S. Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys 2021
+(arXiv:2006.02924).
+
+Each rank gathers all ranks' tensors and combines them itself, so all hold the same bits. It costs
+memory for as many copies of the tensor as there are ranks.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+
+import torch
+
+from rueda.adapter import Refusal
+from rueda.handles import Handle, transformed
+from rueda.process_sets import ProcessSet
+from rueda.submission import Collectives, refuse
+from rueda.torch.tensors import TorchAdapter
+
+__all__ = ["adasum_async", "combined"]
+
+_collectives = Collectives(TorchAdapter())
+# Below this a square may have lost its digits; such a gradient is as good as zero.
+_SMALLEST = math.sqrt(sys.float_info.min)
+
+
+def adasum_async(
+    tensor: torch.Tensor,
+    name: str | None,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    target: torch.Tensor | None = None,
+) -> Handle[torch.Tensor]:
+    """A handle whose result is the adaptive sum of the ranks' tensors, written into ``target`` if given.
+
+    ``tensor``: any shape, the same on every rank, of a floating-point dtype. 16-bit floats are combined as float32.
+    Where a rank's tensor cannot be used, every rank raises :class:`rueda.UnsupportedError`.
+
+    Example::
+
+        delta = adasum_async(delta, "delta", 1.0, 1.0, rueda.global_process_set).result()
+    """
+    if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
+        kind = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+        why = f"Adasum takes tensors of floating-point numbers, not {kind}"
+        return refuse(name, process_set, Refusal(why, True))  # type: ignore[return-value]  # never returns
+    source = tensor.detach()
+    gathered = _collectives.allgather(source.unsqueeze(0), name, process_set)
+
+    def finish(rows: torch.Tensor) -> torch.Tensor:
+        result = combined([row * prescale for row in _widened(rows)]) * postscale
+        result = result.to(source.dtype)
+        if target is None:
+            return result
+        with torch.no_grad():
+            target.copy_(result)
+        return target
+
+    return transformed(gathered, finish)
+
+
+def combined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The adaptive sum of tensors of one shape, at least one; what every rank computes.
+
+    Example::
+
+        >>> combined([torch.tensor([2.0, 0.0]), torch.tensor([2.0, 0.0])])
+        tensor([2., 0.])
+        >>> combined([torch.tensor([2.0, 0.0]), torch.tensor([0.0, 1.0])])
+        tensor([2., 1.])
+    """
+    level = list(tensors)
+    while len(level) > 1:
+        pairs = zip(level[::2], level[1::2], strict=False)
+        level = [_pair(a, b) for a, b in pairs] + level[len(level) & ~1 :]
+    return level[0]
+
+
+def _pair(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    wide_a, wide_b = a.double().flatten(), b.double().flatten()
+    dot = float(wide_a @ wide_b)
+    weights = []
+    for wide in (wide_a, wide_b):
+        square = float(wide @ wide)
+        weights.append(1.0 - dot / square / 2 if square >= _SMALLEST else 1.0)
+    return a * weights[0] + b * weights[1]
+
+
+def _widened(rows: torch.Tensor) -> torch.Tensor:
+    return rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows

@@ -1,0 +1,109 @@
+"""An optimizer whose ranks take steps of their own, which Adasum combines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from rueda.errors import InvalidArgumentError
+from rueda.horovod.exceptions import translating
+from rueda.horovod.process_sets import ProcessSet
+from rueda.horovod.torch.adasum import adasum_async
+from rueda.process_sets import takes_part
+from rueda.torch.optimizer import names_of
+
+__all__ = ["distribute_by_adasum"]
+
+
+class _Adasum(torch.optim.Optimizer):
+    """The methods that are laid over the class of the optimizer."""
+
+    _adasum_names: Mapping[torch.Tensor, str]
+    _adasum_compression: Any
+    _adasum_process_set: ProcessSet
+    _adasum_passes: int
+    _adasum_counts: dict[torch.Tensor, int]
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Takes this rank's own step, then replaces what it changed by the Adasum of all ranks' changes.
+
+        ``closure``: its loss is this rank's.
+        """
+        self._adasum_counts.clear()
+        if not takes_part(self._adasum_process_set):
+            return super().step(closure)
+        wanted = [p for p in self._adasum_names if p.requires_grad]
+        before = [p.detach().clone(memory_format=torch.contiguous_format) for p in wanted]
+        loss = super().step(closure)
+        handles = []
+        for parameter, start in zip(wanted, before, strict=True):
+            sent, context = self._adasum_compression.compress(parameter.detach() - start)
+            name = f"adasum/{self._adasum_names[parameter]}"
+            handle = adasum_async(sent.contiguous(), name, 1.0, 1.0, self._adasum_process_set)
+            handles.append((handle, context))
+        with translating(), torch.no_grad():
+            for parameter, start, (handle, context) in zip(wanted, before, handles, strict=True):
+                delta = self._adasum_compression.decompress(handle.result(), context)
+                parameter.copy_(start + delta)
+        return loss
+
+    def synchronize(self) -> None:
+        """Does nothing: what is combined is known only after the step."""
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Cannot be: raises InvalidArgumentError."""
+        with translating():
+            raise InvalidArgumentError("skip_synchronize() does not work with op=hvd.Adasum")
+        yield
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Changes the number of backward passes that make a step."""
+        if passes < 1:
+            raise ValueError(f"backward_passes_per_step={passes} is less than 1")
+        self._adasum_passes = passes
+
+    def _on_gradient(self, parameter: torch.Tensor) -> None:
+        count = self._adasum_counts.get(parameter, 0) + 1
+        if count > self._adasum_passes:
+            raise InvalidArgumentError(
+                f"the gradient of '{self._adasum_names[parameter]}' was computed more often than "
+                f"backward_passes_per_step={self._adasum_passes} before step()"
+            )
+        self._adasum_counts[parameter] = count
+
+
+# torch wraps each class's step() so that hooks of the application run; the class below has been wrapped already.
+_Adasum.step.hooked = True  # type: ignore[attr-defined]
+
+
+def distribute_by_adasum(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None,
+    compression: Any,
+    passes: int,
+    process_set: ProcessSet,
+) -> Any:
+    """``optimizer`` with Adasum over its steps; state and param_groups are shared with it.
+
+    Unlike Horovod's, it works for any number of ranks, any process set and any optimizer, since each takes its whole
+    step at once.
+    """
+    if passes < 1:
+        raise ValueError(f"backward_passes_per_step={passes} is less than 1")
+    base = optimizer.__class__
+    kind: Any = type(base.__name__, (_Adasum, base), {"__module__": base.__module__})
+    distributed = kind.__new__(kind)
+    distributed.__dict__.update({k: v for k, v in vars(optimizer).items() if k != "step"})
+    distributed._adasum_names = names_of(optimizer, named_parameters)
+    distributed._adasum_compression = compression
+    distributed._adasum_process_set = process_set
+    distributed._adasum_passes = passes
+    distributed._adasum_counts = {}
+    for parameter in distributed._adasum_names:
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(distributed._on_gradient)
+    return distributed

@@ -1,0 +1,136 @@
+"""allreduce with Horovod's signatures.
+
+``average`` is Horovod's older way to say ``op``. A function with ``_async`` returns a handle for :func:`synchronize`
+and :func:`poll` at once; one with a trailing underscore works in place. Every rank of ``process_set`` must take part.
+Where ranks disagree, or one of them cannot take part, every rank raises :class:`HorovodInternalError`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from rueda.handles import Handle
+from rueda.horovod.exceptions import translated
+from rueda.horovod.process_sets import ProcessSet, global_process_set
+from rueda.horovod.torch.adasum import adasum_async
+from rueda.horovod.torch.compression import Compression
+from rueda.horovod.torch.reduce_ops import AdasumOp, Op, chosen
+from rueda.torch import reductions
+
+__all__ = ["allreduce", "allreduce_", "allreduce_async", "allreduce_async_"]
+
+Tensor = torch.Tensor
+
+
+@translated
+def allreduce(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: Op | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Tensor:
+    """Reduces ``tensor`` over the ranks into a new one, with gradients for Average and Sum.
+
+    ``tensor``: any shape, the same on every rank, of any of Rueda's dtypes, in the CPU's memory. ``compression``: how
+    it is sent. ``op``: Average (the default; integers are rounded towards negative infinity), Sum, Min, Max, Product or
+    Adasum. ``prescale_factor`` multiplies each rank's tensor, ``postscale_factor`` the result.
+
+    Raises :class:`HorovodInternalError`; ``ValueError`` before ``init()`` and for ``op`` together with ``average``.
+
+    Example::
+
+        mean_loss = hvd.allreduce(loss.detach(), name="loss")
+    """
+    wanted = chosen(op, average)
+    sent, context = compression.compress(tensor)
+    if isinstance(wanted, AdasumOp):
+        handle = adasum_async(sent, name, prescale_factor, postscale_factor, process_set)
+        reduced = handle.result()
+    else:
+        reduced = reductions.allreduce(
+            sent, name, wanted, prescale_factor, postscale_factor, process_set
+        )
+    result: Tensor = compression.decompress(reduced, context)
+    return result
+
+
+@translated
+def allreduce_async(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: Op | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[Tensor]:
+    """:func:`allreduce` that returns a handle at once. ``tensor`` must not be written meanwhile.
+
+    Example::
+
+        handle = hvd.allreduce_async(gradient, name="layer1")
+        average = hvd.synchronize(handle)
+    """
+    wanted = chosen(op, average)
+    if isinstance(wanted, AdasumOp):
+        return adasum_async(tensor, name, prescale_factor, postscale_factor, process_set)
+    return reductions.allreduce_async(
+        tensor, name, wanted, prescale_factor, postscale_factor, process_set
+    )
+
+
+@translated
+def allreduce_(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: Op | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Tensor:
+    """:func:`allreduce` into ``tensor`` itself, which is returned. It must be contiguous.
+
+    Example::
+
+        hvd.allreduce_(gradient, name="layer1")
+    """
+    wanted = chosen(op, average)
+    if isinstance(wanted, AdasumOp):
+        return adasum_async(
+            tensor, name, prescale_factor, postscale_factor, process_set, tensor
+        ).result()
+    return reductions.allreduce_(
+        tensor, name, wanted, prescale_factor, postscale_factor, process_set
+    )
+
+
+@translated
+def allreduce_async_(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: Op | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[Tensor]:
+    """:func:`allreduce_` that returns a handle at once. ``tensor`` must be neither read nor written meanwhile.
+
+    Example::
+
+        handle = hvd.allreduce_async_(gradient, name="layer1")
+        hvd.synchronize(handle)
+    """
+    wanted = chosen(op, average)
+    if isinstance(wanted, AdasumOp):
+        return adasum_async(tensor, name, prescale_factor, postscale_factor, process_set, tensor)
+    return reductions.allreduce_async_(
+        tensor, name, wanted, prescale_factor, postscale_factor, process_set
+    )

@@ -1,0 +1,47 @@
+"""Elastic training for torch: a state that survives a failed step, and the loop that begins anew.
+
+Example::
+
+    @hvd.elastic.run
+    def train(state):
+        for state.epoch in range(state.epoch, EPOCHS):
+            train_one_epoch(state)
+            state.commit()
+
+    train(hvd.elastic.TorchState(model, optimizer, epoch=0))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from rueda.horovod.basics import init, shutdown
+from rueda.horovod.elastic_state import State, run_fn
+from rueda.horovod.torch.elastic.sampler import ElasticSampler
+from rueda.horovod.torch.elastic.state import ObjectState, TorchState
+
+__all__ = ["ElasticSampler", "ObjectState", "State", "TorchState", "run"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """Decorator of the training function, whose first argument is a :class:`State`.
+
+    The function begins anew, from the last commit, when a collective fails on any rank and all processes are
+    still there; see ``docs/horovod.md``.
+
+    Example::
+
+        @hvd.elastic.run
+        def train(state):
+            ...
+    """
+    return run_fn(func, _reset)
+
+
+def _reset() -> None:
+    shutdown()
+    init()

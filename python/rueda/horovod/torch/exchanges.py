@@ -1,0 +1,265 @@
+"""allgather, broadcast, alltoall, and what has no tensor, with Horovod's signatures.
+
+A function with ``_async`` returns a handle for :func:`synchronize` and :func:`poll` at once; one with a trailing
+underscore works in place. Every rank of ``process_set`` must take part. Where ranks disagree, or one of them cannot
+take part, every rank raises :class:`HorovodInternalError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+import rueda.exchanges
+from rueda.handles import Handle, transformed
+from rueda.horovod.exceptions import translated
+from rueda.horovod.process_sets import ProcessSet, global_process_set
+from rueda.horovod.torch.sparse import SparseHandle
+from rueda.torch import exchanges
+
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "join",
+    "poll",
+    "synchronize",
+]
+
+Tensor = torch.Tensor
+
+
+@translated
+def allgather(
+    tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Tensor:
+    """Concatenates the ranks' tensors along the first dimension, in rank order, with gradients.
+
+    ``tensor``: at least one dimension; the first extent may differ between ranks, also be 0.
+
+    Example::
+
+        predictions = hvd.allgather(predictions, name="predictions")
+    """
+    return exchanges.allgather(tensor, name, process_set)
+
+
+@translated
+def allgather_async(
+    tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle[Tensor]:
+    """:func:`allgather` that returns a handle at once. ``tensor`` must not be written meanwhile.
+
+    Example::
+
+        rows = hvd.synchronize(hvd.allgather_async(mine, name="rows"))
+    """
+    return exchanges.allgather_async(tensor, name, process_set)
+
+
+@translated
+def grouped_allgather(
+    tensors: Iterable[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Tensor]:
+    """:func:`allgather` of several tensors.
+
+    Example::
+
+        inputs, labels = hvd.grouped_allgather([inputs, labels], name="batch")
+    """
+    return exchanges.grouped_allgather(tensors, name, process_set)
+
+
+@translated
+def grouped_allgather_async(
+    tensors: Iterable[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle[list[Tensor]]:
+    """:func:`grouped_allgather` that returns one handle for all tensors at once.
+
+    Example::
+
+        inputs, labels = hvd.synchronize(hvd.grouped_allgather_async([inputs, labels]))
+    """
+    return exchanges.grouped_allgather_async(tensors, name, process_set)
+
+
+@translated
+def broadcast(
+    tensor: Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Tensor:
+    """Returns a copy of the tensor of the rank ``root_rank`` (a world rank) on every rank, with gradients.
+
+    ``tensor``: the same shape and dtype on every rank.
+
+    Example::
+
+        weights = hvd.broadcast(weights, root_rank=0, name="weights")
+    """
+    return exchanges.broadcast(tensor, root_rank, name, process_set)
+
+
+@translated
+def broadcast_async(
+    tensor: Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[Tensor]:
+    """:func:`broadcast` that returns a handle at once.
+
+    Example::
+
+        weights = hvd.synchronize(hvd.broadcast_async(weights, root_rank=0))
+    """
+    return exchanges.broadcast_async(tensor, root_rank, name, process_set)
+
+
+@translated
+def broadcast_(
+    tensor: Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Tensor:
+    """:func:`broadcast` into ``tensor`` itself, which is returned. It must be contiguous.
+
+    Example::
+
+        hvd.broadcast_(weights, root_rank=0, name="weights")
+    """
+    return exchanges.broadcast_(tensor, root_rank, name, process_set)
+
+
+@translated
+def broadcast_async_(
+    tensor: Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[Tensor]:
+    """:func:`broadcast_` that returns a handle at once. ``tensor`` must be neither read nor written meanwhile.
+
+    Example::
+
+        hvd.synchronize(hvd.broadcast_async_(weights, root_rank=0))
+    """
+    return exchanges.broadcast_async_(tensor, root_rank, name, process_set)
+
+
+def _rows(splits: Any) -> list[int] | None:
+    if splits is None:
+        return None
+    rows: list[int] = splits.tolist() if isinstance(splits, Tensor) else list(splits)
+    return rows
+
+
+def _counts_like(splits: Any) -> torch.dtype:
+    """Of the received splits: what the splits are, or Horovod's default."""
+    return splits.dtype if isinstance(splits, Tensor) else torch.int32
+
+
+@translated
+def alltoall(
+    tensor: Tensor,
+    splits: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Sends ``splits[r]`` rows of ``tensor`` to rank r of the set and concatenates what arrives, with gradients.
+
+    ``splits``: a tensor or list of whole numbers that add up to the first extent; by default even.
+    Returns the new tensor and, where splits are given, a tensor of the rows received from each rank.
+
+    Example::
+
+        received, counts = hvd.alltoall(rows, splits=torch.tensor([1, 0, 2]), name="shuffle")
+    """
+    rows = _rows(splits)
+    if rows is None:
+        return exchanges.alltoall(tensor, None, name, process_set)
+    received, counts = exchanges.alltoall(tensor, rows, name, process_set)
+    return received, counts.to(_counts_like(splits))
+
+
+@translated
+def alltoall_async(
+    tensor: Tensor,
+    splits: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[tuple[Tensor, Tensor]]:
+    """:func:`alltoall` that returns a handle at once; its result always has the received splits.
+
+    Example::
+
+        received, counts = hvd.synchronize(hvd.alltoall_async(rows, name="shuffle"))
+    """
+    handle = exchanges.alltoall_with_counts_async(tensor, _rows(splits), name, process_set)
+    dtype = _counts_like(splits)
+    return transformed(handle, lambda result: (result[0], result[1].to(dtype)))
+
+
+@translated
+def join(device: int = -1) -> int:
+    """Says that this rank has no more data; returns, when all ranks have joined, the rank that was last.
+
+    Until then this rank takes part in the others' operations with nothing. An average divides by the ranks that
+    contributed. ``device`` is ignored: there is no GPU path yet.
+
+    Example::
+
+        for batch in batches_of(hvd.rank()):    # more on some ranks than on others
+            train(batch)
+        hvd.join()
+    """
+    return rueda.exchanges.join()
+
+
+@translated
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Returns when every rank of the set has called it.
+
+    Example::
+
+        if hvd.rank() == 0:
+            download()
+        hvd.barrier()
+    """
+    rueda.exchanges.barrier(process_set)
+
+
+def poll(handle: Handle[Any] | SparseHandle) -> bool:
+    """Whether an asynchronous operation has completed, so that :func:`synchronize` will not block.
+
+    Example::
+
+        while not hvd.poll(handle):
+            prepare_next_batch()
+    """
+    return (handle.handle if isinstance(handle, SparseHandle) else handle).done()
+
+
+@translated
+def synchronize(handle: Handle[Any] | SparseHandle | None) -> Any:
+    """Waits for an asynchronous operation and returns its result; raises :class:`HorovodInternalError`.
+
+    Example::
+
+        average = hvd.synchronize(hvd.allreduce_async(gradient, name="layer1"))
+    """
+    if handle is None:
+        return None
+    return (handle.handle if isinstance(handle, SparseHandle) else handle).result()

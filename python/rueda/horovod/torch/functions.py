@@ -1,0 +1,80 @@
+"""The same model, optimizer and objects on every rank, with Horovod's signatures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import rueda.objects
+from rueda.horovod.exceptions import translated
+from rueda.horovod.process_sets import ProcessSet, global_process_set
+from rueda.torch import state
+
+__all__ = [
+    "allgather_object",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+]
+
+
+@translated
+def broadcast_parameters(params: Any, root_rank: int) -> None:
+    """Overwrites the tensors of every rank with those of the rank ``root_rank``.
+
+    ``params``: ``model.state_dict()``, ``model.named_parameters()`` or ``model.parameters()``; any strides. Values that
+    are no tensors are left alone if they are ``None``; for others every rank raises.
+
+    Example::
+
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    """
+    if isinstance(params, dict):
+        params = {name: value for name, value in params.items() if value is not None}
+    elif not isinstance(params, (list, tuple)) and not hasattr(params, "__iter__"):
+        raise ValueError(f"parameters cannot be broadcast from a {type(params).__name__}")
+    state.broadcast_parameters(params, root_rank)
+
+
+@translated
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+) -> None:
+    """Gives the optimizers of all ranks the state and hyperparameters of the one at ``root_rank``.
+
+    Works for every optimizer, LBFGS too, also before the first step; the root's is only read. ``model`` is ignored:
+    Horovod needs it for steps that it takes to create the state.
+
+    Example::
+
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    """
+    state.broadcast_optimizer_state(optimizer, root_rank)
+
+
+@translated
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Returns the ``obj`` of the rank ``root_rank`` (a world rank) on every rank of the set. It travels by pickle.
+
+    Example::
+
+        epoch = hvd.broadcast_object(epoch, root_rank=0)
+    """
+    return rueda.objects.broadcast_object(obj, root_rank, name, process_set)
+
+
+@translated
+def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+    """Returns the list of every rank's ``obj``, in rank order. They travel by pickle.
+
+    Example::
+
+        losses = hvd.allgather_object(loss.item())
+    """
+    return rueda.objects.allgather_object(obj, name)

@@ -1,0 +1,109 @@
+"""DistributedOptimizer with Horovod's signature, on rueda.torch's."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from rueda.horovod.basics import size
+from rueda.horovod.exceptions import translated, translating
+from rueda.horovod.process_sets import ProcessSet, global_process_set
+from rueda.horovod.torch.adasum_optimizer import distribute_by_adasum
+from rueda.horovod.torch.compression import Compression, NoneCompressor
+from rueda.horovod.torch.reduce_ops import AdasumOp, Average, Op, Sum
+from rueda.torch.optimizer import Distributed
+from rueda.torch.optimizer import DistributedOptimizer as _DistributedOptimizer
+
+__all__ = ["DistributedOptimizer", "HorovodDistributed"]
+
+
+class HorovodDistributed(Distributed):
+    """The methods that DistributedOptimizer() lays over the class of the optimizer that it is given."""
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """See rueda.torch.DistributedOptimizer."""
+        with translating():
+            return super().step(closure)
+
+    def synchronize(self) -> None:
+        """See rueda.torch.DistributedOptimizer."""
+        with translating():
+            super().synchronize()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """See rueda.torch.DistributedOptimizer."""
+        with translating():
+            super().zero_grad(set_to_none)
+
+
+# torch wraps each class's step() so that hooks of the application run; the class below has been wrapped already.
+HorovodDistributed.step.hooked = True  # type: ignore[attr-defined]
+
+
+@translated
+def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: Any = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: Op = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[torch.Tensor]] | None = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Returns an optimizer like ``optimizer`` whose step() uses the gradients of all ranks.
+
+    Each gradient is reduced as soon as backward() has computed it. ``optimizer.synchronize()`` waits for them, so that
+    they can be clipped; ``with optimizer.skip_synchronize():`` around step() is accepted, but not needed then.
+
+    - ``named_parameters``: usually ``model.named_parameters()``; the same names on every rank.
+    - ``compression``: how gradients are sent, such as ``hvd.Compression.fp16``.
+    - ``backward_passes_per_step``: gradients of that many passes are summed up, then reduced.
+    - ``op``: Average, Sum or Adasum. With Adasum each rank takes its own step, and the steps are combined.
+    - ``gradient_predivide_factor`` f: with Average, divides by f before the sum and by size/f after it.
+    - ``groups``: gradients to reduce together: a number of groups, or lists of parameters. ``num_groups`` is the older
+      name for the number.
+    - ``sparse_as_dense``: reduces sparse gradients as dense ones; by default they are gathered.
+    - ``process_set``: whose gradients are reduced; on other ranks the optimizer works alone.
+
+    A parameter without a gradient on this rank contributes zeros. Raises ``ValueError`` for what makes no sense, and,
+    from backward() and step(), :class:`HorovodInternalError` or its cause.
+
+    Example::
+
+        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+        loss.backward()
+        optimizer.step()
+    """
+    if num_groups != 0:
+        warnings.warn("num_groups is deprecated: use groups", DeprecationWarning, stacklevel=2)
+        groups = num_groups if groups is None else groups
+    if compression is NoneCompressor:
+        compression = Compression.none
+    if isinstance(op, AdasumOp):
+        if gradient_predivide_factor != 1.0:
+            raise ValueError("gradient_predivide_factor works with op=hvd.Average only")
+        if groups or sparse_as_dense:
+            raise ValueError("groups and sparse_as_dense do not work with op=hvd.Adasum")
+        if size() > 1:
+            return distribute_by_adasum(
+                optimizer, named_parameters, compression, backward_passes_per_step, process_set
+            )
+        op = Sum  # of one
+    return _DistributedOptimizer(
+        optimizer,
+        named_parameters,
+        compression,
+        backward_passes_per_step,
+        op,
+        gradient_predivide_factor,
+        process_set,
+        groups=groups,
+        sparse_as_dense=sparse_as_dense,
+        layer=HorovodDistributed,
+    )

@@ -1,0 +1,42 @@
+"""Sparse tensors with Horovod's signature."""
+
+from __future__ import annotations
+
+import torch
+
+from rueda.handles import Handle
+from rueda.horovod.exceptions import translated
+from rueda.horovod.process_sets import ProcessSet, global_process_set
+from rueda.horovod.torch.reduce_ops import Op, element_wise
+from rueda.torch import sparse
+
+__all__ = ["SparseHandle", "sparse_allreduce_async"]
+
+Tensor = torch.Tensor
+
+
+class SparseHandle:
+    """What :func:`sparse_allreduce_async` returns: to be called, as Horovod's, or given to :func:`synchronize`."""
+
+    def __init__(self, handle: Handle[Tensor]) -> None:
+        self.handle = handle
+
+    @translated
+    def __call__(self) -> Tensor:
+        return self.handle.result()
+
+
+@translated
+def sparse_allreduce_async(
+    tensor: Tensor, name: str | None, op: Op, process_set: ProcessSet = global_process_set
+) -> SparseHandle:
+    """The sum or average of sparse tensors; call what is returned for the result, which is not coalesced.
+
+    ``tensor``: of layout ``torch.sparse_coo``; how many values it has may differ between ranks, also be 0.
+
+    Example::
+
+        handle = hvd.sparse_allreduce_async(table.weight.grad, name="table", op=hvd.Average)
+        gradient = handle()
+    """
+    return SparseHandle(sparse.sparse_allreduce_async(tensor, name, element_wise(op), process_set))

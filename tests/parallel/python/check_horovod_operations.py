@@ -1,0 +1,306 @@
+"""Every rank: the operations of Horovod's API, against what NumPy or torch computes."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import warnings
+
+import parallel
+import rueda
+import rueda.horovod.torch as hvd
+import torch
+from rueda.horovod.exceptions import HorovodInvalidArgumentError
+
+
+def check_who_is_there() -> None:
+    assert hvd.is_initialized()
+    assert (hvd.rank(), hvd.size()) == (rueda.rank(), rueda.size())
+    assert (hvd.local_rank(), hvd.local_size()) == (hvd.rank(), hvd.size())
+    assert (hvd.cross_rank(), hvd.cross_size()) == (0, 1)
+    assert hvd.is_homogeneous()
+    assert hvd.gloo_built()
+    assert hvd.mpi_enabled() != hvd.gloo_enabled()
+    for is_built in (hvd.nccl_built, hvd.cuda_built, hvd.rocm_built, hvd.ccl_built, hvd.ddl_built):
+        assert not is_built()
+
+
+def mine(*shape: int) -> torch.Tensor:
+    return torch.full(shape, float(hvd.rank() + 1))
+
+
+def check_allreduce() -> None:
+    n = hvd.size()
+    total = n * (n + 1) / 2
+    expected = {hvd.Average: total / n, hvd.Sum: total, hvd.Min: 1.0, hvd.Max: float(n)}
+    for op, value in expected.items():
+        for shape in ((), (0,), (7,), (3, 0), (2, 3)):
+            tensor = mine(*shape)
+            want = torch.full(shape, value)
+            assert torch.equal(hvd.allreduce(tensor, op=op), want)
+            assert torch.equal(hvd.synchronize(hvd.allreduce_async(tensor, op=op)), want)
+            assert torch.equal(tensor, mine(*shape))
+            assert hvd.allreduce_(tensor, op=op) is tensor
+            assert torch.equal(tensor, want)
+            tensor = mine(*shape)
+            handle = hvd.allreduce_async_(tensor, op=op)
+            hvd.synchronize(handle)
+            assert hvd.poll(handle)
+            assert torch.equal(tensor, want)
+    scaled = hvd.allreduce(mine(2), op=hvd.Sum, prescale_factor=2.0, postscale_factor=0.5)
+    assert torch.equal(scaled, torch.full((2,), total))
+    integers = torch.tensor([hvd.rank(), -hvd.rank()])
+    ranks = n * (n - 1) // 2
+    assert hvd.allreduce(integers).tolist() == [ranks // n, -ranks // n]
+    halves = hvd.allreduce(mine(3) / 4, compression=hvd.Compression.fp16)
+    assert halves.dtype == torch.float32
+    torch.testing.assert_close(halves, torch.full((3,), total / n / 4), rtol=1e-3, atol=0)
+
+
+def check_average_is_deprecated() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        total = hvd.allreduce(mine(2), average=False, name="old")
+    assert any("average" in str(w.message) for w in caught)
+    assert total[0] == hvd.size() * (hvd.size() + 1) / 2
+    with parallel.raises(ValueError, "supersedes"):
+        hvd.allreduce(mine(2), average=True, op=hvd.Sum)
+
+
+def check_groups() -> None:
+    n = hvd.size()
+    tensors = [mine(3), mine(2, 2).double(), mine(0)]
+    for result in (
+        hvd.grouped_allreduce(tensors, op=hvd.Sum, name="group"),
+        hvd.synchronize(hvd.grouped_allreduce_async(tensors, op=hvd.Sum)),
+        hvd.grouped_allreduce_([t.clone() for t in tensors], op=hvd.Sum),
+        hvd.synchronize(hvd.grouped_allreduce_async_([t.clone() for t in tensors], op=hvd.Sum)),
+    ):
+        for before, after in zip(tensors, result, strict=True):
+            assert torch.equal(after, torch.full_like(before, n * (n + 1) / 2))
+    rows = hvd.grouped_allgather([mine(1), mine(2, 1)])
+    assert [len(r) for r in rows] == [n, 2 * n]
+    rows = hvd.synchronize(hvd.grouped_allgather_async([mine(1), mine(2, 1)], name="rows"))
+    assert rows[0].tolist() == [r + 1.0 for r in range(n)]
+    parts = hvd.grouped_reducescatter([mine(2 * n), mine(n, 2)], op=hvd.Sum, name="parts")
+    assert [list(p.shape) for p in parts] == [[2], [1, 2]]
+    parts = hvd.synchronize(hvd.grouped_reducescatter_async([mine(n)], op=hvd.Sum))
+    assert parts[0].tolist() == [n * (n + 1) / 2]
+
+
+def check_exchanges() -> None:
+    n, me = hvd.size(), hvd.rank()
+    everyone = torch.cat([torch.full((r, 2), float(r)) for r in range(n)])
+    uneven = torch.full((me, 2), float(me))
+    assert torch.equal(hvd.allgather(uneven, name="uneven"), everyone)
+    assert torch.equal(hvd.synchronize(hvd.allgather_async(uneven)), everyone)
+    root = n - 1
+    for tensor in (
+        hvd.broadcast(mine(3), root),
+        hvd.synchronize(hvd.broadcast_async(mine(3), root)),
+        hvd.broadcast_(mine(3), root),
+        hvd.synchronize(hvd.broadcast_async_(mine(3), root)),
+    ):
+        assert tensor.tolist() == [float(n)] * 3
+    even = hvd.alltoall(torch.arange(2 * n) + 100 * me)
+    assert even.tolist() == [100 * r + 2 * me + i for r in range(n) for i in range(2)]
+    splits = torch.tensor([r + me for r in range(n)], dtype=torch.int32)
+    received, counts = hvd.alltoall(torch.full((int(splits.sum()),), me), splits)
+    assert counts.dtype == torch.int32
+    assert counts.tolist() == [r + me for r in range(n)]
+    assert received.tolist() == [r for r in range(n) for _ in range(r + me)]
+    _, counts = hvd.synchronize(hvd.alltoall_async(torch.arange(n)))
+    assert counts.tolist() == [1] * n
+    part = hvd.reducescatter(torch.arange(n + 1.0), op=hvd.Sum)
+    assert part.tolist() == ([0.0, float(n)] if me == 0 else [(me + 1.0) * n])
+    part = hvd.synchronize(hvd.reducescatter_async(torch.arange(n + 1.0), op=hvd.Average))
+    assert part[0] == (0 if me == 0 else me + 1)
+    hvd.barrier()
+    assert hvd.allgather_object({"rank": me}) == [{"rank": r} for r in range(n)]
+    assert hvd.broadcast_object(f"of {me}", root_rank=root) == f"of {root}"
+
+
+def check_gradients() -> None:
+    n = hvd.size()
+    operations = {
+        "allreduce": (lambda x: hvd.allreduce(x, op=hvd.Sum), n),
+        "average": (hvd.allreduce, 1),
+        "allgather": (hvd.allgather, 1),
+        "broadcast": (lambda x: hvd.broadcast(x, 0), 1 if hvd.rank() == 0 else 0),
+        "alltoall": (hvd.alltoall, 1),
+        "reducescatter": (lambda x: hvd.reducescatter(x, op=hvd.Sum), n),
+    }
+    for name, (operation, factor) in operations.items():
+        tensor = torch.ones(2 * n, requires_grad=True)
+        (3 * operation(tensor)).sum().backward()
+        assert tensor.grad is not None
+        assert torch.equal(tensor.grad, torch.full((2 * n,), 3.0 * factor)), name
+
+
+def adasum_by_hand(tensors: list[torch.Tensor]) -> torch.Tensor:
+    def pair(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        dot = (a * b).sum()
+        return (1 - dot / (2 * (a * a).sum())) * a + (1 - dot / (2 * (b * b).sum())) * b
+
+    if len(tensors) == 1:
+        return tensors[0]
+    whole = 1
+    while whole * 2 < len(tensors):
+        whole *= 2
+    return pair(adasum_by_hand(tensors[:whole]), adasum_by_hand(tensors[whole:]))
+
+
+def check_adasum() -> None:
+    def of(rank: int) -> torch.Tensor:
+        return torch.randn(5, 3, generator=torch.Generator().manual_seed(rank)).double()
+
+    expected = adasum_by_hand([of(rank) for rank in range(hvd.size())])
+    tensor = of(hvd.rank())
+    result = hvd.allreduce(tensor, op=hvd.Adasum, name="adasum")
+    torch.testing.assert_close(result, expected)
+    assert len(set(hvd.allgather_object(result.numpy().tobytes()))) == 1
+    torch.testing.assert_close(
+        hvd.synchronize(hvd.allreduce_async(tensor, op=hvd.Adasum)), expected
+    )
+    (grouped,) = hvd.grouped_allreduce([tensor], op=hvd.Adasum)
+    torch.testing.assert_close(grouped, expected)
+    same = hvd.allreduce(torch.full((4,), 2.5, dtype=torch.float16), op=hvd.Adasum)
+    assert same.tolist() == [2.5] * 4
+    assert hvd.allreduce_(tensor, op=hvd.Adasum) is tensor
+    torch.testing.assert_close(tensor, expected)
+    assert hvd.allreduce(torch.zeros(3), op=hvd.Adasum).tolist() == [0.0] * 3
+    with parallel.raises(HorovodInvalidArgumentError, "Adasum", "int64"):
+        hvd.allreduce(torch.ones(3, dtype=torch.int64), op=hvd.Adasum, name="whole")
+    with parallel.raises(HorovodInvalidArgumentError, "allreduce only"):
+        hvd.reducescatter(torch.ones(3), op=hvd.Adasum)
+
+
+def check_sparse() -> None:
+    n, me = hvd.size(), hvd.rank()
+    dense = torch.zeros(6, 2)
+    dense[me] = me + 1.0
+    dense[5] = 1.0
+    expected = torch.zeros(6, 2)
+    for r in range(n):
+        expected[r] += r + 1.0
+    expected[5] += n
+    handle = hvd.sparse_allreduce_async(dense.to_sparse(1), name="sparse", op=hvd.Sum)
+    assert torch.equal(handle().to_dense(), expected)
+    handle = hvd.sparse_allreduce_async(dense.to_sparse(1), name="sparse", op=hvd.Average)
+    torch.testing.assert_close(hvd.synchronize(handle).to_dense(), expected / n)
+    assert hvd.poll(handle)
+    # Nothing on the ranks but one, uncoalesced, two sparse dimensions.
+    indices = torch.tensor([[1, 1], [0, 0]]) if me == n - 1 else torch.empty(2, 0).long()
+    values = torch.ones(indices.shape[1])
+    tensor = torch.sparse_coo_tensor(indices, values, (3, 2))
+    result = hvd.sparse_allreduce_async(tensor, "few", hvd.Sum)().to_dense()
+    assert result.tolist() == [[0, 0], [2, 0], [0, 0]]
+    if n > 1:
+        wrong = torch.zeros(6 + (me == 1), 2).to_sparse(1)
+        with parallel.raises(hvd.HorovodInternalError, "'sized'", "[6]", "[7]"):
+            hvd.sparse_allreduce_async(wrong, "sized", hvd.Sum)()
+    with parallel.raises(HorovodInvalidArgumentError, "averaged or summed"):
+        hvd.sparse_allreduce_async(tensor, "few", hvd.Max)()
+
+
+def check_process_sets() -> None:
+    n, me = hvd.size(), hvd.rank()
+    assert hvd.global_process_set.ranks == list(range(n))
+    assert hvd.global_process_set.size() == n
+    assert hvd.global_process_set.rank() == me
+    fresh = hvd.ProcessSet([0])
+    assert (fresh.size(), fresh.rank(), fresh.included()) == (None, None, me == 0)
+    if n == 1:
+        return
+    most = hvd.add_process_set(range(n - 1))
+    with parallel.raises(ValueError, "already"):
+        hvd.add_process_set(range(n - 1))
+    assert most.included() == (me < n - 1)
+    if most.included():
+        assert most.rank() == me
+        total = hvd.allreduce(mine(2), op=hvd.Sum, process_set=most)
+        assert total[0] == n * (n - 1) / 2
+    assert hvd.remove_process_set(most)
+    assert not hvd.remove_process_set(most)
+    assert not hvd.remove_process_set(hvd.global_process_set)
+    assert most.size() is None
+    with parallel.raises(ValueError, "list of ranks"):
+        hvd.ProcessSet("0")
+    with parallel.raises(ValueError, "list of ranks"):
+        hvd.ProcessSet([0.5])
+
+
+def check_join() -> None:
+    n, me = hvd.size(), hvd.rank()
+    for step in range(me + 1):
+        average = hvd.allreduce(torch.ones(2) * (me + 1), name=f"step {step}")
+        taking_part = [r + 1 for r in range(n) if r >= step]
+        torch.testing.assert_close(average[0], torch.tensor(sum(taking_part) / len(taking_part)))
+    assert hvd.join() in range(n)
+
+
+def check_timeline() -> None:
+    path = hvd.broadcast_object(tempfile.mktemp(suffix="-%r.json"))
+    hvd.allreduce(mine(2), name="before")
+    hvd.start_timeline(path, mark_cycles=True)
+    with parallel.raises(HorovodInvalidArgumentError, "already"):
+        hvd.start_timeline(path)
+    hvd.allreduce(mine(2), name="between")
+    hvd.stop_timeline()
+    hvd.allreduce(mine(2), name="after")
+    file = path.replace("%r", str(hvd.rank()))
+    with open(file) as trace:
+        events = json.load(trace)
+    os.remove(file)
+    rows = [e["args"]["name"] for e in events if e["name"] == "thread_name"]
+    assert rows == ["between"]
+    assert any(e.get("ph") == "X" and e["ts"] >= 0 for e in events)
+
+
+def check_errors() -> None:
+    n, me = hvd.size(), hvd.rank()
+    if n > 1:
+        two, differs = torch.ones(2), me == 1
+        for told, call in {
+            ("Mismatched tensor shapes", "[3] on rank 1"): lambda name: hvd.allreduce(
+                torch.ones(3) if differs else two, name=name
+            ),
+            ("Mismatched data types", "float64 on rank 1"): lambda name: hvd.allreduce(
+                two.double() if differs else two, name=name
+            ),
+            ("Mismatched reduction operations", "max on rank 1"): lambda name: hvd.allreduce(
+                two, name=name, op=hvd.Max if differs else hvd.Min
+            ),
+            ("Mismatched collective operations", "allgather on rank 1"): lambda name: (
+                hvd.allgather if differs else hvd.allreduce
+            )(two, name=name),
+            ("Mismatched root ranks", "1 on rank 1"): lambda name: hvd.broadcast(
+                two, 1 if differs else 0, name=name
+            ),
+        }.items():
+            with parallel.raises(hvd.HorovodInternalError, "'different'", *told):
+                call("different")
+        with parallel.raises(HorovodInvalidArgumentError, "'strided'", "not contiguous", "rank 0"):
+            hvd.allreduce_(torch.ones(2, 2).t() if me == 0 else torch.ones(2, 2), name="strided")
+        table = torch.ones(2, 2)
+        with parallel.raises(HorovodInvalidArgumentError, "'needs dense'", "sparse", "rank 0"):
+            hvd.allreduce(table.to_sparse() if me == 0 else table, name="needs dense")
+        cause = None
+        try:
+            hvd.allreduce(torch.ones(2 + (me == 1)), name="cause")
+        except hvd.HorovodInternalError as error:
+            cause = error.__cause__
+        assert isinstance(cause, rueda.MismatchError)
+    assert hvd.synchronize(None) is None
+    parallel.still_works()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    hvd.init()
+    parallel.run(globals())
+    with parallel.raises(ValueError, "Horovod has not been initialized; use hvd.init()."):
+        hvd.rank()
+    with parallel.raises(ValueError, "Horovod has not been initialized; use hvd.init()."):
+        hvd.allreduce(torch.ones(1))

@@ -1,0 +1,241 @@
+"""Horovod's API on 1 to 4 ranks, and what of it can be seen without any."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from launching import (
+    PARALLEL,
+    check,
+    check_under_mpirun,
+    environment,
+    find_mpirun,
+    run,
+)
+
+torch = pytest.importorskip("torch")
+
+import rueda  # noqa: E402
+from rueda.horovod import settings  # noqa: E402
+from rueda.horovod.exceptions import (  # noqa: E402
+    HorovodInternalError,
+    HorovodInvalidArgumentError,
+    translation_of,
+)
+from rueda.horovod.torch.adasum import combined  # noqa: E402
+
+needs_mpirun = pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
+needs_mpi4py = pytest.mark.skipif(
+    importlib.util.find_spec("mpi4py") is None, reason="there is no mpi4py"
+)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_operations(size: int) -> None:
+    check(PARALLEL / "check_horovod_operations.py", size)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_optimizer(size: int) -> None:
+    check(PARALLEL / "check_horovod_optimizer.py", size)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_init(size: int) -> None:
+    check(PARALLEL / "check_horovod_init.py", size)
+
+
+@pytest.mark.parametrize(
+    "module", ["basics", "exceptions", "settings", "torch.adasum", "torch.reduce_ops"]
+)
+def test_examples(module: str) -> None:
+    import doctest
+
+    result = doctest.testmod(importlib.import_module(f"rueda.horovod.{module}"))
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+@needs_mpirun
+def test_operations_under_mpirun() -> None:
+    check_under_mpirun(PARALLEL / "check_horovod_operations.py", 3)
+
+
+@needs_mpirun
+def test_init_under_mpirun() -> None:
+    check_under_mpirun(PARALLEL / "check_horovod_init.py", 3)
+
+
+@needs_mpirun
+@needs_mpi4py
+def test_communicators() -> None:
+    check_under_mpirun(PARALLEL / "check_horovod_init.py", 3, ["mpi4py"])
+
+
+VARIABLES = """
+import json, rueda, warnings
+import rueda.horovod.torch as hvd
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    hvd.init()
+print(json.dumps([rueda.options(), [str(w.message) for w in caught]]))
+"""
+
+
+def test_variables() -> None:
+    given = {
+        "HOROVOD_FUSION_THRESHOLD": "1048576",
+        "HOROVOD_CACHE_CAPACITY": "7",
+        "HOROVOD_LOG_LEVEL": "FATAL",
+        "HOROVOD_STALL_CHECK_DISABLE": "1",
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": "33",
+        "HOROVOD_TIMELINE": "DYNAMIC",
+        "HOROVOD_CYCLE_TIME": "5",
+        "HOROVOD_DYNAMIC_PROCESS_SETS": "1",
+        "HOROVOD_AUTOTUNE": "1",
+    }
+    (ended,) = check(VARIABLES, 1, extra=given)
+    options, warned = json.loads(ended.output)
+    expected = {
+        "fusion_threshold": "1048576",
+        "cache_capacity": "7",
+        "log_level": "error",
+        "stall_warning": "0",
+        "stall_error": "0",
+        "transfer_timeout": "33",
+        "timeline": "",
+    }
+    assert {name: options[name] for name in expected} == expected
+    assert len(warned) == 1
+    assert "HOROVOD_AUTOTUNE has no effect" in warned[0]
+
+
+def test_variables_of_rueda_win() -> None:
+    given = {"HOROVOD_STALL_CHECK_DISABLE": "true", "RUEDA_STALL_WARNING": "5"}
+    assert settings.overrides(given) == {"stall_error": "0"}
+    assert settings.overrides({"HOROVOD_STALL_CHECK_DISABLE": "0"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (rueda.NotInitializedError("x"), ValueError, "Horovod has not been initialized"),
+        (rueda.InvalidArgumentError("x"), HorovodInvalidArgumentError, "x"),
+        (rueda.ShutdownError("x"), HorovodInternalError, "Horovod has been shut down: x"),
+        (rueda.PeerLostError("x", 1), HorovodInternalError, "Horovod has been shut down: x"),
+        (rueda.StalledError("x"), HorovodInternalError, "Stalled"),
+        (rueda.DuplicateNameError("x"), HorovodInternalError, "same as that of another tensor"),
+        (rueda.MismatchError("root rank differs between"), HorovodInternalError, "root ranks"),
+        (rueda.TransportError("x"), HorovodInternalError, "x"),
+    ],
+)
+def test_errors(error: rueda.RuedaError, kind: type[Exception], text: str) -> None:
+    translated = translation_of(error)
+    assert type(translated) is kind
+    assert text in str(translated)
+
+
+@pytest.mark.parametrize("count", range(1, 8))
+def test_adasum_of_any_number(count: int) -> None:
+    same = [torch.tensor([3.0, -4.0])] * count
+    torch.testing.assert_close(combined(same), same[0])
+    orthogonal = list(torch.eye(count))
+    torch.testing.assert_close(combined(orthogonal), torch.ones(count))
+
+
+def test_a_lost_rank() -> None:
+    program = """
+        import os, torch
+        import rueda.horovod.torch as hvd
+        hvd.init()
+        if hvd.rank() == 1:
+            os._exit(9)
+        try:
+            hvd.allreduce(torch.ones(3), name="lost")
+        except hvd.HorovodInternalError as error:
+            assert "Horovod has been shut down" in str(error), error
+            assert error.__cause__.peer == 1
+            print("told")
+    """
+    ended = run(program, 2)
+    assert "told" in ended[0].output
+
+
+def test_a_rank_that_never_comes() -> None:
+    program = """
+        import torch
+        import rueda.horovod.torch as hvd
+        hvd.init()
+        layer = torch.nn.Linear(2, 1)
+        groups = {"groups": 1} if hvd.rank() == 0 else {}
+        hvd.barrier()  # so that both wait for about the same time
+        try:
+            hvd.DistributedOptimizer(torch.optim.SGD(layer.parameters()), **groups)
+            hvd.allreduce(torch.ones(1), name="only on rank 1")
+        except hvd.HorovodInternalError as error:
+            assert "Stalled" in str(error), error
+            print("told")
+        hvd.barrier()  # neither leaves before the other was told
+    """
+    ended = run(program, 2, extra={"RUEDA_STALL_WARNING": "1", "RUEDA_STALL_ERROR": "4"})
+    assert all(rank.returncode == 0 and "told" in rank.output for rank in ended), ended
+
+
+ALIAS = Path(rueda.__file__).parent / "horovod" / "alias" / "path"
+
+
+def test_alias(tmp_path: Path) -> None:
+    """What `import horovod` gives is the module of Rueda, also in what the script starts."""
+    import subprocess
+
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+            import subprocess, sys
+            import horovod, horovod.torch as hvd, rueda.horovod.torch
+            from horovod.common.exceptions import HorovodInternalError
+            from horovod.common.elastic import run_fn, ObjectState
+            from horovod.torch.elastic.state import TorchState
+            from horovod.torch.mpi_ops import allreduce_async_
+            assert hvd is rueda.horovod.torch is horovod.torch, hvd
+            assert hvd.HorovodInternalError is HorovodInternalError
+            assert horovod.__version__ == "0.28.1"
+            hvd.init()
+            assert hvd.size() == 1
+            try:
+                import horovod.tensorflow
+            except ModuleNotFoundError as error:
+                assert "docs/horovod.md" in str(error)
+            child = [sys.executable, "-c", "import horovod.common.exceptions as e; print(e.__name__)"]
+            print(sys.argv[1:], subprocess.check_output(child, text=True))
+        """)
+    )
+    plain = environment()
+    paths = [str(ALIAS), *filter(None, [plain.get("PYTHONPATH")])]
+    ways = [
+        ([sys.executable, str(script)], {**plain, "PYTHONPATH": ":".join(paths)}),
+        ([sys.executable, "-m", "rueda.horovod", str(script)], plain),
+        ([sys.executable, "-m", "rueda.horovod", "-m", "script"], plain),
+    ]
+    for command, variables in ways:
+        ended = subprocess.run(
+            [*command, "--flag"], env=variables, cwd=tmp_path, capture_output=True, text=True,
+            timeout=120, check=False,
+        )  # fmt: skip
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stdout.split() == ["['--flag']", "rueda.horovod.exceptions"]
+    wrong = subprocess.run(
+        [sys.executable, "-m", "rueda.horovod"],
+        env=plain,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert wrong.returncode == 1
+    assert "usage" in wrong.stderr
