@@ -80,7 +80,22 @@ void bind_handle(py::module_& module) {
       .def("received_splits",
            [](const Handle& handle) { return output_of(handle).received_splits; })
       .def("last_joined_rank",
-           [](const Handle& handle) { return output_of(handle).last_joined_rank; });
+           [](const Handle& handle) { return output_of(handle).last_joined_rank; })
+      .def("source", [](const Handle& handle) { return output_of(handle).source; });
+  const py::call_guard<py::gil_scoped_release> released;
+  py::class_<CompletionQueue>(module, "CompletionQueue")
+      .def(py::init<>())
+      .def("watch", &CompletionQueue::watch, released)
+      .def(
+          "wait",
+          [](CompletionQueue& queue, double timeout) {
+            return queue.wait(std::chrono::nanoseconds(
+                static_cast<std::int64_t>(std::min(std::max(timeout, 0.0), 1e9) * 1e9)));
+          },
+          released)
+      .def("nudge", &CompletionQueue::nudge)
+      .def("is_closed", &CompletionQueue::is_closed)
+      .def("close", &CompletionQueue::close);
 }
 
 }  // namespace rueda::bindings
