@@ -1,7 +1,5 @@
 """Rueda's compression as a communication hook of DistributedDataParallel."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -12,6 +10,8 @@ from torch._C._distributed_c10d import GradBucket
 from rueda.torch.compression import Compression, Compressor
 
 __all__ = ["compression_hook"]
+
+# Annotations are no text here: DistributedDataParallel looks at those of its hooks.
 
 
 def compression_hook(
