@@ -181,7 +181,7 @@ def test_ranks_that_are_others_in_ruedas_world(tmp_path: Path) -> None:
 
 
 def test_without_a_launcher() -> None:
-    """torch's own error says which variables are missing."""
+    """Torch's own error says which variables are missing."""
     ended = alone("import torch.distributed as d, rueda.torch.c10d; d.init_process_group('rueda')")
     assert ended.returncode != 0
     assert "RANK" in ended.stdout

@@ -12,6 +12,7 @@ from rueda import _native, dtypes
 from rueda.adapter import Refusal, View
 from rueda.errors import MismatchError
 from rueda.torch.c10d.arguments import Target, flatten, read, target_of
+from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.operations import Operations
 from rueda.torch.c10d.work import RuedaWork
 from rueda.torch.tensors import TorchAdapter
@@ -21,6 +22,7 @@ __all__ = ["Exchanges"]
 _adapter = TorchAdapter()
 
 
+@never_compiled
 class Exchanges(Operations):
     """broadcast, allgather, gather, scatter and alltoall in all their forms.
 

@@ -10,12 +10,14 @@ from rueda import _native
 from rueda.adapter import Refusal, View
 from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.torch.c10d.arguments import read, target_of
+from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.operations import Operations
 from rueda.torch.c10d.work import MessageWork, RuedaWork
 
 __all__ = ["Messages"]
 
 
+@never_compiled
 class Messages(Operations):
     """send and recv. Messages of one sender and tag arrive in their order; others do not wait for them."""
 

@@ -15,6 +15,7 @@ from rueda import _native, lifecycle
 from rueda.adapter import Refusal
 from rueda.errors import InvalidArgumentError, ShutdownError
 from rueda.torch.c10d.arguments import seconds_of
+from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.names import Names
 from rueda.torch.c10d.work import RuedaWork
 
@@ -33,6 +34,7 @@ class Membership(NamedTuple):
     is_world: bool
 
 
+@never_compiled
 class Operations(dist.ProcessGroup):
     """The life of a group and how its operations are begun. Collectives and messages are in subclasses."""
 

@@ -9,6 +9,7 @@ from torch._C._distributed_c10d import PrefixStore
 
 from rueda import _native
 from rueda.torch.c10d.arguments import seconds_of
+from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.exchanges import Exchanges
 from rueda.torch.c10d.messages import Messages
 from rueda.torch.c10d.monitored_barrier import monitored_barrier
@@ -18,6 +19,7 @@ from rueda.torch.c10d.work import RuedaWork
 __all__ = ["RuedaProcessGroup"]
 
 
+@never_compiled
 class RuedaProcessGroup(Reductions, Exchanges, Messages):
     """The backend ``"rueda"``: collectives and messages on tensors in the CPU's memory.
 

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from rueda import _native, dtypes
 from rueda.adapter import Refusal
 from rueda.torch.c10d.arguments import flatten, read, reduction_of, target_of
+from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.operations import Operations
 from rueda.torch.c10d.work import RuedaWork
 from rueda.torch.tensors import TorchAdapter
@@ -21,6 +22,7 @@ __all__ = ["Reductions"]
 _adapter = TorchAdapter()
 
 
+@never_compiled
 class Reductions(Operations):
     """allreduce, reduce and reduce_scatter in all their forms.
 

@@ -17,6 +17,7 @@ from rueda.errors import (
 )
 from rueda.errors import TimeoutError as RuedaTimeoutError
 from rueda.handles import Handle
+from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.completions import completions
 
 __all__ = ["MessageWork", "RuedaWork"]
@@ -25,6 +26,7 @@ __all__ = ["MessageWork", "RuedaWork"]
 FATAL = (PeerLostError, ShutdownError, RuedaTimeoutError)
 
 
+@never_compiled
 class RuedaWork(Work):
     """The future of one operation of a process group.
 
