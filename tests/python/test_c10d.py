@@ -171,7 +171,7 @@ def test_ranks_that_are_others_in_ruedas_world(tmp_path: Path) -> None:
         try:
             dist.init_process_group("rueda", store=store, rank=1 - rueda.rank(), world_size=2)
         except rueda.InitializationError as error:
-            assert "rank 0 of 2 of torch.distributed is rank 1 of 2" in str(error), error
+            assert "rank 0 of torch.distributed is rank 1 of 2" in str(error), error
         else:
             sys.exit("was accepted")
         """,

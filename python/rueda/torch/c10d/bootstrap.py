@@ -165,16 +165,13 @@ def _require_world(store: Store, is_world: bool, ranks: list[int], rank: int) ->
         )
     if ranks != sorted(ranks):
         raise UnsupportedError(f"the ranks of a group must be sorted, not {ranks}")
-    if not is_world:
-        return
-    size = len(ranks)
-    store.set(f"rank/{rank}", f"{lifecycle.rank()} {lifecycle.size()}")
-    for peer in range(size):
-        said = store.get(f"rank/{peer}").decode()
-        if said != f"{peer} {size}":
-            its_rank, its_size = said.split()
+    size = lifecycle.size()
+    store.set(f"rank/{rank}", str(lifecycle.rank()))
+    for peer, expected in enumerate(ranks):
+        found = int(store.get(f"rank/{peer}"))
+        if found != expected or (is_world and size != len(ranks)):
             raise InitializationError(
-                f"rank {peer} of {size} of torch.distributed is rank {its_rank} of {its_size} in Rueda's world, which "
+                f"rank {expected} of torch.distributed is rank {found} of {size} in Rueda's world, which "
                 f"exists already: they must agree"
             )
 

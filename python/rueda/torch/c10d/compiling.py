@@ -36,4 +36,4 @@ def _skip(kind: type, name: str, function: FunctionType) -> None:
             strategy = eval_frame._FrameExecStrategy(skip, skip)
             eval_frame.set_code_exec_strategy(function.__code__, strategy)
             return
-    setattr(kind, name, torch.compiler.disable(function))
+    setattr(kind, name, torch.compiler.disable(function))  # type: ignore[no-untyped-call]
