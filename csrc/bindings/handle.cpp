@@ -43,8 +43,9 @@ bool wait(const Handle& handle, std::optional<double> timeout) {
 
 }  // namespace
 
-void sleep_once(const Handle& handle) {
-  (void)handle.state()->wait(Clock::now() + longest_sleep);
+void sleep_once(const Handle& handle, std::optional<Time> deadline) {
+  const Time until = Clock::now() + longest_sleep;
+  (void)handle.state()->wait(deadline && *deadline < until ? *deadline : until);
 }
 
 namespace {

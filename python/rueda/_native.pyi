@@ -133,5 +133,6 @@ def allreduce_memory(
     prescale: object,
     postscale: object,
     set: object,
+    limit: float | None = None,
 ) -> bool: ...
 def address_of(array: object) -> int: ...

@@ -53,9 +53,12 @@ def make_contender(name: str, training: Training, bucket_bytes: int) -> Contende
     def sgd() -> torch.optim.Optimizer:
         return torch.optim.SGD(module.parameters(), lr=training.learning_rate, momentum=0.9)
 
-    def ddp(backend: str) -> Contender:
+    def ddp(backend: str, bucket_cap_mb: float | None = None) -> Contender:
         wrapped = DistributedDataParallel(
-            module, gradient_as_bucket_view=True, process_group=dist.new_group(backend=backend)
+            module,
+            gradient_as_bucket_view=True,
+            process_group=dist.new_group(backend=backend),
+            bucket_cap_mb=bucket_cap_mb,
         )
         return Contender(wrapped, sgd(), training.loss)
 
@@ -73,7 +76,7 @@ def make_contender(name: str, training: Training, bucket_bytes: int) -> Contende
         "buckets": lambda: distributed(True),
         "copies": lambda: distributed(False),
         "ddp": lambda: ddp("gloo"),
-        "ddp-rueda": lambda: ddp("rueda"),
+        "ddp-rueda": lambda: ddp("rueda", bucket_cap_mb=bucket_bytes / 2**20),
     }
     return makers[name]()
 

@@ -8,14 +8,23 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import Work
 
 from rueda import _native, dtypes
 from rueda.adapter import Refusal
-from rueda.torch.c10d.arguments import flatten, read, reduction_of, target_of
+from rueda.errors import RuedaError
+from rueda.operations import ReduceOp
+from rueda.torch.c10d.arguments import (
+    flatten,
+    read,
+    reduction_of,
+    seconds_of,
+    target_of,
+)
 from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.operations import Operations
-from rueda.torch.c10d.work import RuedaWork
-from rueda.torch.tensors import TorchAdapter
+from rueda.torch.c10d.work import FATAL, DoneWork, RuedaWork
+from rueda.torch.tensors import TorchAdapter, usual_code_of
 
 __all__ = ["Reductions"]
 
@@ -35,12 +44,16 @@ class Reductions(Operations):
         opts: Any = None,
         op: Any = dist.ReduceOp.SUM,
         timeout: timedelta | None = None,
-    ) -> RuedaWork:
+    ) -> Work:
         """Reduces one tensor in place."""
         tensor = tensors if isinstance(tensors, torch.Tensor) else _only(tensors)
         options, op = _options(opts, op, timeout)
         try:
             reduction, factor = reduction_of(op)
+            if opts is options and not getattr(opts, "asyncOp", True):
+                done = self._allreduce_now(tensor, reduction, factor, opts)
+                if done is not None:
+                    return done
             target = target_of(tensor, keep_elements=True)
         except Refusal as refusal:
             return self._refused("all-reduce", refusal, options)
@@ -63,6 +76,40 @@ class Reductions(Operations):
             target,
             options,
         )
+
+    def _allreduce_now(
+        self, tensor: torch.Tensor, reduction: ReduceOp, factor: float, options: Any
+    ) -> Work | None:
+        """For a caller that would wait at once, who does all the work then; nothing where the tensor is unusual."""
+        code = usual_code_of(tensor)
+        if code is None:
+            return None
+        self._require_open()
+        name = self._next_name((0, tensor.shape, code, reduction, factor))
+        pointer = tensor.data_ptr()
+        if not tensor.is_inference():
+            torch.autograd.graph.increment_version(tensor)
+        try:
+            _native.allreduce_memory(
+                tensor,
+                tensor,
+                pointer,
+                pointer,
+                tensor.shape,
+                code,
+                name,
+                reduction,
+                factor,
+                1.0,
+                self._membership.set_id,
+                seconds_of(options, self._timeout),
+            )
+        except FATAL:
+            raise
+        except RuedaError:
+            self._names.restart()
+            raise
+        return DoneWork([tensor])
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> RuedaWork:
         """Reduces several tensors in place, together."""

@@ -20,7 +20,7 @@ from rueda.handles import Handle
 from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.completions import completions
 
-__all__ = ["MessageWork", "RuedaWork"]
+__all__ = ["FATAL", "DoneWork", "MessageWork", "RuedaWork"]
 
 # Errors after which the world, and every group in it, is of no use any more.
 FATAL = (PeerLostError, ShutdownError, RuedaTimeoutError)
@@ -178,6 +178,40 @@ class RuedaWork(Work):
         return RuedaTimeoutError(
             f"{self._what} has not completed within {seconds:g} s: some rank has not taken part"
         )
+
+
+@never_compiled
+class DoneWork(Work):
+    """An operation that was over when its caller got this."""
+
+    def __init__(self, outputs: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._outputs = outputs
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Does not block."""
+        return True
+
+    def is_completed(self) -> bool:
+        """Always."""
+        return True
+
+    def is_success(self) -> bool:
+        """Always: an error was raised instead."""
+        return True
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors that the operation has written."""
+        return self._outputs
+
+    def synchronize(self) -> None:
+        """Does not block."""
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """A future that is completed."""
+        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        future.set_result(self._outputs)
+        return future
 
 
 class MessageWork(RuedaWork):
