@@ -250,12 +250,11 @@ Handle Engine::submit_message(MessageRequest request) {
 }
 
 Status Engine::form_set(int id, const std::vector<int>& ranks) {
-  auto formed = process_sets_.form(id, ranks);
-  if (!formed) return formed.status();
   Command command;
   command.kind = Command::Kind::form;
+  command.set_id = id;
+  command.ranks = ranks;
   command.handle = std::make_shared<HandleState>(helm_);
-  command.members = std::move(formed).value();
   const auto handle = command.handle;
   push(std::move(command));
   while (handle->wait(std::nullopt) == FutexWake::interrupted) continue;

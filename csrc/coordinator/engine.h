@@ -90,8 +90,8 @@ class Engine {
     std::vector<Submission> submissions;
     std::shared_ptr<HandleState> handle;  // join
     MessageRequest message;
-    std::shared_ptr<const ProcessSetMembers> members;  // form
-    std::string cause;                                 // abort
+    std::vector<int> ranks;  // form
+    std::string cause;       // abort
   };
 
   Engine(World world, const Options& options);

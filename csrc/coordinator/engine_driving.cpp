@@ -143,7 +143,7 @@ bool Engine::step(Time now) {
     moved = set->second->step(now) || moved;
     if (!failure_.ok()) return true;
     if (set->second->closed() && !messages_.is_closed(set->first)) {
-      messages_.close(set->first, set->second->closing(), now);
+      messages_.close(set->first, set->second->closing(), now, seconds(options_.shutdown_timeout));
     }
     const bool gone =
         set->second->closed() && !set->second->in_flight() && !process_sets_.find(set->first);
@@ -311,6 +311,7 @@ void Engine::wind_up() {
     reason = failure_;
   }
   for (const auto& [id, set] : sets_) set->fail_all(reason);
+  messages_.leave_all();
   messages_.fail_all(reason);
   for (const Command& command : commands) refuse(command, reason);
   const Status closed = world_.control->close(Clock::now() + seconds(farewell_seconds));

@@ -58,13 +58,16 @@ void Engine::obey(Command command, Time now) {
     return;
   }
   if (command.kind == Command::Kind::form && failure_.ok()) {
-    start_set(command.members);
-    command.handle->complete({});
+    // Not before: what others have sent for a set that is known, but not open, would be dropped.
+    auto formed = process_sets_.form(command.set_id, command.ranks);
+    if (formed) start_set(formed.value());
+    command.handle->complete(formed.status());
     return;
   }
   const auto set = sets_.find(command.set_id);
   if (command.kind == Command::Kind::dissolve) {
     if (set != sets_.end()) set->second->leave();
+    messages_.leave(command.set_id);
     return;
   }
   if (!failure_.ok() || set == sets_.end()) {

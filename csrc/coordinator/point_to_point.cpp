@@ -20,8 +20,6 @@ enum class Word : std::uint8_t {
 
 // Taken at a time, so that other operations go on meanwhile.
 constexpr std::size_t piece_bytes = 4 << 20;
-// How long messages may still arrive that were sent before the sender left.
-constexpr auto last_arrivals = std::chrono::seconds(1);
 
 Writer words(Word word) {
   Writer writer;
@@ -40,12 +38,7 @@ PointToPoint::PointToPoint(std::shared_ptr<HostMemory> host, Transport& transpor
     : host_(std::move(host)), transport_(transport), control_(control), post_(std::move(post)) {}
 
 void PointToPoint::submit(MessageRequest request) {
-  if (request.is_send) {
-    if (const auto closing = closed_.find(request.set_id); closing != closed_.end()) {
-      return request.handle->complete(closing->second.reason);
-    }
-    return offer(std::move(request));
-  }
+  if (request.is_send) return offer(std::move(request));
   const auto found = std::find_if(offers_.begin(), offers_.end(), [&](const Offer& offer) {
     return offer.set_id == request.set_id && offer.tag == request.tag &&
            (request.peer < 0 || request.peer == offer.sender);
@@ -119,8 +112,7 @@ void PointToPoint::take_offer(int peer, Reader& reader) {
     receives_.erase(found);
     return match(std::move(request), std::move(offer));
   }
-  const auto closing = closed_.find(offer.set_id);
-  if (closing != closed_.end() && !offer.is_inline) return refuse(offer, closing->second.reason);
+  if (left_.contains(offer.set_id)) return refuse(offer, has_left_status());
   offers_.push_back(std::move(offer));
 }
 
@@ -131,7 +123,7 @@ void PointToPoint::match(MessageRequest request, Offer offer) {
         str("the message from rank ", offer.sender, " to rank ", control_.rank(), " with tag ",
             offer.tag, ": rank ", offer.sender, " sends ", describe(offer.dtype, offer.count),
             ", rank ", control_.rank(), " receives ", describe(request.dtype, request.count)));
-    if (!offer.is_inline) refuse(offer, why);
+    refuse(offer, why);
     return request.handle->complete(why);
   }
   if (offer.is_inline && offer.content.size() != request.bytes()) {
@@ -165,7 +157,13 @@ void PointToPoint::finish_send(std::uint64_t number, const Status& status) {
   offered.mapped().handle->complete(status);
 }
 
+Status PointToPoint::has_left_status() const {
+  return {ErrorCode::shutdown,
+          str("rank ", control_.rank(), " has left and not received the message"), control_.rank()};
+}
+
 void PointToPoint::refuse(const Offer& offer, const Status& why) {
+  if (offer.is_inline) return;  // its send is over
   Writer writer = words(Word::refusal);
   writer.unsigned_integer(offer.number);
   write(writer, why);
@@ -232,7 +230,7 @@ bool PointToPoint::uses_transport() const {
                      [](const Arrival& arrival) { return arrival.ticket != nullptr; });
 }
 
-// A receiver that leaves takes nothing any more; one that stays takes or refuses every offer.
+// A receiver that has left takes nothing any more; one that stays takes or refuses every offer.
 bool PointToPoint::fail_sends() {
   bool moved = false;
   for (auto send = offered_.begin(); send != offered_.end();) {
@@ -282,13 +280,22 @@ std::optional<Time> PointToPoint::next_deadline() const {
   return earliest;
 }
 
-void PointToPoint::close(int set_id, const Status& reason, Time now) {
-  if (!closed_.emplace(set_id, Closing{reason, now + last_arrivals}).second) return;
+void PointToPoint::close(int set_id, const Status& reason, Time now, Duration patience) {
+  closed_.emplace(set_id, Closing{reason, now + patience});
+}
+
+void PointToPoint::leave(int set_id) {
+  left_.insert(set_id);
   for (auto offer = offers_.begin(); offer != offers_.end();) {
-    const bool refused = offer->set_id == set_id && !offer->is_inline;
-    if (refused) refuse(*offer, reason);
+    const bool refused = offer->set_id == set_id;
+    if (refused) refuse(*offer, has_left_status());
     offer = refused ? offers_.erase(offer) : std::next(offer);
   }
+}
+
+void PointToPoint::leave_all() {
+  for (const Offer& offer : offers_) refuse(offer, has_left_status());
+  offers_.clear();
 }
 
 void PointToPoint::fail_all(const Status& reason) {

@@ -70,8 +70,12 @@ class PointToPoint {
   [[nodiscard]] bool uses_transport() const;
   [[nodiscard]] std::optional<Time> next_deadline() const;
 
-  // A member of the set has left: what has not been matched now never will be.
-  void close(int set_id, const Status& reason, Time now);
+  // A member of the set has left. Messages between others go on; who else leaves is known where
+  // there is a connection, so a receive waits for `patience` at most from now on.
+  void close(int set_id, const Status& reason, Time now, Duration patience);
+  // This rank has left the set: it receives nothing there any more.
+  void leave(int set_id);
+  void leave_all();
   [[nodiscard]] bool is_closed(int set_id) const { return closed_.contains(set_id); }
   // The transport must have been aborted.
   void fail_all(const Status& reason);
@@ -100,7 +104,7 @@ class PointToPoint {
   };
   struct Closing {
     Status reason;
-    Time receives_end;  // until then messages may arrive that were sent before
+    Time receives_end;  // from a member that is not known to have left
   };
 
   void offer(MessageRequest request);
@@ -109,6 +113,7 @@ class PointToPoint {
   void send_now(std::uint64_t number, Tag tag);
   void finish_send(std::uint64_t number, const Status& status);
   void refuse(const Offer& offer, const Status& why);
+  [[nodiscard]] Status has_left_status() const;
   bool advance(Arrival& arrival);
   bool fail_receives(Time now);
   bool fail_sends();
@@ -122,6 +127,7 @@ class PointToPoint {
   std::map<std::uint64_t, MessageRequest> offered_;  // by number: not taken yet
   std::list<Arrival> arriving_;
   std::list<Departure> departing_;  // through the transport
+  std::set<int> left_;              // sets that this rank has left
   std::map<int, Closing> closed_;   // by the number of the set
   std::uint64_t next_number_ = 0;
   std::uint64_t next_tag_ = 0;

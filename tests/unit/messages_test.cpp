@@ -162,6 +162,23 @@ TEST_CASE("messages whose other side has left fail, those sent before arrive") {
   });
 }
 
+TEST_CASE("messages between others go on when a rank has left") {
+  const Sharing sharing = GENERATE(from_range(std::begin(sharings), std::end(sharings)));
+  run_engines(
+      3, {},
+      [&](int rank, Engine& engine) {
+        if (rank == 0) return engine.shutdown();
+        std::this_thread::sleep_for(20ms);
+        for (int round = 0; round < 10; ++round) {
+          auto data = numbers(20'000, 1);
+          if (rank == 2) data.assign(data.size(), 0);
+          finish(rank == 1 ? send(engine, 2, data) : recv(engine, 1, data));
+          expect(data == numbers(20'000, 1), "the message");
+        }
+      },
+      nullptr, sharing);
+}
+
 TEST_CASE("a set that only its members know works beside the world") {
   const Sharing sharing = GENERATE(from_range(std::begin(sharings), std::end(sharings)));
   run_engines(
@@ -192,6 +209,21 @@ TEST_CASE("a set that only its members know works beside the world") {
         expect(!engine.dissolve_set(0).ok(), "the world is not dissolved");
       },
       nullptr, sharing);
+}
+
+TEST_CASE("sets that begin at the same time lose no message") {
+  run_engines(3, {}, [](int rank, Engine& engine) {
+    for (int round = 0; round < 200; ++round) {
+      const int number = first_formed_set + round;
+      const std::vector<int> ranks = round % 2 == 0 ? std::vector{0, 1, 2} : std::vector{0, 2};
+      if (round % 2 != 0 && rank == 1) continue;
+      expect(engine.form_set(number, ranks).ok(), "a set");
+      std::vector<float> data(3, 1);
+      finish(submit(engine, allreduce_of(data, DataType::float32, "x"), number));
+      expect(data[0] == static_cast<float>(ranks.size()), "the sum over the set");
+      if (round >= 100) expect(engine.dissolve_set(number).ok(), "its end");
+    }
+  });
 }
 
 TEST_CASE("a queue hears of what completes, before or after it asks") {
