@@ -1,7 +1,7 @@
 """Trains one small model in four ways of torch.distributed over Rueda, and in one process, and compares.
 
-    torchrun --nproc-per-node 3 torch_distributed.py                 # all four
-    rueda run -np 4 python torch_distributed.py fsdp2 pipeline
+torchrun --nproc-per-node 3 torch_distributed.py                 # all four
+rueda run -np 4 python torch_distributed.py fsdp2 pipeline
 """
 
 import argparse

@@ -185,3 +185,71 @@ def test_without_a_launcher() -> None:
     ended = alone("import torch.distributed as d, rueda.torch.c10d; d.init_process_group('rueda')")
     assert ended.returncode != 0
     assert "RANK" in ended.stdout
+
+
+def test_example(tmp_path: Path) -> None:
+    """Four ways of training, each equal to one process's."""
+    example = Path(__file__).resolve().parents[2] / "examples/python/torch_distributed.py"
+    output = launch(TORCHRUN, 3, example, tmp_path)
+    assert output.count("parameters differ from one process's by") == 4
+
+
+def test_accelerate(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    launch(
+        TORCHRUN,
+        2,
+        """
+        import torch, torch.distributed as dist, rueda, rueda.torch.c10d
+        from accelerate import Accelerator
+
+        dist.init_process_group("rueda")
+        accelerator = Accelerator(cpu=True)
+        model = torch.nn.Linear(4, 2)
+        model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        assert isinstance(model, torch.nn.parallel.DistributedDataParallel)
+        rank = accelerator.process_index
+        accelerator.backward(model(torch.full((3, 4), float(rank))).pow(2).mean())
+        optimizer.step()
+        weights = accelerator.gather(model.module.weight.detach().sum().reshape(1))
+        assert weights[0] == weights[1]
+        assert rueda.metrics()["allreduce_tensors"] > 0
+        dist.destroy_process_group()
+        """,
+        tmp_path,
+    )
+
+
+def test_lightning(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    launch(
+        TORCHRUN,
+        2,
+        """
+        import lightning, torch, torch.distributed as dist, rueda, rueda.torch.c10d
+        from lightning.pytorch.strategies import DDPStrategy
+
+        class Model(lightning.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(4, 2)
+            def training_step(self, batch, _):
+                return self.layer(batch[0]).pow(2).mean()
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), lr=0.001)
+
+        trainer = lightning.Trainer(
+            accelerator="cpu", devices=2, strategy=DDPStrategy(process_group_backend="rueda"), max_epochs=1,
+            logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        )
+        model = Model()
+        data = torch.utils.data.TensorDataset(torch.arange(32.0).reshape(8, 4))
+        trainer.fit(model, torch.utils.data.DataLoader(data, batch_size=2))
+        assert dist.get_backend() == "rueda"
+        weights = [torch.empty(2, 4) for _ in range(2)]
+        dist.all_gather(weights, model.layer.weight.detach())
+        assert torch.equal(weights[0], weights[1])
+        assert rueda.metrics()["allreduce_tensors"] > 0
+        """,
+        tmp_path,
+    )
