@@ -206,6 +206,17 @@ def check_alltoall() -> None:
     dist.all_to_all_single(target, source, sent, sent)
     expected = torch.cat([torch.full((n, 2), float(10 * r + rank)) for r, n in enumerate(sent)])
     assert torch.equal(target, expected)
+    # In a long loop, with splits that change on some ranks only.
+    for step in range(90):
+        extra = step % 3 if rank == 0 else 0
+        sent = [1] * (size - 1) + [1 + extra]
+        coming = [1 + (step % 3 if r == 0 and rank == size - 1 else 0) for r in range(size)]
+        target = torch.empty(sum(coming))
+        dist.all_to_all_single(target, torch.full((sum(sent),), float(rank)), coming, sent)
+        assert target.tolist() == [float(r) for r in range(size) for _ in range(coming[r])]
+        uneven = [torch.empty(1 + (step % 5 if r == 0 else r)) for r in range(size)]
+        dist.all_gather(uneven, torch.full_like(uneven[rank], float(rank)))
+        assert all((tensor == r).all() for r, tensor in enumerate(uneven))
     empty = torch.empty(0, 4)
     dist.all_to_all_single(empty, torch.empty(0, 4))
 

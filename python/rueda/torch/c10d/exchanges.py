@@ -141,7 +141,7 @@ class Exchanges(Operations):
 
         return self._collective(
             "all-gather",
-            (11, tuple((view.shape, view.dtype) for view in views)),
+            (11, tuple((view.shape[1:], view.dtype) for view in views)),
             begin,
             finish,
             (sources, targets),
@@ -291,7 +291,7 @@ class Exchanges(Operations):
 
         return self._collective(
             what,
-            (12, view.shape, view.dtype, tuple(rows)),
+            (12, view.shape[1:], view.dtype),
             lambda name: [
                 _native.alltoall(view.pointer, view.shape, view.dtype, rows, name, set_id)
             ],

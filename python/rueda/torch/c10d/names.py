@@ -30,7 +30,10 @@ class Names:
         self._forget()
 
     def next(self, signature: Hashable) -> str:
-        """The name for a collective that ``signature`` describes."""
+        """The name for a collective that ``signature`` describes: what all ranks must agree on, and nothing else.
+
+        Ranks go through the same contexts only if two collectives have one signature on all of them or on none.
+        """
         context = tuple(self._recent)
         place = self._places.get(context)
         if place is None:

@@ -144,8 +144,8 @@ class Operations(dist.ProcessGroup):
         name = self._names.next(signature)
         # A name serves one operation at a time. It comes again only after several others of its kind.
         before = self._works.get(name)
-        if before is not None and not before.is_completed():
-            before.wait()
+        if before is not None:
+            before.outlast()
         return name
 
     def _require_open(self) -> None:

@@ -67,20 +67,27 @@ class RuedaWork(Work):
         ``timeout``: instead of the operation's own, zero for that. Raises :class:`rueda.TimeoutError` when it has
         passed; the operation goes on then and keeps its tensors, and the group should not be used any more.
         """
-        if not self._settled:
-            seconds = timeout.total_seconds()
-            left = seconds if seconds > 0 else max(0.0, self.deadline - time.monotonic())
-            end = time.monotonic() + left
-            for native in self._natives:
-                if not native.wait(max(0.0, end - time.monotonic())):
-                    raise self._late(seconds if seconds > 0 else self._timeout)
-            self._settle()
+        self.outlast(timeout.total_seconds())
         if self._error is not None:
             if self._on_error is not None and not isinstance(self._error, FATAL):
                 self._on_error()
                 self._on_error = None
             raise self._error
         return True
+
+    def outlast(self, seconds: float = 0.0) -> None:
+        """Blocks until the operation is done, well or with an error, which is left to :meth:`wait`.
+
+        ``seconds``: instead of the operation's own time-out, zero for that. Raises :class:`rueda.TimeoutError`.
+        """
+        if self._settled:
+            return
+        now = time.monotonic()
+        end = now + seconds if seconds > 0 else max(now, self.deadline)
+        for native in self._natives:
+            if not native.wait(max(0.0, end - time.monotonic())):
+                raise self._late(seconds if seconds > 0 else self._timeout)
+        self._settle()
 
     def is_completed(self) -> bool:
         """Whether the operation is done, well or with an error, and its results are where they belong."""
