@@ -84,6 +84,13 @@ def check_tensors_that_cannot_be_used() -> None:
         group.all_gather_single(torch.empty(3 * size, dtype=torch.float64), torch.empty(3)).wait()
     with raises(rueda.InvalidArgumentError, "add up"):
         group.alltoall_base(torch.empty(size), torch.empty(size), [1] * size, [2] * size).wait()
+    # Of several tensors, too: all parts fail on all ranks.
+    sparse_or_not = torch.eye(3).to_sparse() if rank == 1 else torch.eye(3)
+    outputs = [torch.empty(size, 2), torch.empty(3 * size, 3)]
+    with raises(rueda.UnsupportedError, "sparse"):
+        group.allgather_into_tensor_coalesced(outputs, [torch.ones(2), sparse_or_not]).wait()
+    with raises(rueda.UnsupportedError, "sparse"):
+        group.allreduce_coalesced([torch.ones(2), sparse_or_not]).wait()
     still_works()
 
 

@@ -13,7 +13,7 @@ from rueda.adapter import Refusal, View
 from rueda.errors import MismatchError
 from rueda.torch.c10d.arguments import Target, flatten, read, target_of
 from rueda.torch.c10d.compiling import never_compiled
-from rueda.torch.c10d.operations import Operations
+from rueda.torch.c10d.operations import Operations, part_of
 from rueda.torch.c10d.work import RuedaWork
 from rueda.torch.tensors import TorchAdapter
 
@@ -119,7 +119,7 @@ class Exchanges(Operations):
             ]
         except (Refusal, ValueError) as error:
             refusal = error if isinstance(error, Refusal) else Refusal(str(error))
-            return self._refused("all-gather", refusal, options)
+            return self._refused("all-gather", refusal, options, parts=len(outputs))
         set_id = self._membership.set_id
 
         def begin(name: str) -> list[_native.Handle]:
@@ -128,7 +128,7 @@ class Exchanges(Operations):
                     view.pointer,
                     view.shape,
                     view.dtype,
-                    name if number == 0 else f"{name}.{number}",
+                    part_of(name, number),
                     set_id,
                 )
                 for number, view in enumerate(views)

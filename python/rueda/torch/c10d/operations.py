@@ -19,10 +19,15 @@ from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.names import Names
 from rueda.torch.c10d.work import RuedaWork
 
-__all__ = ["Membership", "Operations"]
+__all__ = ["Membership", "Operations", "part_of"]
 
 Begin = Callable[[str], Sequence[_native.Handle]]
 Finish = Callable[[Sequence[_native.Handle]], list[torch.Tensor]]
+
+
+def part_of(name: str, number: int) -> str:
+    """The name of one of several tensors of an operation."""
+    return name if number == 0 else f"{name}.{number}"
 
 
 class Membership(NamedTuple):
@@ -119,22 +124,32 @@ class Operations(dist.ProcessGroup):
             finish,
             references,
             seconds_of(options, self._timeout),
-            on_settled=partial(self._works.pop, name, None),
+            on_settled=partial(self._forget, name),
             on_error=self._names.restart,
         )
         self._works[name] = work
         return work
 
+    def _forget(self, name: str, work: RuedaWork) -> None:
+        if self._works.get(name) is work:  # and not the next one of that name
+            del self._works[name]
+
     def _refused(
-        self, what: str, refusal: Refusal, options: Any = None, group: int = 0
+        self, what: str, refusal: Refusal, options: Any = None, group: int = 0, parts: int = 1
     ) -> RuedaWork:
-        """Takes part in a collective by failing it on every rank."""
+        """Takes part in a collective by failing it on every rank.
+
+        ``group``: of how many tensors, where they are a group of Rueda's; ``parts``: where each is an operation.
+        """
         set_id = self._membership.set_id
         why, unsupported = str(refusal), refusal.unsupported
         return self._collective(
             what,
             ("refused",),
-            lambda name: [_native.refuse(name, set_id, why, unsupported, group)],
+            lambda name: [
+                _native.refuse(part_of(name, number), set_id, why, unsupported, group)
+                for number in range(max(1, parts))
+            ],
             lambda _: [],
             None,
             options,

@@ -22,7 +22,7 @@ from rueda.torch.c10d.arguments import (
     target_of,
 )
 from rueda.torch.c10d.compiling import never_compiled
-from rueda.torch.c10d.operations import Operations
+from rueda.torch.c10d.operations import Operations, part_of
 from rueda.torch.c10d.work import FATAL, DoneWork, RuedaWork
 from rueda.torch.tensors import TorchAdapter, usual_code_of
 
@@ -246,7 +246,7 @@ class Reductions(Operations):
                     )
         except (Refusal, ValueError) as error:
             refusal = error if isinstance(error, Refusal) else Refusal(str(error))
-            return self._refused(what, refusal, options)
+            return self._refused(what, refusal, options, parts=len(outputs))
         set_id = self._membership.set_id
 
         def begin(name: str) -> list[_native.Handle]:
@@ -255,7 +255,7 @@ class Reductions(Operations):
                     view.pointer,
                     view.shape,
                     view.dtype,
-                    _part(name, number),
+                    part_of(name, number),
                     reduction,
                     factor,
                     1.0,
@@ -279,11 +279,6 @@ class Reductions(Operations):
             (sources, targets),
             options,
         )
-
-
-def _part(name: str, number: int) -> str:
-    """The name of one of several tensors of an operation."""
-    return name if number == 0 else f"{name}.{number}"
 
 
 def _splits(

@@ -31,7 +31,7 @@ class RuedaWork(Work):
     """The future of one operation of a process group.
 
     ``what`` describes it in errors, ``timeout`` is how many seconds it may take from now on, ``on_settled`` is called
-    once it is done, ``on_error`` once :meth:`wait` is about to raise an error that all ranks have been told.
+    with this once it is done, ``on_error`` once :meth:`wait` is about to raise an error that all ranks have been told.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class RuedaWork(Work):
         finish: Callable[[Sequence[_native.Handle]], list[torch.Tensor]],
         references: object,
         timeout: float,
-        on_settled: Callable[[], object] | None = None,
+        on_settled: Callable[[RuedaWork], object] | None = None,
         on_error: Callable[[], None] | None = None,
     ) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class RuedaWork(Work):
             self._settled = True
             future = self._future
         if self._on_settled is not None:
-            self._on_settled()
+            self._on_settled(self)
         if future is not None:
             self._complete(future)
 
