@@ -94,6 +94,21 @@ def check_tensors_that_cannot_be_used() -> None:
     still_works()
 
 
+def check_splits_that_nobody_else_knows() -> None:
+    """Only the rank that expects something else can notice; the others go on, and so does it."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    expected = [2] + [1] * (size - 1)
+    for _ in range(3):
+        if rank == 0:
+            with raises(rueda.MismatchError, "rank 0 expects", str(expected)):
+                dist.all_to_all_single(
+                    torch.empty(size + 1), torch.ones(size), expected, [1] * size
+                )
+        else:
+            dist.all_to_all_single(torch.empty(size), torch.ones(size))
+        still_works()
+
+
 def check_messages_that_differ() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     if rank <= 1:

@@ -51,6 +51,9 @@ class RuedaWork(Work):
         self._lock = threading.Lock()
         self._error: Exception | None = None
         self._outputs: list[torch.Tensor] = []
+        self._is_known_to_all = (
+            True  # the error, so that all ranks can begin anew with the same names
+        )
         self._settled = False
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
         self._on_settled = on_settled
@@ -69,7 +72,7 @@ class RuedaWork(Work):
         """
         self.outlast(timeout.total_seconds())
         if self._error is not None:
-            if self._on_error is not None and not isinstance(self._error, FATAL):
+            if self._on_error is not None and self._is_known_to_all:
                 self._on_error()
                 self._on_error = None
             raise self._error
@@ -152,6 +155,7 @@ class RuedaWork(Work):
             if self._settled:
                 return
             self._error = self._late(self._timeout)
+            self._is_known_to_all = False
             self._settled = True
             future = self._future
         if future is not None:
@@ -165,9 +169,13 @@ class RuedaWork(Work):
             if self._settled:
                 return
             try:
+                for native in self._natives:
+                    native.check()
+                self._is_known_to_all = False  # what goes wrong from now on
                 self._outputs = self._handle.result()
             except Exception as error:
                 self._error = error
+                self._is_known_to_all = self._is_known_to_all and not isinstance(error, FATAL)
             self._settled = True
             future = self._future
         if self._on_settled is not None:
