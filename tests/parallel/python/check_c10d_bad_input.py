@@ -138,6 +138,16 @@ def check_use_after_destroy() -> None:
     still_works()
 
 
+def check_groups_that_differ() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if size < 3:
+        return
+    with raises(rueda.InitializationError, "rank 0 says [0, 1]", "rank 1 says [0, 1, 2]"):
+        dist.new_group([0, 1] if rank == 0 else [0, 1, 2])
+    still_works()
+    still_works(dist.new_group())
+
+
 def check_monitored_barrier() -> None:
     """Tells who has not come. Messages of its own, so the group goes on."""
     rank, size = dist.get_rank(), dist.get_world_size()
