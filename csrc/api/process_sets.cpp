@@ -35,6 +35,15 @@ void remove_process_set(ProcessSet set) {
   change(Collective::remove_process_set, {set.id}).wait();
 }
 
+ProcessSet form_process_set(int number, const std::vector<int>& ranks) {
+  current_engine()->form_set(number, ranks).throw_if_error();
+  return {number};
+}
+
+void dissolve_process_set(ProcessSet set) {
+  current_engine()->dissolve_set(set.id).throw_if_error();
+}
+
 std::vector<int> ranks_of(ProcessSet set) {
   return members_of(set)->ranks;
 }

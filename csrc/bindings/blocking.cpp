@@ -1,5 +1,8 @@
 #include "blocking.h"
 
+#include <pybind11/stl.h>
+
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -7,6 +10,8 @@
 #include <utility>
 
 #include "arrays.h"
+#include "core/clock.h"
+#include "core/strings.h"
 #include "handle.h"
 #include "rueda/rueda.h"
 
@@ -57,27 +62,39 @@ std::optional<AllreduceOptions> options_of(py::handle name, py::handle op, py::h
                           .process_set = {*process_set}};
 }
 
+void keep_alive(const Handle& handle, py::handle source, py::handle target) {
+  py::module_::import("rueda.handles").attr("keep_alive")(handle, py::make_tuple(source, target));
+}
+
 // What a signal handler has raised ends the waiting, not the operation.
 [[noreturn]] void leave_behind(const Handle& handle, py::handle source, py::handle target) {
   const py::error_already_set raised;
-  py::module_::import("rueda.handles").attr("keep_alive")(handle, py::make_tuple(source, target));
+  keep_alive(handle, source, target);
   throw raised;
 }
 
-void reduce(const TensorView& view, void* output, const AllreduceOptions& options,
-            py::handle source, py::handle target) {
+// False where it has not completed within `limit` seconds; the operation goes on then.
+bool reduce(const TensorView& view, void* output, const AllreduceOptions& options,
+            py::handle source, py::handle target, std::optional<double> limit = std::nullopt) {
+  std::optional<Time> deadline;
+  if (limit) deadline = Clock::now() + seconds(std::clamp(*limit, 0.0, 1e9));
   Handle handle;
   {
     const py::gil_scoped_release released;
     handle = allreduce(view, output, options);
-    sleep_once(handle);
+    sleep_once(handle, deadline);
   }
   while (!handle.done()) {
     if (PyErr_CheckSignals() != 0) leave_behind(handle, source, target);
+    if (deadline && Clock::now() >= *deadline) {
+      keep_alive(handle, source, target);
+      return false;
+    }
     const py::gil_scoped_release released;
-    sleep_once(handle);
+    sleep_once(handle, deadline);
   }
   handle.wait();  // throws its error
+  return true;
 }
 
 // False where something is unusual: nothing has been submitted then.
@@ -97,10 +114,12 @@ bool allreduce_arrays(py::handle source, py::handle target, py::handle name, py:
   return true;
 }
 
-// The same for memory that the caller knows: `shape` is a tuple of integers.
+// The same for memory that the caller knows: `shape` is a tuple of integers. With a limit in
+// seconds, throws TimeoutError where it has passed.
 bool allreduce_memory(py::handle source, py::handle target, std::uintptr_t input,
                       std::uintptr_t output, const py::tuple& shape, int dtype, py::handle name,
-                      py::handle op, py::handle prescale, py::handle postscale, py::handle set) {
+                      py::handle op, py::handle prescale, py::handle postscale, py::handle set,
+                      std::optional<double> limit) {
   const auto options = options_of(name, op, prescale, postscale, set);
   if (!options) return false;
   TensorView view{reinterpret_cast<void*>(input), Shape(shape.size()),
@@ -109,7 +128,10 @@ bool allreduce_memory(py::handle source, py::handle target, std::uintptr_t input
     view.shape[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(shape.ptr(), static_cast<Py_ssize_t>(i)));
   }
   if (PyErr_Occurred() != nullptr) throw py::error_already_set();
-  reduce(view, reinterpret_cast<void*>(output), *options, source, target);
+  if (!reduce(view, reinterpret_cast<void*>(output), *options, source, target, limit)) {
+    throw TimeoutError(str("all-reduce '", options->name, "' has not completed within ", *limit,
+                           " s: some rank has not taken part"));
+  }
   return true;
 }
 
@@ -117,7 +139,10 @@ bool allreduce_memory(py::handle source, py::handle target, std::uintptr_t input
 
 void bind_blocking(py::module_& module) {
   module.def("allreduce_arrays", &allreduce_arrays);
-  module.def("allreduce_memory", &allreduce_memory);
+  module.def("allreduce_memory", &allreduce_memory, py::arg("source"), py::arg("target"),
+             py::arg("input"), py::arg("output"), py::arg("shape"), py::arg("dtype"),
+             py::arg("name"), py::arg("op"), py::arg("prescale"), py::arg("postscale"),
+             py::arg("set"), py::arg("limit") = py::none());
   module.def("address_of", &address_of);
 }
 

@@ -109,6 +109,18 @@ void bind_collectives(py::module_& module) {
   module.def(
       "join", [](const std::string& name, int set) { return join({name, {set}}); }, released);
   module.def(
+      "send",
+      [](std::uintptr_t tensor, Shape shape, int dtype, int target, std::int64_t tag, int set) {
+        return send(view(tensor, std::move(shape), dtype), target, {tag, {set}});
+      },
+      released);
+  module.def(
+      "recv",
+      [](std::uintptr_t tensor, Shape shape, int dtype, int source, std::int64_t tag, int set) {
+        return recv(view(tensor, std::move(shape), dtype), source, {tag, {set}});
+      },
+      released);
+  module.def(
       "refuse",
       [](const std::string& name, int set, const std::string& why, bool unsupported,
          int group_size) {

@@ -43,8 +43,9 @@ bool wait(const Handle& handle, std::optional<double> timeout) {
 
 }  // namespace
 
-void sleep_once(const Handle& handle) {
-  (void)handle.state()->wait(Clock::now() + longest_sleep);
+void sleep_once(const Handle& handle, std::optional<Time> deadline) {
+  const Time until = Clock::now() + longest_sleep;
+  (void)handle.state()->wait(deadline && *deadline < until ? *deadline : until);
 }
 
 namespace {
@@ -80,7 +81,22 @@ void bind_handle(py::module_& module) {
       .def("received_splits",
            [](const Handle& handle) { return output_of(handle).received_splits; })
       .def("last_joined_rank",
-           [](const Handle& handle) { return output_of(handle).last_joined_rank; });
+           [](const Handle& handle) { return output_of(handle).last_joined_rank; })
+      .def("source", [](const Handle& handle) { return output_of(handle).source; });
+  const py::call_guard<py::gil_scoped_release> released;
+  py::class_<CompletionQueue>(module, "CompletionQueue")
+      .def(py::init<>())
+      .def("watch", &CompletionQueue::watch, released)
+      .def(
+          "wait",
+          [](CompletionQueue& queue, double timeout) {
+            return queue.wait(std::chrono::nanoseconds(
+                static_cast<std::int64_t>(std::min(std::max(timeout, 0.0), 1e9) * 1e9)));
+          },
+          released)
+      .def("nudge", &CompletionQueue::nudge)
+      .def("is_closed", &CompletionQueue::is_closed)
+      .def("close", &CompletionQueue::close);
 }
 
 }  // namespace rueda::bindings

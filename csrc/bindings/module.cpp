@@ -76,6 +76,13 @@ void bind_process_sets(py::module_& module) {
       "add_process_set",
       [](std::vector<int> ranks) { return add_process_set(std::move(ranks)).id; }, released);
   module.def("remove_process_set", [](int set) { remove_process_set({set}); }, released);
+  module.def(
+      "form_process_set",
+      [](int number, const std::vector<int>& ranks) { return form_process_set(number, ranks).id; },
+      released);
+  module.def("dissolve_process_set", [](int set) { dissolve_process_set({set}); }, released);
+  module.attr("first_formed_set") = first_formed_set;
+  module.attr("process_set_limit") = process_set_limit;
   module.def("ranks_of", [](int set) { return ranks_of({set}); }, released);
   module.def("rank_in", [](int set) { return rank_in({set}); }, released);
   module.def("process_set_ids", &process_set_ids, released);

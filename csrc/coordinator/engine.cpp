@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <algorithm>
+
 #include "core/log.h"
 #include "core/strings.h"
 #include "plan/tree.h"
@@ -42,6 +44,10 @@ Engine::Engine(World world, const Options& options)
       transport_name_(world_.transport->name()),
       process_sets_(world_.topology.rank, world_.topology.size),
       backend_(make_ring_backend(kept_buffers(options))),
+      messages_(world_.host, *world_.transport, *world_.control,
+                [this](int peer, std::vector<std::byte> message) {
+                  send_message(peer, std::move(message));
+                }),
       crowded_(world_.host ? world_.host->outnumbers_processors()
                            : outnumber_processors(world_.topology.local_size)),
       word_(world_.host ? &world_.host->header(world_.topology.rank).wake : &own_word_),
@@ -212,6 +218,60 @@ Handle Engine::join(int set_id) {
   command.handle = handle;
   push(std::move(command));
   return Handle(handle);
+}
+
+Handle Engine::submit_message(MessageRequest request) {
+  auto handle = std::make_shared<HandleState>(helm_);
+  request.handle = handle;
+  const auto members = process_sets_.find(request.set_id);
+  const auto invalid = [&](const auto&... why) {
+    handle->complete(
+        Status(ErrorCode::invalid_argument, str(request.is_send ? "send: " : "recv: ", why...)));
+    return Handle(handle);
+  };
+  if (!members) return invalid("there is no process set ", request.set_id);
+  const std::vector<int>& ranks = members->ranks;
+  const auto is_member = [&](int rank) {
+    return std::binary_search(ranks.begin(), ranks.end(), rank);
+  };
+  if (members->rank < 0 || (request.peer >= 0 && !is_member(request.peer)) ||
+      (request.peer < 0 && request.is_send)) {
+    return invalid("rank ", members->rank < 0 ? topology().rank : request.peer,
+                   " is not a member of process set ", request.set_id, ", which has ",
+                   describe_ranks(ranks));
+  }
+  Command command;
+  command.kind = Command::Kind::message;
+  command.set_id = request.set_id;
+  command.handle = handle;
+  command.message = std::move(request);
+  push(std::move(command));
+  return Handle(handle);
+}
+
+Status Engine::form_set(int id, const std::vector<int>& ranks) {
+  Command command;
+  command.kind = Command::Kind::form;
+  command.set_id = id;
+  command.ranks = ranks;
+  command.handle = std::make_shared<HandleState>(helm_);
+  const auto handle = command.handle;
+  push(std::move(command));
+  while (handle->wait(std::nullopt) == FutexWake::interrupted) continue;
+  return handle->status;
+}
+
+Status Engine::dissolve_set(int id) {
+  if (id < first_formed) {
+    return {ErrorCode::invalid_argument,
+            str("process set ", id, " is known to all ranks: use remove_process_set()")};
+  }
+  if (Status status = process_sets_.remove(id); !status) return status;
+  Command command;
+  command.kind = Command::Kind::dissolve;
+  command.set_id = id;
+  push(std::move(command));
+  return {};
 }
 
 void Engine::push(Command command) {

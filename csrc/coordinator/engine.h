@@ -18,6 +18,7 @@
 #include "coordinator/helm.h"
 #include "coordinator/metrics.h"
 #include "coordinator/patience.h"
+#include "coordinator/point_to_point.h"
 #include "coordinator/process_sets.h"
 #include "coordinator/set_coordinator.h"
 #include "coordinator/submission.h"
@@ -47,6 +48,12 @@ class Engine {
   std::vector<Handle> submit_and_wait(int set_id, std::vector<Submission> submissions,
                                       std::optional<Time> deadline = std::nullopt);
   Handle join(int set_id);
+  // One side of a message between two ranks. What is wrong with it comes with the handle.
+  Handle submit_message(MessageRequest request);
+  // A set that only its members know, see ProcessSets::form(); and its end on this rank, with which
+  // it ends for all.
+  Status form_set(int id, const std::vector<int>& ranks);
+  Status dissolve_set(int id);
 
   [[nodiscard]] const Topology& topology() const { return world_.topology; }
   [[nodiscard]] const ProcessSets& process_sets() const { return process_sets_; }
@@ -81,12 +88,14 @@ class Engine {
 
  private:
   struct Command {
-    enum class Kind { submit, join, leave, abort };
+    enum class Kind { submit, message, join, form, dissolve, leave, abort };
     Kind kind = Kind::submit;
     int set_id = 0;
     std::vector<Submission> submissions;
     std::shared_ptr<HandleState> handle;  // join
-    std::string cause;                    // abort
+    MessageRequest message;
+    std::vector<int> ranks;  // form
+    std::string cause;       // abort
   };
 
   Engine(World world, const Options& options);
@@ -137,6 +146,7 @@ class Engine {
   static void refuse(const Command& command, const Status& reason);
 
   void open_set(std::shared_ptr<const ProcessSetMembers> members);
+  void start_set(const std::shared_ptr<const ProcessSetMembers>& members);
   void administer(const Response& response, Submission submission);
   void refuse_elsewhere(int set_id, const std::string& name, int other_set);
 
@@ -145,6 +155,7 @@ class Engine {
   void lose(int peer, const Status& cause);
   void fail(const Status& reason);
   void send(int peer, std::vector<std::byte> message);
+  void send_message(int peer, std::vector<std::byte> message);
   [[nodiscard]] std::vector<int> neighbours() const;
 
   World world_;
@@ -158,6 +169,7 @@ class Engine {
   std::unique_ptr<Backend> backend_;
 
   std::map<int, std::unique_ptr<SetCoordinator>> sets_;
+  PointToPoint messages_;
   struct EarlyMessage {
     int peer;
     std::vector<std::byte> message;

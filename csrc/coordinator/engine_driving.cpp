@@ -142,10 +142,14 @@ bool Engine::step(Time now) {
   for (auto set = sets_.begin(); set != sets_.end();) {
     moved = set->second->step(now) || moved;
     if (!failure_.ok()) return true;
+    if (set->second->closed() && !messages_.is_closed(set->first)) {
+      messages_.close(set->first, set->second->closing(), now, seconds(options_.shutdown_timeout));
+    }
     const bool gone =
         set->second->closed() && !set->second->in_flight() && !process_sets_.find(set->first);
     set = gone ? sets_.erase(set) : std::next(set);
   }
+  moved = messages_.step(now) || moved;
   const Duration timeout = seconds(options_.transfer_timeout);
   for (const auto& [id, set] : sets_) {
     if (Status status = set->broken(now, timeout); !status) {
@@ -222,18 +226,22 @@ void Engine::disarm() {
 }
 
 bool Engine::in_flight() const {
-  return std::any_of(sets_.begin(), sets_.end(),
-                     [](const auto& set) { return set.second->in_flight(); });
+  return messages_.in_flight() || std::any_of(sets_.begin(), sets_.end(), [](const auto& set) {
+           return set.second->in_flight();
+         });
 }
 
 bool Engine::uses_transport() const {
-  return failure_.ok() && std::any_of(sets_.begin(), sets_.end(),
-                                      [](const auto& set) { return set.second->uses_transport(); });
+  return failure_.ok() && (messages_.uses_transport() ||
+                           std::any_of(sets_.begin(), sets_.end(), [](const auto& set) {
+                             return set.second->uses_transport();
+                           }));
 }
 
 bool Engine::negotiates() const {
-  return std::any_of(sets_.begin(), sets_.end(),
-                     [](const auto& set) { return set.second->negotiates(); });
+  return messages_.expects() || std::any_of(sets_.begin(), sets_.end(), [](const auto& set) {
+           return set.second->negotiates();
+         });
 }
 
 // Whether something may happen so soon that it is worth spinning for.
@@ -254,6 +262,7 @@ bool Engine::is_due(Time now) const {
 std::optional<Time> Engine::next_deadline() const {
   std::optional<Time> earliest = leaving_until_;
   if (!failure_.ok()) return earliest;
+  earliest = earlier(earliest, messages_.next_deadline());
   for (const auto& [id, set] : sets_) {
     earliest = earlier(earliest, set->next_deadline());
     const auto moved = set->oldest_move();
@@ -302,6 +311,8 @@ void Engine::wind_up() {
     reason = failure_;
   }
   for (const auto& [id, set] : sets_) set->fail_all(reason);
+  messages_.leave_all();
+  messages_.fail_all(reason);
   for (const Command& command : commands) refuse(command, reason);
   const Status closed = world_.control->close(Clock::now() + seconds(farewell_seconds));
   if (!closed.ok()) log(LogLevel::debug, "closing the control lane: ", closed.to_string());

@@ -10,7 +10,7 @@ namespace rueda {
 
 namespace {
 
-enum class LaneMessage : std::uint8_t { negotiation, failure };
+enum class LaneMessage : std::uint8_t { negotiation, failure, point_to_point };
 
 }  // namespace
 
@@ -57,13 +57,29 @@ void Engine::obey(Command command, Time now) {
                 topology().rank));
     return;
   }
+  if (command.kind == Command::Kind::form && failure_.ok()) {
+    // Not before: what others have sent for a set that is known, but not open, would be dropped.
+    auto formed = process_sets_.form(command.set_id, command.ranks);
+    if (formed) start_set(formed.value());
+    command.handle->complete(formed.status());
+    return;
+  }
   const auto set = sets_.find(command.set_id);
+  if (command.kind == Command::Kind::dissolve) {
+    if (set != sets_.end()) set->second->leave();
+    messages_.leave(command.set_id);
+    return;
+  }
   if (!failure_.ok() || set == sets_.end()) {
     const Status reason = !failure_.ok()
                               ? failure_
                               : Status(ErrorCode::invalid_argument,
                                        str("process set ", command.set_id, " has been removed"));
     refuse(command, reason);
+    return;
+  }
+  if (command.kind == Command::Kind::message) {
+    messages_.submit(std::move(command.message));
     return;
   }
   if (command.kind == Command::Kind::join) {
@@ -147,20 +163,23 @@ void Engine::administer(const Response& response, Submission submission) {
     submission.handle->complete(added.status());
     return;
   }
-  const int id = added.value()->id;
-  if (added.value()->rank >= 0) {
-    open_set(added.value());
-    if (leaving_until_) sets_.at(id)->leave();
+  start_set(added.value());
+  Output output;
+  output.process_set = added.value()->id;
+  submission.handle->complete({}, std::move(output));
+}
+
+void Engine::start_set(const std::shared_ptr<const ProcessSetMembers>& members) {
+  if (members->rank >= 0) {
+    open_set(members);
+    if (leaving_until_) sets_.at(members->id)->leave();
   }
   // Messages for it may have come from ranks that heard of it earlier.
-  if (auto early = early_.extract(id)) {
+  if (auto early = early_.extract(members->id)) {
     for (const EarlyMessage& message : early.mapped()) {
       receive(message.peer, message.message, Clock::now());
     }
   }
-  Output output;
-  output.process_set = id;
-  submission.handle->complete({}, std::move(output));
 }
 
 // --- Messages and failures
@@ -171,10 +190,18 @@ void Engine::send(int peer, std::vector<std::byte> message) {
   world_.control->post(peer, std::move(message));
 }
 
+void Engine::send_message(int peer, std::vector<std::byte> message) {
+  message.insert(message.begin(), static_cast<std::byte>(LaneMessage::point_to_point));
+  send(peer, std::move(message));
+}
+
 void Engine::receive(int peer, std::span<const std::byte> message, Time now) {
   Reader reader(message);
   const auto kind = static_cast<LaneMessage>(reader.byte());
   if (kind == LaneMessage::failure) return receive_failure(peer, message.subspan(1));
+  if (kind == LaneMessage::point_to_point && failure_.ok()) {
+    return messages_.receive(peer, message.subspan(1));
+  }
   const auto id = static_cast<int>(reader.unsigned_integer());
   if (!reader.ok() || kind != LaneMessage::negotiation || !failure_.ok()) return;
   if (const auto set = sets_.find(id); set != sets_.end()) {
@@ -200,7 +227,7 @@ void Engine::receive_failure(int peer, std::span<const std::byte> payload) {
 // Whether every set has ended and nothing that was agreed on before is under way: nobody is needed
 // any more.
 bool Engine::is_over() const {
-  return std::all_of(sets_.begin(), sets_.end(), [](const auto& set) {
+  return !messages_.in_flight() && std::all_of(sets_.begin(), sets_.end(), [](const auto& set) {
     return set.second->closed() && !set.second->in_flight();
   });
 }
@@ -228,6 +255,7 @@ void Engine::fail(const Status& reason) {
   for (const int peer : neighbours()) send(peer, message);
   world_.transport->abort(reason);
   for (const auto& [id, set] : sets_) set->fail_all(reason);
+  messages_.fail_all(reason);
 }
 
 }  // namespace rueda

@@ -1,5 +1,6 @@
 #include "coordinator/handle_state.h"
 
+#include "coordinator/completion_queue.h"
 #include "coordinator/helm.h"
 
 namespace rueda {
@@ -9,6 +10,21 @@ void HandleState::complete(Status result, Output result_output) {
   output = std::move(result_output);
   done.store(1);
   if (sleeping.load() > 0) futex_wake_all(done);
+  if (watched_.load()) tell_watcher();
+}
+
+// Either complete() sees that there is a watcher, or the watcher sees that this is done.
+bool HandleState::watch(std::shared_ptr<CompletionInbox> inbox, std::uint64_t token) {
+  if (claimed_.exchange(true)) return false;
+  watcher_ = {std::move(inbox), token};
+  watched_.store(true);
+  if (done.load() != 0) tell_watcher();
+  return true;
+}
+
+void HandleState::tell_watcher() {
+  if (told_.exchange(true)) return;
+  watcher_.inbox->put(watcher_.token);
 }
 
 FutexWake HandleState::wait(std::optional<Time> deadline) const {

@@ -15,6 +15,7 @@
 namespace rueda {
 
 class Helm;
+class CompletionInbox;
 
 struct HandleState {
   // Without a helm, for what only others complete: waiting is then sleeping.
@@ -50,10 +51,27 @@ struct HandleState {
   // The same without driving.
   FutexWake sleep(std::optional<Time> deadline) const;
 
+  // Puts `token` into the inbox once this is done; at once where it is already. For one watcher:
+  // false where there is another.
+  bool watch(std::shared_ptr<CompletionInbox> inbox, std::uint64_t token);
+
   const std::shared_ptr<Helm> helm;
   std::atomic<std::uint32_t> done{0};
   mutable std::atomic<int> waiting{0};
   mutable std::atomic<int> sleeping{0};  // of them, those that have to be woken
+
+ private:
+  struct Watcher {
+    std::shared_ptr<CompletionInbox> inbox;
+    std::uint64_t token = 0;
+  };
+  void tell_watcher();
+
+  // `watched` says that the watcher may be read; whoever sets `told` first tells it.
+  Watcher watcher_;
+  std::atomic<bool> claimed_{false};
+  std::atomic<bool> watched_{false};
+  std::atomic<bool> told_{false};
 };
 
 }  // namespace rueda

@@ -32,8 +32,8 @@ std::vector<int> ProcessSets::ids() const {
   return ids;
 }
 
-Expected<std::shared_ptr<const ProcessSetMembers>> ProcessSets::add(const std::vector<int>& ranks) {
-  const std::lock_guard lock(mutex_);
+Expected<std::shared_ptr<ProcessSetMembers>> ProcessSets::members_of(
+    const std::vector<int>& ranks) const {
   auto members = std::make_shared<ProcessSetMembers>();
   members->ranks = ranks;
   std::sort(members->ranks.begin(), members->ranks.end());
@@ -52,18 +52,51 @@ Expected<std::shared_ptr<const ProcessSetMembers>> ProcessSets::add(const std::v
     return Status(ErrorCode::unsupported,
                   str("there are too many process sets (at most ", process_set_limit, " at once)"));
   }
-  // Sets that exist at one time have tags of their own.
-  while (std::any_of(sets_.begin(), sets_.end(), [&](const auto& set) {
-    return set.first % process_set_limit == next_id_ % process_set_limit;
-  })) {
-    ++next_id_;
-  }
   const auto self = std::lower_bound(members->ranks.begin(), members->ranks.end(), rank_);
   if (self != members->ranks.end() && *self == rank_) {
     members->rank = static_cast<int>(self - members->ranks.begin());
   }
+  return members;
+}
+
+// Sets that exist at one time have tags of their own.
+bool ProcessSets::has_tags_of(int id) const {
+  return std::any_of(sets_.begin(), sets_.end(), [&](const auto& set) {
+    return set.first % process_set_limit == id % process_set_limit;
+  });
+}
+
+Expected<std::shared_ptr<const ProcessSetMembers>> ProcessSets::add(const std::vector<int>& ranks) {
+  const std::lock_guard lock(mutex_);
+  auto made = members_of(ranks);
+  if (!made) return made.status();
+  const auto members = std::move(made).value();
+  while (has_tags_of(next_id_)) ++next_id_;
   members->id = next_id_++;
   sets_[members->id] = members;
+  return std::shared_ptr<const ProcessSetMembers>(members);
+}
+
+Expected<std::shared_ptr<const ProcessSetMembers>> ProcessSets::form(
+    int id, const std::vector<int>& ranks) {
+  const std::lock_guard lock(mutex_);
+  auto made = members_of(ranks);
+  if (!made) return made.status();
+  const auto members = std::move(made).value();
+  const auto invalid = [&](const auto&... why) {
+    return Status(ErrorCode::invalid_argument, str("form_process_set(", id, "): ", why...));
+  };
+  if (members->rank < 0) {
+    return invalid("rank ", rank_, " is not among the ", describe_ranks(members->ranks));
+  }
+  if (id < first_formed) return invalid("such numbers begin at ", first_formed);
+  if (formed_.contains(id)) return invalid("the number has been used before");
+  if (has_tags_of(id)) {
+    return invalid("a set of this rank is equal to it modulo ", process_set_limit);
+  }
+  members->id = id;
+  formed_.insert(id);
+  sets_[id] = members;
   return std::shared_ptr<const ProcessSetMembers>(members);
 }
 
@@ -78,7 +111,7 @@ Status ProcessSets::remove(int id) {
 
 bool ProcessSets::existed(int id) const {
   const std::lock_guard lock(mutex_);
-  return id < next_id_;
+  return id < next_id_ || formed_.contains(id);
 }
 
 }  // namespace rueda

@@ -7,10 +7,12 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "core/status.h"
+#include "rueda/rueda.h"
 #include "transport/transport.h"
 
 namespace rueda {
@@ -36,16 +38,24 @@ class ProcessSets {
 
   // `ranks` are those that all ranks have agreed on.
   Expected<std::shared_ptr<const ProcessSetMembers>> add(const std::vector<int>& ranks);
+  // The same for a set that only its members know, under a number that they have agreed on among
+  // themselves and that was never used before: first_formed or above, and such that no other set of
+  // a member is equal to it modulo process_set_limit.
+  Expected<std::shared_ptr<const ProcessSetMembers>> form(int id, const std::vector<int>& ranks);
   Status remove(int id);
   // Whether the set existed once: a message for it is then late, not early.
   [[nodiscard]] bool existed(int id) const;
 
  private:
+  Expected<std::shared_ptr<ProcessSetMembers>> members_of(const std::vector<int>& ranks) const;
+  [[nodiscard]] bool has_tags_of(int id) const;
+
   int rank_;
   int world_size_;
   mutable std::mutex mutex_;
   int next_id_ = 0;
   std::map<int, std::shared_ptr<const ProcessSetMembers>> sets_;
+  std::set<int> formed_;  // numbers that members have agreed on, also of sets that are gone
 };
 
 // Batches that were negotiated, and those that are replayed: each are numbered in an order that is
@@ -53,11 +63,18 @@ class ProcessSets {
 enum class BatchOrder : std::uint8_t { negotiated, replayed };
 
 // The tag of the `sequence`-th batch of a set: what is in flight at one time is distinct.
-inline constexpr int process_set_limit = 512;
+// Numbers of sets that only their members know begin here.
+inline constexpr int first_formed = first_formed_set;
+inline constexpr Tag tags_per_set = tag_limit / (process_set_limit + 1);  // one share for messages
 [[nodiscard]] constexpr Tag batch_tag(int set_id, BatchOrder order, std::uint64_t sequence) {
-  constexpr Tag per_order = tag_limit / process_set_limit / 2;
+  constexpr Tag per_order = tags_per_set / 2;
   const Tag first = (static_cast<Tag>(set_id % process_set_limit) * 2 + static_cast<Tag>(order));
   return first * per_order + static_cast<Tag>(sequence % per_order);
+}
+
+// The tag of the `sequence`-th point-to-point message that a rank receives.
+[[nodiscard]] constexpr Tag message_tag(std::uint64_t sequence) {
+  return process_set_limit * tags_per_set + static_cast<Tag>(sequence % tags_per_set);
 }
 
 }  // namespace rueda

@@ -61,7 +61,9 @@ class SetCoordinator {
   // Whether messages of other members are expected at any moment.
   [[nodiscard]] bool negotiates() const { return !pending_.empty() || join_handle_ != nullptr; }
   // Nothing more can be agreed on.
-  [[nodiscard]] bool closed() const { return !negotiator_.closed().ok(); }
+  [[nodiscard]] bool closed() const { return !closing().ok(); }
+  // Why; ok while it goes on.
+  [[nodiscard]] const Status& closing() const { return negotiator_.closed(); }
   // When step() should be called though nothing happens.
   [[nodiscard]] std::optional<Time> next_deadline() const;
   // A batch that failed, or has not moved for `timeout` (zero: ever); ok where there is none.

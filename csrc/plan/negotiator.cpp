@@ -87,7 +87,7 @@ void Negotiator::join() {
 }
 
 void Negotiator::leave() {
-  if (!closed_.ok()) return;
+  if (!closed_.ok() || std::exchange(has_left_, true)) return;
   leaving_.push_back(tree_.rank());
   up_.leaving.push_back(tree_.rank());
 }

@@ -182,6 +182,7 @@ class Negotiator {
   std::map<int, std::uint64_t> unresolved_;
   std::vector<int> leaving_;
   Status closed_;
+  bool has_left_ = false;  // this rank
 
   std::uint64_t applied_ = 0;  // lists of responses
   std::map<int, std::uint64_t> child_applied_;

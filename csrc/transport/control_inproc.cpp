@@ -47,6 +47,8 @@ class InprocControl final : public ControlLane {
     return {};
   }
 
+  bool has_left(int peer) const override { return gone_[static_cast<std::size_t>(peer)]; }
+
  private:
   InprocRank& me() { return state_->rank(rank_); }
 

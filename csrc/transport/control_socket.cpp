@@ -67,6 +67,7 @@ class SocketControl final : public ControlLane {
   void on_message(MessageHandler handler) override { handle_message_ = std::move(handler); }
   void on_loss(LossHandler handler) override { handle_loss_ = std::move(handler); }
   int wait_fd() const override { return epoll_.get(); }
+  bool has_left(int peer) const override { return peers_[static_cast<std::size_t>(peer)].gone; }
 
   Status connect(std::span<const int> peers, Time deadline) override;
   void post(int peer, std::vector<std::byte> message) override;

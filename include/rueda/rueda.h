@@ -38,6 +38,7 @@ struct Output {
   int last_joined_rank = -1;                  // join: the rank that joined last
   int process_set = -1;                       // add_process_set: the number of the new set
   int persistent = -1;                        // persistent operation: its number within the set
+  int source = -1;                            // recv: the rank that sent
 };
 
 // The future of one operation. Copies refer to the same operation. Dropping every copy does not
@@ -106,6 +107,17 @@ void remove_process_set(ProcessSet set);
 [[nodiscard]] int rank_in(ProcessSet set);
 [[nodiscard]] std::vector<int> process_set_ids();
 
+// A set that only its members know: they alone call this, with the same ranks and under a number
+// that they have agreed on among themselves. It is first_formed_set or above, was never used before
+// in this world, and differs modulo process_set_limit from those of all other sets of each member.
+// Members need not come at the same time. Throws InvalidArgumentError.
+inline constexpr int first_formed_set = 1 << 30;
+inline constexpr int process_set_limit = 511;
+ProcessSet form_process_set(int number, const std::vector<int>& ranks);
+// This member has finished with such a set. What all have agreed on is finished; what others
+// submit from now on fails with ShutdownError.
+void dissolve_process_set(ProcessSet set);
+
 // --- Collectives --------------------------------------------------------------------------------
 
 struct AllreduceOptions {
@@ -171,6 +183,52 @@ Handle join(const CallOptions& options = {});
 // tensors.
 Handle refuse(const std::string& name, ProcessSet process_set, const std::string& why,
               ErrorCode code = ErrorCode::invalid_argument, int group_size = 0);
+
+// --- Point to point -----------------------------------------------------------------------------
+
+struct MessageOptions {
+  std::int64_t tag = 0;
+  ProcessSet process_set = {};
+};
+inline constexpr int any_source = -1;
+
+// Sends a tensor to `target`, a rank of the world that is a member of the set and receives it under
+// the same tag. Messages of one sender, tag and set arrive in their order; sends and receives of
+// different ranks and tags never wait for each other. The handle completes when the tensor may be
+// written again, which for up to 4096 bytes is at once. Fails with MismatchError on both sides
+// where the dtype or the number of elements differs (the sender of a small message is not told),
+// with ShutdownError where the receiver leaves.
+Handle send(const TensorView& tensor, int target, const MessageOptions& options = {});
+// Receives into `tensor` from `source`, or from whoever sends first; Output::source tells who did.
+Handle recv(const TensorView& tensor, int source, const MessageOptions& options = {});
+
+// --- Completion ---------------------------------------------------------------------------------
+
+class CompletionInbox;
+
+// Hears of the completion of many handles, so that one thread can wait for all of them:
+//
+//   queue.watch(handle, 7);
+//   for (std::uint64_t token : queue.wait(std::chrono::seconds(1))) ...   // 7, once it is done
+//
+// Any thread may call any function.
+class CompletionQueue {
+ public:
+  CompletionQueue();
+  // `token` comes out of wait() once the handle is done, well or with an error; at once where it is
+  // already. Throws InvalidArgumentError where the handle is watched already.
+  void watch(const Handle& handle, std::uint64_t token);
+  // Blocks until something has completed; empty after the timeout, nudge() or close().
+  [[nodiscard]] std::vector<std::uint64_t> wait(std::chrono::nanoseconds timeout);
+  // Ends the wait() that is under way, or the next one.
+  void nudge();
+  // Ends every wait(), now and later.
+  void close();
+  [[nodiscard]] bool is_closed() const;
+
+ private:
+  std::shared_ptr<CompletionInbox> inbox_;
+};
 
 // --- Memory and observation ---------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ def report() -> dict:
                 "tensors": 161, "bytes": 102_228_128, "wrong": [],
                 "results": {
                     "none": row(100, 0), "buckets": row(110, 10), "copies": row(115, 15),
-                    "ddp": row(140, 40),
+                    "ddp": row(140, 40), "ddp-rueda": row(112, 12),
                 },
             },
             "gradients": {
@@ -53,6 +53,7 @@ def test_tables() -> None:
         ["110.00", "109.00", "111.00", "10.00", "0.25"],
         ["8.00", "7.00", "9.00", "4.50"],
     )
+    assert cells["DistributedDataParallel, rueda"][-1] == "0.30"
     assert "MPI_Allreduce, one tensor    36.00  35.00  37.00               1.00" in lines
     page = render(report(), markdown=True)
     assert "| rueda, gradients anywhere | 115.00 | 114.00 | 116.00 | 15.00 | 0.38 |" in page

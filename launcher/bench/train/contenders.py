@@ -8,6 +8,7 @@ from collections.abc import Callable
 import rueda.torch as rueda
 import torch
 import torch.distributed as dist
+from rueda.torch import c10d  # noqa: F401 - registers its backend
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -19,7 +20,10 @@ CONTENDERS = {
     "buckets": "rueda, gradients in buckets",
     "copies": "rueda, gradients anywhere",
     "ddp": "DistributedDataParallel over gloo",
+    "ddp-rueda": "DistributedDataParallel over rueda",
 }
+# Those that need torch.distributed.
+OF_TORCH = ("ddp", "ddp-rueda")
 
 
 class Contender:
@@ -49,8 +53,13 @@ def make_contender(name: str, training: Training, bucket_bytes: int) -> Contende
     def sgd() -> torch.optim.Optimizer:
         return torch.optim.SGD(module.parameters(), lr=training.learning_rate, momentum=0.9)
 
-    def ddp() -> Contender:
-        wrapped = DistributedDataParallel(module, gradient_as_bucket_view=True)
+    def ddp(backend: str, bucket_cap_mb: float | None = None) -> Contender:
+        wrapped = DistributedDataParallel(
+            module,
+            gradient_as_bucket_view=True,
+            process_group=dist.new_group(backend=backend),
+            bucket_cap_mb=bucket_cap_mb,
+        )
         return Contender(wrapped, sgd(), training.loss)
 
     def distributed(views: bool) -> Contender:
@@ -66,7 +75,8 @@ def make_contender(name: str, training: Training, bucket_bytes: int) -> Contende
         "none": lambda: Contender(module, sgd(), training.loss),
         "buckets": lambda: distributed(True),
         "copies": lambda: distributed(False),
-        "ddp": ddp,
+        "ddp": lambda: ddp("gloo"),
+        "ddp-rueda": lambda: ddp("rueda", bucket_cap_mb=bucket_bytes / 2**20),
     }
     return makers[name]()
 

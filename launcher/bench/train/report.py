@@ -9,6 +9,7 @@ TITLES = {
     "buckets": "rueda, gradients in buckets",
     "copies": "rueda, gradients anywhere",
     "ddp": "DistributedDataParallel, gloo",
+    "ddp-rueda": "DistributedDataParallel, rueda",
     "mpi": "MPI_Allreduce, one tensor",
     "gloo": "gloo, one tensor",
 }

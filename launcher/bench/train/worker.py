@@ -10,7 +10,7 @@ from typing import Any
 import rueda.torch as rueda
 import torch
 
-from .contenders import CONTENDERS, open_gloo
+from .contenders import CONTENDERS, OF_TORCH, open_gloo
 from .gradients import measure_gradients
 from .measure import measure_training
 from .models import trainings
@@ -22,7 +22,7 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
     why_no_gloo = open_gloo(order["store"])
     if why_no_gloo:
         notes.append(f"no DistributedDataParallel: {why_no_gloo}")
-    names = [name for name in CONTENDERS if name != "ddp" or not why_no_gloo]
+    names = [name for name in CONTENDERS if name not in OF_TORCH or not why_no_gloo]
     rounds, steps, bucket_bytes = order["rounds"], order["steps"], order["bucket_bytes"]
     known = trainings(rueda.rank())
     models: dict[str, Any] = {}

@@ -9,7 +9,7 @@ from rueda.adapter import Refusal, View
 from rueda.operations import ReduceOp
 from rueda.process_sets import ProcessSet
 
-__all__ = ["TorchAdapter", "code_of", "reduce_now"]
+__all__ = ["TorchAdapter", "code_of", "reduce_now", "usual_code_of"]
 
 _codes: dict[torch.dtype, int] = {
     getattr(torch, name): code
@@ -28,6 +28,15 @@ _real_codes = {dtype: code for dtype, code in _codes.items() if not dtype.is_com
 _plain_types = (torch.Tensor, torch.nn.Parameter)
 
 
+def usual_code_of(tensor: torch.Tensor) -> int | None:
+    """Number of the element type of a tensor that can be used as it lies; ``None`` where it is to be looked at."""
+    if type(tensor) not in _plain_types or tensor.layout is not torch.strided:
+        return None
+    if not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_neg():
+        return None
+    return _real_codes.get(tensor.dtype)
+
+
 def reduce_now(
     source: torch.Tensor,
     target: torch.Tensor,
@@ -41,10 +50,8 @@ def reduce_now(
 
     False where anything is not as it usually is: nothing has happened then.
     """
-    if type(source) not in _plain_types or source.layout is not torch.strided:
-        return False
-    code = _real_codes.get(source.dtype)
-    if code is None or not source.is_cpu or not source.is_contiguous() or source.is_neg():
+    code = usual_code_of(source)
+    if code is None:
         return False
     if source is target and not target.is_inference():
         torch.autograd.graph.increment_version(target)

@@ -1,0 +1,34 @@
+#include "api/current_engine.h"
+#include "rueda/rueda.h"
+
+namespace rueda {
+
+namespace {
+
+Handle submit(bool is_send, const TensorView& tensor, int peer, const MessageOptions& options) {
+  MessageRequest request;
+  request.is_send = is_send;
+  request.set_id = options.process_set.id;
+  request.peer = peer;
+  request.tag = options.tag;
+  request.dtype = tensor.dtype;
+  request.count = tensor.count();
+  request.data = static_cast<std::byte*>(tensor.data);
+  return current_engine()->submit_message(std::move(request));
+}
+
+}  // namespace
+
+Handle send(const TensorView& tensor, int target, const MessageOptions& options) {
+  if (target < 0) throw InvalidArgumentError("send: there is no rank " + std::to_string(target));
+  return submit(true, tensor, target, options);
+}
+
+Handle recv(const TensorView& tensor, int source, const MessageOptions& options) {
+  if (source < any_source) {
+    throw InvalidArgumentError("recv: there is no rank " + std::to_string(source));
+  }
+  return submit(false, tensor, source, options);
+}
+
+}  // namespace rueda

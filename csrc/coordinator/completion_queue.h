@@ -1,0 +1,33 @@
+// Where one thread hears of the completion of many handles, in the order in which they complete.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "coordinator/handle_state.h"
+#include "core/clock.h"
+
+namespace rueda {
+
+class CompletionInbox {
+ public:
+  void put(std::uint64_t token);
+  // Tokens that have come since the last call; none after the deadline, nudge() or close().
+  [[nodiscard]] std::vector<std::uint64_t> take(std::optional<Time> deadline);
+  // Ends one take().
+  void nudge();
+  void close();
+  [[nodiscard]] bool is_closed() const { return closed_.load(); }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::uint64_t> tokens_;
+  bool nudged_ = false;
+  std::atomic<std::uint32_t> changes_{0};  // slept upon
+  std::atomic<bool> closed_{false};
+};
+
+}  // namespace rueda

@@ -1,0 +1,313 @@
+#include "coordinator/point_to_point.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "coordinator/process_sets.h"
+#include "core/strings.h"
+#include "plan/negotiation_message.h"
+
+namespace rueda {
+
+namespace {
+
+enum class Word : std::uint8_t {
+  offer,    // the sender has a message
+  request,  // the receiver asks for it through the transport
+  taken,    // the receiver has taken it out of the sender's memory
+  refusal,  // the receiver cannot take it
+};
+
+// Taken at a time, so that other operations go on meanwhile.
+constexpr std::size_t piece_bytes = 4 << 20;
+
+Writer words(Word word) {
+  Writer writer;
+  writer.byte(static_cast<std::uint8_t>(word));
+  return writer;
+}
+
+std::string describe(DataType dtype, std::int64_t count) {
+  return str(count, " x ", name_of(dtype));
+}
+
+}  // namespace
+
+PointToPoint::PointToPoint(std::shared_ptr<HostMemory> host, Transport& transport,
+                           const ControlLane& control, Post post)
+    : host_(std::move(host)), transport_(transport), control_(control), post_(std::move(post)) {}
+
+void PointToPoint::submit(MessageRequest request) {
+  if (request.is_send) return offer(std::move(request));
+  const auto found = std::find_if(offers_.begin(), offers_.end(), [&](const Offer& offer) {
+    return offer.set_id == request.set_id && offer.tag == request.tag &&
+           (request.peer < 0 || request.peer == offer.sender);
+  });
+  if (found == offers_.end()) {
+    receives_.push_back(std::move(request));
+    return;
+  }
+  Offer offer = std::move(*found);
+  offers_.erase(found);
+  match(std::move(request), std::move(offer));
+}
+
+void PointToPoint::offer(MessageRequest request) {
+  const std::uint64_t number = next_number_++;
+  const std::size_t bytes = request.bytes();
+  const bool is_inline = bytes <= inline_bytes;
+  Writer writer = words(Word::offer);
+  writer.unsigned_integer(number);
+  writer.unsigned_integer(static_cast<std::uint64_t>(request.set_id));
+  writer.integer(request.tag);
+  writer.byte(static_cast<std::uint8_t>(request.dtype));
+  writer.unsigned_integer(static_cast<std::uint64_t>(request.count));
+  writer.unsigned_integer(reinterpret_cast<std::uintptr_t>(request.data));
+  writer.byte(is_inline ? 1 : 0);
+  std::vector<std::byte> message = writer.take();
+  if (is_inline) message.insert(message.end(), request.data, request.data + bytes);
+  const int peer = request.peer;
+  // Known before it is offered: a message to this very rank may be answered within post_().
+  if (!is_inline) offered_.emplace(number, request);
+  post_(peer, std::move(message));
+  if (is_inline) request.handle->complete({});
+}
+
+void PointToPoint::receive(int peer, std::span<const std::byte> message) {
+  Reader reader(message);
+  const auto word = static_cast<Word>(reader.byte());
+  if (word == Word::offer) return take_offer(peer, reader);
+  const std::uint64_t number = reader.unsigned_integer();
+  const auto offered = offered_.find(number);
+  if (!reader.ok() || offered == offered_.end() || offered->second.peer != peer) return;
+  if (word == Word::request) {
+    const auto tag = static_cast<Tag>(reader.unsigned_integer());
+    if (reader.ok()) send_now(number, tag);
+  } else if (word == Word::taken) {
+    finish_send(number, {});
+  } else if (word == Word::refusal) {
+    finish_send(number, read_status(reader));
+  }
+}
+
+void PointToPoint::take_offer(int peer, Reader& reader) {
+  Offer offer;
+  offer.sender = peer;
+  offer.number = reader.unsigned_integer();
+  offer.set_id = static_cast<int>(reader.unsigned_integer());
+  offer.tag = reader.integer();
+  offer.dtype = static_cast<DataType>(reader.byte());
+  offer.count = static_cast<std::int64_t>(reader.unsigned_integer());
+  offer.address = reader.unsigned_integer();
+  offer.is_inline = reader.byte() != 0;
+  if (!reader.ok() || static_cast<std::size_t>(offer.dtype) >= data_types.size()) return;
+  if (offer.is_inline) offer.content.assign(reader.rest().begin(), reader.rest().end());
+  const auto found =
+      std::find_if(receives_.begin(), receives_.end(), [&](const MessageRequest& request) {
+        return offer.set_id == request.set_id && offer.tag == request.tag &&
+               (request.peer < 0 || request.peer == peer);
+      });
+  if (found != receives_.end()) {
+    MessageRequest request = std::move(*found);
+    receives_.erase(found);
+    return match(std::move(request), std::move(offer));
+  }
+  if (left_.contains(offer.set_id)) return refuse(offer, has_left_status());
+  offers_.push_back(std::move(offer));
+}
+
+void PointToPoint::match(MessageRequest request, Offer offer) {
+  if (request.dtype != offer.dtype || request.count != offer.count) {
+    const Status why(
+        ErrorCode::mismatch,
+        str("the message from rank ", offer.sender, " to rank ", control_.rank(), " with tag ",
+            offer.tag, ": rank ", offer.sender, " sends ", describe(offer.dtype, offer.count),
+            ", rank ", control_.rank(), " receives ", describe(request.dtype, request.count)));
+    refuse(offer, why);
+    return request.handle->complete(why);
+  }
+  if (offer.is_inline && offer.content.size() != request.bytes()) {
+    return request.handle->complete(
+        Status(ErrorCode::internal, str("a malformed message from rank ", offer.sender)));
+  }
+  Arrival arrival{std::move(request), std::move(offer)};
+  const bool visible = host_ && host_->has_direct_access();
+  if (!arrival.offer.is_inline && !visible) {
+    const Tag tag = message_tag(next_tag_++);
+    const MutableBytes target(arrival.request.data, arrival.request.bytes());
+    arrival.ticket = transport_.recv(arrival.offer.sender, tag, {&target, 1});
+    Writer writer = words(Word::request);
+    writer.unsigned_integer(arrival.offer.number);
+    writer.unsigned_integer(tag);
+    post_(arrival.offer.sender, writer.take());
+  }
+  arriving_.push_back(std::move(arrival));
+}
+
+void PointToPoint::send_now(std::uint64_t number, Tag tag) {
+  auto offered = offered_.extract(number);
+  Departure departure{std::move(offered.mapped())};
+  const ConstBytes source(departure.request.data, departure.request.bytes());
+  departure.ticket = transport_.send(departure.request.peer, tag, {&source, 1});
+  departing_.push_back(std::move(departure));
+}
+
+void PointToPoint::finish_send(std::uint64_t number, const Status& status) {
+  const auto offered = offered_.extract(number);
+  offered.mapped().handle->complete(status);
+}
+
+Status PointToPoint::has_left_status() const {
+  return {ErrorCode::shutdown,
+          str("rank ", control_.rank(), " has left and not received the message"), control_.rank()};
+}
+
+void PointToPoint::refuse(const Offer& offer, const Status& why) {
+  if (offer.is_inline) return;  // its send is over
+  Writer writer = words(Word::refusal);
+  writer.unsigned_integer(offer.number);
+  write(writer, why);
+  post_(offer.sender, writer.take());
+}
+
+bool PointToPoint::step(Time now) {
+  bool moved = false;
+  for (auto arrival = arriving_.begin(); arrival != arriving_.end();) {
+    const bool done = advance(*arrival);
+    moved = moved || done || !arrival->ticket;
+    arrival = done ? arriving_.erase(arrival) : std::next(arrival);
+  }
+  for (auto departure = departing_.begin(); departure != departing_.end();) {
+    const bool done = departure->ticket->done;
+    if (done) departure->request.handle->complete(departure->ticket->status);
+    moved = moved || done;
+    departure = done ? departing_.erase(departure) : std::next(departure);
+  }
+  moved = fail_sends() || moved;
+  return fail_receives(now) || moved;
+}
+
+// Whether it is done.
+bool PointToPoint::advance(Arrival& arrival) {
+  const MessageRequest& request = arrival.request;
+  const Offer& offer = arrival.offer;
+  Status status;
+  if (offer.is_inline) {
+    if (!offer.content.empty()) {
+      std::memcpy(request.data, offer.content.data(), offer.content.size());
+    }
+  } else if (arrival.ticket) {
+    if (!arrival.ticket->done) return false;
+    status = arrival.ticket->status;
+  } else {
+    const std::size_t piece = std::min(piece_bytes, request.bytes() - arrival.done);
+    std::byte* const target = request.data + arrival.done;
+    const std::uint64_t source = offer.address + arrival.done;
+    if (offer.sender == control_.rank()) {
+      std::memcpy(target, reinterpret_cast<const void*>(source), piece);
+    } else {
+      status = host_->read_from(offer.sender, target, source, piece);
+    }
+    arrival.done += piece;
+    if (status.ok() && arrival.done < request.bytes()) return false;
+    if (status.ok()) {
+      Writer writer = words(Word::taken);
+      writer.unsigned_integer(offer.number);
+      post_(offer.sender, writer.take());
+    } else {
+      refuse(offer, status);
+    }
+  }
+  Output output;
+  output.source = offer.sender;
+  request.handle->complete(status, std::move(output));
+  return true;
+}
+
+bool PointToPoint::uses_transport() const {
+  return !departing_.empty() ||
+         std::any_of(arriving_.begin(), arriving_.end(),
+                     [](const Arrival& arrival) { return arrival.ticket != nullptr; });
+}
+
+// A receiver that has left takes nothing any more; one that stays takes or refuses every offer.
+bool PointToPoint::fail_sends() {
+  bool moved = false;
+  for (auto send = offered_.begin(); send != offered_.end();) {
+    if (!control_.has_left(send->second.peer)) {
+      ++send;
+      continue;
+    }
+    send->second.handle->complete(
+        Status(ErrorCode::shutdown,
+               str("rank ", send->second.peer,
+                   " has shut down and not received the message with tag ", send->second.tag),
+               send->second.peer));
+    send = offered_.erase(send);
+    moved = true;
+  }
+  return moved;
+}
+
+bool PointToPoint::fail_receives(Time now) {
+  bool moved = false;
+  if (closed_.empty()) return moved;
+  for (auto receive = receives_.begin(); receive != receives_.end();) {
+    const auto closing = closed_.find(receive->set_id);
+    const bool over =
+        closing != closed_.end() && (now >= closing->second.receives_end ||
+                                     (receive->peer >= 0 && control_.has_left(receive->peer)));
+    if (!over) {
+      ++receive;
+      continue;
+    }
+    receive->handle->complete(closing->second.reason);
+    receive = receives_.erase(receive);
+    moved = true;
+  }
+  return moved;
+}
+
+std::optional<Time> PointToPoint::next_deadline() const {
+  std::optional<Time> earliest;
+  if (closed_.empty()) return earliest;
+  for (const MessageRequest& receive : receives_) {
+    const auto closing = closed_.find(receive.set_id);
+    if (closing == closed_.end()) continue;
+    const Time end = closing->second.receives_end;
+    earliest = earliest ? std::min(*earliest, end) : end;
+  }
+  return earliest;
+}
+
+void PointToPoint::close(int set_id, const Status& reason, Time now, Duration patience) {
+  closed_.emplace(set_id, Closing{reason, now + patience});
+}
+
+void PointToPoint::leave(int set_id) {
+  left_.insert(set_id);
+  for (auto offer = offers_.begin(); offer != offers_.end();) {
+    const bool refused = offer->set_id == set_id;
+    if (refused) refuse(*offer, has_left_status());
+    offer = refused ? offers_.erase(offer) : std::next(offer);
+  }
+}
+
+void PointToPoint::leave_all() {
+  for (const Offer& offer : offers_) refuse(offer, has_left_status());
+  offers_.clear();
+}
+
+void PointToPoint::fail_all(const Status& reason) {
+  for (const MessageRequest& receive : receives_) receive.handle->complete(reason);
+  for (const auto& [number, send] : offered_) send.handle->complete(reason);
+  for (const Arrival& arrival : arriving_) arrival.request.handle->complete(reason);
+  for (const Departure& departure : departing_) departure.request.handle->complete(reason);
+  receives_.clear();
+  offered_.clear();
+  arriving_.clear();
+  departing_.clear();
+  offers_.clear();
+}
+
+}  // namespace rueda

@@ -1,0 +1,136 @@
+// Messages from one rank to another, matched by process set, sender and tag.
+//
+// The sender offers a message over the control lane; small ones travel with the offer. The receiver
+// takes what it has asked for: where the ranks share a host straight from the sender's memory,
+// otherwise it asks the sender to send through the transport. So a sender's memory is touched only
+// while its send is pending, nothing large is ever stored in between, and no message waits behind
+// another that nobody has asked for.
+//
+// Used by whoever drives the engine only.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "coordinator/handle_state.h"
+#include "core/clock.h"
+#include "core/status.h"
+#include "onehost/host_memory.h"
+#include "plan/wire.h"
+#include "rueda/types.h"
+#include "transport/control_lane.h"
+#include "transport/transport.h"
+
+namespace rueda {
+
+// One side of a message as the application handed it in.
+struct MessageRequest {
+  bool is_send = false;
+  int set_id = 0;
+  int peer = -1;  // world rank; -1: from whoever sends first
+  std::int64_t tag = 0;
+  DataType dtype = DataType::float32;
+  std::int64_t count = 0;  // of elements
+  std::byte* data = nullptr;
+  std::shared_ptr<HandleState> handle;
+
+  [[nodiscard]] std::size_t bytes() const {
+    return static_cast<std::size_t>(count) * size_of(dtype);
+  }
+};
+
+class PointToPoint {
+ public:
+  using Post = std::function<void(int peer, std::vector<std::byte> message)>;
+
+  // Messages of up to this size travel with their offer: their send is done at once.
+  static constexpr std::size_t inline_bytes = 4096;
+
+  // `host` is null where the ranks do not share one.
+  PointToPoint(std::shared_ptr<HostMemory> host, Transport& transport, const ControlLane& control,
+               Post post);
+
+  void submit(MessageRequest request);
+  void receive(int peer, std::span<const std::byte> message);
+  // Goes on without blocking; returns whether anything moved.
+  bool step(Time now);
+
+  // Whether bytes are under way. Nobody may leave before they have arrived.
+  [[nodiscard]] bool in_flight() const { return !arriving_.empty() || !departing_.empty(); }
+  // Whether an answer or an offer is expected at any moment.
+  [[nodiscard]] bool expects() const { return !receives_.empty() || !offered_.empty(); }
+  [[nodiscard]] bool uses_transport() const;
+  [[nodiscard]] std::optional<Time> next_deadline() const;
+
+  // A member of the set has left. Messages between others go on; who else leaves is known where
+  // there is a connection, so a receive waits for `patience` at most from now on.
+  void close(int set_id, const Status& reason, Time now, Duration patience);
+  // This rank has left the set: it receives nothing there any more.
+  void leave(int set_id);
+  void leave_all();
+  [[nodiscard]] bool is_closed(int set_id) const { return closed_.contains(set_id); }
+  // The transport must have been aborted.
+  void fail_all(const Status& reason);
+
+ private:
+  struct Offer {
+    int sender = -1;
+    std::uint64_t number = 0;  // among the sender's messages
+    int set_id = 0;
+    std::int64_t tag = 0;
+    DataType dtype = DataType::float32;
+    std::int64_t count = 0;
+    std::uint64_t address = 0;         // in the sender's memory
+    std::vector<std::byte> content{};  // of a small one
+    bool is_inline = false;
+  };
+  struct Arrival {
+    MessageRequest request;
+    Offer offer;
+    Ticket ticket{};       // through the transport
+    std::size_t done = 0;  // bytes taken from the sender's memory
+  };
+  struct Departure {
+    MessageRequest request;
+    Ticket ticket{};
+  };
+  struct Closing {
+    Status reason;
+    Time receives_end;  // from a member that is not known to have left
+  };
+
+  void offer(MessageRequest request);
+  void match(MessageRequest request, Offer offer);
+  void take_offer(int peer, Reader& reader);
+  void send_now(std::uint64_t number, Tag tag);
+  void finish_send(std::uint64_t number, const Status& status);
+  void refuse(const Offer& offer, const Status& why);
+  [[nodiscard]] Status has_left_status() const;
+  bool advance(Arrival& arrival);
+  bool fail_receives(Time now);
+  bool fail_sends();
+
+  const std::shared_ptr<HostMemory> host_;
+  Transport& transport_;
+  const ControlLane& control_;
+  const Post post_;
+  std::list<MessageRequest> receives_;               // in the order in which they were asked for
+  std::list<Offer> offers_;                          // in the order in which they came
+  std::map<std::uint64_t, MessageRequest> offered_;  // by number: not taken yet
+  std::list<Arrival> arriving_;
+  std::list<Departure> departing_;  // through the transport
+  std::set<int> left_;              // sets that this rank has left
+  std::map<int, Closing> closed_;   // by the number of the set
+  std::uint64_t next_number_ = 0;
+  std::uint64_t next_tag_ = 0;
+};
+
+}  // namespace rueda

@@ -1,0 +1,98 @@
+"""What the functions of a process group are given: tensors, options, reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from rueda import dtypes
+from rueda.adapter import Refusal, View
+from rueda.operations import Average, BitAnd, BitOr, BitXor, Max, Min, Product, ReduceOp, Sum
+from rueda.torch.tensors import TorchAdapter
+
+__all__ = ["Target", "describe", "flatten", "read", "reduction_of", "seconds_of", "target_of"]
+
+_adapter = TorchAdapter()
+
+_reductions: dict[Any, ReduceOp] = {
+    dist.ReduceOp.SUM: Sum,
+    dist.ReduceOp.AVG: Average,
+    dist.ReduceOp.PRODUCT: Product,
+    dist.ReduceOp.MIN: Min,
+    dist.ReduceOp.MAX: Max,
+    dist.ReduceOp.BAND: BitAnd,
+    dist.ReduceOp.BOR: BitOr,
+    dist.ReduceOp.BXOR: BitXor,
+}
+
+
+def reduction_of(op: Any) -> tuple[ReduceOp, float]:
+    """Rueda's reduction and the factor for each input. Raises Refusal for one that Rueda has not."""
+    # ReduceOp.SUM is an enumerator, an option's reduceOp an object that compares equal to it.
+    for known, reduction in _reductions.items():
+        if op == known:
+            return reduction, 1.0
+    if op == dist.ReduceOp.PREMUL_SUM:
+        factor = op.__getstate__()[1]
+        if isinstance(factor, torch.Tensor):
+            factor = factor.item()
+        return Sum, float(factor)
+    raise Refusal(f"the reduction {op} is not one of SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR")
+
+
+def seconds_of(options: Any, default: float) -> float:
+    """The time-out of an operation in seconds: the options', or the group's."""
+    timeout = options if isinstance(options, timedelta) else getattr(options, "timeout", None)
+    if timeout is None or timeout.total_seconds() <= 0:
+        return default
+    return float(timeout.total_seconds())
+
+
+def read(tensor: object) -> tuple[torch.Tensor, View]:
+    """A contiguous tensor with the elements of ``tensor``, itself where possible. Raises Refusal."""
+    return _adapter.read(tensor)
+
+
+class Target:
+    """Where a result belongs: contiguous memory to write to, and how it gets from there to ``tensor``."""
+
+    def __init__(self, tensor: torch.Tensor, keep_elements: bool) -> None:
+        read(tensor)  # refuses what is no dense tensor of the CPU
+        self.tensor = tensor.detach()
+        if self.tensor.is_contiguous() and not self.tensor.is_conj() and not self.tensor.is_neg():
+            self.memory, self.view = _adapter.write(self.tensor)
+        elif keep_elements:
+            self.memory, self.view = _adapter.write(_adapter.copy(tensor))
+        else:
+            self.memory, self.view = _adapter.write(torch.empty(tensor.shape, dtype=tensor.dtype))
+
+    def give(self) -> None:
+        """Brings what was written to the tensor."""
+        if self.memory is not self.tensor:
+            self.tensor.copy_(self.memory)
+
+    def fill(self, flat: torch.Tensor) -> None:
+        """The same with the elements of ``flat`` in its place."""
+        self.tensor.copy_(flat.view(self.tensor.shape))
+
+
+def target_of(tensor: torch.Tensor, keep_elements: bool = False) -> Target:
+    """See Target. ``keep_elements``: the memory begins with the tensor's elements. Raises Refusal."""
+    return Target(tensor, keep_elements)
+
+
+def flatten(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """All elements in one row, without a copy where there is one contiguous tensor. Raises Refusal."""
+    parts = [read(tensor)[0].reshape(-1) for tensor in tensors]
+    if len({part.dtype for part in parts}) > 1:
+        raise Refusal(f"the tensors differ in dtype: {', '.join(str(t.dtype) for t in tensors)}")
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def describe(view: View) -> str:
+    """For messages."""
+    return f"{dtypes.name_of(view.dtype)} {list(view.shape)}"

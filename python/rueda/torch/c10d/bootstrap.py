@@ -1,0 +1,220 @@
+"""How the ranks of a process group become a world or a process set of Rueda."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch.distributed.rendezvous import register_rendezvous_handler
+
+from rueda import _native, lifecycle
+from rueda.errors import InitializationError, UnsupportedError
+from rueda.objects import broadcast_object
+from rueda.torch.c10d.operations import Membership
+from rueda.torch.c10d.process_group import RuedaProcessGroup
+
+__all__ = ["register"]
+
+# By any of these Rueda finds the other ranks itself.
+LAUNCHER_VARIABLES = ("RUEDA_RENDEZVOUS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")
+TORCH_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def register() -> None:
+    """Makes ``"rueda"`` known to torch.distributed, once."""
+    if "RUEDA" in dist.Backend._plugins:
+        return
+    dist.Backend.register_backend(
+        "rueda", cast(Callable[..., Any], _create), extended_api=True, devices=["cpu"]
+    )
+    register_rendezvous_handler("rueda", _rendezvous)  # type: ignore[no-untyped-call]
+    # So that init_process_group("rueda") needs no more under mpirun and `rueda run` than under torchrun.
+    handlers = getattr(
+        sys.modules[register_rendezvous_handler.__module__], "_rendezvous_handlers", {}
+    )
+    if "env" in handlers:
+        handlers["env"] = _environment_or_rueda(handlers["env"])
+
+
+def _environment_or_rueda(
+    original: Callable[..., Iterator[tuple[Store, int, int]]],
+) -> Callable[..., Iterator[tuple[Store, int, int]]]:
+    """``env://`` where torch's variables are set, otherwise ``rueda://`` where a launcher of Rueda's is at work."""
+
+    def handler(
+        url: str, timeout: timedelta = timedelta(minutes=30), **others: object
+    ) -> Iterator[tuple[Store, int, int]]:
+        told = any(variable in os.environ for variable in TORCH_VARIABLES) or "?" in url
+        launched = any(variable in os.environ for variable in LAUNCHER_VARIABLES)
+        if not told and (launched or lifecycle.is_initialized()):
+            return _rendezvous(url, timeout, **others)
+        return original(url, timeout=timeout, **others)
+
+    return handler
+
+
+def _rendezvous(
+    url: str, timeout: timedelta = timedelta(minutes=30), **_: object
+) -> Iterator[tuple[Store, int, int]]:
+    """``rueda://``: the ranks meet as in :func:`rueda.init`, and rank 0 serves a store for torch.distributed."""
+    lifecycle.init((), **_options(timeout))
+    rank, size = lifecycle.rank(), lifecycle.size()
+    one_host = lifecycle.local_size() == size
+    store = None
+    address = None
+    if rank == 0:
+        host = "127.0.0.1" if one_host else socket.gethostname()
+        store = TCPStore(host, 0, size, True, timeout, wait_for_workers=False)
+        address = (host, store.port)
+    host, port = broadcast_object(address, 0, name="c10d.store")
+    if store is None:
+        store = TCPStore(host, port, size, False, timeout, wait_for_workers=False)
+    yield store, rank, size
+    raise RuntimeError("rueda:// does not rendezvous again")
+
+
+def _create(options: Any, _: object) -> RuedaProcessGroup:
+    """What init_process_group() and new_group() call on the members of a new group."""
+    store, rank, size = options.store, options.group_rank, options.group_size
+    ranks = list(options.global_ranks_in_group)
+    is_world = not ranks
+    owns_world = False
+    global _generation
+    _generation += is_world
+    # The store may outlive a world, so that what an earlier one has left there must not be met.
+    store = PrefixStore(f"rueda/{_generation}/", store)
+    if is_world:
+        ranks = list(range(size))
+        owns_world = _enter_world(store, rank, size, options.timeout)
+    _require_world(store, is_world, ranks, rank)
+    set_id = 0 if is_world else _form_set(store, rank, ranks)
+    membership = Membership(set_id, ranks, owns_world, is_world)
+    return RuedaProcessGroup(store, rank, size, options.timeout, membership)
+
+
+_generation = 0  # how many default groups this process has made
+
+
+def _options(timeout: timedelta) -> dict[str, float]:
+    """What the group's timeout means for the world: then an operation fails, and names the ranks that are missing."""
+    if "RUEDA_STALL_ERROR" in os.environ or "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS" in os.environ:
+        return {}
+    return {"stall_error": timeout.total_seconds()}
+
+
+def _enter_world(store: Store, rank: int, size: int, timeout: timedelta) -> bool:
+    """Forms Rueda's world out of the ranks of the store; false where there is one already."""
+    if lifecycle.is_initialized():
+        return False
+    host = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    store.set(f"host/{rank}", host)
+    if rank == 0:
+        hosts = [store.get(f"host/{peer}").decode() for peer in range(size)]
+        strangers = [peer for peer in range(size) if hosts[peer] != host]
+        answer: dict[str, object]
+        if strangers:
+            answer = {"error": f"ranks {strangers} are on another host than rank 0"}
+        else:
+            answer = {"address": f"unix:@rueda-{uuid.uuid4().hex}", "options": _options(timeout)}
+        store.set("world", json.dumps(answer))
+    said = json.loads(store.get("world"))
+    if "error" in said:
+        raise InitializationError(
+            f"the backend rueda bootstraps on one host, but {said['error']}: start with mpirun"
+        )
+    variables = {
+        "RUEDA_RANK": str(rank),
+        "RUEDA_SIZE": str(size),
+        "RUEDA_RENDEZVOUS": said["address"],
+    }
+    with _environment(variables):
+        lifecycle.init((), bootstrap="rendezvous", **said["options"])
+    return True
+
+
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Sets variables for a while: processes started later are no ranks of this world."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _require_world(store: Store, is_world: bool, ranks: list[int], rank: int) -> None:
+    """Raises, on every rank alike, where torch's ranks are not those of Rueda's world."""
+    if not lifecycle.is_initialized():
+        raise InitializationError(
+            "new_group() with the backend rueda needs init_process_group('rueda') before"
+        )
+    if ranks != sorted(ranks):
+        raise UnsupportedError(f"the ranks of a group must be sorted, not {ranks}")
+    size = lifecycle.size()
+    store.set(f"rank/{rank}", str(lifecycle.rank()))
+    for peer, expected in enumerate(ranks):
+        found = int(store.get(f"rank/{peer}"))
+        if found != expected or (is_world and size != len(ranks)):
+            raise InitializationError(
+                f"rank {expected} of torch.distributed is rank {found} of {size} in Rueda's world, which "
+                f"exists already: they must agree"
+            )
+
+
+def _form_set(store: Store, rank: int, ranks: list[int]) -> int:
+    """A process set that only its members know, under a number that they agree on through the store."""
+    limit, first = _native.process_set_limit, _native.first_formed_set
+    mine = sorted({number % limit for number in _native.process_set_ids()})
+    store.set(f"sets/{rank}", json.dumps({"taken": mine, "ranks": ranks}))
+    if rank == 0:
+        taken: set[int] = set()
+        wrong = []
+        for peer in range(len(ranks)):
+            said = json.loads(store.get(f"sets/{peer}"))
+            taken.update(said["taken"])
+            if said["ranks"] != ranks:
+                wrong.append(f"rank {ranks[peer]} says {said['ranks']}")
+        free = next((residue for residue in range(limit) if residue not in taken), None)
+        if wrong:
+            answer: dict[str, object] = {
+                "error": f"the ranks of a group differ: rank {ranks[0]} says {ranks}, {'; '.join(wrong)}"
+            }
+        elif free is None:
+            answer = {"error": f"there are too many groups at once, at most {limit}"}
+        else:
+            answer = {"number": _unused_number(first, limit, free)}
+        store.set("set", json.dumps(answer))
+    said = json.loads(store.get("set"))
+    if "error" in said:
+        raise InitializationError(said["error"])
+    return _native.form_process_set(said["number"], ranks)
+
+
+_formed = 0
+
+
+def _unused_number(first: int, limit: int, residue: int) -> int:
+    """A number that equals ``residue`` modulo ``limit`` and that no rank has given or will give to another set."""
+    global _formed
+    turn = _formed * lifecycle.size() + lifecycle.rank()
+    _formed += 1
+    base = -(-first // limit) + turn
+    number = base * limit + residue
+    if number >= 1 << 31:
+        raise UnsupportedError("so many groups have been made that their numbers are used up")
+    return number

@@ -1,0 +1,49 @@
+"""Rueda's compression as a communication hook of DistributedDataParallel."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
+
+from rueda.torch.compression import Compression, Compressor
+
+__all__ = ["compression_hook"]
+
+# Annotations are no text here: DistributedDataParallel looks at those of its hooks.
+
+
+def compression_hook(
+    compressor: Compressor = Compression.bf16,
+) -> Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]:
+    """A hook that reduces gradients as what ``compressor`` makes of them, and averages over the group.
+
+    The hook's state is the process group, ``None`` for the default one. Works with any backend.
+
+    Example::
+
+        model = DistributedDataParallel(model)
+        model.register_comm_hook(None, rueda.torch.c10d.compression_hook(Compression.fp16))
+    """
+
+    def hook(
+        group: dist.ProcessGroup | None, bucket: GradBucket
+    ) -> torch.futures.Future[torch.Tensor]:
+        used = group if group is not None else dist.group.WORLD
+        assert used is not None, "there is no process group"
+        flat = bucket.buffer()
+        # Divided first: a sum of 16-bit floats could overflow where the average does not.
+        compressed, dtype = compressor.compress(flat.div_(used.size()))
+        work = dist.all_reduce(compressed, group=used, async_op=True)
+        assert work is not None
+
+        def decompress(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+            reduced: torch.Tensor = future.value()[0]
+            if reduced is flat:
+                return flat
+            return flat.copy_(compressor.decompress(reduced, dtype))
+
+        return cast("torch.futures.Future[torch.Tensor]", work.get_future().then(decompress))
+
+    return hook

@@ -1,0 +1,76 @@
+"""Messages between two ranks of a process group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from rueda import _native
+from rueda.adapter import Refusal, View
+from rueda.errors import InvalidArgumentError, UnsupportedError
+from rueda.torch.c10d.arguments import read, target_of
+from rueda.torch.c10d.compiling import never_compiled
+from rueda.torch.c10d.operations import Operations
+from rueda.torch.c10d.work import MessageWork, RuedaWork
+
+__all__ = ["Messages"]
+
+
+@never_compiled
+class Messages(Operations):
+    """send and recv. Messages of one sender and tag arrive in their order; others do not wait for them."""
+
+    def send(self, tensors: Sequence[torch.Tensor], target_rank: int, tag: int = 0) -> RuedaWork:
+        """Sends one tensor to a rank of the group. Done when the tensor may be written again."""
+        tensor, view = self._message(tensors, "send")
+        target = self._world_rank(target_rank)
+        set_id = self._membership.set_id
+        return RuedaWork(
+            f"the send of {list(tensor.shape)} to rank {target_rank} with tag {tag}",
+            lambda: [_native.send(view.pointer, view.shape, view.dtype, target, tag, set_id)],
+            lambda _: [tensors[0]],
+            tensor,
+            self._timeout,
+        )
+
+    def recv(self, tensors: Sequence[torch.Tensor], source_rank: int, tag: int = 0) -> RuedaWork:
+        """Receives one tensor of the same dtype and number of elements from a rank of the group."""
+        return self._receive(tensors, self._world_rank(source_rank), f"rank {source_rank}", tag)
+
+    def recv_anysource(self, tensors: Sequence[torch.Tensor], tag: int = 0) -> RuedaWork:
+        """:meth:`recv` from whoever sends first; ``work.source_rank()`` tells who did."""
+        return self._receive(tensors, -1, "any rank", tag)
+
+    def _receive(
+        self, tensors: Sequence[torch.Tensor], source: int, whom: str, tag: int
+    ) -> RuedaWork:
+        self._message(tensors, "recv")
+        target = target_of(tensors[0])
+        view = target.view
+        set_id = self._membership.set_id
+
+        def finish(_: Sequence[_native.Handle]) -> list[torch.Tensor]:
+            target.give()
+            return [tensors[0]]
+
+        return MessageWork(
+            f"the receive of {list(view.shape)} from {whom} with tag {tag}",
+            lambda: [_native.recv(view.pointer, view.shape, view.dtype, source, tag, set_id)],
+            finish,
+            (target, tensors),
+            self._timeout,
+            self._membership.ranks.index,
+        )
+
+    def _message(self, tensors: Sequence[torch.Tensor], what: str) -> tuple[torch.Tensor, View]:
+        self._require_open()
+        if len(tensors) != 1:
+            raise InvalidArgumentError(f"{what} takes one tensor, not {len(tensors)}")
+        try:
+            tensor, view = read(tensors[0])
+        except Refusal as refusal:
+            # Nobody else can be told: the message is never offered.
+            kind = UnsupportedError if refusal.unsupported else InvalidArgumentError
+            raise kind(f"{what}: {refusal}") from None
+        return tensor, view

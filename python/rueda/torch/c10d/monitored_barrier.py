@@ -1,0 +1,62 @@
+"""A barrier that tells who is missing, over the store that the ranks have met through."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store
+
+from rueda.errors import TimeoutError as RuedaTimeoutError
+
+__all__ = ["monitored_barrier"]
+
+# How much longer than rank 0 the others wait, in seconds: for its answer, which names who is missing.
+GRACE = 10.0
+# The least that a store is asked to wait.
+SHORTEST = 0.01
+
+
+def monitored_barrier(
+    store: Store, rank: int, ranks: list[int], seconds: float, wait_all_ranks: bool
+) -> None:
+    """Returns when all ``ranks`` (of the world) have come. ``rank``: of this process, within them.
+
+    The store must be empty before the first has come. Raises :class:`rueda.TimeoutError`.
+    """
+    if rank != 0:
+        store.set(str(rank), "here")
+        try:
+            store.wait(["answer"], timedelta(seconds=seconds + GRACE))
+        except (RuntimeError, dist.DistError):
+            raise RuedaTimeoutError(
+                f"the monitored barrier has not been passed within {seconds:g} s: rank {ranks[0]} has not come",
+                ranks[0],
+            ) from None
+        missing = json.loads(store.get("answer"))
+    else:
+        missing = _missing(store, ranks, seconds, wait_all_ranks)
+        store.set("answer", json.dumps(missing))
+    if missing:
+        raise RuedaTimeoutError(
+            f"the monitored barrier has not been passed within {seconds:g} s: "
+            f"{'ranks' if len(missing) > 1 else 'rank'} {', '.join(map(str, missing))} "
+            f"{'have' if len(missing) > 1 else 'has'} not come",
+            missing[0] if len(missing) == 1 else None,
+        )
+
+
+def _missing(store: Store, ranks: list[int], seconds: float, wait_all_ranks: bool) -> list[int]:
+    deadline = time.monotonic() + seconds
+    missing = []
+    for peer in range(1, len(ranks)):
+        left = max(SHORTEST, deadline - time.monotonic())
+        try:
+            store.wait([str(peer)], timedelta(seconds=left))
+        except (RuntimeError, dist.DistError):
+            missing.append(ranks[peer])
+            if not wait_all_ranks:
+                break
+    return missing

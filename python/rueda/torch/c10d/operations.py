@@ -1,0 +1,175 @@
+"""What every operation of a process group goes through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store
+
+from rueda import _native, lifecycle
+from rueda.adapter import Refusal
+from rueda.errors import InvalidArgumentError, ShutdownError
+from rueda.torch.c10d.arguments import seconds_of
+from rueda.torch.c10d.compiling import never_compiled
+from rueda.torch.c10d.names import Names
+from rueda.torch.c10d.work import RuedaWork
+
+__all__ = ["Membership", "Operations", "part_of"]
+
+Begin = Callable[[str], Sequence[_native.Handle]]
+Finish = Callable[[Sequence[_native.Handle]], list[torch.Tensor]]
+
+
+def part_of(name: str, number: int) -> str:
+    """The name of one of several tensors of an operation."""
+    return name if number == 0 else f"{name}.{number}"
+
+
+class Membership(NamedTuple):
+    """Which of Rueda's ranks form a group. ``ranks``: of the world, by rank of the group."""
+
+    set_id: int
+    ranks: list[int]
+    owns_world: bool  # Rueda's world was formed for it and ends with it
+    is_world: bool
+
+
+@never_compiled
+class Operations(dist.ProcessGroup):
+    """The life of a group and how its operations are begun. Collectives and messages are in subclasses."""
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        membership: Membership,
+    ) -> None:
+        super().__init__(rank, size)  # type: ignore[call-arg]  # a form that the stub lacks
+        self._store = store
+        self._membership = membership
+        self._timeout = timeout.total_seconds()
+        self._names = Names(f"c10d.{membership.set_id}")
+        self._group_name = ""
+        self._group_desc = "undefined"
+        self._closed = False
+        self._works: dict[str, RuedaWork] = {}  # collectives on their way, by name
+        self._world = lifecycle.world_number()
+
+    def getBackendName(self) -> str:  # noqa: N802 - by this name torch calls it
+        """The name under which the backend is registered."""
+        return "rueda"
+
+    # torch keeps these two in a group's backends, and a group in Python has none.
+
+    def getGroupName(self) -> str:  # noqa: N802
+        """The group's name, which is the same on all members."""
+        return self._group_name
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        """Called by torch.distributed once."""
+        self._group_name = name
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        """What the group is for, in the words of who made it."""
+        return self._group_desc
+
+    def setGroupDesc(self, description: str) -> None:  # noqa: N802
+        """Called by torch.distributed once."""
+        self._group_desc = description
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """How long later operations may take, where they do not say so themselves."""
+        self._timeout = timeout.total_seconds()
+
+    def shutdown(self) -> None:
+        """Ends the group; what is used of it afterwards raises :class:`rueda.ShutdownError`."""
+        if self._closed:
+            return
+        self._closed = True
+        if not lifecycle.is_initialized() or lifecycle.world_number() != self._world:
+            return
+        if self._membership.owns_world:
+            lifecycle.shutdown()
+        elif not self._membership.is_world:
+            _native.dissolve_process_set(self._membership.set_id)
+
+    def abort(self) -> None:
+        """Ends the group. Operations that are under way on other ranks fail."""
+        self.shutdown()
+
+    # --- What all collectives go through
+
+    def _collective(
+        self,
+        what: str,
+        signature: Hashable,
+        begin: Begin,
+        finish: Finish,
+        references: object,
+        options: Any = None,
+    ) -> RuedaWork:
+        """Begins a collective under the name that it has on every rank."""
+        self._require_open()
+        name = self._next_name(signature)
+        work = RuedaWork(
+            f"{what} '{name}'",
+            partial(begin, name),
+            finish,
+            references,
+            seconds_of(options, self._timeout),
+            on_settled=partial(self._forget, name),
+            on_error=self._names.restart,
+        )
+        self._works[name] = work
+        return work
+
+    def _forget(self, name: str, work: RuedaWork) -> None:
+        if self._works.get(name) is work:  # and not the next one of that name
+            del self._works[name]
+
+    def _refused(
+        self, what: str, refusal: Refusal, options: Any = None, group: int = 0, parts: int = 1
+    ) -> RuedaWork:
+        """Takes part in a collective by failing it on every rank.
+
+        ``group``: of how many tensors, where they are a group of Rueda's; ``parts``: where each is an operation.
+        """
+        set_id = self._membership.set_id
+        why, unsupported = str(refusal), refusal.unsupported
+        return self._collective(
+            what,
+            ("refused",),
+            lambda name: [
+                _native.refuse(part_of(name, number), set_id, why, unsupported, group)
+                for number in range(max(1, parts))
+            ],
+            lambda _: [],
+            None,
+            options,
+        )
+
+    def _next_name(self, signature: Hashable) -> str:
+        name = self._names.next(signature)
+        # A name serves one operation at a time. It comes again only after several others of its kind.
+        before = self._works.get(name)
+        if before is not None:
+            before.outlast()
+        return name
+
+    def _require_open(self) -> None:
+        if self._closed or lifecycle.world_number() != self._world:
+            raise ShutdownError("the process group has been destroyed")
+
+    def _world_rank(self, group_rank: int) -> int:
+        if not 0 <= group_rank < self.size():
+            raise InvalidArgumentError(
+                f"there is no rank {group_rank} in a group of {self.size()} ranks"
+            )
+        return self._membership.ranks[group_rank]

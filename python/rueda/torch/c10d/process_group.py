@@ -1,0 +1,66 @@
+"""The process group of torch.distributed that the backend "rueda" makes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from torch._C._distributed_c10d import PrefixStore
+
+from rueda import _native
+from rueda.torch.c10d.arguments import seconds_of
+from rueda.torch.c10d.compiling import never_compiled
+from rueda.torch.c10d.exchanges import Exchanges
+from rueda.torch.c10d.messages import Messages
+from rueda.torch.c10d.monitored_barrier import monitored_barrier
+from rueda.torch.c10d.reductions import Reductions
+from rueda.torch.c10d.work import RuedaWork
+
+__all__ = ["RuedaProcessGroup"]
+
+
+@never_compiled
+class RuedaProcessGroup(Reductions, Exchanges, Messages):
+    """The backend ``"rueda"``: collectives and messages on tensors in the CPU's memory.
+
+    Made by ``dist.init_process_group("rueda")`` and ``dist.new_group()``; used through the functions of
+    ``torch.distributed``, whose documentation says what each does. What holds for all here: any of Rueda's 15 dtypes,
+    any strides, zero sizes; where ranks disagree about dtype, shape, operation or reduction, or one of them cannot take
+    part, all raise the same :class:`rueda.RuedaError`, and the group can be used further. After a time-out
+    (:class:`rueda.TimeoutError`) or the loss of a rank (:class:`rueda.PeerLostError`) it cannot.
+    """
+
+    _barriers = 0  # monitored ones so far
+
+    def barrier(  # type: ignore[override]  # both overloads in one
+        self, opts: Any = None, timeout: timedelta | None = None
+    ) -> RuedaWork:
+        """Done when every rank of the group has called it."""
+        set_id = self._membership.set_id
+        return self._collective(
+            "barrier",
+            ("barrier",),
+            lambda name: [_native.barrier(name, set_id)],
+            lambda _: [],
+            None,
+            timeout if timeout is not None else opts,
+        )
+
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """A barrier over the store whose error names the ranks that have not come. Blocks.
+
+        ``timeout``: the group's by default. ``wait_all_ranks``: rank 0 waits the whole time to name all that are
+        missing, not only the first. Raises :class:`rueda.TimeoutError` on every rank that has come.
+        """
+        self._require_open()
+        number = self._barriers
+        self._barriers += 1
+        monitored_barrier(
+            PrefixStore(f"barrier/{number}/", self._store),
+            self.rank(),
+            self._membership.ranks,
+            seconds_of(timeout, self._timeout),
+            wait_all_ranks,
+        )

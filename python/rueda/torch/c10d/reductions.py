@@ -1,0 +1,315 @@
+"""The collectives of a process group that reduce."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import Work
+
+from rueda import _native, dtypes
+from rueda.adapter import Refusal
+from rueda.errors import RuedaError
+from rueda.operations import ReduceOp
+from rueda.torch.c10d.arguments import (
+    flatten,
+    read,
+    reduction_of,
+    seconds_of,
+    target_of,
+)
+from rueda.torch.c10d.compiling import never_compiled
+from rueda.torch.c10d.operations import Operations, part_of
+from rueda.torch.c10d.work import FATAL, DoneWork, RuedaWork
+from rueda.torch.tensors import TorchAdapter, usual_code_of
+
+__all__ = ["Reductions"]
+
+_adapter = TorchAdapter()
+
+
+@never_compiled
+class Reductions(Operations):
+    """allreduce, reduce and reduce_scatter in all their forms.
+
+    ``opts`` is what torch.distributed passes; where it is left out, ``op`` and ``timeout`` count.
+    """
+
+    def allreduce(  # type: ignore[override]  # all overloads in one
+        self,
+        tensors: torch.Tensor | Sequence[torch.Tensor],
+        opts: Any = None,
+        op: Any = dist.ReduceOp.SUM,
+        timeout: timedelta | None = None,
+    ) -> Work:
+        """Reduces one tensor in place."""
+        tensor = tensors if isinstance(tensors, torch.Tensor) else _only(tensors)
+        options, op = _options(opts, op, timeout)
+        try:
+            reduction, factor = reduction_of(op)
+            if opts is options and not getattr(opts, "asyncOp", True):
+                done = self._allreduce_now(tensor, reduction, factor, opts)
+                if done is not None:
+                    return done
+            target = target_of(tensor, keep_elements=True)
+        except Refusal as refusal:
+            return self._refused("all-reduce", refusal, options)
+        pointer, shape, code = target.view
+        set_id = self._membership.set_id
+
+        def finish(_: Sequence[_native.Handle]) -> list[torch.Tensor]:
+            target.give()
+            return [tensor]
+
+        return self._collective(
+            "all-reduce",
+            (0, shape, code, reduction, factor),
+            lambda name: [
+                _native.allreduce(
+                    pointer, pointer, shape, code, name, reduction, factor, 1.0, set_id
+                )
+            ],
+            finish,
+            target,
+            options,
+        )
+
+    def _allreduce_now(
+        self, tensor: torch.Tensor, reduction: ReduceOp, factor: float, options: Any
+    ) -> Work | None:
+        """For a caller that would wait at once, who does all the work then; nothing where the tensor is unusual."""
+        code = usual_code_of(tensor)
+        if code is None:
+            return None
+        self._require_open()
+        name = self._next_name((0, tensor.shape, code, reduction, factor))
+        pointer = tensor.data_ptr()
+        if not tensor.is_inference():
+            torch.autograd.graph.increment_version(tensor)
+        try:
+            _native.allreduce_memory(
+                tensor,
+                tensor,
+                pointer,
+                pointer,
+                tensor.shape,
+                code,
+                name,
+                reduction,
+                factor,
+                1.0,
+                self._membership.set_id,
+                seconds_of(options, self._timeout),
+            )
+        except FATAL:
+            raise
+        except RuedaError:
+            self._names.restart()
+            raise
+        return DoneWork([tensor])
+
+    def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> RuedaWork:
+        """Reduces several tensors in place, together."""
+        options, op = _options(opts, dist.ReduceOp.SUM, None)
+        if not tensors:
+            return self._refused("all-reduce", Refusal("there is no tensor"), options)
+        try:
+            reduction, factor = reduction_of(op)
+            targets = [target_of(tensor, keep_elements=True) for tensor in tensors]
+        except Refusal as refusal:
+            return self._refused("all-reduce", refusal, options, len(tensors))
+        pointers = [target.view.pointer for target in targets]
+        shapes = [target.view.shape for target in targets]
+        codes = [target.view.dtype for target in targets]
+        set_id = self._membership.set_id
+
+        def finish(_: Sequence[_native.Handle]) -> list[torch.Tensor]:
+            for target in targets:
+                target.give()
+            return list(tensors)
+
+        return self._collective(
+            "all-reduce of several tensors",
+            (1, tuple(shapes), tuple(codes), reduction, factor),
+            lambda name: _native.grouped_allreduce(
+                pointers, pointers, shapes, codes, name, reduction, factor, 1.0, set_id
+            ),
+            finish,
+            targets,
+            options,
+        )
+
+    def reduce(
+        self,
+        tensors: torch.Tensor | Sequence[torch.Tensor],
+        opts: Any = None,
+        op: Any = dist.ReduceOp.SUM,
+        timeout: timedelta | None = None,
+    ) -> RuedaWork:
+        """Reduces one tensor, in place on the rank ``opts.rootRank`` only; the others' stay as they are."""
+        tensor = tensors if isinstance(tensors, torch.Tensor) else _only(tensors)
+        root = opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
+        options, op = _options(opts, op, timeout)
+        try:
+            reduction, factor = reduction_of(op)
+            source, view = read(tensor)
+            result, output = _adapter.write(torch.empty(source.shape, dtype=source.dtype))
+        except Refusal as refusal:
+            return self._refused("reduce", refusal, options)
+        set_id = self._membership.set_id
+        is_root = self._world_rank(root) == self._membership.ranks[self.rank()]
+
+        def finish(_: Sequence[_native.Handle]) -> list[torch.Tensor]:
+            if is_root:
+                tensor.detach().copy_(result)
+            return [tensor]
+
+        return self._collective(
+            "reduce",
+            (2, view.shape, view.dtype, reduction, factor),
+            lambda name: [
+                _native.allreduce(
+                    view.pointer,
+                    output.pointer,
+                    view.shape,
+                    view.dtype,
+                    name,
+                    reduction,
+                    factor,
+                    1.0,
+                    set_id,
+                )
+            ],
+            finish,
+            (source, result, tensor),
+            options,
+        )
+
+    def reduce_scatter(  # type: ignore[override]
+        self,
+        output_tensors: Sequence[torch.Tensor],
+        input_tensors: Sequence[Sequence[torch.Tensor]],
+        opts: Any = None,
+    ) -> RuedaWork:
+        """Reduces one list of tensors, of which each rank gets its own. Their sizes may differ."""
+        return self._reduce_scatter(
+            [_only(output_tensors)], [list(_only(input_tensors))], opts, "reduce-scatter"
+        )
+
+    def reduce_scatter_single(
+        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
+    ) -> RuedaWork:
+        """Reduces ``input``, of which each rank gets as many elements as ``output`` has."""
+        return self._reduce_scatter([output], [[input]], opts, "reduce-scatter")
+
+    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]  # in newer torch deprecated
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
+    ) -> RuedaWork:
+        """:meth:`reduce_scatter_single` of several tensors."""
+        return self._reduce_scatter(
+            list(outputs),
+            [[tensor] for tensor in inputs],
+            opts,
+            "reduce-scatter of several tensors",
+        )
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
+
+    def _reduce_scatter(
+        self,
+        outputs: Sequence[torch.Tensor],
+        inputs: Sequence[Sequence[torch.Tensor]],
+        opts: Any,
+        what: str,
+    ) -> RuedaWork:
+        options, op = _options(opts, dist.ReduceOp.SUM, None)
+        size = self.size()
+        try:
+            reduction, factor = reduction_of(op)
+            targets = [target_of(output) for output in outputs]
+            sources = [flatten(tensors) for tensors in inputs]
+            views = [read(source)[1] for source in sources]
+            splits = [
+                _splits(tensors, target.tensor, size, self.rank())
+                for tensors, target in zip(inputs, targets, strict=True)
+            ]
+            for target, view in zip(targets, views, strict=True):
+                if target.view.dtype != view.dtype:
+                    raise Refusal(
+                        f"the output is {dtypes.name_of(target.view.dtype)}, the input "
+                        f"{dtypes.name_of(view.dtype)}"
+                    )
+        except (Refusal, ValueError) as error:
+            refusal = error if isinstance(error, Refusal) else Refusal(str(error))
+            return self._refused(what, refusal, options, parts=len(outputs))
+        set_id = self._membership.set_id
+
+        def begin(name: str) -> list[_native.Handle]:
+            return [
+                _native.reduce_scatter(
+                    view.pointer,
+                    view.shape,
+                    view.dtype,
+                    part_of(name, number),
+                    reduction,
+                    factor,
+                    1.0,
+                    rows,
+                    set_id,
+                )
+                for number, (view, rows) in enumerate(zip(views, splits, strict=True))
+            ]
+
+        def finish(natives: Sequence[_native.Handle]) -> list[torch.Tensor]:
+            for target, native in zip(targets, natives, strict=True):
+                memory, shape = native.output(dtypes.item_size(target.view.dtype))
+                target.fill(_adapter.from_memory(memory, shape, target.tensor))
+            return list(outputs)
+
+        return self._collective(
+            what,
+            (3, tuple((view.shape, view.dtype) for view in views), reduction, factor),
+            begin,
+            finish,
+            (sources, targets),
+            options,
+        )
+
+
+def _splits(
+    tensors: Sequence[torch.Tensor], output: torch.Tensor, size: int, rank: int
+) -> list[int]:
+    """How many elements each rank gets."""
+    if len(tensors) == 1 and size > 1:
+        if tensors[0].numel() != size * output.numel():
+            raise Refusal(
+                f"the input has {tensors[0].numel()} elements, not {size} times the output's {output.numel()}"
+            )
+        return [output.numel()] * size
+    if len(tensors) != size:
+        raise Refusal(f"there are {len(tensors)} tensors for {size} ranks")
+    if tensors[rank].numel() != output.numel():
+        raise Refusal(
+            f"the output has {output.numel()} elements, the tensor for this rank {tensors[rank].numel()}"
+        )
+    return [tensor.numel() for tensor in tensors]
+
+
+def _options(opts: Any, op: Any, timeout: timedelta | None) -> tuple[Any, Any]:
+    """The time-out's bearer and the reduction, out of the forms in which they are given."""
+    if opts is None or isinstance(opts, int):
+        return timeout, op
+    if hasattr(opts, "reduceOp"):
+        return opts, opts.reduceOp
+    return timeout, opts  # the reduction in the place of the options
+
+
+def _only(items: Sequence[Any]) -> Any:
+    if len(items) != 1:
+        raise ValueError(f"one tensor or list of tensors is wanted, not {len(items)}")
+    return items[0]

@@ -1,0 +1,40 @@
+"""What the checks share that every rank runs over the backend "rueda"."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any
+
+import rueda.torch.c10d  # noqa: F401 - registers the backend
+import torch
+import torch.distributed as dist
+from parallel import raises
+
+__all__ = ["raises", "run", "still_works"]
+
+
+def run(checks: dict[str, Any], backend: str = "rueda") -> None:
+    """Runs every function of the module called ``check_...``, on all ranks in the same order."""
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    torch.set_num_threads(1)
+    dist.init_process_group(backend)
+    wanted = sys.argv[1:]
+    names = [name for name in checks if name.startswith("check_")]
+    assert names, "nothing to check"
+    for name in names:
+        if wanted and name not in wanted:
+            continue
+        checks[name]()
+        dist.barrier()
+        if dist.get_rank() == 0:
+            print("ok", name, flush=True)
+    dist.destroy_process_group()
+
+
+def still_works(group: dist.ProcessGroup | None = None) -> None:
+    """The group survives: an all-reduce gives the right sum."""
+    size = dist.get_world_size(group)
+    total = torch.full((7,), dist.get_rank(group) + 1)
+    dist.all_reduce(total, group=group)
+    assert total.tolist() == [size * (size + 1) // 2] * 7, total

@@ -1,0 +1,187 @@
+"""Every rank: what is wrong raises a typed error on every rank, in time, and the group goes on."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import rueda
+import torch
+import torch.distributed as dist
+from c10d import raises, run, still_works
+
+
+def check_shapes_that_differ() -> None:
+    rank = dist.get_rank()
+    for _ in range(3):
+        with raises(rueda.MismatchError, "shape", "[4]", "[5]"):
+            dist.all_reduce(torch.ones(5 if rank == 1 else 4))
+        still_works()
+    with raises(rueda.MismatchError, "shape"):
+        dist.broadcast(torch.ones(3 + rank), 0)
+    with raises(rueda.MismatchError, "shape"):
+        size = dist.get_world_size()
+        dist.all_gather([torch.ones(2 + rank) for _ in range(size)], torch.ones(2 + rank))
+    still_works()
+
+
+def check_dtypes_that_differ() -> None:
+    dtype = torch.float64 if dist.get_rank() == 1 else torch.float32
+    with raises(rueda.MismatchError, "dtype", "float32", "float64"):
+        dist.all_reduce(torch.ones(4, dtype=dtype))
+    still_works()
+
+
+def check_operations_that_differ() -> None:
+    rank = dist.get_rank()
+    with raises(rueda.MismatchError, "op", "sum", "max"):
+        dist.all_reduce(torch.ones(4), dist.ReduceOp.MAX if rank == 1 else dist.ReduceOp.SUM)
+    with raises(rueda.MismatchError, "operation", "allreduce", "barrier"):
+        if rank == 1:
+            dist.barrier()
+        else:
+            dist.all_reduce(torch.ones(4))
+    with raises(rueda.MismatchError, "root"):
+        dist.broadcast(torch.ones(4), min(rank, 1))
+    still_works()
+
+
+def check_asynchronous_errors() -> None:
+    work = dist.all_reduce(torch.ones(4 + dist.get_rank() % 2), async_op=True)
+    future = work.get_future()
+    until = time.monotonic() + 60
+    while not future.done():
+        assert time.monotonic() < until
+    with raises(rueda.MismatchError, "shape"):
+        work.wait()
+    assert work.is_completed()
+    assert not work.is_success()
+    assert isinstance(work.exception(), rueda.MismatchError)
+    with raises(rueda.MismatchError, "shape"):
+        future.wait()
+    still_works()
+
+
+def check_tensors_that_cannot_be_used() -> None:
+    """One rank's refusal reaches all."""
+    rank = dist.get_rank()
+    sparse = torch.eye(3).to_sparse()
+    group = dist.group.WORLD
+    with raises(rueda.UnsupportedError, "sparse", "rank 1"):
+        group.allreduce([sparse if rank == 1 else torch.eye(3)]).wait()
+    still_works()
+    with raises(rueda.UnsupportedError, "float8_e4m3fn"):
+        group.allreduce([torch.zeros(4, dtype=torch.float8_e4m3fn)]).wait()
+    with raises(rueda.UnsupportedError, "bool"):
+        dist.all_reduce(torch.ones(3, dtype=torch.bool), dist.ReduceOp.AVG)
+    with raises(rueda.UnsupportedError, "meta"):
+        group.allreduce([torch.ones(3, device="meta")]).wait()
+    still_works()
+    size = dist.get_world_size()
+    with raises(rueda.InvalidArgumentError, "elements"):
+        group.all_gather_single(torch.empty(3 * size + rank), torch.empty(3)).wait()
+    with raises(rueda.InvalidArgumentError, "float32", "float64"):
+        group.all_gather_single(torch.empty(3 * size, dtype=torch.float64), torch.empty(3)).wait()
+    with raises(rueda.InvalidArgumentError, "add up"):
+        group.alltoall_base(torch.empty(size), torch.empty(size), [1] * size, [2] * size).wait()
+    # Of several tensors, too: all parts fail on all ranks.
+    sparse_or_not = torch.eye(3).to_sparse() if rank == 1 else torch.eye(3)
+    outputs = [torch.empty(size, 2), torch.empty(3 * size, 3)]
+    with raises(rueda.UnsupportedError, "sparse"):
+        group.allgather_into_tensor_coalesced(outputs, [torch.ones(2), sparse_or_not]).wait()
+    with raises(rueda.UnsupportedError, "sparse"):
+        group.allreduce_coalesced([torch.ones(2), sparse_or_not]).wait()
+    still_works()
+
+
+def check_splits_that_nobody_else_knows() -> None:
+    """Only the rank that expects something else can notice; the others go on, and so does it."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    expected = [2] + [1] * (size - 1)
+    for _ in range(3):
+        if rank == 0:
+            with raises(rueda.MismatchError, "rank 0 expects", str(expected)):
+                dist.all_to_all_single(
+                    torch.empty(size + 1), torch.ones(size), expected, [1] * size
+                )
+        else:
+            dist.all_to_all_single(torch.empty(size), torch.ones(size))
+        still_works()
+
+
+def check_messages_that_differ() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if rank <= 1:
+        with raises(
+            rueda.MismatchError, "from rank 0 to rank 1", "2000 x float32", "3000 x float32"
+        ):
+            if rank == 0:
+                dist.send(torch.ones(2000), 1)
+            else:
+                dist.recv(torch.ones(3000), 0)
+        with raises(rueda.UnsupportedError, "sparse"):
+            dist.group.WORLD.send([torch.eye(3).to_sparse()], 1 - rank, 0)
+        with raises(rueda.InvalidArgumentError, f"no rank {size}"):
+            dist.group.WORLD.recv([torch.ones(3)], size, 0)
+    still_works()
+
+
+def check_use_after_destroy() -> None:
+    group = dist.new_group()
+    still_works(group)
+    pending = group
+    dist.destroy_process_group(group)
+    with raises(rueda.ShutdownError, "destroyed"):
+        pending.allreduce([torch.ones(3)])
+    with raises(rueda.ShutdownError, "destroyed"):
+        pending.send([torch.ones(3)], 0, 0)
+    still_works()
+
+
+def check_groups_that_differ() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if size < 3:
+        return
+    wanted = [0, 1] if rank == 0 else [0, 1, 2]
+    if rank in wanted:
+        with raises(rueda.InitializationError, "rank 0 says [0, 1]", "rank 1 says [0, 1, 2]"):
+            dist.new_group(wanted)
+    else:
+        dist.new_group(wanted)
+    still_works()
+    still_works(dist.new_group())
+
+
+def check_monitored_barrier() -> None:
+    """Tells who has not come. Messages of its own, so the group goes on."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    late = size - 1
+    if rank != late:
+        with raises(rueda.TimeoutError, f"rank {late} has not come"):
+            dist.group.WORLD.monitored_barrier(timedelta(seconds=0.3))
+    else:
+        time.sleep(1.0)
+        with raises(rueda.TimeoutError, f"rank {late} has not come"):
+            dist.group.WORLD.monitored_barrier(timedelta(seconds=0.3))
+    still_works()
+
+
+def check_timeouts() -> None:
+    """Last, since the group is of no use afterwards."""
+    rank = dist.get_rank()
+    group = dist.new_group(timeout=timedelta(seconds=0.3))
+    if rank == 0:
+        begun = time.monotonic()
+        with raises(rueda.TimeoutError, "all-reduce", "0.3 s"):
+            dist.all_reduce(torch.ones(4), group=group)
+        assert time.monotonic() - begun < 30
+        with raises(rueda.TimeoutError, "receive", "from rank 1", "tag 4", "0.3 s"):
+            dist.recv(torch.ones(4), 1, group=group, tag=4)
+        future = dist.barrier(group, async_op=True).get_future()
+        with raises(rueda.TimeoutError, "barrier", "has not completed within 0.3 s"):
+            future.wait()
+    still_works()
+
+
+if __name__ == "__main__":
+    run(globals())

@@ -1,0 +1,359 @@
+"""Every rank: all the collectives of torch.distributed over the backend "rueda", and its messages."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from c10d import run, still_works
+
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.bool,
+    torch.complex64,
+    torch.complex128,
+]
+SHAPES = [(), (0,), (1,), (7,), (3, 0, 2), (5, 3), (70_001,)]
+Wrap = Callable[[torch.Tensor], torch.Tensor]
+
+
+def transposed(tensor: torch.Tensor) -> torch.Tensor:
+    """The same elements with other strides, where there are two dimensions."""
+    return tensor.t().contiguous().t() if tensor.dim() == 2 else tensor
+
+
+def spread(tensor: torch.Tensor) -> torch.Tensor:
+    """The same elements with gaps between them."""
+    return torch.stack([tensor, tensor], -1)[..., 0]
+
+
+def of(
+    rank: int, shape: tuple[int, ...] = (5, 3), dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """What a rank contributes."""
+    count = int(torch.Size(shape).numel())
+    values = (torch.arange(count) * 3 + rank) % 7
+    return values.reshape(shape).to(dtype)
+
+
+def members() -> tuple[int, int]:
+    return dist.get_rank(), dist.get_world_size()
+
+
+def check_allreduce() -> None:
+    rank, size = members()
+    for dtype in DTYPES:
+        for shape in SHAPES:
+            tensor = of(rank, shape, dtype)
+            dist.all_reduce(tensor)
+            wide = torch.complex128 if dtype.is_complex else torch.float64
+            total = torch.stack([of(r, shape, dtype).to(wide) for r in range(size)]).sum(0)
+            expected = total.bool() if dtype is torch.bool else total.to(dtype)
+            assert torch.equal(tensor, expected), (dtype, shape, tensor, expected)
+    for wrap in (transposed, spread):
+        for _ in range(3):
+            tensor = wrap(of(rank))
+            dist.all_reduce(tensor)
+            assert torch.equal(tensor, sum(of(r) for r in range(size)))
+    conjugate = of(rank, (4,), torch.complex64).mul(1j).conj()
+    dist.group.WORLD.allreduce([conjugate]).wait()  # dist.all_reduce() itself refuses it
+    assert torch.equal(conjugate, sum(of(r, (4,), torch.complex64) for r in range(size)) * -1j)
+
+
+def check_reduce_ops() -> None:
+    rank, size = members()
+    op = dist.ReduceOp
+    all_of = torch.stack([of(r, (6,)) + 1 for r in range(size)])
+    whole = all_of.long()
+    expected = {
+        op.SUM: all_of.sum(0),
+        op.AVG: all_of.mean(0),
+        op.PRODUCT: all_of.prod(0),
+        op.MIN: all_of.amin(0),
+        op.MAX: all_of.amax(0),
+    }
+    for reduction, result in expected.items():
+        tensor = all_of[rank].clone()
+        dist.all_reduce(tensor, reduction)
+        torch.testing.assert_close(tensor, result)
+    bits = {op.BAND: torch.bitwise_and, op.BOR: torch.bitwise_or, op.BXOR: torch.bitwise_xor}
+    for reduction, combine in bits.items():
+        tensor = whole[rank].clone()
+        dist.all_reduce(tensor, reduction)
+        result = whole[0].clone()
+        for other in whole[1:]:
+            result = combine(result, other)
+        assert torch.equal(tensor, result), reduction
+    tensor = all_of[rank].clone()
+    dist.all_reduce(tensor, dist._make_nccl_premul_sum(0.5))
+    torch.testing.assert_close(tensor, all_of.sum(0) / 2)
+
+
+def check_coalesced() -> None:
+    rank, size = members()
+    tensors = [of(rank, (4,)), of(rank, (2, 3), torch.int32), transposed(of(rank)), of(rank, (0,))]
+    # The functions of torch.distributed take tensors of one dtype only, the group any.
+    dist.group.WORLD.allreduce_coalesced(tensors).wait()
+    assert torch.equal(tensors[1], sum(of(r, (2, 3), torch.int32) for r in range(size)))
+    assert torch.equal(tensors[2], sum(of(r) for r in range(size)))
+    inputs = [of(rank, (4,)), of(rank, (2, 3), torch.int32)]
+    outputs = [[torch.empty_like(tensor) for tensor in inputs] for _ in range(size)]
+    dist.group.WORLD.allgather_coalesced(outputs, inputs).wait()
+    for r in range(size):
+        assert torch.equal(outputs[r][0], of(r, (4,)))
+        assert torch.equal(outputs[r][1], of(r, (2, 3), torch.int32))
+    group = dist.group.WORLD
+    gathered = [torch.empty(size * 4), torch.empty((size * 2, 3), dtype=torch.int32)]
+    group.allgather_into_tensor_coalesced(gathered, inputs).wait()
+    assert torch.equal(gathered[0], torch.cat([of(r, (4,)) for r in range(size)]))
+    assert torch.equal(gathered[1], torch.cat([of(r, (2, 3), torch.int32) for r in range(size)]))
+    scattered = [torch.empty(4), torch.empty((2, 3), dtype=torch.int32)]
+    group.reduce_scatter_tensor_coalesced(scattered, gathered).wait()
+    assert torch.equal(scattered[0], of(rank, (4,)) * size)
+    assert torch.equal(scattered[1], of(rank, (2, 3), torch.int32) * size)
+
+
+def check_broadcast_and_reduce() -> None:
+    rank, size = members()
+    for root in range(size):
+        for shape in SHAPES:
+            tensor = of(rank, shape, torch.int64)
+            dist.broadcast(tensor, root)
+            assert torch.equal(tensor, of(root, shape, torch.int64))
+            tensor = of(rank, shape)
+            dist.reduce(tensor, root)
+            total = sum(of(r, shape) for r in range(size))
+            assert torch.equal(tensor, total if rank == root else of(rank, shape))
+        tensor = transposed(of(rank))
+        dist.broadcast(tensor, root)
+        assert torch.equal(tensor, of(root))
+
+
+def check_gathers() -> None:
+    rank, size = members()
+    for shape in [(), (0,), (3,), (2, 5), (9001,)]:
+        outputs = [torch.empty(shape) for _ in range(size)]
+        outputs[-1] = transposed(outputs[-1])
+        dist.all_gather(outputs, spread(of(rank, shape)))
+        assert all(torch.equal(outputs[r], of(r, shape)) for r in range(size))
+        for root in range(size):
+            into = [torch.empty(shape) for _ in range(size)] if rank == root else None
+            dist.gather(of(rank, shape), into, dst=root)
+            assert into is None or all(torch.equal(into[r], of(r, shape)) for r in range(size))
+            output = torch.empty(shape)
+            mine = [of(10 * r, shape) for r in range(size)] if rank == root else None
+            dist.scatter(output, mine, src=root)
+            assert torch.equal(output, of(10 * rank, shape))
+    uneven = [torch.empty(r) for r in range(size)]
+    dist.all_gather(uneven, torch.full((rank,), float(rank)))
+    assert all(torch.equal(uneven[r], torch.full((r,), float(r))) for r in range(size))
+    flat = torch.empty(size * 3, dtype=torch.int64)
+    dist.all_gather_into_tensor(flat, of(rank, (3,), torch.int64))
+    assert torch.equal(flat, torch.cat([of(r, (3,), torch.int64) for r in range(size)]))
+    objects: list[object] = [None] * size
+    dist.all_gather_object(objects, {"rank": rank, "text": "x" * rank})
+    assert objects == [{"rank": r, "text": "x" * r} for r in range(size)]
+    several = [rank, "of root"] if rank == size - 1 else [None, None]
+    dist.broadcast_object_list(several, src=size - 1)
+    assert several == [size - 1, "of root"]
+
+
+def check_reduce_scatter() -> None:
+    rank, size = members()
+    for shape in [(), (0,), (3,), (2, 5)]:
+        output = torch.empty(shape)
+        dist.reduce_scatter(output, [of(rank + r, shape) for r in range(size)])
+        assert torch.equal(output, sum(of(r + rank, shape) for r in range(size)))
+        output = transposed(torch.empty(shape))
+        whole = torch.stack([of(rank + r, shape) for r in range(size)])
+        dist.reduce_scatter_tensor(output, whole, dist.ReduceOp.AVG)
+        total = torch.stack([of(r + rank, shape) for r in range(size)]).mean(0)
+        torch.testing.assert_close(output, total)
+    output = torch.empty(rank + 1)
+    dist.reduce_scatter(output, [torch.full((r + 1,), float(r)) for r in range(size)])
+    assert torch.equal(output, torch.full((rank + 1,), float(rank * size)))
+
+
+def check_alltoall() -> None:
+    rank, size = members()
+    outputs = [torch.empty(r + 1, 2) for r in range(size)]
+    dist.all_to_all(outputs, [torch.full((rank + 1, 2), float(10 * rank + r)) for r in range(size)])
+    for r in range(size):
+        assert torch.equal(outputs[r], torch.full((r + 1, 2), float(10 * r + rank)))
+    even = torch.empty(size * 2, 3)
+    dist.all_to_all_single(even, torch.arange(size * 6.0).reshape(size * 2, 3) + 100 * rank)
+    for r in range(size):
+        expected = torch.arange(size * 6.0).reshape(size * 2, 3)[2 * rank : 2 * rank + 2] + 100 * r
+        assert torch.equal(even[2 * r : 2 * r + 2], expected)
+    # Rank s sends s + r rows to rank r: none from 0 to 0.
+    sent = [rank + r for r in range(size)]
+    source = torch.cat([torch.full((n, 2), float(10 * rank + r)) for r, n in enumerate(sent)])
+    target = torch.empty(sum(sent), 2)
+    dist.all_to_all_single(target, source, sent, sent)
+    expected = torch.cat([torch.full((n, 2), float(10 * r + rank)) for r, n in enumerate(sent)])
+    assert torch.equal(target, expected)
+    # In a long loop, with splits that change on some ranks only.
+    for step in range(90):
+        extra = step % 3 if rank == 0 else 0
+        sent = [1] * (size - 1) + [1 + extra]
+        coming = [1 + (step % 3 if r == 0 and rank == size - 1 else 0) for r in range(size)]
+        target = torch.empty(sum(coming))
+        dist.all_to_all_single(target, torch.full((sum(sent),), float(rank)), coming, sent)
+        assert target.tolist() == [float(r) for r in range(size) for _ in range(coming[r])]
+        uneven = [torch.empty(1 + (step % 5 if r == 0 else r)) for r in range(size)]
+        dist.all_gather(uneven, torch.full_like(uneven[rank], float(rank)))
+        assert all((tensor == r).all() for r, tensor in enumerate(uneven))
+    empty = torch.empty(0, 4)
+    dist.all_to_all_single(empty, torch.empty(0, 4))
+
+
+def check_barriers() -> None:
+    rank, size = members()
+    entered = torch.zeros(1)
+    if rank == size - 1:
+        time.sleep(0.05)
+        entered += 1
+    dist.barrier()
+    dist.barrier(async_op=True).wait()
+    dist.all_reduce(entered)
+    assert entered.item() == 1
+    for wait_all_ranks in (False, True):
+        dist.group.WORLD.monitored_barrier(wait_all_ranks=wait_all_ranks)
+
+
+def check_async() -> None:
+    rank, size = members()
+    tensors = [torch.full((1000,), float(rank + i)) for i in range(100)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    for i, (work, tensor) in enumerate(zip(works, tensors, strict=True)):
+        work.wait()
+        assert tensor[0] == size * (size - 1) / 2 + size * i
+        assert work.is_success()
+        assert work.exception() is None
+    # Without anybody who waits: a future, and a chain of them.
+    tensor = torch.full((10,), float(rank))
+    future = dist.all_reduce(tensor, async_op=True).get_future()
+    chained = future.then(lambda done: done.value()[0].sum().item())
+    until = time.monotonic() + 60
+    while not chained.done():
+        assert time.monotonic() < until, "the future does not complete by itself"
+        time.sleep(0.001)
+    assert chained.value() == 10 * size * (size - 1) / 2
+    # The result is in its place once is_completed() has said so.
+    outputs = [torch.empty(3, 2).t() for _ in range(size)]
+    work = dist.all_gather(outputs, of(rank, (2, 3)), async_op=True)
+    while not work.is_completed():
+        assert time.monotonic() < until
+    assert all(torch.equal(outputs[r], of(r, (2, 3))) for r in range(size))
+
+
+def check_messages() -> None:
+    rank, size = members()
+    if size == 1:
+        return
+    right, left = (rank + 1) % size, (rank - 1) % size
+    for shape in [(0,), (3,), (2, 3), (200_000,)]:
+        for dtype in (torch.float32, torch.int64, torch.bfloat16):
+            # All send at once around a circle, two tags in opposite orders.
+            sends = [dist.isend(of(rank + tag, shape, dtype), right, tag=tag) for tag in (1, 2)]
+            for tag in (2, 1):
+                into = torch.empty(shape, dtype=dtype)
+                assert dist.recv(into, left, tag=tag) == left
+                assert torch.equal(into, of(left + tag, shape, dtype))
+            for send in sends:
+                send.wait()
+    into = transposed(torch.empty(5, 3))
+    operations = [
+        dist.P2POp(dist.isend, transposed(of(rank)), right),
+        dist.P2POp(dist.irecv, into, left),
+    ]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    assert torch.equal(into, of(left))
+
+
+def check_messages_from_any_source() -> None:
+    rank, size = members()
+    for tag, count in ((9, 4), (10, 100_000)):
+        if rank != 0:
+            dist.send(torch.full((count,), float(rank)), 0, tag=tag)
+            continue
+        sources = []
+        for _ in range(size - 1):
+            into = torch.empty(count)
+            sources.append(dist.recv(into, None, tag=tag))
+            assert into[-1] == sources[-1]
+        assert sorted(sources) == list(range(1, size))
+
+
+def check_groups() -> None:
+    rank, size = members()
+    for wanted in ([0], list(range(size)), list(range(0, size, 2)), list(range(size // 2, size))):
+        group = dist.new_group(wanted)
+        if rank not in wanted:
+            assert group == dist.GroupMember.NON_GROUP_MEMBER
+            continue
+        still_works(group)
+        mine = wanted.index(rank)
+        outputs = [torch.empty(1) for _ in wanted]
+        dist.all_gather(outputs, torch.tensor([float(rank)]), group=group)
+        assert [int(output) for output in outputs] == wanted
+        tensor = torch.tensor([rank])
+        dist.broadcast(tensor, wanted[-1], group=group)
+        assert tensor.item() == wanted[-1]
+        if len(wanted) > 1:
+            peer = wanted[(mine + 1) % len(wanted)]
+            before = wanted[(mine - 1) % len(wanted)]
+            send = dist.isend(torch.tensor([rank]), peer, group=group)
+            received = torch.tensor([-1])
+            dist.recv(received, before, group=group)
+            send.wait()
+            assert received.item() == before
+        dist.barrier(group)
+        dist.destroy_process_group(group)
+    # Members alone make it, and two groups are used at the same time in different orders.
+    pair = [0, size - 1] if size > 1 else [0]
+    local = dist.new_group(pair, use_local_synchronization=True) if rank in pair else None
+    both = dist.new_group()
+    first, second = torch.ones(100), torch.ones(100)
+    order = [(first, both), (second, local)] if local is not None else [(first, both)]
+    if rank == 0:
+        order.reverse()
+    works = [dist.all_reduce(tensor, group=group, async_op=True) for tensor, group in order]
+    for work in works:
+        work.wait()
+    assert first[0] == size
+    assert local is None or second[0] == len(pair)
+
+
+def check_random_sequences() -> None:
+    """Whatever ranks do in the same order comes out right, in loops and out of them."""
+    rank, size = members()
+    generator = random.Random(7)
+    body = [generator.choice((1, 5, 300, 40_000)) for _ in range(7)]
+    for step in range(30):
+        sizes = body if step % 10 else [generator.choice((1, 2, 3)) for _ in range(3)]
+        tensors = [torch.full((n,), float(rank)) for n in sizes]
+        works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+        generator.shuffle(works)
+        for work in works:
+            work.wait()
+        assert all(tensor[-1] == size * (size - 1) / 2 for tensor in tensors)
+
+
+if __name__ == "__main__":
+    run(globals())

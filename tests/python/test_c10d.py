@@ -1,0 +1,255 @@
+"""The backend "rueda" of torch.distributed, in real processes under each launcher."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launching import (
+    PARALLEL,
+    alone,
+    check,
+    check_under_mpirun,
+    command,
+    environment,
+    find_mpirun,
+    run,
+)
+
+pytest.importorskip("torch.distributed")
+
+COLLECTIVES = PARALLEL / "check_c10d_collectives.py"
+TRAINING = PARALLEL / "check_c10d_training.py"
+BAD_INPUT = PARALLEL / "check_c10d_bad_input.py"
+COMPILE = PARALLEL / "check_c10d_compile.py"
+needs_mpirun = pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+RUEDA_RUN = [sys.executable, "-m", "rueda", "run", "--no-mpi", "-np"]
+
+
+def launch(launcher: list[str], size: int, program: str | Path, folder: Path) -> str:
+    """Runs a program to its end, which must be a good one; returns what it wrote."""
+    script = program if isinstance(program, Path) else folder / "program.py"
+    if isinstance(program, str):
+        script.write_text(command(program)[-1])
+    is_rueda = launcher is RUEDA_RUN
+    line = [*launcher, str(size), *([sys.executable] if is_rueda else []), str(script)]
+    with subprocess.Popen(
+        line,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=240)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+            raise AssertionError(f"{line} has not ended\n{output}") from None
+    assert process.returncode == 0, output
+    return output
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_collectives(size: int) -> None:
+    check(COLLECTIVES, size)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_training(size: int) -> None:
+    check(TRAINING, size)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_bad_input(size: int) -> None:
+    check(BAD_INPUT, size)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+def test_compile() -> None:
+    check(COMPILE, 2)
+
+
+@pytest.mark.parametrize("launcher", [TORCHRUN, RUEDA_RUN], ids=["torchrun", "rueda run"])
+def test_collectives_under_launchers(launcher: list[str], tmp_path: Path) -> None:
+    assert "ok check_messages" in launch(launcher, 2, COLLECTIVES, tmp_path)
+
+
+@needs_mpirun
+@pytest.mark.parametrize("transport", ["auto", "mpi"])
+def test_collectives_under_mpirun(transport: str) -> None:
+    check_under_mpirun(COLLECTIVES, 3, extra={"RUEDA_TRANSPORT": transport})
+
+
+def test_life_under_torchrun(tmp_path: Path) -> None:
+    """Names of the backend, a second world after the first, and sets of Rueda's beside groups."""
+    launch(
+        TORCHRUN,
+        2,
+        """
+        import os, torch, torch.distributed as dist, rueda, rueda.torch.c10d
+        for backend in ("rueda", "cpu:rueda"):
+            dist.init_process_group(backend)
+            assert dist.get_world_size() == rueda.size() == 2
+            assert dist.get_rank() == rueda.rank()
+            assert "RUEDA_RENDEZVOUS" not in os.environ
+            own = rueda.add_process_set([0, 1])
+            group = dist.new_group([0, 1])
+            tensor = torch.ones(3)
+            dist.all_reduce(tensor, group=group)
+            assert tensor.tolist() == [2.0] * 3
+            assert rueda.allreduce([1.0], op=rueda.Sum, process_set=own).tolist() == [2.0]
+            dist.destroy_process_group()
+            assert not rueda.is_initialized()
+        """,
+        tmp_path,
+    )
+
+
+def test_in_a_world_that_exists() -> None:
+    check(
+        """
+        import torch, torch.distributed as dist, rueda, rueda.torch.c10d
+        rueda.init()
+        dist.init_process_group("rueda")
+        tensor = torch.ones(3)
+        dist.all_reduce(tensor)
+        assert tensor.tolist() == [rueda.size()] * 3
+        dist.destroy_process_group()
+        assert rueda.allreduce([1.0], op=rueda.Sum).tolist() == [3.0]  # the world goes on
+        """,
+        3,
+    )
+
+
+DEATH = """
+    import os, signal, sys, torch, torch.distributed as dist, rueda, rueda.torch.c10d
+    dist.init_process_group("rueda")
+    dist.barrier()
+    if dist.get_rank() == 1:
+        print("here", flush=True)
+        {act}
+    try:
+        {wait}
+    except rueda.PeerLostError as error:
+        print("PeerLostError", error.peer, error)
+        sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize(
+    ("act", "wait"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "dist.all_reduce(torch.ones(100))"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "dist.recv(torch.ones(100), 1)"),
+        ("raise ValueError('broken data')", "dist.all_reduce(torch.ones(100))"),
+    ],
+    ids=["all_reduce", "recv", "exception"],
+)
+def test_a_rank_that_dies(act: str, wait: str) -> None:
+    ended = run(DEATH.format(act=act, wait=wait), 3, limit=90)
+    for rank in (0, 2):
+        assert ended[rank].returncode == 7, ended
+        assert "PeerLostError 1 " in ended[rank].output, ended
+        assert ("broken data" in ended[rank].output) == ("broken" in act), ended
+
+
+def test_ranks_that_are_others_in_ruedas_world(tmp_path: Path) -> None:
+    check(
+        """
+        import os, sys, torch.distributed as dist, rueda, rueda.torch.c10d
+        rueda.init()
+        store = dist.FileStore(os.environ["STORE"])
+        try:
+            dist.init_process_group("rueda", store=store, rank=1 - rueda.rank(), world_size=2)
+        except rueda.InitializationError as error:
+            assert "rank 0 of torch.distributed is rank 1 of 2" in str(error), error
+        else:
+            sys.exit("was accepted")
+        """,
+        2,
+        extra={"STORE": str(tmp_path / "store")},
+    )
+
+
+def test_without_a_launcher() -> None:
+    """Torch's own error says which variables are missing."""
+    ended = alone("import torch.distributed as d, rueda.torch.c10d; d.init_process_group('rueda')")
+    assert ended.returncode != 0
+    assert "RANK" in ended.stdout
+
+
+def test_example(tmp_path: Path) -> None:
+    """Four ways of training, each equal to one process's."""
+    example = Path(__file__).resolve().parents[2] / "examples/python/torch_distributed.py"
+    output = launch(TORCHRUN, 3, example, tmp_path)
+    assert output.count("parameters differ from one process's by") == 4
+
+
+def test_accelerate(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    launch(
+        TORCHRUN,
+        2,
+        """
+        import torch, torch.distributed as dist, rueda, rueda.torch.c10d
+        from accelerate import Accelerator
+
+        dist.init_process_group("rueda")
+        accelerator = Accelerator(cpu=True)
+        model = torch.nn.Linear(4, 2)
+        model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        assert isinstance(model, torch.nn.parallel.DistributedDataParallel)
+        rank = accelerator.process_index
+        accelerator.backward(model(torch.full((3, 4), float(rank))).pow(2).mean())
+        optimizer.step()
+        weights = accelerator.gather(model.module.weight.detach().sum().reshape(1))
+        assert weights[0] == weights[1]
+        assert rueda.metrics()["allreduce_tensors"] > 0
+        dist.destroy_process_group()
+        """,
+        tmp_path,
+    )
+
+
+def test_lightning(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    launch(
+        TORCHRUN,
+        2,
+        """
+        import lightning, torch, torch.distributed as dist, rueda, rueda.torch.c10d
+        from lightning.pytorch.strategies import DDPStrategy
+
+        class Model(lightning.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(4, 2)
+            def training_step(self, batch, _):
+                return self.layer(batch[0]).pow(2).mean()
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), lr=0.001)
+
+        trainer = lightning.Trainer(
+            accelerator="cpu", devices=2, strategy=DDPStrategy(process_group_backend="rueda"), max_epochs=1,
+            logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        )
+        model = Model()
+        data = torch.utils.data.TensorDataset(torch.arange(32.0).reshape(8, 4))
+        trainer.fit(model, torch.utils.data.DataLoader(data, batch_size=2))
+        assert dist.get_backend() == "rueda"
+        weights = [torch.empty(2, 4) for _ in range(2)]
+        dist.all_gather(weights, model.layer.weight.detach())
+        assert torch.equal(weights[0], weights[1])
+        assert rueda.metrics()["allreduce_tensors"] > 0
+        """,
+        tmp_path,
+    )

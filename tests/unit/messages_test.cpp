@@ -1,0 +1,250 @@
+// Messages between two ranks, sets that only their members know, and queues of completions, on
+// ranks that are threads.
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <numeric>
+#include <thread>
+
+#include "coordinator/completion_queue.h"
+#include "engine_ranks.h"
+
+namespace rueda::test {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+MessageRequest message(bool is_send, int peer, std::int64_t tag, std::vector<float>& data,
+                       int set = 0) {
+  MessageRequest request;
+  request.is_send = is_send;
+  request.set_id = set;
+  request.peer = peer;
+  request.tag = tag;
+  request.count = static_cast<std::int64_t>(data.size());
+  request.data = reinterpret_cast<std::byte*>(data.data());
+  return request;
+}
+
+Handle send(Engine& engine, int target, std::vector<float>& data, std::int64_t tag = 0,
+            int set = 0) {
+  return engine.submit_message(message(true, target, tag, data, set));
+}
+
+Handle recv(Engine& engine, int source, std::vector<float>& data, std::int64_t tag = 0,
+            int set = 0) {
+  return engine.submit_message(message(false, source, tag, data, set));
+}
+
+std::vector<float> numbers(std::size_t count, float first) {
+  std::vector<float> data(count);
+  std::iota(data.begin(), data.end(), first);
+  return data;
+}
+
+const Sharing sharings[] = {Sharing::nothing, Sharing::memory};
+
+}  // namespace
+
+TEST_CASE("messages arrive by tag, in their order, whoever comes first") {
+  const Sharing sharing = GENERATE(from_range(std::begin(sharings), std::end(sharings)));
+  // Small ones travel with their offer, large ones are taken or sent.
+  const std::size_t count = GENERATE(0, 1, 1000, 3'000'000);
+  run_engines(
+      2, {},
+      [&](int rank, Engine& engine) {
+        const int peer = 1 - rank;
+        auto first = numbers(count, 1 + static_cast<float>(rank));
+        auto second = numbers(count, 10 + static_cast<float>(rank));
+        auto other = numbers(count, 20 + static_cast<float>(rank));
+        std::vector<float> into_first(count), into_second(count), into_other(count);
+        std::vector<Handle> handles;
+        // Both send before they receive, and receive the tags in another order.
+        handles.push_back(send(engine, peer, first, 5));
+        handles.push_back(send(engine, peer, second, 5));
+        handles.push_back(send(engine, peer, other, -7));
+        handles.push_back(recv(engine, peer, into_other, -7));
+        handles.push_back(recv(engine, peer, into_first, 5));
+        handles.push_back(recv(engine, peer, into_second, 5));
+        for (const Handle& handle : handles) finish(handle);
+        expect(into_first == numbers(count, 1 + static_cast<float>(peer)), "the first message");
+        expect(into_second == numbers(count, 10 + static_cast<float>(peer)), "the second message");
+        expect(into_other == numbers(count, 20 + static_cast<float>(peer)), "the other tag");
+        expect(handles.back().state()->output.source == peer, "the source");
+      },
+      nullptr, sharing);
+}
+
+TEST_CASE("a message from any source tells from whom") {
+  const Sharing sharing = GENERATE(from_range(std::begin(sharings), std::end(sharings)));
+  run_engines(
+      4, {},
+      [&](int rank, Engine& engine) {
+        if (rank != 0) {
+          auto data = numbers(5000, static_cast<float>(rank));
+          finish(send(engine, 0, data));
+          return;
+        }
+        std::vector<bool> seen(4);
+        for (int i = 0; i < 3; ++i) {
+          std::vector<float> data(5000);
+          const Handle handle = recv(engine, any_source, data);
+          finish(handle);
+          const int source = handle.state()->output.source;
+          expect(data == numbers(5000, static_cast<float>(source)), "the source's message");
+          expect(!seen[static_cast<std::size_t>(source)], "one message of each");
+          seen[static_cast<std::size_t>(source)] = true;
+        }
+      },
+      nullptr, sharing);
+}
+
+TEST_CASE("a rank can send to itself") {
+  run_engines(
+      1, {},
+      [](int, Engine& engine) {
+        auto data = numbers(100'000, 3);
+        std::vector<float> into(100'000);
+        const Handle sent = send(engine, 0, data);
+        finish(recv(engine, 0, into));
+        finish(sent);
+        expect(into == data, "the message");
+      },
+      nullptr, Sharing::memory);
+}
+
+TEST_CASE("messages that do not fit fail on both sides, and others go on") {
+  const Sharing sharing = GENERATE(from_range(std::begin(sharings), std::end(sharings)));
+  run_engines(
+      2, {},
+      [&](int rank, Engine& engine) {
+        std::vector<float> sent(3000, 1), expected(2000, 0);
+        const Handle handle = rank == 0 ? send(engine, 1, sent) : recv(engine, 0, expected);
+        try {
+          finish(handle);
+          expect(false, "an error");
+        } catch (const MismatchError& error) {
+          const std::string text = error.what();
+          expect(text.find("rank 0 sends 3000 x float32") != std::string::npos, text);
+          expect(text.find("rank 1 receives 2000 x float32") != std::string::npos, text);
+        }
+        std::vector<float> fitting(3000, static_cast<float>(rank));
+        finish(rank == 0 ? recv(engine, 1, fitting) : send(engine, 0, fitting));
+        expect(fitting[2999] == 1, "the next message");
+      },
+      nullptr, sharing);
+}
+
+TEST_CASE("messages to or from nobody are refused") {
+  run_engines(2, {}, [](int, Engine& engine) {
+    std::vector<float> data(1);
+    REQUIRE_THROWS_AS(finish(send(engine, 7, data)), InvalidArgumentError);
+    REQUIRE_THROWS_AS(finish(recv(engine, 2, data)), InvalidArgumentError);
+    REQUIRE_THROWS_AS(finish(recv(engine, 0, data, 0, 99)), InvalidArgumentError);
+  });
+}
+
+TEST_CASE("messages whose other side has left fail, those sent before arrive") {
+  run_engines(3, {}, [](int rank, Engine& engine) {
+    std::vector<float> small(10, 5), large(5000, 5);
+    if (rank == 2) {
+      finish(send(engine, 1, small, 1));
+      engine.shutdown();
+      return;
+    }
+    if (rank == 0) return;
+    std::this_thread::sleep_for(50ms);
+    std::vector<float> into(10);
+    const Handle lost = recv(engine, 2, large, 2);
+    finish(recv(engine, 2, into, 1));
+    expect(into[9] == 5, "what was sent before");
+    REQUIRE_THROWS_AS(finish(lost), ShutdownError);
+  });
+}
+
+TEST_CASE("messages between others go on when a rank has left") {
+  const Sharing sharing = GENERATE(from_range(std::begin(sharings), std::end(sharings)));
+  run_engines(
+      3, {},
+      [&](int rank, Engine& engine) {
+        if (rank == 0) return engine.shutdown();
+        std::this_thread::sleep_for(20ms);
+        for (int round = 0; round < 10; ++round) {
+          auto data = numbers(20'000, 1);
+          if (rank == 2) data.assign(data.size(), 0);
+          finish(rank == 1 ? send(engine, 2, data) : recv(engine, 1, data));
+          expect(data == numbers(20'000, 1), "the message");
+        }
+      },
+      nullptr, sharing);
+}
+
+TEST_CASE("a set that only its members know works beside the world") {
+  const Sharing sharing = GENERATE(from_range(std::begin(sharings), std::end(sharings)));
+  run_engines(
+      3, {},
+      [&](int rank, Engine& engine) {
+        const int number = first_formed_set + 17;
+        if (rank != 1) {
+          if (rank == 2) std::this_thread::sleep_for(20ms);  // the other's messages are early
+          expect(engine.form_set(number, {0, 2}).ok(), "a set");
+          for (int round = 0; round < 20; ++round) {
+            std::vector<float> data(100, 1);
+            finish(submit(engine, allreduce_of(data, DataType::float32, "x"), number));
+            expect(data[99] == 2, "the sum over the set");
+          }
+          std::vector<float> data(2000, static_cast<float>(rank));
+          finish(rank == 0 ? send(engine, 2, data, 0, number) : recv(engine, 0, data, 0, number));
+          expect(data[0] == 0, "a message within the set");
+          expect(engine.dissolve_set(number).ok(), "its end");
+          const Status again = engine.form_set(number, {0, 2});
+          expect(again.code() == ErrorCode::invalid_argument, "a number serves once");
+        } else {
+          expect(!engine.form_set(number, {0, 2}).ok(), "members only");
+        }
+        std::vector<float> world(100, 1);
+        finish(submit(engine, allreduce_of(world, DataType::float32, "w")));
+        expect(world[0] == 3, "the sum over the world");
+        expect(!engine.form_set(5, {rank}).ok(), "such numbers are the world's");
+        expect(!engine.dissolve_set(0).ok(), "the world is not dissolved");
+      },
+      nullptr, sharing);
+}
+
+TEST_CASE("sets that begin at the same time lose no message") {
+  run_engines(3, {}, [](int rank, Engine& engine) {
+    for (int round = 0; round < 200; ++round) {
+      const int number = first_formed_set + round;
+      const std::vector<int> ranks = round % 2 == 0 ? std::vector{0, 1, 2} : std::vector{0, 2};
+      if (round % 2 != 0 && rank == 1) continue;
+      expect(engine.form_set(number, ranks).ok(), "a set");
+      std::vector<float> data(3, 1);
+      finish(submit(engine, allreduce_of(data, DataType::float32, "x"), number));
+      expect(data[0] == static_cast<float>(ranks.size()), "the sum over the set");
+      if (round >= 100) expect(engine.dissolve_set(number).ok(), "its end");
+    }
+  });
+}
+
+TEST_CASE("a queue hears of what completes, before or after it asks") {
+  run_engines(2, {}, [](int rank, Engine& engine) {
+    CompletionQueue queue;
+    expect(queue.wait(1ms).empty(), "nothing yet");
+    std::vector<float> early(10, 1), late(10, 1);
+    const Handle first = submit(engine, allreduce_of(early, DataType::float32, "first"));
+    finish(first);
+    queue.watch(first, 1);
+    expect(queue.wait(10s) == std::vector<std::uint64_t>{1}, "what was done already");
+    if (rank == 1) std::this_thread::sleep_for(20ms);
+    const Handle second = submit(engine, allreduce_of(late, DataType::float32, "second"));
+    queue.watch(second, 2);
+    REQUIRE_THROWS_AS(queue.watch(second, 3), InvalidArgumentError);
+    expect(queue.wait(10s) == std::vector<std::uint64_t>{2}, "what completes by itself");
+    queue.nudge();
+    expect(queue.wait(10s).empty(), "nothing after a nudge");
+    queue.close();
+    expect(queue.wait(10s).empty() && queue.is_closed(), "nothing after its end");
+  });
+}
+
+}  // namespace rueda::test
