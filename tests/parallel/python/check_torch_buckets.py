@@ -81,8 +81,9 @@ def check_one_allreduce_per_bucket() -> None:
         assert moved["allreduce_tensors"] == 3 * buckets, moved
         assert moved["allreduce_tensor_bytes"] == 3 * sum(described.sizes), moved
         assert moved["allgather_tensors"] == 0, moved
-        # Reduced where they lie.
-        assert moved["bytes_packed"] == moved["allreduce_bytes_through_kernel"] == 0, moved
+        if rueda.size() > 1:  # alone there is nobody to share memory with
+            # Reduced where they lie.
+            assert moved["bytes_packed"] == moved["allreduce_bytes_through_kernel"] == 0, moved
         close(shared, alone)
 
 
