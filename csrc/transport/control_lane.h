@@ -40,8 +40,8 @@ class ControlLane {
   // dropped: the loss handler has told, or will tell.
   virtual void post(int peer, std::vector<std::byte> message) = 0;
 
-  // Whether nothing more can come from `peer`: it is lost, or has said good-bye and all that it sent
-  // before has been handed out.
+  // Whether nothing more can come from `peer`: it is lost, or has said good-bye and all that it
+  // sent before has been handed out.
   [[nodiscard]] virtual bool has_left(int peer) const = 0;
 
   // Moves whatever can move without blocking; returns whether anything did.

@@ -9,12 +9,22 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from rueda import dtypes
+from rueda import _native, dtypes
 from rueda.adapter import Refusal, View
+from rueda.errors import MismatchError
 from rueda.operations import Average, BitAnd, BitOr, BitXor, Max, Min, Product, ReduceOp, Sum
 from rueda.torch.tensors import TorchAdapter
 
-__all__ = ["Target", "describe", "flatten", "read", "reduction_of", "seconds_of", "target_of"]
+__all__ = [
+    "Target",
+    "flatten",
+    "hand_out",
+    "read",
+    "reduction_of",
+    "require_dtype",
+    "seconds_of",
+    "target_of",
+]
 
 _adapter = TorchAdapter()
 
@@ -93,6 +103,24 @@ def flatten(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def describe(view: View) -> str:
-    """For messages."""
-    return f"{dtypes.name_of(view.dtype)} {list(view.shape)}"
+def require_dtype(target: Target, view: View) -> None:
+    """Raises Refusal where a result would have another dtype than its target."""
+    if target.view.dtype != view.dtype:
+        raise Refusal(
+            f"the output is {dtypes.name_of(target.view.dtype)}, the input {dtypes.name_of(view.dtype)}"
+        )
+
+
+def hand_out(native: _native.Handle, targets: Sequence[Target], what: str) -> None:
+    """Copies a result to where it belongs, piece after piece."""
+    if not targets:
+        return
+    memory, shape = native.output(dtypes.item_size(targets[0].view.dtype))
+    flat = _adapter.from_memory(memory, shape, targets[0].tensor).reshape(-1)
+    numbers = [target.tensor.numel() for target in targets]
+    if flat.numel() != sum(numbers):
+        raise MismatchError(
+            f"{what}: the outputs have {numbers} elements, but {flat.numel()} have come"
+        )
+    for target, part in zip(targets, torch.split(flat, numbers), strict=True):
+        target.fill(part)
