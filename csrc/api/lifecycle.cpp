@@ -178,6 +178,9 @@ bool is_homogeneous() {
 std::map<std::string, std::int64_t> metrics() {
   return current_engine()->metrics();
 }
+void count_filled_gradient() {
+  current_engine()->count_filled_gradient();
+}
 
 void start_timeline(const std::string& path) {
   current_engine()->start_timeline(path).throw_if_error();

@@ -103,6 +103,7 @@ PYBIND11_MODULE(_native, module) {
   bind_collectives(module);
   bind_blocking(module);
   module.def("metrics", &rueda::metrics);
+  module.def("count_filled_gradient", &rueda::count_filled_gradient);
   module.def("start_timeline", &rueda::start_timeline);
   module.def("stop_timeline", &rueda::stop_timeline);
   module.def("choose_algorithm", [](std::int64_t bytes) {

@@ -60,6 +60,7 @@ class Engine {
   [[nodiscard]] const Options& options() const { return options_; }
   [[nodiscard]] std::string_view transport_name() const { return transport_name_; }
   [[nodiscard]] std::map<std::string, std::int64_t> metrics() const { return metrics_.values(); }
+  void count_filled_gradient() { metrics_.gradients_filled.add(1); }
 
   // Begins and ends a timeline while the engine runs; see Timeline::open().
   Status start_timeline(const std::string& path) { return timeline_.open(path, topology().rank); }

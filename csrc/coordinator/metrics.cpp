@@ -11,6 +11,7 @@ std::map<std::string, std::int64_t> Metrics::values() const {
       {"tensors_failed", tensors_failed.get()},
       {"tensors_fused", tensors_fused.get()},
       {"absent_filled", absent_filled.get()},
+      {"gradients_filled", gradients_filled.get()},
       {"bytes_packed", 0},
       {"control_messages_sent", control_messages_sent.get()},
       {"control_bytes_sent", control_bytes_sent.get()},

@@ -18,4 +18,14 @@ class Counter {
   std::atomic<std::int64_t> value_{0};
 };
 
+// By any thread.
+class SharedCounter {
+ public:
+  void add(std::int64_t amount) { value_.fetch_add(amount, std::memory_order_relaxed); }
+  [[nodiscard]] std::int64_t get() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::int64_t> value_{0};
+};
+
 }  // namespace rueda

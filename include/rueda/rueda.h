@@ -251,6 +251,9 @@ struct AlgorithmChoice {
 
 // Counters of this rank since init(), by name (docs/observability.md lists them).
 [[nodiscard]] std::map<std::string, std::int64_t> metrics();
+// For optimizers: a parameter has no gradient on this rank, and zeros are reduced in its place.
+// Counted as gradients_filled.
+void count_filled_gradient();
 // Begins to write a Chrome trace of every tensor to `path`, as the option `timeline` does from
 // init() on: %r in it stands for the rank; without %r, rank 0 alone writes. Each rank by itself.
 // Throws InvalidArgumentError while one is being written, InitializationError where `path` cannot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rueda import lifecycle
+from rueda import _native, lifecycle
 from rueda.errors import InvalidArgumentError
 from rueda.handles import Handle
 from rueda.torch.bucket_agreement import Agreement, agree
@@ -70,6 +70,8 @@ class BucketedGradients:
             if bucket.handle is None:
                 for slot in bucket.slots:
                     if self._watched[id(slot)].passes_left > 0:
+                        if slot.parameter.grad is None:
+                            _native.count_filled_gradient()
                         self._complete(slot)
                 self.start(bucket)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from rueda import _native
 from rueda.adapter import Refusal
 from rueda.errors import MismatchError
 from rueda.handles import Handle
@@ -186,6 +187,7 @@ class SeparateGradients:
         """``.grad``, made where there is none: sparse where it was so before, since it may be elsewhere."""
         parameter = watched.parameter
         if parameter.grad is None:
+            _native.count_filled_gradient()
             if watched.sparse_dimensions:
                 parameter.grad = no_rows(parameter, watched.sparse_dimensions)
             else:

@@ -34,6 +34,7 @@ class Branches(nn.Module):
 
 
 def check_parameters_without_gradient() -> None:
+    filled = rueda.metrics()["gradients_filled"]
     module = Branches()
     optimizer = rt.DistributedOptimizer(
         torch.optim.SGD(module.parameters(), lr=1.0), module.named_parameters()
@@ -48,6 +49,8 @@ def check_parameters_without_gradient() -> None:
         assert module.frozen.grad is None
         optimizer.step()
     same_bits(*module.parameters())
+    # The one in whose branch this rank was not, in each of the two steps.
+    assert rueda.metrics()["gradients_filled"] - filled == 2
 
 
 def check_is_still_the_optimizer() -> None:
