@@ -6,6 +6,7 @@
 
 namespace rueda {
 
+#if !defined(RUEDA_BASELINE_ONLY)
 namespace {
 
 bool has_float16_conversion() {
@@ -31,5 +32,11 @@ std::span<const KernelTable* const> supported_kernels() {
   static const std::size_t count = count_supported();
   return std::span(all).first(count);
 }
+#else
+std::span<const KernelTable* const> supported_kernels() {
+  static constexpr std::array only{&baseline::kernels};
+  return only;
+}
+#endif
 
 }  // namespace rueda
