@@ -80,9 +80,10 @@ class Operation {
 struct Reduction {
   DataType dtype = DataType::float32;
   ReduceOp op = ReduceOp::sum;
-  int contributors = 1;    // what an average divides by
+  int contributors = 1;    // ranks of the set that have not joined
   double prescale = 1.0;   // multiplies each input
   double postscale = 1.0;  // multiplies the result
+  int divisor = 1;         // of an average
 };
 
 struct AlltoallInput {

@@ -54,7 +54,7 @@ std::shared_ptr<std::byte[]> allocate_registered(std::size_t bytes) {
 }
 
 Combination combination_of(const Reduction& reduction) {
-  const int divisor = reduction.op == ReduceOp::average ? reduction.contributors : 1;
+  const int divisor = reduction.op == ReduceOp::average ? reduction.divisor : 1;
   return {reduction.dtype, reduction.op, reduction.prescale, divisor, reduction.postscale};
 }
 

@@ -146,7 +146,7 @@ bool RingOperation::take_sends() {
 // bits.
 void RingOperation::finish_reduced(const Segment& segment) {
   if (reduction_.op == ReduceOp::average) {
-    divide(at(segment), segment.count, reduction_.dtype, reduction_.contributors);
+    divide(at(segment), segment.count, reduction_.dtype, reduction_.divisor);
   }
   if (reduction_.postscale != 1.0) {
     scale(at(segment), segment.count, reduction_.dtype, reduction_.postscale);

@@ -87,8 +87,9 @@ void Execution::start() {
 
 Reduction Execution::reduction() const {
   const auto absent = static_cast<int>(members_.front().response->absent.size());
-  return {request().dtype, request().op, lane_.size() - absent, request().prescale,
-          request().postscale};
+  const int present = lane_.size() - absent;
+  const int divisor = context_.averages_over_all ? lane_.size() : present;
+  return {request().dtype, request().op, present, request().prescale, request().postscale, divisor};
 }
 
 std::byte* Execution::allocate_output(Shape shape) {

@@ -19,6 +19,7 @@ struct ExecutionContext {
   Metrics* metrics;
   Timeline* timeline;
   std::shared_ptr<HostMemory> host;  // null where the ranks do not share memory
+  bool averages_over_all = false;    // also over ranks that have joined
 };
 
 struct BatchMember {

@@ -28,6 +28,7 @@ struct Options {
   double init_timeout = 120;
   double shutdown_timeout = 30;
   std::string timeline;
+  std::string join_average = "present";
   std::string log_level = "warning";
   std::string mpi_library;
   std::string interface;

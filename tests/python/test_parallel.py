@@ -36,6 +36,10 @@ def test_collectives_over_mpi(script: str) -> None:
     check_under_mpirun(PARALLEL / script, 3, extra={"RUEDA_TRANSPORT": "mpi"})
 
 
+def test_join_averages_over_all() -> None:
+    check(PARALLEL / "check_exchanges.py", 3, extra={"RUEDA_JOIN_AVERAGE": "all"})
+
+
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_bad_input(size: int) -> None:
     ended = check(PARALLEL / "check_bad_input.py", size, extra=SHORT_STALLS)
