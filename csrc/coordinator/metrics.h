@@ -25,8 +25,8 @@ struct Metrics {
   Counter tensors_submitted;
   Counter tensors_completed;
   Counter tensors_failed;
-  Counter tensors_fused;  // that shared a batch with another
-  Counter absent_filled;  // in which this rank, having joined, took part with the identity
+  Counter tensors_fused;           // that shared a batch with another
+  Counter absent_filled;           // in which this rank, having joined, took part with the identity
   SharedCounter gradients_filled;  // that an optimizer had to make up, as zeros
   Counter control_messages_sent;
   Counter control_bytes_sent;

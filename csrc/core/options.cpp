@@ -47,10 +47,11 @@ constexpr std::array table{
                "How many tensors a process set remembers, so that a repeated request travels as a "
                "number. 0 turns the cache off.",
                &Options::cache_capacity},
-    OptionSpec{"join_average", "RUEDA_JOIN_AVERAGE", "", choice, "present|all", true,
-               "What an average divides by once ranks have joined: the ranks that take part, or all "
-               "of the process set, as Horovod does.",
-               &Options::join_average},
+    OptionSpec{
+        "join_average", "RUEDA_JOIN_AVERAGE", "", choice, "present|all", true,
+        "What an average divides by once ranks have joined: the ranks that take part, or all "
+        "of the process set, as Horovod does.",
+        &Options::join_average},
     OptionSpec{"stall_warning", "RUEDA_STALL_WARNING", "HOROVOD_STALL_CHECK_TIME_SECONDS", seconds,
                "", true,
                "When a tensor has waited this long for some ranks, every rank is told which. 0 "

@@ -64,8 +64,8 @@ class HostReduction final : public HostCollective {
   void copy_in(std::byte* target) const;
   void expose();
   [[nodiscard]] Exposure exposure_of(int member, std::size_t piece) const;
-  // Of a tensor within the flat limit. This rank's own is known without a look at its line, for which
-  // it would wait: see HostChannel::all_arrived().
+  // Of a tensor within the flat limit. This rank's own is known without a look at its line, for
+  // which it would wait: see HostChannel::all_arrived().
   [[nodiscard]] Place place_of_copy(int member) const;
   [[nodiscard]] std::byte* own_output(std::size_t piece, std::int64_t first) const;
 
@@ -92,9 +92,9 @@ class HostReduction final : public HostCollective {
   std::vector<Reach> outputs_;
 
   Place own_place_ = Place::nothing;  // see place_of_copy()
-  bool direct_ = false;   // ranks reach into each other's tensors, in this run
-  bool started_ = false;  // the work, in this run
-  bool claims_ = false;   // chunks are claimed, not divided beforehand
+  bool direct_ = false;               // ranks reach into each other's tensors, in this run
+  bool started_ = false;              // the work, in this run
+  bool claims_ = false;               // chunks are claimed, not divided beforehand
   std::int64_t chunk_ = 0;
   std::int64_t own_next_ = 0;  // where nothing is claimed: what is left to do of this rank's share
   std::int64_t own_end_ = 0;

@@ -34,9 +34,9 @@ class Allreduce {
   Allreduce(Allreduce&&) noexcept;
   Allreduce& operator=(Allreduce&&) noexcept;
 
-  // The tensor is ready. Does not wait. Throws InvalidArgumentError where neither wait() has returned
-  // nor done() said yes since the last start; ShutdownError and PeerLostError once the world is over
-  // or broken.
+  // The tensor is ready. Does not wait. Throws InvalidArgumentError where neither wait() has
+  // returned nor done() said yes since the last start; ShutdownError and PeerLostError once the
+  // world is over or broken.
   void start();
   // Goes on without blocking; whether the result is there. Throws the run's error.
   [[nodiscard]] bool done();
