@@ -12,18 +12,23 @@ inline void expect(bool condition, const std::string& what) {
   if (!condition) throw std::runtime_error("rank " + std::to_string(rank()) + ": not so: " + what);
 }
 
+inline void expect_alike(bool condition, const torch::Tensor& found, const torch::Tensor& expected,
+                         const std::string& what) {
+  if (condition) return;
+  expect(false, libtorch::detail::text(what, ": found ", found, "\nexpected ", expected));
+}
+
 // The same shape, dtype and values.
 inline void expect_equal(const torch::Tensor& found, const torch::Tensor& expected,
                          const std::string& what) {
   const bool same = found.scalar_type() == expected.scalar_type() &&
                     found.sizes() == expected.sizes() && torch::equal(found, expected);
-  expect(same, libtorch::detail::text(what, ": found ", found, "\nexpected ", expected));
+  expect_alike(same, found, expected, what);
 }
 
 inline void expect_close(const torch::Tensor& found, const torch::Tensor& expected,
                          const std::string& what) {
-  expect(torch::allclose(found, expected, 1e-5, 1e-6),
-         libtorch::detail::text(what, ": found ", found, "\nexpected ", expected));
+  expect_alike(torch::allclose(found, expected, 1e-5, 1e-6), found, expected, what);
 }
 
 // That `call` throws an E whose message has `part`.

@@ -119,9 +119,10 @@ void test_gradients() {
   };
   backward();
   expect_throws<InvalidArgumentError>([&] { optimizer.zero_grad(); }, "'group0.parameter0'");
-  expect_throws<InvalidArgumentError>(backward, "'group0.parameter0' was computed more often");
+  expect_throws<InvalidArgumentError>(backward,
+                                      "was computed more often than backward_passes_per_step=1");
   optimizer.synchronize();
-  expect_equal(used.grad(), torch::full({3}, size() * (size() + 1) / 2.0F), "the sum");
+  expect_equal(used.grad(), torch::full({3}, size() * (size() + 1) / 2.0), "the sum");
   expect_equal(sometimes.grad(), torch::full({2, 2}, 3.0F), "only one rank had a gradient");
   expect_equal(never.grad(), torch::zeros({2}), "nobody had a gradient");
   expect(!frozen.grad().defined(), "no gradient is required");
@@ -135,7 +136,7 @@ void test_gradients() {
   ((later * (rank() + 1)).sum() + (used * 0).sum()).backward();
   sgd.zero_grad();  // behind the back of the other: gradients come back reduced
   optimizer.step();
-  expect_equal(later.grad(), torch::full({2}, size() * (size() + 1) / 2.0F), "an added group");
+  expect_equal(later.grad(), torch::full({2}, size() * (size() + 1) / 2.0), "an added group");
 }
 
 void test_bad_input() {
@@ -145,8 +146,8 @@ void test_bad_input() {
   names.insert("another", torch::ones({1}));
   expect_throws<InvalidArgumentError>([&] { rt::DistributedOptimizer(sgd, names); },
                                       "group0.parameter0 of shape [4, 2]");
-  expect_throws<InvalidArgumentError>(
-      [&] { rt::DistributedOptimizer(sgd, {.op = ReduceOp::max}); }, "op is max");
+  expect_throws<InvalidArgumentError>([&] { rt::DistributedOptimizer(sgd, {.op = ReduceOp::max}); },
+                                      "op is max");
   expect_throws<InvalidArgumentError>(
       [&] { rt::DistributedOptimizer(sgd, {.backward_passes_per_step = 0}); }, "less than 1");
   expect_throws<InvalidArgumentError>(
@@ -169,9 +170,9 @@ void test_bad_input() {
     expect_equal(weight.detach(), torch::full({4, 2}, 0.5F), "the next step");
   }
   // The hooks are gone: backward() reduces nothing any more, as often as it is called.
-  weight.mutable_grad() = {};
+  weight.mutable_grad() = torch::Tensor();
   for (int pass = 0; pass < 3; ++pass) (weight * (rank() + 1)).sum().backward();
-  expect_equal(weight.grad(), torch::full({4, 2}, 3.0F * (rank() + 1)), "without an optimizer");
+  expect_equal(weight.grad(), torch::full({4, 2}, 3.0 * (rank() + 1)), "without an optimizer");
 }
 
 void test_process_set() {
@@ -183,7 +184,7 @@ void test_process_set() {
     rt::DistributedOptimizer optimizer(sgd, {.process_set = set});
     (weight * (rank() + 1)).sum().backward();
     optimizer.step();
-    expect_equal(weight.grad(), torch::full({2}, (size() + 1) / 2.0F), "the average of two");
+    expect_equal(weight.grad(), torch::full({2}, (size() + 1) / 2.0), "the average of two");
   }
   remove_process_set(set);
 }
@@ -197,7 +198,7 @@ void test_broadcasts() {
   for (const auto& item : model->named_parameters()) {
     expect_equal(item.value(), expected->named_parameters()[item.key()], item.key());
   }
-  expect_equal(model->named_buffers()["2.running_mean"], torch::full({8}, 1.0F * root), "a buffer");
+  expect_equal(model->named_buffers()["2.running_mean"], torch::full({8}, 1.0 * root), "a buffer");
   auto columns = torch::full({3, 2}, rank()).t();
   rt::broadcast_parameters(std::vector<torch::Tensor>{columns}, root);
   expect_equal(columns, torch::full({2, 3}, root), "a vector of tensors, not contiguous");
@@ -228,8 +229,8 @@ void test_broadcasts() {
   expect(static_cast<const torch::optim::SGDOptions&>(options).lr() == 0.1, "before any step");
 
   if (size() > 1) {
-    const auto parameters = rank() == 0 ? mine->parameters()
-                                        : std::vector<torch::Tensor>{mine->parameters()[0]};
+    const auto parameters =
+        rank() == 0 ? mine->parameters() : std::vector<torch::Tensor>{mine->parameters()[0]};
     torch::optim::SGD other(parameters, torch::optim::SGDOptions(0.1));
     expect_throws<InvalidArgumentError>([&] { rt::broadcast_optimizer_state(other); },
                                         "the state of rank 0 does not fit");

@@ -1,9 +1,9 @@
 // Trains a small convolutional network on handwritten digits, on any number of ranks.
 //
 //   python export_digits.py digits.bin
-//   cmake -S . -B build -Drueda_DIR="$(python -m rueda --cmake-dir)" \
-//     -DCMAKE_PREFIX_PATH="$(python -c 'import torch; print(torch.utils.cmake_prefix_path)')"
-//   cmake --build build
+//   export rueda_DIR="$(python -m rueda --cmake-dir)"
+//   export CMAKE_PREFIX_PATH="$(python -c 'import torch; print(torch.utils.cmake_prefix_path)')"
+//   cmake -S . -B build && cmake --build build
 //   mpirun -np 4 ./build/digits            # or: rueda run -np 4 ./build/digits
 //
 // digits [file of digits] [where to save]: with a second argument each rank writes its parameters,

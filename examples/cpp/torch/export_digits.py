@@ -14,6 +14,7 @@ from sklearn.datasets import load_digits
 
 
 def main() -> None:
+    """Writes the file."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("path", type=Path)
     images, labels = load_digits(return_X_y=True)

@@ -6,20 +6,20 @@
 //   allreduce_async_(tensor)   the same in place
 //
 // Tensors are dense, in the CPU's memory, of any shape and of float16, bfloat16, float32, float64,
-// (u)int8 to (u)int64, bool, complex64 or complex128. They need not be contiguous: a contiguous copy
-// is made where they are not. Results are contiguous, and autograd does not see the operation: they
-// require no gradient.
+// (u)int8 to (u)int64, bool, complex64 or complex128. They need not be contiguous: a contiguous
+// copy is made where they are not. Results are contiguous, and autograd does not see the operation:
+// they require no gradient.
 //
 // Options are those of rueda/rueda.h: a name (unnamed operations are numbered within their process
 // set), a process set (default: all ranks), and where something is reduced the operation (default:
 // average) and factors. Every rank of the set must take part.
 //
-// All of them throw, and the asynchronous ones from wait(): MismatchError where ranks disagree about
-// shape, dtype or options; InvalidArgumentError for an undefined tensor and values that cannot work;
-// UnsupportedError for a tensor that is sparse, on another device or of another dtype, and for
-// operations that mean nothing on the dtype; StalledError, PeerLostError, TimeoutError, ShutdownError.
-// Each is thrown on every rank of the set, also where only one rank's tensor is at fault. At once, on
-// the calling rank alone: NotInitializedError before init().
+// All of them throw, and the asynchronous ones from wait(): MismatchError where ranks disagree
+// about shape, dtype or options; InvalidArgumentError for an undefined tensor and values that
+// cannot work; UnsupportedError for a tensor that is sparse, on another device or of another dtype,
+// and for operations that mean nothing on the dtype; StalledError, PeerLostError, TimeoutError,
+// ShutdownError. Each is thrown on every rank of the set, also where only one rank's tensor is at
+// fault. At once, on the calling rank alone: NotInitializedError before init().
 #pragma once
 
 #include <cstddef>
@@ -120,8 +120,8 @@ inline std::vector<::torch::Tensor> wait_for_all(const std::vector<TensorHandle>
 
 }  // namespace detail
 
-// Several tensors, of any shapes and dtypes, that are reduced together: none completes before all are
-// ready on all ranks. The same number on every rank; none at all is allowed.
+// Several tensors, of any shapes and dtypes, that are reduced together: none completes before all
+// are ready on all ranks. The same number on every rank; none at all is allowed.
 [[nodiscard]] inline std::vector<TensorHandle> grouped_allreduce_async(
     const std::vector<::torch::Tensor>& tensors, const AllreduceOptions& options = {}) {
   return detail::grouped_allreduce(tensors, options, false);
@@ -144,8 +144,8 @@ inline std::vector<::torch::Tensor> grouped_allreduce_(const std::vector<::torch
 
 // --- All-gather ---------------------------------------------------------------------------------
 
-// The ranks' tensors one after the other along the first dimension, in rank order. First extents may
-// differ (0 is allowed), the other extents and the dtype must agree; not for scalars.
+// The ranks' tensors one after the other along the first dimension, in rank order. First extents
+// may differ (0 is allowed), the other extents and the dtype must agree; not for scalars.
 [[nodiscard]] inline TensorHandle allgather_async(const ::torch::Tensor& tensor,
                                                   const CallOptions& options = {}) {
   if (const auto refusal = detail::refusal_of(tensor)) {
@@ -161,8 +161,8 @@ inline ::torch::Tensor allgather(const ::torch::Tensor& tensor, const CallOption
 
 // --- Broadcast ----------------------------------------------------------------------------------
 
-// The root's tensor on every rank: same shape and dtype everywhere. `root` is a rank of the world and
-// a member of the set.
+// The root's tensor on every rank: same shape and dtype everywhere. `root` is a rank of the world
+// and a member of the set.
 [[nodiscard]] inline TensorHandle broadcast_async_(const ::torch::Tensor& tensor, int root,
                                                    const CallOptions& options = {}) {
   if (const auto refusal = detail::refusal_of(tensor)) {

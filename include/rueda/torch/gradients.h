@@ -95,7 +95,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
         }));
   }
 
-  // Submits what this rank has no gradient for, as zeros, then waits until every gradient is reduced.
+  // Submits what this rank has no gradient for, as zeros, then waits until every gradient is
+  // reduced.
   void synchronize() {
     std::vector<TensorHandle> handles;
     std::vector<std::pair<::torch::Tensor, std::size_t>> parameters;
@@ -132,7 +133,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     const std::lock_guard lock(mutex_);
     for (const Watched& watched : watched_) {
       if (!watched.in_flight) continue;
-      throw InvalidArgumentError(text(call, " was called after backward() and before step() or "
+      throw InvalidArgumentError(text(call,
+                                      " was called after backward() and before step() or "
                                       "synchronize(), while gradients are being reduced, that of '",
                                       watched.name, "' among them"));
     }
@@ -149,10 +151,10 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     std::string name;
     int passes_left = 1;
     std::optional<TensorHandle> in_flight = {};
-    // What adds to the gradient; kept, since autograd forgets it and its hooks otherwise. Null where
-    // the parameter required no gradient when it was added.
-    decltype(::torch::autograd::impl::grad_accumulator(std::declval<const ::torch::Tensor&>()))
-        accumulator = {};
+    // What adds to the gradient; kept, since autograd forgets it and its hooks otherwise. Null
+    // where the parameter required no gradient when it was added.
+    decltype(::torch::autograd::impl::grad_accumulator(
+        std::declval<const ::torch::Tensor&>())) accumulator = {};
     unsigned before_accumulation = 0;
     std::uintptr_t after_accumulation = 0;
   };
@@ -168,8 +170,9 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
                                       options.backward_passes_per_step, ", which is less than 1"));
     }
     if (!(factor > 0) || (factor != 1.0 && options.op != ReduceOp::average)) {
-      throw InvalidArgumentError(text("gradient_predivide_factor is ", factor,
-                                      ": it must be positive, and 1 unless gradients are averaged"));
+      throw InvalidArgumentError(
+          text("gradient_predivide_factor is ", factor,
+               ": it must be positive, and 1 unless gradients are averaged"));
     }
     return options;
   }
@@ -180,7 +183,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     const Watched& watched = watched_[number];
     if (watched.passes_left > 0) return;
     throw InvalidArgumentError(text(
-        "the gradient of '", watched.name, "' was computed more often than backward_passes_per_step=",
+        "the gradient of '", watched.name,
+        "' was computed more often than backward_passes_per_step=",
         options_.backward_passes_per_step,
         " before step() or synchronize(): a larger backward_passes_per_step accumulates first"));
   }

@@ -3,6 +3,8 @@
 
 #include <torch/torch.h>
 
+#include <concepts>
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,8 +15,8 @@
 
 namespace rueda::libtorch {
 
-// Steps an optimizer with the gradients of all ranks. Each gradient is reduced as soon as backward()
-// has computed it, while backward() goes on.
+// Steps an optimizer with the gradients of all ranks. Each gradient is reduced as soon as
+// backward() has computed it, while backward() goes on.
 //
 //   torch::optim::Adam adam(model->parameters(), 1e-3);
 //   rueda::libtorch::DistributedOptimizer optimizer(adam, model->named_parameters());
@@ -28,8 +30,9 @@ namespace rueda::libtorch {
 // Every rank of the set makes its DistributedOptimizers in the same order.
 //
 // A parameter that has no gradient on this rank contributes zeros, since it may have one elsewhere;
-// its gradient is always defined after a step. One that does not require a gradient is left out; that
-// must be so on every rank. Gradients are dense and need not be contiguous; a sparse one is refused.
+// its gradient is always defined after a step. One that does not require a gradient is left out;
+// that must be so on every rank. Gradients are dense and need not be contiguous; a sparse one is
+// refused.
 //
 // Not to be used from several threads at once; backward() may run in any thread.
 class DistributedOptimizer {
@@ -43,10 +46,10 @@ class DistributedOptimizer {
                                 const DistributedOptimizerOptions& options = {})
       : DistributedOptimizer(optimizer, NamedParameters(), options) {}
 
-  DistributedOptimizer(
-      ::torch::optim::Optimizer& optimizer,
-      const NamedParameters& named_parameters,
-      const DistributedOptimizerOptions& options = {})
+  // A template only so that options in braces are never taken for names.
+  template <std::same_as<NamedParameters> Names>
+  DistributedOptimizer(::torch::optim::Optimizer& optimizer, const Names& named_parameters,
+                       const DistributedOptimizerOptions& options = {})
       : optimizer_(optimizer), reducer_(std::make_shared<detail::GradientReducer>(options)) {
     for (std::size_t group = 0; group < optimizer.param_groups().size(); ++group) {
       for (auto& [parameter, name] : named(group, named_parameters)) {
@@ -59,10 +62,10 @@ class DistributedOptimizer {
   DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
 
   // Waits for the gradients' reduction, then takes the optimizer's step. `closure` may be called
-  // several times by it; each time its gradients are reduced and its loss (a scalar) is averaged over
-  // the ranks, so that an optimizer which decides by the loss decides the same everywhere. Returns
-  // what the optimizer's step() does. Throws as allreduce(); no step has been taken then, and the
-  // next backward pass starts over.
+  // several times by it; each time its gradients are reduced and its loss (a scalar) is averaged
+  // over the ranks, so that an optimizer which decides by the loss decides the same everywhere.
+  // Returns what the optimizer's step() does. Throws as allreduce(); no step has been taken then,
+  // and the next backward pass starts over.
   ::torch::Tensor step(const ::torch::optim::Optimizer::LossClosure& closure = nullptr) {
     if (closure) {
       return optimizer_.step([&] {
@@ -102,8 +105,7 @@ class DistributedOptimizer {
   using Named = std::vector<std::pair<::torch::Tensor, std::string>>;
 
   // The parameters of a group of the optimizer and their names.
-  Named named(std::size_t group,
-              const NamedParameters& names) const {
+  Named named(std::size_t group, const NamedParameters& names) const {
     Named named;
     const auto& parameters = optimizer_.param_groups()[group].params();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -113,8 +115,9 @@ class DistributedOptimizer {
         if (item.value().is_same(parameters[i])) named.back().second = item.key();
       }
       if (named.back().second.empty()) {
-        throw InvalidArgumentError(detail::text("named_parameters lacks a parameter of the optimizer: ",
-                                                position, " of shape ", parameters[i].sizes()));
+        throw InvalidArgumentError(
+            detail::text("named_parameters lacks a parameter of the optimizer: ", position,
+                         " of shape ", parameters[i].sizes()));
       }
     }
     return named;

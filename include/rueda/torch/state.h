@@ -85,13 +85,15 @@ namespace detail {
 
 }  // namespace detail
 
-// Gives the optimizers of all ranks of the set the state and the options (learning rate and the rest)
-// of the one at `root`, as torch::save() and torch::load() carry them; the root's is only read. Works
-// for every optimizer of torch::optim, also before its first step. Collective over the set.
+// Gives the optimizers of all ranks of the set the state and the options (learning rate and the
+// rest) of the one at `root`, as torch::save() and torch::load() carry them; the root's is only
+// read. Works for every optimizer of torch::optim, also before its first step. Collective over the
+// set.
 //
-// Throws InvalidArgumentError on every rank where the optimizer of one rank cannot take the state, as
-// when its parameters are others; that rank keeps the state, but perhaps not the options, it had.
-// Throws the root's error where the state cannot be saved, on every rank as InvalidArgumentError.
+// Throws InvalidArgumentError on every rank where the optimizer of one rank cannot take the state,
+// as when its parameters are others; that rank keeps the state, but perhaps not the options, it
+// had. Throws the root's error where the state cannot be saved, on every rank as
+// InvalidArgumentError.
 inline void broadcast_optimizer_state(::torch::optim::Optimizer& optimizer, int root = 0,
                                       ProcessSet set = {}) {
   const std::string name = "optimizer_state";

@@ -116,8 +116,9 @@ class Abandoned {
 // One operation and its tensors.
 class Pending {
  public:
-  // `read` and `written` are what the operation touches; `written` is copied into `result` where the
-  // two do not share memory. Without `written` the result is in the handle's output, with the dtype of `read`.
+  // `read` and `written` are what the operation touches; `written` is copied into `result` where
+  // the two do not share memory. Without `written` the result is in the handle's output, with the
+  // dtype of `read`.
   Pending(Handle handle, ::torch::Tensor read, ::torch::Tensor written, ::torch::Tensor result)
       : handle_(std::move(handle)),
         read_(std::move(read)),
