@@ -90,10 +90,9 @@ namespace detail {
 // read. Works for every optimizer of torch::optim, also before its first step. Collective over the
 // set.
 //
-// Throws InvalidArgumentError on every rank where the optimizer of one rank cannot take the state,
-// as when its parameters are others; that rank keeps the state, but perhaps not the options, it
-// had. Throws the root's error where the state cannot be saved, on every rank as
-// InvalidArgumentError.
+// Throws InvalidArgumentError on every rank where the root's state cannot be saved, or the
+// optimizer of one rank cannot take it, as when its parameters are others; that rank keeps the
+// state, but perhaps not the options, that it had.
 inline void broadcast_optimizer_state(::torch::optim::Optimizer& optimizer, int root = 0,
                                       ProcessSet set = {}) {
   const std::string name = "optimizer_state";

@@ -29,9 +29,9 @@ namespace rueda::libtorch {
     case ::torch::kInt: return DataType::int32;
     case ::torch::kLong: return DataType::int64;
     case ::torch::kByte: return DataType::uint8;
-    case ::torch::kUInt16: return DataType::uint16;
-    case ::torch::kUInt32: return DataType::uint32;
-    case ::torch::kUInt64: return DataType::uint64;
+    case ::torch::ScalarType::UInt16: return DataType::uint16;
+    case ::torch::ScalarType::UInt32: return DataType::uint32;
+    case ::torch::ScalarType::UInt64: return DataType::uint64;
     case ::torch::kBool: return DataType::boolean;
     case ::torch::kComplexFloat: return DataType::complex64;
     case ::torch::kComplexDouble: return DataType::complex128;
