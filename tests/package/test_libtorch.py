@@ -31,7 +31,7 @@ def start(launcher: list[str], ranks: int, *command, **options) -> str:
 
 
 def launchers() -> list[list[str]]:
-    return [MPIRUN, RUEDA_RUN] if shutil.which("mpirun") else [RUEDA_RUN]
+    return [RUEDA_RUN, MPIRUN] if shutil.which("mpirun") else [RUEDA_RUN]
 
 
 def build(source: Path, folder: Path, prefix: Path) -> Path:
@@ -77,7 +77,7 @@ def accuracy(output: str) -> float:
     return float(output.partition("test accuracy ")[2].partition(" %")[0])
 
 
-@pytest.mark.parametrize("launcher", launchers(), ids=lambda launcher: launcher[-2])
+@pytest.mark.parametrize("launcher", launchers(), ids=["rueda", "mpirun"][: len(launchers())])
 def test_four_ranks_train_the_digits_like_one(digits, tmp_path, launcher):
     alone = run(digits, "digits.bin", tmp_path / "one", cwd=digits.parent, env=ENVIRONMENT)
     together = start(launcher, 4, digits, "digits.bin", tmp_path / "four", cwd=digits.parent)
