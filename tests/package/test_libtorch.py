@@ -56,6 +56,7 @@ def tests(prefix, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def digits(prefix, tmp_path_factory) -> Path:
+    pytest.importorskip("sklearn", reason="scikit-learn, which has the digits, is not installed")
     folder = tmp_path_factory.mktemp("digits")
     run(sys.executable, EXAMPLE / "export_digits.py", folder / "digits.bin")
     return build(EXAMPLE, folder, prefix) / "digits"
