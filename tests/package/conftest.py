@@ -86,3 +86,23 @@ def installation(tmp_path_factory) -> Installation:
         options += ["--config-settings=cmake.define.RUEDA_MPI=OFF"]
     made.run("-m", "pip", "install", "--disable-pip-version-check", *options, ROOT, cwd=folder)
     return made
+
+
+@pytest.fixture(scope="session")
+def prefix(tmp_path_factory) -> Path:
+    """Where `cmake --install` has put the library."""
+    folder = tmp_path_factory.mktemp("cmake")
+    build = ROOT / "build/test-cmake"
+    run(
+        "cmake",
+        "-S",
+        ROOT,
+        "-B",
+        build,
+        "-DRUEDA_TESTS=OFF",
+        "-DRUEDA_EXAMPLES=OFF",
+        "-DCMAKE_INSTALL_LIBDIR=lib",
+    )
+    run("cmake", "--build", build, "-j", "2")
+    run("cmake", "--install", build, "--prefix", folder / "prefix")
+    return folder / "prefix"

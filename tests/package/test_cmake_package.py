@@ -4,8 +4,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from .conftest import ROOT, run
 
 # What a project needs in its CMakeLists.txt, as README.md shows it.
@@ -30,26 +28,6 @@ def test_the_wheel_serves_cmake(installation, tmp_path):
     package = Path(installation.run("-m", "rueda", "--cmake-dir").strip())
     assert package.is_relative_to(installation.folder)
     assert "rank 0 of 1: sum 1, as expected" in build_and_run(tmp_path, package)
-
-
-@pytest.fixture(scope="module")
-def prefix(tmp_path_factory) -> Path:
-    """Where `cmake --install` has put the library."""
-    folder = tmp_path_factory.mktemp("cmake")
-    build = ROOT / "build/test-cmake"
-    run(
-        "cmake",
-        "-S",
-        ROOT,
-        "-B",
-        build,
-        "-DRUEDA_TESTS=OFF",
-        "-DRUEDA_EXAMPLES=OFF",
-        "-DCMAKE_INSTALL_LIBDIR=lib",
-    )
-    run("cmake", "--build", build, "-j", "2")
-    run("cmake", "--install", build, "--prefix", folder / "prefix")
-    return folder / "prefix"
 
 
 def test_an_installation_by_cmake_serves_cmake(prefix, tmp_path):

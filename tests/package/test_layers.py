@@ -7,6 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CSRC = ROOT / "csrc"
+PUBLIC = ROOT / "include" / "rueda"
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 
@@ -92,11 +93,22 @@ def test_only_the_plug_in_knows_mpi():
             assert "mpi.h" not in includes(source), source
 
 
+def is_for_torch(header: Path) -> bool:
+    """rueda/torch.h and its parts: only programs that have LibTorch include them."""
+    return header.is_relative_to(PUBLIC / "torch") or header == PUBLIC / "torch.h"
+
+
 def test_nothing_but_the_torch_adapter_knows_torch():
-    for source in sources(CSRC) + sources(ROOT / "include"):
-        if source.name != "torch.h":
+    for source in sources(CSRC) + sources(PUBLIC):
+        if not is_for_torch(source):
             known = [n for n in includes(source) if n.split("/")[0] in {"torch", "ATen", "c10"}]
             assert not known, source
+
+
+def test_no_other_public_header_needs_the_one_for_torch():
+    for source in sources(PUBLIC):
+        if not is_for_torch(source):
+            assert not [n for n in includes(source) if n.startswith("rueda/torch")], source
 
 
 def test_public_headers_include_only_public_headers():
@@ -117,8 +129,8 @@ def test_public_headers_compile_by_themselves(compiler, tmp_path):
     import subprocess
 
     for header in sources(ROOT / "include"):
-        if header.name == "torch.h":
-            continue
+        if is_for_torch(header):
+            continue  # test_libtorch.py compiles them, where torch is installed
         unit = tmp_path / "unit.cpp"
         name = header.relative_to(ROOT / "include")
         unit.write_text(f"#include <{name}>\n#include <{name}>\n")

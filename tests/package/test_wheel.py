@@ -29,6 +29,8 @@ def names(wheel) -> list[str]:
         "rueda/include/rueda/rueda.h",
         "rueda/include/rueda/error.h",
         "rueda/include/rueda/types.h",
+        "rueda/include/rueda/torch.h",
+        "rueda/include/rueda/torch/optimizer.h",
         "rueda/lib/librueda.so",
         "rueda/lib/rueda_bench_worker",
         "rueda/launcher/bench/ranks/gloo_rank.py",

@@ -1,0 +1,230 @@
+// Reduces gradients while the backward pass goes on.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rueda/torch/collectives.h"
+
+namespace rueda::libtorch {
+
+struct DistributedOptimizerOptions {
+  ReduceOp op = ReduceOp::average;  // or sum, over the ranks
+  // The gradients of so many backward passes are summed up, then reduced. They are summed over
+  // passes and averaged over ranks: divide the loss by the number of passes to average over both.
+  int backward_passes_per_step = 1;
+  // f: with average, gradients are divided by f before they are summed up, and the sum by size/f.
+  double gradient_predivide_factor = 1.0;
+  ProcessSet process_set = {};  // who averages
+};
+
+namespace detail {
+
+// Under what the gradients of the next optimizer are named. Optimizers that live side by side must
+// not meet under one name; the members of a set create those for it in the same order.
+[[nodiscard]] inline std::string next_gradient_prefix(ProcessSet set) {
+  static std::mutex mutex;
+  static std::map<int, int> optimizers_of_set;
+  const std::lock_guard lock(mutex);
+  const int number = optimizers_of_set[set.id]++;
+  return text("libtorch", set.id == 0 ? "" : text(".set", set.id),
+              number == 0 ? "" : text(".", number));
+}
+
+// Called by autograd once a gradient has been accumulated in its parameter. LibTorch has a hook of
+// that name only for Python; one behind the node that accumulates does the same in every version.
+class AfterAccumulation : public ::torch::autograd::FunctionPostHook {
+ public:
+  explicit AfterAccumulation(std::function<void()> callback) : callback_(std::move(callback)) {}
+
+  ::torch::autograd::variable_list operator()(
+      const ::torch::autograd::variable_list& outputs,
+      const ::torch::autograd::variable_list& /*inputs*/) override {
+    callback_();
+    return outputs;
+  }
+
+ private:
+  std::function<void()> callback_;
+};
+
+// A parameter's gradient is ready after `backward_passes_per_step` backward passes since the last
+// synchronize(), as what they have summed up, and is submitted at once, under the parameter's name.
+class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
+ public:
+  explicit GradientReducer(const DistributedOptimizerOptions& options)
+      : options_(checked(options)), prefix_(next_gradient_prefix(options.process_set)) {}
+
+  ~GradientReducer() {
+    for (Watched& watched : watched_) {
+      if (!watched.accumulator) continue;
+      watched.accumulator->del_post_hook(watched.after_accumulation);
+      watched.parameter.remove_hook(watched.before_accumulation);
+    }
+  }
+  GradientReducer(const GradientReducer&) = delete;
+  GradientReducer& operator=(const GradientReducer&) = delete;
+
+  // Watches a parameter from now on.
+  void add(const ::torch::Tensor& parameter, const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    const std::size_t number = watched_.size();
+    watched_.push_back({parameter, name, options_.backward_passes_per_step});
+    if (!parameter.requires_grad()) return;
+    Watched& watched = watched_.back();
+    // Hooks outlive the reducer where the caller holds the graph.
+    const std::weak_ptr<GradientReducer> weak = weak_from_this();
+    watched.before_accumulation =
+        parameter.register_hook([weak, number](const ::torch::Tensor& /*gradient*/) {
+          if (const auto self = weak.lock()) self->before_accumulation(number);
+        });
+    watched.accumulator = ::torch::autograd::impl::grad_accumulator(parameter);
+    watched.after_accumulation =
+        watched.accumulator->add_post_hook(std::make_unique<AfterAccumulation>([weak, number] {
+          if (const auto self = weak.lock()) self->after_accumulation(number);
+        }));
+  }
+
+  // Submits what this rank has no gradient for, as zeros, then waits until every gradient is
+  // reduced.
+  void synchronize() {
+    std::vector<TensorHandle> handles;
+    std::vector<std::pair<::torch::Tensor, std::size_t>> parameters;
+    {
+      const std::lock_guard lock(mutex_);
+      for (Watched& watched : watched_) {
+        if (!watched.in_flight && watched.parameter.requires_grad()) submit(watched);
+        if (!watched.in_flight) continue;
+        parameters.emplace_back(watched.parameter, handles.size());
+        handles.push_back(*watched.in_flight);
+      }
+      count_from_zero();
+    }
+    const std::vector<::torch::Tensor> gradients = wait_for_all(handles);
+    for (auto& [parameter, number] : parameters) {
+      // Where the gradient was taken away meanwhile, by the optimizer's own zero_grad().
+      if (!parameter.grad().defined()) parameter.mutable_grad() = gradients[number];
+    }
+    synchronized_ = true;
+  }
+
+  // For a step: what was synchronized already is not synchronized again.
+  void synchronize_unless_done() {
+    if (!synchronized_) synchronize();
+    synchronized_ = false;
+  }
+
+  void start_over() {
+    const std::lock_guard lock(mutex_);
+    count_from_zero();
+  }
+
+  void expect_nothing_in_flight(const std::string& call) {
+    const std::lock_guard lock(mutex_);
+    for (const Watched& watched : watched_) {
+      if (!watched.in_flight) continue;
+      throw InvalidArgumentError(text(call,
+                                      " was called after backward() and before step() or "
+                                      "synchronize(), while gradients are being reduced, that of '",
+                                      watched.name, "' among them"));
+    }
+  }
+
+  // A loss, averaged over the ranks.
+  [[nodiscard]] ::torch::Tensor average(const ::torch::Tensor& loss) const {
+    return allreduce(loss, {.name = prefix_ + "/loss", .process_set = options_.process_set});
+  }
+
+ private:
+  struct Watched {
+    ::torch::Tensor parameter;
+    std::string name;
+    int passes_left = 1;
+    std::optional<TensorHandle> in_flight = {};
+    // What adds to the gradient; kept, since autograd forgets it and its hooks otherwise. Null
+    // where the parameter required no gradient when it was added.
+    decltype(::torch::autograd::impl::grad_accumulator(
+        std::declval<const ::torch::Tensor&>())) accumulator = {};
+    unsigned before_accumulation = 0;
+    std::uintptr_t after_accumulation = 0;
+  };
+
+  static DistributedOptimizerOptions checked(const DistributedOptimizerOptions& options) {
+    const double factor = options.gradient_predivide_factor;
+    if (options.op != ReduceOp::average && options.op != ReduceOp::sum) {
+      throw InvalidArgumentError(
+          text("op is ", name_of(options.op), ": gradients are averaged or summed"));
+    }
+    if (options.backward_passes_per_step < 1) {
+      throw InvalidArgumentError(text("backward_passes_per_step is ",
+                                      options.backward_passes_per_step, ", which is less than 1"));
+    }
+    if (!(factor > 0) || (factor != 1.0 && options.op != ReduceOp::average)) {
+      throw InvalidArgumentError(
+          text("gradient_predivide_factor is ", factor,
+               ": it must be positive, and 1 unless gradients are averaged"));
+    }
+    return options;
+  }
+
+  // Refuses to add to a gradient that is being reduced.
+  void before_accumulation(std::size_t number) {
+    const std::lock_guard lock(mutex_);
+    const Watched& watched = watched_[number];
+    if (watched.passes_left > 0) return;
+    throw InvalidArgumentError(text(
+        "the gradient of '", watched.name,
+        "' was computed more often than backward_passes_per_step=",
+        options_.backward_passes_per_step,
+        " before step() or synchronize(): a larger backward_passes_per_step accumulates first"));
+  }
+
+  void after_accumulation(std::size_t number) {
+    const std::lock_guard lock(mutex_);
+    synchronized_ = false;
+    Watched& watched = watched_[number];
+    if (--watched.passes_left == 0) submit(watched);
+  }
+
+  void submit(Watched& watched) const {
+    ::torch::Tensor& gradient = watched.parameter.mutable_grad();
+    if (!gradient.defined()) {
+      const ::torch::NoGradGuard no_grad;
+      gradient = ::torch::zeros_like(watched.parameter);
+    }
+    const double factor = options_.gradient_predivide_factor;
+    watched.in_flight = allreduce_async_(gradient, {.name = prefix_ + "/" + watched.name,
+                                                    .op = options_.op,
+                                                    .prescale_factor = 1.0 / factor,
+                                                    .postscale_factor = factor,
+                                                    .process_set = options_.process_set});
+  }
+
+  // Backward passes, that is.
+  void count_from_zero() {
+    synchronized_ = false;
+    for (Watched& watched : watched_) {
+      watched.passes_left = options_.backward_passes_per_step;
+      watched.in_flight.reset();
+    }
+  }
+
+  const DistributedOptimizerOptions options_;
+  const std::string prefix_;
+  std::mutex mutex_;  // backward passes may run in several threads
+  std::vector<Watched> watched_;
+  bool synchronized_ = false;  // nothing has changed since synchronize()
+};
+
+}  // namespace detail
+}  // namespace rueda::libtorch

@@ -1,0 +1,130 @@
+// Any optimizer of torch::optim, over gradients that are averaged over the ranks.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <concepts>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rueda/torch/collectives.h"
+#include "rueda/torch/gradients.h"
+
+namespace rueda::libtorch {
+
+// Steps an optimizer with the gradients of all ranks. Each gradient is reduced as soon as
+// backward() has computed it, while backward() goes on.
+//
+//   torch::optim::Adam adam(model->parameters(), 1e-3);
+//   rueda::libtorch::DistributedOptimizer optimizer(adam, model->named_parameters());
+//   loss.backward();
+//   optimizer.synchronize();  // only where something is done with the gradients before the step
+//   torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0);
+//   optimizer.step();
+//
+// The optimizer that it is given goes on holding options and state, so learning rate schedulers and
+// torch::save() are used on that one; it must live longer. Use step() and zero_grad() of this one.
+// Every rank of the set makes its DistributedOptimizers in the same order.
+//
+// A parameter that has no gradient on this rank contributes zeros, since it may have one elsewhere;
+// its gradient is always defined after a step. One that does not require a gradient is left out;
+// that must be so on every rank. Gradients are dense and need not be contiguous; a sparse one is
+// refused.
+//
+// Not to be used from several threads at once; backward() may run in any thread.
+class DistributedOptimizer {
+ public:
+  using NamedParameters = ::torch::OrderedDict<std::string, ::torch::Tensor>;
+
+  // Names of parameters appear in errors and must be the same on every rank; by default parameters
+  // are named by their position. Throws InvalidArgumentError where a parameter of the optimizer has
+  // no name, and for options that make no sense.
+  explicit DistributedOptimizer(::torch::optim::Optimizer& optimizer,
+                                const DistributedOptimizerOptions& options = {})
+      : DistributedOptimizer(optimizer, NamedParameters(), options) {}
+
+  // A template only so that options in braces are never taken for names.
+  template <std::same_as<NamedParameters> Names>
+  DistributedOptimizer(::torch::optim::Optimizer& optimizer, const Names& named_parameters,
+                       const DistributedOptimizerOptions& options = {})
+      : optimizer_(optimizer), reducer_(std::make_shared<detail::GradientReducer>(options)) {
+    for (std::size_t group = 0; group < optimizer.param_groups().size(); ++group) {
+      for (auto& [parameter, name] : named(group, named_parameters)) {
+        reducer_->add(parameter, name);
+      }
+    }
+  }
+
+  DistributedOptimizer(const DistributedOptimizer&) = delete;
+  DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
+
+  // Waits for the gradients' reduction, then takes the optimizer's step. `closure` may be called
+  // several times by it; each time its gradients are reduced and its loss (a scalar) is averaged
+  // over the ranks, so that an optimizer which decides by the loss decides the same everywhere.
+  // Returns what the optimizer's step() does. Throws as allreduce(); no step has been taken then,
+  // and the next backward pass starts over.
+  ::torch::Tensor step(const ::torch::optim::Optimizer::LossClosure& closure = nullptr) {
+    if (closure) {
+      return optimizer_.step([&] {
+        const ::torch::Tensor loss = closure();
+        reducer_->synchronize_unless_done();
+        return reducer_->average(loss);
+      });
+    }
+    reducer_->synchronize_unless_done();
+    return optimizer_.step();
+  }
+
+  // Waits until every parameter's gradient is reduced, so that gradients can be clipped before
+  // step(), which does not do it again. Throws as allreduce().
+  void synchronize() { reducer_->synchronize(); }
+
+  // Clears gradients. Throws InvalidArgumentError while they are being reduced: between backward()
+  // and step() or synchronize().
+  void zero_grad(bool set_to_none = true) {
+    reducer_->expect_nothing_in_flight("zero_grad()");
+    reducer_->start_over();
+    optimizer_.zero_grad(set_to_none);
+  }
+
+  // Adds a group to the optimizer; its parameters are named by their position.
+  void add_param_group(const ::torch::optim::OptimizerParamGroup& group) {
+    optimizer_.add_param_group(group);
+    for (auto& [parameter, name] : named(optimizer_.param_groups().size() - 1, NamedParameters())) {
+      reducer_->add(parameter, name);
+    }
+  }
+
+  // The optimizer that takes the steps.
+  [[nodiscard]] ::torch::optim::Optimizer& optimizer() { return optimizer_; }
+
+ private:
+  using Named = std::vector<std::pair<::torch::Tensor, std::string>>;
+
+  // The parameters of a group of the optimizer and their names.
+  Named named(std::size_t group, const NamedParameters& names) const {
+    Named named;
+    const auto& parameters = optimizer_.param_groups()[group].params();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const std::string position = detail::text("group", group, ".parameter", i);
+      named.emplace_back(parameters[i], names.is_empty() ? position : "");
+      for (const auto& item : names) {
+        if (item.value().is_same(parameters[i])) named.back().second = item.key();
+      }
+      if (named.back().second.empty()) {
+        throw InvalidArgumentError(
+            detail::text("named_parameters lacks a parameter of the optimizer: ", position,
+                         " of shape ", parameters[i].sizes()));
+      }
+    }
+    return named;
+  }
+
+  ::torch::optim::Optimizer& optimizer_;
+  std::shared_ptr<detail::GradientReducer> reducer_;
+};
+
+}  // namespace rueda::libtorch

@@ -1,0 +1,226 @@
+// Torch's tensors as Rueda sees them, and the future of an operation on them.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rueda/rueda.h"
+
+namespace rueda::libtorch {
+
+// Rueda's element type for torch's; nothing where Rueda has none (float8, quantized types).
+[[nodiscard]] inline std::optional<DataType> data_type_of(::torch::ScalarType dtype) {
+  switch (dtype) {
+    case ::torch::kHalf: return DataType::float16;
+    case ::torch::kBFloat16: return DataType::bfloat16;
+    case ::torch::kFloat: return DataType::float32;
+    case ::torch::kDouble: return DataType::float64;
+    case ::torch::kChar: return DataType::int8;
+    case ::torch::kShort: return DataType::int16;
+    case ::torch::kInt: return DataType::int32;
+    case ::torch::kLong: return DataType::int64;
+    case ::torch::kByte: return DataType::uint8;
+    case ::torch::ScalarType::UInt16: return DataType::uint16;
+    case ::torch::ScalarType::UInt32: return DataType::uint32;
+    case ::torch::ScalarType::UInt64: return DataType::uint64;
+    case ::torch::kBool: return DataType::boolean;
+    case ::torch::kComplexFloat: return DataType::complex64;
+    case ::torch::kComplexDouble: return DataType::complex128;
+    default: return std::nullopt;
+  }
+}
+
+namespace detail {
+
+// Why a tensor cannot take part. It is told to every rank, so that none waits for this one.
+struct Refusal {
+  ErrorCode code;
+  std::string why;
+};
+
+template <class... Parts>
+std::string text(const Parts&... parts) {
+  std::ostringstream stream;
+  (stream << ... << parts);
+  return stream.str();
+}
+
+[[nodiscard]] inline std::optional<Refusal> refusal_of(const ::torch::Tensor& tensor) {
+  if (!tensor.defined()) return Refusal{ErrorCode::invalid_argument, "the tensor is undefined"};
+  if (tensor.layout() != ::torch::kStrided) {
+    return Refusal{ErrorCode::unsupported,
+                   text("the tensor is sparse (", tensor.layout(),
+                        "), which Rueda does not reduce: use to_dense(), or sparse(false) for the "
+                        "embedding it comes from")};
+  }
+  if (!tensor.device().is_cpu()) {
+    return Refusal{ErrorCode::unsupported,
+                   text("the tensor is on the device '", tensor.device(),
+                        "', and Rueda reduces tensors in the CPU's memory only: use cpu()")};
+  }
+  if (!data_type_of(tensor.scalar_type())) {
+    return Refusal{ErrorCode::unsupported,
+                   text("the dtype ", tensor.scalar_type(), " is not supported")};
+  }
+  return std::nullopt;
+}
+
+// Contiguous, without a gradient, and not a lazy conjugate: the tensor itself wherever it is so.
+[[nodiscard]] inline ::torch::Tensor plain(const ::torch::Tensor& tensor) {
+  return tensor.detach().resolve_conj().resolve_neg().contiguous();
+}
+
+// Only of plain tensors.
+[[nodiscard]] inline TensorView view_of(const ::torch::Tensor& tensor) {
+  return {tensor.data_ptr(), tensor.sizes().vec(), *data_type_of(tensor.scalar_type())};
+}
+
+// Tensors of operations whose handles were dropped before they were done. Never destroyed: at exit
+// ranks may still reach into them.
+class Abandoned {
+ public:
+  static Abandoned& all() {
+    static auto* const instance = new Abandoned;
+    return *instance;
+  }
+
+  void add(Handle handle, std::vector<::torch::Tensor> tensors) {
+    const std::lock_guard lock(mutex_);
+    operations_.push_back({std::move(handle), std::move(tensors)});
+  }
+
+  void release_completed() {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(operations_, [](const Operation& each) { return each.handle.done(); });
+  }
+
+ private:
+  struct Operation {
+    Handle handle;
+    std::vector<::torch::Tensor> tensors;
+  };
+
+  std::mutex mutex_;
+  std::vector<Operation> operations_;
+};
+
+// One operation and its tensors.
+class Pending {
+ public:
+  // `read` and `written` are what the operation touches; `written` is copied into `result` where
+  // the two do not share memory. Without `written` the result is in the handle's output, with the
+  // dtype of `read`.
+  Pending(Handle handle, ::torch::Tensor read, ::torch::Tensor written, ::torch::Tensor result)
+      : handle_(std::move(handle)),
+        read_(std::move(read)),
+        written_(std::move(written)),
+        result_(std::move(result)) {}
+  ~Pending() {
+    if (!handle_.done()) Abandoned::all().add(std::move(handle_), {read_, written_});
+  }
+  Pending(const Pending&) = delete;
+  Pending& operator=(const Pending&) = delete;
+
+  [[nodiscard]] const Handle& handle() const { return handle_; }
+
+  // Once the operation is done.
+  ::torch::Tensor result() {
+    const std::lock_guard lock(mutex_);
+    if (!taken_) take();
+    taken_ = true;
+    return result_;
+  }
+
+ private:
+  void take() {
+    const ::torch::NoGradGuard no_grad;
+    if (!written_.defined()) {
+      result_ = from_output();
+    } else if (!result_.is_alias_of(written_)) {
+      result_.copy_(written_);
+    }
+    read_.reset();
+    written_.reset();
+  }
+
+  [[nodiscard]] ::torch::Tensor from_output() const {
+    const Output& output = handle_.output();
+    const auto options = ::torch::TensorOptions().dtype(read_.scalar_type());
+    if (element_count(output.shape) == 0) return ::torch::empty(output.shape, options);
+    const auto owner = output.data;
+    return ::torch::from_blob(owner.get(), output.shape, [owner](void*) {}, options);
+  }
+
+  Handle handle_;
+  ::torch::Tensor read_;
+  ::torch::Tensor written_;
+  ::torch::Tensor result_;
+  std::mutex mutex_;
+  bool taken_ = false;
+};
+
+}  // namespace detail
+
+// The future of one operation on a tensor. It keeps its tensors alive; dropping every copy of it
+// does not cancel the operation. Copies refer to the same operation. What it touches must not be
+// written, resized or given other memory until it is done.
+class TensorHandle {
+ public:
+  explicit TensorHandle(std::shared_ptr<detail::Pending> pending) : pending_(std::move(pending)) {}
+
+  // Completed, well or with an error.
+  [[nodiscard]] bool done() const { return pending_->handle().done(); }
+  // Blocks until done, then returns the result; throws the operation's error. An operation in place
+  // on a tensor that is not contiguous writes the tensor here.
+  ::torch::Tensor wait() const {
+    pending_->handle().wait();
+    return pending_->result();
+  }
+  // Like wait(), but gives up after `timeout`: false when not done by then.
+  [[nodiscard]] bool wait_for(std::chrono::nanoseconds timeout) const {
+    if (!pending_->handle().wait_for(timeout)) return false;
+    pending_->result();
+    return true;
+  }
+  // After an alltoall: the rows received from each rank of the set. Waits; throws like wait().
+  [[nodiscard]] const std::vector<std::int64_t>& received_splits() const {
+    return pending_->handle().output().received_splits;
+  }
+
+ private:
+  std::shared_ptr<detail::Pending> pending_;
+};
+
+namespace detail {
+
+[[nodiscard]] inline TensorHandle pending(Handle handle, ::torch::Tensor read = {},
+                                          ::torch::Tensor written = {},
+                                          ::torch::Tensor result = {}) {
+  Abandoned::all().release_completed();
+  return TensorHandle(std::make_shared<Pending>(std::move(handle), std::move(read),
+                                                std::move(written), std::move(result)));
+}
+
+[[nodiscard]] inline TensorHandle refused(const Refusal& refusal, const std::string& name,
+                                          ProcessSet set) {
+  return pending(refuse(name, set, refusal.why, refusal.code));
+}
+
+// What an operation in place works on: the tensor's own memory, or a copy that wait() writes back.
+[[nodiscard]] inline ::torch::Tensor working_tensor(const ::torch::Tensor& tensor) {
+  // What autograd has saved of the tensor is no longer what was saved.
+  if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+  return plain(tensor);
+}
+
+}  // namespace detail
+}  // namespace rueda::libtorch

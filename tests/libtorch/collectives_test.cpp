@@ -1,0 +1,220 @@
+// Collectives on torch::Tensor between real processes, at any number of ranks.
+#include <cstdio>
+#include <vector>
+
+#include "expectations.h"
+
+using namespace rueda;  // `torch::Tensor` is still torch's
+using namespace rueda::test;
+
+void test_optimizer();
+
+namespace {
+
+namespace rt = rueda::libtorch;
+
+constexpr ReduceOp sum = ReduceOp::sum;
+
+// Of some rank: small whole numbers, so that sums are exact in every dtype.
+torch::Tensor values(int of, torch::IntArrayRef shape, torch::ScalarType dtype = torch::kFloat) {
+  std::int64_t count = 1;
+  for (const std::int64_t extent : shape) count *= extent;
+  return (torch::arange(count) % 5 + of).reshape(shape).to(dtype);
+}
+
+torch::Tensor total(torch::IntArrayRef shape, torch::ScalarType dtype = torch::kFloat) {
+  torch::Tensor result = values(0, shape, dtype);
+  for (int other = 1; other < size(); ++other) result = result + values(other, shape, dtype);
+  return result;
+}
+
+void test_dtypes() {
+  for (const auto dtype :
+       {torch::kHalf, torch::kBFloat16, torch::kFloat, torch::kDouble, torch::kChar, torch::kShort,
+        torch::kInt, torch::kLong, torch::kByte, torch::kComplexFloat, torch::kComplexDouble}) {
+    const auto found = rt::allreduce(values(rank(), {7}, dtype), {.op = sum});
+    expect_equal(found, total({7}, dtype), c10::toString(dtype));
+  }
+  for (const auto dtype :
+       {torch::kUInt16, torch::kUInt32, torch::kUInt64}) {  // no arithmetic there
+    const auto found = rt::allreduce(values(rank(), {7}).to(dtype), {.op = sum});
+    expect(found.scalar_type() == dtype, "an unsigned dtype stays");
+    expect_equal(found.to(torch::kLong), total({7}, torch::kLong), c10::toString(dtype));
+  }
+  const auto any = rt::allreduce(torch::tensor({rank() == size() - 1, false}), {.op = sum});
+  expect_equal(any, torch::tensor({true, false}), "'or' of booleans");
+}
+
+void test_allreduce() {
+  const auto average = total({3, 5}) / size();
+  const auto input = values(rank(), {3, 5}).requires_grad_();
+  const auto result = rt::allreduce(input);
+  expect_close(result, average, "the default is the average");
+  expect(!result.requires_grad(), "the result requires no gradient");
+  expect_equal(input.detach(), values(rank(), {3, 5}), "the input stays");
+  expect_equal(rt::allreduce(torch::tensor(2.0), {.op = sum, .postscale_factor = 0.5}),
+               torch::tensor(1.0 * size()), "a scalar, scaled");
+  expect_equal(rt::allreduce(torch::empty({0, 4})), torch::empty({0, 4}), "an empty tensor");
+
+  auto tensor = values(rank(), {3, 5});
+  const auto version = tensor._version();
+  expect(rt::allreduce_(tensor, {.op = sum}).is_same(tensor), "in place");
+  expect_equal(tensor, total({3, 5}), "in place");
+  expect(tensor._version() > version, "autograd knows that the tensor has changed");
+
+  // Strides of other kinds, in place and out of place.
+  auto transposed = values(rank(), {3, 5}).t();
+  expect_equal(rt::allreduce(transposed, {.op = sum}), total({3, 5}).t(), "transposed");
+  auto whole = values(rank(), {4, 6});
+  rt::allreduce_(whole.slice(1, 1, 6, 2), {.op = sum});
+  auto expected = values(rank(), {4, 6});
+  expected.slice(1, 1, 6, 2).copy_(total({4, 6}).slice(1, 1, 6, 2));
+  expect_equal(whole, expected, "only the columns of the slice are written");
+  const auto complex = torch::complex(values(rank(), {3}), values(rank(), {3}));
+  expect_equal(rt::allreduce(complex.conj(), {.op = sum}), torch::complex(total({3}), -total({3})),
+               "a lazy conjugate");
+}
+
+void test_asynchronous() {
+  std::vector<rt::TensorHandle> handles;
+  for (int i = 0; i < 20; ++i) {
+    handles.push_back(rt::allreduce_async(values(rank() + i, {100 + i}),
+                                          {.name = "many." + std::to_string(i), .op = sum}));
+  }
+  for (int i = 20; i-- > 0;) {
+    expect_equal(handles[i].wait(), total({100 + i}) + i * size(), "in any order");
+    expect(handles[i].done(), "done after wait()");
+    expect(handles[i].wait_for(std::chrono::seconds(0)), "waiting again");
+  }
+  // Dropped handles: the tensors live on until the operation has ended.
+  for (int i = 0; i < 50; ++i) {
+    (void)rt::allreduce_async(torch::full({100'000}, 1.0F), {.op = sum});
+  }
+  barrier().wait();
+  auto last = torch::full({100'000}, 1.0F);
+  rt::allreduce_async_(last, {.op = sum}).wait();
+  expect_equal(last, torch::full({100'000}, 1.0 * size()), "after dropped handles");
+}
+
+void test_grouped() {
+  std::vector<torch::Tensor> tensors{values(rank(), {5}), values(rank(), {2, 3}, torch::kLong),
+                                     torch::empty({0}), values(rank(), {4, 3}).t()};
+  const auto results = rt::grouped_allreduce(tensors, {.name = "group", .op = sum});
+  expect(results.size() == 4, "a result for each");
+  expect_equal(results[1], total({2, 3}, torch::kLong), "a member of a group");
+  rt::grouped_allreduce_(tensors, {.op = sum});
+  expect_equal(tensors[0], total({5}), "a group in place");
+  expect_equal(tensors[3], total({4, 3}).t(), "a transposed member in place");
+  expect(rt::grouped_allreduce({}).empty(), "an empty group");
+}
+
+void test_exchanges() {
+  const int ranks = size();
+  const int last = ranks - 1;
+  std::vector<torch::Tensor> parts;  // rank r has r rows
+  for (int other = 0; other < ranks; ++other) parts.push_back(values(other, {other, 3}));
+  expect_equal(rt::allgather(parts[rank()]), torch::cat(parts), "allgather of uneven parts");
+
+  const auto source = values(rank(), {2, 2});
+  expect_equal(rt::broadcast(source, last), values(last, {2, 2}), "broadcast");
+  expect_equal(source, values(rank(), {2, 2}), "broadcast leaves its input");
+  auto target = values(rank(), {3, 2}).t();
+  rt::broadcast_(target, last);
+  expect_equal(target, values(last, {3, 2}).t(), "broadcast in place, not contiguous");
+
+  const std::int64_t rows = ranks + 1;  // the first rank gets one more, if there are several
+  const std::int64_t mine = rows / ranks + (rank() < rows % ranks ? 1 : 0);
+  const std::int64_t before =
+      rank() * (rows / ranks) + std::min<std::int64_t>(rank(), rows % ranks);
+  expect_equal(rt::reduce_scatter(values(rank(), {rows, 2}), {.op = sum}),
+               total({rows, 2}).slice(0, before, before + mine), "reduce_scatter");
+  std::vector<std::int64_t> splits(ranks, 0);
+  splits[last] = 5;
+  expect_equal(rt::reduce_scatter(values(rank(), {5}), {.op = sum, .splits = splits}),
+               rank() == last ? total({5}) : torch::empty({0}), "reduce_scatter with splits");
+
+  // Rank r sends r + s rows, each with the number r, to rank s.
+  std::vector<std::int64_t> sent;
+  std::vector<std::int64_t> received;
+  std::vector<torch::Tensor> expected;
+  for (int other = 0; other < ranks; ++other) {
+    sent.push_back(rank() + other);
+    received.push_back(other + rank());
+    expected.push_back(torch::full({other + rank(), 2}, other));
+  }
+  std::int64_t all = 0;
+  for (const std::int64_t split : sent) all += split;
+  const auto result = rt::alltoall(torch::full({all, 2}, rank()), sent);
+  expect_equal(result.tensor, torch::cat(expected), "alltoall");
+  expect(result.received_splits == received, "the received splits");
+}
+
+void test_process_sets() {
+  if (size() < 2) return;
+  const int last = size() - 1;
+  const ProcessSet set = add_process_set({0, last});
+  if (rank_in(set) >= 0) {
+    expect_equal(rt::allreduce(values(rank(), {3}), {.op = sum, .process_set = set}),
+                 values(0, {3}) + values(last, {3}), "over a process set");
+    expect_equal(rt::broadcast(values(rank(), {3}), last, {.process_set = set}), values(last, {3}),
+                 "the root is a rank of the world");
+  }
+  remove_process_set(set);
+}
+
+void test_refusals() {
+  const bool odd_one = rank() == size() - 1;  // one rank is at fault, all are told
+  const auto at_fault = "rank " + std::to_string(size() - 1);
+  const auto good = torch::ones({12, 2});
+  const auto pick = [&](const torch::Tensor& bad) { return odd_one ? bad : good; };
+  const auto sparse = pick(good.to_sparse());
+  expect_throws<UnsupportedError>([&] { rt::allreduce(sparse, {.name = "s"}); }, "sparse");
+  expect_throws<UnsupportedError>([&] { rt::allreduce(sparse, {.name = "s"}); }, at_fault);
+  expect_throws<UnsupportedError>([&] { rt::allreduce_(sparse); }, "sparse");
+  expect_throws<UnsupportedError>([&] { rt::allgather(sparse); }, "sparse");
+  expect_throws<UnsupportedError>([&] { rt::broadcast(sparse, 0); }, "sparse");
+  expect_throws<UnsupportedError>([&] { rt::broadcast_(sparse, 0); }, "sparse");
+  expect_throws<UnsupportedError>([&] { rt::reduce_scatter(sparse); }, "sparse");
+  expect_throws<UnsupportedError>([&] { rt::alltoall(sparse, {}, {.name = "a"}); }, "sparse");
+  expect_throws<UnsupportedError>([&] { rt::grouped_allreduce({good, sparse}, {.name = "g"}); },
+                                  "tensor 1 of the group: the tensor is sparse");
+  expect_throws<UnsupportedError>([&] { rt::grouped_allreduce({sparse, good}); }, "sparse");
+  expect_throws<UnsupportedError>([&] { rt::allreduce(pick(torch::ones({2}, torch::kMeta))); },
+                                  "device 'meta'");
+  expect_throws<UnsupportedError>([&] { rt::allreduce(pick(good.to(torch::kFloat8_e5m2))); },
+                                  "dtype Float8_e5m2");
+  expect_throws<InvalidArgumentError>([&] { rt::allreduce(pick({})); }, "undefined");
+  if (size() > 1) {
+    expect_throws<MismatchError>(
+        [&] { rt::allreduce(torch::ones({odd_one ? 3 : 2}), {.name = "other"}); }, "other");
+  }
+  expect_equal(rt::allreduce(good, {.op = sum}), good * size(), "the world goes on");
+}
+
+}  // namespace
+
+int main() {
+  try {
+    expect_throws<NotInitializedError>([] { rt::allreduce(torch::ones(1)); }, "init()");
+    init();
+    torch::set_num_threads(1);
+    test_dtypes();
+    test_allreduce();
+    test_asynchronous();
+    test_grouped();
+    test_exchanges();
+    test_process_sets();
+    test_refusals();
+    test_optimizer();
+    const auto pending = rt::allreduce_async(torch::ones(3));
+    pending.wait();
+    shutdown();
+    expect_throws<NotInitializedError>([] { rt::allreduce(torch::ones(1)); }, "init()");
+    std::printf("passed\n");
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "FAILED: %s\n", error.what());
+    abort(error.what());
+    return 1;
+  }
+}

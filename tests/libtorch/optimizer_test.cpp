@@ -1,0 +1,248 @@
+// DistributedOptimizer and the broadcasts of state: what the ranks come to together is what each
+// finds alone with all of the data.
+#include <vector>
+
+#include "expectations.h"
+
+using namespace rueda;
+using namespace rueda::test;
+
+void test_optimizer();
+
+namespace {
+
+namespace rt = rueda::libtorch;
+namespace nn = torch::nn;
+using torch::optim::Optimizer;
+
+constexpr std::int64_t rows = 12;  // divisible by 1, 2, 3 and 4 ranks
+
+nn::Sequential make_model(std::uint64_t seed) {
+  torch::manual_seed(seed);
+  return nn::Sequential(nn::Linear(4, 8), nn::Tanh(), nn::BatchNorm1d(8), nn::Linear(8, 2));
+}
+
+// Without the normalisation, whose statistics depend on how a batch is divided.
+nn::Sequential make_plain_model(std::uint64_t seed) {
+  torch::manual_seed(seed);
+  return nn::Sequential(nn::Linear(4, 8), nn::Tanh(), nn::Linear(8, 2));
+}
+
+// The inputs of a step.
+torch::Tensor inputs_of(int step) {
+  torch::manual_seed(1000 + step);
+  return torch::randn({rows, 4});
+}
+
+torch::Tensor share_of(const torch::Tensor& all) {
+  return all.slice(0, rank(), rows, size());
+}
+
+torch::Tensor loss_of(nn::Sequential& model, const torch::Tensor& inputs) {
+  const auto targets = inputs.slice(1, 0, 2).sin();
+  return nn::functional::mse_loss(model->forward(inputs), targets);
+}
+
+void expect_same_parameters(const nn::Sequential& found, const nn::Sequential& expected,
+                            const std::string& what) {
+  for (const auto& item : expected->named_parameters()) {
+    expect_close(found->named_parameters()[item.key()], item.value(), what + ": " + item.key());
+  }
+}
+
+// Trains twice, on this rank's share with the others and on everything alone, and compares.
+template <class Make>
+void trains_like_one(const std::string& what, Make make,
+                     const rt::DistributedOptimizerOptions& options = {}) {
+  auto together = make_plain_model(7);
+  auto alone = make_plain_model(7);
+  auto wrapped = make(together->parameters());
+  auto reference = make(alone->parameters());
+  rt::DistributedOptimizer optimizer(*wrapped, together->named_parameters(), options);
+  const int passes = options.backward_passes_per_step;
+  for (int step = 0; step < 4; ++step) {
+    optimizer.zero_grad(step % 2 == 0);
+    reference->zero_grad();
+    for (int pass = 0; pass < passes; ++pass) {
+      const auto inputs = inputs_of(passes * step + pass);
+      loss_of(together, share_of(inputs)).backward();
+      loss_of(alone, inputs).backward();
+    }
+    if (step == 1) optimizer.synchronize();
+    optimizer.step();
+    reference->step();
+  }
+  expect_same_parameters(together, alone, what);
+}
+
+void test_training() {
+  trains_like_one("SGD", [](auto parameters) {
+    return std::make_unique<torch::optim::SGD>(parameters,
+                                               torch::optim::SGDOptions(0.1).momentum(0.9));
+  });
+  const auto adam = [](auto parameters) {
+    return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(0.01));
+  };
+  trains_like_one("Adam, two passes", adam, {.backward_passes_per_step = 2});
+  trains_like_one("a divided sum", adam, {.gradient_predivide_factor = 2.0});
+
+  auto together = make_plain_model(7);
+  auto alone = make_plain_model(7);
+  torch::optim::LBFGS wrapped(together->parameters(), torch::optim::LBFGSOptions(0.1).max_iter(5));
+  torch::optim::LBFGS reference(alone->parameters(), torch::optim::LBFGSOptions(0.1).max_iter(5));
+  rt::DistributedOptimizer optimizer(wrapped);
+  const auto inputs = inputs_of(0);
+  const auto closure_of = [](auto& some, auto& model, torch::Tensor data) {
+    return [&some, &model, data] {
+      some.zero_grad();
+      auto loss = loss_of(model, data);
+      loss.backward();
+      return loss;
+    };
+  };
+  const auto loss = optimizer.step(closure_of(optimizer, together, share_of(inputs)));
+  expect_close(loss, reference.step(closure_of(reference, alone, inputs)), "the averaged loss");
+  expect_same_parameters(together, alone, "LBFGS");
+}
+
+void test_gradients() {
+  auto used = torch::ones({3}, torch::requires_grad());
+  auto sometimes = torch::ones({2, 2}, torch::requires_grad());
+  auto never = torch::ones({2}, torch::requires_grad());
+  auto frozen = torch::ones({2});
+  torch::optim::SGD sgd({used, sometimes, never, frozen}, 1.0);
+  rt::DistributedOptimizer optimizer(sgd, {.op = ReduceOp::sum});
+  const auto backward = [&] {
+    auto loss = (used * (rank() + 1)).sum();
+    if (rank() == size() - 1) loss = loss + (sometimes.t() * 3).sum();
+    loss.backward();
+  };
+  backward();
+  expect_throws<InvalidArgumentError>([&] { optimizer.zero_grad(); }, "'group0.parameter0'");
+  expect_throws<InvalidArgumentError>(backward,
+                                      "was computed more often than backward_passes_per_step=1");
+  optimizer.synchronize();
+  expect_equal(used.grad(), torch::full({3}, size() * (size() + 1) / 2.0), "the sum");
+  expect_equal(sometimes.grad(), torch::full({2, 2}, 3.0F), "only one rank had a gradient");
+  expect_equal(never.grad(), torch::zeros({2}), "nobody had a gradient");
+  expect(!frozen.grad().defined(), "no gradient is required");
+  used.mutable_grad().fill_(0.25);  // as clipping does: step() does not reduce it again
+  optimizer.step();
+  expect_equal(used.detach(), torch::full({3}, 0.75F), "step() after synchronize()");
+
+  auto later = torch::ones({2}, torch::requires_grad());
+  optimizer.add_param_group(torch::optim::OptimizerParamGroup({later}));
+  optimizer.zero_grad();
+  ((later * (rank() + 1)).sum() + (used * 0).sum()).backward();
+  sgd.zero_grad();  // behind the back of the other: gradients come back reduced
+  optimizer.step();
+  expect_equal(later.grad(), torch::full({2}, size() * (size() + 1) / 2.0), "an added group");
+}
+
+void test_bad_input() {
+  auto weight = torch::ones({4, 2}, torch::requires_grad());
+  torch::optim::SGD sgd({weight}, 1.0);
+  torch::OrderedDict<std::string, torch::Tensor> names;
+  names.insert("another", torch::ones({1}));
+  expect_throws<InvalidArgumentError>([&] { rt::DistributedOptimizer(sgd, names); },
+                                      "group0.parameter0 of shape [4, 2]");
+  expect_throws<InvalidArgumentError>([&] { rt::DistributedOptimizer(sgd, {.op = ReduceOp::max}); },
+                                      "op is max");
+  expect_throws<InvalidArgumentError>(
+      [&] { rt::DistributedOptimizer(sgd, {.backward_passes_per_step = 0}); }, "less than 1");
+  expect_throws<InvalidArgumentError>(
+      [&] { rt::DistributedOptimizer(sgd, {.gradient_predivide_factor = 0}); }, "positive");
+
+  names.insert("table", weight);
+  {
+    rt::DistributedOptimizer optimizer(sgd, names);
+    const bool odd_one = rank() == size() - 1;  // only its gradient is sparse
+    const auto indices = torch::tensor({0, 2}, torch::kLong);
+    const auto backward = [&] {
+      torch::embedding(weight, indices, -1, false, odd_one).sum().backward();
+    };
+    backward();
+    expect_throws<UnsupportedError>([&] { optimizer.step(); }, "sparse");
+    expect_equal(weight.detach(), torch::ones({4, 2}), "no step was taken");
+    optimizer.zero_grad();
+    (weight * 0.5).sum().backward();
+    optimizer.step();
+    expect_equal(weight.detach(), torch::full({4, 2}, 0.5F), "the next step");
+  }
+  // The hooks are gone: backward() reduces nothing any more, as often as it is called.
+  weight.mutable_grad() = torch::Tensor();
+  for (int pass = 0; pass < 3; ++pass) (weight * (rank() + 1)).sum().backward();
+  expect_equal(weight.grad(), torch::full({4, 2}, 3.0 * (rank() + 1)), "without an optimizer");
+}
+
+void test_process_set() {
+  if (size() < 3) return;
+  const ProcessSet set = add_process_set({0, size() - 1});
+  if (rank_in(set) >= 0) {
+    auto weight = torch::ones({2}, torch::requires_grad());
+    torch::optim::SGD sgd({weight}, 1.0);
+    rt::DistributedOptimizer optimizer(sgd, {.process_set = set});
+    (weight * (rank() + 1)).sum().backward();
+    optimizer.step();
+    expect_equal(weight.grad(), torch::full({2}, (size() + 1) / 2.0), "the average of two");
+  }
+  remove_process_set(set);
+}
+
+void test_broadcasts() {
+  const int root = size() - 1;
+  auto model = make_model(static_cast<std::uint64_t>(rank()));
+  model->named_buffers()["2.running_mean"].fill_(rank());
+  rt::broadcast_parameters(*model, root);
+  const auto expected = make_model(static_cast<std::uint64_t>(root));
+  for (const auto& item : model->named_parameters()) {
+    expect_equal(item.value(), expected->named_parameters()[item.key()], item.key());
+  }
+  expect_equal(model->named_buffers()["2.running_mean"], torch::full({8}, 1.0 * root), "a buffer");
+  auto columns = torch::full({3, 2}, rank()).t();
+  rt::broadcast_parameters(std::vector<torch::Tensor>{columns}, root);
+  expect_equal(columns, torch::full({2, 3}, root), "a vector of tensors, not contiguous");
+
+  // Each rank has come to another state; afterwards all go on like the root.
+  const auto run = [](nn::Sequential& some, Optimizer& optimizer, int steps) {
+    for (int step = 0; step < steps; ++step) {
+      optimizer.zero_grad();
+      loss_of(some, inputs_of(step)).backward();
+      optimizer.step();
+    }
+  };
+  auto mine = make_plain_model(3);
+  auto roots = make_plain_model(3);
+  torch::optim::Adam adam(mine->parameters(), torch::optim::AdamOptions(0.01 * (rank() + 1)));
+  torch::optim::Adam reference(roots->parameters(), torch::optim::AdamOptions(0.01 * (root + 1)));
+  run(mine, adam, rank() + 1);
+  run(roots, reference, root + 1);
+  rt::broadcast_parameters(*mine, root);
+  rt::broadcast_optimizer_state(adam, root);
+  run(mine, adam, 2);
+  run(roots, reference, 2);
+  expect_same_parameters(mine, roots, "the root's state and learning rate");
+
+  torch::optim::SGD fresh(mine->parameters(), torch::optim::SGDOptions(0.1 + rank()));
+  rt::broadcast_optimizer_state(fresh);
+  const auto& options = fresh.param_groups()[0].options();
+  expect(static_cast<const torch::optim::SGDOptions&>(options).lr() == 0.1, "before any step");
+
+  if (size() > 1) {
+    const auto parameters =
+        rank() == 0 ? mine->parameters() : std::vector<torch::Tensor>{mine->parameters()[0]};
+    torch::optim::SGD other(parameters, torch::optim::SGDOptions(0.1));
+    expect_throws<InvalidArgumentError>([&] { rt::broadcast_optimizer_state(other); },
+                                        "the state of rank 0 does not fit");
+  }
+}
+
+}  // namespace
+
+void test_optimizer() {
+  test_training();
+  test_gradients();
+  test_bad_input();
+  test_process_set();
+  test_broadcasts();
+}

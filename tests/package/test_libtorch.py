@@ -1,0 +1,102 @@
+"""rueda/torch.h: its tests and the example, built against an installed Rueda and torch's LibTorch, and run."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from .conftest import ROOT, run
+
+if importlib.util.find_spec("torch") is None:
+    pytest.skip("torch is not installed: there is no LibTorch", allow_module_level=True)
+
+EXAMPLE = ROOT / "examples/cpp/torch"
+MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np"]
+RUEDA_RUN = [sys.executable, "-m", "rueda.launcher", "run", "-np"]
+# What another launcher has left must not decide how the ranks find each other.
+LAUNCHERS = ("RUEDA_", "OMPI_", "PMIX_", "PRTE_")
+ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)} | {
+    "OMP_NUM_THREADS": "1"
+}
+PARAMETER_TOLERANCE = 1e-4  # what another order of summation may do, as in examples/python/demo.py
+
+
+def start(launcher: list[str], ranks: int, *command, **options) -> str:
+    return run(*launcher, ranks, *command, env=ENVIRONMENT, timeout=180, **options)
+
+
+def launchers() -> list[list[str]]:
+    return [RUEDA_RUN, MPIRUN] if shutil.which("mpirun") else [RUEDA_RUN]
+
+
+def build(source: Path, folder: Path, prefix: Path) -> Path:
+    """As the example says that it is built."""
+    prefix_path = run(sys.executable, "-c", "import torch; print(torch.utils.cmake_prefix_path)")
+    environment = os.environ | {
+        "rueda_DIR": str(prefix / "lib/cmake/rueda"),
+        "CMAKE_PREFIX_PATH": prefix_path.strip(),
+    }
+    if shutil.which("ccache"):
+        environment["CMAKE_CXX_COMPILER_LAUNCHER"] = "ccache"
+    run("cmake", "-S", source, "-B", folder, env=environment)
+    run("cmake", "--build", folder, "-j", "2", env=environment)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tests(prefix, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("libtorch_test")
+    return build(ROOT / "tests/libtorch", folder, prefix) / "libtorch_test"
+
+
+@pytest.fixture(scope="module")
+def digits(prefix, tmp_path_factory) -> Path:
+    pytest.importorskip("sklearn", reason="scikit-learn, which has the digits, is not installed")
+    folder = tmp_path_factory.mktemp("digits")
+    run(sys.executable, EXAMPLE / "export_digits.py", folder / "digits.bin")
+    return build(EXAMPLE, folder, prefix) / "digits"
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_collectives_and_the_optimizer(tests, ranks):
+    launcher = launchers()[
+        ranks % len(launchers())
+    ]  # each of the two, at an even and an odd number
+    assert start(launcher, ranks, tests).count("passed") == ranks
+
+
+def parameters(path: Path) -> np.ndarray:
+    return np.fromfile(path, np.float32)
+
+
+def accuracy(output: str) -> float:
+    return float(output.partition("test accuracy ")[2].partition(" %")[0])
+
+
+@pytest.mark.parametrize("launcher", launchers(), ids=["rueda", "mpirun"][: len(launchers())])
+def test_four_ranks_train_the_digits_like_one(digits, tmp_path, launcher):
+    alone = run(digits, "digits.bin", tmp_path / "one", cwd=digits.parent, env=ENVIRONMENT)
+    together = start(launcher, 4, digits, "digits.bin", tmp_path / "four", cwd=digits.parent)
+    assert accuracy(alone) > 90
+    assert abs(accuracy(together) - accuracy(alone)) <= 0.5
+    expected = parameters(tmp_path / "one.0")
+    found = [parameters(tmp_path / f"four.{rank}") for rank in range(4)]
+    assert all(np.array_equal(found[0], other) for other in found), "the same bits on every rank"
+    np.testing.assert_allclose(found[0], expected, rtol=0, atol=PARAMETER_TOLERANCE)
+
+
+def test_the_digits_say_what_is_missing(digits, tmp_path):
+    result = subprocess.run(
+        [digits], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 1
+    assert "digits.bin is not what export_digits.py writes" in result.stderr
+
+
+def test_the_example_is_built_by_six_lines():
+    assert len((EXAMPLE / "CMakeLists.txt").read_text().splitlines()) == 6
