@@ -15,6 +15,9 @@ from .conftest import ROOT, run
 if importlib.util.find_spec("torch") is None:
     pytest.skip("torch is not installed: there is no LibTorch", allow_module_level=True)
 
+# Whoever comes first builds the library, too; LibTorch's headers take a minute per file.
+pytestmark = pytest.mark.timeout(900)
+
 EXAMPLE = ROOT / "examples/cpp/torch"
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np"]
 RUEDA_RUN = [sys.executable, "-m", "rueda.launcher", "run", "-np"]
