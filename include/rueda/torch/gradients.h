@@ -199,6 +199,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void submit(Watched& watched) const {
     ::torch::Tensor& gradient = watched.parameter.mutable_grad();
     if (!gradient.defined()) {
+      count_filled_gradient();
       const ::torch::NoGradGuard no_grad;
       gradient = ::torch::zeros_like(watched.parameter);
     }
