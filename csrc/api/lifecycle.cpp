@@ -9,6 +9,7 @@
 #include "core/log.h"
 #include "membership/open_bootstrap.h"
 #include "membership/world.h"
+#include "onehost/hear_all.h"
 #include "rueda/rueda.h"
 
 namespace rueda {
@@ -78,6 +79,19 @@ T value_or_throw(Expected<T> expected) {
   return *std::move(expected);
 }
 
+// Returns once all ranks have connected: one that leaves at once must not be gone before.
+std::shared_ptr<Engine> start_engine(World world, Bootstrap& bootstrap, const Options& options) {
+  auto started = Engine::start(std::move(world), options);
+  Expected<std::string> own = started ? Expected<std::string>(std::string()) : started.status();
+  const Time deadline = Clock::now() + seconds(options.init_timeout);
+  const Status all = hear_all(bootstrap, "connected", own, deadline).status();
+  started.status().throw_if_error();
+  std::shared_ptr<Engine> engine = std::move(started).value();
+  if (!all) engine->abort(all.to_string());
+  all.throw_if_error();
+  return engine;
+}
+
 LogLevel log_level(const std::string& name) {
   constexpr std::string_view names[] = {"trace", "debug", "info", "warning", "error", "off"};
   for (int i = 0; i < 6; ++i) {
@@ -125,8 +139,7 @@ void init(const std::map<std::string, std::string>& overrides) {
   }
   World world = value_or_throw(form_world(*opened.bootstrap, options, opened.mpi_transport));
   set_log_rank(world.topology.rank);
-  std::shared_ptr<Engine> engine = value_or_throw(Engine::start(std::move(world), options));
-  set_engine(std::move(engine));
+  set_engine(start_engine(std::move(world), *opened.bootstrap, options));
 }
 
 void shutdown() {
