@@ -31,6 +31,7 @@ thread_local long own_allocations = 0;
 
 }  // namespace
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they have their own
 void* operator new(std::size_t bytes) {
   ++allocations;
   ++own_allocations;
@@ -43,6 +44,7 @@ void operator delete(void* memory) noexcept {
 void operator delete(void* memory, std::size_t) noexcept {
   std::free(memory);
 }
+#endif
 
 namespace rueda::test {
 
