@@ -14,9 +14,10 @@ namespace {
 
 // While it sleeps it looks so often whether the world is broken.
 constexpr auto longest_sleep = std::chrono::milliseconds(50);
-// Looks before it asks for the time: what is waited for mostly comes within a microsecond.
+// Looks before it asks for the time, or gives the processor away: what is waited for mostly comes
+// within a microsecond.
 constexpr int first_looks = 100;
-constexpr int first_looks_when_crowded = 20;
+constexpr int first_looks_when_crowded = 60;
 constexpr Duration spinning = std::chrono::milliseconds(1);
 
 Submission submission_of(Collective collective, const TensorView& input, void* output,
