@@ -12,7 +12,7 @@ from rueda.handles import Handle, combine
 from rueda.operations import ReduceOp
 from rueda.process_sets import ProcessSet, identify
 
-__all__ = ["Collectives", "refuse"]
+__all__ = ["Collectives", "part_name", "refuse"]
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -26,6 +26,11 @@ def text_of(name: object) -> str:
     if type(name) is str:
         return name
     return "" if name is None else str(name)
+
+
+def part_name(name: str | None, number: int) -> str | None:
+    """The name of one of several tensors that were given one name; none where they were given none."""
+    return None if name is None else f"{name}.{number}"
 
 
 def refuse(
@@ -186,7 +191,7 @@ class Collectives(Generic[A]):
         self, arrays: Iterable[object], name: str | None, process_set: ProcessSet
     ) -> Handle[list[A]]:
         handles = [
-            self.allgather(array, None if name is None else f"{name}.{number}", process_set)
+            self.allgather(array, part_name(name, number), process_set)
             for number, array in enumerate(arrays)
         ]
         return combine(handles)

@@ -172,24 +172,15 @@ class Rank {
     finish(engine_.join(0));
   }
 
-  int change(Collective collective, std::vector<std::int64_t> arguments) {
-    Submission submission;
-    submission.request.collective = collective;
-    submission.request.splits = std::move(arguments);
-    const Handle handle = submit(engine_, std::move(submission));
-    finish(handle);
-    return handle.state()->output.process_set;
-  }
-
   void use_set() {
-    const int set = change(Collective::add_process_set, {0, 1});
+    const int set = change(engine_, Collective::add_process_set, {0, 1});
     for (int step = 0; step < 5 && rank_ < 2; ++step) {
       std::vector<float> tensor(10, 1);
       finish(submit(engine_, allreduce_of(tensor, DataType::float32, "name2"), set));
       expect(tensor[9] == 2, "the sum over the set");
       dawdle();
     }
-    change(Collective::remove_process_set, {set});
+    change(engine_, Collective::remove_process_set, {set});
   }
 
   int rank_;

@@ -58,4 +58,14 @@ inline Handle submit(Engine& engine, Submission submission, int set = 0) {
   return engine.submit(set, std::move(one)).front();
 }
 
+// Adds a process set of the ranks, or removes the set; returns the set's number.
+inline int change(Engine& engine, Collective collective, std::vector<std::int64_t> arguments) {
+  Submission submission;
+  submission.request.collective = collective;
+  submission.request.splits = std::move(arguments);
+  const Handle handle = submit(engine, std::move(submission));
+  finish(handle);
+  return handle.state()->output.process_set;
+}
+
 }  // namespace rueda::test

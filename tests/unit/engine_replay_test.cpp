@@ -361,24 +361,16 @@ TEST_CASE("without a cache nothing is replayed") {
 
 TEST_CASE("process sets replay on their own, also when they are made and removed") {
   run_sharing(3, [](int rank, Engine& engine) {
-    const auto change = [&](Collective collective, std::vector<std::int64_t> arguments) {
-      Submission submission;
-      submission.request.collective = collective;
-      submission.request.splits = std::move(arguments);
-      const Handle handle = submit(engine, std::move(submission));
-      finish(handle);
-      return handle.state()->output.process_set;
-    };
     for (int round = 0; round < 10; ++round) {
-      const int low = change(Collective::add_process_set, {0, 1});
-      const int high = change(Collective::add_process_set, {1, 2});
+      const int low = change(engine, Collective::add_process_set, {0, 1});
+      const int high = change(engine, Collective::add_process_set, {1, 2});
       for (int step = 0; step < 10; ++step) {
         if (rank >= 1) sum(engine, "h", 2, 5, high);
         sum(engine, "w", 3);
         if (rank <= 1) sum(engine, "l", 2, 5, low);
       }
-      change(Collective::remove_process_set, {low});
-      change(Collective::remove_process_set, {high});
+      change(engine, Collective::remove_process_set, {low});
+      change(engine, Collective::remove_process_set, {high});
     }
     expect(count(engine, "plans_replayed") > 50, "most were replayed");
   });

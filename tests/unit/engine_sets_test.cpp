@@ -10,15 +10,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-int change(Engine& engine, Collective collective, std::vector<std::int64_t> arguments) {
-  Submission submission;
-  submission.request.collective = collective;
-  submission.request.splits = std::move(arguments);
-  const Handle handle = submit(engine, std::move(submission));
-  finish(handle);
-  return handle.state()->output.process_set;
-}
-
 int add_set(Engine& engine, std::vector<std::int64_t> ranks) {
   return change(engine, Collective::add_process_set, std::move(ranks));
 }

@@ -16,7 +16,7 @@ import torch
 
 from rueda.handles import Handle
 from rueda.process_sets import ProcessSet, global_process_set
-from rueda.submission import Collectives
+from rueda.submission import Collectives, part_name
 from rueda.torch.autograd import Allgather, Alltoall, Broadcast
 from rueda.torch.tensors import TorchAdapter
 
@@ -82,7 +82,7 @@ def grouped_allgather(
         inputs, labels = rueda.torch.grouped_allgather([inputs, labels], name="batch")
     """
     return [
-        allgather(tensor, None if name is None else f"{name}.{number}", process_set)
+        allgather(tensor, part_name(name, number), process_set)
         for number, tensor in enumerate(tensors)
     ]
 

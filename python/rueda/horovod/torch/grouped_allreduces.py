@@ -13,6 +13,7 @@ from rueda.horovod.process_sets import ProcessSet, global_process_set
 from rueda.horovod.torch.adasum import adasum_async
 from rueda.horovod.torch.compression import Compression
 from rueda.horovod.torch.reduce_ops import AdasumOp, Op, chosen
+from rueda.submission import part_name
 from rueda.torch import reductions
 
 __all__ = [
@@ -148,7 +149,7 @@ def _grouped_adasum(
         [
             adasum_async(
                 tensor,
-                None if name is None else f"{name}.{number}",
+                part_name(name, number),
                 prescale,
                 postscale,
                 process_set,

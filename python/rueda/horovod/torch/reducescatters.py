@@ -12,6 +12,7 @@ from rueda.horovod.exceptions import translated
 from rueda.horovod.process_sets import ProcessSet, global_process_set
 from rueda.horovod.torch.compression import Compression
 from rueda.horovod.torch.reduce_ops import Average, Op, element_wise
+from rueda.submission import part_name
 from rueda.torch import reductions
 
 __all__ = [
@@ -89,7 +90,7 @@ def grouped_reducescatter(
     return [
         reducescatter(
             tensor,
-            None if name is None else f"{name}.{number}",
+            part_name(name, number),
             compression,
             op,
             process_set,
@@ -119,7 +120,7 @@ def grouped_reducescatter_async(
         [
             reductions.reducescatter_async(
                 tensor,
-                None if name is None else f"{name}.{number}",
+                part_name(name, number),
                 element_wise(op),
                 prescale_factor,
                 postscale_factor,

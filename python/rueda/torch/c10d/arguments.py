@@ -17,11 +17,13 @@ from rueda.torch.tensors import TorchAdapter
 
 __all__ = [
     "Target",
+    "as_refusal",
     "flatten",
     "hand_out",
     "read",
     "reduction_of",
     "require_dtype",
+    "root_of",
     "seconds_of",
     "target_of",
 ]
@@ -52,6 +54,17 @@ def reduction_of(op: Any) -> tuple[ReduceOp, float]:
             factor = factor.item()
         return Sum, float(factor)
     raise Refusal(f"the reduction {op} is not one of SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR")
+
+
+def root_of(opts: Any) -> int:
+    """The root that torch's options name, or that stands in their place: a rank of the group, by default 0."""
+    root: int = opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
+    return root
+
+
+def as_refusal(error: Refusal | ValueError) -> Refusal:
+    """What every rank is told of an error that one rank's arguments have raised."""
+    return error if isinstance(error, Refusal) else Refusal(str(error))
 
 
 def seconds_of(options: Any, default: float) -> float:

@@ -10,7 +10,16 @@ import torch
 
 from rueda import _native
 from rueda.adapter import Refusal, View
-from rueda.torch.c10d.arguments import Target, flatten, hand_out, read, require_dtype, target_of
+from rueda.torch.c10d.arguments import (
+    Target,
+    as_refusal,
+    flatten,
+    hand_out,
+    read,
+    require_dtype,
+    root_of,
+    target_of,
+)
 from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.operations import Operations, part_of
 from rueda.torch.c10d.work import RuedaWork
@@ -33,7 +42,7 @@ class Exchanges(Operations):
     ) -> RuedaWork:
         """Gives every rank the tensor of ``opts.rootRank``, a rank of the group."""
         tensor = tensors if isinstance(tensors, torch.Tensor) else tensors[0]
-        root = opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
+        root = root_of(opts)
         options = timeout if timeout is not None else opts
         world_root = self._world_rank(root)
         try:
@@ -111,8 +120,7 @@ class Exchanges(Operations):
                 _gathered(source, each, size) for source, each in zip(sources, targets, strict=True)
             ]
         except (Refusal, ValueError) as error:
-            refusal = error if isinstance(error, Refusal) else Refusal(str(error))
-            return self._refused("all-gather", refusal, options, parts=len(outputs))
+            return self._refused("all-gather", as_refusal(error), options, parts=len(outputs))
         set_id = self._membership.set_id
 
         def begin(name: str) -> list[_native.Handle]:

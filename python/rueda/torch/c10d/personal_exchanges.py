@@ -11,7 +11,14 @@ import torch
 from rueda import _native
 from rueda.adapter import Refusal
 from rueda.errors import MismatchError
-from rueda.torch.c10d.arguments import flatten, hand_out, read, require_dtype, target_of
+from rueda.torch.c10d.arguments import (
+    flatten,
+    hand_out,
+    read,
+    require_dtype,
+    root_of,
+    target_of,
+)
 from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.operations import Operations
 from rueda.torch.c10d.work import RuedaWork
@@ -39,7 +46,7 @@ class PersonalExchanges(Operations):
         else:
             outputs = list(output_tensors[0]) if output_tensors else []
             source = input_tensors[0]
-        root = opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
+        root = root_of(opts)
         options = timeout if timeout is not None else opts
         self._world_rank(root)
         rows = [int(rank == root) for rank in range(self.size())]
@@ -61,7 +68,7 @@ class PersonalExchanges(Operations):
         else:
             output = output_tensors[0]
             inputs = list(input_tensors[0]) if input_tensors else []
-        root = opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
+        root = root_of(opts)
         options = timeout if timeout is not None else opts
         self._world_rank(root)
         is_root = root == self.rank()

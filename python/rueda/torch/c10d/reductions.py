@@ -15,9 +15,12 @@ from rueda.adapter import Refusal
 from rueda.errors import RuedaError
 from rueda.operations import ReduceOp
 from rueda.torch.c10d.arguments import (
+    as_refusal,
     flatten,
     read,
     reduction_of,
+    require_dtype,
+    root_of,
     seconds_of,
     target_of,
 )
@@ -151,7 +154,7 @@ class Reductions(Operations):
     ) -> RuedaWork:
         """Reduces one tensor, in place on the rank ``opts.rootRank`` only; the others' stay as they are."""
         tensor = tensors if isinstance(tensors, torch.Tensor) else _only(tensors)
-        root = opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
+        root = root_of(opts)
         options, op = _options(opts, op, timeout)
         try:
             reduction, factor = reduction_of(op)
@@ -239,14 +242,9 @@ class Reductions(Operations):
                 for tensors, target in zip(inputs, targets, strict=True)
             ]
             for target, view in zip(targets, views, strict=True):
-                if target.view.dtype != view.dtype:
-                    raise Refusal(
-                        f"the output is {dtypes.name_of(target.view.dtype)}, the input "
-                        f"{dtypes.name_of(view.dtype)}"
-                    )
+                require_dtype(target, view)
         except (Refusal, ValueError) as error:
-            refusal = error if isinstance(error, Refusal) else Refusal(str(error))
-            return self._refused(what, refusal, options, parts=len(outputs))
+            return self._refused(what, as_refusal(error), options, parts=len(outputs))
         set_id = self._membership.set_id
 
         def begin(name: str) -> list[_native.Handle]:
