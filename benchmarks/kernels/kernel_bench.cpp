@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "plain_loops.h"
+#include "reduce/cast.h"
 #include "reduce/combine.h"
 
 namespace rueda {
@@ -102,6 +103,34 @@ void measure(const Case& what, Stores stores, std::size_t bytes, std::span<const
               stores == Stores::cached ? "cached" : "streaming", bytes, moved / time / 1e9,
               median(plain_times) / time);
   std::fflush(stdout);
+}
+
+// Conversions while packing and unpacking, against copying so many bytes that as many are loaded
+// and stored in all.
+void measure_cast(DataType to, DataType from, std::size_t bytes, std::span<const Array> arrays) {
+  const std::size_t of_both = size_of(to) + size_of(from);
+  const auto count = static_cast<std::int64_t>(bytes / std::max(size_of(to), size_of(from)));
+  const std::size_t moved = static_cast<std::size_t>(count) * of_both;
+  std::vector<double> cast_times;
+  std::vector<double> copy_times;
+  const int repeats = static_cast<int>(std::clamp<std::size_t>((16 << 20) / bytes, 1, 100'000));
+  for (int round = 0; round < 9; ++round) {
+    cast_times.push_back(
+        seconds(repeats, [&] { cast(arrays[0].get(), to, arrays[1].get(), from, count, 0.5); }));
+    copy_times.push_back(
+        seconds(repeats, [&] { std::memcpy(arrays[0].get(), arrays[1].get(), moved / 2); }));
+  }
+  const double time = median(cast_times);
+  std::printf("%-9s to %-9s %10zu bytes loaded and stored: %8.1f GB/s, %.2f of memcpy\n",
+              std::string(name_of(from)).c_str(), std::string(name_of(to)).c_str(), moved,
+              static_cast<double>(moved) / time / 1e9, median(copy_times) / time);
+}
+
+void measure_casts(std::size_t bytes, std::span<const Array> arrays) {
+  for (const DataType narrow : {DataType::bfloat16, DataType::float16}) {
+    measure_cast(narrow, DataType::float32, bytes, arrays);
+    measure_cast(DataType::float32, narrow, bytes, arrays);
+  }
 }
 
 // What a call costs when there is little to do, the Combiner made anew each time or kept.
@@ -189,6 +218,7 @@ int main(int count, char** arguments) {
         measure(each, stores, size, arrays);
       }
     }
+    if (dtypes.empty()) measure_casts(size, arrays);
   }
   std::vector<Array> small;
   for (int i = 0; i < 3; ++i) small.push_back(make_array(4096));

@@ -18,6 +18,12 @@ Submission submission_of(Collective collective, const TensorView& input, const s
   return submission;
 }
 
+void set_wire(Request& request, std::optional<DataType> wire) {
+  if (wire && (can_travel_as(*wire, request.dtype) || info(*wire).kind != DataKind::floating)) {
+    request.wire = wire;
+  }
+}
+
 template <class ReductionOptions>
 void set_reduction(Request& request, const ReductionOptions& options) {
   request.op = options.op;
@@ -75,6 +81,7 @@ Expected<std::vector<std::int64_t>> alltoall_rows(const TensorView& input,
 Handle allreduce(const TensorView& input, void* output, const AllreduceOptions& options) {
   Submission submission = submission_of(Collective::allreduce, input, options.name);
   set_reduction(submission.request, options);
+  set_wire(submission.request, options.wire_dtype);
   submission.output = static_cast<std::byte*>(output);
   return submit(options.process_set, std::move(submission));
 }
@@ -92,6 +99,7 @@ std::vector<Handle> grouped_allreduce(std::span<const TensorView> inputs,
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     Submission submission = submission_of(Collective::allreduce, inputs[i], "");
     set_reduction(submission.request, options);
+    set_wire(submission.request, options.wire_dtype);
     set_group(submission.request, options.name, static_cast<int>(i),
               static_cast<int>(inputs.size()));
     submission.output = static_cast<std::byte*>(outputs[i]);

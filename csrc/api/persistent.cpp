@@ -28,6 +28,7 @@ Submission submission_of(Collective collective, const TensorView& input, void* o
   request.collective = collective;
   request.dtype = input.dtype;
   request.shape = input.shape;
+  if (options.wire_dtype != input.dtype) request.wire = options.wire_dtype;
   request.op = options.op;
   request.prescale = options.prescale_factor;
   request.postscale = options.postscale_factor;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -80,10 +81,11 @@ class Operation {
 struct Reduction {
   DataType dtype = DataType::float32;
   ReduceOp op = ReduceOp::sum;
-  int contributors = 1;    // ranks of the set that have not joined
-  double prescale = 1.0;   // multiplies each input
-  double postscale = 1.0;  // multiplies the result
-  int divisor = 1;         // of an average
+  int contributors = 1;               // ranks of the set that have not joined
+  double prescale = 1.0;              // multiplies each input
+  double postscale = 1.0;             // multiplies the result
+  int divisor = 1;                    // of an average
+  std::optional<DataType> wire = {};  // what elements travel as, if not as they are
 };
 
 struct AlltoallInput {

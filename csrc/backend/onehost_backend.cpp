@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "backend/backend.h"
+#include "backend/narrowed_allreduce.h"
 #include "backend/packed_operation.h"
 #include "onehost/host_pull.h"
 #include "onehost/host_reduction.h"
@@ -78,6 +79,9 @@ class OnehostBackend : public Backend {
 
   std::unique_ptr<Operation> allreduce(const Lane& lane, const Reduction& reduction,
                                        std::vector<Piece> pieces) override {
+    if (reduction.wire) {
+      return narrowed_allreduce(*this, buffers_, lane, reduction, pieces);
+    }
     std::int64_t count = 0;
     for (const Piece& piece : pieces) count += piece.count;
     const std::size_t bytes = static_cast<std::size_t>(count) * size_of(reduction.dtype);

@@ -5,6 +5,7 @@
 #include "backend/alltoall_operation.h"
 #include "backend/backend.h"
 #include "backend/broadcast_operation.h"
+#include "backend/narrowed_allreduce.h"
 #include "backend/packed_operation.h"
 #include "backend/ring_operation.h"
 #include "reduce/reduce.h"
@@ -42,6 +43,9 @@ class RingBackend : public Backend {
   // A single tensor is reduced where it lies; several share a fusion buffer.
   std::unique_ptr<Operation> allreduce(const Lane& lane, const Reduction& reduction,
                                        std::vector<Piece> pieces) override {
+    if (reduction.wire) {
+      return narrowed_allreduce(*this, buffers_, lane, reduction, pieces);
+    }
     if (pieces.size() == 1 && pieces.front().output != nullptr) {
       const Piece& piece = pieces.front();
       contribute(piece.output, piece.input, piece.count, reduction);

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +27,10 @@ DataType data_type(int code) {
   return static_cast<DataType>(code);
 }
 
+std::optional<DataType> wire_type(int code) {
+  return code < 0 ? std::nullopt : std::optional(data_type(code));
+}
+
 ReduceOp reduce_op(int code) {
   if (code < 0 || static_cast<std::size_t>(code) >= reduce_op_names.size()) {
     throw InternalError("there is no reduction " + std::to_string(code));
@@ -38,14 +43,15 @@ TensorView view(std::uintptr_t address, Shape shape, int dtype) {
 }
 
 Handle submit_allreduce(std::uintptr_t input, std::uintptr_t output, Shape shape, int dtype,
-                        const std::string& name, int op, double prescale, double postscale,
-                        int set) {
+                        const std::string& name, int op, double prescale, double postscale, int set,
+                        int wire) {
   return allreduce(view(input, std::move(shape), dtype), pointer(output),
                    {.name = name,
                     .op = reduce_op(op),
                     .prescale_factor = prescale,
                     .postscale_factor = postscale,
-                    .process_set = {set}});
+                    .process_set = {set},
+                    .wire_dtype = wire_type(wire)});
 }
 
 std::vector<Handle> submit_grouped_allreduce(const std::vector<std::uintptr_t>& inputs,
@@ -53,7 +59,7 @@ std::vector<Handle> submit_grouped_allreduce(const std::vector<std::uintptr_t>& 
                                              std::vector<Shape> shapes,
                                              const std::vector<int>& dtypes,
                                              const std::string& name, int op, double prescale,
-                                             double postscale, int set) {
+                                             double postscale, int set, int wire) {
   std::vector<TensorView> views;
   std::vector<void*> targets;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -65,7 +71,8 @@ std::vector<Handle> submit_grouped_allreduce(const std::vector<std::uintptr_t>& 
                             .op = reduce_op(op),
                             .prescale_factor = prescale,
                             .postscale_factor = postscale,
-                            .process_set = {set}});
+                            .process_set = {set},
+                            .wire_dtype = wire_type(wire)});
 }
 
 Handle submit_reduce_scatter(std::uintptr_t input, Shape shape, int dtype, const std::string& name,
@@ -84,8 +91,13 @@ Handle submit_reduce_scatter(std::uintptr_t input, Shape shape, int dtype, const
 // Submission may wait for the coordinator's lock, so it goes on without the GIL.
 void bind_collectives(py::module_& module) {
   const py::call_guard<py::gil_scoped_release> released;
-  module.def("allreduce", &submit_allreduce, released);
-  module.def("grouped_allreduce", &submit_grouped_allreduce, released);
+  module.def("allreduce", &submit_allreduce, released, py::arg("input"), py::arg("output"),
+             py::arg("shape"), py::arg("dtype"), py::arg("name"), py::arg("op"),
+             py::arg("prescale"), py::arg("postscale"), py::arg("set"), py::arg("wire") = -1);
+  module.def("grouped_allreduce", &submit_grouped_allreduce, released, py::arg("inputs"),
+             py::arg("outputs"), py::arg("shapes"), py::arg("dtypes"), py::arg("name"),
+             py::arg("op"), py::arg("prescale"), py::arg("postscale"), py::arg("set"),
+             py::arg("wire") = -1);
   module.def("reduce_scatter", &submit_reduce_scatter, released);
   module.def(
       "allgather",

@@ -89,7 +89,7 @@ Reduction Execution::reduction() const {
   const auto absent = static_cast<int>(members_.front().response->absent.size());
   const int present = lane_.size() - absent;
   const int divisor = context_.averages_over_all ? lane_.size() : present;
-  return {request().dtype, request().op, present, request().prescale, request().postscale, divisor};
+  return {request().dtype, request().op, present, request().prescale, request().postscale, divisor, request().wire};
 }
 
 std::byte* Execution::allocate_output(Shape shape) {

@@ -37,6 +37,7 @@ void write(Writer& writer, const Request& request) {
   writer.text(request.name);
   write_enum(writer, request.collective);
   write_enum(writer, request.dtype);
+  write_enum(writer, request.wire.value_or(request.dtype));
   write_enum(writer, request.op);
   writer.real(request.prescale);
   writer.real(request.postscale);
@@ -53,6 +54,8 @@ Request read_request(Reader& reader) {
   request.name = reader.text();
   request.collective = read_enum(reader, Collective::leave);
   request.dtype = read_enum(reader, DataType::complex128);
+  const auto wire = read_enum(reader, DataType::complex128);
+  if (wire != request.dtype) request.wire = wire;
   request.op = read_enum(reader, ReduceOp::bit_xor);
   request.prescale = reader.real();
   request.postscale = reader.real();

@@ -22,6 +22,10 @@ std::string grouping(const Request& request) {
   return request.group.empty() ? "none" : str(request.group, " of ", request.group_size);
 }
 
+std::string wire_of(const Request& request) {
+  return std::string(name_of(request.wire.value_or(request.dtype)));
+}
+
 bool reduces(Collective collective) {
   return collective == Collective::allreduce || collective == Collective::reduce_scatter ||
          collective == Collective::persistent_allreduce;
@@ -49,6 +53,17 @@ Status validate_splits(const Request& request, int set_size) {
   return {ErrorCode::invalid_argument,
           str("'", request.name, "': splits ", to_string(request.splits), " must be ", set_size,
               " numbers from 0 that add up to the first extent of ", to_string(request.shape))};
+}
+
+Status validate_wire(const Request& request) {
+  if (!request.wire || (request.collective == Collective::allreduce &&
+                        can_travel_as(*request.wire, request.dtype))) {
+    return {};
+  }
+  return {ErrorCode::unsupported,
+          str("'", request.name, "': ", name_of(request.collective), " of ", name_of(request.dtype),
+              " cannot travel as ", name_of(*request.wire),
+              ": only an allreduce of float32 or float64 can, as a narrower floating-point type")};
 }
 
 // Whether the number of bytes is a std::int64_t, also where an extent of 0 comes after large ones.
@@ -87,6 +102,9 @@ std::optional<Difference> compare(const Request& left, const Request& right) {
   }
   if (left.dtype != right.dtype) {
     return Difference{"dtype", text(name_of(left.dtype)), text(name_of(right.dtype))};
+  }
+  if (left.wire != right.wire) {
+    return Difference{"wire dtype", wire_of(left), wire_of(right)};
   }
   if (left.shape.size() != right.shape.size() || shared_extents(left) != shared_extents(right)) {
     return Difference{"shape", to_string(left.shape), to_string(right.shape)};
@@ -130,6 +148,7 @@ Status validate(const Request& request, int set_size) {
     return refuse(ErrorCode::unsupported, name_of(request.op), " of ", name_of(request.dtype),
                   " is not defined");
   }
+  if (Status status = validate_wire(request); !status) return status;
   if (reduces(request.collective) &&
       !(std::isfinite(request.prescale) && std::isfinite(request.postscale))) {
     return refuse(ErrorCode::invalid_argument, "scale factors must be finite, got ",

@@ -31,6 +31,7 @@ struct Request {
   std::string name;
   Collective collective = Collective::allreduce;
   DataType dtype = DataType::float32;
+  std::optional<DataType> wire;  // allreduce: what the elements travel as, if not as they are
   ReduceOp op = ReduceOp::sum;
   double prescale = 1.0;
   double postscale = 1.0;

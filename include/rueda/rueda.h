@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -126,6 +127,11 @@ struct AllreduceOptions {
   double prescale_factor = 1.0;   // multiplies each rank's input before the reduction
   double postscale_factor = 1.0;  // multiplies the result
   ProcessSet process_set = {};
+  // What the elements of float32 and float64 tensors travel as: float16, bfloat16 or float32,
+  // converted where they are packed, `prescale_factor` applied before, and back where they are
+  // unpacked. Tensors of other types, and those that are no wider, travel as they are. Anything
+  // else is an UnsupportedError on every rank, and so is a persistent operation with it.
+  std::optional<DataType> wire_dtype = {};
 };
 
 // output[i] = op over ranks of input[i]. `output` has room for the input and may be the input

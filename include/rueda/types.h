@@ -90,6 +90,13 @@ inline constexpr std::array<std::string_view, 8> reduce_op_names{
   return reduce_op_names.at(static_cast<std::size_t>(op));
 }
 
+// Whether elements of `dtype` may travel as `wire`: those of float32 and float64 as a narrower
+// floating-point type.
+[[nodiscard]] constexpr bool can_travel_as(DataType wire, DataType dtype) {
+  return info(wire).kind == DataKind::floating && info(dtype).kind == DataKind::floating &&
+         size_of(dtype) >= 4 && size_of(wire) < size_of(dtype);
+}
+
 // Whether `op` means something on `dtype`: no average of booleans, no minimum or maximum of
 // complex numbers, bitwise operations on integers and booleans only.
 [[nodiscard]] constexpr bool is_supported(ReduceOp op, DataType dtype) {

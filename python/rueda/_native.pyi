@@ -76,6 +76,7 @@ def allreduce(
     prescale: float,
     postscale: float,
     set: int,
+    wire: int = -1,
 ) -> Handle: ...
 def grouped_allreduce(
     inputs: list[int],
@@ -87,6 +88,7 @@ def grouped_allreduce(
     prescale: float,
     postscale: float,
     set: int,
+    wire: int = -1,
 ) -> list[Handle]: ...
 def reduce_scatter(
     input: int,

@@ -12,7 +12,10 @@ from rueda.handles import Handle, combine
 from rueda.operations import ReduceOp
 from rueda.process_sets import ProcessSet, identify
 
-__all__ = ["Collectives", "part_name", "refuse"]
+__all__ = ["NO_WIRE", "Collectives", "part_name", "refuse"]
+
+# Elements travel as they are. Otherwise: the number of the element type as which float32 and float64 travel.
+NO_WIRE = -1
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -70,6 +73,7 @@ class Collectives(Generic[A]):
         postscale: float,
         process_set: ProcessSet,
         in_place: bool = False,
+        wire: int = NO_WIRE,
     ) -> Handle[A]:
         try:
             source, view, target, output = self._source_and_target(array, in_place)
@@ -83,6 +87,7 @@ class Collectives(Generic[A]):
                 _factor(prescale),
                 _factor(postscale),
                 identify(process_set),
+                wire,
             )
         except Refusal as refusal:
             return refuse(name, process_set, refusal)  # type: ignore[return-value]  # never returns
@@ -98,6 +103,7 @@ class Collectives(Generic[A]):
         postscale: float,
         process_set: ProcessSet,
         in_place: bool = False,
+        wire: int = NO_WIRE,
     ) -> Handle[list[A]]:
         group = list(arrays)
 
@@ -116,6 +122,7 @@ class Collectives(Generic[A]):
                 _factor(prescale),
                 _factor(postscale),
                 identify(process_set),
+                wire,
             )
             return Handle(begin, lambda _: targets, members)
 

@@ -155,6 +155,75 @@ TEST_CASE("every collective, type and operation gives what a serial loop gives")
   run_engines(ranks, options, check, nullptr, sharing);
 }
 
+TEST_CASE("elements travel as a narrower type, converted where they are packed") {
+  const int size = GENERATE(1, 2, 3, 4);
+  const auto sharing = GENERATE(Sharing::nothing, Sharing::memory);
+  const auto length =
+      GENERATE(std::size_t{0}, std::size_t{1}, std::size_t{1001}, std::size_t{70001});
+  run_engines(
+      size, {},
+      [&](int rank, Engine& engine) {
+        // Exact in bfloat16, but 1/4 of the ranks' sum only if prescaled before and postscaled
+        // after.
+        std::vector<float> single(length, static_cast<float>(rank + 1));
+        std::vector<double> wide(length, static_cast<double>(rank + 1));
+        std::vector<float> plain(length, 1.0F / 3);
+        const auto with_wire = [](Submission submission, DataType wire) {
+          submission.request.wire = wire;
+          submission.request.prescale = 0.5;
+          submission.request.postscale = 0.25;
+          return submission;
+        };
+        std::vector<Handle> handles;
+        handles.push_back(submit(
+            engine, with_wire(allreduce_of(single, DataType::float32, "a"), DataType::bfloat16)));
+        handles.push_back(
+            submit(engine, with_wire(allreduce_of(wide, DataType::float64, "b", ReduceOp::average),
+                                     DataType::float16)));
+        handles.push_back(submit(engine, allreduce_of(plain, DataType::float32, "c")));
+        for (const Handle& handle : handles) finish(handle);
+        const float sum = static_cast<float>(size * (size + 1)) / 2;
+        for (const float value : single) expect(value == sum / 8, "the sum");
+        for (const double value : wide) {
+          const double average = 0.5 * sum / size * 0.25;
+          expect(value > average * 0.999 && value < average * 1.001, "the average");
+        }
+        float thirds = 1.0F / 3;
+        for (int other = 1; other < size; ++other) thirds += 1.0F / 3;
+        for (const float value : plain) expect(value == thirds, "as it is");
+        const auto bytes = static_cast<std::int64_t>(length);
+        expect(engine.metrics().at("bytes_packed") >= 2 * (2 + 2) * bytes, "converted");
+      },
+      nullptr, sharing);
+}
+
+TEST_CASE("a type that elements cannot travel as, or not on all ranks, fails everywhere") {
+  run_engines(2, {}, [&](int rank, Engine& engine) {
+    std::vector<float> tensor(4, 1);
+    const auto error_of = [&](DataType dtype, std::optional<DataType> wire) {
+      Submission submission = allreduce_of(tensor, dtype, "x");
+      submission.request.wire = wire;
+      const Handle handle = submit(engine, std::move(submission));
+      try {
+        finish(handle);
+      } catch (const Error& error) {
+        return std::string(error.what());
+      }
+      return std::string("none");
+    };
+    expect(error_of(DataType::float16, DataType::bfloat16).find("cannot travel as bfloat16") !=
+               std::string::npos,
+           "no narrower type");
+    expect(error_of(DataType::float32, DataType::int8).find("cannot travel as int8") !=
+               std::string::npos,
+           "no float");
+    const auto mine = rank == 0 ? std::optional(DataType::float16) : std::nullopt;
+    const std::string differs = error_of(DataType::float32, mine);
+    expect(differs.find("wire dtype") != std::string::npos, differs);
+    expect(error_of(DataType::float32, std::nullopt) == "none", "the world goes on");
+  });
+}
+
 TEST_CASE("all-to-all moves uneven rows of every type") {
   const int ranks = GENERATE(1, 2, 3, 4);
   const Sharing sharing = GENERATE(Sharing::nothing, Sharing::memory);

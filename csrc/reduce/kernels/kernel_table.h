@@ -32,6 +32,11 @@ struct KernelTable {
   const char* name;
   const KernelRow* rows[reduce_op_names.size()];  // by the value of the ReduceOp
   void (*stream)(std::byte* target, const std::byte* input, std::size_t bytes);
+  // From float32 to a 16-bit type and back, each number multiplied by `factor` as float32.
+  void (*narrow)(DataType to, std::byte* target, const std::byte* source, std::int64_t count,
+                 float factor);
+  void (*widen)(DataType from, std::byte* target, const std::byte* source, std::int64_t count,
+                float factor);
 };
 
 // Each is linked in where CMake says so (csrc/cmake/rueda_instruction_sets.cmake).

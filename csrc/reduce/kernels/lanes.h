@@ -60,6 +60,8 @@ struct Boolean {
 struct Float16 {
   using Lanes = Values<float, 2>;
   static constexpr std::size_t size = 2;
+  static constexpr bool in_pairs =
+      float16_in_pairs;  // even places in one part, odd ones in the other
 
   [[gnu::always_inline]] static Lanes load(const std::byte* from) {
     const Widened widened = widen_float16(from);
@@ -75,6 +77,7 @@ struct Float16 {
 struct BFloat16 {
   using Lanes = Values<float, 2>;
   static constexpr std::size_t size = 2;
+  static constexpr bool in_pairs = true;
 
   [[gnu::always_inline]] static Lanes load(const std::byte* from) {
     const auto pairs = read_register<Bits>(from);

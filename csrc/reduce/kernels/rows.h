@@ -14,6 +14,10 @@ extern const KernelRow bit_and_kernels;
 extern const KernelRow bit_or_kernels;
 extern const KernelRow bit_xor_kernels;
 void stream_bytes(std::byte* target, const std::byte* input, std::size_t bytes);
+void narrow_floats(DataType to, std::byte* target, const std::byte* source, std::int64_t count,
+                   float factor);
+void widen_to_floats(DataType from, std::byte* target, const std::byte* source, std::int64_t count,
+                     float factor);
 
 // Those that are not scaled in one pass.
 template <class Element, class Operation>

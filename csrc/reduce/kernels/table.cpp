@@ -7,6 +7,8 @@ constinit const KernelTable kernels{
     .rows = {&sum_kernels, &sum_kernels, &min_kernels, &max_kernels, &product_kernels,
              &bit_and_kernels, &bit_or_kernels, &bit_xor_kernels},
     .stream = &stream_bytes,
+    .narrow = &narrow_floats,
+    .widen = &widen_to_floats,
 };
 
 }  // namespace rueda::RUEDA_KERNELS

@@ -6,7 +6,10 @@ from typing import Protocol
 
 import torch
 
-__all__ = ["Compression", "Compressor"]
+from rueda.submission import NO_WIRE
+from rueda.torch.tensors import code_of
+
+__all__ = ["Compression", "Compressor", "may_lie_in_buckets", "wire_of"]
 
 
 class Compressor(Protocol):
@@ -33,13 +36,27 @@ class _Narrow:
     """Sends floating-point numbers with 16 bits each; other tensors as they are."""
 
     def __init__(self, wire: torch.dtype) -> None:
-        self._wire = wire
+        self.wire = wire
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype]:
-        return (tensor.to(self._wire) if tensor.is_floating_point() else tensor), tensor.dtype
+        return (tensor.to(self.wire) if tensor.is_floating_point() else tensor), tensor.dtype
 
     def decompress(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return tensor.to(dtype)
+
+
+def wire_of(compressor: Compressor) -> int:
+    """As which element type float32 and float64 travel, where no more than that has to be done to them."""
+    if not isinstance(compressor, _Narrow):
+        return NO_WIRE
+    code = code_of(compressor.wire)
+    assert code is not None
+    return code
+
+
+def may_lie_in_buckets(compressor: Compressor) -> bool:
+    """Whether gradients side by side can be sent as one tensor."""
+    return isinstance(compressor, _Plain | _Narrow)
 
 
 class Compression:

@@ -15,7 +15,7 @@ from rueda.operations import ReduceOp
 from rueda.process_sets import ProcessSet, takes_part
 from rueda.torch.bucketed_gradients import BucketedGradients
 from rueda.torch.buckets import Bucket, GradientBuckets
-from rueda.torch.compression import Compression, Compressor
+from rueda.torch.compression import Compressor, may_lie_in_buckets, wire_of
 from rueda.torch.separate_gradients import (
     Group,
     InFlight,
@@ -71,7 +71,12 @@ class GradientReducer:
 
     def __init__(self, options: ReducerOptions, passes: int) -> None:
         prefix = _new_prefix(options.process_set)
-        reduction = Reduction(options.op, options.predivide_factor, options.process_set)
+        reduction = Reduction(
+            options.op,
+            options.predivide_factor,
+            options.process_set,
+            wire_of(options.compression),
+        )
         self._separate = SeparateGradients(
             prefix, options.compression, reduction, options.sparse_as_dense
         )
@@ -192,7 +197,7 @@ class GradientReducer:
         options = self.options
         if options.bucket_views is False:
             return "gradient_as_bucket_view=False"
-        if not isinstance(options.compression, type(Compression.none)):
+        if not may_lie_in_buckets(options.compression):
             return "gradients are compressed"
         if options.bucket_views is None:
             if options.process_set.size() == 1:

@@ -164,8 +164,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     With buckets each ``.grad`` is replaced by a tensor in its bucket at the end of the first step, and whenever
     backward() has made a new one, as it does after ``zero_grad()``; after ``zero_grad(set_to_none=False)`` it adds to
     the one that is there. Every other use of ``.grad`` works as before. Gradients that cannot lie in a bucket
-    are reduced by themselves: all of them where ``compression`` is used, sparse ones, those of parameters that come
-    later or change. ``optimizer.gradient_buckets()`` tells which and why.
+    are reduced by themselves: all of them where ``compression`` is one of your own, sparse ones, those of parameters
+    that come later or change. ``optimizer.gradient_buckets()`` tells which and why.
 
     A parameter that has no gradient on this rank contributes zeros, since it may have one elsewhere; its ``.grad`` is
     never ``None`` after a step.

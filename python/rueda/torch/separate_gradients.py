@@ -14,7 +14,7 @@ from rueda.errors import MismatchError
 from rueda.handles import Handle
 from rueda.operations import Average, ReduceOp
 from rueda.process_sets import ProcessSet
-from rueda.submission import Collectives, refuse
+from rueda.submission import NO_WIRE, Collectives, refuse
 from rueda.torch.buckets import Slot
 from rueda.torch.compression import Compressor
 from rueda.torch.sparse import no_rows, sparse_allreduce_async
@@ -32,6 +32,7 @@ class Reduction:
     op: ReduceOp
     predivide_factor: float
     process_set: ProcessSet
+    wire: int = NO_WIRE
 
     def _factors(self) -> tuple[float, float]:
         factor = self.predivide_factor if self.op == Average else 1.0
@@ -40,13 +41,13 @@ class Reduction:
     def start(self, tensor: torch.Tensor, name: str) -> Handle[torch.Tensor]:
         """Begins to reduce a contiguous tensor in place."""
         return _collectives.allreduce(
-            tensor, name, self.op, *self._factors(), self.process_set, in_place=True
+            tensor, name, self.op, *self._factors(), self.process_set, True, self.wire
         )
 
     def start_group(self, tensors: Sequence[torch.Tensor], name: str) -> Handle[list[torch.Tensor]]:
         """Begins to reduce contiguous tensors in place, none before all are ready on all ranks."""
         return _collectives.grouped_allreduce(
-            tensors, name, self.op, *self._factors(), self.process_set, in_place=True
+            tensors, name, self.op, *self._factors(), self.process_set, True, self.wire
         )
 
     def gather(
@@ -206,6 +207,8 @@ class SeparateGradients:
             gradient = gradient.to_dense()
         elif gradient.layout != torch.strided:
             raise _Unfit(f"a gradient of layout {gradient.layout} cannot be reduced")
+        if self._reduction.wire != NO_WIRE:  # is converted while it is packed
+            return gradient.contiguous(), gradient.dtype, sparse
         wire, context = self._compression.compress(gradient)
         return wire.contiguous(), context, sparse
 

@@ -49,7 +49,8 @@ using Bits [[gnu::vector_size(32)]] = std::uint32_t;
   _mm_sfence();
 }
 
-// A register of float16, as float32.
+// A register of float16, as float32: the first half, and the second.
+inline constexpr bool float16_in_pairs = false;
 struct Widened {
   Floats part[2];
 };

@@ -60,7 +60,8 @@ using Bits [[gnu::vector_size(64)]] = std::uint32_t;
   _mm512_mask_storeu_epi8(to, first(bytes), _mm512_loadu_si512(line));
 }
 
-// A register of float16, as float32.
+// A register of float16, as float32: the first half, and the second.
+inline constexpr bool float16_in_pairs = false;
 struct Widened {
   Floats part[2];
 };

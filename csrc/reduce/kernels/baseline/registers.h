@@ -48,6 +48,7 @@ using Integers [[gnu::vector_size(16)]] = std::int32_t;
 
 // A register of float16, as float32: the ones at even places, and those at odd ones. Computed as
 // in reduce/float16.h, which explains it.
+inline constexpr bool float16_in_pairs = true;
 struct Widened {
   Floats part[2];
 };

@@ -48,7 +48,8 @@ using Bits [[gnu::vector_size(16)]] = std::uint32_t;
 }
 [[gnu::always_inline]] inline void finish_streams() {}
 
-// A register of float16, as float32.
+// A register of float16, as float32: the first half, and the second.
+inline constexpr bool float16_in_pairs = false;
 struct Widened {
   Floats part[2];
 };

@@ -12,7 +12,7 @@ from rueda.horovod.basics import size
 from rueda.horovod.exceptions import translated, translating
 from rueda.horovod.process_sets import ProcessSet, global_process_set
 from rueda.horovod.torch.adasum_optimizer import distribute_by_adasum
-from rueda.horovod.torch.compression import Compression, NoneCompressor
+from rueda.horovod.torch.compression import Compression, FP16Compressor, NoneCompressor
 from rueda.horovod.torch.reduce_ops import AdasumOp, Average, Op, Sum
 from rueda.torch.optimizer import Distributed
 from rueda.torch.optimizer import DistributedOptimizer as _DistributedOptimizer
@@ -85,6 +85,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
         groups = num_groups if groups is None else groups
     if compression is NoneCompressor:
         compression = Compression.none
+    elif compression is FP16Compressor:
+        compression = Compression.fp16
     if isinstance(op, AdasumOp):
         if gradient_predivide_factor != 1.0:
             raise ValueError("gradient_predivide_factor works with op=hvd.Average only")
