@@ -69,6 +69,14 @@ asan tsan: tools
 pytest: build  ## the tests of the Python package, the launcher and the packaging
 	python -m pytest
 
+# What an emulator can run: it has no process_vm_readv.
+aarch64_tests = reduce|combine|cast|float16|ring_plan|fusion_plan|messages|collectives|engine
+.PHONY: aarch64
+aarch64:  ## the kernels and the engine on an emulated aarch64; needs g++-aarch64-linux-gnu and qemu-user-static
+	@cmake --preset aarch64 >/dev/null
+	@cmake --build --preset aarch64 -j $(JOBS)
+	ctest --test-dir build/aarch64 --output-on-failure -R 'unit.($(aarch64_tests))_test'
+
 .PHONY: soak
 soak: build asan tsan  ## the tests again and again: make soak ROUNDS=100
 	ctest --test-dir build/release --output-on-failure -j $(JOBS) --repeat until-fail:$(ROUNDS)
