@@ -14,7 +14,10 @@ Submission submission_of(Collective collective, const TensorView& input, const s
   submission.request.collective = collective;
   submission.request.dtype = input.dtype;
   submission.request.shape = input.shape;
+  submission.request.on_gpu = input.device != host_device;
   submission.input = static_cast<const std::byte*>(input.data);
+  submission.device = input.device;
+  submission.stream = input.stream;
   return submission;
 }
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "backend/device_backend.h"
 #include "coordinator/handle_state.h"
 #include "rueda/rueda.h"
 
@@ -25,6 +26,11 @@ bool Handle::wait_for(std::chrono::nanoseconds timeout) const {
   if (wake == FutexWake::timeout) return false;
   state_->status.throw_if_error();
   return true;
+}
+
+void Handle::wait_on(void* stream) const {
+  wait();
+  if (state_->output.finished) state_->output.finished->hold_back(stream).throw_if_error();
 }
 
 const Output& Handle::output() const {

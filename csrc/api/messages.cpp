@@ -6,6 +6,9 @@ namespace rueda {
 namespace {
 
 Handle submit(bool is_send, const TensorView& tensor, int peer, const MessageOptions& options) {
+  if (tensor.device != host_device) {
+    throw UnsupportedError("send and recv take tensors of the host only");
+  }
   MessageRequest request;
   request.is_send = is_send;
   request.set_id = options.process_set.id;

@@ -27,6 +27,7 @@ Submission submission_of(Collective collective, const TensorView& input, void* o
   request.name = options.name;
   request.collective = collective;
   request.dtype = input.dtype;
+  request.on_gpu = input.device != host_device;
   request.shape = input.shape;
   if (options.wire_dtype != input.dtype) request.wire = options.wire_dtype;
   request.op = options.op;

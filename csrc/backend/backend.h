@@ -23,6 +23,8 @@
 
 namespace rueda {
 
+class DeviceEvent;
+
 // What has moved, counted where it moves.
 struct TransferCounters {
   Counter ring_steps;  // hops to the neighbour, however finely chunked
@@ -44,6 +46,8 @@ struct Lane {
   std::int64_t chunk_bytes = 256 << 10;
   TransferCounters* counters = nullptr;
   HostChannel* channel = nullptr;  // where all ranks of the set are on one host and share memory
+  int set_id = 0;
+  int order = 0;  // which of the set's orders of batches this one is in
 
   [[nodiscard]] int size() const { return static_cast<int>(members->size()); }
   [[nodiscard]] int world_rank(int set_rank) const {
@@ -67,6 +71,9 @@ class Operation {
   // Whether its bytes go through the transport, which has to be driven and slept upon then; others
   // are woken through shared memory.
   [[nodiscard]] virtual bool uses_transport() const { return true; }
+
+  // On a GPU: what streams wait for. Meaningful once done, which is when all has been enqueued.
+  [[nodiscard]] virtual std::shared_ptr<DeviceEvent> finished() const { return nullptr; }
 
   // What it did when, for the timeline; in order, meaningful once done.
   struct Phase {
@@ -100,6 +107,9 @@ class Backend {
  public:
   virtual ~Backend() = default;
   [[nodiscard]] virtual std::string_view name() const = 0;
+
+  // Memory for a result. Throws std::bad_alloc.
+  [[nodiscard]] virtual std::shared_ptr<std::byte[]> allocate(const Lane& lane, std::size_t bytes);
 
   // The pieces are reduced together, as if they lay one after the other.
   virtual std::unique_ptr<Operation> allreduce(const Lane& lane, const Reduction& reduction,

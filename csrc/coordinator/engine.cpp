@@ -103,6 +103,7 @@ Status Engine::choose_backend() {
   if (world_.host) {
     backend_ = make_onehost_backend(algorithms_, host_policy_, kept_buffers(options_));
   }
+  devices_ = make_device_backend(options_, *backend_);
   return {};
 }
 
@@ -159,7 +160,31 @@ std::optional<Engine::Command> Engine::accept(int set_id, std::vector<Submission
   return std::nullopt;
 }
 
+// What is wrong with a device travels as a request, as every local error does.
+void Engine::mark_streams(std::vector<Submission>& submissions) {
+  const Submission* before = nullptr;
+  for (Submission& submission : submissions) {
+    if (submission.device == host_device || !submission.request.error.ok()) continue;
+    if (before != nullptr && before->device == submission.device &&
+        before->stream == submission.stream) {
+      submission.ready = before->ready;
+      continue;
+    }
+    auto marked = devices_->mark(submission.device, submission.stream);
+    if (marked) {
+      submission.ready = std::move(marked).value();
+      before = &submission;
+    } else {
+      submission.request.error =
+          Status(marked.status().code(),
+                 str("'", submission.request.name, "' on ", topology().describe(topology().rank)))
+              .because(marked.status());
+    }
+  }
+}
+
 std::vector<Handle> Engine::submit(int set_id, std::vector<Submission> submissions) {
+  mark_streams(submissions);
   std::vector<Handle> handles = open_handles(submissions);
   accept(set_id, std::move(submissions), true);
   helm_->notify(Helm::queued, *word_);
@@ -168,6 +193,7 @@ std::vector<Handle> Engine::submit(int set_id, std::vector<Submission> submissio
 
 std::vector<Handle> Engine::submit_and_wait(int set_id, std::vector<Submission> submissions,
                                             std::optional<Time> deadline) {
+  mark_streams(submissions);
   std::vector<Handle> handles;
   if (helm_->take_as_caller()) {
     handles = open_handles(submissions);

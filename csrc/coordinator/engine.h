@@ -103,6 +103,7 @@ class Engine {
 
   Status choose_backend();
   Status connect();
+  void mark_streams(std::vector<Submission>& submissions);
   std::vector<Handle> open_handles(std::vector<Submission>& submissions) const;
   // Makes the submissions into a command; nothing when they are refused. `queue`: puts it there.
   std::optional<Command> accept(int set_id, std::vector<Submission> submissions, bool queue);
@@ -168,6 +169,7 @@ class Engine {
   HostPolicy host_policy_;
   AlgorithmTable algorithms_;
   std::unique_ptr<Backend> backend_;
+  std::unique_ptr<DeviceBackend> devices_;
 
   std::map<int, std::unique_ptr<SetCoordinator>> sets_;
   PointToPoint messages_;

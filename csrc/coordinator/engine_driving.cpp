@@ -147,9 +147,14 @@ bool Engine::step(Time now) {
     }
     const bool gone =
         set->second->closed() && !set->second->in_flight() && !process_sets_.find(set->first);
+    if (gone) devices_->forget(set->first);
     set = gone ? sets_.erase(set) : std::next(set);
   }
   moved = messages_.step(now) || moved;
+  if (Status status = devices_->watch(now); !status) {
+    fail(status);
+    return true;
+  }
   const Duration timeout = seconds(options_.transfer_timeout);
   for (const auto& [id, set] : sets_) {
     if (Status status = set->broken(now, timeout); !status) {
@@ -263,6 +268,7 @@ std::optional<Time> Engine::next_deadline() const {
   std::optional<Time> earliest = leaving_until_;
   if (!failure_.ok()) return earliest;
   earliest = earlier(earliest, messages_.next_deadline());
+  earliest = earlier(earliest, devices_->next_look());
   for (const auto& [id, set] : sets_) {
     earliest = earlier(earliest, set->next_deadline());
     const auto moved = set->oldest_move();

@@ -126,8 +126,8 @@ void Engine::open_set(std::shared_ptr<const ProcessSetMembers> members) {
     const std::lock_guard lock(queue_mutex_);
     next_unnamed_[id] = 0;
   };
-  const ExecutionContext context{backend_.get(), &metrics_, &timeline_, world_.host,
-                                 options_.join_average == "all"};
+  const ExecutionContext context{backend_.get(), devices_.get(), &metrics_,
+                                 &timeline_,     world_.host,    options_.join_average == "all"};
   sets_[id] = std::make_unique<SetCoordinator>(std::move(members), options_, context,
                                                *world_.transport, std::move(events));
 }
@@ -255,6 +255,7 @@ void Engine::fail(const Status& reason) {
   const std::vector<std::byte> message = writer.take();
   for (const int peer : neighbours()) send(peer, message);
   world_.transport->abort(reason);
+  devices_->abort(reason);
   for (const auto& [id, set] : sets_) set->fail_all(reason);
   messages_.fail_all(reason);
 }

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <numeric>
 
-#include "backend/buffer_pool.h"
 #include "core/strings.h"
 #include "plan/fusion_plan.h"
 #include "reduce/reduce.h"
@@ -47,6 +46,7 @@ Execution::Execution(const ExecutionContext& context, const Lane& lane,
       last_moved_(now) {
   Metrics::PerCollective& counted = context_.metrics->of(request().collective);
   lane_.counters = &counted.transfers;
+  backend_ = request().on_gpu ? context_.devices : context_.backend;
   counted.batches.add(1);
   for (const BatchMember& member : members_) {
     if (!member.submission) {
@@ -65,7 +65,9 @@ Execution::Execution(const ExecutionContext& context, const Lane& lane,
     context_.metrics->tensors_fused.add(static_cast<std::int64_t>(members_.size()));
   }
   try {
-    start();
+    status_ = await_inputs();
+    done_ = !status_.ok();
+    if (status_.ok()) start();
   } catch (const std::bad_alloc&) {
     status_ = Status(ErrorCode::internal, str("no memory for the ", describe()));
     done_ = true;
@@ -85,18 +87,30 @@ void Execution::start() {
   }
 }
 
+// On a GPU the collective comes after what the tensors' streams still do to them.
+Status Execution::await_inputs() {
+  for (const BatchMember& member : members_) {
+    if (!member.submission || !member.submission->ready) continue;
+    if (Status status = context_.devices->await(lane_, *member.submission->ready); !status) {
+      return status;
+    }
+  }
+  return {};
+}
+
 Reduction Execution::reduction() const {
   const auto absent = static_cast<int>(members_.front().response->absent.size());
   const int present = lane_.size() - absent;
   const int divisor = context_.averages_over_all ? lane_.size() : present;
-  return {request().dtype, request().op, present, request().prescale, request().postscale, divisor, request().wire};
+  return {request().dtype,     request().op, present,       request().prescale,
+          request().postscale, divisor,      request().wire};
 }
 
 std::byte* Execution::allocate_output(Shape shape) {
   const std::size_t bytes =
       static_cast<std::size_t>(element_count(shape)) * size_of(request().dtype);
   output_.shape = std::move(shape);
-  output_.data = std::shared_ptr<std::byte[]>(allocate_aligned(bytes));
+  output_.data = backend_->allocate(lane_, bytes);
   return output_.data.get();
 }
 
@@ -110,7 +124,7 @@ void Execution::start_allreduce() {
     }
     pieces.push_back(piece);
   }
-  operation_ = context_.backend->allreduce(lane_, reduction(), std::move(pieces));
+  operation_ = backend_->allreduce(lane_, reduction(), std::move(pieces));
 }
 
 void Execution::start_reduce_scatter() {
@@ -122,7 +136,7 @@ void Execution::start_reduce_scatter() {
   shape.front() = rows[static_cast<std::size_t>(lane_.rank)];
   std::byte* output = allocate_output(std::move(shape));
   const auto& submission = members_.front().submission;
-  operation_ = context_.backend->reduce_scatter(
+  operation_ = backend_->reduce_scatter(
       lane_, reduction(), submission ? submission->input : nullptr, output, std::move(lengths));
 }
 
@@ -135,17 +149,16 @@ void Execution::start_allgather() {
   shape.front() = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
   std::byte* output = allocate_output(std::move(shape));
   const auto& submission = members_.front().submission;
-  operation_ = context_.backend->allgather(lane_, submission ? submission->input : nullptr, output,
-                                           std::move(lengths));
+  operation_ = backend_->allgather(lane_, submission ? submission->input : nullptr, output,
+                                   std::move(lengths));
 }
 
 void Execution::start_broadcast() {
   const std::size_t bytes = request().bytes();
   const auto& submission = members_.front().submission;
   if (!submission) unwanted_.resize(bytes);
-  operation_ =
-      context_.backend->broadcast(lane_, submission ? submission->output : unwanted_.data(),
-                                  static_cast<std::int64_t>(bytes), request().root);
+  operation_ = backend_->broadcast(lane_, submission ? submission->output : unwanted_.data(),
+                                   static_cast<std::int64_t>(bytes), request().root);
 }
 
 void Execution::start_alltoall() {
@@ -157,7 +170,7 @@ void Execution::start_alltoall() {
     output_.received_splits = received;
     return allocate_output(std::move(shape));
   };
-  operation_ = context_.backend->alltoall(lane_, std::move(input), std::move(allocate));
+  operation_ = backend_->alltoall(lane_, std::move(input), std::move(allocate));
 }
 
 bool Execution::advance(Time now) {
@@ -183,10 +196,14 @@ bool Execution::advance(Time now) {
 }
 
 void Execution::complete_handles() {
+  const auto finished = operation_->finished();
   for (BatchMember& member : members_) {
     if (!member.submission) continue;
     context_.metrics->tensors_completed.add(1);
-    member.submission->handle->complete({}, members_.size() == 1 ? std::move(output_) : Output{});
+    Output output = members_.size() == 1 ? std::move(output_) : Output{};
+    output.device = member.submission->device;
+    output.finished = finished;
+    member.submission->handle->complete({}, std::move(output));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/device_backend.h"
 #include "coordinator/metrics.h"
 #include "coordinator/submission.h"
 #include "coordinator/timeline.h"
@@ -16,6 +17,7 @@ namespace rueda {
 // What executions share; owned by the engine and used by its thread only.
 struct ExecutionContext {
   Backend* backend;
+  DeviceBackend* devices;
   Metrics* metrics;
   Timeline* timeline;
   std::shared_ptr<HostMemory> host;  // null where the ranks do not share memory
@@ -54,6 +56,7 @@ class Execution {
 
  private:
   void start();
+  Status await_inputs();
   void start_allreduce();
   void start_reduce_scatter();
   void start_allgather();
@@ -68,6 +71,7 @@ class Execution {
   void record(std::string_view phase, Time begin, Time end);
 
   ExecutionContext context_;
+  Backend* backend_;
   Lane lane_;
   std::vector<BatchMember> members_;
   Output output_;

@@ -58,17 +58,22 @@ class ProcessSets {
   std::set<int> formed_;  // numbers that members have agreed on, also of sets that are gone
 };
 
-// Batches that were negotiated, and those that are replayed: each are numbered in an order that is
-// the same on all ranks, but not relative to each other.
-enum class BatchOrder : std::uint8_t { negotiated, replayed };
+// Batches that were negotiated, and those that are replayed, on tensors of the host and of GPUs:
+// each are numbered in an order that is the same on all ranks, but not relative to each other.
+enum class BatchOrder : std::uint8_t { negotiated, replayed, negotiated_on_gpu, replayed_on_gpu };
+inline constexpr int batch_orders = 4;
+[[nodiscard]] constexpr BatchOrder on_gpu(BatchOrder order) {
+  return static_cast<BatchOrder>(static_cast<int>(order) | 2);
+}
 
 // The tag of the `sequence`-th batch of a set: what is in flight at one time is distinct.
 // Numbers of sets that only their members know begin here.
 inline constexpr int first_formed = first_formed_set;
 inline constexpr Tag tags_per_set = tag_limit / (process_set_limit + 1);  // one share for messages
 [[nodiscard]] constexpr Tag batch_tag(int set_id, BatchOrder order, std::uint64_t sequence) {
-  constexpr Tag per_order = tags_per_set / 2;
-  const Tag first = (static_cast<Tag>(set_id % process_set_limit) * 2 + static_cast<Tag>(order));
+  constexpr Tag per_order = tags_per_set / batch_orders;
+  const Tag first =
+      static_cast<Tag>(set_id % process_set_limit) * batch_orders + static_cast<Tag>(order);
   return first * per_order + static_cast<Tag>(sequence % per_order);
 }
 

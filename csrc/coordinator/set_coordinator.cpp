@@ -32,7 +32,7 @@ int patient_warnings(const Options& options) {
 }
 
 std::uint64_t channel_key(int set_id, std::size_t order) {
-  return (static_cast<std::uint64_t>(set_id) + 1) << 1 | order;
+  return (static_cast<std::uint64_t>(set_id) + 1) * batch_orders + order;
 }
 
 // A pause between the submissions of a plan's members after which they are negotiated: those who
@@ -71,16 +71,17 @@ SetCoordinator::SetCoordinator(std::shared_ptr<const ProcessSetMembers> members,
   lane_.transport = &transport;
   lane_.members = &members_->ranks;
   lane_.rank = members_->rank;
-  if (context_.host) open_channels();
+  if (context_.host) {
+    open_channel(static_cast<std::size_t>(BatchOrder::negotiated));
+    open_channel(static_cast<std::size_t>(BatchOrder::replayed));
+  }
   lane_.chunk_bytes = std::max<std::int64_t>(1, options.ring_chunk);
 }
 
-void SetCoordinator::open_channels() {
-  for (std::size_t order = 0; order < orders_.size(); ++order) {
-    orders_[order].channel =
-        std::make_unique<HostChannel>(context_.host, members_->ranks, members_->rank,
-                                      channel_key(members_->id, order), HostChannel::WokenBy::rank);
-  }
+void SetCoordinator::open_channel(std::size_t order) {
+  orders_[order].channel =
+      std::make_unique<HostChannel>(context_.host, members_->ranks, members_->rank,
+                                    channel_key(members_->id, order), HostChannel::WokenBy::rank);
 }
 
 Replay::Events SetCoordinator::replay_events() {
@@ -308,8 +309,13 @@ void SetCoordinator::execute(std::vector<BatchMember> members, BatchOrder order,
       refuse(member.response->request.name, submission->duplicate, {}, now);
     }
   }
-  Order& own = orders_[static_cast<std::size_t>(order)];
+  if (members.front().response->request.on_gpu) order = on_gpu(order);
+  const auto number = static_cast<std::size_t>(order);
+  Order& own = orders_[number];
+  if (context_.host && !own.channel) open_channel(number);
   Lane lane = lane_;
+  lane.set_id = members_->id;
+  lane.order = static_cast<int>(number);
   lane.channel = own.channel.get();
   lane.tag = batch_tag(members_->id, order, own.next_batch++);
   running_.push_back(std::make_unique<Execution>(context_, lane, std::move(members), now));

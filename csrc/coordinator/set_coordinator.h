@@ -88,7 +88,7 @@ class SetCoordinator {
   void execute_again(Replay::Batch& batch);
   void finish_barrier(Submission submission);
   [[nodiscard]] Replay::Events replay_events();
-  void open_channels();
+  void open_channel(std::size_t order);
   void answer(const Response& response, Time now);
   void fail_pending(const Response& response, Time now);
   void close(const Status& reason);
@@ -104,8 +104,8 @@ class SetCoordinator {
     std::unique_ptr<HostChannel> channel;  // null where the ranks do not share memory
     std::uint64_t next_batch = 0;
   };
-  std::array<Order, 2> orders_;  // by BatchOrder
-  Lane lane_;                    // but for channel and tag
+  std::array<Order, batch_orders> orders_;  // by BatchOrder
+  Lane lane_;                               // but for channel and tag
   Events events_;
   Negotiator negotiator_;
   Replay replay_;

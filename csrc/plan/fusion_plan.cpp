@@ -22,7 +22,7 @@ bool is_fusable(const Response& response) {
 // NaN.
 auto kind_of(const Response& response) {
   const Request& request = response.request;
-  return std::tuple(request.dtype, request.wire, request.op,
+  return std::tuple(request.on_gpu, request.dtype, request.wire, request.op,
                     std::bit_cast<std::uint64_t>(request.prescale),
                     std::bit_cast<std::uint64_t>(request.postscale), response.absent);
 }

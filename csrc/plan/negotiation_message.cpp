@@ -39,6 +39,7 @@ void write(Writer& writer, const Request& request) {
   write_enum(writer, request.dtype);
   write_enum(writer, request.wire.value_or(request.dtype));
   write_enum(writer, request.op);
+  writer.byte(request.on_gpu ? 1 : 0);
   writer.real(request.prescale);
   writer.real(request.postscale);
   writer.integer(request.root);
@@ -57,6 +58,7 @@ Request read_request(Reader& reader) {
   const auto wire = read_enum(reader, DataType::complex128);
   if (wire != request.dtype) request.wire = wire;
   request.op = read_enum(reader, ReduceOp::bit_xor);
+  request.on_gpu = reader.byte() != 0;
   request.prescale = reader.real();
   request.postscale = reader.real();
   request.root = read_int(reader);

@@ -22,6 +22,10 @@ std::string grouping(const Request& request) {
   return request.group.empty() ? "none" : str(request.group, " of ", request.group_size);
 }
 
+std::string device_of(const Request& request) {
+  return request.on_gpu ? "a GPU" : "the CPU";
+}
+
 std::string wire_of(const Request& request) {
   return std::string(name_of(request.wire.value_or(request.dtype)));
 }
@@ -53,6 +57,12 @@ Status validate_splits(const Request& request, int set_size) {
   return {ErrorCode::invalid_argument,
           str("'", request.name, "': splits ", to_string(request.splits), " must be ", set_size,
               " numbers from 0 that add up to the first extent of ", to_string(request.shape))};
+}
+
+Status validate_device(const Request& request) {
+  if (!request.on_gpu || request.collective != Collective::persistent_allreduce) return {};
+  return {ErrorCode::unsupported,
+          str("'", request.name, "': a persistent allreduce takes tensors of the host only")};
 }
 
 Status validate_wire(const Request& request) {
@@ -103,6 +113,9 @@ std::optional<Difference> compare(const Request& left, const Request& right) {
   if (left.dtype != right.dtype) {
     return Difference{"dtype", text(name_of(left.dtype)), text(name_of(right.dtype))};
   }
+  if (left.on_gpu != right.on_gpu) {
+    return Difference{"device", device_of(left), device_of(right)};
+  }
   if (left.wire != right.wire) {
     return Difference{"wire dtype", wire_of(left), wire_of(right)};
   }
@@ -148,6 +161,7 @@ Status validate(const Request& request, int set_size) {
     return refuse(ErrorCode::unsupported, name_of(request.op), " of ", name_of(request.dtype),
                   " is not defined");
   }
+  if (Status status = validate_device(request); !status) return status;
   if (Status status = validate_wire(request); !status) return status;
   if (reduces(request.collective) &&
       !(std::isfinite(request.prescale) && std::isfinite(request.postscale))) {

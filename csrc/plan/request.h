@@ -33,6 +33,7 @@ struct Request {
   DataType dtype = DataType::float32;
   std::optional<DataType> wire;  // allreduce: what the elements travel as, if not as they are
   ReduceOp op = ReduceOp::sum;
+  bool on_gpu = false;  // the tensor lies in a GPU's memory
   double prescale = 1.0;
   double postscale = 1.0;
   int root = -1;  // broadcast: rank within the process set

@@ -28,6 +28,7 @@
 namespace rueda {
 
 struct HandleState;
+class DeviceEvent;
 
 // What an operation whose result has a size that only the negotiation tells hands back, in memory
 // of its own.
@@ -40,10 +41,15 @@ struct Output {
   int process_set = -1;                       // add_process_set: the number of the new set
   int persistent = -1;                        // persistent operation: its number within the set
   int source = -1;                            // recv: the rank that sent
+  int device = host_device;                   // to which `data` belongs
+  std::shared_ptr<DeviceEvent> finished;      // on a GPU: when the result is there
 };
 
 // The future of one operation. Copies refer to the same operation. Dropping every copy does not
 // cancel it: the tensor must stay valid until the operation has completed.
+//
+// On a GPU an operation is done, in the sense of this class, once all its work has been enqueued
+// there: the host does not wait for the GPU. Streams do, see wait_on().
 class Handle {
  public:
   Handle() = default;
@@ -57,6 +63,9 @@ class Handle {
   [[nodiscard]] bool wait_for(std::chrono::nanoseconds timeout) const;
   // Waits, then returns the result.
   [[nodiscard]] const Output& output() const;
+  // Like wait(); what `stream` (of the tensor's device) enqueues afterwards finds the result. On
+  // tensors of the host the same as wait().
+  void wait_on(void* stream) const;
 
   [[nodiscard]] const std::shared_ptr<HandleState>& state() const { return state_; }
 

@@ -126,12 +126,20 @@ using Shape = std::vector<std::int64_t>;
 // "[3, 4]"
 [[nodiscard]] std::string to_string(const Shape& shape);
 
+// Of a tensor in the memory of the host, in the place of a CUDA device's number.
+inline constexpr int host_device = -1;
+
 // A contiguous (row-major) tensor that somebody else owns. The memory must stay valid, and must
-// not be written, until the handle of the operation it was given to has completed.
+// not be written, until the handle of the operation it was given to has completed; on a GPU, until
+// a stream that has waited for the handle (Handle::wait_on) gets there.
 struct TensorView {
   void* data = nullptr;
   Shape shape;
   DataType dtype = DataType::float32;
+  int device = host_device;  // or the number of the CUDA device whose memory it is
+  // Of that device (cudaStream_t, CUstream; null is the default stream): what it has enqueued by
+  // now is done before the tensor is read or written.
+  void* stream = nullptr;
 
   [[nodiscard]] std::int64_t count() const { return element_count(shape); }
   [[nodiscard]] std::size_t bytes() const {

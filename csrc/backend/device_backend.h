@@ -1,0 +1,51 @@
+// Collectives on tensors in the memory of GPUs. The host arranges the work and never waits for it:
+// an operation is done once all of it has been enqueued.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "backend/backend.h"
+#include "core/options.h"
+
+namespace rueda {
+
+// A point in a stream of a GPU. Any thread.
+class DeviceEvent {
+ public:
+  virtual ~DeviceEvent() = default;
+  // What `stream`, of the same device, enqueues from now on comes after it.
+  virtual Status hold_back(void* stream) const = 0;
+  // Whether the GPU has come there; an error where its work failed.
+  [[nodiscard]] virtual Expected<bool> reached() const = 0;
+};
+
+// Each lane (a process set and an order of its batches) has a stream of its own on the one GPU that
+// this rank uses: the one of the first tensor that it submits.
+class DeviceBackend : public Backend {
+ public:
+  // What `stream` of the device has enqueued so far. Any thread. Fails where the device cannot be
+  // used: without a driver or such a device, while the stream is captured into a graph, or where
+  // this rank uses another device.
+  virtual Expected<std::shared_ptr<DeviceEvent>> mark(int device, void* stream) = 0;
+
+  // --- For whoever has the helm
+
+  // The lane's next operation comes after `event`.
+  virtual Status await(const Lane& lane, const DeviceEvent& event) = 0;
+  // Looks after what the GPU has not finished yet. Not ok: it failed, or was not finished in time.
+  [[nodiscard]] virtual Status watch(Time now) = 0;
+  // When to call it again though nothing happens.
+  [[nodiscard]] virtual std::optional<Time> next_look() const = 0;
+  // The process set has ended.
+  virtual void forget(int set_id) = 0;
+  // Ends what is under way, so that no stream waits for ever. Afterwards nothing is started.
+  virtual void abort(const Status& reason) = 0;
+};
+
+// Loads nothing before the first mark(). `host` moves what no GPU does, `members` of each lane
+// being ranks of one world; both outlive it.
+[[nodiscard]] std::unique_ptr<DeviceBackend> make_device_backend(const Options& options,
+                                                                 Backend& host);
+
+}  // namespace rueda

@@ -1,0 +1,62 @@
+// What stands in for the GPU's side where Rueda is built without CUDA.
+#include "backend/device_backend.h"
+
+namespace rueda {
+
+namespace {
+
+Status absent() {
+  return {ErrorCode::unsupported,
+          "this build of Rueda serves no GPUs: install one that was built where cuda.h is found"};
+}
+
+class NoDeviceBackend final : public DeviceBackend {
+ public:
+  [[nodiscard]] std::string_view name() const override { return "none"; }
+  Expected<std::shared_ptr<DeviceEvent>> mark(int, void*) override { return absent(); }
+  Status await(const Lane&, const DeviceEvent&) override { return absent(); }
+  [[nodiscard]] Status watch(Time) override { return {}; }
+  [[nodiscard]] std::optional<Time> next_look() const override { return std::nullopt; }
+  void forget(int) override {}
+  void abort(const Status&) override {}
+
+  // Reached only by a rank that has joined while others reduce tensors of their GPUs.
+  std::unique_ptr<Operation> allreduce(const Lane&, const Reduction&, std::vector<Piece>) override {
+    return std::make_unique<Refused>();
+  }
+  std::unique_ptr<Operation> reduce_scatter(const Lane&, const Reduction&, const std::byte*,
+                                            std::byte*, std::vector<std::int64_t>) override {
+    return std::make_unique<Refused>();
+  }
+  std::unique_ptr<Operation> allgather(const Lane&, const std::byte*, std::byte*,
+                                       std::vector<std::int64_t>) override {
+    return std::make_unique<Refused>();
+  }
+  std::unique_ptr<Operation> broadcast(const Lane&, std::byte*, std::int64_t, int) override {
+    return std::make_unique<Refused>();
+  }
+  std::unique_ptr<Operation> alltoall(const Lane&, AlltoallInput, AllocateRows) override {
+    return std::make_unique<Refused>();
+  }
+
+ private:
+  class Refused : public Operation {
+   public:
+    bool advance() override { return false; }
+    [[nodiscard]] bool done() const override { return true; }
+    [[nodiscard]] const Status& status() const override { return status_; }
+    [[nodiscard]] std::vector<int> awaited() const override { return {}; }
+    [[nodiscard]] bool uses_transport() const override { return false; }
+
+   private:
+    Status status_ = absent();
+  };
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceBackend> make_device_backend(const Options&, Backend&) {
+  return std::make_unique<NoDeviceBackend>();
+}
+
+}  // namespace rueda
