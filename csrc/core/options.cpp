@@ -85,6 +85,13 @@ constexpr std::array table{
                "Path of libmpi.so. Without it the environment's lib folder, then the system are "
                "searched.",
                &Options::mpi_library},
+    OptionSpec{"cuda_library", "RUEDA_CUDA_LIBRARY", "", text, "", false,
+               "Path of the CUDA driver, libcuda.so.1. Without it the system is searched.",
+               &Options::cuda_library},
+    OptionSpec{"nccl_library", "RUEDA_NCCL_LIBRARY", "", text, "", false,
+               "Path of libnccl.so.2. Without it one that the process has loaded is taken, as "
+               "torch's; then the environment's wheels and the system are searched.",
+               &Options::nccl_library},
     OptionSpec{"interface", "RUEDA_INTERFACE", "HOROVOD_GLOO_IFACE", text, "", false,
                "Network interface, or address, on which this rank listens for ranks of other "
                "hosts. Without it the address that the host's name resolves to.",

@@ -31,6 +31,8 @@ struct Options {
   std::string join_average = "present";
   std::string log_level = "warning";
   std::string mpi_library;
+  std::string cuda_library;
+  std::string nccl_library;
   std::string interface;
   std::string bootstrap = "auto";
 };

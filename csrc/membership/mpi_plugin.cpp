@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/log.h"
+#include "core/shared_library.h"
 #include "core/strings.h"
 
 namespace rueda {
@@ -23,35 +24,9 @@ constexpr auto plugin_name = "librueda_mpi.so";
 
 MpiLocation location;
 
-// A place to look for libmpi.
-struct Candidate {
-  std::string path;
-  std::string why;
-};
-
-// The file that `symbol` was loaded from.
-std::string file_of(const void* symbol) {
-  Dl_info info{};
-  if (dladdr(symbol, &info) == 0 || info.dli_fname == nullptr) return {};
-  std::error_code ignored;
-  const fs::path path = fs::weakly_canonical(info.dli_fname, ignored);
-  return path.empty() ? info.dli_fname : path.string();
-}
-
-fs::path own_folder() {
-  static const int anchor = 0;
-  return fs::path(file_of(&anchor)).parent_path();
-}
-
-void add_folder(std::vector<Candidate>& candidates, const fs::path& folder,
+void add_folder(std::vector<LibraryCandidate>& candidates, const fs::path& folder,
                 const std::string& why) {
-  std::error_code ignored;
-  const fs::path path = folder / library_name;
-  if (!fs::exists(path, ignored)) return;
-  for (const Candidate& other : candidates) {
-    if (other.path == path.string()) return;
-  }
-  candidates.push_back({path.string(), why});
+  add_if_exists(candidates, folder / library_name, why);
 }
 
 // A folder is as good as the library in it; and PyPI's libmpi.so is a text for the linker, the
@@ -63,11 +38,12 @@ fs::path named_library(const fs::path& given) {
   return given.filename() == "libmpi.so" && fs::exists(beside, ignored) ? beside : given;
 }
 
-std::vector<Candidate> candidates_for(const Options& options, const Environment& environment) {
+std::vector<LibraryCandidate> candidates_for(const Options& options,
+                                             const Environment& environment) {
   if (!options.mpi_library.empty()) {
     return {{named_library(options.mpi_library).string(), "RUEDA_MPI_LIBRARY"}};
   }
-  std::vector<Candidate> candidates;
+  std::vector<LibraryCandidate> candidates;
   // mpirun of a relocated Open MPI exports OPAL_PREFIX: its own library understands it best.
   for (const std::string_view variable : {"OPAL_PREFIX", "VIRTUAL_ENV", "CONDA_PREFIX"}) {
     const auto prefix = environment(variable);
@@ -94,7 +70,7 @@ bool adopt_loaded_library() {
 Status load_library(const Options& options) {
   if (adopt_loaded_library()) return {};
   std::string tried;
-  for (const Candidate& candidate : candidates_for(options, process_environment())) {
+  for (const LibraryCandidate& candidate : candidates_for(options, process_environment())) {
     if (dlopen(candidate.path.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) return {};
     const char* reason = dlerror();
     tried += str("\n  ", candidate.why, ": ", reason == nullptr ? candidate.path : reason);

@@ -1,0 +1,108 @@
+#include "cuda/device.h"
+
+#include <array>
+#include <utility>
+
+#include "core/strings.h"
+#include "cuda/driver_table.h"
+
+namespace rueda {
+
+namespace {
+
+// Asks for attributes until one cannot be had.
+class Questions {
+ public:
+  Questions(const CudaDriver& driver, CUdevice device) : driver_(driver), device_(device) {}
+
+  int operator()(CUdevice_attribute attribute) {
+    int value = 0;
+    note(driver_.functions().device_attribute(&value, attribute, device_), "cuDeviceGetAttribute");
+    return value;
+  }
+  void note(CUresult result, const char* what) {
+    if (status_.ok()) status_ = driver_.check(result, what);
+  }
+  [[nodiscard]] const Status& status() const { return status_; }
+
+ private:
+  const CudaDriver& driver_;
+  CUdevice device_;
+  Status status_;
+};
+
+Expected<DeviceFacts> facts_of(const CudaDriver& driver, CUdevice device, int ordinal) {
+  const DriverTable& functions = driver.functions();
+  Questions ask(driver, device);
+  DeviceFacts facts;
+  facts.ordinal = ordinal;
+  std::array<char, 256> text{};
+  ask.note(functions.device_name(text.data(), text.size(), device), "cuDeviceGetName");
+  facts.name = text.data();
+  ask.note(functions.device_pci_bus_id(text.data(), text.size(), device), "cuDeviceGetPCIBusId");
+  facts.pci_bus_id = text.data();
+  ask.note(functions.device_total_memory(&facts.memory_bytes, device), "cuDeviceTotalMem");
+  facts.compute_capability = 10 * ask(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) +
+                             ask(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+  facts.multiprocessors = ask(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+  facts.copy_engines = ask(CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT);
+  facts.reads_ordinary_memory = ask(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS) != 0;
+  if (!ask.status()) return ask.status();
+  return facts;
+}
+
+}  // namespace
+
+Expected<std::shared_ptr<const CudaDevice>> CudaDevice::open(const CudaDriver& driver,
+                                                             int ordinal) {
+  const auto count = driver.device_count();
+  if (!count) return count.status();
+  if (ordinal < 0 || ordinal >= count.value()) {
+    return Status(ErrorCode::invalid_argument,
+                  str("there is no GPU ", ordinal, ": this process has ", count.value(),
+                      " (CUDA_VISIBLE_DEVICES counts)"));
+  }
+  CUdevice device{};
+  CUcontext context = nullptr;
+  if (Status status = driver.check(driver.functions().device_get(&device, ordinal), "cuDeviceGet");
+      !status) {
+    return status;
+  }
+  auto facts = facts_of(driver, device, ordinal);
+  if (!facts) return facts.status();
+  if (Status status = driver.check(driver.functions().primary_context_retain(&context, device),
+                                   "cuDevicePrimaryCtxRetain");
+      !status) {
+    return Status(status.code(), str("GPU ", ordinal, " cannot be used")).because(status);
+  }
+  return std::shared_ptr<const CudaDevice>(new CudaDevice(driver, std::move(*facts), context));
+}
+
+CudaDevice::CudaDevice(const CudaDriver& driver, DeviceFacts facts, ContextHandle context)
+    : driver_(driver), facts_(std::move(facts)), context_(context) {}
+
+CudaDevice::~CudaDevice() {
+  CUdevice device{};
+  if (functions().device_get(&device, facts_.ordinal) == CUDA_SUCCESS)
+    functions().primary_context_release(device);
+}
+
+Status CudaDevice::check(int code, std::string_view what) const {
+  if (code == CUDA_SUCCESS) return {};
+  return driver_.check(code, str("GPU ", facts_.ordinal, ": ", what));
+}
+
+CurrentDevice::CurrentDevice(const CudaDevice& device) : device_(device) {
+  CUcontext current = nullptr;
+  status_ = device.check(device.functions().context_current(&current), "cuCtxGetCurrent");
+  if (!status_ || current == device.context()) return;
+  status_ = device.check(device.functions().context_push(device.context()), "cuCtxPushCurrent");
+  pushed_ = status_.ok();
+}
+
+CurrentDevice::~CurrentDevice() {
+  CUcontext popped = nullptr;
+  if (pushed_) device_.functions().context_pop(&popped);
+}
+
+}  // namespace rueda

@@ -1,0 +1,71 @@
+// A GPU in its primary context, which torch and the CUDA runtime use too: memory, streams and
+// events are theirs and ours alike.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "core/status.h"
+#include "cuda/driver.h"
+#include "cuda/handles.h"
+
+namespace rueda {
+
+struct DeviceFacts {
+  int ordinal = 0;
+  std::string name;
+  std::string pci_bus_id;      // tells whether two processes are on the same GPU
+  int compute_capability = 0;  // 90 for sm_90
+  int multiprocessors = 0;
+  std::size_t memory_bytes = 0;
+  int copy_engines = 0;                // copies that run at once, beside kernels
+  bool reads_ordinary_memory = false;  // pageable host memory is visible to kernels
+};
+
+class CudaDevice {
+ public:
+  // Retains the primary context, which is made if nobody has one yet. Fails with invalid_argument
+  // where there is no such device, naming how many there are.
+  [[nodiscard]] static Expected<std::shared_ptr<const CudaDevice>> open(const CudaDriver& driver,
+                                                                        int ordinal);
+  ~CudaDevice();
+  CudaDevice(const CudaDevice&) = delete;
+  CudaDevice& operator=(const CudaDevice&) = delete;
+
+  [[nodiscard]] const CudaDriver& driver() const { return driver_; }
+  [[nodiscard]] const DriverTable& functions() const { return driver_.functions(); }
+  [[nodiscard]] const DeviceFacts& facts() const { return facts_; }
+  [[nodiscard]] ContextHandle context() const { return context_; }
+  // With the device in the message.
+  [[nodiscard]] Status check(int code, std::string_view what) const;
+
+ private:
+  CudaDevice(const CudaDriver& driver, DeviceFacts facts, ContextHandle context);
+
+  const CudaDriver& driver_;
+  DeviceFacts facts_;
+  ContextHandle context_;
+};
+
+// What streams, events and memory hold on to: their device outlives them.
+using DeviceReference = std::shared_ptr<const CudaDevice>;
+
+// Makes a device the calling thread's current one for as long as this lives. Costs a look when it
+// is already. Everything in this layer does so itself; calls to NCCL need it around them.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(const CudaDevice& device);
+  ~CurrentDevice();
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+  [[nodiscard]] const Status& status() const { return status_; }
+
+ private:
+  const CudaDevice& device_;
+  Status status_;
+  bool pushed_ = false;
+};
+
+}  // namespace rueda

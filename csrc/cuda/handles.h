@@ -1,0 +1,19 @@
+// The driver's handles by name, so that whoever passes them on needs no CUDA header.
+#pragma once
+
+// As cuda.h declares them.
+struct CUctx_st;
+struct CUstream_st;
+struct CUevent_st;
+struct CUmod_st;
+struct CUfunc_st;
+
+namespace rueda {
+
+using ContextHandle = CUctx_st*;
+using StreamHandle = CUstream_st*;  // the same as the runtime's cudaStream_t
+using EventHandle = CUevent_st*;
+using ModuleHandle = CUmod_st*;
+using FunctionHandle = CUfunc_st*;
+
+}  // namespace rueda

@@ -1,0 +1,84 @@
+// What the host tells a kernel: one item per tensor, and where in the grid each item's work begins.
+// Compiled for the host and for GPUs.
+//
+// The work of a launch is cut into tiles of about equal size, and each block takes one: a batch of
+// 64 MiB tensors and of scalars keeps all multiprocessors busy alike. A block finds its item by
+// bisection.
+#pragma once
+
+#include <cstdint>
+
+namespace rueda::cuda {
+
+// The element types that kernels compute with. Copies without conversion know bytes alone.
+enum class Element : std::uint8_t { bytes, float16, bfloat16, float32, float64 };
+
+constexpr std::uint32_t size_of(Element element) {
+  switch (element) {
+    case Element::bytes: return 1;
+    case Element::float16:
+    case Element::bfloat16: return 2;
+    case Element::float32: return 4;
+    case Element::float64: return 8;
+  }
+  return 1;
+}
+
+// Addresses are those of the GPU. `source` is null for zeros.
+struct CopyItem {
+  std::uint64_t source;
+  std::uint64_t destination;
+  std::uint64_t elements;
+  std::uint32_t first_tile;  // the number of tiles of the items before
+  Element from;
+  Element to;
+};
+
+// A block of quantised elements shares one scale: value = scale * code, codes from -127 to 127. A
+// block with a value that is not finite has the scale NaN, so that all of it stays visible as an
+// overflow.
+inline constexpr std::uint32_t quantized_block = 32;
+
+struct QuantizedItem {
+  std::uint64_t values;  // tensor of `element`
+  std::uint64_t codes;   // int8, one for each element
+  std::uint64_t scales;  // float32, one for each block
+  std::uint64_t elements;
+  std::uint32_t first_tile;
+  Element element;
+};
+
+// The items travel with the launch, so a captured graph replays them as they were, and nothing has
+// to be kept in memory until the kernel has run. A launch takes up to 32,764 bytes.
+template <class Item>
+inline constexpr std::uint32_t most_items = 32000 / sizeof(Item);
+// Most batches are smaller, and every launch copies all of its parameters.
+template <class Item>
+inline constexpr std::uint32_t few_items = 2048 / sizeof(Item);
+
+template <class Item, std::uint32_t capacity>
+struct Batch {
+  std::uint32_t items;
+  double scale;        // multiplies every element
+  std::uint64_t flag;  // float32 that a check sets to 1 where it finds something
+  Item item[capacity];
+};
+
+template <class Item>
+using SmallBatch = Batch<Item, few_items<Item>>;
+template <class Item>
+using LargeBatch = Batch<Item, most_items<Item>>;
+
+// What one block of threads takes.
+inline constexpr std::uint32_t threads_per_block = 256;
+inline constexpr std::uint32_t tile_bytes = 16384;
+
+constexpr std::uint32_t elements_per_tile(Element from, Element to) {
+  const std::uint32_t from_size = size_of(from);
+  const std::uint32_t to_size = size_of(to);
+  return tile_bytes / (from_size > to_size ? from_size : to_size);
+}
+// One block of elements for each thread.
+inline constexpr std::uint32_t quantized_tile = quantized_block * threads_per_block;
+
+}  // namespace rueda::cuda
