@@ -34,6 +34,9 @@ struct TransferCounters {
   Counter bytes_reduced;
   Counter bytes_taken;           // of other ranks' memory on this host, copied from where it lies
   Counter bytes_through_kernel;  // of it: not visible here, so read or written by the kernel
+  Counter nccl_calls;            // collectives that NCCL was given, a group counting as one
+  Counter gpu_launches;          // of kernels that pack or unpack a batch
+  Counter bytes_staged;          // copied between a GPU and the host
   Counter bytes_packed;          // copied into and out of fusion buffers and staging
 };
 
@@ -71,6 +74,13 @@ class Operation {
   // Whether its bytes go through the transport, which has to be driven and slept upon then; others
   // are woken through shared memory.
   [[nodiscard]] virtual bool uses_transport() const { return true; }
+
+  // Whether nothing tells when it can go on: it must be asked again and again.
+  [[nodiscard]] virtual bool must_be_polled() const { return false; }
+
+  // Whether it failed in the same way on all ranks, before any of them touched a tensor: the world
+  // can go on.
+  [[nodiscard]] virtual bool failed_everywhere() const { return false; }
 
   // On a GPU: what streams wait for. Meaningful once done, which is when all has been enqueued.
   [[nodiscard]] virtual std::shared_ptr<DeviceEvent> finished() const { return nullptr; }

@@ -133,6 +133,7 @@ class Engine {
   bool may_stop(Time now) const;
   [[nodiscard]] bool in_flight() const;
   [[nodiscard]] bool uses_transport() const;
+  [[nodiscard]] bool must_be_polled() const;
   [[nodiscard]] bool negotiates() const;
   [[nodiscard]] bool expects() const;
   [[nodiscard]] bool is_unfinished(Time now) const;

@@ -177,7 +177,7 @@ bool Engine::hear() {
 // Looks a last time after the sleep has been announced, so that nothing is missed. The engine's
 // thread can lose the helm to a caller meanwhile.
 Engine::Slept Engine::sleep(std::optional<Time> until, bool as_thread) {
-  if (uses_transport() && world_.transport->wait_fd() < 0) return nap(as_thread);
+  if (must_be_polled()) return nap(as_thread);
   naps_ = 0;
   timeline_.flush();
   if (watcher_.has_seen()) watcher_.rearm();
@@ -241,6 +241,13 @@ bool Engine::uses_transport() const {
                            std::any_of(sets_.begin(), sets_.end(), [](const auto& set) {
                              return set.second->uses_transport();
                            }));
+}
+
+// Whether there is something that can only be asked, again and again, whether it goes on.
+bool Engine::must_be_polled() const {
+  if (uses_transport() && world_.transport->wait_fd() < 0) return true;
+  return failure_.ok() && std::any_of(sets_.begin(), sets_.end(),
+                                      [](const auto& set) { return set.second->must_be_polled(); });
 }
 
 bool Engine::negotiates() const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "core/strings.h"
 #include "plan/fusion_plan.h"
@@ -156,8 +157,8 @@ void Execution::start_allgather() {
 void Execution::start_broadcast() {
   const std::size_t bytes = request().bytes();
   const auto& submission = members_.front().submission;
-  if (!submission) unwanted_.resize(bytes);
-  operation_ = backend_->broadcast(lane_, submission ? submission->output : unwanted_.data(),
+  if (!submission) unwanted_ = backend_->allocate(lane_, bytes);
+  operation_ = backend_->broadcast(lane_, submission ? submission->output : unwanted_.get(),
                                    static_cast<std::int64_t>(bytes), request().root);
 }
 
@@ -187,6 +188,10 @@ bool Execution::advance(Time now) {
   if (!operation_->done()) return moved;
   done_ = true;
   status_ = operation_->status();
+  if (!status_.ok() && operation_->failed_everywhere()) {
+    fail(std::exchange(status_, Status()));
+    return true;
+  }
   if (status_.ok()) {
     record(in_capitals(name_of(request().collective)), started_at_, Clock::now());
     for (const auto& phase : operation_->phases()) record(phase.name, phase.begin, phase.end);

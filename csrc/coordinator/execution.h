@@ -49,6 +49,7 @@ class Execution {
   void fail(const Status& reason);
 
   [[nodiscard]] bool uses_transport() const { return operation_ && operation_->uses_transport(); }
+  [[nodiscard]] bool must_be_polled() const { return operation_ && operation_->must_be_polled(); }
   [[nodiscard]] Time last_moved() const { return last_moved_; }
   // "batch of 3 tensors beginning with 'conv1.weight'"
   [[nodiscard]] std::string describe() const;
@@ -75,7 +76,7 @@ class Execution {
   Lane lane_;
   std::vector<BatchMember> members_;
   Output output_;
-  std::vector<std::byte> unwanted_;  // a broadcast's data where this rank has joined
+  std::shared_ptr<std::byte[]> unwanted_;  // a broadcast's data where this rank has joined
   std::unique_ptr<Operation> operation_;
   Time started_at_;
   Time last_moved_;

@@ -13,6 +13,9 @@ std::map<std::string, std::int64_t> Metrics::values() const {
       {"absent_filled", absent_filled.get()},
       {"gradients_filled", gradients_filled.get()},
       {"bytes_packed", 0},
+      {"bytes_staged", 0},
+      {"gpu_launches", 0},
+      {"nccl_calls", 0},
       {"control_messages_sent", control_messages_sent.get()},
       {"control_bytes_sent", control_bytes_sent.get()},
       {"stall_warnings", stall_warnings.get()},
@@ -33,6 +36,9 @@ std::map<std::string, std::int64_t> Metrics::values() const {
     values[name + "_messages_sent"] = counted.transfers.messages_sent.get();
     values[name + "_payload_bytes_sent"] = counted.transfers.payload_bytes_sent.get();
     values[name + "_payload_bytes_received"] = counted.transfers.payload_bytes_received.get();
+    values["bytes_staged"] += counted.transfers.bytes_staged.get();
+    values["gpu_launches"] += counted.transfers.gpu_launches.get();
+    values["nccl_calls"] += counted.transfers.nccl_calls.get();
     values["bytes_packed"] += counted.transfers.bytes_packed.get();
     values[name + "_bytes_taken"] = counted.transfers.bytes_taken.get();
     values[name + "_bytes_through_kernel"] = counted.transfers.bytes_through_kernel.get();

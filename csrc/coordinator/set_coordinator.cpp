@@ -249,6 +249,11 @@ bool SetCoordinator::uses_transport() const {
                      [](const auto& execution) { return execution->uses_transport(); });
 }
 
+bool SetCoordinator::must_be_polled() const {
+  return std::any_of(running_.begin(), running_.end(),
+                     [](const auto& execution) { return execution->must_be_polled(); });
+}
+
 std::optional<Time> SetCoordinator::next_deadline() const {
   const auto replay = replay_.next_deadline();
   if (!deadline_ || !replay) return deadline_ ? deadline_ : replay;

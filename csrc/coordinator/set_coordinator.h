@@ -58,6 +58,8 @@ class SetCoordinator {
   // Whether batches are under way, or only the other members are waited for.
   [[nodiscard]] bool in_flight() const { return !running_.empty() || replay_.waits(); }
   [[nodiscard]] bool uses_transport() const;
+  // Whether something is under way of which nothing tells when it can go on.
+  [[nodiscard]] bool must_be_polled() const;
   // Whether messages of other members are expected at any moment.
   [[nodiscard]] bool negotiates() const { return !pending_.empty() || join_handle_ != nullptr; }
   // Nothing more can be agreed on.

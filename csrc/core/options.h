@@ -33,6 +33,7 @@ struct Options {
   std::string mpi_library;
   std::string cuda_library;
   std::string nccl_library;
+  std::string gpu_backend = "auto";
   std::string interface;
   std::string bootstrap = "auto";
 };

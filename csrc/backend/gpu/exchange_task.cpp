@@ -1,0 +1,61 @@
+#include "backend/gpu/exchange_task.h"
+
+#include <utility>
+
+namespace rueda {
+
+namespace {
+
+// In which slots of the lane's staging memory input and output lie; all-reduce has the others.
+constexpr std::size_t input_slot = 3;
+constexpr std::size_t output_slot = 4;
+
+}  // namespace
+
+Expected<bool> ExchangeTask::advance_staged(GpuLane& gpu, const Lane& lane, Backend& host) {
+  if (step_ == Step::fetch) {
+    const Input in = input();
+    auto from = gpu.staging(input_slot, in.bytes);
+    if (!from) return from.status();
+    auto to = gpu.staging(output_slot, output_bytes());
+    if (!to) return to.status();
+    host_input_ = in.data != nullptr ? (*from)->data() : nullptr;
+    host_output_ = (*to)->data();
+    if (in.data != nullptr) {
+      const Status copied = copy_to_host(gpu.stream(), host_input_, in.data, in.bytes);
+      if (!copied) return copied;
+      lane.counters->bytes_staged.add(static_cast<std::int64_t>(in.bytes));
+    }
+    // Also without input: what the operation before copies back must have left the memory.
+    auto event = CudaEvent::create(gpu.gpu().device);
+    if (!event) return event.status();
+    if (Status status = event->record(gpu.stream()); !status) return status;
+    fetched_ = std::move(event).value();
+    step_ = Step::wait;
+    return true;
+  }
+  if (step_ == Step::wait) {
+    const auto here = fetched_->is_done();
+    if (!here) return here.status();
+    if (!*here) return false;
+    exchange_ = start(gpu, lane, host, host_input_, host_output_);
+    step_ = Step::exchange;
+    return true;
+  }
+  if (step_ == Step::done) return false;
+  const bool moved = exchange_->advance();
+  if (!exchange_->done()) return moved;
+  const Status status = exchange_->status();
+  exchange_.reset();
+  if (!status) return status;
+  const std::byte* const result = exchanged() != nullptr ? exchanged() : host_output_;
+  if (output() != nullptr) {
+    const Status copied = copy_to_device(gpu.stream(), output(), result, output_bytes());
+    if (!copied) return copied;
+    lane.counters->bytes_staged.add(static_cast<std::int64_t>(output_bytes()));
+  }
+  step_ = Step::done;
+  return true;
+}
+
+}  // namespace rueda

@@ -1,0 +1,62 @@
+// Collectives on one tensor of a GPU other than all-reduce. Staged, the whole input is copied from
+// the GPU, exchanged on the host, and the whole output copied back.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "backend/gpu/gpu_task.h"
+#include "cuda/stream.h"
+
+namespace rueda {
+
+class ExchangeTask : public GpuTask {
+ public:
+  Expected<bool> advance_staged(GpuLane& gpu, const Lane& lane, Backend& host) final;
+  [[nodiscard]] bool is_staged() const final { return step_ == Step::done; }
+  [[nodiscard]] const Operation* on_host() const final { return exchange_.get(); }
+
+ protected:
+  // What of this rank's memory goes in; null where that is nothing.
+  struct Input {
+    const std::byte* data = nullptr;
+    std::size_t bytes = 0;
+  };
+  [[nodiscard]] virtual Input input() const = 0;
+  // Room for `output_bytes()` on the host; those of a broadcast's root are its input.
+  [[nodiscard]] virtual std::size_t output_bytes() const = 0;
+  [[nodiscard]] virtual std::unique_ptr<Operation> start(GpuLane& gpu, const Lane& lane, Backend& host, const std::byte* input, std::byte* output) = 0;
+  // Where the output goes, once the exchange is over; null where nobody wants it.
+  [[nodiscard]] virtual std::byte* output() const = 0;
+  // All-to-all: the exchange itself tells how much room it needs, and finds it.
+  [[nodiscard]] virtual const std::byte* exchanged() const { return nullptr; }
+  // For that: in which slot of the lane's staging memory. Input and output have others.
+  static constexpr std::size_t exchanged_slot = 5;
+
+ private:
+  enum class Step { fetch, wait, exchange, done };
+
+  Step step_ = Step::fetch;
+  std::optional<CudaEvent> fetched_;
+  std::byte* host_input_ = nullptr;
+  std::byte* host_output_ = nullptr;
+  std::unique_ptr<Operation> exchange_;
+};
+
+[[nodiscard]] std::unique_ptr<GpuTask> make_reduce_scatter_task(const Reduction& reduction,
+                                                                const std::byte* input,
+                                                                std::byte* output,
+                                                                std::vector<std::int64_t> lengths,
+                                                                int rank);
+[[nodiscard]] std::unique_ptr<GpuTask> make_allgather_task(const std::byte* input,
+                                                           std::byte* output,
+                                                           std::vector<std::int64_t> lengths,
+                                                           int rank);
+[[nodiscard]] std::unique_ptr<GpuTask> make_broadcast_task(std::byte* data, std::int64_t bytes,
+                                                           int root, int rank);
+[[nodiscard]] std::unique_ptr<GpuTask> make_alltoall_task(AlltoallInput input,
+                                                          AllocateRows allocate, int rank);
+
+}  // namespace rueda

@@ -1,0 +1,194 @@
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "backend/device_backend.h"
+#include "backend/gpu/allreduce_task.h"
+#include "backend/gpu/exchange_task.h"
+#include "backend/gpu/gpu_lane.h"
+#include "backend/gpu/gpu_operation.h"
+#include "core/log.h"
+#include "core/strings.h"
+
+namespace rueda {
+
+namespace {
+
+// Of an all-reduce through the host's memory: large enough for a copy engine to be at full speed.
+constexpr std::int64_t staged_chunk_bytes = 4 << 20;
+constexpr Duration between_looks = std::chrono::milliseconds(20);
+constexpr Duration closing_patience = std::chrono::seconds(10);
+
+class GpuBackend final : public DeviceBackend {
+ public:
+  GpuBackend(const Options& options, Backend& host)
+      : options_(options), timeout_(seconds(options.transfer_timeout)), host_(host) {}
+  ~GpuBackend() override {
+    const Time deadline = Clock::now() + closing_patience;
+    for (const auto& [key, lane] : lanes_) {
+      if (!aborted_) lane->close(deadline);
+    }
+  }
+
+  [[nodiscard]] std::string_view name() const override { return "gpu"; }
+
+  Expected<std::shared_ptr<DeviceEvent>> mark(int device, void* stream) override {
+    if (Status status = open(device); !status) return status;
+    const CudaStream marked =
+        CudaStream::borrow(gpu_.device, reinterpret_cast<std::uintptr_t>(stream));
+    const auto capturing = marked.is_capturing();
+    if (!capturing) return capturing.status();
+    if (*capturing) {
+      return Status(ErrorCode::unsupported,
+                    "its stream is being captured into a CUDA graph, in which the ranks cannot "
+                    "agree on anything: reduce outside of the captured part");
+    }
+    auto event = GpuEvent::after(marked);
+    if (!event) return event.status();
+    return std::shared_ptr<DeviceEvent>(std::move(event).value());
+  }
+
+  std::shared_ptr<std::byte[]> allocate(const Lane&, std::size_t bytes) override {
+    if (!is_open()) throw std::bad_alloc();
+    auto memory = DeviceMemory::allocate(gpu_.device, bytes);
+    if (!memory) {
+      log(LogLevel::error, memory.status().to_string());
+      throw std::bad_alloc();
+    }
+    auto kept = std::make_shared<DeviceMemory>(std::move(memory).value());
+    return {kept, kept->data()};
+  }
+
+  Status await(const Lane& lane, const DeviceEvent& event) override {
+    auto gpu = lane_of(lane);
+    if (!gpu) return gpu.status();
+    return event.hold_back((*gpu)->stream().handle());
+  }
+
+  [[nodiscard]] Status watch(Time now) override {
+    if (!next_look_ || now < *next_look_ || aborted_) return {};
+    next_look_.reset();
+    for (const auto& [key, lane] : lanes_) {
+      if (lane->is_idle()) continue;
+      if (Status status = lane->watch(now, timeout_); !status) return status;
+      if (!lane->is_idle()) next_look_ = now + between_looks;
+    }
+    return {};
+  }
+  [[nodiscard]] std::optional<Time> next_look() const override { return next_look_; }
+
+  void forget(int set_id) override {
+    const Time deadline = Clock::now() + closing_patience;
+    for (auto lane = lanes_.lower_bound({set_id, 0});
+         lane != lanes_.end() && lane->first.first == set_id; lane = lanes_.erase(lane)) {
+      if (!aborted_) lane->second->close(deadline);
+    }
+  }
+
+  void abort(const Status&) override {
+    if (std::exchange(aborted_, true)) return;
+    next_look_.reset();
+    for (const auto& [key, lane] : lanes_) lane->abort();
+  }
+
+  std::unique_ptr<Operation> allreduce(const Lane& lane, const Reduction& reduction,
+                                       std::vector<Piece> pieces) override {
+    return start(lane, std::make_unique<AllreduceTask>(reduction, std::move(pieces), lane.size(),
+                                                       staged_chunk_bytes));
+  }
+  std::unique_ptr<Operation> reduce_scatter(const Lane& lane, const Reduction& reduction,
+                                            const std::byte* input, std::byte* output,
+                                            std::vector<std::int64_t> lengths) override {
+    return start(lane, make_reduce_scatter_task(reduction, input, output, std::move(lengths),
+                                                lane.rank));
+  }
+  std::unique_ptr<Operation> allgather(const Lane& lane, const std::byte* input, std::byte* output,
+                                       std::vector<std::int64_t> lengths) override {
+    return start(lane, make_allgather_task(input, output, std::move(lengths), lane.rank));
+  }
+  std::unique_ptr<Operation> broadcast(const Lane& lane, std::byte* data, std::int64_t bytes,
+                                       int root) override {
+    return start(lane, make_broadcast_task(data, bytes, root, lane.rank));
+  }
+  std::unique_ptr<Operation> alltoall(const Lane& lane, AlltoallInput input,
+                                      AllocateRows allocate) override {
+    return start(lane, make_alltoall_task(std::move(input), std::move(allocate), lane.rank));
+  }
+
+ private:
+  // The first tensor's device is this rank's.
+  Status open(int ordinal) {
+    const std::lock_guard lock(mutex_);
+    if (is_open()) {
+      const int own = gpu_.device->facts().ordinal;
+      if (own == ordinal) return {};
+      return {ErrorCode::invalid_argument,
+              str("it is on cuda:", ordinal, ", and this rank uses cuda:", own,
+                  " already: one rank uses one GPU, such as that of its local rank")};
+    }
+    const auto driver = load_cuda(options_);
+    if (!driver) return driver.status();
+    auto device = CudaDevice::open(**driver, ordinal);
+    if (!device) return device.status();
+    if (auto kernels = BatchKernels::load(*device)) {
+      gpu_.kernels = std::move(kernels).value();
+    } else {
+      log(LogLevel::info, "tensors are packed one by one: ", kernels.status().to_string());
+    }
+    if (options_.gpu_backend != "staged") {
+      if (const auto nccl = load_nccl(options_)) {
+        gpu_.nccl = *nccl;
+      } else {
+        gpu_.no_nccl = nccl.status().to_string();
+      }
+    }
+    gpu_.device = std::move(device).value();
+    is_open_.store(true, std::memory_order_release);
+    return {};
+  }
+
+  [[nodiscard]] bool is_open() const { return is_open_.load(std::memory_order_acquire); }
+
+  Expected<GpuLane*> lane_of(const Lane& lane) {
+    std::unique_ptr<GpuLane>& found = lanes_[{lane.set_id, lane.order}];
+    if (!found) {
+      auto opened = GpuLane::open(gpu_);
+      if (!opened) return opened.status();
+      found = std::move(opened).value();
+    }
+    return found.get();
+  }
+
+  std::unique_ptr<Operation> start(const Lane& lane, std::unique_ptr<GpuTask> task) {
+    GpuLane* gpu = nullptr;
+    if (is_open()) {
+      auto found = lane_of(lane);
+      if (!found) {
+        log(LogLevel::error, found.status().to_string());
+        throw std::bad_alloc();
+      }
+      gpu = *found;
+    }
+    if (!next_look_) next_look_ = Clock::now() + between_looks;
+    return std::make_unique<GpuOperation>(gpu, lane, host_, options_.gpu_backend, std::move(task));
+  }
+
+  const Options options_;
+  const Duration timeout_;
+  Backend& host_;
+  std::mutex mutex_;  // of opening the device
+  std::atomic<bool> is_open_{false};  // what `gpu_` holds does not change any more
+  Gpu gpu_;
+  std::map<std::pair<int, int>, std::unique_ptr<GpuLane>> lanes_;  // by set and order
+  std::optional<Time> next_look_;
+  bool aborted_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceBackend> make_device_backend(const Options& options, Backend& host) {
+  return std::make_unique<GpuBackend>(options, host);
+}
+
+}  // namespace rueda

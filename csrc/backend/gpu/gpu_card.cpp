@@ -1,0 +1,54 @@
+#include "backend/gpu/gpu_card.h"
+
+#include "core/strings.h"
+
+namespace rueda {
+
+namespace {
+
+// Empty where nothing is in the way.
+std::string obstacle(std::span<const GpuCard> cards, const std::vector<int>& members) {
+  for (std::size_t i = 0; i < cards.size(); ++i) {
+    if (!cards[i].has_nccl) {
+      return str("rank ", members[i], " has no NCCL: ", cards[i].problem.data());
+    }
+  }
+  for (std::size_t i = 0; i < cards.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (cards[i].host == cards[j].host && cards[i].gpu == cards[j].gpu) {
+        return str("ranks ", members[j], " and ", members[i], " share the GPU ",
+                   cards[i].gpu.data(), ", which NCCL does not allow");
+      }
+      if (cards[i].nccl_version != cards[j].nccl_version) {
+        return str("rank ", members[j], " has NCCL ", cards[j].nccl_version, ", rank ", members[i],
+                   " has NCCL ", cards[i].nccl_version);
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string_view name_of(GpuRoad road) {
+  return road == GpuRoad::nccl ? "nccl" : "staged";
+}
+
+Expected<GpuRoad> choose_road(std::span<const GpuCard> cards, const std::vector<int>& members,
+                              const std::string& wanted) {
+  for (std::size_t i = 0; i < cards.size(); ++i) {
+    if (cards[i].has_gpu) continue;
+    return Status(ErrorCode::invalid_argument,
+                  str("rank ", members[i], " takes part with no GPU: ", cards[i].problem.data()),
+                  members[i]);
+  }
+  if (wanted == "staged") return GpuRoad::staged;
+  const std::string why_not = obstacle(cards, members);
+  if (why_not.empty()) return GpuRoad::nccl;
+  if (wanted == "auto") return GpuRoad::staged;
+  return Status(ErrorCode::unsupported,
+                str("RUEDA_GPU_BACKEND=nccl, but ", why_not,
+                    ". RUEDA_GPU_BACKEND=staged, or auto, goes through the host's memory instead"));
+}
+
+}  // namespace rueda

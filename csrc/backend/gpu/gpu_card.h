@@ -1,0 +1,49 @@
+// What the ranks of a process set tell each other before their first operation on GPUs, and the
+// road that they all choose from it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend/nccl/nccl_api.h"
+#include "core/status.h"
+
+namespace rueda {
+
+enum class GpuRoad : std::uint8_t {
+  nccl,
+  staged,  // through pinned memory of the host, and there as tensors of the host
+};
+[[nodiscard]] std::string_view name_of(GpuRoad road);
+
+// Travels as it lies in memory. Texts end with a zero.
+struct GpuCard {
+  bool has_gpu = false;
+  bool has_nccl = false;
+  bool has_kernels = false;
+  std::int32_t nccl_version = 0;
+  std::array<char, 128> host{};     // which machine, the same text for all ranks of one
+  std::array<char, 32> gpu{};       // PCI bus id
+  std::array<char, 512> problem{};  // why there is no GPU or no NCCL
+  nccl::UniqueId id{};              // of the communicator to come: the first rank's counts
+};
+
+// As much of the text as fits.
+template <std::size_t size>
+void write_text(std::array<char, size>& target, std::string_view text) {
+  target.fill(0);
+  text.copy(target.data(), size - 1);
+}
+
+// The road that the option gpu_backend ("auto", "nccl" or "staged") leaves: NCCL where every rank
+// has it and a GPU of its own. Not ok where a rank has no GPU, or where NCCL is demanded and cannot
+// be used: the status says why. `members`: world ranks, in the order of the cards.
+[[nodiscard]] Expected<GpuRoad> choose_road(std::span<const GpuCard> cards,
+                                            const std::vector<int>& members,
+                                            const std::string& wanted);
+
+}  // namespace rueda

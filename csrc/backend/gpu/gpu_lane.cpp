@@ -1,0 +1,145 @@
+#include "backend/gpu/gpu_lane.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <utility>
+
+#include "core/log.h"
+#include "core/strings.h"
+
+namespace rueda {
+
+namespace {
+
+// Which machine this is, also where containers have the same host name.
+std::string machine() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  char name[65] = {};
+  ::gethostname(name, sizeof name - 1);
+  return str(name, " ", boot);
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<GpuLane>> GpuLane::open(const Gpu& gpu) {
+  auto stream = CudaStream::create(gpu.device);
+  if (!stream) return stream.status();
+  auto second = CudaStream::create(gpu.device);
+  if (!second) return second.status();
+  return std::unique_ptr<GpuLane>(
+      new GpuLane(gpu, std::move(stream).value(), std::move(second).value()));
+}
+
+GpuLane::GpuLane(const Gpu& gpu, CudaStream stream, CudaStream second_stream)
+    : gpu_(gpu), stream_(std::move(stream)), second_stream_(std::move(second_stream)) {}
+
+// Memory is freed only when no copy can reach it any more.
+GpuLane::~GpuLane() {
+  if (communicator_ && !unfinished_.empty()) communicator_->abort();
+  wait_until_idle(Clock::now() + std::chrono::seconds(10));
+}
+
+void GpuLane::wait_until_idle(Time deadline) {
+  Status idle = stream_.wait_until_idle(deadline);
+  if (idle) idle = second_stream_.wait_until_idle(deadline);
+  if (!idle) log(LogLevel::warning, "a stream of Rueda does not end: ", idle.to_string());
+}
+
+GpuCard GpuLane::card(bool is_first) const {
+  GpuCard card;
+  card.has_gpu = true;
+  card.has_kernels = gpu_.kernels.has_value();
+  write_text(card.host, machine());
+  write_text(card.gpu, gpu_.device->facts().pci_bus_id);
+  write_text(card.problem, gpu_.no_nccl);
+  if (gpu_.nccl == nullptr) return card;
+  card.nccl_version = gpu_.nccl->version();
+  card.has_nccl = true;
+  if (!is_first) return card;
+  const CurrentDevice current(*gpu_.device);
+  if (auto id = gpu_.nccl->unique_id()) {
+    card.id = *id;
+  } else {
+    card.has_nccl = false;
+    write_text(card.problem, id.status().to_string());
+  }
+  return card;
+}
+
+Status GpuLane::settle(GpuRoad road, std::span<const GpuCard> cards, int rank) {
+  all_have_kernels_ = std::all_of(cards.begin(), cards.end(),
+                                  [](const GpuCard& card) { return card.has_kernels; });
+  if (road == GpuRoad::nccl) {
+    auto started = NcclCommunicator::start(*gpu_.nccl, gpu_.device, cards.front().id, rank,
+                                           static_cast<int>(cards.size()));
+    if (!started) return started.status();
+    communicator_ = std::move(started).value();
+  }
+  road_ = road;
+  log(LogLevel::debug, "tensors of ", gpu_.device->facts().name, " go by ", name_of(road));
+  return {};
+}
+
+Expected<std::byte*> GpuLane::buffer(std::size_t bytes) {
+  if (buffer_.size() < bytes) {
+    buffer_ = DeviceMemory();  // frees it, which waits for what uses it
+    auto larger = DeviceMemory::allocate(gpu_.device, bytes);
+    if (!larger) return larger.status();
+    buffer_ = std::move(larger).value();
+  }
+  return buffer_.data();
+}
+
+Expected<StagingMemory*> GpuLane::staging(std::size_t slot, std::size_t bytes) {
+  StagingMemory& memory = staging_[slot];
+  if (memory.size() < bytes) {
+    memory = StagingMemory();
+    auto larger = StagingMemory::allocate(gpu_.device, bytes);
+    if (!larger) return larger.status();
+    memory = std::move(larger).value();
+  }
+  return &memory;
+}
+
+void GpuLane::remember(std::shared_ptr<GpuEvent> event, Time now) {
+  unfinished_.push_back({std::move(event), now});
+}
+
+Status GpuLane::watch(Time now, Duration timeout) {
+  while (!unfinished_.empty()) {
+    const Unfinished& first = unfinished_.front();
+    const auto reached = first.event->reached();
+    if (!reached) return reached.status();
+    if (!*reached) break;
+    unfinished_.pop_front();
+    // What comes next could begin only now.
+    if (!unfinished_.empty()) unfinished_.front().since = now;
+  }
+  if (communicator_) {
+    if (const auto ready = communicator_->poll(); !ready) return ready.status();
+  }
+  if (unfinished_.empty() || timeout == Duration::zero()) return {};
+  const Duration waited = now - unfinished_.front().since;
+  if (waited < timeout) return {};
+  return {ErrorCode::timeout,
+          str("the GPU ", gpu_.device->facts().name, " (", gpu_.device->facts().pci_bus_id,
+              ") has not finished a batch for ",
+              std::chrono::duration_cast<std::chrono::seconds>(waited).count(),
+              " s (RUEDA_TRANSFER_TIMEOUT)")};
+}
+
+void GpuLane::abort() {
+  if (communicator_) communicator_->abort();
+}
+
+void GpuLane::close(Time deadline) {
+  Status idle = stream_.wait_until_idle(deadline);
+  if (idle) unfinished_.clear();
+  if (idle && communicator_) idle = communicator_->close(deadline);
+  if (!idle) log(LogLevel::debug, "closing a lane: ", idle.to_string());
+}
+
+}  // namespace rueda

@@ -1,0 +1,97 @@
+// One lane's side of a GPU: its stream, its communicator, its buffers. A lane's operations run one
+// after the other, in the order that all ranks have agreed on.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/gpu/gpu_card.h"
+#include "backend/gpu/gpu_event.h"
+#include "backend/gpu/staging_memory.h"
+#include "backend/nccl/communicator.h"
+#include "core/clock.h"
+#include "cuda/batch_kernels.h"
+#include "cuda/memory.h"
+#include "cuda/stream.h"
+
+namespace rueda {
+
+// What the lanes of a rank share.
+struct Gpu {
+  DeviceReference device;
+  std::optional<BatchKernels> kernels;  // nothing where this build or GPU has none
+  const NcclLibrary* nccl = nullptr;    // null where there is none
+  std::string no_nccl;                  // why
+};
+
+class GpuLane {
+ public:
+  [[nodiscard]] static Expected<std::unique_ptr<GpuLane>> open(const Gpu& gpu);
+  ~GpuLane();
+  GpuLane(const GpuLane&) = delete;
+  GpuLane& operator=(const GpuLane&) = delete;
+
+  [[nodiscard]] const Gpu& gpu() const { return gpu_; }
+  // On which everything is enqueued.
+  [[nodiscard]] const CudaStream& stream() const { return stream_; }
+  // For copies back to the GPU, beside those from it.
+  [[nodiscard]] const CudaStream& second_stream() const { return second_stream_; }
+
+  // --- The order of operations
+  [[nodiscard]] std::uint64_t line_up() { return next_ticket_++; }
+  [[nodiscard]] bool is_turn_of(std::uint64_t ticket) const { return serving_ == ticket; }
+  void end_turn() { ++serving_; }
+
+  // --- What the ranks have agreed on
+  [[nodiscard]] bool has_road() const { return road_.has_value(); }
+  [[nodiscard]] GpuRoad road() const { return *road_; }
+  [[nodiscard]] bool all_have_kernels() const { return all_have_kernels_; }
+  // This rank's side; makes an id for the communicator where it is the first one.
+  [[nodiscard]] GpuCard card(bool is_first) const;
+  // Takes the road that all have chosen, and begins to connect.
+  Status settle(GpuRoad road, std::span<const GpuCard> cards, int rank);
+  // Null without NCCL.
+  [[nodiscard]] NcclCommunicator* communicator() const { return communicator_.get(); }
+
+  // --- Memory, kept from operation to operation
+  // Of the GPU; used by one operation at a time, in the order of stream().
+  Expected<std::byte*> buffer(std::size_t bytes);
+  // Of the host; nothing may still be under way in it.
+  Expected<StagingMemory*> staging(std::size_t slot, std::size_t bytes);
+
+  // --- What has been enqueued and is not done
+  void remember(std::shared_ptr<GpuEvent> event, Time now);
+  [[nodiscard]] bool is_idle() const { return unfinished_.empty(); }
+  // Not ok where something failed, or has taken longer than `timeout` (zero: any time).
+  Status watch(Time now, Duration timeout);
+  void abort();
+  // Of both streams.
+  void wait_until_idle(Time deadline);
+  // Waits for what is under way, and leaves the communicator with the others.
+  void close(Time deadline);
+
+ private:
+  GpuLane(const Gpu& gpu, CudaStream stream, CudaStream second_stream);
+
+  const Gpu& gpu_;
+  CudaStream stream_;
+  CudaStream second_stream_;
+  std::uint64_t next_ticket_ = 0;
+  std::uint64_t serving_ = 0;
+  std::optional<GpuRoad> road_;
+  bool all_have_kernels_ = false;
+  std::unique_ptr<NcclCommunicator> communicator_;
+  DeviceMemory buffer_;
+  std::map<std::size_t, StagingMemory> staging_;
+  struct Unfinished {
+    std::shared_ptr<GpuEvent> event;
+    Time since;
+  };
+  std::deque<Unfinished> unfinished_;
+};
+
+}  // namespace rueda

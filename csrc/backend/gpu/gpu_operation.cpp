@@ -1,0 +1,184 @@
+#include "backend/gpu/gpu_operation.h"
+
+#include <utility>
+
+namespace rueda {
+
+namespace {
+
+constexpr Duration patience = std::chrono::seconds(5);
+
+constexpr std::string_view no_gpu =
+    "it has not used one yet: where ranks join early, each must have reduced a tensor of its GPU "
+    "before";
+
+}  // namespace
+
+GpuOperation::GpuOperation(GpuLane* gpu, const Lane& lane, Backend& host,
+                           const std::string& wanted, std::unique_ptr<GpuTask> task)
+    : gpu_(gpu), lane_(lane), host_(host), wanted_(wanted), task_(std::move(task)) {
+  if (gpu_ != nullptr) ticket_ = gpu_->line_up();
+}
+
+GpuOperation::~GpuOperation() {
+  if (step_ == Step::stage) gpu_->wait_until_idle(Clock::now() + patience);
+}
+
+bool GpuOperation::advance() {
+  bool moved = false;
+  while (step_ != Step::done && take_step()) moved = true;
+  return moved;
+}
+
+// Returns whether anything moved.
+bool GpuOperation::take_step() {
+  switch (step_) {
+    case Step::turn:
+      if (gpu_ != nullptr && !gpu_->is_turn_of(ticket_)) return false;
+      step_ = gpu_ == nullptr || !gpu_->has_road() ? Step::agree : Step::connect;
+      return true;
+    case Step::agree: return agree();
+    case Step::connect:
+      if (!poll()) return step_ == Step::done;
+      step_ = Step::prepare;
+      return true;
+    case Step::prepare: return prepare();
+    case Step::enqueue: return enqueue();
+    case Step::launch:
+      if (!poll()) return step_ == Step::done;
+      finish({});
+      return true;
+    case Step::stage: return stage();
+    case Step::done: return false;
+  }
+  return false;
+}
+
+bool GpuOperation::agree() {
+  if (!host_operation_) {
+    begin("AGREE_ON_GPUS");
+    if (gpu_ != nullptr) {
+      card_ = gpu_->card(lane_.rank == 0);
+    } else {
+      write_text(card_.problem, no_gpu);
+    }
+    cards_.resize(static_cast<std::size_t>(lane_.size()));
+    const std::vector<std::int64_t> lengths(cards_.size(), sizeof(GpuCard));
+    host_operation_ =
+        host_.allgather(lane_, reinterpret_cast<const std::byte*>(&card_),
+                        reinterpret_cast<std::byte*>(cards_.data()), lengths);
+  }
+  const bool moved = host_operation_->advance();
+  if (!host_operation_->done()) return moved;
+  Status status = host_operation_->status();
+  host_operation_.reset();
+  if (status.ok()) {
+    if (auto road = choose_road(cards_, *lane_.members, wanted_); !road) {
+      failed_everywhere_ = true;  // each of them comes to the same end
+      status = road.status();
+    } else {
+      status = gpu_->settle(*road, cards_, lane_.rank);
+    }
+  }
+  if (status.ok()) {
+    step_ = Step::connect;
+  } else {
+    finish(status);
+  }
+  return true;
+}
+
+bool GpuOperation::prepare() {
+  if (gpu_->road() != GpuRoad::nccl || !task_->suits_nccl(*gpu_)) {
+    begin("STAGED");
+    step_ = Step::stage;
+    return true;
+  }
+  if (!host_operation_) {
+    host_operation_ = task_->prepare(lane_, host_);
+    if (!host_operation_) {
+      step_ = Step::enqueue;
+      return true;
+    }
+  }
+  const bool moved = host_operation_->advance();
+  if (!host_operation_->done()) return moved;
+  if (!host_operation_->status().ok()) {
+    finish(host_operation_->status());
+  } else {
+    step_ = Step::enqueue;
+  }
+  return true;
+}
+
+bool GpuOperation::enqueue() {
+  begin("NCCL");
+  if (Status status = task_->enqueue(*gpu_, lane_); !status) {
+    finish(status);
+  } else {
+    step_ = Step::launch;
+  }
+  return true;
+}
+
+bool GpuOperation::stage() {
+  const auto moved = task_->advance_staged(*gpu_, lane_, host_);
+  if (!moved) {
+    finish(moved.status());
+    return true;
+  }
+  if (task_->is_staged()) finish({});
+  return *moved;
+}
+
+bool GpuOperation::poll() {
+  if (gpu_->communicator() == nullptr) return true;
+  const auto ready = gpu_->communicator()->poll();
+  if (!ready) finish(ready.status());
+  return ready && *ready;
+}
+
+void GpuOperation::begin(std::string_view phase) {
+  const Time now = Clock::now();
+  if (!phases_.empty()) phases_.back().end = now;
+  phases_.push_back({phase, now, now});
+}
+
+// Others do not come before what has been enqueued, or has gone wrong, here.
+void GpuOperation::finish(const Status& status) {
+  const Time now = Clock::now();
+  status_ = status;
+  if (status_.ok()) {
+    auto event = GpuEvent::after(gpu_->stream());
+    if (event) {
+      event_ = *event;
+      gpu_->remember(event_, now);
+    } else {
+      status_ = event.status();
+    }
+  }
+  if (!phases_.empty()) phases_.back().end = now;
+  step_ = Step::done;
+  if (gpu_ != nullptr) gpu_->end_turn();
+}
+
+const Operation* GpuOperation::on_host() const {
+  return host_operation_ ? host_operation_.get() : task_->on_host();
+}
+
+std::vector<int> GpuOperation::awaited() const {
+  if (const Operation* host = on_host()) return host->awaited();
+  if (step_ != Step::connect && step_ != Step::launch) return {};
+  std::vector<int> others;
+  for (int rank = 0; rank < lane_.size(); ++rank) {
+    if (rank != lane_.rank) others.push_back(lane_.world_rank(rank));
+  }
+  return others;
+}
+
+bool GpuOperation::uses_transport() const {
+  const Operation* host = on_host();
+  return host != nullptr && host->uses_transport();
+}
+
+}  // namespace rueda

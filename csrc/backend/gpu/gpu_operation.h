@@ -1,0 +1,63 @@
+// A collective on tensors of GPUs as an operation of the engine: waits for its turn, agrees with
+// the other ranks on the road where that has not happened yet, and enqueues the task.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/gpu/gpu_card.h"
+#include "backend/gpu/gpu_lane.h"
+#include "backend/gpu/gpu_task.h"
+
+namespace rueda {
+
+class GpuOperation final : public Operation {
+ public:
+  // `gpu`: null where this rank has no GPU, of which the others are told.
+  GpuOperation(GpuLane* gpu, const Lane& lane, Backend& host, const std::string& wanted,
+               std::unique_ptr<GpuTask> task);  // Given up in the middle: waits until no copy touches the tensors any more.
+  ~GpuOperation() override;
+
+  bool advance() override;
+  [[nodiscard]] bool done() const override { return step_ == Step::done; }
+  [[nodiscard]] const Status& status() const override { return status_; }
+  [[nodiscard]] bool failed_everywhere() const override { return failed_everywhere_; }
+  [[nodiscard]] std::vector<int> awaited() const override;
+  [[nodiscard]] bool uses_transport() const override;
+  [[nodiscard]] bool must_be_polled() const override { return true; }
+  [[nodiscard]] std::shared_ptr<DeviceEvent> finished() const override { return event_; }
+  [[nodiscard]] std::vector<Phase> phases() const override { return phases_; }
+
+ private:
+  enum class Step { turn, agree, connect, prepare, enqueue, launch, stage, done };
+
+  bool take_step();
+  bool agree();
+  bool prepare();
+  bool enqueue();
+  bool stage();
+  // Whether NCCL has done what it was called for.
+  bool poll();
+  void begin(std::string_view phase);
+  void finish(const Status& status);
+  [[nodiscard]] const Operation* on_host() const;
+
+  GpuLane* gpu_;
+  Lane lane_;
+  Backend& host_;
+  const std::string& wanted_;
+  std::unique_ptr<GpuTask> task_;
+  std::uint64_t ticket_ = 0;
+  Step step_ = Step::turn;
+  std::unique_ptr<Operation> host_operation_;  // of the agreement, or before enqueuing
+  GpuCard card_;
+  std::vector<GpuCard> cards_;
+  std::shared_ptr<GpuEvent> event_;
+  std::vector<Phase> phases_;
+  bool failed_everywhere_ = false;
+  Status status_;
+};
+
+}  // namespace rueda

@@ -1,0 +1,31 @@
+// A collective on tensors of GPUs, in both of the ways in which it can go.
+#pragma once
+
+#include <memory>
+
+#include "backend/backend.h"
+#include "backend/gpu/gpu_lane.h"
+
+namespace rueda {
+
+class GpuTask {
+ public:
+  virtual ~GpuTask() = default;
+
+  // Whether NCCL can do it with the results that Rueda promises; the same on all ranks.
+  [[nodiscard]] virtual bool suits_nccl(const GpuLane& gpu) const = 0;
+  // What the host has to do before the work can be enqueued; null where that is nothing.
+  [[nodiscard]] virtual std::unique_ptr<Operation> prepare(const Lane&, Backend&) {
+    return nullptr;
+  }
+  // Enqueues all of it.
+  virtual Status enqueue(GpuLane& gpu, const Lane& lane) = 0;
+  // Through the host's memory: goes on without blocking, and tells whether anything moved.
+  virtual Expected<bool> advance_staged(GpuLane& gpu, const Lane& lane, Backend& host) = 0;
+  // Whether all of it has been enqueued.
+  [[nodiscard]] virtual bool is_staged() const = 0;
+  // What the host does at the moment; null where that is nothing.
+  [[nodiscard]] virtual const Operation* on_host() const = 0;
+};
+
+}  // namespace rueda

@@ -1,0 +1,31 @@
+// Memory of the host through which tensors of a GPU reach other ranks. Where the ranks of this host
+// share memory it is theirs, pinned: the host's collectives then run in it without another copy.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "core/status.h"
+#include "cuda/memory.h"
+
+namespace rueda {
+
+class StagingMemory {
+ public:
+  [[nodiscard]] static Expected<StagingMemory> allocate(const DeviceReference& device,
+                                                        std::size_t bytes);
+  StagingMemory() = default;
+
+  [[nodiscard]] std::byte* data() const { return data_; }
+  [[nodiscard]] std::size_t size() const { return size_; }
+
+ private:
+  // Unpinned before it is freed.
+  std::shared_ptr<std::byte[]> shared_;
+  HostRegistration registration_;
+  PinnedMemory pinned_;
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+}  // namespace rueda
