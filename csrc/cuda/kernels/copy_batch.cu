@@ -9,11 +9,12 @@ namespace rueda::cuda {
 // In accesses of the width that source and destination are aligned to alike; the ends byte by byte.
 template <class Word>
 __device__ void copy_words(std::uint64_t to, std::uint64_t from, std::uint32_t bytes) {
-  const std::uint32_t misaligned = static_cast<std::uint32_t>(to & (sizeof(Word) - 1));
-  std::uint32_t head = misaligned == 0 ? 0 : sizeof(Word) - misaligned;
+  constexpr std::uint32_t size = sizeof(Word);
+  const auto misaligned = static_cast<std::uint32_t>(to & (size - 1));
+  std::uint32_t head = misaligned == 0 ? 0 : size - misaligned;
   if (head > bytes) head = bytes;
-  const std::uint32_t words = (bytes - head) / sizeof(Word);
-  const std::uint32_t tail = head + words * sizeof(Word);
+  const std::uint32_t words = (bytes - head) / size;
+  const std::uint32_t tail = head + words * size;
   const auto* source_bytes = memory_at<const std::uint8_t>(from);
   auto* destination_bytes = memory_at<std::uint8_t>(to);
   for_each_index(head, [&](std::uint32_t i) { destination_bytes[i] = source_bytes[i]; });

@@ -1,0 +1,141 @@
+// How a communicator begins, fails, shrinks and ends.
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "backend/nccl/communicator.h"
+#include "core/strings.h"
+
+namespace rueda {
+
+namespace {
+
+nccl::Config nonblocking() {
+  nccl::Config config;
+  config.blocking = 0;
+  return config;
+}
+
+}  // namespace
+
+NcclCommunicator::NcclCommunicator(const NcclLibrary& library, DeviceReference device, int rank,
+                                   int size)
+    : library_(library), device_(std::move(device)), rank_(rank), size_(size) {}
+
+NcclCommunicator::~NcclCommunicator() {
+  abort();
+}
+
+std::string NcclCommunicator::with_rank(std::string_view what) const {
+  return str(what, " on rank ", rank_, " of ", size_);
+}
+
+Expected<std::unique_ptr<NcclCommunicator>> NcclCommunicator::start(const NcclLibrary& library,
+                                                                    DeviceReference device,
+                                                                    const nccl::UniqueId& id,
+                                                                    int rank, int size) {
+  if (size < 1 || rank < 0 || rank >= size)
+    return Status(ErrorCode::invalid_argument, str("rank ", rank, " of ", size, " is none"));
+  const CurrentDevice current(*device);
+  if (!current.status()) return current.status();
+  auto made = std::unique_ptr<NcclCommunicator>(
+      new NcclCommunicator(library, std::move(device), rank, size));
+  nccl::Config config = nonblocking();
+  const nccl::Result result =
+      library.functions().comm_init_rank_config(&made->handle_, size, id, rank, &config);
+  if (Status status = library.check(result, made->with_rank("ncclCommInitRankConfig")); !status)
+    return status;
+  return made;
+}
+
+Status NcclCommunicator::refused_if_closed() const {
+  if (handle_ != nullptr) return {};
+  return Status(ErrorCode::shutdown, with_rank("the NCCL communicator has been given up"));
+}
+
+Expected<bool> NcclCommunicator::poll() const {
+  if (Status status = refused_if_closed(); !status) return status;
+  nccl::Result state = nccl::success;
+  const nccl::Result asked = library_.functions().comm_get_async_error(handle_, &state);
+  for (const nccl::Result result : {asked, state}) {
+    if (Status status = library_.check(result, with_rank("NCCL"), handle_); !status) return status;
+  }
+  return state != nccl::in_progress;
+}
+
+Status NcclCommunicator::wait_until_ready(Time deadline) const {
+  auto pause = std::chrono::microseconds(1);
+  for (;;) {
+    const Expected<bool> ready = poll();
+    if (!ready) return ready.status();
+    if (ready.value()) return {};
+    if (Clock::now() >= deadline) {
+      return Status(
+          ErrorCode::timeout,
+          with_rank("NCCL was not ready before the deadline: other ranks may be missing,"));
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, std::chrono::microseconds(200));
+  }
+}
+
+void NcclCommunicator::abort() {
+  if (handle_ == nullptr) return;
+  const CurrentDevice current(*device_);
+  library_.functions().comm_abort(std::exchange(handle_, nullptr));
+}
+
+Status NcclCommunicator::revoke() {
+  const auto revoke_communicator = library_.functions().comm_revoke;
+  if (revoke_communicator == nullptr) {
+    return Status(ErrorCode::unsupported,
+                  str("NCCL ", nccl_version_text(library_.version()), " has no ncclCommRevoke"));
+  }
+  return enqueue("ncclCommRevoke",
+                 [&](const nccl::Functions&) { return revoke_communicator(handle_, 0); });
+}
+
+Expected<std::unique_ptr<NcclCommunicator>> NcclCommunicator::shrink(std::vector<int> lost) {
+  const auto shrink_communicator = library_.functions().comm_shrink;
+  if (shrink_communicator == nullptr) {
+    return Status(ErrorCode::unsupported,
+                  str("NCCL ", nccl_version_text(library_.version()), " has no ncclCommShrink"));
+  }
+  std::sort(lost.begin(), lost.end());
+  const bool is_sound = std::adjacent_find(lost.begin(), lost.end()) == lost.end() &&
+                        (lost.empty() || (lost.front() >= 0 && lost.back() < size_));
+  if (!is_sound || std::binary_search(lost.begin(), lost.end(), rank_)) {
+    return Status(ErrorCode::invalid_argument,
+                  with_rank(str("a communicator cannot go on without ", describe_ranks(lost))));
+  }
+  const auto before = std::lower_bound(lost.begin(), lost.end(), rank_) - lost.begin();
+  auto made = std::unique_ptr<NcclCommunicator>(new NcclCommunicator(
+      library_, device_, rank_ - static_cast<int>(before), size_ - static_cast<int>(lost.size())));
+  nccl::Config config = nonblocking();
+  if (Status status = enqueue("ncclCommShrink",
+                              [&](const nccl::Functions&) {
+                                return shrink_communicator(
+                                    handle_, lost.data(), static_cast<int>(lost.size()),
+                                    &made->handle_, &config, nccl::shrink_abort);
+                              });
+      !status) {
+    return status;
+  }
+  return made;
+}
+
+Status NcclCommunicator::close(Time deadline) {
+  Status status = enqueue("ncclCommFinalize", [this](const nccl::Functions& functions) {
+    return functions.comm_finalize(handle_);
+  });
+  if (status.ok()) status = wait_until_ready(deadline);
+  if (!status) {
+    abort();
+    return status;
+  }
+  const CurrentDevice current(*device_);
+  return library_.check(library_.functions().comm_destroy(std::exchange(handle_, nullptr)),
+                        with_rank("ncclCommDestroy"));
+}
+
+}  // namespace rueda

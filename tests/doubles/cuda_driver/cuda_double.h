@@ -1,0 +1,56 @@
+// Stands in for the CUDA driver where there is no GPU: device memory is host memory under addresses
+// that the host cannot use, streams are queues with a thread each, kernels run as plain C++.
+//
+// What a real driver forgives or punishes at random is recorded as misuse: a test asks for it at
+// its end. With delays, a stream that does not wait for what it needs computes wrong results.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cuda/handles.h"
+
+namespace rueda::test {
+
+struct CudaSettings {
+  int version = 13000;  // read when the library is loaded
+  int devices = 2;
+  int compute_capability = 90;
+  bool loads_modules = true;     // or refuses them, as a driver that is too old for them
+  std::uint64_t delay_seed = 0;  // 0 for no delays
+  int longest_delay_us = 300;    // before each step of a stream
+};
+
+class CudaDouble {
+ public:
+  // Waits for all streams, forgets misuse, failures and counts, and takes the settings.
+  virtual void reset(const CudaSettings& settings = {}) = 0;
+  // The `nth` call of `function` from now on (1 is the next) returns `code`, a CUresult.
+  virtual void fail(const std::string& function, int nth, int code) = 0;
+  virtual void set_capturing(StreamHandle stream, bool capturing) = 0;
+  // What has gone wrong since the last time, and forgets it.
+  virtual std::vector<std::string> take_misuse() = 0;
+  virtual int calls_of(const std::string& function) = 0;
+  virtual int retained(int device) = 0;
+  virtual std::size_t allocations() = 0;  // of device memory, that are not freed
+
+  // For the double of NCCL and for tests that need a slow step: runs `step` on a stream. False for
+  // a stream that does not exist.
+  virtual bool enqueue(StreamHandle stream, std::function<void()> step) = 0;
+  virtual int current_device() = 0;  // of the calling thread; -1 for none
+  virtual int device_of_stream(StreamHandle stream) = 0;
+  // Memory of the host behind an address of a device, or null where [address, address + bytes) is
+  // none.
+  virtual std::byte* reach(const void* address, std::size_t bytes) = 0;
+  virtual void misused(const std::string& what) = 0;
+
+ protected:
+  ~CudaDouble() = default;
+};
+
+}  // namespace rueda::test
+
+extern "C" rueda::test::CudaDouble* rueda_cuda_double();

@@ -1,0 +1,237 @@
+#include "driver_state.h"
+
+#include <cstdio>
+#include <utility>
+
+namespace rueda::test {
+
+namespace {
+
+constexpr std::uint64_t context_base = 0x7100'0000;
+constexpr std::uint64_t stream_base = 0x7200'0000;
+constexpr std::uint64_t event_base = 0x7300'0000;
+
+template <class Handle>
+Handle handle_of(std::uint64_t number) {
+  return reinterpret_cast<Handle>(number);
+}
+
+}  // namespace
+
+std::vector<CUcontext>& context_stack() {
+  static thread_local std::vector<CUcontext> stack;
+  return stack;
+}
+
+DriverState& DriverState::instance() {
+  static auto* state = new DriverState;
+  return *state;
+}
+
+void DriverState::reset(const CudaSettings& settings) {
+  std::vector<std::shared_ptr<Stream>> ending;
+  {
+    const std::lock_guard lock(mutex_);
+    ending.swap(closed_);
+    for (auto& [device, stream] : default_streams_) ending.push_back(std::move(stream));
+    default_streams_.clear();
+  }
+  ending.clear();  // waits for their steps, which may ask for what the mutex guards
+  const std::lock_guard lock(mutex_);
+  settings_ = settings;
+  calls_.clear();
+  failures_.clear();
+  misuse_.clear();
+  broken_.clear();
+}
+
+void DriverState::fail(const std::string& function, int nth, int code) {
+  const std::lock_guard lock(mutex_);
+  failures_[function][calls_[function] + nth] = code;
+}
+
+void DriverState::set_capturing(StreamHandle handle, bool capturing) {
+  const std::lock_guard lock(mutex_);
+  const auto found = streams_.find(handle);
+  if (found != streams_.end()) found->second->capturing = capturing;
+}
+
+std::vector<std::string> DriverState::take_misuse() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(misuse_, {});
+}
+
+int DriverState::calls_of(const std::string& function) {
+  const std::lock_guard lock(mutex_);
+  return calls_[function];
+}
+
+int DriverState::retained(int device) {
+  const std::lock_guard lock(mutex_);
+  return retained_[device];
+}
+
+void DriverState::misused(const std::string& what) {
+  std::fprintf(stderr, "CUDA double: %s\n", what.c_str());
+  const std::lock_guard lock(mutex_);
+  misuse_.push_back(what);
+}
+
+CudaSettings DriverState::settings() {
+  const std::lock_guard lock(mutex_);
+  return settings_;
+}
+
+CUresult DriverState::begin(const std::string& function, bool needs_context) {
+  {
+    const std::lock_guard lock(mutex_);
+    const int number = ++calls_[function];
+    const auto& planned = failures_[function];
+    const auto failure = planned.find(number);
+    if (failure != planned.end()) return static_cast<CUresult>(failure->second);
+  }
+  if (!needs_context || current_device() >= 0) return CUDA_SUCCESS;
+  misused(function + " without a current context");
+  return CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult DriverState::retain(int device, CUcontext* context) {
+  const std::lock_guard lock(mutex_);
+  ++retained_[device];
+  *context = handle_of<CUcontext>(context_base + static_cast<std::uint64_t>(device));
+  return CUDA_SUCCESS;
+}
+
+CUresult DriverState::release(int device) {
+  bool known = false;
+  {
+    const std::lock_guard lock(mutex_);
+    known = retained_[device] > 0;
+    if (known) --retained_[device];
+  }
+  if (known) return CUDA_SUCCESS;
+  misused("a primary context was released that nobody had retained");
+  return CUDA_ERROR_INVALID_CONTEXT;
+}
+
+int DriverState::device_of_context(CUcontext context) {
+  const auto number = reinterpret_cast<std::uint64_t>(context) - context_base;
+  const std::lock_guard lock(mutex_);
+  const auto device = static_cast<int>(number);
+  return number < 64 && retained_[device] > 0 ? device : -1;
+}
+
+int DriverState::current_device() {
+  return context_stack().empty() ? -1 : device_of_context(context_stack().back());
+}
+
+std::unique_ptr<Queue> DriverState::new_queue(int device) {
+  const std::uint64_t seed = settings_.delay_seed;
+  return std::make_unique<Queue>(device, seed == 0 ? 0 : seed * 1000 + ++handles_,
+                                 settings_.longest_delay_us);
+}
+
+CUstream DriverState::open_stream() {
+  const int device = current_device();
+  const std::lock_guard lock(mutex_);
+  const auto handle = handle_of<CUstream>(stream_base + ++handles_);
+  streams_[handle] = std::make_shared<Stream>(new_queue(device));
+  return handle;
+}
+
+CUresult DriverState::close_stream(CUstream handle) {
+  if (!stream(handle)) return CUDA_ERROR_INVALID_HANDLE;
+  const std::lock_guard lock(mutex_);
+  const auto found = streams_.find(handle);
+  if (found == streams_.end()) return CUDA_ERROR_INVALID_HANDLE;  // a default stream
+  found->second->queue->close();
+  closed_.push_back(std::move(found->second));
+  streams_.erase(found);
+  return CUDA_SUCCESS;
+}
+
+std::shared_ptr<Stream> DriverState::find_stream(CUstream handle, int device) {
+  const std::lock_guard lock(mutex_);
+  if (reinterpret_cast<std::uint64_t>(handle) <= 2 && device >= 0) {
+    auto& found = default_streams_[device];
+    if (!found) found = std::make_shared<Stream>(new_queue(device));
+    return found;
+  }
+  const auto found = streams_.find(handle);
+  return found == streams_.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<Stream> DriverState::stream(CUstream handle) {
+  auto found = find_stream(handle, current_device());
+  if (!found) misused("a stream that does not exist, or not any more");
+  return found;
+}
+
+CUevent DriverState::open_event() {
+  const int device = current_device();
+  const std::lock_guard lock(mutex_);
+  const auto handle = handle_of<CUevent>(event_base + ++handles_);
+  events_[handle] = std::make_shared<Event>(Event{device, nullptr});
+  return handle;
+}
+
+CUresult DriverState::close_event(CUevent handle) {
+  if (!event(handle)) return CUDA_ERROR_INVALID_HANDLE;
+  const std::lock_guard lock(mutex_);
+  events_.erase(handle);
+  return CUDA_SUCCESS;
+}
+
+std::shared_ptr<Event> DriverState::event(CUevent handle) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = events_.find(handle);
+    if (found != events_.end()) return found->second;
+  }
+  misused("an event that does not exist, or not any more");
+  return nullptr;
+}
+
+CUresult DriverState::failure_of(int device) {
+  const std::lock_guard lock(mutex_);
+  const auto found = broken_.find(device);
+  return found == broken_.end() ? CUDA_SUCCESS : found->second;
+}
+
+CUresult DriverState::push(CUstream handle, Queue::Step step) {
+  const auto found = stream(handle);
+  if (!found) return CUDA_ERROR_INVALID_HANDLE;
+  const int device = found->queue->device();
+  if (const CUresult broken = failure_of(device); broken != CUDA_SUCCESS) return broken;
+  found->queue->push([this, device, step = std::move(step)] {
+    try {
+      step();
+    } catch (const std::exception& error) {
+      misused(error.what());
+      const std::lock_guard lock(mutex_);
+      broken_[device] = CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
+  });
+  return CUDA_SUCCESS;
+}
+
+bool DriverState::enqueue(StreamHandle handle, std::function<void()> step) {
+  return push(handle, std::move(step)) == CUDA_SUCCESS;
+}
+
+int DriverState::device_of_stream(StreamHandle handle) {
+  const auto found = find_stream(handle, current_device());
+  return found ? found->queue->device() : -1;
+}
+
+std::byte* DriverState::reach(const void* address, std::size_t bytes) {
+  const auto number = reinterpret_cast<std::uint64_t>(address);
+  const bool is_device = memory_.device_of(number) >= 0;
+  return is_device && memory_.contains(number, bytes) ? Memory::host_address(number) : nullptr;
+}
+
+}  // namespace rueda::test
+
+extern "C" rueda::test::CudaDouble* rueda_cuda_double() {
+  return &rueda::test::DriverState::instance();
+}

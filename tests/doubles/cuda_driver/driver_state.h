@@ -1,0 +1,93 @@
+// What the entry points of the double share: devices, streams, events, and what tests have asked
+// for.
+#pragma once
+
+#include <cuda.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cuda_double.h"
+#include "memory.h"
+#include "queue.h"
+
+namespace rueda::test {
+
+struct Stream {
+  explicit Stream(std::unique_ptr<Queue> its_queue) : queue(std::move(its_queue)) {}
+  std::unique_ptr<Queue> queue;
+  bool capturing = false;
+};
+
+struct Event {
+  int device = 0;
+  std::shared_ptr<Completion> recorded;  // null before the first time
+};
+
+class DriverState final : public CudaDouble {
+ public:
+  // Never destroyed: streams of other libraries may still run when the process ends.
+  static DriverState& instance();
+
+  void reset(const CudaSettings& settings) override;
+  void fail(const std::string& function, int nth, int code) override;
+  void set_capturing(StreamHandle stream, bool capturing) override;
+  std::vector<std::string> take_misuse() override;
+  int calls_of(const std::string& function) override;
+  int retained(int device) override;
+  std::size_t allocations() override { return memory_.allocations(); }
+  bool enqueue(StreamHandle stream, std::function<void()> step) override;
+  int device_of_stream(StreamHandle stream) override;
+  std::byte* reach(const void* address, std::size_t bytes) override;
+  void misused(const std::string& what) override;
+
+  [[nodiscard]] CudaSettings settings();
+  [[nodiscard]] Memory& memory() { return memory_; }
+  // Counts a call and says what it must return: 0 to go on. `needs_context` where a device has to
+  // be current.
+  CUresult begin(const std::string& function, bool needs_context = true);
+
+  CUresult retain(int device, CUcontext* context);
+  CUresult release(int device);
+  // -1 where it is no context.
+  int device_of_context(CUcontext context);
+  int current_device() override;
+
+  CUstream open_stream();
+  CUresult close_stream(CUstream stream);
+  // Null, and a misuse, where it does not exist. The default stream exists on every device.
+  std::shared_ptr<Stream> stream(CUstream handle);
+  CUevent open_event();
+  CUresult close_event(CUevent event);
+  std::shared_ptr<Event> event(CUevent handle);
+  CUresult push(CUstream handle, Queue::Step step);
+  // What a step of this device has failed with, for good.
+  CUresult failure_of(int device);
+
+ private:
+  std::unique_ptr<Queue> new_queue(int device);
+  std::shared_ptr<Stream> find_stream(CUstream handle, int device);
+
+  std::mutex mutex_;
+  CudaSettings settings_;
+  Memory memory_;
+  std::map<std::string, int> calls_;
+  std::map<std::string, std::map<int, int>> failures_;  // by function and number of the call
+  std::vector<std::string> misuse_;
+  std::map<int, int> retained_;
+  std::map<int, CUresult> broken_;
+  std::map<CUstream, std::shared_ptr<Stream>> streams_;
+  std::map<int, std::shared_ptr<Stream>> default_streams_;
+  std::vector<std::shared_ptr<Stream>> closed_;
+  std::map<CUevent, std::shared_ptr<Event>> events_;
+  std::uint64_t handles_ = 0;
+};
+
+// The contexts that the calling thread has pushed.
+std::vector<CUcontext>& context_stack();
+
+}  // namespace rueda::test

@@ -1,0 +1,61 @@
+#include "kernels.h"
+
+#include <array>
+
+#include "cuda/kernels/all.cu"
+
+namespace rueda::test {
+
+namespace {
+
+template <class Parameter>
+Parameter parameter_of(void (*kernel)(Parameter));
+
+// Every thread of every block, one after the other. The parameter is the kernel's own; what is
+// called is what the kernel calls, since passing the parameter by value each time would take most
+// of the time.
+template <class Parameter, auto body>
+void run_grid(const void* parameter, std::uint32_t blocks, std::uint32_t threads) {
+  const auto& batch = *static_cast<const Parameter*>(parameter);
+  cuda::blockDim.x = threads;
+  for (std::uint32_t block = 0; block < blocks; ++block) {
+    cuda::blockIdx.x = block;
+    for (std::uint32_t thread = 0; thread < threads; ++thread) {
+      cuda::threadIdx.x = thread;
+      body(batch);
+    }
+  }
+}
+
+template <auto kernel, auto body>
+constexpr Kernel entry(std::string_view name) {
+  using Parameter = decltype(parameter_of(kernel));
+  return {name, sizeof(Parameter), run_grid<Parameter, body>};
+}
+
+constexpr auto copy = [](const auto& batch) { cuda::copy_tile(batch); };
+constexpr auto check = [](const auto& batch) { cuda::check_tile(batch); };
+constexpr auto quantize = [](const auto& batch) { cuda::quantize_tile<true>(batch); };
+constexpr auto dequantize = [](const auto& batch) { cuda::quantize_tile<false>(batch); };
+
+constexpr std::array kernels{
+    entry<rueda_copy_small, copy>("rueda_copy_small"),
+    entry<rueda_copy_large, copy>("rueda_copy_large"),
+    entry<rueda_check_finite_small, check>("rueda_check_finite_small"),
+    entry<rueda_check_finite_large, check>("rueda_check_finite_large"),
+    entry<rueda_quantize_small, quantize>("rueda_quantize_small"),
+    entry<rueda_quantize_large, quantize>("rueda_quantize_large"),
+    entry<rueda_dequantize_small, dequantize>("rueda_dequantize_small"),
+    entry<rueda_dequantize_large, dequantize>("rueda_dequantize_large"),
+};
+
+}  // namespace
+
+const Kernel* find_kernel(std::string_view name) {
+  for (const Kernel& kernel : kernels) {
+    if (kernel.name == name) return &kernel;
+  }
+  return nullptr;
+}
+
+}  // namespace rueda::test

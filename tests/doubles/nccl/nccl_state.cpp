@@ -1,0 +1,196 @@
+#include "nccl_state.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+#include <utility>
+
+namespace rueda::test {
+
+thread_local int NcclState::group_depth = 0;
+thread_local std::vector<Step> NcclState::group;
+thread_local std::string NcclState::last_error;
+
+NcclState& NcclState::instance() {
+  static auto* state = new NcclState;
+  return *state;
+}
+
+void NcclState::reset(const NcclSettings& settings) {
+  const std::lock_guard lock(mutex_);
+  settings_ = settings;
+  calls_.clear();
+  failures_.clear();
+  counts_.clear();
+  hanging_.clear();
+  misuse_.clear();
+  meetings_.clear();
+}
+
+std::vector<NcclCall> NcclState::calls(int rank) {
+  const std::lock_guard lock(mutex_);
+  return calls_[rank];
+}
+
+void NcclState::fail(const std::string& function, int rank, int nth, nccl::Result code,
+                     const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  failures_[{function, rank}][counts_[{function, rank}] + nth] = {code, text};
+}
+
+void NcclState::break_communicators(int rank, nccl::Result code, const std::string& text) {
+  std::vector<CommunicatorReference> broken;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [handle, communicator] : communicators_) {
+      if (communicator->rank == rank) broken.push_back(communicator);
+    }
+  }
+  for (const auto& communicator : broken) break_one(communicator, code, text);
+}
+
+void NcclState::break_one(const CommunicatorReference& communicator, nccl::Result code,
+                          const std::string& text) {
+  const std::lock_guard lock(communicator->mutex);
+  if (communicator->error != nccl::success) return;
+  communicator->error = code;
+  communicator->error_text = text;
+}
+
+void NcclState::hang(int rank) {
+  const std::lock_guard lock(mutex_);
+  hanging_.insert(rank);
+}
+
+void NcclState::pass(const CommunicatorReference& communicator) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (hanging_.erase(communicator->rank) == 0) return;
+  }
+  while (!communicator->given_up) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+std::vector<std::string> NcclState::take_misuse() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(misuse_, {});
+}
+
+int NcclState::communicators() {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int>(communicators_.size());
+}
+
+NcclSettings NcclState::settings() {
+  const std::lock_guard lock(mutex_);
+  return settings_;
+}
+
+nccl::Result NcclState::refuse(const std::string& what) {
+  std::fprintf(stderr, "NCCL double: %s\n", what.c_str());
+  last_error = what;
+  const std::lock_guard lock(mutex_);
+  misuse_.push_back(what);
+  return nccl::invalid_usage;
+}
+
+std::shared_ptr<Meeting> NcclState::meeting(const nccl::UniqueId& id, int size) {
+  const std::lock_guard lock(mutex_);
+  auto& found = meetings_[std::string(id.internal, sizeof(id.internal))];
+  if (!found) found = std::make_shared<Meeting>(size);
+  return found;
+}
+
+nccl::Comm NcclState::add(CommunicatorReference communicator) {
+  const std::lock_guard lock(mutex_);
+  const auto handle = reinterpret_cast<nccl::Comm>(communicator.get());
+  communicators_[handle] = std::move(communicator);
+  return handle;
+}
+
+CommunicatorReference NcclState::find(nccl::Comm handle) {
+  const std::lock_guard lock(mutex_);
+  const auto found = communicators_.find(handle);
+  return found == communicators_.end() ? nullptr : found->second;
+}
+
+void NcclState::remove(nccl::Comm handle) {
+  const std::lock_guard lock(mutex_);
+  communicators_.erase(handle);
+}
+
+nccl::Result NcclState::begin(const NcclCall& call, const CommunicatorReference& communicator) {
+  if (!communicator) return refuse(call.function + " of a communicator that does not exist");
+  {
+    const std::lock_guard lock(mutex_);
+    calls_[call.rank].push_back(call);
+    const auto key = std::pair(call.function, call.rank);
+    const int number = ++counts_[key];
+    const auto failure = failures_[key].find(number);
+    if (failure != failures_[key].end()) {
+      last_error = failure->second.text;
+      return failure->second.code;
+    }
+  }
+  if (CudaDouble& cuda = *rueda_cuda_double(); cuda.current_device() != communicator->device)
+    return refuse(call.function + " while another device, or none, is current");
+  const std::lock_guard lock(communicator->mutex);
+  if (communicator->error != nccl::success) {
+    last_error = communicator->error_text;
+    return communicator->error;
+  }
+  if (communicator->polls_left > 0 || !communicator->meeting->is_complete())
+    return refuse(call.function + " while the communicator is in progress");
+  return nccl::success;
+}
+
+nccl::Result NcclState::launch(Step step) {
+  if (group_depth > 0) {
+    group.push_back(std::move(step));
+    return nccl::success;
+  }
+  std::vector<Step> alone;
+  alone.push_back(std::move(step));
+  return launch_all(std::move(alone));
+}
+
+// One step of a stream for all that a group has for a communicator and a stream.
+nccl::Result NcclState::launch_all(std::vector<Step> steps) {
+  std::stable_partition(steps.begin(), steps.end(), [](const Step& step) { return step.first; });
+  bool waits = false;
+  while (!steps.empty()) {
+    const CommunicatorReference owner = steps.front().communicator;
+    const StreamHandle stream = steps.front().stream;
+    const auto rest = std::stable_partition(steps.begin(), steps.end(), [&](const Step& step) {
+      return step.communicator == owner && step.stream == stream;
+    });
+    const std::vector<Step> together(std::make_move_iterator(steps.begin()),
+                                     std::make_move_iterator(rest));
+    steps.erase(steps.begin(), rest);
+    ++owner->running;
+    const auto enqueue = [this, owner, stream, together] {
+      const bool known = rueda_cuda_double()->enqueue(stream, [this, owner, together] {
+        pass(owner);
+        for (const Step& step : together) {
+          if (!owner->given_up) step.run();
+        }
+        --owner->running;
+      });
+      if (!known) --owner->running;
+    };
+    const std::lock_guard lock(owner->mutex);
+    if (const int polls = settings().polls_in_progress; polls > 0) {
+      owner->polls_left = polls;
+      owner->deferred.emplace_back(enqueue);
+      waits = true;
+    } else {
+      enqueue();
+    }
+  }
+  return waits ? nccl::in_progress : nccl::success;
+}
+
+}  // namespace rueda::test
+
+extern "C" rueda::test::NcclDouble* rueda_nccl_double() {
+  return &rueda::test::NcclState::instance();
+}

@@ -1,0 +1,98 @@
+// What the entry points of the double share: communicators, groups, and what tests have asked for.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cuda_driver/cuda_double.h"
+#include "meeting.h"
+#include "nccl_double.h"
+
+namespace rueda::test {
+
+struct Communicator {
+  std::shared_ptr<Meeting> meeting;
+  int rank = 0;
+  int device = 0;
+  std::atomic<bool> given_up = false;  // aborted or revoked: whoever waits, stops
+  std::atomic<int> running = 0;        // operations in streams
+  std::uint64_t collectives = 0;       // enqueued
+  std::map<int, double> scales;        // of its pre-multiplied sums
+  int next_op = 5;
+
+  std::mutex mutex;
+  bool finalizing = false;
+  int polls_left = 0;
+  std::vector<std::function<void()>> deferred;  // what is launched once the polls are over
+  nccl::Result error = nccl::success;
+  std::string error_text;
+};
+using CommunicatorReference = std::shared_ptr<Communicator>;
+
+// One call of a group, in a stream.
+struct Step {
+  CommunicatorReference communicator;
+  StreamHandle stream = nullptr;
+  bool first = false;          // sends go before what waits
+  std::function<void()> run;
+};
+
+class NcclState final : public NcclDouble {
+ public:
+  static NcclState& instance();
+
+  void reset(const NcclSettings& settings) override;
+  std::vector<NcclCall> calls(int rank) override;
+  void fail(const std::string& function, int rank, int nth, nccl::Result code,
+            const std::string& text) override;
+  void break_communicators(int rank, nccl::Result code, const std::string& text) override;
+  void hang(int rank) override;
+  std::vector<std::string> take_misuse() override;
+  int communicators() override;
+  int registrations() override { return registrations_; }
+
+  [[nodiscard]] NcclSettings settings();
+  nccl::Result refuse(const std::string& what);
+  std::shared_ptr<Meeting> meeting(const nccl::UniqueId& id, int size);
+  nccl::Comm add(CommunicatorReference communicator);
+  CommunicatorReference find(nccl::Comm handle);
+  void remove(nccl::Comm handle);
+
+  // Writes the call down; what it must return, success to go on.
+  nccl::Result begin(const NcclCall& call, const CommunicatorReference& communicator);
+  // Into the thread's group, or into the stream.
+  nccl::Result launch(Step step);
+  nccl::Result launch_all(std::vector<Step> steps);
+  void break_one(const CommunicatorReference& communicator, nccl::Result code,
+                 const std::string& text);
+  // Where an operation that hangs waits.
+  void pass(const CommunicatorReference& communicator);
+
+  std::atomic<int> registrations_ = 0;
+  static thread_local int group_depth;
+  static thread_local std::vector<Step> group;
+  static thread_local std::string last_error;
+
+ private:
+  struct Failure {
+    nccl::Result code;
+    std::string text;
+  };
+
+  std::mutex mutex_;
+  NcclSettings settings_;
+  std::map<int, std::vector<NcclCall>> calls_;
+  std::map<std::pair<std::string, int>, std::map<int, Failure>> failures_;
+  std::map<std::pair<std::string, int>, int> counts_;
+  std::set<int> hanging_;
+  std::vector<std::string> misuse_;
+  std::map<std::string, std::shared_ptr<Meeting>> meetings_;
+  std::map<nccl::Comm, CommunicatorReference> communicators_;
+};
+
+}  // namespace rueda::test

@@ -1,0 +1,213 @@
+// Streams, events and memory, over the double with delays; and that the double catches what it
+// should.
+#include <array>
+#include <numeric>
+
+#include "cuda/stream.h"
+#include "cuda_fixture.h"
+
+namespace rueda::test {
+namespace {
+
+std::vector<int> counting(int count) {
+  std::vector<int> numbers(static_cast<std::size_t>(count));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return numbers;
+}
+
+TEST_CASE("bytes travel to a device, on it, and back") {
+  const CudaFixture fixture({.delay_seed = 7});
+  const CudaStream stream = take(CudaStream::create(CudaFixture::device()), "stream");
+  const std::vector<int> numbers = counting(1001);
+  const DeviceMemory first = on_device(stream, numbers);
+  const DeviceMemory second = on_device(stream, std::vector<int>(1001));
+  expect_ok(copy_on_device(stream, second.data(), first.data(), first.size()), "copy");
+  expect_ok(fill_bytes(stream, second.data(), std::byte{1}, 4), "fill");
+  std::vector<int> expected = numbers;
+  expected[0] = 0x01010101;
+  CHECK(on_host<int>(stream, second.data(), 1001) == expected);
+  // Nothing is nothing.
+  CHECK(copy_to_device(stream, nullptr, nullptr, 0).ok());
+  CHECK(take(DeviceMemory::allocate(stream.device(), 0), "none").data() == nullptr);
+}
+
+// One stream makes numbers slowly, another takes them. Returns whether it got them.
+bool takes_what_was_made(bool waits, std::uint64_t seed) {
+  const CudaFixture fixture({.delay_seed = seed});
+  const DeviceReference device = CudaFixture::device();
+  const CudaStream maker = take(CudaStream::create(device), "stream");
+  const CudaStream taker = take(CudaStream::create(device), "stream");
+  const CudaEvent made = take(CudaEvent::create(device), "event");
+  const std::vector<int> numbers = counting(64);
+  const DeviceMemory source = on_device(maker, numbers);
+  const DeviceMemory between = on_device(maker, std::vector<int>(64, -1));
+  const auto result = take(PinnedMemory::allocate(device, 256), "pin");
+  expect_ok(maker.wait_until_idle(soon()), "wait");
+  for (int slow = 0; slow < 20; ++slow)
+    expect_ok(fill_bytes(maker, between.data(), std::byte{0}, 256), "fill");
+  expect_ok(copy_on_device(maker, between.data(), source.data(), 256), "copy");
+  expect_ok(made.record(maker), "record");
+  if (waits) expect_ok(taker.wait_for(made), "wait_for");
+  expect_ok(copy_to_host(taker, result.data(), between.data(), 256), "copy");
+  expect_ok(taker.wait_until_idle(soon()), "wait");
+  expect_ok(maker.wait_until_idle(soon()), "wait");
+  return std::memcmp(result.data(), numbers.data(), 256) == 0;
+}
+
+TEST_CASE("a stream waits for what an event has recorded, and without it delays show") {
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) CHECK(takes_what_was_made(true, seed));
+  int missed = 0;
+  for (std::uint64_t seed = 1; seed <= 5; ++seed)
+    missed += takes_what_was_made(false, seed) ? 0 : 1;
+  CHECK(missed > 0);
+}
+
+TEST_CASE("an event is done once its stream has come to it; a new record moves it") {
+  const CudaFixture fixture;
+  const DeviceReference device = CudaFixture::device();
+  const CudaStream stream = take(CudaStream::create(device), "stream");
+  const CudaEvent event = take(CudaEvent::create(device), "event");
+  CHECK(event.is_done().value());  // never recorded
+  std::atomic<bool> goes_on = false;
+  const auto block = [&] {
+    while (!goes_on) std::this_thread::yield();
+  };
+  REQUIRE(cuda_double().enqueue(stream.handle(), block));
+  REQUIRE(event.record(stream).ok());
+  CHECK_FALSE(event.is_done().value());
+  CHECK_FALSE(stream.is_idle().value());
+  const Status late = event.wait_until_done(Clock::now() + std::chrono::milliseconds(5));
+  CHECK(late.code() == ErrorCode::timeout);
+  CHECK_THAT(late.message(), Catch::Contains("an event of GPU 0 is not done before the deadline"));
+  CHECK(stream.wait_until_idle(Clock::now()).code() == ErrorCode::timeout);
+  goes_on = true;
+  CHECK(event.wait_until_done(soon()).ok());
+  CHECK(stream.wait_until_idle(soon()).ok());
+  CHECK(event.is_done().value());
+}
+
+TEST_CASE("a borrowed stream is used and left alone") {
+  const CudaFixture fixture;
+  const DeviceReference device = CudaFixture::device();
+  const CudaStream owner = take(CudaStream::create(device), "stream");
+  {
+    const auto borrowed =
+        CudaStream::borrow(device, reinterpret_cast<std::uintptr_t>(owner.handle()));
+    const DeviceMemory memory = on_device(borrowed, counting(3));
+    CHECK(on_host<int>(owner, memory.data(), 3) == counting(3));
+  }
+  CHECK(cuda_double().calls_of("cuStreamDestroy_v2") == 0);
+  CHECK(owner.is_idle().value());
+  // The default stream of a device.
+  const auto standard = CudaStream::borrow(CudaFixture::device(1), 0);
+  const DeviceMemory memory = on_device(standard, counting(3));
+  CHECK(on_host<int>(standard, memory.data(), 3) == counting(3));
+}
+
+TEST_CASE("moving hands a stream, an event and memory on") {
+  const CudaFixture fixture;
+  const DeviceReference device = CudaFixture::device();
+  CudaStream stream = take(CudaStream::create(device), "stream");
+  const StreamHandle handle = stream.handle();
+  const CudaStream other = std::move(stream);
+  CHECK(other.handle() == handle);
+  CudaEvent event = take(CudaEvent::create(device), "event");
+  event = take(CudaEvent::create(device), "event");
+  CHECK(event.record(other).ok());
+  DeviceMemory memory = take(DeviceMemory::allocate(device, 8), "allocate");
+  memory = take(DeviceMemory::allocate(device, 16), "allocate");
+  CHECK(memory.size() == 16);
+  CHECK(other.wait_until_idle(soon()).ok());
+}
+
+TEST_CASE("memory that exists is pinned while the registration lives") {
+  const CudaFixture fixture({.delay_seed = 3});
+  const DeviceReference device = CudaFixture::device();
+  const CudaStream stream = take(CudaStream::create(device), "stream");
+  alignas(64) std::array<std::byte, 4096> memory{};
+  {
+    const auto pinned = take(HostRegistration::pin(device, memory), "pin");
+    const auto again = HostRegistration::pin(device, memory);
+    CHECK_FALSE(again.ok());
+    const DeviceMemory source = on_device(stream, counting(1024));
+    REQUIRE(copy_to_host(stream, memory.data(), source.data(), 4096).ok());
+    REQUIRE(stream.wait_until_idle(soon()).ok());
+    CHECK(std::memcmp(memory.data(), counting(1024).data(), 4096) == 0);
+  }
+  CHECK(HostRegistration::pin(device, memory).ok());
+}
+
+TEST_CASE("a stream tells that it is being captured") {
+  const CudaFixture fixture;
+  const CudaStream stream = take(CudaStream::create(CudaFixture::device()), "stream");
+  CHECK_FALSE(stream.is_capturing().value());
+  cuda_double().set_capturing(stream.handle(), true);
+  CHECK(stream.is_capturing().value());
+  cuda_double().set_capturing(stream.handle(), false);
+}
+
+// What a test must not do is found by the double, which is what the other tests rely on.
+void expect_misuse(const std::string& text) {
+  const auto misuse = cuda_double().take_misuse();
+  REQUIRE_FALSE(misuse.empty());
+  CHECK_THAT(misuse.front(), Catch::Contains(text));
+}
+
+TEST_CASE("the double finds misuse") {
+  const CudaFixture fixture;
+  const DeviceReference device = CudaFixture::device();
+  const CudaStream stream = take(CudaStream::create(device), "stream");
+  std::vector<std::byte> host(64);
+
+  SECTION("a host pointer for a device's") {
+    CHECK(copy_to_device(stream, host.data(), host.data(), 64).code() ==
+          ErrorCode::invalid_argument);
+    expect_misuse("no device's memory");
+  }
+  SECTION("a device pointer for the host's") {
+    const auto memory = take(DeviceMemory::allocate(device, 64), "allocate");
+    CHECK_FALSE(copy_to_host(stream, memory.data(), memory.data(), 64).ok());
+    expect_misuse("copied to a device as a host");
+  }
+  SECTION("more than was allocated") {
+    const auto memory = take(DeviceMemory::allocate(device, 60), "allocate");
+    CHECK_FALSE(copy_to_device(stream, memory.data(), host.data(), 64).ok());
+    expect_misuse("beyond an allocation");
+  }
+  SECTION("a stream after its end") {
+    CudaStream gone = take(CudaStream::create(device), "stream");
+    const auto borrowed =
+        CudaStream::borrow(device, reinterpret_cast<std::uintptr_t>(gone.handle()));
+    {
+      const CudaStream ended = std::move(gone);
+    }
+    CHECK_FALSE(borrowed.is_idle().ok());
+    expect_misuse("a stream that does not exist");
+  }
+  SECTION("an event in a stream of another device") {
+    const CudaEvent event = take(CudaEvent::create(CudaFixture::device(1)), "event");
+    CHECK_FALSE(event.record(stream).ok());
+    expect_misuse("of another device");
+  }
+  SECTION("memory that is freed while a stream uses it") {
+    std::atomic<bool> goes_on = false;
+    REQUIRE(cuda_double().enqueue(stream.handle(), [&] {
+      while (!goes_on) std::this_thread::yield();
+    }));
+    auto memory = take(DeviceMemory::allocate(device, 64), "allocate");
+    REQUIRE(copy_to_device(stream, memory.data(), host.data(), 64).ok());
+    void* address = memory.data();
+    const auto free_memory = reinterpret_cast<int (*)(std::uint64_t)>(
+        dlsym(dlopen(RUEDA_CUDA_DOUBLE, RTLD_NOW), "cuMemFree_v2"));
+    {
+      const CurrentDevice current(*device);
+      CHECK(free_memory(reinterpret_cast<std::uint64_t>(address)) != 0);
+    }
+    expect_misuse("freed that a stream uses");
+    goes_on = true;
+    REQUIRE(stream.wait_until_idle(soon()).ok());
+  }
+}
+
+}  // namespace
+}  // namespace rueda::test

@@ -1,0 +1,24 @@
+// What stands in for the GPU parts where there was no cuda.h, or no nvcc, to build them with. This
+// executable has them in place of the library's.
+#include <catch2/catch.hpp>
+
+#include "cuda/driver.h"
+#include "cuda/kernel_image.h"
+
+namespace rueda::test {
+namespace {
+
+TEST_CASE("without cuda.h there is no driver, and the reason") {
+  const auto driver = load_cuda(Options());
+  REQUIRE_FALSE(driver.ok());
+  CHECK(driver.status().code() == ErrorCode::initialization);
+  CHECK_THAT(driver.status().message(), Catch::Contains("Rueda was built without CUDA"));
+}
+
+TEST_CASE("without nvcc there are no kernels") {
+  CHECK(kernel_image().empty());
+  CHECK(kernel_image_origin().empty());
+}
+
+}  // namespace
+}  // namespace rueda::test
