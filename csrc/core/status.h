@@ -59,6 +59,7 @@ class [[nodiscard]] Expected {
   [[nodiscard]] const T& value() const& { return std::get<0>(content_); }
   [[nodiscard]] T&& value() && { return std::get<0>(std::move(content_)); }
   T& operator*() & { return value(); }
+  const T& operator*() const& { return value(); }
   T&& operator*() && { return std::move(*this).value(); }
   T* operator->() { return &value(); }
 

@@ -49,7 +49,9 @@ class AllgatherTask final : public ExchangeTask {
     return static_cast<std::size_t>(total_);
   }
   [[nodiscard]] std::byte* output() const override { return output_; }
-  [[nodiscard]] std::unique_ptr<Operation> start(GpuLane&, const Lane& lane, Backend& host, const std::byte* input, std::byte* output) override {
+  [[nodiscard]] std::unique_ptr<Operation> start(GpuLane&, const Lane& lane, Backend& host,
+                                                 const std::byte* input,
+                                                 std::byte* output) override {
     return host.allgather(lane, input, output, lengths_);
   }
 
@@ -81,7 +83,9 @@ class BroadcastTask final : public ExchangeTask {
   }
   [[nodiscard]] std::size_t output_bytes() const override { return bytes_; }
   [[nodiscard]] std::byte* output() const override { return rank_ == root_ ? nullptr : data_; }
-  [[nodiscard]] std::unique_ptr<Operation> start(GpuLane&, const Lane& lane, Backend& host, const std::byte* input, std::byte* output) override {
+  [[nodiscard]] std::unique_ptr<Operation> start(GpuLane&, const Lane& lane, Backend& host,
+                                                 const std::byte* input,
+                                                 std::byte* output) override {
     // The host's broadcast reads at the root, and writes elsewhere.
     std::byte* const data = rank_ == root_ ? const_cast<std::byte*>(input) : output;
     return host.broadcast(lane, data, static_cast<std::int64_t>(bytes_), root_);

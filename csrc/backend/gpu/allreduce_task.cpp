@@ -31,8 +31,8 @@ AllreduceTask::AllreduceTask(const Reduction& reduction, std::vector<Piece> piec
     : reduction_(reduction), pieces_(std::move(pieces)), ranks_(ranks) {
   for (const Piece& piece : pieces_) count_ += piece.count;
   takes_part_ = contributes(pieces_);
-  chunk_ = std::max<std::int64_t>(
-      1, chunk_bytes / static_cast<std::int64_t>(size_of(reduction_.dtype)));
+  chunk_ =
+      std::max<std::int64_t>(1, chunk_bytes / static_cast<std::int64_t>(size_of(reduction_.dtype)));
   chunks_ = (count_ + chunk_ - 1) / chunk_;
 }
 
@@ -50,8 +50,8 @@ Status AllreduceTask::enqueue(GpuLane& gpu, const Lane& lane) {
   const auto count = static_cast<std::uint64_t>(count_);
   lane.counters->nccl_calls.add(1);
   const Piece& first = pieces_.front();
-  const bool lies_well = pieces_.size() == 1 && !reduction_.wire && first.input != nullptr &&
-                         first.output != nullptr;
+  const bool lies_well =
+      pieces_.size() == 1 && !reduction_.wire && first.input != nullptr && first.output != nullptr;
   if (lies_well) {
     return gpu.communicator()->allreduce(first.input, first.output, count, how, stream);
   }
@@ -69,8 +69,8 @@ Status AllreduceTask::pack(GpuLane& gpu, const Lane& lane, std::byte* buffer) {
   for (const Piece& piece : pieces_) {
     const std::size_t bytes = bytes_of(piece.count, wire());
     if (gpu.all_have_kernels()) {
-      copies.push_back({piece.input, buffer, static_cast<std::uint64_t>(piece.count),
-                        reduction_.dtype, wire()});
+      copies.push_back(
+          {piece.input, buffer, static_cast<std::uint64_t>(piece.count), reduction_.dtype, wire()});
     } else if (Status status = copy_on_device(gpu.stream(), buffer, piece.input, bytes); !status) {
       return status;
     }

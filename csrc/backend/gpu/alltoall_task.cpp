@@ -22,7 +22,8 @@ class AlltoallTask final : public ExchangeTask {
   [[nodiscard]] std::unique_ptr<Operation> prepare(const Lane& lane, Backend& host) override {
     const std::size_t ranks = input_.rows.size();
     all_rows_.resize(ranks * ranks);
-    const std::vector<std::int64_t> lengths(ranks, static_cast<std::int64_t>(ranks * sizeof(std::int64_t)));
+    const std::vector<std::int64_t> lengths(
+        ranks, static_cast<std::int64_t>(ranks * sizeof(std::int64_t)));
     return host.allgather(lane, reinterpret_cast<const std::byte*>(input_.rows.data()),
                           reinterpret_cast<std::byte*>(all_rows_.data()), lengths);
   }
@@ -56,7 +57,8 @@ class AlltoallTask final : public ExchangeTask {
   [[nodiscard]] std::size_t output_bytes() const override { return exchanged_bytes_; }
   [[nodiscard]] std::byte* output() const override { return output_; }
   [[nodiscard]] const std::byte* exchanged() const override { return exchanged_; }
-  [[nodiscard]] std::unique_ptr<Operation> start(GpuLane& gpu, const Lane& lane, Backend& host, const std::byte* input, std::byte*) override {
+  [[nodiscard]] std::unique_ptr<Operation> start(GpuLane& gpu, const Lane& lane, Backend& host,
+                                                 const std::byte* input, std::byte*) override {
     AlltoallInput on_host = input_;
     on_host.data = input;
     return host.alltoall(

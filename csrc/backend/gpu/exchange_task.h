@@ -27,7 +27,9 @@ class ExchangeTask : public GpuTask {
   [[nodiscard]] virtual Input input() const = 0;
   // Room for `output_bytes()` on the host; those of a broadcast's root are its input.
   [[nodiscard]] virtual std::size_t output_bytes() const = 0;
-  [[nodiscard]] virtual std::unique_ptr<Operation> start(GpuLane& gpu, const Lane& lane, Backend& host, const std::byte* input, std::byte* output) = 0;
+  [[nodiscard]] virtual std::unique_ptr<Operation> start(GpuLane& gpu, const Lane& lane,
+                                                         Backend& host, const std::byte* input,
+                                                         std::byte* output) = 0;
   // Where the output goes, once the exchange is over; null where nobody wants it.
   [[nodiscard]] virtual std::byte* output() const = 0;
   // All-to-all: the exchange itself tells how much room it needs, and finds it.

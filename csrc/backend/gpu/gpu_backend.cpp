@@ -100,8 +100,8 @@ class GpuBackend final : public DeviceBackend {
   std::unique_ptr<Operation> reduce_scatter(const Lane& lane, const Reduction& reduction,
                                             const std::byte* input, std::byte* output,
                                             std::vector<std::int64_t> lengths) override {
-    return start(lane, make_reduce_scatter_task(reduction, input, output, std::move(lengths),
-                                                lane.rank));
+    return start(lane,
+                 make_reduce_scatter_task(reduction, input, output, std::move(lengths), lane.rank));
   }
   std::unique_ptr<Operation> allgather(const Lane& lane, const std::byte* input, std::byte* output,
                                        std::vector<std::int64_t> lengths) override {
@@ -177,7 +177,7 @@ class GpuBackend final : public DeviceBackend {
   const Options options_;
   const Duration timeout_;
   Backend& host_;
-  std::mutex mutex_;  // of opening the device
+  std::mutex mutex_;                  // of opening the device
   std::atomic<bool> is_open_{false};  // what `gpu_` holds does not change any more
   Gpu gpu_;
   std::map<std::pair<int, int>, std::unique_ptr<GpuLane>> lanes_;  // by set and order

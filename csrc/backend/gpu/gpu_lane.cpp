@@ -70,8 +70,8 @@ GpuCard GpuLane::card(bool is_first) const {
 }
 
 Status GpuLane::settle(GpuRoad road, std::span<const GpuCard> cards, int rank) {
-  all_have_kernels_ = std::all_of(cards.begin(), cards.end(),
-                                  [](const GpuCard& card) { return card.has_kernels; });
+  all_have_kernels_ =
+      std::all_of(cards.begin(), cards.end(), [](const GpuCard& card) { return card.has_kernels; });
   if (road == GpuRoad::nccl) {
     auto started = NcclCommunicator::start(*gpu_.nccl, gpu_.device, cards.front().id, rank,
                                            static_cast<int>(cards.size()));

@@ -14,8 +14,8 @@ constexpr std::string_view no_gpu =
 
 }  // namespace
 
-GpuOperation::GpuOperation(GpuLane* gpu, const Lane& lane, Backend& host,
-                           const std::string& wanted, std::unique_ptr<GpuTask> task)
+GpuOperation::GpuOperation(GpuLane* gpu, const Lane& lane, Backend& host, const std::string& wanted,
+                           std::unique_ptr<GpuTask> task)
     : gpu_(gpu), lane_(lane), host_(host), wanted_(wanted), task_(std::move(task)) {
   if (gpu_ != nullptr) ticket_ = gpu_->line_up();
 }
@@ -64,9 +64,8 @@ bool GpuOperation::agree() {
     }
     cards_.resize(static_cast<std::size_t>(lane_.size()));
     const std::vector<std::int64_t> lengths(cards_.size(), sizeof(GpuCard));
-    host_operation_ =
-        host_.allgather(lane_, reinterpret_cast<const std::byte*>(&card_),
-                        reinterpret_cast<std::byte*>(cards_.data()), lengths);
+    host_operation_ = host_.allgather(lane_, reinterpret_cast<const std::byte*>(&card_),
+                                      reinterpret_cast<std::byte*>(cards_.data()), lengths);
   }
   const bool moved = host_operation_->advance();
   if (!host_operation_->done()) return moved;

@@ -17,7 +17,8 @@ class GpuOperation final : public Operation {
  public:
   // `gpu`: null where this rank has no GPU, of which the others are told.
   GpuOperation(GpuLane* gpu, const Lane& lane, Backend& host, const std::string& wanted,
-               std::unique_ptr<GpuTask> task);  // Given up in the middle: waits until no copy touches the tensors any more.
+               std::unique_ptr<GpuTask> task);  // Given up in the middle: waits until no copy
+                                                // touches the tensors any more.
   ~GpuOperation() override;
 
   bool advance() override;

@@ -60,7 +60,9 @@ class ReduceScatterTask final : public ExchangeTask {
   }
   [[nodiscard]] std::size_t output_bytes() const override { return bytes_of(lengths_[rank_]); }
   [[nodiscard]] std::byte* output() const override { return output_; }
-  [[nodiscard]] std::unique_ptr<Operation> start(GpuLane&, const Lane& lane, Backend& host, const std::byte* input, std::byte* output) override {
+  [[nodiscard]] std::unique_ptr<Operation> start(GpuLane&, const Lane& lane, Backend& host,
+                                                 const std::byte* input,
+                                                 std::byte* output) override {
     return host.reduce_scatter(lane, reduction_, input, output, lengths_);
   }
 

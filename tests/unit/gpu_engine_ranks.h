@@ -1,0 +1,108 @@
+// Engines on threads, each with a GPU of the doubles.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine_ranks.h"
+#include "nccl_fixture.h"
+
+namespace rueda::test {
+
+// One rank's engine and its stream, on which a test writes and reads tensors.
+class GpuEngine {
+ public:
+  GpuEngine(int rank, int device, Engine& its_engine)
+      : rank_(rank),
+        ordinal_(device),
+        engine(its_engine),
+        stream_(take(CudaStream::create(CudaFixture::device(device)), "stream")) {}
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] const CudaStream& stream() const { return stream_; }
+
+  template <class T>
+  [[nodiscard]] DeviceMemory tensor(const std::vector<T>& content) const {
+    return on_device(stream_, content);
+  }
+  template <class T>
+  [[nodiscard]] std::vector<T> read(const std::byte* memory, std::size_t count) const {
+    return on_host<T>(stream_, memory, count);
+  }
+
+  // An operation in place on `count` elements; of another device where one is given.
+  [[nodiscard]] Submission submission(Collective collective, const DeviceMemory& memory,
+                                      Shape shape, DataType dtype, const std::string& name,
+                                      ReduceOp op = ReduceOp::sum) const {
+    Submission made;
+    made.request.name = name;
+    made.request.collective = collective;
+    made.request.dtype = dtype;
+    made.request.op = op;
+    made.request.on_gpu = true;
+    made.request.shape = std::move(shape);
+    made.input = memory.data();
+    made.output = memory.data();
+    made.device = ordinal_;
+    made.stream = stream_.handle();
+    return made;
+  }
+  [[nodiscard]] Submission allreduce(const DeviceMemory& memory, std::size_t count, DataType dtype,
+                                     const std::string& name, ReduceOp op = ReduceOp::sum) const {
+    return submission(Collective::allreduce, memory, {static_cast<std::int64_t>(count)}, dtype,
+                      name, op);
+  }
+
+  Handle submit(Submission submission) const {
+    return test::submit(engine, std::move(submission));
+  }
+  // What this stream does from now on finds the result.
+  void finish(const Handle& handle) const {
+    test::finish(handle);
+    handle.wait_on(stream_.handle());
+  }
+  // The error's text, or "none".
+  [[nodiscard]] std::string error_of(const Handle& handle) const {
+    try {
+      finish(handle);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "none";
+  }
+
+ private:
+  int rank_;
+  int ordinal_;
+
+ public:
+  Engine& engine;
+
+ private:
+  CudaStream stream_;
+};
+
+// Whether each rank has a GPU of its own.
+enum class Gpus { own, shared };
+
+struct GpuWorld {
+  int size = 2;
+  Gpus gpus = Gpus::own;
+  Sharing sharing = Sharing::memory;
+  Options options = double_options();
+};
+
+inline void run_gpu_engines(const GpuWorld& world, const std::function<void(GpuEngine&)>& body) {
+  run_engines(
+      world.size, world.options,
+      [&](int rank, Engine& engine) {
+        GpuEngine mine(rank, world.gpus == Gpus::own ? rank : 0, engine);
+        body(mine);
+      },
+      nullptr, world.sharing);
+}
+
+}  // namespace rueda::test
