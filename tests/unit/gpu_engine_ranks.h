@@ -64,6 +64,8 @@ class GpuEngine {
     test::finish(handle);
     handle.wait_on(stream_.handle());
   }
+  // Before memory is freed that the stream may still use.
+  void drain() const { expect_ok(stream_.wait_until_idle(soon()), "an idle stream"); }
   // The error's text, or "none".
   [[nodiscard]] std::string error_of(const Handle& handle) const {
     try {

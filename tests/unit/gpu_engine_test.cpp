@@ -131,7 +131,7 @@ TEST_CASE("elements travel as 16-bit floats between GPUs") {
   const NcclFixture fixture;
   const Road& road = roads[GENERATE(std::size_t{0}, std::size_t{3})];
   run_gpu_engines(world_of(2, road), [&](GpuEngine& gpu) {
-    const DeviceMemory memory = gpu.tensor(std::vector<float>(5000, 1.5F + gpu.rank()));
+    const DeviceMemory memory = gpu.tensor(std::vector<float>(5000, 1.5F + static_cast<float>(gpu.rank())));
     Submission submission = gpu.allreduce(memory, 5000, DataType::float32, "w", ReduceOp::average);
     submission.request.wire = DataType::bfloat16;
     submission.request.prescale = 2;
@@ -257,6 +257,7 @@ TEST_CASE("a rank that has joined gives what changes nothing") {
       expect(gpu.read<float>(second.data(), 10) == std::vector<float>(10, expected), "b");
     }
     test::finish(gpu.engine.join(0));
+    gpu.drain();
   });
 }
 
@@ -286,6 +287,7 @@ TEST_CASE("a tensor that cannot be used fails on every rank, and the world goes 
     cuda_double().set_capturing(gpu.stream().handle(), false);
     expect(contains(capturing, "captured into a CUDA graph"), capturing);
     expect(reduce([](Submission&) {}) == "none", "the world still goes on");
+    gpu.drain();
   });
 }
 
@@ -305,6 +307,7 @@ TEST_CASE("two ranks on one GPU are refused by NCCL, with the choice that there 
     std::vector<float> host(4, 1);
     test::finish(test::submit(gpu.engine, allreduce_of(host, DataType::float32, "h")));
     expect(host.front() == 2, "the world goes on");
+    gpu.drain();
   });
 }
 
@@ -318,6 +321,7 @@ TEST_CASE("what NCCL says reaches every rank") {
       error = gpu.error_of(gpu.submit(gpu.allreduce(memory, 8, DataType::float32, "x")));
     }
     expect(contains(error, "the link has gone"), error);
+    gpu.drain();
   });
 }
 
@@ -340,6 +344,7 @@ TEST_CASE("a GPU that does not come to an end is given up") {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
     expect(contains(error, "RUEDA_TRANSFER_TIMEOUT") || contains(error, "has not finished"), error);
+    gpu.drain();
   });
 }
 

@@ -57,9 +57,9 @@ Status AllreduceTask::enqueue(GpuLane& gpu, const Lane& lane) {
   }
   auto buffer = gpu.buffer(bytes_of(count_, wire()));
   if (!buffer) return buffer.status();
-  Status status = takes_part_ ? pack(gpu, lane, *buffer) : fill_identity_on(gpu, *buffer);
-  if (status) status = gpu.communicator()->allreduce(*buffer, *buffer, count, how, stream);
-  if (status) status = unpack(gpu, lane, *buffer);
+  buffer_ = *buffer;
+  Status status = takes_part_ ? pack(gpu, lane, buffer_) : fill_identity_on(gpu, buffer_);
+  if (status) status = gpu.communicator()->allreduce(buffer_, buffer_, count, how, stream);
   return status;
 }
 
@@ -81,7 +81,10 @@ Status AllreduceTask::pack(GpuLane& gpu, const Lane& lane, std::byte* buffer) {
   return gpu.gpu().kernels->copy(gpu.stream(), copies, reduction_.wire ? reduction_.prescale : 1.0);
 }
 
-Status AllreduceTask::unpack(GpuLane& gpu, const Lane& lane, const std::byte* buffer) {
+// Unpacks.
+Status AllreduceTask::conclude(GpuLane& gpu, const Lane& lane) {
+  if (buffer_ == nullptr) return {};
+  const std::byte* buffer = buffer_;
   std::vector<TensorCopy> copies;
   for (const Piece& piece : pieces_) {
     const std::size_t bytes = bytes_of(piece.count, wire());

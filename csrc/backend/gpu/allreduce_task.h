@@ -24,6 +24,7 @@ class AllreduceTask final : public GpuTask {
 
   [[nodiscard]] bool suits_nccl(const GpuLane& gpu) const override;
   Status enqueue(GpuLane& gpu, const Lane& lane) override;
+  Status conclude(GpuLane& gpu, const Lane& lane) override;
   Expected<bool> advance_staged(GpuLane& gpu, const Lane& lane, Backend& host) override;
   [[nodiscard]] bool is_staged() const override { return returned_ == chunks_ && joined_; }
   [[nodiscard]] const Operation* on_host() const override { return reducing_.get(); }
@@ -38,7 +39,6 @@ class AllreduceTask final : public GpuTask {
   };
 
   Status pack(GpuLane& gpu, const Lane& lane, std::byte* buffer);
-  Status unpack(GpuLane& gpu, const Lane& lane, const std::byte* buffer);
   Status fill_identity_on(GpuLane& gpu, std::byte* buffer);
   [[nodiscard]] DataType wire() const { return reduction_.wire.value_or(reduction_.dtype); }
 
@@ -54,6 +54,7 @@ class AllreduceTask final : public GpuTask {
   const int ranks_;
   std::int64_t count_ = 0;
   bool takes_part_ = true;
+  std::byte* buffer_ = nullptr;       // where the tensors are packed; null where they are not
   std::vector<std::byte> identity_;  // of elements that NCCL is given where this rank has none
 
   std::int64_t chunk_ = 1;   // elements

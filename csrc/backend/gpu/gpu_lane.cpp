@@ -13,6 +13,10 @@ namespace rueda {
 
 namespace {
 
+// What a stream may take to end before its memory is freed regardless: nobody works so long on what
+// is one batch, so it hangs.
+constexpr Duration longest_work = std::chrono::seconds(10);
+
 // Which machine this is, also where containers have the same host name.
 std::string machine() {
   std::string boot;
@@ -39,7 +43,7 @@ GpuLane::GpuLane(const Gpu& gpu, CudaStream stream, CudaStream second_stream)
 // Memory is freed only when no copy can reach it any more.
 GpuLane::~GpuLane() {
   if (communicator_ && !unfinished_.empty()) communicator_->abort();
-  wait_until_idle(Clock::now() + std::chrono::seconds(10));
+  wait_until_idle(Clock::now() + longest_work);
 }
 
 void GpuLane::wait_until_idle(Time deadline) {
@@ -85,7 +89,8 @@ Status GpuLane::settle(GpuRoad road, std::span<const GpuCard> cards, int rank) {
 
 Expected<std::byte*> GpuLane::buffer(std::size_t bytes) {
   if (buffer_.size() < bytes) {
-    buffer_ = DeviceMemory();  // frees it, which waits for what uses it
+    if (buffer_.size() > 0) wait_until_idle(Clock::now() + longest_work);
+    buffer_ = DeviceMemory();
     auto larger = DeviceMemory::allocate(gpu_.device, bytes);
     if (!larger) return larger.status();
     buffer_ = std::move(larger).value();
@@ -96,6 +101,7 @@ Expected<std::byte*> GpuLane::buffer(std::size_t bytes) {
 Expected<StagingMemory*> GpuLane::staging(std::size_t slot, std::size_t bytes) {
   StagingMemory& memory = staging_[slot];
   if (memory.size() < bytes) {
+    if (memory.size() > 0) wait_until_idle(Clock::now() + longest_work);
     memory = StagingMemory();
     auto larger = StagingMemory::allocate(gpu_.device, bytes);
     if (!larger) return larger.status();

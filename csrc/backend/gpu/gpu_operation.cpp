@@ -46,7 +46,7 @@ bool GpuOperation::take_step() {
     case Step::enqueue: return enqueue();
     case Step::launch:
       if (!poll()) return step_ == Step::done;
-      finish({});
+      finish(task_->conclude(*gpu_, lane_));
       return true;
     case Step::stage: return stage();
     case Step::done: return false;

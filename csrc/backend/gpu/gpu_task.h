@@ -18,8 +18,10 @@ class GpuTask {
   [[nodiscard]] virtual std::unique_ptr<Operation> prepare(const Lane&, Backend&) {
     return nullptr;
   }
-  // Enqueues all of it.
+  // Calls NCCL. What NCCL still sets up is not in the stream when this returns.
   virtual Status enqueue(GpuLane& gpu, const Lane& lane) = 0;
+  // Enqueues what comes after it, once NCCL's work is in the stream.
+  virtual Status conclude(GpuLane&, const Lane&) { return {}; }
   // Through the host's memory: goes on without blocking, and tells whether anything moved.
   virtual Expected<bool> advance_staged(GpuLane& gpu, const Lane& lane, Backend& host) = 0;
   // Whether all of it has been enqueued.
