@@ -88,6 +88,9 @@ class SetCoordinator {
   void execute_again(Replay::Batch& batch);
   void finish_barrier(Submission submission);
   [[nodiscard]] Replay::Events replay_events();
+  [[nodiscard]] NegotiatorOptions negotiator_options(const Options& options) const;
+  void mark_cycle(Time now);
+  void record_answer(const std::string& name, Time now);
   void open_channels();
   void answer(const Response& response, Time now);
   void fail_pending(const Response& response, Time now);

@@ -6,6 +6,7 @@ import os
 from typing import NamedTuple
 
 from rueda import _native
+from rueda.errors import InvalidArgumentError
 
 __all__ = [
     "AlgorithmChoice",
@@ -56,13 +57,17 @@ def metrics() -> dict[str, int]:
     return _native.metrics()
 
 
-def start_timeline(path: str | os.PathLike[str]) -> None:
+def start_timeline(
+    path: str | os.PathLike[str], format: str = "rueda", mark_cycles: bool = False
+) -> None:
     """Begins to write a Chrome trace of every tensor, as the option ``timeline`` does from :func:`rueda.init` on.
 
     ``path``: ``%r`` in it stands for the rank; without it rank 0 alone writes. Each rank starts and stops by itself.
+    ``format``: ``"rueda"`` or ``"horovod"``, whose names and layout tools for Horovod's timelines read.
+    ``mark_cycles``, in Horovod's format: mark where tensors that were agreed on together begin.
 
-    Raises :class:`rueda.NotInitializedError`, :class:`rueda.InvalidArgumentError` while one is being written, and
-    :class:`rueda.InitializationError` where the file cannot be written.
+    Raises :class:`rueda.NotInitializedError`, :class:`rueda.InvalidArgumentError` while one is being written and for
+    an unknown format, and :class:`rueda.InitializationError` where the file cannot be written.
 
     Example::
 
@@ -70,7 +75,9 @@ def start_timeline(path: str | os.PathLike[str]) -> None:
         train_one_epoch()
         rueda.stop_timeline()
     """
-    _native.start_timeline(os.fspath(path))
+    if format not in ("rueda", "horovod"):
+        raise InvalidArgumentError(f'format={format!r} is neither "rueda" nor "horovod"')
+    _native.start_timeline(os.fspath(path), format == "horovod", mark_cycles)
 
 
 def stop_timeline() -> None:

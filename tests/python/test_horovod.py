@@ -116,6 +116,21 @@ def test_variables() -> None:
     assert "HOROVOD_AUTOTUNE has no effect" in warned[0]
 
 
+def test_timeline_variables(tmp_path: Path) -> None:
+    """The file that HOROVOD_TIMELINE names is Horovod's, the one that RUEDA_TIMELINE names is Rueda's."""
+    program = "import rueda.horovod.torch as h, torch; h.init(); h.allreduce(torch.ones(2), name='x')"
+    horovods, ruedas = tmp_path / "horovod.json", tmp_path / "rueda.json"
+    check(
+        program, 1, extra={"HOROVOD_TIMELINE": str(horovods), "HOROVOD_TIMELINE_MARK_CYCLES": "1"}
+    )
+    names = {event.get("name") for event in json.loads(horovods.read_text())}
+    assert {"NEGOTIATE_ALLREDUCE", "ALLREDUCE", "MPI_ALLREDUCE", "CYCLE_START"} <= names, names
+    check(program, 1, extra={"RUEDA_TIMELINE": str(ruedas), "HOROVOD_TIMELINE": str(horovods)})
+    names = {event["name"] for event in json.loads(ruedas.read_text())}
+    assert {"QUEUE", "NEGOTIATE", "ALLREDUCE"} <= names, names
+    assert "NEGOTIATE_ALLREDUCE" not in names, names
+
+
 def test_variables_of_rueda_win() -> None:
     given = {"HOROVOD_STALL_CHECK_DISABLE": "true", "RUEDA_STALL_WARNING": "5"}
     assert settings.overrides(given) == {"stall_error": "0"}

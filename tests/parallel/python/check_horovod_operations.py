@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 import warnings
+from typing import Any
 
 import parallel
 import rueda
@@ -246,6 +247,7 @@ def check_timeline() -> None:
     hvd.start_timeline(path, mark_cycles=True)
     with parallel.raises(HorovodInvalidArgumentError, "already"):
         hvd.start_timeline(path)
+    hvd.barrier()  # all write
     hvd.allreduce(mine(2), name="between")
     hvd.stop_timeline()
     hvd.allreduce(mine(2), name="after")
@@ -253,9 +255,36 @@ def check_timeline() -> None:
     with open(file) as trace:
         events = json.load(trace)
     os.remove(file)
-    rows = [e["args"]["name"] for e in events if e["name"] == "thread_name"]
-    assert rows == ["between"]
-    assert any(e.get("ph") == "X" and e["ts"] >= 0 for e in events)
+    expect_horovods_events(events)
+
+
+def expect_horovods_events(events: list[dict[str, Any]]) -> None:
+    """One all-reduce, written down as Horovod does it."""
+    head, *named = [e for e in events if e.get("name") == "process_name"]
+    assert "start_time_since_epoch_in_micros" in head["args"]
+    lanes = {e["args"]["name"]: e["pid"] for e in named}
+    assert "allreduce.before" not in lanes
+    lane = [e for e in events if e.get("pid") == lanes["allreduce.between"] and e["ph"] in "BEX"]
+    assert [e["ts"] for e in lane] == sorted(e["ts"] for e in lane)
+    bars, open_bars = [], []
+    for event in lane:
+        if event["ph"] == "B":
+            bars.append("/".join([*open_bars, event["name"]]))
+            open_bars.append(event["name"])
+        elif event["ph"] == "E":
+            open_bars.pop()
+        else:
+            assert open_bars == ["NEGOTIATE_ALLREDUCE"], event
+    assert not open_bars
+    assert bars[:3] == ["NEGOTIATE_ALLREDUCE", "ALLREDUCE", "ALLREDUCE/QUEUE"], bars
+    assert "ALLREDUCE/MPI_ALLREDUCE" in bars
+    assert lane[-1]["args"] == {"dtype": "float32", "shape": "[2]"}, lane[-1]
+    heard_of = {e["name"] for e in lane if e["ph"] == "X"}
+    everyone = {str(rank) for rank in range(hvd.size())}
+    assert heard_of == everyone if hvd.rank() == 0 else str(hvd.rank()) in heard_of, heard_of
+    cycles = [e for e in events if e.get("name") == "CYCLE_START"]
+    assert cycles
+    assert {(e["ph"], e["s"]) for e in cycles} == {("i", "g")}
 
 
 def check_errors() -> None:
