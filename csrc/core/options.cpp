@@ -84,8 +84,8 @@ constexpr std::array table{
         "HOROVOD_TIMELINE has named the file, so that tools for Horovod's timelines read it, "
         "and rueda otherwise.",
         &Options::timeline_format},
-    OptionSpec{"timeline_cycles", "RUEDA_TIMELINE_CYCLES", "HOROVOD_TIMELINE_MARK_CYCLES",
-               choice, "0|1", false,
+    OptionSpec{"timeline_cycles", "RUEDA_TIMELINE_CYCLES", "HOROVOD_TIMELINE_MARK_CYCLES", choice,
+               "0|1", false,
                "Mark in a timeline of Horovod's format where tensors that were agreed on together "
                "begin.",
                &Options::timeline_cycles},

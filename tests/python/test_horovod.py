@@ -118,7 +118,9 @@ def test_variables() -> None:
 
 def test_timeline_variables(tmp_path: Path) -> None:
     """The file that HOROVOD_TIMELINE names is Horovod's, the one that RUEDA_TIMELINE names is Rueda's."""
-    program = "import rueda.horovod.torch as h, torch; h.init(); h.allreduce(torch.ones(2), name='x')"
+    program = (
+        "import rueda.horovod.torch as h, torch; h.init(); h.allreduce(torch.ones(2), name='x')"
+    )
     horovods, ruedas = tmp_path / "horovod.json", tmp_path / "rueda.json"
     check(
         program, 1, extra={"HOROVOD_TIMELINE": str(horovods), "HOROVOD_TIMELINE_MARK_CYCLES": "1"}
