@@ -139,6 +139,35 @@ def check_gradients() -> None:
         assert torch.equal(tensor.grad, torch.full((2 * n,), 3.0 * factor)), name
 
 
+def check_grouped_reducescatter() -> None:
+    """All tensors are on their way before the first one is waited for: ranks may name them in any order."""
+    n, me = hvd.size(), hvd.rank()
+    tensors = [torch.full((n + i, 2), float(me + i), requires_grad=True) for i in range(3)]
+    rows = [len(range(me, n + i, n)) for i in range(3)]  # as even as possible
+    for op, factor in ((hvd.Sum, n), (hvd.Average, 1)):
+        for tensor in tensors:
+            tensor.grad = None
+        results = hvd.grouped_reducescatter(
+            tensors, name="rs", op=op, compression=hvd.Compression.fp16
+        )
+        for i, result in enumerate(results):
+            assert result.dtype == torch.float32
+            total = sum(r + i for r in range(n)) * factor / n
+            assert torch.equal(result, torch.full((rows[i], 2), total)), (i, result)
+        (2 * results[0].sum() + results[2].sum()).backward()
+        for tensor, gradient in zip(tensors, (2.0, 0.0, 1.0), strict=True):
+            assert torch.equal(tensor.grad, torch.full_like(tensor, gradient * factor))
+    assert hvd.grouped_reducescatter([]) == []
+    for attempt in range(2):
+        bad = torch.ones(n) if attempt == 0 or me > 0 else torch.ones(n + 1)
+        both = [torch.ones(n), bad]
+        if attempt == 0 or n == 1:
+            hvd.grouped_reducescatter(both, name="differs")
+        else:
+            with parallel.raises(hvd.HorovodInternalError, "Mismatched tensor shapes", "differs.1"):
+                hvd.grouped_reducescatter(both, name="differs")
+
+
 def adasum_by_hand(tensors: list[torch.Tensor]) -> torch.Tensor:
     def pair(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         dot = (a * b).sum()

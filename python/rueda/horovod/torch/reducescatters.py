@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from rueda.handles import Handle, combine
+from rueda.handles import Handle
 from rueda.horovod.exceptions import translated
 from rueda.horovod.process_sets import ProcessSet, global_process_set
 from rueda.horovod.torch.compression import Compression
 from rueda.horovod.torch.reduce_ops import Average, Op, element_wise
-from rueda.submission import part_name
 from rueda.torch import reductions
+from rueda.torch.autograd import GroupedReducescatter, grouped_reducescatters
 
 __all__ = [
     "grouped_reducescatter",
@@ -81,23 +81,24 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
-    """:func:`reducescatter` of several tensors, of which number i is called ``name.i``.
+    """:func:`reducescatter` of several tensors, of which number i is called ``name.i``. All are on their way at once.
 
     Example::
 
         weight, bias = hvd.grouped_reducescatter([weight, bias], name="layer1")
     """
+    sent = [compression.compress(tensor) for tensor in tensors]
+    reduced = GroupedReducescatter.apply(  # type: ignore[no-untyped-call]
+        name,
+        element_wise(op),
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        *(each for each, _ in sent),
+    )
     return [
-        reducescatter(
-            tensor,
-            part_name(name, number),
-            compression,
-            op,
-            process_set,
-            prescale_factor,
-            postscale_factor,
-        )
-        for number, tensor in enumerate(tensors)
+        compression.decompress(mine, context)
+        for mine, (_, context) in zip(reduced, sent, strict=True)
     ]
 
 
@@ -116,16 +117,6 @@ def grouped_reducescatter_async(
 
         weight, bias = hvd.synchronize(hvd.grouped_reducescatter_async([weight, bias]))
     """
-    return combine(
-        [
-            reductions.reducescatter_async(
-                tensor,
-                part_name(name, number),
-                element_wise(op),
-                prescale_factor,
-                postscale_factor,
-                process_set,
-            )
-            for number, tensor in enumerate(tensors)
-        ]
+    return grouped_reducescatters(
+        tensors, name, element_wise(op), prescale_factor, postscale_factor, process_set
     )
