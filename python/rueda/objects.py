@@ -40,7 +40,8 @@ def broadcast_object(
 
     Example::
 
-        settings = rueda.broadcast_object(read_settings() if rueda.rank() == 0 else None)
+        >>> rueda.broadcast_object({"epoch": 3} if rueda.rank() == 0 else None)
+        {'epoch': 3}
     """
     label = name or "object"
     content = np.empty(0, np.uint8)
@@ -69,7 +70,8 @@ def allgather_object(
 
     Example::
 
-        host_names = rueda.allgather_object(socket.gethostname())
+        >>> rueda.allgather_object("rank {}".format(rueda.rank()))
+        ['rank 0']
     """
     label = f"{name or 'object'}.gathered"
     content = _pickled(obj, label, process_set)

@@ -51,9 +51,7 @@ def test_init(size: int) -> None:
     check(PARALLEL / "check_horovod_init.py", size)
 
 
-@pytest.mark.parametrize(
-    "module", ["basics", "exceptions", "settings", "torch.adasum", "torch.reduce_ops"]
-)
+@pytest.mark.parametrize("module", ["exceptions", "settings", "torch.adasum", "torch.reduce_ops"])
 def test_examples(module: str) -> None:
     import doctest
 

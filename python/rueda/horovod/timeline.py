@@ -18,7 +18,8 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
 
     Example::
 
-        hvd.start_timeline("/tmp/timeline.json")
+        >>> hvd.start_timeline("/dev/null")  # "/tmp/timeline.json", say
+        >>> hvd.stop_timeline()
     """
     rueda.observation.start_timeline(file_path, "horovod", mark_cycles)
 
@@ -29,6 +30,6 @@ def stop_timeline() -> None:
 
     Example::
 
-        hvd.stop_timeline()
+        >>> hvd.stop_timeline()
     """
     rueda.observation.stop_timeline()

@@ -181,12 +181,13 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
 
     Example::
 
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        optimizer = rueda.torch.DistributedOptimizer(optimizer, model.named_parameters())
-        loss.backward()
-        optimizer.synchronize()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        >>> model = torch.nn.Linear(3, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> optimizer = rueda.torch.DistributedOptimizer(optimizer, model.named_parameters())
+        >>> model(torch.ones(2, 3)).sum().backward()
+        >>> optimizer.synchronize()
+        >>> norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        >>> optimizer.step()
     """
     if isinstance(optimizer, Distributed):
         raise InvalidArgumentError("the optimizer is a DistributedOptimizer already")

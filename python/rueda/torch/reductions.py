@@ -59,7 +59,8 @@ def allreduce(
 
     Example::
 
-        total = rueda.torch.allreduce(torch.tensor([1.0, 2.0]), op=rueda.Sum, name="loss")
+        >>> rueda.torch.allreduce(torch.tensor([1.0, 2.0]), op=rueda.Sum, name="loss")  # of one rank
+        tensor([1., 2.])
     """
     result: torch.Tensor = Allreduce.apply(  # type: ignore[no-untyped-call]
         tensor, name, op, prescale_factor, postscale_factor, process_set
@@ -79,8 +80,9 @@ def allreduce_async(
 
     Example::
 
-        handle = rueda.torch.allreduce_async(gradient, name="layer1")
-        average = rueda.torch.synchronize(handle)
+        >>> handle = rueda.torch.allreduce_async(torch.ones(2), name="layer1")
+        >>> handle.result()
+        tensor([1., 1.])
     """
     return _collectives.allreduce(tensor, name, op, prescale_factor, postscale_factor, process_set)
 
@@ -100,7 +102,9 @@ def allreduce_(
 
     Example::
 
-        rueda.torch.allreduce_(gradient, name="layer1")
+        >>> gradient = torch.ones(2)
+        >>> rueda.torch.allreduce_(gradient, name="layer1") is gradient
+        True
     """
     if reduce_now(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set):
         return tensor
@@ -121,8 +125,10 @@ def allreduce_async_(
 
     Example::
 
-        handle = rueda.torch.allreduce_async_(gradient, name="layer1")
-        handle.result()
+        >>> gradient = torch.ones(2)
+        >>> handle = rueda.torch.allreduce_async_(gradient, name="layer1")
+        >>> handle.result() is gradient
+        True
     """
     return _collectives.allreduce(
         tensor, name, op, prescale_factor, postscale_factor, process_set, in_place=True
@@ -143,7 +149,8 @@ def grouped_allreduce(
 
     Example::
 
-        weight, bias = rueda.torch.grouped_allreduce([weight, bias], name="layer1")
+        >>> rueda.torch.grouped_allreduce([torch.ones(2), torch.zeros(1)], name="layer1")
+        [tensor([1., 1.]), tensor([0.])]
     """
     results: tuple[torch.Tensor, ...] = GroupedAllreduce.apply(  # type: ignore[no-untyped-call]
         name, op, prescale_factor, postscale_factor, process_set, *tensors
@@ -163,8 +170,9 @@ def grouped_allreduce_async(
 
     Example::
 
-        handle = rueda.torch.grouped_allreduce_async([weight, bias], name="layer1")
-        weight, bias = handle.result()
+        >>> handle = rueda.torch.grouped_allreduce_async([torch.ones(2), torch.zeros(1)], name="layer1")
+        >>> handle.result()
+        [tensor([1., 1.]), tensor([0.])]
     """
     return _collectives.grouped_allreduce(
         tensors, name, op, prescale_factor, postscale_factor, process_set
@@ -183,7 +191,10 @@ def grouped_allreduce_(
 
     Example::
 
-        rueda.torch.grouped_allreduce_([weight, bias], name="layer1")
+        >>> weight, bias = [torch.ones(2), torch.zeros(1)]
+        >>> reduced = rueda.torch.grouped_allreduce_([weight, bias], name="layer1")
+        >>> reduced[0] is weight
+        True
     """
     return grouped_allreduce_async_(
         tensors, name, op, prescale_factor, postscale_factor, process_set
@@ -202,8 +213,10 @@ def grouped_allreduce_async_(
 
     Example::
 
-        handle = rueda.torch.grouped_allreduce_async_([weight, bias], name="layer1")
-        handle.result()
+        >>> weight, bias = [torch.ones(2), torch.zeros(1)]
+        >>> handle = rueda.torch.grouped_allreduce_async_([weight, bias], name="layer1")
+        >>> handle.result()[0] is weight
+        True
     """
     return _collectives.grouped_allreduce(
         tensors, name, op, prescale_factor, postscale_factor, process_set, in_place=True
@@ -229,7 +242,8 @@ def reducescatter(
 
     Example::
 
-        mine = rueda.torch.reducescatter(gradient, op=rueda.Sum, name="layer1")
+        >>> rueda.torch.reducescatter(torch.ones((3, 2)), op=rueda.Sum, name="layer1").shape  # all rows, of one rank
+        torch.Size([3, 2])
     """
     result: torch.Tensor = Reducescatter.apply(  # type: ignore[no-untyped-call]
         tensor, name, op, prescale_factor, postscale_factor, splits, process_set
@@ -250,7 +264,9 @@ def reducescatter_async(
 
     Example::
 
-        mine = rueda.torch.reducescatter_async(gradient, name="layer1").result()
+        >>> handle = rueda.torch.reducescatter_async(torch.ones(2), name="layer1")
+        >>> handle.result()
+        tensor([1., 1.])
     """
     return _collectives.reducescatter(
         tensor, name, op, prescale_factor, postscale_factor, splits, process_set

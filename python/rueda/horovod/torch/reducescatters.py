@@ -41,7 +41,8 @@ def reducescatter(
 
     Example::
 
-        mine = hvd.reducescatter(gradient, op=hvd.Sum, name="layer1")
+        >>> hvd.reducescatter(torch.ones((3, 2)), op=hvd.Sum, name="layer1").shape  # all rows, of one rank
+        torch.Size([3, 2])
     """
     sent, context = compression.compress(tensor)
     reduced = reductions.reducescatter(
@@ -64,7 +65,9 @@ def reducescatter_async(
 
     Example::
 
-        mine = hvd.synchronize(hvd.reducescatter_async(gradient, name="layer1"))
+        >>> handle = hvd.reducescatter_async(torch.ones(2), name="layer1")
+        >>> hvd.synchronize(handle)
+        tensor([1., 1.])
     """
     return reductions.reducescatter_async(
         tensor, name, element_wise(op), prescale_factor, postscale_factor, process_set
@@ -85,7 +88,8 @@ def grouped_reducescatter(
 
     Example::
 
-        weight, bias = hvd.grouped_reducescatter([weight, bias], name="layer1")
+        >>> hvd.grouped_reducescatter([torch.ones(2), torch.zeros(1)], name="layer1")
+        [tensor([1., 1.]), tensor([0.])]
     """
     sent = [compression.compress(tensor) for tensor in tensors]
     reduced = GroupedReducescatter.apply(  # type: ignore[no-untyped-call]
@@ -115,7 +119,9 @@ def grouped_reducescatter_async(
 
     Example::
 
-        weight, bias = hvd.synchronize(hvd.grouped_reducescatter_async([weight, bias]))
+        >>> handle = hvd.grouped_reducescatter_async([torch.ones(2), torch.zeros(1)], name="layer1")
+        >>> hvd.synchronize(handle)
+        [tensor([1., 1.]), tensor([0.])]
     """
     return grouped_reducescatters(
         tensors, name, element_wise(op), prescale_factor, postscale_factor, process_set
