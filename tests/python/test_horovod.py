@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import json
 import sys
@@ -49,15 +48,6 @@ def test_optimizer(size: int) -> None:
 @pytest.mark.parametrize("size", [1, 3])
 def test_init(size: int) -> None:
     check(PARALLEL / "check_horovod_init.py", size)
-
-
-@pytest.mark.parametrize("module", ["exceptions", "settings", "torch.adasum", "torch.reduce_ops"])
-def test_examples(module: str) -> None:
-    import doctest
-
-    result = doctest.testmod(importlib.import_module(f"rueda.horovod.{module}"))
-    assert result.attempted > 0
-    assert result.failed == 0
 
 
 @needs_mpirun

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import inspect
+import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -44,11 +45,24 @@ def public() -> Iterator[tuple[str, object]]:
                 yield where, thing
 
 
+def others(public_names: set[str]) -> Iterator[doctest.DocTest]:
+    """The examples of everything else in Rueda's modules."""
+    finder = doctest.DocTestFinder()
+    for name, module in sorted(sys.modules.items()):
+        if name.partition(".")[0] == "rueda" and inspect.ismodule(module):
+            found = finder.find(module, name, extraglobs=NAMES)
+            yield from (each for each in found if each.examples and each.name not in public_names)
+
+
 def check_every_example() -> None:
     parser = doctest.DocTestParser()
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     silent = []
     things = sorted(public(), key=lambda pair: pair[0] in LAST)
+    further = list(others({where for where, _ in things}))
+    assert "rueda.horovod.exceptions.translation_of" in {each.name for each in further}
+    for test in further:
+        runner.run(test)
     for where, thing in things:
         text = inspect.getdoc(thing) or ""
         test = parser.get_doctest(
