@@ -5,6 +5,9 @@ within the process set, so every rank must submit those in the same order); ``pr
 ranks by default, and each of them must; a function with ``_async`` returns a :class:`rueda.Handle` at once; one with
 a trailing underscore works in place. Where ranks disagree or one of them cannot take part, every rank raises the
 same error.
+
+An array must not be resized or given other memory before its handle's result has been asked for. The result is
+:class:`rueda.InvalidArgumentError` then, on this rank alone, since no other can know; theirs are as they should be.
 """
 
 from __future__ import annotations
