@@ -174,7 +174,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     clipped; ``skip_synchronize()``, a context in which step() does not; ``set_backward_passes_per_step(n)``; and
     ``gradient_buckets()``.
     zero_grad() between backward() and step(), and more backward passes than agreed, raise
-    :class:`rueda.InvalidArgumentError`.
+    :class:`rueda.InvalidArgumentError`. So does step() on a rank on which a gradient was resized while it was being
+    reduced; the others cannot know, and take theirs.
 
     Raises :class:`rueda.InvalidArgumentError` (a ValueError) for names that occur twice or are missing, and options
     that make no sense.
