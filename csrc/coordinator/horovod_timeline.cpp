@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <deque>
+#include <functional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "coordinator/timeline_writer.h"
@@ -87,29 +90,28 @@ class HorovodTimeline final : public TimelineWriter {
   void ready(int set, const Request& request, std::span<const int> ranks, Time when) override {
     const CollectiveNames* const names = names_of(request.collective);
     if (names == nullptr) return;
-    Lane& lane = lane_of(set, request.name, *names);
-    if (lane.state == Lane::running) {  // other ranks are ahead by a round
-      lane.next.push_back({names, {ranks.begin(), ranks.end()}, when});
-      return;
-    }
-    tell_ready(lane, *names, ranks, when);
+    in_turn(lane_of(set, request.name, *names),
+            [this, names, ready = std::vector<int>(ranks.begin(), ranks.end()), when](Lane& lane) {
+              tell_ready(lane, *names, ready, when);
+            });
   }
 
   void started(int set, const Request& request, const std::optional<Wait>& wait,
                Time when) override {
     const CollectiveNames* const names = names_of(request.collective);
     if (names == nullptr) return;
-    Lane& lane = lane_of(set, request.name, *names);
-    if (lane.state == Lane::idle) {  // nobody negotiated it now
-      if (wait) {
-        tell_ready(lane, *names, {&rank_, 1}, wait->submitted);
-      } else {
-        begin(lane, str("NEGOTIATE_", names->bar), when);
+    in_turn(lane_of(set, request.name, *names), [this, names, wait, when](Lane& lane) {
+      if (lane.state == Lane::idle) {  // nobody negotiated it now
+        if (wait) {
+          tell_ready(lane, *names, {&rank_, 1}, wait->submitted);
+        } else {
+          begin(lane, str("NEGOTIATE_", names->bar), when);
+        }
       }
-    }
-    end(lane, when);
-    begin(lane, names->bar, when);
-    lane.state = Lane::running;
+      end(lane, when);
+      begin(lane, names->bar, when);
+      lane.state = Lane::running;
+    });
   }
 
   void ended(int set, const Request& request, Time from, Time until,
@@ -117,7 +119,8 @@ class HorovodTimeline final : public TimelineWriter {
     const CollectiveNames* const names = names_of(request.collective);
     if (names == nullptr) return;
     Lane& lane = lane_of(set, request.name, *names);
-    if (lane.state != Lane::running) begin(lane, names->bar, from);  // opened while it ran
+    if (lane.state == Lane::negotiating) return;  // the next round; this one began unseen
+    if (lane.state == Lane::idle) begin(lane, names->bar, from);
     const Operation::Phase whole{"", from, until};
     const std::span<const Operation::Phase> parts =
         phases.empty() ? std::span<const Operation::Phase>{&whole, 1} : phases;
@@ -126,20 +129,21 @@ class HorovodTimeline final : public TimelineWriter {
       bar(lane, name_of_phase(part.name, *names), part.begin, part.end);
     end(lane, until, arguments_of(request));
     lane.state = Lane::idle;
-    for (const Lane::Ready& ready : std::exchange(lane.next, {})) {
-      tell_ready(lane, *ready.names, ready.ranks, ready.when);
+    while (lane.state != Lane::running && !lane.later.empty()) {
+      const Happening next = std::move(lane.later.front());
+      lane.later.pop_front();
+      next(lane);
     }
   }
 
   void answered(int set, const std::string& name, Time when) override {
     const auto found = lanes_.find(key_of(set, name));
     if (found == lanes_.end()) return;
-    Lane& lane = found->second;
-    if (lane.state == Lane::negotiating) {
+    in_turn(found->second, [this, when](Lane& lane) {
+      if (lane.state == Lane::idle) return;
       end(lane, when);
       lane.state = Lane::idle;
-    }
-    lane.next.clear();
+    });
   }
 
   void stalled(int set, const std::string& name, Time when) override {
@@ -156,18 +160,26 @@ class HorovodTimeline final : public TimelineWriter {
   }
 
  private:
+  struct Lane;
+  using Happening = std::function<void(Lane&)>;
+
   // One tensor: bars are nested, so what is begun is ended before anything else is.
   struct Lane {
-    struct Ready {
-      const CollectiveNames* names;
-      std::vector<int> ranks;
-      Time when;
-    };
     int pid = 0;
     enum : std::uint8_t { idle, negotiating, running } state = idle;
-    Time last;                // written; times in a lane do not go back
-    std::vector<Ready> next;  // for the next round, while this one runs
+    Time last;  // written; times in a lane do not go back
+    // Of the next round, while this one runs: other ranks may be ahead, and where this one has
+    // joined it does not wait for a round to end before the next.
+    std::deque<Happening> later;
   };
+
+  static void in_turn(Lane& lane, Happening happening) {
+    if (lane.state == Lane::running) {
+      lane.later.push_back(std::move(happening));
+    } else {
+      happening(lane);
+    }
+  }
 
   static std::string key_of(int set, const std::string& name) { return str(set, ' ', name); }
 

@@ -111,6 +111,31 @@ TEST_CASE("ranks that are ahead by a round wait for the bar of this one to end")
                         "B MPI_ALLREDUCE", "E", "E", "B NEGOTIATE_ALLREDUCE", "X 1"});
 }
 
+TEST_CASE("rounds that overlap, as where this rank has joined, are written one after the other") {
+  const Names once{"B NEGOTIATE_ALLREDUCE", "X 1", "E", "B ALLREDUCE", "B QUEUE", "E",
+                   "B MPI_ALLREDUCE",       "E",   "E"};
+  Names twice = once;
+  twice.insert(twice.end(), once.begin(), once.end());
+  const Names events = events_of(horovod, [](Timeline& timeline) {
+    for (int round = 0; round < 2; ++round) {
+      ready(timeline, request_of("x"), {1});
+      started(timeline, request_of("x"), false);
+    }
+    for (int round = 0; round < 2; ++round) ended(timeline, request_of("x"));
+  });
+  CHECK(events == twice);
+}
+
+TEST_CASE("a timeline that is opened while a tensor is reduced has it once it ends") {
+  const Names events = events_of(horovod, [](Timeline& timeline) {
+    ended(timeline, request_of("x"));
+    ready(timeline, request_of("y"), {1});  // of the next round already
+    ended(timeline, request_of("y"));
+  });
+  CHECK(events == Names{"B ALLREDUCE", "B QUEUE", "E", "B MPI_ALLREDUCE", "E", "E",
+                        "@2 B NEGOTIATE_ALLREDUCE", "@2 X 1"});
+}
+
 TEST_CASE("a negotiation ends with an answer, too, and a barrier moves nothing") {
   const Names events = events_of(horovod, [](Timeline& timeline) {
     ready(timeline, request_of("x", Collective::barrier), {0});
