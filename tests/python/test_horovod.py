@@ -60,6 +60,15 @@ def test_init_under_mpirun() -> None:
     check_under_mpirun(PARALLEL / "check_horovod_init.py", 3)
 
 
+def test_timeline() -> None:
+    check(PARALLEL / "check_horovod_timeline.py", 3)
+
+
+@needs_mpirun
+def test_timeline_over_mpi() -> None:
+    check_under_mpirun(PARALLEL / "check_horovod_timeline.py", 3, extra={"RUEDA_TRANSPORT": "mpi"})
+
+
 @needs_mpirun
 @needs_mpi4py
 def test_communicators() -> None:
