@@ -57,7 +57,11 @@ _ELASTIC = (
 
 FLAGS = [
     HorovodFlag("--fusion-threshold-mb", sets=_mebibytes, help="--fusion-threshold, in MiB."),
-    HorovodFlag("--timeline-filename", sets=_variable("RUEDA_TIMELINE"), help="--timeline."),
+    HorovodFlag(
+        "--timeline-filename",
+        sets=lambda path: {"RUEDA_TIMELINE": path, "RUEDA_TIMELINE_FORMAT": "horovod"},
+        help="--timeline, --timeline-format horovod.",
+    ),
     HorovodFlag(
         "--stall-check-warning-time-seconds",
         sets=_variable("RUEDA_STALL_WARNING"),
@@ -93,8 +97,18 @@ FLAGS = [
     HorovodFlag("--disable-cache", ignored="", is_flag=True),
     HorovodFlag("--no-autotune", ignored="", is_flag=True),
     HorovodFlag("--cycle-time-ms", ignored=_CYCLES),
-    HorovodFlag("--timeline-mark-cycles", ignored=_CYCLES, is_flag=True),
-    HorovodFlag("--no-timeline-mark-cycles", ignored="", is_flag=True),
+    HorovodFlag(
+        "--timeline-mark-cycles",
+        sets=lambda _: {"RUEDA_TIMELINE_CYCLES": "1"},
+        is_flag=True,
+        help="--timeline-cycles 1.",
+    ),
+    HorovodFlag(
+        "--no-timeline-mark-cycles",
+        sets=lambda _: {"RUEDA_TIMELINE_CYCLES": "0"},
+        is_flag=True,
+        help="--timeline-cycles 0.",
+    ),
     HorovodFlag("--hierarchical-allreduce", ignored=_MEASURED, is_flag=True),
     HorovodFlag("--no-hierarchical-allreduce", ignored=_MEASURED, is_flag=True),
     HorovodFlag("--hierarchical-allgather", ignored=_MEASURED, is_flag=True),

@@ -195,8 +195,8 @@ void count_filled_gradient() {
   current_engine()->count_filled_gradient();
 }
 
-void start_timeline(const std::string& path) {
-  current_engine()->start_timeline(path).throw_if_error();
+void start_timeline(const std::string& path, TimelineFormat format, bool mark_cycles) {
+  current_engine()->start_timeline(path, {format, mark_cycles}).throw_if_error();
 }
 
 void stop_timeline() {

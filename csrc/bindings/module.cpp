@@ -104,7 +104,10 @@ PYBIND11_MODULE(_native, module) {
   bind_blocking(module);
   module.def("metrics", &rueda::metrics);
   module.def("count_filled_gradient", &rueda::count_filled_gradient);
-  module.def("start_timeline", &rueda::start_timeline);
+  module.def("start_timeline", [](const std::string& path, bool as_horovod, bool mark_cycles) {
+    const auto format = as_horovod ? rueda::TimelineFormat::horovod : rueda::TimelineFormat::rueda;
+    rueda::start_timeline(path, format, mark_cycles);
+  });
   module.def("stop_timeline", &rueda::stop_timeline);
   module.def("choose_algorithm", [](std::int64_t bytes) {
     const rueda::AlgorithmChoice choice = rueda::choose_algorithm(bytes);

@@ -61,7 +61,10 @@ Expected<std::unique_ptr<Engine>> Engine::start(World world, const Options& opti
   std::unique_ptr<Engine> engine(new Engine(std::move(world), options));
   engine->accepting_ = false;  // nothing to shut down yet
   if (Status status = engine->choose_backend(); !status) return status;
-  if (Status status = engine->timeline_.open(options.timeline, engine->topology().rank);
+  const TimelineStyle style{
+      options.timeline_format == "horovod" ? TimelineFormat::horovod : TimelineFormat::rueda,
+      options.timeline_cycles == "1"};
+  if (Status status = engine->timeline_.open(options.timeline, engine->topology().rank, style);
       !options.timeline.empty() && !status) {
     // The other ranks have this one in their world already: a trace less is better than a job less.
     log(LogLevel::error, status.to_string());

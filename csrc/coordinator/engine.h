@@ -63,7 +63,9 @@ class Engine {
   void count_filled_gradient() { metrics_.gradients_filled.add(1); }
 
   // Begins and ends a timeline while the engine runs; see Timeline::open().
-  Status start_timeline(const std::string& path) { return timeline_.open(path, topology().rank); }
+  Status start_timeline(const std::string& path, const TimelineStyle& style = {}) {
+    return timeline_.open(path, topology().rank, style);
+  }
   void stop_timeline() { timeline_.close(); }
 
   // Leaves the world: what all ranks have agreed on is finished, the rest fails with ShutdownError.

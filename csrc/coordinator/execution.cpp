@@ -18,15 +18,6 @@ std::size_t row_bytes(const Request& request) {
   return static_cast<std::size_t>(element_count(row)) * size_of(request.dtype);
 }
 
-// "ALLREDUCE"
-std::string in_capitals(std::string_view name) {
-  std::string text(name);
-  for (char& letter : text) {
-    if (letter >= 'a' && letter <= 'z') letter = static_cast<char>(letter - 'a' + 'A');
-  }
-  return text;
-}
-
 // How a reduce-scatter divides `rows`: as asked for, or as evenly as possible.
 std::vector<std::int64_t> rows_per_rank(const Request& request, int ranks) {
   if (!request.splits.empty()) return request.splits;
@@ -50,17 +41,13 @@ Execution::Execution(const ExecutionContext& context, const Lane& lane,
   backend_ = request().on_gpu ? context_.devices : context_.backend;
   counted.batches.add(1);
   for (const BatchMember& member : members_) {
+    record_start(member);
     if (!member.submission) {
       context_.metrics->absent_filled.add(1);
       continue;
     }
     counted.tensors.add(1);
     counted.tensor_bytes.add(static_cast<std::int64_t>(member.submission->request.bytes()));
-    const std::string& name = member.response->request.name;
-    const Submission& submission = *member.submission;
-    const Time taken_at = std::max(submission.taken_at, submission.submitted_at);
-    context_.timeline->span(name, "QUEUE", submission.submitted_at, taken_at);
-    context_.timeline->span(name, "NEGOTIATE", taken_at, std::max(now, taken_at));
   }
   if (members_.size() > 1) {
     context_.metrics->tensors_fused.add(static_cast<std::int64_t>(members_.size()));
@@ -193,8 +180,7 @@ bool Execution::advance(Time now) {
     return true;
   }
   if (status_.ok()) {
-    record(in_capitals(name_of(request().collective)), started_at_, Clock::now());
-    for (const auto& phase : operation_->phases()) record(phase.name, phase.begin, phase.end);
+    record_end();
     complete_handles();
   }
   return true;
@@ -232,11 +218,24 @@ std::vector<int> Execution::awaited() const {
   return operation_ ? operation_->awaited() : std::vector<int>{};
 }
 
-void Execution::record(std::string_view phase, Time begin, Time end) {
-  if (!context_.timeline->is_open()) return;
-  for (const BatchMember& member : members_) {
-    context_.timeline->span(member.response->request.name, phase, begin, end);
-  }
+void Execution::record_start(const BatchMember& member) {
+  context_.timeline->write([&](TimelineWriter& writer) {
+    std::optional<TimelineWriter::Wait> wait;
+    if (const auto& submission = member.submission) {
+      wait = {submission->submitted_at, submission->taken_at, started_at_};
+    }
+    writer.started(context_.set_id, member.response->request, wait, started_at_);
+  });
+}
+
+void Execution::record_end() {
+  context_.timeline->write([&](TimelineWriter& writer) {
+    const Time now = Clock::now();
+    const std::vector<Operation::Phase> phases = operation_->phases();
+    for (const BatchMember& member : members_) {
+      writer.ended(context_.set_id, member.response->request, started_at_, now, phases);
+    }
+  });
 }
 
 }  // namespace rueda

@@ -14,7 +14,7 @@
 
 namespace rueda {
 
-// What executions share; owned by the engine and used by its thread only.
+// What executions of a process set share; owned by the engine and used by its thread only.
 struct ExecutionContext {
   Backend* backend;
   DeviceBackend* devices;
@@ -22,6 +22,7 @@ struct ExecutionContext {
   Timeline* timeline;
   std::shared_ptr<HostMemory> host;  // null where the ranks do not share memory
   bool averages_over_all = false;    // also over ranks that have joined
+  int set_id = 0;
 };
 
 struct BatchMember {
@@ -69,7 +70,8 @@ class Execution {
   // Memory for the result of member 0, which goes to the application.
   std::byte* allocate_output(Shape shape);
   void complete_handles();
-  void record(std::string_view phase, Time begin, Time end);
+  void record_start(const BatchMember& member);
+  void record_end();
 
   ExecutionContext context_;
   Backend* backend_;

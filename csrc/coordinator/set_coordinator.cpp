@@ -11,18 +11,6 @@ namespace rueda {
 
 namespace {
 
-NegotiatorOptions negotiator_options(const ProcessSetMembers& members, const Options& options) {
-  NegotiatorOptions result;
-  result.rank = members.rank;
-  result.members = members.ranks;
-  result.set_name = members.name();
-  result.cache_capacity = options.cache_capacity;
-  result.fusion_threshold = options.fusion_threshold;
-  result.stall_warning = seconds(options.stall_warning);
-  result.stall_error = seconds(options.stall_error);
-  return result;
-}
-
 // A name may be late in one process set because the rank is held up in another: only when half the
 // time to a stall has passed is it taken for a name that was handed to the wrong set.
 int patient_warnings(const Options& options) {
@@ -65,7 +53,7 @@ SetCoordinator::SetCoordinator(std::shared_ptr<const ProcessSetMembers> members,
           static_cast<std::size_t>(std::max<std::int64_t>(1, options.batches_in_flight))),
       context_(context),
       events_(std::move(events)),
-      negotiator_(negotiator_options(*members_, options)),
+      negotiator_(negotiator_options(options)),
       replay_(context_.host, members_, replay_options(options), *context_.metrics,
               replay_events()) {
   lane_.transport = &transport;
@@ -82,6 +70,31 @@ void SetCoordinator::open_channel(std::size_t order) {
   orders_[order].channel =
       std::make_unique<HostChannel>(context_.host, members_->ranks, members_->rank,
                                     channel_key(members_->id, order), HostChannel::WokenBy::rank);
+}
+
+NegotiatorOptions SetCoordinator::negotiator_options(const Options& options) const {
+  NegotiatorOptions result;
+  result.rank = members_->rank;
+  result.members = members_->ranks;
+  result.set_name = members_->name();
+  result.cache_capacity = options.cache_capacity;
+  result.fusion_threshold = options.fusion_threshold;
+  result.stall_warning = seconds(options.stall_warning);
+  result.stall_error = seconds(options.stall_error);
+  result.on_ready = [this](const Request& request, std::span<const int> ranks, Time now) {
+    context_.timeline->write([&](TimelineWriter& writer) {
+      std::vector<int> world_ranks;
+      for (const int rank : ranks) {
+        world_ranks.push_back(members_->ranks[static_cast<std::size_t>(rank)]);
+      }
+      writer.ready(members_->id, request, world_ranks, now);
+    });
+  };
+  return result;
+}
+
+void SetCoordinator::mark_cycle(Time now) {
+  context_.timeline->write([&](TimelineWriter& writer) { writer.cycle(now); });
 }
 
 Replay::Events SetCoordinator::replay_events() {
@@ -268,6 +281,7 @@ std::optional<Submission> SetCoordinator::take_pending(const std::string& name) 
 
 void SetCoordinator::handle(ResponseList responses, Time now) {
   for (const Response& response : responses) replay_.forget(response);
+  mark_cycle(now);
   const std::vector<Fusion> batches = fuse(responses, fusion_threshold_);
   for (const Fusion& fusion : batches) {
     const Response& first = responses[fusion.members.front()];
@@ -302,7 +316,9 @@ void SetCoordinator::execute_again(Replay::Batch& batch) {
   if (members.front().response->request.collective == Collective::barrier) {
     return finish_barrier(*std::move(members.front().submission));
   }
-  execute(std::move(members), BatchOrder::replayed, Clock::now());
+  const Time now = Clock::now();
+  mark_cycle(now);
+  execute(std::move(members), BatchOrder::replayed, now);
 }
 
 void SetCoordinator::execute(std::vector<BatchMember> members, BatchOrder order, Time now) {
@@ -330,6 +346,7 @@ void SetCoordinator::answer(const Response& response, Time now) {
   const std::string& name = response.request.name;
   switch (response.kind) {
     case ResponseKind::execute: {
+      record_answer(name, now);
       auto submission = take_pending(name);
       if (response.request.collective == Collective::barrier) {
         if (submission) finish_barrier(*std::move(submission));
@@ -347,7 +364,8 @@ void SetCoordinator::answer(const Response& response, Time now) {
     case ResponseKind::error: fail_pending(response, now); return;
     case ResponseKind::warning:
       context_.metrics->stall_warnings.add(1);
-      context_.timeline->mark(name, "STALL", now);
+      context_.timeline->write(
+          [&](TimelineWriter& writer) { writer.stalled(members_->id, name, now); });
       log(LogLevel::warning, response.status.to_string());
       if (!is_pending(name) && ++warnings_[name] >= patient_warnings_) events_.awaited_here(name);
       return;
@@ -361,6 +379,11 @@ void SetCoordinator::answer(const Response& response, Time now) {
     }
     case ResponseKind::left: close(retired_.ok() ? response.status : retired_); return;
   }
+}
+
+void SetCoordinator::record_answer(const std::string& name, Time now) {
+  context_.timeline->write(
+      [&](TimelineWriter& writer) { writer.answered(members_->id, name, now); });
 }
 
 void SetCoordinator::finish_barrier(Submission submission) {
@@ -380,7 +403,9 @@ void SetCoordinator::fail_pending(const Response& response, Time now) {
     }
   }
   bool own_refusal = false;
+  record_answer(response.request.name, now);
   for (const std::string& name : names) {
+    record_answer(name, now);
     Submission submission = *take_pending(name);
     own_refusal = own_refusal || submission.is_refusal;
     finish(std::move(submission), response.status);

@@ -91,6 +91,9 @@ class SetCoordinator {
   void finish_barrier(Submission submission);
   [[nodiscard]] Replay::Events replay_events();
   void open_channel(std::size_t order);
+  [[nodiscard]] NegotiatorOptions negotiator_options(const Options& options) const;
+  void mark_cycle(Time now);
+  void record_answer(const std::string& name, Time now);
   void answer(const Response& response, Time now);
   void fail_pending(const Response& response, Time now);
   void close(const Status& reason);

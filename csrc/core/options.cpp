@@ -78,6 +78,17 @@ constexpr std::array table{
                "Write a Chrome trace of every tensor to this file. %r stands for the rank; without "
                "it rank 0 alone writes.",
                &Options::timeline},
+    OptionSpec{
+        "timeline_format", "RUEDA_TIMELINE_FORMAT", "", choice, "auto|rueda|horovod", false,
+        "The names and the layout of the timeline's events. auto is horovod where "
+        "HOROVOD_TIMELINE has named the file, so that tools for Horovod's timelines read it, "
+        "and rueda otherwise.",
+        &Options::timeline_format},
+    OptionSpec{"timeline_cycles", "RUEDA_TIMELINE_CYCLES", "HOROVOD_TIMELINE_MARK_CYCLES", choice,
+               "0|1", false,
+               "Mark in a timeline of Horovod's format where tensors that were agreed on together "
+               "begin.",
+               &Options::timeline_cycles},
     OptionSpec{"log_level", "RUEDA_LOG_LEVEL", "HOROVOD_LOG_LEVEL", choice,
                "trace|debug|info|warning|error|off", false, "What is written to standard error.",
                &Options::log_level},
@@ -203,12 +214,14 @@ Environment process_environment() {
 Expected<Options> read_options(const Environment& environment,
                                const std::map<std::string, std::string>& overrides) {
   Options options;
+  bool names_timeline_as_horovod = false;
   for (const OptionSpec& spec : table) {
     for (const std::string_view variable : {spec.environment, spec.horovod}) {
       if (variable.empty()) continue;
       const auto value = environment(variable);
       if (!value || value->empty()) continue;
       if (Status status = assign(options, spec, variable, *value); !status) return status;
+      names_timeline_as_horovod |= spec.name == "timeline" && variable == spec.horovod;
       break;
     }
   }
@@ -224,6 +237,10 @@ Expected<Options> read_options(const Environment& environment,
                     str("there is no option '", name, "'; there are ", known));
     }
     if (Status status = assign(options, *found, name, value); !status) return status;
+  }
+  names_timeline_as_horovod &= !overrides.contains("timeline");
+  if (options.timeline_format == "auto" && names_timeline_as_horovod) {
+    options.timeline_format = "horovod";
   }
   return options;
 }

@@ -28,6 +28,8 @@ struct Options {
   double init_timeout = 120;
   double shutdown_timeout = 30;
   std::string timeline;
+  std::string timeline_format = "auto";  // as rueda; read_options() makes it horovod
+  std::string timeline_cycles = "0";
   std::string join_average = "present";
   std::string log_level = "warning";
   std::string mpi_library;

@@ -55,6 +55,7 @@ Status Negotiator::submit_group(std::vector<Request> requests, Time now) {
     // this one, too.
     if (entry->second.self_ready) continue;
     entry->second.self_ready = true;
+    if (options_.on_ready) options_.on_ready(request, {{tree_.rank()}}, now);
     report_soon(entry->second, now);
     if (request.collective == Collective::allgather && !request.shape.empty()) {
       entry->second.first_extents.emplace_back(tree_.rank(), request.shape.front());
@@ -193,7 +194,16 @@ void Negotiator::merge(int child, Announcement announcement, Time now) {
   add_ranks(state.absent, announcement.absent);
   state.first_extents.insert(state.first_extents.end(), announcement.first_extents.begin(),
                              announcement.first_extents.end());
+  if (options_.on_ready) tell_ready(state, child, now);
   update_complete(entry);
+}
+
+void Negotiator::tell_ready(const Entry& entry, int child, Time now) const {
+  std::vector<int> ranks;
+  for (const int rank : subtrees_.at(child)) {
+    if (!contains(entry.absent, rank) && !contains(joined_, rank)) ranks.push_back(rank);
+  }
+  if (!ranks.empty()) options_.on_ready(entry.variants.front().request, ranks, now);
 }
 
 bool Negotiator::was_answered(int child, const Announcement& announcement) const {

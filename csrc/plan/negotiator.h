@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -36,6 +37,9 @@ struct NegotiatorOptions {
   std::int64_t fusion_threshold = 64 << 20;  // bytes that end the root's holding back
   Duration stall_warning{};                  // zero: never
   Duration stall_error{};                    // zero: never
+  // Told when ranks of the set turn out to be ready for a request: this one, or all of a child's
+  // subtree that have not joined. For whoever watches; it must not call back. May be empty.
+  std::function<void(const Request& request, std::span<const int> ranks, Time now)> on_ready;
 };
 
 class Negotiator {
@@ -121,6 +125,7 @@ class Negotiator {
 
   // negotiator.cpp: submissions and messages.
   void merge(int child, Announcement announcement, Time now);
+  void tell_ready(const Entry& entry, int child, Time now) const;
   // Whether the child sent this before it knew the error that answered it.
   [[nodiscard]] bool was_answered(int child, const Announcement& announcement) const;
   void merge_amendment(int child, const Announcement& announcement);

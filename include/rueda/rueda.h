@@ -269,11 +269,16 @@ struct AlgorithmChoice {
 // For optimizers: a parameter has no gradient on this rank, and zeros are reduced in its place.
 // Counted as gradients_filled.
 void count_filled_gradient();
+// How a timeline names and lays out its events: as docs/observability.md tells, or as Horovod does,
+// for tools that read Horovod's.
+enum class TimelineFormat : std::uint8_t { rueda, horovod };
 // Begins to write a Chrome trace of every tensor to `path`, as the option `timeline` does from
 // init() on: %r in it stands for the rank; without %r, rank 0 alone writes. Each rank by itself.
+// `mark_cycles`, in Horovod's format: mark where tensors that were agreed on together begin.
 // Throws InvalidArgumentError while one is being written, InitializationError where `path` cannot
 // be.
-void start_timeline(const std::string& path);
+void start_timeline(const std::string& path, TimelineFormat format = TimelineFormat::rueda,
+                    bool mark_cycles = false);
 // Ends the file that is being written, if any.
 void stop_timeline();
 // The options in force, by name.

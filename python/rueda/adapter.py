@@ -41,6 +41,9 @@ class Adapter(Protocol[A]):
     def write(self, array: object) -> tuple[A, View]:
         """``array`` itself, to be overwritten. Raises Refusal where it is not contiguous or read-only."""
 
+    def change_of(self, array: A, view: View) -> str | None:
+        """What has been done to an array of read() or write() so that its view is untrue; ``None`` if nothing."""
+
     def empty_like(self, array: A) -> A:
         """A new contiguous array with the shape and dtype of ``array``."""
 

@@ -28,10 +28,11 @@ class RuedaError(RuntimeError):
 
     Example::
 
-        try:
-            rueda.allreduce(gradient, name="layer1")
-        except rueda.RuedaError as error:
-            print(error, error.peer)
+        >>> try:
+        ...     rueda.allreduce(np.ones(2, bool), op=rueda.Average, name="flags")
+        ... except rueda.RuedaError as error:
+        ...     print(type(error).__name__, error.peer)
+        UnsupportedError 0
     """
 
     peer: int | None
@@ -42,48 +43,144 @@ class RuedaError(RuntimeError):
 
 
 class InvalidArgumentError(RuedaError, ValueError):
-    """A value that can never work, such as an array that is not contiguous for an operation in place."""
+    """A value that can never work, such as an array that is not contiguous for an operation in place.
+
+    Example::
+
+        >>> rueda.add_process_set([rueda.size()])
+        Traceback (most recent call last):
+            ...
+        rueda.errors.InvalidArgumentError: ...
+    """
 
 
 class UnsupportedError(RuedaError, TypeError):
-    """A combination that is refused, such as the average of booleans."""
+    """A combination that is refused, such as the average of booleans.
+
+    Example::
+
+        >>> rueda.allreduce(np.ones(2, bool), op=rueda.Average)
+        Traceback (most recent call last):
+            ...
+        rueda.errors.UnsupportedError: ...
+    """
 
 
 class MismatchError(RuedaError):
-    """Ranks disagree about a tensor; the text names the tensor, the ranks and both values."""
+    """Ranks disagree about a tensor; the text names the tensor, the ranks and both values.
+
+    Example::
+
+        >>> try:
+        ...     total = rueda.allreduce(np.ones(3), name="gradient")
+        ... except rueda.MismatchError as error:
+        ...     print(error, error.peer)
+    """
 
 
 class DuplicateNameError(RuedaError):
-    """A second submission under a name that is still pending."""
+    """A second submission under a name that is still pending.
+
+    Example::
+
+        >>> try:
+        ...     total = rueda.allreduce(np.ones(3), name="gradient")
+        ... except rueda.DuplicateNameError as error:
+        ...     print(error, error.peer)
+    """
 
 
 class StalledError(RuedaError):
-    """Some ranks never submitted the tensor; the text names those that did and those that did not."""
+    """Some ranks never submitted the tensor; the text names those that did and those that did not.
+
+    Example::
+
+        >>> try:
+        ...     total = rueda.allreduce(np.ones(3), name="gradient")
+        ... except rueda.StalledError as error:
+        ...     print(error, error.peer)
+    """
 
 
 class TimeoutError(RuedaError, builtins.TimeoutError):
-    """A transfer or a handshake made no progress before its deadline."""
+    """A transfer or a handshake made no progress before its deadline.
+
+    Example::
+
+        >>> try:
+        ...     total = rueda.allreduce_async(np.ones(3), name="gradient").result(timeout=60)
+        ... except rueda.TimeoutError as error:
+        ...     print(error, error.peer)
+    """
 
 
 class PeerLostError(RuedaError):
-    """A rank died or raised; the text tells the cause where it is known."""
+    """A rank died or raised; the text tells the cause where it is known.
+
+    Example::
+
+        >>> try:
+        ...     total = rueda.allreduce(np.ones(3), name="gradient")
+        ... except rueda.PeerLostError as error:
+        ...     print(error, error.peer)
+    """
 
 
 class ShutdownError(RuedaError):
-    """This rank or a peer has shut down."""
+    """This rank or a peer has shut down.
+
+    Example::
+
+        >>> try:
+        ...     total = rueda.allreduce(np.ones(3), name="gradient")
+        ... except rueda.ShutdownError as error:
+        ...     print(error, error.peer)
+    """
 
 
 class NotInitializedError(RuedaError):
-    """:func:`rueda.init` has not been called."""
+    """:func:`rueda.init` has not been called.
+
+    Example::
+
+        >>> try:
+        ...     number = rueda.rank()
+        ... except rueda.NotInitializedError as error:
+        ...     print(error, error.peer)
+    """
 
 
 class InitializationError(RuedaError):
-    """The world could not be formed."""
+    """The world could not be formed.
+
+    Example::
+
+        >>> try:
+        ...     rueda.init()
+        ... except rueda.InitializationError as error:
+        ...     print(error, error.peer)
+    """
 
 
 class TransportError(RuedaError):
-    """Bytes could not be moved."""
+    """Bytes could not be moved.
+
+    Example::
+
+        >>> try:
+        ...     total = rueda.allreduce(np.ones(3), name="gradient")
+        ... except rueda.TransportError as error:
+        ...     print(error, error.peer)
+    """
 
 
 class InternalError(RuedaError):
-    """A bug in Rueda."""
+    """A bug in Rueda.
+
+    Example::
+
+        >>> try:
+        ...     total = rueda.allreduce(np.ones(3), name="gradient")
+        ... except rueda.InternalError as error:
+        ...     print(error, error.peer)
+    """

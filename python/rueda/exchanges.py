@@ -5,6 +5,9 @@ within the process set, so every rank must submit those in the same order); ``pr
 ranks by default, and each of them must; a function with ``_async`` returns a :class:`rueda.Handle` at once; one with
 a trailing underscore works in place. Where ranks disagree or one of them cannot take part, every rank raises the
 same error.
+
+An array must not be resized or given other memory before its handle's result has been asked for. The result is
+:class:`rueda.InvalidArgumentError` then, on this rank alone, since no other can know; theirs are as they should be.
 """
 
 from __future__ import annotations
@@ -53,7 +56,8 @@ def allgather(
 
     Example::
 
-        everyone = rueda.allgather(np.full((rueda.rank() + 1, 2), rueda.rank()), name="rows")
+        >>> rueda.allgather(np.ones((rueda.rank() + 1, 2)), name="rows").shape
+        (1, 2)
     """
     return allgather_async(array, name, process_set).result()
 
@@ -67,7 +71,9 @@ def allgather_async(
 
     Example::
 
-        rows = rueda.allgather_async(mine, name="rows").result()
+        >>> handle = rueda.allgather_async(np.ones(2), name="rows")
+        >>> handle.result()
+        array([1., 1.])
     """
     return _collectives.allgather(array, name, process_set)
 
@@ -81,7 +87,8 @@ def grouped_allgather(
 
     Example::
 
-        inputs, labels = rueda.grouped_allgather([inputs, labels], name="batch")
+        >>> rueda.grouped_allgather([np.ones(2), np.zeros(1)], name="batch")
+        [array([1., 1.]), array([0.])]
     """
     return grouped_allgather_async(arrays, name, process_set).result()
 
@@ -95,8 +102,9 @@ def grouped_allgather_async(
 
     Example::
 
-        handle = rueda.grouped_allgather_async([inputs, labels], name="batch")
-        inputs, labels = handle.result()
+        >>> handle = rueda.grouped_allgather_async([np.ones(2), np.zeros(1)], name="batch")
+        >>> handle.result()
+        [array([1., 1.]), array([0.])]
     """
     return _collectives.grouped_allgather(arrays, name, process_set)
 
@@ -115,7 +123,8 @@ def broadcast(
 
     Example::
 
-        weights = rueda.broadcast(weights, root_rank=0, name="weights")
+        >>> rueda.broadcast(np.ones(2), root_rank=0, name="weights")
+        array([1., 1.])
     """
     return broadcast_async(array, root_rank, name, process_set).result()
 
@@ -130,7 +139,9 @@ def broadcast_async(
 
     Example::
 
-        weights = rueda.broadcast_async(weights, root_rank=0, name="weights").result()
+        >>> handle = rueda.broadcast_async(np.ones(2), root_rank=0, name="weights")
+        >>> handle.result()
+        array([1., 1.])
     """
     return _collectives.broadcast(array, root_rank, name, process_set)
 
@@ -148,7 +159,9 @@ def broadcast_(
 
     Example::
 
-        rueda.broadcast_(weights, root_rank=0, name="weights")
+        >>> weights = np.ones(2)
+        >>> rueda.broadcast_(weights, root_rank=0, name="weights") is weights
+        True
     """
     return broadcast_async_(array, root_rank, name, process_set).result()
 
@@ -163,7 +176,10 @@ def broadcast_async_(
 
     Example::
 
-        rueda.broadcast_async_(weights, root_rank=0, name="weights").result()
+        >>> weights = np.ones(2)
+        >>> handle = rueda.broadcast_async_(weights, root_rank=0, name="weights")
+        >>> handle.result() is weights
+        True
     """
     return _collectives.broadcast(array, root_rank, name, process_set, in_place=True)
 
@@ -203,7 +219,9 @@ def alltoall(
 
     Example::
 
-        received, counts = rueda.alltoall(rows, splits=[1, 0, 2], name="shuffle")
+        >>> received, counts = rueda.alltoall(np.ones(3), splits=[3], name="shuffle")
+        >>> received, counts.tolist()
+        (array([1., 1., 1.]), [3])
     """
     return alltoall_async(array, splits, name, process_set).result()
 
@@ -245,7 +263,9 @@ def alltoall_async(
 
     Example::
 
-        received = rueda.alltoall_async(rows, name="shuffle").result()
+        >>> handle = rueda.alltoall_async(np.ones(2), name="shuffle")
+        >>> handle.result()
+        array([1., 1.])
     """
     if splits is None:
         return _collectives.alltoall(array, name, process_set)
@@ -257,9 +277,9 @@ def barrier(process_set: ProcessSet = global_process_set, name: str | None = Non
 
     Example::
 
-        if rueda.rank() == 0:
-            download()
-        rueda.barrier()
+        >>> if rueda.rank() == 0:
+        ...     pass  # download
+        >>> rueda.barrier()
     """
     submit = partial(_native.barrier, name or "", identify(process_set))
     Handle(lambda: [submit()], lambda _: None, None).result()
@@ -273,9 +293,10 @@ def join(process_set: ProcessSet = global_process_set) -> int:
 
     Example::
 
-        for batch in batches_of(rueda.rank()):    # more on some ranks than on others
-            rueda.allreduce(gradient(batch), name="gradient")
-        rueda.join()
+        >>> for batch in range(rueda.rank() + 1):  # more on some ranks than on others
+        ...     gradient = rueda.allreduce(np.ones(2), name="gradient")
+        >>> rueda.join()  # the rank that was last
+        0
     """
     submit = partial(_native.join, "", identify(process_set))
     return Handle(lambda: [submit()], lambda natives: natives[0].last_joined_rank(), None).result()

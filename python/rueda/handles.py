@@ -23,9 +23,11 @@ class Handle(Generic[T]):
 
     Example::
 
-        handle = rueda.allreduce_async(gradient, name="layer1")
-        ...                                # goes on while the ring turns
-        average = handle.result()
+        >>> handle = rueda.allreduce_async(np.ones(2), name="layer1")
+        >>> handle.wait(timeout=60)  # after something else
+        True
+        >>> handle.result()
+        array([1., 1.])
     """
 
     def __init__(
@@ -99,8 +101,11 @@ def poll(handle: Handle[T]) -> bool:
 
     Example::
 
-        while not rueda.poll(handle):
-            prepare_next_batch()
+        >>> handle = rueda.allreduce_async(np.ones(2), name="layer1")
+        >>> while not rueda.poll(handle):
+        ...     pass  # prepare the next batch
+        >>> rueda.synchronize(handle)
+        array([1., 1.])
     """
     return handle.done()
 
@@ -110,8 +115,9 @@ def synchronize(handle: Handle[T]) -> T:
 
     Example::
 
-        handles = [rueda.allreduce_async(g, name=n) for n, g in gradients.items()]
-        averages = [rueda.synchronize(handle) for handle in handles]
+        >>> handles = [rueda.allreduce_async(np.ones(n), name=f"layer{n}") for n in (1, 2)]
+        >>> [rueda.synchronize(handle) for handle in handles]
+        [array([1.]), array([1., 1.])]
     """
     return handle.result()
 

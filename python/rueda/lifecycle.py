@@ -54,7 +54,9 @@ def init(process_sets: Iterable[ProcessSet] = (), **options: object) -> None:
 
     Example::
 
-        rueda.init(fusion_threshold="16M", stall_warning=10)
+        >>> rueda.init()  # rueda.init(fusion_threshold="16M", log_level="debug"), say
+        >>> rueda.is_initialized()
+        True
     """
     global _owner, _worlds
     is_new = not _native.is_initialized()
@@ -73,8 +75,10 @@ def shutdown() -> None:
 
     Example::
 
-        rueda.shutdown()
-        rueda.init(fusion_threshold=0)    # a new world with other options
+        >>> rueda.shutdown()
+        >>> rueda.init(fusion_threshold=0)  # a new world with other options
+        >>> rueda.options()["fusion_threshold"]
+        '0'
     """
     _native.shutdown()
     release_completed()
@@ -86,8 +90,8 @@ def is_initialized() -> bool:
 
     Example::
 
-        if not rueda.is_initialized():
-            rueda.init()
+        >>> rueda.is_initialized()
+        True
     """
     return _native.is_initialized()
 
@@ -102,8 +106,8 @@ def rank() -> int:
 
     Example::
 
-        if rueda.rank() == 0:
-            save(model)
+        >>> rueda.rank()
+        0
     """
     return _native.rank()
 
@@ -113,7 +117,8 @@ def size() -> int:
 
     Example::
 
-        learning_rate = 0.1 * rueda.size()
+        >>> rueda.size()
+        1
     """
     return _native.size()
 
@@ -123,7 +128,8 @@ def local_rank() -> int:
 
     Example::
 
-        device = torch.device('cuda', rueda.local_rank())
+        >>> rueda.local_rank()
+        0
     """
     return _native.local_rank()
 
@@ -133,7 +139,8 @@ def local_size() -> int:
 
     Example::
 
-        threads = os.cpu_count() // rueda.local_size()
+        >>> rueda.local_size()
+        1
     """
     return _native.local_size()
 
@@ -143,7 +150,8 @@ def cross_rank() -> int:
 
     Example::
 
-        print(f'host {rueda.cross_rank()} of {rueda.cross_size()}')
+        >>> rueda.cross_rank()
+        0
     """
     return _native.cross_rank()
 
@@ -153,7 +161,8 @@ def cross_size() -> int:
 
     Example::
 
-        print(f'host {rueda.cross_rank()} of {rueda.cross_size()}')
+        >>> rueda.cross_size()
+        1
     """
     return _native.cross_size()
 
@@ -163,7 +172,8 @@ def is_homogeneous() -> bool:
 
     Example::
 
-        assert rueda.is_homogeneous()
+        >>> rueda.is_homogeneous()
+        True
     """
     return _native.is_homogeneous()
 

@@ -24,8 +24,9 @@ def empty(shape: int | Sequence[int], dtype: npt.DTypeLike = np.float64) -> Arra
 
     Example::
 
-        gradients = rueda.empty((1000, 10), np.float32)
-        rueda.allreduce_(gradients, name="gradients")
+        >>> gradients = rueda.empty((1000, 10), np.float32)
+        >>> rueda.allreduce_(gradients, name="gradients").shape
+        (1000, 10)
     """
     extents = (shape,) if isinstance(shape, int) else tuple(shape)
     if any(extent < 0 for extent in extents):

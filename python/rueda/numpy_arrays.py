@@ -38,6 +38,11 @@ class NumpyAdapter:
             raise Refusal(f"the array of shape {list(array.shape)} is read-only")
         return array, _view(array)
 
+    def change_of(self, array: Array, view: View) -> str | None:
+        if array.shape != view.shape:
+            return f"was resized from {list(view.shape)} to {list(array.shape)}"
+        return None if _native.address_of(array) == view.pointer else "was given other memory"
+
     def empty_like(self, array: Array) -> Array:
         return np.empty(array.shape, array.dtype)
 

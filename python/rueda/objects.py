@@ -1,4 +1,9 @@
-"""Python objects between ranks, through pickle. Ranks must trust one another, as pickle demands."""
+"""Python objects between ranks, through pickle. Ranks must trust one another, as pickle demands.
+
+What pickle refuses, such as lambdas and classes made in functions, goes through cloudpickle where that is installed, on
+the ranks that receive it as well. Not everything does: cloudpickle gives the receiver a copy of a class of the main
+script, of which the receiver's own objects are no instances.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from rueda.adapter import Refusal
+from rueda.errors import UnsupportedError
 from rueda.handles import synchronize
 from rueda.lifecycle import rank
 from rueda.numpy_arrays import NumpyAdapter
@@ -28,12 +34,14 @@ def broadcast_object(
 ) -> Any:
     """Returns the ``obj`` of the rank ``root_rank`` (a world rank) on every rank of the set; others' are ignored.
 
-    ``obj`` is anything that pickle takes; where it is refused, every rank raises
-    :class:`rueda.InvalidArgumentError` with the reason. Raises as :func:`rueda.broadcast` otherwise.
+    ``obj`` is anything that pickle takes, or cloudpickle where it is installed; where it is refused, every rank raises
+    :class:`rueda.InvalidArgumentError` with the reason. :class:`rueda.UnsupportedError` is raised on a rank without
+    the cloudpickle that the object needs, and there alone. Raises as :func:`rueda.broadcast` otherwise.
 
     Example::
 
-        settings = rueda.broadcast_object(read_settings() if rueda.rank() == 0 else None)
+        >>> rueda.broadcast_object({"epoch": 3} if rueda.rank() == 0 else None)
+        {'epoch': 3}
     """
     label = name or "object"
     content = np.empty(0, np.uint8)
@@ -48,7 +56,7 @@ def broadcast_object(
     synchronize(
         _collectives.broadcast(content, root_rank, f"{label}.content", process_set, in_place=True)
     )
-    return obj if rank() == root_rank else pickle.loads(content.tobytes())
+    return obj if rank() == root_rank else _unpickled(io.BytesIO(content.tobytes()))
 
 
 def allgather_object(
@@ -56,12 +64,14 @@ def allgather_object(
 ) -> list[Any]:
     """Returns the list of every rank's ``obj``, in rank order. Ranks that have joined contribute none.
 
-    ``obj`` is anything that pickle takes; where it is refused, every rank raises
-    :class:`rueda.InvalidArgumentError` with the reason. Raises as :func:`rueda.allgather` otherwise.
+    ``obj`` is anything that pickle takes, or cloudpickle where it is installed; where it is refused, every rank raises
+    :class:`rueda.InvalidArgumentError` with the reason. :class:`rueda.UnsupportedError` is raised on a rank without
+    the cloudpickle that an object needs, and there alone. Raises as :func:`rueda.allgather` otherwise.
 
     Example::
 
-        host_names = rueda.allgather_object(socket.gethostname())
+        >>> rueda.allgather_object("rank {}".format(rueda.rank()))
+        ['rank 0']
     """
     label = f"{name or 'object'}.gathered"
     content = _pickled(obj, label, process_set)
@@ -70,7 +80,7 @@ def allgather_object(
     stream = io.BytesIO(gathered.tobytes())
     objects = []
     while stream.tell() < gathered.size:
-        objects.append(pickle.load(stream))
+        objects.append(_unpickled(stream))
     return objects
 
 
@@ -78,11 +88,40 @@ def _pickled(obj: Any, name: str, process_set: ProcessSet) -> Any:
     try:
         content = pickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL)
     except Exception as error:  # whatever the object's own __reduce__ raises
-        _fail_everywhere(name, process_set, error)
+        content = _pickled_by_cloudpickle(obj, name, process_set, error)
     return np.frombuffer(bytearray(content), np.uint8)
 
 
-def _fail_everywhere(name: str, process_set: ProcessSet, error: Exception) -> NoReturn:
-    why = f"the object cannot be pickled: {type(error).__name__}: {error}"
+def _pickled_by_cloudpickle(
+    obj: Any, name: str, process_set: ProcessSet, refusal: Exception
+) -> bytes:
+    try:
+        import cloudpickle
+    except ImportError:
+        hint = "; cloudpickle takes more, lambdas and local classes too: pip install cloudpickle"
+        _fail_everywhere(name, process_set, refusal, hint)
+    try:
+        content: bytes = cloudpickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        _fail_everywhere(name, process_set, error)
+    return content
+
+
+def _unpickled(stream: io.BytesIO) -> Any:
+    try:
+        return pickle.load(stream)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "cloudpickle":
+            raise
+        raise UnsupportedError(
+            "the object could only be sent by cloudpickle, which is not installed on this rank: "
+            "pip install cloudpickle"
+        ) from error
+
+
+def _fail_everywhere(
+    name: str, process_set: ProcessSet, error: Exception, hint: str = ""
+) -> NoReturn:
+    why = f"the object cannot be pickled: {type(error).__name__}: {error}{hint}"
     synchronize(refuse(name, process_set, Refusal(why)))
     raise AssertionError("a refused operation completed") from error

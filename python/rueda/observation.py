@@ -6,6 +6,7 @@ import os
 from typing import NamedTuple
 
 from rueda import _native
+from rueda.errors import InvalidArgumentError
 
 __all__ = [
     "AlgorithmChoice",
@@ -18,7 +19,14 @@ __all__ = [
 
 
 class AlgorithmChoice(NamedTuple):
-    """How an allreduce of one size is done, and how long it should take by what was measured at init."""
+    """How an allreduce of one size is done, and how long it should take by what was measured at init.
+
+    Example::
+
+        >>> choice = rueda.choose_algorithm(4)
+        >>> choice.predicted_us >= 0
+        True
+    """
 
     algorithm: str
     """``"line"`` (within one cache line), ``"flat"``, ``"direct"`` or ``"ring"``."""
@@ -37,7 +45,8 @@ def choose_algorithm(size: int) -> AlgorithmChoice:
 
     Example::
 
-        print(rueda.choose_algorithm(1 << 20).algorithm)
+        >>> rueda.choose_algorithm(1 << 20).algorithm in ("line", "flat", "direct", "ring")
+        True
     """
     return AlgorithmChoice(*_native.choose_algorithm(size))
 
@@ -49,28 +58,35 @@ def metrics() -> dict[str, int]:
 
     Example::
 
-        before = rueda.metrics()
-        rueda.allreduce(x)
-        print({k: v - before[k] for k, v in rueda.metrics().items() if v != before[k]})
+        >>> before = rueda.metrics()["allreduce_tensors"]
+        >>> total = rueda.allreduce(np.ones(3))
+        >>> rueda.metrics()["allreduce_tensors"] - before
+        1
     """
     return _native.metrics()
 
 
-def start_timeline(path: str | os.PathLike[str]) -> None:
+def start_timeline(
+    path: str | os.PathLike[str], format: str = "rueda", mark_cycles: bool = False
+) -> None:
     """Begins to write a Chrome trace of every tensor, as the option ``timeline`` does from :func:`rueda.init` on.
 
     ``path``: ``%r`` in it stands for the rank; without it rank 0 alone writes. Each rank starts and stops by itself.
+    ``format``: ``"rueda"`` or ``"horovod"``, whose names and layout tools for Horovod's timelines read.
+    ``mark_cycles``, in Horovod's format: mark where tensors that were agreed on together begin.
 
-    Raises :class:`rueda.NotInitializedError`, :class:`rueda.InvalidArgumentError` while one is being written, and
-    :class:`rueda.InitializationError` where the file cannot be written.
+    Raises :class:`rueda.NotInitializedError`, :class:`rueda.InvalidArgumentError` while one is being written and for
+    an unknown format, and :class:`rueda.InitializationError` where the file cannot be written.
 
     Example::
 
-        rueda.start_timeline("/tmp/trace-%r.json")
-        train_one_epoch()
-        rueda.stop_timeline()
+        >>> rueda.start_timeline("/dev/null")  # "/tmp/trace-%r.json", say
+        >>> total = rueda.allreduce(np.ones(3))
+        >>> rueda.stop_timeline()
     """
-    _native.start_timeline(os.fspath(path))
+    if format not in ("rueda", "horovod"):
+        raise InvalidArgumentError(f'format={format!r} is neither "rueda" nor "horovod"')
+    _native.start_timeline(os.fspath(path), format == "horovod", mark_cycles)
 
 
 def stop_timeline() -> None:
@@ -78,7 +94,7 @@ def stop_timeline() -> None:
 
     Example::
 
-        rueda.stop_timeline()
+        >>> rueda.stop_timeline()
     """
     _native.stop_timeline()
 
@@ -90,6 +106,7 @@ def options() -> dict[str, str]:
 
     Example::
 
-        print(rueda.options()['transport'])    # the one in use
+        >>> rueda.options()["log_level"]
+        'warning'
     """
     return _native.options()

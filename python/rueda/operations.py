@@ -14,6 +14,13 @@ class ReduceOp(enum.IntEnum):
     towards negative infinity, like NumPy's ``//``. ``MIN`` and ``MAX`` propagate NaN. On booleans ``SUM`` and ``MAX``
     are "or", ``PRODUCT`` and ``MIN`` are "and". Refused with :class:`rueda.UnsupportedError` are the average of
     booleans, the minimum and maximum of complex numbers, and bitwise reductions of anything but integers and booleans.
+
+    Example::
+
+        >>> rueda.Sum is rueda.ReduceOp.SUM
+        True
+        >>> rueda.allreduce(np.array([3, 5]), op=rueda.Max)
+        array([3, 5])
     """
 
     SUM = 0

@@ -19,9 +19,12 @@ class ProcessSet:
 
     Example::
 
-        even = rueda.add_process_set(range(0, rueda.size(), 2))
-        if even.included():
-            rueda.allreduce(x, process_set=even)
+        >>> even = rueda.add_process_set(range(0, rueda.size(), 2))
+        >>> if even.included():
+        ...     total = rueda.allreduce(np.ones(3), process_set=even)
+        >>> even.ranks, even.size(), even.rank()
+        ([0], 1, 0)
+        >>> rueda.remove_process_set(even)
     """
 
     def __init__(self, ranks: Iterable[int]) -> None:
@@ -77,7 +80,10 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
     Example::
 
-        pair = rueda.add_process_set([0, 1])
+        >>> first = rueda.add_process_set([0])
+        >>> first.ranks
+        [0]
+        >>> rueda.remove_process_set(first)
     """
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
@@ -93,8 +99,10 @@ def remove_process_set(process_set: ProcessSet) -> None:
 
     Example::
 
-        pair = rueda.add_process_set([0, 1])
-        rueda.remove_process_set(pair)
+        >>> first = rueda.add_process_set([0])
+        >>> rueda.remove_process_set(first)
+        >>> first.process_set_id is None
+        True
     """
     _native.remove_process_set(identify(process_set))
     process_set.process_set_id = None

@@ -5,6 +5,9 @@ within the process set, so every rank must submit those in the same order); ``pr
 ranks by default, and each of them must; a function with ``_async`` returns a :class:`rueda.Handle` at once; one with
 a trailing underscore works in place. Where ranks disagree or one of them cannot take part, every rank raises the
 same error.
+
+An array must not be resized or given other memory before its handle's result has been asked for. The result is
+:class:`rueda.InvalidArgumentError` then, on this rank alone, since no other can know; theirs are as they should be.
 """
 
 from __future__ import annotations
@@ -57,7 +60,8 @@ def allreduce(
 
     Example::
 
-        total = rueda.allreduce(np.array([1.0, 2.0]), op=rueda.Sum, name="loss")
+        >>> rueda.allreduce(np.array([1.0, 2.0]), op=rueda.Sum, name="loss")  # of one rank
+        array([1., 2.])
     """
     if type(array) is np.ndarray:
         output = np.empty(array.shape, array.dtype)
@@ -78,8 +82,9 @@ def allreduce_async(
 
     Example::
 
-        handle = rueda.allreduce_async(gradient, name="layer1")
-        average = rueda.synchronize(handle)
+        >>> handle = rueda.allreduce_async(np.ones(2), name="layer1")
+        >>> handle.result()
+        array([1., 1.])
     """
     return _collectives.allreduce(array, name, op, prescale_factor, postscale_factor, process_set)
 
@@ -99,7 +104,9 @@ def allreduce_(
 
     Example::
 
-        rueda.allreduce_(gradient, name="layer1")
+        >>> gradient = np.ones(2)
+        >>> rueda.allreduce_(gradient, name="layer1") is gradient
+        True
     """
     if reduce_now(array, array, name, op, prescale_factor, postscale_factor, process_set):
         return array
@@ -120,8 +127,10 @@ def allreduce_async_(
 
     Example::
 
-        handle = rueda.allreduce_async_(gradient, name="layer1")
-        handle.result()
+        >>> gradient = np.ones(2)
+        >>> handle = rueda.allreduce_async_(gradient, name="layer1")
+        >>> handle.result() is gradient
+        True
     """
     return _collectives.allreduce(
         array, name, op, prescale_factor, postscale_factor, process_set, in_place=True
@@ -142,7 +151,8 @@ def grouped_allreduce(
 
     Example::
 
-        weight, bias = rueda.grouped_allreduce([weight, bias], name="layer1")
+        >>> rueda.grouped_allreduce([np.ones(2), np.zeros(1)], name="layer1")
+        [array([1., 1.]), array([0.])]
     """
     return grouped_allreduce_async(
         arrays, name, op, prescale_factor, postscale_factor, process_set
@@ -161,8 +171,9 @@ def grouped_allreduce_async(
 
     Example::
 
-        handle = rueda.grouped_allreduce_async([weight, bias], name="layer1")
-        weight, bias = handle.result()
+        >>> handle = rueda.grouped_allreduce_async([np.ones(2), np.zeros(1)], name="layer1")
+        >>> handle.result()
+        [array([1., 1.]), array([0.])]
     """
     return _collectives.grouped_allreduce(
         arrays, name, op, prescale_factor, postscale_factor, process_set
@@ -181,7 +192,10 @@ def grouped_allreduce_(
 
     Example::
 
-        rueda.grouped_allreduce_([weight, bias], name="layer1")
+        >>> weight, bias = [np.ones(2), np.zeros(1)]
+        >>> reduced = rueda.grouped_allreduce_([weight, bias], name="layer1")
+        >>> reduced[0] is weight
+        True
     """
     return grouped_allreduce_async_(
         arrays, name, op, prescale_factor, postscale_factor, process_set
@@ -200,8 +214,10 @@ def grouped_allreduce_async_(
 
     Example::
 
-        handle = rueda.grouped_allreduce_async_([weight, bias], name="layer1")
-        handle.result()
+        >>> weight, bias = [np.ones(2), np.zeros(1)]
+        >>> handle = rueda.grouped_allreduce_async_([weight, bias], name="layer1")
+        >>> handle.result()[0] is weight
+        True
     """
     return _collectives.grouped_allreduce(
         arrays, name, op, prescale_factor, postscale_factor, process_set, in_place=True
@@ -227,7 +243,8 @@ def reducescatter(
 
     Example::
 
-        mine = rueda.reducescatter(gradient, op=rueda.Sum, name="layer1")
+        >>> rueda.reducescatter(np.ones((3, 2)), op=rueda.Sum, name="layer1").shape  # all rows, of one rank
+        (3, 2)
     """
     return reducescatter_async(
         array, name, op, prescale_factor, postscale_factor, process_set, splits
@@ -247,7 +264,9 @@ def reducescatter_async(
 
     Example::
 
-        mine = rueda.reducescatter_async(gradient, name="layer1").result()
+        >>> handle = rueda.reducescatter_async(np.ones(2), name="layer1")
+        >>> handle.result()
+        array([1., 1.])
     """
     return _collectives.reducescatter(
         array, name, op, prescale_factor, postscale_factor, splits, process_set

@@ -8,27 +8,19 @@ from typing import Generic, TypeVar
 
 from rueda import _native, dtypes
 from rueda.adapter import Adapter, Refusal, View
+from rueda.arguments import factor_of, reduction_of, root_of, rows_of, text_of
+from rueda.errors import InvalidArgumentError
 from rueda.handles import Handle, combine
 from rueda.operations import ReduceOp
 from rueda.process_sets import ProcessSet, identify
 
-__all__ = ["NO_WIRE", "Collectives", "part_name", "refuse"]
+__all__ = ["NO_WIRE", "Collectives", "changed_in_flight", "part_name", "refuse"]
 
 # Elements travel as they are. Otherwise: the number of the element type as which float32 and float64 travel.
 NO_WIRE = -1
 
 A = TypeVar("A")
 T = TypeVar("T")
-
-
-def text_of(name: object) -> str:
-    """A name as it travels; empty for an operation without one.
-
-    Whatever is no text is named after its text, so that a wrong type on one rank makes no other wait.
-    """
-    if type(name) is str:
-        return name
-    return "" if name is None else str(name)
 
 
 def part_name(name: str | None, number: int) -> str | None:
@@ -52,6 +44,14 @@ def refuse(
         group_size,
     )
     return _handle(begin, lambda _: None, None)
+
+
+def changed_in_flight(what: str, change: str) -> InvalidArgumentError:
+    """The error where an array no longer is what was submitted. It is this rank's alone: others cannot know."""
+    return InvalidArgumentError(
+        f"{what} {change} while it was in flight, and the operation used the memory that it had had "
+        f"before: wait for the handle first"
+    )
 
 
 class Collectives(Generic[A]):
@@ -83,16 +83,21 @@ class Collectives(Generic[A]):
                 view.shape,
                 view.dtype,
                 text_of(name),
-                _reduction(op),
-                _factor(prescale),
-                _factor(postscale),
+                reduction_of(op),
+                factor_of(prescale),
+                factor_of(postscale),
                 identify(process_set),
                 wire,
             )
         except Refusal as refusal:
             return refuse(name, process_set, refusal)  # type: ignore[return-value]  # never returns
-        references = (source, target, output.owner)
-        return Handle(lambda: (_native.allreduce(*arguments),), lambda _: target, references)
+        references = (source, target, view.owner, output.owner)
+
+        def finish(_: object) -> A:
+            self._require_unchanged(source, view, name)
+            return target
+
+        return Handle(lambda: (_native.allreduce(*arguments),), finish, references)
 
     def grouped_allreduce(
         self,
@@ -110,7 +115,6 @@ class Collectives(Generic[A]):
         def submit() -> Handle[list[A]]:
             members = [self._source_and_target(array, in_place) for array in group]
             views = [view for _, view, _, _ in members]
-            targets = [target for _, _, target, _ in members]
             begin = partial(
                 _native.grouped_allreduce,
                 [view.pointer for view in views],
@@ -118,13 +122,19 @@ class Collectives(Generic[A]):
                 [view.shape for view in views],
                 [view.dtype for view in views],
                 text_of(name),
-                _reduction(op),
-                _factor(prescale),
-                _factor(postscale),
+                reduction_of(op),
+                factor_of(prescale),
+                factor_of(postscale),
                 identify(process_set),
                 wire,
             )
-            return Handle(begin, lambda _: targets, members)
+
+            def finish(_: object) -> list[A]:
+                for number, (source, view, _, _) in enumerate(members):
+                    self._require_unchanged(source, view, part_name(name, number))
+                return [target for _, _, target, _ in members]
+
+            return Handle(begin, finish, members)
 
         return _submitted(submit, name, process_set, len(group))
 
@@ -146,13 +156,13 @@ class Collectives(Generic[A]):
                 view.shape,
                 view.dtype,
                 text_of(name),
-                _reduction(op),
-                _factor(prescale),
-                _factor(postscale),
-                _rows(splits),
+                reduction_of(op),
+                factor_of(prescale),
+                factor_of(postscale),
+                rows_of(splits),
                 identify(process_set),
             )
-            return _handle(begin, self._output_of(source, view), source)
+            return _handle(begin, self._output_of(source, view, name), (source, view.owner))
 
         return _submitted(submit, name, process_set)
 
@@ -167,7 +177,7 @@ class Collectives(Generic[A]):
                 text_of(name),
                 identify(process_set),
             )
-            return _handle(begin, self._output_of(source, view), source)
+            return _handle(begin, self._output_of(source, view, name), (source, view.owner))
 
         return _submitted(submit, name, process_set)
 
@@ -186,11 +196,16 @@ class Collectives(Generic[A]):
                 view.pointer,
                 view.shape,
                 view.dtype,
-                _root(root_rank),
+                root_of(root_rank),
                 text_of(name),
                 identify(process_set),
             )
-            return _handle(begin, lambda _: target, (target, view.owner))
+
+            def finish(_: object) -> A:
+                self._require_unchanged(target, view, name)
+                return target
+
+            return _handle(begin, finish, (target, view.owner))
 
         return _submitted(submit, name, process_set)
 
@@ -206,7 +221,7 @@ class Collectives(Generic[A]):
     def alltoall(self, array: object, name: str | None, process_set: ProcessSet) -> Handle[A]:
         def submit() -> Handle[A]:
             source, view, begin = self._prepared_alltoall(array, None, name, process_set)
-            return _handle(begin, self._output_of(source, view), source)
+            return _handle(begin, self._output_of(source, view, name), (source, view.owner))
 
         return _submitted(submit, name, process_set)
 
@@ -217,12 +232,12 @@ class Collectives(Generic[A]):
 
         def submit() -> Handle[tuple[A, A]]:
             source, view, begin = self._prepared_alltoall(array, splits, name, process_set)
-            output = self._output_of(source, view)
+            output = self._output_of(source, view, name)
 
             def finish(native: _native.Handle) -> tuple[A, A]:
                 return output(native), self._adapter.from_integers(native.received_splits())
 
-            return _handle(begin, finish, source)
+            return _handle(begin, finish, (source, view.owner))
 
         return _submitted(submit, name, process_set)
 
@@ -239,7 +254,7 @@ class Collectives(Generic[A]):
             view.pointer,
             view.shape,
             view.dtype,
-            _rows(splits),
+            rows_of(splits),
             text_of(name),
             identify(process_set),
         )
@@ -253,8 +268,14 @@ class Collectives(Generic[A]):
         target, output = self._adapter.write(self._adapter.empty_like(source))
         return source, view, target, output
 
-    def _output_of(self, like: A, view: View) -> Callable[[_native.Handle], A]:
+    def _require_unchanged(self, array: A, view: View, name: str | None) -> None:
+        change = self._adapter.change_of(array, view)
+        if change is not None:
+            raise changed_in_flight(repr(name) if name else "an array without a name", change)
+
+    def _output_of(self, like: A, view: View, name: str | None) -> Callable[[_native.Handle], A]:
         def finish(native: _native.Handle) -> A:
+            self._require_unchanged(like, view, name)
             memory, shape = native.output(dtypes.item_size(view.dtype))
             return self._adapter.from_memory(memory, shape, like)
 
@@ -278,37 +299,3 @@ def _submitted(
         return submit()
     except Refusal as refusal:
         return refuse(name, process_set, refusal, group_size)  # type: ignore[return-value]  # never returns
-
-
-def _reduction(op: ReduceOp) -> int:
-    if type(op) is ReduceOp:
-        return op
-    try:
-        return ReduceOp(op).value
-    except ValueError:
-        raise Refusal(f"op={op!r} is not one of rueda.Sum, Average, Min, Max, ...") from None
-
-
-def _factor(value: float) -> float:
-    if type(value) is float:
-        return value
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise Refusal(f"the scale factor {value!r} is not a number") from None
-
-
-def _rows(splits: Iterable[int] | None) -> list[int]:
-    if splits is None:
-        return []
-    try:
-        return [int(rows) for rows in splits]
-    except (TypeError, ValueError):
-        raise Refusal(f"splits={splits!r} is not a sequence of whole numbers") from None
-
-
-def _root(root_rank: int) -> int:
-    try:
-        return int(root_rank)
-    except (TypeError, ValueError):
-        raise Refusal(f"root_rank={root_rank!r} is not a whole number") from None

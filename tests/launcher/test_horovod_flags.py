@@ -32,7 +32,12 @@ def run(*arguments: str) -> click.testing.Result:
     ("flags", "variables"),
     [
         (["--fusion-threshold-mb", "32"], ["RUEDA_FUSION_THRESHOLD=33554432"]),
-        (["--timeline-filename", "t.json"], ["RUEDA_TIMELINE=t.json"]),
+        (
+            ["--timeline-filename", "t.json"],
+            ["RUEDA_TIMELINE=t.json", "RUEDA_TIMELINE_FORMAT=horovod"],
+        ),
+        (["--timeline-mark-cycles"], ["RUEDA_TIMELINE_CYCLES=1"]),
+        (["--no-timeline-mark-cycles"], ["RUEDA_TIMELINE_CYCLES=0"]),
         (["--stall-check-warning-time-seconds", "9"], ["RUEDA_STALL_WARNING=9"]),
         (["--stall-check-shutdown-time-seconds", "9"], ["RUEDA_STALL_ERROR=9"]),
         (["--no-stall-check"], ["RUEDA_STALL_WARNING=0", "RUEDA_STALL_ERROR=0"]),

@@ -222,13 +222,13 @@ def test_accelerate(tmp_path: Path) -> None:
 
 
 def test_lightning(tmp_path: Path) -> None:
-    pytest.importorskip("lightning")
+    pytest.importorskip("pytorch_lightning")
     launch(
         TORCHRUN,
         2,
         """
-        import lightning, torch, torch.distributed as dist, rueda, rueda.torch.c10d
-        from lightning.pytorch.strategies import DDPStrategy
+        import pytorch_lightning as lightning, torch, torch.distributed as dist, rueda, rueda.torch.c10d
+        from pytorch_lightning.strategies import DDPStrategy
 
         class Model(lightning.LightningModule):
             def __init__(self):

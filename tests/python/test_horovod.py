@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import json
 import sys
@@ -51,17 +50,6 @@ def test_init(size: int) -> None:
     check(PARALLEL / "check_horovod_init.py", size)
 
 
-@pytest.mark.parametrize(
-    "module", ["basics", "exceptions", "settings", "torch.adasum", "torch.reduce_ops"]
-)
-def test_examples(module: str) -> None:
-    import doctest
-
-    result = doctest.testmod(importlib.import_module(f"rueda.horovod.{module}"))
-    assert result.attempted > 0
-    assert result.failed == 0
-
-
 @needs_mpirun
 def test_operations_under_mpirun() -> None:
     check_under_mpirun(PARALLEL / "check_horovod_operations.py", 3)
@@ -70,6 +58,15 @@ def test_operations_under_mpirun() -> None:
 @needs_mpirun
 def test_init_under_mpirun() -> None:
     check_under_mpirun(PARALLEL / "check_horovod_init.py", 3)
+
+
+def test_timeline() -> None:
+    check(PARALLEL / "check_horovod_timeline.py", 3)
+
+
+@needs_mpirun
+def test_timeline_over_mpi() -> None:
+    check_under_mpirun(PARALLEL / "check_horovod_timeline.py", 3, extra={"RUEDA_TRANSPORT": "mpi"})
 
 
 @needs_mpirun
@@ -114,6 +111,23 @@ def test_variables() -> None:
     assert {name: options[name] for name in expected} == expected
     assert len(warned) == 1
     assert "HOROVOD_AUTOTUNE has no effect" in warned[0]
+
+
+def test_timeline_variables(tmp_path: Path) -> None:
+    """The file that HOROVOD_TIMELINE names is Horovod's, the one that RUEDA_TIMELINE names is Rueda's."""
+    program = (
+        "import rueda.horovod.torch as h, torch; h.init(); h.allreduce(torch.ones(2), name='x')"
+    )
+    horovods, ruedas = tmp_path / "horovod.json", tmp_path / "rueda.json"
+    check(
+        program, 1, extra={"HOROVOD_TIMELINE": str(horovods), "HOROVOD_TIMELINE_MARK_CYCLES": "1"}
+    )
+    names = {event.get("name") for event in json.loads(horovods.read_text())}
+    assert {"NEGOTIATE_ALLREDUCE", "ALLREDUCE", "MPI_ALLREDUCE", "CYCLE_START"} <= names, names
+    check(program, 1, extra={"RUEDA_TIMELINE": str(ruedas), "HOROVOD_TIMELINE": str(horovods)})
+    names = {event["name"] for event in json.loads(ruedas.read_text())}
+    assert {"QUEUE", "NEGOTIATE", "ALLREDUCE"} <= names, names
+    assert "NEGOTIATE_ALLREDUCE" not in names, names
 
 
 def test_variables_of_rueda_win() -> None:

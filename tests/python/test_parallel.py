@@ -90,6 +90,16 @@ def test_torch_with_and_without_buckets(script: str, views: str) -> None:
 
 
 @needs_torch
+def test_examples() -> None:
+    check(PARALLEL / "check_examples.py", 1)
+
+
+@needs_torch
+def test_torch_compile() -> None:
+    check(PARALLEL / "check_torch_compile.py", 2)
+
+
+@needs_torch
 @needs_mpirun
 def test_torch_buckets_under_mpirun() -> None:
     check_under_mpirun(PARALLEL / "check_torch_buckets.py", 2)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-import rueda.torch as rt  # noqa: E402
 from rueda.torch.compression import Compression  # noqa: E402
 from rueda.torch.state import _allocate, _filled, _outline  # noqa: E402
 from rueda.torch.tensors import TorchAdapter  # noqa: E402
@@ -76,11 +73,3 @@ def test_contiguous_tensors_are_not_copied() -> None:
     assert written is tensor
     copied, view = TorchAdapter().read(tensor.T)
     assert view.pointer == copied.data_ptr() != tensor.data_ptr()
-
-
-def test_everything_public_is_documented() -> None:
-    assert {"DistributedOptimizer", "broadcast_parameters", "allreduce", "init"} <= set(rt.__all__)
-    for name in rt.__all__:
-        thing = getattr(rt, name)
-        if inspect.isfunction(thing):
-            assert "Example::" in (thing.__doc__ or ""), name

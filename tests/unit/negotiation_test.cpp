@@ -155,6 +155,40 @@ TEST_CASE("a repeated step travels as numbers on every edge of the tree") {
   }
 }
 
+TEST_CASE("every node on the way to the root is told of a rank that is ready, once a round") {
+  for (const int fanout : {1, 2, 4}) {
+    CAPTURE(fanout);
+    std::vector<int> told(5, 0);
+    NegotiatorOptions options;
+    options.fanout = fanout;
+    options.on_ready = [&](const Request& request, std::span<const int> ranks, Time) {
+      CHECK(request.name == "x");
+      for (const int rank : ranks) ++told[static_cast<std::size_t>(rank)];
+    };
+    NegotiationSimulator simulator(5, options, 1);
+    const auto round = [&](int ranks) {
+      std::fill(told.begin(), told.end(), 0);
+      for (int rank = 0; rank < ranks; ++rank) {
+        REQUIRE(simulator.submit(rank, allreduce_of("x")).ok());
+      }
+      simulator.settle();
+      return told;
+    };
+    std::vector<int> nodes(5);  // from the rank to the root, both included
+    for (int rank = 0; rank < 5; ++rank) {
+      for (int node = rank; node > 0; node = Tree(node, 5, fanout).parent())
+        ++nodes[static_cast<std::size_t>(rank)];
+      ++nodes[static_cast<std::size_t>(rank)];
+    }
+    CHECK(round(5) == nodes);
+    CHECK(round(5) == nodes);  // from the caches
+    simulator.join(4);
+    simulator.settle();
+    nodes[4] = 0;
+    CHECK(round(4) == nodes);
+  }
+}
+
 TEST_CASE("a busy root holds back until the fusion threshold, a lull or the end") {
   NegotiatorOptions options;
   options.fusion_threshold = 3 * 16;

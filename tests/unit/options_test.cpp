@@ -132,6 +132,19 @@ TEST_CASE("seconds, choices and text are taken") {
   CHECK(options.value().timeline == "/tmp/A file|x.json");
 }
 
+TEST_CASE("a timeline has Horovod's format where its variable names the file") {
+  const auto format = [](const std::map<std::string, std::string>& environment,
+                         const std::map<std::string, std::string>& overrides = {}) {
+    return read(environment, overrides).value().timeline_format;
+  };
+  CHECK(format({}) == "auto");
+  CHECK(format({{"HOROVOD_TIMELINE", "a"}}) == "horovod");
+  CHECK(format({{"HOROVOD_TIMELINE", "a"}, {"RUEDA_TIMELINE", "b"}}) == "auto");
+  CHECK(format({{"HOROVOD_TIMELINE", "a"}}, {{"timeline", "b"}}) == "auto");
+  CHECK(format({{"HOROVOD_TIMELINE", "a"}, {"RUEDA_TIMELINE_FORMAT", "rueda"}}) == "rueda");
+  CHECK(format({{"RUEDA_TIMELINE", "a"}, {"RUEDA_TIMELINE_FORMAT", "horovod"}}) == "horovod");
+}
+
 TEST_CASE("an unknown option is refused with those that exist") {
   const std::string message = refusal({}, {{"fusion_treshold", "1"}});
   CHECK(message.find("there is no option 'fusion_treshold'") == 0);

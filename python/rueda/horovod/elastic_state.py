@@ -58,6 +58,11 @@ class State:
 
     A subclass says how it is saved, restored and synchronised. ``bcast_object`` broadcasts an object from rank 0;
     ``get_rank`` tells the rank.
+
+    Example::
+
+        >>> isinstance(hvd.elastic.ObjectState(epoch=0), hvd.elastic.State)
+        True
     """
 
     def __init__(self, bcast_object: Callable[..., Any], get_rank: Callable[[], int]) -> None:

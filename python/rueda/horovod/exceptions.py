@@ -37,10 +37,10 @@ class HorovodInternalError(RuntimeError):
 
     Example::
 
-        try:
-            hvd.allreduce(gradient, name="layer1")
-        except hvd.HorovodInternalError as error:
-            print(error, error.__cause__.peer)
+        >>> try:
+        ...     mean = hvd.allreduce(torch.ones(2), name="loss")
+        ... except hvd.HorovodInternalError as error:
+        ...     print(error, error.__cause__.peer)
     """
 
 
@@ -52,6 +52,11 @@ class HostsUpdatedInterrupt(RuntimeError):
     """The hosts of the job are about to change: training is to begin anew from the current state.
 
     ``skip_sync``: whether the state need not be broadcast, because ranks only leave.
+
+    Example::
+
+        >>> hvd.HostsUpdatedInterrupt(skip_sync=True).skip_sync
+        True
     """
 
     def __init__(self, skip_sync: bool = False) -> None:

@@ -20,10 +20,9 @@ class ProcessSet(rueda.process_sets.ProcessSet):
 
     Example::
 
-        even = hvd.ProcessSet(range(0, 4, 2))
-        hvd.init(process_sets=[even])
-        if even.included():
-            hvd.allreduce(x, process_set=even)
+        >>> even = hvd.ProcessSet(range(0, 4, 2))
+        >>> even.ranks, even.size()  # it has not been added
+        ([0, 2], None)
     """
 
     def __init__(self, ranks_or_comm: Any) -> None:
@@ -99,7 +98,8 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
     Example::
 
-        pair = hvd.add_process_set([0, 1])
+        >>> if hvd.size() > 1:
+        ...     pair = hvd.add_process_set([0, 1])
     """
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
@@ -119,7 +119,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
     Example::
 
-        assert hvd.remove_process_set(pair)
+        >>> hvd.remove_process_set(hvd.global_process_set)
+        False
     """
     if process_set.process_set_id in (None, 0):
         return False

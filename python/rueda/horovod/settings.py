@@ -21,7 +21,6 @@ UNUSED: dict[str, str] = {
     "HOROVOD_DYNAMIC_PROCESS_SETS": "",  # always on
     "HOROVOD_CONTROLLER": "",
     "HOROVOD_CPU_OPERATIONS": "",
-    "HOROVOD_TIMELINE_MARK_CYCLES": "",
     "HOROVOD_HIERARCHICAL_ALLREDUCE": "the algorithm follows what is measured, see RUEDA_ALGORITHM",
     "HOROVOD_HIERARCHICAL_ALLGATHER": "the algorithm follows what is measured, see RUEDA_ALGORITHM",
     "HOROVOD_TORUS_ALLREDUCE": "the algorithm follows what is measured, see RUEDA_ALGORITHM",

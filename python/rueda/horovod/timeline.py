@@ -12,14 +12,16 @@ __all__ = ["start_timeline", "stop_timeline"]
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     """Begins to write a Chrome trace; rank 0 alone writes, unless ``%r`` in ``file_path`` stands for the rank.
 
-    ``mark_cycles`` is accepted; there are no cycles to mark. Raises :class:`HorovodInternalError` for a file that
+    Names and layout of the events are Horovod's. Rueda has no cycles: with ``mark_cycles`` there is a mark where
+    tensors that were agreed on together begin. Raises :class:`HorovodInternalError` for a file that
     cannot be written, and while a timeline is being written.
 
     Example::
 
-        hvd.start_timeline("/tmp/timeline.json")
+        >>> hvd.start_timeline("/dev/null")  # "/tmp/timeline.json", say
+        >>> hvd.stop_timeline()
     """
-    rueda.observation.start_timeline(file_path)
+    rueda.observation.start_timeline(file_path, "horovod", mark_cycles)
 
 
 @translated
@@ -28,6 +30,6 @@ def stop_timeline() -> None:
 
     Example::
 
-        hvd.stop_timeline()
+        >>> hvd.stop_timeline()
     """
     rueda.observation.stop_timeline()

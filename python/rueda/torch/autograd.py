@@ -7,15 +7,17 @@ reduction backwards.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from rueda.errors import UnsupportedError
+from rueda.handles import Handle, combine
 from rueda.lifecycle import rank
 from rueda.operations import Average, ReduceOp, Sum
 from rueda.process_sets import ProcessSet
-from rueda.submission import Collectives
+from rueda.submission import Collectives, part_name
 from rueda.torch.tensors import TorchAdapter, reduce_now
 
 __all__ = [
@@ -24,7 +26,9 @@ __all__ = [
     "Alltoall",
     "Broadcast",
     "GroupedAllreduce",
+    "GroupedReducescatter",
     "Reducescatter",
+    "grouped_reducescatters",
 ]
 
 _collectives = Collectives(TorchAdapter())
@@ -185,6 +189,56 @@ class Reducescatter(torch.autograd.Function):
         factor = ctx.factor * (process_set.size() if ctx.op == Sum else 1)
         gathered = _collectives.allgather(gradients[0] * factor, name, process_set).result()
         return gathered, None, None, None, None, None, None
+
+
+def grouped_reducescatters(
+    tensors: Iterable[torch.Tensor],
+    name: str | None,
+    op: ReduceOp,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> Handle[list[torch.Tensor]]:
+    """Begins to reduce and scatter several tensors, of which number i is called ``name.i``."""
+    return combine(
+        [
+            _collectives.reducescatter(
+                tensor, part_name(name, number), op, prescale, postscale, None, process_set
+            )
+            for number, tensor in enumerate(tensors)
+        ]
+    )
+
+
+class GroupedReducescatter(torch.autograd.Function):
+    """Like Reducescatter, for several tensors at once."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        name: str | None,
+        op: ReduceOp,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        """Reduces and scatters."""
+        ctx.arguments = (_name(name), process_set)
+        ctx.op = op
+        ctx.factor = prescale * postscale
+        handle = grouped_reducescatters(tensors, name, op, prescale, postscale, process_set)
+        return tuple(handle.result())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Gradient, ...]:
+        """Gathers the gradients."""
+        _check_linear(ctx.op)
+        name, process_set = ctx.arguments
+        factor = ctx.factor * (process_set.size() if ctx.op == Sum else 1)
+        scaled = [gradient * factor for gradient in gradients]
+        gathered = _collectives.grouped_allgather(scaled, name, process_set).result()
+        return None, None, None, None, None, *gathered
 
 
 class Alltoall(torch.autograd.Function):

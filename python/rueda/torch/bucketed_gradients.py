@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rueda import _native, lifecycle
 from rueda.errors import InvalidArgumentError
@@ -112,9 +112,16 @@ class BucketedGradients:
             except Exception as error:
                 errors.append(error)
             else:
-                for slot in bucket.slots:
-                    slot.give_out()
+                errors.extend(self._give_out(bucket))
         return errors, unfit
+
+    def _give_out(self, bucket: Bucket) -> Iterator[Exception]:
+        """All that can be given out; what cannot comes as an error."""
+        for slot in bucket.slots:
+            try:
+                slot.give_out()
+            except InvalidArgumentError as error:
+                yield error
 
     def decide(
         self,

@@ -11,6 +11,7 @@ import torch
 
 from rueda import _native, dtypes
 from rueda.handles import Handle
+from rueda.submission import changed_in_flight
 from rueda.torch.tensors import code_of
 
 __all__ = ["Bucket", "Description", "GradientBuckets", "Slot", "describe", "plan_buckets"]
@@ -210,10 +211,10 @@ class Slot:
 
     def view(self) -> torch.Tensor:
         """The gradient's memory as a tensor. The same one each time, unless it was given other memory meanwhile."""
-        if self._view.data_ptr() != self.pointer or self._view.dtype != self.dtype:
-            self._view = (
-                self._make_view()
-            )  # Module.to() exchanges the memory of the gradients it finds
+        view = self._view
+        if view.data_ptr() != self.pointer or view.dtype != self.dtype or view.shape != self.shape:
+            # Module.to() exchanges the memory of the gradients it finds.
+            self._view = self._make_view()
         return self._view
 
     def take_in(self) -> str:
@@ -243,10 +244,14 @@ class Slot:
         return ""
 
     def give_out(self) -> None:
-        """Makes ``.grad`` what the bucket holds."""
+        """Makes ``.grad`` what the bucket holds. Raises InvalidArgumentError where it was resized meanwhile."""
         gradient = self.parameter.grad
         if gradient is None:  # taken away meanwhile
             self.parameter.grad = self.view()
+        elif gradient.shape != self.shape:
+            name = self.bucket.names[self.bucket.slots.index(self)]
+            change = f"was resized from {list(self.shape)} to {list(gradient.shape)}"
+            raise changed_in_flight(f"the gradient of '{name}'", change)
         elif not self._holds(gradient):  # part of a graph, or exchanged meanwhile
             with torch.no_grad():
                 gradient.copy_(self.view())

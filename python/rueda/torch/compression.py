@@ -13,7 +13,18 @@ __all__ = ["Compression", "Compressor", "may_lie_in_buckets", "wire_of"]
 
 
 class Compressor(Protocol):
-    """Turns a tensor into what is reduced in its place, and back."""
+    """Turns a tensor into what is reduced in its place, and back.
+
+    Example::
+
+        >>> class Halved:
+        ...     def compress(self, tensor):
+        ...         return tensor / 2, tensor.dtype
+        ...     def decompress(self, tensor, dtype):
+        ...         return (tensor * 2).to(dtype)
+        >>> Halved().compress(torch.ones(2))
+        (tensor([0.5000, 0.5000]), torch.float32)
+    """
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype]:
         """The tensor to reduce, ``tensor`` itself or a new one, and what decompress() has to know."""
@@ -68,7 +79,9 @@ class Compression:
 
     Example::
 
-        optimizer = rueda.torch.DistributedOptimizer(optimizer, compression=Compression.bf16)
+        >>> wire, dtype = rueda.torch.Compression.bf16.compress(torch.ones(2))
+        >>> wire.dtype, dtype
+        (torch.bfloat16, torch.float32)
     """
 
     none: Compressor = _Plain()

@@ -5,6 +5,9 @@ within the process set, so every rank must submit those in the same order); ``pr
 ranks by default, and each of them must; a function with ``_async`` returns a :class:`rueda.Handle` at once; one with
 a trailing underscore works in place. Where ranks disagree or one of them cannot take part, every rank raises the
 same error. Gradients flow through the functions that are neither asynchronous nor in place.
+
+A tensor must not be resized or given other memory before its handle's result has been asked for. The result is
+:class:`rueda.InvalidArgumentError` then, on this rank alone, since no other can know; theirs are as they should be.
 """
 
 from __future__ import annotations
@@ -50,7 +53,8 @@ def allgather(
 
     Example::
 
-        everyone = rueda.torch.allgather(torch.full((rueda.rank() + 1, 2), rueda.rank()), name="rows")
+        >>> rueda.torch.allgather(torch.ones((rueda.torch.rank() + 1, 2)), name="rows").shape
+        torch.Size([1, 2])
     """
     result: torch.Tensor = Allgather.apply(tensor, name, process_set)  # type: ignore[no-untyped-call]
     return result
@@ -65,7 +69,9 @@ def allgather_async(
 
     Example::
 
-        rows = rueda.torch.allgather_async(mine, name="rows").result()
+        >>> handle = rueda.torch.allgather_async(torch.ones(2), name="rows")
+        >>> handle.result()
+        tensor([1., 1.])
     """
     return _collectives.allgather(tensor, name, process_set)
 
@@ -79,7 +85,8 @@ def grouped_allgather(
 
     Example::
 
-        inputs, labels = rueda.torch.grouped_allgather([inputs, labels], name="batch")
+        >>> rueda.torch.grouped_allgather([torch.ones(2), torch.zeros(1)], name="batch")
+        [tensor([1., 1.]), tensor([0.])]
     """
     return [
         allgather(tensor, part_name(name, number), process_set)
@@ -96,8 +103,9 @@ def grouped_allgather_async(
 
     Example::
 
-        handle = rueda.torch.grouped_allgather_async([inputs, labels], name="batch")
-        inputs, labels = handle.result()
+        >>> handle = rueda.torch.grouped_allgather_async([torch.ones(2), torch.zeros(1)], name="batch")
+        >>> handle.result()
+        [tensor([1., 1.]), tensor([0.])]
     """
     return _collectives.grouped_allgather(tensors, name, process_set)
 
@@ -116,7 +124,8 @@ def broadcast(
 
     Example::
 
-        weights = rueda.torch.broadcast(weights, root_rank=0, name="weights")
+        >>> rueda.torch.broadcast(torch.ones(2), root_rank=0, name="weights")
+        tensor([1., 1.])
     """
     result: torch.Tensor = Broadcast.apply(tensor, root_rank, name, process_set)  # type: ignore[no-untyped-call]
     return result
@@ -132,7 +141,9 @@ def broadcast_async(
 
     Example::
 
-        weights = rueda.torch.broadcast_async(weights, root_rank=0, name="weights").result()
+        >>> handle = rueda.torch.broadcast_async(torch.ones(2), root_rank=0, name="weights")
+        >>> handle.result()
+        tensor([1., 1.])
     """
     return _collectives.broadcast(tensor, root_rank, name, process_set)
 
@@ -150,7 +161,9 @@ def broadcast_(
 
     Example::
 
-        rueda.torch.broadcast_(weights, root_rank=0, name="weights")
+        >>> weights = torch.ones(2)
+        >>> rueda.torch.broadcast_(weights, root_rank=0, name="weights") is weights
+        True
     """
     return broadcast_async_(tensor, root_rank, name, process_set).result()
 
@@ -165,7 +178,10 @@ def broadcast_async_(
 
     Example::
 
-        rueda.torch.broadcast_async_(weights, root_rank=0, name="weights").result()
+        >>> weights = torch.ones(2)
+        >>> handle = rueda.torch.broadcast_async_(weights, root_rank=0, name="weights")
+        >>> handle.result() is weights
+        True
     """
     return _collectives.broadcast(tensor, root_rank, name, process_set, in_place=True)
 
@@ -205,7 +221,9 @@ def alltoall(
 
     Example::
 
-        received, counts = rueda.torch.alltoall(rows, splits=[1, 0, 2], name="shuffle")
+        >>> received, counts = rueda.torch.alltoall(torch.ones(3), splits=[3], name="shuffle")
+        >>> received, counts.tolist()
+        (tensor([1., 1., 1.]), [3])
     """
     received: torch.Tensor
     received, counts = Alltoall.apply(tensor, splits, name, process_set)  # type: ignore[no-untyped-call]
@@ -240,7 +258,9 @@ def alltoall_async(
 
     Example::
 
-        received = rueda.torch.alltoall_async(rows, name="shuffle").result()
+        >>> handle = rueda.torch.alltoall_async(torch.ones(2), name="shuffle")
+        >>> handle.result()
+        tensor([1., 1.])
     """
     if splits is None:
         return _collectives.alltoall(tensor, name, process_set)

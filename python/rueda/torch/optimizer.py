@@ -174,19 +174,21 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     clipped; ``skip_synchronize()``, a context in which step() does not; ``set_backward_passes_per_step(n)``; and
     ``gradient_buckets()``.
     zero_grad() between backward() and step(), and more backward passes than agreed, raise
-    :class:`rueda.InvalidArgumentError`.
+    :class:`rueda.InvalidArgumentError`. So does step() on a rank on which a gradient was resized while it was being
+    reduced; the others cannot know, and take theirs.
 
     Raises :class:`rueda.InvalidArgumentError` (a ValueError) for names that occur twice or are missing, and options
     that make no sense.
 
     Example::
 
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        optimizer = rueda.torch.DistributedOptimizer(optimizer, model.named_parameters())
-        loss.backward()
-        optimizer.synchronize()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        >>> model = torch.nn.Linear(3, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> optimizer = rueda.torch.DistributedOptimizer(optimizer, model.named_parameters())
+        >>> model(torch.ones(2, 3)).sum().backward()
+        >>> optimizer.synchronize()
+        >>> norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        >>> optimizer.step()
     """
     if isinstance(optimizer, Distributed):
         raise InvalidArgumentError("the optimizer is a DistributedOptimizer already")

@@ -5,6 +5,9 @@ within the process set, so every rank must submit those in the same order); ``pr
 ranks by default, and each of them must; a function with ``_async`` returns a :class:`rueda.Handle` at once; one with
 a trailing underscore works in place. Where ranks disagree or one of them cannot take part, every rank raises the
 same error. Gradients flow through the functions that are neither asynchronous nor in place.
+
+A tensor must not be resized or given other memory before its handle's result has been asked for. The result is
+:class:`rueda.InvalidArgumentError` then, on this rank alone, since no other can know; theirs are as they should be.
 """
 
 from __future__ import annotations
@@ -59,7 +62,8 @@ def allreduce(
 
     Example::
 
-        total = rueda.torch.allreduce(torch.tensor([1.0, 2.0]), op=rueda.Sum, name="loss")
+        >>> rueda.torch.allreduce(torch.tensor([1.0, 2.0]), op=rueda.Sum, name="loss")  # of one rank
+        tensor([1., 2.])
     """
     result: torch.Tensor = Allreduce.apply(  # type: ignore[no-untyped-call]
         tensor, name, op, prescale_factor, postscale_factor, process_set
@@ -79,8 +83,9 @@ def allreduce_async(
 
     Example::
 
-        handle = rueda.torch.allreduce_async(gradient, name="layer1")
-        average = rueda.torch.synchronize(handle)
+        >>> handle = rueda.torch.allreduce_async(torch.ones(2), name="layer1")
+        >>> handle.result()
+        tensor([1., 1.])
     """
     return _collectives.allreduce(tensor, name, op, prescale_factor, postscale_factor, process_set)
 
@@ -100,7 +105,9 @@ def allreduce_(
 
     Example::
 
-        rueda.torch.allreduce_(gradient, name="layer1")
+        >>> gradient = torch.ones(2)
+        >>> rueda.torch.allreduce_(gradient, name="layer1") is gradient
+        True
     """
     if reduce_now(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set):
         return tensor
@@ -121,8 +128,10 @@ def allreduce_async_(
 
     Example::
 
-        handle = rueda.torch.allreduce_async_(gradient, name="layer1")
-        handle.result()
+        >>> gradient = torch.ones(2)
+        >>> handle = rueda.torch.allreduce_async_(gradient, name="layer1")
+        >>> handle.result() is gradient
+        True
     """
     return _collectives.allreduce(
         tensor, name, op, prescale_factor, postscale_factor, process_set, in_place=True
@@ -143,7 +152,8 @@ def grouped_allreduce(
 
     Example::
 
-        weight, bias = rueda.torch.grouped_allreduce([weight, bias], name="layer1")
+        >>> rueda.torch.grouped_allreduce([torch.ones(2), torch.zeros(1)], name="layer1")
+        [tensor([1., 1.]), tensor([0.])]
     """
     results: tuple[torch.Tensor, ...] = GroupedAllreduce.apply(  # type: ignore[no-untyped-call]
         name, op, prescale_factor, postscale_factor, process_set, *tensors
@@ -163,8 +173,9 @@ def grouped_allreduce_async(
 
     Example::
 
-        handle = rueda.torch.grouped_allreduce_async([weight, bias], name="layer1")
-        weight, bias = handle.result()
+        >>> handle = rueda.torch.grouped_allreduce_async([torch.ones(2), torch.zeros(1)], name="layer1")
+        >>> handle.result()
+        [tensor([1., 1.]), tensor([0.])]
     """
     return _collectives.grouped_allreduce(
         tensors, name, op, prescale_factor, postscale_factor, process_set
@@ -183,7 +194,10 @@ def grouped_allreduce_(
 
     Example::
 
-        rueda.torch.grouped_allreduce_([weight, bias], name="layer1")
+        >>> weight, bias = [torch.ones(2), torch.zeros(1)]
+        >>> reduced = rueda.torch.grouped_allreduce_([weight, bias], name="layer1")
+        >>> reduced[0] is weight
+        True
     """
     return grouped_allreduce_async_(
         tensors, name, op, prescale_factor, postscale_factor, process_set
@@ -202,8 +216,10 @@ def grouped_allreduce_async_(
 
     Example::
 
-        handle = rueda.torch.grouped_allreduce_async_([weight, bias], name="layer1")
-        handle.result()
+        >>> weight, bias = [torch.ones(2), torch.zeros(1)]
+        >>> handle = rueda.torch.grouped_allreduce_async_([weight, bias], name="layer1")
+        >>> handle.result()[0] is weight
+        True
     """
     return _collectives.grouped_allreduce(
         tensors, name, op, prescale_factor, postscale_factor, process_set, in_place=True
@@ -229,7 +245,8 @@ def reducescatter(
 
     Example::
 
-        mine = rueda.torch.reducescatter(gradient, op=rueda.Sum, name="layer1")
+        >>> rueda.torch.reducescatter(torch.ones((3, 2)), op=rueda.Sum, name="layer1").shape  # all rows, of one rank
+        torch.Size([3, 2])
     """
     result: torch.Tensor = Reducescatter.apply(  # type: ignore[no-untyped-call]
         tensor, name, op, prescale_factor, postscale_factor, splits, process_set
@@ -250,7 +267,9 @@ def reducescatter_async(
 
     Example::
 
-        mine = rueda.torch.reducescatter_async(gradient, name="layer1").result()
+        >>> handle = rueda.torch.reducescatter_async(torch.ones(2), name="layer1")
+        >>> handle.result()
+        tensor([1., 1.])
     """
     return _collectives.reducescatter(
         tensor, name, op, prescale_factor, postscale_factor, splits, process_set

@@ -14,7 +14,7 @@ from rueda.errors import MismatchError
 from rueda.handles import Handle
 from rueda.operations import Average, ReduceOp
 from rueda.process_sets import ProcessSet
-from rueda.submission import NO_WIRE, Collectives, refuse
+from rueda.submission import NO_WIRE, Collectives, changed_in_flight, refuse
 from rueda.torch.buckets import Slot
 from rueda.torch.compression import Compressor
 from rueda.torch.sparse import no_rows, sparse_allreduce_async
@@ -67,6 +67,7 @@ class Reduction:
 class InFlight:
     """One gradient on its way outside of any bucket."""
 
+    name: str
     parameter: torch.Tensor
     handle: Handle[torch.Tensor] | Handle[list[torch.Tensor]] | Handle[None]
     wire: torch.Tensor | None  # what is reduced in place; None where the result is the handle's
@@ -134,16 +135,16 @@ class SeparateGradients:
         gradient = self._gradient_of(watched)
         if gradient.layout == torch.sparse_coo and not self._sparse_as_dense:
             gathered = self._reduction.gather(gradient, name, self._compression)
-            watched.in_flight = InFlight(watched.parameter, gathered, None, None)
+            watched.in_flight = InFlight(watched.name, watched.parameter, gathered, None, None)
             return
         try:
             wire, dtype, sparse = self._wire_of(gradient)
         except _Unfit as unfit:
             refused = self._reduction.refuse(name, str(unfit), unsupported=True)
-            watched.in_flight = InFlight(watched.parameter, refused, None, None)
+            watched.in_flight = InFlight(watched.name, watched.parameter, refused, None, None)
             return
         handle = self._reduction.start(wire, name)
-        watched.in_flight = InFlight(watched.parameter, handle, wire, dtype, sparse)
+        watched.in_flight = InFlight(watched.name, watched.parameter, handle, wire, dtype, sparse)
 
     def submit_group(self, group: Group) -> None:
         """Begins to reduce the gradients of a group at once; those that are not there count as zeros."""
@@ -161,27 +162,22 @@ class SeparateGradients:
                 why = f"the gradient of '{member.name}': {unfit}"
                 refused = self._reduction.refuse(name, why, True, len(group.members))
                 for each in group.members:
-                    each.in_flight = InFlight(each.parameter, refused, None, None)
+                    each.in_flight = InFlight(each.name, each.parameter, refused, None, None)
                 return
         handle = self._reduction.start_group([wire for wire, _, _ in wires], name)
         for member, (wire, dtype, sparse) in zip(group.members, wires, strict=True):
-            member.in_flight = InFlight(member.parameter, handle, wire, dtype, sparse)
+            member.in_flight = InFlight(member.name, member.parameter, handle, wire, dtype, sparse)
 
     def receive(self, gradients: Iterable[InFlight]) -> list[Exception]:
         """Waits for all of them, also after an error; returns what went wrong."""
         errors: list[Exception] = []
         for gradient in gradients:
             try:
-                result = gradient.handle.result()
+                self._take(gradient, gradient.handle.result())
             except MismatchError as error:
                 errors.append(_explained(error))
             except Exception as error:
                 errors.append(error)
-            else:
-                if gradient.wire is not None:
-                    self._take(gradient, gradient.wire)
-                elif isinstance(result, torch.Tensor):
-                    gradient.parameter.grad = result
         return errors
 
     def _gradient_of(self, watched: Watched) -> torch.Tensor:
@@ -212,14 +208,21 @@ class SeparateGradients:
         wire, context = self._compression.compress(gradient)
         return wire.contiguous(), context, sparse
 
-    def _take(self, gradient: InFlight, wire: torch.Tensor) -> None:
-        parameter = gradient.parameter
+    def _take(self, gradient: InFlight, result: object) -> None:
+        parameter, wire = gradient.parameter, gradient.wire
+        if wire is None:
+            if isinstance(result, torch.Tensor):
+                parameter.grad = result
+            return
         if gradient.sparse_dimensions:
             reduced = self._compression.decompress(wire, gradient.dtype)
             parameter.grad = reduced.to_sparse(gradient.sparse_dimensions)
             return
         if parameter.grad is None:  # taken away meanwhile
             parameter.grad = torch.zeros_like(parameter)
+        if parameter.grad.shape != wire.shape:
+            change = f"was resized from {list(wire.shape)} to {list(parameter.grad.shape)}"
+            raise changed_in_flight(f"the gradient of '{gradient.name}'", change)
         is_dense = parameter.grad.layout == torch.strided
         if is_dense and wire.numel() and wire.data_ptr() == parameter.grad.data_ptr():
             return  # was reduced in place

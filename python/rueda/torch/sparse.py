@@ -43,7 +43,10 @@ def sparse_allreduce_async(
 
     Example::
 
-        gradient = rueda.torch.sparse_allreduce_async(table.weight.grad, name="table").result()
+        >>> gradient = torch.sparse_coo_tensor([[0, 2]], [1.0, 3.0], (4,))
+        >>> handle = rueda.torch.sparse_allreduce_async(gradient, name="table")
+        >>> handle.result().to_dense()
+        tensor([1., 0., 3., 0.])
     """
     try:
         if op not in (Average, Sum):

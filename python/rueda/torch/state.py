@@ -39,7 +39,8 @@ def broadcast_parameters(
 
     Example::
 
-        rueda.torch.broadcast_parameters(model.state_dict(), root_rank=0)
+        >>> model = torch.nn.Linear(3, 1)
+        >>> rueda.torch.broadcast_parameters(model.state_dict(), root_rank=0)
     """
     handles = [
         (tensor, _broadcast_async(tensor, f"parameter/{name}", root_rank, process_set))
@@ -60,7 +61,8 @@ def broadcast_optimizer_state(
 
     Example::
 
-        rueda.torch.broadcast_optimizer_state(optimizer, root_rank=0)
+        >>> optimizer = torch.optim.Adam(torch.nn.Linear(3, 1).parameters())
+        >>> rueda.torch.broadcast_optimizer_state(optimizer, root_rank=0)
     """
     is_root = rank() == root_rank
     tensors: list[torch.Tensor] = []

@@ -95,6 +95,12 @@ class TorchAdapter:
         assert isinstance(array, torch.Tensor)
         return array, _view(tensor)
 
+    def change_of(self, array: torch.Tensor, view: View) -> str | None:
+        """See Adapter."""
+        if array.shape != view.shape:
+            return f"was resized from {list(view.shape)} to {list(array.shape)}"
+        return None if array.data_ptr() == view.pointer else "was given other memory, or none"
+
     def empty_like(self, array: torch.Tensor) -> torch.Tensor:
         """See Adapter."""
         return torch.empty(array.shape, dtype=array.dtype)

@@ -94,6 +94,26 @@ def check_tensors_that_cannot_be_used() -> None:
     still_works()
 
 
+def check_tensors_that_change_in_flight() -> None:
+    """The rank is told whose tensor it was; the group goes on, at the same place."""
+    changes = [
+        lambda t: t.set_(torch.zeros(6)),
+        lambda t: setattr(t, "data", torch.zeros(3)),
+        lambda t: t.resize_(2),
+    ]
+    for change in changes:
+        tensor = torch.ones(6)
+        work = dist.all_reduce(tensor, async_op=True)
+        if dist.get_rank() == 0:
+            change(tensor)
+            with raises(rueda.InvalidArgumentError, "the tensor was", "in flight"):
+                work.wait()
+        else:
+            work.wait()
+            assert tensor.tolist() == [dist.get_world_size()] * 6
+        still_works()
+
+
 def check_splits_that_nobody_else_knows() -> None:
     """Only the rank that expects something else can notice; the others go on, and so does it."""
     rank, size = dist.get_rank(), dist.get_world_size()

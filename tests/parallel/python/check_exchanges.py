@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import itertools
+import sys
 import threading
 
 import numpy as np
@@ -102,6 +104,31 @@ def check_objects() -> None:
     with parallel.raises(rueda.InvalidArgumentError, f"rank {n - 1}", "not for sale"):
         rueda.allgather_object(Unpicklable() if me == n - 1 else 1, name="bad")
     parallel.still_works()
+
+
+def check_objects_that_pickle_refuses() -> None:
+    class Local:
+        factor = 3
+
+    n, me, root = rueda.size(), rueda.rank(), rueda.size() - 1
+    if importlib.util.find_spec("cloudpickle"):
+        triple = rueda.broadcast_object((lambda x: x * 3) if me == root else None, root)
+        assert triple(2) == 6
+        assert [f() for f in rueda.allgather_object(lambda: me)] == list(range(n))
+        assert rueda.broadcast_object(Local() if me == root else None, root).factor == 3
+    hidden = sys.modules.get("cloudpickle")
+    sys.modules["cloudpickle"] = None  # as if it were not installed
+    try:
+        for attempt in (
+            lambda: rueda.broadcast_object(lambda: 1),
+            lambda: rueda.allgather_object(Local),
+        ):
+            with parallel.raises(rueda.InvalidArgumentError, "<locals>", "pip install cloudpickle"):
+                attempt()
+    finally:
+        del sys.modules["cloudpickle"]
+        if hidden is not None:
+            sys.modules["cloudpickle"] = hidden
 
 
 def check_shared_memory_arrays() -> None:

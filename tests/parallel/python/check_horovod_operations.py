@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 import warnings
+from typing import Any
 
 import parallel
 import rueda
@@ -138,6 +139,35 @@ def check_gradients() -> None:
         assert torch.equal(tensor.grad, torch.full((2 * n,), 3.0 * factor)), name
 
 
+def check_grouped_reducescatter() -> None:
+    """All tensors are on their way before the first one is waited for: ranks may name them in any order."""
+    n, me = hvd.size(), hvd.rank()
+    tensors = [torch.full((n + i, 2), float(me + i), requires_grad=True) for i in range(3)]
+    rows = [len(range(me, n + i, n)) for i in range(3)]  # as even as possible
+    for op, factor in ((hvd.Sum, n), (hvd.Average, 1)):
+        for tensor in tensors:
+            tensor.grad = None
+        results = hvd.grouped_reducescatter(
+            tensors, name="rs", op=op, compression=hvd.Compression.fp16
+        )
+        for i, result in enumerate(results):
+            assert result.dtype == torch.float32
+            total = sum(r + i for r in range(n)) * factor / n
+            assert torch.equal(result, torch.full((rows[i], 2), total)), (i, result)
+        (2 * results[0].sum() + results[2].sum()).backward()
+        for tensor, gradient in zip(tensors, (2.0, 0.0, 1.0), strict=True):
+            assert torch.equal(tensor.grad, torch.full_like(tensor, gradient * factor))
+    assert hvd.grouped_reducescatter([]) == []
+    for attempt in range(2):
+        bad = torch.ones(n) if attempt == 0 or me > 0 else torch.ones(n + 1)
+        both = [torch.ones(n), bad]
+        if attempt == 0 or n == 1:
+            hvd.grouped_reducescatter(both, name="differs")
+        else:
+            with parallel.raises(hvd.HorovodInternalError, "Mismatched tensor shapes", "differs.1"):
+                hvd.grouped_reducescatter(both, name="differs")
+
+
 def adasum_by_hand(tensors: list[torch.Tensor]) -> torch.Tensor:
     def pair(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         dot = (a * b).sum()
@@ -246,6 +276,7 @@ def check_timeline() -> None:
     hvd.start_timeline(path, mark_cycles=True)
     with parallel.raises(HorovodInvalidArgumentError, "already"):
         hvd.start_timeline(path)
+    hvd.barrier()  # all write
     hvd.allreduce(mine(2), name="between")
     hvd.stop_timeline()
     hvd.allreduce(mine(2), name="after")
@@ -253,9 +284,36 @@ def check_timeline() -> None:
     with open(file) as trace:
         events = json.load(trace)
     os.remove(file)
-    rows = [e["args"]["name"] for e in events if e["name"] == "thread_name"]
-    assert rows == ["between"]
-    assert any(e.get("ph") == "X" and e["ts"] >= 0 for e in events)
+    expect_horovods_events(events)
+
+
+def expect_horovods_events(events: list[dict[str, Any]]) -> None:
+    """One all-reduce, written down as Horovod does it."""
+    head, *named = [e for e in events if e.get("name") == "process_name"]
+    assert "start_time_since_epoch_in_micros" in head["args"]
+    lanes = {e["args"]["name"]: e["pid"] for e in named}
+    assert "allreduce.before" not in lanes
+    lane = [e for e in events if e.get("pid") == lanes["allreduce.between"] and e["ph"] in "BEX"]
+    assert [e["ts"] for e in lane] == sorted(e["ts"] for e in lane)
+    bars, open_bars = [], []
+    for event in lane:
+        if event["ph"] == "B":
+            bars.append("/".join([*open_bars, event["name"]]))
+            open_bars.append(event["name"])
+        elif event["ph"] == "E":
+            open_bars.pop()
+        else:
+            assert open_bars == ["NEGOTIATE_ALLREDUCE"], event
+    assert not open_bars
+    assert bars[:3] == ["NEGOTIATE_ALLREDUCE", "ALLREDUCE", "ALLREDUCE/QUEUE"], bars
+    assert "ALLREDUCE/MPI_ALLREDUCE" in bars
+    assert lane[-1]["args"] == {"dtype": "float32", "shape": "[2]"}, lane[-1]
+    heard_of = {e["name"] for e in lane if e["ph"] == "X"}
+    everyone = {str(rank) for rank in range(hvd.size())}
+    assert heard_of == everyone if hvd.rank() == 0 else str(hvd.rank()) in heard_of, heard_of
+    cycles = [e for e in events if e.get("name") == "CYCLE_START"]
+    assert cycles
+    assert {(e["ph"], e["s"]) for e in cycles} == {("i", "g")}
 
 
 def check_errors() -> None:

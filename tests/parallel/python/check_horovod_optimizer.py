@@ -262,13 +262,16 @@ def check_misuse() -> None:
 
 
 def check_a_tensor_resized_in_flight() -> None:
-    """What is in flight keeps its memory; the tensor goes on with its new shape."""
+    """What is in flight keeps its memory, and the rank is told; the tensor goes on with its new shape."""
     tensor = torch.ones(1 << 16)
     handle = hvd.allreduce_async_(tensor, op=hvd.Sum, name="resized")
-    other = torch.ones(5)
-    tensor.data = other
-    hvd.synchronize(handle)
-    assert tensor.shape == (5,)
+    if hvd.rank() == 0:
+        tensor.data = torch.ones(5)
+        with parallel.raises(HorovodInvalidArgumentError, "'resized' was resized", "in flight"):
+            hvd.synchronize(handle)
+        assert tensor.tolist() == [1.0] * 5
+    else:
+        assert hvd.synchronize(handle)[-1] == hvd.size()
     parallel.still_works()
 
 

@@ -108,6 +108,48 @@ def check_bad_tensors() -> None:
     parallel.still_works()
 
 
+def check_tensors_that_change_in_flight() -> None:
+    """The rank whose tensor it was is told; the others have their results, and the world goes on."""
+    changes = {
+        "set_": (lambda t: t.set_(torch.zeros(6)), "was given other memory"),
+        ".data": (lambda t: setattr(t, "data", torch.zeros(6)), "was given other memory"),
+        "resize_": (lambda t: t.resize_(2, 2), "was resized from [6] to [2, 2]"),
+    }
+    operations = {
+        "allreduce": lambda t, name: rt.allreduce_async_(t, name, rueda.Sum),
+        "grouped": lambda t, name: rt.grouped_allreduce_async_([t, t.clone()], name, rueda.Sum),
+        "broadcast": lambda t, name: rt.broadcast_async_(t, 0, name),
+    }
+    mine = rueda.rank() == rueda.size() - 1
+    for (how, (change, text)), (what, begin) in itertools.product(
+        changes.items(), operations.items()
+    ):
+        tensor = torch.ones(6)
+        handle = begin(tensor, f"{what} {how}")
+        if not mine:
+            handle.result()
+            continue
+        change(tensor)
+        for _ in range(2):  # and again
+            with parallel.raises(rueda.InvalidArgumentError, f"'{what} {how}", text, "in flight"):
+                handle.result()
+    # What was read lies where it lay, whatever its tensor has become.
+    source = torch.ones(6)
+    handle = rt.allreduce_async(source, "read", rueda.Sum)
+    source.data = torch.zeros(6)
+    equal(handle.result(), torch.full((6,), float(rueda.size())))
+    # Torch frees the memory itself here; that is only done once nobody uses it any more.
+    for begin in (rt.allreduce_async_, rt.allreduce_async, rt.allgather_async):
+        tensor = torch.ones(6)
+        handle = begin(tensor, name="freed")
+        handle.wait()
+        rueda.barrier()
+        tensor.untyped_storage().resize_(0)
+        with parallel.raises(rueda.InvalidArgumentError, "'freed'", "other memory, or none"):
+            handle.result()
+    equal(rt.allreduce(torch.ones(2)), torch.ones(2))
+
+
 def weights(rank: int, *shape: int) -> torch.Tensor:
     """What rank's loss multiplies the result with: its gradient with respect to the result."""
     return numbers(77, rank, shape, torch.float64) + rank

@@ -363,6 +363,32 @@ def check_process_set() -> None:
     train(*pair(sgd), steps=2)
 
 
+def check_gradients_resized_in_flight() -> None:
+    """The rank is told whose gradient it was; the others take their step, and all can begin anew."""
+    changes = [lambda g: setattr(g, "data", torch.zeros(3).double()), lambda g: g.resize_(2, 2)]
+    for views in (False, True):
+        for change in changes:
+            shared, distributed, alone, single = pair(sgd, gradient_as_bucket_view=views)
+            train(shared, distributed, alone, single, steps=2)
+            state = copy.deepcopy((shared.state_dict(), distributed.state_dict()))
+            x, y = batch(5)
+            F.cross_entropy(shared(share(x)), share(y)).backward()
+            if rueda.rank() == 0:
+                change(shared[0].weight.grad)
+                with parallel.raises(
+                    rueda.InvalidArgumentError, "'0.weight' was resized from [8, 6]", "in flight"
+                ):
+                    distributed.step()
+            else:
+                distributed.step()
+            shared.load_state_dict(state[0])
+            distributed.load_state_dict(state[1])
+            distributed.zero_grad()
+            train(shared, distributed, alone, single, steps=2)
+            close(shared, alone)
+            same_bits(*shared.parameters())
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     parallel.run(globals())

@@ -45,7 +45,8 @@ def allreduce(
 
     Example::
 
-        mean_loss = hvd.allreduce(loss.detach(), name="loss")
+        >>> hvd.allreduce(torch.tensor([1.0, 2.0]), op=hvd.Sum, name="loss")  # of one rank
+        tensor([1., 2.])
     """
     wanted = chosen(op, average)
     sent, context = compression.compress(tensor)
@@ -74,8 +75,9 @@ def allreduce_async(
 
     Example::
 
-        handle = hvd.allreduce_async(gradient, name="layer1")
-        average = hvd.synchronize(handle)
+        >>> handle = hvd.allreduce_async(torch.ones(2), name="layer1")
+        >>> hvd.synchronize(handle)
+        tensor([1., 1.])
     """
     wanted = chosen(op, average)
     if isinstance(wanted, AdasumOp):
@@ -99,7 +101,9 @@ def allreduce_(
 
     Example::
 
-        hvd.allreduce_(gradient, name="layer1")
+        >>> gradient = torch.ones(2)
+        >>> hvd.allreduce_(gradient, name="layer1") is gradient
+        True
     """
     wanted = chosen(op, average)
     if isinstance(wanted, AdasumOp):
@@ -125,8 +129,10 @@ def allreduce_async_(
 
     Example::
 
-        handle = hvd.allreduce_async_(gradient, name="layer1")
-        hvd.synchronize(handle)
+        >>> gradient = torch.ones(2)
+        >>> handle = hvd.allreduce_async_(gradient, name="layer1")
+        >>> hvd.synchronize(handle) is gradient
+        True
     """
     wanted = chosen(op, average)
     if isinstance(wanted, AdasumOp):

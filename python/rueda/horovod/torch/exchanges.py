@@ -49,7 +49,8 @@ def allgather(
 
     Example::
 
-        predictions = hvd.allgather(predictions, name="predictions")
+        >>> hvd.allgather(torch.ones((hvd.rank() + 1, 2)), name="rows").shape
+        torch.Size([1, 2])
     """
     return exchanges.allgather(tensor, name, process_set)
 
@@ -62,7 +63,9 @@ def allgather_async(
 
     Example::
 
-        rows = hvd.synchronize(hvd.allgather_async(mine, name="rows"))
+        >>> handle = hvd.allgather_async(torch.ones(2), name="rows")
+        >>> hvd.synchronize(handle)
+        tensor([1., 1.])
     """
     return exchanges.allgather_async(tensor, name, process_set)
 
@@ -75,7 +78,8 @@ def grouped_allgather(
 
     Example::
 
-        inputs, labels = hvd.grouped_allgather([inputs, labels], name="batch")
+        >>> hvd.grouped_allgather([torch.ones(2), torch.zeros(1)], name="batch")
+        [tensor([1., 1.]), tensor([0.])]
     """
     return exchanges.grouped_allgather(tensors, name, process_set)
 
@@ -88,7 +92,9 @@ def grouped_allgather_async(
 
     Example::
 
-        inputs, labels = hvd.synchronize(hvd.grouped_allgather_async([inputs, labels]))
+        >>> handle = hvd.grouped_allgather_async([torch.ones(2), torch.zeros(1)], name="batch")
+        >>> hvd.synchronize(handle)
+        [tensor([1., 1.]), tensor([0.])]
     """
     return exchanges.grouped_allgather_async(tensors, name, process_set)
 
@@ -106,7 +112,8 @@ def broadcast(
 
     Example::
 
-        weights = hvd.broadcast(weights, root_rank=0, name="weights")
+        >>> hvd.broadcast(torch.ones(2), root_rank=0, name="weights")
+        tensor([1., 1.])
     """
     return exchanges.broadcast(tensor, root_rank, name, process_set)
 
@@ -122,7 +129,9 @@ def broadcast_async(
 
     Example::
 
-        weights = hvd.synchronize(hvd.broadcast_async(weights, root_rank=0))
+        >>> handle = hvd.broadcast_async(torch.ones(2), root_rank=0, name="weights")
+        >>> hvd.synchronize(handle)
+        tensor([1., 1.])
     """
     return exchanges.broadcast_async(tensor, root_rank, name, process_set)
 
@@ -138,7 +147,9 @@ def broadcast_(
 
     Example::
 
-        hvd.broadcast_(weights, root_rank=0, name="weights")
+        >>> weights = torch.ones(2)
+        >>> hvd.broadcast_(weights, root_rank=0, name="weights") is weights
+        True
     """
     return exchanges.broadcast_(tensor, root_rank, name, process_set)
 
@@ -154,7 +165,10 @@ def broadcast_async_(
 
     Example::
 
-        hvd.synchronize(hvd.broadcast_async_(weights, root_rank=0))
+        >>> weights = torch.ones(2)
+        >>> handle = hvd.broadcast_async_(weights, root_rank=0, name="weights")
+        >>> hvd.synchronize(handle) is weights
+        True
     """
     return exchanges.broadcast_async_(tensor, root_rank, name, process_set)
 
@@ -185,7 +199,9 @@ def alltoall(
 
     Example::
 
-        received, counts = hvd.alltoall(rows, splits=torch.tensor([1, 0, 2]), name="shuffle")
+        >>> received, counts = hvd.alltoall(torch.ones(3), splits=torch.tensor([3]), name="shuffle")
+        >>> received, counts.tolist()
+        (tensor([1., 1., 1.]), [3])
     """
     rows = _rows(splits)
     if rows is None:
@@ -205,7 +221,10 @@ def alltoall_async(
 
     Example::
 
-        received, counts = hvd.synchronize(hvd.alltoall_async(rows, name="shuffle"))
+        >>> handle = hvd.alltoall_async(torch.ones(2), name="shuffle")
+        >>> received, counts = hvd.synchronize(handle)
+        >>> received
+        tensor([1., 1.])
     """
     handle = exchanges.alltoall_with_counts_async(tensor, _rows(splits), name, process_set)
     dtype = _counts_like(splits)
@@ -221,9 +240,10 @@ def join(device: int = -1) -> int:
 
     Example::
 
-        for batch in batches_of(hvd.rank()):    # more on some ranks than on others
-            train(batch)
-        hvd.join()
+        >>> for batch in range(hvd.rank() + 1):  # more on some ranks than on others
+        ...     gradient = hvd.allreduce(torch.ones(2), name="gradient")
+        >>> hvd.join()  # the rank that was last
+        0
     """
     return rueda.exchanges.join()
 
@@ -234,9 +254,9 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
     Example::
 
-        if hvd.rank() == 0:
-            download()
-        hvd.barrier()
+        >>> if hvd.rank() == 0:
+        ...     pass  # download
+        >>> hvd.barrier()
     """
     rueda.exchanges.barrier(process_set)
 
@@ -246,8 +266,11 @@ def poll(handle: Handle[Any] | SparseHandle) -> bool:
 
     Example::
 
-        while not hvd.poll(handle):
-            prepare_next_batch()
+        >>> handle = hvd.allreduce_async(torch.ones(2), name="layer1")
+        >>> while not hvd.poll(handle):
+        ...     pass  # prepare the next batch
+        >>> hvd.synchronize(handle)
+        tensor([1., 1.])
     """
     return (handle.handle if isinstance(handle, SparseHandle) else handle).done()
 
@@ -258,7 +281,9 @@ def synchronize(handle: Handle[Any] | SparseHandle | None) -> Any:
 
     Example::
 
-        average = hvd.synchronize(hvd.allreduce_async(gradient, name="layer1"))
+        >>> handles = [hvd.allreduce_async(torch.ones(n), name=f"layer{n}") for n in (1, 2)]
+        >>> [hvd.synchronize(handle) for handle in handles]
+        [tensor([1.]), tensor([1., 1.])]
     """
     if handle is None:
         return None

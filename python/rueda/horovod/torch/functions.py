@@ -28,7 +28,8 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
 
     Example::
 
-        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        >>> model = torch.nn.Linear(3, 1)
+        >>> hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     """
     if isinstance(params, dict):
         params = {name: value for name, value in params.items() if value is not None}
@@ -48,7 +49,8 @@ def broadcast_optimizer_state(
 
     Example::
 
-        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+        >>> optimizer = torch.optim.Adam(torch.nn.Linear(3, 1).parameters())
+        >>> hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     """
     state.broadcast_optimizer_state(optimizer, root_rank)
 
@@ -64,7 +66,8 @@ def broadcast_object(
 
     Example::
 
-        epoch = hvd.broadcast_object(epoch, root_rank=0)
+        >>> hvd.broadcast_object({"epoch": 3}, root_rank=0)
+        {'epoch': 3}
     """
     return rueda.objects.broadcast_object(obj, root_rank, name, process_set)
 
@@ -75,6 +78,7 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
 
     Example::
 
-        losses = hvd.allgather_object(loss.item())
+        >>> hvd.allgather_object("rank {}".format(hvd.rank()))
+        ['rank 0']
     """
     return rueda.objects.allgather_object(obj, name)

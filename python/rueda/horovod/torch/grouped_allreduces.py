@@ -43,7 +43,8 @@ def grouped_allreduce(
 
     Example::
 
-        weight, bias = hvd.grouped_allreduce([weight, bias], name="layer1")
+        >>> hvd.grouped_allreduce([torch.ones(2), torch.zeros(1)], name="layer1")
+        [tensor([1., 1.]), tensor([0.])]
     """
     wanted = chosen(op, average)
     sent = [compression.compress(tensor) for tensor in tensors]
@@ -75,8 +76,9 @@ def grouped_allreduce_async(
 
     Example::
 
-        handle = hvd.grouped_allreduce_async([weight, bias], name="layer1")
-        weight, bias = hvd.synchronize(handle)
+        >>> handle = hvd.grouped_allreduce_async([torch.ones(2), torch.zeros(1)], name="layer1")
+        >>> hvd.synchronize(handle)
+        [tensor([1., 1.]), tensor([0.])]
     """
     wanted = chosen(op, average)
     if isinstance(wanted, AdasumOp):
@@ -100,7 +102,10 @@ def grouped_allreduce_(
 
     Example::
 
-        hvd.grouped_allreduce_([weight, bias], name="layer1")
+        >>> weight, bias = [torch.ones(2), torch.zeros(1)]
+        >>> reduced = hvd.grouped_allreduce_([weight, bias], name="layer1")
+        >>> reduced[0] is weight
+        True
     """
     wanted = chosen(op, average)
     if isinstance(wanted, AdasumOp):
@@ -127,7 +132,10 @@ def grouped_allreduce_async_(
 
     Example::
 
-        hvd.synchronize(hvd.grouped_allreduce_async_([weight, bias], name="layer1"))
+        >>> weight, bias = [torch.ones(2), torch.zeros(1)]
+        >>> handle = hvd.grouped_allreduce_async_([weight, bias], name="layer1")
+        >>> hvd.synchronize(handle)[0] is weight
+        True
     """
     wanted = chosen(op, average)
     if isinstance(wanted, AdasumOp):

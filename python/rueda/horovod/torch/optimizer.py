@@ -76,9 +76,13 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
 
     Example::
 
-        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-        loss.backward()
-        optimizer.step()
+        >>> model = torch.nn.Linear(3, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+        >>> model(torch.ones(2, 3)).sum().backward()
+        >>> optimizer.synchronize()
+        >>> norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        >>> optimizer.step()
     """
     if num_groups != 0:
         warnings.warn("num_groups is deprecated: use groups", DeprecationWarning, stacklevel=2)

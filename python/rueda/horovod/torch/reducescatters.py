@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from rueda.handles import Handle, combine
+from rueda.handles import Handle
 from rueda.horovod.exceptions import translated
 from rueda.horovod.process_sets import ProcessSet, global_process_set
 from rueda.horovod.torch.compression import Compression
 from rueda.horovod.torch.reduce_ops import Average, Op, element_wise
-from rueda.submission import part_name
 from rueda.torch import reductions
+from rueda.torch.autograd import GroupedReducescatter, grouped_reducescatters
 
 __all__ = [
     "grouped_reducescatter",
@@ -41,7 +41,8 @@ def reducescatter(
 
     Example::
 
-        mine = hvd.reducescatter(gradient, op=hvd.Sum, name="layer1")
+        >>> hvd.reducescatter(torch.ones((3, 2)), op=hvd.Sum, name="layer1").shape  # all rows, of one rank
+        torch.Size([3, 2])
     """
     sent, context = compression.compress(tensor)
     reduced = reductions.reducescatter(
@@ -64,7 +65,9 @@ def reducescatter_async(
 
     Example::
 
-        mine = hvd.synchronize(hvd.reducescatter_async(gradient, name="layer1"))
+        >>> handle = hvd.reducescatter_async(torch.ones(2), name="layer1")
+        >>> hvd.synchronize(handle)
+        tensor([1., 1.])
     """
     return reductions.reducescatter_async(
         tensor, name, element_wise(op), prescale_factor, postscale_factor, process_set
@@ -81,23 +84,25 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
-    """:func:`reducescatter` of several tensors, of which number i is called ``name.i``.
+    """:func:`reducescatter` of several tensors, of which number i is called ``name.i``. All are on their way at once.
 
     Example::
 
-        weight, bias = hvd.grouped_reducescatter([weight, bias], name="layer1")
+        >>> hvd.grouped_reducescatter([torch.ones(2), torch.zeros(1)], name="layer1")
+        [tensor([1., 1.]), tensor([0.])]
     """
+    sent = [compression.compress(tensor) for tensor in tensors]
+    reduced = GroupedReducescatter.apply(  # type: ignore[no-untyped-call]
+        name,
+        element_wise(op),
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        *(each for each, _ in sent),
+    )
     return [
-        reducescatter(
-            tensor,
-            part_name(name, number),
-            compression,
-            op,
-            process_set,
-            prescale_factor,
-            postscale_factor,
-        )
-        for number, tensor in enumerate(tensors)
+        compression.decompress(mine, context)
+        for mine, (_, context) in zip(reduced, sent, strict=True)
     ]
 
 
@@ -114,18 +119,10 @@ def grouped_reducescatter_async(
 
     Example::
 
-        weight, bias = hvd.synchronize(hvd.grouped_reducescatter_async([weight, bias]))
+        >>> handle = hvd.grouped_reducescatter_async([torch.ones(2), torch.zeros(1)], name="layer1")
+        >>> hvd.synchronize(handle)
+        [tensor([1., 1.]), tensor([0.])]
     """
-    return combine(
-        [
-            reductions.reducescatter_async(
-                tensor,
-                part_name(name, number),
-                element_wise(op),
-                prescale_factor,
-                postscale_factor,
-                process_set,
-            )
-            for number, tensor in enumerate(tensors)
-        ]
+    return grouped_reducescatters(
+        tensors, name, element_wise(op), prescale_factor, postscale_factor, process_set
     )

@@ -36,7 +36,9 @@ def sparse_allreduce_async(
 
     Example::
 
-        handle = hvd.sparse_allreduce_async(table.weight.grad, name="table", op=hvd.Average)
-        gradient = handle()
+        >>> gradient = torch.sparse_coo_tensor([[0, 2]], [1.0, 3.0], (4,))
+        >>> handle = hvd.sparse_allreduce_async(gradient, name="table", op=hvd.Average)
+        >>> hvd.synchronize(handle).to_dense()
+        tensor([1., 0., 3., 0.])
     """
     return SparseHandle(sparse.sparse_allreduce_async(tensor, name, element_wise(op), process_set))

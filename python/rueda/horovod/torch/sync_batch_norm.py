@@ -31,7 +31,9 @@ class SyncBatchNorm(_BatchNorm):
 
     Example::
 
-        model = nn.Sequential(nn.Conv2d(1, 8, 3), hvd.SyncBatchNorm(8), nn.ReLU())
+        >>> layers = torch.nn.Sequential(torch.nn.Conv2d(1, 8, 3), hvd.SyncBatchNorm(8))
+        >>> layers(torch.ones(2, 1, 4, 4)).shape
+        torch.Size([2, 8, 2, 2])
     """
 
     def __init__(

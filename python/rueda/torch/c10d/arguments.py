@@ -13,6 +13,7 @@ from rueda import _native, dtypes
 from rueda.adapter import Refusal, View
 from rueda.errors import MismatchError
 from rueda.operations import Average, BitAnd, BitOr, BitXor, Max, Min, Product, ReduceOp, Sum
+from rueda.submission import changed_in_flight
 from rueda.torch.tensors import TorchAdapter
 
 __all__ = [
@@ -85,6 +86,7 @@ class Target:
 
     def __init__(self, tensor: torch.Tensor, keep_elements: bool) -> None:
         read(tensor)  # refuses what is no dense tensor of the CPU
+        self._given = tensor
         self.tensor = tensor.detach()
         if self.tensor.is_contiguous() and not self.tensor.is_conj() and not self.tensor.is_neg():
             self.memory, self.view = _adapter.write(self.tensor)
@@ -94,9 +96,11 @@ class Target:
             self.memory, self.view = _adapter.write(torch.empty(tensor.shape, dtype=tensor.dtype))
 
     def give(self) -> None:
-        """Brings what was written to the tensor."""
+        """Brings what was written to the tensor. Raises where that was resized or given other memory meanwhile."""
         if self.memory is not self.tensor:
             self.tensor.copy_(self.memory)
+        elif (change := _adapter.change_of(self._given, self.view)) is not None:
+            raise changed_in_flight("the tensor", change)
 
     def fill(self, flat: torch.Tensor) -> None:
         """The same with the elements of ``flat`` in its place."""

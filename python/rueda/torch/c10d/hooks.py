@@ -23,8 +23,11 @@ def compression_hook(
 
     Example::
 
-        model = DistributedDataParallel(model)
-        model.register_comm_hook(None, rueda.torch.c10d.compression_hook(Compression.fp16))
+        >>> dist.init_process_group("rueda", store=dist.HashStore(), rank=0, world_size=1)
+        >>> model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
+        >>> model.register_comm_hook(None, rueda.torch.c10d.compression_hook(rueda.torch.Compression.fp16))
+        >>> model(torch.ones(2, 3)).sum().backward()
+        >>> dist.destroy_process_group()
     """
 
     def hook(

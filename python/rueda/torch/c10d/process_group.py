@@ -29,6 +29,15 @@ class RuedaProcessGroup(Reductions, Exchanges, PersonalExchanges, Messages):
     any strides, zero sizes; where ranks disagree about dtype, shape, operation or reduction, or one of them cannot take
     part, all raise the same :class:`rueda.RuedaError`, and the group can be used further. After a time-out
     (:class:`rueda.TimeoutError`) or the loss of a rank (:class:`rueda.PeerLostError`) it cannot.
+
+    Example::
+
+        >>> dist.init_process_group("rueda", store=dist.HashStore(), rank=0, world_size=1)
+        >>> tensor = torch.ones(2)
+        >>> dist.all_reduce(tensor)
+        >>> tensor
+        tensor([1., 1.])
+        >>> dist.destroy_process_group()
     """
 
     _barriers = 0  # monitored ones so far

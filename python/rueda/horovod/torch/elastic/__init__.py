@@ -35,9 +35,13 @@ def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P],
 
     Example::
 
-        @hvd.elastic.run
-        def train(state):
-            ...
+        >>> @hvd.elastic.run
+        ... def train(state):
+        ...     for state.epoch in range(state.epoch, 3):
+        ...         state.commit()
+        ...     return state.epoch
+        >>> train(hvd.elastic.ObjectState(epoch=0))
+        2
     """
     return run_fn(func, _reset)
 

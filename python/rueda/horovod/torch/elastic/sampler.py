@@ -24,8 +24,11 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
     Example::
 
-        sampler = hvd.elastic.ElasticSampler(dataset)
-        loader = torch.utils.data.DataLoader(dataset, batch_size=32, sampler=sampler)
+        >>> dataset = torch.utils.data.TensorDataset(torch.arange(6))
+        >>> sampler = hvd.elastic.ElasticSampler(dataset, shuffle=False)
+        >>> loader = torch.utils.data.DataLoader(dataset, batch_size=4, sampler=sampler)
+        >>> [len(batch) for batch, in loader]
+        [4, 2]
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:

@@ -34,7 +34,11 @@ class ObjectState(elastic_state.ObjectState):
 
     Example::
 
-        state = hvd.elastic.ObjectState(epoch=0)
+        >>> state = hvd.elastic.ObjectState(epoch=0)
+        >>> state.epoch = 1
+        >>> state.restore()
+        >>> state.epoch
+        0
     """
 
     def __init__(
@@ -133,9 +137,14 @@ class TorchState(ObjectState):
 
     Example::
 
-        state = hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, batch=0)
-        state.register_reset_callbacks([on_state_reset])
-        train(state)
+        >>> model = torch.nn.Linear(3, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> state = hvd.elastic.TorchState(model=model, optimizer=optimizer, epoch=0, batch=0)
+        >>> state.batch = 5
+        >>> state.commit()
+        >>> state.restore()
+        >>> state.batch
+        5
     """
 
     def __init__(
