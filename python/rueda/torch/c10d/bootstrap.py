@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
@@ -20,8 +20,12 @@ from torch.distributed.rendezvous import register_rendezvous_handler
 from rueda import _native, lifecycle
 from rueda.errors import InitializationError, UnsupportedError
 from rueda.objects import broadcast_object
+from rueda.torch.c10d import device_backend
 from rueda.torch.c10d.operations import Membership
 from rueda.torch.c10d.process_group import RuedaProcessGroup
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Backend
 
 __all__ = ["register"]
 
@@ -83,8 +87,9 @@ def _rendezvous(
     raise RuntimeError("rueda:// does not rendezvous again")
 
 
-def _create(options: Any, _: object) -> RuedaProcessGroup:
+def _create(options: Any, _: object) -> RuedaProcessGroup | Backend:
     """What init_process_group() and new_group() call on the members of a new group."""
+    is_one_of_several = device_backend.is_one_of_several()
     store, rank, size = options.store, options.group_rank, options.group_size
     ranks = list(options.global_ranks_in_group)
     is_world = not ranks
@@ -93,13 +98,30 @@ def _create(options: Any, _: object) -> RuedaProcessGroup:
     _generation += is_world
     # The store may outlive a world, so that what an earlier one has left there must not be met.
     store = PrefixStore(f"rueda/{_generation}/", store)
+    if is_one_of_several:
+        _require_extension(store, rank, size)
     if is_world:
         ranks = list(range(size))
         owns_world = _enter_world(store, rank, size, options.timeout)
     _require_world(store, is_world, ranks, rank)
     set_id = 0 if is_world else _form_set(store, rank, ranks)
     membership = Membership(set_id, ranks, owns_world, is_world)
-    return RuedaProcessGroup(store, rank, size, options.timeout, membership)
+    group = RuedaProcessGroup(store, rank, size, options.timeout, membership)
+    return device_backend.wrap(group, options.timeout) if is_one_of_several else group
+
+
+def _require_extension(store: Store, rank: int, size: int) -> None:
+    """Raises, on every rank alike, where one of them cannot have a backend per device."""
+    why = ""
+    try:
+        device_backend.load()
+    except InitializationError as error:
+        why = str(error)
+    store.set(f"extension/{rank}", why)
+    for peer in range(size):
+        found = store.get(f"extension/{peer}").decode()
+        if found:
+            raise InitializationError(f"rank {peer} of the group: {found}")
 
 
 _generation = 0  # how many default groups this process has made
