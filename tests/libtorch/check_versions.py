@@ -21,10 +21,16 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-VERSIONS = "2.4.1 2.5.1 2.6.0 2.7.1 2.8.0 2.9.1 2.10.0 2.11.0 2.12.0 2.13.0".split()
+VERSIONS = [
+    *("2.4.1", "2.5.1", "2.6.0", "2.7.1", "2.8.0"),
+    *("2.9.1", "2.10.0", "2.11.0", "2.12.0", "2.13.0"),
+]
 PLATFORMS = ("manylinux_2_28_aarch64", "manylinux2014_aarch64")  # later versions, earlier ones
 PYTHON = "311"  # for which all these versions have wheels; the headers do not depend on it
-WARNINGS = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror".split()
+WARNINGS = [
+    *("-Wall", "-Wextra", "-Wpedantic", "-Wshadow"),
+    *("-Wconversion", "-Wno-sign-conversion", "-Werror"),
+]
 SOURCES = [
     *sorted((ROOT / "tests/libtorch").glob("*.cpp")),
     *sorted((ROOT / "examples/cpp/torch").glob("*.cpp")),

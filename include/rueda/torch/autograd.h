@@ -92,11 +92,12 @@ struct Allreduce : Function<Allreduce> {
 };
 
 struct GroupedAllreduce : Function<GroupedAllreduce> {
-  static variable_list forward(AutogradContext* context, const variable_list& tensors,
+  // torch looks for tensors in a TensorList, and not in a vector.
+  static variable_list forward(AutogradContext* context, ::torch::TensorList tensors,
                                const AllreduceOptions& options) {
     save(context, options.name, options.process_set);
     save(context, options.op, options.prescale_factor, options.postscale_factor);
-    return libtorch::grouped_allreduce(tensors, options);
+    return libtorch::grouped_allreduce(tensors.vec(), options);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
@@ -193,7 +194,7 @@ inline ::torch::Tensor allreduce(const ::torch::Tensor& tensor,
 
 inline std::vector<::torch::Tensor> grouped_allreduce(const std::vector<::torch::Tensor>& tensors,
                                                       const AllreduceOptions& options = {}) {
-  return functions::GroupedAllreduce::apply(tensors, options);
+  return functions::GroupedAllreduce::apply(::torch::TensorList(tensors), options);
 }
 
 inline ::torch::Tensor allgather(const ::torch::Tensor& tensor, const CallOptions& options = {}) {

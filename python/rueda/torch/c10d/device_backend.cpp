@@ -126,10 +126,6 @@ class ForwardingBackend : public c10d::Backend {
     timeout_ = timeout;
     group_.call("set_timeout", timeout);
   }
-  virtual void setGroupUid(const std::string& name) {
-    pg_uid_ = name;
-    group_.call("setGroupName", name);
-  }
   virtual void shutdown() { group_.call("shutdown"); }
   virtual void abort() { group_.call("abort"); }
 
