@@ -177,8 +177,10 @@ def test_in_a_world_that_exists() -> None:
 DEATH = """
     import os, signal, sys, torch, torch.distributed as dist, rueda, rueda.torch.c10d
     dist.init_process_group("rueda")
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
-    model(torch.ones(2, 3)).sum().backward()
+    dist.barrier()
+    if "model" in {wait!r}:
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
+        model(torch.ones(2, 3)).sum().backward()
     if dist.get_rank() == 1:
         print("here", flush=True)
         {act}

@@ -107,7 +107,10 @@ def _create(options: Any, _: object) -> RuedaProcessGroup | Backend:
     set_id = 0 if is_world else _form_set(store, rank, ranks)
     membership = Membership(set_id, ranks, owns_world, is_world)
     group = RuedaProcessGroup(store, rank, size, options.timeout, membership)
-    return device_backend.wrap(group, options.timeout) if is_one_of_several else group
+    if not is_one_of_several:
+        return group
+    device_backend.settle_default()
+    return device_backend.wrap(group, options.timeout)
 
 
 def _require_extension(store: Store, rank: int, size: int) -> None:

@@ -32,7 +32,7 @@ from rueda.errors import InitializationError
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Backend
 
-__all__ = ["is_one_of_several", "load", "wrap"]
+__all__ = ["is_one_of_several", "load", "settle_default", "wrap"]
 
 SOURCE = Path(__file__).with_name("device_backend.cpp")
 # Little is gained by more optimisation: it only hands calls on.
@@ -45,23 +45,29 @@ def is_one_of_several() -> bool:
 
     Nothing that torch gives the maker of a backend tells. Where its makers no longer look as they do, the answer is no.
     """
-    frame: FrameType | None = inspect.currentframe()
-    while frame is not None:
-        if frame.f_code.co_name == "_new_process_group_helper":
-            config = frame.f_locals.get("backend_config")
-            backends: Mapping[str, str] = getattr(config, "device_backend_map", {})
-            several = len(set(backends.values())) > 1
-            if several:
-                _make_default(frame.f_locals.get("pg"))
-            return several
-        frame = frame.f_back
-    return False
+    _, backends = _group_being_made()
+    return len(backends) > 1
 
 
-def _make_default(group: dist.ProcessGroup | None) -> None:
-    """Says which of a group's backends answers for all. torch leaves it open where one comes from outside."""
-    if group is not None:
+def settle_default() -> None:
+    """Says which backend answers for the whole group that is being made, where torch leaves that open.
+
+    It has a choice of its own where NCCL is among them, and otherwise none as soon as one comes from outside.
+    """
+    group, backends = _group_being_made()
+    if group is not None and not backends & {"nccl", "xccl"}:
         group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+
+
+def _group_being_made() -> tuple[dist.ProcessGroup | None, set[str]]:
+    frame: FrameType | None = inspect.currentframe()
+    while frame is not None and frame.f_code.co_name != "_new_process_group_helper":
+        frame = frame.f_back
+    if frame is None:
+        return None, set()
+    config = frame.f_locals.get("backend_config")
+    backends: Mapping[str, str] = getattr(config, "device_backend_map", {})
+    return frame.f_locals.get("pg"), {str(backend) for backend in backends.values()}
 
 
 def wrap(group: dist.ProcessGroup, timeout: timedelta) -> Backend:
@@ -71,7 +77,7 @@ def wrap(group: dist.ProcessGroup, timeout: timedelta) -> Backend:
 
 @cache
 def load() -> ModuleType:
-    """The compiled module, from torch's cache of extensions or compiled now, which takes a minute.
+    """The compiled module, from torch's cache of extensions or compiled now, which takes some 20 s.
 
     Of several processes that come at the same time one compiles and the others wait: its lock ends with it.
     Raises :class:`rueda.InitializationError` where it cannot be compiled, with the reason.
@@ -88,6 +94,13 @@ def load() -> ModuleType:
                     return _compile(name, folder / "build", library)
         except OSError as error:
             raise InitializationError(f"{WHY}, but {folder} cannot be written: {error}") from error
+    try:
+        return _imported(name, library)
+    except ImportError as error:
+        raise InitializationError(f"{WHY}, but {library} cannot be loaded: {error}") from error
+
+
+def _imported(name: str, library: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, library)
     assert spec is not None
     assert spec.loader is not None
