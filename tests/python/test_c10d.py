@@ -85,6 +85,8 @@ def test_a_backend_per_device() -> None:
     require_compiler()
     extra = {"CHECKED_BACKEND": "cpu:rueda,cuda:gloo"}
     check(COLLECTIVES, 2, extra=extra)
+    detail = {**extra, "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}  # torch wraps the backend then
+    check(COLLECTIVES, 2, ["check_reduce_ops"], extra=detail)
     check(TRAINING, 2, ["check_ddp", "check_fsdp2", "check_two_dimensional_mesh"], extra=extra)
     check(DEVICES, 2, extra=extra)
     check(DEVICES, 2, extra={"CHECKED_BACKEND": "cpu:gloo,cuda:rueda"})

@@ -8,7 +8,7 @@ import socket
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -31,6 +31,8 @@ __all__ = ["register"]
 
 # By any of these Rueda finds the other ranks itself.
 LAUNCHER_VARIABLES = ("RUEDA_RENDEZVOUS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")
+# How long an error waits for the others to read it, in seconds.
+GRACE = 10.0
 TORCH_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -124,7 +126,18 @@ def _require_extension(store: Store, rank: int, size: int) -> None:
     for peer in range(size):
         found = store.get(f"extension/{peer}").decode()
         if found:
+            _wait_for_the_others(store, rank, size)
             raise InitializationError(f"rank {peer} of the group: {found}")
+
+
+def _wait_for_the_others(store: Store, rank: int, size: int) -> None:
+    """Before all ranks raise what they have read: rank 0 most often serves the store, which ends with it."""
+    store.set(f"read/{rank}", "")
+    if rank == 0:
+        with suppress(
+            RuntimeError, dist.DistError
+        ):  # one that does not come must not hide the error
+            store.wait([f"read/{peer}" for peer in range(size)], timedelta(seconds=GRACE))
 
 
 _generation = 0  # how many default groups this process has made
@@ -154,6 +167,7 @@ def _enter_world(store: Store, rank: int, size: int, timeout: timedelta) -> bool
         store.set("world", json.dumps(answer))
     said = json.loads(store.get("world"))
     if "error" in said:
+        _wait_for_the_others(store, rank, size)
         raise InitializationError(
             f"the backend rueda bootstraps on one host, but {said['error']}: start with mpirun"
         )
@@ -195,6 +209,7 @@ def _require_world(store: Store, is_world: bool, ranks: list[int], rank: int) ->
     for peer, expected in enumerate(ranks):
         found = int(store.get(f"rank/{peer}"))
         if found != expected or (is_world and size != len(ranks)):
+            _wait_for_the_others(store, rank, len(ranks))
             raise InitializationError(
                 f"rank {expected} of torch.distributed is rank {found} of {size} in Rueda's world, which "
                 f"exists already: they must agree"

@@ -13,6 +13,7 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -126,6 +127,9 @@ class ForwardingBackend : public c10d::Backend {
     timeout_ = timeout;
     group_.call("set_timeout", timeout);
   }
+  // Which torch compares between ranks where TORCH_DISTRIBUTED_DEBUG is DETAIL.
+  void setSequenceNumberForGroup() override {}
+  std::uint64_t getSequenceNumberForGroup() override { return collectives_; }
   virtual void shutdown() { group_.call("shutdown"); }
   virtual void abort() { group_.call("abort"); }
 
@@ -202,24 +206,32 @@ class ForwardingBackend : public c10d::Backend {
   // --- Messages
 
   Returned send(Tensors& tensors, int target, int tag) override {
-    return begin("send", tensors, target, tag);
+    return forward("send", tensors, target, tag);
   }
   Returned recv(Tensors& tensors, int source, int tag) override {
-    return begin("recv", tensors, source, tag);
+    return forward("recv", tensors, source, tag);
   }
   Returned recvAnysource(Tensors& tensors, int tag) override {
-    return begin("recv_anysource", tensors, tag);
+    return forward("recv_anysource", tensors, tag);
   }
 
  private:
+  // A collective.
   template <typename... Arguments>
-  Returned begin(const char* name, const Arguments&... arguments) const {
+  Returned begin(const char* name, const Arguments&... arguments) {
+    ++collectives_;
+    return forward(name, arguments...);
+  }
+
+  template <typename... Arguments>
+  Returned forward(const char* name, const Arguments&... arguments) const {
     const py::gil_scoped_acquire gil;
     return c10::make_intrusive<ForwardedWork>(group_.call_with_gil(name, arguments...));
   }
 
   Held group_;
   Milliseconds timeout_;
+  std::atomic<std::uint64_t> collectives_ = 0;  // begun so far
 };
 
 }  // namespace rueda::c10d_backend
