@@ -10,7 +10,7 @@ export PYTHON
 export VIRTUAL_ENV := $(abspath $(VENV))
 export PATH := $(VIRTUAL_ENV)/bin:$(PATH)
 
-cxx_sources = $(shell find csrc include tests examples benchmarks -name '*.h' -o -name '*.cpp')
+cxx_sources = $(shell find csrc include python tests examples benchmarks -name '*.h' -o -name '*.cpp')
 python_sources = python launcher tests examples docs
 
 # Each step uses all cores by itself.
@@ -18,7 +18,7 @@ python_sources = python launcher tests examples docs
 
 .PHONY: help
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo:  ## trains on 1 rank and on 4, and compares
@@ -77,8 +77,12 @@ aarch64:  ## the kernels and the engine on an emulated aarch64; needs g++-aarch6
 	@cmake --build --preset aarch64 -j $(JOBS)
 	ctest --test-dir build/aarch64 --output-on-failure -R 'unit.($(aarch64_tests))_test'
 
+.PHONY: torch-versions
+torch-versions: tools  ## compiles the headers for LibTorch against torch 2.4 to 2.13 (downloads 1.7 GB, keeps nothing)
+	python tests/libtorch/check_versions.py
+
 .PHONY: soak
-soak: build asan tsan  ## the tests again and again: make soak ROUNDS=100
+soak: build asan tsan torch-versions  ## the tests again and again: make soak ROUNDS=100
 	ctest --test-dir build/release --output-on-failure -j $(JOBS) --repeat until-fail:$(ROUNDS)
 	ctest --test-dir build/tsan --output-on-failure -j $(JOBS) --repeat until-fail:$(ROUNDS)
 	for round in $$(seq $(ROUNDS)); do python -m pytest -q -x tests/python tests/launcher || exit 1; done

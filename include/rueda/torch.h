@@ -14,13 +14,16 @@
 //     optimizer.step();                                  // with the average over all ranks
 //   }
 //   torch::Tensor total = rt::allreduce(correct, {.op = rueda::ReduceOp::sum});
+//   torch::Tensor all = rt::autograd::allgather(features);  // with gradients
 //
 // The namespace is not called rueda::torch, because `torch::Tensor` would then be ambiguous after
 // `using namespace rueda`. Everything else (rank(), process sets, errors) is in rueda/rueda.h.
 #pragma once
 
 #include "rueda/rueda.h"
+#include "rueda/torch/autograd.h"
 #include "rueda/torch/collectives.h"
+#include "rueda/torch/memory.h"
 #include "rueda/torch/optimizer.h"
 #include "rueda/torch/state.h"
 #include "rueda/torch/tensor_handle.h"

@@ -100,6 +100,7 @@ else:
         ReduceOp,
         Sum,
     )
+    from rueda.point_to_point import recv, recv_async, send, send_async
     from rueda.process_sets import (
         ProcessSet,
         add_process_set,
@@ -188,9 +189,13 @@ __all__ = [
     "options",
     "poll",
     "rank",
+    "recv",
+    "recv_async",
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
+    "send",
+    "send_async",
     "shutdown",
     "size",
     "start_timeline",

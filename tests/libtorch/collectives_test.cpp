@@ -7,6 +7,7 @@
 using namespace rueda;  // `torch::Tensor` is still torch's
 using namespace rueda::test;
 
+void test_autograd();
 void test_optimizer();
 
 namespace {
@@ -149,6 +150,32 @@ void test_exchanges() {
   expect(result.received_splits == received, "the received splits");
 }
 
+void test_shared_memory() {
+  for (const auto dtype : {torch::kFloat, torch::kBFloat16, torch::kLong}) {
+    auto shared = rt::empty({5, 1000}, dtype);
+    expect_equal(shared, torch::zeros({5, 1000}, dtype), "begins as zeros");
+    for (int round = 0; round < 3; ++round) {
+      shared.copy_(values(rank(), {5, 1000}, dtype));
+      expect_equal(rt::allreduce_(shared, {.op = sum}), total({5, 1000}, dtype), "in place");
+    }
+    expect(rt::empty({0, 3}, dtype).sizes() == torch::IntArrayRef({0, 3}), "nothing");
+  }
+  auto weight = torch::ones({3, 2}, torch::requires_grad());
+  weight.mutable_grad() = rt::empty({3, 2});
+  const void* const memory = weight.grad().data_ptr();
+  torch::optim::SGD sgd({weight}, 1.0);
+  rt::DistributedOptimizer optimizer(sgd, {.op = sum});
+  for (int step = 0; step < 3; ++step) {
+    sgd.zero_grad(false);
+    (weight * (rank() + 1)).sum().backward();
+    optimizer.synchronize();
+    expect(weight.grad().data_ptr() == memory, "the gradient stays where it is");
+    expect_equal(weight.grad(), torch::ones({3, 2}) * (size() * (size() + 1) / 2), "its sum");
+  }
+  expect_throws<UnsupportedError>([] { static_cast<void>(rt::empty({3}, torch::kFloat8_e5m2)); },
+                                  "Float8_e5m2");
+}
+
 void test_process_sets() {
   if (size() < 2) return;
   const int last = size() - 1;
@@ -191,6 +218,41 @@ void test_refusals() {
   expect_equal(rt::allreduce(good, {.op = sum}), good * size(), "the world goes on");
 }
 
+void test_groups_that_differ() {
+  if (size() < 2) return;
+  const bool odd_one = rank() == size() - 1;
+  expect_throws<MismatchError>(
+      [&] { add_process_set(odd_one ? std::vector<int>{0} : std::vector<int>{0, 1}); }, "[0, 1]");
+  const std::vector<int> all = ranks_of({});
+  const ProcessSet set = add_process_set(all);
+  expect_equal(rt::allreduce(torch::ones(2), {.op = sum, .process_set = set}),
+               torch::ones({2}) * size(), "the same ranks everywhere");
+  remove_process_set(set);
+  expect_throws<InvalidArgumentError>([&] { rt::allreduce(torch::ones(2), {.process_set = set}); },
+                                      "process set");
+}
+
+// What began before completes, or says why not; what begins afterwards throws at once.
+void test_use_after_shutdown() {
+  auto weight = torch::ones({2}, torch::requires_grad());
+  torch::optim::SGD sgd({weight}, 1.0);
+  rt::DistributedOptimizer optimizer(sgd);
+  const auto whole = rt::allreduce_async(torch::ones(3), {.op = sum});
+  const auto lonely = rt::allreduce_async(
+      torch::ones(3), {.name = "on each rank another" + std::to_string(rank())});
+  const int expected_size = size();
+  whole.wait();
+  if (expected_size == 1) lonely.wait();
+  shutdown();
+  expect_equal(whole.wait(), torch::ones({3}) * expected_size, "a result outlives the world");
+  if (expected_size > 1) expect_throws<ShutdownError>([&] { lonely.wait(); }, "shut down");
+  expect_throws<NotInitializedError>([] { rt::allreduce(torch::ones(1)); }, "init()");
+  expect_throws<NotInitializedError>(
+      [] { static_cast<void>(rt::allreduce_async_(torch::ones(1))); }, "init()");
+  expect_throws<NotInitializedError>([&] { weight.sum().backward(); }, "init()");
+  expect_throws<NotInitializedError>([&] { optimizer.step(); }, "init()");
+}
+
 }  // namespace
 
 int main() {
@@ -203,13 +265,13 @@ int main() {
     test_asynchronous();
     test_grouped();
     test_exchanges();
+    test_shared_memory();
     test_process_sets();
     test_refusals();
+    test_groups_that_differ();
+    test_autograd();
     test_optimizer();
-    const auto pending = rt::allreduce_async(torch::ones(3));
-    pending.wait();
-    shutdown();
-    expect_throws<NotInitializedError>([] { rt::allreduce(torch::ones(1)); }, "init()");
+    test_use_after_shutdown();
     std::printf("passed\n");
     return 0;
   } catch (const std::exception& error) {

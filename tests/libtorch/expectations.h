@@ -9,7 +9,9 @@
 namespace rueda::test {
 
 inline void expect(bool condition, const std::string& what) {
-  if (!condition) throw std::runtime_error("rank " + std::to_string(rank()) + ": not so: " + what);
+  if (condition) return;
+  const std::string who = is_initialized() ? "rank " + std::to_string(rank()) : "after the end";
+  throw std::runtime_error(who + ": not so: " + what);
 }
 
 inline void expect_alike(bool condition, const torch::Tensor& found, const torch::Tensor& expected,

@@ -175,6 +175,40 @@ void test_bad_input() {
   expect_equal(weight.grad(), torch::full({4, 2}, 3.0 * (rank() + 1)), "without an optimizer");
 }
 
+// A hook of the program's own: backward() throws what it throws. Where only one rank is hit, it
+// contributes zeros for what it has no gradient of, so that the others' step() ends.
+void test_hooks_that_throw() {
+  auto first = torch::ones({3}, torch::requires_grad());
+  auto second = torch::ones({3}, torch::requires_grad());
+  torch::optim::SGD sgd({first, second}, 1.0);
+  rt::DistributedOptimizer optimizer(sgd, {.op = ReduceOp::sum});
+  bool broken = true;
+  first.register_hook([&](const torch::Tensor& /*gradient*/) {
+    if (broken) throw std::runtime_error("a broken hook");
+  });
+  const auto backward = [&] { ((first + second * 2) * (rank() + 1)).sum().backward(); };
+  expect_throws<std::runtime_error>(backward, "a broken hook");
+  optimizer.synchronize();
+  expect_equal(first.grad(), torch::zeros({3}), "no rank had a gradient");
+  optimizer.zero_grad();
+  const bool odd_one = rank() == size() - 1;
+  broken = odd_one;
+  if (odd_one) {
+    expect_throws<std::runtime_error>(backward, "a broken hook");
+  } else {
+    backward();
+  }
+  optimizer.synchronize();
+  const int others = size() * (size() - 1) / 2;
+  expect_equal(first.grad(), torch::ones({3}) * others, "the others' gradients");
+  optimizer.zero_grad();
+  broken = false;
+  backward();
+  optimizer.step();
+  const int all = size() * (size() + 1) / 2;
+  expect_equal(first.detach(), torch::ones({3}) * (1 - all), "the next step");
+}
+
 void test_process_set() {
   if (size() < 3) return;
   const ProcessSet set = add_process_set({0, size() - 1});
@@ -243,6 +277,7 @@ void test_optimizer() {
   test_training();
   test_gradients();
   test_bad_input();
+  test_hooks_that_throw();
   test_process_set();
   test_broadcasts();
 }

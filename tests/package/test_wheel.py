@@ -24,6 +24,7 @@ def names(wheel) -> list[str]:
         "rueda/_native.pyi",
         "rueda/py.typed",
         "rueda/torch/__init__.py",
+        "rueda/torch/c10d/device_backend.cpp",
         "rueda/launcher/__init__.py",
         "rueda/launcher/cli.py",
         "rueda/include/rueda/rueda.h",
@@ -52,7 +53,8 @@ def test_the_wheel_holds_nothing_else(names):
         n for n in names if n.split("/")[0] not in {"rueda", f"rueda-{version(names)}.dist-info"}
     ]
     assert not strange
-    assert not [n for n in names if "__pycache__" in n or n.endswith((".cpp", ".o", ".a"))]
+    assert not [n for n in names if "__pycache__" in n or n.endswith((".o", ".a"))]
+    assert [n for n in names if n.endswith(".cpp")] == ["rueda/torch/c10d/device_backend.cpp"]
 
 
 def version(names: list[str]) -> str:

@@ -26,6 +26,7 @@ pytest.importorskip("torch.distributed")
 COLLECTIVES = PARALLEL / "check_c10d_collectives.py"
 TRAINING = PARALLEL / "check_c10d_training.py"
 BAD_INPUT = PARALLEL / "check_c10d_bad_input.py"
+DEVICES = PARALLEL / "check_c10d_devices.py"
 COMPILE = PARALLEL / "check_c10d_compile.py"
 needs_mpirun = pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
@@ -77,6 +78,50 @@ def test_bad_input(size: int) -> None:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 def test_compile() -> None:
     check(COMPILE, 2)
+
+
+def test_a_backend_per_device() -> None:
+    """Everything through the compiled backend: the same collectives, and training that uses several groups."""
+    require_compiler()
+    extra = {"CHECKED_BACKEND": "cpu:rueda,cuda:gloo"}
+    check(COLLECTIVES, 2, extra=extra)
+    detail = {**extra, "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}  # torch wraps the backend then
+    check(COLLECTIVES, 2, ["check_reduce_ops"], extra=detail)
+    check(TRAINING, 2, ["check_ddp", "check_fsdp2", "check_two_dimensional_mesh"], extra=extra)
+    check(DEVICES, 2, extra=extra)
+    check(DEVICES, 2, extra={"CHECKED_BACKEND": "cpu:gloo,cuda:rueda"})
+
+
+def require_compiler() -> None:
+    if shutil.which("c++") is None or shutil.which("ninja") is None:
+        pytest.skip("a backend per device needs a C++ compiler and ninja")
+
+
+def test_a_backend_per_device_without_a_compiler(tmp_path: Path) -> None:
+    """Every rank raises, also where only one of them has none; one backend for all devices needs none."""
+    require_compiler()
+    check(
+        """
+        import os, sys, torch, torch.distributed as dist, rueda, rueda.torch.c10d
+        if os.environ["RUEDA_RANK"] == "1":
+            os.environ["CXX"] = "no-such-compiler"
+            os.environ["TORCH_EXTENSIONS_DIR"] = os.environ["EMPTY_FOLDER"]
+        try:
+            dist.init_process_group("cpu:rueda,cuda:gloo")
+        except rueda.InitializationError as error:
+            assert "rank 1 of the group" in str(error), error
+            assert "there is no no-such-compiler" in str(error), error
+        else:
+            sys.exit("was accepted")
+        dist.init_process_group("cpu:rueda,cuda:rueda")
+        tensor = torch.ones(3)
+        dist.all_reduce(tensor)
+        assert tensor.tolist() == [2.0] * 3
+        dist.destroy_process_group()
+        """,
+        2,
+        extra={"EMPTY_FOLDER": str(tmp_path)},
+    )
 
 
 @pytest.mark.parametrize("launcher", [TORCHRUN, RUEDA_RUN], ids=["torchrun", "rueda run"])
@@ -135,6 +180,9 @@ DEATH = """
     import os, signal, sys, torch, torch.distributed as dist, rueda, rueda.torch.c10d
     dist.init_process_group("rueda")
     dist.barrier()
+    if "model" in {wait!r}:
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
+        model(torch.ones(2, 3)).sum().backward()
     if dist.get_rank() == 1:
         print("here", flush=True)
         {act}
@@ -142,6 +190,9 @@ DEATH = """
         {wait}
     except rueda.PeerLostError as error:
         print("PeerLostError", error.peer, error)
+        sys.exit(7)
+    except RuntimeError as error:  # DistributedDataParallel has the error from a future
+        print(str(error).replace("PeerLostError: rank 1", "PeerLostError 1 : rank 1"))
         sys.exit(7)
 """
 
@@ -152,8 +203,9 @@ DEATH = """
         ("os.kill(os.getpid(), signal.SIGKILL)", "dist.all_reduce(torch.ones(100))"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "dist.recv(torch.ones(100), 1)"),
         ("raise ValueError('broken data')", "dist.all_reduce(torch.ones(100))"),
+        ("os._exit(3)", "model(torch.ones(2, 3)).sum().backward()"),
     ],
-    ids=["all_reduce", "recv", "exception"],
+    ids=["all_reduce", "recv", "exception", "backward"],
 )
 def test_a_rank_that_dies(act: str, wait: str) -> None:
     ended = run(DEATH.format(act=act, wait=wait), 3, limit=90)

@@ -87,6 +87,35 @@ def test_a_rank_that_is_killed(number: signal.Signals) -> None:
         assert "PeerLostError 1 " in ended[rank].output
 
 
+def test_messages_with_a_rank_that_dies() -> None:
+    """Whoever waits for a message, from it or from anybody, or for one to be taken, learns of it."""
+    program = """
+        import os, time, numpy as np, rueda
+        rueda.init()
+        rueda.barrier()
+        if rueda.rank() == 3:
+            time.sleep(0.5)
+            os._exit(3)
+        waits = [
+            lambda: rueda.recv(np.empty(5000), 3),
+            lambda: rueda.recv(np.empty(5)),
+            lambda: rueda.send(np.empty(5000), 3),
+        ]
+        try:
+            waits[rueda.rank()]()
+        except rueda.PeerLostError as error:
+            print("PeerLostError", error.peer, error)
+        try:
+            rueda.send(np.ones(1), 0)
+        except rueda.RuedaError as error:
+            print("afterwards", type(error).__name__)
+    """
+    ended = run(program, 4, limit=60)
+    for rank in range(3):
+        assert "PeerLostError 3 " in ended[rank].output, ended
+        assert "afterwards PeerLostError" in ended[rank].output, ended
+
+
 def test_ctrl_c_ends_a_wait() -> None:
     program = """
         import rueda

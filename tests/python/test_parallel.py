@@ -36,6 +36,24 @@ def test_collectives_over_mpi(script: str) -> None:
     check_under_mpirun(PARALLEL / script, 3, extra={"RUEDA_TRANSPORT": "mpi"})
 
 
+# Two and three ranks: below.
+@pytest.mark.parametrize("size", [1, 4])
+def test_messages(size: int) -> None:
+    check(PARALLEL / "check_messages.py", size)
+
+
+@needs_torch
+def test_messages_of_tensors() -> None:
+    check(PARALLEL / "check_messages.py", 2, ["torch", "check_tensors"])
+
+
+@needs_mpirun
+@pytest.mark.parametrize(("size", "transport"), [(2, "auto"), (3, "mpi")])
+def test_messages_under_mpirun(size: int, transport: str) -> None:
+    extra = {"RUEDA_TRANSPORT": transport}
+    check_under_mpirun(PARALLEL / "check_messages.py", size, extra=extra)
+
+
 def test_join_averages_over_all() -> None:
     check(PARALLEL / "check_exchanges.py", 3, extra={"RUEDA_JOIN_AVERAGE": "all"})
 

@@ -68,6 +68,7 @@ from rueda.torch.exchanges import (
     grouped_allgather_async,
 )
 from rueda.torch.optimizer import DistributedOptimizer
+from rueda.torch.point_to_point import recv, recv_async, send, send_async
 from rueda.torch.reductions import (
     allreduce,
     allreduce_,
@@ -148,9 +149,13 @@ __all__ = [
     "options",
     "poll",
     "rank",
+    "recv",
+    "recv_async",
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
+    "send",
+    "send_async",
     "shutdown",
     "size",
     "sparse_allreduce_async",

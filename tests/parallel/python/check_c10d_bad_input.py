@@ -9,6 +9,8 @@ import rueda
 import torch
 import torch.distributed as dist
 from c10d import raises, run, still_works
+from rueda.torch import Compression
+from rueda.torch.c10d import compression_hook
 
 
 def check_shapes_that_differ() -> None:
@@ -57,7 +59,7 @@ def check_asynchronous_errors() -> None:
     assert work.is_completed()
     assert not work.is_success()
     assert isinstance(work.exception(), rueda.MismatchError)
-    with raises(rueda.MismatchError, "shape"):
+    with raises(RuntimeError, "MismatchError", "shape"):
         future.wait()
     still_works()
 
@@ -172,6 +174,53 @@ def check_groups_that_differ() -> None:
     still_works(dist.new_group())
 
 
+def check_hooks_that_raise() -> None:
+    """In a backward pass: on all ranks, and on one, whose next collective tells the others."""
+    rank = dist.get_rank()
+    group = dist.new_group()
+    linear = torch.nn.Linear(3, 2)
+    compress = compression_hook(Compression.none)
+
+    def model_with_hook(ranks_that_fail: list[int]) -> torch.nn.Module:
+        def hook(state, bucket):  # type: ignore[no-untyped-def]  # torch demands GradBucket itself, no text, or nothing
+            if rank in ranks_that_fail:
+                raise ValueError("a broken hook")
+            return compress(state, bucket)
+
+        model = torch.nn.parallel.DistributedDataParallel(linear, process_group=group)
+        model.register_comm_hook(group, hook)
+        return model
+
+    broken = model_with_hook(list(range(dist.get_world_size())))
+    with raises(ValueError, "a broken hook"):
+        broken(torch.ones(1, 3)).sum().backward()
+    still_works(group)
+    broken = model_with_hook([1])
+    if rank == 1:
+        with raises(ValueError, "a broken hook"):
+            broken(torch.ones(1, 3)).sum().backward()
+        with raises(rueda.MismatchError, "shape", "rank 1"):
+            dist.all_reduce(torch.ones(7), group=group)
+    else:
+        with raises(RuntimeError, "MismatchError", "shape", "rank 1"):
+            broken(torch.ones(1, 3)).sum().backward()
+    still_works()
+
+
+def check_gradients_that_fail() -> None:
+    """Without a hook DistributedDataParallel takes the result from C++: it must find an error, and no gradients."""
+    rank = dist.get_rank()
+    group = dist.new_group()
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2), process_group=group)
+    if rank == 1:
+        with raises(rueda.MismatchError, "shape", "rank 1"):
+            dist.all_reduce(torch.ones(7), group=group)
+    else:
+        with raises(RuntimeError, "MismatchError", "shape", "rank 1"):
+            model(torch.ones(1, 3)).sum().backward()
+    still_works()
+
+
 def check_monitored_barrier() -> None:
     """Tells who has not come. Messages of its own, so the group goes on."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -198,7 +247,7 @@ def check_timeouts() -> None:
         with raises(rueda.TimeoutError, "receive", "from rank 1", "tag 4", "0.3 s"):
             dist.recv(torch.ones(4), 1, group=group, tag=4)
         future = dist.barrier(group, async_op=True).get_future()
-        with raises(rueda.TimeoutError, "barrier", "has not completed within 0.3 s"):
+        with raises(RuntimeError, "TimeoutError", "barrier", "has not completed within 0.3 s"):
             future.wait()
     still_works()
 

@@ -69,6 +69,8 @@ def check_allreduce() -> None:
             tensor = wrap(of(rank))
             dist.all_reduce(tensor)
             assert torch.equal(tensor, sum(of(r) for r in range(size)))
+    if type(dist.group.WORLD) is dist.ProcessGroup:
+        return  # one with a backend per device: torch resolves conjugates itself, into a copy
     conjugate = of(rank, (4,), torch.complex64).mul(1j).conj()
     dist.group.WORLD.allreduce([conjugate]).wait()  # dist.all_reduce() itself refuses it
     assert torch.equal(conjugate, sum(of(r, (4,), torch.complex64) for r in range(size)) * -1j)

@@ -8,10 +8,10 @@ import socket
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
@@ -20,13 +20,19 @@ from torch.distributed.rendezvous import register_rendezvous_handler
 from rueda import _native, lifecycle
 from rueda.errors import InitializationError, UnsupportedError
 from rueda.objects import broadcast_object
+from rueda.torch.c10d import device_backend
 from rueda.torch.c10d.operations import Membership
 from rueda.torch.c10d.process_group import RuedaProcessGroup
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Backend
 
 __all__ = ["register"]
 
 # By any of these Rueda finds the other ranks itself.
 LAUNCHER_VARIABLES = ("RUEDA_RENDEZVOUS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")
+# How long an error waits for the others to read it, in seconds.
+GRACE = 10.0
 TORCH_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -83,8 +89,9 @@ def _rendezvous(
     raise RuntimeError("rueda:// does not rendezvous again")
 
 
-def _create(options: Any, _: object) -> RuedaProcessGroup:
+def _create(options: Any, _: object) -> RuedaProcessGroup | Backend:
     """What init_process_group() and new_group() call on the members of a new group."""
+    is_one_of_several = device_backend.is_one_of_several()
     store, rank, size = options.store, options.group_rank, options.group_size
     ranks = list(options.global_ranks_in_group)
     is_world = not ranks
@@ -93,13 +100,44 @@ def _create(options: Any, _: object) -> RuedaProcessGroup:
     _generation += is_world
     # The store may outlive a world, so that what an earlier one has left there must not be met.
     store = PrefixStore(f"rueda/{_generation}/", store)
+    if is_one_of_several:
+        _require_extension(store, rank, size)
     if is_world:
         ranks = list(range(size))
         owns_world = _enter_world(store, rank, size, options.timeout)
     _require_world(store, is_world, ranks, rank)
     set_id = 0 if is_world else _form_set(store, rank, ranks)
     membership = Membership(set_id, ranks, owns_world, is_world)
-    return RuedaProcessGroup(store, rank, size, options.timeout, membership)
+    group = RuedaProcessGroup(store, rank, size, options.timeout, membership)
+    if not is_one_of_several:
+        return group
+    device_backend.settle_default()
+    return device_backend.wrap(group, options.timeout)
+
+
+def _require_extension(store: Store, rank: int, size: int) -> None:
+    """Raises, on every rank alike, where one of them cannot have a backend per device."""
+    why = ""
+    try:
+        device_backend.load()
+    except InitializationError as error:
+        why = str(error)
+    store.set(f"extension/{rank}", why)
+    for peer in range(size):
+        found = store.get(f"extension/{peer}").decode()
+        if found:
+            _wait_for_the_others(store, rank, size)
+            raise InitializationError(f"rank {peer} of the group: {found}")
+
+
+def _wait_for_the_others(store: Store, rank: int, size: int) -> None:
+    """Before all ranks raise what they have read: rank 0 most often serves the store, which ends with it."""
+    store.set(f"read/{rank}", "")
+    if rank == 0:
+        with suppress(
+            RuntimeError, dist.DistError
+        ):  # one that does not come must not hide the error
+            store.wait([f"read/{peer}" for peer in range(size)], timedelta(seconds=GRACE))
 
 
 _generation = 0  # how many default groups this process has made
@@ -129,6 +167,7 @@ def _enter_world(store: Store, rank: int, size: int, timeout: timedelta) -> bool
         store.set("world", json.dumps(answer))
     said = json.loads(store.get("world"))
     if "error" in said:
+        _wait_for_the_others(store, rank, size)
         raise InitializationError(
             f"the backend rueda bootstraps on one host, but {said['error']}: start with mpirun"
         )
@@ -170,6 +209,7 @@ def _require_world(store: Store, is_world: bool, ranks: list[int], rank: int) ->
     for peer, expected in enumerate(ranks):
         found = int(store.get(f"rank/{peer}"))
         if found != expected or (is_world and size != len(ranks)):
+            _wait_for_the_others(store, rank, len(ranks))
             raise InitializationError(
                 f"rank {expected} of torch.distributed is rank {found} of {size} in Rueda's world, which "
                 f"exists already: they must agree"

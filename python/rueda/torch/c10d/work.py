@@ -55,7 +55,8 @@ class RuedaWork(Work):
             True  # the error, so that all ranks can begin anew with the same names
         )
         self._settled = False
-        self._future: torch.futures.Future[list[torch.Tensor]] | None = None
+        self._done: torch.futures.Future[None] | None = None
+        self._future: torch.futures.Future[list[torch.Tensor]] | None = None  # follows self._done
         self._on_settled = on_settled
         self._on_error = on_error
         self._source = -1
@@ -125,19 +126,27 @@ class RuedaWork(Work):
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future that completes with the operation, though nobody waits for it.
 
-        Its value is the list of tensors that the operation has written; its error is the operation's.
+        Its value is the list of tensors that the operation has written. Its error is a ``RuntimeError`` with the class
+        and the words of the operation's, which :meth:`exception` returns.
         """
         with self._lock:
-            future = self._future
-            if future is not None:
-                return future
-            future = self._future = torch.futures.Future()
+            if self._future is not None:
+                return self._future
+            self._done = torch.futures.Future()
+            # set_exception() would keep an error where C++ does not see it: DistributedDataParallel would take the
+            # exception for gradients. What a callback raises is an error for both.
+            self._future = self._done.then(self._outcome)
             settled = self._settled
         if settled:
-            self._complete(future)
+            self._done.set_result(None)
         else:
             completions.add(self)
-        return future
+        return self._future
+
+    def _outcome(self, _: object) -> list[torch.Tensor]:
+        if self._error is not None:
+            raise self._error
+        return self._outputs
 
     # --- What the thread of completions calls
 
@@ -157,9 +166,9 @@ class RuedaWork(Work):
             self._error = self._late(self._timeout)
             self._is_known_to_all = False
             self._settled = True
-            future = self._future
-        if future is not None:
-            self._complete(future)
+            done = self._done
+        if done is not None:
+            done.set_result(None)
 
     # --- Completion
 
@@ -177,17 +186,11 @@ class RuedaWork(Work):
                 self._error = error
                 self._is_known_to_all = self._is_known_to_all and not isinstance(error, FATAL)
             self._settled = True
-            future = self._future
+            done = self._done
         if self._on_settled is not None:
             self._on_settled(self)
-        if future is not None:
-            self._complete(future)
-
-    def _complete(self, future: torch.futures.Future[list[torch.Tensor]]) -> None:
-        if self._error is None:
-            future.set_result(self._outputs)
-        else:
-            future.set_exception(self._error)  # type: ignore[arg-type]  # torch's stub errs
+        if done is not None:
+            done.set_result(None)
 
     def _late(self, seconds: float) -> RuedaTimeoutError:
         return RuedaTimeoutError(
