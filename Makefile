@@ -10,7 +10,7 @@ export PYTHON
 export VIRTUAL_ENV := $(abspath $(VENV))
 export PATH := $(VIRTUAL_ENV)/bin:$(PATH)
 
-cxx_sources = $(shell find csrc include python tests examples benchmarks -name '*.h' -o -name '*.cpp')
+cxx_sources = $(shell find csrc include python tests examples benchmarks -name '*.h' -o -name '*.cpp' -o -name '*.cu')
 python_sources = python launcher tests examples docs
 
 # Each step uses all cores by itself.

@@ -19,7 +19,7 @@ def layers() -> list[str]:
 
 
 def sources(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.rglob("*") if p.suffix in {".h", ".cpp", ".cc", ".inc"})
+    return sorted(p for p in folder.rglob("*") if p.suffix in {".h", ".cpp", ".cc", ".cu", ".inc"})
 
 
 def includes(source: Path) -> list[str]:
@@ -63,11 +63,11 @@ def test_the_mpi_plug_in_stands_below_the_coordinator():
         assert {layer_of(name) for name in includes(source)} <= allowed, source
 
 
-def test_reduce_plan_and_transport_do_not_know_one_another():
-    trio = {"reduce", "plan", "transport"}
-    for layer in trio:
+def test_reduce_plan_transport_and_cuda_do_not_know_one_another():
+    beside = {"reduce", "plan", "transport", "cuda"}
+    for layer in beside:
         for source in sources(CSRC / layer):
-            assert not {layer_of(name) for name in includes(source)} & (trio - {layer}), source
+            assert not {layer_of(name) for name in includes(source)} & (beside - {layer}), source
 
 
 IMPURE = re.compile(
@@ -91,6 +91,15 @@ def test_only_the_plug_in_knows_mpi():
     for source in sources(CSRC) + sources(ROOT / "include"):
         if source.parent != CSRC / "mpi":
             assert "mpi.h" not in includes(source), source
+
+
+def test_cuda_h_is_included_in_one_place():
+    """Headers of the layer can be included where there is no CUDA."""
+    for source in sources(CSRC) + sources(PUBLIC):
+        known = [n for n in includes(source) if re.match(r"(cuda|cuda_\w+|nccl)\.h$", n)]
+        assert not known or source == CSRC / "cuda" / "driver_table.h", source
+        if source.suffix == ".h":
+            assert "cuda/driver_table.h" not in includes(source), source
 
 
 def is_for_torch(header: Path) -> bool:

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <set>
 
 #include "cuda/batch_kernels.h"
 #include "cuda/kernels/batch.h"
@@ -14,12 +15,15 @@ namespace {
 constexpr std::array float_types{DataType::float16, DataType::bfloat16, DataType::float32,
                                  DataType::float64};
 
+// What the double takes for an image: it has the kernels itself.
+constexpr std::array<std::byte, 16> any_image{};
+
 // One GPU with a stream and the kernels.
 struct Gpu {
   CudaFixture fixture;
   DeviceReference device = CudaFixture::device();
   CudaStream stream = take(CudaStream::create(device), "stream");
-  BatchKernels kernels = take(BatchKernels::load(device), "kernels");
+  BatchKernels kernels = take(BatchKernels::load(device, any_image), "kernels");
 };
 
 std::vector<std::byte> random_bytes(std::size_t count, unsigned seed) {
@@ -321,14 +325,49 @@ TEST_CASE("zeros, tiny numbers and overflows survive quantisation as what they a
   for (int i = 64; i < 96; ++i) CHECK(std::isnan(restored[static_cast<std::size_t>(i)]));
 }
 
+// The code in a fatbin: a header of 16 bytes, then for each part its kind (1 for PTX, 2 for machine
+// code), the lengths of its header and of what follows, and its architecture.
+std::set<std::string> parts_of(std::span<const std::byte> image) {
+  const auto number = [&](std::size_t at) { return read<std::uint32_t>(image.data() + at); };
+  REQUIRE(image.size() > 16);
+  REQUIRE(number(0) == 0xba55ed50);
+  std::set<std::string> parts;
+  std::size_t at = 16;
+  while (at + 32 <= image.size()) {
+    const std::uint32_t kind = number(at) & 0xffff;
+    parts.insert(str(kind == 1 ? "ptx " : "sm_", number(at + 28)));
+    at += number(at + 4) + read<std::uint64_t>(image.data() + at + 8);
+  }
+  return parts;
+}
+
+TEST_CASE("the library has code for each architecture, and PTX for those to come") {
+  if (kernel_image().empty()) {
+    WARN("built without nvcc: there are no kernels");
+    return;
+  }
+  const auto parts = parts_of(kernel_image());
+  CHECK(parts.size() >= 2);
+  CHECK(parts.count("sm_90") == 1);
+  CHECK(std::any_of(parts.begin(), parts.end(),
+                    [](const std::string& part) { return part.starts_with("ptx "); }));
+  for (const std::string& part : parts) {
+    if (part.starts_with("sm_"))
+      CHECK_THAT(std::string(kernel_image_origin()), Catch::Contains(part));
+  }
+}
+
 TEST_CASE("kernels that cannot be loaded say what they are for, and what is here") {
   const CudaFixture fixture({.version = 12040, .compute_capability = 75, .loads_modules = false});
-  const auto image = std::vector<std::byte>(16);
-  const auto kernels = BatchKernels::load(CudaFixture::device(), image);
+  const auto kernels = BatchKernels::load(CudaFixture::device(), any_image);
   REQUIRE_FALSE(kernels.ok());
   CHECK(kernels.status().code() == ErrorCode::unsupported);
   CHECK_THAT(kernels.status().to_string(), Catch::Contains("Test Double (sm_75)") &&
                                                Catch::Contains("CUDA_ERROR_NO_BINARY_FOR_GPU"));
+  cuda_double().reset();
+  cuda_double().fail("cuModuleGetFunction", 3, 500);
+  const auto incomplete = BatchKernels::load(CudaFixture::device(), any_image);
+  CHECK_THAT(incomplete.status().to_string(), Catch::Contains("cuModuleGetFunction of rueda_"));
   const auto absent = BatchKernels::load(CudaFixture::device(), std::span<const std::byte>{});
   REQUIRE_FALSE(absent.ok());
   CHECK(absent.status().code() == ErrorCode::unsupported);

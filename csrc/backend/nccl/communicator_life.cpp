@@ -38,8 +38,8 @@ Expected<std::unique_ptr<NcclCommunicator>> NcclCommunicator::start(const NcclLi
     return Status(ErrorCode::invalid_argument, str("rank ", rank, " of ", size, " is none"));
   const CurrentDevice current(*device);
   if (!current.status()) return current.status();
-  auto made = std::unique_ptr<NcclCommunicator>(
-      new NcclCommunicator(library, std::move(device), rank, size));
+  // The device must outlive `current`, also where what is made here does not.
+  auto made = std::unique_ptr<NcclCommunicator>(new NcclCommunicator(library, device, rank, size));
   nccl::Config config = nonblocking();
   const nccl::Result result =
       library.functions().comm_init_rank_config(&made->handle_, size, id, rank, &config);

@@ -47,7 +47,8 @@ typename Element::Value reduced(const Parts& parts, std::int64_t index) {
   Value value = input(*parts[0]);
   for (std::size_t rank = 1; rank < parts.size(); ++rank)
     value = combined(parts[0]->op, value, input(*parts[rank]));
-  if (parts[0]->op == nccl::avg) value = static_cast<Value>(value / static_cast<Value>(parts.size()));
+  if (parts[0]->op == nccl::avg)
+    value = static_cast<Value>(value / static_cast<Value>(parts.size()));
   return value;
 }
 
@@ -113,9 +114,16 @@ std::string Meeting::take_part(std::uint64_t number, int rank, const Collective&
     round.done = true;
     changed_.notify_all();
   }
-  const std::string missed = wait(lock, longest, gives_up, str("the others in ", collective.function),
-                                  [&] { return round.done; });
-  const std::string problem = missed.empty() ? round.problem : missed;
+  const std::string missed =
+      wait(lock, longest, gives_up, str("the others in ", collective.function),
+           [&] { return round.done; });
+  if (!missed.empty()) {
+    // Nobody may touch its memory any more.
+    round.parts[static_cast<std::size_t>(rank)].reset();
+    --round.arrived;
+    return missed;
+  }
+  const std::string problem = round.problem;
   if (++round.left == round.parts.size()) rounds_.erase(number);
   return problem;
 }
@@ -135,8 +143,7 @@ std::string Meeting::perform(Round& round) const {
     for (auto& part : round.parts) move_bytes(part->output, content.data(), bytes);
   } else if (first.function == "ncclAllGather") {
     std::vector<std::byte> content;
-    for (auto& part : round.parts)
-      content.insert(content.end(), part->input, part->input + bytes);
+    for (auto& part : round.parts) content.insert(content.end(), part->input, part->input + bytes);
     for (auto& part : round.parts) move_bytes(part->output, content.data(), content.size());
   } else {
     const bool scatters = first.function == "ncclReduceScatter";

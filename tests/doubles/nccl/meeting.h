@@ -23,8 +23,8 @@ struct Collective {
   std::byte* output = nullptr;
   std::size_t count = 0;
   nccl::DataTypeNumber dtype = nccl::uint8;
-  int op = nccl::sum;      // or avg, ...; a pre-multiplied sum is a sum
-  double scale = 1.0;      // of this rank's input
+  int op = nccl::sum;  // or avg, ...; a pre-multiplied sum is a sum
+  double scale = 1.0;  // of this rank's input
   int root = 0;
 
   // What all ranks must have alike.
@@ -43,8 +43,8 @@ class Meeting {
   [[nodiscard]] bool is_complete();
   [[nodiscard]] int size() const { return size_; }
 
-  // Waits for the other ranks, and returns when the collective is done: empty, or what is wrong with it.
-  // `gives_up` is asked from time to time.
+  // Waits for the other ranks, and returns when the collective is done: empty, or what is wrong
+  // with it. `gives_up` is asked from time to time.
   using GivesUp = std::function<bool()>;
   std::string take_part(std::uint64_t number, int rank, const Collective& collective,
                         Duration longest, const GivesUp& gives_up);

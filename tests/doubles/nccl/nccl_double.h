@@ -1,6 +1,6 @@
-// Stands in for NCCL: ranks are threads of one process that meet by unique id, each with a device of
-// the CUDA double. Operations wait for the other ranks in their streams, check that all agree, and
-// move real bytes.
+// Stands in for NCCL: ranks are threads of one process that meet by unique id, each with a device
+// of the CUDA double. Operations wait for the other ranks in their streams, check that all agree,
+// and move real bytes.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@
 namespace rueda::test {
 
 struct NcclSettings {
-  int version = 22703;         // read when the library is loaded
-  int polls_in_progress = 0;   // how often a communicator says "in progress" after each call
-  double longest_wait = 20;    // seconds that an operation waits for other ranks
+  int version = 22703;        // read when the library is loaded
+  int polls_in_progress = 0;  // how often a communicator says "in progress" after each call
+  double longest_wait = 20;   // seconds that an operation waits for other ranks
 };
 
 // What was called, with what. Unused fields are 0.
@@ -36,8 +36,8 @@ class NcclDouble {
   virtual void reset(const NcclSettings& settings = {}) = 0;
   // In the order in which this rank made them.
   virtual std::vector<NcclCall> calls(int rank) = 0;
-  // The `nth` call of `function` by `rank` from now on (1 is the next) returns `code`, and NCCL's last
-  // error is `text`.
+  // The `nth` call of `function` by `rank` from now on (1 is the next) returns `code`, and NCCL's
+  // last error is `text`.
   virtual void fail(const std::string& function, int rank, int nth, nccl::Result code,
                     const std::string& text) = 0;
   // All communicators of `rank` fail behind its back.

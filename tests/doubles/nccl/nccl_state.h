@@ -38,7 +38,7 @@ using CommunicatorReference = std::shared_ptr<Communicator>;
 struct Step {
   CommunicatorReference communicator;
   StreamHandle stream = nullptr;
-  bool first = false;          // sends go before what waits
+  bool first = false;  // sends go before what waits
   std::function<void()> run;
 };
 

@@ -1,0 +1,311 @@
+// NCCL's functions, those that every version has, under the names by which they are looked up.
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "nccl_state.h"
+#include "reduce/element.h"
+
+using namespace rueda::nccl;
+using rueda::test::bytes_of;
+using rueda::test::Collective;
+using rueda::test::Communicator;
+using rueda::test::CommunicatorReference;
+using rueda::test::Meeting;
+using rueda::test::NcclCall;
+using rueda::test::NcclState;
+using rueda::test::Step;
+
+namespace {
+
+NcclState& state() {
+  return NcclState::instance();
+}
+
+// The memory behind [address, address + bytes), or null and a failed communicator.
+std::byte* reach(const CommunicatorReference& communicator, const void* address,
+                 std::size_t bytes) {
+  static std::byte nothing{};
+  if (bytes == 0) return &nothing;
+  std::byte* memory = rueda_cuda_double()->reach(address, bytes);
+  if (memory == nullptr) {
+    state().refuse("a buffer that is not memory of a device, or too short");
+    state().break_one(communicator, unhandled_cuda_error, "invalid buffer");
+  }
+  return memory;
+}
+
+// A function that is called without a communicator, or with one that may be in any state.
+NcclCall call_of(const std::string& function, const CommunicatorReference& communicator,
+                 std::uint64_t count = 0, int dtype = 0, int op = 0, int peer = 0) {
+  return {function,
+          communicator ? communicator->rank : 0,
+          count,
+          dtype,
+          op,
+          peer,
+          NcclState::group_depth > 0};
+}
+
+Result refused_while_given_up(const CommunicatorReference& communicator) {
+  return communicator->given_up ? state().refuse("an operation of a communicator that was revoked")
+                                : success;
+}
+
+void finish(const CommunicatorReference& communicator, const std::string& problem) {
+  if (problem.empty() || communicator->given_up) return;
+  state().break_one(communicator,
+                    problem.find("disagree") != std::string::npos ? invalid_usage : remote_error,
+                    problem);
+}
+
+// `input_parts` and `output_parts`: of `count` elements each.
+Result collective(const std::string& function, const void* input, void* output, std::size_t count,
+                  DataTypeNumber dtype, int op, int root, Comm handle, rueda::StreamHandle stream,
+                  std::size_t input_parts, std::size_t output_parts) {
+  const CommunicatorReference communicator = state().find(handle);
+  if (const Result refused =
+          state().begin(call_of(function, communicator, count, dtype, op, root), communicator);
+      refused != success) {
+    return refused;
+  }
+  if (const Result refused = refused_while_given_up(communicator); refused != success)
+    return refused;
+  if (root < 0 || root >= communicator->meeting->size()) return invalid_argument;
+  Collective part{function, nullptr, nullptr, count, dtype, op, 1.0, root};
+  if (op > avg) {
+    const auto scale = communicator->scales.find(op);
+    if (scale == communicator->scales.end())
+      return state().refuse("an operation of another communicator, or destroyed");
+    part.op = sum;
+    part.scale = scale->second;
+  }
+  const std::uint64_t number = ++communicator->collectives;
+  const std::size_t bytes = count * bytes_of(dtype);
+  return state().launch(
+      {communicator, stream, false, [=]() mutable {
+         part.input = reach(communicator, input, bytes * input_parts);
+         part.output =
+             output_parts == 0 ? nullptr : reach(communicator, output, bytes * output_parts);
+         if (part.input == nullptr || (output_parts > 0 && part.output == nullptr)) return;
+         const auto longest = rueda::seconds(state().settings().longest_wait);
+         finish(communicator,
+                communicator->meeting->take_part(number, communicator->rank, part, longest,
+                                                 [&] { return communicator->given_up.load(); }));
+       }});
+}
+
+Result message(const std::string& function, std::byte* memory, std::size_t count,
+               DataTypeNumber dtype, int peer, Comm handle, rueda::StreamHandle stream,
+               bool sends) {
+  const CommunicatorReference communicator = state().find(handle);
+  if (const Result refused =
+          state().begin(call_of(function, communicator, count, dtype, 0, peer), communicator);
+      refused != success) {
+    return refused;
+  }
+  if (const Result refused = refused_while_given_up(communicator); refused != success)
+    return refused;
+  if (peer < 0 || peer >= communicator->meeting->size()) return invalid_argument;
+  const std::size_t bytes = count * bytes_of(dtype);
+  return state().launch(
+      {communicator, stream, sends, [=] {
+         std::byte* reached = reach(communicator, memory, bytes);
+         if (reached == nullptr) return;
+         Meeting& meeting = *communicator->meeting;
+         if (sends) return meeting.send(communicator->rank, peer, {reached, reached + bytes});
+         const auto longest = rueda::seconds(state().settings().longest_wait);
+         finish(communicator, meeting.receive(peer, communicator->rank, reached, bytes, longest,
+                                              [&] { return communicator->given_up.load(); }));
+       }});
+}
+
+double scalar_of(const void* scalar, DataTypeNumber dtype) {
+  const auto* bytes = static_cast<const std::byte*>(scalar);
+  switch (dtype) {
+    case float16: return rueda::Float16Element::load(bytes);
+    case bfloat16: return rueda::BFloat16Element::load(bytes);
+    case float32: return rueda::read<float>(bytes);
+    default: return rueda::read<double>(bytes);
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+Result ncclGetVersion(int* version) {
+  *version = state().settings().version;
+  return success;
+}
+Result ncclGetUniqueId(UniqueId* id) {
+  static std::atomic<std::uint64_t> number = 0;
+  std::memset(id, 0, sizeof(*id));
+  const std::string text = "double " + std::to_string(++number);
+  std::memcpy(id->internal, text.data(), text.size());
+  return success;
+}
+const char* ncclGetErrorString(Result result) {
+  switch (result) {
+    case success: return "no error";
+    case unhandled_cuda_error: return "unhandled cuda error";
+    case system_error: return "unhandled system error";
+    case internal_error: return "internal error";
+    case invalid_argument: return "invalid argument";
+    case invalid_usage: return "invalid usage";
+    case remote_error: return "remote process exited or there was a network error";
+    case in_progress: return "NCCL operation in progress";
+  }
+  return "unknown result code";
+}
+const char* ncclGetLastError(Comm handle) {
+  const CommunicatorReference communicator = state().find(handle);
+  if (communicator) {
+    const std::lock_guard lock(communicator->mutex);
+    if (communicator->error != success) NcclState::last_error = communicator->error_text;
+  }
+  return NcclState::last_error.c_str();
+}
+
+Result ncclCommInitRankConfig(Comm* handle, int size, UniqueId id, int rank,
+                              rueda::nccl::Config* config) {
+  auto communicator = std::make_shared<Communicator>();
+  communicator->rank = rank;
+  communicator->device = rueda_cuda_double()->current_device();
+  communicator->meeting = std::make_shared<Meeting>(0);  // complete: there is nothing to wait for
+  if (config == nullptr || config->blocking != 0 || config->magic != 0xcafebeef)
+    return state().refuse("a communicator that blocks");
+  if (const Result refused =
+          state().begin(call_of("ncclCommInitRankConfig", communicator), communicator);
+      refused != success) {
+    return refused;
+  }
+  communicator->meeting = state().meeting(id, size);
+  communicator->polls_left = state().settings().polls_in_progress;
+  communicator->meeting->join();
+  *handle = state().add(std::move(communicator));
+  return in_progress;
+}
+Result ncclCommGetAsyncError(Comm handle, Result* result) {
+  const CommunicatorReference communicator = state().find(handle);
+  if (!communicator) return state().refuse("ncclCommGetAsyncError of no communicator");
+  std::vector<std::function<void()>> due;
+  {
+    const std::lock_guard lock(communicator->mutex);
+    *result = communicator->error;
+    if (communicator->error != success) return success;
+    if (!communicator->meeting->is_complete()) {
+      *result = in_progress;
+      return success;
+    }
+    if (communicator->polls_left > 0 && --communicator->polls_left > 0) *result = in_progress;
+    if (communicator->polls_left == 0) due.swap(communicator->deferred);
+    if (communicator->finalizing && (communicator->running > 0 || !due.empty()))
+      *result = in_progress;
+  }
+  for (const auto& launch : due) launch();
+  return success;
+}
+Result ncclCommFinalize(Comm handle) {
+  const CommunicatorReference communicator = state().find(handle);
+  if (const Result refused = state().begin(call_of("ncclCommFinalize", communicator), communicator);
+      refused != success) {
+    return refused;
+  }
+  communicator->finalizing = true;
+  return in_progress;
+}
+Result ncclCommDestroy(Comm handle) {
+  const CommunicatorReference communicator = state().find(handle);
+  if (const Result refused = state().begin(call_of("ncclCommDestroy", communicator), communicator);
+      refused != success) {
+    return refused;
+  }
+  if (communicator->running > 0) return state().refuse("destroyed while operations are running");
+  state().remove(handle);
+  return success;
+}
+Result ncclCommAbort(Comm handle) {
+  const CommunicatorReference communicator = state().find(handle);
+  if (!communicator) return state().refuse("ncclCommAbort of no communicator");
+  communicator->given_up = true;
+  {
+    // What was never launched.
+    const std::lock_guard lock(communicator->mutex);
+    communicator->running -= static_cast<int>(communicator->deferred.size());
+    communicator->deferred.clear();
+  }
+  state().remove(handle);
+  return success;
+}
+
+Result ncclGroupStart() {
+  ++NcclState::group_depth;
+  return success;
+}
+Result ncclGroupEnd() {
+  if (NcclState::group_depth == 0) return state().refuse("a group that was not begun");
+  if (--NcclState::group_depth > 0) return success;
+  return state().launch_all(std::exchange(NcclState::group, {}));
+}
+
+Result ncclAllReduce(const void* input, void* output, std::size_t count, DataTypeNumber dtype,
+                     RedOp op, Comm comm, rueda::StreamHandle stream) {
+  return collective("ncclAllReduce", input, output, count, dtype, op, 0, comm, stream, 1, 1);
+}
+Result ncclReduce(const void* input, void* output, std::size_t count, DataTypeNumber dtype,
+                  RedOp op, int root, Comm comm, rueda::StreamHandle stream) {
+  const CommunicatorReference communicator = state().find(comm);
+  const bool writes = communicator && communicator->rank == root;
+  return collective("ncclReduce", input, output, count, dtype, op, root, comm, stream, 1,
+                    writes ? 1 : 0);
+}
+Result ncclReduceScatter(const void* input, void* output, std::size_t count, DataTypeNumber dtype,
+                         RedOp op, Comm comm, rueda::StreamHandle stream) {
+  const CommunicatorReference communicator = state().find(comm);
+  const auto size = communicator ? static_cast<std::size_t>(communicator->meeting->size()) : 1;
+  return collective("ncclReduceScatter", input, output, count, dtype, op, 0, comm, stream, size, 1);
+}
+Result ncclAllGather(const void* input, void* output, std::size_t count, DataTypeNumber dtype,
+                     Comm comm, rueda::StreamHandle stream) {
+  const CommunicatorReference communicator = state().find(comm);
+  const auto size = communicator ? static_cast<std::size_t>(communicator->meeting->size()) : 1;
+  return collective("ncclAllGather", input, output, count, dtype, sum, 0, comm, stream, 1, size);
+}
+Result ncclBroadcast(const void* input, void* output, std::size_t count, DataTypeNumber dtype,
+                     int root, Comm comm, rueda::StreamHandle stream) {
+  return collective("ncclBroadcast", input, output, count, dtype, sum, root, comm, stream, 1, 1);
+}
+Result ncclSend(const void* memory, std::size_t count, DataTypeNumber dtype, int peer, Comm comm,
+                rueda::StreamHandle stream) {
+  return message("ncclSend", static_cast<std::byte*>(const_cast<void*>(memory)), count, dtype, peer,
+                 comm, stream, true);
+}
+Result ncclRecv(void* memory, std::size_t count, DataTypeNumber dtype, int peer, Comm comm,
+                rueda::StreamHandle stream) {
+  return message("ncclRecv", static_cast<std::byte*>(memory), count, dtype, peer, comm, stream,
+                 false);
+}
+
+Result ncclRedOpCreatePreMulSum(RedOp* op, void* scalar, DataTypeNumber dtype,
+                                ScalarResidence residence, Comm handle) {
+  const CommunicatorReference communicator = state().find(handle);
+  if (const Result refused =
+          state().begin(call_of("ncclRedOpCreatePreMulSum", communicator, 0, dtype), communicator);
+      refused != success) {
+    return refused;
+  }
+  if (residence != scalar_on_host) return invalid_argument;
+  const int number = communicator->next_op++;
+  communicator->scales[number] = scalar_of(scalar, dtype);
+  *op = static_cast<RedOp>(number);
+  return success;
+}
+Result ncclRedOpDestroy(RedOp op, Comm handle) {
+  const CommunicatorReference communicator = state().find(handle);
+  if (!communicator || communicator->scales.erase(op) == 0)
+    return state().refuse("an operation that does not exist was destroyed");
+  return success;
+}
+
+}  // extern "C"

@@ -1,0 +1,96 @@
+// The functions that older versions of NCCL do not have: a double is built without them, too.
+#include <algorithm>
+#include <vector>
+
+#include "cuda_driver/driver_calls.h"
+#include "nccl_state.h"
+
+using namespace rueda::nccl;
+using rueda::test::Communicator;
+using rueda::test::CommunicatorReference;
+using rueda::test::NcclState;
+
+namespace {
+
+NcclState& state() {
+  return NcclState::instance();
+}
+
+Result begin(const char* function, const CommunicatorReference& communicator) {
+  return state().begin({.function = function, .rank = communicator ? communicator->rank : 0},
+                       communicator);
+}
+
+Result registered(const char* function, Comm handle, void* memory, std::size_t bytes) {
+  const CommunicatorReference communicator = state().find(handle);
+  if (const Result refused = begin(function, communicator); refused != success) return refused;
+  if (rueda_cuda_double()->reach(memory, bytes) == nullptr)
+    return state().refuse("registered what is no memory of a device");
+  ++state().registrations_;
+  return success;
+}
+
+Result deregistered(const char* function, Comm handle) {
+  const CommunicatorReference communicator = state().find(handle);
+  if (const Result refused = begin(function, communicator); refused != success) return refused;
+  if (state().registrations_ == 0) return state().refuse("deregistered what was not registered");
+  --state().registrations_;
+  return success;
+}
+
+}  // namespace
+
+extern "C" {
+
+Result ncclMemAlloc(void** memory, std::size_t bytes) {
+  std::uint64_t address = 0;
+  if (cuMemAlloc_v2(&address, bytes) != 0) return unhandled_cuda_error;
+  *memory = reinterpret_cast<void*>(address);
+  return success;
+}
+Result ncclMemFree(void* memory) {
+  return cuMemFree_v2(reinterpret_cast<std::uint64_t>(memory)) == 0 ? success
+                                                                    : unhandled_cuda_error;
+}
+Result ncclCommRegister(Comm handle, void* memory, std::size_t bytes, void** registration) {
+  *registration = memory;
+  return registered("ncclCommRegister", handle, memory, bytes);
+}
+Result ncclCommDeregister(Comm handle, void*) {
+  return deregistered("ncclCommDeregister", handle);
+}
+Result ncclCommWindowRegister(Comm handle, void* memory, std::size_t bytes, Window* window,
+                              int flags) {
+  if (flags != window_symmetric) return state().refuse("a window that is not symmetric");
+  *window = static_cast<Window>(memory);
+  return registered("ncclCommWindowRegister", handle, memory, bytes);
+}
+Result ncclCommWindowDeregister(Comm handle, Window) {
+  return deregistered("ncclCommWindowDeregister", handle);
+}
+Result ncclCommRevoke(Comm handle, int flags) {
+  const CommunicatorReference communicator = state().find(handle);
+  if (!communicator || flags != 0) return state().refuse("ncclCommRevoke of no communicator");
+  communicator->given_up = true;
+  return in_progress;
+}
+Result ncclCommShrink(Comm handle, int* lost, int count, Comm* shrunk, Config* config, int flags) {
+  const CommunicatorReference communicator = state().find(handle);
+  if (!communicator || config == nullptr || config->blocking != 0)
+    return state().refuse("ncclCommShrink of no communicator, or one that blocks");
+  if (flags == shrink_abort) communicator->given_up = true;
+  if (!communicator->given_up && communicator->running > 0)
+    return state().refuse("ncclCommShrink while operations are running");
+  const std::vector<int> ranks(lost, lost + count);
+  const auto before = std::count_if(ranks.begin(), ranks.end(),
+                                    [&](int rank) { return rank < communicator->rank; });
+  auto made = std::make_shared<Communicator>();
+  made->rank = communicator->rank - static_cast<int>(before);
+  made->device = communicator->device;
+  made->meeting = communicator->meeting->without(ranks);
+  made->meeting->join();
+  *shrunk = state().add(std::move(made));
+  return in_progress;
+}
+
+}  // extern "C"
