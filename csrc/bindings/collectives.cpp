@@ -38,14 +38,15 @@ ReduceOp reduce_op(int code) {
   return static_cast<ReduceOp>(code);
 }
 
-TensorView view(std::uintptr_t address, Shape shape, int dtype) {
-  return {pointer(address), std::move(shape), data_type(dtype)};
+TensorView view(std::uintptr_t address, Shape shape, int dtype, int device = host_device,
+                std::uintptr_t stream = 0) {
+  return {pointer(address), std::move(shape), data_type(dtype), device, pointer(stream)};
 }
 
 Handle submit_allreduce(std::uintptr_t input, std::uintptr_t output, Shape shape, int dtype,
                         const std::string& name, int op, double prescale, double postscale, int set,
-                        int wire) {
-  return allreduce(view(input, std::move(shape), dtype), pointer(output),
+                        int wire, int device, std::uintptr_t stream) {
+  return allreduce(view(input, std::move(shape), dtype, device, stream), pointer(output),
                    {.name = name,
                     .op = reduce_op(op),
                     .prescale_factor = prescale,
@@ -54,16 +55,16 @@ Handle submit_allreduce(std::uintptr_t input, std::uintptr_t output, Shape shape
                     .wire_dtype = wire_type(wire)});
 }
 
-std::vector<Handle> submit_grouped_allreduce(const std::vector<std::uintptr_t>& inputs,
-                                             const std::vector<std::uintptr_t>& outputs,
-                                             std::vector<Shape> shapes,
-                                             const std::vector<int>& dtypes,
-                                             const std::string& name, int op, double prescale,
-                                             double postscale, int set, int wire) {
+std::vector<Handle> submit_grouped_allreduce(
+    const std::vector<std::uintptr_t>& inputs, const std::vector<std::uintptr_t>& outputs,
+    std::vector<Shape> shapes, const std::vector<int>& dtypes, const std::string& name, int op,
+    double prescale, double postscale, int set, int wire, const std::vector<int>& devices,
+    std::uintptr_t stream) {
   std::vector<TensorView> views;
   std::vector<void*> targets;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    views.push_back(view(inputs[i], std::move(shapes.at(i)), dtypes.at(i)));
+    const int device = devices.empty() ? host_device : devices.at(i);
+    views.push_back(view(inputs[i], std::move(shapes.at(i)), dtypes.at(i), device, stream));
     targets.push_back(pointer(outputs.at(i)));
   }
   return grouped_allreduce(views, targets,
@@ -77,13 +78,15 @@ std::vector<Handle> submit_grouped_allreduce(const std::vector<std::uintptr_t>& 
 
 Handle submit_reduce_scatter(std::uintptr_t input, Shape shape, int dtype, const std::string& name,
                              int op, double prescale, double postscale,
-                             std::vector<std::int64_t> splits, int set) {
-  return reduce_scatter(view(input, std::move(shape), dtype), {.name = name,
-                                                               .op = reduce_op(op),
-                                                               .prescale_factor = prescale,
-                                                               .postscale_factor = postscale,
-                                                               .splits = std::move(splits),
-                                                               .process_set = {set}});
+                             std::vector<std::int64_t> splits, int set, int device,
+                             std::uintptr_t stream) {
+  return reduce_scatter(view(input, std::move(shape), dtype, device, stream),
+                        {.name = name,
+                         .op = reduce_op(op),
+                         .prescale_factor = prescale,
+                         .postscale_factor = postscale,
+                         .splits = std::move(splits),
+                         .process_set = {set}});
 }
 
 }  // namespace
@@ -93,29 +96,42 @@ void bind_collectives(py::module_& module) {
   const py::call_guard<py::gil_scoped_release> released;
   module.def("allreduce", &submit_allreduce, released, py::arg("input"), py::arg("output"),
              py::arg("shape"), py::arg("dtype"), py::arg("name"), py::arg("op"),
-             py::arg("prescale"), py::arg("postscale"), py::arg("set"), py::arg("wire") = -1);
+             py::arg("prescale"), py::arg("postscale"), py::arg("set"), py::arg("wire") = -1,
+             py::arg("device") = host_device, py::arg("stream") = 0);
   module.def("grouped_allreduce", &submit_grouped_allreduce, released, py::arg("inputs"),
              py::arg("outputs"), py::arg("shapes"), py::arg("dtypes"), py::arg("name"),
              py::arg("op"), py::arg("prescale"), py::arg("postscale"), py::arg("set"),
-             py::arg("wire") = -1);
-  module.def("reduce_scatter", &submit_reduce_scatter, released);
+             py::arg("wire") = -1, py::arg("devices") = std::vector<int>(), py::arg("stream") = 0);
+  module.def("reduce_scatter", &submit_reduce_scatter, released, py::arg("input"), py::arg("shape"),
+             py::arg("dtype"), py::arg("name"), py::arg("op"), py::arg("prescale"),
+             py::arg("postscale"), py::arg("splits"), py::arg("set"),
+             py::arg("device") = host_device, py::arg("stream") = 0);
   module.def(
       "allgather",
-      [](std::uintptr_t input, Shape shape, int dtype, const std::string& name, int set) {
-        return allgather(view(input, std::move(shape), dtype), {name, {set}});
+      [](std::uintptr_t input, Shape shape, int dtype, const std::string& name, int set, int device,
+         std::uintptr_t stream) {
+        return allgather(view(input, std::move(shape), dtype, device, stream), {name, {set}});
       },
-      released);
+      released, py::arg("input"), py::arg("shape"), py::arg("dtype"), py::arg("name"),
+      py::arg("set"), py::arg("device") = host_device, py::arg("stream") = 0);
   module.def(
       "broadcast",
-      [](std::uintptr_t tensor, Shape shape, int dtype, int root, const std::string& name,
-         int set) { return broadcast(view(tensor, std::move(shape), dtype), root, {name, {set}}); },
-      released);
+      [](std::uintptr_t tensor, Shape shape, int dtype, int root, const std::string& name, int set,
+         int device, std::uintptr_t stream) {
+        return broadcast(view(tensor, std::move(shape), dtype, device, stream), root,
+                         {name, {set}});
+      },
+      released, py::arg("tensor"), py::arg("shape"), py::arg("dtype"), py::arg("root"),
+      py::arg("name"), py::arg("set"), py::arg("device") = host_device, py::arg("stream") = 0);
   module.def(
       "alltoall",
       [](std::uintptr_t input, Shape shape, int dtype, const std::vector<std::int64_t>& splits,
-         const std::string& name,
-         int set) { return alltoall(view(input, std::move(shape), dtype), splits, {name, {set}}); },
-      released);
+         const std::string& name, int set, int device, std::uintptr_t stream) {
+        return alltoall(view(input, std::move(shape), dtype, device, stream), splits,
+                        {name, {set}});
+      },
+      released, py::arg("input"), py::arg("shape"), py::arg("dtype"), py::arg("splits"),
+      py::arg("name"), py::arg("set"), py::arg("device") = host_device, py::arg("stream") = 0);
   module.def(
       "barrier", [](const std::string& name, int set) { return barrier({name, {set}}); }, released);
   module.def(

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "backend/device_backend.h"
 #include "coordinator/handle_state.h"
 #include "memory.h"
 #include "rueda/rueda.h"
@@ -50,6 +51,15 @@ void sleep_once(const Handle& handle, std::optional<Time> deadline) {
 
 namespace {
 
+// Done, and nothing touches the tensors any more, GPUs included.
+bool is_finished(const Handle& handle) {
+  if (!handle.done()) return false;
+  const auto& event = handle.state()->output.finished;
+  if (!event) return true;
+  auto reached = event->reached();
+  return !reached || *reached;
+}
+
 const Output& output_of(const Handle& handle) {
   wait(handle, std::nullopt);
   return handle.output();
@@ -60,23 +70,34 @@ const Output& output_of(const Handle& handle) {
 void bind_memory(py::module_& module) {
   py::class_<Memory>(module, "Memory", py::buffer_protocol())
       .def_buffer([](const Memory& memory) {
+        if (memory.device != host_device) throw py::buffer_error("the memory is a GPU's");
         return py::buffer_info(reinterpret_cast<std::uint8_t*>(memory.bytes.get()),
                                static_cast<py::ssize_t>(memory.size));
       })
-      .def("__len__", [](const Memory& memory) { return memory.size; });
+      .def("__len__", [](const Memory& memory) { return memory.size; })
+      .def_property_readonly("pointer", [](const Memory& memory) {
+        return reinterpret_cast<std::uintptr_t>(memory.bytes.get());
+      });
   module.def("allocate", [](std::size_t bytes) { return Memory{allocate(bytes), bytes}; });
 }
 
 void bind_handle(py::module_& module) {
   py::class_<Handle>(module, "Handle")
       .def("done", &Handle::done)
+      .def("finished", &is_finished)
+      .def("wait_on",
+           [](const Handle& handle, std::uintptr_t stream) {
+             wait(handle, std::nullopt);
+             handle.wait_on(reinterpret_cast<void*>(stream));
+           })
       .def("wait", &wait, py::arg("timeout") = py::none())
       .def("check", [](const Handle& handle) { output_of(handle); })
       .def("output",
            [](const Handle& handle, std::size_t item_size) {
              const Output& output = output_of(handle);
              const auto size = static_cast<std::size_t>(element_count(output.shape)) * item_size;
-             return py::make_tuple(Memory{output.data, output.data ? size : 0}, output.shape);
+             return py::make_tuple(Memory{output.data, output.data ? size : 0, output.device},
+                                   output.shape);
            })
       .def("received_splits",
            [](const Handle& handle) { return output_of(handle).received_splits; })

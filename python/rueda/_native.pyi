@@ -17,9 +17,13 @@ class OptionRow(TypedDict):
 
 class Memory(Buffer):
     def __len__(self) -> int: ...
+    @property
+    def pointer(self) -> int: ...
 
 class Handle:
     def done(self) -> bool: ...
+    def finished(self) -> bool: ...
+    def wait_on(self, stream: int) -> None: ...
     def wait(self, timeout: float | None = None) -> bool: ...
     def check(self) -> None: ...
     def output(self, item_size: int) -> tuple[Memory, list[int]]: ...
@@ -77,6 +81,8 @@ def allreduce(
     postscale: float,
     set: int,
     wire: int = -1,
+    device: int = -1,
+    stream: int = 0,
 ) -> Handle: ...
 def grouped_allreduce(
     inputs: list[int],
@@ -89,6 +95,8 @@ def grouped_allreduce(
     postscale: float,
     set: int,
     wire: int = -1,
+    devices: list[int] = ...,
+    stream: int = 0,
 ) -> list[Handle]: ...
 def reduce_scatter(
     input: int,
@@ -100,13 +108,37 @@ def reduce_scatter(
     postscale: float,
     splits: list[int],
     set: int,
+    device: int = -1,
+    stream: int = 0,
 ) -> Handle: ...
-def allgather(input: int, shape: Sequence[int], dtype: int, name: str, set: int) -> Handle: ...
+def allgather(
+    input: int,
+    shape: Sequence[int],
+    dtype: int,
+    name: str,
+    set: int,
+    device: int = -1,
+    stream: int = 0,
+) -> Handle: ...
 def broadcast(
-    tensor: int, shape: Sequence[int], dtype: int, root: int, name: str, set: int
+    tensor: int,
+    shape: Sequence[int],
+    dtype: int,
+    root: int,
+    name: str,
+    set: int,
+    device: int = -1,
+    stream: int = 0,
 ) -> Handle: ...
 def alltoall(
-    input: int, shape: Sequence[int], dtype: int, splits: list[int], name: str, set: int
+    input: int,
+    shape: Sequence[int],
+    dtype: int,
+    splits: list[int],
+    name: str,
+    set: int,
+    device: int = -1,
+    stream: int = 0,
 ) -> Handle: ...
 def barrier(name: str, set: int) -> Handle: ...
 def join(name: str, set: int) -> Handle: ...

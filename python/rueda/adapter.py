@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeVar
 
 from rueda import _native
@@ -30,6 +31,10 @@ class View(NamedTuple):
     shape: tuple[int, ...]
     dtype: int  # number of the element type, see rueda.dtypes
     owner: object = None  # keeps the memory, should the array be given other memory meanwhile
+    device: int = -1  # number of the CUDA device that the memory belongs to; -1 for the host
+    stream: int = 0  # of that device, on which the array was made: a cudaStream_t as an integer
+    # On a device: makes whatever uses a result wait for it, once its operation has been enqueued.
+    follow: Callable[[_native.Handle], None] | None = None
 
 
 class Adapter(Protocol[A]):
@@ -45,7 +50,7 @@ class Adapter(Protocol[A]):
         """What has been done to an array of read() or write() so that its view is untrue; ``None`` if nothing."""
 
     def empty_like(self, array: A) -> A:
-        """A new contiguous array with the shape and dtype of ``array``."""
+        """A new contiguous array with the shape and dtype of ``array``, on its device."""
 
     def copy(self, array: object) -> A:
         """A new contiguous array with the elements of ``array``. Raises Refusal."""

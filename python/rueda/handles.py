@@ -21,6 +21,10 @@ class Handle(Generic[T]):
     The tensors stay alive until the operation has completed, even when the handle is dropped; dropping it does
     not cancel the operation. Any thread may wait, and several may.
 
+    On tensors of a GPU an operation has completed, in the sense of this class, once its work has been enqueued there:
+    nothing here waits for the GPU. :meth:`result` makes the current stream wait, as well as the one that was current at
+    the submission, so that what either enqueues afterwards finds the result.
+
     Example::
 
         >>> handle = rueda.allreduce_async(np.ones(2), name="layer1")
@@ -35,9 +39,11 @@ class Handle(Generic[T]):
         submit: Callable[[], Sequence[_native.Handle]],
         finish: Callable[[Sequence[_native.Handle]], T],
         references: object,
+        follow: Callable[[_native.Handle], None] | None = None,
     ) -> None:
         self._finish: Callable[[Sequence[_native.Handle]], T] | None = finish
         self._references: object = references
+        self._follow = follow  # on a GPU: makes streams wait for the result
         self._result: T | None = None
         self._natives: tuple[_native.Handle, ...] | None = None
         # First kept, then submitted: Ctrl-C can end this function just after the operation has begun. The tensors
@@ -59,6 +65,11 @@ class Handle(Generic[T]):
             if not native.done():
                 return False
         return True
+
+    def _is_over(self) -> bool:
+        """Whether nothing touches the tensors any more, GPUs included, or whoever uses them waits for that."""
+        natives = self._natives
+        return natives is not None and all(native.finished() for native in natives)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Blocks until the operation has completed, for ``timeout`` seconds at most; ``False`` when it has not.
@@ -84,6 +95,8 @@ class Handle(Generic[T]):
                 natives = self._submitted()
                 for native in natives:
                     native.check()
+                    if self._follow is not None:
+                        self._follow(native)
                 self._result = finish(natives)
             finally:
                 self._references = None
@@ -155,6 +168,6 @@ def release_completed(limit: int | None = None) -> int:
             handle = _pending.popleft()
         except IndexError:  # another thread was faster
             break
-        if not handle.done():
+        if not handle._is_over():
             _pending.append(handle)
     return len(_pending)

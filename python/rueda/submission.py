@@ -88,6 +88,8 @@ class Collectives(Generic[A]):
                 factor_of(postscale),
                 identify(process_set),
                 wire,
+                view.device,
+                view.stream,
             )
         except Refusal as refusal:
             return refuse(name, process_set, refusal)  # type: ignore[return-value]  # never returns
@@ -97,7 +99,7 @@ class Collectives(Generic[A]):
             self._require_unchanged(source, view, name)
             return target
 
-        return Handle(lambda: (_native.allreduce(*arguments),), finish, references)
+        return Handle(lambda: (_native.allreduce(*arguments),), finish, references, view.follow)
 
     def grouped_allreduce(
         self,
@@ -127,6 +129,8 @@ class Collectives(Generic[A]):
                 factor_of(postscale),
                 identify(process_set),
                 wire,
+                [view.device for view in views],
+                views[0].stream if views else 0,
             )
 
             def finish(_: object) -> list[A]:
@@ -134,7 +138,7 @@ class Collectives(Generic[A]):
                     self._require_unchanged(source, view, part_name(name, number))
                 return [target for _, _, target, _ in members]
 
-            return Handle(begin, finish, members)
+            return Handle(begin, finish, members, views[0].follow if views else None)
 
         return _submitted(submit, name, process_set, len(group))
 
@@ -161,8 +165,12 @@ class Collectives(Generic[A]):
                 factor_of(postscale),
                 rows_of(splits),
                 identify(process_set),
+                view.device,
+                view.stream,
             )
-            return _handle(begin, self._output_of(source, view, name), (source, view.owner))
+            return _handle(
+                begin, self._output_of(source, view, name), (source, view.owner), view.follow
+            )
 
         return _submitted(submit, name, process_set)
 
@@ -176,8 +184,12 @@ class Collectives(Generic[A]):
                 view.dtype,
                 text_of(name),
                 identify(process_set),
+                view.device,
+                view.stream,
             )
-            return _handle(begin, self._output_of(source, view, name), (source, view.owner))
+            return _handle(
+                begin, self._output_of(source, view, name), (source, view.owner), view.follow
+            )
 
         return _submitted(submit, name, process_set)
 
@@ -199,13 +211,15 @@ class Collectives(Generic[A]):
                 root_of(root_rank),
                 text_of(name),
                 identify(process_set),
+                view.device,
+                view.stream,
             )
 
             def finish(_: object) -> A:
                 self._require_unchanged(target, view, name)
                 return target
 
-            return _handle(begin, finish, (target, view.owner))
+            return _handle(begin, finish, (target, view.owner), view.follow)
 
         return _submitted(submit, name, process_set)
 
@@ -221,7 +235,9 @@ class Collectives(Generic[A]):
     def alltoall(self, array: object, name: str | None, process_set: ProcessSet) -> Handle[A]:
         def submit() -> Handle[A]:
             source, view, begin = self._prepared_alltoall(array, None, name, process_set)
-            return _handle(begin, self._output_of(source, view, name), (source, view.owner))
+            return _handle(
+                begin, self._output_of(source, view, name), (source, view.owner), view.follow
+            )
 
         return _submitted(submit, name, process_set)
 
@@ -237,7 +253,7 @@ class Collectives(Generic[A]):
             def finish(native: _native.Handle) -> tuple[A, A]:
                 return output(native), self._adapter.from_integers(native.received_splits())
 
-            return _handle(begin, finish, (source, view.owner))
+            return _handle(begin, finish, (source, view.owner), view.follow)
 
         return _submitted(submit, name, process_set)
 
@@ -257,6 +273,8 @@ class Collectives(Generic[A]):
             rows_of(splits),
             text_of(name),
             identify(process_set),
+            view.device,
+            view.stream,
         )
         return source, view, begin
 
@@ -283,10 +301,13 @@ class Collectives(Generic[A]):
 
 
 def _handle(
-    begin: Callable[[], _native.Handle], finish: Callable[[_native.Handle], T], references: object
+    begin: Callable[[], _native.Handle],
+    finish: Callable[[_native.Handle], T],
+    references: object,
+    follow: Callable[[_native.Handle], None] | None = None,
 ) -> Handle[T]:
     """Begins an operation on one tensor, with what makes its result of the native handle."""
-    return Handle(lambda: [begin()], lambda natives: finish(natives[0]), references)
+    return Handle(lambda: [begin()], lambda natives: finish(natives[0]), references, follow)
 
 
 def _submitted(

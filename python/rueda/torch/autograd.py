@@ -31,7 +31,7 @@ __all__ = [
     "grouped_reducescatters",
 ]
 
-_collectives = Collectives(TorchAdapter())
+_collectives = Collectives(TorchAdapter(gpus=True))
 Gradient = torch.Tensor | None
 
 

@@ -36,7 +36,7 @@ __all__ = [
     "grouped_allgather_async",
 ]
 
-_collectives = Collectives(TorchAdapter())
+_collectives = Collectives(TorchAdapter(gpus=True))
 
 
 def allgather(

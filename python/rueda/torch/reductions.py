@@ -36,7 +36,7 @@ __all__ = [
     "reducescatter_async",
 ]
 
-_collectives = Collectives(TorchAdapter())
+_collectives = Collectives(TorchAdapter(gpus=True))
 
 
 def allreduce(

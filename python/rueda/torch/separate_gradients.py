@@ -22,7 +22,7 @@ from rueda.torch.tensors import TorchAdapter
 
 __all__ = ["Group", "InFlight", "Reduction", "SeparateGradients", "Watched"]
 
-_collectives = Collectives(TorchAdapter())
+_collectives = Collectives(TorchAdapter(gpus=True))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from rueda.torch.tensors import TorchAdapter
 
 __all__ = ["broadcast_optimizer_state", "broadcast_parameters"]
 
-_collectives = Collectives(TorchAdapter())
+_collectives = Collectives(TorchAdapter(gpus=True))
 
 
 def broadcast_parameters(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from rueda import _native, dtypes
@@ -71,16 +73,19 @@ def reduce_now(
 
 
 class TorchAdapter:
-    """Dense tensors in the CPU's memory, without a copy where they are contiguous."""
+    """Dense tensors of the CPU and, with ``gpus``, of CUDA devices; without a copy where they are contiguous."""
+
+    def __init__(self, gpus: bool = False) -> None:
+        self._gpus = gpus
 
     def read(self, array: object) -> tuple[torch.Tensor, View]:
         """See Adapter."""
-        tensor = _dense(array).resolve_conj().resolve_neg().contiguous()
+        tensor = self._dense(array).resolve_conj().resolve_neg().contiguous()
         return tensor, _view(tensor)
 
     def write(self, array: object) -> tuple[torch.Tensor, View]:
         """See Adapter."""
-        tensor = _dense(array)
+        tensor = self._dense(array)
         if not tensor.is_contiguous():
             raise Refusal(
                 f"the tensor of shape {list(tensor.shape)} is not contiguous (strides "
@@ -103,11 +108,11 @@ class TorchAdapter:
 
     def empty_like(self, array: torch.Tensor) -> torch.Tensor:
         """See Adapter."""
-        return torch.empty(array.shape, dtype=array.dtype)
+        return torch.empty(array.shape, dtype=array.dtype, device=array.device)
 
     def copy(self, array: object) -> torch.Tensor:
         """See Adapter."""
-        tensor = _dense(array)
+        tensor = self._dense(array)
         _view(tensor)
         return tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
 
@@ -116,31 +121,34 @@ class TorchAdapter:
     ) -> torch.Tensor:
         """See Adapter."""
         if len(memory) == 0:
-            return torch.empty(shape, dtype=like.dtype)
+            return torch.empty(shape, dtype=like.dtype, device=like.device)
+        if like.is_cuda:
+            # What torch makes of it keeps it, and with it the memory.
+            raw = torch.as_tensor(_OnGpu(memory), device=like.device)
+            return raw.view(like.dtype).view(shape)
         return torch.frombuffer(memory, dtype=like.dtype).view(shape)
 
     def from_integers(self, values: list[int]) -> torch.Tensor:
         """See Adapter."""
         return torch.tensor(values, dtype=torch.int64)
 
-
-def _dense(array: object) -> torch.Tensor:
-    if not isinstance(array, torch.Tensor):
-        raise Refusal(f"rueda.torch takes tensors, not a {type(array).__name__}")
-    tensor = array.detach()
-    if tensor.layout != torch.strided:
+    def _dense(self, array: object) -> torch.Tensor:
+        if not isinstance(array, torch.Tensor):
+            raise Refusal(f"rueda.torch takes tensors, not a {type(array).__name__}")
+        tensor = array.detach()
+        if tensor.layout != torch.strided:
+            raise Refusal(
+                f"the tensor is sparse ({tensor.layout}), and this operation takes dense ones: use to_dense(), "
+                f"or sparse_allreduce_async()",
+                unsupported=True,
+            )
+        if tensor.is_cpu or (self._gpus and tensor.is_cuda and torch.version.hip is None):
+            return tensor
+        where = "of the CPU and of NVIDIA's GPUs" if self._gpus else "of the CPU"
         raise Refusal(
-            f"the tensor is sparse ({tensor.layout}), and this operation takes dense ones: use to_dense(), "
-            f"or sparse_allreduce_async()",
+            f"the tensor is on the device '{tensor.device}', and this takes tensors {where} only: use cpu()",
             unsupported=True,
         )
-    if tensor.device.type != "cpu":
-        raise Refusal(
-            f"the tensor is on the device '{tensor.device}', and Rueda reduces tensors in the CPU's memory "
-            f"only: use cpu()",
-            unsupported=True,
-        )
-    return tensor
 
 
 def _view(tensor: torch.Tensor) -> View:
@@ -150,4 +158,39 @@ def _view(tensor: torch.Tensor) -> View:
             f"the dtype {tensor.dtype} is not supported; there are {', '.join(dtypes.names())}",
             unsupported=True,
         )
-    return View(tensor.data_ptr(), tensor.shape, code, tensor)
+    if tensor.is_cpu:
+        return View(tensor.data_ptr(), tensor.shape, code, tensor)
+    stream = torch.cuda.current_stream(tensor.device)
+    return View(
+        tensor.data_ptr(),
+        tensor.shape,
+        code,
+        tensor,
+        tensor.get_device(),
+        stream.cuda_stream,
+        partial(_follow, stream),
+    )
+
+
+def _follow(submitted_on: torch.cuda.Stream, native: _native.Handle) -> None:
+    """Makes streams wait for a result: the current one, which will use it, and that of the submission.
+
+    The tensors' memory is given out again, once they are gone, to what the latter enqueues next.
+    """
+    current = torch.cuda.current_stream(submitted_on.device)
+    native.wait_on(current.cuda_stream)
+    if current != submitted_on:
+        native.wait_on(submitted_on.cuda_stream)
+
+
+class _OnGpu:
+    """Memory of a GPU as https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html describes it."""
+
+    def __init__(self, memory: _native.Memory) -> None:
+        self._memory = memory
+        self.__cuda_array_interface__ = {
+            "shape": (len(memory),),
+            "typestr": "|u1",
+            "data": (memory.pointer, False),
+            "version": 3,
+        }

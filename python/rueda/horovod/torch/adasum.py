@@ -29,7 +29,7 @@ from rueda.torch.tensors import TorchAdapter
 
 __all__ = ["adasum_async", "combined"]
 
-_collectives = Collectives(TorchAdapter())
+_collectives = Collectives(TorchAdapter(gpus=True))
 # Below this a square may have lost its digits; such a gradient is as good as zero.
 _SMALLEST = math.sqrt(sys.float_info.min)
 

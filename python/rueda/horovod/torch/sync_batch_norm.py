@@ -16,7 +16,7 @@ from rueda.torch.tensors import TorchAdapter
 
 __all__ = ["SyncBatchNorm"]
 
-_collectives = Collectives(TorchAdapter())
+_collectives = Collectives(TorchAdapter(gpus=True))
 Gradient = torch.Tensor | None
 
 

@@ -49,7 +49,7 @@ class Exchanges(Operations):
             target = target_of(tensor, keep_elements=root == self.rank())
         except Refusal as refusal:
             return self._refused("broadcast", refusal, options)
-        pointer, shape, code, _ = target.view
+        pointer, shape, code, *_ = target.view
         set_id = self._membership.set_id
 
         def finish(_: Sequence[_native.Handle]) -> list[torch.Tensor]:

@@ -60,7 +60,7 @@ class Reductions(Operations):
             target = target_of(tensor, keep_elements=True)
         except Refusal as refusal:
             return self._refused("all-reduce", refusal, options)
-        pointer, shape, code, _ = target.view
+        pointer, shape, code, *_ = target.view
         set_id = self._membership.set_id
 
         def finish(_: Sequence[_native.Handle]) -> list[torch.Tensor]:
