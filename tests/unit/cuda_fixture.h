@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "core/options.h"
-#include "cuda_driver/cuda_double.h"
 #include "cuda/device.h"
 #include "cuda/memory.h"
 #include "cuda/stream.h"
+#include "cuda_driver/cuda_double.h"
 #include "rank_threads.h"
 
 namespace rueda::test {

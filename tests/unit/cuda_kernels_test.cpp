@@ -1,64 +1,13 @@
-// The kernels, run as plain C++ by the double, against element-by-element references.
-#include <cmath>
-#include <limits>
-#include <random>
+// The kernels that copy and convert, run as plain C++ by the double, against element-by-element
+// references.
+#include <algorithm>
 #include <set>
 
 #include "cuda/batch_kernels.h"
-#include "cuda/kernels/batch.h"
-#include "cuda_fixture.h"
-#include "reduce/element.h"
+#include "cuda_arrays.h"
 
 namespace rueda::test {
 namespace {
-
-constexpr std::array float_types{DataType::float16, DataType::bfloat16, DataType::float32,
-                                 DataType::float64};
-
-// What the double takes for an image: it has the kernels itself.
-constexpr std::array<std::byte, 16> any_image{};
-
-// One GPU with a stream and the kernels.
-struct Gpu {
-  CudaFixture fixture;
-  DeviceReference device = CudaFixture::device();
-  CudaStream stream = take(CudaStream::create(device), "stream");
-  BatchKernels kernels = take(BatchKernels::load(device, any_image), "kernels");
-};
-
-std::vector<std::byte> random_bytes(std::size_t count, unsigned seed) {
-  std::mt19937 random(seed);
-  std::vector<std::byte> bytes(count);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
-  return bytes;
-}
-
-// Ordinary numbers of any floating-point type, as it stores them.
-std::vector<std::byte> random_floats(DataType dtype, std::size_t count, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<double> normal(0, 100);
-  std::vector<std::byte> bytes(count * size_of(dtype));
-  with_element(dtype, [&](auto element) {
-    using Element = decltype(element);
-    if constexpr (std::is_floating_point_v<typename Element::Value>) {
-      for (std::size_t i = 0; i < count; ++i) {
-        store<Element>(bytes.data(), static_cast<std::int64_t>(i),
-                       static_cast<typename Element::Value>(normal(random)));
-      }
-    }
-  });
-  return bytes;
-}
-
-double element_at(DataType dtype, const std::byte* array, std::int64_t index) {
-  double value = 0;
-  with_element(dtype, [&](auto element) {
-    using Element = decltype(element);
-    if constexpr (std::is_floating_point_v<typename Element::Value>)
-      value = static_cast<double>(load<Element>(array, index));
-  });
-  return value;
-}
 
 // What copy() promises, one element after the other.
 std::vector<std::byte> converted(const std::vector<std::byte>& source, DataType from, DataType to,
@@ -241,88 +190,6 @@ TEST_CASE("integers are neither converted nor scaled") {
   CHECK(gpu.kernels.check_finite(gpu.stream, std::span(&check, 1), &dummy).code() ==
         ErrorCode::unsupported);
   CHECK(cuda_double().calls_of("cuLaunchKernel") == 0);
-}
-
-TEST_CASE("one infinity or NaN anywhere sets the flag, and nothing else does") {
-  Gpu gpu;
-  constexpr double infinity = std::numeric_limits<double>::infinity();
-  for (const DataType dtype : float_types) {
-    for (const double bad : {1.0, infinity, -infinity, std::nan("")}) {
-      for (const std::int64_t place : {0, 5, 4095, 9000}) {
-        CAPTURE(name_of(dtype), bad, place);
-        auto content = random_floats(dtype, 9001, 4);
-        with_element(dtype, [&](auto element) {
-          using Element = decltype(element);
-          if constexpr (std::is_floating_point_v<typename Element::Value>)
-            store<Element>(content.data(), place, static_cast<typename Element::Value>(bad));
-        });
-        const DeviceMemory first = on_device(gpu.stream, random_floats(dtype, 3, 1));
-        const DeviceMemory second = on_device(gpu.stream, content);
-        const DeviceMemory flag = on_device(gpu.stream, std::vector<float>{0});
-        REQUIRE(gpu.kernels
-                    .check_finite(gpu.stream,
-                                  std::vector<TensorCheck>{{first.data(), 3, dtype},
-                                                           {second.data(), 9001, dtype}},
-                                  reinterpret_cast<float*>(flag.data()))
-                    .ok());
-        REQUIRE(on_host<float>(gpu.stream, flag.data(), 1)[0] == (bad == 1.0 ? 0.0F : 1.0F));
-      }
-    }
-  }
-}
-
-// Quantises and restores `content`; returns what the host reads.
-std::vector<float> round_trip(Gpu& gpu, const std::vector<std::byte>& content, DataType dtype,
-                              double scale) {
-  const std::size_t count = content.size() / size_of(dtype);
-  const DeviceMemory values = on_device(gpu.stream, content);
-  const auto codes = take(DeviceMemory::allocate(gpu.device, count), "allocate");
-  const auto scales =
-      take(DeviceMemory::allocate(gpu.device, 4 * quantized_scales(count)), "allocate");
-  const auto restored = take(DeviceMemory::allocate(gpu.device, 4 * count), "allocate");
-  const TensorQuantization down{values.data(), codes.data(), scales.data(), count, dtype};
-  const TensorQuantization up{restored.data(), codes.data(), scales.data(), count,
-                              DataType::float32};
-  expect_ok(gpu.kernels.quantize(gpu.stream, std::span(&down, 1), scale), "quantize");
-  expect_ok(gpu.kernels.dequantize(gpu.stream, std::span(&up, 1)), "dequantize");
-  return on_host<float>(gpu.stream, restored.data(), count);
-}
-
-TEST_CASE("quantised elements come back within half a step of their block") {
-  Gpu gpu;
-  for (const DataType dtype : float_types) {
-    for (const std::size_t count : {1, 31, 32, 33, 1000, 8193}) {
-      CAPTURE(name_of(dtype), count);
-      const auto content = random_floats(dtype, count, 6);
-      const auto restored = round_trip(gpu, content, dtype, 0.5);
-      for (std::size_t begin = 0; begin < count; begin += 32) {
-        const std::size_t end = std::min(count, begin + 32);
-        double largest = 0;
-        for (std::size_t i = begin; i < end; ++i)
-          largest = std::max(
-              largest, std::abs(0.5 * element_at(dtype, content.data(), static_cast<long>(i))));
-        for (std::size_t i = begin; i < end; ++i) {
-          const double value = 0.5 * element_at(dtype, content.data(), static_cast<long>(i));
-          REQUIRE(std::abs(restored[i] - value) <= largest / 127 * 0.50001);
-        }
-      }
-    }
-  }
-}
-
-TEST_CASE("zeros, tiny numbers and overflows survive quantisation as what they are") {
-  Gpu gpu;
-  std::vector<float> values(96, 0.0F);
-  values[32] = 1e-45F;  // the smallest float32
-  values[33] = 3e-44F;
-  values[64] = std::numeric_limits<float>::infinity();
-  values[65] = 1.0F;
-  const auto* bytes = reinterpret_cast<const std::byte*>(values.data());
-  const auto restored =
-      round_trip(gpu, std::vector<std::byte>(bytes, bytes + 384), DataType::float32, 1.0);
-  for (int i = 0; i < 32; ++i) CHECK(restored[static_cast<std::size_t>(i)] == 0.0F);
-  for (int i = 32; i < 64; ++i) CHECK(std::abs(restored[static_cast<std::size_t>(i)]) <= 2e-43F);
-  for (int i = 64; i < 96; ++i) CHECK(std::isnan(restored[static_cast<std::size_t>(i)]));
 }
 
 // The code in a fatbin: a header of 16 bytes, then for each part its kind (1 for PTX, 2 for machine

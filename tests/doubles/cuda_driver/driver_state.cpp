@@ -23,6 +23,17 @@ std::vector<CUcontext>& context_stack() {
   return stack;
 }
 
+std::shared_ptr<Completion> Event::recorded() const {
+  const std::lock_guard lock(mutex_);
+  return recorded_;
+}
+
+std::shared_ptr<Completion> Event::record() {
+  const std::lock_guard lock(mutex_);
+  recorded_ = std::make_shared<Completion>();
+  return recorded_;
+}
+
 DriverState& DriverState::instance() {
   static auto* state = new DriverState;
   return *state;
@@ -171,7 +182,7 @@ CUevent DriverState::open_event() {
   const int device = current_device();
   const std::lock_guard lock(mutex_);
   const auto handle = handle_of<CUevent>(event_base + ++handles_);
-  events_[handle] = std::make_shared<Event>(Event{device, nullptr});
+  events_[handle] = std::make_shared<Event>(device);
   return handle;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,12 +21,22 @@ namespace rueda::test {
 struct Stream {
   explicit Stream(std::unique_ptr<Queue> its_queue) : queue(std::move(its_queue)) {}
   std::unique_ptr<Queue> queue;
-  bool capturing = false;
+  std::atomic<bool> capturing = false;
 };
 
-struct Event {
-  int device = 0;
-  std::shared_ptr<Completion> recorded;  // null before the first time
+class Event {
+ public:
+  explicit Event(int device) : device_(device) {}
+  [[nodiscard]] int device() const { return device_; }
+  // What was recorded last; null before the first time.
+  [[nodiscard]] std::shared_ptr<Completion> recorded() const;
+  // Begins anew, and returns what is to be set.
+  std::shared_ptr<Completion> record();
+
+ private:
+  const int device_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<Completion> recorded_;
 };
 
 class DriverState final : public CudaDouble {

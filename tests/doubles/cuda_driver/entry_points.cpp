@@ -145,8 +145,9 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent handle, unsigned) {
   BEGIN();
   const auto event = state.event(handle);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
-  if (!event->recorded) return CUDA_SUCCESS;
-  return state.push(stream, [recorded = event->recorded] {
+  const auto recorded = event->recorded();
+  if (!recorded) return CUDA_SUCCESS;
+  return state.push(stream, [recorded] {
     if (!recorded->wait()) throw std::runtime_error("a stream waited half a minute for an event");
   });
 }
@@ -165,19 +166,19 @@ CUresult cuEventRecord(CUevent handle, CUstream stream) {
   BEGIN();
   const auto event = state.event(handle);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
-  if (state.device_of_stream(stream) != event->device) {
+  if (state.device_of_stream(stream) != event->device()) {
     state.misused("an event was recorded in a stream of another device");
     return CUDA_ERROR_INVALID_HANDLE;
   }
-  event->recorded = std::make_shared<rueda::test::Completion>();
-  return state.push(stream, [recorded = event->recorded] { recorded->set(); });
+  return state.push(stream, [recorded = event->record()] { recorded->set(); });
 }
 CUresult cuEventQuery(CUevent handle) {
   BEGIN();
   const auto event = state.event(handle);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
-  if (event->recorded && !event->recorded->is_set()) return CUDA_ERROR_NOT_READY;
-  return state.failure_of(event->device);
+  const auto recorded = event->recorded();
+  if (recorded && !recorded->is_set()) return CUDA_ERROR_NOT_READY;
+  return state.failure_of(event->device());
 }
 
 }  // extern "C"
