@@ -41,6 +41,9 @@ class Fake:
     def done(self) -> bool:
         return self.completed
 
+    def finished(self) -> bool:
+        return self.completed
+
     def wait(self, timeout: float | None = None) -> bool:
         return self.completed
 
