@@ -83,7 +83,7 @@ def agree(
             )
     except MemoryError:
         size = sum(descriptions[index].bytes() for members in plan for index in members)
-        problem = f"rank {process_set.rank()} of the set has no shared memory for {size} bytes"
+        problem = f"rank {process_set.rank()} of the set has no memory for buckets of {size} bytes"
     problems = [p for p in allgather_object(problem, f"{name}/memory", process_set) if p]
     if problems:
         agreement.buckets = []
@@ -97,7 +97,7 @@ def _merged(ranks: Sequence[Description]) -> Description:
     for number, other in enumerate(ranks):
         if other.why_not:
             return first._replace(why_not=other.why_not)
-        if (other.name, other.shape, other.dtype) != (first.name, first.shape, first.dtype):
+        if (other.name, other.shape, other.kind()) != (first.name, first.shape, first.kind()):
             return first._replace(why_not=f"ranks 0 and {number} of the set differ")
     if any(other.stride != first.stride for other in ranks):
         # A bucket is reduced as it lies in memory, so the order of elements must be the same everywhere.

@@ -1,4 +1,7 @@
-"""Gradients side by side in memory that the ranks of a host share, each bucket reduced at once and in place."""
+"""Gradients side by side, each bucket reduced at once and in place.
+
+Those of the CPU lie in memory that the ranks of a host share, those of a GPU in its memory.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +49,11 @@ class Description(NamedTuple):
     stride: tuple[int, ...]  # of the gradient, in elements
     dtype: int  # number of the element type, see rueda.dtypes
     why_not: str  # why its gradient cannot lie in a bucket; empty where it can
+    device: str = "cpu"  # or "cuda"; which one is each rank's own affair
+
+    def kind(self) -> tuple[int, str]:
+        """What gradients that share a bucket have in common."""
+        return self.dtype, self.device
 
     def bytes(self) -> int:
         """Bytes in a bucket, up to where the next gradient may begin."""
@@ -63,7 +71,7 @@ def describe(parameter: torch.Tensor, name: str) -> Description:
     stride = tuple(parameter.stride()) if _is_dense(parameter) else row_major(shape)
     code = code_of(parameter.dtype)
     assert code is not None
-    return Description(name, shape, stride, code, "")
+    return Description(name, shape, stride, code, "", parameter.device.type)
 
 
 def _why_not(parameter: torch.Tensor) -> str:
@@ -76,7 +84,7 @@ def _why_not(parameter: torch.Tensor) -> str:
         gradient is not None and gradient.layout != torch.strided
     ):
         return "its gradient is sparse"
-    if parameter.device.type != "cpu":
+    if not (parameter.is_cpu or parameter.is_cuda):
         return f"it is on the device '{parameter.device}'"
     if code_of(parameter.dtype) is None:
         return f"its dtype is {parameter.dtype}"
@@ -116,29 +124,29 @@ def plan_buckets(
     """Which parameters share a bucket, as indices into ``descriptions``.
 
     ``order``: the parameters in the order in which their gradients become ready; those it lacks follow, last one
-    first, as backward meets them. Only gradients of one dtype share a bucket. A bucket is closed once it has
-    ``bucket_bytes`` or more, the first of each dtype already at 1 MiB. Parameters of one of the ``groups`` lie
+    first, as backward meets them. Only gradients of one dtype and kind of device share a bucket. A bucket is closed
+    once it has ``bucket_bytes`` or more, the first of each kind already at 1 MiB. Parameters of one of the ``groups`` lie
     together, however large, and with no others. Returned in the order in which they are complete.
     """
     if groups:
         return _plan_groups(descriptions, order, bucket_bytes, groups)
     seen = set(order)
     rest = [number for number in reversed(range(len(descriptions))) if number not in seen]
-    open_buckets: dict[int, tuple[list[int], int]] = {}
-    limits: dict[int, int] = {}
+    open_buckets: dict[tuple[int, str], tuple[list[int], int]] = {}
+    limits: dict[tuple[int, str], int] = {}
     buckets = []
     for number in [*order, *rest]:
         description = descriptions[number]
         if description.why_not:
             continue
-        members, size = open_buckets.pop(description.dtype, ([], 0))
+        members, size = open_buckets.pop(description.kind(), ([], 0))
         members.append(number)
         size += description.bytes()
-        limit = limits.get(description.dtype, min(FIRST_BUCKET_BYTES, bucket_bytes))
+        limit = limits.get(description.kind(), min(FIRST_BUCKET_BYTES, bucket_bytes))
         if size < limit:
-            open_buckets[description.dtype] = (members, size)
+            open_buckets[description.kind()] = (members, size)
         else:
-            limits[description.dtype] = bucket_bytes
+            limits[description.kind()] = bucket_bytes
             buckets.append(members)
     buckets.extend(members for members, _ in open_buckets.values())
     return buckets
@@ -154,11 +162,11 @@ def _plan_groups(
     place = {number: place for place, number in enumerate(whole)}
     plan: list[list[int]] = []
     for group in groups:
-        by_dtype: dict[int, list[int]] = {}
+        by_kind: dict[tuple[int, str], list[int]] = {}
         for number in sorted(group, key=lambda member: place[member]):
             if not descriptions[number].why_not:
-                by_dtype.setdefault(descriptions[number].dtype, []).append(number)
-        plan.extend(by_dtype.values())
+                by_kind.setdefault(descriptions[number].kind(), []).append(number)
+        plan.extend(by_kind.values())
     grouped = {number for group in groups for number in group}
     rest = [
         each._replace(why_not="in a group") if number in grouped else each
@@ -188,7 +196,7 @@ class Slot:
         bucket: Bucket,
         parameter: torch.Tensor,
         description: Description,
-        memory: _native.Memory,
+        memory: torch.Tensor,
         offset: int,
     ) -> None:
         self.bucket = bucket
@@ -204,10 +212,10 @@ class Slot:
     def _make_view(self) -> torch.Tensor:
         # A storage of its own: a copy or a file of one gradient does not contain its whole bucket, and
         # autograd does not take a change of one for a change of another.
-        flat = torch.frombuffer(
-            self._memory, dtype=self.dtype, count=self.shape.numel(), offset=self._offset
-        )
-        return flat.as_strided(self.shape, self._stride).detach()
+        size = self.shape.numel() * self.dtype.itemsize
+        storage = self._memory.untyped_storage()[self._offset : self._offset + size]
+        view = torch.empty(0, dtype=self.dtype, device=self._memory.device)
+        return view.set_(storage, 0, self.shape, self._stride)
 
     def view(self) -> torch.Tensor:
         """The gradient's memory as a tensor. The same one each time, unless it was given other memory meanwhile."""
@@ -267,10 +275,11 @@ class Slot:
     def _misfit(self, tensor: torch.Tensor) -> str:
         if tensor.layout != torch.strided:
             return "is sparse"
-        if tensor.dtype != self.dtype or tensor.device.type != "cpu" or tensor.shape != self.shape:
+        device = self._memory.device
+        if tensor.dtype != self.dtype or tensor.device != device or tensor.shape != self.shape:
             return (
                 f"is now {tensor.dtype} of shape {list(tensor.shape)} on '{tensor.device}', and was "
-                f"{self.dtype} of shape {list(self.shape)} on 'cpu'"
+                f"{self.dtype} of shape {list(self.shape)} on '{device}'"
             )
         return ""
 
@@ -285,10 +294,10 @@ class Bucket:
         descriptions: Sequence[Description],
     ) -> None:
         size = sum(description.bytes() for description in descriptions)
-        memory = _native.allocate(size)
+        memory = _memory_for(size, parameters[0].device)
         self.name = name
         self.names = tuple(description.name for description in descriptions)
-        self.flat = torch.frombuffer(memory, dtype=parameters[0].dtype)
+        self.flat = memory.view(parameters[0].dtype)
         self.slots: list[Slot] = []
         offset = 0
         for parameter, description in zip(parameters, descriptions, strict=True):
@@ -302,3 +311,13 @@ class Bucket:
         """Waits for all its gradients again."""
         self.waiting = len(self.slots)
         self.misfit = ""
+
+
+def _memory_for(size: int, device: torch.device) -> torch.Tensor:
+    """So many bytes, zeros, that are reduced without being packed. Raises MemoryError."""
+    if device.type == "cpu":
+        return torch.frombuffer(_native.allocate(size), dtype=torch.uint8)
+    try:
+        return torch.zeros(size, dtype=torch.uint8, device=device)
+    except torch.cuda.OutOfMemoryError as error:
+        raise MemoryError(str(error)) from error

@@ -538,7 +538,7 @@ def check_why_there_are_no_buckets() -> None:
         why = why_not(**ON)
     finally:
         _native.allocate = allocate
-    assert f"rank {last} of the set has no shared memory for" in why, why
+    assert f"rank {last} of the set has no memory for buckets of" in why, why
     parameters = [nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(0))]
     optimizer = rt.DistributedOptimizer(torch.optim.SGD(parameters, lr=1.0), **ON)
     for _ in range(2):
