@@ -121,7 +121,7 @@ FLAGS = [
     HorovodFlag("--autotune-steps-per-sample", ignored=_TUNING),
     HorovodFlag("--autotune-bayes-opt-max-samples", ignored=_TUNING),
     HorovodFlag("--autotune-gaussian-process-noise", ignored=_TUNING),
-    HorovodFlag("--num-nccl-streams", ignored="there is no GPU path yet"),
+    HorovodFlag("--num-nccl-streams", ignored="each process set has streams of its own"),
     HorovodFlag("--thread-affinity", ignored="Rueda's thread is not bound, see --bind-to"),
     HorovodFlag("--mpi-threads-disable", ignored="Rueda asks MPI for what it needs", is_flag=True),
     HorovodFlag("--no-mpi-threads-disable", ignored="", is_flag=True),

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "backend/backend.h"
 #include "core/options.h"
@@ -43,8 +44,16 @@ class DeviceBackend : public Backend {
   virtual void abort(const Status& reason) = 0;
 };
 
-// Loads nothing before the first mark(). `host` moves what no GPU does, `members` of each lane
-// being ranks of one world; both outlive it.
+// What this build can do with GPUs.
+struct GpuSupport {
+  bool built = false;   // tensors of GPUs are served
+  std::string kernels;  // what the kernels were compiled by and for; empty without them
+  std::string nccl;     // version of the NCCL that is found; empty without
+};
+// Loads NCCL.
+[[nodiscard]] GpuSupport gpu_support(const Options& options);
+
+// Loads nothing before the first mark(). `host` moves what no GPU does, and outlives it.
 [[nodiscard]] std::unique_ptr<DeviceBackend> make_device_backend(const Options& options,
                                                                  Backend& host);
 

@@ -55,6 +55,10 @@ class NoDeviceBackend final : public DeviceBackend {
 
 }  // namespace
 
+GpuSupport gpu_support(const Options&) {
+  return {};
+}
+
 std::unique_ptr<DeviceBackend> make_device_backend(const Options&, Backend&) {
   return std::make_unique<NoDeviceBackend>();
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/device_backend.h"
 #include "blocking.h"
 #include "collectives.h"
 #include "core/options.h"
@@ -115,6 +116,11 @@ PYBIND11_MODULE(_native, module) {
                           choice.predicted_registered_us);
   });
   module.def("options", &rueda::options);
+  // Whether GPUs are served, by what the kernels were compiled, and the version of NCCL.
+  module.def("gpu_support", [] {
+    const rueda::GpuSupport support = rueda::gpu_support(rueda::Options{});
+    return py::make_tuple(support.built, support.kernels, support.nccl);
+  });
   module.def("option_table", &describe_options);
   module.def("data_types", &describe_data_types);
   module.attr("reduce_ops") =

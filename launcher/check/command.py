@@ -28,8 +28,8 @@ _EPILOG = """
     why_not      the reason where found is false, else null
     what_to_do   text or null
 Names: rueda, native extension, librueda, MPI plug-in, MPI library, MPI
-threads, ULFM, mpirun, transport inproc, transport shm, transport mpi, NCCL,
-CUDA driver, CUDA toolkit, torch, numpy, Python, CPU cores, instruction sets,
+threads, ULFM, mpirun, transport inproc, transport shm, transport mpi,
+GPU support, NCCL, CUDA driver, CUDA toolkit, torch, numpy, Python, CPU cores, instruction sets,
 /dev/shm, process_vm_readv, memfd.
 
 \b

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..native import Native
 from .row import Row, missing
 from .shared_object import ldconfig, probe
 
@@ -28,6 +29,25 @@ if error == 0:
     cuda.cuDeviceGetCount(ctypes.byref(devices))
 print(json.dumps([version.value, error, devices.value]))
 """
+
+
+def support_row(native: Native) -> Row:
+    """What this build of Rueda does with GPUs."""
+    if native.module is None:
+        return missing("GPU support", "the native extension is not there")
+    built, kernels, _ = native.module.gpu_support()
+    if not built:
+        return missing(
+            "GPU support",
+            "librueda was built where there was no cuda.h",
+            "needed for GPUs only: pip install nvidia-cuda-runtime nvidia-cuda-nvcc, then install Rueda again",
+        )
+    note = (
+        f"kernels by {kernels}"
+        if kernels
+        else "no kernels, for there was no nvcc: tensors are packed one by one"
+    )
+    return Row("GPU support", True, note=note)
 
 
 def _nccl_candidates() -> Iterator[Path]:

@@ -59,6 +59,7 @@ def make_report(native: Native) -> Report:
             _transport("inproc", [extension]),
             _transport("shm", [extension, memory]),
             _transport("mpi", [extension, plugin, *mpi_rows[:2]]),
+            gpu.support_row(native),
             gpu.nccl_row(),
             gpu.driver_row(),
             gpu.toolkit_row(),

@@ -54,7 +54,7 @@ class AllreduceTask final : public GpuTask {
   const int ranks_;
   std::int64_t count_ = 0;
   bool takes_part_ = true;
-  std::byte* buffer_ = nullptr;       // where the tensors are packed; null where they are not
+  std::byte* buffer_ = nullptr;      // where the tensors are packed; null where they are not
   std::vector<std::byte> identity_;  // of elements that NCCL is given where this rank has none
 
   std::int64_t chunk_ = 1;   // elements

@@ -10,6 +10,7 @@
 #include "backend/gpu/gpu_operation.h"
 #include "core/log.h"
 #include "core/strings.h"
+#include "cuda/kernel_image.h"
 
 namespace rueda {
 
@@ -186,6 +187,14 @@ class GpuBackend final : public DeviceBackend {
 };
 
 }  // namespace
+
+GpuSupport gpu_support(const Options& options) {
+  GpuSupport support;
+  support.built = true;
+  if (!kernel_image().empty()) support.kernels = kernel_image_origin();
+  if (const auto nccl = load_nccl(options)) support.nccl = nccl_version_text((*nccl)->version());
+  return support;
+}
 
 std::unique_ptr<DeviceBackend> make_device_backend(const Options& options, Backend& host) {
   return std::make_unique<GpuBackend>(options, host);

@@ -167,14 +167,18 @@ def gloo_enabled() -> bool:
 
 
 def nccl_built() -> int:
-    """The version of NCCL, or 0: there is no GPU path yet.
+    """The version of NCCL, as 22703 for 2.27.3; 0 where none is found, or this build of Rueda serves no GPUs.
 
     Example::
 
-        >>> hvd.nccl_built()
-        0
+        >>> hvd.nccl_built() > 0 and not hvd.cuda_built()
+        False
     """
-    return 0
+    built, _, nccl = _native.gpu_support()
+    if not built or not nccl:
+        return 0
+    major, minor, patch = map(int, nccl.split("."))
+    return major * 10000 + minor * 100 + patch
 
 
 def ddl_built() -> bool:
@@ -200,18 +204,19 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """Whether tensors on NVIDIA's GPUs can be reduced: not yet.
+    """Whether this build of Rueda serves tensors of NVIDIA's GPUs.
 
     Example::
 
-        >>> hvd.cuda_built()
-        False
+        >>> hvd.cuda_built() in (True, False)
+        True
     """
-    return False
+    built, _, _ = _native.gpu_support()
+    return built
 
 
 def rocm_built() -> bool:
-    """Whether tensors on AMD's GPUs can be reduced: not yet.
+    """Whether tensors of AMD's GPUs are served: no.
 
     Example::
 

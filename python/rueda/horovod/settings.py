@@ -27,7 +27,7 @@ UNUSED: dict[str, str] = {
     "HOROVOD_AUTOTUNE": "Rueda measures once at init and does not tune while it runs",
     "HOROVOD_THREAD_AFFINITY": "Rueda's thread is not bound; use the launcher's --bind-to",
     "HOROVOD_MPI_THREADS_DISABLE": "Rueda asks MPI for what it needs",
-    "HOROVOD_NUM_NCCL_STREAMS": "there is no GPU path yet",
+    "HOROVOD_NUM_NCCL_STREAMS": "each process set has streams of its own",
     "HOROVOD_DISABLE_GROUP_FUSION": "groups may be fused with other tensors",
 }
 

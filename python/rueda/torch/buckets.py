@@ -125,8 +125,8 @@ def plan_buckets(
 
     ``order``: the parameters in the order in which their gradients become ready; those it lacks follow, last one
     first, as backward meets them. Only gradients of one dtype and kind of device share a bucket. A bucket is closed
-    once it has ``bucket_bytes`` or more, the first of each kind already at 1 MiB. Parameters of one of the ``groups`` lie
-    together, however large, and with no others. Returned in the order in which they are complete.
+    once it has ``bucket_bytes`` or more, the first of each kind already at 1 MiB. Parameters of one of the
+    ``groups`` lie together, however large, and with no others. Returned in the order in which they are complete.
     """
     if groups:
         return _plan_groups(descriptions, order, bucket_bytes, groups)

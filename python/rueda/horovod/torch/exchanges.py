@@ -236,7 +236,7 @@ def join(device: int = -1) -> int:
     """Says that this rank has no more data; returns, when all ranks have joined, the rank that was last.
 
     Until then this rank takes part in the others' operations with nothing. An average divides by the ranks that
-    contributed. ``device`` is ignored: there is no GPU path yet.
+    contributed. ``device`` is ignored: a rank that has joined goes on using the GPU that it has used before.
 
     Example::
 
