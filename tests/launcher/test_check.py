@@ -15,9 +15,9 @@ from .conftest import Rueda
 
 NAMES = [
     "rueda", "native extension", "librueda", "MPI plug-in", "MPI library", "MPI threads", "ULFM",
-    "mpirun", "transport inproc", "transport shm", "transport mpi", "NCCL", "CUDA driver",
-    "CUDA toolkit", "torch", "numpy", "Python", "CPU cores", "instruction sets", "/dev/shm",
-    "process_vm_readv", "memfd",
+    "mpirun", "transport inproc", "transport shm", "transport mpi", "GPU support", "NCCL",
+    "CUDA driver", "CUDA toolkit", "torch", "numpy", "Python", "CPU cores", "instruction sets",
+    "/dev/shm", "process_vm_readv", "memfd",
 ]  # fmt: skip
 
 
@@ -75,7 +75,9 @@ def test_a_named_mpi_library_that_does_not_load(
     broken = tmp_path / "libmpi.so"
     broken.write_text("not a library")
     monkeypatch.setenv("RUEDA_MPI_LIBRARY", str(broken))
-    report = make_report(Native(ModuleType("_native")))
+    module = ModuleType("_native")
+    module.gpu_support = lambda: (False, "", "")
+    report = make_report(Native(module))
     rows = {row.name: row for row in report.rows}
     assert not rows["MPI library"].found
     assert rows["MPI library"].path == str(broken)
