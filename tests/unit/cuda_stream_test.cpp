@@ -56,10 +56,12 @@ bool takes_what_was_made(bool waits, std::uint64_t seed) {
 
 TEST_CASE("a stream waits for what an event has recorded, and without it delays show") {
   for (std::uint64_t seed = 1; seed <= 5; ++seed) CHECK(takes_what_was_made(true, seed));
+#if !defined(__SANITIZE_THREAD__)  // which reports the missing wait as what it is, a race
   int missed = 0;
   for (std::uint64_t seed = 1; seed <= 5; ++seed)
     missed += takes_what_was_made(false, seed) ? 0 : 1;
   CHECK(missed > 0);
+#endif
 }
 
 TEST_CASE("an event is done once its stream has come to it; a new record moves it") {

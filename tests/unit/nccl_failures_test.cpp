@@ -28,6 +28,15 @@ void expect_contains(const Status& status, const std::string& text) {
          str("'", status.to_string(), "' says '", text, "'"));
 }
 
+// Until another rank has come that far.
+void wait_for(const std::atomic<int>& count, int awaited) {
+  const Time deadline = soon();
+  while (count < awaited) {
+    expect(Clock::now() < deadline, "the other ranks come that far");
+    std::this_thread::yield();
+  }
+}
+
 DeviceMemory some_floats(const GpuRank& mine) {
   return on_device(mine.stream, std::vector<float>(8, 1));
 }
@@ -130,6 +139,7 @@ TEST_CASE("ranks that disagree are told so, by the double") {
     const Status status = awaited_error(mine);
     expect_contains(status, "ranks disagree: rank 0 has called ncclAllReduce of 4");
     mine.communicator->abort();
+    expect_ok(mine.stream.wait_until_idle(soon()), "the stream goes on");
   });
 }
 
@@ -165,14 +175,19 @@ TEST_CASE("the ranks that remain go on without a lost one") {
   const bool revokes = GENERATE(false, true);
   CAPTURE(lost, revokes);
   nccl_double().hang(lost);
+  std::atomic<int> enqueued = 0;
   std::atomic<int> done = 0;
   run_gpu_ranks(4, [&](GpuRank& mine) {
     const DeviceMemory memory = some_floats(mine);
     expect_ok(reduce_something(mine, memory), "enqueued");
+    ++enqueued;
     if (mine.rank == lost) {
-      while (done < 3) std::this_thread::yield();
-      return mine.communicator->abort();
+      wait_for(done, 3);
+      mine.communicator->abort();
+      // Its memory is used until then.
+      return expect_ok(mine.stream.wait_until_idle(soon()), "the stream goes on");
     }
+    wait_for(enqueued, 4);  // then it is the lost one that hangs, and none of the next communicator
     if (revokes) {
       expect_ok(mine.communicator->revoke(), "revoke");
       expect_ok(mine.communicator->wait_until_ready(soon()), "revoked");

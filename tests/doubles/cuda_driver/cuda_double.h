@@ -26,7 +26,7 @@ struct CudaSettings {
 
 class CudaDouble {
  public:
-  // Waits for all streams, forgets misuse, failures and counts, and takes the settings.
+  // Waits for all streams, forgets memory, misuse, failures and counts, and takes the settings.
   virtual void reset(const CudaSettings& settings = {}) = 0;
   // The `nth` call of `function` from now on (1 is the next) returns `code`, a CUresult.
   virtual void fail(const std::string& function, int nth, int code) = 0;

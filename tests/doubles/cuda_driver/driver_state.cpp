@@ -54,6 +54,7 @@ void DriverState::reset(const CudaSettings& settings) {
   failures_.clear();
   misuse_.clear();
   broken_.clear();
+  memory_.clear();
 }
 
 void DriverState::fail(const std::string& function, int nth, int code) {

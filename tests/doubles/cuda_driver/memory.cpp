@@ -37,6 +37,12 @@ bool Memory::free(std::uint64_t address, bool of_device) {
   return true;
 }
 
+void Memory::clear() {
+  const std::lock_guard lock(mutex_);
+  ranges_.clear();
+  freed_.clear();
+}
+
 bool Memory::pin(std::uint64_t address, std::size_t bytes) {
   if (contains(address, 1) || contains(address + bytes - 1, 1)) return false;
   const std::lock_guard lock(mutex_);

@@ -25,6 +25,8 @@ class Memory {
   std::uint64_t allocate(std::size_t bytes, int device);
   // False where `address` does not begin an allocation of that kind, or is in use.
   bool free(std::uint64_t address, bool of_device);
+  // Frees everything, whatever its state.
+  void clear();
   bool pin(std::uint64_t address, std::size_t bytes);
   bool unpin(std::uint64_t address);
 

@@ -62,12 +62,9 @@ void NcclState::hang(int rank) {
   hanging_.insert(rank);
 }
 
-void NcclState::pass(const CommunicatorReference& communicator) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (hanging_.erase(communicator->rank) == 0) return;
-  }
-  while (!communicator->given_up) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+bool NcclState::hangs(const Communicator& communicator) {
+  const std::lock_guard lock(mutex_);
+  return hanging_.erase(communicator.rank) > 0;
 }
 
 std::vector<std::string> NcclState::take_misuse() {
@@ -167,9 +164,10 @@ nccl::Result NcclState::launch_all(std::vector<Step> steps) {
                                      std::make_move_iterator(rest));
     steps.erase(steps.begin(), rest);
     ++owner->running;
-    const auto enqueue = [this, owner, stream, together] {
-      const bool known = rueda_cuda_double()->enqueue(stream, [this, owner, together] {
-        pass(owner);
+    const auto enqueue = [owner, stream, together, hanging = hangs(*owner)] {
+      const bool known = rueda_cuda_double()->enqueue(stream, [owner, together, hanging] {
+        while (hanging && !owner->given_up)
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
         for (const Step& step : together) {
           if (!owner->given_up) step.run();
         }

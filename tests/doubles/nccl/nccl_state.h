@@ -70,8 +70,8 @@ class NcclState final : public NcclDouble {
   nccl::Result launch_all(std::vector<Step> steps);
   void break_one(const CommunicatorReference& communicator, nccl::Result code,
                  const std::string& text);
-  // Where an operation that hangs waits.
-  void pass(const CommunicatorReference& communicator);
+  // Whether this rank's operation is the one that hangs.
+  bool hangs(const Communicator& communicator);
 
   std::atomic<int> registrations_ = 0;
   static thread_local int group_depth;
