@@ -50,7 +50,6 @@ struct Lane {
   TransferCounters* counters = nullptr;
   HostChannel* channel = nullptr;  // where all ranks of the set are on one host and share memory
   int set_id = 0;
-  int order = 0;  // which of the set's orders of batches this one is in
 
   [[nodiscard]] int size() const { return static_cast<int>(members->size()); }
   [[nodiscard]] int world_rank(int set_rank) const {
@@ -74,6 +73,9 @@ class Operation {
   // Whether its bytes go through the transport, which has to be driven and slept upon then; others
   // are woken through shared memory.
   [[nodiscard]] virtual bool uses_transport() const { return true; }
+
+  // Whether other work of this rank has to come first, however long that takes.
+  [[nodiscard]] virtual bool waits_for_its_turn() const { return false; }
 
   // Whether nothing tells when it can go on: it must be asked again and again.
   [[nodiscard]] virtual bool must_be_polled() const { return false; }

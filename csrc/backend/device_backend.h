@@ -1,5 +1,5 @@
-// Collectives on tensors in the memory of GPUs. The host arranges the work and never waits for it:
-// an operation is done once all of it has been enqueued.
+// Collectives on tensors in the memory of GPUs. The host arranges the work and does not wait for
+// it: an operation is done once all of it has been enqueued.
 #pragma once
 
 #include <memory>
@@ -17,12 +17,14 @@ class DeviceEvent {
   virtual ~DeviceEvent() = default;
   // What `stream`, of the same device, enqueues from now on comes after it.
   virtual Status hold_back(void* stream) const = 0;
-  // Whether the GPU has come there; an error where its work failed.
+  // Whether the GPU has come there; an error where its work failed, or was given up before.
   [[nodiscard]] virtual Expected<bool> reached() const = 0;
+  // Whether nothing before it touches any memory any more, as far as can be known.
+  [[nodiscard]] virtual bool is_over() const = 0;
 };
 
-// Each lane (a process set and an order of its batches) has a stream of its own on the one GPU that
-// this rank uses: the one of the first tensor that it submits.
+// Each process set has streams of its own, on the one GPU that this rank uses: that of the first
+// tensor that it submits.
 class DeviceBackend : public Backend {
  public:
   // What `stream` of the device has enqueued so far. Any thread. Fails where the device cannot be
@@ -32,8 +34,8 @@ class DeviceBackend : public Backend {
 
   // --- For whoever has the helm
 
-  // The lane's next operation comes after `event`.
-  virtual Status await(const Lane& lane, const DeviceEvent& event) = 0;
+  // The operation that is made next comes after `event`.
+  virtual void await(std::shared_ptr<DeviceEvent> event) = 0;
   // Looks after what the GPU has not finished yet. Not ok: it failed, or was not finished in time.
   [[nodiscard]] virtual Status watch(Time now) = 0;
   // When to call it again though nothing happens.

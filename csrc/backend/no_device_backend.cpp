@@ -14,7 +14,7 @@ class NoDeviceBackend final : public DeviceBackend {
  public:
   [[nodiscard]] std::string_view name() const override { return "none"; }
   Expected<std::shared_ptr<DeviceEvent>> mark(int, void*) override { return absent(); }
-  Status await(const Lane&, const DeviceEvent&) override { return absent(); }
+  void await(std::shared_ptr<DeviceEvent>) override {}
   [[nodiscard]] Status watch(Time) override { return {}; }
   [[nodiscard]] std::optional<Time> next_look() const override { return std::nullopt; }
   void forget(int) override {}

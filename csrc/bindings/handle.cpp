@@ -56,8 +56,7 @@ bool is_finished(const Handle& handle) {
   if (!handle.done()) return false;
   const auto& event = handle.state()->output.finished;
   if (!event) return true;
-  auto reached = event->reached();
-  return !reached || *reached;
+  return event->is_over();
 }
 
 const Output& output_of(const Handle& handle) {
@@ -88,7 +87,9 @@ void bind_handle(py::module_& module) {
       .def("wait_on",
            [](const Handle& handle, std::uintptr_t stream) {
              wait(handle, std::nullopt);
-             handle.wait_on(reinterpret_cast<void*>(stream));
+             const auto& finished = handle.state()->output.finished;
+             if (!finished) return;  // failed, or not on a GPU
+             finished->hold_back(reinterpret_cast<void*>(stream)).throw_if_error();
            })
       .def("wait", &wait, py::arg("timeout") = py::none())
       .def("check", [](const Handle& handle) { output_of(handle); })

@@ -20,6 +20,10 @@ std::size_t kept_buffers(const Options& options) {
   return static_cast<std::size_t>(options.batches_in_flight) + 1;
 }
 
+std::string called(const std::string& name) {
+  return name.empty() ? "a tensor without a name" : str("'", name, "'");
+}
+
 // Signals are for the application's threads: the main thread of Python must see Ctrl-C.
 class SignalsBlocked {
  public:
@@ -167,7 +171,9 @@ std::optional<Engine::Command> Engine::accept(int set_id, std::vector<Submission
 void Engine::mark_streams(std::vector<Submission>& submissions) {
   const Submission* before = nullptr;
   for (Submission& submission : submissions) {
-    if (submission.device == host_device || !submission.request.error.ok()) continue;
+    if (submission.device == host_device || submission.ready || !submission.request.error.ok()) {
+      continue;
+    }
     if (before != nullptr && before->device == submission.device &&
         before->stream == submission.stream) {
       submission.ready = before->ready;
@@ -180,7 +186,7 @@ void Engine::mark_streams(std::vector<Submission>& submissions) {
     } else {
       submission.request.error =
           Status(marked.status().code(),
-                 str("'", submission.request.name, "' on ", topology().describe(topology().rank)))
+                 str(called(submission.request.name), " on ", topology().describe(topology().rank)))
               .because(marked.status());
     }
   }

@@ -155,6 +155,7 @@ bool Engine::step(Time now) {
     fail(status);
     return true;
   }
+  if (moved) naps_ = 0;
   const Duration timeout = seconds(options_.transfer_timeout);
   for (const auto& [id, set] : sets_) {
     if (Status status = set->broken(now, timeout); !status) {

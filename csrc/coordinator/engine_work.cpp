@@ -126,8 +126,13 @@ void Engine::open_set(std::shared_ptr<const ProcessSetMembers> members) {
     const std::lock_guard lock(queue_mutex_);
     next_unnamed_[id] = 0;
   };
-  const ExecutionContext context{backend_.get(), devices_.get(), &metrics_,
-                                 &timeline_, world_.host, options_.join_average == "all", id};
+  const ExecutionContext context{backend_.get(),
+                                 devices_.get(),
+                                 &metrics_,
+                                 &timeline_,
+                                 world_.host,
+                                 options_.join_average == "all",
+                                 id};
   sets_[id] = std::make_unique<SetCoordinator>(std::move(members), options_, context,
                                                *world_.transport, std::move(events));
 }

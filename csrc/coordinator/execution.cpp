@@ -53,9 +53,8 @@ Execution::Execution(const ExecutionContext& context, const Lane& lane,
     context_.metrics->tensors_fused.add(static_cast<std::int64_t>(members_.size()));
   }
   try {
-    status_ = await_inputs();
-    done_ = !status_.ok();
-    if (status_.ok()) start();
+    await_inputs();
+    start();
   } catch (const std::bad_alloc&) {
     status_ = Status(ErrorCode::internal, str("no memory for the ", describe()));
     done_ = true;
@@ -76,14 +75,12 @@ void Execution::start() {
 }
 
 // On a GPU the collective comes after what the tensors' streams still do to them.
-Status Execution::await_inputs() {
+void Execution::await_inputs() {
   for (const BatchMember& member : members_) {
-    if (!member.submission || !member.submission->ready) continue;
-    if (Status status = context_.devices->await(lane_, *member.submission->ready); !status) {
-      return status;
+    if (member.submission && member.submission->ready) {
+      context_.devices->await(member.submission->ready);
     }
   }
-  return {};
 }
 
 Reduction Execution::reduction() const {

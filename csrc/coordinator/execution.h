@@ -51,14 +51,17 @@ class Execution {
 
   [[nodiscard]] bool uses_transport() const { return operation_ && operation_->uses_transport(); }
   [[nodiscard]] bool must_be_polled() const { return operation_ && operation_->must_be_polled(); }
-  [[nodiscard]] Time last_moved() const { return last_moved_; }
+  // What others wait for does not count.
+  [[nodiscard]] Time last_moved() const {
+    return operation_ && operation_->waits_for_its_turn() ? Clock::now() : last_moved_;
+  }
   // "batch of 3 tensors beginning with 'conv1.weight'"
   [[nodiscard]] std::string describe() const;
   [[nodiscard]] std::vector<int> awaited() const;
 
  private:
   void start();
-  Status await_inputs();
+  void await_inputs();
   void start_allreduce();
   void start_reduce_scatter();
   void start_allgather();

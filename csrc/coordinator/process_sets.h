@@ -58,13 +58,10 @@ class ProcessSets {
   std::set<int> formed_;  // numbers that members have agreed on, also of sets that are gone
 };
 
-// Batches that were negotiated, and those that are replayed, on tensors of the host and of GPUs:
-// each are numbered in an order that is the same on all ranks, but not relative to each other.
-enum class BatchOrder : std::uint8_t { negotiated, replayed, negotiated_on_gpu, replayed_on_gpu };
-inline constexpr int batch_orders = 4;
-[[nodiscard]] constexpr BatchOrder on_gpu(BatchOrder order) {
-  return static_cast<BatchOrder>(static_cast<int>(order) | 2);
-}
+// Batches that were negotiated, those that are replayed, and those on GPUs: each are numbered in an
+// order that is the same on all ranks, but not relative to each other.
+enum class BatchOrder : std::uint8_t { negotiated, replayed, on_gpu };
+inline constexpr int batch_orders = 3;
 
 // The tag of the `sequence`-th batch of a set: what is in flight at one time is distinct.
 // Numbers of sets that only their members know begin here.

@@ -31,10 +31,11 @@ bool is_same(const Request& left, const Request& right) {
          left.splits == right.splits && left.group == right.group;
 }
 
-// A name that will not come again, or is an operation on process sets, or fills no plan.
+// A name that will not come again, or is an operation on process sets, or fills no plan. What runs
+// on GPUs must be enqueued in one order on all ranks, or collectives wait for each other there.
 bool may_be_replayed(const Response& response) {
-  return response.kind == ResponseKind::execute && response.absent.empty() &&
-         response.request.collective <= Collective::barrier &&
+  return !response.request.on_gpu && response.kind == ResponseKind::execute &&
+         response.absent.empty() && response.request.collective <= Collective::barrier &&
          !response.request.name.starts_with(numbered_prefix);
 }
 

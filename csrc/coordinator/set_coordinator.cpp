@@ -81,6 +81,7 @@ NegotiatorOptions SetCoordinator::negotiator_options(const Options& options) con
   result.fusion_threshold = options.fusion_threshold;
   result.stall_warning = seconds(options.stall_warning);
   result.stall_error = seconds(options.stall_error);
+  result.is_watched = [timeline = context_.timeline] { return timeline->is_open(); };
   result.on_ready = [this](const Request& request, std::span<const int> ranks, Time now) {
     context_.timeline->write([&](TimelineWriter& writer) {
       std::vector<int> world_ranks;
@@ -330,13 +331,12 @@ void SetCoordinator::execute(std::vector<BatchMember> members, BatchOrder order,
       refuse(member.response->request.name, submission->duplicate, {}, now);
     }
   }
-  if (members.front().response->request.on_gpu) order = on_gpu(order);
+  if (members.front().response->request.on_gpu) order = BatchOrder::on_gpu;
   const auto number = static_cast<std::size_t>(order);
   Order& own = orders_[number];
   if (context_.host && !own.channel) open_channel(number);
   Lane lane = lane_;
   lane.set_id = members_->id;
-  lane.order = static_cast<int>(number);
   lane.channel = own.channel.get();
   lane.tag = batch_tag(members_->id, order, own.next_batch++);
   running_.push_back(std::make_unique<Execution>(context_, lane, std::move(members), now));

@@ -92,7 +92,20 @@ Status CudaDevice::check(int code, std::string_view what) const {
   return driver_.check(code, str("GPU ", facts_.ordinal, ": ", what));
 }
 
-CurrentDevice::CurrentDevice(const CudaDevice& device) : device_(device) {
+namespace {
+
+// The calling thread's, which it replaces.
+int exchange_capture_mode(const CudaDevice& device, int mode) {
+  auto exchanged = static_cast<CUstreamCaptureMode>(mode);
+  device.functions().exchange_capture_mode(&exchanged);
+  return exchanged;
+}
+
+}  // namespace
+
+CurrentDevice::CurrentDevice(const CudaDevice& device)
+    : device_(device),
+      capture_mode_(exchange_capture_mode(device, CU_STREAM_CAPTURE_MODE_RELAXED)) {
   CUcontext current = nullptr;
   status_ = device.check(device.functions().context_current(&current), "cuCtxGetCurrent");
   if (!status_ || current == device.context()) return;
@@ -103,6 +116,7 @@ CurrentDevice::CurrentDevice(const CudaDevice& device) : device_(device) {
 CurrentDevice::~CurrentDevice() {
   CUcontext popped = nullptr;
   if (pushed_) device_.functions().context_pop(&popped);
+  exchange_capture_mode(device_, capture_mode_);
 }
 
 }  // namespace rueda

@@ -51,8 +51,10 @@ class CudaDevice {
 // What streams, events and memory hold on to: their device outlives them.
 using DeviceReference = std::shared_ptr<const CudaDevice>;
 
-// Makes a device the calling thread's current one for as long as this lives. Costs a look when it
-// is already. Everything in this layer does so itself; calls to NCCL need it around them.
+// Makes a device the calling thread's current one for as long as this lives, and keeps what the
+// thread does from spoiling a graph that some thread captures (torch captures in a mode that
+// forbids others to allocate memory and to look at events). Costs little when it is already.
+// Everything in this layer does so itself; calls to NCCL need it around them.
 class CurrentDevice {
  public:
   explicit CurrentDevice(const CudaDevice& device);
@@ -66,6 +68,7 @@ class CurrentDevice {
   const CudaDevice& device_;
   Status status_;
   bool pushed_ = false;
+  int capture_mode_;
 };
 
 }  // namespace rueda

@@ -6,46 +6,47 @@
 
 // cuda.h renames functions whose meaning has changed by macros (cuMemAlloc is cuMemAlloc_v2). What
 // is looked up must carry the name that was declared, so the names pass through the preprocessor.
-#define RUEDA_DRIVER_FUNCTIONS(USE)                        \
-  USE(get_error_name, cuGetErrorName)                      \
-  USE(get_error_string, cuGetErrorString)                  \
-  USE(init, cuInit)                                        \
-  USE(driver_version, cuDriverGetVersion)                  \
-  USE(device_count, cuDeviceGetCount)                      \
-  USE(device_get, cuDeviceGet)                             \
-  USE(device_name, cuDeviceGetName)                        \
-  USE(device_attribute, cuDeviceGetAttribute)              \
-  USE(device_total_memory, cuDeviceTotalMem)               \
-  USE(device_pci_bus_id, cuDeviceGetPCIBusId)              \
-  USE(primary_context_retain, cuDevicePrimaryCtxRetain)    \
-  USE(primary_context_release, cuDevicePrimaryCtxRelease)  \
-  USE(context_push, cuCtxPushCurrent)                      \
-  USE(context_pop, cuCtxPopCurrent)                        \
-  USE(context_current, cuCtxGetCurrent)                    \
-  USE(context_priority_range, cuCtxGetStreamPriorityRange) \
-  USE(stream_create, cuStreamCreateWithPriority)           \
-  USE(stream_destroy, cuStreamDestroy)                     \
-  USE(stream_query, cuStreamQuery)                         \
-  USE(stream_wait_event, cuStreamWaitEvent)                \
-  USE(stream_is_capturing, cuStreamIsCapturing)            \
-  USE(event_create, cuEventCreate)                         \
-  USE(event_destroy, cuEventDestroy)                       \
-  USE(event_record, cuEventRecord)                         \
-  USE(event_query, cuEventQuery)                           \
-  USE(memory_allocate, cuMemAlloc)                         \
-  USE(memory_free, cuMemFree)                              \
-  USE(host_allocate, cuMemHostAlloc)                       \
-  USE(host_free, cuMemFreeHost)                            \
-  USE(host_register, cuMemHostRegister)                    \
-  USE(host_unregister, cuMemHostUnregister)                \
-  USE(copy_to_device, cuMemcpyHtoDAsync)                   \
-  USE(copy_to_host, cuMemcpyDtoHAsync)                     \
-  USE(copy_on_device, cuMemcpyDtoDAsync)                   \
-  USE(fill_bytes, cuMemsetD8Async)                         \
-  USE(pointer_attribute, cuPointerGetAttribute)            \
-  USE(module_load, cuModuleLoadData)                       \
-  USE(module_unload, cuModuleUnload)                       \
-  USE(module_function, cuModuleGetFunction)                \
+#define RUEDA_DRIVER_FUNCTIONS(USE)                             \
+  USE(get_error_name, cuGetErrorName)                           \
+  USE(get_error_string, cuGetErrorString)                       \
+  USE(init, cuInit)                                             \
+  USE(driver_version, cuDriverGetVersion)                       \
+  USE(device_count, cuDeviceGetCount)                           \
+  USE(device_get, cuDeviceGet)                                  \
+  USE(device_name, cuDeviceGetName)                             \
+  USE(device_attribute, cuDeviceGetAttribute)                   \
+  USE(device_total_memory, cuDeviceTotalMem)                    \
+  USE(device_pci_bus_id, cuDeviceGetPCIBusId)                   \
+  USE(primary_context_retain, cuDevicePrimaryCtxRetain)         \
+  USE(primary_context_release, cuDevicePrimaryCtxRelease)       \
+  USE(context_push, cuCtxPushCurrent)                           \
+  USE(context_pop, cuCtxPopCurrent)                             \
+  USE(context_current, cuCtxGetCurrent)                         \
+  USE(context_priority_range, cuCtxGetStreamPriorityRange)      \
+  USE(stream_create, cuStreamCreateWithPriority)                \
+  USE(stream_destroy, cuStreamDestroy)                          \
+  USE(stream_query, cuStreamQuery)                              \
+  USE(stream_wait_event, cuStreamWaitEvent)                     \
+  USE(stream_is_capturing, cuStreamIsCapturing)                 \
+  USE(exchange_capture_mode, cuThreadExchangeStreamCaptureMode) \
+  USE(event_create, cuEventCreate)                              \
+  USE(event_destroy, cuEventDestroy)                            \
+  USE(event_record, cuEventRecord)                              \
+  USE(event_query, cuEventQuery)                                \
+  USE(memory_allocate, cuMemAlloc)                              \
+  USE(memory_free, cuMemFree)                                   \
+  USE(host_allocate, cuMemHostAlloc)                            \
+  USE(host_free, cuMemFreeHost)                                 \
+  USE(host_register, cuMemHostRegister)                         \
+  USE(host_unregister, cuMemHostUnregister)                     \
+  USE(copy_to_device, cuMemcpyHtoDAsync)                        \
+  USE(copy_to_host, cuMemcpyDtoHAsync)                          \
+  USE(copy_on_device, cuMemcpyDtoDAsync)                        \
+  USE(fill_bytes, cuMemsetD8Async)                              \
+  USE(pointer_attribute, cuPointerGetAttribute)                 \
+  USE(module_load, cuModuleLoadData)                            \
+  USE(module_unload, cuModuleUnload)                            \
+  USE(module_function, cuModuleGetFunction)                     \
   USE(launch_kernel, cuLaunchKernel)
 
 namespace rueda {

@@ -55,7 +55,7 @@ Status Negotiator::submit_group(std::vector<Request> requests, Time now) {
     // this one, too.
     if (entry->second.self_ready) continue;
     entry->second.self_ready = true;
-    if (options_.on_ready) options_.on_ready(request, {{tree_.rank()}}, now);
+    if (is_watched()) options_.on_ready(request, {{tree_.rank()}}, now);
     report_soon(entry->second, now);
     if (request.collective == Collective::allgather && !request.shape.empty()) {
       entry->second.first_extents.emplace_back(tree_.rank(), request.shape.front());
@@ -194,7 +194,7 @@ void Negotiator::merge(int child, Announcement announcement, Time now) {
   add_ranks(state.absent, announcement.absent);
   state.first_extents.insert(state.first_extents.end(), announcement.first_extents.begin(),
                              announcement.first_extents.end());
-  if (options_.on_ready) tell_ready(state, child, now);
+  if (is_watched()) tell_ready(state, child, now);
   update_complete(entry);
 }
 

@@ -38,8 +38,10 @@ struct NegotiatorOptions {
   Duration stall_warning{};                  // zero: never
   Duration stall_error{};                    // zero: never
   // Told when ranks of the set turn out to be ready for a request: this one, or all of a child's
-  // subtree that have not joined. For whoever watches; it must not call back. May be empty.
+  // subtree that have not joined. For whoever watches; it must not call back. May be empty. What it
+  // is told costs something to find out, so is_watched is asked before.
   std::function<void(const Request& request, std::span<const int> ranks, Time now)> on_ready;
+  std::function<bool()> is_watched = [] { return true; };
 };
 
 class Negotiator {
@@ -125,6 +127,7 @@ class Negotiator {
 
   // negotiator.cpp: submissions and messages.
   void merge(int child, Announcement announcement, Time now);
+  [[nodiscard]] bool is_watched() const { return options_.on_ready && options_.is_watched(); }
   void tell_ready(const Entry& entry, int child, Time now) const;
   // Whether the child sent this before it knew the error that answered it.
   [[nodiscard]] bool was_answered(int child, const Announcement& announcement) const;

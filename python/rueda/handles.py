@@ -69,7 +69,12 @@ class Handle(Generic[T]):
     def _is_over(self) -> bool:
         """Whether nothing touches the tensors any more, GPUs included, or whoever uses them waits for that."""
         natives = self._natives
-        return natives is not None and all(native.finished() for native in natives)
+        if natives is None:
+            return False
+        for native in natives:  # noqa: SIM110 - as above
+            if not native.finished():
+                return False
+        return True
 
     def wait(self, timeout: float | None = None) -> bool:
         """Blocks until the operation has completed, for ``timeout`` seconds at most; ``False`` when it has not.
@@ -93,10 +98,11 @@ class Handle(Generic[T]):
         if finish is not None:
             try:
                 natives = self._submitted()
+                if self._follow is not None:
+                    for native in natives:  # also those that come after one that has failed
+                        self._follow(native)
                 for native in natives:
                     native.check()
-                    if self._follow is not None:
-                        self._follow(native)
                 self._result = finish(natives)
             finally:
                 self._references = None

@@ -117,6 +117,8 @@ class Collectives(Generic[A]):
         def submit() -> Handle[list[A]]:
             members = [self._source_and_target(array, in_place) for array in group]
             views = [view for _, view, _, _ in members]
+            # Of those on a GPU; a rank uses one, and one stream is current.
+            placed = next((view for view in views if view.device >= 0), None)
             begin = partial(
                 _native.grouped_allreduce,
                 [view.pointer for view in views],
@@ -130,7 +132,7 @@ class Collectives(Generic[A]):
                 identify(process_set),
                 wire,
                 [view.device for view in views],
-                views[0].stream if views else 0,
+                placed.stream if placed else 0,
             )
 
             def finish(_: object) -> list[A]:
@@ -138,7 +140,7 @@ class Collectives(Generic[A]):
                     self._require_unchanged(source, view, part_name(name, number))
                 return [target for _, _, target, _ in members]
 
-            return Handle(begin, finish, members, views[0].follow if views else None)
+            return Handle(begin, finish, members, placed.follow if placed else None)
 
         return _submitted(submit, name, process_set, len(group))
 

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "backend/gpu/nccl_factor.h"
-#include "reduce/reduce.h"
 
 namespace rueda {
 
@@ -40,6 +39,9 @@ AllreduceTask::AllreduceTask(const Reduction& reduction, std::vector<Piece> piec
 
 bool AllreduceTask::suits_nccl(const GpuLane& gpu) const {
   if (reduction_.wire && !gpu.all_have_kernels()) return false;
+  // Ranks that have joined give zeros.
+  const bool is_sum = reduction_.op == ReduceOp::sum || reduction_.op == ReduceOp::average;
+  if (reduction_.contributors != ranks_ && !is_sum) return false;
   return nccl_combination(on_the_wire(reduction_), ranks_).has_value();
 }
 
@@ -58,7 +60,9 @@ Status AllreduceTask::enqueue(GpuLane& gpu, const Lane& lane) {
   auto buffer = gpu.buffer(bytes_of(count_, wire()));
   if (!buffer) return buffer.status();
   buffer_ = *buffer;
-  Status status = takes_part_ ? pack(gpu, lane, buffer_) : fill_identity_on(gpu, buffer_);
+  Status status = takes_part_
+                      ? pack(gpu, lane, buffer_)
+                      : fill_bytes(gpu.stream(), buffer_, std::byte{}, bytes_of(count_, wire()));
   if (status) status = gpu.communicator()->allreduce(buffer_, buffer_, count, how, stream);
   return status;
 }
@@ -102,20 +106,6 @@ Status AllreduceTask::conclude(GpuLane& gpu, const Lane& lane) {
   lane.counters->gpu_launches.add(1);
   return gpu.gpu().kernels->copy(gpu.stream(), copies,
                                  reduction_.wire ? reduction_.postscale : 1.0);
-}
-
-// This rank has joined.
-Status AllreduceTask::fill_identity_on(GpuLane& gpu, std::byte* buffer) {
-  const std::size_t bytes = bytes_of(count_, wire());
-  const bool is_sum = reduction_.op == ReduceOp::sum || reduction_.op == ReduceOp::average;
-  if (is_sum) return fill_bytes(gpu.stream(), buffer, std::byte{}, bytes);
-  identity_.resize(bytes);
-  fill_identity(identity_.data(), count_, wire(), reduction_.op);
-  if (Status status = copy_to_device(gpu.stream(), buffer, identity_.data(), bytes); !status) {
-    return status;
-  }
-  // Rare, and the memory is gone soon.
-  return gpu.stream().wait_until_idle(Clock::now() + std::chrono::seconds(30));
 }
 
 // --- Through the host's memory

@@ -39,7 +39,6 @@ class AllreduceTask final : public GpuTask {
   };
 
   Status pack(GpuLane& gpu, const Lane& lane, std::byte* buffer);
-  Status fill_identity_on(GpuLane& gpu, std::byte* buffer);
   [[nodiscard]] DataType wire() const { return reduction_.wire.value_or(reduction_.dtype); }
 
   [[nodiscard]] std::vector<Part> parts_of(std::int64_t chunk) const;
@@ -54,8 +53,7 @@ class AllreduceTask final : public GpuTask {
   const int ranks_;
   std::int64_t count_ = 0;
   bool takes_part_ = true;
-  std::byte* buffer_ = nullptr;      // where the tensors are packed; null where they are not
-  std::vector<std::byte> identity_;  // of elements that NCCL is given where this rank has none
+  std::byte* buffer_ = nullptr;  // where the tensors are packed; null where they are not
 
   std::int64_t chunk_ = 1;   // elements
   std::int64_t chunks_ = 0;  // of the staged way

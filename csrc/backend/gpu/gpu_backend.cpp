@@ -21,13 +21,27 @@ constexpr std::int64_t staged_chunk_bytes = 4 << 20;
 constexpr Duration between_looks = std::chrono::milliseconds(20);
 constexpr Duration closing_patience = std::chrono::seconds(10);
 
+// What could not even begin.
+class FailedOperation final : public Operation {
+ public:
+  explicit FailedOperation(Status status) : status_(std::move(status)) {}
+  bool advance() override { return false; }
+  [[nodiscard]] bool done() const override { return true; }
+  [[nodiscard]] const Status& status() const override { return status_; }
+  [[nodiscard]] std::vector<int> awaited() const override { return {}; }
+  [[nodiscard]] bool uses_transport() const override { return false; }
+
+ private:
+  Status status_;
+};
+
 class GpuBackend final : public DeviceBackend {
  public:
   GpuBackend(const Options& options, Backend& host)
       : options_(options), timeout_(seconds(options.transfer_timeout)), host_(host) {}
   ~GpuBackend() override {
     const Time deadline = Clock::now() + closing_patience;
-    for (const auto& [key, lane] : lanes_) {
+    for (const auto& [set_id, lane] : lanes_) {
       if (!aborted_) lane->close(deadline);
     }
   }
@@ -51,7 +65,7 @@ class GpuBackend final : public DeviceBackend {
   }
 
   std::shared_ptr<std::byte[]> allocate(const Lane&, std::size_t bytes) override {
-    if (!is_open()) throw std::bad_alloc();
+    if (!is_open()) return nullptr;  // this rank has joined: the operation will fail on all
     auto memory = DeviceMemory::allocate(gpu_.device, bytes);
     if (!memory) {
       log(LogLevel::error, memory.status().to_string());
@@ -61,16 +75,12 @@ class GpuBackend final : public DeviceBackend {
     return {kept, kept->data()};
   }
 
-  Status await(const Lane& lane, const DeviceEvent& event) override {
-    auto gpu = lane_of(lane);
-    if (!gpu) return gpu.status();
-    return event.hold_back((*gpu)->stream().handle());
-  }
+  void await(std::shared_ptr<DeviceEvent> event) override { inputs_.push_back(std::move(event)); }
 
   [[nodiscard]] Status watch(Time now) override {
     if (!next_look_ || now < *next_look_ || aborted_) return {};
     next_look_.reset();
-    for (const auto& [key, lane] : lanes_) {
+    for (const auto& [set_id, lane] : lanes_) {
       if (lane->is_idle()) continue;
       if (Status status = lane->watch(now, timeout_); !status) return status;
       if (!lane->is_idle()) next_look_ = now + between_looks;
@@ -80,17 +90,17 @@ class GpuBackend final : public DeviceBackend {
   [[nodiscard]] std::optional<Time> next_look() const override { return next_look_; }
 
   void forget(int set_id) override {
-    const Time deadline = Clock::now() + closing_patience;
-    for (auto lane = lanes_.lower_bound({set_id, 0});
-         lane != lanes_.end() && lane->first.first == set_id; lane = lanes_.erase(lane)) {
-      if (!aborted_) lane->second->close(deadline);
-    }
+    const auto lane = lanes_.find(set_id);
+    if (lane == lanes_.end()) return;
+    if (!aborted_) lane->second->close(Clock::now() + closing_patience);
+    lanes_.erase(lane);
   }
 
-  void abort(const Status&) override {
+  void abort(const Status& reason) override {
     if (std::exchange(aborted_, true)) return;
     next_look_.reset();
-    for (const auto& [key, lane] : lanes_) lane->abort();
+    inputs_.clear();
+    for (const auto& [set_id, lane] : lanes_) lane->abort(reason);
   }
 
   std::unique_ptr<Operation> allreduce(const Lane& lane, const Reduction& reduction,
@@ -152,7 +162,7 @@ class GpuBackend final : public DeviceBackend {
   [[nodiscard]] bool is_open() const { return is_open_.load(std::memory_order_acquire); }
 
   Expected<GpuLane*> lane_of(const Lane& lane) {
-    std::unique_ptr<GpuLane>& found = lanes_[{lane.set_id, lane.order}];
+    std::unique_ptr<GpuLane>& found = lanes_[lane.set_id];
     if (!found) {
       auto opened = GpuLane::open(gpu_);
       if (!opened) return opened.status();
@@ -165,14 +175,12 @@ class GpuBackend final : public DeviceBackend {
     GpuLane* gpu = nullptr;
     if (is_open()) {
       auto found = lane_of(lane);
-      if (!found) {
-        log(LogLevel::error, found.status().to_string());
-        throw std::bad_alloc();
-      }
+      if (!found) return std::make_unique<FailedOperation>(found.status());
       gpu = *found;
     }
     if (!next_look_) next_look_ = Clock::now() + between_looks;
-    return std::make_unique<GpuOperation>(gpu, lane, host_, options_.gpu_backend, std::move(task));
+    return std::make_unique<GpuOperation>(gpu, lane, host_, options_.gpu_backend, std::move(task),
+                                          std::exchange(inputs_, {}));
   }
 
   const Options options_;
@@ -181,7 +189,8 @@ class GpuBackend final : public DeviceBackend {
   std::mutex mutex_;                  // of opening the device
   std::atomic<bool> is_open_{false};  // what `gpu_` holds does not change any more
   Gpu gpu_;
-  std::map<std::pair<int, int>, std::unique_ptr<GpuLane>> lanes_;  // by set and order
+  std::map<int, std::unique_ptr<GpuLane>> lanes_;     // by process set
+  std::vector<std::shared_ptr<DeviceEvent>> inputs_;  // what the next operation waits for
   std::optional<Time> next_look_;
   bool aborted_ = false;
 };

@@ -1,7 +1,9 @@
 // A point in a stream of a CUDA device.
 #pragma once
 
+#include <atomic>
 #include <memory>
+#include <utility>
 
 #include "backend/device_backend.h"
 #include "cuda/stream.h"
@@ -15,11 +17,21 @@ class GpuEvent final : public DeviceEvent {
   explicit GpuEvent(CudaEvent event) : event_(std::move(event)) {}
 
   Status hold_back(void* stream) const override;
-  [[nodiscard]] Expected<bool> reached() const override { return event_.is_done(); }
+  [[nodiscard]] Expected<bool> reached() const override;
+  [[nodiscard]] bool is_over() const override;
+
+  // What comes before it is being given up because of `reason`: whoever asks from now on is told.
+  void fail(const Status& reason);
+  // After fail(): it has been.
+  void end() { ended_.store(true, std::memory_order_release); }
+
   [[nodiscard]] const CudaEvent& event() const { return event_; }
 
  private:
   CudaEvent event_;
+  Status failure_;  // read only after `failed_`
+  std::atomic<bool> failed_{false};
+  std::atomic<bool> ended_{false};
 };
 
 }  // namespace rueda

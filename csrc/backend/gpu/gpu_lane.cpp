@@ -13,17 +13,24 @@ namespace rueda {
 
 namespace {
 
-// What a stream may take to end before its memory is freed regardless: nobody works so long on what
-// is one batch, so it hangs.
-constexpr Duration longest_work = std::chrono::seconds(10);
+// How long what was given up, or is at its end, may take to leave a stream.
+constexpr Duration longest_end = std::chrono::seconds(10);
+constexpr std::size_t smallest_buffer = 1 << 20;
 
-// Which machine this is, also where containers have the same host name.
+// Doubled until it is enough, so that it seldom grows.
+std::size_t grown(std::size_t size, std::size_t wanted) {
+  size = std::max(size, smallest_buffer);
+  while (size < wanted) size *= 2;
+  return size;
+}
+
+// Which machine this is, the same in all of its containers.
 std::string machine() {
   std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  if (std::ifstream("/proc/sys/kernel/random/boot_id") >> boot) return boot;
   char name[65] = {};
   ::gethostname(name, sizeof name - 1);
-  return str(name, " ", boot);
+  return name;
 }
 
 }  // namespace
@@ -43,7 +50,7 @@ GpuLane::GpuLane(const Gpu& gpu, CudaStream stream, CudaStream second_stream)
 // Memory is freed only when no copy can reach it any more.
 GpuLane::~GpuLane() {
   if (communicator_ && !unfinished_.empty()) communicator_->abort();
-  wait_until_idle(Clock::now() + longest_work);
+  wait_until_idle(Clock::now() + longest_end);
 }
 
 void GpuLane::wait_until_idle(Time deadline) {
@@ -89,11 +96,9 @@ Status GpuLane::settle(GpuRoad road, std::span<const GpuCard> cards, int rank) {
 
 Expected<std::byte*> GpuLane::buffer(std::size_t bytes) {
   if (buffer_.size() < bytes) {
-    if (buffer_.size() > 0) wait_until_idle(Clock::now() + longest_work);
-    buffer_ = DeviceMemory();
-    auto larger = DeviceMemory::allocate(gpu_.device, bytes);
+    auto larger = DeviceMemory::allocate(gpu_.device, grown(buffer_.size(), bytes));
     if (!larger) return larger.status();
-    buffer_ = std::move(larger).value();
+    outgrown_buffers_.push_back(std::exchange(buffer_, std::move(larger).value()));
   }
   return buffer_.data();
 }
@@ -101,25 +106,28 @@ Expected<std::byte*> GpuLane::buffer(std::size_t bytes) {
 Expected<StagingMemory*> GpuLane::staging(std::size_t slot, std::size_t bytes) {
   StagingMemory& memory = staging_[slot];
   if (memory.size() < bytes) {
-    if (memory.size() > 0) wait_until_idle(Clock::now() + longest_work);
-    memory = StagingMemory();
-    auto larger = StagingMemory::allocate(gpu_.device, bytes);
+    auto larger = StagingMemory::allocate(gpu_.device, grown(memory.size(), bytes));
     if (!larger) return larger.status();
-    memory = std::move(larger).value();
+    outgrown_staging_.push_back(std::exchange(memory, std::move(larger).value()));
   }
   return &memory;
 }
 
-void GpuLane::remember(std::shared_ptr<GpuEvent> event, Time now) {
-  unfinished_.push_back({std::move(event), now});
+void GpuLane::remember(std::shared_ptr<GpuEvent> event, Inputs inputs, Time now) {
+  unfinished_.push_back({std::move(event), std::move(inputs), now});
 }
 
 Status GpuLane::watch(Time now, Duration timeout) {
   while (!unfinished_.empty()) {
-    const Unfinished& first = unfinished_.front();
+    Unfinished& first = unfinished_.front();
     const auto reached = first.event->reached();
     if (!reached) return reached.status();
-    if (!*reached) break;
+    if (!*reached) {
+      // The application's own work takes as long as it takes.
+      std::erase_if(first.inputs, [](const auto& input) { return input->is_over(); });
+      if (!first.inputs.empty()) first.since = now;
+      break;
+    }
     unfinished_.pop_front();
     // What comes next could begin only now.
     if (!unfinished_.empty()) unfinished_.front().since = now;
@@ -130,15 +138,24 @@ Status GpuLane::watch(Time now, Duration timeout) {
   if (unfinished_.empty() || timeout == Duration::zero()) return {};
   const Duration waited = now - unfinished_.front().since;
   if (waited < timeout) return {};
-  return {ErrorCode::timeout,
-          str("the GPU ", gpu_.device->facts().name, " (", gpu_.device->facts().pci_bus_id,
-              ") has not finished a batch for ",
-              std::chrono::duration_cast<std::chrono::seconds>(waited).count(),
-              " s (RUEDA_TRANSFER_TIMEOUT)")};
+  return {
+      ErrorCode::timeout,
+      str("the GPU ", gpu_.device->facts().name, " (", gpu_.device->facts().pci_bus_id,
+          ") has not finished a batch for ", to_seconds(waited), " s (RUEDA_TRANSFER_TIMEOUT)")};
 }
 
-void GpuLane::abort() {
+void GpuLane::abort(const Status& reason) {
+  std::vector<std::shared_ptr<GpuEvent>> given_up;
+  for (const Unfinished& each : unfinished_) {
+    const auto reached = each.event->reached();
+    if (reached && *reached) continue;
+    each.event->fail(reason);
+    given_up.push_back(each.event);
+  }
+  unfinished_.clear();
   if (communicator_) communicator_->abort();
+  wait_until_idle(Clock::now() + longest_end);
+  for (const auto& event : given_up) event->end();
 }
 
 void GpuLane::close(Time deadline) {

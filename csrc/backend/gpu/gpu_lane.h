@@ -57,18 +57,23 @@ class GpuLane {
   // Null without NCCL.
   [[nodiscard]] NcclCommunicator* communicator() const { return communicator_.get(); }
 
-  // --- Memory, kept from operation to operation
+  // --- Memory, kept from operation to operation. What has been outgrown is freed with the lane:
+  // freeing waits for the GPU, which may wait for other ranks.
   // Of the GPU; used by one operation at a time, in the order of stream().
   Expected<std::byte*> buffer(std::size_t bytes);
-  // Of the host; nothing may still be under way in it.
+  // Of the host.
   Expected<StagingMemory*> staging(std::size_t slot, std::size_t bytes);
 
   // --- What has been enqueued and is not done
-  void remember(std::shared_ptr<GpuEvent> event, Time now);
-  [[nodiscard]] bool is_idle() const { return unfinished_.empty(); }
+  // `inputs`: what had to come first.
+  using Inputs = std::vector<std::shared_ptr<DeviceEvent>>;
+  void remember(std::shared_ptr<GpuEvent> event, Inputs inputs, Time now);
+  // Nothing is under way, and no operation is waiting to be enqueued.
+  [[nodiscard]] bool is_idle() const { return unfinished_.empty() && serving_ == next_ticket_; }
   // Not ok where something failed, or has taken longer than `timeout` (zero: any time).
   Status watch(Time now, Duration timeout);
-  void abort();
+  // Ends what is under way; handles that have completed with it fail with `reason`.
+  void abort(const Status& reason);
   // Of both streams.
   void wait_until_idle(Time deadline);
   // Waits for what is under way, and leaves the communicator with the others.
@@ -86,9 +91,12 @@ class GpuLane {
   bool all_have_kernels_ = false;
   std::unique_ptr<NcclCommunicator> communicator_;
   DeviceMemory buffer_;
+  std::vector<DeviceMemory> outgrown_buffers_;
   std::map<std::size_t, StagingMemory> staging_;
+  std::vector<StagingMemory> outgrown_staging_;
   struct Unfinished {
     std::shared_ptr<GpuEvent> event;
+    Inputs inputs;
     Time since;
   };
   std::deque<Unfinished> unfinished_;

@@ -1,5 +1,6 @@
 #include "backend/gpu/gpu_operation.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace rueda {
@@ -15,13 +16,21 @@ constexpr std::string_view no_gpu =
 }  // namespace
 
 GpuOperation::GpuOperation(GpuLane* gpu, const Lane& lane, Backend& host, const std::string& wanted,
-                           std::unique_ptr<GpuTask> task)
-    : gpu_(gpu), lane_(lane), host_(host), wanted_(wanted), task_(std::move(task)) {
+                           std::unique_ptr<GpuTask> task, GpuLane::Inputs inputs)
+    : gpu_(gpu),
+      lane_(lane),
+      host_(host),
+      wanted_(wanted),
+      task_(std::move(task)),
+      inputs_(std::move(inputs)) {
   if (gpu_ != nullptr) ticket_ = gpu_->line_up();
 }
 
 GpuOperation::~GpuOperation() {
-  if (step_ == Step::stage) gpu_->wait_until_idle(Clock::now() + patience);
+  if (!has_enqueued_ || event_) return;
+  // Where it was NCCL's, the others never come: it has to be ended first.
+  if (gpu_->communicator() != nullptr) gpu_->communicator()->abort();
+  gpu_->wait_until_idle(Clock::now() + patience);
 }
 
 bool GpuOperation::advance() {
@@ -33,10 +42,7 @@ bool GpuOperation::advance() {
 // Returns whether anything moved.
 bool GpuOperation::take_step() {
   switch (step_) {
-    case Step::turn:
-      if (gpu_ != nullptr && !gpu_->is_turn_of(ticket_)) return false;
-      step_ = gpu_ == nullptr || !gpu_->has_road() ? Step::agree : Step::connect;
-      return true;
+    case Step::turn: return take_turn();
     case Step::agree: return agree();
     case Step::connect:
       if (!poll()) return step_ == Step::done;
@@ -52,6 +58,27 @@ bool GpuOperation::take_step() {
     case Step::done: return false;
   }
   return false;
+}
+
+bool GpuOperation::take_turn() {
+  if (gpu_ != nullptr && !gpu_->is_turn_of(ticket_)) return false;
+  for (const auto& input : inputs_) {
+    if (gpu_ == nullptr) break;
+    if (Status status = input->hold_back(gpu_->stream().handle()); !status) {
+      finish(status);
+      return true;
+    }
+  }
+  step_ = gpu_ == nullptr || !gpu_->has_road() ? Step::agree : Step::connect;
+  return true;
+}
+
+bool GpuOperation::waits_for_its_turn() const {
+  if (step_ == Step::turn) return true;
+  // The first copy from the GPU waits for the application's own work there.
+  return step_ == Step::stage && on_host() == nullptr &&
+         std::any_of(inputs_.begin(), inputs_.end(),
+                     [](const auto& input) { return !input->is_over(); });
 }
 
 bool GpuOperation::agree() {
@@ -112,6 +139,7 @@ bool GpuOperation::prepare() {
 
 bool GpuOperation::enqueue() {
   begin("NCCL");
+  has_enqueued_ = true;
   if (Status status = task_->enqueue(*gpu_, lane_); !status) {
     finish(status);
   } else {
@@ -121,6 +149,7 @@ bool GpuOperation::enqueue() {
 }
 
 bool GpuOperation::stage() {
+  has_enqueued_ = true;
   const auto moved = task_->advance_staged(*gpu_, lane_, host_);
   if (!moved) {
     finish(moved.status());
@@ -143,7 +172,7 @@ void GpuOperation::begin(std::string_view phase) {
   phases_.push_back({phase, now, now});
 }
 
-// Others do not come before what has been enqueued, or has gone wrong, here.
+// After an error of this rank alone the next operation must not begin: the others are not there.
 void GpuOperation::finish(const Status& status) {
   const Time now = Clock::now();
   status_ = status;
@@ -151,14 +180,14 @@ void GpuOperation::finish(const Status& status) {
     auto event = GpuEvent::after(gpu_->stream());
     if (event) {
       event_ = *event;
-      gpu_->remember(event_, now);
+      gpu_->remember(event_, std::move(inputs_), now);
     } else {
       status_ = event.status();
     }
   }
   if (!phases_.empty()) phases_.back().end = now;
   step_ = Step::done;
-  if (gpu_ != nullptr) gpu_->end_turn();
+  if (gpu_ != nullptr && (status_.ok() || failed_everywhere_)) gpu_->end_turn();
 }
 
 const Operation* GpuOperation::on_host() const {

@@ -15,10 +15,11 @@ namespace rueda {
 
 class GpuOperation final : public Operation {
  public:
-  // `gpu`: null where this rank has no GPU, of which the others are told.
+  // `gpu`: null where this rank has no GPU, of which the others are told. `inputs`: what comes
+  // first on the GPU.
   GpuOperation(GpuLane* gpu, const Lane& lane, Backend& host, const std::string& wanted,
-               std::unique_ptr<GpuTask> task);  // Given up in the middle: waits until no copy
-                                                // touches the tensors any more.
+               std::unique_ptr<GpuTask> task, GpuLane::Inputs inputs);
+  // Given up in the middle: waits until nothing that was enqueued touches the tensors any more.
   ~GpuOperation() override;
 
   bool advance() override;
@@ -28,6 +29,7 @@ class GpuOperation final : public Operation {
   [[nodiscard]] std::vector<int> awaited() const override;
   [[nodiscard]] bool uses_transport() const override;
   [[nodiscard]] bool must_be_polled() const override { return true; }
+  [[nodiscard]] bool waits_for_its_turn() const override;
   [[nodiscard]] std::shared_ptr<DeviceEvent> finished() const override { return event_; }
   [[nodiscard]] std::vector<Phase> phases() const override { return phases_; }
 
@@ -35,6 +37,7 @@ class GpuOperation final : public Operation {
   enum class Step { turn, agree, connect, prepare, enqueue, launch, stage, done };
 
   bool take_step();
+  bool take_turn();
   bool agree();
   bool prepare();
   bool enqueue();
@@ -50,6 +53,8 @@ class GpuOperation final : public Operation {
   Backend& host_;
   const std::string& wanted_;
   std::unique_ptr<GpuTask> task_;
+  GpuLane::Inputs inputs_;
+  bool has_enqueued_ = false;
   std::uint64_t ticket_ = 0;
   Step step_ = Step::turn;
   std::unique_ptr<Operation> host_operation_;  // of the agreement, or before enqueuing

@@ -1,6 +1,26 @@
 #include "backend/gpu/nccl_factor.h"
 
+#include <array>
+
+#include "reduce/cast.h"
+
 namespace rueda {
+
+namespace {
+
+// Rueda multiplies 16-bit floats by a float32; NCCL rounds the factor to their own type.
+bool is_exact(double factor, DataType dtype) {
+  if (info(dtype).kind != DataKind::floating) return false;
+  if (size_of(dtype) > 2) return true;
+  const auto wanted = static_cast<float>(factor);
+  std::array<std::byte, 2> narrow{};
+  float kept = 0;
+  cast(narrow.data(), dtype, reinterpret_cast<const std::byte*>(&wanted), DataType::float32, 1);
+  cast(reinterpret_cast<std::byte*>(&kept), DataType::float32, narrow.data(), dtype, 1);
+  return kept == wanted;
+}
+
+}  // namespace
 
 std::optional<NcclCombination> nccl_combination(const Reduction& reduction, int ranks) {
   const bool averages = reduction.op == ReduceOp::average;
@@ -13,7 +33,7 @@ std::optional<NcclCombination> nccl_combination(const Reduction& reduction, int 
     if (!averages && reduction.op != ReduceOp::sum) return std::nullopt;
     how.scale = reduction.prescale * reduction.postscale;
   }
-  if (how.scale != 1.0 && info(reduction.dtype).kind != DataKind::floating) return std::nullopt;
+  if (how.scale != 1.0 && !is_exact(how.scale, reduction.dtype)) return std::nullopt;
   if (averages && info(reduction.dtype).kind != DataKind::floating) return std::nullopt;
   if (!nccl_reduction(how.op, how.dtype)) return std::nullopt;
   return how;

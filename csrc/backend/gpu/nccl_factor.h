@@ -8,9 +8,10 @@
 
 namespace rueda {
 
-// Nothing where NCCL cannot give the same results: bitwise operations, booleans, integers that are
-// averaged or scaled, factors on anything but sums and averages. An average over all ranks without
-// factors is NCCL's own; any other becomes a sum of multiplied inputs.
+// Nothing where NCCL cannot give the same results: bitwise operations, integers that are averaged
+// or scaled, factors on anything but sums and averages, factors that a 16-bit float cannot hold. An
+// average over all ranks without factors is NCCL's own; any other becomes a sum of multiplied
+// inputs, which may differ from a quotient in the last bit.
 [[nodiscard]] std::optional<NcclCombination> nccl_combination(const Reduction& reduction,
                                                               int ranks);
 

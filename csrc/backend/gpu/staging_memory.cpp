@@ -13,7 +13,7 @@ Expected<StagingMemory> StagingMemory::allocate(const DeviceReference& device, s
   constexpr std::size_t page = 2 << 20;
   const std::size_t whole = (bytes + page - 1) / page * page;
   StagingMemory memory;
-  memory.size_ = bytes;
+  memory.size_ = whole;
   const auto registered = RegisteredMemory::of_process();
   std::shared_ptr<std::byte[]> shared =
       registered ? registered.value()->allocate(whole + page) : nullptr;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 
 #include "core/status.h"
 #include "cuda/memory.h"
@@ -15,6 +16,15 @@ class StagingMemory {
   [[nodiscard]] static Expected<StagingMemory> allocate(const DeviceReference& device,
                                                         std::size_t bytes);
   StagingMemory() = default;
+  StagingMemory(StagingMemory&&) noexcept = default;
+  StagingMemory& operator=(StagingMemory&& other) noexcept {
+    std::swap(shared_, other.shared_);
+    std::swap(registration_, other.registration_);
+    std::swap(pinned_, other.pinned_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
 
   [[nodiscard]] std::byte* data() const { return data_; }
   [[nodiscard]] std::size_t size() const { return size_; }
