@@ -2,7 +2,7 @@
 // the driver's own copies within the GPU. Prints a line for each, tab-separated, which
 // benchmarks/gpu/measure.py reads:
 //
-//     <tensors>  <what>  <bytes moved>  <seconds>  <launches>
+//     <tensors>  <what>  <bytes moved>  <seconds>
 //
 // Bytes moved are those read and those written; seconds are the median of the rounds.
 #include <algorithm>
@@ -90,9 +90,8 @@ double seconds_of(const Gpu& gpu, const std::function<void()>& enqueue) {
   return seconds[rounds / 2];
 }
 
-void print(const TensorSet& set, const char* what, std::size_t bytes, double seconds,
-           std::size_t launches) {
-  std::printf("%s\t%s\t%zu\t%.9f\t%zu\n", set.name.c_str(), what, bytes, seconds, launches);
+void print(const TensorSet& set, const char* what, std::size_t bytes, double seconds) {
+  std::printf("%s\t%s\t%zu\t%.9f\n", set.name.c_str(), what, bytes, seconds);
   std::fflush(stdout);
 }
 
@@ -127,11 +126,11 @@ void measure(const Gpu& gpu, const TensorSet& set) {
   };
   const double copied = seconds_of(
       gpu, [&] { check(copy_on_device(gpu.stream, buffer.data(), memory.data(), 4 * total)); });
-  print(set, "copy", 8 * total, copied, 0);
-  print(set, "pack", 8 * total, kernel(pack, 1), 1);
-  print(set, "unpack", 8 * total, kernel(unpack, 1), 1);
-  print(set, "cast and scale to bfloat16", 6 * total, kernel(narrow, 0.5), 1);
-  print(set, "cast and scale from bfloat16", 6 * total, kernel(widen, 2.0), 1);
+  print(set, "copy", 8 * total, copied);
+  print(set, "pack", 8 * total, kernel(pack, 1));
+  print(set, "unpack", 8 * total, kernel(unpack, 1));
+  print(set, "cast and scale to bfloat16", 6 * total, kernel(narrow, 0.5));
+  print(set, "cast and scale from bfloat16", 6 * total, kernel(widen, 2.0));
 }
 
 }  // namespace
