@@ -52,13 +52,26 @@ struct TensorSet {
   std::vector<std::size_t> elements;
 };
 
-// Lengths of ResNet-50's gradients in the main: a few millions of elements in some, a few hundred
-// in most.
-TensorSet like_resnet50() {
-  constexpr std::array<std::size_t, 8> repeated{64, 256, 512, 16384, 147456, 589824, 1048576, 2048};
-  TensorSet set{"161, ResNet-50's sizes", {2359296, 2359296, 2359296, 2048000, 1000, 9408}};
-  while (set.elements.size() < tensors)
-    set.elements.push_back(repeated[set.elements.size() % repeated.size()]);
+// The gradients of ResNet-50, layer by layer.
+TensorSet resnet50() {
+  TensorSet set{"161, ResNet-50's", {}};
+  const auto convolution = [&](std::size_t weights, std::size_t channels) {
+    set.elements.insert(set.elements.end(), {weights, channels, channels});  // and its batch norm
+  };
+  convolution(std::size_t{3} * 64 * 7 * 7, 64);
+  std::size_t from = 64;
+  std::size_t width = 64;
+  for (const int blocks : {3, 4, 6, 3}) {
+    for (int block = 0; block < blocks; ++block) {
+      convolution(from * width, width);
+      convolution(9 * width * width, width);
+      convolution(width * 4 * width, 4 * width);
+      if (block == 0) convolution(from * 4 * width, 4 * width);
+      from = 4 * width;
+    }
+    width *= 2;
+  }
+  set.elements.insert(set.elements.end(), {from * 1000, std::size_t{1000}});
   return set;
 }
 
@@ -142,7 +155,7 @@ int main() {
     const CudaDriver* driver = take(load_cuda(Options{}));
     const DeviceReference device = take(CudaDevice::open(*driver, 0));
     const Gpu gpu{device, take(CudaStream::create(device)), take(BatchKernels::load(device))};
-    for (const TensorSet& set : {like_resnet50(), widely_mixed()}) measure(gpu, set);
+    for (const TensorSet& set : {resnet50(), widely_mixed()}) measure(gpu, set);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "kernel_rates: %s\n", error.what());
     return EXIT_FAILURE;
