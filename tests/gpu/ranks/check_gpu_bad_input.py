@@ -35,6 +35,15 @@ def check_index_out_of_range() -> None:
 
 
 @needs_gpu
+def check_second_gpu_of_one_rank() -> None:
+    if torch.cuda.device_count() < 2:
+        return
+    with parallel.raises(rueda.InvalidArgumentError, "'second'", "one rank uses one GPU"):
+        rt.allreduce(torch.ones(8, device="cuda:1"), name="second")
+    check_world_still_works_on_gpus()
+
+
+@needs_gpu
 def check_cpu_against_gpu_under_one_name() -> None:
     if rueda.size() == 1:
         return

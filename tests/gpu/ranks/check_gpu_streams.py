@@ -157,24 +157,43 @@ def check_results_of_their_own_memory_outlive_their_handles() -> None:
         device.equal(gathered, torch.full((rows, 1000), float(step)))
 
 
+# Last: a capture that is spoiled leaves the process in no state for more.
 @needs_gpu
 def check_capture_is_refused() -> None:
-    tensor = torch.ones(64, device=DEVICE)
-    rt.allreduce_(tensor, name="captured", op=rt.Average)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        tensor.mul_(2)
-        with parallel.raises(rueda.UnsupportedError, "'captured'", "captured into a CUDA graph"):
-            rt.allreduce_(tensor, name="captured", op=rt.Average)
-    graph.replay()
-    torch.testing.assert_close(tensor.cpu(), torch.full((64,), 2.0))
-    parallel.still_works()
-    # Beside a graph everything is allowed.
-    for _ in range(3):
-        tensor.fill_(rueda.rank() + 1.0)
+    """In the mode that is torch's own, in which any thread's unsafe call would spoil the capture, and in another."""
+    for mode in ("thread_local", "global"):
+        tensor = torch.ones(64, device=DEVICE)
+        rt.allreduce_(tensor, name="captured", op=rt.Average)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode=mode):
+            tensor.mul_(2)
+            with parallel.raises(
+                rueda.UnsupportedError, "'captured'", "captured into a CUDA graph"
+            ):
+                rt.allreduce_(tensor, name="captured", op=rt.Average)
         graph.replay()
-        rt.allreduce_(tensor, name="captured", op=rt.Sum)
-        torch.testing.assert_close(tensor.cpu(), torch.full((64,), 2 * total()))
+        torch.testing.assert_close(tensor.cpu(), torch.full((64,), 2.0))
+        parallel.still_works()
+        # Beside a graph everything is allowed.
+        for _ in range(3):
+            tensor.fill_(rueda.rank() + 1.0)
+            graph.replay()
+            rt.allreduce_(tensor, name="captured", op=rt.Sum)
+            torch.testing.assert_close(tensor.cpu(), torch.full((64,), 2 * total()))
+
+
+@needs_gpu
+def check_capture_is_not_spoiled_by_the_engine() -> None:
+    """Which looks from time to time at what it has enqueued before."""
+    tensor = torch.ones(64, device=DEVICE)
+    for _ in range(5):
+        rt.allreduce_(tensor, name="before", op=rt.Average)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            tensor.mul_(1)
+            time.sleep(0.1)
+        graph.replay()
+    torch.testing.assert_close(tensor.cpu(), torch.ones(64))
 
 
 if __name__ == "__main__":
