@@ -70,8 +70,16 @@ link_package() {
   ln -s "$build/csrc/librueda.so" "$package/lib/"
 }
 
+check_tools() {
+  local tool headers
+  for tool in cmake ninja c++; do command -v "$tool" >/dev/null || fail "$tool is missing"; done
+  headers=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+  [[ -f $headers/Python.h ]] || fail "Python's headers are missing: there is no $headers/Python.h"
+}
+
 mkdir -p "$build"
 say "Python: $("$python" -c 'import sys; print(sys.executable, sys.version.split()[0])')"
+check_tools
 make_venv
 install_requirements
 configure
