@@ -11,7 +11,7 @@ export VIRTUAL_ENV := $(abspath $(VENV))
 export PATH := $(VIRTUAL_ENV)/bin:$(PATH)
 
 cxx_sources = $(shell find csrc include python tests examples benchmarks -name '*.h' -o -name '*.cpp' -o -name '*.cu')
-python_sources = python launcher tests examples docs
+python_sources = python launcher tests examples docs benchmarks
 
 # Each step uses all cores by itself.
 .NOTPARALLEL:
@@ -80,6 +80,19 @@ aarch64:  ## the kernels and the engine on an emulated aarch64; needs g++-aarch6
 .PHONY: torch-versions
 torch-versions: tools  ## compiles the headers for LibTorch against torch 2.4 to 2.13 (downloads 1.7 GB, keeps nothing)
 	python tests/libtorch/check_versions.py
+
+# The Python that has torch with CUDA is PYTHON; neither .venv nor a network is needed.
+.PHONY: gpu-bundle
+gpu-bundle:  ## downloads what `make test-gpu` lacks on a machine without a network
+	@.ci/gpu-bundle.sh
+
+.PHONY: test-gpu
+test-gpu:  ## all GPU tests; without a GPU those over its doubles
+	@.ci/test-gpu.sh
+
+.PHONY: bench-gpu
+bench-gpu:  ## measures on a GPU: kernels, overhead, staging, training
+	@.ci/bench-gpu.sh
 
 .PHONY: soak
 soak: build asan tsan torch-versions  ## the tests again and again: make soak ROUNDS=100

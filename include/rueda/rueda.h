@@ -64,7 +64,8 @@ class Handle {
   // Waits, then returns the result.
   [[nodiscard]] const Output& output() const;
   // Like wait(); what `stream` (of the tensor's device) enqueues afterwards finds the result. On
-  // tensors of the host the same as wait().
+  // tensors of the host the same as wait(). Where the world breaks while the GPU is still at work,
+  // the error comes before that has ended: free such tensors after shutdown().
   void wait_on(void* stream) const;
 
   [[nodiscard]] const std::shared_ptr<HandleState>& state() const { return state_; }

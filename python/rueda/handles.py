@@ -96,11 +96,12 @@ class Handle(Generic[T]):
             raise RuedaTimeoutError(f"the operation has not completed within {timeout} seconds")
         finish = self._finish
         if finish is not None:
+            natives = self._submitted()
+            if self._follow is not None:
+                # A GPU may still be at work where this raises: the tensors are kept until it is not.
+                for native in natives:
+                    self._follow(native)
             try:
-                natives = self._submitted()
-                if self._follow is not None:
-                    for native in natives:  # also those that come after one that has failed
-                        self._follow(native)
                 for native in natives:
                     native.check()
                 self._result = finish(natives)

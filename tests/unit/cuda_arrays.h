@@ -60,4 +60,28 @@ inline double element_at(DataType dtype, const std::byte* array, std::int64_t in
   return value;
 }
 
+inline void set_element(DataType dtype, std::byte* array, std::int64_t index, double value) {
+  with_element(dtype, [&](auto element) {
+    using Element = decltype(element);
+    if constexpr (std::is_floating_point_v<typename Element::Value>)
+      store<Element>(array, index, static_cast<typename Element::Value>(value));
+  });
+}
+
+// What copy() promises, one element after the other.
+inline std::vector<std::byte> converted(const std::vector<std::byte>& source, DataType from,
+                                        DataType to, double scale) {
+  const auto count = static_cast<std::int64_t>(source.size() / size_of(from));
+  std::vector<std::byte> result(static_cast<std::size_t>(count) * size_of(to));
+  const bool in_double = from == DataType::float64 || to == DataType::float64;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double taken = element_at(from, source.data(), i);
+    const double value =
+        in_double ? taken * scale
+                  : static_cast<double>(static_cast<float>(taken) * static_cast<float>(scale));
+    set_element(to, result.data(), i, value);
+  }
+  return result;
+}
+
 }  // namespace rueda::test

@@ -9,26 +9,6 @@
 namespace rueda::test {
 namespace {
 
-// What copy() promises, one element after the other.
-std::vector<std::byte> converted(const std::vector<std::byte>& source, DataType from, DataType to,
-                                 double scale) {
-  const auto count = static_cast<std::int64_t>(source.size() / size_of(from));
-  std::vector<std::byte> result(static_cast<std::size_t>(count) * size_of(to));
-  const bool in_double = from == DataType::float64 || to == DataType::float64;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const double taken = element_at(from, source.data(), i);
-    const double value =
-        in_double ? taken * scale
-                  : static_cast<double>(static_cast<float>(taken) * static_cast<float>(scale));
-    with_element(to, [&](auto element) {
-      using Element = decltype(element);
-      if constexpr (std::is_floating_point_v<typename Element::Value>)
-        store<Element>(result.data(), i, static_cast<typename Element::Value>(value));
-    });
-  }
-  return result;
-}
-
 TEST_CASE("bytes are copied whatever the addresses and lengths") {
   Gpu gpu;
   constexpr std::size_t room = 40000;

@@ -25,6 +25,13 @@ void warm_up(GpuEngine& gpu) {
   gpu.drain();
 }
 
+// What the tensors' memory must outlive: also where the world breaks.
+void outlast(const Handle& handle) {
+  const auto event = handle.state()->output.finished;
+  const Time end = soon();
+  while (event && !event->is_over() && Clock::now() < end) std::this_thread::sleep_for(1ms);
+}
+
 std::vector<Submission> grouped(std::vector<Submission> members) {
   for (Submission& member : members) {
     member.request.group = "g";
@@ -57,6 +64,8 @@ TEST_CASE("after an error of one rank its next operation does not meet the other
       (void)gpu.error_of(next);
       const Time end = soon();
       while (gpu.engine.refusal().ok() && Clock::now() < end) std::this_thread::sleep_for(1ms);
+      for (const Handle& handle : handles) outlast(handle);
+      outlast(next);
       gpu.drain();
       expect(gpu.read<float>(first.data(), 4)[0] < 3, "no other operation's elements");
     });
@@ -85,6 +94,7 @@ TEST_CASE("the last operation is looked after, also where it had to wait for its
     const std::string why = gpu.engine.refusal().to_string();
     expect(why.find("has not finished a batch") != std::string::npos, why);
     expect(gpu.error_of(handles[1]) != "none", "what has been given up is not a result");
+    for (const Handle& handle : handles) outlast(handle);
     gpu.drain();
   });
 }

@@ -1,0 +1,38 @@
+"""Tests on a GPU of this machine. Without one they are skipped, with the reason.
+
+``RUEDA_TEST_DEVICE=cpu`` rehearses them: the same checks on tensors of the CPU, without those that are about GPUs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "python")]
+
+
+def why_no_gpu() -> str:
+    """Why nothing can be tested here; empty where something can."""
+    if os.environ.get("RUEDA_TEST_DEVICE") == "cpu":
+        return ""
+    try:
+        import torch
+    except ImportError as error:
+        return f"torch cannot be imported: {error}"
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} was built without CUDA"
+    if not torch.cuda.is_available():
+        return "torch.cuda.is_available() is False: there is no GPU, or its driver does not work"
+    return ""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = [item for item in items if HERE in item.path.parents]
+    reason = why_no_gpu() if here else ""
+    if reason:
+        for item in here:
+            item.add_marker(pytest.mark.skip(reason=reason))

@@ -1,0 +1,64 @@
+"""Worlds of ranks that share this machine's GPU, started by ``rueda run``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from launching import Ended, environment
+
+RANKS = Path(__file__).resolve().parent / "ranks"
+REHEARSAL = os.environ.get("RUEDA_TEST_DEVICE") == "cpu"
+
+
+def run_world(
+    script: str,
+    size: int,
+    arguments: Sequence[str] = (),
+    extra: dict[str, str] | None = None,
+    limit: float = 240,
+    under: Sequence[str] = (),
+) -> Ended:
+    """Runs a script of ``ranks/`` to its end; ``under`` is a command that runs each rank's Python."""
+    rank = [*under, sys.executable, str(RANKS / script), *arguments]
+    line = [sys.executable, "-m", "rueda", "run", "--no-mpi", "-np", str(size), *rank]
+    with subprocess.Popen(
+        line,
+        env=environment({**_device(), **(extra or {})}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGTERM)  # the launcher ends its ranks
+            output, _ = process.communicate(timeout=30)
+            raise AssertionError(
+                f"the world has not ended within {limit} s\n{output.decode(errors='replace')}"
+            ) from None
+    return Ended(process.returncode, output.decode(errors="replace"))
+
+
+def check_world(
+    script: str, size: int, extra: dict[str, str] | None = None, limit: float = 240
+) -> None:
+    """Runs a script, in which all ranks must succeed."""
+    ended = run_world(script, size, extra=extra, limit=limit)
+    assert ended.returncode == 0, ended.output
+    assert "ok check_" in ended.output, ended.output
+
+
+def road(size: int) -> dict[str, str]:
+    """What tensors take when nobody chooses: NCCL does not let two ranks share a GPU."""
+    return {"EXPECTED_ROAD": "nccl" if size == 1 else "staged"}
+
+
+def _device() -> dict[str, str]:
+    # environment() leaves out all variables of Rueda's, and with them this one.
+    return {"RUEDA_TEST_DEVICE": "cpu"} if REHEARSAL else {}

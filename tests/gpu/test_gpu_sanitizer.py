@@ -1,0 +1,62 @@
+"""A world of one rank, and the kernels alone, under NVIDIA's checker of memory accesses."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from gpu_worlds import REHEARSAL, run_world
+
+FOUND_ERRORS = 86
+# Where it cannot attach to the GPU at all, as under some sandboxes, nothing has been checked.
+REFUSALS = ("Device not supported", "device is not supported", "Unable to find the injection")
+
+
+@pytest.fixture(scope="module")
+def sanitizer() -> list[str]:
+    program = shutil.which("compute-sanitizer") or shutil.which(
+        "compute-sanitizer", path="/usr/local/cuda/bin"
+    )
+    if program is None or REHEARSAL:
+        pytest.skip("compute-sanitizer is not on the PATH")
+    # torch and NCCL try what a driver may refuse; accesses to memory are what matters.
+    options = ["--tool", "memcheck", "--report-api-errors", "no"]
+    return [program, *options, "--error-exitcode", str(FOUND_ERRORS)]
+
+
+def must_be_clean(returncode: int, output: str) -> None:
+    for refusal in REFUSALS:
+        if refusal in output:
+            pytest.skip(f"compute-sanitizer says: {refusal}")
+    assert returncode == 0, output
+    assert "ERROR SUMMARY: 0 errors" in output, output
+
+
+def test_world_of_one_rank(sanitizer: list[str]) -> None:
+    # Torch's allocator hands out parts of large blocks, beyond whose ends nothing would be noticed.
+    ended = run_world(
+        "check_gpu_sanitized.py",
+        1,
+        extra={"EXPECTED_ROAD": "nccl", "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+        under=sanitizer,
+    )
+    must_be_clean(ended.returncode, ended.output)
+
+
+def test_kernels(sanitizer: list[str]) -> None:
+    # .ci/gpu-build.sh has built it beside the environment that runs this.
+    program = Path(sys.prefix).parent / "tests" / "cuda_hardware_test"
+    if not program.exists():
+        pytest.skip(f"{program} has not been built: `make test-gpu` does")
+    ended = subprocess.run(
+        [*sanitizer, str(program)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    must_be_clean(ended.returncode, ended.stdout)

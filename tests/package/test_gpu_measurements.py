@@ -1,0 +1,83 @@
+"""What benchmarks/gpu/measure.py makes of what was measured, and of what could not be."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "benchmarks" / "gpu" / "measure.py"
+
+
+@pytest.fixture
+def measure(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("measure", SOURCE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "measure", module)  # where dataclasses look for annotations
+    spec.loader.exec_module(module)
+    return module
+
+
+def reporting(monkeypatch: pytest.MonkeyPatch, measure: ModuleType, **values: object) -> None:
+    output = f"a warning\n{measure.RESULT}{json.dumps(values)}\n"
+    monkeypatch.setattr(measure, "run", lambda line, extra=None: output)
+
+
+def verdicts(rows: list) -> list[bool | None]:
+    return [row.met for row in rows]
+
+
+def test_kernels_are_compared_with_the_copy(measure, monkeypatch):
+    lines = [("copy", 1.0), ("pack", 1.25), ("unpack", 1.1)]
+    output = "".join(f"161\t{what}\t4000000000\t{seconds}\n" for what, seconds in lines)
+    monkeypatch.setattr(measure, "run", lambda line, extra=None: output)
+    rows = measure.kernels(Path("kernel_rates"))
+    assert verdicts(rows) == [None, False, True]
+    assert "80% of the copy" in rows[1].value
+
+
+@pytest.mark.parametrize(("engine", "met"), [(19e-6, True), (21e-6, False)])
+def test_overhead_is_a_difference(measure, monkeypatch, engine, met):
+    reporting(
+        monkeypatch,
+        measure,
+        what="one tensor",
+        bytes=4096,
+        raw_host=10e-6,
+        engine_host=engine,
+        raw_stream=1e-6,
+        engine_stream=3e-6,
+    )
+    host, stream = measure.overhead()
+    assert host.met is met
+    assert stream.value == "2.0 µs over 1.0 µs"
+
+
+@pytest.mark.parametrize(("staged", "met"), [(2.4, True), (2.6, False)])
+def test_staging_is_compared_with_the_slower_part(measure, monkeypatch, staged, met):
+    reporting(monkeypatch, measure, bytes=1 << 24, staged=staged, copies=1.0, ring=2.0)
+    assert verdicts(measure.staging()) == [met]
+
+
+@pytest.mark.parametrize(("ours", "met"), [(0.102, True), (0.104, False)])
+def test_training_is_compared_with_the_plain_optimizer(measure, monkeypatch, ours, met):
+    values = {"plain": 0.1, "rueda": ours, "ddp": 0.11, "nccl_calls_per_step": 3.0}
+    reporting(monkeypatch, measure, parameters=85_000_000, tensors=144, **values)
+    assert verdicts(measure.training()) == [None, met, None]
+
+
+def test_a_program_that_fails_or_says_nothing_is_no_measurement(measure, monkeypatch):
+    failing = [sys.executable, "-c", "print('out of memory'); raise SystemExit(3)"]
+    with pytest.raises(measure.SectionFailed, match="out of memory"):
+        measure.run(failing)
+    with pytest.raises(measure.SectionFailed, match="no such program"):
+        measure.run(["no such program"])
+    monkeypatch.setattr(measure, "run", lambda line, extra=None: "nothing of interest\n")
+    with pytest.raises(measure.SectionFailed, match="reported nothing"):
+        measure.training()
