@@ -56,9 +56,7 @@ class GpuEngine {
                       name, op);
   }
 
-  Handle submit(Submission submission) const {
-    return test::submit(engine, std::move(submission));
-  }
+  Handle submit(Submission submission) const { return test::submit(engine, std::move(submission)); }
   // What this stream does from now on finds the result.
   void finish(const Handle& handle) const {
     test::finish(handle);

@@ -131,7 +131,8 @@ TEST_CASE("elements travel as 16-bit floats between GPUs") {
   const NcclFixture fixture;
   const Road& road = roads[GENERATE(std::size_t{0}, std::size_t{3})];
   run_gpu_engines(world_of(2, road), [&](GpuEngine& gpu) {
-    const DeviceMemory memory = gpu.tensor(std::vector<float>(5000, 1.5F + static_cast<float>(gpu.rank())));
+    const DeviceMemory memory =
+        gpu.tensor(std::vector<float>(5000, 1.5F + static_cast<float>(gpu.rank())));
     Submission submission = gpu.allreduce(memory, 5000, DataType::float32, "w", ReduceOp::average);
     submission.request.wire = DataType::bfloat16;
     submission.request.prescale = 2;
@@ -154,8 +155,8 @@ TEST_CASE("the other collectives, with parts of any length") {
         const auto count = static_cast<std::size_t>(rows * 2);
         const DeviceMemory own =
             gpu.tensor(std::vector<std::int16_t>(count, static_cast<std::int16_t>(rank)));
-        const Handle gathered = gpu.submit(gpu.submission(
-            Collective::allgather, own, {rows, 2}, DataType::int16, even ? "ge" : "gu"));
+        const Handle gathered = gpu.submit(gpu.submission(Collective::allgather, own, {rows, 2},
+                                                          DataType::int16, even ? "ge" : "gu"));
         gpu.finish(gathered);
         std::vector<std::int16_t> expected;
         for (int other = 0; other < size; ++other) {
@@ -169,8 +170,8 @@ TEST_CASE("the other collectives, with parts of any length") {
         // As many rows for each rank, or r + 1 for rank r.
         std::vector<std::int64_t> splits;
         for (int other = 0; other < size; ++other) splits.push_back(even ? 3 : other + 1);
-        const auto total =
-            static_cast<std::size_t>(std::accumulate(splits.begin(), splits.end(), std::int64_t{0}));
+        const auto total = static_cast<std::size_t>(
+            std::accumulate(splits.begin(), splits.end(), std::int64_t{0}));
         const DeviceMemory all = gpu.tensor(filled<float>(total, rank));
         Submission scatter =
             gpu.submission(Collective::reduce_scatter, all, {static_cast<std::int64_t>(total)},
@@ -194,7 +195,8 @@ TEST_CASE("the other collectives, with parts of any length") {
           gpu.submission(Collective::broadcast, shared, {100}, DataType::float64, "b");
       broadcast.request.root = size - 1;
       gpu.finish(gpu.submit(std::move(broadcast)));
-      expect(gpu.read<double>(shared.data(), 100) == std::vector<double>(100, 42.0 + round), "sent");
+      expect(gpu.read<double>(shared.data(), 100) == std::vector<double>(100, 42.0 + round),
+             "sent");
 
       // Rank r sends rank t its number, r + t times.
       std::vector<std::int64_t> rows;

@@ -1,4 +1,4 @@
-"""Rueda for torch: the collectives on tensors in the CPU's memory, with gradients, and the distributed optimizer.
+"""Rueda for torch: collectives on tensors of the CPU and of GPUs, with gradients, and the distributed optimizer.
 
 Example::
 

@@ -69,7 +69,7 @@ def broadcast_optimizer_state(
     outline = _outline(optimizer.state_dict(), tensors) if is_root else None
     outline = broadcast_object(outline, root_rank, "optimizer_state", process_set)
     if not is_root:
-        _allocate(outline, tensors)
+        _allocate(outline, tensors, _device_of(optimizer))
     _receive(
         [
             (tensor, _broadcast_async(tensor, f"optimizer_state/{i}", root_rank, process_set))
@@ -96,13 +96,14 @@ class _Slot:
     number: int
     shape: tuple[int, ...]
     dtype: torch.dtype
+    on_gpu: bool
 
 
 def _outline(value: Any, tensors: list[torch.Tensor]) -> Any:
     """``value`` with each tensor moved to ``tensors`` and replaced by a slot."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
-        return _Slot(len(tensors) - 1, tuple(value.shape), value.dtype)
+        return _Slot(len(tensors) - 1, tuple(value.shape), value.dtype, value.is_cuda)
     if isinstance(value, dict):
         return {key: _outline(item, tensors) for key, item in value.items()}
     if type(value) in (list, tuple):
@@ -121,9 +122,16 @@ def _slots(outline: Any) -> Iterable[_Slot]:
             yield from _slots(item)
 
 
-def _allocate(outline: Any, tensors: list[torch.Tensor]) -> None:
+def _device_of(optimizer: torch.optim.Optimizer) -> torch.device:
+    """The GPU of its parameters; where they are on none, the current one."""
+    parameters = (each for group in optimizer.param_groups for each in group["params"])
+    return next((each.device for each in parameters if each.is_cuda), torch.device("cuda"))
+
+
+def _allocate(outline: Any, tensors: list[torch.Tensor], gpu: torch.device) -> None:
     for slot in _slots(outline):
-        tensors.append(torch.empty(slot.shape, dtype=slot.dtype))
+        device = gpu if slot.on_gpu else torch.device("cpu")
+        tensors.append(torch.empty(slot.shape, dtype=slot.dtype, device=device))
 
 
 def _filled(outline: Any, tensors: list[torch.Tensor]) -> Any:

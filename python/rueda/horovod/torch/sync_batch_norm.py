@@ -23,9 +23,9 @@ Gradient = torch.Tensor | None
 class SyncBatchNorm(_BatchNorm):
     """Like ``torch.nn.BatchNorm1d`` to ``3d``, with mean and variance of the batches of all ranks while training.
 
-    The arguments are those of ``torch.nn.BatchNorm2d``. Input: ``[batch, num_features, ...]`` on the CPU (Horovod's
-    needs a GPU); the ranks' batches may differ in size, one may even be empty. Every rank must run the module's forward
-    and backward passes in the same order.
+    The arguments are those of ``torch.nn.BatchNorm2d``. Input: ``[batch, num_features, ...]`` on the CPU or a
+    GPU (Horovod's needs one); the ranks' batches may differ in size, one may even be empty. Every rank must run the
+    module's forward and backward passes in the same order.
 
     Raises ``ValueError`` for input of less than two dimensions, and :class:`HorovodInternalError`.
 
