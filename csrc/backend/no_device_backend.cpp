@@ -1,5 +1,6 @@
 // What stands in for the GPU's side where Rueda is built without CUDA.
 #include "backend/device_backend.h"
+#include "backend/failed_operation.h"
 
 namespace rueda {
 
@@ -22,35 +23,22 @@ class NoDeviceBackend final : public DeviceBackend {
 
   // Reached only by a rank that has joined while others reduce tensors of their GPUs.
   std::unique_ptr<Operation> allreduce(const Lane&, const Reduction&, std::vector<Piece>) override {
-    return std::make_unique<Refused>();
+    return std::make_unique<FailedOperation>(absent());
   }
   std::unique_ptr<Operation> reduce_scatter(const Lane&, const Reduction&, const std::byte*,
                                             std::byte*, std::vector<std::int64_t>) override {
-    return std::make_unique<Refused>();
+    return std::make_unique<FailedOperation>(absent());
   }
   std::unique_ptr<Operation> allgather(const Lane&, const std::byte*, std::byte*,
                                        std::vector<std::int64_t>) override {
-    return std::make_unique<Refused>();
+    return std::make_unique<FailedOperation>(absent());
   }
   std::unique_ptr<Operation> broadcast(const Lane&, std::byte*, std::int64_t, int) override {
-    return std::make_unique<Refused>();
+    return std::make_unique<FailedOperation>(absent());
   }
   std::unique_ptr<Operation> alltoall(const Lane&, AlltoallInput, AllocateRows) override {
-    return std::make_unique<Refused>();
+    return std::make_unique<FailedOperation>(absent());
   }
-
- private:
-  class Refused : public Operation {
-   public:
-    bool advance() override { return false; }
-    [[nodiscard]] bool done() const override { return true; }
-    [[nodiscard]] const Status& status() const override { return status_; }
-    [[nodiscard]] std::vector<int> awaited() const override { return {}; }
-    [[nodiscard]] bool uses_transport() const override { return false; }
-
-   private:
-    Status status_ = absent();
-  };
 };
 
 }  // namespace

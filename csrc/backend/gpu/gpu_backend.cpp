@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backend/device_backend.h"
+#include "backend/failed_operation.h"
 #include "backend/gpu/allreduce_task.h"
 #include "backend/gpu/exchange_task.h"
 #include "backend/gpu/gpu_lane.h"
@@ -20,20 +21,6 @@ namespace {
 constexpr std::int64_t staged_chunk_bytes = 4 << 20;
 constexpr Duration between_looks = std::chrono::milliseconds(20);
 constexpr Duration closing_patience = std::chrono::seconds(10);
-
-// What could not even begin.
-class FailedOperation final : public Operation {
- public:
-  explicit FailedOperation(Status status) : status_(std::move(status)) {}
-  bool advance() override { return false; }
-  [[nodiscard]] bool done() const override { return true; }
-  [[nodiscard]] const Status& status() const override { return status_; }
-  [[nodiscard]] std::vector<int> awaited() const override { return {}; }
-  [[nodiscard]] bool uses_transport() const override { return false; }
-
- private:
-  Status status_;
-};
 
 class GpuBackend final : public DeviceBackend {
  public:
