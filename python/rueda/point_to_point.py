@@ -42,11 +42,11 @@ def send(
 
     Example::
 
-        if rueda.rank() == 0:
-            rueda.send(np.arange(3.0), target_rank=1)
-        elif rueda.rank() == 1:
-            numbers = np.empty(3)
-            rueda.recv(numbers, source_rank=0)
+        >>> numbers = np.zeros(2)
+        >>> receiving = rueda.recv_async(numbers, source_rank=rueda.rank())
+        >>> rueda.send(np.array([1.0, 2.0]), target_rank=rueda.rank())
+        >>> receiving.result(), numbers
+        (0, array([1., 2.]))
     """
     send_async(array, target_rank, tag, process_set).result(timeout)
 
@@ -61,9 +61,10 @@ def send_async(
 
     Example::
 
-        handle = rueda.send_async(boundary, target_rank=right)
-        rueda.recv(halo, source_rank=left)
-        handle.result()
+        >>> sending = rueda.send_async(np.array([1.0, 2.0]), target_rank=rueda.rank(), tag=7)
+        >>> rueda.recv(np.zeros(2), tag=7)
+        0
+        >>> sending.result()
     """
     return _messages.send(array, target_rank, tag, process_set)
 
@@ -86,8 +87,12 @@ def recv(
 
     Example::
 
-        sender = rueda.recv(numbers)            # from any rank
-        rueda.recv(numbers, source_rank=sender) # and the next one of the same
+        >>> sending = rueda.send_async(np.array([1.0, 2.0]), target_rank=rueda.rank())
+        >>> numbers = np.zeros(2)
+        >>> rueda.recv(numbers)  # from any rank
+        0
+        >>> numbers
+        array([1., 2.])
     """
     return recv_async(array, source_rank, tag, process_set).result(timeout)
 
@@ -102,7 +107,10 @@ def recv_async(
 
     Example::
 
-        handles = [rueda.recv_async(part, source_rank=rank) for rank, part in parts.items()]
-        senders = [handle.result() for handle in handles]
+        >>> numbers = np.zeros(2)
+        >>> receiving = rueda.recv_async(numbers, tag=3)
+        >>> rueda.send(np.array([1.0, 2.0]), target_rank=rueda.rank(), tag=3)
+        >>> receiving.result()
+        0
     """
     return _messages.recv(array, source_rank, tag, process_set)

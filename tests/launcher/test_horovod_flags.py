@@ -63,7 +63,7 @@ def test_flags_that_mean_an_option(flags: list[str], variables: list[str]) -> No
         (["--cycle-time-ms", "3.5"], "--cycle-time-ms has no effect: there are no cycles"),
         (["--autotune"], "--autotune has no effect: Rueda measures once"),
         (["--hierarchical-allreduce"], "--hierarchical-allreduce has no effect"),
-        (["--num-nccl-streams", "2"], "no GPU path"),
+        (["--num-nccl-streams", "2"], "each process set has streams of its own"),
         (["-prefix-timestamp"], "--prefix-output-with-timestamp has no effect"),
     ],
 )

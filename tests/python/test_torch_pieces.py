@@ -48,7 +48,7 @@ def test_states_are_taken_apart_and_put_together(state: object) -> None:
     outline = _outline(state, tensors)
     assert same(_filled(outline, tensors), state)
     received: list[torch.Tensor] = []
-    _allocate(outline, received)
+    _allocate(outline, received, torch.device("cpu"))
     assert [(t.shape, t.dtype) for t in received] == [(t.shape, t.dtype) for t in tensors]
 
 

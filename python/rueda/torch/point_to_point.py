@@ -42,11 +42,11 @@ def send(
 
     Example::
 
-        if rueda.rank() == 0:
-            rueda.torch.send(torch.arange(3.0), target_rank=1)
-        elif rueda.rank() == 1:
-            numbers = torch.empty(3)
-            rueda.torch.recv(numbers, source_rank=0)
+        >>> numbers = torch.zeros(2)
+        >>> receiving = rueda.torch.recv_async(numbers, source_rank=rueda.rank())
+        >>> rueda.torch.send(torch.tensor([1.0, 2.0]), target_rank=rueda.rank())
+        >>> receiving.result(), numbers
+        (0, tensor([1., 2.]))
     """
     send_async(tensor, target_rank, tag, process_set).result(timeout)
 
@@ -61,9 +61,10 @@ def send_async(
 
     Example::
 
-        handle = rueda.torch.send_async(boundary, target_rank=right)
-        rueda.torch.recv(halo, source_rank=left)
-        handle.result()
+        >>> sending = rueda.torch.send_async(torch.tensor([1.0, 2.0]), target_rank=rueda.rank(), tag=7)
+        >>> rueda.torch.recv(torch.zeros(2), tag=7)
+        0
+        >>> sending.result()
     """
     return _messages.send(tensor, target_rank, tag, process_set)
 
@@ -86,8 +87,12 @@ def recv(
 
     Example::
 
-        sender = rueda.torch.recv(numbers)            # from any rank
-        rueda.torch.recv(numbers, source_rank=sender) # and the next one of the same
+        >>> sending = rueda.torch.send_async(torch.tensor([1.0, 2.0]), target_rank=rueda.rank())
+        >>> numbers = torch.zeros(2)
+        >>> rueda.torch.recv(numbers)  # from any rank
+        0
+        >>> numbers
+        tensor([1., 2.])
     """
     return recv_async(tensor, source_rank, tag, process_set).result(timeout)
 
@@ -102,7 +107,10 @@ def recv_async(
 
     Example::
 
-        handles = [rueda.torch.recv_async(part, source_rank=rank) for rank, part in parts.items()]
-        senders = [handle.result() for handle in handles]
+        >>> numbers = torch.zeros(2)
+        >>> receiving = rueda.torch.recv_async(numbers, tag=3)
+        >>> rueda.torch.send(torch.tensor([1.0, 2.0]), target_rank=rueda.rank(), tag=3)
+        >>> receiving.result()
+        0
     """
     return _messages.recv(tensor, source_rank, tag, process_set)

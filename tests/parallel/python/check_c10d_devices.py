@@ -20,7 +20,8 @@ def reduced() -> int:
 
 
 def check_who_serves_which_device() -> None:
-    for group in (dist.group.WORLD, dist.new_group(), dist.new_group([dist.get_rank()])):
+    alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+    for group in (dist.group.WORLD, dist.new_group(), *alone):
         if not isinstance(group, dist.ProcessGroup) or dist.get_rank(group) < 0:
             continue
         assert group._get_backend(torch.device(OURS)).name() == "rueda"
