@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launching import Ended, environment
+from launching import Ended, run_to_end
 
 RANKS = Path(__file__).resolve().parent / "ranks"
 REHEARSAL = os.environ.get("RUEDA_TEST_DEVICE") == "cpu"
@@ -26,23 +24,7 @@ def run_world(
     """Runs a script of ``ranks/`` to its end; ``under`` is a command that runs each rank's Python."""
     rank = [*under, sys.executable, str(RANKS / script), *arguments]
     line = [sys.executable, "-m", "rueda", "run", "--no-mpi", "-np", str(size), *rank]
-    with subprocess.Popen(
-        line,
-        env=environment({**_device(), **(extra or {})}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as process:
-        try:
-            output, _ = process.communicate(timeout=limit)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGTERM)  # the launcher ends its ranks
-            output, _ = process.communicate(timeout=30)
-            raise AssertionError(
-                f"the world has not ended within {limit} s\n{output.decode(errors='replace')}"
-            ) from None
-    return Ended(process.returncode, output.decode(errors="replace"))
+    return run_to_end(line, {**_device(), **(extra or {})}, limit, "the world")
 
 
 def check_world(
@@ -60,5 +42,5 @@ def road(size: int) -> dict[str, str]:
 
 
 def _device() -> dict[str, str]:
-    # environment() leaves out all variables of Rueda's, and with them this one.
+    # run_to_end() leaves out all variables of Rueda's, and with them this one.
     return {"RUEDA_TEST_DEVICE": "cpu"} if REHEARSAL else {}

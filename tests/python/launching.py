@@ -169,6 +169,27 @@ def find_mpirun() -> str | None:
     return str(beside) if beside.exists() else shutil.which("mpirun")
 
 
+def run_to_end(line: Sequence[str], extra: dict[str, str] | None, limit: float, what: str) -> Ended:
+    """Runs a launcher, called ``what`` in errors, in a process group of its own."""
+    with subprocess.Popen(
+        line,
+        env=environment(extra),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGTERM)  # the launcher ends its ranks
+            output, _ = process.communicate(timeout=30)
+            raise AssertionError(
+                f"{what} has not ended within {limit} s\n{output.decode(errors='replace')}"
+            ) from None
+    return Ended(process.returncode, output.decode(errors="replace"))
+
+
 def run_under_mpirun(
     program: str | Path,
     size: int,
@@ -181,23 +202,7 @@ def run_under_mpirun(
     mpirun = find_mpirun()
     assert mpirun is not None
     line = [mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(size)]
-    with subprocess.Popen(
-        [*line, *options, *command(program, arguments)],
-        env=environment(extra),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as process:
-        try:
-            output, _ = process.communicate(timeout=limit)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGTERM)  # mpirun ends its ranks
-            output, _ = process.communicate(timeout=30)
-            raise AssertionError(
-                f"mpirun has not ended within {limit} s\n{output.decode(errors='replace')}"
-            ) from None
-    return Ended(process.returncode, output.decode(errors="replace"))
+    return run_to_end([*line, *options, *command(program, arguments)], extra, limit, "mpirun")
 
 
 def check_under_mpirun(

@@ -118,7 +118,7 @@ Expected<bool> AllreduceTask::advance_staged(GpuLane& gpu, const Lane& lane, Bac
     moved = true;
   }
   if (reduced_ < fetched_) {
-    const auto reduced = reduce(gpu, lane, host);
+    const auto reduced = reduce(lane, host);
     if (!reduced) return reduced.status();
     moved = moved || *reduced;
   }
@@ -170,7 +170,8 @@ Status AllreduceTask::fetch(GpuLane& gpu, const Lane& lane, std::int64_t chunk) 
   } else if (Status status = gpu.stream().wait_for(returns_[slot]); !status) {
     return status;
   }
-  std::byte* target = (*memory)->data();
+  memory_[slot] = (*memory)->data();
+  std::byte* target = memory_[slot];
   for (const Part& part : parts_of(chunk)) {
     if (!takes_part_) break;
     const std::size_t bytes = bytes_of(part.count, reduction_.dtype);
@@ -182,15 +183,13 @@ Status AllreduceTask::fetch(GpuLane& gpu, const Lane& lane, std::int64_t chunk) 
   return fetches_[slot].record(gpu.stream());
 }
 
-Expected<bool> AllreduceTask::reduce(GpuLane& gpu, const Lane& lane, Backend& host) {
+Expected<bool> AllreduceTask::reduce(const Lane& lane, Backend& host) {
   if (!reducing_) {
     const std::size_t slot = static_cast<std::size_t>(reduced_) % slots;
     const auto here = fetches_[slot].is_done();
     if (!here) return here.status();
     if (!*here) return false;
-    auto memory = gpu.staging(slot, bytes_of(chunk_, reduction_.dtype));
-    if (!memory) return memory.status();
-    std::byte* const data = (*memory)->data();
+    std::byte* const data = memory_[slot];
     reducing_ = host.allreduce(lane, reduction_,
                                {{takes_part_ ? data : nullptr, data, count_of(reduced_)}});
   }
@@ -207,9 +206,7 @@ Expected<bool> AllreduceTask::reduce(GpuLane& gpu, const Lane& lane, Backend& ho
 // has happened: this chunk has come from them, or this rank has joined and nobody has an output.
 Status AllreduceTask::put_back(GpuLane& gpu, const Lane& lane, std::int64_t chunk) {
   const std::size_t slot = static_cast<std::size_t>(chunk) % slots;
-  auto memory = gpu.staging(slot, bytes_of(chunk_, reduction_.dtype));
-  if (!memory) return memory.status();
-  const std::byte* source = (*memory)->data();
+  const std::byte* source = memory_[slot];
   for (const Part& part : parts_of(chunk)) {
     const std::size_t bytes = bytes_of(part.count, reduction_.dtype);
     if (std::byte* const output = pieces_[part.piece].output; output != nullptr) {

@@ -1,6 +1,7 @@
 // All-reduce of one tensor or several on GPUs.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -45,7 +46,7 @@ class AllreduceTask final : public GpuTask {
   [[nodiscard]] std::int64_t count_of(std::int64_t chunk) const;
   Status fetch(GpuLane& gpu, const Lane& lane, std::int64_t chunk);
   Status put_back(GpuLane& gpu, const Lane& lane, std::int64_t chunk);
-  Expected<bool> reduce(GpuLane& gpu, const Lane& lane, Backend& host);
+  Expected<bool> reduce(const Lane& lane, Backend& host);
   Status join_streams(GpuLane& gpu);
 
   const Reduction reduction_;
@@ -61,8 +62,9 @@ class AllreduceTask final : public GpuTask {
   std::int64_t reduced_ = 0;
   std::int64_t returned_ = 0;
   bool joined_ = false;
-  std::vector<CudaEvent> fetches_;  // by slot: its copy from the GPU
-  std::vector<CudaEvent> returns_;  // and back
+  std::array<std::byte*, slots> memory_{};  // of the host, by slot
+  std::vector<CudaEvent> fetches_;          // by slot: its copy from the GPU
+  std::vector<CudaEvent> returns_;          // and back
   std::unique_ptr<Operation> reducing_;
 };
 
