@@ -49,7 +49,7 @@ constexpr std::array table{
                &Options::cache_capacity},
     OptionSpec{
         "huge_pages", "RUEDA_HUGE_PAGES", "", choice, "auto|off", false,
-        "Whether tensors of 1 MiB and more in memory of the process's own that the ranks of a "
+        "Whether tensors of 64 KiB and more in memory of the process's own that the ranks of a "
         "host reduce again and again are put onto huge pages, where they lie.",
         &Options::huge_pages},
     OptionSpec{

@@ -68,7 +68,7 @@ std::size_t put_on_huge_pages(std::byte* begin, std::size_t bytes) {
 }
 
 std::size_t put_used_on_huge_pages(std::byte* begin, std::size_t bytes) {
-  if (answer.load(std::memory_order_relaxed) == Answer::refused) return 0;
+  if (bytes == 0 || answer.load(std::memory_order_relaxed) == Answer::refused) return 0;
   if (collapse(begin, bytes) == 0) return bytes;
   int error = 0;
   return collapse_each(begin, bytes, true, error);

@@ -137,6 +137,19 @@ TEST_CASE("tensors of any size and place keep their contents, and nothing else i
   CHECK((bytes == 0 || std::memcmp(tensor, before.data(), bytes) == 0));
 }
 
+TEST_CASE("a tensor takes the page that it shares with others only where half of it is in use") {
+  constexpr std::size_t bytes = huge_page / 8;
+  const bool is_used = GENERATE(false, true);
+  const OrdinaryMemory memory(huge_page);
+  fill(memory.data() + huge_page / 2, bytes);
+  if (is_used) fill(memory.data(), huge_page / 2);
+  RecurringMemory recurring;
+  recurring.comes(memory.data() + huge_page / 2, bytes, RecurringMemory::first_time);
+  const std::size_t gained = recurring.huge_page_bytes();
+  CHECK((gained == 0 || (is_used && gained == huge_page)));
+  CHECK(huge_bytes_at(memory.data()) == gained);
+}
+
 TEST_CASE("memory that is not there, or may not be written, is left alone") {
   const OrdinaryMemory untouched(2 * huge_page);
   RecurringMemory recurring;
