@@ -72,7 +72,9 @@ Status PersistentTask::conclude(GpuLane& gpu, const Lane& lane) {
 
 Expected<bool> PersistentTask::advance_staged(GpuLane& gpu, const Lane&, Backend&) {
   std::string why = gpu.why_staged();
-  if (why.empty()) {
+  if (why.empty() && reduction_.wire && !gpu.all_have_kernels()) {
+    why = "a rank was built without the kernels that convert elements";
+  } else if (why.empty()) {
     why = str("NCCL cannot do this ", name_of(reduction_.op), " of ", name_of(reduction_.dtype),
               " with the same results");
   }
