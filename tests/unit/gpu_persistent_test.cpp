@@ -357,7 +357,7 @@ TEST_CASE("a persistent allreduce that does not end is given up, and streams go 
   const NcclFixture fixture;
   const bool hangs = GENERATE(true, false);  // or the other rank does not start it
   GpuWorld world{2};
-  world.options.transfer_timeout = 0.5;
+  world.options.transfer_timeout = 3;  // also enough for ranks to agree on a loaded machine
   run_gpu_engines(world, [&](GpuEngine& gpu) {
     const DeviceMemory memory = gpu.tensor(std::vector<float>(count, 1));
     const Run operation = persistent(gpu, memory, {.name = "x", .op = ReduceOp::sum});
