@@ -20,6 +20,11 @@ def test_one_rank_through_the_host(script: str) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2])
+def test_persistent_operations(size: int) -> None:
+    check_world("check_gpu_persistent.py", size, road(size))
+
+
+@pytest.mark.parametrize("size", [1, 2])
 def test_horovod(size: int) -> None:
     check_world("check_gpu_horovod.py", size, road(size))
 
