@@ -73,6 +73,10 @@ def test_collectives_and_the_optimizer(tests, ranks):
     assert start(launcher, ranks, tests).count("passed") == ranks
 
 
+def test_the_order_of_streams(tests):
+    assert "passed" in run(tests.with_name("streams_test"), env=ENVIRONMENT, timeout=60)
+
+
 def parameters(path: Path) -> np.ndarray:
     return np.fromfile(path, np.float32)
 

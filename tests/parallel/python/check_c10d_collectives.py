@@ -130,6 +130,25 @@ def check_coalesced() -> None:
     assert torch.equal(scattered[1], of(rank, (2, 3), torch.int32) * size)
 
 
+def check_what_is_begun_in_a_block() -> None:
+    """As torch does it with messages on GPUs, and before 2.6 with every batch of them."""
+    rank, size = members()
+    for begin in (dist.group.WORLD.allreduce, lambda tensors: dist.all_reduce(tensors[0])):
+        tensors = [of(rank + i, (5,)) for i in range(4)]
+        with dist.distributed_c10d._coalescing_manager(
+            None, tensors[0].device, async_ops=True
+        ) as block:
+            for tensor in tensors:
+                begin([tensor])
+        block.wait()
+        for i, tensor in enumerate(tensors):
+            assert torch.equal(tensor, sum(of(r + i, (5,)) for r in range(size)))
+    (work,) = block.works
+    assert work.is_completed()
+    written = work.get_future().wait()
+    assert [each.data_ptr() for each in written] == [each.data_ptr() for each in tensors]
+
+
 def check_broadcast_and_reduce() -> None:
     rank, size = members()
     for root in range(size):

@@ -110,7 +110,7 @@ class RuedaWork(Work):
 
         On a GPU: whether it has been at work on them, so that any stream may use them.
         """
-        return self._is_settled() and self._placement.is_over()
+        return self._is_settled() and (self._error is not None or self._placement.is_over())
 
     def is_success(self) -> bool:
         """Whether the operation is done without an error."""
