@@ -153,7 +153,7 @@ void test_streams() {
   constexpr std::int64_t count = 1 << 20;
   std::vector<c10::Stream> streams{side_stream(), side_stream()};
   torch::Tensor tensor = full({count}, 0);
-  rt::allreduce_(tensor, {.name = "warm"});
+  (void)rt::allreduce_(tensor, {.name = "warm"}).cpu();  // other streams may write it now
   for (int round = 0; round < 5; ++round) {
     rt::TensorHandle handle = [&] {
       const c10::StreamGuard producer(streams[0]);
@@ -179,7 +179,8 @@ void test_dropped_handles() {
     {
       torch::Tensor dropped = full({count}, rank() + 1);
       if (round % 5 == 0) delay(dropped);
-      (void)rt::allreduce_async_(dropped, {.name = "dropped", .op = sum});
+      const std::string name = "dropped " + std::to_string(round);  // none serves twice at once
+      (void)rt::allreduce_async_(dropped, {.name = name, .op = sum});
     }
     std::vector<torch::Tensor> fresh;
     for (int i = 0; i < 3; ++i) fresh.push_back(full({count}, -5));

@@ -33,6 +33,7 @@ def flags(folder: Path) -> list[str]:
         *("-std=c++20", "-O1", f"-I{ROOT / 'include'}", f"-I{ROOT / 'tests/libtorch'}"),
         *(flag for path in system for flag in ("-isystem", str(path))),
         *("-o", str(folder / "libtorch_test"), "-Wl,--no-as-needed", "-Wl,--disable-new-dtags"),
+        "-Wl,--allow-shlib-undefined",  # what torch's libraries need is found when they are loaded
         *(flag for path in libraries for flag in (f"-L{path}", f"-Wl,-rpath,{path}")),
         *(f"-l{name}" for name in (*names, "rueda")),
     ]

@@ -201,6 +201,22 @@ def check_what_torch_asks_about_devices() -> None:
     assert torch.device("cuda") in dist.group.WORLD._device_types
 
 
+# Last: a capture that is spoiled leaves the process in no state for more.
+@needs_gpu
+def check_capture_is_refused() -> None:
+    tensor = torch.ones(64)
+    dist.all_reduce(tensor)
+    tensor.fill_(1.0)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        tensor.mul_(2)
+        with c10d.raises(rueda.UnsupportedError, "captured into a CUDA graph"):
+            dist.all_reduce(tensor)
+    graph.replay()
+    holds(tensor, 2.0)
+    c10d.still_works()
+
+
 if __name__ == "__main__":
     if ON_GPU:
         torch.cuda.set_device(DEVICE)
