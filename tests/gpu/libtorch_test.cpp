@@ -141,8 +141,9 @@ c10::Stream side_stream() {
   return rt::detail::AnyDevice(device().type()).getStreamFromGlobalPool(device());
 }
 
-// Takes some milliseconds, and changes nothing of `tensor`.
+// Takes the GPU some milliseconds, and changes nothing of `tensor`.
 void delay(const torch::Tensor& tensor) {
+  if (!on_gpu()) return;
   torch::Tensor product = torch::eye(1500, tensor.options().requires_grad(false));
   const torch::Tensor other = product * 1.0;
   for (int i = 0; i < 20; ++i) product = product.mm(other);
