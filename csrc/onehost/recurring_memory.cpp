@@ -30,33 +30,36 @@ bool is_half_used(std::byte* page) {
 }  // namespace
 
 void RecurringMemory::comes(const void* address, std::size_t bytes, std::uint64_t time) {
-  if (bytes < least_bytes) return;
   const auto begin = reinterpret_cast<std::uint64_t>(address);
-  if (time == 1 ? !is_due(begin) : time != first_time) return;
+  if (bytes < least_bytes || !is_due(begin, time)) return;
+  const Time started = Clock::now();
+  put(begin, bytes);
+  const Time ended = Clock::now();
+  const std::lock_guard lock(mutex_);
+  rest_until_ = ended + rest * (ended - started);
+}
+
+void RecurringMemory::put(std::uint64_t begin, std::size_t bytes) {
   auto* const first = reinterpret_cast<std::byte*>(begin / huge_page * huge_page);
   auto* const last = reinterpret_cast<std::byte*>(round_up(begin + bytes, huge_page));
-  std::size_t gained = 0;
-  std::byte* from = first;  // of what is put at once
-  for (std::byte* page = first; page < last; page += huge_page) {
-    const bool is_end = page == first || page + huge_page == last;
-    if (!is_end || is_half_used(page)) continue;
-    gained += put_used_on_huge_pages(from, static_cast<std::size_t>(page - from));
-    from = page + huge_page;
-  }
-  gained += put_used_on_huge_pages(from, static_cast<std::size_t>(last - from));
+  std::byte* from = is_half_used(first) ? first : first + huge_page;
+  std::byte* until = last;
+  if (last - huge_page > first && !is_half_used(last - huge_page)) until -= huge_page;
+  if (from >= until) return;
+  const std::size_t gained = put_used_on_huge_pages(from, static_cast<std::size_t>(until - from));
   huge_page_bytes_.fetch_add(gained, std::memory_order_relaxed);
   log(LogLevel::debug, "of a tensor of ", bytes, " bytes that comes again, ", gained,
       " bytes lie on huge pages");
 }
 
-bool RecurringMemory::is_due(std::uint64_t address) {
+bool RecurringMemory::is_due(std::uint64_t address, std::uint64_t time) {
   const std::lock_guard lock(mutex_);
   if (tensors_.size() >= most_tensors && !tensors_.contains(address)) tensors_.clear();
   Times& times = tensors_[address];
-  if (++times.came < times.next) return false;
+  if (time == first_time) times = {first_time - 1, first_time};
+  if (++times.came < times.next || Clock::now() < rest_until_) return false;
   if (times.next > UINT32_MAX / growth) {
-    times.came = 0;  // begins anew before it overflows
-    times.next = first_time;
+    times = {};  // begins anew before it overflows
   } else {
     times.next *= growth;
   }

@@ -9,6 +9,8 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "core/clock.h"
+
 namespace rueda {
 
 class RecurringMemory {
@@ -19,6 +21,10 @@ class RecurringMemory {
   static constexpr std::uint32_t growth = 8;
   // Of how many it knows how often they came; then it forgets them all.
   static constexpr std::size_t most_tensors = 4096;
+
+  // After work of some length there is none for this many times as long: each call to the kernel
+  // may wait for all processors, on which ranks may be spinning.
+  static constexpr int rest = 9;
 
   // The other ranks are about to reach [address, address + bytes), for the `time`th time in the
   // same operation (1: whether the tensor has come before is known by its address alone). Contents
@@ -32,7 +38,8 @@ class RecurringMemory {
   }
 
  private:
-  [[nodiscard]] bool is_due(std::uint64_t address);
+  [[nodiscard]] bool is_due(std::uint64_t address, std::uint64_t time);
+  void put(std::uint64_t begin, std::size_t bytes);
 
   struct Times {
     std::uint32_t came = 0;
@@ -40,6 +47,7 @@ class RecurringMemory {
   };
   std::mutex mutex_;
   std::unordered_map<std::uint64_t, Times> tensors_;  // by address
+  Time rest_until_{};
   std::atomic<std::size_t> huge_page_bytes_{0};
 };
 

@@ -51,6 +51,7 @@ class Cuda:
     def __init__(self) -> None:
         self.streams = {0: Stream(0)}
         self.current = self.streams[0]
+        self.made_current: list[Any] = []
 
     def Stream(self, device: Any, priority: int) -> Stream:  # noqa: N802 - torch's name
         assert device == DEVICE
@@ -65,6 +66,11 @@ class Cuda:
     def current_stream(self, device: Any) -> Stream:
         assert device == DEVICE
         return self.current
+
+    @contextmanager
+    def device(self, device: Any) -> Iterator[None]:
+        self.made_current.append(device)
+        yield
 
     @contextmanager
     def stream(self, stream: Stream) -> Iterator[None]:
@@ -147,9 +153,8 @@ def test_while_nobody_waits_no_stream_of_the_application_is_held_up() -> None:
     assert cuda.current is cuda.streams[0]
     assert cuda.current.seen == set()
     side = tensor.kept_for[0]
-    with placement.joined():
-        assert cuda.current is side
-        assert "copied" in cuda.current.seen
+    assert side.seen == {"reduced", "copied"}
+    assert cuda.made_current == [DEVICE], "the thread's device is left as it was found"
     placement.join()
     assert "copied" in cuda.current.seen
     again = OnGpu(DEVICE, cuda=cuda)
@@ -219,6 +224,17 @@ def test_work_that_waits_on_two_streams() -> None:
     assert other.seen == {"reduced", "copied"}
     work.wait()
     assert cuda.current.seen == {"reduced", "copied"}
+
+
+def test_the_stream_on_which_a_future_is_asked_waits_for_the_results() -> None:
+    cuda, tensor = Cuda(), torch.ones(1)
+    work, _ = work_of(cuda, tensor, Native(cuda))
+    work.on_done()
+    of_torch = cuda.new_stream()
+    with cuda.stream(of_torch):
+        assert work._outcome(None) == [tensor]
+    assert of_torch.seen == {"reduced", "copied"}
+    assert cuda.current.seen == set()
 
 
 def test_work_that_outlasts_another_of_its_name_holds_no_stream_up() -> None:

@@ -136,6 +136,8 @@ class Abandoned {
       }
     } catch (const Error& error) {
       return is_never_begun(error.code());  // otherwise nobody knows when the GPU has finished
+    } catch (const std::exception&) {
+      return false;  // torch's: nor here
     }
     return true;
   }

@@ -62,7 +62,8 @@ class JointWork(Work):
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future of the tensors that all have written."""
+        done: torch.futures.Future[None] = torch.futures.Future(devices=[*self.devices()])
         together = torch.futures.collect_all([work.get_future() for work in self._works])
-        return together.then(
-            lambda done: [tensor for each in done.value() for tensor in each.value()]
-        )
+        together.add_done_callback(lambda _: done.set_result(None))
+        # Of torch's future of several, no stream waits for anything; this one's callback waits for each.
+        return done.then(lambda _: self.result())

@@ -35,6 +35,7 @@ class Cuda(Protocol):
 
     def __hash__(self) -> int: ...
     def current_stream(self, device: Any) -> Stream: ...
+    def device(self, device: Any) -> AbstractContextManager[object]: ...
     def stream(self, stream: Any) -> AbstractContextManager[object]: ...
     def Stream(self, device: Any, priority: int) -> Stream: ...  # noqa: N802 - torch's name
     def Event(self) -> Event: ...  # noqa: N802 - torch's name
@@ -58,9 +59,6 @@ class Placement(Protocol):
     def join(self) -> None:
         """What the current stream does from now on finds the results."""
 
-    def joined(self) -> AbstractContextManager[object]:
-        """A block whose current stream finds the results; the one outside is left alone."""
-
     def is_over(self) -> bool:
         """Whether nothing is at work on the results any more. After settling."""
 
@@ -77,9 +75,6 @@ class _OnHost:
 
     def join(self) -> None:
         pass
-
-    def joined(self) -> AbstractContextManager[object]:
-        return nullcontext()
 
     def is_over(self) -> bool:
         return True
@@ -121,7 +116,7 @@ class OnGpu:
             if aside
             else self._cuda.current_stream(self._device)
         )
-        with self._cuda.stream(stream) if aside else nullcontext():
+        with self._made_current(stream) if aside else nullcontext():
             if self._submitted is not None:
                 stream.wait_event(self._submitted)
             for native in natives:
@@ -137,6 +132,13 @@ class OnGpu:
                         if tensor.is_cuda:
                             tensor.record_stream(cast(torch.Stream, stream))
 
+    @contextmanager
+    def _made_current(self, stream: Stream) -> Iterator[None]:
+        # Without the first, torch would go back to this thread's own device, GPU 0 where it has none yet, and make a
+        # context there.
+        with self._cuda.device(self._device), self._cuda.stream(stream):
+            yield
+
     def join(self) -> None:
         """See Placement."""
         if self._settled is None:
@@ -144,10 +146,6 @@ class OnGpu:
         current = self._cuda.current_stream(self._device)
         if current != self._settled_on:
             current.wait_event(self._settled)
-
-    def joined(self) -> AbstractContextManager[object]:
-        """See Placement."""
-        return nullcontext() if self._settled is None else self._cuda.stream(self._settled_on)
 
     def is_over(self) -> bool:
         """See Placement."""

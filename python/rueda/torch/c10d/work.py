@@ -161,19 +161,16 @@ class RuedaWork(Work):
             self._future = self._done.then(self._outcome)
             settled = self._settled
         if settled:
-            self._complete(self._done)
+            self._done.set_result(None)
         else:
             completions.add(self)
         return self._future
 
-    def _complete(self, done: torch.futures.Future[None]) -> None:
-        """A future on a GPU is completed with what the current stream has enqueued by then."""
-        with self._placement.joined():
-            done.set_result(None)
-
     def _outcome(self, _: object) -> list[torch.Tensor]:
+        """What the future comes to. On a GPU it is asked on a stream of torch's, which whoever waits then waits for."""
         if self._error is not None:
             raise self._error
+        self._placement.join()
         return self._outputs
 
     # --- What the thread of completions calls
@@ -219,11 +216,12 @@ class RuedaWork(Work):
                 self._error = error
                 self._is_known_to_all = self._is_known_to_all and not isinstance(error, FATAL)
             self._settled = True
+            self._natives = ()  # with them goes the memory of results, which may be large
             done = self._done
         if self._on_settled is not None:
             self._on_settled(self)
         if done is not None:
-            self._complete(done)
+            done.set_result(None)
 
     def _late(self, seconds: float) -> RuedaTimeoutError:
         return RuedaTimeoutError(
