@@ -11,6 +11,12 @@ using rueda::test::refuse;
 
 namespace {
 
+// A step of a stream that comes too early or too late is the end of its device.
+void expect_there(Memory& memory, std::uint64_t address, std::size_t bytes) {
+  if (memory.is_there(address, bytes)) return;
+  throw std::runtime_error("a stream used memory before its allocation, or after its end");
+}
+
 // Copies on a stream between memory that the double knows; both stay in use until it is done.
 CUresult copy(DriverState& state, CUstream stream, std::uint64_t to, std::uint64_t from,
               std::size_t bytes) {
@@ -20,6 +26,8 @@ CUresult copy(DriverState& state, CUstream stream, std::uint64_t to, std::uint64
     memory.change_uses(address, 1);
   }
   return state.push(stream, [&memory, to, from, bytes] {
+    expect_there(memory, to, bytes);
+    expect_there(memory, from, bytes);
     std::memcpy(Memory::host_address(to), Memory::host_address(from), bytes);
     memory.change_uses(to, -1);
     memory.change_uses(from, -1);
@@ -84,6 +92,7 @@ CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, std::size_t byte
   const auto* source = static_cast<const std::byte*>(from);
   memory.change_uses(to, 1);
   return state.push(stream, [&memory, to, taken = std::vector<std::byte>(source, source + bytes)] {
+    expect_there(memory, to, taken.size());
     std::memcpy(Memory::host_address(to), taken.data(), taken.size());
     memory.change_uses(to, -1);
   });
@@ -99,8 +108,12 @@ CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, std::size_t bytes, CUs
   // Ordinary memory has been written when the call returns.
   if (!memory.contains(from, bytes)) return refuse(state, "a copy beyond an allocation");
   auto done = std::make_shared<rueda::test::Completion>();
-  const CUresult pushed = state.push(stream, [=] {
+  memory.change_uses(from, 1);
+  const CUresult pushed = state.push(stream, [=, &memory] {
+    if (!memory.is_there(from, bytes)) done->set();
+    expect_there(memory, from, bytes);
     std::memcpy(to, Memory::host_address(from), bytes);
+    memory.change_uses(from, -1);
     done->set();
   });
   if (pushed == CUDA_SUCCESS && !done->wait()) return refuse(state, "a copy waited half a minute");
@@ -119,6 +132,7 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t bytes,
   if (!memory.contains(to, bytes)) return refuse(state, "filled beyond an allocation");
   memory.change_uses(to, 1);
   return state.push(stream, [&memory, to, value, bytes] {
+    expect_there(memory, to, bytes);
     std::memset(Memory::host_address(to), value, bytes);
     memory.change_uses(to, -1);
   });
