@@ -1,38 +1,13 @@
 #include <algorithm>
 
 #include "api/current_engine.h"
+#include "api/submissions.h"
 #include "core/strings.h"
 #include "rueda/rueda.h"
 
 namespace rueda {
 
 namespace {
-
-Submission submission_of(Collective collective, const TensorView& input, const std::string& name) {
-  Submission submission;
-  submission.request.name = name;
-  submission.request.collective = collective;
-  submission.request.dtype = input.dtype;
-  submission.request.shape = input.shape;
-  submission.request.on_gpu = input.device != host_device;
-  submission.input = static_cast<const std::byte*>(input.data);
-  submission.device = input.device;
-  submission.stream = input.stream;
-  return submission;
-}
-
-void set_wire(Request& request, std::optional<DataType> wire) {
-  if (wire && (can_travel_as(*wire, request.dtype) || info(*wire).kind != DataKind::floating)) {
-    request.wire = wire;
-  }
-}
-
-template <class ReductionOptions>
-void set_reduction(Request& request, const ReductionOptions& options) {
-  request.op = options.op;
-  request.prescale = options.prescale_factor;
-  request.postscale = options.postscale_factor;
-}
 
 // The engine numbers unnamed groups.
 void set_group(Request& request, const std::string& group, int index, int group_size) {
@@ -82,11 +57,8 @@ Expected<std::vector<std::int64_t>> alltoall_rows(const TensorView& input,
 }  // namespace
 
 Handle allreduce(const TensorView& input, void* output, const AllreduceOptions& options) {
-  Submission submission = submission_of(Collective::allreduce, input, options.name);
-  set_reduction(submission.request, options);
-  set_wire(submission.request, options.wire_dtype);
-  submission.output = static_cast<std::byte*>(output);
-  return submit(options.process_set, std::move(submission));
+  return submit(options.process_set,
+                allreduce_submission(Collective::allreduce, input, output, options));
 }
 
 std::vector<Handle> grouped_allreduce(std::span<const TensorView> inputs,

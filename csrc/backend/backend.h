@@ -34,10 +34,11 @@ struct TransferCounters {
   Counter bytes_reduced;
   Counter bytes_taken;           // of other ranks' memory on this host, copied from where it lies
   Counter bytes_through_kernel;  // of it: not visible here, so read or written by the kernel
-  Counter nccl_calls;            // collectives that NCCL was given, a group counting as one
-  Counter gpu_launches;          // of kernels that pack or unpack a batch
   Counter bytes_staged;          // copied between a GPU and the host
-  Counter bytes_packed;          // copied into and out of fusion buffers and staging
+  // Also by threads of the application that start persistent operations.
+  SharedCounter nccl_calls;    // collectives that NCCL was given, a group counting as one
+  SharedCounter gpu_launches;  // of kernels that pack or unpack a batch
+  SharedCounter bytes_packed;  // copied into and out of fusion buffers and staging
 };
 
 // Where one operation runs: its place among the ranks of a process set, and a tag of its own.

@@ -2,6 +2,7 @@
 // it: an operation is done once all of it has been enqueued.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +24,24 @@ class DeviceEvent {
   [[nodiscard]] virtual bool is_over() const = 0;
 };
 
+// An all-reduction that the application starts itself, as often as it likes, on a stream of its
+// own. One thread at a time.
+class DeviceReduction {
+ public:
+  // Waits until the GPU has left the tensor, where a start outside of a graph is under way.
+  virtual ~DeviceReduction() = default;
+  // Ok where start() can be called; else why each run has to be an operation of the engine.
+  [[nodiscard]] virtual const Status& obstacle() const = 0;
+  // Whether `stream` is being captured into a CUDA graph.
+  [[nodiscard]] virtual Expected<bool> is_captured(void* stream) const = 0;
+  // Enqueues a run on `stream`, or captures it. The same number of times, and in the same order
+  // among the reductions of a set, on all ranks. An error concerns all ranks.
+  virtual Status start(void* stream) = 0;
+  // What has failed since, here or elsewhere.
+  [[nodiscard]] virtual Status check() const = 0;
+};
+using TakeReduction = std::function<void(std::shared_ptr<DeviceReduction>)>;
+
 // Each process set has streams of its own, on the one GPU that this rank uses: that of the first
 // tensor that it submits.
 class DeviceBackend : public Backend {
@@ -34,6 +53,10 @@ class DeviceBackend : public Backend {
 
   // --- For whoever has the helm
 
+  // Agrees on an all-reduction of `piece` that will be started by the application, and hands it
+  // over.
+  virtual std::unique_ptr<Operation> persist(const Lane& lane, const Reduction& reduction,
+                                             Piece piece, TakeReduction take) = 0;
   // The operation that is made next comes after `event`.
   virtual void await(std::shared_ptr<DeviceEvent> event) = 0;
   // Looks after what the GPU has not finished yet. Not ok: it failed, or was not finished in time.
@@ -44,6 +67,8 @@ class DeviceBackend : public Backend {
   virtual void forget(int set_id) = 0;
   // Ends what is under way, so that no stream waits for ever. Afterwards nothing is started.
   virtual void abort(const Status& reason) = 0;
+  // Leaves in good order, together with the other ranks. Afterwards nothing is started.
+  virtual void close() = 0;
 };
 
 // What this build can do with GPUs.

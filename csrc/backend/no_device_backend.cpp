@@ -20,6 +20,10 @@ class NoDeviceBackend final : public DeviceBackend {
   [[nodiscard]] std::optional<Time> next_look() const override { return std::nullopt; }
   void forget(int) override {}
   void abort(const Status&) override {}
+  void close() override {}
+  std::unique_ptr<Operation> persist(const Lane&, const Reduction&, Piece, TakeReduction) override {
+    return std::make_unique<FailedOperation>(absent());
+  }
 
   // Reached only by a rank that has joined while others reduce tensors of their GPUs.
   std::unique_ptr<Operation> allreduce(const Lane&, const Reduction&, std::vector<Piece>) override {

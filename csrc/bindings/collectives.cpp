@@ -14,11 +14,11 @@ namespace py = pybind11;
 
 namespace rueda::bindings {
 
-namespace {
-
 void* pointer(std::uintptr_t address) {
   return reinterpret_cast<void*>(address);
 }
+
+namespace {
 
 DataType data_type(int code) {
   if (code < 0 || static_cast<std::size_t>(code) >= data_types.size()) {
@@ -26,6 +26,8 @@ DataType data_type(int code) {
   }
   return static_cast<DataType>(code);
 }
+
+}  // namespace
 
 std::optional<DataType> wire_type(int code) {
   return code < 0 ? std::nullopt : std::optional(data_type(code));
@@ -38,10 +40,11 @@ ReduceOp reduce_op(int code) {
   return static_cast<ReduceOp>(code);
 }
 
-TensorView view(std::uintptr_t address, Shape shape, int dtype, int device = host_device,
-                std::uintptr_t stream = 0) {
+TensorView view(std::uintptr_t address, Shape shape, int dtype, int device, std::uintptr_t stream) {
   return {pointer(address), std::move(shape), data_type(dtype), device, pointer(stream)};
 }
+
+namespace {
 
 Handle submit_allreduce(std::uintptr_t input, std::uintptr_t output, Shape shape, int dtype,
                         const std::string& name, int op, double prescale, double postscale, int set,

@@ -4,7 +4,19 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cstdint>
+#include <optional>
+
+#include "rueda/types.h"
+
 namespace rueda::bindings {
+
+// What Python's numbers stand for; they come from this module, so that wrong ones are no user's.
+[[nodiscard]] void* pointer(std::uintptr_t address);
+[[nodiscard]] std::optional<DataType> wire_type(int code);  // negative: none
+[[nodiscard]] ReduceOp reduce_op(int code);
+[[nodiscard]] TensorView view(std::uintptr_t address, Shape shape, int dtype,
+                              int device = host_device, std::uintptr_t stream = 0);
 
 void bind_collectives(pybind11::module_& module);
 

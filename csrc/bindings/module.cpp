@@ -13,6 +13,7 @@
 #include "core/options.h"
 #include "errors.h"
 #include "handle.h"
+#include "persistent.h"
 #include "rueda/rueda.h"
 
 namespace py = pybind11;
@@ -103,6 +104,7 @@ PYBIND11_MODULE(_native, module) {
   bind_process_sets(module);
   bind_collectives(module);
   bind_blocking(module);
+  bind_persistent(module);
   module.def("metrics", &rueda::metrics);
   module.def("count_filled_gradient", &rueda::count_filled_gradient);
   module.def("start_timeline", [](const std::string& path, bool as_horovod, bool mark_cycles) {

@@ -100,6 +100,7 @@ Status Engine::choose_backend() {
   if (world_.host) {
     const bool measured = world_.host_costs.exchange > 0;
     if (measured) host_policy_ = policy_of(world_.host_costs);
+    host_policy_.huge_pages = options_.huge_pages == "auto";
     algorithms_ = AlgorithmTable::of_limit(static_cast<std::int64_t>(host_policy_.flat_limit));
   }
   auto chosen = AlgorithmTable::parse(options_.algorithm, algorithms_);

@@ -330,6 +330,7 @@ void Engine::wind_up() {
   for (const Command& command : commands) refuse(command, reason);
   const Status closed = world_.control->close(Clock::now() + seconds(farewell_seconds));
   if (!closed.ok()) log(LogLevel::debug, "closing the control lane: ", closed.to_string());
+  devices_->close();
   helm_->close();
 }
 

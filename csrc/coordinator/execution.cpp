@@ -39,13 +39,15 @@ Execution::Execution(const ExecutionContext& context, const Lane& lane,
   Metrics::PerCollective& counted = context_.metrics->of(request().collective);
   lane_.counters = &counted.transfers;
   backend_ = request().on_gpu ? context_.devices : context_.backend;
-  counted.batches.add(1);
+  const bool moves_data = request().collective != Collective::persistent_allreduce;
+  if (moves_data) counted.batches.add(1);
   for (const BatchMember& member : members_) {
     record_start(member);
     if (!member.submission) {
       context_.metrics->absent_filled.add(1);
       continue;
     }
+    if (!moves_data) continue;
     counted.tensors.add(1);
     counted.tensor_bytes.add(static_cast<std::int64_t>(member.submission->request.bytes()));
   }
@@ -68,6 +70,7 @@ void Execution::start() {
     case Collective::allgather: return start_allgather();
     case Collective::broadcast: return start_broadcast();
     case Collective::alltoall: return start_alltoall();
+    case Collective::persistent_allreduce: return agree_on_persistent();
     default:
       status_ = Status(ErrorCode::internal, "not a collective that moves data");
       done_ = true;
@@ -110,6 +113,17 @@ void Execution::start_allreduce() {
     pieces.push_back(piece);
   }
   operation_ = backend_->allreduce(lane_, reduction(), std::move(pieces));
+}
+
+// Only on GPUs: elsewhere there is nothing to do once it has been negotiated.
+void Execution::agree_on_persistent() {
+  const BatchMember& member = members_.front();
+  output_.persistent = member.persistent;
+  const Piece piece{member.submission->input, member.submission->output, request().count()};
+  operation_ = context_.devices->persist(lane_, reduction(), piece,
+                                         [this](std::shared_ptr<DeviceReduction> reduction) {
+                                           output_.reduction = std::move(reduction);
+                                         });
 }
 
 void Execution::start_reduce_scatter() {

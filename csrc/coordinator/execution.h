@@ -29,6 +29,7 @@ struct BatchMember {
   std::shared_ptr<const Response> response;
   // Nothing where this rank has joined: it contributes the identity.
   std::optional<Submission> submission;
+  int persistent = -1;  // persistent operation: its number within the set
 };
 
 class Execution {
@@ -63,6 +64,7 @@ class Execution {
   void start();
   void await_inputs();
   void start_allreduce();
+  void agree_on_persistent();
   void start_reduce_scatter();
   void start_allgather();
   void start_broadcast();

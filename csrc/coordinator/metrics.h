@@ -39,6 +39,7 @@ struct Metrics {
   Counter idle_wakeups;      // after which there was nothing to do
 
   [[nodiscard]] PerCollective& of(Collective collective) {
+    if (collective == Collective::persistent_allreduce) collective = Collective::allreduce;
     return collectives.at(static_cast<std::size_t>(collective));
   }
   [[nodiscard]] std::map<std::string, std::int64_t> values() const;

@@ -23,6 +23,12 @@ std::uint64_t channel_key(int set_id, std::size_t order) {
   return (static_cast<std::uint64_t>(set_id) + 1) * batch_orders + order;
 }
 
+// Whether more is to be done than to tell the application that all have agreed.
+bool is_executed(const Request& request) {
+  return request.collective <= Collective::alltoall ||
+         (request.collective == Collective::persistent_allreduce && request.on_gpu);
+}
+
 // A pause between the submissions of a plan's members after which they are negotiated: those who
 // wait for the first ones shall not have to wait for the last.
 constexpr Duration collecting_pause = std::chrono::milliseconds(2);
@@ -286,7 +292,7 @@ void SetCoordinator::handle(ResponseList responses, Time now) {
   const std::vector<Fusion> batches = fuse(responses, fusion_threshold_);
   for (const Fusion& fusion : batches) {
     const Response& first = responses[fusion.members.front()];
-    if (first.kind == ResponseKind::execute && first.request.collective <= Collective::alltoall) {
+    if (first.kind == ResponseKind::execute && is_executed(first.request)) {
       execute(responses, fusion.members, now);
     } else {
       answer(first, now);
@@ -303,6 +309,9 @@ void SetCoordinator::execute(const ResponseList& responses, const std::vector<st
     const std::string& name = response.request.name;
     warnings_.erase(name);
     members.push_back({std::make_shared<const Response>(response), take_pending(name)});
+    if (response.request.collective == Collective::persistent_allreduce) {
+      members.back().persistent = next_persistent_++;
+    }
   }
   execute(std::move(members), BatchOrder::negotiated, now);
 }

@@ -48,6 +48,11 @@ constexpr std::array table{
                "number. 0 turns the cache off.",
                &Options::cache_capacity},
     OptionSpec{
+        "huge_pages", "RUEDA_HUGE_PAGES", "", choice, "auto|off", false,
+        "Whether tensors of 64 KiB and more in memory of the process's own that the ranks of a "
+        "host reduce again and again are put onto huge pages, where they lie.",
+        &Options::huge_pages},
+    OptionSpec{
         "join_average", "RUEDA_JOIN_AVERAGE", "", choice, "present|all", true,
         "What an average divides by once ranks have joined: the ranks that take part, or all "
         "of the process set, as Horovod does.",

@@ -22,6 +22,7 @@ struct Options {
   std::int64_t ring_chunk = 256 << 10;
   std::int64_t batches_in_flight = 2;
   std::int64_t cache_capacity = 1024;
+  std::string huge_pages = "auto";
   double stall_warning = 60;
   double stall_error = 600;
   double transfer_timeout = 600;

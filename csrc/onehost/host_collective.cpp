@@ -17,6 +17,7 @@ constexpr auto patience = std::chrono::seconds(20);
 }  // namespace
 
 void HostCollective::start() {
+  ++runs_;
   ticket_ = channel_.line_up();
   stage_ = Stage::queued;
   status_ = {};

@@ -7,10 +7,11 @@
 
 #include "core/status.h"
 #include "onehost/channel.h"
+#include "onehost/host_reach.h"
 
 namespace rueda {
 
-// How the ranks of one host exchange what, by size. The same on all ranks.
+// How the ranks of one host exchange what, by size. The same on all ranks, but for huge_pages.
 struct HostPolicy {
   // Up to here tensors are copied through slots; above, ranks reach into each other's memory.
   std::size_t flat_limit = 16 << 10;
@@ -20,6 +21,8 @@ struct HostPolicy {
   std::size_t chunk = 256 << 10;
   // Results of all-reductions from here on are written past the caches.
   std::size_t streaming_min = SIZE_MAX;
+  // Tensors that are not registered and come again are put onto huge pages.
+  bool huge_pages = true;
 };
 
 class HostCollective {
@@ -61,6 +64,12 @@ class HostCollective {
   // anybody behind who still reads or writes its tensors, where it has `exposed` them.
   void quiesce(bool exposed);
 
+  // The others are about to reach a tensor of this rank.
+  void give(const Reach& reach, const void* address, std::size_t bytes) {
+    if (!policy_.huge_pages || reach.place != Place::address) return;
+    channel_.host().recurring_memory().comes(address, bytes, runs_);
+  }
+
   // Writes into the channel what the others need.
   virtual void prepare() = 0;
   // Called after all have arrived until it says done. Sets status_ where it fails.
@@ -82,6 +91,7 @@ class HostCollective {
   Stage stage_ = Stage::done;
   std::uint64_t ticket_ = 0;
   int fruitless_ = 0;
+  std::uint64_t runs_ = 0;  // begun so far
 };
 
 }  // namespace rueda

@@ -78,6 +78,9 @@ void HostReduction::copy_in(std::byte* target) const {
 void HostReduction::expose() {
   std::byte* target = pieces_.size() == 1 ? channel_.line().data() : channel_.table();
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
+    const Piece& piece = pieces_[i];
+    give(inputs_[i], piece.input, bytes_of(piece.count));
+    if (piece.output != piece.input) give(outputs_[i], piece.output, bytes_of(piece.count));
     const Exposure exposure{inputs_[i].where, outputs_[i].where, inputs_[i].place,
                             outputs_[i].place};
     std::memcpy(target + i * sizeof exposure, &exposure, sizeof exposure);

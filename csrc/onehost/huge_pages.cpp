@@ -39,6 +39,16 @@ int collapse_patiently(std::byte* begin) {
   return error;
 }
 
+// One page after the other; `error` becomes that of the last one.
+std::size_t collapse_each(std::byte* begin, std::size_t bytes, bool passes_holes, int& error) {
+  std::size_t gained = 0;
+  for (std::size_t at = 0; at < bytes && (passes_holes || error != ENOMEM); at += huge_page) {
+    error = collapse_patiently(begin + at);
+    if (error == 0) gained += huge_page;
+  }
+  return gained;
+}
+
 }  // namespace
 
 std::size_t put_on_huge_pages(std::byte* begin, std::size_t bytes) {
@@ -48,17 +58,20 @@ std::size_t put_on_huge_pages(std::byte* begin, std::size_t bytes) {
     answer.store(Answer::granted, std::memory_order_relaxed);
     return bytes;
   }
-  std::size_t gained = 0;
   int error = 0;
-  for (std::size_t at = 0; at < bytes && error != ENOMEM; at += huge_page) {
-    error = collapse_patiently(begin + at);
-    if (error == 0) gained += huge_page;
-  }
+  const std::size_t gained = collapse_each(begin, bytes, false, error);
   if (gained == 0 && error == EINVAL) {
     Answer expected = Answer::none;
     answer.compare_exchange_strong(expected, Answer::refused, std::memory_order_relaxed);
   }
   return gained;
+}
+
+std::size_t put_used_on_huge_pages(std::byte* begin, std::size_t bytes) {
+  if (bytes == 0 || answer.load(std::memory_order_relaxed) == Answer::refused) return 0;
+  if (collapse(begin, bytes) == 0) return bytes;
+  int error = 0;
+  return collapse_each(begin, bytes, true, error);
 }
 
 }  // namespace rueda

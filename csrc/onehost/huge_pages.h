@@ -11,4 +11,8 @@ namespace rueda {
 // file alike; contents stay as they are.
 [[nodiscard]] std::size_t put_on_huge_pages(std::byte* begin, std::size_t bytes);
 
+// The same with memory of any kind, none of which it touches: pages that nobody has used yet, or
+// that are not mapped as a whole, stay as they are.
+[[nodiscard]] std::size_t put_used_on_huge_pages(std::byte* begin, std::size_t bytes);
+
 }  // namespace rueda

@@ -59,21 +59,15 @@ Status validate_splits(const Request& request, int set_size) {
               " numbers from 0 that add up to the first extent of ", to_string(request.shape))};
 }
 
-Status validate_device(const Request& request) {
-  if (!request.on_gpu || request.collective != Collective::persistent_allreduce) return {};
-  return {ErrorCode::unsupported,
-          str("'", request.name, "': a persistent allreduce takes tensors of the host only")};
-}
-
 Status validate_wire(const Request& request) {
-  if (!request.wire || (request.collective == Collective::allreduce &&
-                        can_travel_as(*request.wire, request.dtype))) {
-    return {};
-  }
+  const bool converts = request.collective == Collective::allreduce ||
+                        (request.collective == Collective::persistent_allreduce && request.on_gpu);
+  if (!request.wire || (converts && can_travel_as(*request.wire, request.dtype))) return {};
   return {ErrorCode::unsupported,
           str("'", request.name, "': ", name_of(request.collective), " of ", name_of(request.dtype),
               " cannot travel as ", name_of(*request.wire),
-              ": only an allreduce of float32 or float64 can, as a narrower floating-point type")};
+              ": only an allreduce of float32 or float64 can (a persistent one only on GPUs), as a "
+              "narrower floating-point type")};
 }
 
 // Whether the number of bytes is a std::int64_t, also where an extent of 0 comes after large ones.
@@ -161,7 +155,6 @@ Status validate(const Request& request, int set_size) {
     return refuse(ErrorCode::unsupported, name_of(request.op), " of ", name_of(request.dtype),
                   " is not defined");
   }
-  if (Status status = validate_device(request); !status) return status;
   if (Status status = validate_wire(request); !status) return status;
   if (reduces(request.collective) &&
       !(std::isfinite(request.prescale) && std::isfinite(request.postscale))) {

@@ -11,6 +11,22 @@
 //
 // Where all ranks of the set are on one host it runs in the calling thread, through shared memory
 // of its own; nobody else is asked. Elsewhere it is a named operation like any other.
+//
+// On a GPU that NCCL serves, start() enqueues the run on a stream of the application and returns:
+// the stream's order does the rest, and the run may be captured into a CUDA graph:
+//
+//   rueda::Allreduce sum({gradient, {1000}, rueda::DataType::float32, device, stream});
+//   sum.start(stream);            // once before, so that NCCL has what it needs
+//   sum.wait();
+//   cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+//   ...                           // writes gradient on the stream
+//   sum.start(stream);
+//   sum.wait();
+//   cudaStreamEndCapture(stream, &graph);
+//
+// The ranks start a set's operations, and launch graphs that hold them, in the same order. A graph
+// must be destroyed before the operations that it holds, and those before shutdown() or their set's
+// end.
 #pragma once
 
 #include <memory>
@@ -29,19 +45,26 @@ class Allreduce {
   // as allreduce() does.
   explicit Allreduce(const TensorView& tensor, const AllreduceOptions& options = {});
   Allreduce(const TensorView& input, void* output, const AllreduceOptions& options = {});
-  // Waits, where it is running, until no other rank touches the tensor any more.
+  // Waits, where it is running, until no other rank touches the tensor any more; for graphs it does
+  // not.
   ~Allreduce();
   Allreduce(Allreduce&&) noexcept;
   Allreduce& operator=(Allreduce&&) noexcept;
 
-  // The tensor is ready. Does not wait. Throws InvalidArgumentError where neither wait() has
-  // returned nor done() said yes since the last start; ShutdownError and PeerLostError once the
-  // world is over or broken.
+  // The tensor is ready. Does not wait; but for NCCL, where that connects ranks first. Throws
+  // InvalidArgumentError where neither wait() has returned nor done() said yes since the last
+  // start; ShutdownError and PeerLostError once the world is over or broken; on a GPU NCCL's
+  // errors, and UnsupportedError where the stream is being captured into a graph and the run goes
+  // through the host's memory.
   void start();
-  // Goes on without blocking; whether the result is there. Throws the run's error.
+  // The same for what `stream` has enqueued so far, which finds the result afterwards: of the
+  // tensor's device; instead of that in the TensorView. On tensors of the host as start().
+  void start(void* stream);
+  // Goes on without blocking; whether the result is there, or on a GPU all has been enqueued.
+  // Throws the run's error.
   [[nodiscard]] bool done();
-  // Blocks until the result is there. Throws PeerLostError, TimeoutError (naming the ranks that
-  // have not come; see the option transfer_timeout), ShutdownError.
+  // Blocks until then; the stream of the run finds the result. Throws PeerLostError, TimeoutError
+  // (naming the ranks that have not come; see the option transfer_timeout), ShutdownError.
   void wait();
 
  private:

@@ -141,6 +141,27 @@ def alltoall(
     device: int = -1,
     stream: int = 0,
 ) -> Handle: ...
+
+class PersistentAllreduce:
+    def __init__(
+        self,
+        input: int,
+        output: int,
+        shape: Sequence[int],
+        dtype: int,
+        name: str,
+        op: int,
+        prescale: float,
+        postscale: float,
+        set: int,
+        wire: int,
+        device: int,
+        stream: int,
+    ) -> None: ...
+    def start(self, stream: int) -> None: ...
+    def done(self) -> bool: ...
+    def wait(self) -> None: ...
+
 def gpu_support() -> tuple[bool, str, str]: ...
 def barrier(name: str, set: int) -> Handle: ...
 def join(name: str, set: int) -> Handle: ...

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
-from gpu_worlds import check_world, road
+from gpu_worlds import REHEARSAL, check_world, road
 
 EVERYWHERE = ["check_gpu_collectives.py", "check_gpu_streams.py", "check_gpu_training.py"]
 
@@ -20,6 +22,11 @@ def test_one_rank_through_the_host(script: str) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2])
+def test_persistent_operations(size: int) -> None:
+    check_world("check_gpu_persistent.py", size, road(size))
+
+
+@pytest.mark.parametrize("size", [1, 2])
 def test_horovod(size: int) -> None:
     check_world("check_gpu_horovod.py", size, road(size))
 
@@ -31,3 +38,19 @@ def test_what_cannot_be_reduced(size: int) -> None:
 
 def test_nccl_refuses_a_shared_gpu() -> None:
     check_world("check_gpu_shared.py", 2, {"RUEDA_GPU_BACKEND": "nccl"})
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("script", ["check_gpu_c10d.py", "check_gpu_c10d_streams.py"])
+def test_torch_distributed(script: str, size: int) -> None:
+    check_world(script, size, road(size))
+
+
+@pytest.mark.skipif(
+    shutil.which("c++") is None or shutil.which("ninja") is None,
+    reason="a backend per device needs a C++ compiler and ninja",
+)
+def test_torch_distributed_with_a_backend_per_device() -> None:
+    # In a rehearsal tensors are on the CPU, and Rueda is to have them there, too.
+    backend = "cpu:rueda,cuda:gloo" if REHEARSAL else "cpu:gloo,cuda:rueda"
+    check_world("check_gpu_c10d_devices.py", 2, {**road(2), "CHECKED_BACKEND": backend})

@@ -6,11 +6,13 @@
     python tests/libtorch/check_versions.py --folder /tmp/torch # keeps the headers there for the next time
 
 The headers come out of torch's wheels for ARM, which hold the same headers as those for x86 and a tenth of the rest.
+Where the headers of CUDA's runtime are found, what needs them is compiled as well.
 """
 
 from __future__ import annotations
 
 import argparse
+import glob
 import os
 import shutil
 import subprocess
@@ -33,8 +35,12 @@ WARNINGS = [
 ]
 SOURCES = [
     *sorted((ROOT / "tests/libtorch").glob("*.cpp")),
+    ROOT / "tests/gpu/libtorch_test.cpp",
     *sorted((ROOT / "examples/cpp/torch").glob("*.cpp")),
 ]
+# With the headers of CUDA; of torch's wheels for the CPU only a generated one is missing.
+CUDA_SOURCE = ROOT / "tests/libtorch/cuda/streams.cpp"
+GENERATED = "c10/cuda/impl/cuda_cmake_macros.h"
 BACKEND = ROOT / "python/rueda/torch/c10d/device_backend.cpp"
 
 
@@ -74,9 +80,33 @@ def check(version: str, folder: Path, compiler: str) -> str:
         error = compile_only(source, headers, compiler, WARNINGS)
         if error:
             return f"{source.relative_to(ROOT)} does not compile\n{error}"
+    error = check_with_cuda(headers, compiler)
+    if error:
+        return f"{CUDA_SOURCE.relative_to(ROOT)} does not compile\n{error}"
     python = ["-isystem", sysconfig.get_path("include"), "-DTORCH_EXTENSION_NAME=backend"]
     error = compile_only(BACKEND, headers, compiler, ["-Wall", "-fvisibility=hidden", *python])
     return f"{BACKEND.relative_to(ROOT)} does not compile\n{error}" if error else ""
+
+
+def check_with_cuda(headers: Path, compiler: str) -> str:
+    """The first errors of what is compiled with CUDA's headers; nothing where these are not there."""
+    runtime = cuda_headers()
+    if runtime is None:
+        return ""
+    with tempfile.TemporaryDirectory() as folder:
+        generated = Path(folder) / GENERATED
+        generated.parent.mkdir(parents=True)
+        generated.write_text("#pragma once\n")
+        system = ["-isystem", folder, "-isystem", str(runtime)]
+        return compile_only(CUDA_SOURCE, headers, compiler, [*WARNINGS, *system])
+
+
+def cuda_headers() -> Path | None:
+    """The folder of CUDA's headers."""
+    told = [os.environ.get(name) for name in ("CUDAToolkit_ROOT", "CUDA_PATH", "CUDA_HOME")]
+    roots = [*filter(None, told), "/usr/local/cuda", *sorted(glob.glob("/usr/local/cuda-*"))]
+    folders = [Path(root) / "include" for root in roots]
+    return next((path for path in folders if (path / "cuda_runtime_api.h").exists()), None)
 
 
 def fetch(version: str, folder: Path) -> str:
@@ -100,7 +130,8 @@ def compile_only(source: Path, headers: Path, compiler: str, flags: list[str]) -
     """The first errors of a file; nothing where there are none."""
     torch = [headers, headers / "torch/csrc/api/include"]
     system = [flag for path in torch for flag in ("-isystem", str(path))]
-    line = [compiler, "-std=c++20", "-fsyntax-only", *flags, *system, f"-I{ROOT / 'include'}"]
+    line = [compiler, "-std=c++20", "-fsyntax-only", *flags, *system]
+    line += [f"-I{ROOT / 'include'}", f"-I{ROOT / 'tests/libtorch'}"]
     ended = subprocess.run([*line, str(source)], capture_output=True, text=True, check=False)
     return "\n".join(ended.stderr.splitlines()[:12]) if ended.returncode else ""
 

@@ -73,6 +73,10 @@ def test_collectives_and_the_optimizer(tests, ranks):
     assert start(launcher, ranks, tests).count("passed") == ranks
 
 
+def test_the_order_of_streams(tests):
+    assert "passed" in run(tests.with_name("streams_test"), env=ENVIRONMENT, timeout=60)
+
+
 def parameters(path: Path) -> np.ndarray:
     return np.fromfile(path, np.float32)
 
@@ -99,6 +103,19 @@ def test_the_digits_say_what_is_missing(digits, tmp_path):
     )
     assert result.returncode == 1
     assert "digits.bin is not what export_digits.py writes" in result.stderr
+
+
+def test_compiles_with_the_headers_of_cuda():
+    sys.path.append(str(ROOT / "tests/libtorch"))
+    import check_versions
+    import torch
+
+    if check_versions.cuda_headers() is None:
+        pytest.skip("there are no headers of CUDA's runtime")
+    headers = Path(torch.__file__).parent / "include"
+    if not (headers / "c10/cuda/CUDAStream.h").exists():
+        pytest.skip("this torch comes without its headers for CUDA")
+    assert check_versions.check_with_cuda(headers, "c++") == ""
 
 
 def test_the_example_is_built_by_six_lines():

@@ -93,6 +93,7 @@ def test_reductions_with_extreme_options(option: dict[str, str]) -> None:
         "check_torch_collectives.py",
         "check_torch_optimizer.py",
         "check_torch_optimizer_use.py",
+        "check_torch_persistent.py",
         "check_torch_state.py",
     ],
 )

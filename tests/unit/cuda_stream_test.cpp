@@ -143,9 +143,32 @@ TEST_CASE("a stream tells that it is being captured") {
   const CudaFixture fixture;
   const CudaStream stream = take(CudaStream::create(CudaFixture::device()), "stream");
   CHECK_FALSE(stream.is_capturing().value());
-  cuda_double().set_capturing(stream.handle(), true);
+  cuda_double().begin_capture(stream.handle());
   CHECK(stream.is_capturing().value());
-  cuda_double().set_capturing(stream.handle(), false);
+  cuda_double().end_capture(stream.handle());
+}
+
+TEST_CASE("what a stream was given while it was captured is done with each launch of the graph") {
+  const CudaFixture fixture;
+  const CudaStream stream = take(CudaStream::create(CudaFixture::device()), "stream");
+  const DeviceMemory source = on_device(stream, std::vector<int>(100, 1));
+  const DeviceMemory target = on_device(stream, std::vector<int>(100, 0));
+  cuda_double().begin_capture(stream.handle());
+  REQUIRE(copy_on_device(stream, target.data(), source.data(), source.size()).ok());
+  REQUIRE(fill_bytes(stream, source.data(), std::byte{}, 4).ok());
+  const CudaGraphReference graph = cuda_double().end_capture(stream.handle());
+  CHECK(graph->size() == 2);
+  CHECK(on_host<int>(stream, target.data(), 100) == std::vector<int>(100, 0));
+  for (const int value : {5, 6}) {
+    const std::vector<int> values(100, value);
+    REQUIRE(copy_to_device(stream, source.data(), reinterpret_cast<const std::byte*>(values.data()),
+                           source.size())
+                .ok());
+    cuda_double().launch(graph, stream.handle());
+    CHECK(on_host<int>(stream, target.data(), 100) == values);
+    CHECK(on_host<int>(stream, source.data(), 1).front() == 0);
+  }
+  CHECK(cuda_double().relaxed_calls_while_capturing() == 0);
 }
 
 // What a test must not do is found by the double, which is what the other tests rely on.
@@ -190,6 +213,35 @@ TEST_CASE("the double finds misuse") {
     const CudaEvent event = take(CudaEvent::create(CudaFixture::device(1)), "event");
     CHECK_FALSE(event.record(stream).ok());
     expect_misuse("of another device");
+  }
+  SECTION("what a capture does not allow") {
+    void* library = dlopen(RUEDA_CUDA_DOUBLE, RTLD_NOW);
+    const auto allocate =
+        reinterpret_cast<int (*)(std::uint64_t*, std::size_t)>(dlsym(library, "cuMemAlloc_v2"));
+    const auto exchange_mode =
+        reinterpret_cast<int (*)(int*)>(dlsym(library, "cuThreadExchangeStreamCaptureMode"));
+    cuda_double().begin_capture(stream.handle());
+    CHECK_FALSE(stream.is_idle().ok());
+    expect_misuse("queried while it was captured");
+    // Rueda's own calls are in the relaxed mode, and only counted.
+    CHECK(DeviceMemory::allocate(device, 64).ok());
+    CHECK(cuda_double().relaxed_calls_while_capturing() == 2);  // and freed
+    {
+      const CurrentDevice current(*device);
+      int mode = 0;  // of whoever asks for none
+      exchange_mode(&mode);
+      std::uint64_t address = 0;
+      CHECK(allocate(&address, 64) != 0);
+      exchange_mode(&mode);
+    }
+    expect_misuse("allocated while a stream is captured");
+    const CudaEvent event = take(CudaEvent::create(device), "event");
+    CHECK(event.record(stream).ok());
+    CHECK_FALSE(event.is_done().ok());
+    expect_misuse("asked for an event of a graph");
+    cuda_double().end_capture(stream.handle());
+    CHECK_FALSE(stream.wait_for(event).ok());
+    expect_misuse("across the border of a graph");
   }
   SECTION("memory that is freed while a stream uses it") {
     std::atomic<bool> goes_on = false;

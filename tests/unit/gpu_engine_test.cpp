@@ -284,10 +284,12 @@ TEST_CASE("a tensor that cannot be used fails on every rank, and the world goes 
     expect(reduce([](Submission&) {}) == "none", "the world goes on");
     const std::string other = reduce([](Submission& submission) { submission.device = 3; });
     expect(contains(other, "cuda:3") && contains(other, "one rank uses one GPU"), other);
-    cuda_double().set_capturing(gpu.stream().handle(), true);
+    cuda_double().begin_capture(gpu.stream().handle());
     const std::string capturing = reduce([](Submission&) {});
-    cuda_double().set_capturing(gpu.stream().handle(), false);
-    expect(contains(capturing, "captured into a CUDA graph"), capturing);
+    cuda_double().end_capture(gpu.stream().handle());
+    expect(contains(capturing, "captured into a CUDA graph") &&
+               contains(capturing, "persistent allreduce"),
+           capturing);
     expect(reduce([](Submission&) {}) == "none", "the world still goes on");
     gpu.drain();
   });

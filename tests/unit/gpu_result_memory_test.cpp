@@ -103,9 +103,9 @@ TEST_CASE("a result is not released into a graph that is being captured") {
   const CudaFixture fixture;
   const PoolUser user;
   const auto memory = user.ones(64);
-  cuda_double().set_capturing(user.reader.handle(), true);
+  cuda_double().begin_capture(user.reader.handle());
   const Status status = device_result_of(memory)->release(user.reader.handle());
-  cuda_double().set_capturing(user.reader.handle(), false);
+  static_cast<void>(cuda_double().end_capture(user.reader.handle()));
   CHECK(status.code() == ErrorCode::unsupported);
   user.drain();
 }

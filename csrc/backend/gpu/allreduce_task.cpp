@@ -13,16 +13,6 @@ std::size_t bytes_of(std::int64_t count, DataType dtype) {
   return static_cast<std::size_t>(count) * size_of(dtype);
 }
 
-// What NCCL does where elements travel as another type: the factors are applied around it.
-Reduction on_the_wire(const Reduction& reduction) {
-  Reduction narrow = reduction;
-  if (!reduction.wire) return narrow;
-  narrow.dtype = *reduction.wire;
-  narrow.wire.reset();
-  narrow.prescale = narrow.postscale = 1.0;
-  return narrow;
-}
-
 }  // namespace
 
 AllreduceTask::AllreduceTask(const Reduction& reduction, std::vector<Piece> pieces, int ranks,

@@ -19,7 +19,8 @@ class AlltoallTask final : public ExchangeTask {
 
   [[nodiscard]] bool suits_nccl(const GpuLane&) const override { return true; }
 
-  [[nodiscard]] std::unique_ptr<Operation> prepare(const Lane& lane, Backend& host) override {
+  [[nodiscard]] std::unique_ptr<Operation> prepare(GpuLane&, const Lane& lane,
+                                                   Backend& host) override {
     const std::size_t ranks = input_.rows.size();
     all_rows_.resize(ranks * ranks);
     const std::vector<std::int64_t> lengths(

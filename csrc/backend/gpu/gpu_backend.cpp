@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -9,6 +10,7 @@
 #include "backend/gpu/exchange_task.h"
 #include "backend/gpu/gpu_lane.h"
 #include "backend/gpu/gpu_operation.h"
+#include "backend/gpu/persistent_task.h"
 #include "backend/gpu/result_pool.h"
 #include "core/log.h"
 #include "core/strings.h"
@@ -27,12 +29,7 @@ class GpuBackend final : public DeviceBackend {
  public:
   GpuBackend(const Options& options, Backend& host)
       : options_(options), timeout_(seconds(options.transfer_timeout)), host_(host) {}
-  ~GpuBackend() override {
-    const Time deadline = Clock::now() + closing_patience;
-    for (const auto& [set_id, lane] : lanes_) {
-      if (!aborted_) lane->close(deadline);
-    }
-  }
+  ~GpuBackend() override { close(); }
 
   [[nodiscard]] std::string_view name() const override { return "gpu"; }
 
@@ -43,9 +40,11 @@ class GpuBackend final : public DeviceBackend {
     const auto capturing = marked.is_capturing();
     if (!capturing) return capturing.status();
     if (*capturing) {
-      return Status(ErrorCode::unsupported,
-                    "its stream is being captured into a CUDA graph, in which the ranks cannot "
-                    "agree on anything: reduce outside of the captured part");
+      return Status(
+          ErrorCode::unsupported,
+          "its stream is being captured into a CUDA graph, in which the ranks cannot "
+          "agree on anything: make a persistent allreduce before the capture and start that, "
+          "or reduce outside of the captured part");
     }
     auto event = GpuEvent::after(marked);
     if (!event) return event.status();
@@ -68,9 +67,9 @@ class GpuBackend final : public DeviceBackend {
     if (!next_look_ || now < *next_look_ || aborted_) return {};
     next_look_.reset();
     for (const auto& [set_id, lane] : lanes_) {
-      if (lane->is_idle()) continue;
+      if (!lane->next_look(now)) continue;
       if (Status status = lane->watch(now, timeout_); !status) return status;
-      if (!lane->is_idle()) next_look_ = now + between_looks;
+      if (const auto next = lane->next_look(now)) look_by(*next);
     }
     return {};
   }
@@ -87,13 +86,29 @@ class GpuBackend final : public DeviceBackend {
     if (std::exchange(aborted_, true)) return;
     next_look_.reset();
     inputs_.clear();
+    // First what the application's streams wait in, for which those of the lanes may wait.
+    for (const auto& [set_id, lane] : lanes_) {
+      if (lane->callers()) lane->callers()->abort(reason);
+    }
     for (const auto& [set_id, lane] : lanes_) lane->abort(reason);
+  }
+
+  void close() override {
+    const Time deadline = Clock::now() + closing_patience;
+    next_look_.reset();
+    if (std::exchange(aborted_, true)) return;
+    for (const auto& [set_id, lane] : lanes_) lane->close(deadline);
   }
 
   std::unique_ptr<Operation> allreduce(const Lane& lane, const Reduction& reduction,
                                        std::vector<Piece> pieces) override {
     return start(lane, std::make_unique<AllreduceTask>(reduction, std::move(pieces), lane.size(),
                                                        staged_chunk_bytes));
+  }
+  std::unique_ptr<Operation> persist(const Lane& lane, const Reduction& reduction, Piece piece,
+                                     TakeReduction take) override {
+    return start(
+        lane, std::make_unique<PersistentTask>(reduction, piece, lane, timeout_, std::move(take)));
   }
   std::unique_ptr<Operation> reduce_scatter(const Lane& lane, const Reduction& reduction,
                                             const std::byte* input, std::byte* output,
@@ -115,6 +130,8 @@ class GpuBackend final : public DeviceBackend {
   }
 
  private:
+  void look_by(Time time) { next_look_ = next_look_ ? std::min(*next_look_, time) : time; }
+
   // The first tensor's device is this rank's.
   Status open(int ordinal) {
     const std::lock_guard lock(mutex_);
@@ -176,7 +193,7 @@ class GpuBackend final : public DeviceBackend {
       if (!found) return std::make_unique<FailedOperation>(found.status());
       gpu = *found;
     }
-    if (!next_look_) next_look_ = Clock::now() + between_looks;
+    look_by(Clock::now() + between_looks);
     return std::make_unique<GpuOperation>(gpu, lane, host_, options_.gpu_backend, std::move(task),
                                           std::exchange(inputs_, {}));
   }
@@ -191,7 +208,7 @@ class GpuBackend final : public DeviceBackend {
   std::shared_ptr<ResultPool> results_;               // once there are any
   std::vector<std::shared_ptr<DeviceEvent>> inputs_;  // what the next operation waits for
   std::optional<Time> next_look_;
-  bool aborted_ = false;
+  bool aborted_ = false;  // or closed: nothing is under way
 };
 
 }  // namespace

@@ -51,4 +51,9 @@ Expected<GpuRoad> choose_road(std::span<const GpuCard> cards, const std::vector<
                     ". RUEDA_GPU_BACKEND=staged, or auto, goes through the host's memory instead"));
 }
 
+std::string why_staged(std::span<const GpuCard> cards, const std::vector<int>& members,
+                       const std::string& wanted) {
+  return wanted == "staged" ? "RUEDA_GPU_BACKEND=staged" : obstacle(cards, members);
+}
+
 }  // namespace rueda

@@ -46,4 +46,8 @@ void write_text(std::array<char, size>& target, std::string_view text) {
                                             const std::vector<int>& members,
                                             const std::string& wanted);
 
+// Why that is not NCCL; empty where it is.
+[[nodiscard]] std::string why_staged(std::span<const GpuCard> cards,
+                                     const std::vector<int>& members, const std::string& wanted);
+
 }  // namespace rueda

@@ -16,6 +16,9 @@ namespace {
 
 // How long what was given up, or is at its end, may take to leave a stream.
 constexpr Duration longest_end = std::chrono::seconds(10);
+// Whoever starts a persistent operation wakes nobody: it is looked after so often.
+constexpr Duration between_looks = std::chrono::milliseconds(20);
+constexpr Duration between_looks_at_callers = std::chrono::seconds(1);
 
 // Which machine this is, the same in all of its containers.
 std::string machine() {
@@ -44,7 +47,8 @@ GpuLane::GpuLane(const Gpu& gpu, CudaStream stream, CudaStream second_stream)
 
 // Memory is freed only when no copy can reach it any more.
 GpuLane::~GpuLane() {
-  if (communicator_ && !unfinished_.empty()) communicator_->abort();
+  if (callers_) callers_->abort(Status(ErrorCode::shutdown, "the process set has ended"));
+  if (communicator_ && !unfinished_.is_empty()) communicator_->abort();
   wait_until_idle(Clock::now() + longest_end);
 }
 
@@ -75,7 +79,8 @@ GpuCard GpuLane::card(bool is_first) const {
   return card;
 }
 
-Status GpuLane::settle(GpuRoad road, std::span<const GpuCard> cards, int rank) {
+Status GpuLane::settle(GpuRoad road, std::span<const GpuCard> cards, int rank,
+                       std::string why_staged) {
   all_have_kernels_ =
       std::all_of(cards.begin(), cards.end(), [](const GpuCard& card) { return card.has_kernels; });
   if (road == GpuRoad::nccl) {
@@ -85,6 +90,7 @@ Status GpuLane::settle(GpuRoad road, std::span<const GpuCard> cards, int rank) {
     communicator_ = std::move(started).value();
   }
   road_ = road;
+  why_staged_ = std::move(why_staged);
   log(LogLevel::debug, "tensors of ", gpu_.device->facts().name, " go by ", name_of(road));
   return {};
 }
@@ -103,46 +109,44 @@ Expected<StagingMemory*> GpuLane::staging(std::size_t slot, std::size_t bytes) {
   return &memory;
 }
 
+Status GpuLane::connect_callers(const nccl::UniqueId& id, int rank, int size, Duration timeout) {
+  auto started = CallersCommunicator::start(*gpu_.nccl, gpu_.device, id, rank, size, timeout);
+  if (!started) return started.status();
+  callers_ = std::move(started).value();
+  return {};
+}
+
 void GpuLane::remember(std::shared_ptr<GpuEvent> event, Inputs inputs, Time now) {
-  unfinished_.push_back({std::move(event), std::move(inputs), now});
+  unfinished_.remember(std::move(event), std::move(inputs), now);
 }
 
 Status GpuLane::watch(Time now, Duration timeout) {
-  while (!unfinished_.empty()) {
-    Unfinished& first = unfinished_.front();
-    const auto reached = first.event->reached();
-    if (!reached) return reached.status();
-    if (!*reached) {
-      // The application's own work takes as long as it takes.
-      std::erase_if(first.inputs, [](const auto& input) { return input->is_over(); });
-      if (!first.inputs.empty()) first.since = now;
-      break;
-    }
-    unfinished_.pop_front();
-    // What comes next could begin only now.
-    if (!unfinished_.empty()) unfinished_.front().since = now;
-  }
+  const auto waited = unfinished_.look(now);
+  if (!waited) return waited.status();
   if (communicator_) {
     if (const auto ready = communicator_->poll(); !ready) return ready.status();
   }
-  if (unfinished_.empty() || timeout == Duration::zero()) return {};
-  const Duration waited = now - unfinished_.front().since;
-  if (waited < timeout) return {};
+  if (callers_) {
+    if (Status status = callers_->watch(now); !status) return status;
+  }
+  if (timeout == Duration::zero() || *waited < timeout) return {};
   return {
       ErrorCode::timeout,
       str("the GPU ", gpu_.device->facts().name, " (", gpu_.device->facts().pci_bus_id,
-          ") has not finished a batch for ", to_seconds(waited), " s (RUEDA_TRANSFER_TIMEOUT)")};
+          ") has not finished a batch for ", to_seconds(*waited), " s (RUEDA_TRANSFER_TIMEOUT)")};
+}
+
+std::optional<Time> GpuLane::next_look(Time now) const {
+  if (!is_idle()) return now + between_looks;
+  if (!callers_) return std::nullopt;
+  const Duration timeout = callers_->timeout();
+  if (timeout == Duration::zero()) return now + between_looks_at_callers;
+  return now + std::clamp(timeout / 4, between_looks, between_looks_at_callers);
 }
 
 void GpuLane::abort(const Status& reason) {
-  std::vector<std::shared_ptr<GpuEvent>> given_up;
-  for (const Unfinished& each : unfinished_) {
-    const auto reached = each.event->reached();
-    if (reached && *reached) continue;
-    each.event->fail(reason);
-    given_up.push_back(each.event);
-  }
-  unfinished_.clear();
+  const auto given_up = unfinished_.give_up(reason);
+  if (callers_) callers_->abort(reason);
   if (communicator_) communicator_->abort();
   wait_until_idle(Clock::now() + longest_end);
   for (const auto& event : given_up) event->end();
@@ -151,6 +155,7 @@ void GpuLane::abort(const Status& reason) {
 void GpuLane::close(Time deadline) {
   Status idle = stream_->wait_until_idle(deadline);
   if (idle) unfinished_.clear();
+  if (callers_) callers_->close(deadline);
   if (idle && communicator_) {
     buffer_.deregister(*communicator_);
     idle = communicator_->close(deadline);

@@ -2,17 +2,18 @@
 // after the other, in the order that all ranks have agreed on.
 #pragma once
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "backend/gpu/callers_communicator.h"
 #include "backend/gpu/fusion_buffer.h"
 #include "backend/gpu/gpu_card.h"
 #include "backend/gpu/gpu_event.h"
 #include "backend/gpu/staging_memory.h"
+#include "backend/gpu/unfinished_work.h"
 #include "backend/nccl/communicator.h"
 #include "core/clock.h"
 #include "cuda/batch_kernels.h"
@@ -54,10 +55,14 @@ class GpuLane {
   [[nodiscard]] bool all_have_kernels() const { return all_have_kernels_; }
   // This rank's side; makes an id for the communicator where it is the first one.
   [[nodiscard]] GpuCard card(bool is_first) const;
-  // Takes the road that all have chosen, and begins to connect.
-  Status settle(GpuRoad road, std::span<const GpuCard> cards, int rank);
+  // Takes the road that all have chosen, and begins to connect. `why_staged`: where it is not NCCL.
+  Status settle(GpuRoad road, std::span<const GpuCard> cards, int rank, std::string why_staged);
+  [[nodiscard]] const std::string& why_staged() const { return why_staged_; }
   // Null without NCCL.
   [[nodiscard]] NcclCommunicator* communicator() const { return communicator_.get(); }
+  // Of the persistent operations; null before the first one.
+  [[nodiscard]] const std::shared_ptr<CallersCommunicator>& callers() const { return callers_; }
+  Status connect_callers(const nccl::UniqueId& id, int rank, int size, Duration timeout);
 
   // --- Memory, kept from operation to operation. What has been outgrown is freed with the lane:
   // freeing waits for the GPU, which may wait for other ranks.
@@ -68,12 +73,14 @@ class GpuLane {
 
   // --- What has been enqueued and is not done
   // `inputs`: what had to come first.
-  using Inputs = std::vector<std::shared_ptr<DeviceEvent>>;
+  using Inputs = UnfinishedWork::Inputs;
   void remember(std::shared_ptr<GpuEvent> event, Inputs inputs, Time now);
   // Nothing is under way, and no operation is waiting to be enqueued.
-  [[nodiscard]] bool is_idle() const { return unfinished_.empty() && serving_ == next_ticket_; }
+  [[nodiscard]] bool is_idle() const { return unfinished_.is_empty() && serving_ == next_ticket_; }
   // Not ok where something failed, or has taken longer than `timeout` (zero: any time).
   Status watch(Time now, Duration timeout);
+  // When to look again though nothing happens; never where nothing can.
+  [[nodiscard]] std::optional<Time> next_look(Time now) const;
   // Ends what is under way; handles that have completed with it fail with `reason`.
   void abort(const Status& reason);
   // Of both streams.
@@ -90,17 +97,14 @@ class GpuLane {
   std::uint64_t next_ticket_ = 0;
   std::uint64_t serving_ = 0;
   std::optional<GpuRoad> road_;
+  std::string why_staged_;
   bool all_have_kernels_ = false;
   std::unique_ptr<NcclCommunicator> communicator_;
   FusionBuffer buffer_;
   std::map<std::size_t, StagingMemory> staging_;
   std::vector<StagingMemory> outgrown_staging_;
-  struct Unfinished {
-    std::shared_ptr<GpuEvent> event;
-    Inputs inputs;
-    Time since;
-  };
-  std::deque<Unfinished> unfinished_;
+  UnfinishedWork unfinished_;
+  std::shared_ptr<CallersCommunicator> callers_;
 };
 
 }  // namespace rueda

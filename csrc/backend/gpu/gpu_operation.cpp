@@ -51,7 +51,7 @@ bool GpuOperation::take_step() {
     case Step::prepare: return prepare();
     case Step::enqueue: return enqueue();
     case Step::launch:
-      if (!poll()) return step_ == Step::done;
+      if (!is_launched()) return step_ == Step::done;
       finish(task_->conclude(*gpu_, lane_));
       return true;
     case Step::stage: return stage();
@@ -103,7 +103,7 @@ bool GpuOperation::agree() {
       failed_everywhere_ = true;  // each of them comes to the same end
       status = road.status();
     } else {
-      status = gpu_->settle(*road, cards_, lane_.rank);
+      status = gpu_->settle(*road, cards_, lane_.rank, why_staged(cards_, *lane_.members, wanted_));
     }
   }
   if (status.ok()) {
@@ -121,7 +121,7 @@ bool GpuOperation::prepare() {
     return true;
   }
   if (!host_operation_) {
-    host_operation_ = task_->prepare(lane_, host_);
+    host_operation_ = task_->prepare(*gpu_, lane_, host_);
     if (!host_operation_) {
       step_ = Step::enqueue;
       return true;
@@ -141,6 +141,8 @@ bool GpuOperation::enqueue() {
   begin("NCCL");
   has_enqueued_ = true;
   if (Status status = task_->enqueue(*gpu_, lane_); !status) {
+    failed_everywhere_ = task_->failed_everywhere();
+    has_enqueued_ = !failed_everywhere_;
     finish(status);
   } else {
     step_ = Step::launch;
@@ -164,6 +166,12 @@ bool GpuOperation::poll() {
   const auto ready = gpu_->communicator()->poll();
   if (!ready) finish(ready.status());
   return ready && *ready;
+}
+
+bool GpuOperation::is_launched() {
+  const auto launched = task_->is_launched(*gpu_);
+  if (!launched) finish(launched.status());
+  return launched && *launched;
 }
 
 void GpuOperation::begin(std::string_view phase) {

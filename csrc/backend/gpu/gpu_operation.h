@@ -42,8 +42,9 @@ class GpuOperation final : public Operation {
   bool prepare();
   bool enqueue();
   bool stage();
-  // Whether NCCL has done what it was called for.
+  // Whether the communicator is connected.
   bool poll();
+  bool is_launched();
   void begin(std::string_view phase);
   void finish(const Status& status);
   [[nodiscard]] const Operation* on_host() const;

@@ -15,11 +15,17 @@ class GpuTask {
   // Whether NCCL can do it with the results that Rueda promises; the same on all ranks.
   [[nodiscard]] virtual bool suits_nccl(const GpuLane& gpu) const = 0;
   // What the host has to do before the work can be enqueued; null where that is nothing.
-  [[nodiscard]] virtual std::unique_ptr<Operation> prepare(const Lane&, Backend&) {
+  [[nodiscard]] virtual std::unique_ptr<Operation> prepare(GpuLane&, const Lane&, Backend&) {
     return nullptr;
   }
   // Calls NCCL. What NCCL still sets up is not in the stream when this returns.
   virtual Status enqueue(GpuLane& gpu, const Lane& lane) = 0;
+  // Whether NCCL has done what it was called for.
+  [[nodiscard]] virtual Expected<bool> is_launched(const GpuLane& gpu) const {
+    return gpu.communicator()->poll();
+  }
+  // Whether enqueue() failed in the same way on all ranks, before it enqueued anything.
+  [[nodiscard]] virtual bool failed_everywhere() const { return false; }
   // Enqueues what comes after it, once NCCL's work is in the stream.
   virtual Status conclude(GpuLane&, const Lane&) { return {}; }
   // Through the host's memory: goes on without blocking, and tells whether anything moved.

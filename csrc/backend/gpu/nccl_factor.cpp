@@ -22,6 +22,15 @@ bool is_exact(double factor, DataType dtype) {
 
 }  // namespace
 
+Reduction on_the_wire(const Reduction& reduction) {
+  Reduction narrow = reduction;
+  if (!reduction.wire) return narrow;
+  narrow.dtype = *reduction.wire;
+  narrow.wire.reset();
+  narrow.prescale = narrow.postscale = 1.0;
+  return narrow;
+}
+
 std::optional<NcclCombination> nccl_combination(const Reduction& reduction, int ranks) {
   const bool averages = reduction.op == ReduceOp::average;
   const bool scales = reduction.prescale != 1.0 || reduction.postscale != 1.0;

@@ -8,6 +8,9 @@
 
 namespace rueda {
 
+// What NCCL does where elements travel as another type: the factors are applied around it.
+[[nodiscard]] Reduction on_the_wire(const Reduction& reduction);
+
 // Nothing where NCCL cannot give the same results: bitwise operations, integers that are averaged
 // or scaled, factors on anything but sums and averages, factors that a 16-bit float cannot hold. An
 // average over all ranks without factors is NCCL's own; any other becomes a sum of multiplied

@@ -5,10 +5,14 @@
 //   allreduce_async(tensor)    returns a TensorHandle at once; its wait() returns the result
 //   allreduce_async_(tensor)   the same in place
 //
-// Tensors are dense, in the CPU's memory, of any shape and of float16, bfloat16, float32, float64,
-// (u)int8 to (u)int64, bool, complex64 or complex128. They need not be contiguous: a contiguous
-// copy is made where they are not. Results are contiguous, and autograd does not see the operation:
-// they require no gradient.
+// Tensors are dense, in the memory of the CPU or of an NVIDIA GPU, of any shape and of float16,
+// bfloat16, float32, float64, (u)int8 to (u)int64, bool, complex64 or complex128. They need not be
+// contiguous: a contiguous copy is made where they are not. Results are contiguous and on the
+// tensor's device, and autograd does not see the operation: they require no gradient.
+//
+// A rank uses one GPU, that of the first tensor; under one name all ranks have tensors of the CPU
+// or all of GPUs. What the current stream has enqueued on a tensor is waited for, and the results
+// are there for what the current stream of wait() enqueues afterwards.
 //
 // Options are those of rueda/rueda.h: a name (unnamed operations are numbered within their process
 // set), a process set (default: all ranks), and where something is reduced the operation (default:

@@ -8,9 +8,9 @@
 
 namespace rueda::libtorch {
 
-// A tensor of zeros that the other ranks of the host can reach directly, so that operations on it
-// are the fastest (rueda::allocate() tells more). For what is reduced again and again: buffers, or
-// a parameter's gradient,
+// A tensor of the CPU, of zeros, that the other ranks of the host can reach directly, so that
+// operations on it are the fastest (rueda::allocate() tells more). For what is reduced again and
+// again: buffers, or a parameter's gradient,
 //
 //   weight.mutable_grad() = rt::empty(weight.sizes(), weight.scalar_type());
 //

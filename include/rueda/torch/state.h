@@ -67,6 +67,20 @@ namespace detail {
   return broadcast_(data, root, {.name = name + "/bytes", .process_set = set});
 }
 
+// Where all parameters are, if that is one place: their state belongs there, too, while torch would
+// put it on the device that it has had on the rank that saved it.
+[[nodiscard]] inline std::optional<::torch::Device> device_of(
+    ::torch::optim::Optimizer& optimizer) {
+  std::optional<::torch::Device> device;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const ::torch::Tensor& parameter : group.params()) {
+      if (device && *device != parameter.device()) return std::nullopt;
+      device = parameter.device();
+    }
+  }
+  return device;
+}
+
 // Loads the state, or leaves the optimizer's as it is and says why it cannot be loaded.
 [[nodiscard]] inline std::optional<std::string> load_state(::torch::optim::Optimizer& optimizer,
                                                            const ::torch::Tensor& bytes) {
@@ -75,7 +89,7 @@ namespace detail {
   try {
     std::istringstream stream(std::string(static_cast<const char*>(bytes.data_ptr()),
                                           static_cast<std::size_t>(bytes.numel())));
-    ::torch::load(optimizer, stream);
+    ::torch::load(optimizer, stream, device_of(optimizer));
     return std::nullopt;
   } catch (const std::exception& error) {
     optimizer.state() = std::move(before);
@@ -87,8 +101,8 @@ namespace detail {
 
 // Gives the optimizers of all ranks of the set the state and the options (learning rate and the
 // rest) of the one at `root`, as torch::save() and torch::load() carry them; the root's is only
-// read. Works for every optimizer of torch::optim, also before its first step. Collective over the
-// set.
+// read. Works for every optimizer of torch::optim, also before its first step. The state goes to
+// the device of the rank's parameters where they are all on one. Collective over the set.
 //
 // Throws InvalidArgumentError on every rank where the root's state cannot be saved, or the
 // optimizer of one rank cannot take it, as when its parameters are others; that rank keeps the

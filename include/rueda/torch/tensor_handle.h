@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "rueda/rueda.h"
+#include "rueda/torch/streams.h"
 
 namespace rueda::libtorch {
 
@@ -62,10 +63,18 @@ std::string text(const Parts&... parts) {
                         "), which Rueda does not reduce: use to_dense(), or sparse(false) for the "
                         "embedding it comes from")};
   }
-  if (!tensor.device().is_cpu()) {
+  if (!tensor.device().is_cpu() && !tensor.device().is_cuda()) {
     return Refusal{ErrorCode::unsupported,
                    text("the tensor is on the device '", tensor.device(),
-                        "', and Rueda reduces tensors in the CPU's memory only: use cpu()")};
+                        "', and Rueda takes tensors of the CPU and of NVIDIA's GPUs only: use "
+                        "cpu()")};
+  }
+  if (tensor.device().is_cuda() && !knows_streams) {
+    return Refusal{ErrorCode::unsupported,
+                   text("the tensor is on the device '", tensor.device(),
+                        "', and this program was compiled without the headers of CUDA, which this "
+                        "version of torch needs for streams: put the folder of "
+                        "cuda_runtime_api.h on the include path, or use cpu()")};
   }
   if (!data_type_of(tensor.scalar_type())) {
     return Refusal{ErrorCode::unsupported,
@@ -81,11 +90,16 @@ std::string text(const Parts&... parts) {
 
 // Only of plain tensors.
 [[nodiscard]] inline TensorView view_of(const ::torch::Tensor& tensor) {
-  return {tensor.data_ptr(), tensor.sizes().vec(), *data_type_of(tensor.scalar_type())};
+  TensorView view{tensor.data_ptr(), tensor.sizes().vec(), *data_type_of(tensor.scalar_type())};
+  if (tensor.is_cuda()) {
+    view.device = tensor.device().index();
+    view.stream = native_handle(current_stream(tensor.device()));
+  }
+  return view;
 }
 
-// Tensors of operations whose handles were dropped before they were done. Never destroyed: at exit
-// ranks may still reach into them.
+// Tensors of operations whose handles were dropped before they were done, on a GPU before a stream
+// waited for them. Never destroyed: at exit ranks may still reach into them.
 class Abandoned {
  public:
   static Abandoned& all() {
@@ -93,21 +107,43 @@ class Abandoned {
     return *instance;
   }
 
-  void add(Handle handle, std::vector<::torch::Tensor> tensors) {
+  void add(Handle handle, std::vector<::torch::Tensor> tensors,
+           std::optional<StreamOrder> order = {}) {
     const std::lock_guard lock(mutex_);
-    operations_.push_back({std::move(handle), std::move(tensors)});
+    operations_.push_back({std::move(handle), std::move(tensors), std::move(order)});
   }
 
   void release_completed() {
     const std::lock_guard lock(mutex_);
-    std::erase_if(operations_, [](const Operation& each) { return each.handle.done(); });
+    std::erase_if(operations_, [](const Operation& each) {
+      return each.handle.done() && (!each.order || is_left_to_the_gpu(each));
+    });
   }
 
  private:
   struct Operation {
     Handle handle;
     std::vector<::torch::Tensor> tensors;
+    std::optional<StreamOrder> order;  // on a GPU
   };
+
+  // Whether torch sees to it that the memory is not given out again before the GPU has finished.
+  static bool is_left_to_the_gpu(const Operation& each) {
+    try {
+      const c10::Stream stream = each.order->wait_aside(each.handle);
+      for (const ::torch::Tensor& tensor : each.tensors) {
+        if (tensor.defined()) tensor.record_stream(stream);
+      }
+    } catch (const Error& error) {
+      return is_never_begun(error.code());  // otherwise nobody knows when the GPU has finished
+    }
+    return true;
+  }
+
+  [[nodiscard]] static bool is_never_begun(ErrorCode code) {
+    return code != ErrorCode::peer_lost && code != ErrorCode::timeout &&
+           code != ErrorCode::transport && code != ErrorCode::internal;
+  }
 
   std::mutex mutex_;
   std::vector<Operation> operations_;
@@ -123,20 +159,33 @@ class Pending {
       : handle_(std::move(handle)),
         read_(std::move(read)),
         written_(std::move(written)),
-        result_(std::move(result)) {}
+        result_(std::move(result)) {
+    if (read_.defined() && read_.is_cuda()) order_.emplace(read_.device());
+  }
   ~Pending() {
-    if (!handle_.done()) Abandoned::all().add(std::move(handle_), {read_, written_});
+    if (handle_.done() && (!order_ || taken_)) return;
+    Abandoned::all().add(std::move(handle_), {read_, written_}, std::move(order_));
   }
   Pending(const Pending&) = delete;
   Pending& operator=(const Pending&) = delete;
 
   [[nodiscard]] const Handle& handle() const { return handle_; }
 
-  // Once the operation is done.
+  // Once the operation is done. On a GPU, what the current stream does from now on finds it.
   ::torch::Tensor result() {
     const std::lock_guard lock(mutex_);
-    if (!taken_) take();
+    if (taken_) {
+      if (order_) order_->join();
+      return result_;
+    }
+    if (order_) {
+      order_->settle(handle_, [this] { take(); });
+    } else {
+      take();
+    }
     taken_ = true;
+    read_.reset();
+    written_.reset();
     return result_;
   }
 
@@ -148,22 +197,26 @@ class Pending {
     } else if (!result_.is_alias_of(written_)) {
       result_.copy_(written_);
     }
-    read_.reset();
-    written_.reset();
   }
 
   [[nodiscard]] ::torch::Tensor from_output() const {
     const Output& output = handle_.output();
-    const auto options = ::torch::TensorOptions().dtype(read_.scalar_type());
+    const auto options = ::torch::TensorOptions().dtype(read_.scalar_type()).device(read_.device());
     if (element_count(output.shape) == 0) return ::torch::empty(output.shape, options);
     const auto owner = output.data;
-    return ::torch::from_blob(owner.get(), output.shape, [owner](void*) {}, options);
+    const auto lent = ::torch::from_blob(owner.get(), output.shape, [owner](void*) {}, options);
+    if (!read_.is_cuda()) return lent;
+    // Streams that the program uses it on are known to torch's allocator only.
+    auto result = lent.clone();
+    handle_.release_output(native_handle(current_stream(read_.device())));
+    return result;
   }
 
   Handle handle_;
   ::torch::Tensor read_;
   ::torch::Tensor written_;
   ::torch::Tensor result_;
+  std::optional<StreamOrder> order_;  // on a GPU
   std::mutex mutex_;
   bool taken_ = false;
 };
@@ -173,6 +226,11 @@ class Pending {
 // The future of one operation on a tensor. It keeps its tensors alive; dropping every copy of it
 // does not cancel the operation. Copies refer to the same operation. What it touches must not be
 // written, resized or given other memory until it is done.
+//
+// On a GPU an operation is done, in the sense of this class, once all its work has been enqueued
+// there: the host does not wait for the GPU. wait() makes the current stream wait for the result,
+// and the one that was current at the submission; what it touches may be written by what either
+// enqueues afterwards.
 class TensorHandle {
  public:
   explicit TensorHandle(std::shared_ptr<detail::Pending> pending) : pending_(std::move(pending)) {}

@@ -68,6 +68,7 @@ from rueda.torch.exchanges import (
     grouped_allgather_async,
 )
 from rueda.torch.optimizer import DistributedOptimizer
+from rueda.torch.persistent import PersistentAllreduce
 from rueda.torch.point_to_point import recv, recv_async, send, send_async
 from rueda.torch.reductions import (
     allreduce,
@@ -102,6 +103,7 @@ __all__ = [
     "MismatchError",
     "NotInitializedError",
     "PeerLostError",
+    "PersistentAllreduce",
     "ProcessSet",
     "Product",
     "ReduceOp",

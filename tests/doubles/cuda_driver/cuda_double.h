@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,13 +26,30 @@ struct CudaSettings {
   int longest_delay_us = 300;    // before each step of a stream
 };
 
+// What was captured.
+class CudaGraph {
+ public:
+  virtual ~CudaGraph() = default;
+  [[nodiscard]] virtual std::size_t size() const = 0;  // nodes
+};
+using CudaGraphReference = std::shared_ptr<CudaGraph>;
+
 class CudaDouble {
  public:
   // Waits for all streams, forgets memory, misuse, failures and counts, and takes the settings.
   virtual void reset(const CudaSettings& settings = {}) = 0;
   // The `nth` call of `function` from now on (1 is the next) returns `code`, a CUresult.
   virtual void fail(const std::string& function, int nth, int code) = 0;
-  virtual void set_capturing(StreamHandle stream, bool capturing) = 0;
+  // From now on what `stream` is given becomes part of a graph, by any thread. As in the driver's
+  // strictest mode, threads that are not in the relaxed mode must not allocate, free or ask for
+  // events meanwhile.
+  virtual void begin_capture(StreamHandle stream) = 0;
+  // How often threads with a capture of their own have done so in the relaxed mode.
+  virtual int relaxed_calls_while_capturing() = 0;
+  // By the same thread.
+  virtual CudaGraphReference end_capture(StreamHandle stream) = 0;
+  // Its nodes are run by `stream`, one after the other.
+  virtual void launch(const CudaGraphReference& graph, StreamHandle stream) = 0;
   // What has gone wrong since the last time, and forgets it. Streams that have been closed come to
   // their end first.
   virtual std::vector<std::string> take_misuse() = 0;
@@ -43,6 +61,10 @@ class CudaDouble {
   // For the double of NCCL and for tests that need a slow step: runs `step` on a stream. False for
   // a stream that does not exist.
   virtual bool enqueue(StreamHandle stream, std::function<void()> step) = 0;
+  // The same for what is another step each time that a graph is launched: `make` is called at once,
+  // or at each launch of the graph into which the stream is captured.
+  using MakeStep = std::function<std::function<void()>()>;
+  virtual bool enqueue_each(StreamHandle stream, MakeStep make) = 0;
   virtual int current_device() = 0;  // of the calling thread; -1 for none
   virtual int device_of_stream(StreamHandle stream) = 0;
   // Memory of the host behind an address of a device, or null where [address, address + bytes) is

@@ -24,6 +24,16 @@ std::vector<CUcontext>& context_stack() {
   return stack;
 }
 
+CUstreamCaptureMode& capture_mode() {
+  static thread_local CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  return mode;
+}
+
+int& captures_of_this_thread() {
+  static thread_local int captures = 0;
+  return captures;
+}
+
 std::shared_ptr<Completion> Event::recorded() const {
   const std::lock_guard lock(mutex_);
   return recorded_;
@@ -32,7 +42,19 @@ std::shared_ptr<Completion> Event::recorded() const {
 std::shared_ptr<Completion> Event::record() {
   const std::lock_guard lock(mutex_);
   recorded_ = std::make_shared<Completion>();
+  graph_.reset();
   return recorded_;
+}
+
+void Event::record_in_graph(std::shared_ptr<const Graph> graph) {
+  const std::lock_guard lock(mutex_);
+  recorded_.reset();
+  graph_ = std::move(graph);
+}
+
+std::shared_ptr<const Graph> Event::graph() const {
+  const std::lock_guard lock(mutex_);
+  return graph_;
 }
 
 DriverState& DriverState::instance() {
@@ -61,6 +83,7 @@ void DriverState::reset(const CudaSettings& settings) {
   failures_.clear();
   misuse_.clear();
   broken_.clear();
+  relaxed_calls_ = 0;
   memory_.clear();
 }
 
@@ -69,10 +92,55 @@ void DriverState::fail(const std::string& function, int nth, int code) {
   failures_[function][calls_[function] + nth] = code;
 }
 
-void DriverState::set_capturing(StreamHandle handle, bool capturing) {
+void DriverState::begin_capture(StreamHandle handle) {
+  const auto found = find_stream(handle, current_device());
+  if (!found || capture_of(handle)) return misused("a capture of what is none, or is captured");
   const std::lock_guard lock(mutex_);
-  const auto found = streams_.find(handle);
-  if (found != streams_.end()) found->second->capturing = capturing;
+  found->capture = std::make_shared<Graph>(found->queue->device());
+  ++captures_;
+  ++captures_of_this_thread();
+}
+
+CudaGraphReference DriverState::end_capture(StreamHandle handle) {
+  const auto found = find_stream(handle, current_device());
+  if (!capture_of(handle) || captures_of_this_thread() == 0) {
+    misused("the end of a capture that was not begun, or by another thread");
+    return nullptr;
+  }
+  const std::lock_guard lock(mutex_);
+  --captures_;
+  --captures_of_this_thread();
+  return std::exchange(found->capture, nullptr);
+}
+
+int DriverState::relaxed_calls_while_capturing() {
+  const std::lock_guard lock(mutex_);
+  return relaxed_calls_;
+}
+
+void DriverState::launch(const CudaGraphReference& reference, StreamHandle handle) {
+  const auto graph = std::dynamic_pointer_cast<Graph>(reference);
+  const auto found = find_stream(handle, current_device());
+  if (!graph || !found || found->queue->device() != graph->device() || capture_of(handle))
+    return misused("a graph was launched where it cannot be");
+  for (const Graph::Node& node : graph->nodes()) push_now(found, node());
+}
+
+std::shared_ptr<Graph> DriverState::capture_of(CUstream handle) {
+  const auto found = find_stream(handle, current_device());
+  const std::lock_guard lock(mutex_);
+  return found ? found->capture : nullptr;
+}
+
+CUresult DriverState::forbid_while_capturing(const std::string& what) {
+  {
+    const std::lock_guard lock(mutex_);
+    const bool is_relaxed = capture_mode() == CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (is_relaxed && captures_of_this_thread() > 0) ++relaxed_calls_;
+    if (is_relaxed || captures_ == 0) return CUDA_SUCCESS;
+  }
+  misused(what + " while a stream is captured");
+  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
 std::vector<std::string> DriverState::take_misuse() {
@@ -242,11 +310,24 @@ CUresult DriverState::failure_of(int device) {
 }
 
 CUresult DriverState::push(CUstream handle, Queue::Step step) {
+  return push_each(handle, [step = std::move(step)] { return step; });
+}
+
+CUresult DriverState::push_each(CUstream handle, MakeStep make) {
   const auto found = stream(handle);
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
-  const int device = found->queue->device();
-  if (const CUresult broken = failure_of(device); broken != CUDA_SUCCESS) return broken;
-  found->queue->push([this, device, step = std::move(step)] {
+  if (const CUresult broken = failure_of(found->queue->device()); broken != CUDA_SUCCESS)
+    return broken;
+  if (const auto graph = capture_of(handle)) {
+    graph->add(std::move(make));
+  } else {
+    push_now(found, make());
+  }
+  return CUDA_SUCCESS;
+}
+
+void DriverState::push_now(const std::shared_ptr<Stream>& stream, Queue::Step step) {
+  stream->queue->push([this, device = stream->queue->device(), step = std::move(step)] {
     try {
       step();
     } catch (const std::exception& error) {
@@ -255,11 +336,14 @@ CUresult DriverState::push(CUstream handle, Queue::Step step) {
       broken_[device] = CUDA_ERROR_ILLEGAL_ADDRESS;
     }
   });
-  return CUDA_SUCCESS;
 }
 
 bool DriverState::enqueue(StreamHandle handle, std::function<void()> step) {
   return push(handle, std::move(step)) == CUDA_SUCCESS;
+}
+
+bool DriverState::enqueue_each(StreamHandle handle, MakeStep make) {
+  return push_each(handle, std::move(make)) == CUDA_SUCCESS;
 }
 
 int DriverState::device_of_stream(StreamHandle handle) {

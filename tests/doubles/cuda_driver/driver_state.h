@@ -4,7 +4,6 @@
 
 #include <cuda.h>
 
-#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "cuda_double.h"
+#include "graph.h"
 #include "memory.h"
 #include "queue.h"
 
@@ -21,7 +21,8 @@ namespace rueda::test {
 struct Stream {
   explicit Stream(std::unique_ptr<Queue> its_queue) : queue(std::move(its_queue)) {}
   std::unique_ptr<Queue> queue;
-  std::atomic<bool> capturing = false;
+  // Null while it is not captured; under the state's mutex.
+  std::shared_ptr<Graph> capture;
 };
 
 class Event {
@@ -32,11 +33,15 @@ class Event {
   [[nodiscard]] std::shared_ptr<Completion> recorded() const;
   // Begins anew, and returns what is to be set.
   std::shared_ptr<Completion> record();
+  // In a stream that is captured: a place in the graph, of which the host must not ask.
+  void record_in_graph(std::shared_ptr<const Graph> graph);
+  [[nodiscard]] std::shared_ptr<const Graph> graph() const;
 
  private:
   const int device_;
   mutable std::mutex mutex_;
   std::shared_ptr<Completion> recorded_;
+  std::shared_ptr<const Graph> graph_;  // in which it was recorded last, if in one
 };
 
 class DriverState final : public CudaDouble {
@@ -46,13 +51,17 @@ class DriverState final : public CudaDouble {
 
   void reset(const CudaSettings& settings) override;
   void fail(const std::string& function, int nth, int code) override;
-  void set_capturing(StreamHandle stream, bool capturing) override;
+  void begin_capture(StreamHandle stream) override;
+  CudaGraphReference end_capture(StreamHandle stream) override;
+  int relaxed_calls_while_capturing() override;
+  void launch(const CudaGraphReference& graph, StreamHandle stream) override;
   std::vector<std::string> take_misuse() override;
   int calls_of(const std::string& function) override;
   int retained(int device) override;
   std::size_t allocations() override { return memory_.allocations(); }
   std::size_t pools() override;
   bool enqueue(StreamHandle stream, std::function<void()> step) override;
+  bool enqueue_each(StreamHandle stream, MakeStep make) override;
   int device_of_stream(StreamHandle stream) override;
   std::byte* reach(const void* address, std::size_t bytes) override;
   void change_uses(const void* address, int by) override {
@@ -85,6 +94,11 @@ class DriverState final : public CudaDouble {
   CUresult close_event(CUevent event);
   std::shared_ptr<Event> event(CUevent handle);
   CUresult push(CUstream handle, Queue::Step step);
+  CUresult push_each(CUstream handle, MakeStep make);
+  // The graph into which a stream is captured; null where it is not.
+  std::shared_ptr<Graph> capture_of(CUstream handle);
+  // Success where this thread may do what captures forbid.
+  CUresult forbid_while_capturing(const std::string& what);
   // What a step of this device has failed with, for good.
   CUresult failure_of(int device);
 
@@ -93,6 +107,7 @@ class DriverState final : public CudaDouble {
   // Waits for the steps of streams that have been closed.
   void end_closed_streams();
   std::shared_ptr<Stream> find_stream(CUstream handle, int device);
+  void push_now(const std::shared_ptr<Stream>& stream, Queue::Step step);
 
   std::mutex mutex_;
   CudaSettings settings_;
@@ -108,9 +123,13 @@ class DriverState final : public CudaDouble {
   std::vector<std::shared_ptr<Stream>> closed_;
   std::map<CUevent, std::shared_ptr<Event>> events_;
   std::uint64_t handles_ = 0;
+  int captures_ = 0;  // under way
+  int relaxed_calls_ = 0;
 };
 
 // The contexts that the calling thread has pushed.
 std::vector<CUcontext>& context_stack();
+// Its capture mode.
+CUstreamCaptureMode& capture_mode();
 
 }  // namespace rueda::test

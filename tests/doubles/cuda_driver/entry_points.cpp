@@ -133,7 +133,7 @@ CUresult cuStreamQuery(CUstream handle) {
   BEGIN();
   const auto stream = state.stream(handle);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-  if (stream->capturing) return refuse(state, "a stream was queried while it was captured");
+  if (state.capture_of(handle)) return refuse(state, "a stream was queried while it was captured");
   if (!stream->queue->is_idle()) return CUDA_ERROR_NOT_READY;
   return state.failure_of(stream->queue->device());
 }
@@ -141,20 +141,24 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
   BEGIN();
   const auto stream = state.stream(handle);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-  *status = stream->capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+  *status =
+      state.capture_of(handle) ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
   return CUDA_SUCCESS;
 }
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
-  thread_local CUstreamCaptureMode current = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  std::swap(current, *mode);
+  std::swap(rueda::test::capture_mode(), *mode);
   return CUDA_SUCCESS;
 }
 CUresult cuStreamWaitEvent(CUstream stream, CUevent handle, unsigned) {
   BEGIN();
   const auto event = state.event(handle);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
+  if (event->graph() != state.capture_of(stream)) {
+    state.misused("a stream waits for an event across the border of a graph");
+    return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+  }
   const auto recorded = event->recorded();
-  if (!recorded) return CUDA_SUCCESS;
+  if (!recorded) return CUDA_SUCCESS;  // never, or before in the same graph
   return state.push(stream, [recorded] {
     if (!recorded->wait()) throw std::runtime_error("a stream waited half a minute for an event");
   });
@@ -178,12 +182,21 @@ CUresult cuEventRecord(CUevent handle, CUstream stream) {
     state.misused("an event was recorded in a stream of another device");
     return CUDA_ERROR_INVALID_HANDLE;
   }
+  if (auto graph = state.capture_of(stream)) {
+    event->record_in_graph(std::move(graph));
+    return CUDA_SUCCESS;
+  }
   return state.push(stream, [recorded = event->record()] { recorded->set(); });
 }
 CUresult cuEventQuery(CUevent handle) {
   BEGIN();
   const auto event = state.event(handle);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
+  if (event->graph()) return refuse(state, "asked for an event of a graph");
+  if (const CUresult forbidden = state.forbid_while_capturing("asked for an event");
+      forbidden != CUDA_SUCCESS) {
+    return forbidden;
+  }
   const auto recorded = event->recorded();
   if (recorded && !recorded->is_set()) return CUDA_ERROR_NOT_READY;
   return state.failure_of(event->device());

@@ -1,6 +1,7 @@
 // Memory and copies, under the names by which they are looked up.
 #include <cstring>
-#include <stdexcept>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "entry.h"
@@ -12,26 +13,40 @@ using rueda::test::refuse;
 namespace {
 
 // A step of a stream that comes too early or too late is the end of its device.
-void expect_there(Memory& memory, std::uint64_t address, std::size_t bytes) {
+void expect_there(Memory& memory, std::uint64_t address, std::size_t bytes = 1) {
   if (memory.is_there(address, bytes)) return;
   throw std::runtime_error("a stream used memory before its allocation, or after its end");
 }
 
-// Copies on a stream between memory that the double knows; both stay in use until it is done.
+// Runs `step` on a stream, each time that its graph is launched where it is captured; the memory is
+// in use from then on until it is done.
+CUresult use(DriverState& state, CUstream stream, std::vector<std::uint64_t> addresses,
+             std::function<void()> step) {
+  Memory& memory = state.memory();
+  return state.push_each(stream, [&memory, addresses = std::move(addresses), step] {
+    for (const std::uint64_t address : addresses) memory.change_uses(address, 1);
+    return [&memory, addresses, step] {
+      for (const std::uint64_t address : addresses) expect_there(memory, address);
+      step();
+      for (const std::uint64_t address : addresses) memory.change_uses(address, -1);
+    };
+  });
+}
+
+// Copies on a stream between memory that the double knows.
 CUresult copy(DriverState& state, CUstream stream, std::uint64_t to, std::uint64_t from,
               std::size_t bytes) {
-  Memory& memory = state.memory();
   for (const std::uint64_t address : {to, from}) {
-    if (!memory.contains(address, bytes)) return refuse(state, "a copy beyond an allocation");
-    memory.change_uses(address, 1);
+    if (!state.memory().contains(address, bytes))
+      return refuse(state, "a copy beyond an allocation");
   }
-  return state.push(stream, [&memory, to, from, bytes] {
-    expect_there(memory, to, bytes);
-    expect_there(memory, from, bytes);
+  return use(state, stream, {to, from}, [to, from, bytes] {
     std::memcpy(Memory::host_address(to), Memory::host_address(from), bytes);
-    memory.change_uses(to, -1);
-    memory.change_uses(from, -1);
   });
+}
+
+CUresult forbid(DriverState& state, const char* what) {
+  return state.forbid_while_capturing(what);
 }
 
 std::uint64_t address_of(const void* memory) {
@@ -44,23 +59,27 @@ extern "C" {
 
 CUresult cuMemAlloc_v2(CUdeviceptr* address, std::size_t bytes) {
   BEGIN();
+  if (const CUresult no = forbid(state, "allocated"); no != CUDA_SUCCESS) return no;
   if (bytes > std::size_t{1} << 30) return CUDA_ERROR_OUT_OF_MEMORY;
   *address = state.memory().allocate(bytes, state.current_device());
   return CUDA_SUCCESS;
 }
 CUresult cuMemFree_v2(CUdeviceptr address) {
   BEGIN();
+  if (const CUresult no = forbid(state, "freed"); no != CUDA_SUCCESS) return no;
   if (state.memory().in_use(address)) return refuse(state, "memory was freed that a stream uses");
   return state.memory().free(address, true) ? CUDA_SUCCESS : refuse(state, "freed what is none");
 }
 CUresult cuMemHostAlloc(void** address, std::size_t bytes, unsigned flags) {
   BEGIN();
+  if (const CUresult no = forbid(state, "allocated pinned memory"); no != CUDA_SUCCESS) return no;
   if (flags != CU_MEMHOSTALLOC_PORTABLE) return refuse(state, "pinned for one context only");
   *address = reinterpret_cast<void*>(state.memory().allocate(bytes, -1));
   return CUDA_SUCCESS;
 }
 CUresult cuMemFreeHost(void* address) {
   BEGIN();
+  if (const CUresult no = forbid(state, "freed pinned memory"); no != CUDA_SUCCESS) return no;
   if (state.memory().in_use(address_of(address)))
     return refuse(state, "pinned memory was freed that a stream uses");
   return state.memory().free(address_of(address), false) ? CUDA_SUCCESS
@@ -68,11 +87,13 @@ CUresult cuMemFreeHost(void* address) {
 }
 CUresult cuMemHostRegister_v2(void* address, std::size_t bytes, unsigned) {
   BEGIN();
+  if (const CUresult no = forbid(state, "pinned"); no != CUDA_SUCCESS) return no;
   return state.memory().pin(address_of(address), bytes) ? CUDA_SUCCESS
                                                         : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 }
 CUresult cuMemHostUnregister(void* address) {
   BEGIN();
+  if (const CUresult no = forbid(state, "unpinned"); no != CUDA_SUCCESS) return no;
   return state.memory().unpin(address_of(address))
              ? CUDA_SUCCESS
              : refuse(state, "unpinned what is in use or none");
@@ -90,11 +111,8 @@ CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, std::size_t byte
   // Ordinary memory has been read when the call returns.
   if (!memory.contains(to, bytes)) return refuse(state, "a copy beyond an allocation");
   const auto* source = static_cast<const std::byte*>(from);
-  memory.change_uses(to, 1);
-  return state.push(stream, [&memory, to, taken = std::vector<std::byte>(source, source + bytes)] {
-    expect_there(memory, to, taken.size());
+  return use(state, stream, {to}, [to, taken = std::vector<std::byte>(source, source + bytes)] {
     std::memcpy(Memory::host_address(to), taken.data(), taken.size());
-    memory.change_uses(to, -1);
   });
 }
 CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
@@ -106,6 +124,7 @@ CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, std::size_t bytes, CUs
   if (memory.contains(address_of(to), bytes))
     return copy(state, stream, address_of(to), from, bytes);
   // Ordinary memory has been written when the call returns.
+  if (state.capture_of(stream)) return refuse(state, "a captured copy to ordinary memory");
   if (!memory.contains(from, bytes)) return refuse(state, "a copy beyond an allocation");
   auto done = std::make_shared<rueda::test::Completion>();
   memory.change_uses(from, 1);
@@ -130,12 +149,8 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t bytes,
   BEGIN();
   Memory& memory = state.memory();
   if (!memory.contains(to, bytes)) return refuse(state, "filled beyond an allocation");
-  memory.change_uses(to, 1);
-  return state.push(stream, [&memory, to, value, bytes] {
-    expect_there(memory, to, bytes);
-    std::memset(Memory::host_address(to), value, bytes);
-    memory.change_uses(to, -1);
-  });
+  return use(state, stream, {to},
+             [to, value, bytes] { std::memset(Memory::host_address(to), value, bytes); });
 }
 CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr address) {
   BEGIN_ANYWHERE();

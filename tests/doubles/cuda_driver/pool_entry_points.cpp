@@ -13,11 +13,6 @@ std::uint64_t number_of(CUmemoryPool pool) {
   return reinterpret_cast<std::uintptr_t>(pool);
 }
 
-bool is_capturing(DriverState& state, CUstream stream) {
-  const auto found = state.stream(stream);
-  return found && found->capturing;
-}
-
 }  // namespace
 
 extern "C" {
@@ -50,7 +45,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, std::size_t bytes, CUmemo
   const int device = state.device_of_pool(pool);
   if (device < 0) return refuse(state, "a pool that does not exist");
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (is_capturing(state, stream)) return refuse(state, "allocated while a graph is captured");
+  if (state.capture_of(stream)) return refuse(state, "allocated while a graph is captured");
   if (bytes > std::size_t{1} << 30) return CUDA_ERROR_OUT_OF_MEMORY;
   const std::uint64_t promised = state.memory().promise(bytes, device, number_of(pool));
   *address = promised;
@@ -58,7 +53,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, std::size_t bytes, CUmemo
 }
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   BEGIN();
-  if (is_capturing(state, stream)) return refuse(state, "freed while a graph is captured");
+  if (state.capture_of(stream)) return refuse(state, "freed while a graph is captured");
   if (!state.memory().give_up(address)) return refuse(state, "freed what is none of a pool");
   return state.push(stream, [&state, address] {
     if (!state.memory().end(address)) state.misused("memory was freed that another stream uses");

@@ -94,10 +94,9 @@ Result collective(const std::string& function, const void* input, void* output, 
     part.op = sum;
     part.scale = scale->second;
   }
-  const std::uint64_t number = ++communicator->collectives;
   const std::size_t bytes = count * bytes_of(dtype);
   return state().launch(
-      {communicator, stream, false, [=]() mutable {
+      {communicator, stream, false, true, [=](std::uint64_t number) mutable {
          part.input = reach(communicator, input, bytes * input_parts);
          part.output =
              output_parts == 0 ? nullptr : reach(communicator, output, bytes * output_parts);
@@ -125,7 +124,7 @@ Result message(const std::string& function, std::byte* memory, std::size_t count
   if (peer < 0 || peer >= communicator->meeting->size()) return invalid_argument;
   const std::size_t bytes = count * bytes_of(dtype);
   return state().launch(
-      {communicator, stream, sends, [=] {
+      {communicator, stream, sends, false, [=](std::uint64_t) {
          std::byte* reached = reach(communicator, memory, bytes);
          if (reached == nullptr) return;
          const InUse used(memory);
@@ -217,7 +216,8 @@ Result ncclCommGetAsyncError(Comm handle, Result* result) {
     }
     if (communicator->polls_left > 0 && --communicator->polls_left > 0) *result = in_progress;
     if (communicator->polls_left == 0) due.swap(communicator->deferred);
-    if (communicator->finalizing && (communicator->running > 0 || !due.empty()))
+    if (communicator->finalizing &&
+        (communicator->running > 0 || !due.empty() || !communicator->deferred.empty()))
       *result = in_progress;
   }
   for (const auto& launch : due) launch();
@@ -252,7 +252,6 @@ Result ncclCommAbort(Comm handle) {
   {
     // What was never launched.
     const std::lock_guard lock(communicator->mutex);
-    communicator->running -= static_cast<int>(communicator->deferred.size());
     communicator->deferred.clear();
   }
   state().remove(handle);

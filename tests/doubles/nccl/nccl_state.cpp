@@ -187,18 +187,21 @@ nccl::Result NcclState::launch_all(std::vector<Step> steps) {
     const std::vector<Step> together(std::make_move_iterator(steps.begin()),
                                      std::make_move_iterator(rest));
     steps.erase(steps.begin(), rest);
-    ++owner->running;
-    const auto enqueue = [owner, stream, together, hanging = hangs(*owner)] {
-      const bool known = rueda_cuda_double()->enqueue(stream, [owner, together, hanging] {
+    const auto make = [owner, together, hanging = hangs(*owner)] {
+      ++owner->running;
+      std::vector<std::uint64_t> numbers;
+      for (const Step& step : together)
+        numbers.push_back(step.meets_all ? ++owner->collectives : 0);
+      return [owner, together, hanging, numbers] {
         while (hanging && !owner->given_up)
           std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        for (const Step& step : together) {
-          if (!owner->given_up) step.run();
+        for (std::size_t i = 0; i < together.size(); ++i) {
+          if (!owner->given_up) together[i].run(numbers[i]);
         }
         --owner->running;
-      });
-      if (!known) --owner->running;
+      };
     };
+    const auto enqueue = [stream, make] { rueda_cuda_double()->enqueue_each(stream, make); };
     const std::lock_guard lock(owner->mutex);
     if (const int polls = settings().polls_in_progress; polls > 0) {
       owner->polls_left = polls;

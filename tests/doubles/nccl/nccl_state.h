@@ -19,10 +19,10 @@ struct Communicator {
   std::shared_ptr<Meeting> meeting;
   int rank = 0;
   int device = 0;
-  std::atomic<bool> given_up = false;  // aborted or revoked: whoever waits, stops
-  std::atomic<int> running = 0;        // operations in streams
-  std::uint64_t collectives = 0;       // enqueued
-  std::map<int, double> scales;        // of its pre-multiplied sums
+  std::atomic<bool> given_up = false;          // aborted or revoked: whoever waits, stops
+  std::atomic<int> running = 0;                // operations in streams
+  std::atomic<std::uint64_t> collectives = 0;  // that streams have been given
+  std::map<int, double> scales;                // of its pre-multiplied sums
   int next_op = 5;
 
   std::mutex mutex;
@@ -39,12 +39,14 @@ inline void* window_of(const void* memory) {
 }
 using CommunicatorReference = std::shared_ptr<Communicator>;
 
-// One call of a group, in a stream.
+// One call of a group, in a stream. Where that is captured, it is run with each launch of the
+// graph.
 struct Step {
   CommunicatorReference communicator;
   StreamHandle stream = nullptr;
-  bool first = false;  // sends go before what waits
-  std::function<void()> run;
+  bool first = false;                             // sends go before what waits
+  bool meets_all = false;                         // a collective, which has a number
+  std::function<void(std::uint64_t number)> run;  // 0 where it has none
 };
 
 class NcclState final : public NcclDouble {
@@ -73,7 +75,7 @@ class NcclState final : public NcclDouble {
   nccl::Result planned(const std::string& function, int rank = 0);
   // Writes the call down; what it must return, success to go on.
   nccl::Result begin(const NcclCall& call, const CommunicatorReference& communicator);
-  // Into the thread's group, or into the stream.
+  // Into the thread's group, or into the stream, or what it is captured into.
   nccl::Result launch(Step step);
   nccl::Result launch_all(std::vector<Step> steps);
   void break_one(const CommunicatorReference& communicator, nccl::Result code,

@@ -12,13 +12,18 @@ import torch
 import torch.distributed as dist
 from parallel import raises
 
-__all__ = ["raises", "run", "still_works"]
+__all__ = ["DEVICE", "raises", "run", "still_works"]
+
+# Of all tensors that do not say otherwise.
+DEVICE = torch.device(os.environ.get("CHECKED_DEVICE", "cpu"))
 
 
 def run(checks: dict[str, Any]) -> None:
     """Runs every function of the module called ``check_...``, on all ranks in the same order."""
     warnings.filterwarnings("ignore", category=FutureWarning)
     torch.set_num_threads(1)
+    if DEVICE.type != "cpu":
+        torch.set_default_device(DEVICE)
     dist.init_process_group(os.environ.get("CHECKED_BACKEND", "rueda"))
     wanted = sys.argv[1:]
     names = [name for name in checks if name.startswith("check_")]

@@ -8,7 +8,7 @@ from datetime import timedelta
 import rueda
 import torch
 import torch.distributed as dist
-from c10d import raises, run, still_works
+from c10d import DEVICE, raises, run, still_works
 
 BACKEND = os.environ["CHECKED_BACKEND"]
 OURS, OTHER = ("cpu", "cuda") if BACKEND.startswith("cpu:rueda") else ("cuda", "cpu")
@@ -28,11 +28,11 @@ def check_who_serves_which_device() -> None:
         assert group._get_backend(torch.device(OTHER)).name() == "gloo"
         before = reduced()
         still_works(group)
-        assert (reduced() > before) == (OURS == "cpu")
+        assert (reduced() > before) == (DEVICE.type == OURS)
 
 
 def check_works() -> None:
-    if OURS != "cpu":
+    if DEVICE.type != OURS:
         return
     size = dist.get_world_size()
     tensor = torch.ones(4)
@@ -52,7 +52,7 @@ def check_works() -> None:
 
 
 def check_life_of_a_group() -> None:
-    if OURS != "cpu":
+    if DEVICE.type != OURS:
         return
     group = dist.new_group(timeout=timedelta(seconds=60))
     group.set_timeout(timedelta(seconds=0.3))

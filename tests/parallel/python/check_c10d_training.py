@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from c10d import run
+from c10d import DEVICE, run
 from rueda.torch import Compression
 from rueda.torch.c10d import compression_hook
 from torch import nn
@@ -58,11 +58,11 @@ def sgd(parameters: object) -> Optimizer:
 
 def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The whole batch of a step, of all ranks."""
-    generator = torch.Generator().manual_seed(100 + step)
+    generator = torch.Generator("cpu").manual_seed(100 + step)
     rows = PER_RANK * dist.get_world_size()
     return (
-        torch.randn(rows, 8, generator=generator),
-        torch.randn(rows, 8, generator=generator),
+        torch.randn(rows, 8, generator=generator, device="cpu").to(DEVICE),
+        torch.randn(rows, 8, generator=generator, device="cpu").to(DEVICE),
     )
 
 
@@ -178,7 +178,7 @@ def check_zero_redundancy_optimizer() -> None:
 
 
 def check_fsdp2() -> None:
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = init_device_mesh(DEVICE.type, (dist.get_world_size(),))
     model = make_model()
     for layer in model:
         if isinstance(layer, nn.Linear):
@@ -191,7 +191,7 @@ def check_fsdp2() -> None:
 
 def check_dtensor() -> None:
     size = dist.get_world_size()
-    mesh = init_device_mesh("cpu", (size,))
+    mesh = init_device_mesh(DEVICE.type, (size,))
     whole = torch.arange(float(size * 3 * 5)).reshape(size * 3, 5)
     sharded = distribute_tensor(whole, mesh, [Shard(0)])
     assert sharded.to_local().shape == (3, 5)
@@ -204,7 +204,7 @@ def check_dtensor() -> None:
 
 def check_tensor_parallel() -> None:
     size = dist.get_world_size()
-    mesh = init_device_mesh("cpu", (size,))
+    mesh = init_device_mesh(DEVICE.type, (size,))
     model = parallelize_module(make_model(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
     optimizer = sgd(model.parameters())
     for step in range(STEPS):
@@ -223,7 +223,7 @@ def check_two_dimensional_mesh() -> None:
     size = dist.get_world_size()
     if size % 2:
         return
-    mesh = init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("data", "model"))
+    mesh = init_device_mesh(DEVICE.type, (size // 2, 2), mesh_dim_names=("data", "model"))
     rank = dist.get_rank()
     tensor = torch.tensor([float(rank)])
     dist.all_reduce(tensor, group=mesh.get_group("model"))
@@ -242,7 +242,7 @@ def check_pipeline() -> None:
     stages = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(size)]
     single = copy.deepcopy(nn.Sequential(*stages))
     module = stages[rank]
-    stage = PipelineStage(module, rank, size, torch.device("cpu"))
+    stage = PipelineStage(module, rank, size, DEVICE)
     schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=F.mse_loss)
     optimizer = sgd(module.parameters())
     for step in range(STEPS):

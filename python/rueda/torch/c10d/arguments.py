@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +14,7 @@ from rueda.adapter import Refusal, View
 from rueda.errors import MismatchError
 from rueda.operations import Average, BitAnd, BitOr, BitXor, Max, Min, Product, ReduceOp, Sum
 from rueda.submission import changed_in_flight
+from rueda.torch.c10d.placement import placement_of
 from rueda.torch.tensors import TorchAdapter
 
 __all__ = [
@@ -23,13 +24,14 @@ __all__ = [
     "hand_out",
     "read",
     "reduction_of",
-    "require_dtype",
+    "require_like",
     "root_of",
     "seconds_of",
     "target_of",
+    "tensors_in",
 ]
 
-_adapter = TorchAdapter()
+_adapter = TorchAdapter(gpus=True)
 
 _reductions: dict[Any, ReduceOp] = {
     dist.ReduceOp.SUM: Sum,
@@ -85,7 +87,7 @@ class Target:
     """Where a result belongs: contiguous memory to write to, and how it gets from there to ``tensor``."""
 
     def __init__(self, tensor: torch.Tensor, keep_elements: bool) -> None:
-        read(tensor)  # refuses what is no dense tensor of the CPU
+        read(tensor)  # refuses what is no dense tensor
         self._given = tensor
         self.tensor = tensor.detach()
         if self.tensor.is_contiguous() and not self.tensor.is_conj() and not self.tensor.is_neg():
@@ -93,7 +95,7 @@ class Target:
         elif keep_elements:
             self.memory, self.view = _adapter.write(_adapter.copy(tensor))
         else:
-            self.memory, self.view = _adapter.write(torch.empty(tensor.shape, dtype=tensor.dtype))
+            self.memory, self.view = _adapter.write(_adapter.empty_like(tensor))
 
     def give(self) -> None:
         """Brings what was written to the tensor. Raises where that was resized or given other memory meanwhile."""
@@ -114,14 +116,29 @@ def target_of(tensor: torch.Tensor, keep_elements: bool = False) -> Target:
 
 def flatten(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """All elements in one row, without a copy where there is one contiguous tensor. Raises Refusal."""
-    parts = [read(tensor)[0].reshape(-1) for tensor in tensors]
+    pairs = [read(tensor) for tensor in tensors]
+    placement_of(*(view for _, view in pairs))
+    parts = [part.reshape(-1) for part, _ in pairs]
     if len({part.dtype for part in parts}) > 1:
         raise Refusal(f"the tensors differ in dtype: {', '.join(str(t.dtype) for t in tensors)}")
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def require_dtype(target: Target, view: View) -> None:
-    """Raises Refusal where a result would have another dtype than its target."""
+def tensors_in(references: object) -> Iterator[torch.Tensor]:
+    """The tensors among what an operation refers to: tensors, targets, and sequences of these."""
+    if isinstance(references, torch.Tensor):
+        yield references
+    elif isinstance(references, Target):
+        yield references.tensor
+        yield references.memory
+    elif isinstance(references, (list, tuple)):
+        for each in references:
+            yield from tensors_in(each)
+
+
+def require_like(target: Target, view: View) -> None:
+    """Raises Refusal where a result would have another dtype than its target, or be on another device."""
+    placement_of(target.view, view)
     if target.view.dtype != view.dtype:
         raise Refusal(
             f"the output is {dtypes.name_of(target.view.dtype)}, the input {dtypes.name_of(view.dtype)}"

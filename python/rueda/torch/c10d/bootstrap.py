@@ -41,7 +41,7 @@ def register() -> None:
     if "RUEDA" in dist.Backend._plugins:
         return
     dist.Backend.register_backend(
-        "rueda", cast(Callable[..., Any], _create), extended_api=True, devices=["cpu"]
+        "rueda", cast(Callable[..., Any], _create), extended_api=True, devices=["cpu", "cuda"]
     )
     register_rendezvous_handler("rueda", _rendezvous)  # type: ignore[no-untyped-call]
     # So that init_process_group("rueda") needs no more under mpirun and `rueda run` than under torchrun.

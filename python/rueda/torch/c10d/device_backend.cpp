@@ -87,10 +87,13 @@ class ForwardedWork : public c10d::Work {
 
   // Not the future of the object in Python, which has only the text of the operation's error.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    auto future =
-        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
     const py::gil_scoped_acquire gil;
     const py::object work = work_.object();
+    // On GPUs, completed with what the streams that are current then have enqueued: those of the
+    // callback, which the future of the object in Python has made wait for the results.
+    auto future = c10::make_intrusive<c10::ivalue::Future>(
+        c10::ListType::create(c10::TensorType::get()),
+        work.attr("devices")().cast<std::vector<c10::Device>>());
     const auto complete = [future, work](const py::object&) {
       const py::object failure = work.attr("exception")();
       const std::exception_ptr error = exception_of(failure);
@@ -133,9 +136,13 @@ class ForwardingBackend : public c10d::Backend {
   virtual void shutdown() { group_.call("shutdown"); }
   virtual void abort() { group_.call("abort"); }
 
-  // --- Collectives
-
   using Returned = c10::intrusive_ptr<c10d::Work>;
+
+  // What older versions begin in a block.
+  void startCoalescing() override { group_.call("_start_coalescing", c10::Device(c10::kCPU)); }
+  Returned endCoalescing() override { return forward("_end_coalescing", c10::Device(c10::kCPU)); }
+
+  // --- Collectives
 
   Returned broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
     return begin("broadcast", tensors, options);

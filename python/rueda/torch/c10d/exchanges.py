@@ -16,18 +16,16 @@ from rueda.torch.c10d.arguments import (
     flatten,
     hand_out,
     read,
-    require_dtype,
+    require_like,
     root_of,
     target_of,
 )
 from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.operations import Operations, part_of
+from rueda.torch.c10d.placement import placement_of
 from rueda.torch.c10d.work import RuedaWork
-from rueda.torch.tensors import TorchAdapter
 
 __all__ = ["Exchanges"]
-
-_adapter = TorchAdapter()
 
 
 @never_compiled
@@ -47,9 +45,10 @@ class Exchanges(Operations):
         world_root = self._world_rank(root)
         try:
             target = target_of(tensor, keep_elements=root == self.rank())
+            placement = placement_of(target.view)
         except Refusal as refusal:
             return self._refused("broadcast", refusal, options)
-        pointer, shape, code, *_ = target.view
+        view = target.view
         set_id = self._membership.set_id
 
         def finish(_: Sequence[_native.Handle]) -> list[torch.Tensor]:
@@ -59,11 +58,23 @@ class Exchanges(Operations):
 
         return self._collective(
             "broadcast",
-            (10, shape, code, root),
-            lambda name: [_native.broadcast(pointer, shape, code, world_root, name, set_id)],
+            (10, view.shape, view.dtype, root),
+            lambda name: [
+                _native.broadcast(
+                    view.pointer,
+                    view.shape,
+                    view.dtype,
+                    world_root,
+                    name,
+                    set_id,
+                    view.device,
+                    view.stream,
+                )
+            ],
             finish,
             target,
             options,
+            placement,
         )
 
     def allgather(  # type: ignore[override]  # all overloads in one
@@ -119,6 +130,7 @@ class Exchanges(Operations):
             views = [
                 _gathered(source, each, size) for source, each in zip(sources, targets, strict=True)
             ]
+            placement = placement_of(*views)
         except (Refusal, ValueError) as error:
             return self._refused("all-gather", as_refusal(error), options, parts=len(outputs))
         set_id = self._membership.set_id
@@ -131,6 +143,8 @@ class Exchanges(Operations):
                     view.dtype,
                     part_of(name, number),
                     set_id,
+                    view.device,
+                    view.stream,
                 )
                 for number, view in enumerate(views)
             ]
@@ -147,13 +161,14 @@ class Exchanges(Operations):
             finish,
             (sources, targets),
             options,
+            placement,
         )
 
 
 def _gathered(source: torch.Tensor, targets: list[Target], size: int) -> View:
     """What a rank gives to an all-gather, in a shape by which ranks see that they agree."""
     for target in targets:
-        require_dtype(target, read(source)[1])
+        require_like(target, read(source)[1])
     numbers = [target.tensor.numel() for target in targets]
     if len(targets) == 1 and size > 1:
         if numbers[0] != size * source.numel():

@@ -12,6 +12,7 @@ from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.torch.c10d.arguments import read, target_of
 from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.operations import Operations
+from rueda.torch.c10d.placement import ON_HOST, OnGpu, placement_of
 from rueda.torch.c10d.work import MessageWork, RuedaWork
 
 __all__ = ["Messages"]
@@ -19,20 +20,29 @@ __all__ = ["Messages"]
 
 @never_compiled
 class Messages(Operations):
-    """send and recv. Messages of one sender and tag arrive in their order; others do not wait for them."""
+    """send and recv. Messages of one sender and tag arrive in their order; others do not wait for them.
+
+    Those on tensors of a GPU travel through memory of the host: a send waits until the GPU has written the tensor, a
+    receive is brought to the GPU once it is there.
+    """
 
     def send(self, tensors: Sequence[torch.Tensor], target_rank: int, tag: int = 0) -> RuedaWork:
         """Sends one tensor to a rank of the group. Done when the tensor may be written again."""
         tensor, view = self._message(tensors, "send")
+        placement = placement_of(view)
+        if placement is not ON_HOST:
+            tensor, view = read(tensor.cpu())
         target = self._world_rank(target_rank)
         set_id = self._membership.set_id
-        return RuedaWork(
+        work = RuedaWork(
             f"the send of {list(tensor.shape)} to rank {target_rank} with tag {tag}",
             lambda: [_native.send(view.pointer, view.shape, view.dtype, target, tag, set_id)],
             lambda _: [tensors[0]],
             tensor,
             self._timeout,
+            placement=placement,
         )
+        return self._begun(work)
 
     def recv(self, tensors: Sequence[torch.Tensor], source_rank: int, tag: int = 0) -> RuedaWork:
         """Receives one tensor of the same dtype and number of elements from a rank of the group."""
@@ -47,21 +57,29 @@ class Messages(Operations):
     ) -> RuedaWork:
         self._message(tensors, "recv")
         target = target_of(tensors[0])
-        view = target.view
+        view, received = target.view, target.memory
+        placement = ON_HOST
+        if view.device >= 0:
+            placement = OnGpu(torch.device("cuda", view.device), after_submission=True)
+            received, view = read(torch.empty(view.shape, dtype=received.dtype))
         set_id = self._membership.set_id
 
         def finish(_: Sequence[_native.Handle]) -> list[torch.Tensor]:
+            if placement is not ON_HOST:
+                target.memory.detach().copy_(received)
             target.give()
             return [tensors[0]]
 
-        return MessageWork(
+        work = MessageWork(
             f"the receive of {list(view.shape)} from {whom} with tag {tag}",
             lambda: [_native.recv(view.pointer, view.shape, view.dtype, source, tag, set_id)],
             finish,
-            (target, tensors),
+            (target, received),
             self._timeout,
             self._membership.ranks.index,
+            placement,
         )
+        return self._begun(work)
 
     def _message(self, tensors: Sequence[torch.Tensor], what: str) -> tuple[torch.Tensor, View]:
         self._require_open()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -15,14 +15,17 @@ from rueda import _native, lifecycle
 from rueda.adapter import Refusal
 from rueda.errors import InvalidArgumentError, ShutdownError
 from rueda.torch.c10d.arguments import seconds_of
+from rueda.torch.c10d.coalescing import JointWork
 from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.names import Names
+from rueda.torch.c10d.placement import ON_HOST, Placement
 from rueda.torch.c10d.work import RuedaWork
 
 __all__ = ["Membership", "Operations", "part_of"]
 
 Begin = Callable[[str], Sequence[_native.Handle]]
 Finish = Callable[[Sequence[_native.Handle]], list[torch.Tensor]]
+W = TypeVar("W", bound=RuedaWork)
 
 
 def part_of(name: str, number: int) -> str:
@@ -60,11 +63,27 @@ class Operations(dist.ProcessGroup):
         self._group_desc = "undefined"
         self._closed = False
         self._works: dict[str, RuedaWork] = {}  # collectives on their way, by name
+        self._coalesced: list[RuedaWork] | None = (
+            None  # begun in a block of torch's, in which we are
+        )
         self._world = lifecycle.world_number()
 
     def getBackendName(self) -> str:  # noqa: N802 - by this name torch calls it
         """The name under which the backend is registered."""
         return "rueda"
+
+    # torch asks a group for the backend of a device, and for the devices that have one.
+
+    supports_splitting = False
+    supports_coalescing = False
+
+    def _get_backend(self, _: torch.device) -> Operations:  # type: ignore[override]  # it is one, in all that is asked of it
+        return self
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        kinds = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+        return [torch.device(kind) for kind in kinds]
 
     # torch keeps these two in a group's backends, and a group in Python has none.
 
@@ -104,6 +123,21 @@ class Operations(dist.ProcessGroup):
         """Ends the group. Operations that are under way on other ranks fail."""
         self.shutdown()
 
+    # Operations on GPUs that torch before 2.6 begins in a block and then waits for together, batch_isend_irecv() above
+    # all. Nothing is gained by it: they are gathered by the engine in any case.
+
+    def _start_coalescing(self, _: torch.device) -> None:
+        self._coalesced = []
+
+    def _end_coalescing(self, _: torch.device) -> JointWork:
+        begun, self._coalesced = self._coalesced or [], None
+        return JointWork(begun)
+
+    def _begun(self, work: W) -> W:
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
     # --- What all collectives go through
 
     def _collective(
@@ -114,8 +148,12 @@ class Operations(dist.ProcessGroup):
         finish: Finish,
         references: object,
         options: Any = None,
+        placement: Placement = ON_HOST,
     ) -> RuedaWork:
-        """Begins a collective under the name that it has on every rank."""
+        """Begins a collective under the name that it has on every rank.
+
+        ``references``: all tensors that it touches, see :func:`tensors_in`.
+        """
         self._require_open()
         name = self._next_name(signature)
         work = RuedaWork(
@@ -126,9 +164,10 @@ class Operations(dist.ProcessGroup):
             seconds_of(options, self._timeout),
             on_settled=partial(self._forget, name),
             on_error=self._names.restart,
+            placement=placement,
         )
         self._works[name] = work
-        return work
+        return self._begun(work)
 
     def _forget(self, name: str, work: RuedaWork) -> None:
         if self._works.get(name) is work:  # and not the next one of that name

@@ -15,12 +15,13 @@ from rueda.torch.c10d.arguments import (
     flatten,
     hand_out,
     read,
-    require_dtype,
+    require_like,
     root_of,
     target_of,
 )
 from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.operations import Operations
+from rueda.torch.c10d.placement import placement_of
 from rueda.torch.c10d.work import RuedaWork
 
 __all__ = ["PersonalExchanges"]
@@ -77,7 +78,7 @@ class PersonalExchanges(Operations):
 
         def source() -> torch.Tensor:
             if not is_root:
-                return torch.empty((0, output.numel()), dtype=output.dtype)
+                return torch.empty((0, output.numel()), dtype=output.dtype, device=output.device)
             if len(inputs) != self.size():
                 raise Refusal(f"scatter has {len(inputs)} tensors for {self.size()} ranks")
             if any(tensor.numel() != output.numel() for tensor in inputs):
@@ -158,7 +159,8 @@ class PersonalExchanges(Operations):
             source, view = read(source_of())
             targets = [target_of(output) for output in outputs]
             for target in targets:
-                require_dtype(target, view)
+                require_like(target, view)
+            placement = placement_of(view)
         except Refusal as refusal:
             return self._refused(what, refusal, options)
 
@@ -176,9 +178,19 @@ class PersonalExchanges(Operations):
             what,
             (12, view.shape[1:], view.dtype),
             lambda name: [
-                _native.alltoall(view.pointer, view.shape, view.dtype, rows, name, set_id)
+                _native.alltoall(
+                    view.pointer,
+                    view.shape,
+                    view.dtype,
+                    rows,
+                    name,
+                    set_id,
+                    view.device,
+                    view.stream,
+                )
             ],
             finish,
             (source, targets),
             options,
+            placement,
         )

@@ -14,24 +14,26 @@ from rueda import _native, dtypes
 from rueda.adapter import Refusal
 from rueda.errors import RuedaError
 from rueda.operations import ReduceOp
+from rueda.submission import NO_WIRE
 from rueda.torch.c10d.arguments import (
     as_refusal,
     flatten,
     read,
     reduction_of,
-    require_dtype,
+    require_like,
     root_of,
     seconds_of,
     target_of,
 )
 from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.operations import Operations, part_of
+from rueda.torch.c10d.placement import placement_of
 from rueda.torch.c10d.work import FATAL, DoneWork, RuedaWork
 from rueda.torch.tensors import TorchAdapter, usual_code_of
 
 __all__ = ["Reductions"]
 
-_adapter = TorchAdapter()
+_adapter = TorchAdapter(gpus=True)
 
 
 @never_compiled
@@ -58,9 +60,10 @@ class Reductions(Operations):
                 if done is not None:
                     return done
             target = target_of(tensor, keep_elements=True)
+            placement = placement_of(target.view)
         except Refusal as refusal:
             return self._refused("all-reduce", refusal, options)
-        pointer, shape, code, *_ = target.view
+        view = target.view
         set_id = self._membership.set_id
 
         def finish(_: Sequence[_native.Handle]) -> list[torch.Tensor]:
@@ -69,15 +72,27 @@ class Reductions(Operations):
 
         return self._collective(
             "all-reduce",
-            (0, shape, code, reduction, factor),
+            (0, view.shape, view.dtype, reduction, factor),
             lambda name: [
                 _native.allreduce(
-                    pointer, pointer, shape, code, name, reduction, factor, 1.0, set_id
+                    view.pointer,
+                    view.pointer,
+                    view.shape,
+                    view.dtype,
+                    name,
+                    reduction,
+                    factor,
+                    1.0,
+                    set_id,
+                    NO_WIRE,
+                    view.device,
+                    view.stream,
                 )
             ],
             finish,
             target,
             options,
+            placement,
         )
 
     def _allreduce_now(
@@ -122,11 +137,14 @@ class Reductions(Operations):
         try:
             reduction, factor = reduction_of(op)
             targets = [target_of(tensor, keep_elements=True) for tensor in tensors]
+            placement = placement_of(*(target.view for target in targets))
         except Refusal as refusal:
             return self._refused("all-reduce", refusal, options, len(tensors))
         pointers = [target.view.pointer for target in targets]
         shapes = [target.view.shape for target in targets]
         codes = [target.view.dtype for target in targets]
+        devices = [target.view.device for target in targets]
+        stream = targets[0].view.stream
         set_id = self._membership.set_id
 
         def finish(_: Sequence[_native.Handle]) -> list[torch.Tensor]:
@@ -138,11 +156,23 @@ class Reductions(Operations):
             "all-reduce of several tensors",
             (1, tuple(shapes), tuple(codes), reduction, factor),
             lambda name: _native.grouped_allreduce(
-                pointers, pointers, shapes, codes, name, reduction, factor, 1.0, set_id
+                pointers,
+                pointers,
+                shapes,
+                codes,
+                name,
+                reduction,
+                factor,
+                1.0,
+                set_id,
+                NO_WIRE,
+                devices,
+                stream,
             ),
             finish,
             targets,
             options,
+            placement,
         )
 
     def reduce(
@@ -159,7 +189,8 @@ class Reductions(Operations):
         try:
             reduction, factor = reduction_of(op)
             source, view = read(tensor)
-            result, output = _adapter.write(torch.empty(source.shape, dtype=source.dtype))
+            result, output = _adapter.write(_adapter.empty_like(source))
+            placement = placement_of(view)
         except Refusal as refusal:
             return self._refused("reduce", refusal, options)
         set_id = self._membership.set_id
@@ -184,11 +215,15 @@ class Reductions(Operations):
                     factor,
                     1.0,
                     set_id,
+                    NO_WIRE,
+                    view.device,
+                    view.stream,
                 )
             ],
             finish,
             (source, result, tensor),
             options,
+            placement,
         )
 
     def reduce_scatter(  # type: ignore[override]
@@ -242,7 +277,8 @@ class Reductions(Operations):
                 for tensors, target in zip(inputs, targets, strict=True)
             ]
             for target, view in zip(targets, views, strict=True):
-                require_dtype(target, view)
+                require_like(target, view)
+            placement = placement_of(*views)
         except (Refusal, ValueError) as error:
             return self._refused(what, as_refusal(error), options, parts=len(outputs))
         set_id = self._membership.set_id
@@ -259,6 +295,8 @@ class Reductions(Operations):
                     1.0,
                     rows,
                     set_id,
+                    view.device,
+                    view.stream,
                 )
                 for number, (view, rows) in enumerate(zip(views, splits, strict=True))
             ]
@@ -276,6 +314,7 @@ class Reductions(Operations):
             finish,
             (sources, targets),
             options,
+            placement,
         )
 
 

@@ -17,8 +17,10 @@ from rueda.errors import (
 )
 from rueda.errors import TimeoutError as RuedaTimeoutError
 from rueda.handles import Handle
+from rueda.torch.c10d.arguments import tensors_in
 from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.completions import completions
+from rueda.torch.c10d.placement import ON_HOST, Placement
 
 __all__ = ["FATAL", "DoneWork", "MessageWork", "RuedaWork"]
 
@@ -32,6 +34,9 @@ class RuedaWork(Work):
 
     ``what`` describes it in errors, ``timeout`` is how many seconds it may take from now on, ``on_settled`` is called
     with this once it is done, ``on_error`` once :meth:`wait` is about to raise an error that all ranks have been told.
+
+    On tensors of a GPU an operation is done once all its work has been enqueued there. The host waits for that alone;
+    streams wait for the results: the current one of :meth:`wait`, and those of whoever waits for the future.
     """
 
     def __init__(
@@ -43,9 +48,12 @@ class RuedaWork(Work):
         timeout: float,
         on_settled: Callable[[RuedaWork], object] | None = None,
         on_error: Callable[[], None] | None = None,
+        placement: Placement = ON_HOST,
     ) -> None:
         super().__init__()
         self._what = what
+        self._placement = placement
+        self._touched = references
         self._timeout = timeout
         self.deadline = time.monotonic() + timeout
         self._lock = threading.Lock()
@@ -66,24 +74,28 @@ class RuedaWork(Work):
     # --- What torch.distributed calls
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Blocks until the operation is done; raises its error.
+        """Blocks until the operation is done; raises its error. The current stream of a GPU waits for the results.
 
         ``timeout``: instead of the operation's own, zero for that. Raises :class:`rueda.TimeoutError` when it has
         passed; the operation goes on then and keeps its tensors, and the group should not be used any more.
         """
-        self.outlast(timeout.total_seconds())
+        self._outlast(timeout.total_seconds(), aside=False)
         if self._error is not None:
             if self._on_error is not None and self._is_known_to_all:
                 self._on_error()
                 self._on_error = None
             raise self._error
+        self._placement.join()
         return True
 
-    def outlast(self, seconds: float = 0.0) -> None:
+    def outlast(self) -> None:
         """Blocks until the operation is done, well or with an error, which is left to :meth:`wait`.
 
-        ``seconds``: instead of the operation's own time-out, zero for that. Raises :class:`rueda.TimeoutError`.
+        Raises :class:`rueda.TimeoutError`.
         """
+        self._outlast(0.0, aside=True)
+
+    def _outlast(self, seconds: float, aside: bool) -> None:
         if self._settled:
             return
         now = time.monotonic()
@@ -91,13 +103,14 @@ class RuedaWork(Work):
         for native in self._natives:
             if not native.wait(max(0.0, end - time.monotonic())):
                 raise self._late(seconds if seconds > 0 else self._timeout)
-        self._settle()
+        self._settle(aside)
 
     def is_completed(self) -> bool:
-        """Whether the operation is done, well or with an error, and its results are where they belong."""
-        if not self._settled and all(native.done() for native in self._natives):
-            self._settle()
-        return self._settled
+        """Whether the operation is done, well or with an error, and its results are where they belong.
+
+        On a GPU: whether it has been at work on them, so that any stream may use them.
+        """
+        return self._is_settled() and (self._error is not None or self._placement.is_over())
 
     def is_success(self) -> bool:
         """Whether the operation is done without an error."""
@@ -105,7 +118,12 @@ class RuedaWork(Work):
 
     def exception(self) -> Exception | None:
         """The operation's error, once it is done."""
-        return self._error if self.is_completed() else None
+        return self._error if self._is_settled() else None
+
+    def _is_settled(self) -> bool:
+        if not self._settled and all(native.done() for native in self._natives):
+            self._settle(aside=True)
+        return self._settled
 
     def result(self) -> list[torch.Tensor]:
         """The tensors that the operation has written, once it is done."""
@@ -113,8 +131,12 @@ class RuedaWork(Work):
         return self._outputs
 
     def synchronize(self) -> None:
-        """The same as :meth:`wait`: there is no stream to wait for on a CPU."""
+        """The same as :meth:`wait`."""
         self.wait()
+
+    def devices(self) -> list[torch.device]:
+        """Which GPUs the tensors are on, for a future of them."""
+        return [*self._placement.devices]
 
     def source_rank(self) -> int:
         """The rank within the group from which a receive from any source has received."""
@@ -126,22 +148,28 @@ class RuedaWork(Work):
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future that completes with the operation, though nobody waits for it.
 
-        Its value is the list of tensors that the operation has written. Its error is a ``RuntimeError`` with the class
+        Its value is the list of tensors that the operation has written. On a GPU, streams of callbacks and of whoever
+        waits for it find the results. Its error is a ``RuntimeError`` with the class
         and the words of the operation's, which :meth:`exception` returns.
         """
         with self._lock:
             if self._future is not None:
                 return self._future
-            self._done = torch.futures.Future()
+            self._done = torch.futures.Future(devices=[*self._placement.devices])
             # set_exception() would keep an error where C++ does not see it: DistributedDataParallel would take the
             # exception for gradients. What a callback raises is an error for both.
             self._future = self._done.then(self._outcome)
             settled = self._settled
         if settled:
-            self._done.set_result(None)
+            self._complete(self._done)
         else:
             completions.add(self)
         return self._future
+
+    def _complete(self, done: torch.futures.Future[None]) -> None:
+        """A future on a GPU is completed with what the current stream has enqueued by then."""
+        with self._placement.joined():
+            done.set_result(None)
 
     def _outcome(self, _: object) -> list[torch.Tensor]:
         if self._error is not None:
@@ -156,7 +184,7 @@ class RuedaWork(Work):
 
     def on_done(self) -> None:
         """See Completable."""
-        self._settle()
+        self._settle(aside=True)
 
     def on_deadline(self) -> None:
         """See Completable."""
@@ -172,16 +200,21 @@ class RuedaWork(Work):
 
     # --- Completion
 
-    def _settle(self) -> None:
-        """Brings the results to their places; once, whoever comes first."""
+    def _settle(self, aside: bool) -> None:
+        """Brings the results to their places; once, whoever comes first.
+
+        ``aside``: on a GPU, without the current stream, which does not wait for them.
+        """
         with self._lock:
             if self._settled:
                 return
+            touched, self._touched = self._touched, None
             try:
-                for native in self._natives:
-                    native.check()
-                self._is_known_to_all = False  # what goes wrong from now on
-                self._outputs = self._handle.result()
+                with self._placement.settling(self._natives, tensors_in(touched), aside):
+                    for native in self._natives:
+                        native.check()
+                    self._is_known_to_all = False  # what goes wrong from now on
+                    self._outputs = self._handle.result()
             except Exception as error:
                 self._error = error
                 self._is_known_to_all = self._is_known_to_all and not isinstance(error, FATAL)
@@ -190,7 +223,7 @@ class RuedaWork(Work):
         if self._on_settled is not None:
             self._on_settled(self)
         if done is not None:
-            done.set_result(None)
+            self._complete(done)
 
     def _late(self, seconds: float) -> RuedaTimeoutError:
         return RuedaTimeoutError(
@@ -222,6 +255,10 @@ class DoneWork(Work):
         """The tensors that the operation has written."""
         return self._outputs
 
+    def devices(self) -> list[torch.device]:
+        """None: this is an operation of the host."""
+        return []
+
     def synchronize(self) -> None:
         """Does not block."""
 
@@ -243,9 +280,10 @@ class MessageWork(RuedaWork):
         references: object,
         timeout: float,
         group_rank: Callable[[int], int],
+        placement: Placement = ON_HOST,
     ) -> None:
         def receive(natives: Sequence[_native.Handle]) -> list[torch.Tensor]:
             self._source = group_rank(natives[0].source())
             return finish(natives)
 
-        super().__init__(what, submit, receive, references, timeout)
+        super().__init__(what, submit, receive, references, timeout, placement=placement)

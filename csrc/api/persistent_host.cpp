@@ -1,0 +1,136 @@
+// A persistent all-reduction on one host: in the calling thread, through a channel of its own.
+#include <chrono>
+#include <utility>
+
+#include "api/persistent_run.h"
+#include "coordinator/patience.h"
+#include "core/strings.h"
+#include "onehost/host_reduction.h"
+
+namespace rueda {
+
+namespace {
+
+// While it sleeps it looks so often whether the world is broken.
+constexpr auto longest_sleep = std::chrono::milliseconds(50);
+// Looks before it asks for the time, or gives the processor away: what is waited for mostly comes
+// within a microsecond.
+constexpr int first_looks = 100;
+constexpr int first_looks_when_crowded = 60;
+constexpr Duration spinning = std::chrono::milliseconds(1);
+
+// No process set has such a number.
+std::uint64_t channel_key(int set, int number) {
+  return (std::uint64_t{1} << 63) | (static_cast<std::uint64_t>(set) << 32) |
+         static_cast<std::uint64_t>(number);
+}
+
+class HostRun final : public PersistentRun {
+ public:
+  HostRun(const PersistentTensor& tensor, const ProcessSetMembers& members, int number)
+      : life_(tensor.engine, tensor.options.name),
+        members_(members.ranks),
+        crowded_(engine().host()->outnumbers_processors()),
+        channel_(engine().host(), members.ranks, members.rank, channel_key(members.id, number),
+                 HostChannel::WokenBy::channel),
+        reduction_(channel_, engine().host_policy(), combination_of(tensor, members.size()),
+                   members.size(),
+                   {{static_cast<const std::byte*>(tensor.input.data),
+                     static_cast<std::byte*>(tensor.output), element_count(tensor.input.shape)}},
+                   HostCollective::Begin::later) {}
+
+  void start(std::optional<void*>) override {
+    life_.begin();
+    last_move_.reset();
+    reduction_.start();
+    reduction_.advance();
+  }
+
+  bool done() override {
+    reduction_.advance();
+    if (!reduction_.done()) {
+      life_.fail_if_broken();
+      return false;
+    }
+    life_.end();
+    reduction_.status().throw_if_error();
+    return true;
+  }
+
+  bool wait_until(std::optional<Time> deadline) override {
+    const int looks = crowded_ ? first_looks_when_crowded : first_looks;
+    for (int look = 0; look < looks && !reduction_.done(); ++look) {
+      if (!reduction_.advance()) pause_processor();
+    }
+    if (!reduction_.done()) wait_long(deadline);
+    if (!reduction_.done()) return false;
+    life_.end();
+    if (!reduction_.status().ok()) life_.give_up(reduction_.status());
+    return true;
+  }
+
+ private:
+  static Combination combination_of(const PersistentTensor& tensor, int size) {
+    const AllreduceOptions& options = tensor.options;
+    const int divisor = options.op == ReduceOp::average ? size : 1;
+    return {tensor.input.dtype, options.op, options.prescale_factor, divisor,
+            options.postscale_factor};
+  }
+
+  [[nodiscard]] Engine& engine() const { return life_.engine(); }
+
+  // `last_move_` stays from one of several waits for the same run to the next.
+  void wait_long(std::optional<Time> deadline) {
+    Patience patience(crowded_, spinning);
+    if (!last_move_) last_move_ = Clock::now();
+    while (!reduction_.done()) {
+      const Time now = Clock::now();
+      if (reduction_.advance()) {
+        patience.renew();
+        last_move_ = now;
+      } else if (deadline && now >= *deadline) {
+        return;
+      } else if (!patience.look_again(now)) {
+        sleep();
+        check();
+      }
+    }
+  }
+
+  void sleep() {
+    Sleeper sleeper(channel_.wake_word());
+    if (!reduction_.advance() && !reduction_.done()) sleeper.sleep(Clock::now() + longest_sleep);
+  }
+
+  // Throws where waiting has no sense any more.
+  void check() {
+    if (reduction_.done()) return;
+    life_.fail_if_broken();
+    const double timeout = engine().options().transfer_timeout;
+    if (timeout <= 0 || Clock::now() - *last_move_ < seconds(timeout)) return;
+    std::vector<int> ranks;
+    for (const int member : reduction_.awaited()) {
+      ranks.push_back(members_[static_cast<std::size_t>(member)]);
+    }
+    life_.give_up(Status(ErrorCode::timeout,
+                         str("'", life_.name(), "' has not moved for ", timeout, " s: waiting for ",
+                             describe_ranks(ranks)),
+                         ranks.empty() ? -1 : ranks.front()));
+  }
+
+  PersistentLife life_;
+  const std::vector<int> members_;
+  const bool crowded_;
+  HostChannel channel_;
+  HostReduction reduction_;
+  std::optional<Time> last_move_;  // of this run, once it has been waited for
+};
+
+}  // namespace
+
+std::unique_ptr<PersistentRun> make_host_run(PersistentTensor tensor,
+                                             const ProcessSetMembers& members, int number) {
+  return std::make_unique<HostRun>(tensor, members, number);
+}
+
+}  // namespace rueda

@@ -1,0 +1,95 @@
+// Persistent all-reductions where nothing is quicker: a named operation, again and again.
+#include <optional>
+#include <utility>
+
+#include "api/persistent_run.h"
+#include "api/submissions.h"
+#include "backend/device_backend.h"
+#include "core/strings.h"
+
+namespace rueda {
+
+namespace {
+
+class NamedRun final : public PersistentRun {
+ public:
+  NamedRun(PersistentTensor tensor, std::shared_ptr<DeviceReduction> reduction)
+      : tensor_(std::move(tensor)),
+        life_(tensor_.engine, tensor_.options.name),
+        reduction_(std::move(reduction)) {}
+
+  void start(std::optional<void*> stream) override {
+    life_.begin();
+    // The name is free again once all ranks have heard of the refusal.
+    if (refused_) outlast(*std::exchange(refused_, std::nullopt));
+    if (stream) tensor_.input.stream = *stream;
+    stream_ = tensor_.input.stream;
+    const Status refusal = refusal_of_capture();
+    Submission submission =
+        allreduce_submission(Collective::allreduce, tensor_.input, tensor_.output, tensor_.options);
+    submission.request.error = refusal;
+    std::vector<Submission> one;
+    one.push_back(std::move(submission));
+    handle_ = life_.engine().submit(tensor_.options.process_set.id, std::move(one)).front();
+    if (refusal.ok()) return;
+    // The others have been told; here it would come too late, with the graph done.
+    refused_ = std::exchange(handle_, std::nullopt);
+    life_.end();
+    refusal.throw_if_error();
+  }
+  bool done() override {
+    if (handle_ && !handle_->done()) return false;
+    return wait_until(std::nullopt);
+  }
+  bool wait_until(std::optional<Time> deadline) override {
+    if (handle_ && !outlast(*handle_, deadline)) return false;
+    life_.end();
+    if (!handle_) return true;
+    const Handle handle = *std::exchange(handle_, std::nullopt);
+    if (reduction_) {
+      handle.wait_on(stream_);
+    } else {
+      handle.wait();
+    }
+    return true;
+  }
+  ~NamedRun() override {
+    if (handle_) outlast(*handle_);
+  }
+
+ private:
+  // Waits until the operation has completed, well or with an error; false at the deadline.
+  static bool outlast(const Handle& handle, std::optional<Time> deadline = std::nullopt) {
+    while (!handle.done()) {
+      if (handle.state()->wait(deadline) == FutexWake::timeout) return false;
+    }
+    return true;
+  }
+  // What the ranks agree on each time cannot become part of a graph.
+  [[nodiscard]] Status refusal_of_capture() const {
+    if (!reduction_) return {};
+    const auto is_captured = reduction_->is_captured(stream_);
+    if (!is_captured) return is_captured.status();
+    if (!*is_captured) return {};
+    return Status(ErrorCode::unsupported,
+                  str("'", life_.name(),
+                      "': this persistent allreduce cannot be captured into a CUDA graph"))
+        .because(reduction_->obstacle());
+  }
+
+  PersistentTensor tensor_;
+  PersistentLife life_;
+  const std::shared_ptr<DeviceReduction> reduction_;  // null on the host
+  void* stream_ = nullptr;                            // of the run
+  std::optional<Handle> handle_;
+  std::optional<Handle> refused_;  // the last start, where it was
+};
+
+}  // namespace
+
+std::unique_ptr<PersistentRun> make_named_run(PersistentTensor tensor,
+                                              std::shared_ptr<DeviceReduction> reduction) {
+  return std::make_unique<NamedRun>(std::move(tensor), std::move(reduction));
+}
+
+}  // namespace rueda

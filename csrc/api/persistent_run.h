@@ -1,0 +1,83 @@
+// What a persistent all-reduction does when it is started: a kind for each place where its tensor
+// may lie. Functions throw, as the public ones do.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "coordinator/engine.h"
+#include "rueda/rueda.h"
+
+namespace rueda {
+
+class PersistentRun {
+ public:
+  virtual ~PersistentRun() = default;
+  // `stream`: of the tensor's device; where none is given, the tensor's own.
+  virtual void start(std::optional<void*> stream) = 0;
+  virtual bool done() = 0;
+  void wait() { (void)wait_until(std::nullopt); }
+  // False at the deadline.
+  virtual bool wait_until(std::optional<Time> deadline) = 0;
+};
+
+// What a run is made of.
+struct PersistentTensor {
+  std::shared_ptr<Engine> engine;
+  TensorView input;
+  void* output = nullptr;
+  AllreduceOptions options;  // with a name
+};
+
+// The ranks of a set agree on a persistent all-reduction: collective over the set.
+class PersistentAgreement {
+ public:
+  // Begins.
+  PersistentAgreement(std::shared_ptr<Engine> engine, const TensorView& input, void* output,
+                      const AllreduceOptions& options);
+  // Done once all have agreed.
+  [[nodiscard]] const Handle& handle() const { return handle_; }
+  // Waits for that, and makes the run that suits.
+  [[nodiscard]] std::unique_ptr<PersistentRun> make_run();
+
+ private:
+  PersistentTensor tensor_;
+  Handle handle_;
+};
+
+// On one host: in the calling thread, through shared memory. `number`: of the operation in its set.
+[[nodiscard]] std::unique_ptr<PersistentRun> make_host_run(PersistentTensor tensor,
+                                                           const ProcessSetMembers& members,
+                                                           int number);
+// On GPUs with NCCL: enqueued by the calling thread.
+[[nodiscard]] std::unique_ptr<PersistentRun> make_device_run(
+    PersistentTensor tensor, std::shared_ptr<DeviceReduction> reduction);
+// Anywhere: a named operation. `reduction`, of a tensor on a GPU, says why it is not another.
+[[nodiscard]] std::unique_ptr<PersistentRun> make_named_run(
+    PersistentTensor tensor, std::shared_ptr<DeviceReduction> reduction);
+
+// What the kinds have in common: a run is waited for before the next one, and its errors are those
+// of all ranks.
+class PersistentLife {
+ public:
+  PersistentLife(std::shared_ptr<Engine> engine, std::string name)
+      : engine_(std::move(engine)), name_(std::move(name)) {}
+
+  [[nodiscard]] Engine& engine() const { return *engine_; }
+  [[nodiscard]] const std::string& name() const { return name_; }
+  // Throws where the last run has not been waited for, however quick it was, and where the world is
+  // over or broken.
+  void begin();
+  void end() { to_be_waited_for_ = false; }
+  void fail_if_broken() const;
+  // The others count on this rank, so the world is over for them, too. Throws.
+  [[noreturn]] void give_up(const Status& reason);
+
+ private:
+  std::shared_ptr<Engine> engine_;
+  std::string name_;
+  bool to_be_waited_for_ = false;
+};
+
+}  // namespace rueda

@@ -1,0 +1,33 @@
+#include "api/submissions.h"
+
+namespace rueda {
+
+Submission submission_of(Collective collective, const TensorView& input, const std::string& name) {
+  Submission submission;
+  submission.request.name = name;
+  submission.request.collective = collective;
+  submission.request.dtype = input.dtype;
+  submission.request.shape = input.shape;
+  submission.request.on_gpu = input.device != host_device;
+  submission.input = static_cast<const std::byte*>(input.data);
+  submission.device = input.device;
+  submission.stream = input.stream;
+  return submission;
+}
+
+void set_wire(Request& request, std::optional<DataType> wire) {
+  if (wire && (can_travel_as(*wire, request.dtype) || info(*wire).kind != DataKind::floating)) {
+    request.wire = wire;
+  }
+}
+
+Submission allreduce_submission(Collective collective, const TensorView& input, void* output,
+                                const AllreduceOptions& options) {
+  Submission submission = submission_of(collective, input, options.name);
+  set_reduction(submission.request, options);
+  set_wire(submission.request, options.wire_dtype);
+  submission.output = static_cast<std::byte*>(output);
+  return submission;
+}
+
+}  // namespace rueda

@@ -1,0 +1,29 @@
+// How the public API's arguments become what the engine takes.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "coordinator/submission.h"
+#include "rueda/rueda.h"
+
+namespace rueda {
+
+[[nodiscard]] Submission submission_of(Collective collective, const TensorView& input,
+                                       const std::string& name);
+
+// What cannot be is kept, so that every rank is told of it.
+void set_wire(Request& request, std::optional<DataType> wire);
+
+template <class ReductionOptions>
+void set_reduction(Request& request, const ReductionOptions& options) {
+  request.op = options.op;
+  request.prescale = options.prescale_factor;
+  request.postscale = options.postscale_factor;
+}
+
+// Of one tensor; `collective` is `allreduce` or `persistent_allreduce`.
+[[nodiscard]] Submission allreduce_submission(Collective collective, const TensorView& input,
+                                              void* output, const AllreduceOptions& options);
+
+}  // namespace rueda

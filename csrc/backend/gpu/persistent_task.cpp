@@ -1,0 +1,88 @@
+#include "backend/gpu/persistent_task.h"
+
+#include <utility>
+
+#include "backend/gpu/nccl_factor.h"
+#include "backend/gpu/persistent_reduction.h"
+#include "core/strings.h"
+
+namespace rueda {
+
+PersistentTask::PersistentTask(const Reduction& reduction, Piece piece, const Lane& lane,
+                               Duration timeout, TakeReduction take)
+    : reduction_(reduction),
+      piece_(piece),
+      timeout_(timeout),
+      take_(std::move(take)),
+      cards_(static_cast<std::size_t>(lane.size())) {}
+
+bool PersistentTask::suits_nccl(const GpuLane& gpu) const {
+  if (reduction_.wire && !gpu.all_have_kernels()) return false;
+  return nccl_combination(on_the_wire(reduction_), static_cast<int>(cards_.size())).has_value();
+}
+
+Status PersistentTask::fill_card(GpuLane& gpu, bool makes_id) {
+  if (reduction_.wire) {
+    const std::size_t bytes = static_cast<std::size_t>(piece_.count) * size_of(*reduction_.wire);
+    auto buffer = DeviceMemory::allocate(gpu.gpu().device, bytes);
+    if (!buffer) return buffer.status();
+    buffer_ = std::move(buffer).value();
+  }
+  if (!makes_id) return {};
+  const CurrentDevice current(*gpu.gpu().device);
+  if (!current.status()) return current.status();
+  auto id = gpu.gpu().nccl->unique_id();
+  if (!id) return id.status();
+  card_.id = *id;
+  return {};
+}
+
+std::unique_ptr<Operation> PersistentTask::prepare(GpuLane& gpu, const Lane& lane, Backend& host) {
+  if (Status status = fill_card(gpu, lane.rank == 0 && !gpu.callers()); !status) {
+    write_text(card_.problem, status.to_string());
+  }
+  const std::vector<std::int64_t> lengths(cards_.size(), sizeof(Card));
+  return host.allgather(lane, reinterpret_cast<const std::byte*>(&card_),
+                        reinterpret_cast<std::byte*>(cards_.data()), lengths);
+}
+
+Status PersistentTask::enqueue(GpuLane& gpu, const Lane& lane) {
+  for (int rank = 0; rank < lane.size(); ++rank) {
+    const Card& card = cards_[static_cast<std::size_t>(rank)];
+    if (card.problem.front() == '\0') continue;
+    failed_everywhere_ = true;
+    return {ErrorCode::internal,
+            str("rank ", lane.world_rank(rank),
+                " cannot prepare a persistent allreduce: ", card.problem.data()),
+            lane.world_rank(rank)};
+  }
+  if (gpu.callers()) return {};
+  return gpu.connect_callers(cards_.front().id, lane.rank, lane.size(), timeout_);
+}
+
+Expected<bool> PersistentTask::is_launched(const GpuLane& gpu) const {
+  return gpu.callers()->poll();
+}
+
+Status PersistentTask::conclude(GpuLane& gpu, const Lane& lane) {
+  take_(std::make_shared<PersistentReduction>(gpu.gpu(), gpu.callers(), reduction_, piece_,
+                                              std::move(buffer_), *lane.counters));
+  return {};
+}
+
+Expected<bool> PersistentTask::advance_staged(GpuLane& gpu, const Lane&, Backend&) {
+  std::string why = gpu.why_staged();
+  if (why.empty() && reduction_.wire && !gpu.all_have_kernels()) {
+    why = "a rank was built without the kernels that convert elements";
+  } else if (why.empty()) {
+    why = str("NCCL cannot do this ", name_of(reduction_.op), " of ", name_of(reduction_.dtype),
+              " with the same results");
+  }
+  take_(std::make_shared<StagedReduction>(
+      gpu.gpu(),
+      Status(ErrorCode::unsupported, str("it goes through the host's memory (", why, ")"))));
+  is_staged_ = true;
+  return true;
+}
+
+}  // namespace rueda

@@ -1,0 +1,54 @@
+// Agrees on an all-reduction of one tensor that the application will start by itself.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/gpu/gpu_task.h"
+#include "cuda/memory.h"
+
+namespace rueda {
+
+// With NCCL, the ranks tell each other whether they have the memory that they need, and connect a
+// communicator for the set's persistent operations where this is the first one. Staged, there is
+// nothing to arrange: each run will be an operation of the engine.
+class PersistentTask final : public GpuTask {
+ public:
+  // `timeout`: how long a run may take; zero for any time.
+  PersistentTask(const Reduction& reduction, Piece piece, const Lane& lane, Duration timeout,
+                 TakeReduction take);
+
+  [[nodiscard]] bool suits_nccl(const GpuLane& gpu) const override;
+  [[nodiscard]] std::unique_ptr<Operation> prepare(GpuLane& gpu, const Lane& lane,
+                                                   Backend& host) override;
+  Status enqueue(GpuLane& gpu, const Lane& lane) override;
+  [[nodiscard]] Expected<bool> is_launched(const GpuLane& gpu) const override;
+  [[nodiscard]] bool failed_everywhere() const override { return failed_everywhere_; }
+  Status conclude(GpuLane& gpu, const Lane& lane) override;
+  Expected<bool> advance_staged(GpuLane& gpu, const Lane& lane, Backend& host) override;
+  [[nodiscard]] bool is_staged() const override { return is_staged_; }
+  [[nodiscard]] const Operation* on_host() const override { return nullptr; }
+
+ private:
+  // What the ranks tell each other; travels as it lies in memory.
+  struct Card {
+    std::array<char, 256> problem{};  // why this rank cannot take part; ends with a zero
+    nccl::UniqueId id{};              // of the communicator to come: the first rank's counts
+  };
+
+  Status fill_card(GpuLane& gpu, bool makes_id);
+
+  const Reduction reduction_;
+  const Piece piece_;
+  const Duration timeout_;
+  const TakeReduction take_;
+  Card card_;
+  std::vector<Card> cards_;
+  DeviceMemory buffer_;  // where the elements travel as another type
+  bool failed_everywhere_ = false;
+  bool is_staged_ = false;
+};
+
+}  // namespace rueda

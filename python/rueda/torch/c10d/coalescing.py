@@ -1,0 +1,68 @@
+"""Several operations that torch.distributed begins one by one and waits for together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import torch
+from torch.distributed import Work
+
+from rueda.torch.c10d.compiling import never_compiled
+from rueda.torch.c10d.work import RuedaWork
+
+__all__ = ["JointWork"]
+
+
+@never_compiled
+class JointWork(Work):
+    """What all of several operations come to."""
+
+    def __init__(self, works: Sequence[RuedaWork]) -> None:
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Waits for each, then raises the first error, if there is one."""
+        errors = []
+        for work in self._works:
+            try:
+                work.wait(timeout)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether all are."""
+        return all(work.is_completed() for work in self._works)
+
+    def is_success(self) -> bool:
+        """Whether all are."""
+        return all(work.is_success() for work in self._works)
+
+    def exception(self) -> Exception | None:
+        """The first one that there is."""
+        errors = [work.exception() for work in self._works]
+        return next((error for error in errors if error is not None), None)
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors that all have written."""
+        self.wait()
+        return [tensor for work in self._works for tensor in work.result()]
+
+    def devices(self) -> list[torch.device]:
+        """Which GPUs the tensors are on."""
+        return list(dict.fromkeys(device for work in self._works for device in work.devices()))
+
+    def synchronize(self) -> None:
+        """The same as :meth:`wait`."""
+        self.wait()
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """A future of the tensors that all have written."""
+        together = torch.futures.collect_all([work.get_future() for work in self._works])
+        return together.then(
+            lambda done: [tensor for each in done.value() for tensor in each.value()]
+        )

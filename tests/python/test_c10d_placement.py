@@ -1,0 +1,248 @@
+"""In what order a GPU's streams see the results of a process group's operations, on streams that only keep account."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torch.distributed")
+
+from rueda.adapter import Refusal, View  # noqa: E402
+from rueda.torch.c10d.placement import ON_HOST, OnGpu, placement_of  # noqa: E402
+from rueda.torch.c10d.work import RuedaWork  # noqa: E402
+
+DEVICE = torch.device("cuda", 0)
+
+
+class Stream:
+    """Knows what it comes after, and what has been enqueued on it."""
+
+    def __init__(self, number: int) -> None:
+        self.cuda_stream = number
+        self.seen: set[str] = set()
+
+    def wait_event(self, event: Event) -> None:
+        assert event.seen is not None, "an event that was never recorded orders nothing"
+        self.seen |= event.seen
+
+
+class Event:
+    over = False
+
+    def __init__(self) -> None:
+        self.seen: set[str] | None = None
+
+    def record(self, stream: Stream) -> None:
+        self.seen = set(stream.seen)
+
+    def query(self) -> bool:
+        return self.over
+
+
+class Cuda:
+    """In the place of torch.cuda."""
+
+    Event = Event
+
+    def __init__(self) -> None:
+        self.streams = {0: Stream(0)}
+        self.current = self.streams[0]
+
+    def Stream(self, device: Any, priority: int) -> Stream:  # noqa: N802 - torch's name
+        assert device == DEVICE
+        assert priority < 0, "others wait for what is done there"
+        return self.new_stream()
+
+    def new_stream(self) -> Stream:
+        stream = Stream(len(self.streams))
+        self.streams[stream.cuda_stream] = stream
+        return stream
+
+    def current_stream(self, device: Any) -> Stream:
+        assert device == DEVICE
+        return self.current
+
+    @contextmanager
+    def stream(self, stream: Stream) -> Iterator[None]:
+        before, self.current = self.current, stream
+        try:
+            yield
+        finally:
+            self.current = before
+
+
+class Native:
+    """In the place of a handle whose work has been enqueued."""
+
+    def __init__(self, cuda: Cuda, error: Exception | None = None) -> None:
+        self._cuda = cuda
+        self._error = error
+
+    def done(self) -> bool:
+        return True
+
+    def finished(self) -> bool:
+        return True
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return True
+
+    def wait_on(self, stream: int) -> None:
+        self._cuda.streams[stream].seen.add("reduced")
+
+    def check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+class Tensor:
+    is_cuda = True
+
+    def __init__(self) -> None:
+        self.kept_for: list[Stream] = []
+
+    def record_stream(self, stream: Stream) -> None:
+        self.kept_for.append(stream)
+
+
+def settle(cuda: Cuda, placement: OnGpu, tensor: Tensor, aside: bool = False) -> None:
+    with placement.settling([Native(cuda)], [tensor], aside):
+        assert "reduced" in cuda.current.seen, "the result is used before it is there"
+        cuda.current.seen.add("copied")
+
+
+def test_whoever_waits_first_brings_the_results_to_their_places() -> None:
+    cuda, tensor = Cuda(), Tensor()
+    placement = OnGpu(DEVICE, cuda=cuda)
+    settle(cuda, placement, tensor)
+    placement.join()
+    assert cuda.current.seen == {"reduced", "copied"}
+    assert tensor.kept_for == [], "the stream that submitted comes after by itself"
+    assert len(cuda.streams) == 1, "no other stream is needed"
+
+
+def test_later_waiters_come_after_the_first() -> None:
+    cuda, tensor = Cuda(), Tensor()
+    placement = OnGpu(DEVICE, cuda=cuda)
+    first, second = cuda.new_stream(), cuda.new_stream()
+    with cuda.stream(first):
+        settle(cuda, placement, tensor)
+    assert tensor.kept_for == [first]
+    assert cuda.streams[0].seen == set(), "nobody waits on the stream that submitted"
+    with cuda.stream(second):
+        placement.join()
+    assert second.seen == {"reduced", "copied"}
+    placement.join()
+    assert cuda.streams[0].seen == {"reduced", "copied"}
+
+
+def test_while_nobody_waits_no_stream_of_the_application_is_held_up() -> None:
+    cuda, tensor = Cuda(), Tensor()
+    placement = OnGpu(DEVICE, cuda=cuda)
+    settle(cuda, placement, tensor, aside=True)
+    assert cuda.current is cuda.streams[0]
+    assert cuda.current.seen == set()
+    side = tensor.kept_for[0]
+    with placement.joined():
+        assert cuda.current is side
+        assert "copied" in cuda.current.seen
+    placement.join()
+    assert "copied" in cuda.current.seen
+    again = OnGpu(DEVICE, cuda=cuda)
+    settle(cuda, again, tensor, aside=True)
+    assert tensor.kept_for == [side, side], "one side stream for all"
+
+
+def test_a_message_comes_after_what_was_enqueued_before_its_receive() -> None:
+    cuda, tensor = Cuda(), Tensor()
+    cuda.current.seen.add("read before")
+    placement = OnGpu(DEVICE, after_submission=True, cuda=cuda)
+    cuda.current.seen.add("enqueued later")
+    with placement.settling([Native(cuda)], [tensor], aside=True):
+        assert "read before" in cuda.current.seen
+        assert "enqueued later" not in cuda.current.seen
+
+
+def test_an_error_leaves_the_streams_in_order() -> None:
+    cuda, tensor = Cuda(), Tensor()
+    placement = OnGpu(DEVICE, cuda=cuda)
+
+    def fail_half_way() -> None:
+        with placement.settling([Native(cuda)], [tensor], True):
+            cuda.current.seen.add("half")
+            raise ValueError("half way")
+
+    with pytest.raises(ValueError, match="half way"):
+        fail_half_way()
+    assert len(tensor.kept_for) == 1
+    placement.join()
+    assert "half" in cuda.current.seen
+
+
+def work_of(cuda: Cuda, tensor: Any, native: Native) -> tuple[RuedaWork, OnGpu]:
+    placement = OnGpu(DEVICE, cuda=cuda)
+
+    def finish(_: object) -> list[Any]:
+        cuda.current.seen.add("copied")
+        return [tensor]
+
+    work = RuedaWork("all-reduce", lambda: [native], finish, [tensor], 60.0, placement=placement)  # type: ignore[list-item,return-value]
+    return work, placement
+
+
+def test_work_is_completed_once_the_gpu_has_been_at_work_on_it() -> None:
+    cuda = Cuda()
+    work, _ = work_of(cuda, torch.ones(1), Native(cuda))
+    assert not work.is_completed()
+    assert work.exception() is None
+    assert cuda.current.seen == set(), "asking makes no stream wait"
+    assert work.wait()
+    assert cuda.current.seen == {"reduced", "copied"}
+    Event.over = True
+    try:
+        assert work.is_completed()
+        assert work.is_success()
+    finally:
+        Event.over = False
+
+
+def test_work_that_waits_on_two_streams() -> None:
+    cuda = Cuda()
+    work, _ = work_of(cuda, torch.ones(1), Native(cuda))
+    other = cuda.new_stream()
+    with cuda.stream(other):
+        work.wait()
+    assert other.seen == {"reduced", "copied"}
+    work.wait()
+    assert cuda.current.seen == {"reduced", "copied"}
+
+
+def test_work_that_outlasts_another_of_its_name_holds_no_stream_up() -> None:
+    cuda = Cuda()
+    work, _ = work_of(cuda, torch.ones(1), Native(cuda))
+    work.outlast()
+    assert cuda.current.seen == set()
+
+
+def test_work_raises_its_error() -> None:
+    cuda = Cuda()
+    work, _ = work_of(cuda, torch.ones(1), Native(cuda, ValueError("no such thing")))
+    with pytest.raises(ValueError, match="no such thing"):
+        work.wait()
+    assert "copied" not in cuda.current.seen
+    assert isinstance(work.exception(), ValueError)
+
+
+def test_tensors_of_one_operation_are_in_one_place() -> None:
+    on_host = View(0, (1,), 2)
+    on_gpu = on_host._replace(device=0)
+    assert placement_of(on_host, on_host) is ON_HOST
+    assert placement_of() is ON_HOST
+    with pytest.raises(Refusal, match="different devices: cpu and cuda:0"):
+        placement_of(on_host, on_gpu)
+    with pytest.raises(Refusal, match="different devices: cuda:0 and cuda:1"):
+        placement_of(on_gpu, on_gpu._replace(device=1))
