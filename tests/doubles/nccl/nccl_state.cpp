@@ -77,22 +77,28 @@ int NcclState::communicators() {
   return static_cast<int>(communicators_.size());
 }
 
-int NcclState::registrations() {
+std::vector<CommunicatorReference> NcclState::all_communicators() {
   const std::lock_guard lock(mutex_);
+  std::vector<CommunicatorReference> all;
+  for (const auto& [handle, communicator] : communicators_) all.push_back(communicator);
+  return all;
+}
+
+int NcclState::registrations() {
   std::size_t count = 0;
-  for (const auto& [handle, communicator] : communicators_) {
-    const std::lock_guard its_lock(communicator->mutex);
+  for (const auto& communicator : all_communicators()) {
+    const std::lock_guard lock(communicator->mutex);
     count += communicator->registrations.size();
   }
   return static_cast<int>(count);
 }
 
 bool NcclState::is_registered(const void* memory) {
-  const std::lock_guard lock(mutex_);
-  return std::any_of(communicators_.begin(), communicators_.end(), [&](const auto& each) {
-    const std::lock_guard its_lock(each.second->mutex);
-    return each.second->registrations.contains(const_cast<void*>(memory)) ||
-           each.second->registrations.contains(window_of(memory));
+  const auto all = all_communicators();
+  return std::any_of(all.begin(), all.end(), [&](const CommunicatorReference& communicator) {
+    const std::lock_guard lock(communicator->mutex);
+    return communicator->registrations.contains(const_cast<void*>(memory)) ||
+           communicator->registrations.contains(window_of(memory));
   });
 }
 

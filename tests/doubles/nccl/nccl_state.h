@@ -91,6 +91,9 @@ class NcclState final : public NcclDouble {
   static thread_local std::string last_error;
 
  private:
+  // Their own mutexes must not be taken under this object's.
+  std::vector<CommunicatorReference> all_communicators();
+
   struct Failure {
     nccl::Result code;
     std::string text;
