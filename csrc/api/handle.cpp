@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "backend/device_backend.h"
+#include "backend/device_result.h"
 #include "coordinator/handle_state.h"
 #include "rueda/rueda.h"
 
@@ -31,6 +32,13 @@ bool Handle::wait_for(std::chrono::nanoseconds timeout) const {
 void Handle::wait_on(void* stream) const {
   wait();
   if (state_->output.finished) state_->output.finished->hold_back(stream).throw_if_error();
+}
+
+void Handle::release_output(void* stream) const {
+  wait();
+  if (DeviceResult* const result = device_result_of(state_->output.data)) {
+    result->release(stream).throw_if_error();
+  }
 }
 
 const Output& Handle::output() const {

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "backend/device_backend.h"
+#include "backend/device_result.h"
 #include "coordinator/handle_state.h"
 #include "memory.h"
 #include "rueda/rueda.h"
@@ -74,8 +75,12 @@ void bind_memory(py::module_& module) {
                                static_cast<py::ssize_t>(memory.size));
       })
       .def("__len__", [](const Memory& memory) { return memory.size; })
-      .def_property_readonly("pointer", [](const Memory& memory) {
-        return reinterpret_cast<std::uintptr_t>(memory.bytes.get());
+      .def_property_readonly(
+          "pointer",
+          [](const Memory& memory) { return reinterpret_cast<std::uintptr_t>(memory.bytes.get()); })
+      .def("release", [](const Memory& memory, std::uintptr_t stream) {
+        DeviceResult* const result = device_result_of(memory.bytes);
+        if (result != nullptr) result->release(reinterpret_cast<void*>(stream)).throw_if_error();
       });
   module.def("allocate", [](std::size_t bytes) { return Memory{allocate(bytes), bytes}; });
 }

@@ -47,6 +47,7 @@ Expected<DeviceFacts> facts_of(const CudaDriver& driver, CUdevice device, int or
   facts.multiprocessors = ask(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
   facts.copy_engines = ask(CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT);
   facts.reads_ordinary_memory = ask(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS) != 0;
+  facts.has_memory_pools = ask(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) != 0;
   if (!ask.status()) return ask.status();
   return facts;
 }

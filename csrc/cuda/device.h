@@ -21,6 +21,7 @@ struct DeviceFacts {
   std::size_t memory_bytes = 0;
   int copy_engines = 0;                // copies that run at once, beside kernels
   bool reads_ordinary_memory = false;  // pageable host memory is visible to kernels
+  bool has_memory_pools = false;       // memory can be allocated and freed in a stream's order
 };
 
 class CudaDevice {

@@ -35,6 +35,11 @@
   USE(event_query, cuEventQuery)                                \
   USE(memory_allocate, cuMemAlloc)                              \
   USE(memory_free, cuMemFree)                                   \
+  USE(pool_create, cuMemPoolCreate)                             \
+  USE(pool_destroy, cuMemPoolDestroy)                           \
+  USE(pool_set_attribute, cuMemPoolSetAttribute)                \
+  USE(pool_allocate, cuMemAllocFromPoolAsync)                   \
+  USE(pool_free, cuMemFreeAsync)                                \
   USE(host_allocate, cuMemHostAlloc)                            \
   USE(host_free, cuMemFreeHost)                                 \
   USE(host_register, cuMemHostRegister)                         \

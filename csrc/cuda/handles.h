@@ -7,6 +7,7 @@ struct CUstream_st;
 struct CUevent_st;
 struct CUmod_st;
 struct CUfunc_st;
+struct CUmemPoolHandle_st;
 
 namespace rueda {
 
@@ -15,5 +16,6 @@ using StreamHandle = CUstream_st*;  // the same as the runtime's cudaStream_t
 using EventHandle = CUevent_st*;
 using ModuleHandle = CUmod_st*;
 using FunctionHandle = CUfunc_st*;
+using MemoryPoolHandle = CUmemPoolHandle_st*;
 
 }  // namespace rueda

@@ -29,75 +29,39 @@ Status enqueue(const CudaStream& stream, std::size_t bytes, const char* what, co
 
 }  // namespace
 
-Expected<DeviceMemory> DeviceMemory::allocate(DeviceReference device, std::size_t bytes) {
-  DeviceMemory memory;
-  if (bytes == 0) return memory;
-  const CurrentDevice current(*device);
+Expected<std::byte*> DeviceHeap::allocate(std::size_t bytes) const {
+  const CurrentDevice current(*device_);
   if (!current.status()) return current.status();
   CUdeviceptr address = 0;
-  if (Status status = device->check(device->functions().memory_allocate(&address, bytes),
-                                    allocation_of(bytes, "cuMemAlloc"));
+  if (Status status = device_->check(device_->functions().memory_allocate(&address, bytes),
+                                     allocation_of(bytes, "cuMemAlloc"));
       !status) {
     return status;
   }
-  memory.device_ = std::move(device);
-  memory.data_ = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
-  memory.size_ = bytes;
-  return memory;
+  return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
 }
 
-DeviceMemory::DeviceMemory(DeviceMemory&& other) noexcept
-    : device_(std::move(other.device_)),
-      data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
-
-DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
-  std::swap(device_, other.device_);
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  return *this;
-}
-
-DeviceMemory::~DeviceMemory() {
-  if (data_ == nullptr) return;
+void DeviceHeap::free(std::byte* memory) const {
   const CurrentDevice current(*device_);
-  device_->functions().memory_free(address_of(data_));
+  device_->functions().memory_free(address_of(memory));
 }
 
-Expected<PinnedMemory> PinnedMemory::allocate(DeviceReference device, std::size_t bytes) {
-  PinnedMemory memory;
-  if (bytes == 0) return memory;
-  const CurrentDevice current(*device);
+Expected<std::byte*> PinnedHeap::allocate(std::size_t bytes) const {
+  const CurrentDevice current(*device_);
   if (!current.status()) return current.status();
   void* address = nullptr;
-  if (Status status = device->check(
-          device->functions().host_allocate(&address, bytes, CU_MEMHOSTALLOC_PORTABLE),
+  if (Status status = device_->check(
+          device_->functions().host_allocate(&address, bytes, CU_MEMHOSTALLOC_PORTABLE),
           allocation_of(bytes, "cuMemHostAlloc"));
       !status) {
     return status;
   }
-  memory.device_ = std::move(device);
-  memory.data_ = static_cast<std::byte*>(address);
-  memory.size_ = bytes;
-  return memory;
+  return static_cast<std::byte*>(address);
 }
 
-PinnedMemory::PinnedMemory(PinnedMemory&& other) noexcept
-    : device_(std::move(other.device_)),
-      data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
-
-PinnedMemory& PinnedMemory::operator=(PinnedMemory&& other) noexcept {
-  std::swap(device_, other.device_);
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  return *this;
-}
-
-PinnedMemory::~PinnedMemory() {
-  if (data_ == nullptr) return;
+void PinnedHeap::free(std::byte* memory) const {
   const CurrentDevice current(*device_);
-  device_->functions().host_free(data_);
+  device_->functions().host_free(memory);
 }
 
 Expected<HostRegistration> HostRegistration::pin(DeviceReference device,

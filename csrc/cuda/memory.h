@@ -6,51 +6,45 @@
 
 #include <cstddef>
 #include <span>
+#include <utility>
 
 #include "core/status.h"
 #include "cuda/device.h"
+#include "cuda/owned_memory.h"
 #include "cuda/stream.h"
 
 namespace rueda {
 
-// Aligned to 256 bytes. Allocating and freeing wait for all of the GPU's work: not for every step,
-// and only what no stream uses any more may be freed.
-class DeviceMemory {
+// A GPU's memory, aligned to 256 bytes. Allocating and freeing wait for all of the GPU's work: not
+// for every step, and only what no stream uses any more may be freed.
+class DeviceHeap {
  public:
-  // 0 bytes are no memory, and no error.
-  [[nodiscard]] static Expected<DeviceMemory> allocate(DeviceReference device, std::size_t bytes);
-  DeviceMemory() = default;
-  DeviceMemory(DeviceMemory&& other) noexcept;
-  DeviceMemory& operator=(DeviceMemory&& other) noexcept;
-  ~DeviceMemory();
+  DeviceHeap() = default;
+  DeviceHeap(DeviceReference device) : device_(std::move(device)) {}  // NOLINT: stands for it
 
-  [[nodiscard]] std::byte* data() const { return data_; }
-  [[nodiscard]] std::size_t size() const { return size_; }
+  [[nodiscard]] Expected<std::byte*> allocate(std::size_t bytes) const;
+  void free(std::byte* memory) const;
 
  private:
   DeviceReference device_;
-  std::byte* data_ = nullptr;
-  std::size_t size_ = 0;
 };
+//     auto memory = DeviceMemory::allocate(device, bytes);
+using DeviceMemory = OwnedMemory<DeviceHeap>;
 
 // Host memory that copy engines reach directly, in every context of the process, and that kernels
 // see under the same address.
-class PinnedMemory {
+class PinnedHeap {
  public:
-  [[nodiscard]] static Expected<PinnedMemory> allocate(DeviceReference device, std::size_t bytes);
-  PinnedMemory() = default;
-  PinnedMemory(PinnedMemory&& other) noexcept;
-  PinnedMemory& operator=(PinnedMemory&& other) noexcept;
-  ~PinnedMemory();
+  PinnedHeap() = default;
+  PinnedHeap(DeviceReference device) : device_(std::move(device)) {}  // NOLINT: stands for it
 
-  [[nodiscard]] std::byte* data() const { return data_; }
-  [[nodiscard]] std::size_t size() const { return size_; }
+  [[nodiscard]] Expected<std::byte*> allocate(std::size_t bytes) const;
+  void free(std::byte* memory) const;
 
  private:
   DeviceReference device_;
-  std::byte* data_ = nullptr;
-  std::size_t size_ = 0;
 };
+using PinnedMemory = OwnedMemory<PinnedHeap>;
 
 // Pins memory that exists already (Rueda's shared memory, say) for as long as this lives. Pages
 // that it shares with other registered memory are refused by the driver.

@@ -34,9 +34,9 @@ class DeviceReduction;
 // What an operation whose result has a size that only the negotiation tells hands back, in memory
 // of its own.
 struct Output {
-  std::shared_ptr<std::byte[]>
-      data;     // row-major, 64-byte aligned; null where the caller gave memory
-  Shape shape;  // of the result
+  std::shared_ptr<std::byte[]> data;  // row-major, 64-byte aligned; null where the caller gave
+                                      // memory. On a GPU see Handle::release_output()
+  Shape shape;                        // of the result
   std::vector<std::int64_t> received_splits;   // alltoall: rows received from each rank of the set
   int last_joined_rank = -1;                   // join: the rank that joined last
   int process_set = -1;                        // add_process_set: the number of the new set
@@ -69,6 +69,15 @@ class Handle {
   // tensors of the host the same as wait(). Where the world breaks while the GPU is still at work,
   // the error comes before that has ended: free such tensors after shutdown().
   void wait_on(void* stream) const;
+  // Waits, then tells that what `stream` (of the tensor's device) has enqueued so far uses
+  // output().data, and nothing that it enqueues later does: `data` may be dropped at once then, and
+  // its memory becomes another result's when the stream has come there. Memory of a GPU that is not
+  // released may be dropped only when the work that uses it is done. Does nothing on the host.
+  //
+  //     handle.wait_on(stream);
+  //     copy(mine, handle.output().data.get(), stream);
+  //     handle.release_output(stream);
+  void release_output(void* stream) const;
 
   [[nodiscard]] const std::shared_ptr<HandleState>& state() const { return state_; }
 

@@ -48,6 +48,7 @@ class CudaFixture {
   explicit CudaFixture(const CudaSettings& settings = {}) { cuda_double().reset(settings); }
   ~CudaFixture() {
     CHECK(cuda_double().allocations() == 0);
+    CHECK(cuda_double().pools() == 0);
     for (const std::string& misuse : cuda_double().take_misuse()) FAIL_CHECK(misuse);
     cuda_double().reset();
   }

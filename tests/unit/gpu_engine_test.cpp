@@ -318,8 +318,10 @@ TEST_CASE("two ranks on one GPU are refused by NCCL, with the choice that there 
 TEST_CASE("what NCCL says reaches every rank") {
   const NcclFixture fixture;
   nccl_double().fail("ncclAllReduce", 1, 2, nccl::system_error, "the link has gone");
+  std::vector<DeviceMemory> tensors(3);  // the GPU may be at work until the engines have ended
   run_gpu_engines({3}, [&](GpuEngine& gpu) {
-    const DeviceMemory memory = gpu.tensor(std::vector<float>(8, 1));
+    DeviceMemory& memory = tensors[static_cast<std::size_t>(gpu.rank())];
+    memory = gpu.tensor(std::vector<float>(8, 1));
     std::string error = "none";
     for (int step = 0; step < 50 && error == "none"; ++step) {
       error = gpu.error_of(gpu.submit(gpu.allreduce(memory, 8, DataType::float32, "x")));
@@ -334,8 +336,10 @@ TEST_CASE("a GPU that does not come to an end is given up") {
   nccl_double().hang(1);
   GpuWorld world{2};
   world.options.transfer_timeout = 0.5;
+  std::vector<DeviceMemory> tensors(2);
   run_gpu_engines(world, [&](GpuEngine& gpu) {
-    const DeviceMemory memory = gpu.tensor(std::vector<float>(8, 1));
+    DeviceMemory& memory = tensors[static_cast<std::size_t>(gpu.rank())];
+    memory = gpu.tensor(std::vector<float>(8, 1));
     std::string error = "none";
     const Time end = soon();
     for (int step = 0; error == "none" && Clock::now() < end; ++step) {

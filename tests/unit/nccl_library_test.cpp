@@ -54,7 +54,7 @@ TEST_CASE("what is new in NCCL may be absent") {
   REQUIRE(library.ok());
   CHECK(library.value()->functions().comm_shrink == nullptr);
   CHECK(library.value()->functions().comm_register == nullptr);
-  const auto memory = NcclMemory::allocate(*library.value(), CudaFixture::device(), 64);
+  const auto memory = NcclMemory::allocate({*library.value(), CudaFixture::device()}, 64);
   REQUIRE_FALSE(memory.ok());
   CHECK(memory.status().code() == ErrorCode::unsupported);
   CHECK_THAT(memory.status().message(), Catch::Contains("has no ncclMemAlloc"));
@@ -63,10 +63,10 @@ TEST_CASE("what is new in NCCL may be absent") {
 TEST_CASE("NCCL allocates memory") {
   const NcclFixture fixture;
   const auto* library = take(load_nccl(double_options()), "load_nccl");
-  auto memory = take(NcclMemory::allocate(*library, CudaFixture::device(1), 64), "allocate");
+  auto memory = take(NcclMemory::allocate({*library, CudaFixture::device(1)}, 64), "allocate");
   CHECK(memory.size() == 64);
   CHECK(CudaFixture::device()->driver().device_of(memory.data()).value() == 1);
-  memory = take(NcclMemory::allocate(*library, CudaFixture::device(1), 0), "allocate");
+  memory = take(NcclMemory::allocate({*library, CudaFixture::device(1)}, 0), "allocate");
   CHECK(memory.data() == nullptr);
 }
 

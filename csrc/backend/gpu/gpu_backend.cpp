@@ -11,6 +11,7 @@
 #include "backend/gpu/gpu_lane.h"
 #include "backend/gpu/gpu_operation.h"
 #include "backend/gpu/persistent_task.h"
+#include "backend/gpu/result_pool.h"
 #include "core/log.h"
 #include "core/strings.h"
 #include "cuda/kernel_image.h"
@@ -50,15 +51,14 @@ class GpuBackend final : public DeviceBackend {
     return std::shared_ptr<DeviceEvent>(std::move(event).value());
   }
 
-  std::shared_ptr<std::byte[]> allocate(const Lane&, std::size_t bytes) override {
+  std::shared_ptr<std::byte[]> allocate(const Lane& lane, std::size_t bytes) override {
     if (!is_open()) return nullptr;  // this rank has joined: the operation will fail on all
-    auto memory = DeviceMemory::allocate(gpu_.device, bytes);
+    auto memory = allocate_result(lane, bytes);
     if (!memory) {
       log(LogLevel::error, memory.status().to_string());
       throw std::bad_alloc();
     }
-    auto kept = std::make_shared<DeviceMemory>(std::move(memory).value());
-    return {kept, kept->data()};
+    return std::move(memory).value();
   }
 
   void await(std::shared_ptr<DeviceEvent> event) override { inputs_.push_back(std::move(event)); }
@@ -175,6 +175,17 @@ class GpuBackend final : public DeviceBackend {
     return found.get();
   }
 
+  Expected<std::shared_ptr<std::byte[]>> allocate_result(const Lane& lane, std::size_t bytes) {
+    const auto gpu = lane_of(lane);
+    if (!gpu) return gpu.status();
+    if (!results_) {
+      auto opened = ResultPool::open(gpu_.device);
+      if (!opened) return opened.status();
+      results_ = std::move(opened).value();
+    }
+    return results_->allocate((*gpu)->shared_stream(), bytes);
+  }
+
   std::unique_ptr<Operation> start(const Lane& lane, std::unique_ptr<GpuTask> task) {
     GpuLane* gpu = nullptr;
     if (is_open()) {
@@ -194,6 +205,7 @@ class GpuBackend final : public DeviceBackend {
   std::atomic<bool> is_open_{false};  // what `gpu_` holds does not change any more
   Gpu gpu_;
   std::map<int, std::unique_ptr<GpuLane>> lanes_;     // by process set
+  std::shared_ptr<ResultPool> results_;               // once there are any
   std::vector<std::shared_ptr<DeviceEvent>> inputs_;  // what the next operation waits for
   std::optional<Time> next_look_;
   bool aborted_ = false;  // or closed: nothing is under way

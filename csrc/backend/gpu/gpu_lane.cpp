@@ -6,6 +6,7 @@
 #include <fstream>
 #include <utility>
 
+#include "backend/gpu/growth.h"
 #include "core/log.h"
 #include "core/strings.h"
 
@@ -15,17 +16,9 @@ namespace {
 
 // How long what was given up, or is at its end, may take to leave a stream.
 constexpr Duration longest_end = std::chrono::seconds(10);
-constexpr std::size_t smallest_buffer = 1 << 20;
 // Whoever starts a persistent operation wakes nobody: it is looked after so often.
 constexpr Duration between_looks = std::chrono::milliseconds(20);
 constexpr Duration between_looks_at_callers = std::chrono::seconds(1);
-
-// Doubled until it is enough, so that it seldom grows.
-std::size_t grown(std::size_t size, std::size_t wanted) {
-  size = std::max(size, smallest_buffer);
-  while (size < wanted) size *= 2;
-  return size;
-}
 
 // Which machine this is, the same in all of its containers.
 std::string machine() {
@@ -48,7 +41,9 @@ Expected<std::unique_ptr<GpuLane>> GpuLane::open(const Gpu& gpu) {
 }
 
 GpuLane::GpuLane(const Gpu& gpu, CudaStream stream, CudaStream second_stream)
-    : gpu_(gpu), stream_(std::move(stream)), second_stream_(std::move(second_stream)) {}
+    : gpu_(gpu),
+      stream_(std::make_shared<const CudaStream>(std::move(stream))),
+      second_stream_(std::move(second_stream)) {}
 
 // Memory is freed only when no copy can reach it any more.
 GpuLane::~GpuLane() {
@@ -58,7 +53,7 @@ GpuLane::~GpuLane() {
 }
 
 void GpuLane::wait_until_idle(Time deadline) {
-  Status idle = stream_.wait_until_idle(deadline);
+  Status idle = stream_->wait_until_idle(deadline);
   if (idle) idle = second_stream_.wait_until_idle(deadline);
   if (!idle) log(LogLevel::warning, "a stream of Rueda does not end: ", idle.to_string());
 }
@@ -101,12 +96,7 @@ Status GpuLane::settle(GpuRoad road, std::span<const GpuCard> cards, int rank,
 }
 
 Expected<std::byte*> GpuLane::buffer(std::size_t bytes) {
-  if (buffer_.size() < bytes) {
-    auto larger = DeviceMemory::allocate(gpu_.device, grown(buffer_.size(), bytes));
-    if (!larger) return larger.status();
-    outgrown_buffers_.push_back(std::exchange(buffer_, std::move(larger).value()));
-  }
-  return buffer_.data();
+  return buffer_.room(bytes, *gpu_.nccl, gpu_.device, *communicator_);
 }
 
 Expected<StagingMemory*> GpuLane::staging(std::size_t slot, std::size_t bytes) {
@@ -163,10 +153,13 @@ void GpuLane::abort(const Status& reason) {
 }
 
 void GpuLane::close(Time deadline) {
-  Status idle = stream_.wait_until_idle(deadline);
+  Status idle = stream_->wait_until_idle(deadline);
   if (idle) unfinished_.clear();
   if (callers_) callers_->close(deadline);
-  if (idle && communicator_) idle = communicator_->close(deadline);
+  if (idle && communicator_) {
+    buffer_.deregister(*communicator_);
+    idle = communicator_->close(deadline);
+  }
   if (!idle) log(LogLevel::debug, "closing a lane: ", idle.to_string());
 }
 

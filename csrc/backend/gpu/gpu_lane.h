@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/gpu/callers_communicator.h"
+#include "backend/gpu/fusion_buffer.h"
 #include "backend/gpu/gpu_card.h"
 #include "backend/gpu/gpu_event.h"
 #include "backend/gpu/staging_memory.h"
@@ -16,7 +17,6 @@
 #include "backend/nccl/communicator.h"
 #include "core/clock.h"
 #include "cuda/batch_kernels.h"
-#include "cuda/memory.h"
 #include "cuda/stream.h"
 
 namespace rueda {
@@ -38,7 +38,9 @@ class GpuLane {
 
   [[nodiscard]] const Gpu& gpu() const { return gpu_; }
   // On which everything is enqueued.
-  [[nodiscard]] const CudaStream& stream() const { return stream_; }
+  [[nodiscard]] const CudaStream& stream() const { return *stream_; }
+  // The same, for what may outlive the lane.
+  [[nodiscard]] const std::shared_ptr<const CudaStream>& shared_stream() const { return stream_; }
   // For copies back to the GPU, beside those from it.
   [[nodiscard]] const CudaStream& second_stream() const { return second_stream_; }
 
@@ -64,7 +66,7 @@ class GpuLane {
 
   // --- Memory, kept from operation to operation. What has been outgrown is freed with the lane:
   // freeing waits for the GPU, which may wait for other ranks.
-  // Of the GPU; used by one operation at a time, in the order of stream().
+  // Of the GPU, for NCCL; used by one operation at a time, in the order of stream().
   Expected<std::byte*> buffer(std::size_t bytes);
   // Of the host.
   Expected<StagingMemory*> staging(std::size_t slot, std::size_t bytes);
@@ -90,7 +92,7 @@ class GpuLane {
   GpuLane(const Gpu& gpu, CudaStream stream, CudaStream second_stream);
 
   const Gpu& gpu_;
-  CudaStream stream_;
+  std::shared_ptr<const CudaStream> stream_;
   CudaStream second_stream_;
   std::uint64_t next_ticket_ = 0;
   std::uint64_t serving_ = 0;
@@ -98,8 +100,7 @@ class GpuLane {
   std::string why_staged_;
   bool all_have_kernels_ = false;
   std::unique_ptr<NcclCommunicator> communicator_;
-  DeviceMemory buffer_;
-  std::vector<DeviceMemory> outgrown_buffers_;
+  FusionBuffer buffer_;
   std::map<std::size_t, StagingMemory> staging_;
   std::vector<StagingMemory> outgrown_staging_;
   UnfinishedWork unfinished_;

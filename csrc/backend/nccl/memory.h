@@ -3,32 +3,31 @@
 #pragma once
 
 #include <cstddef>
+#include <utility>
 
 #include "backend/nccl/library.h"
 #include "core/status.h"
 #include "cuda/device.h"
+#include "cuda/owned_memory.h"
 
 namespace rueda {
 
-class NcclMemory {
+class NcclHeap {
  public:
-  // ErrorCode::unsupported where this NCCL does not offer it (before 2.19): DeviceMemory serves
-  // then. 0 bytes are no memory.
-  [[nodiscard]] static Expected<NcclMemory> allocate(const NcclLibrary& library,
-                                                     DeviceReference device, std::size_t bytes);
-  NcclMemory() = default;
-  NcclMemory(NcclMemory&& other) noexcept;
-  NcclMemory& operator=(NcclMemory&& other) noexcept;
-  ~NcclMemory();
+  NcclHeap() = default;
+  NcclHeap(const NcclLibrary& library, DeviceReference device)
+      : library_(&library), device_(std::move(device)) {}
 
-  [[nodiscard]] std::byte* data() const { return data_; }
-  [[nodiscard]] std::size_t size() const { return size_; }
+  // ErrorCode::unsupported where this NCCL does not offer it (before 2.19): DeviceMemory serves
+  // then.
+  [[nodiscard]] Expected<std::byte*> allocate(std::size_t bytes) const;
+  void free(std::byte* memory) const;
 
  private:
   const NcclLibrary* library_ = nullptr;
   DeviceReference device_;
-  std::byte* data_ = nullptr;
-  std::size_t size_ = 0;
 };
+//     auto memory = NcclMemory::allocate({library, device}, bytes);
+using NcclMemory = OwnedMemory<NcclHeap>;
 
 }  // namespace rueda

@@ -206,7 +206,12 @@ class Pending {
     const auto options = ::torch::TensorOptions().dtype(read_.scalar_type()).device(read_.device());
     if (element_count(output.shape) == 0) return ::torch::empty(output.shape, options);
     const auto owner = output.data;
-    return ::torch::from_blob(owner.get(), output.shape, [owner](void*) {}, options);
+    const auto lent = ::torch::from_blob(owner.get(), output.shape, [owner](void*) {}, options);
+    if (!read_.is_cuda()) return lent;
+    // Streams that the program uses it on are known to torch's allocator only.
+    auto result = lent.clone();
+    handle_.release_output(native_handle(current_stream(read_.device())));
+    return result;
   }
 
   Handle handle_;

@@ -123,9 +123,12 @@ class TorchAdapter:
         if len(memory) == 0:
             return torch.empty(shape, dtype=like.dtype, device=like.device)
         if like.is_cuda:
-            # What torch makes of it keeps it, and with it the memory.
+            # Of memory that is not torch's, record_stream() and CUDA graphs would know nothing: the
+            # result is copied, on the GPU, into a tensor like any other.
             raw = torch.as_tensor(_OnGpu(memory), device=like.device)
-            return raw.view(like.dtype).view(shape)
+            result = raw.view(like.dtype).view(shape).clone()
+            memory.release(torch.cuda.current_stream(like.device).cuda_stream)
+            return result
         return torch.frombuffer(memory, dtype=like.dtype).view(shape)
 
     def from_integers(self, values: list[int]) -> torch.Tensor:

@@ -21,6 +21,7 @@ struct CudaSettings {
   int devices = 2;
   int compute_capability = 90;
   bool loads_modules = true;     // or refuses them, as a driver that is too old for them
+  bool memory_pools = true;      // whether memory is allocated and freed in the order of streams
   std::uint64_t delay_seed = 0;  // 0 for no delays
   int longest_delay_us = 300;    // before each step of a stream
 };
@@ -49,11 +50,13 @@ class CudaDouble {
   virtual CudaGraphReference end_capture(StreamHandle stream) = 0;
   // Its nodes are run by `stream`, one after the other.
   virtual void launch(const CudaGraphReference& graph, StreamHandle stream) = 0;
-  // What has gone wrong since the last time, and forgets it.
+  // What has gone wrong since the last time, and forgets it. Streams that have been closed come to
+  // their end first.
   virtual std::vector<std::string> take_misuse() = 0;
   virtual int calls_of(const std::string& function) = 0;
   virtual int retained(int device) = 0;
   virtual std::size_t allocations() = 0;  // of device memory, that are not freed
+  virtual std::size_t pools() = 0;        // that are not destroyed
 
   // For the double of NCCL and for tests that need a slow step: runs `step` on a stream. False for
   // a stream that does not exist.
@@ -67,6 +70,8 @@ class CudaDouble {
   // Memory of the host behind an address of a device, or null where [address, address + bytes) is
   // none.
   virtual std::byte* reach(const void* address, std::size_t bytes) = 0;
+  // It is in use (+1), or not any more (-1): freeing it meanwhile is a misuse.
+  virtual void change_uses(const void* address, int by) = 0;
   virtual void misused(const std::string& what) = 0;
 
  protected:

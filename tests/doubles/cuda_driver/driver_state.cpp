@@ -10,6 +10,7 @@ namespace {
 constexpr std::uint64_t context_base = 0x7100'0000;
 constexpr std::uint64_t stream_base = 0x7200'0000;
 constexpr std::uint64_t event_base = 0x7300'0000;
+constexpr std::uint64_t pool_base = 0x7400'0000;
 
 template <class Handle>
 Handle handle_of(std::uint64_t number) {
@@ -61,11 +62,17 @@ DriverState& DriverState::instance() {
   return *state;
 }
 
+void DriverState::end_closed_streams() {
+  std::vector<std::shared_ptr<Stream>> ending;  // ends without the lock, which steps may ask for
+  const std::lock_guard lock(mutex_);
+  ending.swap(closed_);
+}
+
 void DriverState::reset(const CudaSettings& settings) {
+  end_closed_streams();
   std::vector<std::shared_ptr<Stream>> ending;
   {
     const std::lock_guard lock(mutex_);
-    ending.swap(closed_);
     for (auto& [device, stream] : default_streams_) ending.push_back(std::move(stream));
     default_streams_.clear();
   }
@@ -137,6 +144,7 @@ CUresult DriverState::forbid_while_capturing(const std::string& what) {
 }
 
 std::vector<std::string> DriverState::take_misuse() {
+  end_closed_streams();
   const std::lock_guard lock(mutex_);
   return std::exchange(misuse_, {});
 }
@@ -209,6 +217,29 @@ std::unique_ptr<Queue> DriverState::new_queue(int device) {
   const std::uint64_t seed = settings_.delay_seed;
   return std::make_unique<Queue>(device, seed == 0 ? 0 : seed * 1000 + ++handles_,
                                  settings_.longest_delay_us);
+}
+
+CUmemoryPool DriverState::open_pool(int device) {
+  const std::lock_guard lock(mutex_);
+  const auto handle = handle_of<CUmemoryPool>(pool_base + ++handles_);
+  pools_[handle] = device;
+  return handle;
+}
+
+bool DriverState::close_pool(CUmemoryPool pool) {
+  const std::lock_guard lock(mutex_);
+  return pools_.erase(pool) > 0;
+}
+
+int DriverState::device_of_pool(CUmemoryPool pool) {
+  const std::lock_guard lock(mutex_);
+  const auto found = pools_.find(pool);
+  return found == pools_.end() ? -1 : found->second;
+}
+
+std::size_t DriverState::pools() {
+  const std::lock_guard lock(mutex_);
+  return pools_.size();
 }
 
 CUstream DriverState::open_stream() {
@@ -323,7 +354,7 @@ int DriverState::device_of_stream(StreamHandle handle) {
 std::byte* DriverState::reach(const void* address, std::size_t bytes) {
   const auto number = reinterpret_cast<std::uint64_t>(address);
   const bool is_device = memory_.device_of(number) >= 0;
-  return is_device && memory_.contains(number, bytes) ? Memory::host_address(number) : nullptr;
+  return is_device && memory_.is_there(number, bytes) ? Memory::host_address(number) : nullptr;
 }
 
 }  // namespace rueda::test

@@ -59,10 +59,14 @@ class DriverState final : public CudaDouble {
   int calls_of(const std::string& function) override;
   int retained(int device) override;
   std::size_t allocations() override { return memory_.allocations(); }
+  std::size_t pools() override;
   bool enqueue(StreamHandle stream, std::function<void()> step) override;
   bool enqueue_each(StreamHandle stream, MakeStep make) override;
   int device_of_stream(StreamHandle stream) override;
   std::byte* reach(const void* address, std::size_t bytes) override;
+  void change_uses(const void* address, int by) override {
+    memory_.change_uses(reinterpret_cast<std::uintptr_t>(address), by);
+  }
   void misused(const std::string& what) override;
 
   [[nodiscard]] CudaSettings settings();
@@ -76,6 +80,11 @@ class DriverState final : public CudaDouble {
   // -1 where it is no context.
   int device_of_context(CUcontext context);
   int current_device() override;
+
+  CUmemoryPool open_pool(int device);
+  bool close_pool(CUmemoryPool pool);
+  // -1 where it is none.
+  int device_of_pool(CUmemoryPool pool);
 
   CUstream open_stream();
   CUresult close_stream(CUstream stream);
@@ -95,6 +104,8 @@ class DriverState final : public CudaDouble {
 
  private:
   std::unique_ptr<Queue> new_queue(int device);
+  // Waits for the steps of streams that have been closed.
+  void end_closed_streams();
   std::shared_ptr<Stream> find_stream(CUstream handle, int device);
   void push_now(const std::shared_ptr<Stream>& stream, Queue::Step step);
 
@@ -106,6 +117,7 @@ class DriverState final : public CudaDouble {
   std::vector<std::string> misuse_;
   std::map<int, int> retained_;
   std::map<int, CUresult> broken_;
+  std::map<CUmemoryPool, int> pools_;  // their devices
   std::map<CUstream, std::shared_ptr<Stream>> streams_;
   std::map<int, std::shared_ptr<Stream>> default_streams_;
   std::vector<std::shared_ptr<Stream>> closed_;

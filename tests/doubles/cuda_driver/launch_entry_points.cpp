@@ -11,8 +11,9 @@ using rueda::test::refuse;
 namespace rueda::test {
 
 std::byte* memory_of_kernel(std::uint64_t address) {
-  if (DriverState::instance().memory().device_of(address) == -2)
-    throw std::runtime_error("a kernel reached for memory that is not a device's, nor pinned");
+  if (!DriverState::instance().memory().is_there(address, 1))
+    throw std::runtime_error(
+        "a kernel reached for memory that is not a device's (any more), nor pinned");
   return Memory::host_address(address);
 }
 

@@ -12,6 +12,12 @@ using rueda::test::refuse;
 
 namespace {
 
+// A step of a stream that comes too early or too late is the end of its device.
+void expect_there(Memory& memory, std::uint64_t address, std::size_t bytes = 1) {
+  if (memory.is_there(address, bytes)) return;
+  throw std::runtime_error("a stream used memory before its allocation, or after its end");
+}
+
 // Runs `step` on a stream, each time that its graph is launched where it is captured; the memory is
 // in use from then on until it is done.
 CUresult use(DriverState& state, CUstream stream, std::vector<std::uint64_t> addresses,
@@ -20,6 +26,7 @@ CUresult use(DriverState& state, CUstream stream, std::vector<std::uint64_t> add
   return state.push_each(stream, [&memory, addresses = std::move(addresses), step] {
     for (const std::uint64_t address : addresses) memory.change_uses(address, 1);
     return [&memory, addresses, step] {
+      for (const std::uint64_t address : addresses) expect_there(memory, address);
       step();
       for (const std::uint64_t address : addresses) memory.change_uses(address, -1);
     };
@@ -120,8 +127,12 @@ CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, std::size_t bytes, CUs
   if (state.capture_of(stream)) return refuse(state, "a captured copy to ordinary memory");
   if (!memory.contains(from, bytes)) return refuse(state, "a copy beyond an allocation");
   auto done = std::make_shared<rueda::test::Completion>();
-  const CUresult pushed = state.push(stream, [=] {
+  memory.change_uses(from, 1);
+  const CUresult pushed = state.push(stream, [=, &memory] {
+    if (!memory.is_there(from, bytes)) done->set();
+    expect_there(memory, from, bytes);
     std::memcpy(to, Memory::host_address(from), bytes);
+    memory.change_uses(from, -1);
     done->set();
   });
   if (pushed == CUDA_SUCCESS && !done->wait()) return refuse(state, "a copy waited half a minute");

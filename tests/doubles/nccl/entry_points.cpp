@@ -35,6 +35,20 @@ std::byte* reach(const CommunicatorReference& communicator, const void* address,
   return memory;
 }
 
+// What NCCL reads and writes is in use from when its stream comes there until all is done.
+class InUse {
+ public:
+  explicit InUse(const void* memory) : memory_(memory) {
+    rueda_cuda_double()->change_uses(memory_, 1);
+  }
+  ~InUse() { rueda_cuda_double()->change_uses(memory_, -1); }
+  InUse(const InUse&) = delete;
+  InUse& operator=(const InUse&) = delete;
+
+ private:
+  const void* memory_;
+};
+
 // A function that is called without a communicator, or with one that may be in any state.
 NcclCall call_of(const std::string& function, const CommunicatorReference& communicator,
                  std::uint64_t count = 0, int dtype = 0, int op = 0, int peer = 0) {
@@ -87,6 +101,8 @@ Result collective(const std::string& function, const void* input, void* output, 
          part.output =
              output_parts == 0 ? nullptr : reach(communicator, output, bytes * output_parts);
          if (part.input == nullptr || (output_parts > 0 && part.output == nullptr)) return;
+         const InUse reads(input);
+         const InUse writes(output);
          const auto longest = rueda::seconds(state().settings().longest_wait);
          finish(communicator,
                 communicator->meeting->take_part(number, communicator->rank, part, longest,
@@ -111,6 +127,7 @@ Result message(const std::string& function, std::byte* memory, std::size_t count
       {communicator, stream, sends, false, [=](std::uint64_t) {
          std::byte* reached = reach(communicator, memory, bytes);
          if (reached == nullptr) return;
+         const InUse used(memory);
          Meeting& meeting = *communicator->meeting;
          if (sends) return meeting.send(communicator->rank, peer, {reached, reached + bytes});
          const auto longest = rueda::seconds(state().settings().longest_wait);
@@ -223,7 +240,10 @@ Result ncclCommDestroy(Comm handle) {
   }
   if (communicator->running > 0) return state().refuse("destroyed while operations are running");
   state().remove(handle);
-  return success;
+  const std::lock_guard lock(communicator->mutex);
+  return communicator->registrations.empty()
+             ? success
+             : state().refuse("destroyed while memory is registered");
 }
 Result ncclCommAbort(Comm handle) {
   const CommunicatorReference communicator = state().find(handle);

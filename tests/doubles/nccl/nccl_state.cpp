@@ -77,6 +77,31 @@ int NcclState::communicators() {
   return static_cast<int>(communicators_.size());
 }
 
+std::vector<CommunicatorReference> NcclState::all_communicators() {
+  const std::lock_guard lock(mutex_);
+  std::vector<CommunicatorReference> all;
+  for (const auto& [handle, communicator] : communicators_) all.push_back(communicator);
+  return all;
+}
+
+int NcclState::registrations() {
+  std::size_t count = 0;
+  for (const auto& communicator : all_communicators()) {
+    const std::lock_guard lock(communicator->mutex);
+    count += communicator->registrations.size();
+  }
+  return static_cast<int>(count);
+}
+
+bool NcclState::is_registered(const void* memory) {
+  const auto all = all_communicators();
+  return std::any_of(all.begin(), all.end(), [&](const CommunicatorReference& communicator) {
+    const std::lock_guard lock(communicator->mutex);
+    return communicator->registrations.contains(const_cast<void*>(memory)) ||
+           communicator->registrations.contains(window_of(memory));
+  });
+}
+
 NcclSettings NcclState::settings() {
   const std::lock_guard lock(mutex_);
   return settings_;
@@ -115,19 +140,24 @@ void NcclState::remove(nccl::Comm handle) {
   communicators_.erase(handle);
 }
 
+nccl::Result NcclState::planned(const std::string& function, int rank) {
+  const std::lock_guard lock(mutex_);
+  const auto key = std::pair(function, rank);
+  const int number = ++counts_[key];
+  const auto failure = failures_[key].find(number);
+  if (failure == failures_[key].end()) return nccl::success;
+  last_error = failure->second.text;
+  return failure->second.code;
+}
+
 nccl::Result NcclState::begin(const NcclCall& call, const CommunicatorReference& communicator) {
   if (!communicator) return refuse(call.function + " of a communicator that does not exist");
   {
     const std::lock_guard lock(mutex_);
     calls_[call.rank].push_back(call);
-    const auto key = std::pair(call.function, call.rank);
-    const int number = ++counts_[key];
-    const auto failure = failures_[key].find(number);
-    if (failure != failures_[key].end()) {
-      last_error = failure->second.text;
-      return failure->second.code;
-    }
   }
+  if (const nccl::Result failure = planned(call.function, call.rank); failure != nccl::success)
+    return failure;
   if (CudaDouble& cuda = *rueda_cuda_double(); cuda.current_device() != communicator->device)
     return refuse(call.function + " while another device, or none, is current");
   const std::lock_guard lock(communicator->mutex);

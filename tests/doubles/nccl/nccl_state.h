@@ -26,12 +26,17 @@ struct Communicator {
   int next_op = 5;
 
   std::mutex mutex;
+  std::map<void*, std::string> registrations;  // by handle: the function that made it
   bool finalizing = false;
   int polls_left = 0;
   std::vector<std::function<void()>> deferred;  // what is launched once the polls are over
   nccl::Result error = nccl::success;
   std::string error_text;
 };
+// The handle of the window over this memory, which differs from that of its registration.
+inline void* window_of(const void* memory) {
+  return const_cast<std::byte*>(static_cast<const std::byte*>(memory)) + 1;
+}
 using CommunicatorReference = std::shared_ptr<Communicator>;
 
 // One call of a group, in a stream. Where that is captured, it is run with each launch of the
@@ -56,7 +61,7 @@ class NcclState final : public NcclDouble {
   void hang(int rank) override;
   std::vector<std::string> take_misuse() override;
   int communicators() override;
-  int registrations() override { return registrations_; }
+  int registrations() override;
 
   [[nodiscard]] NcclSettings settings();
   nccl::Result refuse(const std::string& what);
@@ -65,6 +70,9 @@ class NcclState final : public NcclDouble {
   CommunicatorReference find(nccl::Comm handle);
   void remove(nccl::Comm handle);
 
+  // Counts a call; what a test has planned for it, success for nothing. Calls of no communicator
+  // count as rank 0's.
+  nccl::Result planned(const std::string& function, int rank = 0);
   // Writes the call down; what it must return, success to go on.
   nccl::Result begin(const NcclCall& call, const CommunicatorReference& communicator);
   // Into the thread's group, or into the stream, or what it is captured into.
@@ -75,12 +83,17 @@ class NcclState final : public NcclDouble {
   // Whether this rank's operation is the one that hangs.
   bool hangs(const Communicator& communicator);
 
-  std::atomic<int> registrations_ = 0;
+  // Whether some communicator that is still there has been told of this memory.
+  bool is_registered(const void* memory);
+
   static thread_local int group_depth;
   static thread_local std::vector<Step> group;
   static thread_local std::string last_error;
 
  private:
+  // Their own mutexes must not be taken under this object's.
+  std::vector<CommunicatorReference> all_communicators();
+
   struct Failure {
     nccl::Result code;
     std::string text;

@@ -1,0 +1,50 @@
+// The memory of a GPU in which a lane packs tensors for NCCL.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "backend/nccl/communicator.h"
+#include "backend/nccl/memory.h"
+#include "cuda/memory.h"
+
+namespace rueda {
+
+// Kept from operation to operation. Where this NCCL offers it the memory is NCCL's and registered
+// with the communicator, so that other GPUs reach it without another copy; where it does not, or
+// refuses, ordinary memory does, and a line of the debug log tells why.
+//
+// Registered by ncclCommRegister, not as a window: that each rank does by itself, while a window
+// would need all ranks at the same time. But the buffer grows on a rank that has joined and packs
+// zeros, and not on one that reduces its tensor where it lies.
+class FusionBuffer {
+ public:
+  // Room for `bytes`; used by one operation at a time, in the order of a stream. `communicator` is
+  // the same each time, and ready. What has been outgrown is freed with this object: freeing waits
+  // for the GPU, which may wait for other ranks.
+  [[nodiscard]] Expected<std::byte*> room(std::size_t bytes, const NcclLibrary& library,
+                                          const DeviceReference& device,
+                                          NcclCommunicator& communicator);
+  // Before the communicator closes, when nothing uses the buffer any more. One that is aborted
+  // forgets what it was told.
+  void deregister(NcclCommunicator& communicator);
+
+ private:
+  struct Block {
+    NcclMemory registrable;
+    DeviceMemory ordinary;  // where there is no other
+    void* registration = nullptr;
+
+    [[nodiscard]] std::byte* data() const {
+      return registrable.data() != nullptr ? registrable.data() : ordinary.data();
+    }
+    [[nodiscard]] std::size_t size() const { return registrable.size() + ordinary.size(); }
+  };
+  [[nodiscard]] static Expected<Block> allocate(std::size_t bytes, const NcclLibrary& library,
+                                                const DeviceReference& device,
+                                                NcclCommunicator& communicator);
+
+  std::vector<Block> blocks_;  // the last is in use
+};
+
+}  // namespace rueda

@@ -1,0 +1,162 @@
+// Where tensors are packed for NCCL: memory that it is told about, where it can be told.
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "backend/gpu/fusion_buffer.h"
+#include "gpu_engine_ranks.h"
+
+namespace rueda::test {
+namespace {
+
+constexpr std::size_t mebibyte = 1 << 20;
+
+std::byte* room(FusionBuffer& buffer, const GpuRank& mine, std::size_t bytes) {
+  return take(buffer.room(bytes, mine.library, mine.device, *mine.communicator), "room");
+}
+
+std::int64_t calls_of(const std::string& function, int rank) {
+  const auto calls = nccl_double().calls(rank);
+  return std::count_if(calls.begin(), calls.end(),
+                       [&](const NcclCall& call) { return call.function == function; });
+}
+
+// A group of tensors that is packed into `bytes`.
+void reduce_packed(const GpuEngine& gpu, std::size_t bytes, const std::string& name) {
+  const std::size_t count = bytes / sizeof(float) / 2;
+  const DeviceMemory first = gpu.tensor(std::vector<float>(count, 1));
+  const DeviceMemory second = gpu.tensor(std::vector<float>(count, 2));
+  std::vector<Submission> group;
+  group.push_back(gpu.allreduce(first, count, DataType::float32, name + ".1"));
+  group.push_back(gpu.allreduce(second, count, DataType::float32, name + ".2"));
+  for (Submission& each : group) {
+    each.request.group = name;
+    each.request.group_size = 2;
+  }
+  for (const Handle& handle : gpu.engine.submit(0, std::move(group))) gpu.finish(handle);
+  expect(gpu.read<float>(first.data(), count) == std::vector<float>(count, 2), name);
+  expect(gpu.read<float>(second.data(), count) == std::vector<float>(count, 4), name);
+}
+
+}  // namespace
+
+TEST_CASE("a fusion buffer is registered once for each size, and until its end") {
+  const NcclFixture fixture;
+  run_gpu_ranks(2, [&](GpuRank& mine) {
+    FusionBuffer buffer;
+    std::byte* const small = room(buffer, mine, 10);
+    expect(small != nullptr, "memory");
+    expect(room(buffer, mine, mebibyte) == small, "it is enough");
+    expect(calls_of("ncclCommRegister", mine.rank) == 1, "registered");
+    expect(room(buffer, mine, mebibyte + 1) != small, "it has grown");
+    expect(calls_of("ncclCommRegister", mine.rank) == 2, "registered again");
+    expect(calls_of("ncclCommDeregister", mine.rank) == 0, "streams may use the old one");
+    buffer.deregister(*mine.communicator);
+    expect(calls_of("ncclCommDeregister", mine.rank) == 2, "deregistered");
+    mine.close();
+  });
+}
+
+TEST_CASE("a communicator that is aborted forgets its buffers") {
+  const NcclFixture fixture;
+  run_gpu_ranks(2, [&](GpuRank& mine) {
+    FusionBuffer buffer;
+    static_cast<void>(room(buffer, mine, 10));
+    mine.communicator->abort();
+    buffer.deregister(*mine.communicator);
+  });
+}
+
+TEST_CASE("the engine packs into registered memory, which grows") {
+  const NcclFixture fixture({.polls_in_progress = 2}, 13);
+  run_gpu_engines({}, [&](GpuEngine& gpu) {
+    for (const char* name : {"a", "b", "c"}) reduce_packed(gpu, 1000, name);
+    expect(calls_of("ncclCommRegister", gpu.rank()) == 1, "registered once");
+    reduce_packed(gpu, 3 * mebibyte, "large");
+    expect(calls_of("ncclCommRegister", gpu.rank()) == 2, "and when it has grown");
+    reduce_packed(gpu, 1000, "a");
+    expect(calls_of("ncclCommRegister", gpu.rank()) == 2, "not again");
+    gpu.drain();
+  });
+  CHECK(calls_of("ncclCommDeregister", 0) == 2);
+  CHECK(calls_of("ncclCommDeregister", 1) == 2);
+}
+
+TEST_CASE("where NCCL refuses to register or to allocate, tensors are packed all the same") {
+  const NcclFixture fixture;
+  const std::string function = GENERATE("ncclCommRegister", "ncclMemAlloc");
+  nccl_double().fail(function, 0, 1, nccl::invalid_usage, "not here");
+  run_gpu_engines({}, [&](GpuEngine& gpu) {
+    for (const char* name : {"a", "b"}) reduce_packed(gpu, 1000, name);
+    gpu.drain();
+  });
+}
+
+TEST_CASE("an old NCCL packs into ordinary memory") {
+  const NcclFixture fixture;
+  GpuWorld world{2};
+  world.options.nccl_library = RUEDA_OLD_NCCL_DOUBLE;
+  run_gpu_engines(world, [&](GpuEngine& gpu) {
+    for (const char* name : {"a", "b"}) reduce_packed(gpu, 1000, name);
+    gpu.drain();
+  });
+  CHECK(calls_of("ncclCommRegister", 0) == 0);
+}
+
+TEST_CASE("a world that breaks leaves no registration behind") {
+  const NcclFixture fixture;
+  nccl_double().fail("ncclAllReduce", 1, 2, nccl::system_error, "the link has gone");
+  std::vector<DeviceMemory> tensors(2);  // the GPU may be at work until the engines have ended
+  run_gpu_engines({}, [&](GpuEngine& gpu) {
+    reduce_packed(gpu, 1000, "a");
+    DeviceMemory& memory = tensors[static_cast<std::size_t>(gpu.rank())];
+    memory = gpu.tensor(std::vector<float>(8, 1));
+    std::string error = "none";
+    for (int step = 0; step < 50 && error == "none"; ++step) {
+      error = gpu.error_of(gpu.submit(gpu.allreduce(memory, 8, DataType::float32, "x")));
+    }
+    expect(error.find("the link has gone") != std::string::npos, error);
+    gpu.drain();
+  });
+}
+
+// The double has to find what these tests rely on.
+TEST_CASE("registrations that end in the wrong order are found") {
+  const NcclFixture fixture;
+  const auto misuse_of = [](const std::function<void(GpuRank&, NcclMemory)>& body) {
+    run_gpu_ranks(1, [&](GpuRank& mine) {
+      auto memory = take(NcclMemory::allocate({mine.library, mine.device}, 64), "memory");
+      void* const handle =
+          take(mine.communicator->register_buffer(memory.data(), memory.size()), "register");
+      expect(handle != nullptr, "registered");
+      body(mine, std::move(memory));
+    });
+    return nccl_double().take_misuse();
+  };
+  SECTION("freed before") {
+    // The memory itself stays, as the double refuses to free it.
+    CHECK_FALSE(misuse_of([](GpuRank& mine, NcclMemory memory) {
+                  std::byte* const kept = memory.data();
+                  memory = NcclMemory();
+                  {
+                    const NcclMemory freed = std::move(memory);
+                  }
+                  mine.communicator->abort();
+                  NcclHeap(mine.library, mine.device).free(kept);
+                }).empty());
+  }
+  SECTION("closed before") {
+    CHECK_FALSE(misuse_of([](GpuRank& mine, NcclMemory) {
+                  CHECK_FALSE(mine.communicator->close(soon()).ok());
+                  mine.communicator->abort();
+                }).empty());
+  }
+  SECTION("deregistered twice") {
+    CHECK_FALSE(misuse_of([](GpuRank& mine, NcclMemory memory) {
+                  expect_ok(mine.communicator->deregister_buffer(memory.data()), "once");
+                  CHECK_FALSE(mine.communicator->deregister_buffer(memory.data()).ok());
+                  mine.close();
+                }).empty());
+  }
+}
+
+}  // namespace rueda::test
