@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -120,16 +122,26 @@ class TorchAdapter:
         self, memory: _native.Memory, shape: list[int], like: torch.Tensor
     ) -> torch.Tensor:
         """See Adapter."""
-        if len(memory) == 0:
-            return torch.empty(shape, dtype=like.dtype, device=like.device)
-        if like.is_cuda:
+        with self.lent(memory, shape, like) as tensor:
             # Of memory that is not torch's, record_stream() and CUDA graphs would know nothing: the
             # result is copied, on the GPU, into a tensor like any other.
+            return tensor.clone() if like.is_cuda else tensor
+
+    @contextmanager
+    def lent(
+        self, memory: _native.Memory, shape: list[int], like: torch.Tensor
+    ) -> Iterator[torch.Tensor]:
+        """A result as a tensor, to be copied from within the block. On a GPU it is gone afterwards."""
+        if len(memory) == 0:
+            yield torch.empty(shape, dtype=like.dtype, device=like.device)
+        elif like.is_cuda:
             raw = torch.as_tensor(_OnGpu(memory), device=like.device)
-            result = raw.view(like.dtype).view(shape).clone()
-            memory.release(torch.cuda.current_stream(like.device).cuda_stream)
-            return result
-        return torch.frombuffer(memory, dtype=like.dtype).view(shape)
+            try:
+                yield raw.view(like.dtype).view(shape)
+            finally:
+                memory.release(torch.cuda.current_stream(like.device).cuda_stream)
+        else:
+            yield torch.frombuffer(memory, dtype=like.dtype).view(shape)
 
     def from_integers(self, values: list[int]) -> torch.Tensor:
         """See Adapter."""

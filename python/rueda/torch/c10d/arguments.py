@@ -150,11 +150,12 @@ def hand_out(native: _native.Handle, targets: Sequence[Target], what: str) -> No
     if not targets:
         return
     memory, shape = native.output(dtypes.item_size(targets[0].view.dtype))
-    flat = _adapter.from_memory(memory, shape, targets[0].tensor).reshape(-1)
     numbers = [target.tensor.numel() for target in targets]
-    if flat.numel() != sum(numbers):
-        raise MismatchError(
-            f"{what}: the outputs have {numbers} elements, but {flat.numel()} have come"
-        )
-    for target, part in zip(targets, torch.split(flat, numbers), strict=True):
-        target.fill(part)
+    with _adapter.lent(memory, shape, targets[0].tensor) as result:
+        flat = result.reshape(-1)
+        if flat.numel() != sum(numbers):
+            raise MismatchError(
+                f"{what}: the outputs have {numbers} elements, but {flat.numel()} have come"
+            )
+        for target, part in zip(targets, torch.split(flat, numbers), strict=True):
+            target.fill(part)

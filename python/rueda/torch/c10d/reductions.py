@@ -304,7 +304,8 @@ class Reductions(Operations):
         def finish(natives: Sequence[_native.Handle]) -> list[torch.Tensor]:
             for target, native in zip(targets, natives, strict=True):
                 memory, shape = native.output(dtypes.item_size(target.view.dtype))
-                target.fill(_adapter.from_memory(memory, shape, target.tensor))
+                with _adapter.lent(memory, shape, target.tensor) as result:
+                    target.fill(result)
             return list(outputs)
 
         return self._collective(
