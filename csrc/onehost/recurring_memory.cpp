@@ -36,7 +36,7 @@ void RecurringMemory::comes(const void* address, std::size_t bytes, std::uint64_
   put(begin, bytes);
   const Time ended = Clock::now();
   const std::lock_guard lock(mutex_);
-  rest_until_ = ended + rest * (ended - started);
+  paid_until_ = std::max(paid_until_, ended - memory_of_share) + share * (ended - started);
 }
 
 void RecurringMemory::put(std::uint64_t begin, std::size_t bytes) {
@@ -57,7 +57,7 @@ bool RecurringMemory::is_due(std::uint64_t address, std::uint64_t time) {
   if (tensors_.size() >= most_tensors && !tensors_.contains(address)) tensors_.clear();
   Times& times = tensors_[address];
   if (time == first_time) times = {first_time - 1, first_time};
-  if (++times.came < times.next || Clock::now() < rest_until_) return false;
+  if (++times.came < times.next || Clock::now() < paid_until_) return false;
   if (times.next > UINT32_MAX / growth) {
     times = {};  // begins anew before it overflows
   } else {

@@ -22,9 +22,11 @@ class RecurringMemory {
   // Of how many it knows how often they came; then it forgets them all.
   static constexpr std::size_t most_tensors = 4096;
 
-  // After work of some length there is none for this many times as long: each call to the kernel
-  // may wait for all processors, on which ranks may be spinning.
-  static constexpr int rest = 9;
+  // Of all time one part in so many may go into it, for each call to the kernel may wait for all
+  // processors, on which ranks may be spinning. What was not used of the last second is still
+  // there.
+  static constexpr int share = 10;
+  static constexpr Duration memory_of_share = std::chrono::seconds(1);
 
   // The other ranks are about to reach [address, address + bytes), for the `time`th time in the
   // same operation (1: whether the tensor has come before is known by its address alone). Contents
@@ -47,7 +49,7 @@ class RecurringMemory {
   };
   std::mutex mutex_;
   std::unordered_map<std::uint64_t, Times> tensors_;  // by address
-  Time rest_until_{};
+  Time paid_until_{};                                 // work is allowed from then on
   std::atomic<std::size_t> huge_page_bytes_{0};
 };
 

@@ -121,7 +121,7 @@ TEST_CASE("other memory at the same address is put onto huge pages in its turn")
   fill(memory.data(), bytes);
   come_until(RecurringMemory::first_time * RecurringMemory::growth - 1);
   CHECK(recurring.huge_page_bytes() == gained);
-  // At the next coming, or a while later where it rests from the first time.
+  // At the next coming, or a while later where the first time took its share of all time.
   const Time end = Clock::now() + std::chrono::seconds(20);
   while (recurring.huge_page_bytes() < 2 * gained && Clock::now() < end) come_until(time + 1);
   CHECK(recurring.huge_page_bytes() == 2 * gained);
