@@ -54,11 +54,27 @@ Message introduction(const Contender& contender, const std::string& group) {
   return hello;
 }
 
-Message answer(Contender& contender, Message request, FlagBarrier& barrier) {
-  const Work work(std::move(request));
+// What was asked for last, and the call that does it. As in a training its buffers stay the same
+// for as long as the same is asked for.
+struct Prepared {
+  std::unique_ptr<Work> work;
+  std::unique_ptr<Call> call;  // uses the work
+};
+
+Message answer(Contender& contender, Message request, FlagBarrier& barrier, Prepared& last) {
+  auto work = std::make_unique<Work>(std::move(request));
   try {
-    return run_block(contender, work, barrier);
+    if (last.call == nullptr || !last.work->is_like(*work)) {
+      last.call.reset();
+      last.work = std::move(work);
+      last.call = contender.prepare(*last.work);
+    } else {
+      last.work->warmup = work->warmup;
+      last.work->iterations = work->iterations;
+    }
+    return run_block(contender, *last.call, *last.work, barrier);
   } catch (const Unsupported& refusal) {
+    last.call.reset();
     Message message;
     message.values["unsupported"] = refusal.what();
     return message;
@@ -78,7 +94,10 @@ int run(const std::string& name, const std::string& address, const std::string& 
   const bool yields = static_cast<std::size_t>(contender->size()) > processors.size();
   contender->join(area, processors);
   FlagBarrier barrier(area, contender->rank(), yields);
-  while (driver.receive(request)) driver.send(answer(*contender, std::move(request), barrier));
+  Prepared last;
+  while (driver.receive(request)) {
+    driver.send(answer(*contender, std::move(request), barrier, last));
+  }
   return 0;
 }
 

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <vector>
 
 namespace rueda_bench {
@@ -21,13 +20,12 @@ std::vector<std::byte> as_payload(const std::vector<std::int64_t>& times) {
 
 }  // namespace
 
-Message run_block(Contender& contender, const Work& work, FlagBarrier& barrier) {
+Message run_block(const Contender& contender, Call& call, const Work& work, FlagBarrier& barrier) {
   barrier.begin_block();
-  const std::unique_ptr<Call> call = contender.prepare(work);
-  const int participants = call->participants(contender.size());
+  const int participants = call.participants(contender.size());
   Message answer;
   answer.values["took_part"] = contender.rank() < participants ? "1" : "0";
-  answer.values["steps"] = std::to_string(call->steps());
+  answer.values["steps"] = std::to_string(call.steps());
   answer.values["wrong"] = "0";
   if (contender.rank() >= participants) return answer;
 
@@ -36,10 +34,10 @@ Message run_block(Contender& contender, const Work& work, FlagBarrier& barrier) 
   std::size_t wrong = 0;
   const int calls = work.warmup + work.iterations;
   for (int i = 0; i < calls; ++i) {
-    work.write_input(call->input(), i);
+    work.write_input(call.input(), i);
     barrier.wait(participants);
     const std::int64_t entered = now();
-    call->run();
+    call.run();
     const std::int64_t returned = now();
     if (i >= work.warmup) {
       times[static_cast<std::size_t>(i - work.warmup)] = entered;
@@ -47,9 +45,9 @@ Message run_block(Contender& contender, const Work& work, FlagBarrier& barrier) 
     }
     // A limit's loop does not wait for the others by itself, and they may use this rank's buffer.
     barrier.wait(participants);
-    if (i == work.warmup || i == calls - 1) wrong += work.count_wrong(call->output(), i);
+    if (i == work.warmup || i == calls - 1) wrong += work.count_wrong(call.output(), i);
   }
-  if (const std::string why = call->refusal(); !why.empty()) throw Unsupported(why);
+  if (const std::string why = call.refusal(); !why.empty()) throw Unsupported(why);
   answer.values["wrong"] = std::to_string(wrong);
   answer.payload = as_payload(times);
   return answer;

@@ -66,6 +66,16 @@ Work::Work(Message given)
     throw std::runtime_error("the driver's message lacks values");
 }
 
+bool Work::is_like(const Work& other) const {
+  const auto asked = [](const Work& work) {
+    auto values = work.message.values;
+    values.erase("warmup");
+    values.erase("iterations");
+    return values;
+  };
+  return asked(*this) == asked(other) && message.payload == other.message.payload;
+}
+
 void Work::write_input(std::byte* input, int iteration) const {
   const std::byte* const values = table(0);
   tile(input_bytes(), period * element(), shift(iteration) * element(),

@@ -45,6 +45,9 @@ struct Work {
     return static_cast<std::size_t>(iteration) * 37 % period;
   }
 
+  // Whether `other` asks for the same calls, if not as many.
+  [[nodiscard]] bool is_like(const Work& other) const;
+
   // Lays the input of a call out over `input`.
   void write_input(std::byte* input, int iteration) const;
   // How many elements of `output` are not what that call should have left.

@@ -15,6 +15,8 @@ from .samples import Block, Samples, block_of
 
 _FEWEST_CALLS, _MOST_CALLS = 3, 1000
 _TRIAL_CALLS = 3
+# Libraries prepare what they meet repeatedly: Rueda puts it on huge pages when it comes for the third time.
+_TRIAL_WARMUP = 4
 
 # Says what has been done: a text, and how many of the steps of the whole run it was.
 Tell = Callable[[str, int], None]
@@ -98,7 +100,7 @@ class Turn:
             return
         try:
             if not self._calls:
-                trial = self._block(1, _TRIAL_CALLS)
+                trial = self._block(_TRIAL_WARMUP, _TRIAL_CALLS)
                 fitting = int(self._plan.seconds / max(trial.interval, 1e-7))
                 self._calls = min(max(fitting, _FEWEST_CALLS), _MOST_CALLS)
             self.samples.add(self._block(min(5, 1 + self._calls // 10), self._calls))
