@@ -32,6 +32,12 @@ Expected<MemoryPool> MemoryPool::create(DeviceReference device, std::size_t kept
   const CUresult set =
       device->functions().pool_set_attribute(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold);
   if (Status status = device->check(set, "cuMemPoolSetAttribute"); !status) return status;
+  // Otherwise the driver may make a stream that allocates wait for another one that frees, which
+  // may wait for other ranks: two process sets could wait for each other across ranks.
+  int allowed = 0;
+  const CUresult forbidden = device->functions().pool_set_attribute(
+      handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, &allowed);
+  if (Status status = device->check(forbidden, "cuMemPoolSetAttribute"); !status) return status;
   return pool;
 }
 

@@ -1,9 +1,11 @@
 // Engines on threads, each with a GPU of the doubles.
 #pragma once
 
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -11,6 +13,15 @@
 #include "nccl_fixture.h"
 
 namespace rueda::test {
+
+// What the tensors' memory must outlive: also where the world breaks.
+inline void outlast(const Handle& handle) {
+  const auto event = handle.state()->output.finished;
+  const Time end = soon();
+  while (event && !event->is_over() && Clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
 
 // One rank's engine and its stream, on which a test writes and reads tensors.
 class GpuEngine {

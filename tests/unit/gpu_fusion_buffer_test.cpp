@@ -1,6 +1,8 @@
 // Where tensors are packed for NCCL: memory that it is told about, where it can be told.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <thread>
 
 #include "backend/gpu/fusion_buffer.h"
 #include "gpu_engine_ranks.h"
@@ -81,12 +83,37 @@ TEST_CASE("the engine packs into registered memory, which grows") {
   CHECK(calls_of("ncclCommDeregister", 1) == 2);
 }
 
-TEST_CASE("where NCCL refuses to register or to allocate, tensors are packed all the same") {
+// NCCL's ranks must not differ in whether what they reduce is registered.
+TEST_CASE("where NCCL refuses one rank to register or to allocate, all ranks are told") {
   const NcclFixture fixture;
   const std::string function = GENERATE("ncclCommRegister", "ncclMemAlloc");
   nccl_double().fail(function, 0, 1, nccl::invalid_usage, "not here");
   run_gpu_engines({}, [&](GpuEngine& gpu) {
-    for (const char* name : {"a", "b"}) reduce_packed(gpu, 1000, name);
+    const DeviceMemory first = gpu.tensor(std::vector<float>(8, 1));
+    const DeviceMemory second = gpu.tensor(std::vector<float>(8, 1));
+    gpu.drain();
+    std::vector<Submission> group;
+    group.push_back(gpu.allreduce(first, 8, DataType::float32, "a"));
+    group.push_back(gpu.allreduce(second, 8, DataType::float32, "b"));
+    for (Submission& each : group) {
+      each.request.group = "g";
+      each.request.group_size = 2;
+    }
+    const auto handles = gpu.engine.submit(0, std::move(group));
+    // A rank whose part is enqueued already is told by the end of the world.
+    const Time end = soon();
+    while (gpu.engine.refusal().ok() && Clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    const std::string why = gpu.engine.refusal().to_string();
+    expect(why.find("not here") != std::string::npos, why);
+    for (const Handle& handle : handles) {
+      while (gpu.error_of(handle) == "none" && Clock::now() < end) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      expect(gpu.error_of(handle) != "none", "what was given up is no result");
+      outlast(handle);
+    }
     gpu.drain();
   });
 }

@@ -42,8 +42,9 @@ Status AllreduceTask::enqueue(GpuLane& gpu, const Lane& lane) {
   const auto count = static_cast<std::uint64_t>(count_);
   lane.counters->nccl_calls.add(1);
   const Piece& first = pieces_.front();
-  const bool lies_well =
-      pieces_.size() == 1 && !reduction_.wire && first.input != nullptr && first.output != nullptr;
+  // On all ranks or on none, see FusionBuffer: those that have joined need the buffer for zeros.
+  const bool lies_well = pieces_.size() == 1 && reduction_.contributors == ranks_ &&
+                         !reduction_.wire && first.input != nullptr && first.output != nullptr;
   if (lies_well) {
     return gpu.communicator()->allreduce(first.input, first.output, count, how, stream);
   }

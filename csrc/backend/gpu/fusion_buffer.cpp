@@ -25,6 +25,8 @@ Expected<FusionBuffer::Block> FusionBuffer::allocate(std::size_t bytes, const Nc
   Block block;
   if (auto registrable = NcclMemory::allocate({library, device}, bytes)) {
     block.registrable = std::move(registrable).value();
+  } else if (registrable.status().code() != ErrorCode::unsupported) {
+    return registrable.status();
   } else {
     log(LogLevel::debug, "a fusion buffer is not registered: ", registrable.status().to_string());
     auto ordinary = DeviceMemory::allocate(device, bytes);
@@ -32,11 +34,9 @@ Expected<FusionBuffer::Block> FusionBuffer::allocate(std::size_t bytes, const Nc
     block.ordinary = std::move(ordinary).value();
     return block;
   }
-  if (const auto registered = communicator.register_buffer(block.data(), bytes)) {
-    block.registration = *registered;
-  } else {
-    log(LogLevel::debug, "a fusion buffer is not registered: ", registered.status().to_string());
-  }
+  const auto registered = communicator.register_buffer(block.data(), bytes);
+  if (!registered) return registered.status();
+  block.registration = *registered;
   return block;
 }
 

@@ -11,12 +11,12 @@
 namespace rueda {
 
 // Kept from operation to operation. Where this NCCL offers it the memory is NCCL's and registered
-// with the communicator, so that other GPUs reach it without another copy; where it does not, or
-// refuses, ordinary memory does, and a line of the debug log tells why.
+// with the communicator, so that other GPUs reach it without another copy; an older one, which is
+// the same on all ranks then, gets ordinary memory, and a line of the debug log tells why.
 //
-// Registered by ncclCommRegister, not as a window: that each rank does by itself, while a window
-// would need all ranks at the same time. But the buffer grows on a rank that has joined and packs
-// zeros, and not on one that reduces its tensor where it lies.
+// NCCL demands that of all ranks or none what takes part in an operation is registered. So all pack
+// an operation or none does, and a rank on which registering fails fails the operation, instead of
+// going on without.
 class FusionBuffer {
  public:
   // Room for `bytes`; used by one operation at a time, in the order of a stream. `communicator` is

@@ -30,7 +30,28 @@ class Users {
  public:
   explicit Users(std::shared_ptr<const CudaStream> writer) : writer_(std::move(writer)) {}
 
+  // After a failure nobody knows when all uses have ended; a refusal is the caller's to mend.
   Status add(void* handle) {
+    const Status status = try_to_add(handle);
+    const std::lock_guard lock(mutex_);
+    if (!status && status.code() != ErrorCode::unsupported) lost_ = status;
+    return status;
+  }
+
+  // Calls with an event after each use, that of the writer included, until one call fails.
+  template <class Call>
+  Status for_each(const Call& call) {
+    const std::lock_guard lock(mutex_);
+    if (!lost_) return lost_;
+    auto written = event_after(*writer_);
+    if (!written) return written.status();
+    Status status = call(*written);
+    for (std::size_t i = 0; i < released_.size() && status.ok(); ++i) status = call(released_[i]);
+    return status;
+  }
+
+ private:
+  Status try_to_add(void* handle) {
     const CudaStream stream =
         CudaStream::borrow(writer_->device(), reinterpret_cast<std::uintptr_t>(handle));
     const auto capturing = stream.is_capturing();
@@ -46,21 +67,10 @@ class Users {
     return {};
   }
 
-  // Calls with an event after each use, that of the writer included, until one call fails.
-  template <class Call>
-  Status for_each(const Call& call) {
-    const std::lock_guard lock(mutex_);
-    auto written = event_after(*writer_);
-    if (!written) return written.status();
-    Status status = call(*written);
-    for (std::size_t i = 0; i < released_.size() && status.ok(); ++i) status = call(released_[i]);
-    return status;
-  }
-
- private:
   std::shared_ptr<const CudaStream> writer_;
   std::mutex mutex_;
   std::vector<CudaEvent> released_;
+  Status lost_;
 };
 
 }  // namespace

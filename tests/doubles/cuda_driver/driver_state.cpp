@@ -237,6 +237,16 @@ int DriverState::device_of_pool(CUmemoryPool pool) {
   return found == pools_.end() ? -1 : found->second;
 }
 
+void DriverState::keep_pool_from_ordering_streams(CUmemoryPool pool) {
+  const std::lock_guard lock(mutex_);
+  pools_that_order_no_streams_.insert(pool);
+}
+
+bool DriverState::may_order_streams(CUmemoryPool pool) {
+  const std::lock_guard lock(mutex_);
+  return !pools_that_order_no_streams_.contains(pool);
+}
+
 std::size_t DriverState::pools() {
   const std::lock_guard lock(mutex_);
   return pools_.size();

@@ -85,6 +85,9 @@ class DriverState final : public CudaDouble {
   bool close_pool(CUmemoryPool pool);
   // -1 where it is none.
   int device_of_pool(CUmemoryPool pool);
+  // Until it is told otherwise a pool may make a stream that allocates wait for one that frees.
+  void keep_pool_from_ordering_streams(CUmemoryPool pool);
+  bool may_order_streams(CUmemoryPool pool);
 
   CUstream open_stream();
   CUresult close_stream(CUstream stream);
@@ -118,6 +121,7 @@ class DriverState final : public CudaDouble {
   std::map<int, int> retained_;
   std::map<int, CUresult> broken_;
   std::map<CUmemoryPool, int> pools_;  // their devices
+  std::set<CUmemoryPool> pools_that_order_no_streams_;
   std::map<CUstream, std::shared_ptr<Stream>> streams_;
   std::map<int, std::shared_ptr<Stream>> default_streams_;
   std::vector<std::shared_ptr<Stream>> closed_;

@@ -34,6 +34,11 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
   BEGIN();
   if (state.device_of_pool(pool) < 0) return refuse(state, "a pool that does not exist");
+  if (attribute == CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES) {
+    if (*static_cast<int*>(value) != 0) return refuse(state, "a pool that makes streams wait");
+    state.keep_pool_from_ordering_streams(pool);
+    return CUDA_SUCCESS;
+  }
   if (attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
     return refuse(state, "an attribute of a pool that the double does not know");
   return *static_cast<cuuint64_t*>(value) > 0 ? CUDA_SUCCESS
@@ -45,6 +50,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, std::size_t bytes, CUmemo
   const int device = state.device_of_pool(pool);
   if (device < 0) return refuse(state, "a pool that does not exist");
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (state.may_order_streams(pool)) return refuse(state, "a pool that may make streams wait");
   if (state.capture_of(stream)) return refuse(state, "allocated while a graph is captured");
   if (bytes > std::size_t{1} << 30) return CUDA_ERROR_OUT_OF_MEMORY;
   const std::uint64_t promised = state.memory().promise(bytes, device, number_of(pool));
