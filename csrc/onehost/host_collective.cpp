@@ -6,6 +6,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "onehost/huge_pages.h"
 
 namespace rueda {
 
@@ -21,6 +22,14 @@ void HostCollective::start() {
   ticket_ = channel_.line_up();
   stage_ = Stage::queued;
   status_ = {};
+}
+
+// One that runs again keeps its tensors where they are. From the third run on, so that nothing is
+// done for what is tried once or twice.
+void HostCollective::give(const Reach& reach, const void* address, std::size_t bytes) const {
+  if (runs_ != 3 || !policy_.huge_pages || reach.place != Place::address) return;
+  const std::size_t gained = put_tensor_on_huge_pages(address, bytes);
+  log(LogLevel::debug, "of a tensor of ", bytes, " bytes ", gained, " lie on huge pages now");
 }
 
 bool HostCollective::advance() {

@@ -21,7 +21,8 @@ struct HostPolicy {
   std::size_t chunk = 256 << 10;
   // Results of all-reductions from here on are written past the caches.
   std::size_t streaming_min = SIZE_MAX;
-  // Tensors that are not registered and come again are put onto huge pages.
+  // Tensors that are not registered are put onto huge pages where a collective runs again and
+  // again.
   bool huge_pages = true;
 };
 
@@ -65,10 +66,7 @@ class HostCollective {
   void quiesce(bool exposed);
 
   // The others are about to reach a tensor of this rank.
-  void give(const Reach& reach, const void* address, std::size_t bytes) {
-    if (!policy_.huge_pages || reach.place != Place::address) return;
-    channel_.host().recurring_memory().comes(address, bytes, runs_);
-  }
+  void give(const Reach& reach, const void* address, std::size_t bytes) const;
 
   // Writes into the channel what the others need.
   virtual void prepare() = 0;

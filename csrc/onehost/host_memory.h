@@ -16,7 +16,6 @@
 #include "onehost/control_memory.h"
 #include "onehost/direct_access.h"
 #include "onehost/peer_process.h"
-#include "onehost/recurring_memory.h"
 #include "onehost/registered_memory.h"
 #include "onehost/wake.h"
 #include "transport/bootstrap.h"
@@ -70,9 +69,6 @@ class HostMemory {
   Status read_from(int rank, void* local, std::uint64_t remote, std::size_t bytes) const;
   Status write_to(int rank, const void* local, std::uint64_t remote, std::size_t bytes) const;
 
-  // What this rank gives the others to read from and write to.
-  [[nodiscard]] RecurringMemory& recurring_memory() { return recurring_memory_; }
-
   // Whether the ranks of this host are more than the processors they may run on, or share one.
   [[nodiscard]] bool outnumbers_processors() const { return outnumbers_processors_; }
 
@@ -95,7 +91,6 @@ class HostMemory {
   std::vector<PeerProcess> processes_;
   std::unique_ptr<ControlBlocks> blocks_;
   Status no_direct_access_;
-  RecurringMemory recurring_memory_;
   bool outnumbers_processors_ = false;
   bool sleepers_fence_ = false;
 };

@@ -20,7 +20,6 @@ HostPull::HostPull(HostChannel& channel, const HostPolicy& policy, const std::by
 }
 
 void HostPull::prepare() {
-  give(reach_, data_, bytes_);
   const Exposure exposure{reach_.where, 0, reach_.place, Place::nothing};
   std::memcpy(channel_.line().data(), &exposure, sizeof exposure);
   if (reach_.place == Place::slot && bytes_ > 0) std::memcpy(channel_.slot(), data_, bytes_);

@@ -2,8 +2,11 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 
 #include "onehost/shared_mapping.h"
 
@@ -24,6 +27,19 @@ void touch_each(std::byte* begin, std::size_t bytes) {
     // An addition of nothing, for others may write here at this moment.
     std::atomic_ref(reinterpret_cast<unsigned char&>(begin[at])).fetch_or(0);
   }
+}
+
+// Smaller ones gain nothing.
+constexpr std::size_t least_tensor = 64 << 10;
+
+// So that memory of which not all is used yet grows by no more than what is.
+bool is_half_used(std::byte* page) {
+  constexpr std::size_t small_page = 4096;  // mincore() fills too little where they are larger
+  std::array<unsigned char, huge_page / small_page> resident{};
+  if (::mincore(page, huge_page, resident.data()) != 0) return false;  // part of it is not mapped
+  const auto used =
+      std::count_if(resident.begin(), resident.end(), [](unsigned char is) { return is & 1; });
+  return static_cast<std::size_t>(used) >= resident.size() / 2;
 }
 
 int collapse(std::byte* begin, std::size_t bytes) {
@@ -68,11 +84,19 @@ std::size_t put_on_huge_pages(std::byte* begin, std::size_t bytes) {
   return gained;
 }
 
-std::size_t put_used_on_huge_pages(std::byte* begin, std::size_t bytes) {
-  if (answer.load(std::memory_order_relaxed) == Answer::refused) return 0;
-  if (collapse(begin, bytes) == 0) return bytes;
+std::size_t put_tensor_on_huge_pages(const void* tensor, std::size_t bytes) {
+  if (bytes < least_tensor || answer.load(std::memory_order_relaxed) == Answer::refused) return 0;
+  const auto address = reinterpret_cast<std::uint64_t>(tensor);
+  auto* const first = reinterpret_cast<std::byte*>(address / huge_page * huge_page);
+  auto* const last = reinterpret_cast<std::byte*>(round_up(address + bytes, huge_page));
+  std::byte* const begin = is_half_used(first) ? first : first + huge_page;
+  std::byte* end = last;
+  if (last - huge_page > first && !is_half_used(last - huge_page)) end -= huge_page;
+  if (begin >= end) return 0;
+  const auto length = static_cast<std::size_t>(end - begin);
+  if (collapse(begin, length) == 0) return length;
   int error = 0;
-  return collapse_each(begin, bytes, error);
+  return collapse_each(begin, length, error);
 }
 
 }  // namespace rueda

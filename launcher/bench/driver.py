@@ -15,7 +15,7 @@ from .samples import Block, Samples, block_of
 
 _FEWEST_CALLS, _MOST_CALLS = 3, 1000
 _TRIAL_CALLS = 3
-# Libraries prepare what they meet repeatedly: Rueda puts it on huge pages when it comes for the third time.
+# Libraries prepare what they meet repeatedly: Rueda puts it on huge pages in the third run.
 _TRIAL_WARMUP = 4
 
 # Says what has been done: a text, and how many of the steps of the whole run it was.

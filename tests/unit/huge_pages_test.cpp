@@ -1,4 +1,4 @@
-#include "onehost/recurring_memory.h"
+#include "onehost/huge_pages.h"
 
 #include <sys/mman.h>
 
@@ -68,64 +68,17 @@ void fill(std::byte* memory, std::size_t bytes) {
   }
 }
 
-TEST_CASE("what comes for the third time is put onto huge pages, and keeps its contents") {
+TEST_CASE("an ordinary tensor is put onto huge pages, and keeps its contents") {
   constexpr std::size_t bytes = 4 * huge_page;
   const OrdinaryMemory memory(bytes);
   fill(memory.data(), bytes);
   const std::vector<std::byte> before(memory.data(), memory.data() + bytes);
-  RecurringMemory recurring;
-  for (std::uint32_t time = 1; time < RecurringMemory::first_time; ++time) {
-    recurring.comes(memory.data(), bytes, 1);
-    CHECK(recurring.huge_page_bytes() == 0);
-  }
-  recurring.comes(memory.data(), bytes, 1);
+  const std::size_t gained = put_tensor_on_huge_pages(memory.data(), bytes);
   INFO("kernels before 6.1 grant nothing");
-  const std::size_t gained = recurring.huge_page_bytes();
   CHECK((gained == 0 || gained == bytes));
-  CHECK(huge_bytes_at(memory.data()) >= gained);
+  CHECK(huge_bytes_at(memory.data()) == gained);
+  CHECK(put_tensor_on_huge_pages(memory.data(), bytes) == gained);
   CHECK(std::memcmp(memory.data(), before.data(), bytes) == 0);
-}
-
-TEST_CASE("an operation that runs again counts its runs by itself") {
-  constexpr std::size_t bytes = 2 * huge_page;
-  const OrdinaryMemory memory(bytes);
-  fill(memory.data(), bytes);
-  RecurringMemory once;
-  once.comes(memory.data(), bytes, RecurringMemory::first_time);
-  const std::size_t gained = once.huge_page_bytes();
-  CHECK((gained == 0 || gained == bytes));
-  once.comes(memory.data(), bytes, RecurringMemory::first_time + 1);
-  CHECK(once.huge_page_bytes() == gained);
-  // Another operation on memory that has come before begins to count anew.
-  REQUIRE(::madvise(memory.data(), bytes, MADV_DONTNEED) == 0);
-  fill(memory.data(), bytes);
-  const Time end = Clock::now() + std::chrono::seconds(20);
-  while (once.huge_page_bytes() < 2 * gained && Clock::now() < end) {
-    once.comes(memory.data(), bytes, RecurringMemory::first_time);
-  }
-  CHECK(once.huge_page_bytes() == 2 * gained);
-}
-
-TEST_CASE("other memory at the same address is put onto huge pages in its turn") {
-  constexpr std::size_t bytes = 2 * huge_page;
-  const OrdinaryMemory memory(bytes);
-  fill(memory.data(), bytes);
-  RecurringMemory recurring;
-  std::uint32_t time = 0;
-  const auto come_until = [&](std::uint32_t last) {
-    for (; time < last; ++time) recurring.comes(memory.data(), bytes, 1);
-  };
-  come_until(RecurringMemory::first_time);
-  const std::size_t gained = recurring.huge_page_bytes();
-  REQUIRE(::madvise(memory.data(), bytes, MADV_DONTNEED) == 0);
-  fill(memory.data(), bytes);
-  come_until(RecurringMemory::first_time * RecurringMemory::growth - 1);
-  CHECK(recurring.huge_page_bytes() == gained);
-  // At the next coming, or a while later where the first time took its share of all time.
-  const Time end = Clock::now() + std::chrono::seconds(20);
-  while (recurring.huge_page_bytes() < 2 * gained && Clock::now() < end) come_until(time + 1);
-  CHECK(recurring.huge_page_bytes() == 2 * gained);
-  CHECK(huge_bytes_at(memory.data()) >= gained);
 }
 
 TEST_CASE("tensors of any size and place keep their contents, and nothing else is touched") {
@@ -139,12 +92,20 @@ TEST_CASE("tensors of any size and place keep their contents, and nothing else i
   std::byte* const tensor = memory.data() + (offset - whole_offset);
   fill(tensor, bytes);
   const std::vector<std::byte> before(tensor, tensor + bytes);
-  RecurringMemory recurring;
-  recurring.comes(tensor, bytes, RecurringMemory::first_time);
-  CHECK(recurring.huge_page_bytes() % huge_page == 0);
-  CHECK(recurring.huge_page_bytes() <= bytes + huge_page);
-  CHECK(huge_bytes_at(tensor) >= recurring.huge_page_bytes());
+  const std::size_t gained = put_tensor_on_huge_pages(tensor, bytes);
+  CHECK(gained % huge_page == 0);
+  CHECK(gained <= bytes + huge_page);
+  CHECK(huge_bytes_at(tensor) == gained);
   CHECK((bytes == 0 || std::memcmp(tensor, before.data(), bytes) == 0));
+}
+
+TEST_CASE("memory that is not there is left alone") {
+  const OrdinaryMemory untouched(2 * huge_page);
+  CHECK(put_tensor_on_huge_pages(untouched.data(), 2 * huge_page) ==
+        huge_bytes_at(untouched.data()));
+  const OrdinaryMemory gone(2 * huge_page);
+  REQUIRE(::munmap(gone.data(), 2 * huge_page) == 0);
+  CHECK(put_tensor_on_huge_pages(gone.data(), 2 * huge_page) == 0);
 }
 
 TEST_CASE("a tensor takes the page that it shares with others only where half of it is in use") {
@@ -153,38 +114,23 @@ TEST_CASE("a tensor takes the page that it shares with others only where half of
   const OrdinaryMemory memory(huge_page);
   fill(memory.data() + huge_page / 2, bytes);
   if (is_used) fill(memory.data(), huge_page / 2);
-  RecurringMemory recurring;
-  recurring.comes(memory.data() + huge_page / 2, bytes, RecurringMemory::first_time);
-  const std::size_t gained = recurring.huge_page_bytes();
+  const std::size_t gained = put_tensor_on_huge_pages(memory.data() + huge_page / 2, bytes);
   CHECK((gained == 0 || (is_used && gained == huge_page)));
   CHECK(huge_bytes_at(memory.data()) == gained);
 }
 
-TEST_CASE("memory that is not there, or may not be written, is left alone") {
-  const OrdinaryMemory untouched(2 * huge_page);
-  RecurringMemory recurring;
-  recurring.comes(untouched.data(), 2 * huge_page, RecurringMemory::first_time);
-  CHECK(huge_bytes_at(untouched.data()) >= recurring.huge_page_bytes());
-  const OrdinaryMemory gone(2 * huge_page);
-  REQUIRE(::munmap(gone.data(), 2 * huge_page) == 0);
-  const std::size_t before = recurring.huge_page_bytes();
-  recurring.comes(gone.data(), 2 * huge_page, RecurringMemory::first_time);
-  CHECK(recurring.huge_page_bytes() == before);
-}
-
-TEST_CASE("threads give their tensors while they are written") {
+TEST_CASE("threads write a tensor while it is put onto huge pages") {
   constexpr std::size_t bytes = 2 * huge_page;
   const OrdinaryMemory memory(bytes);
   auto* const words = reinterpret_cast<std::atomic<std::uint64_t>*>(memory.data());
   constexpr std::size_t stride = 512;  // one word in each small page
-  RecurringMemory recurring;
   constexpr int rounds = 40;
   std::vector<std::thread> threads;
   for (int number = 0; number < 3; ++number) {
     threads.emplace_back([&] {
       for (int round = 0; round < rounds; ++round) {
         for (std::size_t at = 0; at < bytes / sizeof *words; at += stride) words[at].fetch_add(1);
-        recurring.comes(memory.data(), bytes, 1);
+        put_tensor_on_huge_pages(memory.data(), bytes);
       }
     });
   }
@@ -192,22 +138,6 @@ TEST_CASE("threads give their tensors while they are written") {
   for (std::size_t at = 0; at < bytes / sizeof *words; at += stride) {
     REQUIRE(words[at].load() == 3 * rounds);
   }
-}
-
-TEST_CASE("with too many tensors it begins to count anew") {
-  constexpr std::size_t bytes = 2 * huge_page;
-  const OrdinaryMemory memory(bytes);
-  fill(memory.data(), bytes);
-  RecurringMemory recurring;
-  for (std::uint32_t time = 1; time < RecurringMemory::first_time; ++time) {
-    recurring.comes(memory.data(), bytes, 1);
-  }
-  // The kernel is not asked about what comes once, so it need not exist.
-  for (std::size_t number = 1; number <= RecurringMemory::most_tensors; ++number) {
-    recurring.comes(memory.data() + number * 4 * huge_page, bytes, 1);
-  }
-  recurring.comes(memory.data(), bytes, 1);
-  CHECK(recurring.huge_page_bytes() == 0);
 }
 
 }  // namespace
