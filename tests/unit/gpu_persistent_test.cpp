@@ -3,8 +3,11 @@
 #include <catch2/catch.hpp>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "api/persistent_run.h"
 #include "gpu_engine_ranks.h"
@@ -78,6 +81,34 @@ void meet(GpuEngine& gpu, const std::string& name) {
   std::vector<float> nothing(1);
   test::finish(test::submit(gpu.engine, allreduce_of(nothing, DataType::float32, name)));
 }
+
+// One that runs `operation` with each launch.
+CudaGraphReference captured(GpuEngine& gpu, PersistentRun& operation) {
+  cuda_double().begin_capture(gpu.stream().handle());
+  run(operation);
+  return cuda_double().end_capture(gpu.stream().handle());
+}
+
+// What the ranks of a test leave behind: graphs that the program has not destroyed when Rueda ends.
+// NCCL keeps their communicators until then.
+class LeftGraphs {
+ public:
+  ~LeftGraphs() {
+    graphs_.clear();
+    const Time end = soon();
+    while (nccl_double().communicators() > 0 && Clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  void keep(CudaGraphReference graph) {
+    const std::lock_guard lock(mutex_);
+    graphs_.push_back(std::move(graph));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<CudaGraphReference> graphs_;
+};
 
 // Of rank + 1 over the ranks.
 float sum_of(int size) {
@@ -438,6 +469,184 @@ TEST_CASE("a persistent allreduce may go while other ranks still run it") {
       expect_all(gpu, result.data(), 3, "the sum");
       gpu.drain();
     }
+  });
+}
+
+TEST_CASE("where a run is staged, a persistent allreduce waits for the GPU when it goes") {
+  const NcclFixture fixture({}, 29);
+  Options options = double_options();
+  options.gpu_backend = "staged";
+  run_gpu_engines({2, Gpus::own, Sharing::memory, options}, [&](GpuEngine& gpu) {
+    for (int round = 0; round < 20; ++round) {
+      auto memory = std::make_unique<DeviceMemory>(gpu.tensor(std::vector<float>(count, 1)));
+      gpu.drain();
+      Run operation = persistent(gpu, *memory, {.op = ReduceOp::sum});
+      operation->start(std::nullopt);
+      if (round % 2 == 0) operation->wait();
+      operation.reset();
+      memory.reset();  // the doubles notice what still uses it
+    }
+    gpu.drain();
+  });
+}
+
+TEST_CASE("a start can be left and gone on with") {
+  const NcclFixture fixture({.polls_in_progress = 200});
+  run_gpu_engines({2}, [&](GpuEngine& gpu) {
+    const DeviceMemory memory = gpu.tensor(std::vector<float>(count, 1));
+    Run operation = persistent(gpu, memory, {.op = ReduceOp::sum, .wire_dtype = DataType::float16});
+    operation->begin(std::nullopt);
+    expect(!operation->start_until(Clock::now()), "NCCL is busy");
+    expect(!operation->done(), "NCCL is busy still");
+    const std::string error = error_of([&] { operation->start(std::nullopt); });
+    expect(contains(error, "started again before it was waited for"), error);
+    operation->wait();
+    expect_all(gpu, memory.data(), 2, "finished by the wait");
+    operation->begin(std::nullopt);
+    operation.reset();  // finishes it
+    expect_all(gpu, memory.data(), 4, "finished at the end");
+    gpu.drain();
+  });
+}
+
+TEST_CASE("memory of a persistent allreduce is used again") {
+  const NcclFixture fixture;
+  run_gpu_engines({2}, [&](GpuEngine& gpu) {
+    const DeviceMemory memory = gpu.tensor(std::vector<float>(count, 1));
+    const auto run_once = [&] {
+      const Run operation =
+          persistent(gpu, memory, {.op = ReduceOp::average, .wire_dtype = DataType::float16});
+      run(*operation);
+    };
+    run_once();
+    meet(gpu, "before");
+    const int allocated = cuda_double().calls_of("cuMemAlloc_v2");
+    const int freed = cuda_double().calls_of("cuMemFree_v2");
+    meet(gpu, "between");
+    run_once();
+    run_once();
+    meet(gpu, "after");
+    expect(cuda_double().calls_of("cuMemAlloc_v2") == allocated, "nothing is allocated");
+    expect(cuda_double().calls_of("cuMemFree_v2") == freed, "nothing is freed");
+    meet(gpu, "end");
+    gpu.drain();
+  });
+}
+
+TEST_CASE("a call of NCCL that blocks does not keep the engine from its work, nor from ending it") {
+  const NcclFixture fixture;
+  Options options = double_options();
+  options.transfer_timeout = 0;
+  run_gpu_engines({2, Gpus::own, Sharing::memory, options}, [&](GpuEngine& gpu) {
+    const DeviceMemory memory = gpu.tensor(std::vector<float>(count, 1));
+    const DeviceMemory other = gpu.tensor(std::vector<float>(count, 0));
+    const Run operation = persistent(gpu, memory, {.op = ReduceOp::sum});
+    run(*operation);
+    meet(gpu, "before");
+    std::string error;
+    std::thread blocked;
+    if (gpu.rank() == 1) {
+      nccl_double().block(1);
+      blocked = std::thread([&] { error = error_of([&] { run(*operation); }); });
+      while (nccl_double().calls(1).back().function != "ncclAllReduce" ||
+             gpu.engine.metrics().at("nccl_calls") == 0) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+    meet(gpu, "during");
+    for (int round = 0; round < 20; ++round) {
+      gpu.finish(gpu.submit(gpu.allreduce(other, count, DataType::float32, "t", ReduceOp::max)));
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    gpu.drain();
+    meet(gpu, "end");
+    if (gpu.rank() == 1) {
+      gpu.engine.abort("out of patience");
+      blocked.join();
+      expect(contains(error, "out of patience"), error);
+    }
+    expect(contains(later_error_of(*operation), "out of patience"), "on both ranks");
+    gpu.drain();
+  });
+}
+
+TEST_CASE("a world whose graphs are still there can shut down") {
+  const NcclFixture fixture;
+  LeftGraphs left;
+  run_gpu_engines({2}, [&](GpuEngine& gpu) {
+    const DeviceMemory memory = gpu.tensor(std::vector<float>(count, 1));
+    const Run operation = persistent(gpu, memory, {.op = ReduceOp::sum});
+    run(*operation);
+    gpu.drain();
+    CudaGraphReference graph = captured(gpu, *operation);
+    cuda_double().launch(graph, gpu.stream().handle());
+    expect_all(gpu, memory.data(), 4, "twice");
+    left.keep(std::move(graph));
+    meet(gpu, "end");
+    gpu.engine.shutdown();
+    const std::string error = error_of([&] { operation->start(std::nullopt); });
+    expect(contains(error, "shut down"), error);
+  });
+  CHECK(nccl_double().communicators() == 2);
+}
+
+TEST_CASE("graphs that are still there do not keep a broken world from telling everybody") {
+  const NcclFixture fixture;
+  LeftGraphs left;
+  const bool is_late = GENERATE(false, true);  // or a rank aborts
+  GpuWorld world{3};
+  if (is_late) world.options.transfer_timeout = 3;
+  run_gpu_engines(world, [&](GpuEngine& gpu) {
+    const DeviceMemory memory = gpu.tensor(std::vector<float>(count, 1));
+    const DeviceMemory other = gpu.tensor(std::vector<float>(count, 1));
+    const DeviceMemory third = gpu.tensor(std::vector<float>(count, 1));
+    const Run operation = persistent(gpu, memory, {.op = ReduceOp::sum});
+    run(*operation);
+    gpu.finish(gpu.submit(gpu.allreduce(third, count, DataType::float32, "warm")));
+    gpu.drain();
+    const CudaGraphReference graph = captured(gpu, *operation);
+    left.keep(graph);
+    meet(gpu, "before");
+    // Rank 1 does not come, neither to the replay nor to the allreduce.
+    std::string error = "none";
+    if (gpu.rank() == 1) {
+      if (!is_late) gpu.engine.abort("out of ideas");
+    } else {
+      const CudaStream beside = take(CudaStream::create(gpu.stream().device()), "stream");
+      Submission submission = gpu.allreduce(other, count, DataType::float32, "x");
+      submission.stream = beside.handle();
+      const Handle handle = gpu.submit(std::move(submission));
+      if (is_late) {
+        run(*operation);
+      } else {
+        cuda_double().launch(graph, gpu.stream().handle());
+      }
+      error = gpu.error_of(handle);
+      expect_ok(beside.wait_until_idle(soon()), "a stream beside");
+    }
+    gpu.drain();
+    const std::string wanted = is_late ? "has not finished a persistent" : "out of ideas";
+    if (gpu.rank() != 1) expect(contains(error, wanted), error);
+    expect(contains(later_error_of(*operation), wanted), "later");
+  });
+}
+
+TEST_CASE("a start that fails while a graph is there ends the world, and returns") {
+  const NcclFixture fixture;
+  LeftGraphs left;
+  run_gpu_engines({2}, [&](GpuEngine& gpu) {
+    const DeviceMemory memory = gpu.tensor(std::vector<float>(count, 1));
+    const Run operation = persistent(gpu, memory, {.op = ReduceOp::sum});
+    run(*operation);
+    gpu.drain();
+    left.keep(captured(gpu, *operation));
+    meet(gpu, "before");
+    if (gpu.rank() == 1) {
+      nccl_double().fail("ncclAllReduce", 1, 1, nccl::system_error, "the link has gone");
+    }
+    const std::string error = later_error_of(*operation);
+    expect(contains(error, "the link has gone"), error);
+    gpu.drain();
   });
 }
 
