@@ -90,11 +90,7 @@ Result collective(const std::string& function, const void* input, void* output, 
   if (const Result refused = refused_while_given_up(communicator); refused != success)
     return refused;
   if (root < 0 || root >= communicator->meeting->size()) return invalid_argument;
-  if (state().blocks(*communicator)) {
-    while (!communicator->given_up) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    NcclState::last_error = "the communicator was aborted";
-    return system_error;
-  }
+  if (state().blocks(*communicator)) return system_error;
   Collective part{function, nullptr, nullptr, count, dtype, op, 1.0, root};
   if (op > avg) {
     const auto scale = communicator->scales.find(op);

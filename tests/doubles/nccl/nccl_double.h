@@ -46,6 +46,7 @@ class NcclDouble {
   virtual void hang(int rank) = 0;
   // The next collective of `rank` does not return to its caller until its communicator is aborted.
   virtual void block(int rank) = 0;
+  virtual int blocked_calls() = 0;  // at this moment
   virtual std::vector<std::string> take_misuse() = 0;
   virtual int communicators() = 0;  // not destroyed
   virtual int registrations() = 0;

@@ -69,8 +69,15 @@ void NcclState::block(int rank) {
 }
 
 bool NcclState::blocks(const Communicator& communicator) {
-  const std::lock_guard lock(mutex_);
-  return blocking_.erase(communicator.rank) > 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (blocking_.erase(communicator.rank) == 0) return false;
+  }
+  ++blocked_calls_;
+  while (!communicator.given_up) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  --blocked_calls_;
+  last_error = "the communicator was aborted";
+  return true;
 }
 
 bool NcclState::hangs(const Communicator& communicator) {

@@ -61,6 +61,7 @@ class NcclState final : public NcclDouble {
   void break_communicators(int rank, nccl::Result code, const std::string& text) override;
   void hang(int rank) override;
   void block(int rank) override;
+  int blocked_calls() override { return blocked_calls_; }
   std::vector<std::string> take_misuse() override;
   int communicators() override;
   int registrations() override;
@@ -84,7 +85,7 @@ class NcclState final : public NcclDouble {
                  const std::string& text);
   // Whether this rank's operation is the one that hangs.
   bool hangs(const Communicator& communicator);
-  // Whether this rank's call is the one that blocks.
+  // Until the communicator is given up, where this rank's call is the one that blocks; true then.
   bool blocks(const Communicator& communicator);
 
   // Whether some communicator that is still there has been told of this memory.
@@ -110,6 +111,7 @@ class NcclState final : public NcclDouble {
   std::map<std::pair<std::string, int>, int> counts_;
   std::set<int> hanging_;
   std::set<int> blocking_;
+  std::atomic<int> blocked_calls_ = 0;
   std::vector<std::string> misuse_;
   std::map<std::string, std::shared_ptr<Meeting>> meetings_;
   std::map<nccl::Comm, CommunicatorReference> communicators_;
