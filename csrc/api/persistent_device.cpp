@@ -1,4 +1,7 @@
 // Persistent all-reductions on GPUs: enqueued by the calling thread on a stream of its own.
+#include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "api/persistent_run.h"
@@ -8,6 +11,8 @@ namespace rueda {
 
 namespace {
 
+constexpr auto longest_pause = std::chrono::microseconds(200);
+
 class DeviceRun final : public PersistentRun {
  public:
   DeviceRun(const PersistentTensor& tensor, std::shared_ptr<DeviceReduction> reduction)
@@ -15,13 +20,25 @@ class DeviceRun final : public PersistentRun {
         stream_(tensor.input.stream),
         reduction_(std::move(reduction)) {}
 
-  void start(std::optional<void*> stream) override {
+  void begin(std::optional<void*> stream) override {
     life_.begin();
     if (Status status = reduction_->start(stream.value_or(stream_)); !status) fail(status);
   }
+  bool start_until(std::optional<Time> deadline) override {
+    auto pause = std::chrono::microseconds(1);
+    for (;;) {
+      const auto enqueued = reduction_->advance();
+      if (!enqueued) fail(enqueued.status());
+      if (*enqueued) return true;
+      if (deadline && Clock::now() >= *deadline) return false;
+      std::this_thread::sleep_for(pause);
+      pause = std::min<std::chrono::microseconds>(2 * pause, longest_pause);
+    }
+  }
   // The stream does the rest.
-  bool done() override { return wait_until(std::nullopt); }
-  bool wait_until(std::optional<Time>) override {
+  bool done() override { return wait_until(Clock::now()); }
+  bool wait_until(std::optional<Time> deadline) override {
+    if (!start_until(deadline)) return false;
     life_.end();
     life_.fail_if_broken();
     if (Status status = reduction_->check(); !status) fail(status);

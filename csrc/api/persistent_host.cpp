@@ -39,12 +39,14 @@ class HostRun final : public PersistentRun {
                      static_cast<std::byte*>(tensor.output), element_count(tensor.input.shape)}},
                    HostCollective::Begin::later) {}
 
-  void start(std::optional<void*>) override {
+  void begin(std::optional<void*>) override {
     life_.begin();
     last_move_.reset();
     reduction_.start();
     reduction_.advance();
   }
+
+  bool start_until(std::optional<Time>) override { return true; }
 
   bool done() override {
     reduction_.advance();

@@ -1,6 +1,10 @@
 // Persistent all-reductions where nothing is quicker: a named operation, again and again.
+#include <chrono>
+#include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "api/persistent_run.h"
 #include "api/submissions.h"
@@ -11,6 +15,10 @@ namespace rueda {
 
 namespace {
 
+// For a GPU whose world is broken.
+constexpr Duration patience = std::chrono::seconds(10);
+constexpr auto between_looks = std::chrono::microseconds(200);
+
 class NamedRun final : public PersistentRun {
  public:
   NamedRun(PersistentTensor tensor, std::shared_ptr<DeviceReduction> reduction)
@@ -18,12 +26,50 @@ class NamedRun final : public PersistentRun {
         life_(tensor_.engine, tensor_.options.name),
         reduction_(std::move(reduction)) {}
 
-  void start(std::optional<void*> stream) override {
+  void begin(std::optional<void*> stream) override {
     life_.begin();
-    // The name is free again once all ranks have heard of the refusal.
-    if (refused_) outlast(*std::exchange(refused_, std::nullopt));
     if (stream) tensor_.input.stream = *stream;
     stream_ = tensor_.input.stream;
+    to_be_submitted_ = true;
+  }
+  bool start_until(std::optional<Time> deadline) override {
+    if (!to_be_submitted_) return true;
+    // The name is free again once all ranks have heard of the refusal.
+    if (refused_ && !outlast(*refused_, deadline)) return false;
+    refused_.reset();
+    to_be_submitted_ = false;
+    submit();
+    return true;
+  }
+  bool done() override {
+    if (!start_until(Clock::now())) return false;
+    if (handle_ && !handle_->done()) return false;
+    return wait_until(std::nullopt);
+  }
+  bool wait_until(std::optional<Time> deadline) override {
+    if (!start_until(deadline)) return false;
+    if (handle_ && !outlast(*handle_, deadline)) return false;
+    life_.end();
+    if (!handle_) return true;
+    const Handle handle = *std::exchange(handle_, std::nullopt);
+    if (!reduction_) {
+      handle.wait();
+      return true;
+    }
+    look_after(handle);
+    handle.wait_on(stream_);
+    return true;
+  }
+  ~NamedRun() override {
+    if (handle_) {
+      outlast(*handle_);
+      if (reduction_) look_after(*handle_);
+    }
+    outlast_gpu();
+  }
+
+ private:
+  void submit() {
     const Status refusal = refusal_of_capture();
     Submission submission =
         allreduce_submission(Collective::allreduce, tensor_.input, tensor_.output, tensor_.options);
@@ -37,27 +83,21 @@ class NamedRun final : public PersistentRun {
     life_.end();
     refusal.throw_if_error();
   }
-  bool done() override {
-    if (handle_ && !handle_->done()) return false;
-    return wait_until(std::nullopt);
+  // The operation is done, but the GPU may not have left the tensors yet.
+  void look_after(const Handle& handle) {
+    std::erase_if(in_use_, [](const auto& finished) { return finished->is_over(); });
+    if (const auto& finished = handle.state()->output.finished) in_use_.push_back(finished);
   }
-  bool wait_until(std::optional<Time> deadline) override {
-    if (handle_ && !outlast(*handle_, deadline)) return false;
-    life_.end();
-    if (!handle_) return true;
-    const Handle handle = *std::exchange(handle_, std::nullopt);
-    if (reduction_) {
-      handle.wait_on(stream_);
-    } else {
-      handle.wait();
+  // However long the GPU takes; but once the world is broken, streams end soon or not at all.
+  void outlast_gpu() const {
+    std::optional<Time> deadline;
+    for (const auto& finished : in_use_) {
+      while (!finished->is_over() && (!deadline || Clock::now() < *deadline)) {
+        if (!deadline && life_.engine().is_broken()) deadline = Clock::now() + patience;
+        std::this_thread::sleep_for(between_looks);
+      }
     }
-    return true;
   }
-  ~NamedRun() override {
-    if (handle_) outlast(*handle_);
-  }
-
- private:
   // Waits until the operation has completed, well or with an error; false at the deadline.
   static bool outlast(const Handle& handle, std::optional<Time> deadline = std::nullopt) {
     while (!handle.done()) {
@@ -83,6 +123,8 @@ class NamedRun final : public PersistentRun {
   void* stream_ = nullptr;                            // of the run
   std::optional<Handle> handle_;
   std::optional<Handle> refused_;  // the last start, where it was
+  bool to_be_submitted_ = false;
+  std::vector<std::shared_ptr<DeviceEvent>> in_use_;  // ends of runs on the GPU
 };
 
 }  // namespace

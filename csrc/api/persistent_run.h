@@ -15,7 +15,15 @@ class PersistentRun {
  public:
   virtual ~PersistentRun() = default;
   // `stream`: of the tensor's device; where none is given, the tensor's own.
-  virtual void start(std::optional<void*> stream) = 0;
+  void start(std::optional<void*> stream) {
+    begin(stream);
+    (void)start_until(std::nullopt);
+  }
+  // The same in parts, for who has other things to look after: what start_until() has not done is
+  // done by the next one, or by done() or a wait.
+  virtual void begin(std::optional<void*> stream) = 0;
+  // False at the deadline.
+  virtual bool start_until(std::optional<Time> deadline) = 0;
   virtual bool done() = 0;
   void wait() { (void)wait_until(std::nullopt); }
   // False at the deadline.

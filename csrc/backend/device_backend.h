@@ -28,15 +28,20 @@ class DeviceEvent {
 // own. One thread at a time.
 class DeviceReduction {
  public:
-  // Waits until the GPU has left the tensor, where a start outside of a graph is under way.
+  // Waits until the GPU has left the tensor, where a start outside of a graph is under way, however
+  // long that takes; once the world is over, for a while.
   virtual ~DeviceReduction() = default;
   // Ok where start() can be called; else why each run has to be an operation of the engine.
   [[nodiscard]] virtual const Status& obstacle() const = 0;
   // Whether `stream` is being captured into a CUDA graph.
   [[nodiscard]] virtual Expected<bool> is_captured(void* stream) const = 0;
-  // Enqueues a run on `stream`, or captures it. The same number of times, and in the same order
-  // among the reductions of a set, on all ranks. An error concerns all ranks.
+  // Begins to enqueue a run on `stream`, or to capture it; advance() goes on. The same number of
+  // times, and in the same order among the reductions of a set, on all ranks. An error concerns all
+  // ranks.
   virtual Status start(void* stream) = 0;
+  // Goes on with that without waiting. Whether all of the run is in its stream; true also where
+  // nothing was started.
+  virtual Expected<bool> advance() = 0;
   // What has failed since, here or elsewhere.
   [[nodiscard]] virtual Status check() const = 0;
 };
@@ -65,7 +70,9 @@ class DeviceBackend : public Backend {
   [[nodiscard]] virtual std::optional<Time> next_look() const = 0;
   // The process set has ended.
   virtual void forget(int set_id) = 0;
-  // Ends what is under way, so that no stream waits for ever. Afterwards nothing is started.
+  // Ends what is under way, so that no stream waits for ever, and waits until nothing reaches the
+  // memory of what has not completed; some 10 s where that cannot be had. Afterwards nothing is
+  // started.
   virtual void abort(const Status& reason) = 0;
   // Leaves in good order, together with the other ranks. Afterwards nothing is started.
   virtual void close() = 0;

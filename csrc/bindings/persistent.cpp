@@ -52,9 +52,13 @@ class PersistentAllreduce {
   PersistentAllreduce(const PersistentAllreduce&) = delete;
   PersistentAllreduce& operator=(const PersistentAllreduce&) = delete;
 
+  // What a signal handler that raises has left undone is done by the next wait.
   void start(std::uintptr_t stream) {
-    const py::gil_scoped_release released;
-    run_->start(pointer(stream));
+    {
+      const py::gil_scoped_release released;
+      run_->begin(pointer(stream));
+    }
+    until_done([&](Time deadline) { return run_->start_until(deadline); });
   }
   bool done() {
     const py::gil_scoped_release released;
@@ -62,16 +66,21 @@ class PersistentAllreduce {
   }
   // The run goes on where a signal handler raises.
   void wait() {
+    until_done([&](Time deadline) { return run_->wait_until(deadline); });
+  }
+
+ private:
+  template <class GoOn>
+  static void until_done(const GoOn& go_on) {
     for (;;) {
       {
         const py::gil_scoped_release released;
-        if (run_->wait_until(Clock::now() + longest_sleep)) return;
+        if (go_on(Clock::now() + longest_sleep)) return;
       }
       raise_signals();
     }
   }
 
- private:
   std::unique_ptr<PersistentRun> run_;
 };
 

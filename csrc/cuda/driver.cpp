@@ -135,7 +135,8 @@ Expected<int> CudaDriver::device_of(const void* address) const {
 
 Expected<const CudaDriver*> load_cuda(const Options& options) {
   static std::mutex mutex;
-  static std::map<std::string, std::unique_ptr<CudaDriver>> loaded;
+  // Never destroyed: threads that end communicators may outlive all else.
+  static auto& loaded = *new std::map<std::string, std::unique_ptr<CudaDriver>>;
   const std::lock_guard lock(mutex);
   const auto known = loaded.find(options.cuda_library);
   if (known != loaded.end()) return known->second.get();

@@ -51,11 +51,11 @@ class Allreduce {
   Allreduce(Allreduce&&) noexcept;
   Allreduce& operator=(Allreduce&&) noexcept;
 
-  // The tensor is ready. Does not wait; but for NCCL, where that connects ranks first. Throws
-  // InvalidArgumentError where neither wait() has returned nor done() said yes since the last
-  // start; ShutdownError and PeerLostError once the world is over or broken; on a GPU NCCL's
-  // errors, and UnsupportedError where the stream is being captured into a graph and the run goes
-  // through the host's memory.
+  // The tensor is ready. Does not wait for the result; but on a GPU until NCCL has enqueued the
+  // run, before the first of which it connects all ranks. Throws InvalidArgumentError where neither
+  // wait() has returned nor done() said yes since the last start; ShutdownError and PeerLostError
+  // once the world is over or broken; on a GPU NCCL's errors, and UnsupportedError where the stream
+  // is being captured into a graph and the run goes through the host's memory.
   void start();
   // The same for what `stream` has enqueued so far, which finds the result afterwards: of the
   // tensor's device; instead of that in the TensorView. On tensors of the host as start().

@@ -1,90 +1,12 @@
 // Persistent all-reductions of tensors on GPUs, which the calling thread enqueues: in place and out
-// of place, converted, captured into graphs, and what happens when something fails.
+// of place, converted, and captured into graphs.
 #include <catch2/catch.hpp>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <thread>
 
-#include "api/persistent_run.h"
-#include "gpu_engine_ranks.h"
+#include "gpu_persistent_runs.h"
 
 namespace rueda::test {
-namespace {
-
-using Run = std::unique_ptr<PersistentRun>;
-
-constexpr std::size_t count = 5000;
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-// A float32 tensor's, in place where there is no `output`.
-Run persistent(GpuEngine& gpu, const DeviceMemory& memory, const AllreduceOptions& options,
-               std::byte* output = nullptr, DataType dtype = DataType::float32) {
-  const auto elements = static_cast<std::int64_t>(memory.size() / size_of(dtype));
-  const TensorView view{memory.data(),
-                        {elements},
-                        dtype,
-                        gpu.stream().device()->facts().ordinal,
-                        gpu.stream().handle()};
-  const std::shared_ptr<Engine> engine(std::shared_ptr<void>(), &gpu.engine);
-  return PersistentAgreement(engine, view, output != nullptr ? output : memory.data(), options)
-      .make_run();
-}
-
-void write(GpuEngine& gpu, const DeviceMemory& memory, float value) {
-  const std::vector<float> values(memory.size() / sizeof(float), value);
-  expect_ok(copy_to_device(gpu.stream(), memory.data(),
-                           reinterpret_cast<const std::byte*>(values.data()), memory.size()),
-            "write");
-}
-
-void expect_all(GpuEngine& gpu, const std::byte* memory, float value, const std::string& what) {
-  const auto result = gpu.read<float>(memory, count);
-  expect(result == std::vector<float>(count, value),
-         str(what, ": ", result.front(), " instead of ", value));
-}
-
-void run(PersistentRun& operation) {
-  operation.start(std::nullopt);
-  operation.wait();
-}
-
-// The text of the error that comes, "none" where none does.
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "none";
-}
-
-// The error that comes sooner or later of starting again and again.
-std::string later_error_of(PersistentRun& operation) {
-  std::string error = "none";
-  const Time end = soon();
-  while (error == "none" && Clock::now() < end) {
-    error = error_of([&] { run(operation); });
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  return error;
-}
-
-// All ranks have come here.
-void meet(GpuEngine& gpu, const std::string& name) {
-  std::vector<float> nothing(1);
-  test::finish(test::submit(gpu.engine, allreduce_of(nothing, DataType::float32, name)));
-}
-
-// Of rank + 1 over the ranks.
-float sum_of(int size) {
-  return static_cast<float>(size * (size + 1) / 2);
-}
-
-}  // namespace
 
 TEST_CASE("a persistent allreduce of a GPU's tensor is enqueued by whoever starts it") {
   const int size = GENERATE(1, 2, 3, 4);
@@ -317,127 +239,46 @@ TEST_CASE("where tensors are staged a persistent allreduce is a named operation,
   });
 }
 
-TEST_CASE("an error of NCCL at a start reaches every rank") {
-  const NcclFixture fixture;
-  run_gpu_engines({3}, [&](GpuEngine& gpu) {
+TEST_CASE("a start can be left and gone on with") {
+  const NcclFixture fixture({.polls_in_progress = 200});
+  run_gpu_engines({2}, [&](GpuEngine& gpu) {
     const DeviceMemory memory = gpu.tensor(std::vector<float>(count, 1));
-    const Run operation = persistent(gpu, memory, {.op = ReduceOp::sum});
-    run(*operation);
-    gpu.drain();
-    meet(gpu, "before");
-    if (gpu.rank() == 1) {
-      nccl_double().fail("ncclAllReduce", 1, 2, nccl::system_error, "the link has gone");
-    }
-    const std::string error = later_error_of(*operation);
-    expect(contains(error, "the link has gone"), error);
+    Run operation = persistent(gpu, memory, {.op = ReduceOp::sum, .wire_dtype = DataType::float16});
+    operation->begin(std::nullopt);
+    expect(!operation->start_until(Clock::now()), "NCCL is busy");
+    expect(!operation->done(), "NCCL is busy still");
+    const std::string error = error_of([&] { operation->start(std::nullopt); });
+    expect(contains(error, "started again before it was waited for"), error);
+    operation->wait();
+    expect_all(gpu, memory.data(), 2, "finished by the wait");
+    operation->begin(std::nullopt);
+    operation.reset();  // finishes it
+    expect_all(gpu, memory.data(), 4, "finished at the end");
     gpu.drain();
   });
 }
 
-TEST_CASE("an error of NCCL behind a start's back reaches every rank, also those that only wait") {
+TEST_CASE("memory of a persistent allreduce is used again") {
   const NcclFixture fixture;
   run_gpu_engines({2}, [&](GpuEngine& gpu) {
     const DeviceMemory memory = gpu.tensor(std::vector<float>(count, 1));
-    const Run operation = persistent(gpu, memory, {.op = ReduceOp::sum});
-    run(*operation);
-    gpu.drain();
-    meet(gpu, "before");
-    if (gpu.rank() == 1) nccl_double().break_communicators(1, nccl::remote_error, "no route");
-    const Time end = soon();
-    while (gpu.engine.refusal().ok() && Clock::now() < end) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    const std::string error = error_of([&] { operation->wait(); });
-    expect(contains(error, "no route"), error);
-    gpu.drain();
-  });
-}
-
-TEST_CASE("a persistent allreduce that does not end is given up, and streams go on") {
-  const NcclFixture fixture;
-  const bool hangs = GENERATE(true, false);  // or the other rank does not start it
-  GpuWorld world{2};
-  world.options.transfer_timeout = 3;  // also enough for ranks to agree on a loaded machine
-  run_gpu_engines(world, [&](GpuEngine& gpu) {
-    const DeviceMemory memory = gpu.tensor(std::vector<float>(count, 1));
-    const Run operation = persistent(gpu, memory, {.name = "x", .op = ReduceOp::sum});
-    if (hangs && gpu.rank() == 1) nccl_double().hang(1);
-    if (hangs || gpu.rank() == 0) run(*operation);
-    const Time end = soon();
-    while (gpu.engine.refusal().ok() && Clock::now() < end) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    const std::string error = error_of([&] { operation->start(std::nullopt); });
-    expect(contains(error, "has not finished a persistent allreduce"), error);
-    gpu.drain();
-  });
-}
-
-TEST_CASE("a rank that fails does not leave the others' streams waiting") {
-  const NcclFixture fixture;
-  run_gpu_engines({3}, [&](GpuEngine& gpu) {
-    const DeviceMemory memory = gpu.tensor(std::vector<float>(count, 1));
-    const Run operation = persistent(gpu, memory, {.op = ReduceOp::sum});
-    if (gpu.rank() == 1) {
-      gpu.engine.abort("out of ideas");
-    } else {
-      (void)error_of([&] { run(*operation); });
-    }
-    gpu.drain();
-    const std::string error = later_error_of(*operation);
-    expect(contains(error, "out of ideas"), error);
-  });
-}
-
-TEST_CASE("after the end of its process set or world a persistent allreduce says so") {
-  const NcclFixture fixture;
-  run_gpu_engines({3}, [&](GpuEngine& gpu) {
-    const int set = change(gpu.engine, Collective::add_process_set, {0, 2});
-    const DeviceMemory memory = gpu.tensor(std::vector<float>(count, 1));
-    const Run of_all = persistent(gpu, memory, {.op = ReduceOp::sum});
-    Run of_some;
-    if (gpu.rank() != 1) {
-      of_some = persistent(gpu, memory, {.op = ReduceOp::sum, .process_set = {set}});
-      run(*of_some);
-      expect_all(gpu, memory.data(), 2, "the set's sum");
-    }
-    (void)change(gpu.engine, Collective::remove_process_set, {set});
-    if (of_some) {
-      std::string error = "none";
-      const Time end = soon();
-      while (error == "none" && Clock::now() < end) {
-        // As long as this rank has not left the set, it may start alone; nobody waits for that.
-        error = error_of([&] { of_some->wait(); });
-      }
-      expect(contains(error, "has ended"), error);
-      error = error_of([&] { of_some->start(std::nullopt); });
-      expect(contains(error, "has ended"), error);
-    }
-    run(*of_all);
-    expect_all(gpu, memory.data(), 5, "the world's sum");
-    gpu.drain();
-    meet(gpu, "end");
-    gpu.engine.shutdown();
-    const std::string error = error_of([&] { of_all->start(std::nullopt); });
-    expect(contains(error, "shut down"), error);
-  });
-}
-
-TEST_CASE("a persistent allreduce may go while other ranks still run it") {
-  const NcclFixture fixture({}, 23);
-  run_gpu_engines({3}, [&](GpuEngine& gpu) {
-    for (int round = 0; round < 5; ++round) {
-      auto memory = std::make_unique<DeviceMemory>(gpu.tensor(std::vector<float>(count, 1)));
-      const DeviceMemory result = gpu.tensor(std::vector<float>(count, 0));
-      Run operation = persistent(
-          gpu, *memory, {.op = ReduceOp::sum, .wire_dtype = DataType::float16}, result.data());
-      if (gpu.rank() == round % 3) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    const auto run_once = [&] {
+      const Run operation =
+          persistent(gpu, memory, {.op = ReduceOp::average, .wire_dtype = DataType::float16});
       run(*operation);
-      operation.reset();
-      memory.reset();  // the doubles notice what still uses it
-      expect_all(gpu, result.data(), 3, "the sum");
-      gpu.drain();
-    }
+    };
+    run_once();
+    meet(gpu, "before");
+    const int allocated = cuda_double().calls_of("cuMemAlloc_v2");
+    const int freed = cuda_double().calls_of("cuMemFree_v2");
+    meet(gpu, "between");
+    run_once();
+    run_once();
+    meet(gpu, "after");
+    expect(cuda_double().calls_of("cuMemAlloc_v2") == allocated, "nothing is allocated");
+    expect(cuda_double().calls_of("cuMemFree_v2") == freed, "nothing is freed");
+    meet(gpu, "end");
+    gpu.drain();
   });
 }
 

@@ -11,7 +11,8 @@ namespace rueda {
 
 namespace {
 
-constexpr auto longest_pause = std::chrono::microseconds(200);
+// How long whoever ends it waits for calls to NCCL.
+constexpr Duration longest_call = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -30,38 +31,28 @@ CallersCommunicator::CallersCommunicator(std::unique_ptr<NcclCommunicator> commu
       timeout_(timeout),
       communicator_(std::move(communicator)) {}
 
-Expected<bool> CallersCommunicator::poll_locked() const {
-  if (!over_.ok()) return over_;
-  return communicator_->poll();
+Status CallersCommunicator::over() const {
+  const std::lock_guard lock(mutex_);
+  return over_;
 }
 
 Expected<bool> CallersCommunicator::poll() const {
-  const std::lock_guard lock(mutex_);
-  return poll_locked();
+  if (Status ended = over(); !ended) return ended;
+  const std::unique_lock calling(calls_, std::try_to_lock);
+  if (!calling) return false;
+  if (Status ended = over(); !ended) return ended;
+  return communicator_->poll();
 }
 
-// The mutex is free between looks, so that whoever aborts need not wait for other ranks.
-Status CallersCommunicator::enqueue(const std::function<Status(NcclCommunicator&)>& call) {
-  const std::lock_guard turn(turn_);
-  {
-    const std::lock_guard lock(mutex_);
-    if (const auto ready = poll_locked(); !ready) return ready.status();
-    if (Status status = call(*communicator_); !status) return status;
-  }
-  const Time begin = Clock::now();
-  auto pause = std::chrono::microseconds(1);
-  for (;;) {
-    const auto ready = poll();
-    if (!ready) return ready.status();
-    if (*ready) return {};
-    if (timeout_ > Duration::zero() && Clock::now() - begin >= timeout_) {
-      return {ErrorCode::timeout,
-              str("NCCL has not enqueued a persistent allreduce for ", to_seconds(timeout_),
-                  " s (RUEDA_TRANSFER_TIMEOUT): other ranks may not have started it")};
-    }
-    std::this_thread::sleep_for(pause);
-    pause = std::min<std::chrono::microseconds>(2 * pause, longest_pause);
-  }
+Expected<bool> CallersCommunicator::enqueue(const Call& call, bool is_captured) {
+  if (Status ended = over(); !ended) return ended;
+  const std::unique_lock calling(calls_, std::try_to_lock);
+  if (!calling) return false;
+  if (Status ended = over(); !ended) return ended;
+  if (const auto ready = communicator_->poll(); !ready || !*ready) return ready;
+  if (is_captured) communicator_->expect_late_end();
+  if (Status status = call(*communicator_); !status) return status;
+  return true;
 }
 
 void CallersCommunicator::remember(std::shared_ptr<GpuEvent> event, UnfinishedWork::Inputs inputs) {
@@ -69,36 +60,76 @@ void CallersCommunicator::remember(std::shared_ptr<GpuEvent> event, UnfinishedWo
   if (over_.ok()) unfinished_.remember(std::move(event), std::move(inputs), Clock::now());
 }
 
-Status CallersCommunicator::watch(Time now) {
+void CallersCommunicator::fail(const Status& reason) {
   const std::lock_guard lock(mutex_);
-  if (!over_.ok()) return {};
-  const auto waited = unfinished_.look(now);
-  if (!waited) return waited.status();
-  if (const auto ready = communicator_->poll(); !ready) return ready.status();
-  if (timeout_ == Duration::zero() || *waited < timeout_) return {};
+  if (failure_.ok()) failure_ = reason;
+}
+
+void CallersCommunicator::keep(DeviceMemory memory) {
+  if (memory.size() == 0) return;
+  const std::lock_guard lock(mutex_);
+  kept_.push_back(std::move(memory));
+}
+
+DeviceMemory CallersCommunicator::kept(std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const DeviceMemory& memory) {
+    return memory.size() == bytes;
+  });
+  if (found == kept_.end()) return {};
+  DeviceMemory memory = std::move(*found);
+  kept_.erase(found);
+  return memory;
+}
+
+Status CallersCommunicator::watch(Time now) {
+  Duration waited{};
+  {
+    const std::lock_guard lock(mutex_);
+    if (!over_.ok()) return {};
+    if (!failure_.ok()) return failure_;
+    const auto looked = unfinished_.look(now);
+    if (!looked) return looked.status();
+    waited = *looked;
+  }
+  if (const auto ready = poll(); !ready) return ready.status();
+  if (timeout_ == Duration::zero() || waited < timeout_) return {};
   return {ErrorCode::timeout,
-          str(gpu_, " has not finished a persistent allreduce for ", to_seconds(*waited),
+          str(gpu_, " has not finished a persistent allreduce for ", to_seconds(waited),
               " s (RUEDA_TRANSFER_TIMEOUT): other ranks may not have started it")};
 }
 
-void CallersCommunicator::abort(const Status& reason) {
+bool CallersCommunicator::end(const Status& reason) {
   const std::lock_guard lock(mutex_);
-  if (!over_.ok()) return;
+  if (!over_.ok()) return false;
   over_ = reason;
   unfinished_.clear();
-  communicator_->abort();
+  return true;
+}
+
+// Whoever calls from now on finds it over. One that is in a call already may wait for kernels that
+// only the abort ends.
+bool CallersCommunicator::wait_for_calls() {
+  const Time deadline = Clock::now() + longest_call;
+  for (;;) {
+    if (const std::unique_lock calling(calls_, std::try_to_lock); calling) return true;
+    if (Clock::now() >= deadline) break;
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  communicator_->expect_late_end();
+  return false;
+}
+
+void CallersCommunicator::begin_abort(const Status& reason) {
+  if (!end(reason)) return;
+  (void)wait_for_calls();
+  communicator_->begin_abort();
 }
 
 void CallersCommunicator::close(Time deadline) {
-  std::unique_ptr<NcclCommunicator> leaving;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!over_.ok()) return;
-    over_ = Status(ErrorCode::shutdown, "the process set of the persistent allreduce has ended");
-    leaving = std::move(communicator_);
-    unfinished_.clear();
-  }
-  if (Status closed = leaving->close(deadline); !closed) {
+  if (!end({ErrorCode::shutdown, "the process set of the persistent allreduce has ended"})) return;
+  if (!wait_for_calls()) return communicator_->abort();
+  if (Status closed = communicator_->close(deadline); !closed) {
     log(LogLevel::debug, "closing a communicator: ", closed.to_string());
   }
 }

@@ -7,9 +7,11 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "backend/gpu/unfinished_work.h"
 #include "backend/nccl/communicator.h"
+#include "cuda/memory.h"
 
 namespace rueda {
 
@@ -21,40 +23,57 @@ class CallersCommunicator {
       const NcclLibrary& library, DeviceReference device, const nccl::UniqueId& id, int rank,
       int size, Duration timeout);
 
-  // --- For any thread
+  // --- For any thread. None of it waits, but for what NCCL does in a call.
 
-  // Calls NCCL by `call`, and returns once what that does is in its stream. One thread after the
-  // other. Fails with NCCL's error, with ErrorCode::timeout, or with what has ended the
-  // communicator meanwhile.
-  Status enqueue(const std::function<Status(NcclCommunicator&)>& call);
+  // Calls NCCL by `call`; false, without a call, where NCCL is busy with the last one. What the
+  // call does is in its stream once poll() says true. `is_captured`: in a CUDA graph.
+  using Call = std::function<Status(NcclCommunicator&)>;
+  Expected<bool> enqueue(const Call& call, bool is_captured);
   // What has been enqueued shall be looked after.
   void remember(std::shared_ptr<GpuEvent> event, UnfinishedWork::Inputs inputs);
   // Whether NCCL is ready; its error, also one that came later or from another rank, or what has
   // ended the communicator.
   [[nodiscard]] Expected<bool> poll() const;
+  // What has ended the communicator; ok while nothing has.
+  [[nodiscard]] Status over() const;
+  // watch() will return this: for whoever cannot tell the engine.
+  void fail(const Status& reason);
   [[nodiscard]] Duration timeout() const { return timeout_; }
+
+  // Memory of an operation that has gone, for the next one of its size, because freeing waits for
+  // all of the GPU, which may wait for other ranks. Freed with this.
+  void keep(DeviceMemory memory);
+  // No memory where there is none of exactly this size.
+  [[nodiscard]] DeviceMemory kept(std::size_t bytes);
 
   // --- For whoever has the helm
 
   // Not ok where something failed, or has taken too long.
   [[nodiscard]] Status watch(Time now);
-  // Stops what is under way, so that no stream waits for ever; does not wait itself.
-  void abort(const Status& reason);
+  // Stops what is under way, so that no stream waits for ever.
+  void begin_abort(const Status& reason);
+  // Waits for that for a while (NcclCommunicator::abort()).
+  void end_abort() { communicator_->abort(); }
   // Leaves together with the other ranks.
   void close(Time deadline);
 
  private:
   CallersCommunicator(std::unique_ptr<NcclCommunicator> communicator, const DeviceFacts& gpu,
                       Duration timeout);
-  [[nodiscard]] Expected<bool> poll_locked() const;
+  // False where it was over before.
+  bool end(const Status& reason);
+  // Once it is over: until nobody calls NCCL any more. Not for long: false where a call goes on.
+  [[nodiscard]] bool wait_for_calls();
 
   const std::string gpu_;
   const Duration timeout_;
-  std::mutex turn_;           // of a call, until NCCL is ready for the next one
+  const std::unique_ptr<NcclCommunicator> communicator_;
+  mutable std::mutex calls_;  // held while NCCL is called, which is tried only; before `mutex_`
   mutable std::mutex mutex_;  // of all below; never held while waiting
-  std::unique_ptr<NcclCommunicator> communicator_;
-  Status over_;  // why, once it is
+  Status over_;               // why, once it is
+  Status failure_;            // that watch() has to return
   UnfinishedWork unfinished_;
+  std::vector<DeviceMemory> kept_;
 };
 
 }  // namespace rueda

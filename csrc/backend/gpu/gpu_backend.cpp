@@ -86,11 +86,9 @@ class GpuBackend final : public DeviceBackend {
     if (std::exchange(aborted_, true)) return;
     next_look_.reset();
     inputs_.clear();
-    // First what the application's streams wait in, for which those of the lanes may wait.
-    for (const auto& [set_id, lane] : lanes_) {
-      if (lane->callers()) lane->callers()->abort(reason);
-    }
-    for (const auto& [set_id, lane] : lanes_) lane->abort(reason);
+    for (const auto& [set_id, lane] : lanes_) lane->give_up(reason);
+    for (const auto& [set_id, lane] : lanes_) lane->begin_abort(reason);
+    for (const auto& [set_id, lane] : lanes_) lane->end_abort();
   }
 
   void close() override {

@@ -47,8 +47,9 @@ GpuLane::GpuLane(const Gpu& gpu, CudaStream stream, CudaStream second_stream)
 
 // Memory is freed only when no copy can reach it any more.
 GpuLane::~GpuLane() {
-  if (callers_) callers_->abort(Status(ErrorCode::shutdown, "the process set has ended"));
+  if (callers_) callers_->begin_abort(Status(ErrorCode::shutdown, "the process set has ended"));
   if (communicator_ && !unfinished_.is_empty()) communicator_->abort();
+  if (callers_) callers_->end_abort();
   wait_until_idle(Clock::now() + longest_end);
 }
 
@@ -144,12 +145,20 @@ std::optional<Time> GpuLane::next_look(Time now) const {
   return now + std::clamp(timeout / 4, between_looks, between_looks_at_callers);
 }
 
-void GpuLane::abort(const Status& reason) {
-  const auto given_up = unfinished_.give_up(reason);
-  if (callers_) callers_->abort(reason);
+void GpuLane::give_up(const Status& reason) {
+  given_up_ = unfinished_.give_up(reason);
+}
+
+void GpuLane::begin_abort(const Status& reason) {
+  if (communicator_) communicator_->begin_abort();
+  if (callers_) callers_->begin_abort(reason);
+}
+
+void GpuLane::end_abort() {
   if (communicator_) communicator_->abort();
+  if (callers_) callers_->end_abort();
   wait_until_idle(Clock::now() + longest_end);
-  for (const auto& event : given_up) event->end();
+  for (const auto& event : std::exchange(given_up_, {})) event->end();
 }
 
 void GpuLane::close(Time deadline) {

@@ -81,8 +81,14 @@ class GpuLane {
   Status watch(Time now, Duration timeout);
   // When to look again though nothing happens; never where nothing can.
   [[nodiscard]] std::optional<Time> next_look(Time now) const;
-  // Ends what is under way; handles that have completed with it fail with `reason`.
-  void abort(const Status& reason);
+  // --- Ends what is under way: of all lanes one step, and then the next one, because NCCL's
+  // kernels may wait for each other
+  // Handles that have completed with it fail with `reason`.
+  void give_up(const Status& reason);
+  // Both communicators; does not wait for that.
+  void begin_abort(const Status& reason);
+  // Waits until nothing is under way, but not for ever.
+  void end_abort();
   // Of both streams.
   void wait_until_idle(Time deadline);
   // Waits for what is under way, and leaves the communicator with the others.
@@ -104,6 +110,7 @@ class GpuLane {
   std::map<std::size_t, StagingMemory> staging_;
   std::vector<StagingMemory> outgrown_staging_;
   UnfinishedWork unfinished_;
+  std::vector<std::shared_ptr<GpuEvent>> given_up_;
   std::shared_ptr<CallersCommunicator> callers_;
 };
 

@@ -1,19 +1,21 @@
 #include "backend/gpu/persistent_reduction.h"
 
-#include <algorithm>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "backend/gpu/nccl_factor.h"
 #include "core/log.h"
+#include "core/strings.h"
 
 namespace rueda {
 
 namespace {
 
-// Beyond the time after which the world is given up; memory that a GPU still uses is freed by the
-// driver in any case, which waits.
+// Once the world is over: streams have been released, and what is still in them ends soon.
 constexpr Duration patience = std::chrono::seconds(10);
+constexpr Duration between_looks = std::chrono::milliseconds(100);
+constexpr auto between_steps = std::chrono::microseconds(200);
 
 CudaStream borrowed(const DeviceReference& device, void* stream) {
   return CudaStream::borrow(device, reinterpret_cast<std::uintptr_t>(stream));
@@ -35,10 +37,30 @@ PersistentReduction::PersistentReduction(const Gpu& gpu,
       counters_(counters) {}
 
 PersistentReduction::~PersistentReduction() {
+  outlast_start();
+  outlast_run();
+  communicator_->keep(std::move(buffer_));
+}
+
+// Of which nobody has waited for the end. NCCL may touch the tensor as soon as the others come.
+void PersistentReduction::outlast_start() {
+  while (step_ != Step::none) {
+    const auto enqueued = advance();
+    if (!enqueued) return communicator_->fail(enqueued.status());
+    if (!*enqueued) std::this_thread::sleep_for(between_steps);
+  }
+}
+
+void PersistentReduction::outlast_run() {
   if (!last_) return;
-  const Time deadline = Clock::now() + communicator_->timeout() + patience;
-  if (Status over = last_->event().wait_until_done(deadline); !over) {
-    log(LogLevel::warning, "a persistent allreduce was destroyed: ", over.to_string());
+  std::optional<Time> deadline;
+  for (;;) {
+    const Time now = Clock::now();
+    const Status done = last_->event().wait_until_done(now + between_looks);
+    if (done) return;
+    if (!deadline && !communicator_->over()) deadline = now + patience;
+    if (done.code() == ErrorCode::timeout && (!deadline || now < *deadline)) continue;
+    return log(LogLevel::warning, "a persistent allreduce was destroyed: ", done.to_string());
   }
 }
 
@@ -48,53 +70,105 @@ Expected<bool> PersistentReduction::is_captured(void* stream) const {
 
 // Outside of a graph the run is looked after; within, whoever launches the graph has to.
 Status PersistentReduction::start(void* handle) {
+  if (piece_.count == 0) return check();
   const CudaStream stream = borrowed(device_, handle);
-  const auto is_captured = stream.is_capturing();
-  if (!is_captured) return is_captured.status();
-  if (*is_captured) return reduce(stream);
-  if (Status status = follow_last(handle); !status) return status;
-  auto before = GpuEvent::after(stream);
-  if (!before) return before.status();
-  if (Status status = reduce(stream); !status) return status;
-  auto after = GpuEvent::after(stream);
-  if (!after) return after.status();
-  last_ = *after;
-  last_stream_ = handle;
-  communicator_->remember(std::move(after).value(), {std::move(before).value()});
-  return {};
+  const auto captured = stream.is_capturing();
+  if (!captured) return captured.status();
+  is_captured_ = *captured;
+  stream_ = handle;
+  begin_ = Clock::now();
+  before_.reset();
+  if (!is_captured_) {
+    if (Status status = follow_last(handle); !status) return status;
+    auto before = GpuEvent::after(stream);
+    if (!before) return before.status();
+    before_ = std::move(before).value();
+  }
+  if (Status status = pack(); !status) return status;
+  step_ = Step::call;
+  return advance().status();
 }
 
 Status PersistentReduction::follow_last(void* stream) const {
   return last_ && last_stream_ != stream ? last_->hold_back(stream) : Status();
 }
 
-Status PersistentReduction::reduce(const CudaStream& stream) {
-  if (piece_.count == 0) return check();
-  const auto count = static_cast<std::uint64_t>(piece_.count);
-  const std::byte* input = piece_.input;
-  std::byte* output = piece_.output;
-  if (reduction_.wire) {
-    input = output = buffer_.data();
-    const Status packed =
-        convert(stream, {piece_.input, buffer_.data(), count, reduction_.dtype, *reduction_.wire},
-                reduction_.prescale);
-    if (!packed) return packed;
-  }
-  const Status enqueued = communicator_->enqueue([&](NcclCommunicator& communicator) {
-    return communicator.allreduce(input, output, count, how_, stream.handle());
-  });
-  if (!enqueued) return enqueued;
-  counters_.nccl_calls.add(1);
+Status PersistentReduction::pack() {
   if (!reduction_.wire) return {};
-  return convert(stream, {buffer_.data(), piece_.output, count, *reduction_.wire, reduction_.dtype},
-                 reduction_.postscale);
+  const auto count = static_cast<std::uint64_t>(piece_.count);
+  return convert({piece_.input, buffer_.data(), count, reduction_.dtype, *reduction_.wire},
+                 reduction_.prescale);
 }
 
-Status PersistentReduction::convert(const CudaStream& stream, const TensorCopy& copy,
-                                    double scale) {
+Expected<bool> PersistentReduction::advance() {
+  const auto enqueued = take_steps();
+  if (enqueued) return enqueued;
+  step_ = Step::none;
+  // Some of it may be in the stream.
+  if (!is_captured_) {
+    if (auto after = GpuEvent::after(borrowed(device_, stream_))) last_ = std::move(after).value();
+  }
+  return enqueued;
+}
+
+Expected<bool> PersistentReduction::take_steps() {
+  if (step_ == Step::call) {
+    const auto called = call();
+    if (!called) return called;
+    if (!*called) return not_yet();
+    counters_.nccl_calls.add(1);
+    step_ = Step::launch;
+  }
+  if (step_ == Step::launch) {
+    const auto launched = communicator_->poll();
+    if (!launched) return launched;
+    if (!*launched) return not_yet();
+    if (Status status = finish_start(); !status) return status;
+    step_ = Step::none;
+  }
+  return true;
+}
+
+Expected<bool> PersistentReduction::call() {
+  const std::byte* input = reduction_.wire ? buffer_.data() : piece_.input;
+  std::byte* output = reduction_.wire ? buffer_.data() : piece_.output;
+  return communicator_->enqueue(
+      [&](NcclCommunicator& communicator) {
+        return communicator.allreduce(input, output, static_cast<std::uint64_t>(piece_.count), how_,
+                                      borrowed(device_, stream_).handle());
+      },
+      is_captured_);
+}
+
+Expected<bool> PersistentReduction::not_yet() const {
+  const Duration timeout = communicator_->timeout();
+  if (timeout == Duration::zero() || Clock::now() - begin_ < timeout) return false;
+  return Status(ErrorCode::timeout,
+                str("NCCL has not enqueued a persistent allreduce for ", to_seconds(timeout),
+                    " s (RUEDA_TRANSFER_TIMEOUT): other ranks may not have started it"));
+}
+
+Status PersistentReduction::finish_start() {
+  if (reduction_.wire) {
+    const auto count = static_cast<std::uint64_t>(piece_.count);
+    const Status unpacked =
+        convert({buffer_.data(), piece_.output, count, *reduction_.wire, reduction_.dtype},
+                reduction_.postscale);
+    if (!unpacked) return unpacked;
+  }
+  if (is_captured_) return {};
+  auto after = GpuEvent::after(borrowed(device_, stream_));
+  if (!after) return after.status();
+  last_ = *after;
+  last_stream_ = stream_;
+  communicator_->remember(std::move(after).value(), {std::move(before_)});
+  return {};
+}
+
+Status PersistentReduction::convert(const TensorCopy& copy, double scale) {
   counters_.gpu_launches.add(1);
   counters_.bytes_packed.add(static_cast<std::int64_t>(buffer_.size()));
-  return gpu_.kernels->copy(stream, {&copy, 1}, scale);
+  return gpu_.kernels->copy(borrowed(device_, stream_), {&copy, 1}, scale);
 }
 
 Status PersistentReduction::check() const {

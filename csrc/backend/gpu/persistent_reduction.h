@@ -8,12 +8,15 @@
 #include "backend/gpu/callers_communicator.h"
 #include "backend/gpu/gpu_lane.h"
 #include "backend/nccl/communicator.h"
+#include "core/clock.h"
 #include "cuda/memory.h"
 
 namespace rueda {
 
 // By NCCL: two launches of kernels and a call at most, all of which a CUDA graph can capture. What
 // they need has been allocated before, and while a stream is captured nothing is asked of the GPU.
+// A start is in the stream once NCCL has done its part, for which the first one has to wait for all
+// ranks.
 class PersistentReduction final : public DeviceReduction {
  public:
   // `buffer`: for all elements of the reduction's wire type, where it has one. `gpu` and `counters`
@@ -26,13 +29,24 @@ class PersistentReduction final : public DeviceReduction {
   [[nodiscard]] const Status& obstacle() const override { return none_; }
   [[nodiscard]] Expected<bool> is_captured(void* stream) const override;
   Status start(void* stream) override;
+  Expected<bool> advance() override;
   [[nodiscard]] Status check() const override;
 
  private:
+  enum class Step { none, call, launch };  // of a start: NCCL is to be called; has to launch
+
   // What comes next on `stream` comes after the last start, which may have been on another one.
   Status follow_last(void* stream) const;
-  Status reduce(const CudaStream& stream);
-  Status convert(const CudaStream& stream, const TensorCopy& copy, double scale);
+  Status pack();
+  Expected<bool> take_steps();
+  Expected<bool> call();
+  Status finish_start();
+  // Not yet, or too late.
+  [[nodiscard]] Expected<bool> not_yet() const;
+  Status convert(const TensorCopy& copy, double scale);
+  // For the destructor.
+  void outlast_start();
+  void outlast_run();
 
   const Gpu& gpu_;
   const DeviceReference device_;
@@ -40,11 +54,18 @@ class PersistentReduction final : public DeviceReduction {
   const Reduction reduction_;
   const NcclCombination how_;
   const Piece piece_;
-  const DeviceMemory buffer_;
+  DeviceMemory buffer_;
   TransferCounters& counters_;
   const Status none_;
   std::shared_ptr<GpuEvent> last_;  // end of the last start that was not captured
   void* last_stream_ = nullptr;
+
+  // --- The start that is under way
+  Step step_ = Step::none;
+  void* stream_ = nullptr;
+  bool is_captured_ = false;
+  std::shared_ptr<GpuEvent> before_;
+  Time begin_{};
 };
 
 // Through the host's memory, which the engine arranges each time.
@@ -55,6 +76,7 @@ class StagedReduction final : public DeviceReduction {
   [[nodiscard]] const Status& obstacle() const override { return why_; }
   [[nodiscard]] Expected<bool> is_captured(void* stream) const override;
   Status start(void*) override { return why_; }
+  Expected<bool> advance() override { return true; }
   [[nodiscard]] Status check() const override { return {}; }
 
  private:

@@ -24,9 +24,12 @@ bool PersistentTask::suits_nccl(const GpuLane& gpu) const {
 Status PersistentTask::fill_card(GpuLane& gpu, bool makes_id) {
   if (reduction_.wire) {
     const std::size_t bytes = static_cast<std::size_t>(piece_.count) * size_of(*reduction_.wire);
-    auto buffer = DeviceMemory::allocate(gpu.gpu().device, bytes);
-    if (!buffer) return buffer.status();
-    buffer_ = std::move(buffer).value();
+    if (gpu.callers()) buffer_ = gpu.callers()->kept(bytes);
+    if (buffer_.size() < bytes) {
+      auto buffer = DeviceMemory::allocate(gpu.gpu().device, bytes);
+      if (!buffer) return buffer.status();
+      buffer_ = std::move(buffer).value();
+    }
   }
   if (!makes_id) return {};
   const CurrentDevice current(*gpu.gpu().device);
@@ -51,6 +54,7 @@ Status PersistentTask::enqueue(GpuLane& gpu, const Lane& lane) {
     const Card& card = cards_[static_cast<std::size_t>(rank)];
     if (card.problem.front() == '\0') continue;
     failed_everywhere_ = true;
+    if (gpu.callers()) gpu.callers()->keep(std::move(buffer_));
     return {ErrorCode::internal,
             str("rank ", lane.world_rank(rank),
                 " cannot prepare a persistent allreduce: ", card.problem.data()),

@@ -14,9 +14,9 @@ Expected<Duration> UnfinishedWork::look(Time now) {
     const auto reached = first.event->reached();
     if (!reached) return reached.status();
     if (!*reached) {
-      // The application's own work takes as long as it takes.
-      std::erase_if(first.inputs, [](const auto& input) { return input->is_over(); });
+      // The application's own work takes as long as it takes, also between two looks.
       if (!first.inputs.empty()) first.since = now;
+      std::erase_if(first.inputs, [](const auto& input) { return input->is_over(); });
       return now - first.since;
     }
     parts_.pop_front();

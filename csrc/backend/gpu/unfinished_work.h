@@ -18,8 +18,8 @@ class UnfinishedWork {
   void remember(std::shared_ptr<GpuEvent> event, Inputs inputs, Time now);
   [[nodiscard]] bool is_empty() const { return parts_.empty(); }
   void clear() { parts_.clear(); }
-  // Forgets what is done. Returns for how long the first of what is left has been under way, its
-  // inputs being there; an error where it failed.
+  // Forgets what is done. Returns for how long the first of what is left has been under way: since
+  // the look that found its inputs there. An error where it failed.
   [[nodiscard]] Expected<Duration> look(Time now);
   // Forgets everything; what is not done fails with `reason`, and is returned.
   [[nodiscard]] std::vector<std::shared_ptr<GpuEvent>> give_up(const Status& reason);
@@ -28,7 +28,7 @@ class UnfinishedWork {
   struct Part {
     std::shared_ptr<GpuEvent> event;
     Inputs inputs;
-    Time since;
+    Time since;  // counts once there are no inputs any more
   };
   std::deque<Part> parts_;
 };

@@ -53,7 +53,9 @@ Status NcclCommunicator::combine(std::string_view what, const NcclCombination& h
     return call(functions, elements * reduction.value().parts, reduction.value().dtype, op);
   });
   // An operation may go as soon as the last call that is given it has returned.
-  if (scaled) library_.functions().red_op_destroy(op, handle_);
+  // Aborting a communicator ends them, too.
+  if (const nccl::Comm handle = handle_; scaled && handle != nullptr)
+    library_.functions().red_op_destroy(op, handle);
   return status;
 }
 

@@ -2,8 +2,10 @@
 // for longer than it is told to: NCCL does its slow work on threads of its own.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <span>
 #include <vector>
@@ -101,9 +103,18 @@ class NcclCommunicator {
   [[nodiscard]] Expected<nccl::Window> register_window(std::byte* memory, std::size_t bytes);
   [[nodiscard]] Status deregister_window(nccl::Window window);
 
-  // Ends everything on this rank without asking the others; streams are released. May be called
-  // from any state, and again.
+  // --- Ends everything on this rank without asking the others. From any state, and again. NCCL
+  // releases the streams first; then it waits for what else the GPU does, and for the end of all
+  // CUDA graphs that have captured anything of this communicator. A thread of its own does so.
+
+  // Does not wait, so that several can be given up at once where their kernels wait for each other.
+  void begin_abort();
+  // Waits until all is released; no longer than 10 s from the beginning, or than 1 s after
+  // expect_late_end(). Then the thread is left to itself.
   void abort();
+  // A graph will hold this communicator, or a call to NCCL does not return. Any thread.
+  void expect_late_end() { ends_late_.store(true); }
+
   // Stops what is in flight but keeps the communicator for shrink(); poll() until ready.
   // ErrorCode::unsupported where this NCCL does not offer it.
   [[nodiscard]] Status revoke();
@@ -111,8 +122,8 @@ class NcclCommunicator {
   // whatever is in flight; begins as start() does. This one stays, to be aborted.
   // ErrorCode::unsupported before NCCL 2.27.
   [[nodiscard]] Expected<std::unique_ptr<NcclCommunicator>> shrink(std::vector<int> lost);
-  // Waits until all that was enqueued is done and releases the communicator; all ranks together. On
-  // error or at the deadline it is aborted, so nothing is left in any case.
+  // Waits until all that was enqueued is done, and all graphs that have captured it are gone, and
+  // releases the communicator; all ranks together. On error or at the deadline it is aborted.
   [[nodiscard]] Status close(Time deadline);
 
  private:
@@ -130,7 +141,10 @@ class NcclCommunicator {
 
   const NcclLibrary& library_;
   DeviceReference device_;
-  nccl::Comm handle_ = nullptr;
+  std::atomic<nccl::Comm> handle_{nullptr};
+  std::atomic<bool> ends_late_{false};
+  std::future<void> ending_;  // of begin_abort(), until it has been waited for
+  Time longest_wait_{};       // for it
   int rank_;
   int size_;
 };

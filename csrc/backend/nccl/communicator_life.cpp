@@ -1,14 +1,20 @@
 // How a communicator begins, fails, shrinks and ends.
 #include <algorithm>
+#include <memory>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "backend/nccl/communicator.h"
+#include "core/log.h"
 #include "core/strings.h"
 
 namespace rueda {
 
 namespace {
+
+constexpr Duration longest_end = std::chrono::seconds(10);
+constexpr Duration longest_late_end = std::chrono::seconds(1);
 
 nccl::Config nonblocking() {
   nccl::Config config;
@@ -41,8 +47,10 @@ Expected<std::unique_ptr<NcclCommunicator>> NcclCommunicator::start(const NcclLi
   // The device must outlive `current`, also where what is made here does not.
   auto made = std::unique_ptr<NcclCommunicator>(new NcclCommunicator(library, device, rank, size));
   nccl::Config config = nonblocking();
+  nccl::Comm handle = nullptr;
   const nccl::Result result =
-      library.functions().comm_init_rank_config(&made->handle_, size, id, rank, &config);
+      library.functions().comm_init_rank_config(&handle, size, id, rank, &config);
+  made->handle_ = handle;
   if (Status status = library.check(result, made->with_rank("ncclCommInitRankConfig")); !status)
     return status;
   return made;
@@ -79,10 +87,33 @@ Status NcclCommunicator::wait_until_ready(Time deadline) const {
   }
 }
 
+// The thread may outlive this object, and whatever is ended with the process.
+void NcclCommunicator::begin_abort() {
+  const nccl::Comm handle = handle_.exchange(nullptr);
+  if (handle == nullptr) return;
+  longest_wait_ = Clock::now() + (ends_late_.load() ? longest_late_end : longest_end);
+  const auto end = std::make_shared<std::packaged_task<void()>>(
+      [device = device_, handle, comm_abort = library_.functions().comm_abort] {
+        const CurrentDevice current(*device);
+        comm_abort(handle);
+      });
+  ending_ = end->get_future();
+  try {
+    std::thread([end] { (*end)(); }).detach();
+  } catch (const std::system_error&) {  // no more threads
+    (*end)();
+  }
+}
+
 void NcclCommunicator::abort() {
-  if (handle_ == nullptr) return;
-  const CurrentDevice current(*device_);
-  library_.functions().comm_abort(std::exchange(handle_, nullptr));
+  begin_abort();
+  if (!ending_.valid()) return;
+  const bool has_ended = ending_.wait_until(longest_wait_) == std::future_status::ready;
+  ending_ = {};
+  if (has_ended) return;
+  log(LogLevel::warning, with_rank("NCCL has not yet released a communicator"),
+      ends_late_.load() ? ": it waits until all CUDA graphs that have captured it are destroyed"
+                        : ": something else keeps the GPU busy");
 }
 
 Status NcclCommunicator::revoke() {
@@ -112,15 +143,13 @@ Expected<std::unique_ptr<NcclCommunicator>> NcclCommunicator::shrink(std::vector
   auto made = std::unique_ptr<NcclCommunicator>(new NcclCommunicator(
       library_, device_, rank_ - static_cast<int>(before), size_ - static_cast<int>(lost.size())));
   nccl::Config config = nonblocking();
-  if (Status status = enqueue("ncclCommShrink",
-                              [&](const nccl::Functions&) {
-                                return shrink_communicator(
-                                    handle_, lost.data(), static_cast<int>(lost.size()),
-                                    &made->handle_, &config, nccl::shrink_abort);
-                              });
-      !status) {
-    return status;
-  }
+  nccl::Comm handle = nullptr;
+  const Status status = enqueue("ncclCommShrink", [&](const nccl::Functions&) {
+    return shrink_communicator(handle_, lost.data(), static_cast<int>(lost.size()), &handle,
+                               &config, nccl::shrink_abort);
+  });
+  made->handle_ = handle;
+  if (!status) return status;
   return made;
 }
 
@@ -134,7 +163,7 @@ Status NcclCommunicator::close(Time deadline) {
     return status;
   }
   const CurrentDevice current(*device_);
-  return library_.check(library_.functions().comm_destroy(std::exchange(handle_, nullptr)),
+  return library_.check(library_.functions().comm_destroy(handle_.exchange(nullptr)),
                         with_rank("ncclCommDestroy"));
 }
 

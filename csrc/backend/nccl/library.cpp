@@ -118,7 +118,8 @@ Expected<nccl::UniqueId> NcclLibrary::unique_id() const {
 
 Expected<const NcclLibrary*> load_nccl(const Options& options) {
   static std::mutex mutex;
-  static std::map<std::string, std::unique_ptr<NcclLibrary>> loaded;
+  // Never destroyed: threads that end communicators may outlive all else.
+  static auto& loaded = *new std::map<std::string, std::unique_ptr<NcclLibrary>>;
   const std::lock_guard lock(mutex);
   const auto known = loaded.find(options.nccl_library);
   if (known != loaded.end()) return known->second.get();

@@ -111,7 +111,10 @@ class PersistentAllreduce:
         return tensor if output is None else output
 
     def start(self) -> None:
-        """Begins a run: the tensor is ready, on a GPU by what the current stream has enqueued so far. Does not wait.
+        """Begins a run: the tensor is ready, on a GPU by what the current stream has enqueued so far.
+
+        Does not wait for the result, but on a GPU until NCCL has enqueued the run, and before the first one it connects
+        all ranks. A signal handler that raises meanwhile ends the call; what is left of it is done by :meth:`wait`.
 
         Raises :class:`rueda.InvalidArgumentError` where the last run has not been waited for, or the tensor was given
         other memory; :class:`rueda.UnsupportedError` where the current stream is being captured into a CUDA graph and

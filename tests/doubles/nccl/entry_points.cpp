@@ -1,6 +1,8 @@
 // NCCL's functions, those that every version has, under the names by which they are looked up.
+#include <chrono>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "nccl_state.h"
@@ -17,6 +19,8 @@ using rueda::test::NcclState;
 using rueda::test::Step;
 
 namespace {
+
+constexpr int longest_abort_ms = 60'000;
 
 NcclState& state() {
   return NcclState::instance();
@@ -86,6 +90,7 @@ Result collective(const std::string& function, const void* input, void* output, 
   if (const Result refused = refused_while_given_up(communicator); refused != success)
     return refused;
   if (root < 0 || root >= communicator->meeting->size()) return invalid_argument;
+  if (state().blocks(*communicator)) return system_error;
   Collective part{function, nullptr, nullptr, count, dtype, op, 1.0, root};
   if (op > avg) {
     const auto scale = communicator->scales.find(op);
@@ -216,8 +221,8 @@ Result ncclCommGetAsyncError(Comm handle, Result* result) {
     }
     if (communicator->polls_left > 0 && --communicator->polls_left > 0) *result = in_progress;
     if (communicator->polls_left == 0) due.swap(communicator->deferred);
-    if (communicator->finalizing &&
-        (communicator->running > 0 || !due.empty() || !communicator->deferred.empty()))
+    if (communicator->finalizing && (communicator->running > 0 || communicator->captured > 0 ||
+                                     !due.empty() || !communicator->deferred.empty()))
       *result = in_progress;
   }
   for (const auto& launch : due) launch();
@@ -238,7 +243,8 @@ Result ncclCommDestroy(Comm handle) {
       refused != success) {
     return refused;
   }
-  if (communicator->running > 0) return state().refuse("destroyed while operations are running");
+  if (communicator->running > 0 || communicator->captured > 0)
+    return state().refuse("destroyed while operations are running, or graphs hold them");
   state().remove(handle);
   const std::lock_guard lock(communicator->mutex);
   return communicator->registrations.empty()
@@ -253,6 +259,11 @@ Result ncclCommAbort(Comm handle) {
     // What was never launched.
     const std::lock_guard lock(communicator->mutex);
     communicator->deferred.clear();
+  }
+  // As NCCL does, also for a communicator that does not block, and for ever. A test shall fail.
+  for (int i = 0; communicator->captured > 0; ++i) {
+    if (i == longest_abort_ms) return state().refuse("a graph that nobody destroys was waited for");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   state().remove(handle);
   return success;

@@ -44,6 +44,9 @@ class NcclDouble {
   virtual void break_communicators(int rank, nccl::Result code, const std::string& text) = 0;
   // The next operation of `rank` never meets the others, until its communicator is aborted.
   virtual void hang(int rank) = 0;
+  // The next collective of `rank` does not return to its caller until its communicator is aborted.
+  virtual void block(int rank) = 0;
+  virtual int blocked_calls() = 0;  // at this moment
   virtual std::vector<std::string> take_misuse() = 0;
   virtual int communicators() = 0;  // not destroyed
   virtual int registrations() = 0;

@@ -23,6 +23,7 @@ void NcclState::reset(const NcclSettings& settings) {
   failures_.clear();
   counts_.clear();
   hanging_.clear();
+  blocking_.clear();
   misuse_.clear();
   meetings_.clear();
 }
@@ -60,6 +61,23 @@ void NcclState::break_one(const CommunicatorReference& communicator, nccl::Resul
 void NcclState::hang(int rank) {
   const std::lock_guard lock(mutex_);
   hanging_.insert(rank);
+}
+
+void NcclState::block(int rank) {
+  const std::lock_guard lock(mutex_);
+  blocking_.insert(rank);
+}
+
+bool NcclState::blocks(const Communicator& communicator) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (blocking_.erase(communicator.rank) == 0) return false;
+  }
+  ++blocked_calls_;
+  while (!communicator.given_up) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  --blocked_calls_;
+  last_error = "the communicator was aborted";
+  return true;
 }
 
 bool NcclState::hangs(const Communicator& communicator) {
@@ -180,6 +198,13 @@ nccl::Result NcclState::launch(Step step) {
   return launch_all(std::move(alone));
 }
 
+// Counts as one of the communicator's operations in graphs for as long as a copy of it exists. What
+// a stream runs at once is copied no longer than that takes.
+std::shared_ptr<void> reference_of_graph(const CommunicatorReference& communicator) {
+  ++communicator->captured;
+  return {nullptr, [communicator](void*) { --communicator->captured; }};
+}
+
 // One step of a stream for all that a group has for a communicator and a stream.
 nccl::Result NcclState::launch_all(std::vector<Step> steps) {
   std::stable_partition(steps.begin(), steps.end(), [](const Step& step) { return step.first; });
@@ -193,7 +218,8 @@ nccl::Result NcclState::launch_all(std::vector<Step> steps) {
     const std::vector<Step> together(std::make_move_iterator(steps.begin()),
                                      std::make_move_iterator(rest));
     steps.erase(steps.begin(), rest);
-    const auto make = [owner, together, hanging = hangs(*owner)] {
+    const auto make = [owner, together, hanging = hangs(*owner),
+                       reference = reference_of_graph(owner)] {
       ++owner->running;
       std::vector<std::uint64_t> numbers;
       for (const Step& step : together)

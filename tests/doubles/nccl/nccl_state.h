@@ -21,6 +21,7 @@ struct Communicator {
   int device = 0;
   std::atomic<bool> given_up = false;          // aborted or revoked: whoever waits, stops
   std::atomic<int> running = 0;                // operations in streams
+  std::atomic<int> captured = 0;               // operations in graphs that still exist
   std::atomic<std::uint64_t> collectives = 0;  // that streams have been given
   std::map<int, double> scales;                // of its pre-multiplied sums
   int next_op = 5;
@@ -59,6 +60,8 @@ class NcclState final : public NcclDouble {
             const std::string& text) override;
   void break_communicators(int rank, nccl::Result code, const std::string& text) override;
   void hang(int rank) override;
+  void block(int rank) override;
+  int blocked_calls() override { return blocked_calls_; }
   std::vector<std::string> take_misuse() override;
   int communicators() override;
   int registrations() override;
@@ -82,6 +85,8 @@ class NcclState final : public NcclDouble {
                  const std::string& text);
   // Whether this rank's operation is the one that hangs.
   bool hangs(const Communicator& communicator);
+  // Until the communicator is given up, where this rank's call is the one that blocks; true then.
+  bool blocks(const Communicator& communicator);
 
   // Whether some communicator that is still there has been told of this memory.
   bool is_registered(const void* memory);
@@ -105,6 +110,8 @@ class NcclState final : public NcclDouble {
   std::map<std::pair<std::string, int>, std::map<int, Failure>> failures_;
   std::map<std::pair<std::string, int>, int> counts_;
   std::set<int> hanging_;
+  std::set<int> blocking_;
+  std::atomic<int> blocked_calls_ = 0;
   std::vector<std::string> misuse_;
   std::map<std::string, std::shared_ptr<Meeting>> meetings_;
   std::map<nccl::Comm, CommunicatorReference> communicators_;
