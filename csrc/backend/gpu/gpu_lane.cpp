@@ -50,13 +50,17 @@ GpuLane::~GpuLane() {
   if (callers_) callers_->begin_abort(Status(ErrorCode::shutdown, "the process set has ended"));
   if (communicator_ && !unfinished_.is_empty()) communicator_->abort();
   if (callers_) callers_->end_abort();
-  wait_until_idle(Clock::now() + longest_end);
+  if (wait_until_idle(Clock::now() + longest_end)) return;
+  // NCCL frees without waiting for the GPU: what a stream may still reach is rather lost.
+  log(LogLevel::warning, "the fusion buffer of a stream that does not end is lost");
+  static_cast<void>(new FusionBuffer(std::move(buffer_)));
 }
 
-void GpuLane::wait_until_idle(Time deadline) {
+bool GpuLane::wait_until_idle(Time deadline) {
   Status idle = stream_->wait_until_idle(deadline);
   if (idle) idle = second_stream_.wait_until_idle(deadline);
   if (!idle) log(LogLevel::warning, "a stream of Rueda does not end: ", idle.to_string());
+  return idle.ok();
 }
 
 GpuCard GpuLane::card(bool is_first) const {
@@ -157,8 +161,11 @@ void GpuLane::begin_abort(const Status& reason) {
 void GpuLane::end_abort() {
   if (communicator_) communicator_->abort();
   if (callers_) callers_->end_abort();
-  wait_until_idle(Clock::now() + longest_end);
-  for (const auto& event : std::exchange(given_up_, {})) event->end();
+  const bool is_over = wait_until_idle(Clock::now() + longest_end);
+  // Otherwise whoever holds the tensors goes on holding them.
+  for (const auto& event : std::exchange(given_up_, {})) {
+    if (is_over) event->end();
+  }
 }
 
 void GpuLane::close(Time deadline) {

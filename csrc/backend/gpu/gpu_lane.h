@@ -89,8 +89,8 @@ class GpuLane {
   void begin_abort(const Status& reason);
   // Waits until nothing is under way, but not for ever.
   void end_abort();
-  // Of both streams.
-  void wait_until_idle(Time deadline);
+  // Both streams; returns whether they are.
+  bool wait_until_idle(Time deadline);
   // Waits for what is under way, and leaves the communicator with the others.
   void close(Time deadline);
 
@@ -105,8 +105,8 @@ class GpuLane {
   std::optional<GpuRoad> road_;
   std::string why_staged_;
   bool all_have_kernels_ = false;
+  FusionBuffer buffer_;  // outlives the communicator, with which it is registered
   std::unique_ptr<NcclCommunicator> communicator_;
-  FusionBuffer buffer_;
   std::map<std::size_t, StagingMemory> staging_;
   std::vector<StagingMemory> outgrown_staging_;
   UnfinishedWork unfinished_;
