@@ -8,6 +8,7 @@
 #include <future>
 #include <memory>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include "backend/nccl/library.h"
@@ -143,8 +144,10 @@ class NcclCommunicator {
   DeviceReference device_;
   std::atomic<nccl::Comm> handle_{nullptr};
   std::atomic<bool> ends_late_{false};
-  std::future<void> ending_;  // of begin_abort(), until it has been waited for
-  Time longest_wait_{};       // for it
+  // --- Of begin_abort(), until it has been waited for
+  std::thread thread_;
+  std::future<void> ending_;
+  Time longest_wait_{};
   int rank_;
   int size_;
 };

@@ -99,7 +99,7 @@ void NcclCommunicator::begin_abort() {
       });
   ending_ = end->get_future();
   try {
-    std::thread([end] { (*end)(); }).detach();
+    thread_ = std::thread([end] { (*end)(); });
   } catch (const std::system_error&) {  // no more threads
     (*end)();
   }
@@ -110,7 +110,9 @@ void NcclCommunicator::abort() {
   if (!ending_.valid()) return;
   const bool has_ended = ending_.wait_until(longest_wait_) == std::future_status::ready;
   ending_ = {};
-  if (has_ended) return;
+  if (!thread_.joinable()) return;
+  if (has_ended) return thread_.join();
+  thread_.detach();
   log(LogLevel::warning, with_rank("NCCL has not yet released a communicator"),
       ends_late_.load() ? ": it waits until all CUDA graphs that have captured it are destroyed"
                         : ": something else keeps the GPU busy");
