@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "backend/backend.h"
 #include "core/options.h"
@@ -87,8 +88,10 @@ struct GpuSupport {
 // Loads NCCL.
 [[nodiscard]] GpuSupport gpu_support(const Options& options);
 
-// Loads nothing before the first mark(). `host` moves what no GPU does, and outlives it.
+// Loads nothing before the first mark(). `host` moves what no GPU does, and outlives it. `host_of`:
+// which host each rank of the world is on.
 [[nodiscard]] std::unique_ptr<DeviceBackend> make_device_backend(const Options& options,
-                                                                 Backend& host);
+                                                                 Backend& host,
+                                                                 std::vector<int> host_of);
 
 }  // namespace rueda

@@ -51,7 +51,7 @@ GpuSupport gpu_support(const Options&) {
   return {};
 }
 
-std::unique_ptr<DeviceBackend> make_device_backend(const Options&, Backend&) {
+std::unique_ptr<DeviceBackend> make_device_backend(const Options&, Backend&, std::vector<int>) {
   return std::make_unique<NoDeviceBackend>();
 }
 

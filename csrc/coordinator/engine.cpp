@@ -111,7 +111,7 @@ Status Engine::choose_backend() {
   if (world_.host) {
     backend_ = make_onehost_backend(algorithms_, host_policy_, kept_buffers(options_));
   }
-  devices_ = make_device_backend(options_, *backend_);
+  devices_ = make_device_backend(options_, *backend_, world_.topology.host_of);
   return {};
 }
 

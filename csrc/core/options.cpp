@@ -107,9 +107,12 @@ constexpr std::array table{
                "Path of libnccl.so.2. Without it one that the process has loaded is taken, as "
                "torch's; then the environment's wheels and the system are searched.",
                &Options::nccl_library},
-    OptionSpec{"gpu_backend", "RUEDA_GPU_BACKEND", "", choice, "auto|nccl|staged", true,
+    OptionSpec{"gpu_backend", "RUEDA_GPU_BACKEND", "", choice, "auto|nccl|staged|hierarchical",
+               true,
                "How tensors of GPUs travel. auto takes NCCL where every rank has it and a GPU of "
-               "its own, and else goes through the host's memory (staged).",
+               "its own, and else goes through the host's memory (staged). hierarchical "
+               "all-reduces with NCCL within each host, and with what tensors of the CPU travel by "
+               "across hosts.",
                &Options::gpu_backend},
     OptionSpec{"interface", "RUEDA_INTERFACE", "HOROVOD_GLOO_IFACE", text, "", false,
                "Network interface, or address, on which this rank listens for ranks of other "

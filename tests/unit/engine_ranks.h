@@ -15,13 +15,16 @@ namespace rueda::test {
 enum class Sharing { nothing, memory };
 
 // Runs body(rank, engine) on `size` ranks at once, in a world of their own or that of `shared_hub`.
+// `host_of`: of each rank, which host it believes itself on; one for all where that is empty.
 inline void run_engines(int size, const Options& options,
                         const std::function<void(int, Engine&)>& body,
-                        InprocHub* shared_hub = nullptr, Sharing sharing = Sharing::nothing) {
+                        InprocHub* shared_hub = nullptr, Sharing sharing = Sharing::nothing,
+                        const std::vector<int>& host_of = {}) {
   InprocHub own_hub(size);
   InprocHub& hub = shared_hub != nullptr ? *shared_hub : own_hub;
   run_ranks(size, [&](int rank) {
     World world = inproc_world(hub, rank);
+    if (!host_of.empty()) world.topology.host_of = host_of;
     if (sharing == Sharing::memory) {
       auto formed = HostMemory::form(*hub.make_bootstrap(rank), soon());
       formed.status().throw_if_error();

@@ -14,6 +14,30 @@
 
 namespace rueda::test {
 
+// What a rank's tensor holds, and the sum of all ranks'.
+template <class T>
+std::vector<T> filled(std::size_t count, int rank) {
+  std::vector<T> values(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    values[i] = static_cast<T>(static_cast<int>(i % 7) + rank + 1);
+  }
+  return values;
+}
+
+template <class T>
+std::vector<T> summed(std::size_t count, int size) {
+  std::vector<T> sum(count);
+  for (int rank = 0; rank < size; ++rank) {
+    const auto values = filled<T>(count, rank);
+    for (std::size_t i = 0; i < count; ++i) sum[i] = static_cast<T>(sum[i] + values[i]);
+  }
+  return sum;
+}
+
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
 // What the tensors' memory must outlive: also where the world breaks.
 inline void outlast(const Handle& handle) {
   const Time end = soon();
@@ -108,6 +132,7 @@ struct GpuWorld {
   Gpus gpus = Gpus::own;
   Sharing sharing = Sharing::memory;
   Options options = double_options();
+  std::vector<int> host_of = {};  // of each rank; one host where that is empty
 };
 
 inline void run_gpu_engines(const GpuWorld& world, const std::function<void(GpuEngine&)>& body) {
@@ -117,7 +142,7 @@ inline void run_gpu_engines(const GpuWorld& world, const std::function<void(GpuE
         GpuEngine mine(rank, world.gpus == Gpus::own ? rank : 0, engine);
         body(mine);
       },
-      nullptr, world.sharing);
+      nullptr, world.sharing, world.host_of);
 }
 
 }  // namespace rueda::test

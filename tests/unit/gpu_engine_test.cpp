@@ -28,29 +28,6 @@ const std::vector<Road> roads{{"nccl"},
                               {"one GPU", Gpus::shared},
                               {"one GPU, ring", Gpus::shared, Sharing::nothing}};
 
-template <class T>
-std::vector<T> filled(std::size_t count, int rank) {
-  std::vector<T> values(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    values[i] = static_cast<T>(static_cast<int>(i % 7) + rank + 1);
-  }
-  return values;
-}
-
-template <class T>
-std::vector<T> summed(std::size_t count, int size) {
-  std::vector<T> sum(count);
-  for (int rank = 0; rank < size; ++rank) {
-    const auto values = filled<T>(count, rank);
-    for (std::size_t i = 0; i < count; ++i) sum[i] = static_cast<T>(sum[i] + values[i]);
-  }
-  return sum;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 }  // namespace
 
 TEST_CASE("tensors of GPUs are reduced on every road, by any number of ranks") {

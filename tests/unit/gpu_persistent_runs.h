@@ -16,10 +16,6 @@ using Run = std::unique_ptr<PersistentRun>;
 // Elements of each tensor.
 inline constexpr std::size_t count = 5000;
 
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 // A float32 tensor's, in place where there is no `output`.
 inline Run persistent(GpuEngine& gpu, const DeviceMemory& memory, const AllreduceOptions& options,
                       std::byte* output = nullptr, DataType dtype = DataType::float32) {

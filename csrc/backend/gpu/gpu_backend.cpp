@@ -20,15 +20,16 @@ namespace rueda {
 
 namespace {
 
-// Of an all-reduce through the host's memory: large enough for a copy engine to be at full speed.
-constexpr std::int64_t staged_chunk_bytes = 4 << 20;
 constexpr Duration between_looks = std::chrono::milliseconds(20);
 constexpr Duration closing_patience = std::chrono::seconds(10);
 
 class GpuBackend final : public DeviceBackend {
  public:
-  GpuBackend(const Options& options, Backend& host)
-      : options_(options), timeout_(seconds(options.transfer_timeout)), host_(host) {}
+  GpuBackend(const Options& options, Backend& host, std::vector<int> host_of)
+      : options_(options),
+        timeout_(seconds(options.transfer_timeout)),
+        host_(host),
+        host_of_(std::move(host_of)) {}
   ~GpuBackend() override { close(); }
 
   [[nodiscard]] std::string_view name() const override { return "gpu"; }
@@ -100,8 +101,7 @@ class GpuBackend final : public DeviceBackend {
 
   std::unique_ptr<Operation> allreduce(const Lane& lane, const Reduction& reduction,
                                        std::vector<Piece> pieces) override {
-    return start(lane, std::make_unique<AllreduceTask>(reduction, std::move(pieces), lane.size(),
-                                                       staged_chunk_bytes));
+    return start(lane, std::make_unique<AllreduceTask>(reduction, std::move(pieces), lane.size()));
   }
   std::unique_ptr<Operation> persist(const Lane& lane, const Reduction& reduction, Piece piece,
                                      TakeReduction take) override {
@@ -192,13 +192,15 @@ class GpuBackend final : public DeviceBackend {
       gpu = *found;
     }
     look_by(Clock::now() + between_looks);
-    return std::make_unique<GpuOperation>(gpu, lane, host_, options_.gpu_backend, std::move(task),
-                                          std::exchange(inputs_, {}));
+    return std::make_unique<GpuOperation>(gpu, lane, host_,
+                                          GpuOperation::RoadWish{options_.gpu_backend, host_of_},
+                                          std::move(task), std::exchange(inputs_, {}));
   }
 
   const Options options_;
   const Duration timeout_;
   Backend& host_;
+  const std::vector<int> host_of_;    // of each rank of the world
   std::mutex mutex_;                  // of opening the device
   std::atomic<bool> is_open_{false};  // what `gpu_` holds does not change any more
   Gpu gpu_;
@@ -219,8 +221,9 @@ GpuSupport gpu_support(const Options& options) {
   return support;
 }
 
-std::unique_ptr<DeviceBackend> make_device_backend(const Options& options, Backend& host) {
-  return std::make_unique<GpuBackend>(options, host);
+std::unique_ptr<DeviceBackend> make_device_backend(const Options& options, Backend& host,
+                                                   std::vector<int> host_of) {
+  return std::make_unique<GpuBackend>(options, host, std::move(host_of));
 }
 
 }  // namespace rueda

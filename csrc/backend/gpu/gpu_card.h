@@ -16,7 +16,8 @@ namespace rueda {
 
 enum class GpuRoad : std::uint8_t {
   nccl,
-  staged,  // through pinned memory of the host, and there as tensors of the host
+  staged,        // through pinned memory of the host, and there as tensors of the host
+  hierarchical,  // NCCL within each host, and staged across: all-reductions; the rest is staged
 };
 [[nodiscard]] std::string_view name_of(GpuRoad road);
 
@@ -29,7 +30,7 @@ struct GpuCard {
   std::array<char, 128> host{};     // which machine, the same text for all ranks of one
   std::array<char, 32> gpu{};       // PCI bus id
   std::array<char, 512> problem{};  // why there is no GPU or no NCCL
-  nccl::UniqueId id{};              // of the communicator to come: the first rank's counts
+  nccl::UniqueId id{};              // of the communicator to come: its first rank's counts
 };
 
 // As much of the text as fits.
@@ -39,15 +40,19 @@ void write_text(std::array<char, size>& target, std::string_view text) {
   text.copy(target.data(), size - 1);
 }
 
-// The road that the option gpu_backend ("auto", "nccl" or "staged") leaves: NCCL where every rank
-// has it and a GPU of its own. Not ok where a rank has no GPU, or where NCCL is demanded and cannot
-// be used: the status says why. `members`: world ranks, in the order of the cards.
-[[nodiscard]] Expected<GpuRoad> choose_road(std::span<const GpuCard> cards,
-                                            const std::vector<int>& members,
-                                            const std::string& wanted);
+struct RoadChoice {
+  GpuRoad road = GpuRoad::staged;
+  std::string why_not_nccl;  // empty where it is
+};
 
-// Why that is not NCCL; empty where it is.
-[[nodiscard]] std::string why_staged(std::span<const GpuCard> cards,
-                                     const std::vector<int>& members, const std::string& wanted);
+// What the option gpu_backend ("auto", "nccl", "staged" or "hierarchical") leaves: NCCL where every
+// rank has it and a GPU of its own; hierarchical only where it is demanded, and NCCL instead where
+// all are on one host. Not ok where a rank has no GPU, or where NCCL is demanded and cannot be
+// used: the status says why. `members`: world ranks, in the order of the cards. `host_of`: of each
+// world rank, which host it is on.
+[[nodiscard]] Expected<RoadChoice> choose_road(std::span<const GpuCard> cards,
+                                               const std::vector<int>& members,
+                                               const std::vector<int>& host_of,
+                                               const std::string& wanted);
 
 }  // namespace rueda

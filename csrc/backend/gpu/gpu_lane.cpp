@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <numeric>
 #include <utility>
 
 #include "backend/gpu/growth.h"
@@ -84,19 +85,28 @@ GpuCard GpuLane::card(bool is_first) const {
   return card;
 }
 
-Status GpuLane::settle(GpuRoad road, std::span<const GpuCard> cards, int rank,
-                       std::string why_staged) {
+Status GpuLane::settle(RoadChoice choice, std::span<const GpuCard> cards, int rank,
+                       Hierarchy hierarchy) {
   all_have_kernels_ =
       std::all_of(cards.begin(), cards.end(), [](const GpuCard& card) { return card.has_kernels; });
-  if (road == GpuRoad::nccl) {
-    auto started = NcclCommunicator::start(*gpu_.nccl, gpu_.device, cards.front().id, rank,
-                                           static_cast<int>(cards.size()));
+  if (choice.road == GpuRoad::hierarchical) {
+    nccl_ranks_ = hierarchy.local;
+  } else if (choice.road == GpuRoad::nccl) {
+    nccl_ranks_.resize(cards.size());
+    std::iota(nccl_ranks_.begin(), nccl_ranks_.end(), 0);
+  }
+  if (!nccl_ranks_.empty()) {
+    const auto first = static_cast<std::size_t>(nccl_ranks_.front());
+    const auto own = std::find(nccl_ranks_.begin(), nccl_ranks_.end(), rank) - nccl_ranks_.begin();
+    auto started =
+        NcclCommunicator::start(*gpu_.nccl, gpu_.device, cards[first].id, static_cast<int>(own),
+                                static_cast<int>(nccl_ranks_.size()));
     if (!started) return started.status();
     communicator_ = std::move(started).value();
   }
-  road_ = road;
-  why_staged_ = std::move(why_staged);
-  log(LogLevel::debug, "tensors of ", gpu_.device->facts().name, " go by ", name_of(road));
+  log(LogLevel::debug, "tensors of ", gpu_.device->facts().name, " go by ", name_of(choice.road));
+  choice_ = std::move(choice);
+  hierarchy_ = std::move(hierarchy);
   return {};
 }
 

@@ -12,6 +12,7 @@
 #include "backend/gpu/fusion_buffer.h"
 #include "backend/gpu/gpu_card.h"
 #include "backend/gpu/gpu_event.h"
+#include "backend/gpu/hierarchy.h"
 #include "backend/gpu/staging_memory.h"
 #include "backend/gpu/unfinished_work.h"
 #include "backend/nccl/communicator.h"
@@ -50,15 +51,20 @@ class GpuLane {
   void end_turn() { ++serving_; }
 
   // --- What the ranks have agreed on
-  [[nodiscard]] bool has_road() const { return road_.has_value(); }
-  [[nodiscard]] GpuRoad road() const { return *road_; }
+  [[nodiscard]] bool has_road() const { return choice_.has_value(); }
+  [[nodiscard]] GpuRoad road() const { return choice_->road; }
   [[nodiscard]] bool all_have_kernels() const { return all_have_kernels_; }
-  // This rank's side; makes an id for the communicator where it is the first one.
+  // This rank's side; makes an id for the communicator where it is the first one of that.
   [[nodiscard]] GpuCard card(bool is_first) const;
-  // Takes the road that all have chosen, and begins to connect. `why_staged`: where it is not NCCL.
-  Status settle(GpuRoad road, std::span<const GpuCard> cards, int rank, std::string why_staged);
-  [[nodiscard]] const std::string& why_staged() const { return why_staged_; }
-  // Null without NCCL.
+  // Takes the road that all have chosen, and begins to connect.
+  Status settle(RoadChoice choice, std::span<const GpuCard> cards, int rank, Hierarchy hierarchy);
+  [[nodiscard]] const std::string& why_not_nccl() const { return choice_->why_not_nccl; }
+  // Of the hierarchical road.
+  [[nodiscard]] const Hierarchy& hierarchy() const { return hierarchy_; }
+  // Ranks of the set, in the communicator's order: all, or those of this host on the hierarchical
+  // road; none where all is staged.
+  [[nodiscard]] const std::vector<int>& nccl_ranks() const { return nccl_ranks_; }
+  // Null where all is staged.
   [[nodiscard]] NcclCommunicator* communicator() const { return communicator_.get(); }
   // Of the persistent operations; null before the first one.
   [[nodiscard]] const std::shared_ptr<CallersCommunicator>& callers() const { return callers_; }
@@ -102,8 +108,9 @@ class GpuLane {
   CudaStream second_stream_;
   std::uint64_t next_ticket_ = 0;
   std::uint64_t serving_ = 0;
-  std::optional<GpuRoad> road_;
-  std::string why_staged_;
+  std::optional<RoadChoice> choice_;
+  Hierarchy hierarchy_;
+  std::vector<int> nccl_ranks_;
   bool all_have_kernels_ = false;
   FusionBuffer buffer_;  // outlives the communicator, with which it is registered
   std::unique_ptr<NcclCommunicator> communicator_;

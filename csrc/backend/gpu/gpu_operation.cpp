@@ -15,12 +15,12 @@ constexpr std::string_view no_gpu =
 
 }  // namespace
 
-GpuOperation::GpuOperation(GpuLane* gpu, const Lane& lane, Backend& host, const std::string& wanted,
+GpuOperation::GpuOperation(GpuLane* gpu, const Lane& lane, Backend& host, RoadWish wish,
                            std::unique_ptr<GpuTask> task, GpuLane::Inputs inputs)
     : gpu_(gpu),
       lane_(lane),
       host_(host),
-      wanted_(wanted),
+      wish_(wish),
       task_(std::move(task)),
       inputs_(std::move(inputs)) {
   if (gpu_ != nullptr) ticket_ = gpu_->line_up();
@@ -85,7 +85,9 @@ bool GpuOperation::agree() {
   if (!host_operation_) {
     begin("AGREE_ON_GPUS");
     if (gpu_ != nullptr) {
-      card_ = gpu_->card(lane_.rank == 0);
+      const bool by_host = wish_.backend == "hierarchical";
+      const Hierarchy hierarchy = hierarchy_of(*lane_.members, lane_.rank, wish_.host_of);
+      card_ = gpu_->card(by_host ? hierarchy.local_rank == 0 : lane_.rank == 0);
     } else {
       write_text(card_.problem, no_gpu);
     }
@@ -98,14 +100,7 @@ bool GpuOperation::agree() {
   if (!host_operation_->done()) return moved;
   Status status = host_operation_->status();
   host_operation_.reset();
-  if (status.ok()) {
-    if (auto road = choose_road(cards_, *lane_.members, wanted_); !road) {
-      failed_everywhere_ = true;  // each of them comes to the same end
-      status = road.status();
-    } else {
-      status = gpu_->settle(*road, cards_, lane_.rank, why_staged(cards_, *lane_.members, wanted_));
-    }
-  }
+  if (status.ok()) status = settle();
   if (status.ok()) {
     step_ = Step::connect;
   } else {
@@ -114,9 +109,19 @@ bool GpuOperation::agree() {
   return true;
 }
 
+Status GpuOperation::settle() {
+  auto choice = choose_road(cards_, *lane_.members, wish_.host_of, wish_.backend);
+  if (!choice) {
+    failed_everywhere_ = true;  // each of them comes to the same end
+    return choice.status();
+  }
+  return gpu_->settle(std::move(choice).value(), cards_, lane_.rank,
+                      hierarchy_of(*lane_.members, lane_.rank, wish_.host_of));
+}
+
 bool GpuOperation::prepare() {
   if (gpu_->road() != GpuRoad::nccl || !task_->suits_nccl(*gpu_)) {
-    begin("STAGED");
+    begin(gpu_->road() == GpuRoad::hierarchical ? "HIERARCHICAL" : "STAGED");
     step_ = Step::stage;
     return true;
   }
@@ -204,9 +209,11 @@ const Operation* GpuOperation::on_host() const {
 
 std::vector<int> GpuOperation::awaited() const {
   if (const Operation* host = on_host()) return host->awaited();
-  if (step_ != Step::connect && step_ != Step::launch) return {};
+  const bool awaits_nccl = step_ == Step::connect || step_ == Step::launch ||
+                           (step_ == Step::stage && gpu_->road() == GpuRoad::hierarchical);
   std::vector<int> others;
-  for (int rank = 0; rank < lane_.size(); ++rank) {
+  if (!awaits_nccl) return others;
+  for (const int rank : gpu_->nccl_ranks()) {
     if (rank != lane_.rank) others.push_back(lane_.world_rank(rank));
   }
   return others;

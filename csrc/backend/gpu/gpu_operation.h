@@ -15,9 +15,14 @@ namespace rueda {
 
 class GpuOperation final : public Operation {
  public:
+  // How the road is chosen where that is still to come, see choose_road().
+  struct RoadWish {
+    const std::string& backend;
+    const std::vector<int>& host_of;
+  };
   // `gpu`: null where this rank has no GPU, of which the others are told. `inputs`: what comes
   // first on the GPU.
-  GpuOperation(GpuLane* gpu, const Lane& lane, Backend& host, const std::string& wanted,
+  GpuOperation(GpuLane* gpu, const Lane& lane, Backend& host, RoadWish wish,
                std::unique_ptr<GpuTask> task, GpuLane::Inputs inputs);
   // Given up in the middle: waits until nothing that was enqueued touches the tensors any more.
   ~GpuOperation() override;
@@ -39,6 +44,8 @@ class GpuOperation final : public Operation {
   bool take_step();
   bool take_turn();
   bool agree();
+  // Takes the road that follows from the cards.
+  Status settle();
   bool prepare();
   bool enqueue();
   bool stage();
@@ -52,7 +59,7 @@ class GpuOperation final : public Operation {
   GpuLane* gpu_;
   Lane lane_;
   Backend& host_;
-  const std::string& wanted_;
+  const RoadWish wish_;
   std::unique_ptr<GpuTask> task_;
   GpuLane::Inputs inputs_;
   bool has_enqueued_ = false;

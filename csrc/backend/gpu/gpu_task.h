@@ -1,4 +1,4 @@
-// A collective on tensors of GPUs, in both of the ways in which it can go.
+// A collective on tensors of GPUs, in the ways in which it can go.
 #pragma once
 
 #include <memory>
@@ -28,7 +28,8 @@ class GpuTask {
   [[nodiscard]] virtual bool failed_everywhere() const { return false; }
   // Enqueues what comes after it, once NCCL's work is in the stream.
   virtual Status conclude(GpuLane&, const Lane&) { return {}; }
-  // Through the host's memory: goes on without blocking, and tells whether anything moved.
+  // Through the host's memory, or hierarchically: goes on without blocking, and tells whether
+  // anything moved.
   virtual Expected<bool> advance_staged(GpuLane& gpu, const Lane& lane, Backend& host) = 0;
   // Whether all of it has been enqueued.
   [[nodiscard]] virtual bool is_staged() const = 0;

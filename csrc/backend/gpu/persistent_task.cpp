@@ -75,7 +75,7 @@ Status PersistentTask::conclude(GpuLane& gpu, const Lane& lane) {
 }
 
 Expected<bool> PersistentTask::advance_staged(GpuLane& gpu, const Lane&, Backend&) {
-  std::string why = gpu.why_staged();
+  std::string why = gpu.why_not_nccl();
   if (why.empty() && reduction_.wire && !gpu.all_have_kernels()) {
     why = "a rank was built without the kernels that convert elements";
   } else if (why.empty()) {

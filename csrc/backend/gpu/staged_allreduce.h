@@ -1,0 +1,56 @@
+// All-reduce of tensors of GPUs through the host's memory, chunk by chunk: while one is copied from
+// the GPU another is reduced on the host and a third is on its way back.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "backend/gpu/host_work.h"
+#include "cuda/stream.h"
+
+namespace rueda {
+
+class StagedAllreduce final : public HostWork {
+ public:
+  StagedAllreduce(const Reduction& reduction, std::vector<Piece> pieces);
+
+  // `lane`: of those that reduce on the host.
+  Expected<bool> advance(GpuLane& gpu, const Lane& lane, Backend& host) override;
+  [[nodiscard]] bool is_done() const override { return returned_ == chunks_ && joined_; }
+  [[nodiscard]] const Operation* on_host() const override { return reducing_.get(); }
+
+ private:
+  static constexpr std::size_t slots = 3;
+  // A part of a piece that lies within a chunk.
+  struct Part {
+    std::size_t piece;
+    std::int64_t first;
+    std::int64_t count;
+  };
+
+  [[nodiscard]] std::vector<Part> parts_of(std::int64_t chunk) const;
+  [[nodiscard]] std::int64_t count_of(std::int64_t chunk) const;
+  Status fetch(GpuLane& gpu, const Lane& lane, std::int64_t chunk);
+  Status put_back(GpuLane& gpu, const Lane& lane, std::int64_t chunk);
+  Expected<bool> reduce(const Lane& lane, Backend& host);
+  Status join_streams(GpuLane& gpu);
+
+  const Reduction reduction_;
+  const std::vector<Piece> pieces_;
+  std::int64_t count_ = 0;
+  bool takes_part_ = true;
+  std::int64_t chunk_ = 1;  // elements
+  std::int64_t chunks_ = 0;
+  std::int64_t fetched_ = 0;
+  std::int64_t reduced_ = 0;
+  std::int64_t returned_ = 0;
+  bool joined_ = false;
+  std::array<std::byte*, slots> memory_{};  // of the host, by slot
+  std::vector<CudaEvent> fetches_;          // by slot: its copy from the GPU
+  std::vector<CudaEvent> returns_;          // and back
+  std::unique_ptr<Operation> reducing_;
+};
+
+}  // namespace rueda
