@@ -42,9 +42,10 @@ the first and the last call of every round on every rank.
 \b
 Contenders. rueda: direct calls in C++, on private memory (any) and on registered memory
 (rueda::allocate, rueda.empty). rueda-named: named calls in C++. rueda-python: named calls from
-Python. Peers: mpi (every Open MPI that is found), impi (Intel MPI), gloo (torch.distributed),
-deepspeed (its all-reduction through shared memory). "Open MPI" in the ratios is the fastest of
-those found, with its defaults; "its best" the fastest of all settings, with --tune-mpi.
+Python; rueda-python-direct: rueda.torch.PersistentAllreduce. Peers: mpi (every Open MPI that is
+found), impi (Intel MPI), gloo (torch.distributed), deepspeed (its all-reduction through shared
+memory). "Open MPI" in the ratios is the fastest of those found, with its defaults; "its best" the
+fastest of all settings, with --tune-mpi.
 
 \b
 Limits. A flag exchanged between two cores, or handed over on one by sched_yield; memcpy and a += b
@@ -78,7 +79,7 @@ _FLAGS = [
     click.option("--memory", default="private,registered", metavar="LIST",
                  help="Rueda's columns. Default private,registered."),
     click.option("--paths", default="direct", metavar="LIST",
-                 help="Ways to call Rueda: direct, named, python. Default direct."),
+                 help="Ways to call Rueda: direct, named, python, python-direct. Default direct."),
     click.option("--peers", metavar="LIST",
                  help="Of mpi, impi, gloo, deepspeed; or none. Default: mpi, impi and gloo, as far "
                  "as they are installed."),

@@ -18,7 +18,7 @@ from .mpi_libraries import IntelMpi, OpenMpi, find_intel_mpi, find_open_mpis, in
 
 PRIVATE, REGISTERED = "private", "registered"
 PEERS = ("mpi", "impi", "gloo", "deepspeed")
-PATHS = ("direct", "named", "python")
+PATHS = ("direct", "named", "python", "python-direct")
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,15 @@ def _rueda_commands(argv: Sequence[str]) -> Callable[[Setting], list[Command]]:
 
 
 def rueda(path: str) -> Contender:
-    """Rueda by its direct calls, its named ones, or from Python."""
+    """Rueda by its direct calls or its named ones, in C++ or from Python."""
     both = (PRIVATE, REGISTERED)
     if path == "python":
         return Contender("rueda-python", _python_ranks("rueda"), both)
+    if path == "python-direct":
+        if importlib.util.find_spec("torch") is None:
+            raise LaunchError("--paths python-direct: torch is not installed: pip install torch")
+        ranks = _python_ranks("rueda_direct")
+        return Contender("rueda-python-direct", ranks, both, collectives=("allreduce",))
     name = "rueda" if path == "direct" else "rueda-named"
     return Contender(name, _rueda_commands([str(worker()), "rueda", path]), both)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rueda.launcher.bench.contenders import worker
+from rueda.launcher.bench.contenders import PATHS, worker
 from rueda.launcher.bench.mpi_libraries import find_open_mpis
 from rueda.launcher.errors import LaunchError
 from rueda.launcher.native import load_native
@@ -35,6 +35,7 @@ PEERS = [
     *(["mpi"] if find_open_mpis() else []),
     *(["gloo"] if importlib.util.find_spec("torch") else []),
 ]
+OWN_PATHS = [path for path in PATHS if path != "python-direct" or "gloo" in PEERS]
 
 
 def bench(folder: Path, *arguments: str, **variables: str) -> Ran:
@@ -91,14 +92,14 @@ def test_a_picture_that_cannot_be_drawn_is_refused_first(tmp_path: Path) -> None
 def test_a_small_run_has_right_results_of_everybody(tmp_path: Path) -> None:
     ran = bench(
         tmp_path, "-np", "2", "-b", "4", "-e", "4K", "-f", "32", "--rounds", "1", "--calls", "3",
-        "--peers", ",".join(PEERS), "--paths", "direct,named,python", "--json", "report.json",
+        "--peers", ",".join(PEERS), "--paths", ",".join(OWN_PATHS), "--json", "report.json",
         "--markdown", "report.md",
     )  # fmt: skip
     assert ran.code == 0, ran.err
     report = json.loads((tmp_path / "report.json").read_text())
     check_report(report, [4, 128, 4096])
     assert report["limits"]["flag_exchange"].keys() & {"time_us", "unsupported"}
-    paths = ("rueda", "rueda-named", "rueda-python")
+    paths = ["rueda", *(f"rueda-{path}" for path in OWN_PATHS[1:])]
     ours = {f"{path} {memory}" for path in paths for memory in ("private", "registered")}
     labels = set(report["contenders"])
     assert ours <= labels

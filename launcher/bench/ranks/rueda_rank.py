@@ -7,19 +7,25 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import rueda
 
 from ..values import OPERATIONS
 from .frame import Call, PythonContender, UnsupportedCall, Work, serve
 
 
-def _prepare(work: Work) -> Call:
+def new_array(work: Work) -> npt.NDArray[Any]:
+    """What every rank gives, in the memory that is asked for."""
     try:
         dtype = np.dtype(work.dtype)
     except TypeError as error:
         raise UnsupportedCall(f"NumPy has no {work.dtype}") from error
     make = rueda.empty if work.memory == "registered" else np.empty
-    array = make(work.input_count, dtype)
+    return make(work.input_count, dtype)
+
+
+def _prepare(work: Work) -> Call:
+    array = new_array(work)
     name = f"{work.collective}.{work.memory}.{work.dtype}.{work.op}.{work.input_count}"
     op = rueda.ReduceOp(OPERATIONS.index(work.op))
     calls: dict[str, Callable[[], Any]] = {
@@ -40,7 +46,9 @@ def _prepare(work: Work) -> Call:
     return Call(run, array.view(np.uint8), lambda: results[0].view(np.uint8))
 
 
-class _Rueda(PythonContender):
+class Rueda(PythonContender):
+    """Named calls."""
+
     def __init__(self) -> None:
         rueda.init()
         self.rank, self.size = rueda.rank(), rueda.size()
@@ -56,4 +64,4 @@ class _Rueda(PythonContender):
 
 
 if __name__ == "__main__":
-    serve(_Rueda(), sys.argv[1], sys.argv[2])
+    serve(Rueda(), sys.argv[1], sys.argv[2])
