@@ -1,13 +1,14 @@
 // All-reductions of tensors of GPUs on several hosts, by NCCL within each and the ring across.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <map>
 #include <random>
 #include <set>
 
 #include "backend/gpu/gpu_card.h"
 #include "backend/gpu/hierarchy.h"
-#include "gpu_engine_ranks.h"
+#include "gpu_persistent_runs.h"
 
 namespace rueda::test {
 namespace {
@@ -116,27 +117,27 @@ TEST_CASE("hosts of any sizes reduce to the same bits as one sum") {
   INFO(text_of(host_of));
   const int size = static_cast<int>(host_of.size());
   run_gpu_engines(world_of(host_of), [&](GpuEngine& gpu) {
-    for (int round = 0; round < 3; ++round) {  // the later ones are replayed
+    for (int round = 0; round < 3; ++round) {
       const std::vector<std::size_t> counts{0, 1, 127, 1000, 4097, 1500001};
       std::vector<DeviceMemory> memory;
       std::vector<Handle> handles;
-      for (const std::size_t count : counts) {
-        memory.push_back(gpu.tensor(filled<float>(count, gpu.rank())));
-        handles.push_back(gpu.submit(gpu.allreduce(memory.back(), count, DataType::float32,
-                                                   "float." + std::to_string(count))));
+      for (const std::size_t elements : counts) {
+        memory.push_back(gpu.tensor(filled<float>(elements, gpu.rank())));
+        handles.push_back(gpu.submit(gpu.allreduce(memory.back(), elements, DataType::float32,
+                                                   "float." + std::to_string(elements))));
       }
       const DeviceMemory largest = gpu.tensor(filled<std::int64_t>(333, gpu.rank()));
       handles.push_back(
           gpu.submit(gpu.allreduce(largest, 333, DataType::int64, "int64", ReduceOp::max)));
-      const DeviceMemory whole = gpu.tensor(filled<std::int32_t>(77, gpu.rank()));
-      handles.push_back(  // which NCCL alone would round otherwise
+      const DeviceMemory whole = gpu.tensor(std::vector<std::int32_t>(77, gpu.rank() - 5));
+      handles.push_back(
           gpu.submit(gpu.allreduce(whole, 77, DataType::int32, "int32", ReduceOp::average)));
       const DeviceMemory scaled = gpu.tensor(filled<double>(501, gpu.rank()));
-      Submission average =
+      Submission with_factors =
           gpu.allreduce(scaled, 501, DataType::float64, "scaled", ReduceOp::average);
-      average.request.prescale = 0.5;
-      average.request.postscale = 4;
-      handles.push_back(gpu.submit(std::move(average)));
+      with_factors.request.prescale = 0.5;
+      with_factors.request.postscale = 4;
+      handles.push_back(gpu.submit(std::move(with_factors)));
       for (const Handle& handle : handles) gpu.finish(handle);
 
       for (std::size_t i = 0; i < counts.size(); ++i) {
@@ -145,9 +146,10 @@ TEST_CASE("hosts of any sizes reduce to the same bits as one sum") {
       }
       expect(gpu.read<std::int64_t>(largest.data(), 333) == filled<std::int64_t>(333, size - 1),
              "the largest");
-      auto averaged = summed<std::int32_t>(77, size);
-      for (auto& value : averaged) value /= size;
-      expect(gpu.read<std::int32_t>(whole.data(), 77) == averaged, "the average of integers");
+      const int total = size * (size - 1) / 2 - 5 * size;  // negative, and rounded down
+      const auto average = static_cast<std::int32_t>(std::floor(static_cast<double>(total) / size));
+      expect(gpu.read<std::int32_t>(whole.data(), 77) == std::vector<std::int32_t>(77, average),
+             "the average of integers");
       const auto sum = summed<double>(501, size);
       const auto result = gpu.read<double>(scaled.data(), 501);
       for (std::size_t i = 0; i < sum.size(); ++i) {
@@ -161,28 +163,136 @@ TEST_CASE("hosts of any sizes reduce to the same bits as one sum") {
 TEST_CASE("only a slice of each rank crosses to other hosts, and that narrowed") {
   const NcclFixture fixture;
   const bool narrows = GENERATE(false, true);
-  constexpr std::size_t count = 256 * 1024;  // two slices without padding
+  constexpr std::size_t elements = 256 * 1024;  // two slices without padding
   run_gpu_engines(world_of({0, 0, 1, 1}), [&](GpuEngine& gpu) {
     const DeviceMemory memory =
-        gpu.tensor(std::vector<float>(count, 1.5F + static_cast<float>(gpu.rank())));
-    gpu.finish(gpu.submit(gpu.allreduce(memory, count, DataType::float32, "first")));
+        gpu.tensor(std::vector<float>(elements, 1.5F + static_cast<float>(gpu.rank())));
+    gpu.finish(gpu.submit(gpu.allreduce(memory, elements, DataType::float32, "first")));
     const DeviceMemory second =
-        gpu.tensor(std::vector<float>(count, 1.5F + static_cast<float>(gpu.rank())));
+        gpu.tensor(std::vector<float>(elements, 1.5F + static_cast<float>(gpu.rank())));
     const auto before = gpu.engine.metrics();
     Submission submission =
-        gpu.allreduce(second, count, DataType::float32, "second", ReduceOp::average);
+        gpu.allreduce(second, elements, DataType::float32, "second", ReduceOp::average);
     if (narrows) submission.request.wire = DataType::bfloat16;
     submission.request.prescale = 2;
+    submission.request.postscale = 8;
     gpu.finish(gpu.submit(std::move(submission)));
-    expect(gpu.read<float>(second.data(), count) == std::vector<float>(count, 6.0F), "the average");
+    expect(gpu.read<float>(second.data(), elements) == std::vector<float>(elements, 48.0F),
+           "the average");
     auto metrics = gpu.engine.metrics();
     const auto moved = [&](const std::string& name) { return metrics.at(name) - before.at(name); };
-    const std::int64_t slice = count / 2 * (narrows ? 2 : 4);
+    const std::int64_t slice = elements / 2 * (narrows ? 2 : 4);
     expect(moved("nccl_calls") == 2, "a reduce-scatter and an all-gather");
     expect(moved("bytes_staged") == 2 * slice, "a slice to the host and back");
-    // A ring of two hosts: half of the slice in each of two steps.
-    expect(moved("allreduce_payload_bytes_sent") == slice, "a slice to the other host");
+    // A ring of two hosts: half of the slice in each of two steps. And word to the other GPU here.
+    expect(moved("allreduce_payload_bytes_sent") == slice + 1, "a slice to the other host");
     expect(moved("gpu_launches") == (narrows ? 4 : 2), "launches");
+    gpu.drain();
+  });
+}
+
+TEST_CASE("what is larger than a part goes part by part, and what is empty not at all") {
+  const NcclFixture fixture;
+  const Hosts host_of = GENERATE(Hosts{0, 1}, Hosts{0, 0, 1});
+  GpuWorld world = world_of(host_of);
+  const int size = world.size;
+  world.options.fusion_threshold = 1 << 20;
+  run_gpu_engines(world, [&](GpuEngine& gpu) {
+    const DeviceMemory nothing = gpu.tensor(std::vector<float>());
+    gpu.finish(gpu.submit(gpu.allreduce(nothing, 0, DataType::float32, "nothing")));
+    const std::size_t elements = 600000;  // of float32: two whole parts, and a rest
+    const DeviceMemory memory = gpu.tensor(filled<float>(elements, gpu.rank()));
+    Submission submission = gpu.allreduce(memory, elements, DataType::float32, "large");
+    submission.request.wire = DataType::float16;
+    gpu.finish(gpu.submit(std::move(submission)));
+    expect(gpu.read<float>(memory.data(), elements) == summed<float>(elements, size), "the sum");
+    expect(gpu.engine.metrics().at("nccl_calls") == 6, "two calls for each part");
+    gpu.drain();
+  });
+}
+
+TEST_CASE("a slice may have more chunks than there are slots for them") {
+  const NcclFixture fixture({}, 5);
+  run_gpu_engines(world_of({0, 1}), [&](GpuEngine& gpu) {
+    constexpr std::size_t elements = 6000000;
+    const DeviceMemory memory = gpu.tensor(filled<float>(elements, gpu.rank()));
+    gpu.finish(gpu.submit(gpu.allreduce(memory, elements, DataType::float32, "x")));
+    expect(gpu.read<float>(memory.data(), elements) == summed<float>(elements, 2), "the sum");
+    gpu.drain();
+  });
+}
+
+TEST_CASE("16-bit tensors, products, and a narrow way across between hosts of unequal sizes") {
+  const NcclFixture fixture;
+  run_gpu_engines(world_of({0, 0, 1}), [&](GpuEngine& gpu) {
+    const DeviceMemory half = gpu.tensor(std::vector<std::uint16_t>(333, 0x3E00));  // 1.5
+    const DeviceMemory factors =
+        gpu.tensor(std::vector<double>(10, static_cast<double>(gpu.rank() + 1)));
+    const DeviceMemory wide = gpu.tensor(std::vector<double>(500, 0.25 * (gpu.rank() + 1)));
+    const Handle one = gpu.submit(gpu.allreduce(half, 333, DataType::float16, "half"));
+    const Handle two =
+        gpu.submit(gpu.allreduce(factors, 10, DataType::float64, "product", ReduceOp::product));
+    Submission narrowed = gpu.allreduce(wide, 500, DataType::float64, "narrow");
+    narrowed.request.wire = DataType::bfloat16;
+    narrowed.request.postscale = 2;
+    const Handle three = gpu.submit(std::move(narrowed));
+    for (const Handle& handle : {one, two, three}) gpu.finish(handle);
+    expect(gpu.read<std::uint16_t>(half.data(), 333) == std::vector<std::uint16_t>(333, 0x4480),
+           "4.5");
+    expect(gpu.read<double>(factors.data(), 10) == std::vector<double>(10, 6), "3!");
+    expect(gpu.read<double>(wide.data(), 500) == std::vector<double>(500, 3), "twice 1.5");
+    gpu.drain();
+  });
+}
+
+TEST_CASE("without the kernels what is narrowed is staged, and the rest is not") {
+  const NcclFixture fixture({}, 0, false);
+  run_gpu_engines(world_of({0, 0, 1, 1}), [&](GpuEngine& gpu) {
+    const DeviceMemory memory = gpu.tensor(filled<float>(1000, gpu.rank()));
+    gpu.finish(gpu.submit(gpu.allreduce(memory, 1000, DataType::float32, "x")));
+    expect(gpu.read<float>(memory.data(), 1000) == summed<float>(1000, 4), "the sum");
+    expect(gpu.engine.metrics().at("nccl_calls") == 2, "by NCCL");
+    const DeviceMemory other = gpu.tensor(filled<float>(1000, gpu.rank()));
+    Submission narrowed = gpu.allreduce(other, 1000, DataType::float32, "narrow");
+    narrowed.request.wire = DataType::bfloat16;
+    gpu.finish(gpu.submit(std::move(narrowed)));
+    expect(gpu.read<float>(other.data(), 1000) == summed<float>(1000, 4), "the other sum");
+    expect(gpu.engine.metrics().at("nccl_calls") == 2, "not by NCCL");
+    gpu.drain();
+  });
+}
+
+TEST_CASE("a rank without a slice waits as long as others carry theirs") {
+  const NcclFixture fixture;
+  GpuWorld world = world_of({0, 0, 1});
+  world.options.ring_chunk = 64;
+  world.options.transfer_timeout = 1;
+  run_gpu_engines(world, [&](GpuEngine& gpu) {
+    constexpr std::size_t elements = 16000000;  // takes longer than that, in many hops
+    const DeviceMemory memory = gpu.tensor(filled<float>(elements, gpu.rank()));
+    gpu.finish(gpu.submit(gpu.allreduce(memory, elements, DataType::float32, "x")));
+    expect(gpu.read<float>(memory.data(), elements) == summed<float>(elements, 3), "the sum");
+    gpu.drain();
+  });
+}
+
+TEST_CASE("across hosts a persistent allreduce is an operation of the engine, not for graphs") {
+  const NcclFixture fixture;
+  run_gpu_engines(world_of({0, 0, 1}), [&](GpuEngine& gpu) {
+    const DeviceMemory memory = gpu.tensor(std::vector<float>(count, 0));
+    const Run operation = persistent(gpu, memory, {.name = "x"});
+    for (int round = 0; round < 3; ++round) {
+      write(gpu, memory, static_cast<float>(gpu.rank() + 1));
+      run(*operation);
+      expect_all(gpu, memory.data(), 2, "the average");
+      gpu.drain();
+      cuda_double().begin_capture(gpu.stream().handle());
+      const std::string error = error_of([&] { operation->start(std::nullopt); });
+      cuda_double().end_capture(gpu.stream().handle());
+      expect(contains(error, "RUEDA_GPU_BACKEND=hierarchical"), error);
+      meet(gpu, "after the refusal");
+    }
+    expect(gpu.engine.metrics().at("nccl_calls") == 6, "by NCCL and across");
     gpu.drain();
   });
 }
@@ -205,10 +315,11 @@ TEST_CASE("on the hierarchical road the other collectives are staged") {
   });
 }
 
-TEST_CASE("a rank that has joined carries its slice, of zeros") {
+TEST_CASE("a rank that has joined carries its slice, if it has one, of zeros") {
   const NcclFixture fixture;
   const ReduceOp op = GENERATE(ReduceOp::sum, ReduceOp::average, ReduceOp::min);
-  run_gpu_engines(world_of({0, 0, 1, 1}), [&](GpuEngine& gpu) {
+  const Hosts host_of = GENERATE(Hosts{0, 0, 1, 1}, Hosts{0, 0, 0, 1});
+  run_gpu_engines(world_of(host_of), [&](GpuEngine& gpu) {
     const DeviceMemory memory = gpu.tensor(std::vector<float>(640, 3.0F));
     gpu.finish(gpu.submit(gpu.allreduce(memory, 640, DataType::float32, "all")));
     const DeviceMemory rest = gpu.tensor(std::vector<float>(640, 2.0F));

@@ -196,13 +196,12 @@ TEST_CASE("a group of collectives is launched together") {
     const DeviceMemory first = on_device(mine.stream, own(mine.rank, 3));
     const DeviceMemory second = on_device(mine.stream, own(mine.rank, 4));
     NcclCommunicator& communicator = *mine.communicator;
-    expect_ok(communicator.begin_group(), "begin");
-    for (const DeviceMemory* memory : {&first, &second}) {
-      expect_ok(communicator.allreduce(memory->data(), memory->data(), memory->size() / 4,
-                                       {DataType::float32}, mine.stream.handle()),
-                "allreduce");
-    }
-    expect_ok(communicator.end_group(), "end");
+    const auto reduce = [&](int number) {
+      const DeviceMemory& memory = number == 0 ? first : second;
+      return communicator.allreduce(memory.data(), memory.data(), memory.size() / 4,
+                                    {DataType::float32}, mine.stream.handle());
+    };
+    expect_ok(communicator.in_group(2, reduce), "a group");
     expect(!take(communicator.poll(), "poll"), "NCCL is in progress");
     mine.finish();
     expect(on_host<float>(mine.stream, second.data(), 4)[3] == 106.0F, "the sum is right");

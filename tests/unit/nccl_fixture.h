@@ -24,8 +24,9 @@ inline NcclDouble& nccl_double() {
 
 class NcclFixture {
  public:
-  explicit NcclFixture(const NcclSettings& settings = {}, std::uint64_t delay_seed = 0)
-      : cuda_({.devices = 4, .delay_seed = delay_seed}) {
+  explicit NcclFixture(const NcclSettings& settings = {}, std::uint64_t delay_seed = 0,
+                       bool loads_modules = true)
+      : cuda_({.devices = 4, .loads_modules = loads_modules, .delay_seed = delay_seed}) {
     nccl_double().reset(settings);
   }
   ~NcclFixture() {

@@ -9,18 +9,19 @@
 
 namespace rueda {
 
-AllreduceTask::AllreduceTask(const Reduction& reduction, std::vector<Piece> pieces, int ranks)
-    : reduction_(reduction), pieces_(std::move(pieces)), ranks_(ranks) {
+AllreduceTask::AllreduceTask(const Reduction& reduction, std::vector<Piece> pieces, int ranks,
+                             std::int64_t part_bytes)
+    : reduction_(reduction), pieces_(std::move(pieces)), ranks_(ranks), part_bytes_(part_bytes) {
   for (const Piece& piece : pieces_) count_ += piece.count;
   takes_part_ = contributes(pieces_);
 }
 
 bool AllreduceTask::suits_nccl(const GpuLane& gpu) const {
-  if (reduction_.wire && !gpu.all_have_kernels()) return false;
-  // Ranks that have joined give zeros.
-  const bool is_sum = reduction_.op == ReduceOp::sum || reduction_.op == ReduceOp::average;
-  if (reduction_.contributors != ranks_ && !is_sum) return false;
-  return nccl_combination(on_the_wire(reduction_), ranks_).has_value();
+  return nccl_can_take_part(reduction_, on_the_wire(reduction_), ranks_, gpu.all_have_kernels());
+}
+
+bool AllreduceTask::goes_hierarchically(const GpuLane& gpu) const {
+  return HierarchicalAllreduce::suits(gpu, reduction_, ranks_);
 }
 
 Status AllreduceTask::enqueue(GpuLane& gpu, const Lane& lane) {
@@ -57,8 +58,8 @@ Status AllreduceTask::conclude(GpuLane& gpu, const Lane& lane) {
 
 Expected<bool> AllreduceTask::advance_staged(GpuLane& gpu, const Lane& lane, Backend& host) {
   if (!host_work_) {
-    if (HierarchicalAllreduce::suits(gpu, reduction_, ranks_)) {
-      host_work_ = std::make_unique<HierarchicalAllreduce>(reduction_, pieces_);
+    if (goes_hierarchically(gpu)) {
+      host_work_ = std::make_unique<HierarchicalAllreduce>(reduction_, pieces_, part_bytes_);
     } else {
       host_work_ = std::make_unique<StagedAllreduce>(reduction_, pieces_);
     }

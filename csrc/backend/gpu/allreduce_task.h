@@ -15,9 +15,12 @@ namespace rueda {
 // Otherwise through the host: hierarchically where that road was taken and suits, else staged.
 class AllreduceTask final : public GpuTask {
  public:
-  AllreduceTask(const Reduction& reduction, std::vector<Piece> pieces, int ranks);
+  // `part_bytes`: how much is packed at once on the hierarchical road.
+  AllreduceTask(const Reduction& reduction, std::vector<Piece> pieces, int ranks,
+                std::int64_t part_bytes);
 
   [[nodiscard]] bool suits_nccl(const GpuLane& gpu) const override;
+  [[nodiscard]] bool goes_hierarchically(const GpuLane& gpu) const override;
   Status enqueue(GpuLane& gpu, const Lane& lane) override;
   Status conclude(GpuLane& gpu, const Lane& lane) override;
   Expected<bool> advance_staged(GpuLane& gpu, const Lane& lane, Backend& host) override;
@@ -25,11 +28,15 @@ class AllreduceTask final : public GpuTask {
   [[nodiscard]] const Operation* on_host() const override {
     return host_work_ ? host_work_->on_host() : nullptr;
   }
+  [[nodiscard]] bool waits_for_others() const override {
+    return host_work_ && host_work_->waits_for_others();
+  }
 
  private:
   const Reduction reduction_;
   const std::vector<Piece> pieces_;
   const int ranks_;
+  const std::int64_t part_bytes_;
   std::int64_t count_ = 0;
   bool takes_part_ = true;
   std::byte* buffer_ = nullptr;  // where the tensors are packed; null where they are not

@@ -19,9 +19,9 @@ namespace rueda {
 // going on without.
 class FusionBuffer {
  public:
-  // Room for `bytes`; used by one operation at a time, in the order of a stream. `communicator` is
-  // the same each time, and ready. What has been outgrown is freed with this object: freeing waits
-  // for the GPU, which may wait for other ranks.
+  // Room for `bytes`; used by one operation at a time, each of which ends in the order of a stream.
+  // `communicator` is the same each time, and ready. What has been outgrown is freed with this
+  // object: freeing waits for the GPU, which may wait for other ranks.
   [[nodiscard]] Expected<std::byte*> room(std::size_t bytes, const NcclLibrary& library,
                                           const DeviceReference& device,
                                           NcclCommunicator& communicator);

@@ -20,6 +20,7 @@ namespace rueda {
 
 namespace {
 
+constexpr std::int64_t least_part_bytes = 1 << 20;
 constexpr Duration between_looks = std::chrono::milliseconds(20);
 constexpr Duration closing_patience = std::chrono::seconds(10);
 
@@ -101,7 +102,9 @@ class GpuBackend final : public DeviceBackend {
 
   std::unique_ptr<Operation> allreduce(const Lane& lane, const Reduction& reduction,
                                        std::vector<Piece> pieces) override {
-    return start(lane, std::make_unique<AllreduceTask>(reduction, std::move(pieces), lane.size()));
+    return start(lane, std::make_unique<AllreduceTask>(
+                           reduction, std::move(pieces), lane.size(),
+                           std::max(options_.fusion_threshold, least_part_bytes)));
   }
   std::unique_ptr<Operation> persist(const Lane& lane, const Reduction& reduction, Piece piece,
                                      TakeReduction take) override {

@@ -38,7 +38,7 @@ class GpuLane {
   GpuLane& operator=(const GpuLane&) = delete;
 
   [[nodiscard]] const Gpu& gpu() const { return gpu_; }
-  // On which everything is enqueued.
+  // On which everything is enqueued but copies back from the host, which it waits for.
   [[nodiscard]] const CudaStream& stream() const { return *stream_; }
   // The same, for what may outlive the lane.
   [[nodiscard]] const std::shared_ptr<const CudaStream>& shared_stream() const { return stream_; }
@@ -72,7 +72,8 @@ class GpuLane {
 
   // --- Memory, kept from operation to operation. What has been outgrown is freed with the lane:
   // freeing waits for the GPU, which may wait for other ranks.
-  // Of the GPU, for NCCL; used by one operation at a time, in the order of stream().
+  // Of the GPU, for NCCL; used by one operation at a time, which leaves it in the order of
+  // stream().
   Expected<std::byte*> buffer(std::size_t bytes);
   // Of the host.
   Expected<StagingMemory*> staging(std::size_t slot, std::size_t bytes);

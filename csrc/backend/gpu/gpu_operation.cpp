@@ -74,7 +74,7 @@ bool GpuOperation::take_turn() {
 }
 
 bool GpuOperation::waits_for_its_turn() const {
-  if (step_ == Step::turn) return true;
+  if (step_ == Step::turn || task_->waits_for_others()) return true;
   // The first copy from the GPU waits for the application's own work there.
   return step_ == Step::stage && on_host() == nullptr &&
          std::any_of(inputs_.begin(), inputs_.end(),
@@ -121,7 +121,7 @@ Status GpuOperation::settle() {
 
 bool GpuOperation::prepare() {
   if (gpu_->road() != GpuRoad::nccl || !task_->suits_nccl(*gpu_)) {
-    begin(gpu_->road() == GpuRoad::hierarchical ? "HIERARCHICAL" : "STAGED");
+    begin(task_->goes_hierarchically(*gpu_) ? "HIERARCHICAL" : "STAGED");
     step_ = Step::stage;
     return true;
   }
@@ -210,7 +210,7 @@ const Operation* GpuOperation::on_host() const {
 std::vector<int> GpuOperation::awaited() const {
   if (const Operation* host = on_host()) return host->awaited();
   const bool awaits_nccl = step_ == Step::connect || step_ == Step::launch ||
-                           (step_ == Step::stage && gpu_->road() == GpuRoad::hierarchical);
+                           (step_ == Step::stage && task_->goes_hierarchically(*gpu_));
   std::vector<int> others;
   if (!awaits_nccl) return others;
   for (const int rank : gpu_->nccl_ranks()) {

@@ -14,6 +14,8 @@ class GpuTask {
 
   // Whether NCCL can do it with the results that Rueda promises; the same on all ranks.
   [[nodiscard]] virtual bool suits_nccl(const GpuLane& gpu) const = 0;
+  // Whether it goes by the hierarchical road where that was taken; the same on all ranks.
+  [[nodiscard]] virtual bool goes_hierarchically(const GpuLane&) const { return false; }
   // What the host has to do before the work can be enqueued; null where that is nothing.
   [[nodiscard]] virtual std::unique_ptr<Operation> prepare(GpuLane&, const Lane&, Backend&) {
     return nullptr;
@@ -35,6 +37,8 @@ class GpuTask {
   [[nodiscard]] virtual bool is_staged() const = 0;
   // What the host does at the moment; null where that is nothing.
   [[nodiscard]] virtual const Operation* on_host() const = 0;
+  // Whether other ranks, who are timed themselves, have to come first.
+  [[nodiscard]] virtual bool waits_for_others() const { return false; }
 };
 
 }  // namespace rueda

@@ -1,5 +1,6 @@
 #include "backend/gpu/hierarchical_allreduce.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "backend/gpu/nccl_factor.h"
@@ -33,75 +34,107 @@ Reduction across(const Reduction& reduction, int hosts) {
 }  // namespace
 
 bool HierarchicalAllreduce::suits(const GpuLane& gpu, const Reduction& reduction, int ranks) {
-  if (gpu.road() != GpuRoad::hierarchical) return false;
-  if (reduction.wire && !gpu.all_have_kernels()) return false;
-  const bool is_sum = reduction.op == ReduceOp::sum || reduction.op == ReduceOp::average;
-  // Ranks that have joined give zeros.
-  if (reduction.contributors != ranks && !is_sum) return false;
-  return nccl_combination(within(reduction), ranks).has_value();
+  return gpu.road() == GpuRoad::hierarchical &&
+         nccl_can_take_part(reduction, within(reduction), ranks, gpu.all_have_kernels());
 }
 
-HierarchicalAllreduce::HierarchicalAllreduce(const Reduction& reduction, std::vector<Piece> pieces)
-    : reduction_(reduction), pieces_(std::move(pieces)) {
-  for (const Piece& piece : pieces_) count_ += piece.count;
-  if (count_ == 0) step_ = Step::done;
+HierarchicalAllreduce::HierarchicalAllreduce(const Reduction& reduction,
+                                             const std::vector<Piece>& pieces,
+                                             std::int64_t part_bytes)
+    : reduction_(reduction) {
+  const auto most =
+      std::max<std::int64_t>(1, part_bytes / static_cast<std::int64_t>(size_of(reduction.dtype)));
+  for (Piece rest : pieces) {
+    while (rest.count > 0) {
+      if (parts_.empty() || parts_.back().count == most) parts_.emplace_back();
+      Part& last = parts_.back();
+      const std::int64_t count = std::min(rest.count, most - last.count);
+      const std::size_t bytes = bytes_of(count, reduction.dtype);
+      last.pieces.push_back({rest.input, rest.output, count});
+      last.count += count;
+      rest.count -= count;
+      if (rest.input != nullptr) rest.input += bytes;
+      if (rest.output != nullptr) rest.output += bytes;
+    }
+  }
+}
+
+const Operation* HierarchicalAllreduce::on_host() const {
+  if (meeting_) return meeting_.get();
+  return carrying_ ? carrying_->on_host() : nullptr;
 }
 
 Expected<bool> HierarchicalAllreduce::advance(GpuLane& gpu, const Lane& lane, Backend& host) {
   bool moved = false;
-  while (step_ != Step::done) {
+  while (!is_done()) {
     const auto took = take_step(gpu, lane, host);
     if (!took) return took;
+    moved = moved || *took;
     if (!*took) break;
-    moved = true;
   }
   return moved;
 }
 
+// Returns whether anything moved.
 Expected<bool> HierarchicalAllreduce::take_step(GpuLane& gpu, const Lane& lane, Backend& host) {
-  const bool waits_for_nccl = step_ == Step::scattering || step_ == Step::gathering;
-  if (waits_for_nccl) {
-    const auto launched = gpu.communicator()->poll();
-    if (!launched || !*launched) return launched;
-  }
-  Status status;
+  const auto then = [this](const Status& status, Step next) -> Expected<bool> {
+    if (!status) return status;
+    step_ = next;
+    return true;
+  };
   switch (step_) {
-    case Step::scatter:
-      status = scatter(gpu, lane);
-      step_ = Step::scattering;
-      break;
-    case Step::scattering:
-      if (gpu.hierarchy().carries_slice()) status = begin_across(gpu, lane);
-      step_ = Step::across;
-      break;
-    case Step::across:
-      if (across_) {
-        const auto moved = across_->advance(gpu, across_lane_, host);
-        if (!moved || !across_->is_done()) return moved;
-        across_.reset();
-        status = end_across(gpu, lane);
-      }
-      if (status) status = gather(gpu, lane);
-      step_ = Step::gathering;
-      break;
-    case Step::gathering:
-      status = unpack(gpu, lane, pieces_, {reduction_.dtype, reduction_.dtype, 1.0}, buffer_);
-      step_ = Step::done;
-      break;
-    case Step::done: break;
+    case Step::scatter: return then(scatter(gpu, lane), Step::scattering);
+    case Step::scattering: {
+      const auto launched = gpu.communicator()->poll();
+      if (!launched || !*launched) return launched;
+      if (across_.members.empty()) return then({}, Step::meet);
+      return then(begin_across(gpu, lane), Step::across);
+    }
+    case Step::across: {
+      const auto moved = carrying_->advance(gpu, across_.lane, host);
+      if (!moved || !carrying_->is_done()) return moved;
+      carrying_.reset();
+      return then(end_across(gpu, lane), Step::meet);
+    }
+    case Step::meet: {
+      const auto moved = meet(host);
+      if (!moved || meeting_) return moved;
+      return then({}, Step::gather);
+    }
+    case Step::gather: return then(gather(gpu, lane), Step::gathering);
+    case Step::gathering: {
+      const auto launched = gpu.communicator()->poll();
+      if (!launched || !*launched) return launched;
+      return then(unpack_part(gpu, lane), Step::scatter);
+    }
   }
-  if (!status) return status;
-  return true;
+  return false;
 }
 
 std::byte* HierarchicalAllreduce::slice(int number) const {
   return buffer_ + bytes_of(number * slice_count_, reduction_.dtype);
 }
 
+void HierarchicalAllreduce::form_groups(const Hierarchy& hierarchy, const Lane& lane) {
+  const auto form = [&](Group& group, const std::vector<int>& ranks, int rank) {
+    for (const int member : ranks) group.members.push_back(lane.world_rank(member));
+    group.lane = lane;
+    group.lane.members = &group.members;
+    group.lane.rank = rank;
+    group.lane.channel = nullptr;
+  };
+  form(local_, hierarchy.local, hierarchy.local_rank);
+  if (hierarchy.carries_slice()) form(across_, hierarchy.across, hierarchy.across_rank);
+}
+
 Status HierarchicalAllreduce::scatter(GpuLane& gpu, const Lane& lane) {
   const Hierarchy& hierarchy = gpu.hierarchy();
+  if (local_.members.empty()) form_groups(hierarchy, lane);
+  // To get memory may take until the GPU has done what it does: not while it waits for others.
+  if (Status status = StagedAllreduce::reserve(gpu); !status) return status;
+
   const std::int64_t slices = hierarchy.slices;
-  slice_count_ = (count_ + slices * alignment - 1) / (slices * alignment) * alignment;
+  slice_count_ = (part().count + slices * alignment - 1) / (slices * alignment) * alignment;
   const std::size_t all = bytes_of(slices * slice_count_, reduction_.dtype);
   const std::size_t narrow = reduction_.wire ? bytes_of(slice_count_, *reduction_.wire) : 0;
   const auto buffer = gpu.buffer(all + narrow);
@@ -109,11 +142,11 @@ Status HierarchicalAllreduce::scatter(GpuLane& gpu, const Lane& lane) {
   buffer_ = *buffer;
   if (reduction_.wire) narrow_ = buffer_ + all;
 
-  const bool takes_part = contributes(pieces_);
-  const std::size_t filled = takes_part ? bytes_of(count_, reduction_.dtype) : 0;
+  const bool takes_part = contributes(part().pieces);
+  const std::size_t filled = takes_part ? bytes_of(part().count, reduction_.dtype) : 0;
   Status status;
   if (takes_part) {
-    status = pack(gpu, lane, pieces_, {reduction_.dtype, reduction_.dtype, 1.0}, buffer_);
+    status = pack(gpu, lane, part().pieces, {reduction_.dtype, reduction_.dtype, 1.0}, buffer_);
   }
   if (status && filled < all) {
     status = fill_bytes(gpu.stream(), buffer_ + filled, std::byte{}, all - filled);
@@ -128,27 +161,18 @@ Status HierarchicalAllreduce::scatter(GpuLane& gpu, const Lane& lane) {
   if (nccl.size() == hierarchy.slices) {
     return nccl.reduce_scatter(buffer_, slice(nccl.rank()), elements, how, stream);
   }
-  // Some ranks carry none: a reduction to each that does, launched together.
-  status = nccl.begin_group();
-  for (int root = 0; root < hierarchy.slices && status; ++root) {
-    status = nccl.reduce(slice(root), slice(root), elements, how, root, stream);
-  }
-  const Status ended = nccl.end_group();
-  return status ? ended : status;
+  // Some ranks carry none: a reduction to each that does.
+  return nccl.in_group(hierarchy.slices, [&](int root) {
+    return nccl.reduce(slice(root), slice(root), elements, how, root, stream);
+  });
 }
 
 Status HierarchicalAllreduce::begin_across(GpuLane& gpu, const Lane& lane) {
-  const Hierarchy& hierarchy = gpu.hierarchy();
-  for (const int rank : hierarchy.across) across_ranks_.push_back(lane.world_rank(rank));
-  across_lane_ = lane;
-  across_lane_.members = &across_ranks_;
-  across_lane_.rank = hierarchy.across_rank;
-  across_lane_.channel = nullptr;
-
-  std::byte* const own = slice(hierarchy.local_rank);
+  std::byte* const own = slice(gpu.hierarchy().local_rank);
   std::byte* const travels = narrow_ != nullptr ? narrow_ : own;
-  across_ = std::make_unique<StagedAllreduce>(across(reduction_, across_lane_.size()),
-                                              std::vector<Piece>{{travels, travels, slice_count_}});
+  carrying_ =
+      std::make_unique<StagedAllreduce>(across(reduction_, across_.lane.size()),
+                                        std::vector<Piece>{{travels, travels, slice_count_}});
   if (narrow_ == nullptr) return {};
   return pack(gpu, lane, {{own, own, slice_count_}}, {reduction_.dtype, wire(), 1.0}, narrow_);
 }
@@ -160,20 +184,40 @@ Status HierarchicalAllreduce::end_across(GpuLane& gpu, const Lane& lane) {
                 {reduction_.dtype, wire(), reduction_.postscale}, narrow_);
 }
 
+Expected<bool> HierarchicalAllreduce::meet(Backend& host) {
+  if (!meeting_) {
+    const std::vector<std::int64_t> lengths(local_.members.size(), 1);
+    arrivals_.assign(2 * lengths.size(), std::byte{});
+    meeting_ =
+        host.allgather(local_.lane, arrivals_.data() + lengths.size(), arrivals_.data(), lengths);
+  }
+  const bool moved = meeting_->advance();
+  if (!meeting_->done()) return moved;
+  const Status status = meeting_->status();
+  meeting_.reset();
+  if (!status) return status;
+  return true;
+}
+
 Status HierarchicalAllreduce::gather(GpuLane& gpu, const Lane& lane) {
   NcclCommunicator& nccl = *gpu.communicator();
   const StreamHandle stream = gpu.stream().handle();
   const auto elements = static_cast<std::uint64_t>(slice_count_);
   lane.counters->nccl_calls.add(1);
-  if (nccl.size() == gpu.hierarchy().slices) {
+  const int slices = gpu.hierarchy().slices;
+  if (nccl.size() == slices) {
     return nccl.allgather(slice(nccl.rank()), buffer_, elements, reduction_.dtype, stream);
   }
-  Status status = nccl.begin_group();
-  for (int root = 0; root < gpu.hierarchy().slices && status; ++root) {
-    status = nccl.broadcast(slice(root), slice(root), elements, reduction_.dtype, root, stream);
-  }
-  const Status ended = nccl.end_group();
-  return status ? ended : status;
+  return nccl.in_group(slices, [&](int root) {
+    return nccl.broadcast(slice(root), slice(root), elements, reduction_.dtype, root, stream);
+  });
+}
+
+Status HierarchicalAllreduce::unpack_part(GpuLane& gpu, const Lane& lane) {
+  const Status status =
+      unpack(gpu, lane, part().pieces, {reduction_.dtype, reduction_.dtype, 1.0}, buffer_);
+  parts_.erase(parts_.begin());
+  return status;
 }
 
 }  // namespace rueda

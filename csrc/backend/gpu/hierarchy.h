@@ -12,7 +12,7 @@ struct Hierarchy {
   int slices = 1;          // how many ranks of each host carry a slice: as many as the smallest has
   std::vector<int> across;  // those with the same local rank, one of each host; empty where this
                             // one carries no slice
-  int across_rank = 0;  // its index there
+  int across_rank = 0;      // its index there
 
   [[nodiscard]] bool carries_slice() const { return local_rank < slices; }
 };

@@ -15,6 +15,8 @@ class HostWork {
   [[nodiscard]] virtual bool is_done() const = 0;
   // What the host does at the moment; null where that is nothing.
   [[nodiscard]] virtual const Operation* on_host() const = 0;
+  // Whether others have to come first, who are timed themselves.
+  [[nodiscard]] virtual bool waits_for_others() const { return false; }
 };
 
 }  // namespace rueda

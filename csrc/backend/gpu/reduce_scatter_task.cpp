@@ -40,18 +40,15 @@ class ReduceScatterTask final : public ExchangeTask {
       return communicator.reduce_scatter(input_, output_,
                                          static_cast<std::uint64_t>(lengths_.front()), how, stream);
     }
-    // Parts of different lengths: one reduction to each rank, launched together.
-    Status status = communicator.begin_group();
-    const std::byte* part = input_;
-    for (std::size_t root = 0; root < lengths_.size() && status; ++root) {
-      if (lengths_[root] > 0) {
-        status = communicator.reduce(part, output_, static_cast<std::uint64_t>(lengths_[root]), how,
-                                     static_cast<int>(root), stream);
-      }
-      part += bytes_of(lengths_[root]);
-    }
-    const Status ended = communicator.end_group();
-    return status ? ended : status;
+    // Parts of different lengths: one reduction to each rank.
+    const std::byte* next = input_;
+    return communicator.in_group(communicator.size(), [&](int root) -> Status {
+      const std::int64_t length = lengths_[static_cast<std::size_t>(root)];
+      const std::byte* const part = std::exchange(next, next + bytes_of(length));
+      if (length == 0) return {};
+      return communicator.reduce(part, output_, static_cast<std::uint64_t>(length), how, root,
+                                 stream);
+    });
   }
 
  protected:

@@ -22,6 +22,14 @@ StagedAllreduce::StagedAllreduce(const Reduction& reduction, std::vector<Piece> 
   chunks_ = (count_ + chunk_ - 1) / chunk_;
 }
 
+Status StagedAllreduce::reserve(GpuLane& gpu) {
+  for (std::size_t slot = 0; slot < slots; ++slot) {
+    const auto memory = gpu.staging(slot, chunk_bytes);
+    if (!memory) return memory.status();
+  }
+  return {};
+}
+
 Expected<bool> StagedAllreduce::advance(GpuLane& gpu, const Lane& lane, Backend& host) {
   bool moved = false;
   while (fetched_ < chunks_ && fetched_ < returned_ + static_cast<std::int64_t>(slots)) {

@@ -15,6 +15,8 @@ namespace rueda {
 class StagedAllreduce final : public HostWork {
  public:
   StagedAllreduce(const Reduction& reduction, std::vector<Piece> pieces);
+  // Gets the memory of the host that advance() would get else.
+  [[nodiscard]] static Status reserve(GpuLane& gpu);
 
   // `lane`: of those that reduce on the host.
   Expected<bool> advance(GpuLane& gpu, const Lane& lane, Backend& host) override;

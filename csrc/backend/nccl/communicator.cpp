@@ -126,16 +126,21 @@ Status NcclCommunicator::alltoall(std::span<const NcclPart> to, std::span<const 
     return Status(ErrorCode::invalid_argument, str("an all-to-all of ", size_, " ranks with ",
                                                    to.size(), " and ", from.size(), " parts"));
   }
-  if (Status status = begin_group(); !status) return status;
-  Status failure;
-  for (int peer = 0; peer < size_ && failure.ok(); ++peer) {
+  return in_group(size_, [&](int peer) {
     const NcclPart& out = to[static_cast<std::size_t>(peer)];
     const NcclPart& in = from[static_cast<std::size_t>(peer)];
     // Nothing is sent where nothing is expected.
-    if (out.elements > 0) failure = send(out.memory, out.elements, dtype, peer, stream);
-    if (failure.ok() && in.elements > 0)
-      failure = recv(in.memory, in.elements, dtype, peer, stream);
-  }
+    Status status;
+    if (out.elements > 0) status = send(out.memory, out.elements, dtype, peer, stream);
+    if (status && in.elements > 0) status = recv(in.memory, in.elements, dtype, peer, stream);
+    return status;
+  });
+}
+
+Status NcclCommunicator::in_group(int calls, const std::function<Status(int)>& call) {
+  if (Status status = begin_group(); !status) return status;
+  Status failure;
+  for (int number = 0; number < calls && failure.ok(); ++number) failure = call(number);
   return failure.because(end_group());
 }
 

@@ -1,10 +1,12 @@
-// A communicator of NCCL over the ranks of a process set, one GPU each. It never blocks a thread
-// for longer than it is told to: NCCL does its slow work on threads of its own.
+// A communicator of NCCL over the ranks of a process set, or those of one host, one GPU each. It
+// never blocks a thread for longer than it is told to: NCCL does its slow work on threads of its
+// own.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <memory>
 #include <span>
@@ -91,9 +93,8 @@ class NcclCommunicator {
   [[nodiscard]] Status recv(std::byte* memory, std::uint64_t elements, DataType dtype, int from,
                             StreamHandle stream);
 
-  // Calls in between are launched together, as one. A group that fails is given up as a whole.
-  [[nodiscard]] Status begin_group();
-  [[nodiscard]] Status end_group();
+  // Launches call(0), call(1), ... together, as one. A group that fails is given up as a whole.
+  [[nodiscard]] Status in_group(int calls, const std::function<Status(int)>& call);
 
   // Tells NCCL that this memory will be used again and again, so that it is reached directly. A
   // null handle where this NCCL does not offer it, which is no error. Deregister before freeing.
@@ -130,6 +131,8 @@ class NcclCommunicator {
  private:
   NcclCommunicator(const NcclLibrary& library, DeviceReference device, int rank, int size);
 
+  [[nodiscard]] Status begin_group();
+  [[nodiscard]] Status end_group();
   // Calls with the device current and NCCL's functions; the error names the function and this rank.
   template <class Call>
   Status enqueue(std::string_view what, const Call& call);
