@@ -50,7 +50,10 @@ std::unique_ptr<PersistentRun> PersistentAgreement::make_run() {
   }
   const auto members = tensor_.engine->process_sets().find(tensor_.options.process_set.id);
   if (tensor_.engine->host() && members) {
-    return make_host_run(std::move(tensor_), *members, agreed.persistent);
+    const auto elements = static_cast<std::size_t>(element_count(tensor_.input.shape));
+    if (const auto policy = tensor_.engine->host_policy(elements * size_of(tensor_.input.dtype))) {
+      return make_host_run(std::move(tensor_), *policy, *members, agreed.persistent);
+    }
   }
   return make_named_run(std::move(tensor_), nullptr);
 }

@@ -6,6 +6,8 @@
 #include "coordinator/patience.h"
 #include "core/strings.h"
 #include "onehost/host_reduction.h"
+#include "onehost/registered_memory.h"
+#include "reduce/reduce.h"
 
 namespace rueda {
 
@@ -27,21 +29,27 @@ std::uint64_t channel_key(int set, int number) {
 
 class HostRun final : public PersistentRun {
  public:
-  HostRun(const PersistentTensor& tensor, const ProcessSetMembers& members, int number)
+  HostRun(const PersistentTensor& tensor, const HostPolicy& policy,
+          const ProcessSetMembers& members, int number)
       : life_(tensor.engine, tensor.options.name),
         members_(members.ranks),
         crowded_(engine().host()->outnumbers_processors()),
         channel_(engine().host(), members.ranks, members.rank, channel_key(members.id, number),
                  HostChannel::WokenBy::channel),
-        reduction_(channel_, engine().host_policy(), combination_of(tensor, members.size()),
-                   members.size(),
-                   {{static_cast<const std::byte*>(tensor.input.data),
-                     static_cast<std::byte*>(tensor.output), element_count(tensor.input.shape)}},
+        input_(static_cast<const std::byte*>(tensor.input.data)),
+        output_(static_cast<std::byte*>(tensor.output)),
+        bytes_(bytes_of(tensor)),
+        copy_(copy_for(policy)),
+        reduction_(channel_, policy, combination_of(tensor, members.size()), members.size(),
+                   {{copy_ ? copy_.get() : input_, copy_ ? copy_.get() : output_,
+                     element_count(tensor.input.shape)}},
                    HostCollective::Begin::later) {}
 
   void begin(std::optional<void*>) override {
     life_.begin();
     last_move_.reset();
+    to_copy_back_ = copy_ != nullptr;
+    if (copy_) copy_bytes(copy_.get(), input_, bytes_, Stores::cached);
     reduction_.start();
     reduction_.advance();
   }
@@ -56,6 +64,7 @@ class HostRun final : public PersistentRun {
     }
     life_.end();
     reduction_.status().throw_if_error();
+    copy_back();
     return true;
   }
 
@@ -68,6 +77,7 @@ class HostRun final : public PersistentRun {
     if (!reduction_.done()) return false;
     life_.end();
     if (!reduction_.status().ok()) life_.give_up(reduction_.status());
+    copy_back();
     return true;
   }
 
@@ -77,6 +87,33 @@ class HostRun final : public PersistentRun {
     const int divisor = options.op == ReduceOp::average ? size : 1;
     return {tensor.input.dtype, options.op, options.prescale_factor, divisor,
             options.postscale_factor};
+  }
+
+  static std::size_t bytes_of(const PersistentTensor& tensor) {
+    return static_cast<std::size_t>(element_count(tensor.input.shape)) *
+           size_of(tensor.input.dtype);
+  }
+
+  // Where the kernel does not let ranks reach the tensor: memory in which they do. Else null.
+  [[nodiscard]] std::shared_ptr<std::byte[]> copy_for(const HostPolicy& policy) {
+    const HostMemory& host = *engine().host();
+    if (bytes_ <= policy.flat_limit || host.has_direct_access()) return nullptr;
+    if (host.registered(input_, bytes_) && host.registered(output_, bytes_)) return nullptr;
+    const auto pool = RegisteredMemory::of_process();
+    auto memory = pool ? pool.value()->allocate(bytes_) : nullptr;
+    if (!memory) {
+      life_.give_up(Status(ErrorCode::internal,
+                           str("there is no shared memory left for '", life_.name(), "', whose ",
+                               bytes_, " bytes the other ranks of this host cannot reach")));
+    }
+    return memory;
+  }
+
+  // Once for each run: what the application writes afterwards stays.
+  void copy_back() {
+    if (std::exchange(to_copy_back_, false)) {
+      copy_bytes(output_, copy_.get(), bytes_, Stores::cached);
+    }
   }
 
   [[nodiscard]] Engine& engine() const { return life_.engine(); }
@@ -124,15 +161,20 @@ class HostRun final : public PersistentRun {
   const std::vector<int> members_;
   const bool crowded_;
   HostChannel channel_;
+  const std::byte* const input_;
+  std::byte* const output_;
+  const std::size_t bytes_;
+  const std::shared_ptr<std::byte[]> copy_;
+  bool to_copy_back_ = false;
   HostReduction reduction_;
   std::optional<Time> last_move_;  // of this run, once it has been waited for
 };
 
 }  // namespace
 
-std::unique_ptr<PersistentRun> make_host_run(PersistentTensor tensor,
+std::unique_ptr<PersistentRun> make_host_run(PersistentTensor tensor, const HostPolicy& policy,
                                              const ProcessSetMembers& members, int number) {
-  return std::make_unique<HostRun>(tensor, members, number);
+  return std::make_unique<HostRun>(tensor, policy, members, number);
 }
 
 }  // namespace rueda

@@ -56,6 +56,7 @@ class PersistentAgreement {
 
 // On one host: in the calling thread, through shared memory. `number`: of the operation in its set.
 [[nodiscard]] std::unique_ptr<PersistentRun> make_host_run(PersistentTensor tensor,
+                                                           const HostPolicy& policy,
                                                            const ProcessSetMembers& members,
                                                            int number);
 // On GPUs with NCCL: enqueued by the calling thread.

@@ -143,6 +143,10 @@ class Backend {
                                               AllocateRows allocate) = 0;
 };
 
+// How the ranks of one host exchange so many bytes, by the table; nothing for the ring.
+[[nodiscard]] std::optional<HostPolicy> policy_for(const AlgorithmTable& algorithms,
+                                                   const HostPolicy& policy, std::size_t bytes);
+
 // What the ranks of one host do in each other's memory. Where a lane has no channel, and where the
 // table of algorithms says so, over rings.
 [[nodiscard]] std::unique_ptr<Backend> make_onehost_backend(const AlgorithmTable& algorithms,

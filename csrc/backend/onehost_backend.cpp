@@ -155,17 +155,10 @@ class OnehostBackend : public Backend {
   }
 
  private:
-  // How to exchange so many bytes; nothing for the ring.
+  // Nothing for the ring.
   [[nodiscard]] std::optional<HostPolicy> policy_for(const Lane& lane, std::size_t bytes) const {
     if (lane.channel == nullptr) return std::nullopt;
-    const auto length = static_cast<std::int64_t>(std::min<std::size_t>(bytes, INT64_MAX));
-    HostPolicy policy = policy_;
-    switch (algorithms_.choose(length)) {
-      case Algorithm::ring: return std::nullopt;
-      case Algorithm::flat: policy.flat_limit = slot_bytes; break;
-      case Algorithm::direct: policy.flat_limit = std::min(policy.flat_limit, bytes - 1); break;
-    }
-    return policy;
+    return rueda::policy_for(algorithms_, policy_, bytes);
   }
 
   // The same on all ranks, except for a single tensor, about which ranks need not agree.
@@ -271,6 +264,17 @@ class OnehostBackend : public Backend {
 };
 
 }  // namespace
+
+std::optional<HostPolicy> policy_for(const AlgorithmTable& algorithms, const HostPolicy& policy,
+                                     std::size_t bytes) {
+  HostPolicy chosen = policy;
+  switch (algorithms.choose(static_cast<std::int64_t>(std::min<std::size_t>(bytes, INT64_MAX)))) {
+    case Algorithm::ring: return std::nullopt;
+    case Algorithm::flat: chosen.flat_limit = slot_bytes; break;
+    case Algorithm::direct: chosen.flat_limit = std::min(policy.flat_limit, bytes - 1); break;
+  }
+  return chosen;
+}
 
 std::unique_ptr<Backend> make_onehost_backend(const AlgorithmTable& algorithms,
                                               const HostPolicy& policy, std::size_t kept_buffers) {
