@@ -17,9 +17,9 @@ AlgorithmChoice choose_algorithm(std::int64_t bytes) {
   } else if (length >= engine->host_policy().registered_min) {
     choice.registered = name_of(Algorithm::direct);
   }
-  const auto predict = [&](const std::string& name, const LinearCost& direct) {
+  const auto predict = [&](const std::string& name, const MeasuredCost& direct) {
     if (name == "line") return costs.exchange / 1000;
-    return (name == name_of(Algorithm::direct) ? direct : costs.flat).at(length) / 1000;
+    return costs.at(name == name_of(Algorithm::direct) ? direct : costs.flat, length) / 1000;
   };
   choice.predicted_us = predict(choice.algorithm, costs.direct);
   choice.predicted_registered_us = predict(choice.registered, costs.registered);

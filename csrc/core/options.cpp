@@ -26,7 +26,7 @@ constexpr std::array table{
     OptionSpec{
         "algorithm", "RUEDA_ALGORITHM", "", text, "", true,
         "How data of which size is exchanged, as in flat:0-8K;direct:8K-1M;ring:1M-. flat and "
-        "direct are for ranks of one host: copies through shared memory, up to 256K, and "
+        "direct are for ranks of one host: copies through shared memory, up to 512K, and "
         "reaching into each other's tensors; ring is for all. auto goes by what was measured "
         "at init.",
         &Options::algorithm},

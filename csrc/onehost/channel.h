@@ -25,7 +25,7 @@ namespace rueda {
 // that they cost a single transfer between two cores.
 inline constexpr std::size_t line_bytes = 56;
 // Small messages are copied through slots of this size.
-inline constexpr std::size_t slot_bytes = 256 << 10;
+inline constexpr std::size_t slot_bytes = 512 << 10;
 
 enum class Place : std::uint8_t {
   nothing,     // this rank contributes nothing, or has no use for the result

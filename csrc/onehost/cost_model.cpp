@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <charconv>
 #include <cstring>
 #include <numeric>
@@ -25,8 +26,14 @@ constexpr int runs = 40;
 // Where ranks share processors a run takes long, and fewer must do.
 constexpr int runs_when_crowded = 8;
 constexpr std::size_t small_bytes = 2 << 10;
-constexpr std::size_t large_bytes = 32 << 10;
-static_assert(large_bytes <= slot_bytes);
+constexpr std::size_t middle_bytes = 32 << 10;
+
+// Among many ranks copies of a whole slot would take long, and are not worth it.
+std::size_t large_bytes_of(int ranks) {
+  constexpr std::size_t together = 2 << 20;
+  return std::clamp(std::bit_floor(together / static_cast<std::size_t>(ranks)), 2 * middle_bytes,
+                    slot_bytes);
+}
 
 class Measurement {
  public:
@@ -55,13 +62,9 @@ class Measurement {
     return times[times.size() / 4];
   }
 
-  LinearCost line(std::byte* data, const HostPolicy& policy) {
-    const double small = time(data, small_bytes, policy);
-    const double large = time(data, large_bytes, policy);
-    LinearCost cost;
-    cost.per_byte = std::max(0.0, large - small) / (large_bytes - small_bytes);
-    cost.base = std::max(0.0, small - cost.per_byte * small_bytes);
-    return cost;
+  MeasuredCost cost(std::byte* data, std::size_t large_bytes, const HostPolicy& policy) {
+    return {time(data, small_bytes, policy), time(data, middle_bytes, policy),
+            time(data, large_bytes, policy)};
   }
 
   [[nodiscard]] bool late() const { return late_; }
@@ -103,6 +106,7 @@ HostPolicy always_direct() {
 }
 
 Expected<HostCosts> measure(const std::shared_ptr<HostMemory>& host, Time deadline) {
+  const std::size_t large_bytes = large_bytes_of(host->size());
   const auto pool = RegisteredMemory::of_process();
   const auto registered = pool ? pool.value()->allocate(large_bytes) : nullptr;
   if (!registered) return Status(ErrorCode::initialization, "no registered memory is left");
@@ -110,14 +114,19 @@ Expected<HostCosts> measure(const std::shared_ptr<HostMemory>& host, Time deadli
   Measurement measurement(host, deadline);
   HostCosts costs;
   costs.exchange = measurement.time(nullptr, 0, {});
-  costs.flat = measurement.line(any.data(), always_flat());
-  costs.registered = measurement.line(registered.get(), always_direct());
+  costs.large_bytes = static_cast<double>(large_bytes);
+  costs.flat = measurement.cost(any.data(), large_bytes, always_flat());
+  costs.registered = measurement.cost(registered.get(), large_bytes, always_direct());
   if (host->has_direct_access()) {
-    costs.direct = measurement.line(any.data(), always_direct());
+    costs.direct = measurement.cost(any.data(), large_bytes, always_direct());
   } else {
     // Through a copy in registered memory, there and back.
-    costs.direct = costs.registered;
-    costs.direct.per_byte += costs.flat.per_byte;
+    const auto copied = [&](double there, double flat) {
+      return there + std::max(0.0, flat - costs.at(costs.flat, 0));
+    };
+    costs.direct = {copied(costs.registered.small, costs.flat.small),
+                    copied(costs.registered.middle, costs.flat.middle),
+                    copied(costs.registered.large, costs.flat.large)};
   }
   if (measurement.late()) {
     return Status(ErrorCode::initialization, "the ranks of this host do not answer each other");
@@ -125,10 +134,11 @@ Expected<HostCosts> measure(const std::shared_ptr<HostMemory>& host, Time deadli
   return costs;
 }
 
-std::array<double*, 7> figures_of(HostCosts& costs) {
-  return {&costs.exchange,           &costs.flat.base,       &costs.flat.per_byte,
-          &costs.direct.base,        &costs.direct.per_byte, &costs.registered.base,
-          &costs.registered.per_byte};
+std::array<double*, 11> figures_of(HostCosts& costs) {
+  return {&costs.exchange,          &costs.large_bytes,     &costs.flat.small,
+          &costs.flat.middle,       &costs.flat.large,      &costs.direct.small,
+          &costs.direct.middle,     &costs.direct.large,    &costs.registered.small,
+          &costs.registered.middle, &costs.registered.large};
 }
 
 std::string text_of(HostCosts costs) {
@@ -150,18 +160,28 @@ std::optional<HostCosts> costs_of(const std::string& text) {
 }
 
 // The size from which `direct` is the shorter; a slot's where it never is.
-std::size_t crossing(const LinearCost& flat, const LinearCost& direct, std::size_t from) {
+std::size_t crossing(const HostCosts& costs, const MeasuredCost& direct, std::size_t from) {
   std::size_t bytes = from;
-  while (bytes < slot_bytes && flat.at(bytes) <= direct.at(bytes)) bytes *= 2;
+  while (bytes < slot_bytes && costs.at(costs.flat, bytes) <= costs.at(direct, bytes)) bytes *= 2;
   return bytes;
 }
 
 }  // namespace
 
+double HostCosts::at(const MeasuredCost& cost, std::size_t bytes) const {
+  const auto size = static_cast<double>(bytes);
+  const bool is_upper = bytes > middle_bytes;
+  const double x0 = is_upper ? middle_bytes : small_bytes;
+  const double x1 = is_upper ? large_bytes : middle_bytes;
+  const double y0 = is_upper ? cost.middle : cost.small;
+  const double y1 = is_upper ? cost.large : cost.middle;
+  return std::max(0.0, y0 + (size - x0) * std::max(0.0, y1 - y0) / (x1 - x0));
+}
+
 HostPolicy policy_of(const HostCosts& costs) {
   HostPolicy policy;
-  policy.flat_limit = crossing(costs.flat, costs.direct, 1 << 10);
-  policy.registered_min = crossing(costs.flat, costs.registered, 256);
+  policy.flat_limit = crossing(costs, costs.direct, 1 << 10);
+  policy.registered_min = crossing(costs, costs.registered, 256);
   return policy;
 }
 

@@ -14,21 +14,22 @@
 
 namespace rueda {
 
-// What an all-reduction takes: a straight line through two sizes.
-struct LinearCost {
-  double base = 0;      // ns
-  double per_byte = 0;  // ns
-
-  [[nodiscard]] double at(std::size_t bytes) const {
-    return base + per_byte * static_cast<double>(bytes);
-  }
+// What an all-reduction takes at three sizes; straight lines between them and beyond.
+struct MeasuredCost {
+  double small = 0;  // ns
+  double middle = 0;
+  double large = 0;
 };
 
 struct HostCosts {
   double exchange = 0;  // ns: every rank tells every other something; 0 where nothing was measured
-  LinearCost flat;      // through copies
-  LinearCost direct;    // reaching into any memory
-  LinearCost registered;  // reaching into registered memory
+  double large_bytes = 0;   // the size of `large`
+  MeasuredCost flat;        // through copies
+  MeasuredCost direct;      // reaching into any memory
+  MeasuredCost registered;  // reaching into registered memory
+
+  // ns that `bytes` take by one of them.
+  [[nodiscard]] double at(const MeasuredCost& cost, std::size_t bytes) const;
 };
 
 // The policy with which predicted times are shortest.
