@@ -1,6 +1,8 @@
 #include <cstring>
 #include <new>
 
+#include "api/current_engine.h"
+#include "onehost/huge_pages.h"
 #include "onehost/registered_memory.h"
 #include "rueda/rueda.h"
 
@@ -24,6 +26,14 @@ std::shared_ptr<std::byte[]> allocate(std::size_t bytes) {
     if (auto memory = registered.value()->allocate(bytes)) return memory;
   }
   return allocate_ordinary(bytes);
+}
+
+std::size_t settle_tensor(const void* tensor, std::size_t bytes) {
+  const auto engine = current_engine();
+  const auto& host = engine->host();
+  if (!host || !host->has_direct_access() || !engine->host_policy().huge_pages) return 0;
+  if (host->registered(tensor, bytes)) return 0;
+  return put_tensor_on_huge_pages(tensor, bytes);
 }
 
 }  // namespace rueda

@@ -83,6 +83,10 @@ void bind_memory(py::module_& module) {
         if (result != nullptr) result->release(reinterpret_cast<void*>(stream)).throw_if_error();
       });
   module.def("allocate", [](std::size_t bytes) { return Memory{allocate(bytes), bytes}; });
+  module.def("settle_tensor", [](std::uintptr_t pointer, std::size_t bytes) {
+    const py::gil_scoped_release released;
+    return settle_tensor(reinterpret_cast<const void*>(pointer), bytes);
+  });
 }
 
 void bind_handle(py::module_& module) {

@@ -49,7 +49,8 @@ constexpr std::array table{
                &Options::cache_capacity},
     OptionSpec{"huge_pages", "RUEDA_HUGE_PAGES", "", choice, "auto|off", false,
                "Whether tensors of persistent operations, of 64 KiB and more and in memory of the "
-               "process's own, are put onto huge pages, where they lie.",
+               "process's own, are put onto huge pages, where they lie; and tensors of 1 MiB and "
+               "more that torch.distributed's backend reduces in one place again and again.",
                &Options::huge_pages},
     OptionSpec{
         "join_average", "RUEDA_JOIN_AVERAGE", "", choice, "present|all", true,

@@ -266,6 +266,13 @@ class CompletionQueue {
 // memory, not a copy. Throws std::bad_alloc.
 [[nodiscard]] std::shared_ptr<std::byte[]> allocate(std::size_t bytes);
 
+// Says that a tensor in ordinary memory stays where it is and will be reduced there again and
+// again, as Rueda knows of persistent operations without being told: it is put onto huge pages
+// where the ranks of this host reach it through the kernel (RUEDA_HUGE_PAGES). Once is enough; it
+// may take some milliseconds for each 2 MiB. Contents stay, also of what is being reduced. Returns
+// the bytes that lie on huge pages now; 0 where nothing is gained by it.
+std::size_t settle_tensor(const void* tensor, std::size_t bytes);
+
 // How an all-reduction of so many bytes is done in the world, and how long it should take by what
 // was measured at init (µs; 0 where nothing was, as across hosts).
 struct AlgorithmChoice {

@@ -6,9 +6,10 @@ import random
 import time
 from collections.abc import Callable
 
+import rueda
 import torch
 import torch.distributed as dist
-from c10d import run, still_works
+from c10d import DEVICE, run, still_works
 
 DTYPES = [
     torch.float32,
@@ -375,6 +376,36 @@ def check_random_sequences() -> None:
         for work in works:
             work.wait()
         assert all(tensor[-1] == size * (size - 1) / 2 for tensor in tensors)
+
+
+def huge_bytes_at(address: int) -> int:
+    """What the kernel says of the mapping that holds the address."""
+    is_it = False
+    with open("/proc/self/smaps") as mappings:
+        for line in mappings:
+            words = line.split()
+            if "-" in words[0] and not words[0].endswith(":"):
+                begin, end = (int(word, 16) for word in words[0].split("-"))
+                is_it = begin <= address < end
+            elif is_it and words[0] == "AnonHugePages:":
+                return int(words[1]) << 10
+    return 0
+
+
+def check_what_recurs_lies_on_huge_pages() -> None:
+    if DEVICE.type != "cpu":
+        return
+    size, rank = dist.get_world_size(), dist.get_rank()
+    elements = 4 << 20
+    bucket = torch.empty(elements)
+    for step in range(5):
+        bucket.fill_(rank + step)
+        dist.all_reduce(bucket, async_op=True).wait()
+        assert bool((bucket == size * (size - 1) // 2 + size * step).all()), (step, bucket)
+    # Where this kernel and this world do so at all.
+    probe = torch.zeros(elements)
+    if rueda._native.settle_tensor(probe.data_ptr(), probe.nbytes) > 0:
+        assert huge_bytes_at(bucket.data_ptr()) > 0
 
 
 if __name__ == "__main__":

@@ -28,12 +28,14 @@ from rueda.torch.c10d.arguments import (
 from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.operations import Operations, part_of
 from rueda.torch.c10d.placement import placement_of
+from rueda.torch.c10d.recurring import RecurringTensors
 from rueda.torch.c10d.work import FATAL, DoneWork, RuedaWork
 from rueda.torch.tensors import TorchAdapter, usual_code_of
 
 __all__ = ["Reductions"]
 
 _adapter = TorchAdapter(gpus=True)
+_recurring = RecurringTensors()
 
 
 @never_compiled
@@ -70,7 +72,7 @@ class Reductions(Operations):
             target.give()
             return [tensor]
 
-        return self._collective(
+        work = self._collective(
             "all-reduce",
             (0, view.shape, view.dtype, reduction, factor),
             lambda name: [
@@ -94,6 +96,8 @@ class Reductions(Operations):
             options,
             placement,
         )
+        _recurring.note(tensor)
+        return work
 
     def _allreduce_now(
         self, tensor: torch.Tensor, reduction: ReduceOp, factor: float, options: Any
