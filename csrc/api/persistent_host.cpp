@@ -35,7 +35,7 @@ class HostRun final : public PersistentRun {
         members_(members.ranks),
         crowded_(engine().host()->outnumbers_processors()),
         channel_(engine().host(), members.ranks, members.rank, channel_key(members.id, number),
-                 HostChannel::WokenBy::channel),
+                 HostChannel::WokenBy::channel, slot_for(policy, bytes_of(tensor))),
         input_(static_cast<const std::byte*>(tensor.input.data)),
         output_(static_cast<std::byte*>(tensor.output)),
         bytes_(bytes_of(tensor)),
@@ -92,6 +92,11 @@ class HostRun final : public PersistentRun {
   static std::size_t bytes_of(const PersistentTensor& tensor) {
     return static_cast<std::size_t>(element_count(tensor.input.shape)) *
            size_of(tensor.input.dtype);
+  }
+
+  // Its channel serves this tensor alone.
+  static std::size_t slot_for(const HostPolicy& policy, std::size_t bytes) {
+    return bytes <= policy.flat_limit ? bytes : 0;
   }
 
   // Where the kernel does not let ranks reach the tensor: memory in which they do. Else null.

@@ -197,11 +197,12 @@ Engine::Slept Engine::sleep(std::optional<Time> until, bool as_thread) {
 // whoever wants it, and after a long wait with short naps, from which a control message or a
 // submission still wakes.
 Engine::Slept Engine::nap(bool as_thread) {
+  // That another rank has failed must be heard long before the patience is at its end.
+  if (watcher_.has_seen()) watcher_.rearm();
   if (++naps_ < polling_patience) {
     sched_yield();
     return {};
   }
-  if (watcher_.has_seen()) watcher_.rearm();
   Sleeper sleeper(*word_);
   if (helm_->has(Helm::queued) || helm_->has(Helm::readable)) return {};
   Slept slept = rest(sleeper, Clock::now() + nap_length, as_thread);

@@ -47,11 +47,13 @@ constexpr std::array table{
                "How many tensors a process set remembers, so that a repeated request travels as a "
                "number. 0 turns the cache off.",
                &Options::cache_capacity},
-    OptionSpec{"huge_pages", "RUEDA_HUGE_PAGES", "", choice, "auto|off", false,
-               "Whether tensors of persistent operations, of 64 KiB and more and in memory of the "
-               "process's own, are put onto huge pages, where they lie; and tensors of 1 MiB and "
-               "more that torch.distributed's backend reduces in one place again and again.",
-               &Options::huge_pages},
+    OptionSpec{
+        "huge_pages", "RUEDA_HUGE_PAGES", "", choice, "auto|off", false,
+        "Whether tensors of persistent operations, of 64 KiB and more and in memory of the "
+        "process's own, are put onto huge pages, where they lie; and tensors of 1 MiB and "
+        "more that torch.distributed's backend reduces asynchronously in one place again and "
+        "again.",
+        &Options::huge_pages},
     OptionSpec{
         "join_average", "RUEDA_JOIN_AVERAGE", "", choice, "present|all", true,
         "What an average divides by once ranks have joined: the ranks that take part, or all "

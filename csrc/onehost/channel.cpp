@@ -3,14 +3,16 @@
 namespace rueda {
 
 HostChannel::HostChannel(std::shared_ptr<HostMemory> host, std::vector<int> members, int rank,
-                         std::uint64_t key, WokenBy woken_by)
+                         std::uint64_t key, WokenBy woken_by, std::size_t slot)
     : host_(std::move(host)),
       members_(std::move(members)),
       rank_(rank),
       key_(key),
       woken_by_(woken_by),
+      slot_((slot + 63) / 64 * 64),
       blocks_(members_.size(), nullptr) {
-  blocks_[index(rank)] = reinterpret_cast<Block*>(host_->publish(key, block_bytes));
+  const std::size_t bytes = slots_at + 2 * slot_ + 2 * table_bytes;
+  blocks_[index(rank)] = reinterpret_cast<Block*>(host_->publish(key, bytes));
 }
 
 HostChannel::~HostChannel() {
@@ -33,11 +35,12 @@ bool HostChannel::find_all() {
 }
 
 std::byte* HostChannel::slot_of(int member) const {
-  return reinterpret_cast<std::byte*>(&block(member)) + slots_at + parity() * slot_bytes;
+  return reinterpret_cast<std::byte*>(&block(member)) + slots_at + parity() * slot_;
 }
 
 std::byte* HostChannel::table_of(int member) const {
-  return reinterpret_cast<std::byte*>(&block(member)) + table_at + parity() * table_bytes;
+  return reinterpret_cast<std::byte*>(&block(member)) + slots_at + 2 * slot_ +
+         parity() * table_bytes;
 }
 
 void HostChannel::fill() {

@@ -24,7 +24,7 @@ namespace rueda {
 // What fits into a cache line beside the sequence number: the smallest messages travel in it, so
 // that they cost a single transfer between two cores.
 inline constexpr std::size_t line_bytes = 56;
-// Small messages are copied through slots of this size.
+// Small messages are copied through slots of up to this size.
 inline constexpr std::size_t slot_bytes = 512 << 10;
 
 enum class Place : std::uint8_t {
@@ -50,9 +50,10 @@ class HostChannel {
   };
 
   // `members`: host ranks in the order of the set; `rank`: the index of this one. All members open
-  // a channel under the same key. Throws std::bad_alloc.
+  // a channel under the same key. `slot`: bytes of each of their slots, the same for all, where
+  // what will be copied through them is known. Throws std::bad_alloc.
   HostChannel(std::shared_ptr<HostMemory> host, std::vector<int> members, int rank,
-              std::uint64_t key, WokenBy woken_by);
+              std::uint64_t key, WokenBy woken_by, std::size_t slot = slot_bytes);
   ~HostChannel();
   HostChannel(const HostChannel&) = delete;
   HostChannel& operator=(const HostChannel&) = delete;
@@ -130,9 +131,7 @@ class HostChannel {
     std::atomic<std::uint32_t> stopped;
   };
   static constexpr std::size_t slots_at = 4096;
-  static constexpr std::size_t table_at = slots_at + 2 * slot_bytes;
   static constexpr std::size_t table_bytes = table_entries * sizeof(Exposure);
-  static constexpr std::size_t block_bytes = table_at + 2 * table_bytes;
   static_assert(sizeof(Block) <= slots_at);
   static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
@@ -146,6 +145,7 @@ class HostChannel {
   const int rank_;
   const std::uint64_t key_;
   const WokenBy woken_by_;
+  const std::size_t slot_;      // bytes, a multiple of a cache line
   std::vector<Block*> blocks_;  // null while a member has not opened it
   bool open_ = false;
   std::uint64_t next_ticket_ = 0;

@@ -102,6 +102,7 @@ HostPolicy always_flat() {
 HostPolicy always_direct() {
   HostPolicy policy;
   policy.flat_limit = 0;
+  policy.huge_pages = false;  // as tensors of operations by name lie
   return policy;
 }
 
@@ -159,10 +160,13 @@ std::optional<HostCosts> costs_of(const std::string& text) {
   return costs;
 }
 
-// The size from which `direct` is the shorter; a slot's where it never is.
+// The size from which `direct` is the shorter; that of the largest measurement where it never is.
 std::size_t crossing(const HostCosts& costs, const MeasuredCost& direct, std::size_t from) {
   std::size_t bytes = from;
-  while (bytes < slot_bytes && costs.at(costs.flat, bytes) <= costs.at(direct, bytes)) bytes *= 2;
+  while (static_cast<double>(bytes) < costs.large_bytes &&
+         costs.at(costs.flat, bytes) <= costs.at(direct, bytes)) {
+    bytes *= 2;
+  }
   return bytes;
 }
 

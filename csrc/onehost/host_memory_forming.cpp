@@ -20,7 +20,7 @@ namespace rueda {
 
 namespace {
 
-constexpr std::size_t control_bytes = std::size_t{4} << 30;  // of addresses, not of memory
+constexpr std::size_t control_bytes = std::size_t{1} << 30;  // of addresses, not of memory
 constexpr std::size_t least_control_bytes = std::size_t{16} << 20;
 
 // What is handed on, in this order. The last only where every rank has it.

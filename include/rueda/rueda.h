@@ -271,6 +271,7 @@ class CompletionQueue {
 // where the ranks of this host reach it through the kernel (RUEDA_HUGE_PAGES). Once is enough; it
 // may take some milliseconds for each 2 MiB. Contents stay, also of what is being reduced. Returns
 // the bytes that lie on huge pages now; 0 where nothing is gained by it.
+// Throws NotInitializedError.
 std::size_t settle_tensor(const void* tensor, std::size_t bytes);
 
 // How an all-reduction of so many bytes is done in the world, and how long it should take by what

@@ -116,7 +116,7 @@ int main(int argc, char** argv) {
     }
     init();
     for (const bool registered : {false, true}) {
-      for (const std::size_t count : {0, 1, 14, 15, 500, 4096, 20000, 300001}) {
+      for (const std::size_t count : {0, 1, 14, 15, 500, 4096, 20000, 131072, 300001}) {
         sums(count, registered, ReduceOp::sum);
       }
       sums(1000, registered, ReduceOp::average);

@@ -131,7 +131,9 @@ Status HierarchicalAllreduce::scatter(GpuLane& gpu, const Lane& lane) {
   const Hierarchy& hierarchy = gpu.hierarchy();
   if (local_.members.empty()) form_groups(hierarchy, lane);
   // To get memory may take until the GPU has done what it does: not while it waits for others.
-  if (Status status = StagedAllreduce::reserve(gpu); !status) return status;
+  if (hierarchy.carries_slice()) {
+    if (Status status = StagedAllreduce::reserve(gpu); !status) return status;
+  }
 
   const std::int64_t slices = hierarchy.slices;
   slice_count_ = (part().count + slices * alignment - 1) / (slices * alignment) * alignment;

@@ -24,8 +24,9 @@ class PersistentAllreduce:
 
     Making one is collective over ``process_set``: every rank does so with a tensor of the same shape and dtype and the
     same arguments. The ranks agree then; a run asks nobody. On one host it goes through shared memory in the calling
-    thread, which is the quickest way to reduce a small tensor; on GPUs of NCCL it is enqueued on the current stream,
-    also where that is being captured into a CUDA graph (``docs/gpu.md`` tells what has to be kept in mind);
+    thread, the quickest way to reduce a small tensor, unless ``RUEDA_ALGORITHM`` asks for the ring; on GPUs of
+    NCCL it is enqueued on the current stream, also where that is being captured into a CUDA graph (``docs/gpu.md``
+    tells what has to be kept in mind);
     elsewhere it is like :func:`rueda.torch.allreduce_async_`.
 
     ``tensor``: dense and contiguous, of any shape; reduced in place, unless ``output``, a tensor that is like it, takes

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import torch
 
 from rueda import _native
+from rueda.errors import NotInitializedError
 
 __all__ = ["RecurringTensors"]
 
@@ -32,4 +35,5 @@ class RecurringTensors:
             self._seen.clear()
         times = self._seen[place] = self._seen.get(place, 0) + 1
         if times == _OFTEN:
-            _native.settle_tensor(*place)
+            with suppress(NotInitializedError):  # the world has just gone: the operation tells
+                _native.settle_tensor(*place)
