@@ -265,10 +265,10 @@ TEST_CASE("without the kernels what is narrowed is staged, and the rest is not")
 TEST_CASE("a rank without a slice waits as long as others carry theirs") {
   const NcclFixture fixture;
   GpuWorld world = world_of({0, 0, 1});
-  world.options.ring_chunk = 64;
+  world.options.ring_chunk = 4;
   world.options.transfer_timeout = 1;
   run_gpu_engines(world, [&](GpuEngine& gpu) {
-    constexpr std::size_t elements = 16000000;  // takes longer than that, in many hops
+    constexpr std::size_t elements = 700000;  // takes longer than that, in as many hops
     const DeviceMemory memory = gpu.tensor(filled<float>(elements, gpu.rank()));
     gpu.finish(gpu.submit(gpu.allreduce(memory, elements, DataType::float32, "x")));
     expect(gpu.read<float>(memory.data(), elements) == summed<float>(elements, 3), "the sum");
