@@ -121,8 +121,8 @@ TEST_CASE("hosts of any sizes reduce to the same bits as one sum") {
   INFO(text_of(host_of));
   const int size = static_cast<int>(host_of.size());
   run_gpu_engines(world_of(host_of), [&](GpuEngine& gpu) {
-    for (int round = 0; round < 3; ++round) {
-      const std::vector<std::size_t> counts{0, 1, 127, 1000, 4097, 1500001};
+    for (int round = 0; round < 2; ++round) {
+      const std::vector<std::size_t> counts{0, 1, 127, 1000, 4097, 300001};
       std::vector<DeviceMemory> memory;
       std::vector<Handle> handles;
       for (const std::size_t elements : counts) {
