@@ -50,8 +50,7 @@ std::unique_ptr<PersistentRun> PersistentAgreement::make_run() {
   }
   const auto members = tensor_.engine->process_sets().find(tensor_.options.process_set.id);
   if (tensor_.engine->host() && members) {
-    const auto elements = static_cast<std::size_t>(element_count(tensor_.input.shape));
-    if (const auto policy = tensor_.engine->host_policy(elements * size_of(tensor_.input.dtype))) {
+    if (const auto policy = tensor_.engine->host_policy(tensor_.bytes())) {
       return make_host_run(std::move(tensor_), *policy, *members, agreed.persistent);
     }
   }

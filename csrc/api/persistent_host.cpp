@@ -7,7 +7,7 @@
 #include "core/strings.h"
 #include "onehost/host_reduction.h"
 #include "onehost/registered_memory.h"
-#include "reduce/reduce.h"
+#include "reduce/combine.h"
 
 namespace rueda {
 
@@ -35,10 +35,10 @@ class HostRun final : public PersistentRun {
         members_(members.ranks),
         crowded_(engine().host()->outnumbers_processors()),
         channel_(engine().host(), members.ranks, members.rank, channel_key(members.id, number),
-                 HostChannel::WokenBy::channel, slot_for(policy, bytes_of(tensor))),
+                 HostChannel::WokenBy::channel, slot_for(policy, tensor.bytes())),
         input_(static_cast<const std::byte*>(tensor.input.data)),
         output_(static_cast<std::byte*>(tensor.output)),
-        bytes_(bytes_of(tensor)),
+        bytes_(tensor.bytes()),
         copy_(copy_for(policy)),
         reduction_(channel_, policy, combination_of(tensor, members.size()), members.size(),
                    {{copy_ ? copy_.get() : input_, copy_ ? copy_.get() : output_,
@@ -89,11 +89,6 @@ class HostRun final : public PersistentRun {
             options.postscale_factor};
   }
 
-  static std::size_t bytes_of(const PersistentTensor& tensor) {
-    return static_cast<std::size_t>(element_count(tensor.input.shape)) *
-           size_of(tensor.input.dtype);
-  }
-
   // Its channel serves this tensor alone.
   static std::size_t slot_for(const HostPolicy& policy, std::size_t bytes) {
     return bytes <= policy.flat_limit ? bytes : 0;
@@ -102,8 +97,8 @@ class HostRun final : public PersistentRun {
   // Where the kernel does not let ranks reach the tensor: memory in which they do. Else null.
   [[nodiscard]] std::shared_ptr<std::byte[]> copy_for(const HostPolicy& policy) {
     const HostMemory& host = *engine().host();
-    if (bytes_ <= policy.flat_limit || host.has_direct_access()) return nullptr;
-    if (host.registered(input_, bytes_) && host.registered(output_, bytes_)) return nullptr;
+    if (bytes_ <= policy.flat_limit) return nullptr;
+    if (host.is_reachable(input_, bytes_) && host.is_reachable(output_, bytes_)) return nullptr;
     const auto pool = RegisteredMemory::of_process();
     auto memory = pool ? pool.value()->allocate(bytes_) : nullptr;
     if (!memory) {

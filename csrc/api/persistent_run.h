@@ -36,6 +36,10 @@ struct PersistentTensor {
   TensorView input;
   void* output = nullptr;
   AllreduceOptions options;  // with a name
+
+  [[nodiscard]] std::size_t bytes() const {
+    return static_cast<std::size_t>(element_count(input.shape)) * size_of(input.dtype);
+  }
 };
 
 // The ranks of a set agree on a persistent all-reduction: collective over the set.

@@ -171,7 +171,7 @@ class OnehostBackend : public Backend {
     const Piece& piece = pieces.front();
     const std::size_t bytes = static_cast<std::size_t>(piece.count) * size_of(reduction.dtype);
     const auto reachable = [&](const std::byte* data) {
-      return data == nullptr || host.registered(data, bytes);
+      return data == nullptr || host.is_reachable(data, bytes);
     };
     return !reachable(piece.input) || !reachable(piece.output);
   }
@@ -218,9 +218,7 @@ class OnehostBackend : public Backend {
   std::unique_ptr<Operation> offer(const Lane& lane, const HostPolicy& policy,
                                    const std::byte* data, std::size_t bytes, const Offer& start) {
     const HostMemory& host = lane.channel->host();
-    if (bytes <= policy.flat_limit || host.has_direct_access() || host.registered(data, bytes)) {
-      return start(data);
-    }
+    if (bytes <= policy.flat_limit || host.is_reachable(data, bytes)) return start(data);
     lane.counters->bytes_packed.add(static_cast<std::int64_t>(bytes));
     return std::make_unique<PackedOperation>(
         buffers_, bytes,

@@ -64,6 +64,10 @@ class HostMemory {
   // by trying. Where not, `no_direct_access` says why.
   [[nodiscard]] bool has_direct_access() const { return no_direct_access_.ok(); }
   [[nodiscard]] const Status& no_direct_access() const { return no_direct_access_; }
+  // Whether the others reach this memory of this rank, one way or the other.
+  [[nodiscard]] bool is_reachable(const void* address, std::size_t bytes) const {
+    return has_direct_access() || registered(address, bytes).has_value();
+  }
   // [local, local + bytes) = [remote, ...) of `rank`, and the other way. Any memory. Errors name
   // the rank; peer_lost where its process is gone.
   Status read_from(int rank, void* local, std::uint64_t remote, std::size_t bytes) const;

@@ -124,6 +124,17 @@ class GpuEngine {
   CudaStream stream_;
 };
 
+// All-reduces `memory`, made here, until NCCL fails: every rank is told what NCCL said.
+inline void expect_link_error(GpuEngine& gpu, DeviceMemory& memory, std::size_t elements) {
+  memory = gpu.tensor(std::vector<float>(elements, 1));
+  std::string error = "none";
+  for (int step = 0; step < 50 && error == "none"; ++step) {
+    error = gpu.error_of(gpu.submit(gpu.allreduce(memory, elements, DataType::float32, "x")));
+  }
+  expect(contains(error, "the link has gone"), error);
+  gpu.drain();
+}
+
 // Whether each rank has a GPU of its own.
 enum class Gpus { own, shared };
 

@@ -297,14 +297,7 @@ TEST_CASE("what NCCL says reaches every rank") {
   nccl_double().fail("ncclAllReduce", 1, 2, nccl::system_error, "the link has gone");
   std::vector<DeviceMemory> tensors(3);  // the GPU may be at work until the engines have ended
   run_gpu_engines({3}, [&](GpuEngine& gpu) {
-    DeviceMemory& memory = tensors[static_cast<std::size_t>(gpu.rank())];
-    memory = gpu.tensor(std::vector<float>(8, 1));
-    std::string error = "none";
-    for (int step = 0; step < 50 && error == "none"; ++step) {
-      error = gpu.error_of(gpu.submit(gpu.allreduce(memory, 8, DataType::float32, "x")));
-    }
-    expect(contains(error, "the link has gone"), error);
-    gpu.drain();
+    expect_link_error(gpu, tensors[static_cast<std::size_t>(gpu.rank())], 8);
   });
 }
 

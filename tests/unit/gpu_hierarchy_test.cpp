@@ -392,14 +392,7 @@ TEST_CASE("what NCCL says on one host reaches the ranks of all") {
   nccl_double().fail(function, 1, 2, nccl::system_error, "the link has gone");
   std::vector<DeviceMemory> tensors(4);  // the GPU may be at work until the engines have ended
   run_gpu_engines(world_of(even ? Hosts{0, 0, 1, 1} : Hosts{0, 0, 0, 1}), [&](GpuEngine& gpu) {
-    DeviceMemory& memory = tensors[static_cast<std::size_t>(gpu.rank())];
-    memory = gpu.tensor(std::vector<float>(1000, 1));
-    std::string error = "none";
-    for (int step = 0; step < 50 && error == "none"; ++step) {
-      error = gpu.error_of(gpu.submit(gpu.allreduce(memory, 1000, DataType::float32, "x")));
-    }
-    expect(contains(error, "the link has gone"), error);
-    gpu.drain();
+    expect_link_error(gpu, tensors[static_cast<std::size_t>(gpu.rank())], 1000);
   });
 }
 
