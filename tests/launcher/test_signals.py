@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import time
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import LAUNCHER, launcher_environment
+from .conftest import LAUNCHER, has_ended, launcher_environment
 
 pytestmark = pytest.mark.usefixtures("no_survivors")
 Script = Callable[[str], str]
@@ -96,7 +95,7 @@ def test_ranks_die_with_a_killed_launcher(
         process.communicate(timeout=30)
     deadline = time.monotonic() + 20
     pids = [int(file.read_text()) for file in tmp_path.glob("pid.*")]
-    while any(os.path.exists(f"/proc/{pid}/exe") for pid in pids):
+    while not all(has_ended(pid) for pid in pids):
         assert time.monotonic() < deadline, "ranks outlive the launcher"
         time.sleep(0.05)
 
