@@ -37,6 +37,7 @@ struct TransferCounters {
   Counter bytes_staged;          // copied between a GPU and the host
   // Also by threads of the application that start persistent operations.
   SharedCounter nccl_calls;    // collectives that NCCL was given, a group counting as one
+  Counter mpi_calls;           // collectives on memory of GPUs that MPI was given
   SharedCounter gpu_launches;  // of kernels that pack or unpack a batch
   SharedCounter bytes_packed;  // copied into and out of fusion buffers and staging
 };

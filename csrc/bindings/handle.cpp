@@ -5,6 +5,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "backend/device_backend.h"
 #include "backend/device_result.h"
@@ -60,6 +61,19 @@ bool is_finished(const Handle& handle) {
   return event->is_over();
 }
 
+// Those that are done well. The tensors of one batch have one event together, for which the stream
+// waits once.
+void wait_on_all(const std::vector<Handle>& handles, std::uintptr_t stream) {
+  const DeviceEvent* before = nullptr;
+  for (const Handle& handle : handles) {
+    wait(handle, std::nullopt);
+    const DeviceEvent* const finished = handle.state()->output.finished.get();
+    if (finished == nullptr || finished == before) continue;
+    finished->hold_back(reinterpret_cast<void*>(stream)).throw_if_error();
+    before = finished;
+  }
+}
+
 const Output& output_of(const Handle& handle) {
   wait(handle, std::nullopt);
   return handle.output();
@@ -94,12 +108,7 @@ void bind_handle(py::module_& module) {
       .def("done", &Handle::done)
       .def("finished", &is_finished)
       .def("wait_on",
-           [](const Handle& handle, std::uintptr_t stream) {
-             wait(handle, std::nullopt);
-             const auto& finished = handle.state()->output.finished;
-             if (!finished) return;  // failed, or not on a GPU
-             finished->hold_back(reinterpret_cast<void*>(stream)).throw_if_error();
-           })
+           [](const Handle& handle, std::uintptr_t stream) { wait_on_all({handle}, stream); })
       .def("wait", &wait, py::arg("timeout") = py::none())
       .def("check", [](const Handle& handle) { output_of(handle); })
       .def("output",
@@ -114,6 +123,7 @@ void bind_handle(py::module_& module) {
       .def("last_joined_rank",
            [](const Handle& handle) { return output_of(handle).last_joined_rank; })
       .def("source", [](const Handle& handle) { return output_of(handle).source; });
+  module.def("wait_on_all", &wait_on_all);
   const py::call_guard<py::gil_scoped_release> released;
   py::class_<CompletionQueue>(module, "CompletionQueue")
       .def(py::init<>())

@@ -110,13 +110,17 @@ constexpr std::array table{
                "Path of libnccl.so.2. Without it one that the process has loaded is taken, as "
                "torch's; then the environment's wheels and the system are searched.",
                &Options::nccl_library},
-    OptionSpec{"gpu_backend", "RUEDA_GPU_BACKEND", "", choice, "auto|nccl|staged|hierarchical",
+    OptionSpec{"gpu_backend", "RUEDA_GPU_BACKEND", "", choice, "auto|nccl|staged|hierarchical|mpi",
                true,
                "How tensors of GPUs travel. auto takes NCCL where every rank has it and a GPU of "
                "its own, and else goes through the host's memory (staged). hierarchical "
                "all-reduces with NCCL within each host, and with what tensors of the CPU travel by "
-               "across hosts.",
+               "across hosts. mpi hands all-reductions to an MPI that takes memory of GPUs.",
                &Options::gpu_backend},
+    OptionSpec{"mpi_gpu_memory", "RUEDA_MPI_GPU_MEMORY", "", choice, "auto|on", true,
+               "Whether MPI takes memory of GPUs, for RUEDA_GPU_BACKEND=mpi: as MPI itself tells "
+               "(auto), or in any case (on), for an MPI that does but does not tell.",
+               &Options::mpi_gpu_memory},
     OptionSpec{"interface", "RUEDA_INTERFACE", "HOROVOD_GLOO_IFACE", text, "", false,
                "Network interface, or address, on which this rank listens for ranks of other "
                "hosts. Without it the address that the host's name resolves to.",

@@ -10,6 +10,8 @@ namespace rueda {
 
 namespace {
 
+constexpr std::size_t most_spare_events = 256;
+
 // Asks for attributes until one cannot be had.
 class Questions {
  public:
@@ -83,6 +85,10 @@ CudaDevice::CudaDevice(const CudaDriver& driver, DeviceFacts facts, ContextHandl
     : driver_(driver), facts_(std::move(facts)), context_(context) {}
 
 CudaDevice::~CudaDevice() {
+  {
+    const CurrentDevice current(*this);
+    for (const EventHandle event : spare_events_) functions().event_destroy(event);
+  }
   CUdevice device{};
   if (functions().device_get(&device, facts_.ordinal) == CUDA_SUCCESS)
     functions().primary_context_release(device);
@@ -93,7 +99,30 @@ Status CudaDevice::check(int code, std::string_view what) const {
   return driver_.check(code, str("GPU ", facts_.ordinal, ": ", what));
 }
 
+EventHandle CudaDevice::spare_event() const {
+  const std::lock_guard lock(mutex_);
+  if (spare_events_.empty()) return nullptr;
+  const EventHandle event = spare_events_.back();
+  spare_events_.pop_back();
+  return event;
+}
+
+void CudaDevice::give_back(EventHandle event) const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (spare_events_.size() < most_spare_events) {
+      spare_events_.push_back(event);
+      return;
+    }
+  }
+  const CurrentDevice current(*this);
+  functions().event_destroy(event);
+}
+
 namespace {
+
+// Which one CurrentDevice has made the thread's; null outside.
+thread_local const CudaDevice* thread_device = nullptr;
 
 // The calling thread's, which it replaces.
 int exchange_capture_mode(const CudaDevice& device, int mode) {
@@ -105,8 +134,9 @@ int exchange_capture_mode(const CudaDevice& device, int mode) {
 }  // namespace
 
 CurrentDevice::CurrentDevice(const CudaDevice& device)
-    : device_(device),
-      capture_mode_(exchange_capture_mode(device, CU_STREAM_CAPTURE_MODE_RELAXED)) {
+    : device_(device), outer_(std::exchange(thread_device, &device)) {
+  if (outer_ == &device_) return;
+  capture_mode_ = exchange_capture_mode(device, CU_STREAM_CAPTURE_MODE_RELAXED);
   CUcontext current = nullptr;
   status_ = device.check(device.functions().context_current(&current), "cuCtxGetCurrent");
   if (!status_ || current == device.context()) return;
@@ -115,6 +145,8 @@ CurrentDevice::CurrentDevice(const CudaDevice& device)
 }
 
 CurrentDevice::~CurrentDevice() {
+  thread_device = outer_;
+  if (outer_ == &device_) return;
   CUcontext popped = nullptr;
   if (pushed_) device_.functions().context_pop(&popped);
   exchange_capture_mode(device_, capture_mode_);

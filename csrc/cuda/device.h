@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <vector>
 
 #include "core/status.h"
 #include "cuda/driver.h"
@@ -41,12 +43,20 @@ class CudaDevice {
   // With the device in the message.
   [[nodiscard]] Status check(int code, std::string_view what) const;
 
+  // --- Events that nobody uses any more, to be recorded anew: to make one and to destroy it costs
+  // more than to record it. Whoever waits for what was recorded before is not disturbed. Any
+  // thread. Null where there is none.
+  [[nodiscard]] EventHandle spare_event() const;
+  void give_back(EventHandle event) const;
+
  private:
   CudaDevice(const CudaDriver& driver, DeviceFacts facts, ContextHandle context);
 
   const CudaDriver& driver_;
   DeviceFacts facts_;
   ContextHandle context_;
+  mutable std::mutex mutex_;
+  mutable std::vector<EventHandle> spare_events_;
 };
 
 // What streams, events and memory hold on to: their device outlives them.
@@ -54,8 +64,9 @@ using DeviceReference = std::shared_ptr<const CudaDevice>;
 
 // Makes a device the calling thread's current one for as long as this lives, and keeps what the
 // thread does from spoiling a graph that some thread captures (torch captures in a mode that
-// forbids others to allocate memory and to look at events). Costs little when it is already.
-// Everything in this layer does so itself; calls to NCCL need it around them.
+// forbids others to allocate memory and to look at events). Within another one of the same device
+// it costs nothing; else some calls of the driver. Everything in this layer does so itself; calls
+// to NCCL need it around them, and who calls much does well to have one around all.
 class CurrentDevice {
  public:
   explicit CurrentDevice(const CudaDevice& device);
@@ -67,9 +78,10 @@ class CurrentDevice {
 
  private:
   const CudaDevice& device_;
+  const CudaDevice* const outer_;  // of the thread before
   Status status_;
   bool pushed_ = false;
-  int capture_mode_;
+  int capture_mode_ = 0;
 };
 
 }  // namespace rueda

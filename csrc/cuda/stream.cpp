@@ -126,6 +126,16 @@ Expected<CudaEvent> CudaEvent::create(DeviceReference device) {
   return CudaEvent(std::move(device), handle);
 }
 
+Expected<CudaEvent> CudaEvent::after(const CudaStream& stream) {
+  const CurrentDevice current(*stream.device());
+  if (!current.status()) return current.status();
+  const EventHandle spare = stream.device()->spare_event();
+  auto event = spare != nullptr ? CudaEvent(stream.device(), spare) : create(stream.device());
+  if (!event) return event;
+  if (Status status = event->record(stream); !status) return status;
+  return event;
+}
+
 CudaEvent::CudaEvent(CudaEvent&& other) noexcept
     : device_(std::move(other.device_)), handle_(std::exchange(other.handle_, nullptr)) {}
 
@@ -136,9 +146,7 @@ CudaEvent& CudaEvent::operator=(CudaEvent&& other) noexcept {
 }
 
 CudaEvent::~CudaEvent() {
-  if (handle_ == nullptr) return;
-  const CurrentDevice current(*device_);
-  device_->functions().event_destroy(handle_);
+  if (handle_ != nullptr) device_->give_back(handle_);
 }
 
 Status CudaEvent::record(const CudaStream& stream) const {

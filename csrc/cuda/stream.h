@@ -52,6 +52,8 @@ class CudaStream {
 class CudaEvent {
  public:
   [[nodiscard]] static Expected<CudaEvent> create(DeviceReference device);
+  // After what `stream` has enqueued so far. Mostly one that has been used before.
+  [[nodiscard]] static Expected<CudaEvent> after(const CudaStream& stream);
   CudaEvent(CudaEvent&& other) noexcept;
   CudaEvent& operator=(CudaEvent&& other) noexcept;
   ~CudaEvent();

@@ -7,6 +7,17 @@
 
 namespace rueda {
 
+Status Transport::takes_gpu_memory(bool) const {
+  return {ErrorCode::unsupported,
+          str("the transport ", name(),
+              " does not reach memory of GPUs: start with mpirun and RUEDA_TRANSPORT=mpi")};
+}
+
+Ticket Transport::allreduce(std::byte*, std::int64_t, DataType, ReduceOp,
+                            std::shared_ptr<const void>) {
+  return std::make_shared<Transfer>(Transfer{true, takes_gpu_memory(false), -1});
+}
+
 Status Transport::wait(const Ticket& ticket, Time deadline) {
   while (!ticket->done) {
     if (progress()) continue;

@@ -11,6 +11,7 @@
 
 #include "core/clock.h"
 #include "core/status.h"
+#include "rueda/types.h"
 
 namespace rueda {
 
@@ -54,6 +55,17 @@ class Transport {
   // Moves whatever can move without blocking; returns whether anything did.
   virtual bool progress() = 0;
 
+  // --- Memory of GPUs, for what reaches it by itself: an MPI that was built for that.
+  // Ok where allreduce() may be called; else why not, and what to do. `is_certain`: the user says
+  // so, and nobody need be asked.
+  [[nodiscard]] virtual Status takes_gpu_memory(bool is_certain) const;
+  // Combines `count` elements (up to 2^31 - 1) of a GPU's memory in place, on all ranks of the
+  // world: called by all, in the same order. Sums and products, and of integers minima and maxima.
+  // `owner` is held until nothing touches the memory any more, even where that is never; abort()
+  // does not wait for it.
+  virtual Ticket allreduce(std::byte* data, std::int64_t count, DataType dtype, ReduceOp op,
+                           std::shared_ptr<const void> owner);
+
   // A descriptor that is readable when progress() would do something, or -1 where the transport
   // can only be polled (MPI). It is trustworthy only after arm() has returned true.
   [[nodiscard]] virtual int wait_fd() const { return -1; }
@@ -63,7 +75,7 @@ class Transport {
   virtual void disarm() {}
 
   // Completes every pending transfer, and every later one, with `reason`. Idempotent. Afterwards
-  // the transport touches no buffer of the caller any more.
+  // the transport touches no buffer of the caller any more, but for what allreduce() was given.
   virtual void abort(const Status& reason) = 0;
 
   // In a forked child: closes this process's copies of descriptors whose closing peers watch for.

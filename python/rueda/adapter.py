@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from rueda import _native
@@ -33,8 +33,8 @@ class View(NamedTuple):
     owner: object = None  # keeps the memory, should the array be given other memory meanwhile
     device: int = -1  # number of the CUDA device that the memory belongs to; -1 for the host
     stream: int = 0  # of that device, on which the array was made: a cudaStream_t as an integer
-    # On a device: makes whatever uses a result wait for it, once its operation has been enqueued.
-    follow: Callable[[_native.Handle], None] | None = None
+    # On a device: makes whatever uses the results wait for them, once their operations have been enqueued.
+    follow: Callable[[Sequence[_native.Handle]], None] | None = None
 
 
 class Adapter(Protocol[A]):

@@ -39,11 +39,11 @@ class Handle(Generic[T]):
         submit: Callable[[], Sequence[_native.Handle]],
         finish: Callable[[Sequence[_native.Handle]], T],
         references: object,
-        follow: Callable[[_native.Handle], None] | None = None,
+        follow: Callable[[Sequence[_native.Handle]], None] | None = None,
     ) -> None:
         self._finish: Callable[[Sequence[_native.Handle]], T] | None = finish
         self._references: object = references
-        self._follow = follow  # on a GPU: makes streams wait for the result
+        self._follow = follow  # on a GPU: makes streams wait for the results
         self._result: T | None = None
         self._natives: tuple[_native.Handle, ...] | None = None
         # First kept, then submitted: Ctrl-C can end this function just after the operation has begun. The tensors
@@ -99,8 +99,7 @@ class Handle(Generic[T]):
             natives = self._submitted()
             if self._follow is not None:
                 # A GPU may still be at work where this raises: the tensors are kept until it is not.
-                for native in natives:
-                    self._follow(native)
+                self._follow(natives)
             try:
                 for native in natives:
                     native.check()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -306,7 +306,7 @@ def _handle(
     begin: Callable[[], _native.Handle],
     finish: Callable[[_native.Handle], T],
     references: object,
-    follow: Callable[[_native.Handle], None] | None = None,
+    follow: Callable[[Sequence[_native.Handle]], None] | None = None,
 ) -> Handle[T]:
     """Begins an operation on one tensor, with what makes its result of the native handle."""
     return Handle(lambda: [begin()], lambda natives: finish(natives[0]), references, follow)

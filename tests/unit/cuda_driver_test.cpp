@@ -99,10 +99,14 @@ TEST_CASE("a current device is left as it was found") {
   {
     const CurrentDevice outer(*zero);
     REQUIRE(outer.status().ok());
-    const CurrentDevice same(*zero);  // a look, no push
+    const int looks = cuda_double().calls_of("cuCtxGetCurrent");
+    const CurrentDevice same(*zero);
     CHECK(cuda_double().calls_of("cuCtxPushCurrent_v2") == before + 1);
+    CHECK(cuda_double().calls_of("cuCtxGetCurrent") == looks);
     const CurrentDevice other(*one);
     CHECK(cuda_double().calls_of("cuCtxPushCurrent_v2") == before + 2);
+    const CurrentDevice again(*zero);
+    CHECK(cuda_double().calls_of("cuCtxPushCurrent_v2") == before + 3);
   }
   CHECK(cuda_double().calls_of("cuCtxPopCurrent_v2") ==
         cuda_double().calls_of("cuCtxPushCurrent_v2"));

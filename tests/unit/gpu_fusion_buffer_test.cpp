@@ -13,7 +13,9 @@ namespace {
 constexpr std::size_t mebibyte = 1 << 20;
 
 std::byte* room(FusionBuffer& buffer, const GpuRank& mine, std::size_t bytes) {
-  return take(buffer.room(bytes, mine.library, mine.device, *mine.communicator), "room");
+  expect_ok(buffer.reserve(bytes, mine.library, mine.device, *mine.communicator), "reserve");
+  expect_ok(mine.communicator->wait_until_ready(soon()), "ready");
+  return take(buffer.room(*mine.communicator), "room");
 }
 
 std::int64_t calls_of(const std::string& function, int rank) {
@@ -41,19 +43,32 @@ void reduce_packed(const GpuEngine& gpu, std::size_t bytes, const std::string& n
 
 }  // namespace
 
+// By what NCCL tells of the GPUs: a window where they can have one.
+std::pair<std::string, std::string> ways_of(bool symmetric) {
+  return symmetric ? std::pair("ncclCommWindowRegister", "ncclCommWindowDeregister")
+                   : std::pair("ncclCommRegister", "ncclCommDeregister");
+}
+
 TEST_CASE("a fusion buffer is registered once for each size, and until its end") {
-  const NcclFixture fixture;
-  run_gpu_ranks(2, [&](GpuRank& mine) {
+  const bool symmetric = GENERATE(true, false);
+  const NcclFixture fixture({.polls_in_progress = GENERATE(0, 3), .symmetric = symmetric});
+  const auto [registers, deregisters] = ways_of(symmetric);
+  const auto count = [&](const std::string& function, int rank) {
+    return calls_of(function, rank);
+  };
+  run_gpu_ranks(2, [&, registers = registers, deregisters = deregisters](GpuRank& mine) {
     FusionBuffer buffer;
+    expect(take(buffer.room(*mine.communicator), "room") == nullptr, "nothing was asked for");
     std::byte* const small = room(buffer, mine, 10);
     expect(small != nullptr, "memory");
     expect(room(buffer, mine, mebibyte) == small, "it is enough");
-    expect(calls_of("ncclCommRegister", mine.rank) == 1, "registered");
+    expect(count(registers, mine.rank) == 1, "registered");
     expect(room(buffer, mine, mebibyte + 1) != small, "it has grown");
-    expect(calls_of("ncclCommRegister", mine.rank) == 2, "registered again");
-    expect(calls_of("ncclCommDeregister", mine.rank) == 0, "streams may use the old one");
+    expect(count(registers, mine.rank) == 2, "registered again");
+    expect(calls_of("ncclCommRegister", mine.rank) == (symmetric ? 0 : 2), "in one way only");
+    expect(count(deregisters, mine.rank) == 0, "streams may use the old one");
     buffer.deregister(*mine.communicator);
-    expect(calls_of("ncclCommDeregister", mine.rank) == 2, "deregistered");
+    expect(count(deregisters, mine.rank) == 2, "deregistered");
     mine.close();
   });
 }
@@ -69,24 +84,48 @@ TEST_CASE("a communicator that is aborted forgets its buffers") {
 }
 
 TEST_CASE("the engine packs into registered memory, which grows") {
-  const NcclFixture fixture({.polls_in_progress = 2}, 13);
+  const bool symmetric = GENERATE(true, false);
+  const NcclFixture fixture({.polls_in_progress = 2, .symmetric = symmetric}, 13);
+  const std::string registers = ways_of(symmetric).first;
+  const std::string deregisters = ways_of(symmetric).second;
   run_gpu_engines({}, [&](GpuEngine& gpu) {
     for (const char* name : {"a", "b", "c"}) reduce_packed(gpu, 1000, name);
-    expect(calls_of("ncclCommRegister", gpu.rank()) == 1, "registered once");
+    expect(calls_of(registers, gpu.rank()) == 1, "registered once");
     reduce_packed(gpu, 3 * mebibyte, "large");
-    expect(calls_of("ncclCommRegister", gpu.rank()) == 2, "and when it has grown");
+    expect(calls_of(registers, gpu.rank()) == 2, "and when it has grown");
     reduce_packed(gpu, 1000, "a");
-    expect(calls_of("ncclCommRegister", gpu.rank()) == 2, "not again");
+    expect(calls_of(registers, gpu.rank()) == 2, "not again");
     gpu.drain();
   });
-  CHECK(calls_of("ncclCommDeregister", 0) == 2);
-  CHECK(calls_of("ncclCommDeregister", 1) == 2);
+  CHECK(calls_of(deregisters, 0) == 2);
+  CHECK(calls_of(deregisters, 1) == 2);
+}
+
+// A window is made by all ranks together, of one size.
+TEST_CASE("all ranks make their windows in one order, with other calls and of one size") {
+  const NcclFixture fixture;
+  run_gpu_engines({}, [&](GpuEngine& gpu) {
+    for (const std::size_t bytes : {1000U, 3U << 20, 20U << 20}) {
+      reduce_packed(gpu, bytes, str("of ", bytes));
+    }
+    gpu.drain();
+  });
+  const auto alike = [](int rank) {
+    std::vector<std::pair<std::string, std::uint64_t>> result;
+    for (const NcclCall& call : nccl_double().calls(rank)) {
+      result.emplace_back(call.function, call.count);
+    }
+    return result;
+  };
+  CHECK(calls_of("ncclCommWindowRegister", 0) == 3);
+  CHECK(alike(1) == alike(0));
 }
 
 // NCCL's ranks must not differ in whether what they reduce is registered.
 TEST_CASE("where NCCL refuses one rank to register or to allocate, all ranks are told") {
-  const NcclFixture fixture;
-  const std::string function = GENERATE("ncclCommRegister", "ncclMemAlloc");
+  const std::string function =
+      GENERATE("ncclCommWindowRegister", "ncclCommRegister", "ncclMemAlloc");
+  const NcclFixture fixture({.symmetric = function != "ncclCommRegister"});
   nccl_double().fail(function, 0, 1, nccl::invalid_usage, "not here");
   run_gpu_engines({}, [&](GpuEngine& gpu) {
     const DeviceMemory first = gpu.tensor(std::vector<float>(8, 1));

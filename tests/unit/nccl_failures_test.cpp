@@ -195,9 +195,9 @@ TEST_CASE("the ranks that remain go on without a lost one") {
     auto shrunk = take(mine.communicator->shrink({lost}), "shrink");
     expect(shrunk->size() == 3, "three remain");
     expect(shrunk->rank() == mine.rank - (mine.rank > lost ? 1 : 0), "in the old order");
+    expect_ok(shrunk->wait_until_ready(soon()), "ready");
     mine.communicator->abort();
     mine.communicator = std::move(shrunk);
-    expect_ok(mine.communicator->wait_until_ready(soon()), "ready");
     const DeviceMemory again = some_floats(mine);
     expect_ok(reduce_something(mine, again), "allreduce");
     mine.finish();

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "backend/gpu/hierarchical_allreduce.h"
+#include "backend/gpu/mpi_allreduce.h"
 #include "backend/gpu/nccl_factor.h"
 #include "backend/gpu/packing.h"
 #include "backend/gpu/staged_allreduce.h"
@@ -20,8 +21,19 @@ bool AllreduceTask::suits_nccl(const GpuLane& gpu) const {
   return nccl_can_take_part(reduction_, on_the_wire(reduction_), ranks_, gpu.all_have_kernels());
 }
 
-bool AllreduceTask::goes_hierarchically(const GpuLane& gpu) const {
-  return HierarchicalAllreduce::suits(gpu, reduction_, ranks_);
+GpuRoad AllreduceTask::way(const GpuLane& gpu) const {
+  if (HierarchicalAllreduce::suits(gpu, reduction_, ranks_)) return GpuRoad::hierarchical;
+  return MpiAllreduce::suits(gpu, reduction_, ranks_) ? GpuRoad::mpi : GpuRoad::staged;
+}
+
+// On all ranks or on none, see FusionBuffer: those that have joined need the buffer for zeros.
+bool AllreduceTask::lies_well() const {
+  return pieces_.size() == 1 && reduction_.contributors == ranks_ && !reduction_.wire &&
+         pieces_.front().input != nullptr && pieces_.front().output != nullptr;
+}
+
+Status AllreduceTask::reserve(GpuLane& gpu) {
+  return count_ == 0 || lies_well() ? Status() : gpu.reserve(bytes_of(count_, packed()));
 }
 
 Status AllreduceTask::enqueue(GpuLane& gpu, const Lane& lane) {
@@ -30,38 +42,38 @@ Status AllreduceTask::enqueue(GpuLane& gpu, const Lane& lane) {
   const StreamHandle stream = gpu.stream().handle();
   const auto count = static_cast<std::uint64_t>(count_);
   lane.counters->nccl_calls.add(1);
-  const Piece& first = pieces_.front();
-  // On all ranks or on none, see FusionBuffer: those that have joined need the buffer for zeros.
-  const bool lies_well = pieces_.size() == 1 && reduction_.contributors == ranks_ &&
-                         !reduction_.wire && first.input != nullptr && first.output != nullptr;
-  if (lies_well) {
-    return gpu.communicator()->allreduce(first.input, first.output, count, how, stream);
+  if (lies_well()) {
+    const Piece& only = pieces_.front();
+    return gpu.communicator()->allreduce(only.input, only.output, count, how, stream);
   }
-  const DataType packed = reduction_.wire.value_or(reduction_.dtype);
-  auto buffer = gpu.buffer(bytes_of(count_, packed));
+  const auto buffer = gpu.buffer();
   if (!buffer) return buffer.status();
   buffer_ = *buffer;
-  const Packing packing{reduction_.dtype, packed, reduction_.wire ? reduction_.prescale : 1.0};
+  const Packing packing{reduction_.dtype, packed(), reduction_.wire ? reduction_.prescale : 1.0};
   Status status = takes_part_
                       ? pack(gpu, lane, pieces_, packing, buffer_)
-                      : fill_bytes(gpu.stream(), buffer_, std::byte{}, bytes_of(count_, packed));
+                      : fill_bytes(gpu.stream(), buffer_, std::byte{}, bytes_of(count_, packed()));
   if (status) status = gpu.communicator()->allreduce(buffer_, buffer_, count, how, stream);
   return status;
 }
 
 Status AllreduceTask::conclude(GpuLane& gpu, const Lane& lane) {
   if (buffer_ == nullptr) return {};
-  const DataType packed = reduction_.wire.value_or(reduction_.dtype);
   return unpack(gpu, lane, pieces_,
-                {reduction_.dtype, packed, reduction_.wire ? reduction_.postscale : 1.0}, buffer_);
+                {reduction_.dtype, packed(), reduction_.wire ? reduction_.postscale : 1.0},
+                buffer_);
 }
 
 Expected<bool> AllreduceTask::advance_staged(GpuLane& gpu, const Lane& lane, Backend& host) {
   if (!host_work_) {
-    if (goes_hierarchically(gpu)) {
-      host_work_ = std::make_unique<HierarchicalAllreduce>(reduction_, pieces_, part_bytes_);
-    } else {
-      host_work_ = std::make_unique<StagedAllreduce>(reduction_, pieces_);
+    switch (way(gpu)) {
+      case GpuRoad::hierarchical:
+        host_work_ = std::make_unique<HierarchicalAllreduce>(reduction_, pieces_, part_bytes_);
+        break;
+      case GpuRoad::mpi:
+        host_work_ = std::make_unique<MpiAllreduce>(reduction_, pieces_, part_bytes_);
+        break;
+      default: host_work_ = std::make_unique<StagedAllreduce>(reduction_, pieces_);
     }
   }
   return host_work_->advance(gpu, lane, host);

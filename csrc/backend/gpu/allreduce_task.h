@@ -12,15 +12,16 @@ namespace rueda {
 
 // With NCCL a single tensor is reduced where it lies; several are packed into a buffer and unpacked
 // from it, in a launch each, converted and scaled on the way where they travel as a narrower type.
-// Otherwise through the host: hierarchically where that road was taken and suits, else staged.
+// Otherwise hierarchically or by MPI where that road was taken and suits, else staged.
 class AllreduceTask final : public GpuTask {
  public:
-  // `part_bytes`: how much is packed at once on the hierarchical road.
+  // `part_bytes`: how much is packed at once where the host takes part.
   AllreduceTask(const Reduction& reduction, std::vector<Piece> pieces, int ranks,
                 std::int64_t part_bytes);
 
   [[nodiscard]] bool suits_nccl(const GpuLane& gpu) const override;
-  [[nodiscard]] bool goes_hierarchically(const GpuLane& gpu) const override;
+  [[nodiscard]] GpuRoad way(const GpuLane& gpu) const override;
+  Status reserve(GpuLane& gpu) override;
   Status enqueue(GpuLane& gpu, const Lane& lane) override;
   Status conclude(GpuLane& gpu, const Lane& lane) override;
   Expected<bool> advance_staged(GpuLane& gpu, const Lane& lane, Backend& host) override;
@@ -33,6 +34,10 @@ class AllreduceTask final : public GpuTask {
   }
 
  private:
+  // Whether NCCL takes the tensor where it lies.
+  [[nodiscard]] bool lies_well() const;
+  [[nodiscard]] DataType packed() const { return reduction_.wire.value_or(reduction_.dtype); }
+
   const Reduction reduction_;
   const std::vector<Piece> pieces_;
   const int ranks_;

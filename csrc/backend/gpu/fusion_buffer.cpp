@@ -7,21 +7,34 @@
 
 namespace rueda {
 
-Expected<std::byte*> FusionBuffer::room(std::size_t bytes, const NcclLibrary& library,
-                                        const DeviceReference& device,
-                                        NcclCommunicator& communicator) {
+Status FusionBuffer::reserve(std::size_t bytes, const NcclLibrary& library,
+                             const DeviceReference& device, NcclCommunicator& communicator) {
   const std::size_t size = blocks_.empty() ? 0 : blocks_.back().size();
-  if (size < bytes) {
-    auto larger = allocate(grown(size, bytes), library, device, communicator);
-    if (!larger) return larger.status();
-    blocks_.push_back(std::move(larger).value());
+  if (size >= bytes) return {};
+  auto larger = allocate(grown(size, bytes), library, device);
+  if (!larger) return larger.status();
+  Block& block = blocks_.emplace_back(std::move(larger).value());
+  if (block.registrable.data() == nullptr) return {};
+  const auto window = communicator.register_window(block.data(), block.size());
+  if (window) block.window = *window;
+  return window.status();
+}
+
+Expected<std::byte*> FusionBuffer::room(NcclCommunicator& communicator) {
+  if (blocks_.empty()) return nullptr;
+  Block& block = blocks_.back();
+  const bool is_registered = block.window != nullptr && *block.window != nullptr;
+  if (!std::exchange(block.is_settled, true) && block.registrable.data() != nullptr &&
+      !is_registered) {
+    const auto registration = communicator.register_buffer(block.data(), block.size());
+    if (!registration) return registration.status();
+    block.registration = *registration;
   }
-  return blocks_.empty() ? nullptr : blocks_.back().data();
+  return block.data();
 }
 
 Expected<FusionBuffer::Block> FusionBuffer::allocate(std::size_t bytes, const NcclLibrary& library,
-                                                     const DeviceReference& device,
-                                                     NcclCommunicator& communicator) {
+                                                     const DeviceReference& device) {
   Block block;
   if (auto registrable = NcclMemory::allocate({library, device}, bytes)) {
     block.registrable = std::move(registrable).value();
@@ -32,18 +45,16 @@ Expected<FusionBuffer::Block> FusionBuffer::allocate(std::size_t bytes, const Nc
     auto ordinary = DeviceMemory::allocate(device, bytes);
     if (!ordinary) return ordinary.status();
     block.ordinary = std::move(ordinary).value();
-    return block;
   }
-  const auto registered = communicator.register_buffer(block.data(), bytes);
-  if (!registered) return registered.status();
-  block.registration = *registered;
   return block;
 }
 
 void FusionBuffer::deregister(NcclCommunicator& communicator) {
   for (Block& block : blocks_) {
-    const Status status =
-        communicator.deregister_buffer(std::exchange(block.registration, nullptr));
+    Status status = communicator.deregister_buffer(std::exchange(block.registration, nullptr));
+    if (const auto* window = std::exchange(block.window, nullptr); status && window != nullptr) {
+      status = communicator.deregister_window(*window);
+    }
     if (!status) log(LogLevel::debug, "deregistering a fusion buffer: ", status.to_string());
   }
 }

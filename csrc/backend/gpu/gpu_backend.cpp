@@ -37,6 +37,7 @@ class GpuBackend final : public DeviceBackend {
 
   Expected<std::shared_ptr<DeviceEvent>> mark(int device, void* stream) override {
     if (Status status = open(device); !status) return status;
+    const CurrentDevice current(*gpu_.device);
     const CudaStream marked =
         CudaStream::borrow(gpu_.device, reinterpret_cast<std::uintptr_t>(stream));
     const auto capturing = marked.is_capturing();
@@ -63,11 +64,16 @@ class GpuBackend final : public DeviceBackend {
     return std::move(memory).value();
   }
 
-  void await(std::shared_ptr<DeviceEvent> event) override { inputs_.push_back(std::move(event)); }
+  // The tensors of a group have one together.
+  void await(std::shared_ptr<DeviceEvent> event) override {
+    if (inputs_.empty() || inputs_.back() != event) inputs_.push_back(std::move(event));
+  }
 
   [[nodiscard]] Status watch(Time now) override {
     if (!next_look_ || now < *next_look_ || aborted_) return {};
     next_look_.reset();
+    if (lanes_.empty()) return {};
+    const CurrentDevice current(*gpu_.device);
     for (const auto& [set_id, lane] : lanes_) {
       if (!lane->next_look(now)) continue;
       if (Status status = lane->watch(now, timeout_); !status) return status;
@@ -152,7 +158,7 @@ class GpuBackend final : public DeviceBackend {
     } else {
       log(LogLevel::info, "tensors are packed one by one: ", kernels.status().to_string());
     }
-    if (options_.gpu_backend != "staged") {
+    if (options_.gpu_backend != "staged" && options_.gpu_backend != "mpi") {
       if (const auto nccl = load_nccl(options_)) {
         gpu_.nccl = *nccl;
       } else {
@@ -196,7 +202,7 @@ class GpuBackend final : public DeviceBackend {
     }
     look_by(Clock::now() + between_looks);
     return std::make_unique<GpuOperation>(gpu, lane, host_,
-                                          GpuOperation::RoadWish{options_.gpu_backend, host_of_},
+                                          GpuOperation::RoadWish{options_, host_of_},
                                           std::move(task), std::exchange(inputs_, {}));
   }
 

@@ -41,6 +41,7 @@ std::string_view name_of(GpuRoad road) {
     case GpuRoad::nccl: return "nccl";
     case GpuRoad::staged: return "staged";
     case GpuRoad::hierarchical: return "hierarchical";
+    case GpuRoad::mpi: return "mpi";
   }
   return "";
 }
@@ -55,6 +56,18 @@ Expected<RoadChoice> choose_road(std::span<const GpuCard> cards, const std::vect
   }
   const std::string asked = str("RUEDA_GPU_BACKEND=", wanted);
   if (wanted == "staged") return RoadChoice{GpuRoad::staged, asked};
+  if (wanted == "mpi" && members.size() > 1) {
+    for (std::size_t i = 0; i < cards.size(); ++i) {
+      if (cards[i].has_mpi) continue;
+      return Status(ErrorCode::unsupported,
+                    str(asked, ", but on rank ", members[i], " ", cards[i].no_mpi.data()),
+                    members[i]);
+    }
+    // A communicator for fewer than all is made by calls that wait for the others.
+    const bool is_world = members.size() == host_of.size();
+    return RoadChoice{is_world ? GpuRoad::mpi : GpuRoad::staged, asked};
+  }
+  if (wanted == "mpi") return RoadChoice{GpuRoad::staged, asked};
 
   const auto on_one_host = [&](int a, int b) {
     return host_of[static_cast<std::size_t>(a)] == host_of[static_cast<std::size_t>(b)];

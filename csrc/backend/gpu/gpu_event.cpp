@@ -6,9 +6,8 @@
 namespace rueda {
 
 Expected<std::shared_ptr<GpuEvent>> GpuEvent::after(const CudaStream& stream) {
-  auto event = CudaEvent::create(stream.device());
+  auto event = CudaEvent::after(stream);
   if (!event) return event.status();
-  if (Status status = event->record(stream); !status) return status;
   return std::make_shared<GpuEvent>(std::move(event).value());
 }
 

@@ -110,8 +110,22 @@ Status GpuLane::settle(RoadChoice choice, std::span<const GpuCard> cards, int ra
   return {};
 }
 
-Expected<std::byte*> GpuLane::buffer(std::size_t bytes) {
-  return buffer_.room(bytes, *gpu_.nccl, gpu_.device, *communicator_);
+Status GpuLane::reserve(std::size_t bytes) {
+  return buffer_.reserve(bytes, *gpu_.nccl, gpu_.device, *communicator_);
+}
+
+Expected<std::byte*> GpuLane::buffer() {
+  return buffer_.room(*communicator_);
+}
+
+Expected<std::shared_ptr<const DeviceMemory>> GpuLane::buffer_for_mpi(std::size_t bytes) {
+  const std::size_t size = mpi_buffer_ ? mpi_buffer_->size() : 0;
+  if (size < bytes) {
+    auto larger = DeviceMemory::allocate(gpu_.device, grown(size, bytes));
+    if (!larger) return larger.status();
+    mpi_buffer_ = std::make_shared<const DeviceMemory>(std::move(larger).value());
+  }
+  return mpi_buffer_;
 }
 
 Expected<StagingMemory*> GpuLane::staging(std::size_t slot, std::size_t bytes) {

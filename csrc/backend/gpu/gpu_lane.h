@@ -73,8 +73,11 @@ class GpuLane {
   // --- Memory, kept from operation to operation. What has been outgrown is freed with the lane:
   // freeing waits for the GPU, which may wait for other ranks.
   // Of the GPU, for NCCL; used by one operation at a time, which leaves it in the order of
-  // stream().
-  Expected<std::byte*> buffer(std::size_t bytes);
+  // stream(). reserve() begins to make room, and buffer() is it once the communicator is ready.
+  Status reserve(std::size_t bytes);
+  Expected<std::byte*> buffer();
+  // Of the GPU, for MPI, which may be at it for longer than the lane lives.
+  Expected<std::shared_ptr<const DeviceMemory>> buffer_for_mpi(std::size_t bytes);
   // Of the host.
   Expected<StagingMemory*> staging(std::size_t slot, std::size_t bytes);
 
@@ -115,6 +118,7 @@ class GpuLane {
   bool all_have_kernels_ = false;
   FusionBuffer buffer_;  // outlives the communicator, with which it is registered
   std::unique_ptr<NcclCommunicator> communicator_;
+  std::shared_ptr<const DeviceMemory> mpi_buffer_;
   std::map<std::size_t, StagingMemory> staging_;
   std::vector<StagingMemory> outgrown_staging_;
   UnfinishedWork unfinished_;

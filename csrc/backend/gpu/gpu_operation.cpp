@@ -1,6 +1,7 @@
 #include "backend/gpu/gpu_operation.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace rueda {
@@ -12,6 +13,16 @@ constexpr Duration patience = std::chrono::seconds(5);
 constexpr std::string_view no_gpu =
     "it has not used one yet: where ranks join early, each must have reduced a tensor of its GPU "
     "before";
+
+std::string_view phase_of(GpuRoad way) {
+  switch (way) {
+    case GpuRoad::nccl: return "NCCL";
+    case GpuRoad::staged: return "STAGED";
+    case GpuRoad::hierarchical: return "HIERARCHICAL";
+    case GpuRoad::mpi: return "MPI";
+  }
+  return "";
+}
 
 }  // namespace
 
@@ -34,6 +45,8 @@ GpuOperation::~GpuOperation() {
 }
 
 bool GpuOperation::advance() {
+  std::optional<CurrentDevice> current;
+  if (gpu_ != nullptr) current.emplace(*gpu_->gpu().device);
   bool moved = false;
   while (step_ != Step::done && take_step()) moved = true;
   return moved;
@@ -49,7 +62,10 @@ bool GpuOperation::take_step() {
       step_ = Step::prepare;
       return true;
     case Step::prepare: return prepare();
-    case Step::enqueue: return enqueue();
+    case Step::reserve: return reserve();
+    case Step::enqueue:
+      if (!poll()) return step_ == Step::done;
+      return enqueue();
     case Step::launch:
       if (!is_launched()) return step_ == Step::done;
       finish(task_->conclude(*gpu_, lane_));
@@ -85,9 +101,10 @@ bool GpuOperation::agree() {
   if (!host_operation_) {
     begin("AGREE_ON_GPUS");
     if (gpu_ != nullptr) {
-      const bool by_host = wish_.backend == "hierarchical";
+      const bool by_host = wish_.options.gpu_backend == "hierarchical";
       const Hierarchy hierarchy = hierarchy_of(*lane_.members, lane_.rank, wish_.host_of);
       card_ = gpu_->card(by_host ? hierarchy.local_rank == 0 : lane_.rank == 0);
+      ask_mpi();
     } else {
       write_text(card_.problem, no_gpu);
     }
@@ -109,8 +126,15 @@ bool GpuOperation::agree() {
   return true;
 }
 
+void GpuOperation::ask_mpi() {
+  if (wish_.options.gpu_backend != "mpi") return;
+  const Status status = lane_.transport->takes_gpu_memory(wish_.options.mpi_gpu_memory == "on");
+  card_.has_mpi = status.ok();
+  if (!status) write_text(card_.no_mpi, status.message());
+}
+
 Status GpuOperation::settle() {
-  auto choice = choose_road(cards_, *lane_.members, wish_.host_of, wish_.backend);
+  auto choice = choose_road(cards_, *lane_.members, wish_.host_of, wish_.options.gpu_backend);
   if (!choice) {
     failed_everywhere_ = true;  // each of them comes to the same end
     return choice.status();
@@ -121,14 +145,14 @@ Status GpuOperation::settle() {
 
 bool GpuOperation::prepare() {
   if (gpu_->road() != GpuRoad::nccl || !task_->suits_nccl(*gpu_)) {
-    begin(task_->goes_hierarchically(*gpu_) ? "HIERARCHICAL" : "STAGED");
+    begin(phase_of(task_->way(*gpu_)));
     step_ = Step::stage;
     return true;
   }
   if (!host_operation_) {
     host_operation_ = task_->prepare(*gpu_, lane_, host_);
     if (!host_operation_) {
-      step_ = Step::enqueue;
+      step_ = Step::reserve;
       return true;
     }
   }
@@ -137,13 +161,19 @@ bool GpuOperation::prepare() {
   if (!host_operation_->status().ok()) {
     finish(host_operation_->status());
   } else {
-    step_ = Step::enqueue;
+    step_ = Step::reserve;
   }
   return true;
 }
 
+bool GpuOperation::reserve() {
+  step_ = Step::enqueue;
+  if (Status status = task_->reserve(*gpu_); !status) finish(status);
+  return true;
+}
+
 bool GpuOperation::enqueue() {
-  begin("NCCL");
+  begin(phase_of(GpuRoad::nccl));
   has_enqueued_ = true;
   if (Status status = task_->enqueue(*gpu_, lane_); !status) {
     failed_everywhere_ = task_->failed_everywhere();
@@ -209,8 +239,9 @@ const Operation* GpuOperation::on_host() const {
 
 std::vector<int> GpuOperation::awaited() const {
   if (const Operation* host = on_host()) return host->awaited();
-  const bool awaits_nccl = step_ == Step::connect || step_ == Step::launch ||
-                           (step_ == Step::stage && task_->goes_hierarchically(*gpu_));
+  const bool awaits_nccl = step_ == Step::connect || step_ == Step::enqueue ||
+                           step_ == Step::launch ||
+                           (step_ == Step::stage && task_->way(*gpu_) == GpuRoad::hierarchical);
   std::vector<int> others;
   if (!awaits_nccl) return others;
   for (const int rank : gpu_->nccl_ranks()) {

@@ -10,6 +10,7 @@
 #include "backend/gpu/gpu_card.h"
 #include "backend/gpu/gpu_lane.h"
 #include "backend/gpu/gpu_task.h"
+#include "core/options.h"
 
 namespace rueda {
 
@@ -17,7 +18,7 @@ class GpuOperation final : public Operation {
  public:
   // How the road is chosen where that is still to come, see choose_road().
   struct RoadWish {
-    const std::string& backend;
+    const Options& options;
     const std::vector<int>& host_of;
   };
   // `gpu`: null where this rank has no GPU, of which the others are told. `inputs`: what comes
@@ -39,14 +40,17 @@ class GpuOperation final : public Operation {
   [[nodiscard]] std::vector<Phase> phases() const override { return phases_; }
 
  private:
-  enum class Step { turn, agree, connect, prepare, enqueue, launch, stage, done };
+  enum class Step { turn, agree, connect, prepare, reserve, enqueue, launch, stage, done };
 
   bool take_step();
   bool take_turn();
   bool agree();
+  // Where it is wanted: whether it takes memory of GPUs goes onto the card.
+  void ask_mpi();
   // Takes the road that follows from the cards.
   Status settle();
   bool prepare();
+  bool reserve();
   bool enqueue();
   bool stage();
   // Whether the communicator is connected.

@@ -14,12 +14,14 @@ class GpuTask {
 
   // Whether NCCL can do it with the results that Rueda promises; the same on all ranks.
   [[nodiscard]] virtual bool suits_nccl(const GpuLane& gpu) const = 0;
-  // Whether it goes by the hierarchical road where that was taken; the same on all ranks.
-  [[nodiscard]] virtual bool goes_hierarchically(const GpuLane&) const { return false; }
+  // How it goes where NCCL cannot do it all; the same on all ranks.
+  [[nodiscard]] virtual GpuRoad way(const GpuLane&) const { return GpuRoad::staged; }
   // What the host has to do before the work can be enqueued; null where that is nothing.
   [[nodiscard]] virtual std::unique_ptr<Operation> prepare(GpuLane&, const Lane&, Backend&) {
     return nullptr;
   }
+  // Begins to get what enqueue() needs, which is called once NCCL's communicator is ready again.
+  virtual Status reserve(GpuLane&) { return {}; }
   // Calls NCCL. What NCCL still sets up is not in the stream when this returns.
   virtual Status enqueue(GpuLane& gpu, const Lane& lane) = 0;
   // Whether NCCL has done what it was called for.
@@ -30,7 +32,7 @@ class GpuTask {
   [[nodiscard]] virtual bool failed_everywhere() const { return false; }
   // Enqueues what comes after it, once NCCL's work is in the stream.
   virtual Status conclude(GpuLane&, const Lane&) { return {}; }
-  // Through the host's memory, or hierarchically: goes on without blocking, and tells whether
+  // By way(): goes on without blocking, and tells whether
   // anything moved.
   virtual Expected<bool> advance_staged(GpuLane& gpu, const Lane& lane, Backend& host) = 0;
   // Whether all of it has been enqueued.

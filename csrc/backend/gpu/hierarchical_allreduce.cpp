@@ -41,23 +41,9 @@ bool HierarchicalAllreduce::suits(const GpuLane& gpu, const Reduction& reduction
 HierarchicalAllreduce::HierarchicalAllreduce(const Reduction& reduction,
                                              const std::vector<Piece>& pieces,
                                              std::int64_t part_bytes)
-    : reduction_(reduction) {
-  const auto most =
-      std::max<std::int64_t>(1, part_bytes / static_cast<std::int64_t>(size_of(reduction.dtype)));
-  for (Piece rest : pieces) {
-    while (rest.count > 0) {
-      if (parts_.empty() || parts_.back().count == most) parts_.emplace_back();
-      Part& last = parts_.back();
-      const std::int64_t count = std::min(rest.count, most - last.count);
-      const std::size_t bytes = bytes_of(count, reduction.dtype);
-      last.pieces.push_back({rest.input, rest.output, count});
-      last.count += count;
-      rest.count -= count;
-      if (rest.input != nullptr) rest.input += bytes;
-      if (rest.output != nullptr) rest.output += bytes;
-    }
-  }
-}
+    : reduction_(reduction),
+      parts_(parts_of(pieces, reduction.dtype,
+                      part_bytes / static_cast<std::int64_t>(size_of(reduction.dtype)))) {}
 
 const Operation* HierarchicalAllreduce::on_host() const {
   if (meeting_) return meeting_.get();
@@ -83,7 +69,12 @@ Expected<bool> HierarchicalAllreduce::take_step(GpuLane& gpu, const Lane& lane, 
     return true;
   };
   switch (step_) {
-    case Step::scatter: return then(scatter(gpu, lane), Step::scattering);
+    case Step::reserve: return then(reserve(gpu, lane), Step::scatter);
+    case Step::scatter: {
+      const auto ready = gpu.communicator()->poll();
+      if (!ready || !*ready) return ready;
+      return then(scatter(gpu, lane), Step::scattering);
+    }
     case Step::scattering: {
       const auto launched = gpu.communicator()->poll();
       if (!launched || !*launched) return launched;
@@ -105,7 +96,7 @@ Expected<bool> HierarchicalAllreduce::take_step(GpuLane& gpu, const Lane& lane, 
     case Step::gathering: {
       const auto launched = gpu.communicator()->poll();
       if (!launched || !*launched) return launched;
-      return then(unpack_part(gpu, lane), Step::scatter);
+      return then(unpack_part(gpu, lane), Step::reserve);
     }
   }
   return false;
@@ -127,7 +118,7 @@ void HierarchicalAllreduce::form_groups(const Hierarchy& hierarchy, const Lane& 
   if (hierarchy.carries_slice()) form(across_, hierarchy.across, hierarchy.across_rank);
 }
 
-Status HierarchicalAllreduce::scatter(GpuLane& gpu, const Lane& lane) {
+Status HierarchicalAllreduce::reserve(GpuLane& gpu, const Lane& lane) {
   const Hierarchy& hierarchy = gpu.hierarchy();
   if (local_.members.empty()) form_groups(hierarchy, lane);
   // To get memory may take until the GPU has done what it does: not while it waits for others.
@@ -137,12 +128,17 @@ Status HierarchicalAllreduce::scatter(GpuLane& gpu, const Lane& lane) {
 
   const std::int64_t slices = hierarchy.slices;
   slice_count_ = (part().count + slices * alignment - 1) / (slices * alignment) * alignment;
-  const std::size_t all = bytes_of(slices * slice_count_, reduction_.dtype);
+  slices_bytes_ = bytes_of(slices * slice_count_, reduction_.dtype);
   const std::size_t narrow = reduction_.wire ? bytes_of(slice_count_, *reduction_.wire) : 0;
-  const auto buffer = gpu.buffer(all + narrow);
+  return gpu.reserve(slices_bytes_ + narrow);
+}
+
+Status HierarchicalAllreduce::scatter(GpuLane& gpu, const Lane& lane) {
+  const Hierarchy& hierarchy = gpu.hierarchy();
+  const auto buffer = gpu.buffer();
   if (!buffer) return buffer.status();
   buffer_ = *buffer;
-  if (reduction_.wire) narrow_ = buffer_ + all;
+  if (reduction_.wire) narrow_ = buffer_ + slices_bytes_;
 
   const bool takes_part = contributes(part().pieces);
   const std::size_t filled = takes_part ? bytes_of(part().count, reduction_.dtype) : 0;
@@ -150,8 +146,8 @@ Status HierarchicalAllreduce::scatter(GpuLane& gpu, const Lane& lane) {
   if (takes_part) {
     status = pack(gpu, lane, part().pieces, {reduction_.dtype, reduction_.dtype, 1.0}, buffer_);
   }
-  if (status && filled < all) {
-    status = fill_bytes(gpu.stream(), buffer_ + filled, std::byte{}, all - filled);
+  if (status && filled < slices_bytes_) {
+    status = fill_bytes(gpu.stream(), buffer_ + filled, std::byte{}, slices_bytes_ - filled);
   }
   if (!status) return status;
 

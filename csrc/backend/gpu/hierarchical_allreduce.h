@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/gpu/host_work.h"
+#include "backend/gpu/packing.h"
 #include "backend/gpu/staged_allreduce.h"
 
 namespace rueda {
@@ -34,11 +35,7 @@ class HierarchicalAllreduce final : public HostWork {
   [[nodiscard]] bool waits_for_others() const override { return step_ == Step::meet; }
 
  private:
-  enum class Step { scatter, scattering, across, meet, gather, gathering };
-  struct Part {
-    std::vector<Piece> pieces;
-    std::int64_t count = 0;
-  };
+  enum class Step { reserve, scatter, scattering, across, meet, gather, gathering };
   // Some of a lane's ranks, as a lane.
   struct Group {
     std::vector<int> members;  // world ranks
@@ -47,22 +44,24 @@ class HierarchicalAllreduce final : public HostWork {
 
   Expected<bool> take_step(GpuLane& gpu, const Lane& lane, Backend& host);
   void form_groups(const Hierarchy& hierarchy, const Lane& lane);
+  Status reserve(GpuLane& gpu, const Lane& lane);
   Status scatter(GpuLane& gpu, const Lane& lane);
   Status begin_across(GpuLane& gpu, const Lane& lane);
   Status end_across(GpuLane& gpu, const Lane& lane);
   Expected<bool> meet(Backend& host);
   Status gather(GpuLane& gpu, const Lane& lane);
   Status unpack_part(GpuLane& gpu, const Lane& lane);
-  [[nodiscard]] const Part& part() const { return parts_.front(); }
+  [[nodiscard]] const BatchPart& part() const { return parts_.front(); }
   [[nodiscard]] std::byte* slice(int number) const;
   [[nodiscard]] DataType wire() const { return reduction_.wire.value_or(reduction_.dtype); }
 
   const Reduction reduction_;
-  std::vector<Part> parts_;  // to come; the first is under way
-  Step step_ = Step::scatter;
+  std::vector<BatchPart> parts_;  // to come; the first is under way
+  Step step_ = Step::reserve;
   Group local_;   // of this host
   Group across_;  // with the same slice; without members where this rank carries none
   std::int64_t slice_count_ = 0;  // elements; the last slices are partly or wholly padding
+  std::size_t slices_bytes_ = 0;  // of all slices
   std::byte* buffer_ = nullptr;   // the slices
   std::byte* narrow_ = nullptr;   // this rank's, as it travels; null where that is as it is
   std::unique_ptr<StagedAllreduce> carrying_;

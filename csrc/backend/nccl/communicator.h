@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <future>
 #include <memory>
@@ -100,9 +101,11 @@ class NcclCommunicator {
   // null handle where this NCCL does not offer it, which is no error. Deregister before freeing.
   [[nodiscard]] Expected<void*> register_buffer(std::byte* memory, std::size_t bytes);
   [[nodiscard]] Status deregister_buffer(void* handle);
-  // The same for memory from ncclMemAlloc that lies at the same offset on all ranks, which call
-  // this together: symmetric kernels (NCCL 2.27).
-  [[nodiscard]] Expected<nccl::Window> register_window(std::byte* memory, std::size_t bytes);
+  // The same for memory from ncclMemAlloc, of the same size on all ranks, which call this together:
+  // NCCL's symmetric kernels (2.27). Null where this NCCL does not offer it; else where NCCL writes
+  // the window, which is there once poll() says so: null, on all ranks, where their GPUs cannot
+  // reach each other so.
+  [[nodiscard]] Expected<const nccl::Window*> register_window(std::byte* memory, std::size_t bytes);
   [[nodiscard]] Status deregister_window(nccl::Window window);
 
   // --- Ends everything on this rank without asking the others. From any state, and again. NCCL
@@ -121,7 +124,8 @@ class NcclCommunicator {
   // ErrorCode::unsupported where this NCCL does not offer it.
   [[nodiscard]] Status revoke();
   // A communicator without the ranks in `lost`, in the old order, called by all that remain,
-  // whatever is in flight; begins as start() does. This one stays, to be aborted.
+  // whatever is in flight; begins as start() does. This one stays until that is ready, and is to be
+  // aborted then.
   // ErrorCode::unsupported before NCCL 2.27.
   [[nodiscard]] Expected<std::unique_ptr<NcclCommunicator>> shrink(std::vector<int> lost);
   // Waits until all that was enqueued is done, and all graphs that have captured it are gone, and
@@ -142,10 +146,22 @@ class NcclCommunicator {
   Expected<nccl::RedOp> premultiplied_sum(const NcclReduction& reduction, double scale);
   [[nodiscard]] std::string with_rank(std::string_view what) const;
   Status refused_if_closed() const;
+  // Of what shrink() has made: whether it is there.
+  [[nodiscard]] Expected<bool> arrives() const;
+
+  // What NCCL writes from a thread of its own, until it is ready or has released the communicator.
+  struct Written {
+    std::deque<nccl::Window> windows;
+    std::deque<nccl::Comm> shrunk;
+  };
 
   const NcclLibrary& library_;
   DeviceReference device_;
-  std::atomic<nccl::Comm> handle_{nullptr};
+  mutable std::atomic<nccl::Comm> handle_{nullptr};
+  std::shared_ptr<Written> written_ = std::make_shared<Written>();
+  // --- What comes of shrink(), until it is there: from which, and where it is written
+  mutable const NcclCommunicator* parent_ = nullptr;
+  const nccl::Comm* arriving_ = nullptr;
   std::atomic<bool> ends_late_{false};
   // --- Of begin_abort(), until it has been waited for
   std::thread thread_;

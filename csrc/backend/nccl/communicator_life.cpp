@@ -61,7 +61,19 @@ Status NcclCommunicator::refused_if_closed() const {
   return Status(ErrorCode::shutdown, with_rank("the NCCL communicator has been given up"));
 }
 
+Expected<bool> NcclCommunicator::arrives() const {
+  const auto ready = parent_->poll();
+  if (!ready || !*ready) return ready;
+  handle_ = *arriving_;
+  parent_ = nullptr;
+  return true;
+}
+
 Expected<bool> NcclCommunicator::poll() const {
+  if (parent_ != nullptr) {
+    const auto here = arrives();
+    if (!here || !*here) return here;
+  }
   if (Status status = refused_if_closed(); !status) return status;
   nccl::Result state = nccl::success;
   const nccl::Result asked = library_.functions().comm_get_async_error(handle_, &state);
@@ -93,7 +105,7 @@ void NcclCommunicator::begin_abort() {
   if (handle == nullptr) return;
   longest_wait_ = Clock::now() + (ends_late_.load() ? longest_late_end : longest_end);
   const auto end = std::make_shared<std::packaged_task<void()>>(
-      [device = device_, handle, comm_abort = library_.functions().comm_abort] {
+      [device = device_, handle, written = written_, comm_abort = library_.functions().comm_abort] {
         const CurrentDevice current(*device);
         comm_abort(handle);
       });
@@ -145,13 +157,14 @@ Expected<std::unique_ptr<NcclCommunicator>> NcclCommunicator::shrink(std::vector
   auto made = std::unique_ptr<NcclCommunicator>(new NcclCommunicator(
       library_, device_, rank_ - static_cast<int>(before), size_ - static_cast<int>(lost.size())));
   nccl::Config config = nonblocking();
-  nccl::Comm handle = nullptr;
+  nccl::Comm& arriving = written_->shrunk.emplace_back(nullptr);
   const Status status = enqueue("ncclCommShrink", [&](const nccl::Functions&) {
-    return shrink_communicator(handle_, lost.data(), static_cast<int>(lost.size()), &handle,
+    return shrink_communicator(handle_, lost.data(), static_cast<int>(lost.size()), &arriving,
                                &config, nccl::shrink_abort);
   });
-  made->handle_ = handle;
   if (!status) return status;
+  made->parent_ = this;
+  made->arriving_ = &arriving;
   return made;
 }
 

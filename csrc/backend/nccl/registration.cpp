@@ -1,8 +1,9 @@
 // Memory that NCCL is told about beforehand.
+#include <utility>
+
 #include "backend/nccl/communicator.h"
 
 namespace rueda {
-// ------------------------------------------------------------------------------
 
 Expected<void*> NcclCommunicator::register_buffer(std::byte* memory, std::size_t bytes) {
   void* handle = nullptr;
@@ -24,9 +25,11 @@ Status NcclCommunicator::deregister_buffer(void* handle) {
   });
 }
 
-Expected<nccl::Window> NcclCommunicator::register_window(std::byte* memory, std::size_t bytes) {
-  nccl::Window window = nullptr;
-  if (library_.functions().window_register == nullptr) return window;
+Expected<const nccl::Window*> NcclCommunicator::register_window(std::byte* memory,
+                                                                std::size_t bytes) {
+  const nccl::Window* const none = nullptr;
+  if (library_.functions().window_register == nullptr) return none;
+  nccl::Window& window = written_->windows.emplace_back(nullptr);
   if (Status status = enqueue("ncclCommWindowRegister",
                               [&](const nccl::Functions& functions) {
                                 return functions.window_register(handle_, memory, bytes, &window,
@@ -35,7 +38,7 @@ Expected<nccl::Window> NcclCommunicator::register_window(std::byte* memory, std:
       !status) {
     return status;
   }
-  return window;
+  return &std::as_const(window);
 }
 
 Status NcclCommunicator::deregister_window(nccl::Window window) {

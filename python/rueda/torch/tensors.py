@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -187,15 +187,15 @@ def _view(tensor: torch.Tensor) -> View:
     )
 
 
-def _follow(submitted_on: torch.cuda.Stream, native: _native.Handle) -> None:
-    """Makes streams wait for a result: the current one, which will use it, and that of the submission.
+def _follow(submitted_on: torch.cuda.Stream, natives: Sequence[_native.Handle]) -> None:
+    """Makes streams wait for results: the current one, which will use them, and that of the submission.
 
     The tensors' memory is given out again, once they are gone, to what the latter enqueues next.
     """
     current = torch.cuda.current_stream(submitted_on.device)
-    native.wait_on(current.cuda_stream)
+    _native.wait_on_all(natives, current.cuda_stream)
     if current != submitted_on:
-        native.wait_on(submitted_on.cuda_stream)
+        _native.wait_on_all(natives, submitted_on.cuda_stream)
 
 
 class _OnGpu:

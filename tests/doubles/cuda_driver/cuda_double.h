@@ -21,6 +21,7 @@ struct CudaSettings {
   int devices = 2;
   int compute_capability = 90;
   bool loads_modules = true;     // or refuses them, as a driver that is too old for them
+  bool visible_memory = false;   // the host can use addresses of devices, as MPI's GPU code can
   bool memory_pools = true;      // whether memory is allocated and freed in the order of streams
   std::uint64_t delay_seed = 0;  // 0 for no delays
   int longest_delay_us = 300;    // before each step of a stream
@@ -54,6 +55,7 @@ class CudaDouble {
   // their end first.
   virtual std::vector<std::string> take_misuse() = 0;
   virtual int calls_of(const std::string& function) = 0;
+  virtual int calls() = 0;  // of all functions
   virtual int retained(int device) = 0;
   virtual std::size_t allocations() = 0;  // of device memory, that are not freed
   virtual std::size_t pools() = 0;        // that are not destroyed

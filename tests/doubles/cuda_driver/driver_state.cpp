@@ -84,7 +84,7 @@ void DriverState::reset(const CudaSettings& settings) {
   misuse_.clear();
   broken_.clear();
   relaxed_calls_ = 0;
-  memory_.clear();
+  memory_.clear(settings.visible_memory);
 }
 
 void DriverState::fail(const std::string& function, int nth, int code) {
@@ -152,6 +152,13 @@ std::vector<std::string> DriverState::take_misuse() {
 int DriverState::calls_of(const std::string& function) {
   const std::lock_guard lock(mutex_);
   return calls_[function];
+}
+
+int DriverState::calls() {
+  const std::lock_guard lock(mutex_);
+  int sum = 0;
+  for (const auto& [function, count] : calls_) sum += count;
+  return sum;
 }
 
 int DriverState::retained(int device) {

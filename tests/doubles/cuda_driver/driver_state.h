@@ -57,6 +57,7 @@ class DriverState final : public CudaDouble {
   void launch(const CudaGraphReference& graph, StreamHandle stream) override;
   std::vector<std::string> take_misuse() override;
   int calls_of(const std::string& function) override;
+  int calls() override;
   int retained(int device) override;
   std::size_t allocations() override { return memory_.allocations(); }
   std::size_t pools() override;

@@ -15,6 +15,7 @@ struct NcclSettings {
   int version = 22703;        // read when the library is loaded
   int polls_in_progress = 0;  // how often a communicator says "in progress" after each call
   double longest_wait = 20;   // seconds that an operation waits for other ranks
+  bool symmetric = true;      // the GPUs reach each other as windows need it
 };
 
 // What was called, with what. Unused fields are 0.

@@ -188,6 +188,14 @@ nccl::Result NcclState::begin(const NcclCall& call, const CommunicatorReference&
   return nccl::success;
 }
 
+nccl::Result NcclState::later(const CommunicatorReference& communicator,
+                              std::function<void()> work) {
+  const std::lock_guard lock(communicator->mutex);
+  communicator->polls_left = std::max(1, settings().polls_in_progress);
+  communicator->deferred.push_back(std::move(work));
+  return nccl::in_progress;
+}
+
 nccl::Result NcclState::launch(Step step) {
   if (group_depth > 0) {
     group.push_back(std::move(step));

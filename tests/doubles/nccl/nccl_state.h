@@ -81,6 +81,8 @@ class NcclState final : public NcclDouble {
   // Into the thread's group, or into the stream, or what it is captured into.
   nccl::Result launch(Step step);
   nccl::Result launch_all(std::vector<Step> steps);
+  // What NCCL does on a thread of its own: once the communicator is not in progress any more.
+  nccl::Result later(const CommunicatorReference& communicator, std::function<void()> work);
   void break_one(const CommunicatorReference& communicator, nccl::Result code,
                  const std::string& text);
   // Whether this rank's operation is the one that hangs.

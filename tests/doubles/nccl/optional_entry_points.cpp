@@ -16,15 +16,18 @@ NcclState& state() {
   return NcclState::instance();
 }
 
-Result begin(const char* function, const CommunicatorReference& communicator) {
-  return state().begin({.function = function, .rank = communicator ? communicator->rank : 0},
-                       communicator);
+Result begin(const char* function, const CommunicatorReference& communicator,
+             std::size_t bytes = 0) {
+  return state().begin(
+      {.function = function, .rank = communicator ? communicator->rank : 0, .count = bytes},
+      communicator);
 }
 
 Result registered(const char* function, Comm handle, void* memory, std::size_t bytes,
                   void* registration) {
   const CommunicatorReference communicator = state().find(handle);
-  if (const Result refused = begin(function, communicator); refused != success) return refused;
+  if (const Result refused = begin(function, communicator, bytes); refused != success)
+    return refused;
   if (rueda_cuda_double()->reach(memory, bytes) == nullptr)
     return state().refuse("registered what is no memory of a device");
   const std::lock_guard lock(communicator->mutex);
@@ -73,9 +76,14 @@ Result ncclCommDeregister(Comm handle, void* registration) {
 Result ncclCommWindowRegister(Comm handle, void* memory, std::size_t bytes, Window* window,
                               int flags) {
   if (flags != window_symmetric) return state().refuse("a window that is not symmetric");
+  *window = nullptr;
+  if (!state().settings().symmetric)
+    return begin("ncclCommWindowRegister", state().find(handle), bytes);
   void* const number = rueda::test::window_of(memory);
-  *window = static_cast<Window>(number);
-  return registered("ncclCommWindowRegister", handle, memory, bytes, number);
+  const Result result = registered("ncclCommWindowRegister", handle, memory, bytes, number);
+  if (result != success) return result;
+  return state().later(state().find(handle),
+                       [window, number] { *window = static_cast<Window>(number); });
 }
 Result ncclCommWindowDeregister(Comm handle, Window window) {
   return deregistered("ncclCommWindowDeregister", handle, window, "ncclCommWindowRegister");
@@ -101,8 +109,9 @@ Result ncclCommShrink(Comm handle, int* lost, int count, Comm* shrunk, Config* c
   made->device = communicator->device;
   made->meeting = communicator->meeting->without(ranks);
   made->meeting->join();
-  *shrunk = state().add(std::move(made));
-  return in_progress;
+  *shrunk = nullptr;
+  return state().later(communicator,
+                       [shrunk, made = std::move(made)] { *shrunk = state().add(made); });
 }
 
 }  // extern "C"
