@@ -15,7 +15,7 @@ if(RUEDA_WARNINGS_AS_ERRORS)
 endif()
 if(RUEDA_SANITIZER)
   target_compile_options(rueda_flags INTERFACE -fsanitize=${RUEDA_SANITIZER} -fno-sanitize-recover=all
-                                               -fno-omit-frame-pointer -g)
+                                               -fno-omit-frame-pointer -g1)
   target_link_options(rueda_flags INTERFACE -fsanitize=${RUEDA_SANITIZER})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # With its checks inserted, GCC believes that parts of std::function and std::regex are read unset.

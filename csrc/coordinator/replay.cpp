@@ -31,11 +31,10 @@ bool is_same(const Request& left, const Request& right) {
          left.splits == right.splits && left.group == right.group;
 }
 
-// A name that will not come again, or is an operation on process sets, or fills no plan. What runs
-// on GPUs must be enqueued in one order on all ranks, or collectives wait for each other there.
+// Not a name that will not come again, an operation on process sets, or what fills no plan.
 bool may_be_replayed(const Response& response) {
-  return !response.request.on_gpu && response.kind == ResponseKind::execute &&
-         response.absent.empty() && response.request.collective <= Collective::barrier &&
+  return response.kind == ResponseKind::execute && response.absent.empty() &&
+         response.request.collective <= Collective::barrier &&
          !response.request.name.starts_with(numbered_prefix);
 }
 
@@ -97,7 +96,7 @@ bool Replay::fits(const Member& member, const Request& request) const {
          agreed.first_extents[static_cast<std::size_t>(members_->rank)] == request.shape.front();
 }
 
-bool Replay::take(std::vector<Submission>& submissions, Time now) {
+bool Replay::take(std::vector<Submission>& submissions, Time now, bool gpus_wait) {
   if (by_name_.empty()) return false;
   Plan* plan = nullptr;
   bool fit = true;
@@ -109,7 +108,7 @@ bool Replay::take(std::vector<Submission>& submissions, Time now) {
     }
     const Where& where = found->second;
     fit = fit && (plan == nullptr || plan == where.plan) && !at(where).submission &&
-          fits(at(where), submission.request);
+          fits(at(where), submission.request) && !(gpus_wait && where.plan->on_gpu);
     plan = where.plan;
   }
   if (plan == nullptr) return false;
@@ -185,6 +184,20 @@ void Replay::call_off(Plan& plan) {
     if (!plan.joined) return;
   }
   release(plan);
+}
+
+void Replay::call_off_gpus() {
+  for (Plan* plan : Plans(joined_)) {
+    if (plan->on_gpu && plan->joined) call_off(*plan);
+  }
+}
+
+bool Replay::gpus_are_settled() {
+  if (!board_) return true;
+  read_log();
+  return std::none_of(joined_.begin(), joined_.end(), [this](const Plan* plan) {
+    return plan->on_gpu && board_->look(plan->place, plan->round) == Board::State::decided;
+  });
 }
 
 void Replay::release(Plan& plan) {
@@ -325,6 +338,7 @@ void Replay::make_plan(const ResponseList& responses, std::span<const Fusion* co
       const std::string& name = responses[index].request.name;
       by_name_[name] = {&plan, plan.batches.size() - 1, members.size()};
       members.push_back({std::make_shared<const Response>(responses[index]), std::nullopt});
+      plan.on_gpu = plan.on_gpu || responses[index].request.on_gpu;
       comes_again = comes_again || is_pending(name);
     }
     plan.members += members.size();

@@ -9,6 +9,13 @@
 // in the submission of members, a round for which others have not come in a long time.
 //
 // A plan that was called off is replaced when its members have been negotiated again.
+//
+// What runs on GPUs must be enqueued in one order on all ranks, whether it is replayed or
+// negotiated, or collectives wait for each other there. So a rank that asks for anything on GPUs to
+// be negotiated calls off the rounds there that it has joined and that are not decided, joins none
+// until it has executed the answer, and executes that only after the rounds that were decided
+// before. Of a round that is decided, then, no rank can have joined before it asked and another one
+// after it had the answer: it comes before what was negotiated on all ranks, or after it on all.
 #pragma once
 
 #include <cstdint>
@@ -63,12 +70,20 @@ class Replay {
 
   // --- Submissions
 
-  // An operation, or a whole group. False: it is to be negotiated.
-  bool take(std::vector<Submission>& submissions, Time now);
+  // An operation, or a whole group. False: it is to be negotiated. `gpus_wait`: something on GPUs
+  // is being negotiated.
+  bool take(std::vector<Submission>& submissions, Time now, bool gpus_wait);
   // Whether `name` has been taken and is neither executed nor handed back.
   [[nodiscard]] bool holds(const std::string& name) const;
   // Hands it back to be negotiated. Null when that is done; otherwise it is about to be executed.
   [[nodiscard]] Submission* recall(const std::string& name);
+
+  // Before this rank asks for anything on GPUs to be negotiated: the rounds there that it has
+  // joined and that are not decided.
+  void call_off_gpus();
+  // Before what has been negotiated on GPUs is executed: whether all rounds that were decided
+  // before have been. Where they have not, they are about to be, with the next steps.
+  [[nodiscard]] bool gpus_are_settled();
 
   // From now on this rank takes nothing and calls all plans off, also those to come: it joins,
   // leaves, or the set has ended.
@@ -105,6 +120,7 @@ class Replay {
     Time since;               // of the last submission
     bool joined = false;
     bool off = false;
+    bool on_gpu = false;
     bool forgotten = false;  // but for its entry in the log, which is about to come
   };
   using Plans = std::vector<Plan*>;

@@ -120,12 +120,22 @@ Replay::Events SetCoordinator::replay_events() {
 void SetCoordinator::submit(std::vector<Submission> submissions, Time now) {
   if (defer(submissions)) return;
   context_.metrics->tensors_submitted.add(static_cast<std::int64_t>(submissions.size()));
-  if (refuse_duplicates(submissions) || replay_.take(submissions, now)) return;
+  if (refuse_duplicates(submissions)) return;
+  if (replay_.take(submissions, now, gpus_are_pending())) return;
   changed_ = true;
   submit_group(std::move(submissions), now);
 }
 
+bool SetCoordinator::gpus_are_pending() const {
+  return std::any_of(pending_.begin(), pending_.end(),
+                     [](const auto& pending) { return pending.second.request.on_gpu; });
+}
+
 void SetCoordinator::submit_group(std::vector<Submission> submissions, Time now) {
+  const bool on_gpu =
+      std::any_of(submissions.begin(), submissions.end(),
+                  [](const Submission& submission) { return submission.request.on_gpu; });
+  if (on_gpu) replay_.call_off_gpus();
   std::vector<Request> requests;
   for (const Submission& submission : submissions) requests.push_back(submission.request);
   const Status status = negotiator_.submit_group(std::move(requests), now);
@@ -234,6 +244,7 @@ void SetCoordinator::finish(Submission submission, const Status& status, Output 
 
 bool SetCoordinator::step(Time now) {
   bool moved = replay_.step(now);
+  moved = handle_agreed(now) || moved;
   moved = advance(now) || moved;
   if (!changed_ && !(deadline_ && now >= *deadline_)) return moved;
   changed_ = false;
@@ -243,7 +254,10 @@ bool SetCoordinator::step(Time now) {
     events_.send(members_->ranks[static_cast<std::size_t>(outgoing.peer)],
                  std::move(outgoing.message));
   }
-  for (ResponseList& responses : negotiator_.take_responses()) handle(std::move(responses), now);
+  for (ResponseList& responses : negotiator_.take_responses()) {
+    agreed_.push_back(std::move(responses));
+  }
+  handle_agreed(now);
   deadline_ = negotiator_.next_deadline();
   advance(now);
   return true;
@@ -284,6 +298,22 @@ std::optional<Submission> SetCoordinator::take_pending(const std::string& name) 
   auto node = pending_.extract(name);
   if (node.empty()) return std::nullopt;
   return std::move(node.mapped());
+}
+
+bool SetCoordinator::handle_agreed(Time now) {
+  const auto runs_on_gpu = [](const Response& response) {
+    return response.kind == ResponseKind::execute && response.request.on_gpu;
+  };
+  bool moved = false;
+  while (!agreed_.empty()) {
+    const ResponseList& next = agreed_.front();
+    if (std::any_of(next.begin(), next.end(), runs_on_gpu) && !replay_.gpus_are_settled()) break;
+    ResponseList responses = std::move(agreed_.front());
+    agreed_.pop_front();
+    handle(std::move(responses), now);
+    moved = true;
+  }
+  return moved;
 }
 
 void SetCoordinator::handle(ResponseList responses, Time now) {
@@ -486,6 +516,7 @@ void SetCoordinator::fail_all(const Status& reason) {
     std::string name = submission.request.name;
     pending_.emplace(std::move(name), std::move(submission));
   }
+  agreed_.clear();
   deadline_.reset();
   changed_ = false;
   close(reason);

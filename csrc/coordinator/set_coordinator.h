@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -56,7 +57,9 @@ class SetCoordinator {
     return pending_.contains(name) || replay_.holds(name);
   }
   // Whether batches are under way, or only the other members are waited for.
-  [[nodiscard]] bool in_flight() const { return !running_.empty() || replay_.waits(); }
+  [[nodiscard]] bool in_flight() const {
+    return !running_.empty() || replay_.waits() || !agreed_.empty();
+  }
   [[nodiscard]] bool uses_transport() const;
   // Whether something is under way of which nothing tells when it can go on.
   [[nodiscard]] bool must_be_polled() const;
@@ -83,7 +86,11 @@ class SetCoordinator {
   // Whether the submissions have to wait for the answer to a refusal under one of their names.
   bool defer(std::vector<Submission>& submissions);
   bool refuse_duplicates(std::vector<Submission>& submissions);
+  // Whether anything on GPUs is being negotiated.
+  [[nodiscard]] bool gpus_are_pending() const;
   void finish(Submission submission, const Status& status, Output output = {});
+  // Handles what has been agreed on, in order, as far as nothing else has to come before.
+  bool handle_agreed(Time now);
   void handle(ResponseList responses, Time now);
   void execute(const ResponseList& responses, const std::vector<std::size_t>& batch, Time now);
   void execute(std::vector<BatchMember> members, BatchOrder order, Time now);
@@ -118,6 +125,7 @@ class SetCoordinator {
   std::unordered_map<std::string, Submission> pending_;  // not agreed on yet
   std::unordered_map<std::string, std::vector<std::vector<Submission>>> deferred_;  // by name
   std::unordered_map<std::string, int> warnings_;  // of names that only others have submitted
+  std::deque<ResponseList> agreed_;                // not handled yet
   std::list<std::unique_ptr<Execution>> running_;
   std::shared_ptr<HandleState> join_handle_;
   int next_persistent_ = 0;
