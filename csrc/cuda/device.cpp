@@ -121,8 +121,8 @@ void CudaDevice::give_back(EventHandle event) const {
 
 namespace {
 
-// Which one CurrentDevice has made the thread's; null outside.
-thread_local const CudaDevice* thread_device = nullptr;
+// The innermost one; null outside of all.
+thread_local const CurrentDevice* innermost = nullptr;
 
 // The calling thread's, which it replaces.
 int exchange_capture_mode(const CudaDevice& device, int mode) {
@@ -134,8 +134,11 @@ int exchange_capture_mode(const CudaDevice& device, int mode) {
 }  // namespace
 
 CurrentDevice::CurrentDevice(const CudaDevice& device)
-    : device_(device), outer_(std::exchange(thread_device, &device)) {
-  if (outer_ == &device_) return;
+    : device_(device), outer_(std::exchange(innermost, this)) {
+  if (outer_ != nullptr && &outer_->device_ == &device_) {
+    status_ = outer_->status_;
+    return;
+  }
   capture_mode_ = exchange_capture_mode(device, CU_STREAM_CAPTURE_MODE_RELAXED);
   CUcontext current = nullptr;
   status_ = device.check(device.functions().context_current(&current), "cuCtxGetCurrent");
@@ -145,8 +148,8 @@ CurrentDevice::CurrentDevice(const CudaDevice& device)
 }
 
 CurrentDevice::~CurrentDevice() {
-  thread_device = outer_;
-  if (outer_ == &device_) return;
+  innermost = outer_;
+  if (outer_ != nullptr && &outer_->device_ == &device_) return;
   CUcontext popped = nullptr;
   if (pushed_) device_.functions().context_pop(&popped);
   exchange_capture_mode(device_, capture_mode_);

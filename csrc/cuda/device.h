@@ -78,7 +78,7 @@ class CurrentDevice {
 
  private:
   const CudaDevice& device_;
-  const CudaDevice* const outer_;  // of the thread before
+  const CurrentDevice* const outer_;  // the thread's before this one
   Status status_;
   bool pushed_ = false;
   int capture_mode_ = 0;

@@ -15,6 +15,7 @@
 #include "mpi/bootstrap.h"
 #include "mpi/communicator.h"
 #include "mpi/error.h"
+#include "mpi/gpu_reductions.h"
 #include "mpi/transport.h"
 
 namespace rueda::mpi {
@@ -113,7 +114,7 @@ Status Plugin::join_application() const {
 }
 
 void Plugin::finalize() {
-  if (owned_ && !finalized()) MPI_Finalize();
+  if (owned_ && !finalized() && !has_left_a_thread()) MPI_Finalize();
 }
 
 void Plugin::before_finalize(std::function<void()> action) {

@@ -24,10 +24,13 @@ bool is_done(MPI_Request& request) {
 }  // namespace
 
 MpiTransport::MpiTransport(Communicator communicator, std::size_t piece_size)
-    : communicator_(std::move(communicator)), piece_size_(piece_size) {}
+    : communicator_(std::move(communicator)),
+      gpu_reductions_(communicator_.get()),
+      piece_size_(piece_size) {}
 
 MpiTransport::~MpiTransport() {
-  clean_ = clean_ && aborted_.ok() && streams_.empty() && requests_.empty() && collectives_.empty();
+  clean_ = clean_ && aborted_.ok() && streams_.empty() && requests_.empty() &&
+           !gpu_reductions_.leaves_something();
   abort(Status(ErrorCode::shutdown, "the MPI transport is closed"));
   // Were it freed, MPI might reuse its number for a later communicator, where a late message of
   // this one would then be received.
@@ -102,14 +105,15 @@ void MpiTransport::start_piece(Operation& operation, std::size_t length, const S
 
 bool MpiTransport::progress() {
   if (!aborted_.ok()) return false;
-  if (requests_.empty() && awaited_.empty() && collectives_.empty()) return false;
+  const bool reduced = gpu_reductions_.collect();
+  if (requests_.empty() && awaited_.empty()) return reduced;
   if (is_finalized()) {
     abort(Status(ErrorCode::transport, finalized_text));
     return true;
   }
   const bool arrived = collect_arrivals();
   const bool done = collect_requests();
-  return collect_collectives() || arrived || done;
+  return arrived || done || reduced;
 }
 
 bool MpiTransport::collect_arrivals() {
@@ -293,7 +297,7 @@ void MpiTransport::abort(const Status& reason) {
   awaited_.clear();
   owners_.clear();
   requests_.clear();
-  give_up_collectives(reason);
+  gpu_reductions_.give_up(reason);
 }
 
 // A message that is arriving cannot be stopped. It takes a moment, because its sender is mostly

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "mpi/communicator.h"
+#include "mpi/gpu_reductions.h"
 #include "transport/transport.h"
 
 namespace rueda::mpi {
@@ -41,9 +42,13 @@ class MpiTransport final : public Transport {
 
   Ticket send(int peer, Tag tag, std::span<const ConstBytes> spans) override;
   Ticket recv(int peer, Tag tag, std::span<const MutableBytes> spans) override;
-  [[nodiscard]] Status takes_gpu_memory(bool is_certain) const override;
-  Ticket allreduce(std::byte* data, std::int64_t count, DataType dtype, ReduceOp op,
-                   std::shared_ptr<const void> owner) override;
+  [[nodiscard]] Status takes_gpu_memory(bool is_certain) const override {
+    return is_certain ? Status() : takes_cuda_memory();
+  }
+  Ticket allreduce(const GpuMemory& memory, std::int64_t count, DataType dtype,
+                   ReduceOp op) override {
+    return gpu_reductions_.start(memory, count, dtype, op);
+  }
   bool progress() override;
   void abort(const Status& reason) override;
 
@@ -78,15 +83,6 @@ class MpiTransport final : public Transport {
     std::list<Arrival> arrivals = {};
   };
 
-  // That MPI is busy with.
-  struct Collective {
-    MPI_Request request;
-    Ticket ticket;
-    std::shared_ptr<const void> owner;  // of its memory
-    Status failure = {};                // that MPI has told of
-    Time failed_at = {};
-  };
-
   Stream& stream_of(bool receiving, int peer, Tag tag);
   template <class Spans>
   Operation& add_operation(Stream& stream, const Spans& spans);
@@ -106,23 +102,19 @@ class MpiTransport final : public Transport {
   void forget_request(std::size_t index);
   void end(Operation& operation, const Status& status);
   void fail(Operation& operation, int code);
-  bool collect_collectives();
-  // Whether MPI has done with it, and its ticket is done.
-  bool collect(Collective& collective);
-  void give_up_collectives(const Status& reason);
   void complete_front(Stream& stream);
   void wait_for_receives_in_flight();
 
   [[nodiscard]] std::string describe(const Operation& operation) const;
 
   Communicator communicator_;
+  GpuReductions gpu_reductions_;
   std::size_t piece_size_;
   std::unordered_map<std::uint64_t, Stream> streams_;
   std::map<int, int> awaited_;  // peer → receives that have not seen their last piece
   // Parallel: what MPI is busy with, and for whom.
   std::vector<MPI_Request> requests_;
   std::vector<Operation*> owners_;
-  std::list<Collective> collectives_;
   // Where MPI_Testsome writes.
   std::vector<int> indices_;
   std::vector<MPI_Status> statuses_;

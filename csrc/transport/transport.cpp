@@ -13,8 +13,7 @@ Status Transport::takes_gpu_memory(bool) const {
               " does not reach memory of GPUs: start with mpirun and RUEDA_TRANSPORT=mpi")};
 }
 
-Ticket Transport::allreduce(std::byte*, std::int64_t, DataType, ReduceOp,
-                            std::shared_ptr<const void>) {
+Ticket Transport::allreduce(const GpuMemory&, std::int64_t, DataType, ReduceOp) {
   return std::make_shared<Transfer>(Transfer{true, takes_gpu_memory(false), -1});
 }
 

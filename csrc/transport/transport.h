@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -30,6 +31,14 @@ struct Transfer {
   int peer = -1;  // the other rank
 };
 using Ticket = std::shared_ptr<Transfer>;
+
+// Memory of a GPU that is handed to whoever reaches it by himself.
+struct GpuMemory {
+  std::byte* data = nullptr;
+  std::shared_ptr<const void> owner;  // held until nothing touches the memory any more
+  // Calls it with the GPU as the calling thread's current one.
+  std::function<void(const std::function<void()>&)> with_its_device;
+};
 
 // One per (epoch, world, lane).
 //
@@ -59,12 +68,11 @@ class Transport {
   // Ok where allreduce() may be called; else why not, and what to do. `is_certain`: the user says
   // so, and nobody need be asked.
   [[nodiscard]] virtual Status takes_gpu_memory(bool is_certain) const;
-  // Combines `count` elements (up to 2^31 - 1) of a GPU's memory in place, on all ranks of the
-  // world: called by all, in the same order. Sums and products, and of integers minima and maxima.
-  // `owner` is held until nothing touches the memory any more, even where that is never; abort()
-  // does not wait for it.
-  virtual Ticket allreduce(std::byte* data, std::int64_t count, DataType dtype, ReduceOp op,
-                           std::shared_ptr<const void> owner);
+  // Combines `count` elements (up to 2^31 - 1) in place, on all ranks of the world: called by all,
+  // in the same order. Sums and products, and of integers minima and maxima. abort() does not wait
+  // until nothing touches the memory any more, which may be never.
+  virtual Ticket allreduce(const GpuMemory& memory, std::int64_t count, DataType dtype,
+                           ReduceOp op);
 
   // A descriptor that is readable when progress() would do something, or -1 where the transport
   // can only be polled (MPI). It is trustworthy only after arm() has returned true.

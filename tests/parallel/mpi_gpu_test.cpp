@@ -4,12 +4,15 @@
 #include <rueda/rueda.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "rank_main.h"
@@ -179,28 +182,107 @@ void is_refused() {
   expect_ok(gpu.stream().wait_until_idle(soon()), "the stream");
 }
 
-// The last rank kills itself in front of an operation that MPI has on the others.
+// What the stream does for so long before it goes on.
+void hold_up(const CudaStream& stream, std::chrono::milliseconds time) {
+  cuda_double().enqueue(stream.handle(), [time] { std::this_thread::sleep_for(time); });
+}
+
+// MPI's calls have one order: what is done in another process set, also of all ranks, has its own.
+void two_sets_of_all(const Tensors& gpu) {
+  std::vector<int> all(static_cast<std::size_t>(size()));
+  std::iota(all.begin(), all.end(), 0);
+  const ProcessSet set = add_process_set(all);
+  const Tensors other;
+  for (int round = 0; round < 3; ++round) {
+    const DeviceMemory first = gpu.tensor(std::vector<float>(1000, 1));
+    const DeviceMemory second = other.tensor(std::vector<float>(1000, 100));
+    // Which of them is ready first differs between the ranks.
+    hold_up((rank() % 2 == 0 ? gpu : other).stream(), std::chrono::milliseconds(30));
+    const Handle of_world = allreduce(gpu.view(first, 1000, DataType::float32), first.data(),
+                                      {.name = "a", .op = ReduceOp::sum});
+    const Handle of_set = allreduce(other.view(second, 1000, DataType::float32), second.data(),
+                                    {.name = "b", .op = ReduceOp::sum, .process_set = set});
+    of_world.wait_on(gpu.stream().handle());
+    of_set.wait_on(other.stream().handle());
+    const auto ranks = static_cast<float>(size());
+    expect(gpu.read<float>(first, 1000) == std::vector<float>(1000, ranks), "of the world");
+    expect(other.read<float>(second, 1000) == std::vector<float>(1000, 100 * ranks), "of the set");
+  }
+  remove_process_set(set);
+}
+
+// The memory that MPI reduces grows while streams still copy from what it was before.
+void grows(const Tensors& gpu) {
+  std::vector<DeviceMemory> memory;
+  std::vector<Handle> handles;
+  for (std::size_t mebibytes = 1; mebibytes <= 8; mebibytes *= 2) {
+    const std::size_t count = mebibytes << 18;
+    memory.push_back(gpu.tensor(std::vector<float>(count, 1)));
+    handles.push_back(allreduce(gpu.view(memory.back(), count, DataType::float32),
+                                memory.back().data(), {.op = ReduceOp::sum}));
+    handles.back().wait();
+  }
+  for (std::size_t i = 0; i < handles.size(); ++i) {
+    handles[i].wait_on(gpu.stream().handle());
+    const std::size_t count = memory[i].size() / sizeof(float);
+    expect(
+        gpu.read<float>(memory[i], count) == std::vector<float>(count, static_cast<float>(size())),
+        "after it has grown");
+  }
+}
+
+// The last rank kills itself when MPI has an operation on the others.
 [[noreturn]] void loses_a_rank() {
   const Tensors gpu;
   gpu.reduces<float>(DataType::float32, 1000, ReduceOp::sum, true, "as long as all are there");
   const DeviceMemory memory = gpu.tensor(values_of<float>(rank(), 1000));
-  const TensorView view = gpu.view(memory, 1000, DataType::float32);
-  // All have agreed on it when the last one goes; on the others MPI waits for it.
-  const Handle handle = allreduce(view, memory.data());
-  if (rank() == size() - 1) std::raise(SIGKILL);
+  const bool dies = rank() == size() - 1;
+  const std::int64_t before = mpi_calls();
+  if (dies) hold_up(gpu.stream(), std::chrono::seconds(60));
+  const Handle handle = allreduce(gpu.view(memory, 1000, DataType::float32), memory.data());
+  if (dies) {
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    std::raise(SIGKILL);
+  }
   std::string error = "none";
   try {
     handle.wait();
-    allreduce(view, memory.data()).wait();
   } catch (const PeerLostError& lost) {
     error = lost.what();
   }
   expect_contains(error, str("rank ", size() - 1));
+  expect(mpi_calls() == before + 1, "MPI had it");
   shutdown();
   expect_ok(gpu.stream().wait_until_idle(soon()), "the stream goes on");
   std::printf("survivor done\n");
   std::fflush(stdout);
   std::_Exit(0);  // without MPI_Finalize, which is for worlds that are whole
+}
+
+// The last rank gives up while MPI waits for it on the others: their threads in MPI never return,
+// and neither would MPI_Finalize.
+void leaves_threads_behind() {
+  const Tensors gpu;
+  const DeviceMemory memory = gpu.tensor(values_of<float>(rank(), 1000));
+  const bool gives_up = rank() == size() - 1;
+  if (gives_up) hold_up(gpu.stream(), std::chrono::seconds(3));
+  const Handle handle = allreduce(gpu.view(memory, 1000, DataType::float32), memory.data());
+  std::string error = "none";
+  if (gives_up) {
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    abort("enough");
+  }
+  try {
+    handle.wait();
+  } catch (const PeerLostError& lost) {
+    error = lost.what();
+  }
+  expect_contains(error, "enough");
+  if (!gives_up) expect(mpi_calls() == 1, "MPI had it");
+  shutdown();
+  expect_ok(gpu.stream().wait_until_idle(soon()), "the stream goes on");
+  std::printf("%s\n", gives_up ? "given up" : "survivor done");
+  std::fflush(stdout);
 }
 
 // Left also after a failed check, before the double's threads go.
@@ -215,17 +297,20 @@ void tests(const std::string& mode) {
   const World world({{"transport", "mpi"},
                      {"gpu_backend", "mpi"},
                      {"mpi_gpu_memory", mode == "refuses" ? "auto" : "on"},
-                     {"fusion_threshold", "1M"},
+                     {"fusion_threshold", mode == "grows" ? "8M" : "1M"},
                      {"cuda_library", RUEDA_CUDA_DOUBLE},
                      {"nccl_library", RUEDA_NCCL_DOUBLE}});
   if (mode == "refuses") return is_refused();
   if (mode == "loses") loses_a_rank();
+  if (mode == "leaves") return leaves_threads_behind();
   const Tensors gpu;
+  if (mode == "grows") return grows(gpu);
   types_and_operations(gpu);
   many_parts(gpu);
   groups_and_factors(gpu);
   halves(gpu);
   what_is_staged(gpu);
+  two_sets_of_all(gpu);
   expect_ok(gpu.stream().wait_until_idle(soon()), "the stream");
 }
 

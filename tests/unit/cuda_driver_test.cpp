@@ -112,6 +112,17 @@ TEST_CASE("a current device is left as it was found") {
         cuda_double().calls_of("cuCtxPushCurrent_v2"));
 }
 
+TEST_CASE("within a device that could not be made current nothing is") {
+  const CudaFixture fixture;
+  const DeviceReference device = CudaFixture::device(0);
+  constexpr int out_of_memory = 2;
+  cuda_double().fail("cuCtxPushCurrent_v2", 1, out_of_memory);
+  const CurrentDevice outer(*device);
+  REQUIRE_FALSE(outer.status().ok());
+  CHECK(CurrentDevice(*device).status().code() == outer.status().code());
+  CHECK_FALSE(CudaStream::create(device).ok());
+}
+
 TEST_CASE("errors carry the driver's name and words, and the device") {
   const CudaFixture fixture;
   const DeviceReference device = CudaFixture::device(1);

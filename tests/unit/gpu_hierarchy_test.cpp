@@ -94,23 +94,23 @@ TEST_CASE("NCCL is asked for within a host only, and alone where there is one ho
   const Hosts two{0, 0, 1, 1};
   std::vector<GpuCard> cards{card_of("a"), card_of("b"), card_of("a"), card_of("b")};
   cards[2].nccl_version = cards[3].nccl_version = 22700;
-  auto choice = choose_road(cards, members, two, "hierarchical");
+  auto choice = choose_road(cards, members, two, "hierarchical", true);
   REQUIRE(choice.ok());
   CHECK(choice->road == GpuRoad::hierarchical);
   CHECK(choice->why_not_nccl == "RUEDA_GPU_BACKEND=hierarchical");
-  CHECK(choose_road(cards, members, two, "auto")->road == GpuRoad::staged);
+  CHECK(choose_road(cards, members, two, "auto", true)->road == GpuRoad::staged);
 
   cards[3].nccl_version = 22800;
-  const auto versions = choose_road(cards, members, two, "hierarchical");
+  const auto versions = choose_road(cards, members, two, "hierarchical", true);
   CHECK(contains(versions.status().to_string(), "rank 2 has NCCL 22700"));
   CHECK(contains(versions.status().to_string(), "RUEDA_GPU_BACKEND=hierarchical"));
   cards[3] = card_of("a");
   cards[2] = card_of("a");
-  const auto shared = choose_road(cards, members, two, "hierarchical");
+  const auto shared = choose_road(cards, members, two, "hierarchical", true);
   CHECK(contains(shared.status().to_string(), "ranks 2 and 3 share the GPU a"));
 
   cards = {card_of("a"), card_of("b"), card_of("c"), card_of("d")};
-  auto one_host = choose_road(cards, members, {5, 5, 5, 5}, "hierarchical");
+  auto one_host = choose_road(cards, members, {5, 5, 5, 5}, "hierarchical", true);
   CHECK(one_host->road == GpuRoad::nccl);
   CHECK(one_host->why_not_nccl.empty());
 }

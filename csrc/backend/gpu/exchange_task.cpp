@@ -27,9 +27,8 @@ Expected<bool> ExchangeTask::advance_staged(GpuLane& gpu, const Lane& lane, Back
       lane.counters->bytes_staged.add(static_cast<std::int64_t>(in.bytes));
     }
     // Also without input: what the operation before copies back must have left the memory.
-    auto event = CudaEvent::create(gpu.gpu().device);
+    auto event = CudaEvent::after(gpu.stream());
     if (!event) return event.status();
-    if (Status status = event->record(gpu.stream()); !status) return status;
     fetched_ = std::move(event).value();
     step_ = Step::wait;
     return true;

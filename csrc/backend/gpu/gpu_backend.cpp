@@ -38,6 +38,7 @@ class GpuBackend final : public DeviceBackend {
   Expected<std::shared_ptr<DeviceEvent>> mark(int device, void* stream) override {
     if (Status status = open(device); !status) return status;
     const CurrentDevice current(*gpu_.device);
+    if (!current.status()) return current.status();
     const CudaStream marked =
         CudaStream::borrow(gpu_.device, reinterpret_cast<std::uintptr_t>(stream));
     const auto capturing = marked.is_capturing();
@@ -74,6 +75,7 @@ class GpuBackend final : public DeviceBackend {
     next_look_.reset();
     if (lanes_.empty()) return {};
     const CurrentDevice current(*gpu_.device);
+    if (!current.status()) return current.status();
     for (const auto& [set_id, lane] : lanes_) {
       if (!lane->next_look(now)) continue;
       if (Status status = lane->watch(now, timeout_); !status) return status;

@@ -47,7 +47,8 @@ std::string_view name_of(GpuRoad road) {
 }
 
 Expected<RoadChoice> choose_road(std::span<const GpuCard> cards, const std::vector<int>& members,
-                                 const std::vector<int>& host_of, const std::string& wanted) {
+                                 const std::vector<int>& host_of, const std::string& wanted,
+                                 bool is_world) {
   for (std::size_t i = 0; i < cards.size(); ++i) {
     if (cards[i].has_gpu) continue;
     return Status(ErrorCode::invalid_argument,
@@ -56,18 +57,16 @@ Expected<RoadChoice> choose_road(std::span<const GpuCard> cards, const std::vect
   }
   const std::string asked = str("RUEDA_GPU_BACKEND=", wanted);
   if (wanted == "staged") return RoadChoice{GpuRoad::staged, asked};
-  if (wanted == "mpi" && members.size() > 1) {
+  if (wanted == "mpi") {
+    if (!is_world || members.size() == 1) return RoadChoice{GpuRoad::staged, asked};
     for (std::size_t i = 0; i < cards.size(); ++i) {
       if (cards[i].has_mpi) continue;
       return Status(ErrorCode::unsupported,
                     str(asked, ", but on rank ", members[i], " ", cards[i].no_mpi.data()),
                     members[i]);
     }
-    // A communicator for fewer than all is made by calls that wait for the others.
-    const bool is_world = members.size() == host_of.size();
-    return RoadChoice{is_world ? GpuRoad::mpi : GpuRoad::staged, asked};
+    return RoadChoice{GpuRoad::mpi, asked};
   }
-  if (wanted == "mpi") return RoadChoice{GpuRoad::staged, asked};
 
   const auto on_one_host = [&](int a, int b) {
     return host_of[static_cast<std::size_t>(a)] == host_of[static_cast<std::size_t>(b)];

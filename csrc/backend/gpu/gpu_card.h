@@ -50,13 +50,14 @@ struct RoadChoice {
 
 // What the option gpu_backend ("auto", "nccl", "staged", "hierarchical" or "mpi") leaves: NCCL
 // where every rank has it and a GPU of its own; hierarchical only where it is demanded, and NCCL
-// instead where all are on one host; MPI only where it is demanded, and for the world, of more than
-// one rank. Not ok where a rank has no GPU, or where NCCL or MPI is demanded and cannot be used:
-// the status says why. `members`: world ranks, in the order of the cards. `host_of`: of each world
-// rank, which host it is on.
+// instead where all are on one host; MPI only where it is demanded, for the world, of more than one
+// rank: its calls have one order, which process sets do not have among themselves. Not ok where a
+// rank has no GPU, or where NCCL or MPI is demanded and cannot be used: the status says why.
+// `members`: world ranks, in the order of the cards. `host_of`: of each world rank, which host it
+// is on.
 [[nodiscard]] Expected<RoadChoice> choose_road(std::span<const GpuCard> cards,
                                                const std::vector<int>& members,
                                                const std::vector<int>& host_of,
-                                               const std::string& wanted);
+                                               const std::string& wanted, bool is_world);
 
 }  // namespace rueda

@@ -53,8 +53,9 @@ GpuLane::~GpuLane() {
   if (callers_) callers_->end_abort();
   if (wait_until_idle(Clock::now() + longest_end)) return;
   // NCCL frees without waiting for the GPU: what a stream may still reach is rather lost.
-  log(LogLevel::warning, "the fusion buffer of a stream that does not end is lost");
+  log(LogLevel::warning, "the fusion buffers of a stream that does not end are lost");
   static_cast<void>(new FusionBuffer(std::move(buffer_)));
+  static_cast<void>(new decltype(mpi_buffers_)(std::move(mpi_buffers_)));
 }
 
 bool GpuLane::wait_until_idle(Time deadline) {
@@ -119,13 +120,13 @@ Expected<std::byte*> GpuLane::buffer() {
 }
 
 Expected<std::shared_ptr<const DeviceMemory>> GpuLane::buffer_for_mpi(std::size_t bytes) {
-  const std::size_t size = mpi_buffer_ ? mpi_buffer_->size() : 0;
+  const std::size_t size = mpi_buffers_.empty() ? 0 : mpi_buffers_.back()->size();
   if (size < bytes) {
     auto larger = DeviceMemory::allocate(gpu_.device, grown(size, bytes));
     if (!larger) return larger.status();
-    mpi_buffer_ = std::make_shared<const DeviceMemory>(std::move(larger).value());
+    mpi_buffers_.push_back(std::make_shared<const DeviceMemory>(std::move(larger).value()));
   }
-  return mpi_buffer_;
+  return mpi_buffers_.back();
 }
 
 Expected<StagingMemory*> GpuLane::staging(std::size_t slot, std::size_t bytes) {

@@ -118,7 +118,7 @@ class GpuLane {
   bool all_have_kernels_ = false;
   FusionBuffer buffer_;  // outlives the communicator, with which it is registered
   std::unique_ptr<NcclCommunicator> communicator_;
-  std::shared_ptr<const DeviceMemory> mpi_buffer_;
+  std::vector<std::shared_ptr<const DeviceMemory>> mpi_buffers_;  // the last is in use
   std::map<std::size_t, StagingMemory> staging_;
   std::vector<StagingMemory> outgrown_staging_;
   UnfinishedWork unfinished_;

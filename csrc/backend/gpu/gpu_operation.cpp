@@ -45,11 +45,22 @@ GpuOperation::~GpuOperation() {
 }
 
 bool GpuOperation::advance() {
+  // Once around everything, instead of around each call.
   std::optional<CurrentDevice> current;
-  if (gpu_ != nullptr) current.emplace(*gpu_->gpu().device);
+  if (uses_device()) current.emplace(*gpu_->gpu().device);
+  if (current && !current->status()) {
+    finish(current->status());
+    return true;
+  }
   bool moved = false;
   while (step_ != Step::done && take_step()) moved = true;
   return moved;
+}
+
+// Whether it is more than a look whether others have come so far.
+bool GpuOperation::uses_device() const {
+  if (gpu_ == nullptr || on_host() != nullptr) return false;
+  return step_ != Step::turn || gpu_->is_turn_of(ticket_);
 }
 
 // Returns whether anything moved.
@@ -134,7 +145,8 @@ void GpuOperation::ask_mpi() {
 }
 
 Status GpuOperation::settle() {
-  auto choice = choose_road(cards_, *lane_.members, wish_.host_of, wish_.options.gpu_backend);
+  auto choice = choose_road(cards_, *lane_.members, wish_.host_of, wish_.options.gpu_backend,
+                            lane_.set_id == 0);
   if (!choice) {
     failed_everywhere_ = true;  // each of them comes to the same end
     return choice.status();

@@ -42,6 +42,7 @@ class GpuOperation final : public Operation {
  private:
   enum class Step { turn, agree, connect, prepare, reserve, enqueue, launch, stage, done };
 
+  [[nodiscard]] bool uses_device() const;
   bool take_step();
   bool take_turn();
   bool agree();

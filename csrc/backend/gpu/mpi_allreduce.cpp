@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <functional>
 #include <utility>
 
 namespace rueda {
@@ -81,7 +82,7 @@ Expected<bool> MpiAllreduce::advance(GpuLane& gpu, const Lane& lane, Backend&) {
       if (Status status = begin_part(gpu, lane); !status) return status;
       moved = true;
     }
-    const auto reduced = reduce(lane);
+    const auto reduced = reduce(gpu, lane);
     if (!reduced) return reduced;
     if (!*reduced) break;
     if (Status status = end_part(gpu, lane); !status) return status;
@@ -107,14 +108,19 @@ Status MpiAllreduce::begin_part(GpuLane& gpu, const Lane& lane) {
   return {};
 }
 
-Expected<bool> MpiAllreduce::reduce(const Lane& lane) {
+Expected<bool> MpiAllreduce::reduce(GpuLane& gpu, const Lane& lane) {
   if (!reducing_) {
     const auto is_packed = is_packed_->is_done();
     if (!is_packed || !*is_packed) return is_packed;
     const ReduceOp op = reduction_.op == ReduceOp::average ? ReduceOp::sum : reduction_.op;
     lane.counters->mpi_calls.add(1);
+    const GpuMemory memory{buffer_->data(), buffer_,
+                           [device = gpu.gpu().device](const std::function<void()>& call) {
+                             const CurrentDevice current(*device);
+                             call();
+                           }};
     reducing_ = std::make_unique<TransportAllreduce>(
-        lane, lane.transport->allreduce(buffer_->data(), part().count, packed_, op, buffer_));
+        lane, lane.transport->allreduce(memory, part().count, packed_, op));
   }
   if (!reducing_->done()) return false;
   const Status status = reducing_->status();

@@ -32,7 +32,7 @@ class MpiAllreduce final : public HostWork {
  private:
   Status begin_part(GpuLane& gpu, const Lane& lane);
   // Whether MPI has done the part; begins with it once it has been packed.
-  Expected<bool> reduce(const Lane& lane);
+  Expected<bool> reduce(GpuLane& gpu, const Lane& lane);
   Status end_part(GpuLane& gpu, const Lane& lane);
   [[nodiscard]] const BatchPart& part() const { return parts_.front(); }
 

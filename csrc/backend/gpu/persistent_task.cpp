@@ -82,9 +82,11 @@ Expected<bool> PersistentTask::advance_staged(GpuLane& gpu, const Lane&, Backend
     why = str("NCCL cannot do this ", name_of(reduction_.op), " of ", name_of(reduction_.dtype),
               " with the same results");
   }
+  const GpuRoad road = gpu.road() == GpuRoad::nccl ? GpuRoad::staged : gpu.road();
   take_(std::make_shared<StagedReduction>(
       gpu.gpu(),
-      Status(ErrorCode::unsupported, str("it goes through the host's memory (", why, ")"))));
+      Status(ErrorCode::unsupported, str("NCCL does not do all of it, but it goes the way '",
+                                         name_of(road), "' (", why, ")"))));
   is_staged_ = true;
   return true;
 }

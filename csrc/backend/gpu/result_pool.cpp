@@ -18,13 +18,6 @@ constexpr std::size_t kept_part = 16;
 // How long memory without a pool may be in use when it is dropped; then the driver waits.
 constexpr Duration patience = std::chrono::seconds(10);
 
-Expected<CudaEvent> event_after(const CudaStream& stream) {
-  auto event = CudaEvent::create(stream.device());
-  if (!event) return event.status();
-  if (Status status = event->record(stream); !status) return status;
-  return event;
-}
-
 // Who uses the memory of a result.
 class Users {
  public:
@@ -43,7 +36,7 @@ class Users {
   Status for_each(const Call& call) {
     const std::lock_guard lock(mutex_);
     if (!lost_) return lost_;
-    auto written = event_after(*writer_);
+    auto written = CudaEvent::after(*writer_);
     if (!written) return written.status();
     Status status = call(*written);
     for (std::size_t i = 0; i < released_.size() && status.ok(); ++i) status = call(released_[i]);
@@ -60,7 +53,7 @@ class Users {
       return {ErrorCode::unsupported,
               "a result cannot be released on a stream that is being captured into a CUDA graph"};
     }
-    auto event = event_after(stream);
+    auto event = CudaEvent::after(stream);
     if (!event) return event.status();
     const std::lock_guard lock(mutex_);
     released_.push_back(std::move(event).value());

@@ -103,8 +103,8 @@ class NcclCommunicator {
   [[nodiscard]] Status deregister_buffer(void* handle);
   // The same for memory from ncclMemAlloc, of the same size on all ranks, which call this together:
   // NCCL's symmetric kernels (2.27). Null where this NCCL does not offer it; else where NCCL writes
-  // the window, which is there once poll() says so: null, on all ranks, where their GPUs cannot
-  // reach each other so.
+  // the window, which is there once poll() says so: null where their GPUs cannot reach each other
+  // so, on all ranks as long as NCCL is set up alike on all.
   [[nodiscard]] Expected<const nccl::Window*> register_window(std::byte* memory, std::size_t bytes);
   [[nodiscard]] Status deregister_window(nccl::Window window);
 
