@@ -41,17 +41,19 @@ struct Calls {
 
 // Of `batches` on one rank, the first that need no new event: those of before have been looked
 // after by then, some at a time.
-Calls steady_calls(const std::function<void(GpuEngine&, int batch)>& work) {
+Calls steady_calls(const std::function<Handle(GpuEngine&)>& work) {
   Calls calls;
   run_gpu_engines({.size = 1}, [&](GpuEngine& gpu) {
     const Time end = soon();
     do {
       std::this_thread::sleep_for(std::chrono::milliseconds(40));
       const Calls before = Calls::now();
-      for (int batch = 0; batch < batches; ++batch) work(gpu, batch);
+      Handle last;
+      for (int batch = 0; batch < batches; ++batch) last = work(gpu);
       calls = Calls::now().since(before);
+      gpu.finish(last);
+      gpu.drain();
     } while (calls.events_made > 0 && Clock::now() < end);
-    gpu.drain();
   });
   return calls;
 }
@@ -61,9 +63,11 @@ Calls steady_calls(const std::function<void(GpuEngine&, int batch)>& work) {
 TEST_CASE("a tensor that is reduced where it lies takes few calls of the driver") {
   const NcclFixture fixture;
   DeviceMemory memory;
-  const Calls calls = steady_calls([&](GpuEngine& gpu, int) {
+  const Calls calls = steady_calls([&](GpuEngine& gpu) {
     if (memory.size() == 0) memory = gpu.tensor(std::vector<float>(100, 1));
-    gpu.finish(gpu.submit(gpu.allreduce(memory, 100, DataType::float32, "a")));
+    Handle handle = gpu.submit(gpu.allreduce(memory, 100, DataType::float32, "a"));
+    gpu.finish(handle);
+    return handle;
   });
   memory = {};
   CHECK(calls.events_made == 0);
@@ -82,7 +86,7 @@ TEST_CASE("a packed batch takes two launches more, however many tensors it has")
   const NcclFixture fixture;
   std::vector<DeviceMemory> memory;
   const int tensors = GENERATE(2, 30);
-  const Calls calls = steady_calls([&](GpuEngine& gpu, int) {
+  const Calls calls = steady_calls([&](GpuEngine& gpu) {
     std::vector<Submission> group;
     for (int i = 0; i < tensors; ++i) {
       const auto number = static_cast<std::size_t>(i);
@@ -91,7 +95,9 @@ TEST_CASE("a packed batch takes two launches more, however many tensors it has")
       group.back().request.group = "g";
       group.back().request.group_size = tensors;
     }
-    for (const Handle& handle : gpu.engine.submit(0, std::move(group))) test::finish(handle);
+    const std::vector<Handle> handles = gpu.engine.submit(0, std::move(group));
+    for (const Handle& handle : handles) test::finish(handle);
+    return handles.back();
   });
   memory.clear();
   CHECK(calls.events_made == 0);
