@@ -139,3 +139,19 @@ def test_an_array_outlives_ctrl_c() -> None:
         job.ranks[0].send_signal(signal.SIGINT)
         ended = job.wait(60)
         assert [e.returncode for e in ended] == [0, 0], job.report()
+
+
+def test_streams_need_not_wait_for_what_is_on_the_host() -> None:
+    ended = alone(
+        """
+        import numpy as np, rueda
+        from rueda import _native
+        rueda.init()
+        arrays = [np.ones(3), np.ones(5)]
+        handle = rueda.grouped_allreduce_async(arrays, name="g")
+        _native.wait_on_all(handle._natives, 0)
+        assert handle.done()
+        assert [a.tolist() for a in handle.result()] == [[1.0] * 3, [1.0] * 5]
+        """
+    )
+    assert ended.returncode == 0, ended.stderr
