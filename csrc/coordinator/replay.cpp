@@ -38,11 +38,12 @@ bool may_be_replayed(const Response& response) {
          !response.request.name.starts_with(numbered_prefix);
 }
 
-// A slot rests for as many plans as there may be at one time before it is used again. Each of them
-// takes a negotiation in which every rank takes part, so by then every rank has long finished what
-// it was doing to the slot, and has heard that its plan was called off.
+// A slot rests for as many plans as there may be at one time, and for more than one list of
+// responses makes, before it is used again. So by then every rank has long finished what it was
+// doing to the slot, and has heard that its plan was called off.
 int slots_for(int plans) {
-  return 2 * plans;
+  constexpr int least = 1024;
+  return 2 * std::max(plans, least);
 }
 
 template <class T>
@@ -186,18 +187,15 @@ void Replay::call_off(Plan& plan) {
   release(plan);
 }
 
+// What is handed back is negotiated, and comes here again: once is enough.
 void Replay::call_off_gpus() {
-  for (Plan* plan : Plans(joined_)) {
-    if (plan->on_gpu && plan->joined) call_off(*plan);
+  if (std::exchange(calls_off_gpus_, true)) return;
+  const auto is_open = [](const Plan* plan) { return plan->on_gpu && !plan->off; };
+  for (auto open = joined_.begin();
+       (open = std::find_if(joined_.begin(), joined_.end(), is_open)) != joined_.end();) {
+    call_off(**open);
   }
-}
-
-bool Replay::gpus_are_settled() {
-  if (!board_) return true;
-  read_log();
-  return std::none_of(joined_.begin(), joined_.end(), [this](const Plan* plan) {
-    return plan->on_gpu && board_->look(plan->place, plan->round) == Board::State::decided;
-  });
+  calls_off_gpus_ = false;
 }
 
 void Replay::release(Plan& plan) {
@@ -388,12 +386,16 @@ bool Replay::look_at_calls_off() {
     release(*plan);
     moved = true;
   }
+  // The log may tell of some, and those that are forgotten go with that.
+  const auto is_there = [this](Plan* plan) {
+    return std::find(joined_.begin(), joined_.end(), plan) != joined_.end();
+  };
   for (Plan* plan : Plans(joined_)) {
-    if (!plan->joined) continue;
+    if (!is_there(plan)) continue;
     const Board::State state = board_->look(plan->place, plan->round);
     if (state == Board::State::open || state == Board::State::decided) continue;
     if (state == Board::State::gone) read_log();
-    if (plan->joined) release(*plan);
+    if (is_there(plan)) release(*plan);
     moved = true;
   }
   return moved;

@@ -12,10 +12,11 @@
 //
 // What runs on GPUs must be enqueued in one order on all ranks, whether it is replayed or
 // negotiated, or collectives wait for each other there. So a rank that asks for anything on GPUs to
-// be negotiated calls off the rounds there that it has joined and that are not decided, joins none
-// until it has executed the answer, and executes that only after the rounds that were decided
-// before. Of a round that is decided, then, no rank can have joined before it asked and another one
-// after it had the answer: it comes before what was negotiated on all ranks, or after it on all.
+// be negotiated calls off the rounds there that it has joined and that are not decided, and joins
+// none until it has executed the answer. Of a round that is decided, then, no rank can have joined
+// before it asked and another one after it had the answer. Either all joined before they asked: the
+// rank that decided it entered it into the log before it asked, too, so that all read of it before
+// the answer can have come to them. Or all joined after they had executed the answer.
 #pragma once
 
 #include <cstdint>
@@ -81,10 +82,6 @@ class Replay {
   // Before this rank asks for anything on GPUs to be negotiated: the rounds there that it has
   // joined and that are not decided.
   void call_off_gpus();
-  // Before what has been negotiated on GPUs is executed: whether all rounds that were decided
-  // before have been. Where they have not, they are about to be, with the next steps.
-  [[nodiscard]] bool gpus_are_settled();
-
   // From now on this rank takes nothing and calls all plans off, also those to come: it joins,
   // leaves, or the set has ended.
   void suspend();
@@ -170,6 +167,7 @@ class Replay {
   std::uint64_t read_ = 0;  // entries of the log
   std::uint64_t calls_off_seen_ = 0;
   bool suspended_ = false;
+  bool calls_off_gpus_ = false;  // at this moment
 };
 
 }  // namespace rueda

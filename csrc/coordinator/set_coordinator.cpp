@@ -121,14 +121,9 @@ void SetCoordinator::submit(std::vector<Submission> submissions, Time now) {
   if (defer(submissions)) return;
   context_.metrics->tensors_submitted.add(static_cast<std::int64_t>(submissions.size()));
   if (refuse_duplicates(submissions)) return;
-  if (replay_.take(submissions, now, gpus_are_pending())) return;
+  if (replay_.take(submissions, now, pending_on_gpus_ > 0)) return;
   changed_ = true;
   submit_group(std::move(submissions), now);
-}
-
-bool SetCoordinator::gpus_are_pending() const {
-  return std::any_of(pending_.begin(), pending_.end(),
-                     [](const auto& pending) { return pending.second.request.on_gpu; });
 }
 
 void SetCoordinator::submit_group(std::vector<Submission> submissions, Time now) {
@@ -142,8 +137,7 @@ void SetCoordinator::submit_group(std::vector<Submission> submissions, Time now)
   for (Submission& submission : submissions) {
     submission.taken_at = now;
     if (status.ok()) {
-      std::string name = submission.request.name;
-      pending_.emplace(std::move(name), std::move(submission));
+      add_pending(std::move(submission));
     } else {
       finish(std::move(submission), status);
     }
@@ -243,8 +237,8 @@ void SetCoordinator::finish(Submission submission, const Status& status, Output 
 // --- Progress
 
 bool SetCoordinator::step(Time now) {
+  // Before what has been agreed on since: rounds that were decided before come first.
   bool moved = replay_.step(now);
-  moved = handle_agreed(now) || moved;
   moved = advance(now) || moved;
   if (!changed_ && !(deadline_ && now >= *deadline_)) return moved;
   changed_ = false;
@@ -254,10 +248,7 @@ bool SetCoordinator::step(Time now) {
     events_.send(members_->ranks[static_cast<std::size_t>(outgoing.peer)],
                  std::move(outgoing.message));
   }
-  for (ResponseList& responses : negotiator_.take_responses()) {
-    agreed_.push_back(std::move(responses));
-  }
-  handle_agreed(now);
+  for (ResponseList& responses : negotiator_.take_responses()) handle(std::move(responses), now);
   deadline_ = negotiator_.next_deadline();
   advance(now);
   return true;
@@ -294,26 +285,17 @@ std::optional<Time> SetCoordinator::next_deadline() const {
   return std::min(*deadline_, *replay);
 }
 
+void SetCoordinator::add_pending(Submission submission) {
+  if (submission.request.on_gpu) ++pending_on_gpus_;
+  std::string name = submission.request.name;
+  pending_.emplace(std::move(name), std::move(submission));
+}
+
 std::optional<Submission> SetCoordinator::take_pending(const std::string& name) {
   auto node = pending_.extract(name);
   if (node.empty()) return std::nullopt;
+  if (node.mapped().request.on_gpu) --pending_on_gpus_;
   return std::move(node.mapped());
-}
-
-bool SetCoordinator::handle_agreed(Time now) {
-  const auto runs_on_gpu = [](const Response& response) {
-    return response.kind == ResponseKind::execute && response.request.on_gpu;
-  };
-  bool moved = false;
-  while (!agreed_.empty()) {
-    const ResponseList& next = agreed_.front();
-    if (std::any_of(next.begin(), next.end(), runs_on_gpu) && !replay_.gpus_are_settled()) break;
-    ResponseList responses = std::move(agreed_.front());
-    agreed_.pop_front();
-    handle(std::move(responses), now);
-    moved = true;
-  }
-  return moved;
 }
 
 void SetCoordinator::handle(ResponseList responses, Time now) {
@@ -464,6 +446,7 @@ void SetCoordinator::close(const Status& reason) {
       for (Submission& submission : submissions) finish(std::move(submission), reason);
     }
   }
+  pending_on_gpus_ = 0;
   for (auto& [name, submission] : std::exchange(pending_, {})) {
     const Status status =
         Status(reason.code(), str("'", name, "' cannot complete"), reason.peer()).because(reason);
@@ -513,10 +496,12 @@ void SetCoordinator::fail_all(const Status& reason) {
     if (order.channel) order.channel->stop();
   }
   for (Submission& submission : replay_.give_up()) {
-    std::string name = submission.request.name;
-    pending_.emplace(std::move(name), std::move(submission));
+    if (pending_.contains(submission.request.name)) {  // submitted again, after it was decided
+      finish(std::move(submission), reason);
+    } else {
+      add_pending(std::move(submission));
+    }
   }
-  agreed_.clear();
   deadline_.reset();
   changed_ = false;
   close(reason);

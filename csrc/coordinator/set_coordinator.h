@@ -3,7 +3,6 @@
 #pragma once
 
 #include <array>
-#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -57,9 +56,7 @@ class SetCoordinator {
     return pending_.contains(name) || replay_.holds(name);
   }
   // Whether batches are under way, or only the other members are waited for.
-  [[nodiscard]] bool in_flight() const {
-    return !running_.empty() || replay_.waits() || !agreed_.empty();
-  }
+  [[nodiscard]] bool in_flight() const { return !running_.empty() || replay_.waits(); }
   [[nodiscard]] bool uses_transport() const;
   // Whether something is under way of which nothing tells when it can go on.
   [[nodiscard]] bool must_be_polled() const;
@@ -86,11 +83,7 @@ class SetCoordinator {
   // Whether the submissions have to wait for the answer to a refusal under one of their names.
   bool defer(std::vector<Submission>& submissions);
   bool refuse_duplicates(std::vector<Submission>& submissions);
-  // Whether anything on GPUs is being negotiated.
-  [[nodiscard]] bool gpus_are_pending() const;
   void finish(Submission submission, const Status& status, Output output = {});
-  // Handles what has been agreed on, in order, as far as nothing else has to come before.
-  bool handle_agreed(Time now);
   void handle(ResponseList responses, Time now);
   void execute(const ResponseList& responses, const std::vector<std::size_t>& batch, Time now);
   void execute(std::vector<BatchMember> members, BatchOrder order, Time now);
@@ -104,6 +97,7 @@ class SetCoordinator {
   void answer(const Response& response, Time now);
   void fail_pending(const Response& response, Time now);
   void close(const Status& reason);
+  void add_pending(Submission submission);
   std::optional<Submission> take_pending(const std::string& name);
   bool advance(Time now);
 
@@ -123,9 +117,9 @@ class SetCoordinator {
   Replay replay_;
 
   std::unordered_map<std::string, Submission> pending_;  // not agreed on yet
+  std::size_t pending_on_gpus_ = 0;                      // of these
   std::unordered_map<std::string, std::vector<std::vector<Submission>>> deferred_;  // by name
   std::unordered_map<std::string, int> warnings_;  // of names that only others have submitted
-  std::deque<ResponseList> agreed_;                // not handled yet
   std::list<std::unique_ptr<Execution>> running_;
   std::shared_ptr<HandleState> join_handle_;
   int next_persistent_ = 0;

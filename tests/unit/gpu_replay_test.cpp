@@ -134,6 +134,39 @@ TEST_CASE("a mismatch on GPUs leaves what repeats as it is") {
   });
 }
 
+TEST_CASE("something new calls off all rounds that have been joined, however many") {
+  constexpr int many = 300;
+  const NcclFixture fixture;
+  std::barrier joined(2);
+  run_gpu_engines({}, [&](GpuEngine& gpu) {
+    const auto all = [&](InFlight& tensors) {
+      for (int number = 0; number < many; ++number) {
+        tensors.submit(str("t", number), length_of(number));
+      }
+    };
+    for (int i = 0; i < 2; ++i) {
+      InFlight tensors(gpu);
+      all(tensors);
+      tensors.finish(2, "learned");
+      joined.arrive_and_wait();
+    }
+    const std::int64_t off = count(gpu, "plans_called_off");
+    InFlight tensors(gpu);
+    if (gpu.rank() == 0) {
+      all(tensors);
+      tensors.submit("new", 5);
+      joined.arrive_and_wait();
+    } else {
+      joined.arrive_and_wait();
+      tensors.submit("new", 5);
+      all(tensors);
+    }
+    tensors.finish(2, "negotiated again");
+    joined.arrive_and_wait();
+    if (gpu.rank() == 0) expect(count(gpu, "plans_called_off") > off, "called off");
+  });
+}
+
 // The order in which each rank submits, and when, is its own; what it submits is not.
 TEST_CASE("what is replayed and what is negotiated on GPUs comes in one order") {
   const int size = GENERATE(2, 3, 4);
