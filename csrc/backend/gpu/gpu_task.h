@@ -32,8 +32,7 @@ class GpuTask {
   [[nodiscard]] virtual bool failed_everywhere() const { return false; }
   // Enqueues what comes after it, once NCCL's work is in the stream.
   virtual Status conclude(GpuLane&, const Lane&) { return {}; }
-  // By way(): goes on without blocking, and tells whether
-  // anything moved.
+  // By way(): goes on without blocking, and tells whether anything moved.
   virtual Expected<bool> advance_staged(GpuLane& gpu, const Lane& lane, Backend& host) = 0;
   // Whether all of it has been enqueued.
   [[nodiscard]] virtual bool is_staged() const = 0;

@@ -23,12 +23,12 @@ double factor_after(const Reduction& reduction) {
                                            : reduction.postscale;
 }
 
-// The transport's, as an operation.
+// The transport's, which goes on by itself, as what tells who is awaited.
 class TransportAllreduce final : public Operation {
  public:
   TransportAllreduce(const Lane& lane, Ticket ticket) : lane_(lane), ticket_(std::move(ticket)) {}
 
-  bool advance() override { return !std::exchange(seen_, ticket_->done) && ticket_->done; }
+  bool advance() override { return false; }
   [[nodiscard]] bool done() const override { return ticket_->done; }
   [[nodiscard]] const Status& status() const override { return ticket_->status; }
   [[nodiscard]] std::vector<int> awaited() const override {
@@ -42,7 +42,6 @@ class TransportAllreduce final : public Operation {
  private:
   const Lane& lane_;
   const Ticket ticket_;
-  bool seen_ = false;
 };
 
 }  // namespace
