@@ -35,9 +35,9 @@ struct TransferCounters {
   Counter bytes_taken;           // of other ranks' memory on this host, copied from where it lies
   Counter bytes_through_kernel;  // of it: not visible here, so read or written by the kernel
   Counter bytes_staged;          // copied between a GPU and the host
+  Counter mpi_calls;             // collectives on memory of GPUs that MPI was given
   // Also by threads of the application that start persistent operations.
   SharedCounter nccl_calls;    // collectives that NCCL was given, a group counting as one
-  Counter mpi_calls;           // collectives on memory of GPUs that MPI was given
   SharedCounter gpu_launches;  // of kernels that pack or unpack a batch
   SharedCounter bytes_packed;  // copied into and out of fusion buffers and staging
 };

@@ -135,7 +135,7 @@ int exchange_capture_mode(const CudaDevice& device, int mode) {
 
 CurrentDevice::CurrentDevice(const CudaDevice& device)
     : device_(device), outer_(std::exchange(innermost, this)) {
-  if (outer_ != nullptr && &outer_->device_ == &device_) {
+  if (is_nested()) {
     status_ = outer_->status_;
     return;
   }
@@ -149,7 +149,7 @@ CurrentDevice::CurrentDevice(const CudaDevice& device)
 
 CurrentDevice::~CurrentDevice() {
   innermost = outer_;
-  if (outer_ != nullptr && &outer_->device_ == &device_) return;
+  if (is_nested()) return;
   CUcontext popped = nullptr;
   if (pushed_) device_.functions().context_pop(&popped);
   exchange_capture_mode(device_, capture_mode_);

@@ -77,6 +77,8 @@ class CurrentDevice {
   [[nodiscard]] const Status& status() const { return status_; }
 
  private:
+  [[nodiscard]] bool is_nested() const { return outer_ != nullptr && &outer_->device_ == &device_; }
+
   const CudaDevice& device_;
   const CurrentDevice* const outer_;  // the thread's before this one
   Status status_;
