@@ -9,6 +9,9 @@ SHELL := /bin/bash
 export PYTHON
 export VIRTUAL_ENV := $(abspath $(VENV))
 export PATH := $(VIRTUAL_ENV)/bin:$(PATH)
+# What another clone of the same sources has compiled serves this one.
+export CCACHE_BASEDIR := $(CURDIR)
+export CCACHE_NOHASHDIR := 1
 
 cxx_sources = $(shell find csrc include python tests examples benchmarks -name '*.h' -o -name '*.cpp' -o -name '*.cu')
 python_sources = python launcher tests examples docs benchmarks
@@ -99,6 +102,11 @@ soak: build asan tsan torch-versions  ## the tests again and again: make soak RO
 	ctest --test-dir build/release --output-on-failure -j $(JOBS) --repeat until-fail:$(ROUNDS)
 	ctest --test-dir build/tsan --output-on-failure -j $(JOBS) --repeat until-fail:$(ROUNDS)
 	for round in $$(seq $(ROUNDS)); do python -m pytest -q -x tests/python tests/launcher || exit 1; done
+
+# ONLY: names, * standing for anything.
+.PHONY: mutants
+mutants: tools  ## breaks the code in known ways and sees that a test notices: make mutants ONLY='ring*'
+	python tests/mutants/run.py --jobs $(JOBS) $(if $(ONLY),--only '$(ONLY)')
 
 .PHONY: lint
 lint: tools check-docs  ## formats, lints and types, without changing anything

@@ -11,6 +11,8 @@ level=${1:?usage: .ci/setup.sh demo|test}
 venv=${VIRTUAL_ENV:-$PWD/.venv}
 python=${PYTHON:-python3}
 export PATH=$venv/bin:$PATH
+# The compiler by the name by which CMake finds it: ccache tells c++ from g++, and would compile everything twice.
+export CXX=${CXX:-c++}
 stamps=$venv/.rueda
 
 say() { printf '\033[1m==> %s\033[0m\n' "$*"; }
@@ -42,12 +44,18 @@ compiles() { printf '#include <%s>\n' "$1" | c++ -E -x c++ "${@:2}" - >/dev/null
 
 make_venv() {
   if "$venv/bin/python" -m pip --version >/dev/null 2>&1; then return; fi
-  rm -rf "$venv"
+  # Only what this script has made may it remove; an empty folder need not be.
+  if [[ -f $stamps/made ]]; then
+    rm -rf "$venv"
+  elif [[ -e $venv && -n $(ls -A "$venv" 2>&1) ]]; then
+    fail "$venv exists and is no Python environment that works: remove it, or choose another folder with make VENV=FOLDER"
+  fi
   command -v "$python" >/dev/null || require "no $python was found" python3 python3-venv python3-dev
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     fail "Python 3.11 or newer is needed for the pinned tools: make PYTHON=/path/to/python3"
   "$python" -c 'import ensurepip' 2>/dev/null || require "Python's ensurepip is missing" python3-venv
   say "creating $venv"
+  set_done made "by .ci/setup.sh"
   "$python" -m venv "$venv"
 }
 

@@ -25,9 +25,10 @@ Bytes take a suffix `K`, `M` or `G` (powers of 1024). What is not understood fai
 variable, its value and what is accepted. Options marked *agreed* are visible to other ranks:
 `init()` fails on every rank where they differ, and names the ranks and both values.
 
-One variable is no option, because it is about the process and read before any `init()`:
-`RUEDA_INSTRUCTION_SET=baseline|avx2|avx512` makes the reduction kernels use no more than that of
-the CPU. The bits of the results do not depend on it.
+Names that begin with `RUEDA_` and are not known are reported once, with the nearest that is;
+`RUEDA_TEST_...` and `RUEDA_BENCH_...` are not looked at. One variable is no option, because it is
+about the process and read before any `init()`: `RUEDA_INSTRUCTION_SET=baseline|avx2|avx512` makes the
+reduction kernels use no more than that of the CPU. The bits of the results do not depend on it.
 """
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shlex
 import socket
 import subprocess
-import sys
 
+from . import arrivals
 from .environment import without_identity
 from .errors import LaunchError
 from .failure import Failure
 from .job import Job
-from .output import RankOutput
+from .output import RankOutput, ended_by, ended_well
 from .supervisor import Supervisor
 
 # After the first failure the other ranks get this long to notice and to report their own errors.
@@ -36,7 +37,12 @@ def rank_variables(rank: int, job: Job, rendezvous: str) -> dict[str, str]:
 
 def new_rendezvous() -> str:
     """An abstract Unix socket that no other job uses; it needs no file and leaves none behind."""
-    return f"unix:@rueda-{secrets.token_hex(8)}"
+    return f"unix:@rueda-{secrets.token_hex(16)}"
+
+
+def new_secret() -> str:
+    """What the ranks prove to each other to know. It goes into their environment and nowhere else."""
+    return secrets.token_hex(32)
 
 
 def check_job(job: Job) -> None:
@@ -50,7 +56,7 @@ def check_job(job: Job) -> None:
 
 
 def dry_run(job: Job) -> list[str]:
-    """One command line per rank."""
+    """One command line per rank; without the job's secret, which is not to appear in any."""
     rendezvous = new_rendezvous()
     lines = []
     for rank in range(job.ranks):
@@ -68,28 +74,59 @@ class BuiltinRun:
         self._output = output
         self._grace = grace
         self._failures: list[Failure] = []
+        self._absence = ""
 
     async def run(self) -> tuple[int, str]:
         """Runs the job to its end; returns the exit code and, after a failure, what to say."""
-        base = without_identity(os.environ)
-        rendezvous = new_rendezvous()
         async with Supervisor(self._grace) as supervisor:
-            for rank in range(self._job.ranks):
-                variables = rank_variables(rank, self._job, rendezvous)
-                self._spawn(supervisor, rank, {**base, **self._job.settings, **variables})
-            await supervisor.wait()
+            await self._run_ranks(supervisor)
         self._output.finish()
         if supervisor.interrupted_by is not None and not self._failures:
-            number = supervisor.interrupted_by
-            return 128 + number, f"ended by {number.name}; all ranks are gone"
-        if not self._failures:
-            return 0, ""
-        failure = self._output.watch.first_cause(self._failures)
-        return failure.exit_code, self._output.watch.explain(failure)
+            return ended_by(supervisor.interrupted_by)
+        if self._failures:
+            failure = self._output.watch.first_cause(self._failures)
+            return failure.exit_code, self._output.watch.explain(failure)
+        if self._absence:
+            return 1, self._absence
+        return ended_well(self._output)
 
-    def _spawn(self, supervisor: Supervisor, rank: int, environment: dict[str, str]) -> None:
+    async def _run_ranks(self, supervisor: Supervisor) -> None:
+        def on_absence(sentence: str) -> None:
+            if not supervisor.ending and not self._failures:
+                self._absence = sentence
+                supervisor.end_after(0)
+
+        async with arrivals.Arrivals(self._job.ranks, on_absence) as come:
+            base = {
+                **without_identity(os.environ),
+                **self._job.settings,
+                "RUEDA_SECRET": new_secret(),
+            }
+            rendezvous = new_rendezvous()
+            for rank in range(self._job.ranks):
+                variables = rank_variables(rank, self._job, rendezvous)
+                variables[arrivals.VARIABLE] = come.address
+                try:
+                    self._spawn(supervisor, come, rank, {**base, **variables})
+                except OSError as error:
+                    raise LaunchError(why_not_started(self._job, rank, error)) from error
+                await supervisor.give_way()
+                if supervisor.ending:
+                    break
+            await supervisor.wait()
+
+    def _spawn(
+        self,
+        supervisor: Supervisor,
+        come: arrivals.Arrivals,
+        rank: int,
+        environment: dict[str, str],
+    ) -> None:
         def on_exit(status: int) -> None:
-            if status == 0 or supervisor.ending:
+            if supervisor.ending:
+                return
+            if status == 0:
+                come.leave(rank)
                 return
             if not self._failures:
                 supervisor.end_after(min(_MOMENT, self._grace))
@@ -101,5 +138,23 @@ class BuiltinRun:
             lambda stream, chunk: self._output.write(rank, stream, chunk),
             on_exit,
             # As under mpirun, rank 0 reads what is piped in.
-            stdin=None if rank == 0 and not sys.stdin.isatty() else subprocess.DEVNULL,
+            stdin=None if rank == 0 and not os.isatty(0) else subprocess.DEVNULL,
         )
+
+
+def why_not_started(job: Job, rank: int, error: OSError) -> str:
+    """A sentence for what the system said when a rank was to be started."""
+    program = job.command[0]
+    if error.errno == errno.ENOEXEC:
+        return (
+            f"'{program}' is neither a program nor a script that begins with '#!': name its "
+            f"interpreter, as in 'rueda run … bash {program}', or write '#!/bin/bash' at its head"
+        )
+    if error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
+        return (
+            f"only {rank} of {job.ranks} ranks could be started on this host: {error.strerror}; "
+            "start fewer ranks or raise the limits (ulimit -a)"
+        )
+    if error.errno == errno.ENOENT and os.path.exists(program):
+        return f"cannot run '{program}': the interpreter that it names after '#!' is missing"
+    return f"cannot run '{program}': {error.strerror}"

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
+
 import click
 
 from .bench import make_bench_command
 from .bench.train.group import with_training
 from .check import make_check_command
 from .native import Native, load_native
+from .output import OUTPUT_LOST
 from .run import make_run_command
+from .sink import open_missing_streams, say
 
 
 def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
@@ -43,4 +49,14 @@ def build(native: Native) -> click.Group:
 
 def main() -> None:
     """The console script."""
-    build(load_native())(prog_name="rueda")
+    open_missing_streams()
+    try:
+        build(load_native())(prog_name="rueda")
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise
+        # Python flushes once more at exit; let that go nowhere instead of failing again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        where = f"'{error.filename}'" if error.filename else "standard output"
+        say(f"cannot write to {where}: {error.strerror}")
+        sys.exit(OUTPUT_LOST)

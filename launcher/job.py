@@ -76,7 +76,9 @@ def check_command(command: Sequence[str], local: bool) -> tuple[str, ...]:
         raise LaunchError(_why_not_found(program))
     script = arguments[0] if arguments else "-"
     is_python = _PYTHON.fullmatch(os.path.basename(program)) is not None
-    if is_python and not script.startswith("-") and not Path(script).exists():
+    if is_python and not script.startswith("-") and not os.path.exists(script):
+        if folder := _forbidden_folder(script):
+            raise LaunchError(f"'{script}' cannot be reached: folder '{folder}' may not be entered")
         raise LaunchError(
             f"there is no file '{script}' for {program} to run{_similar_file(script)}"
         )
@@ -90,18 +92,30 @@ def _why_not_found(program: str) -> str:
             return f"'{program}' is a Python script: write 'rueda run … python {program}'"
         return f"'{program}' is not executable: chmod +x it"
     if os.sep in program:
+        if folder := _forbidden_folder(program):
+            return f"'{program}' cannot be reached: folder '{folder}' may not be entered"
         return f"there is no program '{program}'{_similar_file(program)}"
-    names = set()
-    for folder in search_path().split(os.pathsep):
-        if os.path.isdir(folder):
-            names.update(os.listdir(folder))
+    names = {name for folder in search_path().split(os.pathsep) for name in _names_in(folder)}
     return f"there is no program '{program}' on the PATH{_suggestion(program, names)}"
 
 
 def _similar_file(path: str) -> str:
     folder, name = os.path.split(path)
-    names = os.listdir(folder or ".") if os.path.isdir(folder or ".") else []
-    return _suggestion(name, names)
+    return _suggestion(name, _names_in(folder or "."))
+
+
+def _names_in(folder: str) -> list[str]:
+    """What is in the folder; nothing where it may not be read, or is none."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _forbidden_folder(path: str) -> str:
+    """The first folder on the way to `path` that may not be entered, or nothing."""
+    folders = [str(folder) for folder in reversed(Path(path).parents)]
+    return next((f for f in folders if os.path.isdir(f) and not os.access(f, os.X_OK)), "")
 
 
 def _suggestion(name: str, names: Sequence[str] | set[str]) -> str:

@@ -6,17 +6,19 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+from .absentees import AbsenteeWatch
+from .arrivals import VARIABLE, Arrivals
 from .environment import without_identity
 from .errors import LaunchError
+from .failure import Failure
 from .job import Job
 from .mpirun import is_batch_job
 from .mpirun_output import MpirunOutput
 from .orphans import INTERVAL, OrphanWatch
-from .output import RankOutput, Stream, write_terminal
+from .output import RankOutput, Stream, ended_by, ended_well
 from .supervisor import Supervisor
 
 # mpirun kills the other ranks by itself once one has failed; this is for when it does not manage.
@@ -31,35 +33,49 @@ class MpirunRun:
     ) -> None:
         self._argv = argv
         self._only_host = "" if is_batch_job() or not job.is_local else socket.gethostname()
+        self._ranks = job.ranks
         self._ranks_here = job.ranks if self._only_host else 0
         self._output = output
         self._streams = MpirunOutput(output, job.ranks, separator)
         self._grace = grace
         self._status = 0
         self._noticed = False
+        self._absence = ""
 
     async def run(self) -> tuple[int, str]:
         """Runs the job to its end; returns the exit code and, after a failure, what to say."""
         async with Supervisor(self._grace) as supervisor:
+            await self._run_mpirun(supervisor)
+        self._show(self._streams.finish())
+        self._output.finish()
+        if supervisor.interrupted_by is not None:
+            return ended_by(supervisor.interrupted_by)
+        if self._absence and not self._streams.failures:
+            return 1, self._absence
+        return self._verdict()
+
+    async def _run_mpirun(self, supervisor: Supervisor) -> None:
+        def on_absence(sentence: str) -> None:
+            if not supervisor.ending and not self._streams.failures:
+                self._absence = sentence
+                supervisor.end_after(0)
+
+        async with Arrivals(self._ranks, on_absence) as come:
             try:
                 mpirun = supervisor.spawn(
                     self._argv,
-                    without_identity(os.environ),
+                    {**without_identity(os.environ), VARIABLE: come.address},
                     lambda stream, chunk: self._take(supervisor, stream, chunk),
                     self._ended,
-                    stdin=subprocess.DEVNULL if sys.stdin.isatty() else None,
+                    stdin=subprocess.DEVNULL if os.isatty(0) else None,
                     death_signal=signal.SIGTERM,  # so that it ends its ranks
                 )
             except OSError as error:
                 raise LaunchError(f"cannot run '{self._argv[0]}': {error.strerror}") from error
             supervisor.every(INTERVAL, OrphanWatch(mpirun, self._ranks_here).look)
+            if self._ranks_here:
+                supervisor.every(INTERVAL, AbsenteeWatch(mpirun, self._ranks_here, come).look)
             await supervisor.wait()
-        self._show(self._streams.finish())
-        self._output.finish()
-        if supervisor.interrupted_by is not None:
-            number = supervisor.interrupted_by
-            return 128 + number, f"ended by {number.name}; all ranks are gone"
-        return self._verdict()
 
     def _ended(self, status: int) -> None:
         self._status = status
@@ -72,15 +88,18 @@ class MpirunRun:
 
     def _show(self, own: list[tuple[Stream, str]]) -> None:
         for stream, text in own:
-            write_terminal(stream, text.encode())
+            self._output.show(stream, text.encode())
 
     def _verdict(self) -> tuple[int, str]:
         code = 128 - self._status if self._status < 0 else self._status
         if code == 0:
-            return 0, ""
+            return ended_well(self._output)
         watch = self._output.watch
         if not self._streams.failures:
-            return code, f"mpirun ended with exit code {code} without naming a rank"
+            raised = watch.raised()
+            if raised is None:
+                return code, f"mpirun ended with exit code {code} without naming a rank"
+            return code, watch.explain(Failure(raised, code, self._only_host))
         failure = self._streams.failures[0]
         # The rank that noticed another's end may well be the first to exit.
         culprit = watch.raised_on_its_own() if watch.is_consequence(failure.rank) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,8 @@ class Native:
     module: ModuleType | None = None
     why_not: str = ""
     option_table: list[dict[str, Any]] = field(default_factory=list)
+    # Of names of variables, a sentence for each that is misspelled.
+    unknown_variables: Callable[[list[str]], list[str]] = lambda _: []
 
     @property
     def lacks_mpi(self) -> bool:
@@ -34,4 +37,8 @@ def load_native() -> Native:
         module = importlib.import_module("rueda._native")
     except ImportError as error:  # not built, built for another Python, or librueda.so not found
         return Native(why_not=str(error))
-    return Native(module, option_table=list(module.option_table()))
+    return Native(
+        module,
+        option_table=list(module.option_table()),
+        unknown_variables=module.unknown_variables,
+    )

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
 from .errors import LaunchError
 from .failure import FailureWatch
 from .lines import LineAssembler
+from .sink import Sink, say, standard_error, standard_output
 
 Stream = Literal["stdout", "stderr"]
 
+# What the launcher exits with where the ranks did well, but not all of their output was written:
+# EX_IOERR of sysexits.h.
+OUTPUT_LOST = 74
 
-def open_rank_files(directory: Path | None, ranks: int) -> list[BinaryIO]:
+
+def open_rank_files(directory: Path | None, ranks: int) -> list[Sink]:
     """Opens `directory/rank.N` for every rank, N padded with zeros to list in order."""
     if directory is None:
         return []
     width = len(str(ranks - 1))
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        return [(directory / f"rank.{r:0{width}}").open("wb", buffering=0) for r in range(ranks)]
+        paths = [directory / f"rank.{r:0{width}}" for r in range(ranks)]
+        return [Sink(os.open(path, flags, 0o666), f"'{path}'") for path in paths]
     except OSError as error:
         raise LaunchError(
             f"--output-filename: cannot write to '{error.filename}': {error.strerror}"
@@ -30,27 +36,50 @@ def open_rank_files(directory: Path | None, ranks: int) -> list[BinaryIO]:
 
 
 class RankOutput:
-    """Takes what ranks write: prefixes whole lines, copies to files, shows the failure watch."""
+    """Takes what ranks write: prefixes whole lines, copies to files, shows the failure watch.
+
+    What cannot be written is reported once for the files and once for each standard stream; the job
+    goes on. `loss` then says what to tell at the end.
+    """
 
     def __init__(self, ranks: int, directory: Path | None, prefix: bool) -> None:
         self._files = open_rank_files(directory, ranks)
         self._prefix = prefix
         self._assemblers: dict[tuple[int, Stream], LineAssembler] = {}
+        self._files_are_reported = False
+        self.loss = ""
         self.watch = FailureWatch()
 
     def write(self, rank: int, stream: Stream, chunk: bytes) -> None:
         """Takes a piece of a rank's output."""
-        if self._files:
-            self._files[rank].write(chunk)
+        if self._files and self._files[rank].write(chunk) and not self._files_are_reported:
+            self._files_are_reported = True
+            self._report(self._files[rank])
         assembler = self._assemblers.setdefault((rank, stream), LineAssembler())
         self._show(rank, stream, assembler.feed(chunk))
+
+    def show(self, stream: Stream, text: bytes) -> None:
+        """Writes to the launcher's own standard output or error."""
+        sink = standard_output if stream == "stdout" else standard_error
+        if sink.write(text):
+            self._report(sink)
 
     def finish(self) -> None:
         """Shows unfinished lines and closes the files."""
         for (rank, stream), assembler in self._assemblers.items():
             self._show(rank, stream, assembler.finish())
         for file in self._files:
-            file.close()
+            try:
+                os.close(file.descriptor)
+            except OSError as error:  # a network file system may only now have no room
+                file.error = file.error or error
+                if not self._files_are_reported:
+                    self._files_are_reported = True
+                    self._report(file)
+
+    def _report(self, sink: Sink) -> None:
+        self.loss = self.loss or sink.explain()
+        say(f"{sink.explain()}; the job goes on, but its output there is incomplete")
 
     def _show(self, rank: int, stream: Stream, lines: list[bytes]) -> None:
         if not lines:
@@ -59,19 +88,18 @@ class RankOutput:
             for line in lines:
                 self.watch.see(rank, line.decode(errors="replace").rstrip("\r\n"))
         prefix = f"[{rank}]<{stream}>: ".encode() if self._prefix else b""
-        write_terminal(stream, b"".join(prefix + line for line in lines))
+        self.show(stream, b"".join(prefix + line for line in lines))
 
 
-def write_terminal(stream: Stream, text: bytes) -> None:
-    """Writes to the launcher's own standard output or error.
+def ended_well(output: RankOutput) -> tuple[int, str]:
+    """Exit code and last line of a job whose ranks have all ended with 0."""
+    if not output.loss:
+        return 0, ""
+    return OUTPUT_LOST, f"all ranks have ended with 0, but output is lost: {output.loss}"
 
-    Where nobody reads any more (`rueda run … | head`), the job is asked to end.
-    """
-    target = sys.stdout.buffer if stream == "stdout" else sys.stderr.buffer
-    try:
-        target.write(text)
-        target.flush()
-    except BrokenPipeError:
-        # Python flushes once more at exit; let that go nowhere instead of failing again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), target.fileno())
-        os.kill(os.getpid(), signal.SIGTERM)
+
+def ended_by(number: signal.Signals) -> tuple[int, str]:
+    """Exit code and last line of a job that a signal to the launcher has ended."""
+    if number == signal.SIGPIPE:  # nobody reads what would be said
+        return 128 + number, ""
+    return 128 + number, f"ended by {number.name}; all ranks are gone"

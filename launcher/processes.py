@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterable
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -18,12 +19,18 @@ def adopt_orphans() -> None:
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def name_process(name: str) -> None:
+    """What `ps` and `killall` call this process, up to 15 bytes."""
+    _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
+
+
 def become_killable(launcher: int, death_signal: signal.Signals) -> None:
     """In a new child: leads a process group, and gets `death_signal` when the launcher dies.
 
     The child has its own group so that a signal reaches whatever it has started as well.
     """
     os.setpgid(0, 0)
+    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
     _libc.prctl(_PR_SET_PDEATHSIG, death_signal, 0, 0, 0)
     if os.getppid() != launcher:  # died before the call above
         os._exit(1)
@@ -61,6 +68,16 @@ def children(parent: int) -> set[int]:
             with contextlib.suppress(OSError), open(f"/proc/{parent}/task/{thread}/children") as c:
                 found.update(map(int, c.read().split()))
     return found
+
+
+def environment_of(process: int) -> dict[bytes, bytes]:
+    """The variables that the process's program was started with; none where they may not be read."""
+    try:
+        with open(f"/proc/{process}/environ", "rb") as file:
+            settings = file.read().split(b"\0")
+    except OSError:
+        return {}
+    return {name: value for name, _, value in (setting.partition(b"=") for setting in settings)}
 
 
 def is_alive(process: int) -> bool:

@@ -16,6 +16,7 @@ from . import builtin, mpirun
 from .cores import usable_cores
 from .environment import parse_forwards, threads_per_rank
 from .errors import LaunchError
+from .guardian import guard
 from .horovod_flags import alias_path, apply_horovod_flags
 from .hosts import Host, parse_hostfile, parse_hosts
 from .job import Job, check_command, check_ranks, search_path
@@ -23,7 +24,9 @@ from .mpirun_run import MpirunRun
 from .native import Native
 from .option_flags import OptionFlag, environment_of, option_flags
 from .output import RankOutput
+from .resources import check_number, provide_descriptors
 from .run_flags import declare_flags
+from .sink import say
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,6 @@ class RunRequest:
     grace: float
     dry_run: bool
     verbose: bool
-
-
-def say(text: str) -> None:
-    """A line of the launcher's own on standard error."""
-    click.echo(f"rueda: {text}", err=True)
 
 
 def _hosts(hosts: str | None, hostfile: Path | None) -> tuple[Host, ...]:
@@ -85,6 +83,7 @@ def _make_job(
     if values["bootstrap"] is not None:
         settings["RUEDA_BOOTSTRAP"] = values["bootstrap"]
     draft = Job(ranks, (), hosts)
+    check_number(ranks, draft.ranks_here if draft.is_local else 0)
     command = check_command(values["command"], draft.is_local)
     defaults = _default_settings(draft.ranks_here, settings)
     return Job(ranks, command, hosts, {**defaults, **settings}, forward)
@@ -117,6 +116,8 @@ def _run_builtin(request: RunRequest, job: Job) -> tuple[int, str]:
     if request.dry_run:
         click.echo("\n".join(builtin.dry_run(job)))
         return 0, ""
+    provide_descriptors(job.ranks, started_here=True)
+    guard(request.grace)
 
     async def run() -> tuple[int, str]:
         output = RankOutput(job.ranks, request.output_directory, request.prefix)
@@ -132,6 +133,8 @@ def _run_mpirun(request: RunRequest, job: Job, tool: mpirun.Mpirun) -> tuple[int
         return 0, ""
     if request.verbose:
         say(shlex.join(argv))
+    provide_descriptors(job.ranks_here if job.is_local else 0, started_here=False)
+    guard(request.grace)
 
     async def run() -> tuple[int, str]:
         output = RankOutput(job.ranks, request.output_directory, request.prefix)
@@ -172,6 +175,8 @@ def make_run_command(native: Native) -> click.Command:
                 f"the native extension is missing ({native.why_not}): no flags for the library's "
                 "options, and programs that import rueda will fail; see 'rueda check'"
             )
+        for sentence in native.unknown_variables(sorted({*os.environ, *job.settings})):
+            say(sentence)
         tool = _choose_mpirun(request, job, native)
         if tool is None:
             code, words = _run_builtin(request, job)

@@ -27,8 +27,10 @@ When a rank fails, the others are ended, and the last line names the rank that f
 _EPILOG = """
 \b
 Exit code: that of the rank that failed first, 128 + N where it was killed
-by signal N; 130 after Ctrl-C; 2 where the job could not be started as asked;
-0 when every rank exited with 0.
+by signal N; 130 after Ctrl-C; 141 where nobody reads the output any more; 2 where
+the job could not be started as asked; 1 where a rank ended with 0 before it came
+to rueda.init(), where others wait for it; 0 when every rank exited with 0, or 74
+where some of their output could not be written.
 
 \b
 Set for the ranks where not set already: OMP_NUM_THREADS to the cores of a
@@ -41,8 +43,12 @@ OPENBLAS_*, KMP_*, NCCL_*, CUDA_*, TORCH_* and PYTORCH_*.
 \b
 Without MPI each rank finds RUEDA_RANK, RUEDA_SIZE, RUEDA_LOCAL_RANK,
 RUEDA_LOCAL_SIZE, RUEDA_CROSS_RANK, RUEDA_CROSS_SIZE,
-RUEDA_BOOTSTRAP=rendezvous and RUEDA_RENDEZVOUS, the address of rank 0's
-socket.
+RUEDA_BOOTSTRAP=rendezvous, RUEDA_RENDEZVOUS, the address of rank 0's socket,
+and RUEDA_SECRET, which the ranks prove to each other to know. RUEDA_LAUNCHER
+is where the library tells that a rank has come to init().
+
+\b
+The soft limit of open files is raised where the ranks of this host need more.
 """
 
 _SECTIONS = {

@@ -18,7 +18,7 @@ _NATURAL_END = 1.0
 # How long ended processes' pipes may stay open before they are given up.
 _DRAIN = 2.0
 
-_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 @dataclass(eq=False)
@@ -35,13 +35,16 @@ class Child:
 class Supervisor:
     """Starts children, each in a process group of its own, and stays until all are gone.
 
-    SIGINT, SIGTERM and SIGHUP are passed on; whoever is left after `grace` seconds is killed.
-    Use as an asynchronous context manager around spawn() and wait().
+    SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on; whoever is left after `grace` seconds is
+    killed. SIGPIPE, which a write to a pipe that nobody reads brings, ends the children as SIGTERM
+    does. Use as an asynchronous context manager around spawn() and wait(); give_way() in between
+    lets signals be obeyed.
     """
 
     def __init__(self, grace: float) -> None:
         self._grace = grace
         self._children: list[Child] = []
+        self._all_spawned = False
         self._all_exited = asyncio.Event()
         self._all_drained = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -52,7 +55,7 @@ class Supervisor:
     async def __aenter__(self) -> Supervisor:
         """Takes over the signals."""
         adopt_orphans()
-        for number in _PASSED_ON:
+        for number in self._handled():
             self._loop.add_signal_handler(number, self._pass_on, number)
         self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
         return self
@@ -62,8 +65,15 @@ class Supervisor:
         self._signal_all(signal.SIGKILL)
         for timer in self._timers:
             timer.cancel()
-        for number in (*_PASSED_ON, signal.SIGCHLD):
+        for number in (*self._handled(), signal.SIGCHLD):
             self._loop.remove_signal_handler(number)
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python has it
+
+    @staticmethod
+    def _handled() -> list[signal.Signals]:
+        with_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        passed_on = [n for n in _PASSED_ON if not (with_nohup and n == signal.SIGHUP)]
+        return [*passed_on, signal.SIGPIPE]
 
     def spawn(
         self,
@@ -111,8 +121,13 @@ class Supervisor:
         self._timers.append(self._loop.call_later(seconds, self._end, signal.SIGTERM))
         self._timers.append(self._loop.call_later(seconds + self._grace, self._end, signal.SIGKILL))
 
+    async def give_way(self) -> None:
+        """Handles signals and output that have come meanwhile."""
+        await asyncio.sleep(0)
+
     async def wait(self) -> None:
         """Returns when every child, and every process that they started, is gone."""
+        self._all_spawned = True
         self._reap()
         await self._all_exited.wait()
         await self._end_descendants()
@@ -130,12 +145,14 @@ class Supervisor:
                     os.killpg(child.process.pid, number)
 
     def _pass_on(self, number: signal.Signals) -> None:
+        if number == signal.SIGPIPE and self.ending:
+            return
         if self.interrupted_by is not None:  # asked for twice: no more patience
             self._end(signal.SIGKILL)
             return
         self.interrupted_by = number
         self.ending = True
-        self._signal_all(number)
+        self._signal_all(signal.SIGTERM if number == signal.SIGPIPE else number)
         self.end_after(self._grace)
 
     def _reap(self) -> None:
@@ -144,7 +161,7 @@ class Supervisor:
                 continue
             child.exited = True
             child.on_exit(child.process.returncode)
-        if all(child.exited for child in self._children):
+        if self._all_spawned and all(child.exited for child in self._children):
             self._all_exited.set()
 
     def _read(self, child: Child, stream: Stream, descriptor: int) -> None:

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "api/blocking.h"
 #include "api/current_engine.h"
 #include "api/submissions.h"
 #include "core/strings.h"
@@ -20,6 +21,16 @@ Handle submit(ProcessSet set, Submission submission) {
   std::vector<Submission> one;
   one.push_back(std::move(submission));
   return current_engine()->submit(set.id, std::move(one)).front();
+}
+
+Handle submit_and_wait(ProcessSet set, Submission submission, std::optional<Time> deadline) {
+  std::vector<Submission> one;
+  one.push_back(std::move(submission));
+  return current_engine()->submit_and_wait(set.id, std::move(one), deadline).front();
+}
+
+Submission barrier_submission(const CallOptions& options) {
+  return submission_of(Collective::barrier, {nullptr, {0}, DataType::uint8}, options.name);
 }
 
 // Rows that go to each rank: as asked for, or evenly.
@@ -59,6 +70,13 @@ Expected<std::vector<std::int64_t>> alltoall_rows(const TensorView& input,
 Handle allreduce(const TensorView& input, void* output, const AllreduceOptions& options) {
   return submit(options.process_set,
                 allreduce_submission(Collective::allreduce, input, output, options));
+}
+
+Handle allreduce_blocking(const TensorView& input, void* output, const AllreduceOptions& options,
+                          std::optional<Time> deadline) {
+  return submit_and_wait(options.process_set,
+                         allreduce_submission(Collective::allreduce, input, output, options),
+                         deadline);
 }
 
 std::vector<Handle> grouped_allreduce(std::span<const TensorView> inputs,
@@ -126,8 +144,11 @@ Handle alltoall(const TensorView& input, const std::vector<std::int64_t>& splits
 }
 
 Handle barrier(const CallOptions& options) {
-  return submit(options.process_set,
-                submission_of(Collective::barrier, {nullptr, {0}, DataType::uint8}, options.name));
+  return submit(options.process_set, barrier_submission(options));
+}
+
+Handle barrier_blocking(const CallOptions& options, std::optional<Time> deadline) {
+  return submit_and_wait(options.process_set, barrier_submission(options), deadline);
 }
 
 Handle join(const CallOptions& options) {

@@ -2,13 +2,23 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "coordinator/engine.h"
+#include "rueda/rueda.h"
 
 namespace rueda {
 
 // The engine of this process. Throws NotInitializedError without one, saying so where the process
 // was forked from one that has it.
 [[nodiscard]] std::shared_ptr<Engine> current_engine();
+
+// NotInitializedError: this process was forked from one that uses Rueda.
+[[noreturn]] void throw_forked();
+
+// add_process_set() and remove_process_set() begun: for who waits in a way of his own. The number
+// of a new set is in the handle's output.
+[[nodiscard]] Handle begin_adding_process_set(std::vector<int> ranks);
+[[nodiscard]] Handle begin_removing_process_set(ProcessSet set);
 
 }  // namespace rueda

@@ -7,6 +7,8 @@
 
 #include "api/current_engine.h"
 #include "core/log.h"
+#include "core/unknown_variables.h"
+#include "membership/launcher_notice.h"
 #include "membership/open_bootstrap.h"
 #include "membership/world.h"
 #include "onehost/hear_all.h"
@@ -25,7 +27,7 @@ struct Process {
   std::atomic<Engine*> watched{nullptr};  // by the fork handler, which may not take a lock
   std::atomic<bool> forked{false};
   MpiPlugin* mpi = nullptr;  // once MPI is in use
-  bool broken = false;       // a world of this process ended in a failure
+  bool broken = false;       // a world ended in a failure, and MPI has formed none since
   bool prepared = false;
 };
 
@@ -100,23 +102,34 @@ LogLevel log_level(const std::string& name) {
   return LogLevel::warning;
 }
 
+// Once, by rank 0; `rueda run` has done so itself.
+void warn_of_unknown_variables(const Environment& environment) {
+  static bool done = false;
+  if (std::exchange(done, true) || environment("RUEDA_LAUNCHER")) return;
+  if (detect_launch(environment).rank != 0) return;
+  for (const std::string& sentence : unknown_variables(environment_names())) {
+    log(LogLevel::warning, sentence);
+  }
+}
+
 }  // namespace
+
+void throw_forked() {
+  throw NotInitializedError(
+      "this process was forked from one that uses Rueda and is not a rank itself: use the start "
+      "method 'spawn' for processes that need collectives");
+}
 
 std::shared_ptr<Engine> current_engine() {
   auto engine = find_engine();
   if (engine) return engine;
-  if (process().forked) {
-    throw NotInitializedError(
-        "this process was forked from one that uses Rueda and is not a rank itself: use the start "
-        "method "
-        "'spawn' for processes that need collectives");
-  }
+  if (process().forked) throw_forked();
   throw NotInitializedError("rueda has not been initialised: call rueda.init() first");
 }
 
 void init(const std::map<std::string, std::string>& overrides) {
   Process& state = process();
-  if (state.forked) (void)current_engine();  // throws
+  if (state.forked) throw_forked();
   const std::lock_guard life(state.life);
   const Options options = value_or_throw(read_options(process_environment(), overrides));
   if (find_engine()) {
@@ -127,6 +140,7 @@ void init(const std::map<std::string, std::string>& overrides) {
     return;
   }
   set_log_level(log_level(options.log_level));
+  warn_of_unknown_variables(process_environment());
   OpenedBootstrap opened = value_or_throw(open_bootstrap(options, process_environment()));
   if (!std::exchange(state.prepared, true)) {
     pthread_atfork(nullptr, nullptr, after_fork_in_child);
@@ -138,8 +152,13 @@ void init(const std::map<std::string, std::string>& overrides) {
     state.mpi->before_finalize([] { shutdown(); });
   }
   World world = value_or_throw(form_world(*opened.bootstrap, options, opened.mpi_transport));
+  if (world.topology.size == opened.launch.size) {  // before any rank may leave
+    notify_launcher(process_environment(), opened.launch, Arrival::met);
+  }
   set_log_rank(world.topology.rank);
   set_engine(start_engine(std::move(world), *opened.bootstrap, options));
+  // All that MPI has started are in this world: nobody is missing for MPI_Finalize.
+  if (opened.mpi != nullptr) state.broken = false;
 }
 
 void shutdown() {

@@ -36,4 +36,10 @@ std::size_t settle_tensor(const void* tensor, std::size_t bytes) {
   return put_tensor_on_huge_pages(tensor, bytes);
 }
 
+bool has_direct_access() {
+  const auto engine = current_engine();
+  const auto& host = engine->host();
+  return host && host->has_direct_access();
+}
+
 }  // namespace rueda

@@ -33,13 +33,22 @@ void PersistentLife::give_up(const Status& reason) {
 
 PersistentAgreement::PersistentAgreement(std::shared_ptr<Engine> engine, const TensorView& input,
                                          void* output, const AllreduceOptions& options)
-    : tensor_{std::move(engine), input, output, options} {
+    : tensor_{std::move(engine), input, output, options, nullptr, nullptr} {
   std::vector<Submission> one;
   one.push_back(allreduce_submission(Collective::persistent_allreduce, input, output, options));
+  one.front().request.error = prepare_host_run(tensor_);
   handle_ = tensor_.engine->submit(options.process_set.id, std::move(one)).front();
 }
 
-std::unique_ptr<PersistentRun> PersistentAgreement::make_run() {
+void PersistentRunEnd::operator()(PersistentRun* run) const noexcept {
+  if (run->is_of_this_process()) delete run;
+}
+
+void PersistentRun::require_this_process() const {
+  if (!is_of_this_process()) throw_forked();
+}
+
+OwnedPersistentRun PersistentAgreement::make_run() {
   const Output& agreed = handle_.output();
   if (tensor_.options.name.empty()) tensor_.options.name = str("persistent.", agreed.persistent);
   // Nobody else may keep it: it goes with the run, and waits for the GPU then.
@@ -68,15 +77,19 @@ Allreduce::Allreduce(Allreduce&&) noexcept = default;
 Allreduce& Allreduce::operator=(Allreduce&&) noexcept = default;
 
 void Allreduce::start() {
+  run_->require_this_process();
   run_->start(std::nullopt);
 }
 void Allreduce::start(void* stream) {
+  run_->require_this_process();
   run_->start(stream);
 }
 bool Allreduce::done() {
+  run_->require_this_process();
   return run_->done();
 }
 void Allreduce::wait() {
+  run_->require_this_process();
   run_->wait();
 }
 

@@ -61,9 +61,9 @@ class DeviceRun final : public PersistentRun {
 
 }  // namespace
 
-std::unique_ptr<PersistentRun> make_device_run(PersistentTensor tensor,
-                                               std::shared_ptr<DeviceReduction> reduction) {
-  return std::make_unique<DeviceRun>(tensor, std::move(reduction));
+OwnedPersistentRun make_device_run(PersistentTensor tensor,
+                                   std::shared_ptr<DeviceReduction> reduction) {
+  return OwnedPersistentRun(new DeviceRun(tensor, std::move(reduction)));
 }
 
 }  // namespace rueda

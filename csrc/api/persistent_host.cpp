@@ -27,6 +27,19 @@ std::uint64_t channel_key(int set, int number) {
          static_cast<std::uint64_t>(number);
 }
 
+// Its channel serves this tensor alone.
+std::size_t slot_for(const HostPolicy& policy, std::size_t bytes) {
+  return bytes <= policy.flat_limit ? bytes : 0;
+}
+
+// Whether the kernel does not let other ranks reach the tensor.
+bool needs_copy(const PersistentTensor& tensor, const HostPolicy& policy) {
+  const HostMemory& host = *tensor.engine->host();
+  const std::size_t bytes = tensor.bytes();
+  if (bytes <= policy.flat_limit) return false;
+  return !host.is_reachable(tensor.input.data, bytes) || !host.is_reachable(tensor.output, bytes);
+}
+
 class HostRun final : public PersistentRun {
  public:
   HostRun(const PersistentTensor& tensor, const HostPolicy& policy,
@@ -34,19 +47,24 @@ class HostRun final : public PersistentRun {
       : life_(tensor.engine, tensor.options.name),
         members_(members.ranks),
         crowded_(engine().host()->outnumbers_processors()),
+        placement_(engine().host()),
         channel_(engine().host(), members.ranks, members.rank, channel_key(members.id, number),
-                 HostChannel::WokenBy::channel, slot_for(policy, tensor.bytes())),
+                 HostChannel::WokenBy::channel, slot_for(policy, tensor.bytes()),
+                 tensor.room.get()),
         input_(static_cast<const std::byte*>(tensor.input.data)),
         output_(static_cast<std::byte*>(tensor.output)),
         bytes_(tensor.bytes()),
-        copy_(copy_for(policy)),
-        reduction_(channel_, policy, combination_of(tensor, members.size()), members.size(),
+        copy_(tensor.copy),
+        reduction_(channel_, without_staging(policy), combination_of(tensor, members.size()),
+                   members.size(),
                    {{copy_ ? copy_.get() : input_, copy_ ? copy_.get() : output_,
                      element_count(tensor.input.shape)}},
                    HostCollective::Begin::later) {}
 
   void begin(std::optional<void*>) override {
     life_.begin();
+    const HostChannel::Visit visit(channel_);
+    if (!visit) fail_ended();
     last_move_.reset();
     to_copy_back_ = copy_ != nullptr;
     if (copy_) copy_bytes(copy_.get(), input_, bytes_, Stores::cached);
@@ -57,27 +75,23 @@ class HostRun final : public PersistentRun {
   bool start_until(std::optional<Time>) override { return true; }
 
   bool done() override {
-    reduction_.advance();
+    if (!reduction_.done()) {
+      const HostChannel::Visit visit(channel_);
+      if (!visit) fail_ended();
+      reduction_.advance();
+    }
     if (!reduction_.done()) {
       life_.fail_if_broken();
       return false;
     }
-    life_.end();
-    reduction_.status().throw_if_error();
-    copy_back();
+    finish();
     return true;
   }
 
   bool wait_until(std::optional<Time> deadline) override {
-    const int looks = crowded_ ? first_looks_when_crowded : first_looks;
-    for (int look = 0; look < looks && !reduction_.done(); ++look) {
-      if (!reduction_.advance()) pause_processor();
-    }
-    if (!reduction_.done()) wait_long(deadline);
+    if (!reduction_.done()) go_on(deadline);
     if (!reduction_.done()) return false;
-    life_.end();
-    if (!reduction_.status().ok()) life_.give_up(reduction_.status());
-    copy_back();
+    finish();
     return true;
   }
 
@@ -89,24 +103,20 @@ class HostRun final : public PersistentRun {
             options.postscale_factor};
   }
 
-  // Its channel serves this tensor alone.
-  static std::size_t slot_for(const HostPolicy& policy, std::size_t bytes) {
-    return bytes <= policy.flat_limit ? bytes : 0;
+  // Its channel has no slots for that, and its tensors come to lie on huge pages.
+  static HostPolicy without_staging(HostPolicy policy) {
+    policy.staged_limit = 0;
+    return policy;
   }
 
-  // Where the kernel does not let ranks reach the tensor: memory in which they do. Else null.
-  [[nodiscard]] std::shared_ptr<std::byte[]> copy_for(const HostPolicy& policy) {
-    const HostMemory& host = *engine().host();
-    if (bytes_ <= policy.flat_limit) return nullptr;
-    if (host.is_reachable(input_, bytes_) && host.is_reachable(output_, bytes_)) return nullptr;
-    const auto pool = RegisteredMemory::of_process();
-    auto memory = pool ? pool.value()->allocate(bytes_) : nullptr;
-    if (!memory) {
-      life_.give_up(Status(ErrorCode::internal,
-                           str("there is no shared memory left for '", life_.name(), "', whose ",
-                               bytes_, " bytes the other ranks of this host cannot reach")));
+  // What failed on this rank has failed for all: the others count on it.
+  void finish() {
+    life_.end();
+    if (!reduction_.status().ok()) {
+      channel_.stop();
+      life_.give_up(reduction_.status());
     }
-    return memory;
+    copy_back();
   }
 
   // Once for each run: what the application writes afterwards stays.
@@ -118,9 +128,26 @@ class HostRun final : public PersistentRun {
 
   [[nodiscard]] Engine& engine() const { return life_.engine(); }
 
+  // The world of this rank is over, so that nothing of the others may be touched any more.
+  [[noreturn]] void fail_ended() {
+    life_.end();
+    life_.fail_if_broken();
+    throw ShutdownError(str("'", life_.name(), "' cannot go on: its world has ended"));
+  }
+
+  void go_on(std::optional<Time> deadline) {
+    const HostChannel::Visit visit(channel_);
+    if (!visit) fail_ended();
+    const int looks = crowded_ ? first_looks_when_crowded : first_looks;
+    for (int look = 0; look < looks && !reduction_.done(); ++look) {
+      if (!reduction_.advance()) pause_processor();
+    }
+    if (!reduction_.done()) wait_long(deadline);
+  }
+
   // `last_move_` stays from one of several waits for the same run to the next.
   void wait_long(std::optional<Time> deadline) {
-    Patience patience(crowded_, spinning);
+    Patience patience(crowded_, spinning, placement_);
     if (!last_move_) last_move_ = Clock::now();
     while (!reduction_.done()) {
       const Time now = Clock::now();
@@ -151,6 +178,7 @@ class HostRun final : public PersistentRun {
     for (const int member : reduction_.awaited()) {
       ranks.push_back(members_[static_cast<std::size_t>(member)]);
     }
+    channel_.stop();  // nothing more is touched in this visit, and no other begins
     life_.give_up(Status(ErrorCode::timeout,
                          str("'", life_.name(), "' has not moved for ", timeout, " s: waiting for ",
                              describe_ranks(ranks)),
@@ -160,6 +188,7 @@ class HostRun final : public PersistentRun {
   PersistentLife life_;
   const std::vector<int> members_;
   const bool crowded_;
+  Placement placement_;
   HostChannel channel_;
   const std::byte* const input_;
   std::byte* const output_;
@@ -172,9 +201,34 @@ class HostRun final : public PersistentRun {
 
 }  // namespace
 
-std::unique_ptr<PersistentRun> make_host_run(PersistentTensor tensor, const HostPolicy& policy,
-                                             const ProcessSetMembers& members, int number) {
-  return std::make_unique<HostRun>(tensor, policy, members, number);
+Status prepare_host_run(PersistentTensor& tensor) {
+  const Engine& engine = *tensor.engine;
+  if (!engine.host() || tensor.input.device != host_device) return {};
+  const auto policy = engine.host_policy(tensor.bytes());
+  if (!policy) return {};
+  const int rank = engine.topology().rank;
+  const std::size_t channel = HostChannel::bytes_for(slot_for(*policy, tensor.bytes()));
+  tensor.room = HostMemory::reserve(engine.host(), {&channel, 1});
+  if (!tensor.room) {
+    return {ErrorCode::unsupported,
+            str("rank ", rank,
+                " has no room for another persistent operation in the memory that "
+                "the ranks of its host share: drop operations that are not used any more"),
+            rank};
+  }
+  if (!needs_copy(tensor, *policy)) return {};
+  const auto pool = RegisteredMemory::of_process();
+  tensor.copy = pool ? pool.value()->allocate(tensor.bytes()) : nullptr;
+  if (tensor.copy) return {};
+  return {ErrorCode::unsupported,
+          str("rank ", rank, " has no shared memory left for a tensor of ", tensor.bytes(),
+              " bytes that the other ranks of its host cannot reach"),
+          rank};
+}
+
+OwnedPersistentRun make_host_run(PersistentTensor tensor, const HostPolicy& policy,
+                                 const ProcessSetMembers& members, int number) {
+  return OwnedPersistentRun(new HostRun(tensor, policy, members, number));
 }
 
 }  // namespace rueda

@@ -129,9 +129,9 @@ class NamedRun final : public PersistentRun {
 
 }  // namespace
 
-std::unique_ptr<PersistentRun> make_named_run(PersistentTensor tensor,
-                                              std::shared_ptr<DeviceReduction> reduction) {
-  return std::make_unique<NamedRun>(std::move(tensor), std::move(reduction));
+OwnedPersistentRun make_named_run(PersistentTensor tensor,
+                                  std::shared_ptr<DeviceReduction> reduction) {
+  return OwnedPersistentRun(new NamedRun(std::move(tensor), std::move(reduction)));
 }
 
 }  // namespace rueda

@@ -7,6 +7,8 @@
 #include <string>
 
 #include "coordinator/engine.h"
+#include "core/fork.h"
+#include "rueda/persistent.h"
 #include "rueda/rueda.h"
 
 namespace rueda {
@@ -14,6 +16,11 @@ namespace rueda {
 class PersistentRun {
  public:
   virtual ~PersistentRun() = default;
+  // Not in a child made by fork(): it lacks what the run uses, so that calling anything else here,
+  // the destructor above all, would crash.
+  [[nodiscard]] bool is_of_this_process() const { return generation_ == fork_generation(); }
+  // Throws NotInitializedError there.
+  void require_this_process() const;
   // `stream`: of the tensor's device; where none is given, the tensor's own.
   void start(std::optional<void*> stream) {
     begin(stream);
@@ -28,7 +35,12 @@ class PersistentRun {
   void wait() { (void)wait_until(std::nullopt); }
   // False at the deadline.
   virtual bool wait_until(std::optional<Time> deadline) = 0;
+
+ private:
+  const int generation_ = fork_generation();
 };
+
+using OwnedPersistentRun = std::unique_ptr<PersistentRun, PersistentRunEnd>;
 
 // What a run is made of.
 struct PersistentTensor {
@@ -36,6 +48,9 @@ struct PersistentTensor {
   TensorView input;
   void* output = nullptr;
   AllreduceOptions options;  // with a name
+  // What a run on one host needs, see prepare_host_run().
+  std::shared_ptr<ControlRoom> room;
+  std::shared_ptr<std::byte[]> copy;
 
   [[nodiscard]] std::size_t bytes() const {
     return static_cast<std::size_t>(element_count(input.shape)) * size_of(input.dtype);
@@ -51,24 +66,25 @@ class PersistentAgreement {
   // Done once all have agreed.
   [[nodiscard]] const Handle& handle() const { return handle_; }
   // Waits for that, and makes the run that suits.
-  [[nodiscard]] std::unique_ptr<PersistentRun> make_run();
+  [[nodiscard]] OwnedPersistentRun make_run();
 
  private:
   PersistentTensor tensor_;
   Handle handle_;
 };
 
+// Takes all memory that a run on one host will need, before the ranks agree on it: what one of them
+// lacks is an error of all. Nothing for other runs.
+[[nodiscard]] Status prepare_host_run(PersistentTensor& tensor);
 // On one host: in the calling thread, through shared memory. `number`: of the operation in its set.
-[[nodiscard]] std::unique_ptr<PersistentRun> make_host_run(PersistentTensor tensor,
-                                                           const HostPolicy& policy,
-                                                           const ProcessSetMembers& members,
-                                                           int number);
+[[nodiscard]] OwnedPersistentRun make_host_run(PersistentTensor tensor, const HostPolicy& policy,
+                                               const ProcessSetMembers& members, int number);
 // On GPUs with NCCL: enqueued by the calling thread.
-[[nodiscard]] std::unique_ptr<PersistentRun> make_device_run(
-    PersistentTensor tensor, std::shared_ptr<DeviceReduction> reduction);
+[[nodiscard]] OwnedPersistentRun make_device_run(PersistentTensor tensor,
+                                                 std::shared_ptr<DeviceReduction> reduction);
 // Anywhere: a named operation. `reduction`, of a tensor on a GPU, says why it is not another.
-[[nodiscard]] std::unique_ptr<PersistentRun> make_named_run(
-    PersistentTensor tensor, std::shared_ptr<DeviceReduction> reduction);
+[[nodiscard]] OwnedPersistentRun make_named_run(PersistentTensor tensor,
+                                                std::shared_ptr<DeviceReduction> reduction);
 
 // What the kinds have in common: a run is waited for before the next one, and its errors are those
 // of all ranks.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "api/current_engine.h"
 #include "core/strings.h"
@@ -26,13 +27,21 @@ Handle change(Collective collective, std::vector<std::int64_t> arguments) {
 
 }  // namespace
 
-ProcessSet add_process_set(std::vector<int> ranks) {
+Handle begin_adding_process_set(std::vector<int> ranks) {
   std::sort(ranks.begin(), ranks.end());
-  return {change(Collective::add_process_set, {ranks.begin(), ranks.end()}).output().process_set};
+  return change(Collective::add_process_set, {ranks.begin(), ranks.end()});
+}
+
+Handle begin_removing_process_set(ProcessSet set) {
+  return change(Collective::remove_process_set, {set.id});
+}
+
+ProcessSet add_process_set(std::vector<int> ranks) {
+  return {begin_adding_process_set(std::move(ranks)).output().process_set};
 }
 
 void remove_process_set(ProcessSet set) {
-  change(Collective::remove_process_set, {set.id}).wait();
+  begin_removing_process_set(set).wait();
 }
 
 ProcessSet form_process_set(int number, const std::vector<int>& ranks) {

@@ -3,15 +3,18 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "api/blocking.h"
 #include "arrays.h"
 #include "core/clock.h"
 #include "core/strings.h"
+#include "gil.h"
 #include "handle.h"
 #include "rueda/rueda.h"
 
@@ -80,9 +83,8 @@ bool reduce(const TensorView& view, void* output, const AllreduceOptions& option
   if (limit) deadline = Clock::now() + seconds(std::clamp(*limit, 0.0, 1e9));
   Handle handle;
   {
-    const py::gil_scoped_release released;
-    handle = allreduce(view, output, options);
-    sleep_once(handle, deadline);
+    const GilReleased released;
+    handle = allreduce_blocking(view, output, options, end_of_sleep(deadline));
   }
   while (!handle.done()) {
     if (PyErr_CheckSignals() != 0) leave_behind(handle, source, target);
@@ -90,7 +92,7 @@ bool reduce(const TensorView& view, void* output, const AllreduceOptions& option
       keep_alive(handle, source, target);
       return false;
     }
-    const py::gil_scoped_release released;
+    const GilReleased released;
     sleep_once(handle, deadline);
   }
   handle.wait();  // throws its error
@@ -130,14 +132,31 @@ bool allreduce_memory(py::handle source, py::handle target, std::uintptr_t input
   if (PyErr_Occurred() != nullptr) throw py::error_already_set();
   if (!reduce(view, reinterpret_cast<void*>(output), *options, source, target, limit)) {
     throw TimeoutError(str("all-reduce '", options->name, "' has not completed within ", *limit,
-                           " s: some rank has not taken part"));
+                           " s. Timed out waiting ", std::llround(*limit * 1000),
+                           "ms for all ranks: some rank has not taken part"));
   }
   return true;
+}
+
+// Raises what a signal handler raises; the barrier goes on then.
+void pass_barrier(const std::string& name, int set) {
+  Handle handle;
+  {
+    const GilReleased released;
+    handle = barrier_blocking({name, {set}}, end_of_sleep(std::nullopt));
+  }
+  while (!handle.done()) {
+    raise_signals();
+    const GilReleased released;
+    sleep_once(handle);
+  }
+  handle.wait();  // throws its error
 }
 
 }  // namespace
 
 void bind_blocking(py::module_& module) {
+  module.def("pass_barrier", &pass_barrier, py::arg("name"), py::arg("set"));
   module.def("allreduce_arrays", &allreduce_arrays);
   module.def("allreduce_memory", &allreduce_memory, py::arg("source"), py::arg("target"),
              py::arg("input"), py::arg("output"), py::arg("shape"), py::arg("dtype"),

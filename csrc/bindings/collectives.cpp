@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "gil.h"
 #include "rueda/rueda.h"
 
 namespace py = pybind11;
@@ -96,7 +97,7 @@ Handle submit_reduce_scatter(std::uintptr_t input, Shape shape, int dtype, const
 
 // Submission may wait for the coordinator's lock, so it goes on without the GIL.
 void bind_collectives(py::module_& module) {
-  const py::call_guard<py::gil_scoped_release> released;
+  const py::call_guard<GilReleased> released;
   module.def("allreduce", &submit_allreduce, released, py::arg("input"), py::arg("output"),
              py::arg("shape"), py::arg("dtype"), py::arg("name"), py::arg("op"),
              py::arg("prescale"), py::arg("postscale"), py::arg("set"), py::arg("wire") = -1,

@@ -1,5 +1,8 @@
 #include "errors.h"
 
+#include <map>
+#include <string>
+
 #include "rueda/error.h"
 
 namespace py = pybind11;
@@ -27,16 +30,35 @@ const char* class_of(ErrorCode code) {
   return "RuedaError";
 }
 
+// Never destroyed: threads may raise until the process ends.
+std::map<std::string, py::object>& classes() {
+  static auto* const loaded = new std::map<std::string, py::object>;
+  return *loaded;
+}
+
+// Runs no code of Python's, neither an import nor a constructor: handlers of signals that have come
+// would run in it, and what they raise take the error's place.
 void raise(const Error& error) {
+  const py::object& type = classes().at(class_of(error.code()));
   const py::object peer = error.peer() < 0 ? py::object(py::none()) : py::int_(error.peer());
-  const py::object type = py::module_::import("rueda.errors").attr(class_of(error.code()));
-  const py::object instance = type(error.what(), peer);
+  const py::tuple arguments = py::make_tuple(error.what());
+  auto* const made = reinterpret_cast<PyTypeObject*>(type.ptr());
+  const auto instance =
+      py::reinterpret_steal<py::object>(made->tp_new(made, arguments.ptr(), nullptr));
+  if (!instance) return;  // with the error that is set, such as MemoryError
+  instance.attr("args") = arguments;
+  instance.attr("peer") = peer;
   PyErr_SetObject(type.ptr(), instance.ptr());
 }
 
 }  // namespace
 
 void register_errors() {
+  const auto errors = py::module_::import("rueda.errors");
+  for (int code = 0; code <= static_cast<int>(ErrorCode::internal); ++code) {
+    const std::string name = class_of(static_cast<ErrorCode>(code));
+    classes()[name] = errors.attr(name.c_str());
+  }
   py::register_local_exception_translator([](std::exception_ptr exception) {
     try {
       if (exception) std::rethrow_exception(exception);

@@ -10,6 +10,7 @@
 #include "backend/device_backend.h"
 #include "backend/device_result.h"
 #include "coordinator/handle_state.h"
+#include "gil.h"
 #include "memory.h"
 #include "rueda/rueda.h"
 
@@ -23,9 +24,8 @@ namespace {
 // end the sleep then, so no sleep is longer than this.
 constexpr auto longest_sleep = std::chrono::seconds(1);
 
-// Sleeps without the GIL until the operation is done (true) or `timeout` seconds have passed
-// (false). Raises what a signal handler raises, KeyboardInterrupt above all; the operation goes on
-// then.
+}  // namespace
+
 bool wait(const Handle& handle, std::optional<double> timeout) {
   const HandleState& state = *handle.state();
   std::optional<Time> deadline;
@@ -36,19 +36,21 @@ bool wait(const Handle& handle, std::optional<double> timeout) {
     if (deadline && now >= *deadline) return false;
     const Time until = now + longest_sleep;
     {
-      const py::gil_scoped_release released;
+      const GilReleased released;
       (void)state.wait(deadline && *deadline < until ? *deadline : until);
     }
-    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    raise_signals();
   }
   return true;
 }
 
-}  // namespace
+Time end_of_sleep(std::optional<Time> deadline) {
+  const Time until = Clock::now() + longest_sleep;
+  return deadline && *deadline < until ? *deadline : until;
+}
 
 void sleep_once(const Handle& handle, std::optional<Time> deadline) {
-  const Time until = Clock::now() + longest_sleep;
-  (void)handle.state()->wait(deadline && *deadline < until ? *deadline : until);
+  (void)handle.state()->wait(end_of_sleep(deadline));
 }
 
 namespace {
@@ -98,7 +100,7 @@ void bind_memory(py::module_& module) {
       });
   module.def("allocate", [](std::size_t bytes) { return Memory{allocate(bytes), bytes}; });
   module.def("settle_tensor", [](std::uintptr_t pointer, std::size_t bytes) {
-    const py::gil_scoped_release released;
+    const GilReleased released;
     return settle_tensor(reinterpret_cast<const void*>(pointer), bytes);
   });
 }
@@ -124,7 +126,7 @@ void bind_handle(py::module_& module) {
            [](const Handle& handle) { return output_of(handle).last_joined_rank; })
       .def("source", [](const Handle& handle) { return output_of(handle).source; });
   module.def("wait_on_all", &wait_on_all);
-  const py::call_guard<py::gil_scoped_release> released;
+  const py::call_guard<GilReleased> released;
   py::class_<CompletionQueue>(module, "CompletionQueue")
       .def(py::init<>())
       .def("watch", &CompletionQueue::watch, released)

@@ -13,8 +13,15 @@ namespace rueda::bindings {
 void bind_memory(pybind11::module_& module);
 void bind_handle(pybind11::module_& module);
 
-// Waits without looking for signals: until the operation is done, a signal has come, the deadline,
-// or so long that it is time to look for a signal. The caller does not hold the GIL.
+// Sleeps without the GIL, which the caller holds, until the operation is done (true) or `timeout`
+// seconds have passed (false). Raises what a signal handler raises, KeyboardInterrupt above all;
+// the operation goes on then.
+bool wait(const Handle& handle, std::optional<double> timeout);
+
+// When it is time to look for a signal, or the deadline.
+[[nodiscard]] Time end_of_sleep(std::optional<Time> deadline);
+// Waits without looking for signals: until the operation is done, a signal has come, or the end of
+// a sleep that begins now. The caller does not hold the GIL.
 void sleep_once(const Handle& handle, std::optional<Time> deadline = std::nullopt);
 
 }  // namespace rueda::bindings

@@ -4,14 +4,20 @@
 #include <pybind11/stl.h>
 
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "api/current_engine.h"
 #include "backend/device_backend.h"
 #include "blocking.h"
 #include "collectives.h"
+#include "core/interruption.h"
 #include "core/options.h"
+#include "core/unknown_variables.h"
 #include "errors.h"
+#include "gil.h"
 #include "handle.h"
 #include "persistent.h"
 #include "rueda/rueda.h"
@@ -57,9 +63,38 @@ py::list describe_data_types() {
   return rows;
 }
 
+// Ctrl-C ends it: this rank's part in forming the world is given up then, as if it had failed.
+void init_interruptibly(const std::map<std::string, std::string>& overrides) {
+  const GilReleased released;
+  const Interruptible interruptible([] {
+    const py::gil_scoped_acquire gil;
+    raise_signals();
+  });
+  init(overrides);
+}
+
+// Where a signal handler raises, the change of the sets goes on.
+int add_set(std::vector<int> ranks) {
+  const Handle handle = [&] {
+    const GilReleased released;
+    return begin_adding_process_set(std::move(ranks));
+  }();
+  wait(handle, std::nullopt);
+  return handle.output().process_set;
+}
+
+void remove_set(int set) {
+  const Handle handle = [&] {
+    const GilReleased released;
+    return begin_removing_process_set({set});
+  }();
+  wait(handle, std::nullopt);
+  handle.wait();
+}
+
 void bind_life(py::module_& module) {
-  const py::call_guard<py::gil_scoped_release> released;
-  module.def("init", &init, released);
+  const py::call_guard<GilReleased> released;
+  module.def("init", &init_interruptibly);
   module.def("shutdown", &shutdown, released);
   module.def("is_initialized", &is_initialized);
   module.def("abort", &abort, released);
@@ -73,11 +108,9 @@ void bind_life(py::module_& module) {
 }
 
 void bind_process_sets(py::module_& module) {
-  const py::call_guard<py::gil_scoped_release> released;
-  module.def(
-      "add_process_set",
-      [](std::vector<int> ranks) { return add_process_set(std::move(ranks)).id; }, released);
-  module.def("remove_process_set", [](int set) { remove_process_set({set}); }, released);
+  const py::call_guard<GilReleased> released;
+  module.def("add_process_set", &add_set);
+  module.def("remove_process_set", &remove_set);
   module.def(
       "form_process_set",
       [](int number, const std::vector<int>& ranks) { return form_process_set(number, ranks).id; },
@@ -107,6 +140,7 @@ PYBIND11_MODULE(_native, module) {
   bind_persistent(module);
   module.def("metrics", &rueda::metrics);
   module.def("count_filled_gradient", &rueda::count_filled_gradient);
+  module.def("has_direct_access", &rueda::has_direct_access);
   module.def("start_timeline", [](const std::string& path, bool as_horovod, bool mark_cycles) {
     const auto format = as_horovod ? rueda::TimelineFormat::horovod : rueda::TimelineFormat::rueda;
     rueda::start_timeline(path, format, mark_cycles);
@@ -124,6 +158,8 @@ PYBIND11_MODULE(_native, module) {
     return py::make_tuple(support.built, support.kernels, support.nccl);
   });
   module.def("option_table", &describe_options);
+  module.def("unknown_variables",
+             [](const std::vector<std::string>& names) { return rueda::unknown_variables(names); });
   module.def("data_types", &describe_data_types);
   module.attr("reduce_ops") =
       std::vector<std::string>(rueda::reduce_op_names.begin(), rueda::reduce_op_names.end());

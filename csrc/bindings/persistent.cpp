@@ -12,6 +12,7 @@
 #include "api/current_engine.h"
 #include "api/persistent_run.h"
 #include "collectives.h"
+#include "gil.h"
 #include "handle.h"
 
 namespace py = pybind11;
@@ -23,30 +24,26 @@ namespace {
 // How long nobody looks for signals.
 constexpr auto longest_sleep = std::chrono::seconds(1);
 
-void raise_signals() {
-  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-}
-
 class PersistentAllreduce {
  public:
   PersistentAllreduce(const TensorView& input, void* output, const AllreduceOptions& options) {
     auto agreement = [&] {
-      const py::gil_scoped_release released;
+      const GilReleased released;
       return PersistentAgreement(current_engine(), input, output, options);
     }();
     while (!agreement.handle().done()) {
       {
-        const py::gil_scoped_release released;
+        const GilReleased released;
         sleep_once(agreement.handle(), std::nullopt);
       }
       raise_signals();
     }
-    const py::gil_scoped_release released;
+    const GilReleased released;
     run_ = agreement.make_run();
   }
   // May wait for other ranks.
   ~PersistentAllreduce() {
-    const py::gil_scoped_release released;
+    const GilReleased released;
     run_.reset();
   }
   PersistentAllreduce(const PersistentAllreduce&) = delete;
@@ -54,18 +51,21 @@ class PersistentAllreduce {
 
   // What a signal handler that raises has left undone is done by the next wait.
   void start(std::uintptr_t stream) {
+    run_->require_this_process();
     {
-      const py::gil_scoped_release released;
+      const GilReleased released;
       run_->begin(pointer(stream));
     }
     until_done([&](Time deadline) { return run_->start_until(deadline); });
   }
   bool done() {
-    const py::gil_scoped_release released;
+    run_->require_this_process();
+    const GilReleased released;
     return run_->done();
   }
   // The run goes on where a signal handler raises.
   void wait() {
+    run_->require_this_process();
     until_done([&](Time deadline) { return run_->wait_until(deadline); });
   }
 
@@ -74,14 +74,14 @@ class PersistentAllreduce {
   static void until_done(const GoOn& go_on) {
     for (;;) {
       {
-        const py::gil_scoped_release released;
+        const GilReleased released;
         if (go_on(Clock::now() + longest_sleep)) return;
       }
       raise_signals();
     }
   }
 
-  std::unique_ptr<PersistentRun> run_;
+  OwnedPersistentRun run_;
 };
 
 }  // namespace

@@ -14,7 +14,10 @@ endif()
 
 # The same bits on every CPU: no contraction of a*b+c. Nobody looks at floating-point exception flags, and
 # without them operations may be computed before they are selected, which vectorising needs.
-set(RUEDA_ARITHMETIC_FLAGS -O3 -ffp-contract=off -fno-trapping-math)
+set(RUEDA_ARITHMETIC_FLAGS -ffp-contract=off -fno-trapping-math)
+if(NOT RUEDA_SANITIZER)  # they look at each access by itself, and GCC takes minutes to vectorise that
+  list(PREPEND RUEDA_ARITHMETIC_FLAGS -O3)
+endif()
 
 # Each in a namespace of its own, RUEDA_KERNELS, and with the registers.h of its folder.
 function(rueda_compile_for instruction_set target)

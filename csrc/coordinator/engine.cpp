@@ -54,6 +54,7 @@ Engine::Engine(World world, const Options& options)
                 }),
       crowded_(world_.host ? world_.host->outnumbers_processors()
                            : outnumber_processors(world_.topology.local_size)),
+      placement_(world_.host),
       word_(world_.host ? &world_.host->header(world_.topology.rank).wake : &own_word_),
       helm_(std::make_shared<Helm>(
           [this](const HandleState& handle, std::optional<Time> deadline) {
@@ -131,7 +132,7 @@ std::vector<Handle> Engine::open_handles(std::vector<Submission>& submissions) c
   for (Submission& submission : submissions) {
     submission.handle = std::make_shared<HandleState>(helm_);
     submission.submitted_at = now;
-    handles.emplace_back(submission.handle);
+    handles.emplace_back(submission.handle.state());
   }
   return handles;
 }
@@ -150,6 +151,7 @@ std::optional<Engine::Command> Engine::accept(int set_id, std::vector<Submission
   Command command;
   command.set_id = set_id;
   command.submissions = std::move(submissions);
+  for (Submission& submission : command.submissions) reserve_room(submission);
   std::unique_lock lock(queue_mutex_);
   if (refused.ok() && !accepting_) refused = refusal_;
   if (!refused.ok()) {
@@ -166,6 +168,23 @@ std::optional<Engine::Command> Engine::accept(int set_id, std::vector<Submission
   if (!queue) return command;
   queue_.push_back(std::move(command));
   return std::nullopt;
+}
+
+// A rank without room for a process set says so while the others still wait for it to agree.
+void Engine::reserve_room(Submission& submission) const {
+  const bool adds = submission.request.collective == Collective::add_process_set;
+  if (!adds || !world_.host || !submission.request.error.ok()) return;
+  submission.room = SetCoordinator::reserve(world_.host);
+  if (!submission.room) submission.request.error = no_room();
+}
+
+Status Engine::no_room() const {
+  return {
+      ErrorCode::unsupported,
+      str("rank ", topology().rank,
+          " has no room for another process set in the memory that the ranks of its host share: "
+          "remove sets that are not used any more"),
+      topology().rank};
 }
 
 // What is wrong with a device travels as a request, as every local error does.
@@ -211,11 +230,14 @@ std::vector<Handle> Engine::submit_and_wait(int set_id, std::vector<Submission> 
     if (auto command = accept(set_id, std::move(submissions), false)) {
       obey_at_once(*std::move(command));
     }
+    FutexWake wake = FutexWake::changed;
     for (const Handle& handle : handles) {
       const HandleState::Waiting waiting(*handle.state());
-      if (drive_until_done(*handle.state(), deadline) != FutexWake::changed) break;
+      wake = drive_until_done(*handle.state(), deadline);
+      if (wake != FutexWake::changed) break;
     }
     leave();
+    if (wake != FutexWake::changed) return handles;
   } else {
     handles = submit(set_id, std::move(submissions));
   }
@@ -229,8 +251,8 @@ std::vector<Handle> Engine::submit_and_wait(int set_id, std::vector<Submission> 
 void Engine::number_unnamed(int set_id, std::vector<Submission>& submissions) {
   if (!submissions.front().request.name.empty()) return;
   // With the set, lest equal numbers in two sets be taken for one name handed to both.
-  const std::string number =
-      str(numbered_prefix, set_id > 0 ? str("set", set_id, ".") : "", next_unnamed_[set_id]++);
+  const std::string number = str(numbered_prefix, set_id > 0 ? str("set", set_id, ".") : "",
+                                 next_unnamed_[set_id]++ % numbers_of_unnamed);
   const bool grouped = submissions.front().request.group_size > 0;
   for (std::size_t i = 0; i < submissions.size(); ++i) {
     Request& request = submissions[i].request;
@@ -279,7 +301,6 @@ Handle Engine::submit_message(MessageRequest request) {
   Command command;
   command.kind = Command::Kind::message;
   command.set_id = request.set_id;
-  command.handle = handle;
   command.message = std::move(request);
   push(std::move(command));
   return Handle(handle);
@@ -291,7 +312,7 @@ Status Engine::form_set(int id, const std::vector<int>& ranks) {
   command.set_id = id;
   command.ranks = ranks;
   command.handle = std::make_shared<HandleState>(helm_);
-  const auto handle = command.handle;
+  const auto handle = command.handle.state();
   push(std::move(command));
   while (handle->wait(std::nullopt) == FutexWake::interrupted) continue;
   return handle->status;
@@ -313,10 +334,8 @@ Status Engine::dissolve_set(int id) {
 void Engine::push(Command command) {
   {
     const std::lock_guard lock(queue_mutex_);
-    if (!accepting_) {
-      if (command.handle) command.handle->complete(refusal_);
-      if (command.kind == Command::Kind::submit || command.handle) return;
-    }
+    const bool is_operation = command.handle || command.message.handle;
+    if (!accepting_ && is_operation) return refuse(command, refusal_);
     queue_.push_back(std::move(command));
   }
   helm_->notify(Helm::queued, *word_);

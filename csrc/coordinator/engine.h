@@ -99,7 +99,7 @@ class Engine {
     Kind kind = Kind::submit;
     int set_id = 0;
     std::vector<Submission> submissions;
-    std::shared_ptr<HandleState> handle;  // join
+    OpenHandle handle;  // join, form
     MessageRequest message;
     std::vector<int> ranks;  // form
     std::string cause;       // abort
@@ -113,6 +113,7 @@ class Engine {
   std::vector<Handle> open_handles(std::vector<Submission>& submissions) const;
   // Makes the submissions into a command; nothing when they are refused. `queue`: puts it there.
   std::optional<Command> accept(int set_id, std::vector<Submission> submissions, bool queue);
+  void reserve_room(Submission& submission) const;
   void number_unnamed(int set_id, std::vector<Submission>& submissions);
   void push(Command command);
 
@@ -154,8 +155,12 @@ class Engine {
   void obey(Command command, Time now);
   static void refuse(const Command& command, const Status& reason);
 
-  void open_set(std::shared_ptr<const ProcessSetMembers> members);
-  void start_set(const std::shared_ptr<const ProcessSetMembers>& members);
+  void open_set(std::shared_ptr<const ProcessSetMembers> members,
+                std::shared_ptr<ControlRoom> room = nullptr);
+  void start_set(const std::shared_ptr<const ProcessSetMembers>& members,
+                 std::shared_ptr<ControlRoom> room);
+  [[nodiscard]] Status no_room() const;
+  void forget_set(int id);
   void administer(const Response& response, Submission submission);
   void refuse_elsewhere(int set_id, const std::string& name, int other_set);
 
@@ -199,8 +204,9 @@ class Engine {
   std::atomic<bool> accepting_ = true;         // changed under the mutex
   Status refusal_;                             // why nothing is accepted any more
 
-  const bool crowded_;  // the ranks of this host share processors
-  WakeWord* word_;      // on which whoever drives sleeps
+  const bool crowded_;   // the ranks of this host share processors
+  Placement placement_;  // of whoever drives
+  WakeWord* word_;       // on which whoever drives sleeps
   WakeWord own_word_{};
   std::shared_ptr<Helm> helm_;
   Watcher watcher_;

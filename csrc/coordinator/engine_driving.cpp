@@ -49,7 +49,7 @@ void Engine::run() {
 
 // Returns true, with the helm, at the end; false when the helm is left, offered or lost.
 bool Engine::drive() {
-  Patience patience(crowded_, thread_spinning);
+  Patience patience(crowded_, thread_spinning, placement_);
   try {
     for (;;) {
       const Time now = Clock::now();
@@ -93,7 +93,7 @@ FutexWake Engine::drive_as_caller(const HandleState& handle, std::optional<Time>
 
 FutexWake Engine::drive_until_done(const HandleState& handle, std::optional<Time> deadline) {
   metrics_.driven_by_caller.add(1);
-  Patience patience(crowded_, caller_spinning);
+  Patience patience(crowded_, caller_spinning, placement_);
   try {
     while (!handle.is_done()) {
       const Time now = Clock::now();
@@ -147,7 +147,7 @@ bool Engine::step(Time now) {
     }
     const bool gone =
         set->second->closed() && !set->second->in_flight() && !process_sets_.find(set->first);
-    if (gone) devices_->forget(set->first);
+    if (gone) forget_set(set->first);
     set = gone ? sets_.erase(set) : std::next(set);
   }
   moved = messages_.step(now) || moved;
@@ -325,6 +325,7 @@ void Engine::wind_up() {
                 topology().rank));
     reason = failure_;
   }
+  if (world_.host) world_.host->give_up();
   for (const auto& [id, set] : sets_) set->fail_all(reason);
   messages_.leave_all();
   messages_.fail_all(reason);

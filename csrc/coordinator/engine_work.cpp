@@ -42,6 +42,7 @@ void Engine::obey_at_once(Command command) {
 void Engine::refuse(const Command& command, const Status& reason) {
   for (const Submission& submission : command.submissions) submission.handle->complete(reason);
   if (command.handle) command.handle->complete(reason);
+  if (command.message.handle) command.message.handle->complete(reason);
 }
 
 void Engine::obey(Command command, Time now) {
@@ -59,10 +60,11 @@ void Engine::obey(Command command, Time now) {
   }
   if (command.kind == Command::Kind::form && failure_.ok()) {
     // Not before: what others have sent for a set that is known, but not open, would be dropped.
+    auto room = SetCoordinator::reserve(world_.host);
+    if (world_.host && !room) return command.handle->complete(no_room());
     auto formed = process_sets_.form(command.set_id, command.ranks);
-    if (formed) start_set(formed.value());
-    command.handle->complete(formed.status());
-    return;
+    if (formed) start_set(formed.value(), std::move(room));
+    return command.handle->complete(formed.status());
   }
   const auto set = sets_.find(command.set_id);
   if (command.kind == Command::Kind::dissolve) {
@@ -95,7 +97,8 @@ void Engine::obey(Command command, Time now) {
 
 // --- Process sets
 
-void Engine::open_set(std::shared_ptr<const ProcessSetMembers> members) {
+void Engine::open_set(std::shared_ptr<const ProcessSetMembers> members,
+                      std::shared_ptr<ControlRoom> room) {
   const int id = members->id;
   SetCoordinator::Events events;
   events.send = [this, id](int peer, std::vector<std::byte> message) {
@@ -133,8 +136,8 @@ void Engine::open_set(std::shared_ptr<const ProcessSetMembers> members) {
                                  world_.host,
                                  options_.join_average == "all",
                                  id};
-  sets_[id] = std::make_unique<SetCoordinator>(std::move(members), options_, context,
-                                               *world_.transport, std::move(events));
+  sets_[id] = std::make_unique<SetCoordinator>(
+      std::move(members), options_, context, *world_.transport, std::move(events), std::move(room));
 }
 
 // Ranks that hand one name to different process sets would wait for each other for ever. A rank
@@ -169,15 +172,16 @@ void Engine::administer(const Response& response, Submission submission) {
     submission.handle->complete(added.status());
     return;
   }
-  start_set(added.value());
+  start_set(added.value(), std::move(submission.room));
   Output output;
   output.process_set = added.value()->id;
   submission.handle->complete({}, std::move(output));
 }
 
-void Engine::start_set(const std::shared_ptr<const ProcessSetMembers>& members) {
+void Engine::start_set(const std::shared_ptr<const ProcessSetMembers>& members,
+                       std::shared_ptr<ControlRoom> room) {
   if (members->rank >= 0) {
-    open_set(members);
+    open_set(members, std::move(room));
     if (leaving_until_) sets_.at(members->id)->leave();
   }
   // Messages for it may have come from ranks that heard of it earlier.
@@ -186,6 +190,15 @@ void Engine::start_set(const std::shared_ptr<const ProcessSetMembers>& members) 
       receive(message.peer, message.message, Clock::now());
     }
   }
+}
+
+// Sets come and go without end: nothing of one that is gone is kept.
+void Engine::forget_set(int id) {
+  devices_->forget(id);
+  messages_.forget(id);
+  std::erase_if(refused_elsewhere_, [&](const auto& refusal) { return refusal.first == id; });
+  const std::lock_guard lock(queue_mutex_);
+  next_unnamed_.erase(id);
 }
 
 // --- Messages and failures
@@ -259,6 +272,8 @@ void Engine::fail(const Status& reason) {
   write(writer, reason);
   const std::vector<std::byte> message = writer.take();
   for (const int peer : neighbours()) send(peer, message);
+  // All at once: what waits for other ranks to stop comes after.
+  if (world_.host) world_.host->give_up();
   world_.transport->abort(reason);
   devices_->abort(reason);
   for (const auto& [id, set] : sets_) set->fail_all(reason);

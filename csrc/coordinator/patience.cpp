@@ -15,7 +15,11 @@ bool Patience::look_again(Time now) {
   if (looks_++ == 0) since_ = now;
   if (!crowded_) {
     if (now - since_ >= spinning_) return false;
-    pause_processor();
+    if (placement_.shares_processor()) {
+      if (!placement_.move_apart(now)) sched_yield();
+    } else {
+      pause_processor();
+    }
     return true;
   }
   if (looks_ <= pauses) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/clock.h"
+#include "onehost/placement.h"
 
 namespace rueda {
 
@@ -18,8 +19,10 @@ inline void pause_processor() {
 class Patience {
  public:
   // `crowded`: what is waited for may need this very processor, so that spinning delays it.
-  // Elsewhere it is spun for `spinning`, which is about what sleeping and being woken costs.
-  Patience(bool crowded, Duration spinning) : crowded_(crowded), spinning_(spinning) {}
+  // Elsewhere it is spun for `spinning`, which is about what sleeping and being woken costs, on a
+  // processor where no other rank is, as `placement` knows.
+  Patience(bool crowded, Duration spinning, Placement& placement)
+      : crowded_(crowded), spinning_(spinning), placement_(placement) {}
 
   // Something has happened.
   void renew() { looks_ = 0; }
@@ -29,6 +32,7 @@ class Patience {
  private:
   bool crowded_;
   Duration spinning_;
+  Placement& placement_;
   int looks_ = 0;
   Time since_;
 };

@@ -67,10 +67,13 @@ void PointToPoint::offer(MessageRequest request) {
   std::vector<std::byte> message = writer.take();
   if (is_inline) message.insert(message.end(), request.data, request.data + bytes);
   const int peer = request.peer;
+  if (is_inline) {
+    post_(peer, std::move(message));
+    return request.handle->complete({});
+  }
   // Known before it is offered: a message to this very rank may be answered within post_().
-  if (!is_inline) offered_.emplace(number, request);
+  offered_.emplace(number, std::move(request));
   post_(peer, std::move(message));
-  if (is_inline) request.handle->complete({});
 }
 
 void PointToPoint::receive(int peer, std::span<const std::byte> message) {
@@ -265,6 +268,7 @@ bool PointToPoint::fail_receives(Time now) {
     receive = receives_.erase(receive);
     moved = true;
   }
+  if (moved) drop_forgotten();
   return moved;
 }
 
@@ -282,6 +286,22 @@ std::optional<Time> PointToPoint::next_deadline() const {
 
 void PointToPoint::close(int set_id, const Status& reason, Time now, Duration patience) {
   closed_.emplace(set_id, Closing{reason, now + patience});
+}
+
+void PointToPoint::forget(int set_id) {
+  const auto closing = closed_.find(set_id);
+  if (closing == closed_.end()) return;
+  closing->second.forgotten = true;
+  drop_forgotten();
+}
+
+void PointToPoint::drop_forgotten() {
+  std::erase_if(closed_, [this](const auto& closing) {
+    const auto is_of_it = [&](const MessageRequest& receive) {
+      return receive.set_id == closing.first;
+    };
+    return closing.second.forgotten && std::none_of(receives_.begin(), receives_.end(), is_of_it);
+  });
 }
 
 void PointToPoint::leave(int set_id) {

@@ -17,10 +17,11 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "coordinator/handle_state.h"
+#include "coordinator/open_handle.h"
 #include "core/clock.h"
 #include "core/status.h"
 #include "onehost/host_memory.h"
@@ -40,12 +41,13 @@ struct MessageRequest {
   DataType dtype = DataType::float32;
   std::int64_t count = 0;  // of elements
   std::byte* data = nullptr;
-  std::shared_ptr<HandleState> handle;
+  OpenHandle handle;
 
   [[nodiscard]] std::size_t bytes() const {
     return static_cast<std::size_t>(count) * size_of(dtype);
   }
 };
+static_assert(std::is_nothrow_move_constructible_v<MessageRequest>);
 
 class PointToPoint {
  public:
@@ -77,6 +79,8 @@ class PointToPoint {
   void leave(int set_id);
   void leave_all();
   [[nodiscard]] bool is_closed(int set_id) const { return closed_.contains(set_id); }
+  // Nothing will be asked for in this set any more. What has been asked for goes on.
+  void forget(int set_id);
   // The transport must have been aborted.
   void fail_all(const Status& reason);
 
@@ -105,6 +109,7 @@ class PointToPoint {
   struct Closing {
     Status reason;
     Time receives_end;  // from a member that is not known to have left
+    bool forgotten = false;
   };
 
   void offer(MessageRequest request);
@@ -116,6 +121,7 @@ class PointToPoint {
   [[nodiscard]] Status has_left_status() const;
   bool advance(Arrival& arrival);
   bool fail_receives(Time now);
+  void drop_forgotten();
   bool fail_sends();
 
   const std::shared_ptr<HostMemory> host_;

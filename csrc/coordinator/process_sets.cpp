@@ -32,8 +32,17 @@ std::vector<int> ProcessSets::ids() const {
   return ids;
 }
 
-Expected<std::shared_ptr<ProcessSetMembers>> ProcessSets::members_of(
-    const std::vector<int>& ranks) const {
+ProcessSets::Kind ProcessSets::kind_of(int id) {
+  return id < first_formed ? Kind::added : Kind::formed;
+}
+
+std::size_t ProcessSets::count(Kind kind) const {
+  return static_cast<std::size_t>(std::count_if(
+      sets_.begin(), sets_.end(), [&](const auto& set) { return kind_of(set.first) == kind; }));
+}
+
+Expected<std::shared_ptr<ProcessSetMembers>> ProcessSets::members_of(const std::vector<int>& ranks,
+                                                                     Kind kind) const {
   auto members = std::make_shared<ProcessSetMembers>();
   members->ranks = ranks;
   std::sort(members->ranks.begin(), members->ranks.end());
@@ -48,7 +57,7 @@ Expected<std::shared_ptr<ProcessSetMembers>> ProcessSets::members_of(
   if (std::adjacent_find(members->ranks.begin(), members->ranks.end()) != members->ranks.end()) {
     return invalid("a rank is named twice");
   }
-  if (sets_.size() >= process_set_limit) {
+  if (count(kind) >= process_set_limit) {
     return Status(ErrorCode::unsupported,
                   str("there are too many process sets (at most ", process_set_limit, " at once)"));
   }
@@ -62,13 +71,14 @@ Expected<std::shared_ptr<ProcessSetMembers>> ProcessSets::members_of(
 // Sets that exist at one time have tags of their own.
 bool ProcessSets::has_tags_of(int id) const {
   return std::any_of(sets_.begin(), sets_.end(), [&](const auto& set) {
-    return set.first % process_set_limit == id % process_set_limit;
+    return kind_of(set.first) == kind_of(id) &&
+           set.first % process_set_limit == id % process_set_limit;
   });
 }
 
 Expected<std::shared_ptr<const ProcessSetMembers>> ProcessSets::add(const std::vector<int>& ranks) {
   const std::lock_guard lock(mutex_);
-  auto made = members_of(ranks);
+  auto made = members_of(ranks, Kind::added);
   if (!made) return made.status();
   const auto members = std::move(made).value();
   while (has_tags_of(next_id_)) ++next_id_;
@@ -80,7 +90,7 @@ Expected<std::shared_ptr<const ProcessSetMembers>> ProcessSets::add(const std::v
 Expected<std::shared_ptr<const ProcessSetMembers>> ProcessSets::form(
     int id, const std::vector<int>& ranks) {
   const std::lock_guard lock(mutex_);
-  auto made = members_of(ranks);
+  auto made = members_of(ranks, Kind::formed);
   if (!made) return made.status();
   const auto members = std::move(made).value();
   const auto invalid = [&](const auto&... why) {
@@ -92,7 +102,7 @@ Expected<std::shared_ptr<const ProcessSetMembers>> ProcessSets::form(
   if (id < first_formed) return invalid("such numbers begin at ", first_formed);
   if (formed_.contains(id)) return invalid("the number has been used before");
   if (has_tags_of(id)) {
-    return invalid("a set of this rank is equal to it modulo ", process_set_limit);
+    return invalid("another such set of this rank is equal to it modulo ", process_set_limit);
   }
   members->id = id;
   formed_.insert(id);

@@ -36,18 +36,24 @@ class ProcessSets {
   [[nodiscard]] std::shared_ptr<const ProcessSetMembers> find(int id) const;
   [[nodiscard]] std::vector<int> ids() const;
 
-  // `ranks` are those that all ranks have agreed on.
+  // `ranks` are those that all ranks have agreed on. Whether they can be added, and the number that
+  // they get, follow from what all ranks know: not from sets that only their members know.
   Expected<std::shared_ptr<const ProcessSetMembers>> add(const std::vector<int>& ranks);
   // The same for a set that only its members know, under a number that they have agreed on among
-  // themselves and that was never used before: first_formed or above, and such that no other set of
-  // a member is equal to it modulo process_set_limit.
+  // themselves and that was never used before: first_formed or above, and such that no other such
+  // set of a member is equal to it modulo process_set_limit.
   Expected<std::shared_ptr<const ProcessSetMembers>> form(int id, const std::vector<int>& ranks);
   Status remove(int id);
   // Whether the set existed once: a message for it is then late, not early.
   [[nodiscard]] bool existed(int id) const;
 
  private:
-  Expected<std::shared_ptr<ProcessSetMembers>> members_of(const std::vector<int>& ranks) const;
+  enum class Kind : std::uint8_t { added, formed };
+
+  static Kind kind_of(int id);
+  [[nodiscard]] std::size_t count(Kind kind) const;
+  Expected<std::shared_ptr<ProcessSetMembers>> members_of(const std::vector<int>& ranks,
+                                                          Kind kind) const;
   [[nodiscard]] bool has_tags_of(int id) const;
 
   int rank_;
@@ -63,20 +69,22 @@ class ProcessSets {
 enum class BatchOrder : std::uint8_t { negotiated, replayed, on_gpu };
 inline constexpr int batch_orders = 3;
 
-// The tag of the `sequence`-th batch of a set: what is in flight at one time is distinct.
 // Numbers of sets that only their members know begin here.
 inline constexpr int first_formed = first_formed_set;
-inline constexpr Tag tags_per_set = tag_limit / (process_set_limit + 1);  // one share for messages
+// Shares of the tags: the sets that all ranks know, those that only their members know, messages.
+inline constexpr int tag_shares = 2 * process_set_limit + 1;
+inline constexpr Tag tags_per_set = tag_limit / tag_shares;
+// The tag of the `sequence`-th batch of a set: what is in flight at one time is distinct.
 [[nodiscard]] constexpr Tag batch_tag(int set_id, BatchOrder order, std::uint64_t sequence) {
   constexpr Tag per_order = tags_per_set / batch_orders;
-  const Tag first =
-      static_cast<Tag>(set_id % process_set_limit) * batch_orders + static_cast<Tag>(order);
+  const int share = set_id % process_set_limit + (set_id < first_formed ? 0 : process_set_limit);
+  const Tag first = static_cast<Tag>(share) * batch_orders + static_cast<Tag>(order);
   return first * per_order + static_cast<Tag>(sequence % per_order);
 }
 
 // The tag of the `sequence`-th point-to-point message that a rank receives.
 [[nodiscard]] constexpr Tag message_tag(std::uint64_t sequence) {
-  return process_set_limit * tags_per_set + static_cast<Tag>(sequence % tags_per_set);
+  return (tag_shares - 1) * tags_per_set + static_cast<Tag>(sequence % tags_per_set);
 }
 
 }  // namespace rueda

@@ -31,11 +31,10 @@ bool is_same(const Request& left, const Request& right) {
          left.splits == right.splits && left.group == right.group;
 }
 
-// Not a name that will not come again, an operation on process sets, or what fills no plan.
+// Not an operation on process sets, or what fills no plan.
 bool may_be_replayed(const Response& response) {
   return response.kind == ResponseKind::execute && response.absent.empty() &&
-         response.request.collective <= Collective::barrier &&
-         !response.request.name.starts_with(numbered_prefix);
+         response.request.collective <= Collective::barrier;
 }
 
 // A slot rests for as many plans as there may be at one time, and for more than one list of

@@ -51,13 +51,15 @@ Replay::Options replay_options(const Options& options) {
 
 SetCoordinator::SetCoordinator(std::shared_ptr<const ProcessSetMembers> members,
                                const Options& options, const ExecutionContext& context,
-                               Transport& transport, Events events)
+                               Transport& transport, Events events,
+                               std::shared_ptr<ControlRoom> room)
     : members_(std::move(members)),
       fusion_threshold_(options.fusion_threshold),
       patient_warnings_(patient_warnings(options)),
       batches_in_flight_(
           static_cast<std::size_t>(std::max<std::int64_t>(1, options.batches_in_flight))),
       context_(context),
+      room_(std::move(room)),
       events_(std::move(events)),
       negotiator_(negotiator_options(options)),
       replay_(context_.host, members_, replay_options(options), *context_.metrics,
@@ -72,10 +74,17 @@ SetCoordinator::SetCoordinator(std::shared_ptr<const ProcessSetMembers> members,
   lane_.chunk_bytes = std::max<std::int64_t>(1, options.ring_chunk);
 }
 
+std::shared_ptr<ControlRoom> SetCoordinator::reserve(const std::shared_ptr<HostMemory>& host) {
+  if (!host) return nullptr;
+  std::array<std::size_t, batch_orders> channels{};
+  channels.fill(HostChannel::bytes_for(slot_bytes));
+  return HostMemory::reserve(host, channels);
+}
+
 void SetCoordinator::open_channel(std::size_t order) {
-  orders_[order].channel =
-      std::make_unique<HostChannel>(context_.host, members_->ranks, members_->rank,
-                                    channel_key(members_->id, order), HostChannel::WokenBy::rank);
+  orders_[order].channel = std::make_unique<HostChannel>(
+      context_.host, members_->ranks, members_->rank, channel_key(members_->id, order),
+      HostChannel::WokenBy::rank, slot_bytes, room_.get());
 }
 
 NegotiatorOptions SetCoordinator::negotiator_options(const Options& options) const {
@@ -145,14 +154,35 @@ void SetCoordinator::submit_group(std::vector<Submission> submissions, Time now)
 }
 
 bool SetCoordinator::defer(std::vector<Submission>& submissions) {
-  if (pending_.empty()) return false;
   for (const Submission& submission : submissions) {
-    const auto pending = pending_.find(submission.request.name);
-    if (pending == pending_.end() || !pending->second.is_refusal) continue;
-    deferred_[pending->first].push_back(std::move(submissions));
+    if (!must_wait(submission.request.name)) continue;
+    auto& waiting = deferred_[submission.request.name];
+    waiting.push_back(std::move(submissions));
     return true;
   }
   return false;
+}
+
+bool SetCoordinator::must_wait(const std::string& name) const {
+  if (name.starts_with(numbered_prefix)) return is_pending(name) || deferred_.contains(name);
+  if (pending_.empty()) return false;
+  const auto pending = pending_.find(name);
+  return pending != pending_.end() && pending->second.is_refusal;
+}
+
+bool SetCoordinator::submit_deferred(Time now) {
+  std::vector<std::string> free;
+  for (const auto& [name, groups] : deferred_) {
+    if (!is_pending(name)) free.push_back(name);
+  }
+  for (const std::string& name : free) {
+    auto deferred = deferred_.extract(name);
+    // Of one name the first goes, and the others are deferred again, in the same order.
+    for (auto& submissions : deferred.mapped()) submit(std::move(submissions), now);
+  }
+  if (!join_waits_ || !deferred_.empty()) return !free.empty();
+  begin_join();
+  return true;
 }
 
 // A name that is still pending must not be submitted again: the new submission fails, and the
@@ -202,7 +232,7 @@ void SetCoordinator::refuse(const std::string& name, const Status& why,
   submit(std::move(one), now);
 }
 
-void SetCoordinator::join(std::shared_ptr<HandleState> handle) {
+void SetCoordinator::join(OpenHandle handle) {
   if (!negotiator_.closed().ok() || join_handle_) {
     handle->complete(
         join_handle_ ? Status(ErrorCode::invalid_argument, "join() was called again while joining")
@@ -210,6 +240,12 @@ void SetCoordinator::join(std::shared_ptr<HandleState> handle) {
     return;
   }
   join_handle_ = std::move(handle);
+  join_waits_ = !deferred_.empty();
+  if (!join_waits_) begin_join();
+}
+
+void SetCoordinator::begin_join() {
+  join_waits_ = false;
   replay_.suspend();
   negotiator_.join();
   changed_ = true;
@@ -240,6 +276,7 @@ bool SetCoordinator::step(Time now) {
   // Before what has been agreed on since: rounds that were decided before come first.
   bool moved = replay_.step(now);
   moved = advance(now) || moved;
+  moved = submit_deferred(now) || moved;
   if (!changed_ && !(deadline_ && now >= *deadline_)) return moved;
   changed_ = false;
   negotiator_.set_busy(running_.size() >= batches_in_flight_);
@@ -251,6 +288,7 @@ bool SetCoordinator::step(Time now) {
   for (ResponseList& responses : negotiator_.take_responses()) handle(std::move(responses), now);
   deadline_ = negotiator_.next_deadline();
   advance(now);
+  submit_deferred(now);
   return true;
 }
 
@@ -395,7 +433,7 @@ void SetCoordinator::answer(const Response& response, Time now) {
       output.last_joined_rank = members_->ranks[static_cast<std::size_t>(response.rank)];
       events_.joined();
       replay_.resume();
-      if (join_handle_) std::exchange(join_handle_, nullptr)->complete({}, std::move(output));
+      if (join_handle_) std::exchange(join_handle_, {})->complete({}, std::move(output));
       return;
     }
     case ResponseKind::left: close(retired_.ok() ? response.status : retired_); return;
@@ -441,6 +479,7 @@ void SetCoordinator::fail_pending(const Response& response, Time now) {
 
 void SetCoordinator::close(const Status& reason) {
   replay_.suspend();
+  join_waits_ = false;
   for (auto& [name, groups] : std::exchange(deferred_, {})) {
     for (auto& submissions : groups) {
       for (Submission& submission : submissions) finish(std::move(submission), reason);
@@ -452,7 +491,7 @@ void SetCoordinator::close(const Status& reason) {
         Status(reason.code(), str("'", name, "' cannot complete"), reason.peer()).because(reason);
     finish(std::move(submission), status);
   }
-  if (join_handle_) std::exchange(join_handle_, nullptr)->complete(reason);
+  if (join_handle_) std::exchange(join_handle_, {})->complete(reason);
 }
 
 void SetCoordinator::retire(const Status& reason) {

@@ -37,13 +37,20 @@ class SetCoordinator {
   };
 
   SetCoordinator(std::shared_ptr<const ProcessSetMembers> members, const Options& options,
-                 const ExecutionContext& context, Transport& transport, Events events);
+                 const ExecutionContext& context, Transport& transport, Events events,
+                 std::shared_ptr<ControlRoom> room = nullptr);
+
+  // Room in the memory that the ranks of a host share for all that a set will publish there. A rank
+  // that takes it before the ranks agree on the set cannot fail to open it afterwards. Null where
+  // there is none, or where `host` is.
+  [[nodiscard]] static std::shared_ptr<ControlRoom> reserve(
+      const std::shared_ptr<HostMemory>& host);
 
   void submit(std::vector<Submission> submissions, Time now);
   // Makes the operation `name` fail on all members, which this rank has not submitted here. `hint`
   // reaches their Events::failed as the splits of the request.
   void refuse(const std::string& name, const Status& why, std::vector<std::int64_t> hint, Time now);
-  void join(std::shared_ptr<HandleState> handle);
+  void join(OpenHandle handle);
   void leave();
   void receive(int peer, std::span<const std::byte> message, Time now);
 
@@ -61,7 +68,7 @@ class SetCoordinator {
   // Whether something is under way of which nothing tells when it can go on.
   [[nodiscard]] bool must_be_polled() const;
   // Whether messages of other members are expected at any moment.
-  [[nodiscard]] bool negotiates() const { return !pending_.empty() || join_handle_ != nullptr; }
+  [[nodiscard]] bool negotiates() const { return !pending_.empty() || join_handle_; }
   // Nothing more can be agreed on.
   [[nodiscard]] bool closed() const { return !closing().ok(); }
   // Why; ok while it goes on.
@@ -80,8 +87,13 @@ class SetCoordinator {
 
  private:
   void submit_group(std::vector<Submission> submissions, Time now);
-  // Whether the submissions have to wait for the answer to a refusal under one of their names.
+  // Whether the submissions have to wait until one of their names is free: it is refused, and the
+  // answer has not come yet, or it is a number that has come round again.
   bool defer(std::vector<Submission>& submissions);
+  [[nodiscard]] bool must_wait(const std::string& name) const;
+  // Those whose names are free now; returns whether there were any.
+  bool submit_deferred(Time now);
+  void begin_join();
   bool refuse_duplicates(std::vector<Submission>& submissions);
   void finish(Submission submission, const Status& status, Output output = {});
   void handle(ResponseList responses, Time now);
@@ -106,6 +118,7 @@ class SetCoordinator {
   int patient_warnings_;  // how many of them are taken for slowness, not for a mistake
   std::size_t batches_in_flight_;
   ExecutionContext context_;
+  const std::shared_ptr<ControlRoom> room_;  // null: as much as there is
   struct Order {
     std::unique_ptr<HostChannel> channel;  // null where the ranks do not share memory
     std::uint64_t next_batch = 0;
@@ -121,7 +134,8 @@ class SetCoordinator {
   std::unordered_map<std::string, std::vector<std::vector<Submission>>> deferred_;  // by name
   std::unordered_map<std::string, int> warnings_;  // of names that only others have submitted
   std::list<std::unique_ptr<Execution>> running_;
-  std::shared_ptr<HandleState> join_handle_;
+  OpenHandle join_handle_;
+  bool join_waits_ = false;  // for what was submitted before and is deferred
   int next_persistent_ = 0;
   Status retired_;        // why, once the set has been removed
   bool changed_ = false;  // since the last flush

@@ -5,16 +5,22 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
-#include "coordinator/handle_state.h"
+#include "coordinator/open_handle.h"
 #include "core/clock.h"
+#include "onehost/host_memory.h"
 #include "plan/request.h"
 
 namespace rueda {
 
 // Names of operations to which the application gave none begin so, and end with a number.
 inline constexpr std::string_view numbered_prefix = "unnamed.";
+// There are so many numbers, which come round again, so that what a program does over and over has
+// the same names each time and can be replayed. Divides by the numbers of operations that a loop
+// may have. While an operation of one number waits for other ranks, the next of it waits here.
+inline constexpr std::uint64_t numbers_of_unnamed = 120;
 
 struct Submission {
   Request request;
@@ -24,13 +30,16 @@ struct Submission {
   int device = host_device;
   void* stream = nullptr;              // of the device
   std::shared_ptr<DeviceEvent> ready;  // on a GPU: what has to be done before the tensor is touched
-  std::shared_ptr<HandleState> handle;
+  OpenHandle handle;
   Time submitted_at{};
-  Time taken_at{};  // from the queue, by the coordinator thread
+  Time taken_at{};                    // from the queue, by the coordinator thread
+  std::shared_ptr<ControlRoom> room;  // a process set to be added: see SetCoordinator::reserve()
   // Not the application's: makes the operation of this name fail on all members.
   bool is_refusal = false;
   // The application submitted the name again before this was agreed on.
   Status duplicate;
 };
+// Or containers would copy what they hold, and the handle of a copy is empty.
+static_assert(std::is_nothrow_move_constructible_v<Submission>);
 
 }  // namespace rueda

@@ -1,35 +1,112 @@
 #include "coordinator/trace_file.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <cstring>
 
+#include "core/log.h"
 #include "core/strings.h"
 
 namespace rueda {
 
+namespace {
+
+constexpr std::size_t flush_from = 64 << 10;
+constexpr std::string_view separator = ",\n";
+
+// Nothing where a trace may be written to it.
+std::string objection_to(int fd) {
+  struct stat facts{};
+  if (::fstat(fd, &facts) != 0) return std::strerror(errno);
+  if (S_ISREG(facts.st_mode) || S_ISCHR(facts.st_mode)) return {};
+  return "it is no file, but a pipe, a socket or a device";
+}
+
+}  // namespace
+
 Status TraceFile::open(const std::string& path) {
-  file_.clear();
-  file_.open(path, std::ios::trunc);
-  if (!file_) {
-    return {ErrorCode::initialization,
-            str("the timeline cannot be written to '", path, "': ", std::strerror(errno))};
+  // Without O_NONBLOCK a FIFO that nobody reads would be waited for.
+  fd_.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666));
+  std::string problem;
+  if (!fd_) {
+    problem = errno == ENXIO ? "it is a pipe that nobody reads" : std::strerror(errno);
+  } else {
+    problem = objection_to(fd_.get());
   }
+  if (!problem.empty()) {
+    fd_.reset();
+    return {ErrorCode::initialization,
+            str("the timeline cannot be written to '", path, "': ", problem)};
+  }
+  ::fcntl(fd_.get(), F_SETFL, 0);  // a terminal may be slow
+  path_ = path;
+  pending_.clear();
+  has_failed_ = false;
   start_ = Clock::now();
   is_empty_ = true;
   return {};
 }
 
 void TraceFile::close() {
-  file_ << (is_empty_ ? "[\n]\n" : "\n]\n");
-  file_.close();
+  if (!fd_) return;
+  flush();
+  const std::string_view end = is_empty_ ? "[\n]\n" : "\n]\n";
+  if (has_failed_) {  // there may be room for this, since the last event was cut off
+    [[maybe_unused]] const auto written = ::write(fd_.get(), end.data(), end.size());
+  } else {
+    pending_ = end;
+    flush();
+  }
+  fd_.reset();
 }
 
 void TraceFile::write(std::string_view members) {
-  file_ << (is_empty_ ? "[\n{" : ",\n{") << members << '}';
+  if (has_failed_) return;
+  pending_ += is_empty_ ? std::string_view("[\n") : separator;
+  pending_ += '{';
+  pending_ += members;
+  pending_ += '}';
   is_empty_ = false;
+  if (pending_.size() >= flush_from) flush();
+}
+
+void TraceFile::flush() {
+  if (!fd_ || has_failed_) return;
+  const std::size_t taken = write_pending();
+  if (taken < pending_.size()) give_up(taken, errno);
+  pending_.clear();
+}
+
+std::size_t TraceFile::write_pending() {
+  std::size_t taken = 0;
+  while (taken < pending_.size()) {
+    const auto count = ::write(fd_.get(), pending_.data() + taken, pending_.size() - taken);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) break;
+    taken += static_cast<std::size_t>(count);
+  }
+  return taken;
+}
+
+void TraceFile::give_up(std::size_t taken, int error) {
+  has_failed_ = true;
+  const off_t end = ::lseek(fd_.get(), 0, SEEK_CUR);
+  // Texts have no raw line ends, so this stands between events only.
+  const auto cut = std::string_view(pending_).substr(0, taken).rfind(separator);
+  const std::size_t kept = cut == std::string::npos ? 0 : cut;
+  const off_t whole = end - static_cast<off_t>(taken - kept);
+  if (end >= 0 && whole >= 0 && ::ftruncate(fd_.get(), whole) == 0) {
+    ::lseek(fd_.get(), whole, SEEK_SET);
+    is_empty_ = whole == 0;
+  }
+  log(LogLevel::error, "the timeline '", path_,
+      "' cannot be written any further: ", std::strerror(error), "; it ends here");
 }
 
 std::string TraceFile::microseconds(Time when) const {

@@ -1,9 +1,11 @@
 #include "core/log.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <ctime>
@@ -16,6 +18,23 @@ std::atomic<LogLevel> threshold{LogLevel::warning};
 std::atomic<int> log_rank{-1};
 
 constexpr std::array<std::string_view, 5> level_names{"trace", "debug", "info", "warning", "error"};
+
+// How long a line waits where standard error is non-blocking and nobody reads it.
+constexpr int patience_ms = 1000;
+
+void write_fully(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const auto count = ::write(fd, text.data(), text.size());
+    if (count >= 0) {
+      text.remove_prefix(static_cast<std::size_t>(count));
+    } else if (errno == EAGAIN) {
+      pollfd writable{fd, POLLOUT, 0};
+      if (::poll(&writable, 1, patience_ms) == 0) return;
+    } else if (errno != EINTR) {
+      return;  // there is nowhere to say so
+    }
+  }
+}
 
 }  // namespace
 
@@ -40,7 +59,7 @@ void write_log(LogLevel level, std::string_view message) {
       str("rueda ", stamp.data(), rank >= 0 ? str(" [", rank, "]") : std::string(), " ",
           level_names[static_cast<std::size_t>(level)], ": ", message, "\n");
   // One write per line, so that lines of several ranks on one terminal do not interleave.
-  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
+  write_fully(STDERR_FILENO, line);
 }
 
 }  // namespace rueda

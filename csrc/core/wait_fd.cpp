@@ -5,16 +5,27 @@
 #include <algorithm>
 #include <chrono>
 
+#include "core/interruption.h"
+
 namespace rueda {
 
 namespace {
 
+// A signal can come just before the sleep, and does not end it then.
+constexpr std::chrono::milliseconds between_looks{200};
+
 bool wait_for(int fd, short events, Time deadline) {
   using std::chrono::milliseconds;
-  const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
-  const auto bounded = std::clamp(left, milliseconds(0), milliseconds(60'000));
-  pollfd entry{fd, events, 0};
-  return ::poll(&entry, 1, static_cast<int>(bounded.count())) > 0;
+  for (;;) {
+    const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
+    const milliseconds most = is_interruptible() ? between_looks : milliseconds(60'000);
+    const auto bounded = std::clamp(left, milliseconds(0), most);
+    pollfd entry{fd, events, 0};
+    const int found = ::poll(&entry, 1, static_cast<int>(bounded.count()));
+    if (found > 0) return true;
+    look_for_interruption();
+    if (found < 0 || bounded == left || !is_interruptible()) return false;
+  }
 }
 
 }  // namespace

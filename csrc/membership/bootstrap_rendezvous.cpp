@@ -2,11 +2,13 @@
 
 #include <arpa/inet.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <thread>
 #include <utility>
 
+#include "core/interruption.h"
 #include "core/strings.h"
 #include "core/wait_fd.h"
 #include "membership/rendezvous_store.h"
@@ -17,9 +19,12 @@ namespace {
 
 using Verb = RendezvousWords::Verb;
 
+constexpr std::size_t max_read_bytes = 1 << 20;
 constexpr auto between_tries = std::chrono::milliseconds(20);
 // For questions that the store answers at once.
 constexpr auto answer_patience = std::chrono::seconds(30);
+// For one attempt to be let in: whoever listens there may be none of ours and say nothing.
+constexpr auto attempt_timeout = std::chrono::seconds(10);
 
 Status failed(std::string text) {
   return Status(ErrorCode::initialization, std::move(text));
@@ -27,12 +32,13 @@ Status failed(std::string text) {
 
 class RendezvousBootstrap final : public Bootstrap {
  public:
-  RendezvousBootstrap(SocketLink link, int rank, int size)
-      : link_(std::move(link)), rank_(rank), size_(size) {}
+  RendezvousBootstrap(SocketLink link, int rank, int size, std::string secret)
+      : link_(std::move(link)), rank_(rank), size_(size), secret_(std::move(secret)) {}
 
   std::string_view name() const override { return "rendezvous"; }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  std::string secret() const override { return secret_; }
 
   Status put(const std::string& key, const std::string& value) override {
     return ask({Verb::put, 0, 0, key, value}, Clock::now() + answer_patience).status();
@@ -65,6 +71,9 @@ class RendezvousBootstrap final : public Bootstrap {
     return next_answer(deadline);
   }
 
+  // ErrorCode::initialization where another attempt would be in vain.
+  Status enter(Time deadline);
+
   void keep(std::unique_ptr<RendezvousStore> store) { store_ = std::move(store); }
 
  private:
@@ -76,7 +85,7 @@ class RendezvousBootstrap final : public Bootstrap {
   Expected<RendezvousWords> next_answer(Time deadline) {
     Status broken;
     while (true) {
-      const auto frame = link_.next_frame();
+      const auto frame = link_.next_frame(is_in_ ? max_frame_bytes : max_pending_frame_bytes);
       if (!frame) return lost(frame.status());
       if (frame.value()) return understand(frame.value()->payload);
       if (!broken) return lost(broken);
@@ -86,7 +95,7 @@ class RendezvousBootstrap final : public Bootstrap {
         broken = link_.write();
         if (link_.wants_to_write()) wait_writable(link_.fd(), deadline);
       } else if (wait_readable(link_.fd(), deadline)) {
-        broken = link_.read();
+        broken = link_.read(is_in_ ? max_read_bytes : frame_header_bytes + max_pending_frame_bytes);
       }
     }
   }
@@ -102,7 +111,32 @@ class RendezvousBootstrap final : public Bootstrap {
   SocketLink link_;
   const int rank_;
   const int size_;
+  const std::string secret_;
+  bool is_in_ = false;  // both sides have shown that they know the secret
 };
+
+Status RendezvousBootstrap::enter(Time deadline) {
+  const Key key = RendezvousHello::key_of(secret_);
+  RendezvousHello hello{
+      static_cast<std::uint32_t>(rank_), static_cast<std::uint32_t>(size_), random_name(), {}};
+  const auto challenge = ask({Verb::hello, hello.rank, hello.size, hello.rank_word, {}}, deadline);
+  if (!challenge) return challenge.status();
+  if (challenge.value().verb != Verb::challenge) {
+    return failed("rank 0 runs another version of Rueda");
+  }
+  hello.store_word = challenge.value().key;
+  if (!is_same_secret(challenge.value().value, hello.proof_of_store(key))) {
+    return failed(
+        "what answers there has another secret (RUEDA_SECRET): it is another job's, or the ranks "
+        "of this job were not given the same one");
+  }
+  const auto answer = ask({Verb::prove, 0, 0, {}, hello.proof_of_rank(key)}, deadline);
+  if (!answer) return answer.status();
+  is_in_ = answer.value().verb == Verb::ok;
+  if (is_in_) return {};
+  return Status(ErrorCode::timeout, str("another process is rank ", rank_,
+                                        " there, or a rank has not left the world before"));
+}
 
 // A name may resolve to a loopback on the very host it names, so rank 0 listens everywhere then.
 std::string address_to_serve(const std::string& address) {
@@ -118,14 +152,17 @@ std::string address_to_serve(const std::string& address) {
 }
 
 Expected<std::unique_ptr<RendezvousStore>> serve(const std::string& address, int size,
-                                                 Time deadline) {
+                                                 const std::string& secret, Time deadline) {
   while (true) {
     auto listener = listen_on(address_to_serve(address));
-    if (listener) return std::make_unique<RendezvousStore>(std::move(listener).value(), size);
+    if (listener) {
+      return std::make_unique<RendezvousStore>(std::move(listener).value(), size, secret);
+    }
     if (Clock::now() >= deadline) {
       return failed("the rendezvous cannot be served").because(listener.status());
     }
     std::this_thread::sleep_for(between_tries);
+    look_for_interruption();
   }
 }
 
@@ -141,36 +178,39 @@ Expected<SocketLink> try_to_connect(const std::string& address, Time deadline) {
 
 // One attempt. ErrorCode::initialization where another would be in vain.
 Expected<std::unique_ptr<RendezvousBootstrap>> try_to_enter(const std::string& address, int rank,
-                                                            int size, Time deadline) {
+                                                            int size, const std::string& secret,
+                                                            Time deadline) {
+  deadline = std::min<Time>(deadline, Clock::now() + attempt_timeout);
   auto link = try_to_connect(address, deadline);
   if (!link) return link.status();
-  auto entered = std::make_unique<RendezvousBootstrap>(std::move(link).value(), rank, size);
-  const auto answer = entered->ask(
-      {Verb::hello, static_cast<std::uint32_t>(rank), static_cast<std::uint32_t>(size), {}, {}},
-      deadline);
-  if (!answer) return answer.status();
-  if (answer.value().verb == Verb::ok) return entered;
-  return Status(ErrorCode::timeout, str("another process is rank ", rank,
-                                        " there, or a rank has not left the world before"));
+  auto entered = std::make_unique<RendezvousBootstrap>(std::move(link).value(), rank, size, secret);
+  if (Status status = entered->enter(deadline); !status) return status;
+  return entered;
 }
 
 }  // namespace
 
 Expected<std::unique_ptr<Bootstrap>> connect_rendezvous(const std::string& address, int rank,
-                                                        int size, Time deadline) {
+                                                        int size, Time deadline,
+                                                        const std::string& secret) {
   if (rank < 0 || rank >= size) return failed(str("there is no rank ", rank, " among ", size));
   if (!address.starts_with("unix:@") && !address.starts_with("tcp:")) {
     return failed(str("'", address, "' is no rendezvous: give unix:@name or tcp:host:port"));
   }
+  if (address.starts_with("tcp:") && secret.size() < min_secret_length) {
+    return failed(str("a rendezvous over TCP needs RUEDA_SECRET, a random text of at least ",
+                      min_secret_length,
+                      " characters that is the same on all ranks: openssl rand -hex 32, say"));
+  }
   std::unique_ptr<RendezvousStore> store;
   if (rank == 0) {
-    auto served = serve(address, size, deadline);
+    auto served = serve(address, size, secret, deadline);
     if (!served) return served.status();
     store = std::move(served).value();
   }
   Status obstacle(ErrorCode::timeout, "no answer");
   while (true) {
-    auto entered = try_to_enter(address, rank, size, deadline);
+    auto entered = try_to_enter(address, rank, size, secret, deadline);
     if (entered) {
       entered.value()->keep(std::move(store));
       return std::unique_ptr<Bootstrap>(std::move(entered).value());
@@ -179,6 +219,7 @@ Expected<std::unique_ptr<Bootstrap>> connect_rendezvous(const std::string& addre
     if (Clock::now() >= deadline) break;
     obstacle = entered.status();  // not the one of the last attempt, which the deadline cut short
     std::this_thread::sleep_for(between_tries);
+    look_for_interruption();
   }
   return failed(str("rank ", rank, " did not get into the rendezvous at ", address,
                     ", which rank 0 serves, before the deadline"))

@@ -2,10 +2,12 @@
 // told.
 //
 // The launcher gives each rank RUEDA_RANK, RUEDA_SIZE and RUEDA_RENDEZVOUS, which is unix:@name (in
-// the abstract namespace of one host) or tcp:host:port, where host is rank 0's. Whoever can reach
-// the address can take part: use tcp in trusted networks only.
+// the abstract namespace of one host) or tcp:host:port, where host is rank 0's; and RUEDA_SECRET, a
+// random text that both sides prove to know. On a Unix socket both must also run under the same
+// user. What is said over TCP is neither encrypted nor protected against changes: docs/security.md.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -15,12 +17,16 @@
 
 namespace rueda {
 
-// Tries until `deadline`; then ErrorCode::initialization. On rank 0 it also starts the store, whose
+// As a secret may be short where it is random.
+inline constexpr std::size_t min_secret_length = 16;
+
+// Tries until `deadline`; then ErrorCode::initialization. At once where the other side has another
+// secret. `secret` may be empty on a Unix socket; over TCP it has at least min_secret_length
+// characters. On rank 0 it also starts the store, whose
 // thread lives as long as the returned object; the object's destructor waits a few seconds for
 // ranks that are still asking. An address may be used again once the bootstraps that used it are
 // destroyed: a rank that is early waits for the others to have left the old store.
-[[nodiscard]] Expected<std::unique_ptr<Bootstrap>> connect_rendezvous(const std::string& address,
-                                                                      int rank, int size,
-                                                                      Time deadline);
+[[nodiscard]] Expected<std::unique_ptr<Bootstrap>> connect_rendezvous(
+    const std::string& address, int rank, int size, Time deadline, const std::string& secret = {});
 
 }  // namespace rueda

@@ -111,7 +111,8 @@ std::optional<Launch> recognise_rendezvous(const Environment& environment) {
       .launcher = "rueda run",
       .evidence = str(shown("RUEDA_RANK", rank_text), ", ", shown("RUEDA_SIZE", size_text), ", ",
                       shown("RUEDA_RENDEZVOUS", address)),
-      .address = address.value_or("")};
+      .address = address.value_or(""),
+      .secret = non_empty(environment, "RUEDA_SECRET").value_or("")};
   if (rank && size && address && *rank < *size) return launch;
   return impossible(launch, str("the rendezvous is described wrongly (", launch.evidence, ")"));
 }
@@ -135,7 +136,40 @@ std::optional<Launch> first_of(std::span<const Launcher> table, const Environmen
   return std::nullopt;
 }
 
+// What says that there are several processes, without saying how they find each other.
+struct Sign {
+  std::string_view variable;
+  int least;  // the number from which on it tells of several; 0: in any case
+  std::string_view what;
+};
+constexpr std::array signs{
+    Sign{"WORLD_SIZE", 2, "a launcher of several processes"},
+    Sign{"PET_NNODES", 2, "a job of torchrun on several hosts"},
+    Sign{"PET_NPROC_PER_NODE", 2, "a job of torchrun with several processes"},
+    Sign{"JOB_COMPLETION_INDEX", 0, "a pod of an indexed Kubernetes job"},
+    Sign{"SLURM_NTASKS", 2, "a Slurm job of several tasks"},
+    Sign{"PBS_NP", 2, "a PBS job of several processes"},
+    Sign{"LSB_DJOB_NUMPROC", 2, "an LSF job of several processes"},
+    Sign{"AWS_BATCH_JOB_NUM_NODES", 2, "an AWS Batch job of several nodes"},
+};
+
+// The largest, of "4" or torchrun's range "1:4".
+int largest_number(const Text& text) {
+  const auto colon = text->rfind(':');
+  return number(colon == std::string::npos ? *text : text->substr(colon + 1)).value_or(0);
+}
+
 }  // namespace
+
+std::string hint_at_more_ranks(const Environment& environment) {
+  for (const Sign& sign : signs) {
+    const Text value = non_empty(environment, sign.variable);
+    if (!value || largest_number(value) < sign.least) continue;
+    return str("this process trains by itself, as a world of one rank, although ", sign.variable,
+               "=", *value, " tells of ", sign.what, ": ", advice);
+  }
+  return {};
+}
 
 Launch detect_launch(const Environment& environment) {
   if (auto launch = recognise_rendezvous(environment)) return *launch;

@@ -22,13 +22,19 @@ struct Launch {
   std::string launcher = {};  // "mpirun", "torchrun", ... for messages
   std::string evidence = {};  // the variables that told, e.g. "OMPI_COMM_WORLD_SIZE=4"
   std::string address = {};   // of the rendezvous
+  std::string secret = {};    // of the job: RUEDA_SECRET; goes into no message
   std::string problem = {};   // foreign: why no world can be formed, and what to do
 };
 
-// Recognises, innermost first: RUEDA_RANK, RUEDA_SIZE and RUEDA_RENDEZVOUS; torchrun
-// (TORCHELASTIC_RUN_ID); Open MPI; PMI_RANK and PMI_SIZE; PMIX_RANK; a step of Slurm with more than
-// one task; horovodrun; RANK and WORLD_SIZE. A launcher whose variables are incomplete or no
-// numbers is foreign, with that as the problem.
+// Recognises, innermost first: RUEDA_RANK, RUEDA_SIZE and RUEDA_RENDEZVOUS, with RUEDA_SECRET;
+// torchrun (TORCHELASTIC_RUN_ID); Open MPI; PMI_RANK and PMI_SIZE; PMIX_RANK; a step of Slurm with
+// more than one task; horovodrun; RANK and WORLD_SIZE. A launcher whose variables are incomplete or
+// no numbers is foreign, with that as the problem.
 [[nodiscard]] Launch detect_launch(const Environment& environment);
+
+// For a process that no launcher claims: a sentence where the environment tells of several tasks or
+// pods (Slurm, PBS, LSF, Kubernetes, AWS Batch, torchrun's PET_ variables, WORLD_SIZE), each of
+// which would train by itself; else nothing.
+[[nodiscard]] std::string hint_at_more_ranks(const Environment& environment);
 
 }  // namespace rueda

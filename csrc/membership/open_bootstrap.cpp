@@ -8,6 +8,8 @@
 #include "core/strings.h"
 #include "membership/bootstrap_rendezvous.h"
 #include "membership/bootstrap_solo.h"
+#include "membership/descriptor_limit.h"
+#include "membership/launcher_notice.h"
 
 namespace rueda {
 
@@ -31,7 +33,11 @@ Expected<OpenedBootstrap> open_rendezvous(Launch launch, Time deadline) {
               "`rueda run` sets"
             : launch.problem);
   }
-  auto bootstrap = connect_rendezvous(launch.address, launch.rank, launch.size, deadline);
+  if (launch.address.starts_with("unix:")) {  // all ranks are on this host
+    if (Status room = provide_descriptors(launch.size); !room) return room;
+  }
+  auto bootstrap =
+      connect_rendezvous(launch.address, launch.rank, launch.size, deadline, launch.secret);
   if (!bootstrap) return bootstrap.status();
   return OpenedBootstrap{std::move(launch), *std::move(bootstrap), nullptr,
                          no_mpi("the ranks met through a rendezvous, not under mpirun")};
@@ -114,6 +120,9 @@ Expected<OpenedBootstrap> open_bootstrap(const Options& options, const Environme
   const Time deadline = Clock::now() + seconds(options.init_timeout);
   Launch launch = detect_launch(environment);
   if (options.bootstrap == "none") return open_solo(std::move(launch));
+  if (launch.kind == LaunchKind::rendezvous || launch.kind == LaunchKind::mpi) {
+    notify_launcher(environment, launch, Arrival::waiting);
+  }
   if (options.bootstrap == "mpi") {
     return open_mpi(std::move(launch), options, environment, deadline);
   }
@@ -124,6 +133,9 @@ Expected<OpenedBootstrap> open_bootstrap(const Options& options, const Environme
   }
   if (launch.kind == LaunchKind::foreign) {
     return Status(ErrorCode::initialization, launch.problem);
+  }
+  if (const std::string hint = hint_at_more_ranks(environment); !hint.empty()) {
+    log(LogLevel::warning, hint);
   }
   return open_solo(std::move(launch));
 }

@@ -8,7 +8,10 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <string>
+#include <utility>
 
+#include "core/limited_log.h"
 #include "core/strings.h"
 
 namespace rueda {
@@ -18,6 +21,23 @@ namespace {
 using Verb = RendezvousWords::Verb;
 
 constexpr auto parting_patience = std::chrono::seconds(5);
+// What a connection gets to show that it belongs to the job.
+constexpr auto handshake_timeout = std::chrono::seconds(10);
+// Nothing tells when a descriptor is free again.
+constexpr auto accept_back_off = std::chrono::milliseconds(100);
+constexpr int max_accepted_at_once = 64;
+// Beside one for each rank.
+constexpr std::size_t max_pending = 64;
+constexpr auto key_purpose = "rueda rendezvous 2";
+
+LimitedLog& warnings() {
+  static LimitedLog log(LogLevel::warning);
+  return log;
+}
+
+std::string number(std::uint32_t value) {
+  return std::to_string(value);
+}
 
 void append(std::vector<std::byte>& out, std::string_view text) {
   const auto bytes = std::as_bytes(std::span(text));
@@ -44,14 +64,26 @@ Expected<RendezvousWords> RendezvousWords::parse(std::span<const std::byte> payl
   const std::string text(reinterpret_cast<const char*>(payload.data()) + sizeof head,
                          payload.size() - sizeof head);
   const auto [verb, rank, size, key_length] = head;
-  if (verb > static_cast<std::uint32_t>(Verb::error) || key_length > text.size()) return foreign;
+  if (verb > static_cast<std::uint32_t>(Verb::prove) || key_length > text.size()) return foreign;
   return RendezvousWords{static_cast<Verb>(verb), rank, size, text.substr(0, key_length),
                          text.substr(key_length)};
 }
 
-RendezvousStore::RendezvousStore(Listener listener, int size)
+Key RendezvousHello::key_of(const std::string& secret) {
+  return Key(secret).derive({key_purpose});
+}
+// The two differ in their first word, so that neither side can be made to prove the other's part.
+std::string RendezvousHello::proof_of_store(const Key& key) const {
+  return key.proof_text({"store", number(rank), number(size), rank_word, store_word});
+}
+std::string RendezvousHello::proof_of_rank(const Key& key) const {
+  return key.proof_text({"rank", number(rank), number(size), rank_word, store_word});
+}
+
+RendezvousStore::RendezvousStore(Listener listener, int size, const std::string& secret)
     : listener_(std::move(listener)),
       size_(size),
+      key_(RendezvousHello::key_of(secret)),
       stop_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       thread_([this] { serve(); }) {}
 
@@ -65,43 +97,105 @@ RendezvousStore::~RendezvousStore() {
 void RendezvousStore::serve() {
   while (!stopping_) {
     sleep();
-    while (UniqueFd fd = accept_from(listener_.fd.get())) {
-      clients_.push_back(std::make_unique<Client>(Client{SocketLink(std::move(fd), false)}));
-    }
-    for (const auto& client : clients_) listen_to(*client);
-    std::erase_if(clients_, [](const auto& client) { return !client->link.is_open(); });
-    settle_barrier();
+    accept_all();
+    take_turns();
   }
   listener_.fd.reset();
+  // Whoever has not become a rank by now need not be waited for.
+  std::erase_if(clients_, [](const auto& client) { return client->rank < 0; });
   const Time deadline = Clock::now() + parting_patience;
   while (!clients_.empty() && Clock::now() < deadline) {
     sleep();
-    for (const auto& client : clients_) listen_to(*client);
-    std::erase_if(clients_, [](const auto& client) { return !client->link.is_open(); });
-    settle_barrier();
+    take_turns();
   }
+}
+
+void RendezvousStore::take_turns() {
+  const Time now = Clock::now();
+  for (const auto& client : clients_) {
+    if (client->rank < 0 && now - client->since > handshake_timeout) {
+      reject(*client, "said nothing for too long");
+    }
+    if (client->link.is_open()) listen_to(*client);
+  }
+  std::erase_if(clients_, [](const auto& client) { return !client->link.is_open(); });
+  settle_barrier();
 }
 
 // Until something can be done, or a moment has passed while parting.
 void RendezvousStore::sleep() {
+  using std::chrono::milliseconds;
+  const Time now = Clock::now();
+  Time wake = stopping_ ? now + milliseconds(100) : Time::max();
   std::vector<pollfd> entries;
   if (!stopping_) {
-    entries.push_back({listener_.fd.get(), POLLIN, 0});
     entries.push_back({stop_.get(), POLLIN, 0});
+    if (now >= accept_after_) {
+      entries.push_back({listener_.fd.get(), POLLIN, 0});
+    } else {
+      wake = std::min(wake, accept_after_);
+    }
   }
   for (const auto& client : clients_) {
     const bool writes = client->link.wants_to_write();
     entries.push_back(
         {client->link.fd(), static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN), 0});
+    if (client->rank < 0) wake = std::min<Time>(wake, client->since + handshake_timeout);
   }
-  ::poll(entries.data(), entries.size(), stopping_ ? 100 : -1);
+  int timeout = -1;
+  if (wake != Time::max()) {
+    timeout = static_cast<int>(
+        std::max<long long>(0, std::chrono::ceil<milliseconds>(wake - now).count()));
+  }
+  ::poll(entries.data(), entries.size(), timeout);
+}
+
+// A bounded number at once, so that the ranks have their turn however many come.
+void RendezvousStore::accept_all() {
+  if (Clock::now() < accept_after_) return;
+  for (int count = 0; count < max_accepted_at_once; ++count) {
+    Accepted next = accept_from(listener_.fd.get());
+    if (!next.fd) {
+      if (!next.lacks_descriptors) return;
+      warnings().write("rendezvous: no file descriptor is left for a connection (ulimit -n)");
+      drop_oldest_pending();
+      accept_after_ = Clock::now() + accept_back_off;
+      return;
+    }
+    const auto pending = static_cast<std::size_t>(std::count_if(
+        clients_.begin(), clients_.end(), [](const auto& client) { return client->rank < 0; }));
+    if (pending >= max_pending + static_cast<std::size_t>(size_)) drop_oldest_pending();
+    auto client = std::make_unique<Client>();
+    client->link = SocketLink(std::move(next.fd), false);
+    client->since = Clock::now();
+    clients_.push_back(std::move(client));
+  }
+}
+
+// Clients are in the order in which they came.
+void RendezvousStore::drop_oldest_pending() {
+  const auto oldest = std::find_if(clients_.begin(), clients_.end(),
+                                   [](const auto& client) { return client->rank < 0; });
+  if (oldest == clients_.end()) return;
+  listen_to(**oldest);  // perhaps it has just said what it had to
+  if ((*oldest)->rank >= 0) return;
+  reject(**oldest, "had to make room for others");
+  clients_.erase(oldest);
+}
+
+void RendezvousStore::reject(Client& client, const std::string& why) {
+  if (client.link.is_open()) warnings().write("rendezvous: rejected a connection that " + why);
+  client.link.drop();
 }
 
 void RendezvousStore::listen_to(Client& client) {
   Status status = client.link.wants_to_write() ? client.link.write() : Status();
-  if (status) status = client.link.read();
-  while (true) {
-    const auto frame = client.link.next_frame();
+  constexpr std::size_t max_pending_bytes = frame_header_bytes + max_pending_frame_bytes;
+  if (status) status = client.rank < 0 ? client.link.read(max_pending_bytes) : client.link.read();
+  while (!client.rejected) {
+    const bool is_pending = client.rank < 0;
+    const auto frame =
+        client.link.next_frame(is_pending ? max_pending_frame_bytes : max_frame_bytes);
     if (!frame) status = frame.status();
     if (!frame || !frame.value()) break;
     const auto question = RendezvousWords::parse(frame.value()->payload);
@@ -111,20 +205,30 @@ void RendezvousStore::listen_to(Client& client) {
     }
     answer(client, question.value());
   }
+  if (client.rejected) client.link.drop();
   if (status) return;
-  client.link.drop();
   if (client.rank >= 0) departed_.push_back(client.rank);
+  client.link.drop();
 }
 
-void RendezvousStore::reply(Client& client, Verb verb, std::string value) {
-  client.link.enqueue(RendezvousWords{verb, 0, 0, {}, std::move(value)}.to_frame());
+void RendezvousStore::reply(Client& client, Verb verb, std::string value, std::string key) {
+  client.link.enqueue(RendezvousWords{verb, 0, 0, std::move(key), std::move(value)}.to_frame());
   // A broken connection is found when it is read next.
   if (Status status = client.link.write(); !status) return;
 }
 
+// The last answer to one that is not a rank: it gets one attempt, and cannot make answers pile up.
+void RendezvousStore::refuse(Client& client, Verb verb, std::string value) {
+  client.rejected = true;
+  reply(client, verb, std::move(value));
+}
+
 void RendezvousStore::answer(Client& client, const RendezvousWords& question) {
-  if (question.verb == Verb::hello) return greet(client, question);
-  if (client.rank < 0) return reply(client, Verb::error, "say hello first");
+  if (client.rank < 0) {
+    if (question.verb == Verb::hello) return challenge(client, question);
+    if (question.verb == Verb::prove) return admit(client, question);
+    return refuse(client, Verb::error, "say hello first");
+  }
   switch (question.verb) {
     case Verb::put:
       if (entries_.emplace(question.key, question.value).second) return reply(client, Verb::ok);
@@ -140,21 +244,38 @@ void RendezvousStore::answer(Client& client, const RendezvousWords& question) {
   }
 }
 
-void RendezvousStore::greet(Client& client, const RendezvousWords& question) {
-  const int rank = static_cast<int>(question.rank);
-  if (static_cast<int>(question.size) != size_) {
-    return reply(client, Verb::error,
-                 str("rank ", rank, " was told that there are ", question.size,
-                     " ranks, rank 0 that there are ", size_));
+void RendezvousStore::challenge(Client& client, const RendezvousWords& question) {
+  RendezvousHello& hello = client.hello;
+  if (!hello.store_word.empty()) return refuse(client, Verb::error, "said hello twice");
+  if (question.key.size() != rendezvous_word_length) {
+    return refuse(client, Verb::error,
+                  str("rank ", question.rank,
+                      " runs another version of Rueda than rank 0, which is ", RUEDA_VERSION));
+  }
+  hello = {question.rank, question.size, question.key, random_name()};
+  reply(client, Verb::challenge, hello.proof_of_store(key_), hello.store_word);
+}
+
+void RendezvousStore::admit(Client& client, const RendezvousWords& question) {
+  const RendezvousHello& hello = client.hello;
+  if (hello.store_word.empty() || !is_same_secret(question.value, hello.proof_of_rank(key_))) {
+    warnings().write("rendezvous: rejected a connection that does not know the job's secret");
+    return refuse(client, Verb::error, "the job's secret (RUEDA_SECRET) is another one");
+  }
+  const int rank = static_cast<int>(hello.rank);
+  if (static_cast<int>(hello.size) != size_) {
+    return refuse(client, Verb::error,
+                  str("rank ", rank, " was told that there are ", hello.size,
+                      " ranks, rank 0 that there are ", size_));
   }
   if (rank < 0 || rank >= size_) {
-    return reply(client, Verb::error, str("there is no rank ", rank, " among ", size_));
+    return refuse(client, Verb::error, str("there is no rank ", rank, " among ", size_));
   }
   const bool is_here = std::any_of(clients_.begin(), clients_.end(),
                                    [&](const auto& other) { return other->rank == rank; });
   // Either two processes were told the same rank, or this one is ahead and wants the next world.
   if (is_here || std::count(departed_.begin(), departed_.end(), rank) > 0) {
-    return reply(client, Verb::later);
+    return refuse(client, Verb::later);
   }
   client.rank = rank;
   reply(client, Verb::ok);

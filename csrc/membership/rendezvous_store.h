@@ -1,4 +1,13 @@
 // The store behind bootstrap_rendezvous: a thread of rank 0 that answers the ranks.
+//
+// Whoever connects must first show that it knows the job's secret, within a few seconds and in
+// short frames; so must the store, before a rank tells it anything. Neither sends the secret:
+//
+//   rank                                        store
+//   hello      rank, size, random word     →
+//                                          ←    challenge  its random word, its proof
+//   prove      the rank's proof            →
+//                                          ←    ok | later | error
 #pragma once
 
 #include <atomic>
@@ -10,6 +19,7 @@
 
 #include "core/clock.h"
 #include "core/unique_fd.h"
+#include "transport/key.h"
 #include "transport/socket.h"
 #include "transport/socket_link.h"
 
@@ -18,15 +28,17 @@ namespace rueda {
 // A question or an answer. Which fields matter depends on the verb.
 struct RendezvousWords {
   enum class Verb : std::uint32_t {
-    hello,    // rank, size                → ok | later (the rank is still in the world before) |
-              // error
+    hello,    // rank, size, key: a random word → challenge | error
     put,      // key, value                → ok | error
     get,      // key                       → ok with value | error
     barrier,  //                           → ok, when all are there | error
     missing,  // who is not at the barrier → missing with value
     ok,
     later,
-    error,  // value says why
+    error,      // value says why
+    challenge,  // key: a random word, value: the store's proof
+    prove,      // value: the rank's proof → ok | later (the rank is still in the world before) |
+                // error
   };
   Verb verb = Verb::ok;
   std::uint32_t rank = 0;
@@ -39,9 +51,23 @@ struct RendezvousWords {
   [[nodiscard]] static Expected<RendezvousWords> parse(std::span<const std::byte> payload);
 };
 
+// What both sides of a conversation know of it.
+struct RendezvousHello {
+  std::uint32_t rank = 0;
+  std::uint32_t size = 0;
+  std::string rank_word;
+  std::string store_word;
+
+  [[nodiscard]] static Key key_of(const std::string& secret);
+  [[nodiscard]] std::string proof_of_store(const Key& key) const;
+  [[nodiscard]] std::string proof_of_rank(const Key& key) const;
+};
+// As many characters as each random word has.
+inline constexpr std::size_t rendezvous_word_length = 32;
+
 class RendezvousStore {
  public:
-  RendezvousStore(Listener listener, int size);
+  RendezvousStore(Listener listener, int size, const std::string& secret);
   // Takes no newcomers, and waits until those who are here have left, a few seconds at most.
   ~RendezvousStore();
   RendezvousStore(const RendezvousStore&) = delete;
@@ -50,21 +76,33 @@ class RendezvousStore {
  private:
   struct Client {
     SocketLink link;
-    int rank = -1;
+    Time since;     // it is connected
+    int rank = -1;  // until it has proved that it knows the secret
     bool at_barrier = false;
+    bool rejected = false;  // has got its last answer
+    RendezvousHello hello;
   };
 
   void serve();
   void sleep();
+  void accept_all();
+  void drop_oldest_pending();
+  void reject(Client& client, const std::string& why);
+  void take_turns();
   void listen_to(Client& client);
   void answer(Client& client, const RendezvousWords& question);
-  void greet(Client& client, const RendezvousWords& question);
-  void reply(Client& client, RendezvousWords::Verb verb, std::string value = {});
+  void challenge(Client& client, const RendezvousWords& question);
+  void admit(Client& client, const RendezvousWords& question);
+  void reply(Client& client, RendezvousWords::Verb verb, std::string value = {},
+             std::string key = {});
+  void refuse(Client& client, RendezvousWords::Verb verb, std::string value = {});
   void settle_barrier();
   [[nodiscard]] std::vector<int> missing_ranks() const;
 
   Listener listener_;
   const int size_;
+  const Key key_;
+  Time accept_after_{};  // no descriptor was left
   std::map<std::string, std::string> entries_;
   std::vector<std::unique_ptr<Client>> clients_;
   std::vector<int> departed_;  // were here, and have left

@@ -6,7 +6,9 @@
 
 #include "core/log.h"
 #include "core/strings.h"
+#include "membership/descriptor_limit.h"
 #include "membership/host.h"
+#include "membership/host_beacon.h"
 #include "membership/inproc_world.h"
 #include "membership/transport_registry.h"
 #include "membership/world_facts.h"
@@ -20,8 +22,12 @@ Status not_formed() {
   return Status(ErrorCode::initialization, "the world could not be formed");
 }
 
-RankFacts own_facts(const Options& options, const MpiCapability& mpi) {
+RankFacts own_facts(const Options& options, const MpiCapability& mpi,
+                    const Expected<Listener>& beacon) {
   RankFacts facts;
+  facts.version = RUEDA_VERSION;
+  facts.build = build_identity();
+  if (beacon) facts.beacon = beacon.value().address;
   facts.host_identity = host_identity();
   facts.host_name = host_name();
   facts.process_id = static_cast<int>(::getpid());
@@ -47,6 +53,7 @@ Expected<std::vector<RankFacts>> exchange_facts(Bootstrap& bootstrap, const Rank
       return Status(ErrorCode::initialization, str("rank ", peer), peer).because(facts.status());
     all.push_back(std::move(facts).value());
   }
+  if (Status same = check_builds_agree(all); !same) return same;
   return all;
 }
 
@@ -104,14 +111,20 @@ std::string Topology::describe(int peer) const {
 Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const MpiCapability& mpi) {
   if (bootstrap.size() == 1) return solo_world();
   const Time deadline = Clock::now() + seconds(options.init_timeout);
-  const auto facts = exchange_facts(bootstrap, own_facts(options, mpi), deadline);
+  const auto beacon = light_beacon(bootstrap.rank());
+  auto facts = exchange_facts(bootstrap, own_facts(options, mpi, beacon), deadline);
   if (!facts) return not_formed().because(facts.status());
   if (Status agreed = check_options_agree(facts.value()); !agreed)
     return not_formed().because(agreed);
+  if (Status confirmed = confirm_hosts(bootstrap, facts.value(), deadline); !confirmed)
+    return not_formed().because(confirmed);
   World world;
   world.topology = topology_of(bootstrap.rank(), facts.value());
   const auto chosen = choose_transport(options.transport, world.topology, facts.value());
   if (!chosen) return not_formed().because(chosen.status());
+
+  if (Status room = provide_descriptors(world.topology.local_size); !room)
+    return not_formed().because(room);
 
   // All are collective, so the next is taken part in even where one has failed.
   auto control =

@@ -1,7 +1,9 @@
 #include "membership/world_facts.h"
 
 #include <algorithm>
+#include <charconv>
 #include <map>
+#include <set>
 
 #include "core/strings.h"
 #include "membership/transport_registry.h"
@@ -11,7 +13,10 @@ namespace rueda {
 
 namespace {
 
-constexpr std::uint64_t facts_version = 1;
+// Whatever the format, its number, the version, the build and the host's name come first.
+constexpr std::uint64_t facts_format = 2;
+constexpr std::uint64_t first_format = 1;  // had no version
+constexpr std::size_t shown_build_digits = 12;
 
 Status failed(const std::string& text) {
   return Status(ErrorCode::initialization, text);
@@ -20,7 +25,9 @@ Status failed(const std::string& text) {
 // "64M" rather than 67108864.
 std::string readable(const OptionSpec& spec, const std::string& text) {
   if (spec.type != OptionType::bytes || text.empty()) return text;
-  unsigned long long value = std::stoull(text);
+  unsigned long long value = 0;
+  const char* end = text.data() + text.size();
+  if (std::from_chars(text.data(), end, value).ptr != end) return text;
   std::string suffix;
   for (const char* next = "KMG"; *next != '\0' && value != 0 && value % 1024 == 0; ++next) {
     value /= 1024;
@@ -32,14 +39,13 @@ std::string readable(const OptionSpec& spec, const std::string& text) {
 // Groups ranks by a text, in the order of the first rank of each group.
 class Groups {
  public:
-  void add(const std::string& text, int rank) {
-    const auto found = std::find_if(groups_.begin(), groups_.end(),
-                                    [&](const Group& group) { return group.text == text; });
-    if (found == groups_.end()) {
-      groups_.push_back({text, {rank}});
-    } else {
-      found->ranks.push_back(rank);
-    }
+  // `host`: to be named with the ranks; empty where it does not matter.
+  void add(const std::string& text, int rank, const std::string& host = {}) {
+    auto found = std::find_if(groups_.begin(), groups_.end(),
+                              [&](const Group& group) { return group.text == text; });
+    if (found == groups_.end()) found = groups_.insert(groups_.end(), Group{text, {}, {}});
+    found->ranks.push_back(rank);
+    if (!host.empty()) found->hosts.insert(host);
   }
   [[nodiscard]] std::size_t size() const { return groups_.size(); }
   // "64M on ranks 0 and 1, 16M on rank 2"
@@ -48,6 +54,12 @@ class Groups {
     for (const Group& group : groups_) {
       text += str(text.empty() ? "" : ", ", group.text.empty() ? "''" : group.text, " on ",
                   describe_ranks(group.ranks));
+      const char* separator = " (";
+      for (const std::string& host : group.hosts) {
+        text += separator + host;
+        separator = ", ";
+      }
+      if (!group.hosts.empty()) text += ")";
     }
     return text;
   }
@@ -56,6 +68,7 @@ class Groups {
   struct Group {
     std::string text;
     std::vector<int> ranks;
+    std::set<std::string> hosts;
   };
   std::vector<Group> groups_;
 };
@@ -88,9 +101,12 @@ std::string obstacle_to(const TransportRow& row, const Topology& topology,
 
 std::string RankFacts::encode() const {
   Writer writer;
-  writer.unsigned_integer(facts_version);
-  writer.text(host_identity);
+  writer.unsigned_integer(facts_format);
+  writer.text(version);
+  writer.text(build);
   writer.text(host_name);
+  writer.text(host_identity);
+  writer.text(beacon);
   writer.integer(process_id);
   writer.unsigned_integer(options.size());
   for (const std::string& option : options) writer.text(option);
@@ -106,9 +122,15 @@ std::string RankFacts::encode() const {
 Expected<RankFacts> RankFacts::decode(const std::string& text) {
   Reader reader(std::as_bytes(std::span(text)));
   RankFacts facts;
-  if (reader.unsigned_integer() != facts_version) reader.fail();
-  facts.host_identity = reader.text();
+  const std::uint64_t format = reader.unsigned_integer();
+  facts.version = reader.text();
+  facts.build = format == first_format ? std::string() : reader.text();
   facts.host_name = reader.text();
+  if (format == first_format) facts.version = "older";
+  if (!reader.ok()) return failed("sent facts that cannot be understood");
+  if (facts.version != RUEDA_VERSION || facts.build != build_identity()) return facts;
+  facts.host_identity = reader.text();
+  facts.beacon = reader.text();
   facts.process_id = static_cast<int>(reader.integer());
   facts.options.resize(reader.size());
   for (std::string& option : facts.options) option = reader.text();
@@ -117,8 +139,8 @@ Expected<RankFacts> RankFacts::decode(const std::string& text) {
     fact.name = reader.text();
     fact.obstacle = reader.text();
   }
-  if (reader.ok() && reader.at_end()) return facts;
-  return failed("another version of Rueda is in use there");
+  if (format == facts_format && reader.ok() && reader.at_end()) return facts;
+  return failed("sent facts that cannot be understood");
 }
 
 std::vector<std::string> agreed_options(const Options& options) {
@@ -157,6 +179,19 @@ Topology topology_of(int rank, const std::vector<RankFacts>& ranks) {
   topology.homogeneous = std::all_of(ranks_on.begin(), ranks_on.end(),
                                      [&](int count) { return count == ranks_on[0]; });
   return topology;
+}
+
+Status check_builds_agree(const std::vector<RankFacts>& ranks) {
+  Groups builds;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const RankFacts& facts = ranks[rank];
+    const std::string build =
+        facts.build.empty() ? "" : " (build " + facts.build.substr(0, shown_build_digits) + ")";
+    builds.add(facts.version + build, static_cast<int>(rank), facts.host_name);
+  }
+  if (builds.size() <= 1) return {};
+  return failed(str("the ranks run different builds of Rueda: ", builds.describe(),
+                    ". Install the same one everywhere"));
 }
 
 Status check_options_agree(const std::vector<RankFacts>& ranks) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/options.h"
@@ -18,15 +19,28 @@ struct TransportFact {
 };
 
 struct RankFacts {
+  std::string version;  // of Rueda
+  std::string build;    // build_identity()
   std::string host_identity;
   std::string host_name;
+  std::string beacon;  // where the rank shows which kernel it runs on, see host_beacon.h
   int process_id = 0;
   std::vector<std::string> options;  // the texts of those that must agree, in the table's order
   std::vector<TransportFact> transports;
 
   [[nodiscard]] std::string encode() const;
+  // Of another version or build there is no more than `version`, `build` and `host_name`: what
+  // comes after them may have another form.
   [[nodiscard]] static Expected<RankFacts> decode(const std::string& text);
 };
+
+// Equal for two builds exactly when librueda was made of the same sources: what ranks share in
+// memory and send each other has then the same layout.
+[[nodiscard]] std::string_view build_identity();
+
+// ErrorCode::initialization, naming the versions, the builds, and the ranks and hosts that have
+// them.
+[[nodiscard]] Status check_builds_agree(const std::vector<RankFacts>& ranks);
 
 // The options of `options` that must agree, as they go into RankFacts.
 [[nodiscard]] std::vector<std::string> agreed_options(const Options& options);

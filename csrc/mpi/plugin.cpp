@@ -2,6 +2,7 @@
 
 #include <mpi.h>
 #include <pwd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -53,12 +54,32 @@ std::string_view name_of_level(int level) {
   }
 }
 
-// Open MPI 5.0 ends the process in MPI_Init when HOME is unset, as under init systems and `env -i`.
-void ensure_home() {
-  if (std::getenv("HOME") != nullptr) return;
-  const passwd* user = getpwuid(geteuid());
-  setenv("HOME", user != nullptr && user->pw_dir != nullptr ? user->pw_dir : "/tmp", 0);
+bool others_may_write(const char* folder) {
+  struct stat facts{};
+  return ::stat(folder, &facts) == 0 && (facts.st_mode & (S_IWGRP | S_IWOTH)) != 0;
 }
+
+// Open MPI 5.0 ends the process in MPI_Init when HOME is unset, as under init systems and `env -i`.
+// It loads the plug-ins that files below HOME name: so where the user has no home, or one that
+// others write to, it gets what can be no folder. HOME is unset again afterwards.
+class HomeForMpi {
+ public:
+  HomeForMpi() : was_unset_(std::getenv("HOME") == nullptr) {
+    if (!was_unset_) return;
+    const passwd* user = getpwuid(geteuid());
+    const bool has_home =
+        user != nullptr && user->pw_dir != nullptr && !others_may_write(user->pw_dir);
+    setenv("HOME", has_home ? user->pw_dir : "/dev/null", 0);
+  }
+  ~HomeForMpi() {
+    if (was_unset_) unsetenv("HOME");
+  }
+  HomeForMpi(const HomeForMpi&) = delete;
+  HomeForMpi& operator=(const HomeForMpi&) = delete;
+
+ private:
+  const bool was_unset_;
+};
 
 }  // namespace
 
@@ -90,7 +111,7 @@ Status Plugin::initialize() {
 }
 
 Status Plugin::start_mpi() {
-  ensure_home();
+  const HomeForMpi home;
   int provided = MPI_THREAD_SINGLE;
   const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
   if (code != MPI_SUCCESS) {

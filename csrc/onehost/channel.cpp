@@ -3,19 +3,21 @@
 namespace rueda {
 
 HostChannel::HostChannel(std::shared_ptr<HostMemory> host, std::vector<int> members, int rank,
-                         std::uint64_t key, WokenBy woken_by, std::size_t slot)
+                         std::uint64_t key, WokenBy woken_by, std::size_t slot, ControlRoom* room)
     : host_(std::move(host)),
       members_(std::move(members)),
       rank_(rank),
       key_(key),
       woken_by_(woken_by),
-      slot_((slot + 63) / 64 * 64),
-      blocks_(members_.size(), nullptr) {
-  const std::size_t bytes = slots_at + 2 * slot_ + 2 * table_bytes;
-  blocks_[index(rank)] = reinterpret_cast<Block*>(host_->publish(key, bytes));
+      slot_(round_up(slot, 64)),
+      blocks_(members_.size(), nullptr),
+      fences_for_others_(can_fence_for_others()) {
+  blocks_[index(rank)] = reinterpret_cast<Block*>(host_->publish(key, bytes_for(slot), room));
+  host_->add(*this);
 }
 
 HostChannel::~HostChannel() {
+  host_->remove(*this);
   stop();
   host_->retire(key_, members_);
 }
@@ -41,6 +43,28 @@ std::byte* HostChannel::slot_of(int member) const {
 std::byte* HostChannel::table_of(int member) const {
   return reinterpret_cast<std::byte*>(&block(member)) + slots_at + 2 * slot_ +
          parity() * table_bytes;
+}
+
+namespace {
+
+// The pages that hold [begin, begin + bytes).
+bool populate_around(std::byte* begin, std::size_t bytes) {
+  const auto first = reinterpret_cast<std::uintptr_t>(begin) / small_page * small_page;
+  const auto end = round_up(reinterpret_cast<std::uintptr_t>(begin) + bytes, small_page);
+  return populate(reinterpret_cast<std::byte*>(first), end - first);
+}
+
+}  // namespace
+
+bool HostChannel::populate_slot_now(std::size_t bytes) {
+  if (!populate_around(slot(), bytes)) return false;
+  populated_[parity()].slot = bytes;
+  return true;
+}
+
+bool HostChannel::populate_table_now() {
+  populated_[parity()].has_table = populate_around(table(), table_bytes);
+  return populated_[parity()].has_table;
 }
 
 void HostChannel::fill() {
@@ -112,6 +136,15 @@ void HostChannel::notify() {
 
 void HostChannel::stop() {
   block(rank_).stopped.store(1, std::memory_order_release);
+}
+
+// By whoever drives the engine, who drives the channels without a wake word of their own as well.
+void HostChannel::give_up() {
+  if (woken_by_ == WokenBy::rank) return stop();
+  given_up_.store(true, std::memory_order_seq_cst);
+  if (fences_for_others_) fence_for_others();
+  if (!is_inside_.load(std::memory_order_seq_cst)) return stop();
+  wake(block(rank_).wake);  // it leaves when it looks
 }
 
 bool HostChannel::has_stopped(int member) const {

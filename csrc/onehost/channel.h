@@ -5,7 +5,8 @@
 // apart. What a rank writes for collective s it may overwrite for s + 2: whoever has arrived at
 // s + 1 has read everything of s.
 //
-// Not thread-safe: one thread at a time.
+// Not thread-safe: one thread at a time. Where that is not whoever drives the engine, it enters and
+// leaves, see Visit.
 #pragma once
 
 #include <array>
@@ -42,7 +43,7 @@ struct Exposure {
   Place output_place = Place::nothing;
 };
 
-class HostChannel {
+class HostChannel final : private HostMemory::Visitor {
  public:
   enum class WokenBy : std::uint8_t {
     rank,     // whoever drives the rank's engine: the wake word of its header
@@ -51,10 +52,16 @@ class HostChannel {
 
   // `members`: host ranks in the order of the set; `rank`: the index of this one. All members open
   // a channel under the same key. `slot`: bytes of each of their slots, the same for all, where
-  // what will be copied through them is known. Throws std::bad_alloc.
+  // what will be copied through them is known. Throws std::bad_alloc, but not where `room` has a
+  // block of bytes_for(slot).
   HostChannel(std::shared_ptr<HostMemory> host, std::vector<int> members, int rank,
-              std::uint64_t key, WokenBy woken_by, std::size_t slot = slot_bytes);
+              std::uint64_t key, WokenBy woken_by, std::size_t slot = slot_bytes,
+              ControlRoom* room = nullptr);
   ~HostChannel();
+  // What it takes of the control memory.
+  [[nodiscard]] static constexpr std::size_t bytes_for(std::size_t slot) {
+    return slots_at + 2 * round_up(slot, 64) + 2 * table_bytes;
+  }
   HostChannel(const HostChannel&) = delete;
   HostChannel& operator=(const HostChannel&) = delete;
 
@@ -80,6 +87,14 @@ class HostChannel {
   void begin();
   [[nodiscard]] std::span<std::byte, line_bytes> line() const;
   [[nodiscard]] std::byte* slot() const { return slot_of(rank_); }
+  // Before this rank writes so much into its slot, or anything into its table: takes memory for it.
+  // False: the system has none left.
+  [[nodiscard]] bool populate_slot(std::size_t bytes) {
+    return bytes <= populated_[parity()].slot || populate_slot_now(bytes);
+  }
+  [[nodiscard]] bool populate_table() {
+    return populated_[parity()].has_table || populate_table_now();
+  }
   // Room for one Exposure per tensor, or for one number per member.
   static constexpr std::size_t table_entries = 2048;
   [[nodiscard]] std::byte* table() const { return table_of(rank_); }
@@ -115,6 +130,23 @@ class HostChannel {
 
   // This rank goes through nothing more here, and touches nothing of the others any more.
   void stop();
+  // A thread of the application in a channel of its own, for as long as it may touch anything of
+  // the others. Once this rank has given up, see HostMemory::give_up(), no thread comes in, and the
+  // channel stops when the last has left. Costs no fence.
+  class Visit {
+   public:
+    explicit Visit(HostChannel& channel) : channel_(channel), is_in_(channel.enter()) {}
+    ~Visit() {
+      if (is_in_) channel_.leave();
+    }
+    Visit(const Visit&) = delete;
+    Visit& operator=(const Visit&) = delete;
+    explicit operator bool() const { return is_in_; }
+
+   private:
+    HostChannel& channel_;
+    const bool is_in_;
+  };
   [[nodiscard]] bool has_stopped(int member) const;
 
  private:
@@ -139,14 +171,29 @@ class HostChannel {
   [[nodiscard]] Block& block(int member) const { return *blocks_[index(member)]; }
   [[nodiscard]] std::size_t parity() const { return sequence_ & 1; }
   bool find_all();
+  [[nodiscard]] bool populate_slot_now(std::size_t bytes);
+  [[nodiscard]] bool populate_table_now();
+  void give_up() override;
+  [[nodiscard]] bool enter();
+  void leave();
+  [[nodiscard]] bool has_given_up() const;
 
   const std::shared_ptr<HostMemory> host_;
   const std::vector<int> members_;
   const int rank_;
   const std::uint64_t key_;
   const WokenBy woken_by_;
-  const std::size_t slot_;      // bytes, a multiple of a cache line
-  std::vector<Block*> blocks_;  // null while a member has not opened it
+  const std::size_t slot_;  // bytes, a multiple of a cache line
+  struct Populated {
+    std::size_t slot = 0;
+    bool has_table = false;
+  };
+  std::array<Populated, 2> populated_;  // by parity
+  std::vector<Block*> blocks_;          // null while a member has not opened it
+  // The thread that is inside, and whoever gives up, each write one and look at the other.
+  const bool fences_for_others_;
+  std::atomic<bool> is_inside_{false};
+  std::atomic<bool> given_up_{false};
   bool open_ = false;
   std::uint64_t next_ticket_ = 0;
   std::uint64_t serving_ = 0;
@@ -181,6 +228,27 @@ inline bool HostChannel::all_arrived() {
     if (line.sequence.load(std::memory_order_acquire) != sequence_) return false;
   }
   return true;
+}
+
+// Where others make this thread fence, the order of its own instructions is enough.
+inline bool HostChannel::has_given_up() const {
+  if (!fences_for_others_) return given_up_.load(std::memory_order_seq_cst);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  return given_up_.load(std::memory_order_relaxed);
+}
+
+inline bool HostChannel::enter() {
+  is_inside_.store(true,
+                   fences_for_others_ ? std::memory_order_relaxed : std::memory_order_seq_cst);
+  if (!has_given_up()) return true;
+  leave();
+  return false;
+}
+
+inline void HostChannel::leave() {
+  is_inside_.store(false,
+                   fences_for_others_ ? std::memory_order_release : std::memory_order_seq_cst);
+  if (has_given_up()) stop();
 }
 
 inline const std::byte* HostChannel::line_of(int member) const {

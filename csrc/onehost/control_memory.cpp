@@ -19,6 +19,10 @@ std::uint64_t blocks_at(int size) {
   return lanes_at + round_up(static_cast<std::size_t>(size) * sizeof(RetirementLane), small_page);
 }
 
+std::size_t length_of(std::size_t bytes) {
+  return round_up(std::max<std::size_t>(bytes, 1), small_page);
+}
+
 }  // namespace
 
 std::size_t ControlMemory::least_bytes(int size) {
@@ -46,26 +50,71 @@ ControlBlocks::ControlBlocks(int rank, std::span<const ControlMemory> all)
   free_.give(own().blocks());
 }
 
-std::byte* ControlBlocks::publish(std::uint64_t key, std::size_t bytes) {
+ControlRoom::~ControlRoom() {
+  owner_.give_back(blocks_);
+}
+
+std::unique_ptr<ControlRoom> ControlBlocks::reserve(std::span<const std::size_t> lengths) {
   const std::lock_guard lock(mutex_);
   send_delayed();
   hear();
-  const bool is_large = bytes >= huge_page;
-  const std::size_t unit = is_large ? huge_page : small_page;
-  const std::size_t length = round_up(std::max<std::size_t>(bytes, 1), small_page);
-  const auto place = free_.take(length, unit);
-  if (!place) throw std::bad_alloc();
-  // Zeros: nobody has touched it yet, or it was punched out when it was reclaimed.
-  if (is_large) {
-    static_cast<void>(put_on_huge_pages(own().at(*place), length / huge_page * huge_page));
+  std::vector<FreeRange> blocks;
+  for (const std::size_t bytes : lengths) {
+    const auto block = take(bytes);
+    if (!block) {
+      for (const FreeRange taken : blocks) free_.give(taken);
+      reserved_ -= blocks.size();
+      return nullptr;
+    }
+    blocks.push_back(*block);
+    ++reserved_;
   }
-  const FreeRange block{*place, *place + length};
-  if (!own().directory().enter(key, *place)) {
-    free_.give(block);
+  return std::make_unique<ControlRoom>(*this, std::move(blocks));
+}
+
+void ControlBlocks::give_back(std::span<const FreeRange> reserved) {
+  const std::lock_guard lock(mutex_);
+  for (const FreeRange block : reserved) free_.give(block);
+  reserved_ -= reserved.size();
+}
+
+std::optional<FreeRange> ControlBlocks::take(std::size_t bytes) {
+  if (published_.size() + reserved_ >= Directory::capacity) return std::nullopt;
+  const std::size_t length = length_of(bytes);
+  const auto place = free_.take(length, bytes >= huge_page ? huge_page : small_page);
+  if (!place) return std::nullopt;
+  return FreeRange{*place, *place + length};
+}
+
+std::optional<FreeRange> ControlBlocks::take_from(ControlRoom& room, std::size_t bytes) {
+  const auto fits = [&](const FreeRange& block) { return block.length() == length_of(bytes); };
+  const auto found = std::find_if(room.blocks_.begin(), room.blocks_.end(), fits);
+  if (found == room.blocks_.end()) return std::nullopt;
+  const FreeRange block = *found;
+  room.blocks_.erase(found);
+  --reserved_;
+  return block;
+}
+
+std::byte* ControlBlocks::publish(std::uint64_t key, std::size_t bytes, ControlRoom* room) {
+  const std::lock_guard lock(mutex_);
+  send_delayed();
+  hear();
+  auto block = room != nullptr ? take_from(*room, bytes) : std::nullopt;
+  if (!block) block = take(bytes);
+  if (!block) throw std::bad_alloc();
+  std::byte* const memory = own().at(block->begin);
+  // Zeros: nobody has touched it yet, or it was punched out when it was reclaimed.
+  if (bytes >= huge_page) {
+    static_cast<void>(put_on_huge_pages(memory, block->length() / huge_page * huge_page));
+  }
+  // The page that all look at has memory behind it; what else is used is populated then.
+  if (!populate(memory, small_page) || !own().directory().enter(key, block->begin)) {
+    free_.give(*block);
     throw std::bad_alloc();
   }
-  published_.emplace(key, block);
-  return own().at(*place);
+  published_.emplace(key, *block);
+  return memory;
 }
 
 void ControlBlocks::retire(std::uint64_t key, const std::vector<int>& members) {

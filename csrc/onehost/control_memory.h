@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <vector>
@@ -27,12 +28,14 @@ namespace rueda {
 struct HostRankHeader {
   WakeWord wake;                          // of the rank's coordinator, or whoever drives it
   std::atomic<std::uint32_t> has_failed;  // this rank's world is broken: it starts nothing more
+  // On which this rank was when it last waited for others, plus 1; 0 where it never has.
+  alignas(64) std::atomic<std::uint32_t> processor;
 };
 
 // Where blocks are found by their keys: a hash table with linear probing.
 class Directory {
  public:
-  static constexpr std::size_t capacity = 4096;  // a power of two
+  static constexpr std::size_t capacity = 8192;  // a power of two
 
   // Any rank, wait-free: the place that the key was entered with; 0 where it is not there.
   [[nodiscard]] std::uint64_t find(std::uint64_t key) const;
@@ -79,10 +82,30 @@ class ControlMemory {
   [[nodiscard]] RetirementLane& lane(int peer) const;
   [[nodiscard]] std::byte* at(std::uint64_t place) const { return mapping_->memory() + place; }
   [[nodiscard]] FreeRange blocks() const;
+  // Takes memory for what comes before the blocks; false: the system has none left.
+  [[nodiscard]] bool populate_front() const { return populate(mapping_->memory(), blocks().begin); }
 
  private:
   std::shared_ptr<const SharedMapping> mapping_;
   int size_ = 0;
+};
+
+class ControlBlocks;
+
+// Room for blocks that will be published: taken beforehand, so that publishing them cannot fail.
+// What is left of it is given back at its end, before that of the ControlBlocks.
+class ControlRoom {
+ public:
+  ControlRoom(ControlBlocks& owner, std::vector<FreeRange> blocks)
+      : owner_(owner), blocks_(std::move(blocks)) {}
+  ~ControlRoom();
+  ControlRoom(const ControlRoom&) = delete;
+  ControlRoom& operator=(const ControlRoom&) = delete;
+
+ private:
+  friend class ControlBlocks;
+  ControlBlocks& owner_;
+  std::vector<FreeRange> blocks_;
 };
 
 // A rank's use of its own control memory and of its lanes in the others'. Thread-safe.
@@ -91,10 +114,14 @@ class ControlBlocks {
   // `all` are the control memories of the ranks and outlive this object.
   ControlBlocks(int rank, std::span<const ControlMemory> all);
 
-  [[nodiscard]] std::byte* publish(std::uint64_t key, std::size_t bytes);
+  // Room for a block of each of these lengths; null where there is none.
+  [[nodiscard]] std::unique_ptr<ControlRoom> reserve(std::span<const std::size_t> lengths);
+  // `room`: where the block comes from, if it has one of this length.
+  [[nodiscard]] std::byte* publish(std::uint64_t key, std::size_t bytes, ControlRoom* room);
   void retire(std::uint64_t key, const std::vector<int>& members);
 
  private:
+  friend class ControlRoom;
   // What has been said of a key so far.
   struct Retirement {
     bool is_own = false;    // this rank has retired it, so that `members` is known
@@ -103,6 +130,9 @@ class ControlBlocks {
   };
 
   [[nodiscard]] const ControlMemory& own() const { return all_[static_cast<std::size_t>(rank_)]; }
+  [[nodiscard]] std::optional<FreeRange> take(std::size_t bytes);
+  [[nodiscard]] std::optional<FreeRange> take_from(ControlRoom& room, std::size_t bytes);
+  void give_back(std::span<const FreeRange> reserved);
   void tell(int peer, std::uint64_t key);
   void send_delayed();
   void hear();
@@ -112,6 +142,7 @@ class ControlBlocks {
   const std::span<const ControlMemory> all_;
   std::mutex mutex_;
   FreeRanges free_;
+  std::size_t reserved_ = 0;                        // blocks in rooms; each has a directory entry
   std::map<std::uint64_t, FreeRange> published_;    // by key
   std::map<std::uint64_t, Retirement> retired_;     // by key, until all members have
   std::vector<std::deque<std::uint64_t>> delayed_;  // by peer: had no room in the lane yet

@@ -99,6 +99,13 @@ HostPolicy always_flat() {
   return policy;
 }
 
+HostPolicy always_staged() {
+  HostPolicy policy;
+  policy.flat_limit = 0;
+  policy.staged_limit = SIZE_MAX;
+  return policy;
+}
+
 HostPolicy always_direct() {
   HostPolicy policy;
   policy.flat_limit = 0;
@@ -117,6 +124,9 @@ Expected<HostCosts> measure(const std::shared_ptr<HostMemory>& host, Time deadli
   costs.exchange = measurement.time(nullptr, 0, {});
   costs.large_bytes = static_cast<double>(large_bytes);
   costs.flat = measurement.cost(any.data(), large_bytes, always_flat());
+  if (Staging::is_possible(host->size())) {
+    costs.staged = measurement.time(any.data(), large_bytes, always_staged());
+  }
   costs.registered = measurement.cost(registered.get(), large_bytes, always_direct());
   if (host->has_direct_access()) {
     costs.direct = measurement.cost(any.data(), large_bytes, always_direct());
@@ -135,11 +145,11 @@ Expected<HostCosts> measure(const std::shared_ptr<HostMemory>& host, Time deadli
   return costs;
 }
 
-std::array<double*, 11> figures_of(HostCosts& costs) {
-  return {&costs.exchange,          &costs.large_bytes,     &costs.flat.small,
-          &costs.flat.middle,       &costs.flat.large,      &costs.direct.small,
-          &costs.direct.middle,     &costs.direct.large,    &costs.registered.small,
-          &costs.registered.middle, &costs.registered.large};
+std::array<double*, 12> figures_of(HostCosts& costs) {
+  return {&costs.exchange,          &costs.large_bytes,      &costs.flat.small,
+          &costs.flat.middle,       &costs.flat.large,       &costs.direct.small,
+          &costs.direct.middle,     &costs.direct.large,     &costs.registered.small,
+          &costs.registered.middle, &costs.registered.large, &costs.staged};
 }
 
 std::string text_of(HostCosts costs) {
@@ -170,6 +180,18 @@ std::size_t crossing(const HostCosts& costs, const MeasuredCost& direct, std::si
   return bytes;
 }
 
+// Tensors of more than that lie on huge pages where allocators care for it, and are reached faster
+// than those that were measured.
+constexpr std::size_t likely_on_huge_pages = 4 << 20;
+// By what reaching tensors on huge pages is faster, at most.
+constexpr double gain_of_huge_pages = 1.5;
+
+std::size_t staged_limit(const HostCosts& costs) {
+  if (costs.staged <= 0 || costs.staged >= costs.direct.large) return 0;
+  const bool always = costs.staged * gain_of_huge_pages < costs.direct.large;
+  return always ? SIZE_MAX : likely_on_huge_pages - 1;
+}
+
 }  // namespace
 
 double HostCosts::at(const MeasuredCost& cost, std::size_t bytes) const {
@@ -186,6 +208,7 @@ HostPolicy policy_of(const HostCosts& costs) {
   HostPolicy policy;
   policy.flat_limit = crossing(costs, costs.direct, 1 << 10);
   policy.registered_min = crossing(costs, costs.registered, 256);
+  policy.staged_limit = staged_limit(costs);
   return policy;
 }
 

@@ -27,6 +27,7 @@ struct HostCosts {
   MeasuredCost flat;        // through copies
   MeasuredCost direct;      // reaching into any memory
   MeasuredCost registered;  // reaching into registered memory
+  double staged = 0;        // ns at large_bytes, through slots chunk by chunk; 0 where it cannot be
 
   // ns that `bytes` take by one of them.
   [[nodiscard]] double at(const MeasuredCost& cost, std::size_t bytes) const;

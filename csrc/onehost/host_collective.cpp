@@ -2,20 +2,14 @@
 
 #include <sched.h>
 
-#include <chrono>
+#include <algorithm>
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/strings.h"
 #include "onehost/huge_pages.h"
 
 namespace rueda {
-
-namespace {
-
-// How long a rank that gives up waits for the others to keep their hands off its tensors.
-constexpr auto patience = std::chrono::seconds(20);
-
-}  // namespace
 
 void HostCollective::start() {
   ++runs_;
@@ -40,6 +34,7 @@ bool HostCollective::advance() {
       if (!channel_.is_turn_of(ticket_) || !channel_.is_open()) return false;
       channel_.begin();
       prepare();
+      if (!status_.ok()) return true;
       channel_.arrive();
       stage_ = Stage::arriving;
       fruitless_ = 0;
@@ -54,7 +49,7 @@ bool HostCollective::advance() {
       [[fallthrough]];
     case Stage::working:
       switch (work()) {
-        case Work::more: return true;
+        case Work::more: fruitless_ = 0; return true;
         case Work::blocked: poll_failed(); return moved;
         case Work::done: break;
       }
@@ -80,6 +75,13 @@ bool HostCollective::advance() {
   return moved;
 }
 
+Status HostCollective::no_memory() const {
+  const int rank = channel_.host_rank(channel_.rank());
+  return {ErrorCode::internal,
+          str("no memory is left on this host for what rank ", rank, " shows the other ranks"),
+          rank};
+}
+
 // Those who sleep are woken with the second fruitless look: often the others are there already
 // with the first, and then nobody sleeps.
 void HostCollective::poll_failed() {
@@ -95,6 +97,7 @@ void HostCollective::complete() {
 std::vector<int> HostCollective::awaited() const {
   switch (stage_) {
     case Stage::arriving: return channel_.not_arrived();
+    case Stage::working: return awaited_at_work();
     case Stage::finishing: return channel_.not_finished();
     default: return {};
   }
@@ -106,12 +109,16 @@ void HostCollective::quiesce(bool exposed) {
   stage_ = Stage::done;
   channel_.stop();
   if (!exposed || !arrived) return;
-  const Time deadline = Clock::now() + patience;
+  const Time begin = Clock::now();
+  const Time latest = channel_.host().end_of_waiting();
   for (int member = 0; member < channel_.size(); ++member) {
     if (member == channel_.rank()) continue;
     while (!channel_.has_finished(member) && !channel_.has_stopped(member)) {
-      if (Clock::now() >= deadline) {
-        log(LogLevel::error, "a rank of this host may still touch a tensor whose operation failed");
+      // This rank may give up meanwhile.
+      if (Clock::now() >= std::min(latest, channel_.host().end_of_waiting())) {
+        log(LogLevel::error, "rank ", channel_.host_rank(member), " has not stopped within ",
+            to_seconds(Clock::now() - begin),
+            " s: it may still touch a tensor whose operation failed");
         return;
       }
       sched_yield();

@@ -17,6 +17,10 @@ struct HostPolicy {
   std::size_t flat_limit = 16 << 10;
   // From here on registered tensors are never copied through slots.
   std::size_t registered_min = 1 << 10;
+  // Up to here, above the flat limit, tensors of which not all are registered go through slots
+  // chunk by chunk; above, and where this is 0, ranks reach for them through the kernel. For
+  // channels with slots of `slot_bytes`.
+  std::size_t staged_limit = 0;
   // Work is divided into pieces of this size, for the processors' private caches.
   std::size_t chunk = 256 << 10;
   // Results of all-reductions from here on are written past the caches.
@@ -68,12 +72,16 @@ class HostCollective {
   // The others are about to reach a tensor of this rank.
   void give(const Reach& reach, const void* address, std::size_t bytes) const;
 
-  // Writes into the channel what the others need.
+  // Writes into the channel what the others need. Sets status_ where it fails.
   virtual void prepare() = 0;
+  // The error of a lack of memory.
+  [[nodiscard]] Status no_memory() const;
   // Called after all have arrived until it says done. Sets status_ where it fails.
   virtual Work work() = 0;
   // Whether ranks touch each other's tensors; asked after all have arrived, and the same on all.
   [[nodiscard]] virtual bool shares_tensors() const = 0;
+  // Members without whom work() does not go on.
+  [[nodiscard]] virtual std::vector<int> awaited_at_work() const { return {}; }
 
   HostChannel& channel_;
   const HostPolicy policy_;

@@ -1,6 +1,17 @@
 #include "onehost/host_memory.h"
 
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
 namespace rueda {
+
+namespace {
+
+// How long a rank that gives up waits for the others to keep their hands off its tensors.
+constexpr auto longest_wait = std::chrono::seconds(20);
+
+}  // namespace
 
 HostMemory::HostMemory(int rank, int size, RegisteredMemory& registered)
     : rank_(rank),
@@ -13,8 +24,22 @@ HostMemory::HostMemory(int rank, int size, RegisteredMemory& registered)
 
 HostMemory::~HostMemory() = default;
 
-std::byte* HostMemory::publish(std::uint64_t key, std::size_t bytes) {
-  return blocks_->publish(key, bytes);
+std::byte* HostMemory::publish(std::uint64_t key, std::size_t bytes, ControlRoom* room) {
+  return blocks_->publish(key, bytes, room);
+}
+
+// The room keeps the memory alive in which it is.
+std::shared_ptr<ControlRoom> HostMemory::reserve(const std::shared_ptr<HostMemory>& host,
+                                                 std::span<const std::size_t> lengths) {
+  auto room = host->blocks_->reserve(lengths);
+  if (!room) return nullptr;
+  struct Kept {
+    std::shared_ptr<HostMemory> host;
+    std::unique_ptr<ControlRoom> room;  // goes first
+  };
+  auto kept = std::make_shared<Kept>(Kept{host, std::move(room)});
+  ControlRoom* const inner = kept->room.get();
+  return {std::move(kept), inner};
 }
 
 std::byte* HostMemory::find(int rank, std::uint64_t key) const {
@@ -25,6 +50,28 @@ std::byte* HostMemory::find(int rank, std::uint64_t key) const {
 
 void HostMemory::retire(std::uint64_t key, const std::vector<int>& members) {
   blocks_->retire(key, members);
+}
+
+void HostMemory::add(Visitor& visitor) {
+  const std::lock_guard lock(visitors_mutex_);
+  visitors_.insert(&visitor);
+  if (end_of_waiting_.load() != Time::max()) visitor.give_up();  // it comes too late
+}
+
+void HostMemory::remove(Visitor& visitor) {
+  const std::lock_guard lock(visitors_mutex_);
+  visitors_.erase(&visitor);
+}
+
+void HostMemory::give_up() {
+  const std::lock_guard lock(visitors_mutex_);
+  Time never = Time::max();
+  end_of_waiting_.compare_exchange_strong(never, Clock::now() + longest_wait);
+  for (Visitor* const visitor : visitors_) visitor->give_up();
+}
+
+Time HostMemory::end_of_waiting() const {
+  return std::min<Time>(end_of_waiting_.load(), Clock::now() + longest_wait);
 }
 
 Status HostMemory::read_from(int rank, void* local, std::uint64_t remote, std::size_t bytes) const {

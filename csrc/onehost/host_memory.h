@@ -5,10 +5,14 @@
 // however the ranks end, nothing of an earlier job can be met, and /dev/shm need not exist.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <set>
+#include <span>
 #include <vector>
 
 #include "core/clock.h"
@@ -41,8 +45,14 @@ class HostMemory {
   // Takes zeroed memory from this rank's control memory and makes it known to the others under
   // `key`. A key serves once: neither this rank nor its peers use it for anything else, ever.
   // Aligned to 4096 bytes, from 2 MiB on to 2 MiB, and then on huge pages where the kernel gives
-  // them. Throws std::bad_alloc. Thread-safe, as is retire().
-  [[nodiscard]] std::byte* publish(std::uint64_t key, std::size_t bytes);
+  // them. Throws std::bad_alloc, but not where `room` has a block of that length. Thread-safe, as
+  // are reserve() and retire().
+  [[nodiscard]] std::byte* publish(std::uint64_t key, std::size_t bytes,
+                                   ControlRoom* room = nullptr);
+  // Room for a block of each of these lengths, for what ranks are about to agree to publish: one
+  // that finds none says so instead of failing afterwards. Null where there is none.
+  [[nodiscard]] static std::shared_ptr<ControlRoom> reserve(const std::shared_ptr<HostMemory>& host,
+                                                            std::span<const std::size_t> lengths);
   // What `rank` has published under the key; null while it has not. Wait-free.
   [[nodiscard]] std::byte* find(int rank, std::uint64_t key) const;
   // This rank uses nothing any more that it or `members` published under the key, and publishes
@@ -73,6 +83,25 @@ class HostMemory {
   Status read_from(int rank, void* local, std::uint64_t remote, std::size_t bytes) const;
   Status write_to(int rank, const void* local, std::uint64_t remote, std::size_t bytes) const;
 
+  // --- The end of a broken world
+
+  // What touches memory of other ranks until it is told to stop.
+  class Visitor {
+   public:
+    virtual void give_up() = 0;
+
+   protected:
+    ~Visitor() = default;
+  };
+  void add(Visitor& visitor);
+  void remove(Visitor& visitor);
+  // Tells all visitors. To be called by whoever drives the engine, when the world of this rank has
+  // ended: before anything waits for another rank to stop, so that no two wait for each other.
+  void give_up();
+  // Until when to wait, at most, for other ranks to stop: the same for all who wait once this rank
+  // has given up, however many there are.
+  [[nodiscard]] Time end_of_waiting() const;
+
   // Whether the ranks of this host are more than the processors they may run on, or share one.
   [[nodiscard]] bool outnumbers_processors() const { return outnumbers_processors_; }
 
@@ -95,6 +124,9 @@ class HostMemory {
   std::vector<PeerProcess> processes_;
   std::unique_ptr<ControlBlocks> blocks_;
   Status no_direct_access_;
+  std::mutex visitors_mutex_;
+  std::set<Visitor*> visitors_;
+  std::atomic<Time> end_of_waiting_{Time::max()};
   bool outnumbers_processors_ = false;
   bool sleepers_fence_ = false;
 };

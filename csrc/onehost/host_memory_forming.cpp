@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <optional>
 #include <utility>
 
@@ -20,7 +21,9 @@ namespace rueda {
 
 namespace {
 
-constexpr std::size_t control_bytes = std::size_t{1} << 30;  // of addresses, not of memory
+// Of addresses, not of memory. As many process sets as there may be have their channels here, and
+// some thousand persistent operations.
+constexpr std::size_t control_bytes = std::size_t{4} << 30;
 constexpr std::size_t least_control_bytes = std::size_t{16} << 20;
 
 // What is handed on, in this order. The last only where every rank has it.
@@ -115,6 +118,9 @@ class HostMemoryForming {
       return Status(ErrorCode::transport, str("the memory of rank ", rank, " is too short"), rank);
     }
     memory_->control_[index] = ControlMemory(std::move(control).value(), bootstrap_.size());
+    if (rank == bootstrap_.rank() && !memory_->control_[index].populate_front()) {
+      return system_error("cannot share memory", ENOMEM);
+    }
     UniqueFd process = fds.size() > own_process ? std::move(fds[own_process]) : UniqueFd();
     memory_->processes_[index] = PeerProcess(cards_[index].process, std::move(process));
     return take_registered(index, fds[registered_file].get());

@@ -22,8 +22,12 @@ HostPull::HostPull(HostChannel& channel, const HostPolicy& policy, const std::by
 void HostPull::prepare() {
   const Exposure exposure{reach_.where, 0, reach_.place, Place::nothing};
   std::memcpy(channel_.line().data(), &exposure, sizeof exposure);
-  if (reach_.place == Place::slot && bytes_ > 0) std::memcpy(channel_.slot(), data_, bytes_);
+  if (reach_.place == Place::slot && bytes_ > 0) {
+    if (!channel_.populate_slot(bytes_)) return void(status_ = no_memory());
+    std::memcpy(channel_.slot(), data_, bytes_);
+  }
   if (!numbers_.empty()) {
+    if (!channel_.populate_table()) return void(status_ = no_memory());
     std::memcpy(channel_.table(), numbers_.data(), numbers_.size() * sizeof numbers_.front());
   }
 }

@@ -6,6 +6,15 @@
 
 namespace rueda {
 
+namespace {
+
+// Whether no other rank has to ask the kernel for what lies there.
+bool is_seen(Place place) {
+  return place != Place::address;
+}
+
+}  // namespace
+
 bool contributes(const std::vector<Piece>& pieces) {
   return std::none_of(pieces.begin(), pieces.end(),
                       [](const Piece& piece) { return piece.count > 0 && piece.input == nullptr; });
@@ -51,11 +60,21 @@ HostReduction::HostReduction(HostChannel& channel, const HostPolicy& policy,
 
 void HostReduction::prepare() {
   direct_ = false;
+  may_be_direct_ = false;
   started_ = false;
+  staging_.reset();
   if (fits_line()) return copy_in(channel_.line().data());
   if (bytes_ > policy_.flat_limit) {
-    direct_ = true;
-    return expose();
+    expose();
+    if (!may_be_staged()) {
+      direct_ = true;
+      return;
+    }
+    may_be_direct_ = is_seen(inputs_.front().place) && is_seen(outputs_.front().place);
+    if (!channel_.populate_slot(slot_bytes)) return void(status_ = no_memory());
+    const Piece& piece = pieces_.front();
+    staging_.emplace(channel_, combine_, element_, piece.input, piece.output, bytes_);
+    return staging_->begin();
   }
   const bool registered = pieces_.size() == 1 && !inputs_.empty() &&
                           inputs_.front().place == Place::registered &&
@@ -64,7 +83,15 @@ void HostReduction::prepare() {
   if (registered) return expose();
   const Exposure copied{0, 0, own_place_, Place::nothing};
   std::memcpy(channel_.line().data(), &copied, sizeof copied);
-  copy_in(channel_.slot());
+  copy_into_slot();
+}
+
+void HostReduction::copy_into_slot() {
+  if (channel_.populate_slot(bytes_)) {
+    copy_in(channel_.slot());
+  } else {
+    status_ = no_memory();
+  }
 }
 
 void HostReduction::copy_in(std::byte* target) const {
@@ -76,6 +103,7 @@ void HostReduction::copy_in(std::byte* target) const {
 }
 
 void HostReduction::expose() {
+  if (pieces_.size() != 1 && !channel_.populate_table()) return void(status_ = no_memory());
   std::byte* target = pieces_.size() == 1 ? channel_.line().data() : channel_.table();
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
     const Piece& piece = pieces_[i];
@@ -115,6 +143,7 @@ HostCollective::Work HostReduction::work() {
     combine_copies(true);
     return Work::done;
   }
+  if (staging_) return work_staged();
   return direct_ ? work_direct() : work_flat();
 }
 
@@ -157,7 +186,8 @@ HostCollective::Work HostReduction::work_flat() {
     }
     // Some tensors are registered and some are not: all are copied.
     if (!in_slot(channel_.rank())) {
-      copy_in(channel_.slot());
+      copy_into_slot();
+      if (!status_.ok()) return Work::done;
       channel_.fill();
     }
   }
@@ -166,6 +196,42 @@ HostCollective::Work HostReduction::work_flat() {
   }
   combine_copies(false);
   return Work::done;
+}
+
+// --- Large, where the ranks do not see each other's tensors: through slots
+
+// The same on all ranks.
+bool HostReduction::may_be_staged() const {
+  return bytes_ <= policy_.staged_limit && pieces_.size() == 1 && !own_part_ &&
+         Staging::is_possible(channel_.size());
+}
+
+void HostReduction::begin_staged() {
+  started_ = true;
+  std::vector<bool> contributing;
+  bool all_seen = true;
+  for (int member = 0; member < channel_.size(); ++member) {
+    const Exposure exposure = exposure_of(member, 0);
+    contributing.push_back(exposure.input_place != Place::nothing);
+    all_seen = all_seen && is_seen(exposure.input_place) && is_seen(exposure.output_place);
+  }
+  if (!all_seen) {
+    may_be_direct_ = false;
+    return staging_->contribute(std::move(contributing));
+  }
+  staging_.reset();
+  direct_ = true;
+  started_ = false;
+}
+
+HostCollective::Work HostReduction::work_staged() {
+  if (!started_) begin_staged();
+  if (!staging_) return work_direct();
+  if (staging_->done()) {
+    traffic_.combined += static_cast<std::int64_t>(staging_->combined_bytes());
+    return Work::done;
+  }
+  return staging_->advance() ? Work::more : Work::blocked;
 }
 
 // --- Large: each chunk is combined once, into the tensors of all

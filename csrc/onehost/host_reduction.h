@@ -4,7 +4,8 @@
 // rank copies its tensor into its slot and combines all slots itself. Larger tensors are divided
 // into chunks: whoever takes a chunk combines it straight from the tensors of all ranks and writes
 // the result straight into all of them. Inputs are combined in the order of the ranks, so all ranks
-// hold the same bits. Nothing is copied on the way where tensors are registered. In a
+// hold the same bits. Nothing is copied on the way where tensors are registered. Where the kernel
+// is slow to reach those that are not, they go through the slots chunk by chunk, see Staging. In a
 // reduce-scatter each rank combines the part that is its own.
 #pragma once
 
@@ -14,6 +15,7 @@
 
 #include "onehost/host_collective.h"
 #include "onehost/host_reach.h"
+#include "onehost/staging.h"
 #include "reduce/combine.h"
 
 namespace rueda {
@@ -40,7 +42,7 @@ class HostReduction final : public HostCollective {
   HostReduction(HostChannel& channel, const HostPolicy& policy, const Combination& combination,
                 int contributors, const std::byte* input, std::byte* output,
                 const std::vector<std::int64_t>& lengths);
-  ~HostReduction() { quiesce(direct_); }
+  ~HostReduction() { quiesce(direct_ || may_be_direct_); }
 
   // Once more, with the same pieces. The last run must be done.
   using HostCollective::start;
@@ -56,12 +58,16 @@ class HostReduction final : public HostCollective {
   void prepare() override;
   Work work() override;
   [[nodiscard]] bool shares_tensors() const override { return direct_; }
+  [[nodiscard]] std::vector<int> awaited_at_work() const override {
+    return staging_ ? staging_->awaited() : std::vector<int>{};
+  }
 
   [[nodiscard]] std::size_t bytes_of(std::int64_t count) const {
     return static_cast<std::size_t>(count) * element_;
   }
   [[nodiscard]] bool fits_line() const { return bytes_ <= line_bytes && all_contribute_; }
   void copy_in(std::byte* target) const;
+  void copy_into_slot();
   void expose();
   [[nodiscard]] Exposure exposure_of(int member, std::size_t piece) const;
   // Of a tensor within the flat limit. This rank's own is known without a look at its line, for
@@ -71,6 +77,9 @@ class HostReduction final : public HostCollective {
 
   void combine_copies(bool in_lines);
   Work work_flat();
+  [[nodiscard]] bool may_be_staged() const;
+  void begin_staged();
+  Work work_staged();
   void begin_direct();
   Work work_direct();
   [[nodiscard]] Status combine_chunk(std::int64_t first, std::int64_t count);
@@ -93,11 +102,14 @@ class HostReduction final : public HostCollective {
 
   Place own_place_ = Place::nothing;  // see place_of_copy()
   bool direct_ = false;               // ranks reach into each other's tensors, in this run
+  bool may_be_direct_ = false;        // others may find that they do
   bool started_ = false;              // the work, in this run
   bool claims_ = false;               // chunks are claimed, not divided beforehand
   std::int64_t chunk_ = 0;
   std::int64_t own_next_ = 0;  // where nothing is claimed: what is left to do of this rank's share
   std::int64_t own_end_ = 0;
+
+  std::optional<Staging> staging_;
 
   std::vector<std::byte> scratch_;  // copies of what cannot be seen, one chunk per rank
   std::vector<std::byte*> targets_;

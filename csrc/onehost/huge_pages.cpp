@@ -21,12 +21,12 @@ constexpr int patience = 3;          // pages may be busy for a moment
 enum class Answer { none, granted, refused };
 std::atomic<Answer> answer{Answer::none};
 
-// The kernel collapses only where at least one small page exists.
-void touch_each(std::byte* begin, std::size_t bytes) {
+// The kernel collapses only where at least one small page exists. False: there is no memory for it.
+bool populate_each(std::byte* begin, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += huge_page) {
-    // An addition of nothing, for others may write here at this moment.
-    std::atomic_ref(reinterpret_cast<unsigned char&>(begin[at])).fetch_or(0);
+    if (!populate(begin + at, small_page)) return false;
   }
+  return true;
 }
 
 // Smaller ones gain nothing.
@@ -70,7 +70,7 @@ std::size_t collapse_each(std::byte* begin, std::size_t bytes, int& error) {
 
 std::size_t put_on_huge_pages(std::byte* begin, std::size_t bytes) {
   if (answer.load(std::memory_order_relaxed) == Answer::refused) return 0;
-  touch_each(begin, bytes);
+  if (!populate_each(begin, bytes)) return 0;
   if (collapse(begin, bytes) == 0) {
     answer.store(Answer::granted, std::memory_order_relaxed);
     return bytes;

@@ -1,5 +1,6 @@
 #include "onehost/registered_memory.h"
 
+#include <pthread.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -45,12 +46,20 @@ Expected<RegisteredMemory*> memory_of(const Made& made) {
   return made.memory.value().get();
 }
 
+// What the parent itself had inherited is private already.
+void after_fork_in_child() {
+  const Made* const made = newest.load(std::memory_order_acquire);
+  if (made != nullptr && made->memory) made->memory.value()->make_private();
+}
+
 }  // namespace
 
 Expected<RegisteredMemory*> RegisteredMemory::of_process() {
   const int process = ::getpid();
   const Made* found = newest.load(std::memory_order_acquire);
   if (found != nullptr && found->process == process) return memory_of(*found);
+  static const int watching = ::pthread_atfork(nullptr, nullptr, after_fork_in_child);
+  (void)watching;
   // Without a lock, which a child could inherit locked. A thread that comes second has made sparse
   // memory in vain.
   auto made = std::make_unique<Made>(Made{process, make(), found});
@@ -88,6 +97,21 @@ RegisteredMemory::RegisteredMemory(UniqueFd fd, SharedMapping mapping)
   free_pages_.give({0, mapping_.bytes()});
 }
 
+void RegisteredMemory::make_private() {
+  if (std::exchange(is_private_, true)) return;
+  const std::size_t pages = allocated_until_.size();
+  const auto is_allocated = [&](std::size_t page) {
+    return allocated_until_[page].load(std::memory_order_acquire) != 0;
+  };
+  for (std::size_t begin = 0; begin < pages; ++begin) {
+    if (!is_allocated(begin)) continue;
+    std::size_t end = begin + 1;
+    while (end < pages && is_allocated(end)) ++end;
+    mapping_.make_private(fd_.get(), begin * huge_page, (end - begin) * huge_page);
+    begin = end;
+  }
+}
+
 bool RegisteredMemory::is_of_this_process() const {
   return ::getpid() == process_;
 }
@@ -112,14 +136,26 @@ std::byte* RegisteredMemory::allocate_large(std::size_t bytes) {
     range = take_pages(bytes);
   }
   if (!range) return nullptr;
-  clear(*range);
-  // A last page of which little is used is left to small pages.
-  const bool uses_last = range->length() - bytes <= huge_page / 2;
-  const std::uint64_t last = range->end - huge_page;
-  back({range->begin, uses_last ? range->end : last});
-  if (backing(last) == Backing::none) backing(last) = Backing::small;
+  if (!prepare(*range, bytes)) {
+    const std::lock_guard lock(mutex_);
+    drop_pages(*range);
+    return nullptr;
+  }
   mark_allocated(*range);
   return mapping_.memory() + range->begin;
+}
+
+// Makes the first `bytes` of the range zeros with memory behind them; false: there is none left.
+bool RegisteredMemory::prepare(FreeRange range, std::size_t bytes) {
+  const std::uint64_t end = range.begin + round_up(bytes, small_page);
+  if (!clear({range.begin, end})) return false;
+  // A last page of which little is used is left to small pages.
+  const bool uses_last = range.length() - bytes <= huge_page / 2;
+  const std::uint64_t last = range.end - huge_page;
+  if (!back({range.begin, uses_last ? range.end : last})) return false;
+  if (backing(last) != Backing::none) return true;
+  backing(last) = Backing::small;
+  return populate(mapping_.memory() + last, end - last);
 }
 
 std::byte* RegisteredMemory::allocate_small(std::size_t bytes) {
@@ -130,7 +166,10 @@ std::byte* RegisteredMemory::allocate_small(std::size_t bytes) {
     if (!begin) {
       const auto page = take_pages(huge_page);
       if (!page) return nullptr;
-      back(*page);
+      if (!back(*page)) {
+        drop_pages(*page);
+        return nullptr;
+      }
       mark_allocated(*page);
       free_pieces_.give(*page);
       begin = free_pieces_.take(bytes, granule);
@@ -172,8 +211,16 @@ std::optional<FreeRange> RegisteredMemory::take_pages(std::size_t bytes) {
 
 void RegisteredMemory::give_pages(FreeRange range) {
   const std::size_t may_keep = std::min(most_kept, bytes() / share_kept);
-  const bool is_kept = kept_bytes_ + range.length() <= may_keep;
-  const bool is_gone = !is_kept && punch_out(mapping_.memory() + range.begin, range.length());
+  if (kept_bytes_ + range.length() > may_keep) return drop_pages(range);
+  for (std::uint64_t at = range.begin; at < range.end; at += huge_page) {
+    if (backing(at) != Backing::none) kept_bytes_ += huge_page;
+  }
+  free_pages_.give(range);
+}
+
+// Gives the memory behind them back to the system.
+void RegisteredMemory::drop_pages(FreeRange range) {
+  const bool is_gone = punch_out(mapping_.memory() + range.begin, range.length());
   for (std::uint64_t at = range.begin; at < range.end; at += huge_page) {
     if (is_gone && backing(at) == Backing::huge) {
       huge_pages_.fetch_sub(1, std::memory_order_relaxed);
@@ -197,26 +244,37 @@ void RegisteredMemory::mark_free(FreeRange range) {
   }
 }
 
-void RegisteredMemory::clear(FreeRange range) {
+// What has been used before. Of a last page of an allocation not all need be there.
+bool RegisteredMemory::clear(FreeRange range) {
   for (std::uint64_t at = range.begin; at < range.end; at += huge_page) {
-    if (backing(at) != Backing::none) std::memset(mapping_.memory() + at, 0, huge_page);
+    std::byte* const begin = mapping_.memory() + at;
+    const std::size_t bytes = std::min<std::size_t>(huge_page, range.end - at);
+    if (backing(at) == Backing::none) continue;
+    if (backing(at) == Backing::small && !populate(begin, bytes)) return false;
+    std::memset(begin, 0, bytes);
   }
+  return true;
 }
 
-// Everything that is not on huge pages yet, in as few steps as possible.
-void RegisteredMemory::back(FreeRange range) {
+// Puts memory behind everything that is not on huge pages yet, in as few steps as possible, and on
+// huge pages where the kernel gives them. False: there is none left.
+bool RegisteredMemory::back(FreeRange range) {
   for (std::uint64_t begin = range.begin; begin < range.end; begin += huge_page) {
     std::uint64_t end = begin;
     while (end < range.end && backing(end) != Backing::huge) end += huge_page;
     if (begin == end) continue;
-    const std::size_t gained = put_on_huge_pages(mapping_.memory() + begin, end - begin);
+    const std::size_t length = end - begin;
+    const std::size_t gained = put_on_huge_pages(mapping_.memory() + begin, length);
     // Where only some pages were granted it is not known which; the next owner asks again.
-    const bool has_all = gained == end - begin;
+    const bool has_all = gained == length;
+    const bool has_memory = has_all || populate(mapping_.memory() + begin, length);
     for (; begin < end; begin += huge_page) {
       backing(begin) = has_all ? Backing::huge : Backing::small;
     }
     if (has_all) huge_pages_.fetch_add(gained / huge_page, std::memory_order_relaxed);
+    if (!has_memory) return false;
   }
+  return true;
 }
 
 }  // namespace rueda

@@ -3,8 +3,8 @@
 // tensor stays valid over shutdown() and init().
 //
 // Tensors of 2 MiB and more get whole huge pages of the file for themselves, smaller ones share.
-// A child after fork() sees the tensors of its parent, in the same memory, and neither allocates
-// nor frees there: of_process() gives it memory of its own.
+// A child after fork() sees the tensors of its parent; what it writes there is its own, as with all
+// other memory. It neither allocates nor frees there: of_process() gives it memory of its own.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,8 @@ class RegisteredMemory {
   [[nodiscard]] static Expected<RegisteredMemory*> of_process();
 
   // Zeroed, aligned to 64 bytes (to 2 MiB from 2 MiB on, and then on huge pages where the kernel
-  // gives them). Null when there is no room left. Thread-safe, as is freeing.
+  // gives them), with memory behind all of it. Null when there is no room or no memory left.
+  // Thread-safe, as is freeing.
   [[nodiscard]] std::shared_ptr<std::byte[]> allocate(std::size_t bytes);
 
   // Where the memory [address, address + bytes) lies in the file; nothing when it does not lie in
@@ -50,6 +51,9 @@ class RegisteredMemory {
   [[nodiscard]] std::byte* memory() const { return mapping_.memory(); }
   [[nodiscard]] std::size_t bytes() const { return mapping_.bytes(); }  // length of the file
 
+  // In a child after fork(), once: from now on the child's writes are its own. Async-signal-safe.
+  void make_private();
+
   // How much of it is known to lie on huge pages at present, allocated or kept for reuse.
   [[nodiscard]] std::size_t huge_page_bytes() const {
     return huge_pages_.load(std::memory_order_relaxed) * huge_page;
@@ -70,10 +74,12 @@ class RegisteredMemory {
 
   std::optional<FreeRange> take_pages(std::size_t bytes);  // with the lock held
   void give_pages(FreeRange range);                        // with the lock held
+  void drop_pages(FreeRange range);                        // with the lock held
   void mark_allocated(FreeRange range);
   void mark_free(FreeRange range);
-  void clear(FreeRange range);
-  void back(FreeRange range);
+  [[nodiscard]] bool prepare(FreeRange range, std::size_t bytes);
+  [[nodiscard]] bool clear(FreeRange range);
+  [[nodiscard]] bool back(FreeRange range);
   [[nodiscard]] Backing& backing(std::uint64_t offset) { return backing_[offset / huge_page]; }
 
   const UniqueFd fd_;
@@ -85,6 +91,7 @@ class RegisteredMemory {
   // Of the same pages. An entry belongs to whoever has allocated the page.
   std::vector<Backing> backing_;
   std::atomic<std::size_t> huge_pages_{0};
+  bool is_private_ = false;  // this process has inherited it
 
   std::mutex mutex_;
   FreeRanges free_pages_;              // in whole huge pages

@@ -86,7 +86,7 @@ bool is_same_file(int one, int other) {
   return first && first == identity_of(other);
 }
 
-Expected<SharedMapping> SharedMapping::of(int fd, InChildren in_children) {
+Expected<SharedMapping> SharedMapping::of(int fd, InChildren in_children, Pages pages) {
   struct stat found{};
   if (::fstat(fd, &found) != 0) return system_error("cannot map shared memory", errno);
   const auto bytes = static_cast<std::size_t>(found.st_size);
@@ -99,7 +99,10 @@ Expected<SharedMapping> SharedMapping::of(int fd, InChildren in_children) {
     ::munmap(place, bytes);
     return system_error("cannot map shared memory", error);
   }
-  ::madvise(memory, bytes, MADV_HUGEPAGE);
+  if (pages == Pages::huge) ::madvise(memory, bytes, MADV_HUGEPAGE);
+  // Every rank maps the memory of all: a core file with it would hold what the host has once for
+  // each rank that dies, and writing it would fill the holes with pages.
+  ::madvise(memory, bytes, MADV_DONTDUMP);
   if (in_children == InChildren::dropped) ::madvise(memory, bytes, MADV_DONTFORK);
   return SharedMapping(memory, bytes);
 }
@@ -114,15 +117,37 @@ Expected<std::shared_ptr<const SharedMapping>> SharedMapping::in_common(int fd) 
   std::erase_if(mappings, [](const auto& entry) { return entry.second.expired(); });
   auto& known = mappings[*file];
   if (auto mapping = known.lock()) return mapping;
-  auto made = of(fd, InChildren::dropped);
+  auto made = of(fd, InChildren::dropped, Pages::any);
   if (!made) return made.status();
   auto mapping = std::make_shared<const SharedMapping>(std::move(made).value());
   known = mapping;
   return mapping;
 }
 
+void SharedMapping::make_private(int fd, std::size_t offset, std::size_t bytes) const {
+  void* const place = memory_ + offset;
+  constexpr int flags = MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED;
+  if (::mmap(place, bytes, PROT_READ | PROT_WRITE, flags, fd, static_cast<off_t>(offset)) ==
+      MAP_FAILED) {
+    ::mprotect(place, bytes, PROT_READ);
+    return;
+  }
+  ::madvise(place, bytes, MADV_DONTDUMP);
+}
+
 SharedMapping::~SharedMapping() {
   if (memory_ != nullptr) ::munmap(memory_, bytes_);
+}
+
+bool populate(std::byte* begin, std::size_t bytes) {
+  constexpr int populate_advice = 23;  // MADV_POPULATE_WRITE
+  constexpr int most_attempts = 100;   // pages may be busy for a moment
+  for (int attempt = 0; attempt < most_attempts; ++attempt) {
+    if (::madvise(begin, bytes, populate_advice) == 0) return true;
+    if (errno == ENOMEM || errno == EFAULT) return false;
+    if (errno != EAGAIN && errno != EINTR) break;
+  }
+  return true;
 }
 
 bool punch_out(std::byte* begin, std::size_t bytes) {

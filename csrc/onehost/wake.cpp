@@ -44,6 +44,10 @@ bool can_fence_for_others() {
 #endif
 }
 
+void fence_for_others() {
+  if (can_fence_for_others()) membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
+}
+
 void wake(WakeWord& word) {
   if (look_for_sleepers(word) == 0) return;
   // Before the system call: a sleeper that has looked in vain but does not sleep yet will not.
@@ -53,7 +57,7 @@ void wake(WakeWord& word) {
 
 Sleeper::Sleeper(WakeWord& word) : word_(word) {
   become_sleeper(word_);
-  if (can_fence_for_others()) membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
+  fence_for_others();
   seen_ = word_.wakes.load(std::memory_order_acquire);
 }
 

@@ -33,6 +33,9 @@ void wake(WakeWord& word);
 // call registers the process with the kernel; false where it refuses.
 [[nodiscard]] bool can_fence_for_others();
 
+// Makes all threads of processes for which can_fence_for_others() holds fence; this one as well.
+void fence_for_others();
+
 // wake(), for words on which only processes sleep that fence for others.
 inline void wake_without_fence(WakeWord& word) {
   std::atomic_signal_fence(std::memory_order_seq_cst);

@@ -25,6 +25,10 @@ class Bootstrap {
   virtual Expected<std::string> get(const std::string& key) = 0;
   // ErrorCode::initialization, saying which ranks are missing where that is known, at the deadline.
   virtual Status barrier(Time deadline) = 0;
+
+  // What the ranks knew in common before they met, and never send over the bootstrap; empty where
+  // nothing was given, as under MPI.
+  [[nodiscard]] virtual std::string secret() const { return {}; }
 };
 
 }  // namespace rueda

@@ -14,13 +14,16 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "core/limited_log.h"
 #include "core/log.h"
 #include "core/strings.h"
 #include "core/unique_fd.h"
 #include "core/wait_fd.h"
+#include "transport/key.h"
 #include "transport/socket.h"
 #include "transport/socket_link.h"
 
@@ -28,20 +31,31 @@ namespace rueda {
 
 namespace {
 
-// The first bytes of every connection.
+// The first bytes of every connection. The one that was called answers with a frame `welcome`,
+// which holds its own proof.
 struct Hello {
   std::array<char, 8> magic{'r', 'u', 'e', 'd', 'a', 'c', 't', 'l'};
-  std::uint32_t version = 1;
+  std::uint32_t version = 2;
   std::uint32_t rank = 0;
-  std::array<char, 32>
-      world{};  // random, so that ranks of another world are not mistaken for this one's
+  // That the rank knows the world's key. Good for one pair of ranks and, since one connection of
+  // each is let in, once: whoever hears it on the way cannot use it again.
+  Digest proof{};
 };
+static_assert(sizeof(Hello) == 48);
 
 // What an event of the epoll set is about.
 enum class Source : std::uint32_t { listener, wake, outgoing, incoming, stranger };
 
 constexpr std::size_t most_strangers = 64;
 constexpr auto stranger_patience = std::chrono::seconds(30);
+constexpr int max_accepted_at_once = 64;
+// A connection that ends before it was welcomed was perhaps turned away among many others.
+constexpr int max_attempts = 3;
+
+LimitedLog& warnings() {
+  static LimitedLog log(LogLevel::warning);
+  return log;
+}
 
 // A rank sends to a peer over the connection that it opened itself, and receives over the one that
 // the peer opened, so no two can meet half-way. Good-byes alone go both ways: on an outgoing
@@ -50,14 +64,12 @@ constexpr auto stranger_patience = std::chrono::seconds(30);
 class SocketControl final : public ControlLane {
  public:
   SocketControl(int rank, std::vector<std::string> addresses, std::vector<Listener> listeners,
-                const std::string& world)
+                Key key)
       : rank_(rank),
         addresses_(std::move(addresses)),
         listeners_(std::move(listeners)),
-        peers_(addresses_.size()) {
-    hello_.rank = static_cast<std::uint32_t>(rank);
-    std::copy_n(world.begin(), std::min(world.size(), hello_.world.size()), hello_.world.begin());
-  }
+        key_(std::move(key)),
+        peers_(addresses_.size()) {}
 
   Status open();
 
@@ -81,6 +93,10 @@ class SocketControl final : public ControlLane {
     SocketLink outgoing;
     SocketLink incoming;
     std::optional<Status> suspicion;  // a connection broke; a good-bye may yet be found
+    bool may_call_again = false;      // it was the outgoing one, which had not been welcomed
+    bool welcomed = false;            // the peer has let the outgoing connection in
+    int attempts = 0;                 // to open the outgoing one
+    Status first_failure;             // of those attempts
     bool parting = false;             // has said good-bye, and its last messages are on their way
     bool gone = false;                // lost, or has said good-bye
   };
@@ -98,18 +114,26 @@ class SocketControl final : public ControlLane {
   bool take_own_messages();
   void deliver(int peer, std::span<const std::byte> message);
 
+  [[nodiscard]] Digest proof(std::string_view what, int from, int to) const;
+  [[nodiscard]] std::vector<std::byte> hello_to(int peer) const;
   void open_outgoing(int peer);
+  void call(int peer);
+  void call_again(int peer);
   void write(int peer);
   void read(int peer, SocketLink& link, std::size_t bound = 1 << 20);
   void take_good_bye(int peer, const SocketLink& link, std::span<const std::byte> payload);
+  [[nodiscard]] bool take_welcome(int peer, const SocketLink& link,
+                                  std::span<const std::byte> payload);
 
   void accept_all();
   void turn_away(const Listener& listener);
   void accept_one(UniqueFd fd);
+  Stranger* oldest_stranger();
   void hear(Stranger& stranger);
   void refuse(Stranger& stranger, std::string_view why);
 
-  void suspect(int peer, const Status& cause);
+  void suspect(int peer, const Status& cause, bool may_call_again = false);
+  void suspect_outgoing(int peer, const Status& cause);
   bool settle_suspicions();
   void settle(int peer);
   [[nodiscard]] std::vector<int> unflushed() const;
@@ -118,7 +142,7 @@ class SocketControl final : public ControlLane {
   const int rank_;
   const std::vector<std::string> addresses_;
   std::vector<Listener> listeners_;
-  Hello hello_;
+  const Key key_;
   UniqueFd spare_{::open("/dev/null", O_RDONLY | O_CLOEXEC)};
   UniqueFd epoll_;
   UniqueFd wake_;  // readable while there is something in own_ or suspects_
@@ -164,34 +188,66 @@ void SocketControl::wake() {
 
 // ---- Sending
 
+Digest SocketControl::proof(std::string_view what, int from, int to) const {
+  return key_.proof({what, std::to_string(from), std::to_string(to)});
+}
+
+std::vector<std::byte> SocketControl::hello_to(int peer) const {
+  Hello hello;
+  hello.rank = static_cast<std::uint32_t>(rank_);
+  hello.proof = proof("hello", rank_, peer);
+  const auto bytes = std::as_bytes(std::span(&hello, 1));
+  return {bytes.begin(), bytes.end()};
+}
+
 void SocketControl::open_outgoing(int peer) {
-  const std::string& address = addresses_[static_cast<std::size_t>(peer)];
-  auto fd = start_connecting(address);
-  if (!fd) return suspect(peer, fd.status());
   SocketLink& link = at(peer).outgoing;
-  link = SocketLink(std::move(fd).value(), address.starts_with("tcp:"));
-  const auto hello = std::as_bytes(std::span(&hello_, 1));
-  link.enqueue({hello.begin(), hello.end()});
+  link = {};
+  link.keep_sent();
+  link.enqueue(hello_to(peer));
+  call(peer);
+}
+
+void SocketControl::call(int peer) {
+  const std::string& address = addresses_[static_cast<std::size_t>(peer)];
+  ++at(peer).attempts;
+  auto fd = start_connecting(address);
+  if (!fd) return suspect_outgoing(peer, fd.status());
+  SocketLink& link = at(peer).outgoing;
+  link.restart(std::move(fd).value(), address.starts_with("tcp:"));
   watch(EPOLL_CTL_ADD, link.fd(), EPOLLIN | EPOLLOUT, Source::outgoing,
         static_cast<std::size_t>(peer));
   if (!link.is_connecting()) write(peer);
 }
 
+// With the same hello and all that was sent after it: the peer has not looked at any of it.
+void SocketControl::call_again(int peer) {
+  Peer& called = at(peer);
+  if (called.first_failure.ok()) called.first_failure = *called.suspicion;
+  called.suspicion.reset();
+  called.may_call_again = false;
+  unwatch(called.outgoing);
+  call(peer);
+}
+
 void SocketControl::write(int peer) {
   SocketLink& link = at(peer).outgoing;
-  if (Status status = link.write(); !status) return suspect(peer, status);
+  if (Status status = link.write(); !status) return suspect_outgoing(peer, status);
   watch(EPOLL_CTL_MOD, link.fd(), link.wants_to_write() ? EPOLLIN | EPOLLOUT : EPOLLIN,
         Source::outgoing, static_cast<std::size_t>(peer));
 }
 
 Status SocketControl::connect(std::span<const int> peers, Time deadline) {
   for (const int peer : peers) {
-    if (peer != rank_ && !at(peer).gone && !at(peer).outgoing.is_open()) open_outgoing(peer);
+    const bool is_called = at(peer).outgoing.is_open() || at(peer).suspicion;
+    if (peer != rank_ && !at(peer).gone && !is_called) open_outgoing(peer);
   }
   for (const int peer : peers) {
     Peer& wanted = at(peer);
-    while (!wanted.suspicion && wanted.outgoing.is_connecting()) {
-      if (wait_writable(wanted.outgoing.fd(), deadline)) {
+    while (wanted.suspicion ? wanted.may_call_again : wanted.outgoing.is_connecting()) {
+      if (wanted.suspicion) {
+        call_again(peer);
+      } else if (wait_writable(wanted.outgoing.fd(), deadline)) {
         write(peer);
       } else if (Clock::now() >= deadline) {
         return Status(ErrorCode::initialization,
@@ -215,10 +271,10 @@ void SocketControl::post(int peer, std::vector<std::byte> message) {
     return wake();
   }
   Peer& receiver = at(peer);
-  if (receiver.gone || receiver.parting || receiver.suspicion) return;
-  if (!receiver.outgoing.is_open()) open_outgoing(peer);
-  if (receiver.suspicion) return;
-  const bool idle = !receiver.outgoing.wants_to_write();
+  if (receiver.gone || receiver.parting) return;
+  if (!receiver.suspicion && !receiver.outgoing.is_open()) open_outgoing(peer);
+  if (receiver.suspicion && !receiver.may_call_again) return;
+  const bool idle = !receiver.suspicion && !receiver.outgoing.wants_to_write();
   receiver.outgoing.enqueue(frame_of(FrameKind::message, message));
   if (idle) write(peer);
 }
@@ -270,12 +326,16 @@ void SocketControl::read(int peer, SocketLink& link, std::size_t bound) {
   if (!link.is_open()) return;
   Status status = link.read(bound);
   while (!at(peer).gone) {
-    const auto frame = link.next_frame();
+    const bool is_outgoing = &link == &at(peer).outgoing;
+    const auto frame = link.next_frame(is_outgoing ? max_pending_frame_bytes : max_frame_bytes);
     if (!frame) status = frame.status();
     if (!frame || !frame.value()) break;
     if (frame.value()->kind == FrameKind::good_bye) {
       take_good_bye(peer, link, frame.value()->payload);
-    } else {
+    } else if (is_outgoing && !take_welcome(peer, link, frame.value()->payload)) {
+      status = Status(ErrorCode::transport, "what answers there is none of this world's ranks");
+      break;
+    } else if (!is_outgoing) {
       deliver(peer, frame.value()->payload);
     }
   }
@@ -285,8 +345,18 @@ void SocketControl::read(int peer, SocketLink& link, std::size_t bound) {
   } else if (!status && at(peer).parting && &link == &at(peer).outgoing) {
     unwatch(link);
   } else if (!status) {
-    suspect(peer, status);
+    &link == &at(peer).outgoing ? suspect_outgoing(peer, status) : suspect(peer, status);
   }
+}
+
+bool SocketControl::take_welcome(int peer, const SocketLink& link,
+                                 std::span<const std::byte> payload) {
+  if (&link != &at(peer).outgoing) return false;
+  if (!equal_in_constant_time(payload, proof("welcome", peer, rank_))) return false;
+  at(peer).welcomed = true;
+  at(peer).first_failure = {};
+  at(peer).outgoing.forget_sent();
+  return true;
 }
 
 void SocketControl::take_good_bye(int peer, const SocketLink& link,
@@ -297,20 +367,41 @@ void SocketControl::take_good_bye(int peer, const SocketLink& link,
 
 // ---- Newcomers
 
+// A bounded number at once: those that still wait make the descriptor readable again.
 void SocketControl::accept_all() {
   for (const Listener& listener : listeners_) {
-    while (UniqueFd fd = accept_from(listener.fd.get())) accept_one(std::move(fd));
-    if (errno == EMFILE || errno == ENFILE) turn_away(listener);
+    for (int count = 0; count < max_accepted_at_once; ++count) {
+      Accepted next = accept_from(listener.fd.get());
+      if (next.lacks_descriptors) turn_away(listener);
+      if (!next.fd) break;
+      accept_one(std::move(next.fd));
+    }
   }
 }
 
 // Out of descriptors: a connection that is left waiting would wake this rank for ever, and its peer
-// would wait as long. The spare one takes it, and closes it, so that the peer learns of a loss.
+// would wait as long. Whoever has been silent longest makes room; where nobody is, the spare one
+// takes the connection, and closes it, so that the peer learns that it is not let in.
 void SocketControl::turn_away(const Listener& listener) {
+  warnings().write("control lane: no file descriptor is left for a connection (ulimit -n)");
+  if (Stranger* oldest = oldest_stranger()) {
+    hear(*oldest);
+    if (oldest->link.is_open()) refuse(*oldest, "had to make room for another");
+    return;
+  }
   spare_.reset();
-  accept_from(listener.fd.get()).reset();
+  accept_from(listener.fd.get()).fd.reset();
   spare_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  log(LogLevel::error, "control lane: no file descriptor is left for a connection (ulimit -n)");
+}
+
+// Null where there is none.
+SocketControl::Stranger* SocketControl::oldest_stranger() {
+  Stranger* oldest = nullptr;
+  for (Stranger& stranger : strangers_) {
+    if (!stranger.link.is_open()) continue;
+    if (oldest == nullptr || stranger.since < oldest->since) oldest = &stranger;
+  }
+  return oldest;
 }
 
 void SocketControl::accept_one(UniqueFd fd) {
@@ -324,8 +415,8 @@ void SocketControl::accept_one(UniqueFd fd) {
     if (!stranger.link.is_open()) place = &stranger;
   }
   if (place == nullptr) {
-    log(LogLevel::warning, "control lane: too many connections that say nothing; refused one");
-    return;
+    place = oldest_stranger();
+    refuse(*place, "said nothing while many others came");
   }
   *place = Stranger{SocketLink(std::move(fd), false), now};
   watch(EPOLL_CTL_ADD, place->link.fd(), EPOLLIN, Source::stranger,
@@ -333,15 +424,16 @@ void SocketControl::accept_one(UniqueFd fd) {
 }
 
 void SocketControl::refuse(Stranger& stranger, std::string_view why) {
-  log(LogLevel::warning, "control lane: refused a connection that ", why);
+  warnings().write(str("control lane: refused a connection that ", why));
   unwatch(stranger.link);
 }
 
+// Reads no more than the hello: what comes after it is read once it is known who sends it.
 void SocketControl::hear(Stranger& stranger) {
   if (!stranger.link.is_open()) return;
-  const Status status = stranger.link.read();
-  const auto inbox = stranger.link.inbox();
   Hello hello;
+  const Status status = stranger.link.read(sizeof hello - stranger.link.inbox().size());
+  const auto inbox = stranger.link.inbox();
   const std::size_t known = std::min(inbox.size(), sizeof hello.magic);
   if (known > 0 && std::memcmp(inbox.data(), hello.magic.data(), known) != 0) {
     return refuse(stranger, "speaks another protocol");
@@ -350,34 +442,52 @@ void SocketControl::hear(Stranger& stranger) {
     if (!status) refuse(stranger, "ended before it said who it is");
     return;
   }
+  const auto version = hello.version;
   std::memcpy(&hello, inbox.data(), sizeof hello);
   const int peer = static_cast<int>(hello.rank);
-  if (hello.version != hello_.version) return refuse(stranger, "is of another version of Rueda");
-  if (hello.world != hello_.world) return refuse(stranger, "belongs to another world");
-  if (peer < 0 || peer >= size() || peer == rank_ || at(peer).incoming.is_open() || at(peer).gone) {
+  if (hello.version != version) return refuse(stranger, "is of another version of Rueda");
+  const bool is_peer = peer >= 0 && peer < size() && peer != rank_;
+  if (!is_peer || !equal_in_constant_time(hello.proof, proof("hello", peer, rank_))) {
+    return refuse(stranger, "is not of this world");
+  }
+  if (at(peer).incoming.is_open() || at(peer).gone) {
     return refuse(stranger, str("claims to be rank ", peer));
   }
   stranger.link.consume(sizeof hello);
   SocketLink& link = at(peer).incoming;
   link = std::exchange(stranger.link, {});
   watch(EPOLL_CTL_MOD, link.fd(), EPOLLIN, Source::incoming, hello.rank);
+  link.enqueue(frame_of(FrameKind::welcome, proof("welcome", rank_, peer)));
+  // So few bytes fit; a connection that is broken is found by reading.
+  if (Status sent = link.write(); !sent) log(LogLevel::debug, sent.to_string());
   read(peer, link);
 }
 
 // ---- Losses
 
 // Only notes it down: the caller may be in the middle of a message.
-void SocketControl::suspect(int peer, const Status& cause) {
+void SocketControl::suspect(int peer, const Status& cause, bool may_call_again) {
   Peer& suspected = at(peer);
-  if (suspected.gone || suspected.suspicion) return;
+  if (suspected.gone) return;
+  if (suspected.suspicion) {
+    suspected.may_call_again = suspected.may_call_again && may_call_again;
+    return;
+  }
   suspected.suspicion = cause;
+  suspected.may_call_again = may_call_again;
   suspects_.push_back(peer);
   wake();
 }
 
+void SocketControl::suspect_outgoing(int peer, const Status& cause) {
+  suspect(peer, cause, !at(peer).welcomed && at(peer).attempts < max_attempts);
+}
+
 bool SocketControl::settle_suspicions() {
   const auto suspects = std::exchange(suspects_, {});
-  for (const int peer : suspects) settle(peer);
+  for (const int peer : suspects) {
+    if (at(peer).suspicion) settle(peer);  // connect() may have called again
+  }
   return !suspects.empty();
 }
 
@@ -393,11 +503,14 @@ void SocketControl::settle(int peer) {
     read(peer, suspected.outgoing, everything);
   }
   if (suspected.gone) return;
+  if (suspected.may_call_again && !suspected.welcomed) return call_again(peer);
   suspected.gone = true;
   unwatch(suspected.outgoing);
   unwatch(suspected.incoming);
   if (phase_ != Phase::running || !handle_loss_) return;
-  handle_loss_(peer, Status(ErrorCode::peer_lost, suspected.suspicion->to_string(), peer));
+  const Status& cause =
+      suspected.first_failure.ok() ? *suspected.suspicion : suspected.first_failure;
+  handle_loss_(peer, Status(ErrorCode::peer_lost, cause.to_string(), peer));
 }
 
 // ---- The end
@@ -406,9 +519,11 @@ std::vector<int> SocketControl::unflushed() const {
   std::vector<int> ranks;
   for (int peer = 0; peer < size(); ++peer) {
     const Peer& receiver = peers_[static_cast<std::size_t>(peer)];
-    if (receiver.outgoing.is_open() && !receiver.gone && receiver.outgoing.wants_to_write()) {
-      ranks.push_back(peer);
-    }
+    if (!receiver.outgoing.is_open() || receiver.gone) continue;
+    // A welcome that comes after the socket is closed resets the connection, and what the kernel
+    // has not sent yet is lost.
+    const bool is_awaited = !receiver.welcomed && !receiver.suspicion;
+    if (receiver.outgoing.wants_to_write() || is_awaited) ranks.push_back(peer);
   }
   return ranks;
 }
@@ -451,6 +566,9 @@ void SocketControl::say_last_words() {
   for (Peer& peer : peers_) {
     part(peer.incoming, peer.outgoing.is_open());
     if (!peer.outgoing.is_open()) continue;
+    // A socket that is closed with something unread in it resets the connection, and what was sent
+    // last may be lost.
+    if (Status status = peer.outgoing.read(); !status) log(LogLevel::trace, status.to_string());
     ::shutdown(peer.outgoing.fd(), SHUT_WR);
     unwatch(peer.outgoing);
   }
@@ -533,8 +651,11 @@ Expected<std::unique_ptr<ControlLane>> open_control_socket(Bootstrap& bootstrap,
   }
   const auto world = bootstrap.get("control/world");
   if (!world) return failed.because(world.status());
+  // Of the word that the ranks hear of each other, and of what they knew before: whoever listens to
+  // the bootstrap alone does not know it.
+  const Key key = Key(bootstrap.secret()).derive({"rueda control lane", world.value()});
   auto lane = std::make_unique<SocketControl>(rank, std::move(addresses),
-                                              std::move(listeners).value(), world.value());
+                                              std::move(listeners).value(), key);
   if (Status opened = lane->open(); !opened) return failed.because(opened);
   return std::unique_ptr<ControlLane>(std::move(lane));
 }

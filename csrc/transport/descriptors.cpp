@@ -1,5 +1,6 @@
 #include "transport/descriptors.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -7,10 +8,13 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <deque>
+#include <iterator>
 #include <set>
 #include <thread>
 #include <utility>
 
+#include "core/sha256.h"
 #include "core/strings.h"
 #include "core/wait_fd.h"
 #include "transport/socket.h"
@@ -19,7 +23,11 @@ namespace rueda {
 
 namespace {
 
-constexpr auto stranger_patience = std::chrono::seconds(5);
+// What a connection gets to say which rank it is.
+constexpr auto handshake_timeout = std::chrono::seconds(5);
+// Nothing tells when a descriptor is free again.
+constexpr auto accept_back_off = std::chrono::milliseconds(100);
+constexpr int max_accepted_at_once = 64;
 
 // What a rank says first.
 struct Claim {
@@ -81,14 +89,84 @@ bool may_send_later(int socket, int error, Time deadline) {
   return false;
 }
 
-// The rank that has called over this connection; -1 where it was none of ours.
-int hear_claim(int socket, const std::string& world, int size, Time deadline) {
-  Claim claim;
-  const Time patience = std::min<Time>(deadline, Clock::now() + stranger_patience);
-  if (!wait_readable(socket, patience)) return -1;
-  if (::recv(socket, &claim, sizeof claim, 0) != static_cast<ssize_t>(sizeof claim)) return -1;
-  const bool is_ours = claim.world == claim_of(world, 0).world;
-  return is_ours && claim.rank > 0 && claim.rank < size ? claim.rank : -1;
+// Connections that have not said yet which rank they are. All are listened to at once, so that one
+// that stays silent keeps nobody waiting.
+class PendingCalls {
+ public:
+  PendingCalls(const std::string& world, int size)
+      : world_(claim_of(world, 0).world), size_(size) {}
+
+  // Where there are too many, the oldest makes room.
+  void add(UniqueFd socket) {
+    if (calls_.size() >= max_pending + static_cast<std::size_t>(size_)) drop_oldest();
+    calls_.push_back({std::move(socket), {}, 0, Clock::now() + handshake_timeout});
+  }
+  void drop_oldest() {
+    if (!calls_.empty()) calls_.pop_front();
+  }
+
+  // Sleeps until a connection, or the listener unless it is -1, has something, at most until
+  // `deadline`.
+  void sleep(int listener, Time deadline) const {
+    std::vector<pollfd> entries;
+    if (listener >= 0) entries.push_back({listener, POLLIN, 0});
+    for (const Call& call : calls_) {
+      entries.push_back({call.socket.get(), POLLIN, 0});
+      deadline = std::min(deadline, call.deadline);
+    }
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    ::poll(entries.data(), entries.size(),
+           static_cast<int>(std::clamp<long long>(left.count(), 0, max_sleep.count())));
+  }
+
+  // Takes out those that have said who they are; closes those that are none of ours.
+  std::vector<std::pair<int, UniqueFd>> hear() {
+    std::vector<std::pair<int, UniqueFd>> ranks;
+    const Time now = Clock::now();
+    for (auto call = calls_.begin(); call != calls_.end();) {
+      const State state = now > call->deadline ? State::over : hear(*call);
+      if (state == State::claims) ranks.emplace_back(call->claim.rank, std::move(call->socket));
+      call = state == State::waits ? std::next(call) : calls_.erase(call);
+    }
+    return ranks;
+  }
+
+ private:
+  enum class State : std::uint8_t { waits, claims, over };
+  struct Call {
+    UniqueFd socket;
+    Claim claim;
+    std::size_t heard = 0;  // bytes of the claim
+    Time deadline;
+  };
+
+  // Never reads beyond the claim: descriptors may follow, which must not be lost.
+  [[nodiscard]] State hear(Call& call) const {
+    while (call.heard < sizeof call.claim) {
+      auto* place = reinterpret_cast<std::byte*>(&call.claim) + call.heard;
+      const ssize_t got = ::recv(call.socket.get(), place, sizeof call.claim - call.heard, 0);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return State::waits;
+      if (got <= 0) return State::over;
+      call.heard += static_cast<std::size_t>(got);
+    }
+    const bool is_ours = equal_in_constant_time(std::as_bytes(std::span(call.claim.world)),
+                                                std::as_bytes(std::span(world_)));
+    const int rank = call.claim.rank;
+    return is_ours && rank > 0 && rank < size_ ? State::claims : State::over;
+  }
+
+  static constexpr std::size_t max_pending = 64;  // beside one for each rank
+  static constexpr std::chrono::milliseconds max_sleep{60'000};
+
+  const decltype(Claim::world) world_;
+  const int size_;
+  std::deque<Call> calls_;
+};
+
+Status did_not_come(const std::set<int>& missing, const std::string& what) {
+  return Status(ErrorCode::initialization, str(describe_ranks({missing.begin(), missing.end()}),
+                                               " did not come for ", what, " before the deadline"));
 }
 
 }  // namespace
@@ -141,14 +219,25 @@ Status answer_calls(int listener, const std::string& world, int size, const std:
                     Time deadline, const std::function<bool(int rank, UniqueFd socket)>& answer) {
   std::set<int> missing;
   for (int rank = 1; rank < size; ++rank) missing.insert(rank);
+  PendingCalls pending(world, size);
   while (!missing.empty()) {
-    if (UniqueFd socket = accept_from(listener)) {
-      const int rank = hear_claim(socket.get(), world, size, deadline);
-      if (rank > 0 && answer(rank, std::move(socket))) missing.erase(rank);
-    } else if (!wait_readable(listener, deadline) && Clock::now() >= deadline) {
-      return Status(ErrorCode::initialization,
-                    str(describe_ranks({missing.begin(), missing.end()}), " did not come for ",
-                        what, " before the deadline"));
+    if (Clock::now() >= deadline) return did_not_come(missing, what);
+    bool lacks_descriptors = false;
+    for (int count = 0; count < max_accepted_at_once; ++count) {
+      Accepted next = accept_from(listener);
+      lacks_descriptors = next.lacks_descriptors;
+      if (!next.fd) break;
+      pending.add(std::move(next.fd));
+    }
+    for (auto& [rank, socket] : pending.hear()) {
+      if (missing.contains(rank) && answer(rank, std::move(socket))) missing.erase(rank);
+    }
+    if (missing.empty()) break;
+    if (lacks_descriptors) {
+      pending.drop_oldest();
+      pending.sleep(-1, std::min<Time>(deadline, Clock::now() + accept_back_off));
+    } else {
+      pending.sleep(listener, deadline);
     }
   }
   return {};

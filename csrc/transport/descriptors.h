@@ -30,7 +30,9 @@ Status send_descriptors(int socket, std::span<const int> fds, Time deadline);
                                                 const std::string& world, int rank);
 
 // Rank 0's part: answers a call of each rank 1 to size - 1. `answer` says false where the
-// conversation failed; the rank may call again. `what` they come for goes into the error.
+// conversation failed; the rank may call again. `what` they come for goes into the error. Others
+// that connect are closed, and keep nobody waiting. Ends at the deadline whatever comes
+// (ErrorCode::initialization); `answer` keeps to it by itself.
 Status answer_calls(int listener, const std::string& world, int size, const std::string& what,
                     Time deadline, const std::function<bool(int rank, UniqueFd socket)>& answer);
 

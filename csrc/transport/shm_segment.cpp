@@ -57,6 +57,8 @@ Expected<std::shared_ptr<ShmSegment>> ShmSegment::open(UniqueFd fd, int size,
   if (memory == MAP_FAILED) return system_error("cannot map shared memory", errno);
   ::madvise(memory, length,
             MADV_DONTFORK);  // a child is not a rank, and would only keep the memory alive
+  // A core file with it would be as long as the rings of all ranks.
+  ::madvise(memory, length, MADV_DONTDUMP);
   return std::shared_ptr<ShmSegment>(new ShmSegment(std::move(fd), memory, size, ring_bytes));
 }
 

@@ -16,7 +16,11 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <span>
+#include <utility>
 
+#include "core/limited_log.h"
+#include "core/sha256.h"
 #include "core/strings.h"
 
 namespace rueda {
@@ -24,6 +28,7 @@ namespace rueda {
 namespace {
 
 constexpr int stream_flags = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
+constexpr int max_rejected_at_once = 64;
 constexpr std::string_view unix_prefix = "unix:@";
 constexpr std::string_view tcp_prefix = "tcp:";
 
@@ -127,6 +132,7 @@ Expected<UniqueFd> connect_unix(const std::string& address) {
   if (!fd || ::connect(fd.get(), name.get(), name.length) != 0) {
     return system_error("cannot connect to " + address, errno);
   }
+  if (Status ours = check_peer_user(fd.get()); !ours) return ours;
   ::fcntl(fd.get(), F_SETFL, O_NONBLOCK);
   return fd;
 }
@@ -200,6 +206,15 @@ Expected<UniqueFd> start_connecting(const std::string& address) {
   return not_an_address(address);
 }
 
+bool is_served(const std::string& unix_address) {
+  if (!unix_address.starts_with(unix_prefix)) return false;
+  const AbstractAddress name(unix_address.substr(unix_prefix.size()));
+  const UniqueFd fd(::socket(AF_UNIX, stream_flags, 0));
+  if (!fd) return false;
+  if (::connect(fd.get(), name.get(), name.length) == 0) return check_peer_user(fd.get()).ok();
+  return errno == EAGAIN;  // so many have asked that the listener's queue is full
+}
+
 Status finish_connecting(int fd) {
   int error = 0;
   socklen_t length = sizeof error;
@@ -207,10 +222,45 @@ Status finish_connecting(int fd) {
   return error == 0 ? Status() : system_error("cannot connect", error);
 }
 
-UniqueFd accept_from(int listener) {
-  UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (fd) prepare_tcp(fd.get());  // without effect on AF_UNIX
-  return fd;
+Status check_peer_user(int fd) {
+  sockaddr_storage own{};
+  socklen_t length = sizeof own;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) != 0) {
+    return system_error("cannot tell whose connection this is", errno);
+  }
+  if (own.ss_family != AF_UNIX) return {};
+  ucred peer{};
+  length = sizeof peer;
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) {
+    return system_error("cannot tell whose connection this is", errno);
+  }
+  if (peer.uid == ::geteuid()) return {};
+  return Status(ErrorCode::transport, str("the process at the other end (pid ", peer.pid,
+                                          ") runs as user ", peer.uid, ", not as ", ::geteuid()));
+}
+
+Accepted accept_from(int listener) {
+  static LimitedLog warnings(LogLevel::warning);
+  for (int rejected = 0; rejected < max_rejected_at_once;) {
+    UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    const int error = errno;
+    if (!fd) {
+      if (error == EINTR || error == ECONNABORTED) {
+        ++rejected;
+        continue;
+      }
+      const bool lacks = error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+      return {UniqueFd(), lacks};
+    }
+    if (Status ours = check_peer_user(fd.get()); !ours) {
+      warnings.write("rejected a connection: " + ours.message());
+      ++rejected;
+      continue;
+    }
+    prepare_tcp(fd.get());  // without effect on AF_UNIX
+    return {std::move(fd), false};
+  }
+  return {};
 }
 
 Expected<std::string> reachable_address(const std::string& interface) {
@@ -236,12 +286,7 @@ std::string random_name() {
   std::array<unsigned char, 16> bytes{};
   while (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
   }
-  std::string text;
-  for (const unsigned char byte : bytes) {
-    text += "0123456789abcdef"[byte >> 4];
-    text += "0123456789abcdef"[byte & 15];
-  }
-  return text;
+  return hexadecimal(std::as_bytes(std::span(bytes)));
 }
 
 Status system_error(std::string_view what, int error) {

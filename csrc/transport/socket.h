@@ -22,14 +22,28 @@ struct Listener {
 // ErrorCode::transport in both.
 [[nodiscard]] Expected<Listener> listen_on(const std::string& address);
 // The connection may still be under way: the descriptor is writable once it is decided, see
-// finish_connecting().
+// finish_connecting(). A Unix socket of another user is not connected to.
 [[nodiscard]] Expected<UniqueFd> start_connecting(const std::string& address);
+// Whether a process of this user listens at this Unix socket, on this kernel and in this network
+// namespace. Says so at once.
+[[nodiscard]] bool is_served(const std::string& unix_address);
 // "tcp:host:port"
 [[nodiscard]] std::string join_tcp(const std::string& host, int port);
 // What became of it.
 Status finish_connecting(int fd);
-// A connection that waits at `listener`, or an empty descriptor.
-[[nodiscard]] UniqueFd accept_from(int listener);
+
+struct Accepted {
+  UniqueFd fd;                     // empty where no connection waits
+  bool lacks_descriptors = false;  // one waits, but this process or the system can open no more
+};
+// A connection that waits at `listener`. Those of other users are closed at once, with a warning,
+// a bounded number per call: a listener that is still readable afterwards is to be asked again.
+[[nodiscard]] Accepted accept_from(int listener);
+
+// Whether the process at the other end of an AF_UNIX stream runs under this one's effective user
+// id; nobody else, root included, is let in. On a connecting socket this is the process that
+// listens. ErrorCode::transport. Always true of TCP, which does not tell.
+[[nodiscard]] Status check_peer_user(int fd);
 
 // The address of AF_UNIX's abstract namespace for `name`, and its length.
 struct AbstractAddress {

@@ -2,9 +2,11 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "core/strings.h"
 #include "transport/socket.h"
@@ -13,9 +15,7 @@ namespace rueda {
 
 namespace {
 
-constexpr std::size_t header_bytes = 8;
-// A longer one is a sign that the other side speaks something else.
-constexpr std::uint32_t longest_frame = 1U << 30;
+constexpr std::size_t header_bytes = frame_header_bytes;
 
 Status broken(int error) {
   if (error == EPIPE || error == ECONNRESET || error == 0) {
@@ -40,8 +40,8 @@ Status SocketLink::write() {
     if (Status status = finish_connecting(fd()); !status) return status;
     connecting_ = false;
   }
-  while (!queue_.empty()) {
-    const auto& front = queue_.front();
+  while (sent_ < queue_.size()) {
+    const auto& front = queue_[sent_];
     const ssize_t sent =
         ::send(fd(), front.data() + written_, front.size() - written_, MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
@@ -49,10 +49,29 @@ Status SocketLink::write() {
     if (sent < 0) return broken(errno);
     written_ += static_cast<std::size_t>(sent);
     if (written_ < front.size()) continue;
-    queue_.pop_front();
     written_ = 0;
+    if (keeps_sent_) {
+      ++sent_;
+    } else {
+      queue_.pop_front();
+    }
   }
   return {};
+}
+
+void SocketLink::forget_sent() {
+  queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(sent_));
+  sent_ = 0;
+  keeps_sent_ = false;
+}
+
+void SocketLink::restart(UniqueFd fd, bool connecting) {
+  fd_ = std::move(fd);
+  connecting_ = connecting;
+  sent_ = 0;
+  written_ = 0;
+  inbox_.clear();
+  consumed_ = 0;
 }
 
 Status SocketLink::read(std::size_t bound) {
@@ -60,7 +79,7 @@ Status SocketLink::read(std::size_t bound) {
   consumed_ = 0;
   std::array<std::byte, 65536> piece;
   for (std::size_t total = 0; total < bound;) {
-    const ssize_t got = ::recv(fd(), piece.data(), piece.size(), 0);
+    const ssize_t got = ::recv(fd(), piece.data(), std::min(piece.size(), bound - total), 0);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return {};
     if (got <= 0) return broken(got < 0 ? errno : 0);
@@ -74,13 +93,13 @@ std::span<const std::byte> SocketLink::inbox() const {
   return std::span(inbox_).subspan(consumed_);
 }
 
-Expected<std::optional<Frame>> SocketLink::next_frame() {
+Expected<std::optional<Frame>> SocketLink::next_frame(std::size_t limit) {
   const auto waiting = inbox();
   if (waiting.size() < header_bytes) return std::optional<Frame>();
   std::array<std::uint32_t, 2> header{};
   std::memcpy(header.data(), waiting.data(), header_bytes);
   const auto [length, kind] = header;
-  if (length > longest_frame || kind < 1 || kind > 2) {
+  if (length > limit || kind < 1 || kind > 3) {
     return Status(ErrorCode::transport, "received something that is not a frame");
   }
   if (waiting.size() < header_bytes + length) return std::optional<Frame>();

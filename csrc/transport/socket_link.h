@@ -13,12 +13,18 @@
 
 namespace rueda {
 
-enum class FrameKind : std::uint32_t { message = 1, good_bye = 2 };
+enum class FrameKind : std::uint32_t { message = 1, good_bye = 2, welcome = 3 };
 
 struct Frame {
   FrameKind kind = FrameKind::message;
   std::span<const std::byte> payload;  // until the link is used again
 };
+
+// A longer frame is a sign that the other side speaks something else.
+inline constexpr std::size_t max_frame_bytes = std::size_t{1} << 30;
+// Before the other side has shown that it belongs to the job.
+inline constexpr std::size_t max_pending_frame_bytes = 4096;
+inline constexpr std::size_t frame_header_bytes = 8;
 
 // What goes on the wire: length (32 bits), kind (32 bits), payload.
 [[nodiscard]] std::vector<std::byte> frame_of(FrameKind kind, std::span<const std::byte> payload);
@@ -35,11 +41,16 @@ class SocketLink {
 
   void enqueue(std::vector<std::byte> bytes) { queue_.push_back(std::move(bytes)); }
   // Whether there is reason to wait for the socket to become writable.
-  [[nodiscard]] bool wants_to_write() const { return connecting_ || !queue_.empty(); }
+  [[nodiscard]] bool wants_to_write() const { return connecting_ || sent_ < queue_.size(); }
+  // Until forget_sent(), what is sent is kept, so that restart() can send it again, from the
+  // beginning, over another connection.
+  void keep_sent() { keeps_sent_ = true; }
+  void forget_sent();
+  void restart(UniqueFd fd, bool connecting);
   // Sends what fits; an error when the connection is broken. Finishes connecting, if called when
   // the socket is writable.
   Status write();
-  // Reads what is there, up to about `bound` bytes, so that other links have their turn. At the end
+  // Reads what is there, up to `bound` bytes, so that other links have their turn. At the end
   // of the stream, or where the connection is broken, an error; what was read before it is there
   // none the less.
   Status read(std::size_t bound = 1 << 20);
@@ -47,14 +58,17 @@ class SocketLink {
   // What has been read and not been consumed.
   [[nodiscard]] std::span<const std::byte> inbox() const;
   void consume(std::size_t count) { consumed_ += count; }
-  // Takes the next whole frame. An error where the bytes cannot be a frame.
-  [[nodiscard]] Expected<std::optional<Frame>> next_frame();
+  // Takes the next whole frame. An error where the bytes cannot be a frame, or one whose payload is
+  // longer than `limit`.
+  [[nodiscard]] Expected<std::optional<Frame>> next_frame(std::size_t limit = max_frame_bytes);
 
  private:
   UniqueFd fd_;
   bool connecting_ = false;
   std::deque<std::vector<std::byte>> queue_;
-  std::size_t written_ = 0;  // of the queue's front
+  std::size_t sent_ = 0;     // of the queue, these have been sent, and are kept
+  std::size_t written_ = 0;  // of the one after them
+  bool keeps_sent_ = false;
   std::vector<std::byte> inbox_;
   std::size_t consumed_ = 0;
 };

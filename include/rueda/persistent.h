@@ -36,6 +36,10 @@
 namespace rueda {
 
 class PersistentRun;
+// In a child made by fork() it does nothing: what a run uses is not there.
+struct PersistentRunEnd {
+  void operator()(PersistentRun* run) const noexcept;
+};
 
 class Allreduce {
  public:
@@ -68,7 +72,7 @@ class Allreduce {
   void wait();
 
  private:
-  std::unique_ptr<PersistentRun> run_;
+  std::unique_ptr<PersistentRun, PersistentRunEnd> run_;
 };
 
 }  // namespace rueda

@@ -131,7 +131,7 @@ void remove_process_set(ProcessSet set);
 
 // A set that only its members know: they alone call this, with the same ranks and under a number
 // that they have agreed on among themselves. It is first_formed_set or above, was never used before
-// in this world, and differs modulo process_set_limit from those of all other sets of each member.
+// in this world, and differs modulo process_set_limit from those of each member's other such sets.
 // Members need not come at the same time. Throws InvalidArgumentError.
 inline constexpr int first_formed_set = 1 << 30;
 inline constexpr int process_set_limit = 511;
@@ -262,8 +262,8 @@ class CompletionQueue {
 // Memory that the other ranks of the host can reach directly, so that operations on it need no
 // copy: zeroed, aligned to 64 bytes, from 2 MiB on to 2 MiB and on huge pages where the system
 // gives them. It is freed with the pointer, and stays valid over shutdown() and init(). Ordinary
-// memory where the system gives no such memory, or not so much. A child process sees the same
-// memory, not a copy. Throws std::bad_alloc.
+// memory where the system gives no such memory, or not so much. What a child process writes there
+// is its own. Throws std::bad_alloc.
 [[nodiscard]] std::shared_ptr<std::byte[]> allocate(std::size_t bytes);
 
 // Says that a tensor in ordinary memory stays where it is and will be reduced there again and
@@ -273,6 +273,10 @@ class CompletionQueue {
 // the bytes that lie on huge pages now; 0 where nothing is gained by it.
 // Throws NotInitializedError.
 std::size_t settle_tensor(const void* tensor, std::size_t bytes);
+
+// Whether all ranks are on this host and read and write each other's ordinary memory through the
+// kernel, so that a large tensor is reduced where it lies. Throws NotInitializedError.
+[[nodiscard]] bool has_direct_access();
 
 // How an all-reduction of so many bytes is done in the world, and how long it should take by what
 // was measured at init (µs; 0 where nothing was, as across hosts).

@@ -36,7 +36,8 @@ def settings() -> str:
     )
 
 
-def _huge_pages() -> str:
+def huge_pages() -> str:
+    """What the kernel does by itself."""
     folder = Path("/sys/kernel/mm/transparent_hugepage")
     parts = []
     for name in ("enabled", "shmem_enabled"):
@@ -57,7 +58,7 @@ def head(plan: Plan) -> dict[str, str]:
         "command": shlex.join(["rueda", *sys.argv[1:]]),
         "CPU": f"{cpu_model()}, {len(plan.processors)} of {os.cpu_count()} hardware threads",
         "kernel": f"{platform.system()} {platform.release()}",
-        "huge pages": _huge_pages(),
+        "huge pages": huge_pages(),
         "ranks": f"{plan.ranks}, {placed}",
         "measured": f"{plan.rounds} rounds in which the contenders take turns; every rank rewrites "
         "its buffer before each call; a call lasts from the last rank's entry to the last rank's "

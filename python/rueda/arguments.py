@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 
 from rueda.adapter import Refusal
 from rueda.operations import ReduceOp
 
-__all__ = ["factor_of", "reduction_of", "root_of", "rows_of", "text_of"]
+__all__ = ["factor_of", "label_of", "reduction_of", "root_of", "rows_of", "text_of"]
+
+_ROWS_END = 1 << 63
+_RANKS_END = 1 << 31
 
 
 def text_of(name: object) -> str:
     """A name as it travels; empty for an operation without one.
 
-    Whatever is no text is named after its text, so that a wrong type on one rank makes no other wait.
+    Whatever is no text is named after its text, so that a wrong type on one rank makes no other wait. Raises Refusal
+    for a text that cannot travel, as it has no form in UTF-8.
     """
-    if type(name) is str:
-        return name
-    return "" if name is None else str(name)
+    text = name if type(name) is str else "" if name is None else str(name)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise Refusal(
+                f"the name {text!a} has characters that are no text (surrogates), as a file name has that "
+                f"is not encoded as UTF-8"
+            ) from None
+    return text
+
+
+def label_of(name: object) -> str:
+    """The same for an operation that fails; of a text that cannot travel a form that is the same on every rank."""
+    try:
+        return text_of(name)
+    except Refusal:
+        return str(name).encode(errors="backslashreplace").decode()
 
 
 def reduction_of(op: ReduceOp) -> int:
@@ -36,8 +56,8 @@ def factor_of(value: float) -> float:
         return value
     try:
         return float(value)
-    except (TypeError, ValueError):
-        raise Refusal(f"the scale factor {value!r} is not a number") from None
+    except (TypeError, ValueError, OverflowError):
+        raise Refusal(f"the scale factor {_shown(value)} is not a number") from None
 
 
 def rows_of(splits: Iterable[int] | None) -> list[int]:
@@ -45,14 +65,30 @@ def rows_of(splits: Iterable[int] | None) -> list[int]:
     if splits is None:
         return []
     try:
-        return [int(rows) for rows in splits]
-    except (TypeError, ValueError):
-        raise Refusal(f"splits={splits!r} is not a sequence of whole numbers") from None
+        all_rows = [operator.index(rows) for rows in splits]
+    except TypeError:
+        raise Refusal(f"splits={_shown(splits)} is not a sequence of whole numbers") from None
+    for rows in all_rows:
+        if not -_ROWS_END <= rows < _ROWS_END:
+            raise Refusal(f"splits={_shown(splits)}: nothing has {_shown(rows)} rows")
+    return all_rows
 
 
 def root_of(root_rank: int) -> int:
     """A rank as an integer. Raises Refusal."""
     try:
-        return int(root_rank)
-    except (TypeError, ValueError):
-        raise Refusal(f"root_rank={root_rank!r} is not a whole number") from None
+        root = operator.index(root_rank)
+    except TypeError:
+        raise Refusal(f"root_rank={_shown(root_rank)} is not a whole number") from None
+    if not -_RANKS_END <= root < _RANKS_END:
+        raise Refusal(f"root rank {_shown(root)} is not in the process set")
+    return root
+
+
+def _shown(value: object) -> str:
+    """As an error shows it, however long it is or whatever its own methods raise."""
+    try:
+        text = repr(value)
+    except Exception:
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= 200 else f"{text[:197]}..."

@@ -19,10 +19,12 @@ from typing import overload
 import numpy.typing as npt
 
 from rueda import _native
-from rueda.handles import Handle
+from rueda.adapter import Refusal
+from rueda.arguments import text_of
+from rueda.handles import Handle, release_completed
 from rueda.numpy_arrays import Array, NumpyAdapter
 from rueda.process_sets import ProcessSet, global_process_set, identify
-from rueda.submission import Collectives
+from rueda.submission import Collectives, refuse
 
 __all__ = [
     "allgather",
@@ -281,8 +283,13 @@ def barrier(process_set: ProcessSet = global_process_set, name: str | None = Non
         ...     pass  # download
         >>> rueda.barrier()
     """
-    submit = partial(_native.barrier, name or "", identify(process_set))
-    Handle(lambda: [submit()], lambda _: None, None).result()
+    try:
+        label = text_of(name)
+    except Refusal as refusal:
+        refuse(name, process_set, refusal).result()
+        return
+    release_completed(2)
+    _native.pass_barrier(label, identify(process_set))
 
 
 def join(process_set: ProcessSet = global_process_set) -> int:

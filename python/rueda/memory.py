@@ -19,8 +19,8 @@ def empty(shape: int | Sequence[int], dtype: npt.DTypeLike = np.float64) -> Arra
 
     It is used like any other array and freed with its last view. ``dtype`` defaults to float64, as in NumPy. Works
     before :func:`rueda.init` as well, and stays valid over :func:`rueda.shutdown`. Where the system gives no such
-    memory, or not so much, it is an ordinary array. A forked child process sees the same memory, not a copy. Raises
-    ``MemoryError``, and ``ValueError`` for a negative extent.
+    memory, or not so much, it is an ordinary array. A forked child process sees what its parent has there;
+    what it writes is its own. Raises ``MemoryError``, and ``ValueError`` for a negative extent.
 
     Example::
 

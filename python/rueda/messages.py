@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -15,6 +16,8 @@ __all__ = ["Messages"]
 
 A = TypeVar("A")
 ANY_SOURCE = -1
+_RANKS_END = 1 << 31
+_TAGS_END = 1 << 63
 
 
 class Messages(Generic[A]):
@@ -34,7 +37,7 @@ class Messages(Generic[A]):
         try:
             source, view = self._adapter.read(array)
             target = _whole("target_rank", target_rank)
-            number = _whole("tag", tag)
+            number = _whole("tag", tag, _TAGS_END)
         except Refusal as refusal:
             raise _error("send", refusal) from None
         begin = partial(
@@ -56,7 +59,7 @@ class Messages(Generic[A]):
             source = ANY_SOURCE if source_rank is None else _whole("source_rank", source_rank)
             if source_rank is not None and source < 0:
                 raise Refusal(f"there is no rank {source}")
-            number = _whole("tag", tag)
+            number = _whole("tag", tag, _TAGS_END)
             target, view = self._adapter.write(array)
         except Refusal as refusal:
             raise _error("recv", refusal) from None
@@ -72,11 +75,14 @@ class Messages(Generic[A]):
         return Handle(lambda: [begin()], lambda natives: natives[0].source(), (target, view.owner))
 
 
-def _whole(what: str, value: object) -> int:
+def _whole(what: str, value: object, end: int = _RANKS_END) -> int:
     try:
-        return int(value.__index__())  # type: ignore[attr-defined]
-    except AttributeError:
+        number = operator.index(value)  # type: ignore[call-overload]
+    except TypeError:
         raise Refusal(f"{what}={value!r} is not a whole number") from None
+    if not -end <= number < end:
+        raise Refusal(f"{what}={number} is too large")
+    return number
 
 
 def _error(what: str, refusal: Refusal) -> InvalidArgumentError | UnsupportedError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Iterable
 
@@ -11,11 +12,15 @@ from rueda.errors import InvalidArgumentError
 __all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
 
 
+_RANKS_END = 1 << 31
+
+
 class ProcessSet:
     """An ordered set of ranks that can be given to any collective as ``process_set``.
 
     It can be used once it has been added, by :func:`add_process_set` or ``init(process_sets=[...])``. Sets may overlap,
-    and each may be used by a thread of its own.
+    and each may be used by a thread of its own. Raises :class:`rueda.InvalidArgumentError` for ranks that are no whole
+    numbers.
 
     Example::
 
@@ -28,7 +33,7 @@ class ProcessSet:
     """
 
     def __init__(self, ranks: Iterable[int]) -> None:
-        self._ranks: list[int] | None = sorted(int(rank) for rank in ranks)
+        self._ranks: list[int] | None = _sorted(ranks)
         self.process_set_id: int | None = None
 
     @property
@@ -54,6 +59,18 @@ class ProcessSet:
         if self._ranks is None:
             return "ProcessSet(global)"
         return f"ProcessSet({self._ranks}, process_set_id={self.process_set_id})"
+
+
+def _sorted(ranks: Iterable[int]) -> list[int]:
+    try:
+        numbers = sorted(operator.index(rank) for rank in ranks)
+    except TypeError:
+        raise InvalidArgumentError(
+            f"the ranks of a process set are whole numbers, not {ranks!r}"
+        ) from None
+    if numbers and not -_RANKS_END <= numbers[0] <= numbers[-1] < _RANKS_END:
+        raise InvalidArgumentError(f"there are no ranks such as some of {numbers}")
+    return numbers
 
 
 def _make_global() -> ProcessSet:

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from rueda import _native, dtypes
 from rueda.adapter import Adapter, Refusal, View
-from rueda.arguments import factor_of, reduction_of, root_of, rows_of, text_of
+from rueda.arguments import factor_of, label_of, reduction_of, root_of, rows_of, text_of
 from rueda.errors import InvalidArgumentError
 from rueda.handles import Handle, combine
 from rueda.operations import ReduceOp
@@ -37,7 +37,7 @@ def refuse(
     """
     begin = partial(
         _native.refuse,
-        text_of(name),
+        label_of(name),
         identify(process_set),
         str(refusal),
         refusal.unsupported,

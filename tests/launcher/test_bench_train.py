@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -10,8 +12,12 @@ import click
 import click.testing
 import pytest
 from rueda.launcher.bench.train.command import make_train_command
+from rueda.launcher.bench.train.doors import DOORS
+from rueda.launcher.bench.train.doors_report import merged, read_report, render_run
+from rueda.launcher.bench.train.doors_report import render as render_doors
 from rueda.launcher.bench.train.group import with_training
 from rueda.launcher.bench.train.report import is_right, render
+from rueda.launcher.errors import LaunchError
 from rueda.launcher.native import Native
 
 native = Native(ModuleType("rueda._native"), option_table=[])
@@ -122,3 +128,94 @@ def test_a_small_run(tmp_path: Path, how: list[str]) -> None:
         assert model["wrong"] == []
         assert all(result["median_ms"] > 0 for result in model["results"].values())
     assert "WRONG" not in page.read_text()
+
+
+def doors_report(model: str = "mlp", ranks: int = 2) -> dict:
+    def row(median: float) -> dict[str, float]:
+        return {
+            "median_ms": median, "p10_ms": median - 1, "p90_ms": median + 1, "steps": 8,
+            "page_faults": 8192, "exposed_ms": median - 50,
+        }  # fmt: skip
+
+    results = {name: row(50 + 10 * number) for number, name in enumerate(DOORS)}
+    for name, result in results.items():
+        if name != "alone":
+            result["of_best"] = result["median_ms"] / 60
+    run = {
+        "model": model, "ranks": ranks, "threads": 1, "torch": "2.0", "tensors": 8,
+        "bytes": 67_000_000, "wrong": [], "results": results,
+    }  # fmt: skip
+    return {"schema": 1, "kind": "doors", "head": {"CPU": "one"}, "runs": [run]}
+
+
+def test_table_of_doors() -> None:
+    run = doors_report()["runs"][0]
+    lines = render_run(run).splitlines()
+    assert lines[0] == "mlp, 2 ranks with 1 threads each: 8 tensors, 67.0 MB of gradients"
+    cells = {line[:44].strip(): line[44:].split() for line in lines}
+    assert cells["no communication"] == ["50.0", "49.0", "51.0", "8192"]
+    assert cells["DistributedDataParallel over gloo"][-3:] == ["10.0", "1.00", "8192"]
+    assert cells["rueda.torch.DistributedOptimizer"][-3:] == ["40.0", "1.50", "8192"]
+    assert lines[-1] == "wrong: nothing"
+    run["wrong"] = ["optimizer: the ranks' parameters differ"]
+    assert "WRONG: optimizer: the ranks' parameters differ" in render_run(run)
+    page = render_doors(doors_report(), markdown=True)
+    assert "- CPU: one" in page
+    assert "| rueda.torch.DistributedOptimizer | 90.0 |" in page
+
+
+def test_reports_of_doors_are_put_together(tmp_path: Path) -> None:
+    file = tmp_path / "doors.json"
+    assert read_report(file) is None
+    file.write_text(json.dumps(doors_report()))
+    first = read_report(file)
+    second = merged(first, doors_report("conv"))
+    third = merged(second, doors_report("mlp", 4))
+    again = doors_report("conv")
+    again["runs"][0]["bytes"] = 1
+    last = merged(third, again)
+    found = {(run["model"], run["ranks"]): run["bytes"] for run in last["runs"]}
+    assert found == {("mlp", 2): 67_000_000, ("conv", 2): 1, ("mlp", 4): 67_000_000}
+    for text in ("{", "{}", json.dumps({"schema": 1, "models": {}})):
+        file.write_text(text)
+        with pytest.raises(LaunchError, match="is no report of"):
+            read_report(file)
+
+
+def test_options_of_doors() -> None:
+    runner = click.testing.CliRunner()
+    command = make_train_command(native)
+    for arguments, word in (
+        (["--quick"], "--quick belongs to --doors"),
+        (["--add", "x"], "--add belongs to --doors"),
+        (["--doors", "--models", "gradients"], "gradients"),
+        (["--models", "mlp"], "mlp"),
+    ):
+        refused = runner.invoke(command, arguments)
+        assert refused.exit_code == 2
+        assert word in refused.output
+
+
+DOOR_RUN = """
+import json
+from rueda.launcher.bench.progress import Progress
+from rueda.launcher.bench.train.doors import measure_doors
+from rueda.launcher.bench.train.doors_run import QUICK
+with Progress() as progress:
+    print(json.dumps(measure_doors("conv", 2, ("alone", "ddp-rueda", "optimizer"), QUICK, progress)))
+"""
+
+
+def test_a_quick_run_of_doors() -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("rueda._native")
+    # In a process of its own, since whatever it leaves behind is ended with it.
+    command = [sys.executable, "-c", DOOR_RUN]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stderr
+    run = json.loads(ended.stdout)
+    assert run["wrong"] == []
+    assert list(run["results"]) == ["alone", "ddp-rueda", "optimizer"]
+    assert min(result.get("of_best", 1.0) for result in run["results"].values()) == 1.0
+    assert all(result["steps"] == 1 for result in run["results"].values())
+    assert all(result["median_ms"] > 0 for result in run["results"].values())

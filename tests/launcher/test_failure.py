@@ -80,3 +80,38 @@ def test_who_lost_its_peer_is_not_blamed() -> None:
 def test_where_all_are_consequences_the_first_is_named() -> None:
     seen = watch(rank1=[*TRACEBACK, "rueda.PeerLostError: rank 2 is gone"])
     assert seen.first_cause([Failure(1, 1)]).rank == 1
+
+
+LOST = "rueda.errors.PeerLostError: 'x' cannot complete: rank 1 (vm, pid 7) failed: sys.exit(3)"
+CAUSED = ["", "The above exception was the direct cause of the following exception:", ""]
+
+
+def test_what_follows_from_a_lost_peer_is_a_consequence_whatever_it_is_called() -> None:
+    followers = [
+        [*TRACEBACK, LOST, *CAUSED, *TRACEBACK, "RuntimeError: training failed"],
+        [*TRACEBACK, "RuntimeError: 'x' cannot complete: rank 1 (vm, pid 7) failed: sys.exit(3)"],
+        [*TRACEBACK, "rueda.horovod.exceptions.HorovodInternalError: Horovod has been shut down: "
+         "'x' cannot complete: rank 1 (vm, pid 7) failed: sys.exit(3)"],
+    ]  # fmt: skip
+    for lines in followers:
+        seen = watch(rank0=lines)
+        assert seen.is_consequence(0), lines
+        assert seen.explain(Failure(0, 1, "vm")) == (
+            "rank 1 on vm failed first: sys.exit(3) (noticed by rank 0 on vm: exit code 1)"
+        )
+
+
+def test_use_after_the_ranks_own_shutdown_is_its_own_fault() -> None:
+    seen = watch(rank0=[*TRACEBACK, "rueda.errors.ShutdownError: this rank has shut down"])
+    assert not seen.is_consequence(0)
+
+
+def test_of_several_that_raised_the_first_is_named() -> None:
+    seen = FailureWatch()
+    for rank, error in ((2, "KeyError: 'cause'"), (0, "OSError: later"), (1, LOST)):
+        for line in [*TRACEBACK, error]:
+            seen.see(rank, line)
+    assert seen.raised_on_its_own() == 2
+    assert seen.raised() == 2
+    assert watch(rank1=[*TRACEBACK, LOST]).raised() == 1
+    assert FailureWatch().raised() is None

@@ -84,6 +84,45 @@ def test_exception(rueda: Rueda, any_launch: list[str], script: Script) -> None:
     )
 
 
+def test_exception_of_a_rank_that_is_alone(
+    rueda: Rueda, any_launch: list[str], script: Script
+) -> None:
+    program = script("""
+        raise ValueError("bad batch 17")
+    """)
+    ran = rueda(*any_launch, "-np", "1", "python3", program)
+    assert ran.code == 1
+    assert re.fullmatch(
+        r"rueda: rank 0 on \S+ failed first: ValueError: bad batch 17 \(exit code 1\)",
+        ran.last_line,
+    )
+
+
+def test_exception_of_the_rank_that_is_last(
+    rueda: Rueda, any_launch: list[str], script: Script
+) -> None:
+    program = script("""
+        if rank == 0:
+            def gone(pid):
+                os.kill(pid, 0)
+                return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] in "ZX"
+            deadline = time.monotonic() + 30
+            try:
+                while not gone(int(pathlib.Path("pid.1").read_text())):
+                    assert time.monotonic() < deadline
+                    time.sleep(0.01)
+            except (FileNotFoundError, ProcessLookupError):
+                pass
+            raise ValueError("bad batch 17")
+    """)
+    ran = rueda(*any_launch, "-np", "2", "python3", program)
+    assert ran.code == 1
+    assert re.fullmatch(
+        r"rueda: rank 0 on \S+ failed first: ValueError: bad batch 17 \(exit code 1\)",
+        ran.last_line,
+    )
+
+
 def test_exit_code(rueda: Rueda, any_launch: list[str], script: Script) -> None:
     program = script("""
         if rank == size - 1:
@@ -143,6 +182,32 @@ def test_the_rank_that_lost_its_peer_first_is_not_blamed(rueda: Rueda, script: S
     assert ran.code == 1
     assert "rank 1 on" in ran.last_line
     assert "KeyError: 'the cause'" in ran.last_line
+
+
+def test_whose_exception_came_of_a_lost_peer_is_not_blamed(
+    rueda: Rueda, any_launch: list[str], script: Script
+) -> None:
+    program = script("""
+        class PeerLostError(Exception):
+            pass
+        if rank == 1:
+            try:
+                raise PeerLostError("'x' cannot complete: rank 2 (vm, pid 7) failed: KeyError: 3")
+            except PeerLostError as error:
+                raise RuntimeError("training failed") from error
+        if rank == 2:
+            time.sleep(0.5)
+            raise KeyError("the cause")
+        time.sleep(60)
+    """)
+    ran = rueda(*any_launch, "-np", "3", "python3", program)
+    assert ran.code == 1
+    # mpirun may end rank 2 before it comes to its own words.
+    assert re.fullmatch(
+        r"rueda: rank 2 on \S+ failed first: (KeyError: 'the cause' \(exit code 1\)|"
+        r"KeyError: 3 \(noticed by rank 1 on \S+: exit code 1\))",
+        ran.last_line,
+    )
 
 
 def test_built_in_ranks_know_who_they_are(rueda: Rueda, script: Script) -> None:

@@ -5,3 +5,5 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "parallel" / "python")]
+
+from worlds import worlds  # noqa: E402, F401 - a fixture

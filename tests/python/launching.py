@@ -190,6 +190,22 @@ def run_to_end(line: Sequence[str], extra: dict[str, str] | None, limit: float, 
     return Ended(process.returncode, output.decode(errors="replace"))
 
 
+def mpirun_line(size: int, line: Sequence[str], options: Sequence[str] = ()) -> list[str]:
+    """The command line of mpirun for ``size`` ranks, each of which runs ``line``."""
+    mpirun = find_mpirun()
+    assert mpirun is not None
+    begin = [
+        mpirun,
+        "--allow-run-as-root",
+        "--oversubscribe",
+        "--bind-to",
+        "none",
+        "-np",
+        str(size),
+    ]
+    return [*begin, *options, *line]
+
+
 def run_under_mpirun(
     program: str | Path,
     size: int,
@@ -199,10 +215,8 @@ def run_under_mpirun(
     limit: float = 240,
 ) -> Ended:
     """Runs ``size`` ranks under mpirun."""
-    mpirun = find_mpirun()
-    assert mpirun is not None
-    line = [mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(size)]
-    return run_to_end([*line, *options, *command(program, arguments)], extra, limit, "mpirun")
+    line = mpirun_line(size, command(program, arguments), options)
+    return run_to_end(line, extra, limit, "mpirun")
 
 
 def check_under_mpirun(

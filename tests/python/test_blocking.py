@@ -155,3 +155,57 @@ def test_streams_need_not_wait_for_what_is_on_the_host() -> None:
         """
     )
     assert ended.returncode == 0, ended.stderr
+
+
+def test_calls_that_wait_at_once_wake_no_other_thread() -> None:
+    """Else each call costs two changes of threads, and the ranks lose their processors to these threads."""
+    program = """
+        import numpy as np, rueda
+        rueda.init()
+        array = np.zeros(1, np.float32)
+        calls = 500
+
+        def step():
+            rueda.allreduce_(array, name="x", op=rueda.Sum)
+            rueda.barrier(name="b")
+
+        for _ in range(50):
+            step()
+        before = rueda.metrics()
+        for _ in range(calls):
+            step()
+        after = rueda.metrics()
+        grown = {name: after[name] - before[name] for name in after}
+        assert grown["driven_by_caller"] >= 2 * calls, grown
+        assert grown["sleeps"] < calls / 10, grown
+    """
+    with Job(program, 2) as job:
+        ended = job.wait(60)
+        assert [e.returncode for e in ended] == [0, 0], job.report()
+
+
+def test_barriers_and_calls_without_a_name_send_no_message() -> None:
+    program = """
+        import numpy as np, rueda
+        rueda.init()
+        arrays = [np.zeros(2, dtype) for dtype in ("float32", "int64", "uint8")]
+
+        def step():
+            rueda.barrier()
+            for array in arrays:
+                rueda.allreduce_(array, op=rueda.Sum)
+                rueda.allreduce_(array, name=array.dtype.name, op=rueda.Sum)
+
+        for _ in range(150):
+            step()
+        before = rueda.metrics()
+        for _ in range(150):
+            step()
+        after = rueda.metrics()
+        grown = {name: after[name] - before[name] for name in after}
+        assert grown["control_messages_sent"] == 0, grown
+        assert grown["plans_replayed"] == 150 * 7, grown
+    """
+    with Job(program, 2) as job:
+        ended = job.wait(60)
+        assert [e.returncode for e in ended] == [0, 0], job.report()

@@ -14,12 +14,12 @@ from launching import (
     PARALLEL,
     alone,
     check,
-    check_under_mpirun,
     command,
     environment,
     find_mpirun,
     run,
 )
+from worlds import Run, Worlds, each_check
 
 pytest.importorskip("torch.distributed")
 
@@ -60,19 +60,19 @@ def launch(launcher: list[str], size: int, program: str | Path, folder: Path) ->
 
 
 # Two and three ranks: under the launchers, below.
-@pytest.mark.parametrize("size", [1, 4])
-def test_collectives(size: int) -> None:
-    check(COLLECTIVES, size)
+@each_check([Run(COLLECTIVES.name, size) for size in (1, 4)])
+def test_collectives(worlds: Worlds, run: Run, check: str) -> None:
+    worlds.check(run, check)
 
 
-@pytest.mark.parametrize("size", [2, 4])
-def test_training(size: int) -> None:
-    check(TRAINING, size)
+@each_check([Run(TRAINING.name, size) for size in (2, 4)])
+def test_training(worlds: Worlds, run: Run, check: str) -> None:
+    worlds.check(run, check)
 
 
-@pytest.mark.parametrize("size", [3])
-def test_bad_input(size: int) -> None:
-    check(BAD_INPUT, size)
+@each_check([Run(BAD_INPUT.name, 3)])
+def test_bad_input(worlds: Worlds, run: Run, check: str) -> None:
+    worlds.check(run, check)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
@@ -130,9 +130,14 @@ def test_collectives_under_launchers(launcher: list[str], tmp_path: Path) -> Non
 
 
 @needs_mpirun
-@pytest.mark.parametrize("transport", ["auto", "mpi"])
-def test_collectives_under_mpirun(transport: str) -> None:
-    check_under_mpirun(COLLECTIVES, 3, extra={"RUEDA_TRANSPORT": transport})
+@each_check(
+    [
+        Run(COLLECTIVES.name, 3, mpirun=True, extra={"RUEDA_TRANSPORT": transport})
+        for transport in ("auto", "mpi")
+    ]
+)
+def test_collectives_under_mpirun(worlds: Worlds, run: Run, check: str) -> None:
+    worlds.check(run, check)
 
 
 def test_life_under_torchrun(tmp_path: Path) -> None:
@@ -157,6 +162,45 @@ def test_life_under_torchrun(tmp_path: Path) -> None:
             assert not rueda.is_initialized()
         """,
         tmp_path,
+    )
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_groups_of_some_ranks_leave_the_numbers_of_sets_alone(size: int) -> None:
+    """Only their members know them, but a set of Rueda's has one number on all ranks, and room is counted alike."""
+    check(
+        """
+        import torch, torch.distributed as dist, rueda, rueda.torch.c10d
+        dist.init_process_group("rueda")
+        rank, size = dist.get_rank(), dist.get_world_size()
+        numbers, groups = [], []
+        for turn in range(6):
+            wanted = [[0, 1], [1, 2], [size - 1], [0, 1, 2]][turn % 4]
+            for _ in range(1 + turn):
+                groups.append((wanted, dist.new_group(wanted)))
+            made = rueda.add_process_set(range(turn % 3, size))
+            numbers.append(made.process_set_id)
+            if made.included():
+                total = rueda.allreduce([1.0], op=rueda.Sum, process_set=made)
+                assert total.tolist() == [made.size()]
+            if turn % 2:
+                rueda.remove_process_set(made)
+            for wanted, group in groups:
+                if rank in wanted:
+                    tensor = torch.ones(2)
+                    dist.all_reduce(tensor, group=group)
+                    assert tensor.tolist() == [len(wanted)] * 2
+            if turn == 3:
+                for wanted, group in groups:
+                    if rank in wanted:
+                        dist.destroy_process_group(group)
+                groups = []
+        told = rueda.allgather_object(numbers)
+        assert told == [numbers] * size, told
+        dist.destroy_process_group()
+        """,
+        size,
+        extra={"RUEDA_STALL_ERROR": "20"},
     )
 
 

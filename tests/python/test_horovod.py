@@ -11,18 +11,21 @@ from pathlib import Path
 import pytest
 from launching import (
     PARALLEL,
+    alone,
     check,
     check_under_mpirun,
     environment,
     find_mpirun,
     run,
 )
+from worlds import Run, Worlds, each_check
 
 torch = pytest.importorskip("torch")
 
 import rueda  # noqa: E402
 from rueda.horovod import settings  # noqa: E402
 from rueda.horovod.exceptions import (  # noqa: E402
+    HorovodInitializationError,
     HorovodInternalError,
     HorovodInvalidArgumentError,
     translation_of,
@@ -35,14 +38,15 @@ needs_mpi4py = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_operations(size: int) -> None:
-    check(PARALLEL / "check_horovod_operations.py", size)
-
-
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_optimizer(size: int) -> None:
-    check(PARALLEL / "check_horovod_optimizer.py", size)
+@each_check(
+    [
+        Run(f"check_horovod_{script}.py", size)
+        for script in ("operations", "optimizer")
+        for size in (1, 2, 4)
+    ]
+)
+def test_operations(worlds: Worlds, run: Run, check: str) -> None:
+    worlds.check(run, check)
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -50,9 +54,30 @@ def test_init(size: int) -> None:
     check(PARALLEL / "check_horovod_init.py", size)
 
 
+def test_averages_after_a_join_of_those_who_take_part() -> None:
+    extra = {"RUEDA_JOIN_AVERAGE": "present"}
+    check(PARALLEL / "check_horovod_operations.py", 3, ["check_join"], extra=extra)
+
+
+def test_init_that_fails() -> None:
+    ended = alone(
+        """
+        import rueda.horovod.torch as hvd
+        for kind in (ValueError, hvd.HorovodInternalError):
+            try:
+                hvd.init()
+            except kind as error:
+                print("told", error.__cause__)
+        """,
+        {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2"},
+    )
+    assert ended.stdout.count("told") == 2, ended.stdout
+
+
 @needs_mpirun
-def test_operations_under_mpirun() -> None:
-    check_under_mpirun(PARALLEL / "check_horovod_operations.py", 3)
+@each_check([Run("check_horovod_operations.py", 3, mpirun=True)])
+def test_operations_under_mpirun(worlds: Worlds, run: Run, check: str) -> None:
+    worlds.check(run, check)
 
 
 @needs_mpirun
@@ -144,7 +169,8 @@ def test_variables_of_rueda_win() -> None:
         (rueda.ShutdownError("x"), HorovodInternalError, "Horovod has been shut down: x"),
         (rueda.PeerLostError("x", 1), HorovodInternalError, "Horovod has been shut down: x"),
         (rueda.StalledError("x"), HorovodInternalError, "Stalled"),
-        (rueda.DuplicateNameError("x"), HorovodInternalError, "same as that of another tensor"),
+        (rueda.DuplicateNameError("x"), HorovodInvalidArgumentError, "same name as another tensor"),
+        (rueda.InitializationError("x"), HorovodInitializationError, "x"),
         (rueda.MismatchError("root rank differs between"), HorovodInternalError, "root ranks"),
         (rueda.TransportError("x"), HorovodInternalError, "x"),
     ],

@@ -1,11 +1,14 @@
-"""Runs the checks of tests/parallel/python with 1 to 4 ranks, under the rendezvous and under mpirun."""
+"""The checks of tests/parallel/python on 1 to 4 ranks, under the rendezvous and under mpirun."""
 
 from __future__ import annotations
 
 import pytest
-from launching import PARALLEL, check, check_under_mpirun, find_mpirun
+from launching import PARALLEL, check, find_mpirun
+from worlds import Run, Worlds, each_check
 
 SIZES = [1, 2, 3, 4]
+COLLECTIVES = ["check_reductions.py", "check_exchanges.py"]
+OVER_MPI = {"RUEDA_TRANSPORT": "mpi"}
 SHORT_STALLS = {"RUEDA_STALL_WARNING": "1", "RUEDA_STALL_ERROR": "2"}
 
 needs_mpirun = pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
@@ -17,29 +20,28 @@ def torch() -> object:
     return pytest.importorskip("torch")
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("script", ["check_reductions.py", "check_exchanges.py"])
-def test_collectives(script: str, size: int) -> None:
-    check(PARALLEL / script, size)
+@each_check(
+    [
+        *(Run(script, size) for script in COLLECTIVES for size in SIZES),
+        *(Run("check_messages.py", size) for size in (1, 4)),  # two and three ranks: below
+        Run("check_exchanges.py", 3, extra={"RUEDA_JOIN_AVERAGE": "all"}),
+    ]
+)
+def test_collectives(worlds: Worlds, run: Run, check: str) -> None:
+    worlds.check(run, check)
 
 
 @needs_mpirun
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("script", ["check_reductions.py", "check_exchanges.py"])
-def test_collectives_under_mpirun(script: str, size: int) -> None:
-    check_under_mpirun(PARALLEL / script, size)
-
-
-@needs_mpirun
-@pytest.mark.parametrize("script", ["check_reductions.py", "check_exchanges.py"])
-def test_collectives_over_mpi(script: str) -> None:
-    check_under_mpirun(PARALLEL / script, 3, extra={"RUEDA_TRANSPORT": "mpi"})
-
-
-# Two and three ranks: below.
-@pytest.mark.parametrize("size", [1, 4])
-def test_messages(size: int) -> None:
-    check(PARALLEL / "check_messages.py", size)
+@each_check(
+    [
+        *(Run(script, size, mpirun=True) for script in COLLECTIVES for size in SIZES),
+        *(Run(script, 3, mpirun=True, extra=OVER_MPI) for script in COLLECTIVES),
+        Run("check_messages.py", 2, mpirun=True),
+        Run("check_messages.py", 3, mpirun=True, extra=OVER_MPI),
+    ]
+)
+def test_collectives_under_mpirun(worlds: Worlds, run: Run, check: str) -> None:
+    worlds.check(run, check)
 
 
 @needs_torch
@@ -47,65 +49,66 @@ def test_messages_of_tensors() -> None:
     check(PARALLEL / "check_messages.py", 2, ["torch", "check_tensors"])
 
 
-@needs_mpirun
-@pytest.mark.parametrize(("size", "transport"), [(2, "auto"), (3, "mpi")])
-def test_messages_under_mpirun(size: int, transport: str) -> None:
-    extra = {"RUEDA_TRANSPORT": transport}
-    check_under_mpirun(PARALLEL / "check_messages.py", size, extra=extra)
-
-
-def test_join_averages_over_all() -> None:
-    check(PARALLEL / "check_exchanges.py", 3, extra={"RUEDA_JOIN_AVERAGE": "all"})
-
-
-@pytest.mark.parametrize("size", [2, 3, 4])
-def test_bad_input(size: int) -> None:
-    ended = check(PARALLEL / "check_bad_input.py", size, extra=SHORT_STALLS)
-    assert "'forgotten'" in ended[0].output  # the warning
+@each_check([Run("check_bad_input.py", size, extra=SHORT_STALLS) for size in (2, 3, 4)])
+def test_bad_input(worlds: Worlds, run: Run, check: str) -> None:
+    written = worlds.check(run, check)
+    assert ("'forgotten'" in written) == (check == "check_missing_name_stalls"), (
+        written
+    )  # the warning
 
 
 @needs_mpirun
-def test_bad_input_under_mpirun() -> None:
-    check_under_mpirun(PARALLEL / "check_bad_input.py", 2, extra=SHORT_STALLS)
+@each_check([Run("check_bad_input.py", 2, mpirun=True, extra=SHORT_STALLS)])
+def test_bad_input_under_mpirun(worlds: Worlds, run: Run, check: str) -> None:
+    worlds.check(run, check)
 
 
-@pytest.mark.parametrize(
-    "option",
+@each_check(
     [
-        {"RUEDA_FUSION_THRESHOLD": "0"},
-        {"RUEDA_FUSION_THRESHOLD": "100"},
-        {"RUEDA_RING_CHUNK": "64"},
-        {"RUEDA_CACHE_CAPACITY": "0"},
-        {"RUEDA_CACHE_CAPACITY": "3"},
-    ],
-    ids=str,
+        Run("check_reductions.py", 3, extra=option)
+        for option in (
+            {"RUEDA_FUSION_THRESHOLD": "0"},
+            {"RUEDA_FUSION_THRESHOLD": "100"},
+            {"RUEDA_RING_CHUNK": "64"},
+            {"RUEDA_CACHE_CAPACITY": "0"},
+            {"RUEDA_CACHE_CAPACITY": "3"},
+        )
+    ]
 )
-def test_reductions_with_extreme_options(option: dict[str, str]) -> None:
-    check(PARALLEL / "check_reductions.py", 3, extra=option)
+def test_reductions_with_extreme_options(worlds: Worlds, run: Run, check: str) -> None:
+    worlds.check(run, check)
 
 
 @needs_torch
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize(
-    "script",
+@each_check(
     [
-        "check_torch_buckets.py",
-        "check_torch_collectives.py",
-        "check_torch_optimizer.py",
-        "check_torch_optimizer_use.py",
-        "check_torch_persistent.py",
-        "check_torch_state.py",
-    ],
+        Run(f"check_torch_{script}.py", size)
+        for script in (
+            "buckets",
+            "collectives",
+            "large_gradients",
+            "optimizer",
+            "optimizer_use",
+            "persistent",
+            "state",
+        )
+        for size in SIZES
+    ]
 )
-def test_torch(script: str, size: int) -> None:
-    check(PARALLEL / script, size)
+def test_torch(worlds: Worlds, run: Run, check: str) -> None:
+    worlds.check(run, check)
 
 
 @needs_torch
-@pytest.mark.parametrize("views", ["0", "1"])
-@pytest.mark.parametrize("script", ["check_torch_optimizer.py", "check_torch_optimizer_use.py"])
-def test_torch_with_and_without_buckets(script: str, views: str) -> None:
-    check(PARALLEL / script, 1 if views == "1" else 3, extra={"GRADIENT_AS_BUCKET_VIEW": views})
+@each_check(
+    [
+        Run(f"check_torch_{script}.py", size, extra={"GRADIENT_AS_BUCKET_VIEW": views})
+        for script in ("optimizer", "optimizer_use")
+        for size, views in ((3, "0"), (1, "1"))
+    ]
+)
+def test_torch_with_and_without_buckets(worlds: Worlds, run: Run, check: str) -> None:
+    worlds.check(run, check)
 
 
 @needs_torch
@@ -120,5 +123,6 @@ def test_torch_compile() -> None:
 
 @needs_torch
 @needs_mpirun
-def test_torch_buckets_under_mpirun() -> None:
-    check_under_mpirun(PARALLEL / "check_torch_buckets.py", 2)
+@each_check([Run("check_torch_buckets.py", 2, mpirun=True)])
+def test_torch_buckets_under_mpirun(worlds: Worlds, run: Run, check: str) -> None:
+    worlds.check(run, check)

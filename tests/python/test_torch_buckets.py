@@ -137,3 +137,24 @@ def test_memory_of_a_bucket() -> None:
     parameters[1].data = torch.ones(4)
     parameters[1].grad = None
     assert "is now torch.float32 of shape [4] on 'cpu'" in slot.take_in()
+
+
+def test_autograd_is_told_when_a_gradient_was_reduced() -> None:
+    parameter = torch.nn.Parameter(torch.ones(3))
+    bucket = Bucket("b", [parameter], [describe(parameter, "p")])
+    parameter.grad = torch.ones(3)
+    assert bucket.slots[0].take_in() == ""
+    factor = torch.ones(3, requires_grad=True)
+    product = (parameter.grad * factor).sum()  # keeps the gradient for its own backward pass
+    bucket.slots[0].give_out()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()
+
+
+def test_no_gradient_counts_as_zeros_whatever_the_bucket_holds() -> None:
+    parameter = torch.nn.Parameter(torch.ones(3))
+    bucket = Bucket("b", [parameter], [describe(parameter, "p")])
+    bucket.flat.fill_(9.0)
+    assert bucket.slots[0].take_in() == ""
+    assert parameter.grad is not None
+    assert parameter.grad.tolist() == [0.0, 0.0, 0.0]

@@ -28,7 +28,7 @@ std::string fresh_tcp() {
 }
 
 BootstrapPtr enter(const std::string& address, int rank, int size) {
-  auto entered = connect_rendezvous(address, rank, size, soon());
+  auto entered = connect_rendezvous(address, rank, size, soon(), "known to these ranks alone");
   expect_ok(entered.status(), "entering the rendezvous");
   return std::move(entered).value();
 }
@@ -135,7 +135,7 @@ TEST_CASE("an address that is none is refused at once") {
 TEST_CASE("ranks that were told different sizes learn of it") {
   const std::string address = fresh_unix();
   const auto first = enter(address, 0, 3);
-  const auto second = connect_rendezvous(address, 1, 4, soon());
+  const auto second = connect_rendezvous(address, 1, 4, soon(), "known to these ranks alone");
   CHECK(second.status().code() == ErrorCode::initialization);
   CHECK(contains(second.status(), "4 ranks"));
 }
@@ -144,8 +144,8 @@ TEST_CASE("a rank number cannot be taken twice") {
   const std::string address = fresh_unix();
   const auto first = enter(address, 0, 2);
   const auto second = enter(address, 1, 2);
-  const auto twin =
-      connect_rendezvous(address, 1, 2, Clock::now() + std::chrono::milliseconds(100));
+  const auto twin = connect_rendezvous(address, 1, 2, Clock::now() + std::chrono::milliseconds(500),
+                                       "known to these ranks alone");
   CHECK(contains(twin.status(), "another process is rank 1"));
 }
 

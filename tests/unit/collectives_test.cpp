@@ -7,6 +7,7 @@
 #include <numeric>
 #include <random>
 
+#include "core/strings.h"
 #include "engine_ranks.h"
 #include "reduce/reduce.h"
 
@@ -195,6 +196,28 @@ TEST_CASE("elements travel as a narrower type, converted where they are packed")
         expect(engine.metrics().at("bytes_packed") >= 2 * (2 + 2) * bytes, "converted");
       },
       nullptr, sharing);
+}
+
+TEST_CASE("a batch of more tensors than a channel's table has entries is packed") {
+  const bool fits = GENERATE(true, false);
+  const std::size_t tensors = HostChannel::table_entries + (fits ? 0 : 1);
+  constexpr std::size_t length = 8;
+  const auto check = [&](int, Engine& engine) {
+    std::vector<std::vector<float>> data(tensors, std::vector<float>(length, 1));
+    std::vector<Submission> group;
+    for (std::size_t i = 0; i < tensors; ++i) {
+      group.push_back(allreduce_of(data[i], DataType::float32, str("t", i)));
+      group.back().request.group = "all";
+      group.back().request.group_size = static_cast<int>(tensors);
+    }
+    for (const Handle& handle : engine.submit(0, std::move(group))) finish(handle);
+    for (const auto& tensor : data) expect(tensor == std::vector<float>(length, 2), "the sum");
+    expect(engine.metrics().at("allreduce_batches") == 1, "one batch");
+    const bool packs = !fits || !engine.host()->has_direct_access();
+    const auto bytes = static_cast<std::int64_t>(tensors * length * sizeof(float));
+    expect(engine.metrics().at("bytes_packed") == (packs ? 2 * bytes : 0), "bytes packed");
+  };
+  run_engines(2, {}, check, nullptr, Sharing::memory);
 }
 
 TEST_CASE("a type that elements cannot travel as, or not on all ranks, fails everywhere") {

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 
+#include "api/persistent_run.h"
 #include "engine_ranks.h"
 
 namespace rueda::test {
@@ -77,6 +78,80 @@ TEST_CASE("process sets can be added and removed without end") {
   });
 }
 
+TEST_CASE("as many process sets as are promised work at once, and one more is an error of all") {
+  const auto sharing = GENERATE(Sharing::nothing, Sharing::memory);
+  run_engines(
+      2, {},
+      [](int, Engine& engine) {
+        std::vector<int> sets;
+        bool refused = false;
+        while (!refused) {
+          try {
+            sets.push_back(add_set(engine, {0, 1}));
+          } catch (const UnsupportedError&) {
+            refused = true;
+          }
+          expect(sets.size() < process_set_limit, "there is a limit");
+        }
+        expect(sets.size() == process_set_limit - 1, "the world and all others");  // counts as one
+        for (const std::size_t index : {std::size_t{0}, sets.size() / 2, sets.size() - 1}) {
+          sum(engine, 2, sets[index]);
+        }
+        sum(engine, 2);
+        remove_set(engine, sets[5]);
+        sum(engine, 2, add_set(engine, {0, 1}));
+      },
+      nullptr, sharing);
+}
+
+// Takes all room of this rank's control memory.
+void fill(HostMemory& memory) {
+  try {
+    for (std::uint64_t key = std::uint64_t{1} << 40;; ++key) {
+      static_cast<void>(memory.publish(key, 1));
+    }
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+TEST_CASE("what one rank has no room for is an error of all, and the world goes on") {
+  run_engines(
+      3, {},
+      [](int rank, Engine& engine) {
+        const int before = add_set(engine, {0, 1, 2});
+        if (rank == 1) fill(*engine.host());
+        const auto error_of = [](const std::function<void()>& call) -> std::string {
+          try {
+            call();
+          } catch (const UnsupportedError& error) {
+            return error.what();
+          }
+          return "none";
+        };
+        const std::string of_set = error_of([&] { add_set(engine, {0, 1}); });
+        expect(of_set.find("rank 1 has no room for another process set") != std::string::npos,
+               of_set);
+        const std::shared_ptr<Engine> own(std::shared_ptr<void>(), &engine);
+        float one = 1;
+        const std::string of_run = error_of([&] {
+          const auto run = PersistentAgreement(own, {&one, {1}, DataType::float32}, &one, {});
+          finish(run.handle());
+        });
+        expect(of_run.find("rank 1 has no room for another persistent") != std::string::npos,
+               of_run);
+        sum(engine, 3);
+        sum(engine, 3, before);
+        // What goes makes room.
+        remove_set(engine, before);
+        if (rank == 1) {
+          const Status formed = engine.form_set(first_formed_set + 7, {1});
+          expect(formed.code() == ErrorCode::unsupported || formed.ok(), formed.to_string());
+        }
+        sum(engine, 3);
+      },
+      nullptr, Sharing::memory);
+}
+
 TEST_CASE("after a join, unnamed operations match again") {
   run_engines(3, {}, [](int rank, Engine& engine) {
     for (int step = 0; step < 2 * rank; ++step) {
@@ -87,6 +162,48 @@ TEST_CASE("after a join, unnamed operations match again") {
     sum(engine, 3);
     sum(engine, 2 + 1, add_set(engine, {0, 1, 2}));
   });
+}
+
+TEST_CASE("more operations without a name can be in flight than there are numbers") {
+  const Sharing sharing = GENERATE(Sharing::nothing, Sharing::memory);
+  const bool joins = GENERATE(false, true);
+  run_engines(
+      3, {},
+      [&](int rank, Engine& engine) {
+        constexpr int rounds = 3;
+        constexpr std::size_t count = 2 * numbers_of_unnamed + 5;
+        for (int round = 0; round < rounds; ++round) {
+          std::vector<std::vector<float>> tensors(count);
+          std::vector<Handle> handles;
+          for (std::size_t i = 0; i < count; ++i) {
+            tensors[i].assign(1 + i % 4, static_cast<float>(i));
+            handles.push_back(submit(engine, allreduce_of(tensors[i], DataType::float32, "")));
+          }
+          if (joins && round + 1 == rounds) finish(engine.join(0));
+          if (rank == 1) std::reverse(handles.begin(), handles.end());
+          for (const Handle& handle : handles) finish(handle);
+          for (std::size_t i = 0; i < count; ++i) {
+            expect(tensors[i].back() == static_cast<float>(3 * i), "the sum of its number");
+          }
+        }
+      },
+      nullptr, sharing);
+}
+
+TEST_CASE("ranks that differ under a number that has come round again all hear of it") {
+  run_engines(
+      2, {},
+      [](int rank, Engine& engine) {
+        for (std::uint64_t i = 0; i < numbers_of_unnamed + 3; ++i) sum(engine, 2);
+        std::vector<float> tensor(rank == 0 ? 4 : 6, 1);
+        try {
+          finish(submit(engine, allreduce_of(tensor, DataType::float32, "")));
+          throw std::runtime_error("expected a mismatch");
+        } catch (const MismatchError&) {
+        }
+        sum(engine, 2);
+      },
+      nullptr, Sharing::memory);
 }
 
 TEST_CASE("a rank that has joined knows the process sets that the others add") {

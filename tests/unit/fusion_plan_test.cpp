@@ -77,6 +77,29 @@ TEST_CASE("every response is in one batch, batches keep to the limit and to one 
   }
 }
 
+TEST_CASE("what differs in anything that a batch has in common is never fused") {
+  struct Deviation {
+    const char* what;
+    void (*apply)(Response&);
+  };
+  const std::vector<Deviation> deviations{
+      {"device", [](Response& it) { it.request.on_gpu = true; }},
+      {"dtype", [](Response& it) { it.request.dtype = DataType::float64; }},
+      {"wire dtype", [](Response& it) { it.request.wire = DataType::bfloat16; }},
+      {"op", [](Response& it) { it.request.op = ReduceOp::max; }},
+      {"prescale factor", [](Response& it) { it.request.prescale = 0.5; }},
+      {"postscale factor", [](Response& it) { it.request.postscale = 0.5; }},
+      {"absent ranks", [](Response& it) { it.absent = {1}; }},
+      {"collective", [](Response& it) { it.request.collective = Collective::broadcast; }},
+  };
+  for (const Deviation& deviation : deviations) {
+    CAPTURE(deviation.what);
+    ResponseList list{allreduce(1), allreduce(1), allreduce(1)};
+    deviation.apply(list[1]);
+    REQUIRE(members_of(fuse(list, 64)) == Batches{{0, 2}, {1}});
+  }
+}
+
 TEST_CASE("fusion looks past what does not fit") {
   SECTION("another dtype") {
     const ResponseList list{allreduce(1), allreduce(1, DataType::int64), allreduce(1),

@@ -25,7 +25,10 @@ void warm_up(GpuEngine& gpu) {
   gpu.drain();
 }
 
-std::vector<Submission> grouped(std::vector<Submission> members) {
+std::vector<Submission> grouped(Submission first, Submission second) {
+  std::vector<Submission> members;
+  members.push_back(std::move(first));
+  members.push_back(std::move(second));
   for (Submission& member : members) {
     member.request.group = "g";
     member.request.group_size = static_cast<int>(members.size());
@@ -50,8 +53,8 @@ TEST_CASE("after an error of one rank its next operation does not meet the other
       if (gpu.rank() == 0) cuda_double().fail("cuMemAlloc_v2", 1, 2);
       meet(gpu, "after");
       const auto handles =
-          gpu.engine.submit(0, grouped({gpu.allreduce(first, 4, DataType::float32, "a"),
-                                        gpu.allreduce(second, 4, DataType::float32, "b")}));
+          gpu.engine.submit(0, grouped(gpu.allreduce(first, 4, DataType::float32, "a"),
+                                       gpu.allreduce(second, 4, DataType::float32, "b")));
       const Handle next = gpu.submit(gpu.allreduce(other, 8, DataType::float32, "x"));
       (void)gpu.error_of(handles[0]);
       (void)gpu.error_of(next);
@@ -79,8 +82,8 @@ TEST_CASE("the last operation is looked after, also where it had to wait for its
     meet(gpu, "after");
     // The first goes through the host, the second by NCCL behind it.
     const auto handles = gpu.engine.submit(
-        0, grouped({gpu.allreduce(large, 4000000, DataType::int32, "a", ReduceOp::average),
-                    gpu.allreduce(small, 8, DataType::float32, "x")}));
+        0, grouped(gpu.allreduce(large, 4000000, DataType::int32, "a", ReduceOp::average),
+                   gpu.allreduce(small, 8, DataType::float32, "x")));
     for (const Handle& handle : handles) (void)handle.wait_for(soon() - Clock::now());
     const Time end = soon();
     while (gpu.engine.refusal().ok() && Clock::now() < end) std::this_thread::sleep_for(1ms);
@@ -155,8 +158,8 @@ TEST_CASE("an operation does not wait for what later ones wait for") {
     cuda_double().enqueue(other.handle(), [released] {
       while (!*released) std::this_thread::sleep_for(1ms);
     });
-    auto members = grouped({gpu.allreduce(ready, 8, DataType::float32, "a"),
-                            gpu.allreduce(late, 8, DataType::float64, "b")});
+    auto members = grouped(gpu.allreduce(ready, 8, DataType::float32, "a"),
+                           gpu.allreduce(late, 8, DataType::float64, "b"));
     members[1].stream = other.handle();
     const auto handles = gpu.engine.submit(0, std::move(members));
     gpu.finish(handles[0]);

@@ -11,7 +11,7 @@
 
 namespace rueda::test {
 
-using Run = std::unique_ptr<PersistentRun>;
+using Run = OwnedPersistentRun;
 
 // Elements of each tensor.
 inline constexpr std::size_t count = 5000;

@@ -101,7 +101,7 @@ TEST_CASE("what all members have retired is taken again, zeroed") {
   on_one_host(3, [](HostMemory& memory) {
     const auto ranks = all_ranks(memory);
     const Time deadline = soon();
-    for (std::uint64_t key = 1; key <= 540; ++key) {
+    for (std::uint64_t key = 1; key <= 2160; ++key) {
       const std::size_t bytes = key % 100 == 0 ? 2 * huge_page : huge_page - 4096;
       std::byte* own = nullptr;
       while (own == nullptr) {

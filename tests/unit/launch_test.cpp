@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/strings.h"
 #include "membership/bootstrap_solo.h"
 #include "membership/open_bootstrap.h"
 
@@ -203,6 +204,18 @@ TEST_CASE("variables that make no sense are never taken for a world of one") {
   }
 }
 
+TEST_CASE("the job's secret is read, and goes into no message") {
+  Variables variables{{"RUEDA_RANK", "1"},
+                      {"RUEDA_SIZE", "2"},
+                      {"RUEDA_RENDEZVOUS", "x:1"},
+                      {"RUEDA_SECRET", "known to few"}};
+  const Launch launch = launch_of(variables);
+  CHECK(launch.secret == "known to few");
+  CHECK_FALSE(contains(launch.evidence, "known to few"));
+  variables["RUEDA_RANK"] = "2";
+  CHECK_FALSE(contains(launch_of(variables).problem, "known to few"));
+}
+
 TEST_CASE("a foreign launcher's world is refused, with what to do") {
   const auto opened = open_bootstrap(
       Options{},
@@ -215,6 +228,40 @@ TEST_CASE("a foreign launcher's world is refused, with what to do") {
     INFO(message);
     CHECK(contains(message, part));
   }
+}
+
+TEST_CASE("what tells of several processes is pointed out to one that is alone") {
+  const Variables several[] = {
+      {{"WORLD_SIZE", "4"}},
+      {{"PET_NNODES", "2"}},
+      {{"PET_NNODES", "1:4"}},
+      {{"PET_NPROC_PER_NODE", "8"}},
+      {{"JOB_COMPLETION_INDEX", "0"}},
+      {{"SLURM_NTASKS", "2"}},
+      {{"PBS_NP", "16"}},
+      {{"LSB_DJOB_NUMPROC", "2"}},
+      {{"AWS_BATCH_JOB_NUM_NODES", "2"}},
+  };
+  for (const Variables& variables : several) {
+    const auto& [name, value] = *variables.begin();
+    const Environment environment = environment_of(variables);
+    CHECK(detect_launch(environment).kind == LaunchKind::none);
+    const std::string hint = hint_at_more_ranks(environment);
+    INFO(hint);
+    CHECK(contains(hint, str(name, "=", value)));
+    CHECK(contains(hint, "RUEDA_BOOTSTRAP=none"));
+  }
+}
+
+TEST_CASE("nothing is pointed out to a process that is alone by all signs") {
+  CHECK(hint_at_more_ranks(environment_of({})).empty());
+  CHECK(hint_at_more_ranks(environment_of({{"WORLD_SIZE", "1"},
+                                           {"SLURM_NTASKS", "1"},
+                                           {"PET_NNODES", "1:1"},
+                                           {"PET_NPROC_PER_NODE", "auto"},
+                                           {"PBS_NP", ""},
+                                           {"JOB_COMPLETION_INDEX", ""}}))
+            .empty());
 }
 
 TEST_CASE("RUEDA_BOOTSTRAP=none makes a world of one whatever the launcher says") {

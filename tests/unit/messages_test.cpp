@@ -2,8 +2,10 @@
 // ranks that are threads.
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <numeric>
+#include <random>
 #include <thread>
 
 #include "coordinator/completion_queue.h"
@@ -55,6 +57,70 @@ void fails(const std::function<void()>& action) {
 }
 
 const Sharing sharings[] = {Sharing::nothing, Sharing::memory};
+
+// Ranks that only exchange messages, in one thread: each is driven, and each message delivered,
+// when the test says so.
+class MessagesByHand {
+ public:
+  explicit MessagesByHand(int size) : hub_(size) {
+    for (int rank = 0; rank < size; ++rank) {
+      Rank& added = ranks_.emplace_back();
+      added.transport = hub_.make_transport(rank);
+      added.control = hub_.make_control_lane(rank);
+      added.messages =
+          std::make_unique<PointToPoint>(nullptr, *added.transport, *added.control,
+                                         [this, rank](int peer, std::vector<std::byte> posted) {
+                                           posted_.push_back({rank, peer, std::move(posted)});
+                                         });
+    }
+  }
+  ~MessagesByHand() {
+    for (Rank& rank : ranks_) (void)rank.control->close(Clock::now());
+  }
+
+  PointToPoint& at(int rank) { return *ranks_[static_cast<std::size_t>(rank)].messages; }
+  std::shared_ptr<HandleState> submit(int rank, MessageRequest request) {
+    const auto handle = std::make_shared<HandleState>();
+    request.handle = handle;
+    at(rank).submit(std::move(request));
+    return handle;
+  }
+  void good_bye(int rank) {
+    (void)ranks_[static_cast<std::size_t>(rank)].control->close(Clock::now());
+  }
+  void settle(Time now = {}) {
+    for (int round = 0; round < 20; ++round) {
+      for (Posted& posted : std::exchange(posted_, {})) {
+        at(posted.to).receive(posted.from, posted.message);
+      }
+      for (Rank& rank : ranks_) {
+        rank.control->progress();
+        rank.transport->progress();
+        rank.messages->step(now);
+      }
+    }
+  }
+
+ private:
+  struct Rank {
+    std::unique_ptr<Transport> transport;
+    std::unique_ptr<ControlLane> control;
+    std::unique_ptr<PointToPoint> messages;
+  };
+  struct Posted {
+    int from;
+    int to;
+    std::vector<std::byte> message;
+  };
+  InprocHub hub_;
+  std::deque<Rank> ranks_;
+  std::deque<Posted> posted_;
+};
+
+ErrorCode outcome(const std::shared_ptr<HandleState>& handle) {
+  REQUIRE(handle->is_done());
+  return handle->status.code();
+}
 
 }  // namespace
 
@@ -189,6 +255,135 @@ TEST_CASE("messages between others go on when a rank has left") {
         }
       },
       nullptr, sharing);
+}
+
+TEST_CASE("a message matches by set, tag and sender, the oldest first") {
+  struct Side {
+    MessageRequest request;
+    std::shared_ptr<HandleState> handle;
+    std::unique_ptr<std::vector<float>> data;
+  };
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    MessagesByHand ranks(3);
+    std::vector<Side> sends;
+    std::vector<Side> receives;  // of rank 0
+    const auto submit = [&](bool is_send) {
+      auto& sides = is_send ? sends : receives;
+      const bool large = random() % 4 == 0;
+      auto data = std::make_unique<std::vector<float>>(large ? 2000 : 10, -1.0F);
+      // What is sent is its number among all sends.
+      if (is_send) std::fill(data->begin(), data->end(), static_cast<float>(sends.size()));
+      const int sender = 1 + static_cast<int>(random() % 2);
+      const int source = random() % 3 == 0 ? any_source : sender;
+      // A length of its own for each tag, so that all that match fit.
+      const std::int64_t tag = (large ? 10 : 0) + static_cast<std::int64_t>(random() % 2);
+      const int set = static_cast<int>(random() % 2);
+      const MessageRequest request = message(is_send, is_send ? 0 : source, tag, *data, set);
+      sides.push_back({request, ranks.submit(is_send ? sender : 0, request), std::move(data)});
+      sides.back().request.peer = is_send ? sender : source;
+    };
+    for (int step = 0; step < 60; ++step) {
+      submit(random() % 2 == 0);
+      if (random() % 3 != 0) ranks.settle();
+    }
+    ranks.settle();
+    const auto fit = [](const Side& send, const Side& receive) {
+      return send.request.set_id == receive.request.set_id &&
+             send.request.tag == receive.request.tag &&
+             (receive.request.peer == any_source || receive.request.peer == send.request.peer);
+    };
+    std::vector<bool> taken(sends.size());
+    for (const Side& receive : receives) {
+      if (!receive.handle->is_done()) continue;
+      REQUIRE(receive.handle->status.ok());
+      const auto number = static_cast<std::size_t>(receive.data->front());
+      REQUIRE(receive.data->back() == receive.data->front());
+      REQUIRE(fit(sends[number], receive));
+      REQUIRE(receive.handle->output.source == sends[number].request.peer);
+      REQUIRE(!taken[number]);
+      taken[number] = true;
+    }
+    for (std::size_t late = 0; late < sends.size(); ++late) {
+      const Side& send = sends[late];
+      const bool is_inline = send.request.bytes() <= PointToPoint::inline_bytes;
+      REQUIRE(send.handle->is_done() == (is_inline || taken[late]));
+      for (const Side& receive : receives) {
+        REQUIRE((taken[late] || receive.handle->is_done() || !fit(send, receive)));
+      }
+      for (std::size_t early = 0; early < late && taken[late]; ++early) {
+        const MessageRequest& other = sends[early].request;
+        const bool same = other.peer == send.request.peer && other.tag == send.request.tag &&
+                          other.set_id == send.request.set_id;
+        REQUIRE((taken[early] || !same));
+      }
+    }
+  }
+}
+
+TEST_CASE("what is sent to a set that its receiver has left is refused, before and after") {
+  MessagesByHand ranks(2);
+  std::vector<float> large(5000, 1);
+  const auto early = ranks.submit(0, message(true, 1, 0, large, 7));
+  const auto elsewhere = ranks.submit(0, message(true, 1, 0, large, 8));
+  ranks.settle();
+  CHECK_FALSE(early->is_done());
+  ranks.at(1).leave(7);
+  ranks.settle();
+  CHECK(outcome(early) == ErrorCode::shutdown);
+  const auto late = ranks.submit(0, message(true, 1, 0, large, 7));
+  ranks.settle();
+  CHECK(outcome(late) == ErrorCode::shutdown);
+  CHECK(late->status.peer() == 1);
+  CHECK_FALSE(elsewhere->is_done());
+  ranks.at(1).leave_all();
+  ranks.settle();
+  CHECK(outcome(elsewhere) == ErrorCode::shutdown);
+}
+
+TEST_CASE("a receive in a set that has ended waits for those who may not have left, for a while") {
+  MessagesByHand ranks(3);
+  const Time start{1h};
+  std::vector<float> data(10), other(10), elsewhere(10);
+  const auto from_any = ranks.submit(0, message(false, any_source, 1, data, 7));
+  const auto from_one = ranks.submit(0, message(false, 1, 2, other, 7));
+  const auto in_another = ranks.submit(0, message(false, 1, 1, elsewhere, 8));
+  ranks.at(0).close(7, Status(ErrorCode::shutdown, "rank 2 has left"), start, 10s);
+  ranks.settle(start + 10s - 1ns);
+  CHECK_FALSE(from_any->is_done());
+  CHECK_FALSE(from_one->is_done());
+  CHECK(ranks.at(0).next_deadline() == start + 10s);
+  ranks.good_bye(1);
+  ranks.settle(start + 10s - 1ns);
+  CHECK(outcome(from_one) == ErrorCode::shutdown);
+  CHECK_FALSE(from_any->is_done());
+  ranks.settle(start + 10s);
+  CHECK(outcome(from_any) == ErrorCode::shutdown);
+  CHECK(from_any->status.message() == "rank 2 has left");
+  CHECK_FALSE(in_another->is_done());
+  CHECK_FALSE(ranks.at(0).next_deadline());
+  ranks.at(0).fail_all(Status(ErrorCode::shutdown, "the end"));
+  CHECK(outcome(in_another) == ErrorCode::shutdown);
+}
+
+TEST_CASE("a send to a rank that has shut down fails, one to another goes on") {
+  MessagesByHand ranks(3);
+  std::vector<float> large(5000, 1), into(5000);
+  const auto lost = ranks.submit(0, message(true, 1, 3, large));
+  const auto kept = ranks.submit(0, message(true, 2, 3, large));
+  ranks.settle();
+  ranks.good_bye(1);
+  ranks.settle();
+  CHECK(outcome(lost) == ErrorCode::shutdown);
+  CHECK(lost->status.peer() == 1);
+  CHECK(lost->status.message().find("tag 3") != std::string::npos);
+  CHECK_FALSE(kept->is_done());
+  const auto received = ranks.submit(2, message(false, 0, 3, into));
+  ranks.settle();
+  CHECK(outcome(kept) == ErrorCode::ok);
+  CHECK(outcome(received) == ErrorCode::ok);
+  CHECK(into == large);
 }
 
 TEST_CASE("a set that only its members know works beside the world") {

@@ -181,6 +181,27 @@ TEST_CASE("an amendment that races with the agreement fails the name on all rank
   REQUIRE(failures < static_cast<int>(races) - 50);
 }
 
+TEST_CASE("an amendment reaches the root after the announcement that it amends") {
+  // A chain: rank 1 has passed on what rank 2 says now to be wrong.
+  const int culprit = GENERATE(1, 2);
+  NegotiationSimulator simulator(3, options_of(1), 4);
+  const bool known_before = GENERATE(false, true);  // then it was announced as a number
+  if (known_before) require_sound_rounds(simulator, {allreduce_of("x")});
+  for (const int rank : {1, 2}) REQUIRE(simulator.submit(rank, allreduce_of("x")).ok());
+  simulator.settle();
+  simulator.amend(culprit, "x", Status(ErrorCode::duplicate_name, "twice"));
+  simulator.settle();
+  REQUIRE(simulator.submit(0, allreduce_of("x")).ok());
+  simulator.settle();
+  simulator.require_agreement();
+  for (int rank = 0; rank < 3; ++rank) {
+    const Status& status = last_answer(simulator, rank, "x").status;
+    REQUIRE(status.code() == ErrorCode::duplicate_name);
+    REQUIRE(status.peer() == culprit);
+  }
+  require_sound_rounds(simulator, {allreduce_of("x")});
+}
+
 TEST_CASE("a name in different groups, or in none, on different ranks fails for all of them") {
   for (unsigned seed = 0; seed < 200; ++seed) {
     const int size = 3 + static_cast<int>(seed % 7);

@@ -111,11 +111,11 @@ TEST_CASE("the last to join is the one whose word came last") {
 }
 
 TEST_CASE("what cannot be done without the joined ranks fails on all others") {
-  const bool is_broadcast = GENERATE(true, false);
   NegotiationSimulator simulator(6, options_for(1), 9);
   Request request = allreduce_of("x", {2, 2});
-  request.collective = is_broadcast ? Collective::broadcast : Collective::alltoall;
-  request.root = is_broadcast ? 4 : -1;
+  request.collective =
+      GENERATE(Collective::broadcast, Collective::alltoall, Collective::persistent_allreduce);
+  request.root = request.collective == Collective::broadcast ? 4 : -1;
   simulator.join(4);
   for (int rank = 0; rank < 6; ++rank) {
     if (rank != 4) REQUIRE(simulator.submit(rank, request).ok());

@@ -1,5 +1,8 @@
 // Collectives in shared memory: ranks are threads, driven by hand without an engine.
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <numeric>
@@ -39,6 +42,16 @@ void finish(Collective& collective) {
     expect(Clock::now() < deadline, "a collective that ends");
   }
   collective.status().throw_if_error();
+}
+
+// Goes on until it has arrived, for which the others must have opened the channel.
+template <class Collective>
+void arrive(Collective& collective) {
+  const Time deadline = soon();
+  while (!collective.advance()) {
+    std::this_thread::yield();
+    expect(Clock::now() < deadline, "a channel that all open");
+  }
 }
 
 HostPolicy small_policy() {
@@ -103,6 +116,50 @@ TEST_CASE("an all-reduce of any size, in any memory, sums in the order of the ra
         // What a rank writes afterwards is its own.
         for (std::size_t i = 0; i < count; ++i) tensor.data[i] = -1;
       }
+    }
+  });
+}
+
+TEST_CASE("tensors that others cannot see go through the slots, some ranks contributing nothing") {
+  const int size = GENERATE(2, 3, 4);
+  const Memory memory = GENERATE(Memory::ordinary, Memory::registered, Memory::mixed);
+  const bool in_place = GENERATE(true, false);
+  HostPolicy policy = small_policy();
+  policy.staged_limit = 8 << 20;
+  // Parts of a chunk, whole rounds, and more rounds than there is room for, between small ones.
+  const std::vector<std::size_t> counts{300, 8192, 20'001, 5, 300'001, 65'536, 400, 300'000};
+  run_on_host(size, [&](HostChannel& channel) {
+    const int rank = channel.rank();
+    for (std::size_t round = 0; round < counts.size(); ++round) {
+      const std::size_t count = counts[round];
+      const int absent = round % 3 == 1 ? static_cast<int>(round) % size : -1;
+      const auto value = [&](int of, std::size_t i) {
+        return static_cast<float>((i * 7 + round + 1) % 1000 * static_cast<std::size_t>(of + 1)) *
+               1.25F;
+      };
+      Tensor input(count, memory, rank);
+      Tensor output(count, memory, rank);
+      if (in_place) output = input;
+      for (std::size_t i = 0; i < count; ++i) input.data[i] = value(rank, i);
+      const bool here = rank != absent;
+      HostReduction reduction(
+          channel, policy, {.dtype = DataType::float32, .op = ReduceOp::sum},
+          absent < 0 ? size : size - 1,
+          {{here ? bytes_of(input.data) : nullptr, here ? bytes_of(output.data) : nullptr,
+            static_cast<std::int64_t>(count)}});
+      finish(reduction);
+      expect(reduction.traffic().kernel == 0, "nothing goes through the kernel");
+      for (std::size_t i = 0; i < count && here; ++i) {
+        float sum = 0;
+        bool is_first = true;
+        for (int other = 0; other < size; ++other) {
+          if (other == absent) continue;
+          sum = is_first ? value(other, i) : sum + value(other, i);
+          is_first = false;
+        }
+        expect(output.data[i] == sum, "element " + std::to_string(i));
+      }
+      for (std::size_t i = 0; i < count; ++i) input.data[i] = output.data[i] = -1;
     }
   });
 }
@@ -246,11 +303,148 @@ TEST_CASE("collectives of one channel queue up") {
 }
 
 TEST_CASE("a rank that gives up waits until nobody touches its tensor") {
+  std::atomic<bool> working{false};
+  std::atomic<bool> gone{false};
   run_on_host(2, [&](HostChannel& channel) {
+    const Time limit = soon();
     std::vector<float> data(100000, 1);
+    std::byte* const bytes = bytes_of(data.data());
     const Combination sum{.dtype = DataType::float32, .op = ReduceOp::sum};
-    HostReduction reduction(channel, small_policy(), sum, 2,
-                            {{bytes_of(data.data()), bytes_of(data.data()), 100000}});
-    reduction.advance();  // has arrived; gives up in the destructor, as does the other
+    const std::vector<Piece> pieces{{bytes, bytes, 100000}};
+    auto reduction = std::make_unique<HostReduction>(channel, small_policy(), sum, 2, pieces);
+    arrive(*reduction);
+    if (channel.rank() == 0) {
+      while (!working) {
+        expect(Clock::now() < limit, "another rank at work");
+        std::this_thread::yield();
+      }
+      reduction.reset();
+      gone = true;
+      return;
+    }
+    while (reduction->traffic().combined == 0) {
+      expect(Clock::now() < limit, "work");
+      reduction->advance();
+    }
+    working = true;
+    for (int look = 0; look < 50; ++look) {
+      expect(!gone, "the other waits");
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    while (reduction->advance()) continue;  // what is left of the work
+    while (!gone) {
+      expect(Clock::now() < limit, "the other goes once the work is done");
+      std::this_thread::yield();
+    }
   });
+}
+
+TEST_CASE("a rank whose data others take waits for them, too, when it gives up") {
+  std::atomic<bool> working{false};
+  std::atomic<bool> gone{false};
+  run_on_host(2, [&](HostChannel& channel) {
+    const Time limit = soon();
+    std::vector<float> data(100000, 1);
+    std::vector<float> taken(100000);
+    const std::size_t bytes = data.size() * sizeof(float);
+    auto pull =
+        std::make_unique<HostPull>(channel, small_policy(), bytes_of(data.data()), bytes,
+                                   std::vector<std::int64_t>{}, [&](const HostPull& self) {
+                                     return std::vector<HostPull::Transfer>{
+                                         {1 - self.rank(), 0, bytes_of(taken.data()), bytes}};
+                                   });
+    arrive(*pull);
+    if (channel.rank() == 0) {
+      while (!working) {
+        expect(Clock::now() < limit, "another rank at work");
+        std::this_thread::yield();
+      }
+      pull.reset();
+      gone = true;
+      return;
+    }
+    while (pull->traffic().taken == 0) {
+      expect(Clock::now() < limit, "work");
+      pull->advance();
+    }
+    working = true;
+    for (int look = 0; look < 50; ++look) {
+      expect(!gone, "the other waits");
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    while (pull->advance()) continue;
+    expect(taken.back() == 1, "all of it");
+    while (!gone) {
+      expect(Clock::now() < limit, "the other goes once all is taken");
+      std::this_thread::yield();
+    }
+  });
+}
+
+// Rank 1 says where its tensors lie and does nothing more; rank 0 cannot reach one of them.
+template <class Make>
+void reach_what_cannot_be_reached(int input_protection, int output_protection, const Make& make) {
+  constexpr std::size_t bytes = 16 << 10;
+  std::atomic<bool> exposed{false};
+  run_on_host(2, [&](HostChannel& channel) {
+    if (!channel.host().has_direct_access()) return;
+    void* const mapped =
+        ::mmap(nullptr, 2 * bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    expect(mapped != MAP_FAILED, "memory");
+    auto* const input = static_cast<std::byte*>(mapped);
+    std::byte* const output = input + bytes;
+    const Time limit = soon();
+    if (channel.rank() == 1) {
+      expect(::mprotect(input, bytes, input_protection) == 0, "protection");
+      expect(::mprotect(output, bytes, output_protection) == 0, "protection");
+    }
+    while (channel.rank() == 0 && !exposed) {
+      expect(Clock::now() < limit, "the other rank");
+      std::this_thread::yield();
+    }
+    {
+      const auto collective = make(channel, input, output, bytes);
+      arrive(*collective);
+      if (channel.rank() == 1) {
+        exposed = true;
+        while (!channel.has_stopped(0)) {
+          expect(Clock::now() < limit, "the other rank gives up");
+          std::this_thread::yield();
+        }
+      } else {
+        for (int look = 0; look < 10'000 && !collective->done(); ++look) collective->advance();
+        expect(!collective->status().ok(), "an error");
+        expect(collective->status().peer() == 1, "that names the rank");
+      }
+    }
+    ::munmap(mapped, 2 * bytes);
+  });
+}
+
+TEST_CASE("a peer's memory that cannot be read or written is an error") {
+  constexpr int all = PROT_READ | PROT_WRITE;
+  const bool cannot_read = GENERATE(true, false);
+  const std::size_t chunk = GENERATE(as<std::size_t>{}, 512, 8 << 10);  // claimed, or divided
+  const auto make = [&](HostChannel& channel, std::byte* input, std::byte* output,
+                        std::size_t bytes) {
+    HostPolicy policy = small_policy();
+    policy.chunk = chunk;
+    policy.huge_pages = false;
+    return std::make_unique<HostReduction>(
+        channel, policy, Combination{.dtype = DataType::float32, .op = ReduceOp::sum}, 2,
+        std::vector<Piece>{{input, output, static_cast<std::int64_t>(bytes / sizeof(float))}});
+  };
+  reach_what_cannot_be_reached(cannot_read ? PROT_NONE : all, cannot_read ? all : PROT_READ, make);
+}
+
+TEST_CASE("a peer's data that cannot be taken is an error") {
+  std::vector<std::byte> target(16 << 10);
+  const auto make = [&](HostChannel& channel, std::byte* data, std::byte*, std::size_t bytes) {
+    return std::make_unique<HostPull>(
+        channel, small_policy(), data, bytes, std::vector<std::int64_t>{},
+        [&target, bytes](const HostPull& self) {
+          return std::vector<HostPull::Transfer>{{1 - self.rank(), 0, target.data(), bytes}};
+        });
+  };
+  reach_what_cannot_be_reached(PROT_NONE, PROT_READ | PROT_WRITE, make);
 }

@@ -1,8 +1,12 @@
 #include "core/options.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <set>
+
+#include "core/strings.h"
+#include "core/unknown_variables.h"
 
 namespace rueda::test {
 namespace {
@@ -178,6 +182,43 @@ TEST_CASE("the text of a value is read back as the same value") {
       }
     }
   }
+}
+
+TEST_CASE("unknown variables are named with the nearest that exists") {
+  const std::vector<std::string> names{"RUEDA_FUSION_TRESHOLD", "RUEDA_TIMELNE", "RUEDA_RANK",
+                                       "RUEDA_RING_CHUNK",      "RUEDA_Q",       "PATH",
+                                       "RUEDA_TEST_DEVICE",     "HOROVOD_X",     "RUEDA"};
+  CHECK(unknown_variables(names) ==
+        std::vector<std::string>{
+            "the variable RUEDA_FUSION_TRESHOLD is unknown and has no effect; did you mean "
+            "RUEDA_FUSION_THRESHOLD?",
+            "the variable RUEDA_TIMELNE is unknown and has no effect; did you mean RUEDA_TIMELINE?",
+            "the variable RUEDA_Q is unknown and has no effect"});
+}
+
+TEST_CASE("a variable with one letter wrong leads to the right one") {
+  std::vector<std::string> known(other_variables().begin(), other_variables().end());
+  for (const OptionSpec& spec : option_table()) known.emplace_back(spec.environment);
+  CHECK(unknown_variables(known).empty());
+  for (const std::string& name : known) {
+    for (std::size_t at = 6; at < name.size(); ++at) {
+      std::string lacking = name;
+      lacking.erase(at, 1);
+      const auto said = unknown_variables(std::vector{lacking});
+      CAPTURE(name, lacking);
+      // What becomes another's name, such as RUEDA_RANK, is no mistake that can be seen.
+      if (!said.empty() && name != "RUEDA_RANK" && name != "RUEDA_SIZE") {
+        CHECK(said.front().find(str("did you mean ", name, "?")) != std::string::npos);
+      }
+    }
+  }
+}
+
+TEST_CASE("the names of the process's variables are found") {
+  ::setenv("RUEDA_NO_SUCH_OPTION", "a=b", 1);
+  const auto names = environment_names();
+  CHECK(std::count(names.begin(), names.end(), "RUEDA_NO_SUCH_OPTION") == 1);
+  ::unsetenv("RUEDA_NO_SUCH_OPTION");
 }
 
 TEST_CASE("the process's environment is read") {

@@ -88,7 +88,7 @@ struct Allocations {
 };
 
 // Runs the step without any system call but those that go with sleeping, which are futex and
-// membarrier, and ends the process.
+// membarrier, and with leaving a processor to another rank that is there; ends the process.
 [[noreturn]] void run_confined(const std::function<void()>& step,
                                const std::function<bool(const Allocations&)>& is_right) {
   for (int round = 0; round < 2; ++round) {
@@ -100,7 +100,8 @@ struct Allocations {
   action.sa_flags = SA_SIGINFO;
   ::sigaction(SIGSYS, &action, nullptr);
   meet(meeting->begun);
-  allow_only({SYS_futex, SYS_membarrier, SYS_write, SYS_exit_group});
+  allow_only({SYS_futex, SYS_membarrier, SYS_sched_getaffinity, SYS_sched_setaffinity,
+              SYS_sched_yield, SYS_write, SYS_exit_group});
   const long all = allocations.load();
   const long own = own_allocations;
   for (int i = 0; i < steps; ++i) step();

@@ -1,9 +1,15 @@
 // The layout of Horovod's timelines, event by event.
 #include "coordinator/timeline.h"
 
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -11,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/trace_file.h"
 #include "core/strings.h"
 
 namespace rueda::test {
@@ -166,6 +173,123 @@ TEST_CASE("cycles are marked only if asked for") {
   CHECK(events_of(horovod, mark).empty());
   CHECK(events_of({TimelineFormat::horovod, true}, mark) == Names{"i CYCLE_START"});
   CHECK(events_of({TimelineFormat::rueda, true}, mark).empty());
+}
+
+// A process whose files may have `bytes` at most: the next one fails as on a full disk.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int);
+};
+
+// What `body` writes to standard error.
+std::string logged_by(const std::function<void()>& body) {
+  const std::string path = str("timeline_test_log_", ::getpid());
+  const int before = ::dup(STDERR_FILENO);
+  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0600);
+  ::dup2(file, STDERR_FILENO);
+  body();
+  ::dup2(before, STDERR_FILENO);
+  ::close(before);
+  std::ifstream log(path);
+  std::string text(std::istreambuf_iterator<char>(log), {});
+  ::close(file);
+  std::filesystem::remove(path);
+  return text;
+}
+
+std::string content_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::size_t count_of(const std::string& text, const std::string& part) {
+  std::size_t count = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST_CASE("a trace that no longer can be written is reported once and ends with a whole event") {
+  const std::string path = str("timeline_test_full_", ::getpid(), ".json");
+  const rlim_t limit = GENERATE(700, 4096, 4097, 4098, 4099, 70000, 131072);
+  const std::string events = "[\n{\"event\":0}";
+  std::string log;
+  {
+    const FileSizeLimit full(limit);
+    log = logged_by([&] {
+      TraceFile file;
+      REQUIRE(file.open(path).ok());
+      for (int i = 0; i < 20000; ++i) {
+        file.write(str("\"event\":", i));
+        if (i % 7 == 0) file.flush();
+      }
+      file.close();
+    });
+  }
+  const std::string text = content_of(path);
+  std::filesystem::remove(path);
+  CHECK(count_of(log, "error: the timeline '") == 1);
+  CHECK(count_of(log, str("the timeline '", path,
+                          "' cannot be written any further: ", std::strerror(EFBIG))) == 1);
+  // Nothing but whole events, and nearly all that there was room for.
+  REQUIRE(text.size() <= limit);
+  CHECK(text.size() + 40 > limit);
+  CHECK(text.starts_with(events));
+  const std::string tail = text.substr(text.rfind('{'));
+  const std::size_t count = count_of(text, "\"event\":");
+  CHECK(tail.starts_with(str("{\"event\":", count - 1, "}")));
+}
+
+TEST_CASE("a trace of a full device is reported once") {
+  if (::access("/dev/full", W_OK) != 0) return;
+  const std::string log = logged_by([] {
+    TraceFile file;
+    REQUIRE(file.open("/dev/full").ok());
+    for (int i = 0; i < 3; ++i) {
+      file.write("\"event\":1");
+      file.flush();
+    }
+    file.close();
+  });
+  CHECK(count_of(log,
+                 "the timeline '/dev/full' cannot be written any further: "
+                 "No space left on device") == 1);
+  CHECK(count_of(log, "\n") == 1);
+}
+
+TEST_CASE("a pipe is refused as a trace, whether or not it is read") {
+  const std::string path = str("timeline_test_fifo_", ::getpid());
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  TraceFile file;
+  const std::string unread = file.open(path).to_string();
+  CHECK(unread.find("it is a pipe that nobody reads") != std::string::npos);
+  const int reader = ::open(path.c_str(), O_RDONLY | O_NONBLOCK);
+  const std::string read = file.open(path).to_string();
+  CHECK(read.find("it is no file, but a pipe") != std::string::npos);
+  ::close(reader);
+  std::filesystem::remove(path);
+}
+
+TEST_CASE("a trace without events is an empty array") {
+  const std::string path = str("timeline_test_empty_", ::getpid());
+  TraceFile file;
+  REQUIRE(file.open(path).ok());
+  file.close();
+  CHECK(content_of(path) == "[\n]\n");
+  std::filesystem::remove(path);
 }
 
 }  // namespace rueda::test

@@ -1,10 +1,12 @@
 #include "transport_conformance.h"
 
 #include <catch2/catch.hpp>
+#include <cstring>
 #include <memory>
 
 #include "transport/inproc.h"
 #include "transport/shm.h"
+#include "transport/shm_ring.h"
 
 namespace rueda::test {
 
@@ -76,6 +78,63 @@ TEST_CASE("every transport conforms") {
         }
       }
     }
+  }
+}
+
+TEST_CASE("a ring keeps every message, however little of it is taken at a time") {
+  constexpr std::size_t capacity = 256;
+  for (std::uint32_t seed = 0; seed < 20; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const auto below = [&](std::size_t limit) {
+      return static_cast<std::size_t>(random() % limit);
+    };
+    RingControl control{};
+    Bytes memory(capacity);
+    RingProducer out(control, memory.data(), capacity);
+    RingConsumer in(control, memory.data(), capacity);
+    Bytes sent;
+    Bytes received;
+    std::size_t unsent = 0;  // of the message that is being put in
+    std::size_t unread = 0;  // of the one that is being taken out
+    for (int step = 0; step < 5000; ++step) {
+      if (auto room = out.room(); !room.empty() && below(2) == 0) {
+        if (unsent == 0) {
+          unsent = 1 + below(2 * capacity);
+          const RingHeader header{unsent, 7};
+          REQUIRE(room.size() >= sizeof header);
+          std::memcpy(room.data(), &header, sizeof header);
+          out.advance(sizeof header);
+          room = out.room();
+        }
+        const Bytes piece = pattern(std::min(unsent, room.size()), static_cast<unsigned>(step));
+        std::copy(piece.begin(), piece.end(), room.begin());
+        sent.insert(sent.end(), piece.begin(), piece.end());
+        out.advance(piece.size());
+        unsent -= piece.size();
+        if (unsent == 0) out.pad();
+        out.publish();
+      }
+      if (below(3) == 0) (void)in.release();
+      in.look();
+      const auto arrived = in.arrived();
+      if (arrived.empty() || below(2) == 0) continue;
+      if (unread == 0) {
+        RingHeader header;
+        std::memcpy(&header, arrived.data(), sizeof header);
+        REQUIRE(header.tag == 7);
+        unread = header.length;
+        in.advance(sizeof header);
+      } else {
+        const std::size_t taken = std::min({arrived.size(), unread, 1 + below(capacity)});
+        received.insert(received.end(), arrived.begin(), arrived.begin() + taken);
+        in.advance(taken);
+        unread -= taken;
+        if (unread == 0) in.skip_padding();
+      }
+    }
+    REQUIRE(received.size() > 10 * capacity);
+    REQUIRE(std::equal(received.begin(), received.end(), sent.begin()));
   }
 }
 

@@ -1,10 +1,11 @@
-"""`rueda bench` with `train` beside the collectives."""
+"""`rueda bench` with `latency` and `train` beside the collectives."""
 
 from __future__ import annotations
 
 import click
 
 from ...native import Native
+from ..latency.command import make_latency_command
 from .command import make_train_command
 
 
@@ -18,8 +19,9 @@ class _Bench(click.Group):
 
 
 def with_training(bench: click.Command, native: Native) -> click.Group:
-    """`bench` and its arguments as they are, and `bench train`."""
+    """`bench` and its arguments as they are, `bench latency` and `bench train`."""
     group = _Bench("bench", short_help=bench.short_help)
     group.add_command(bench, "collectives")
+    group.add_command(make_latency_command(native))
     group.add_command(make_train_command(native))
     return group

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -69,6 +70,41 @@ class Transformer(nn.Module):
         return result
 
 
+def mlp() -> nn.Module:
+    """67 MB of parameters, half of them in one matrix."""
+    widths = (1024, 2048, 4096, 1536, 10)
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def conv_blocks(blocks: int, width: int) -> nn.Module:
+    """Many small parameters: convolution, normalization, activation, again and again."""
+    layers: list[nn.Module] = [nn.Conv2d(3, width, 3, padding=1, bias=False)]
+    for _ in range(blocks):
+        layers += [
+            nn.Conv2d(width, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+        ]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10))
+
+
+class Embeddings(nn.Module):
+    """A large table of which a step uses few rows, and a small network; the table's gradient is dense."""
+
+    def __init__(self, rows: int, width: int) -> None:
+        super().__init__()
+        self.table = nn.EmbeddingBag(rows, width)
+        self.layers = nn.Sequential(nn.Linear(width, 256), nn.ReLU(), nn.Linear(256, 10))
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        """Logits, for rows of shape [batch, length]."""
+        result: torch.Tensor = self.layers(self.table(words))
+        return result
+
+
 def trainings(rank: int) -> dict[str, Training]:
     """By name."""
     shapes = resnet50_shapes()
@@ -84,7 +120,23 @@ def trainings(rank: int) -> dict[str, Training]:
         text = torch.randint(0, tokens, (batch, length + 1), generator=generator)
         return F.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
 
+    def classification(shape: tuple[int, ...]) -> Loss:
+        def loss(model: nn.Module, step: int) -> torch.Tensor:
+            generator = torch.Generator().manual_seed(1000 * step + rank)
+            classes = torch.randint(0, 10, shape[:1], generator=generator)
+            return F.cross_entropy(model(torch.randn(shape, generator=generator)), classes)
+
+        return loss
+
+    def word_classification(model: nn.Module, step: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(1000 * step + rank)
+        words = torch.randint(0, 100_000, (64, 32), generator=generator)
+        return F.cross_entropy(model(words), torch.randint(0, 10, (64,), generator=generator))
+
     return {
+        "mlp": Training(mlp, classification((16, 1024)), 1e-3),
+        "conv": Training(lambda: conv_blocks(40, 32), classification((4, 3, 24, 24)), 1e-3),
+        "embedding": Training(lambda: Embeddings(100_000, 128), word_classification, 1e-2),
         "synthetic": Training(lambda: Tensors(shapes), weighted_sum, 1e-4),
         "transformer": Training(lambda: Transformer(tokens, 256, 4, length), prediction, 1e-2),
     }

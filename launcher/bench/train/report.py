@@ -45,7 +45,8 @@ def _times(result: dict[str, float]) -> Row:
     return [f"{result[key]:.2f}" for key in ("median_ms", "p10_ms", "p90_ms")]
 
 
-def _aligned(rows: list[Row]) -> list[str]:
+def aligned(rows: list[Row]) -> list[str]:
+    """Columns for a terminal; the first one holds words."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -56,7 +57,8 @@ def _aligned(rows: list[Row]) -> list[str]:
     ]
 
 
-def _markdown(rows: list[Row]) -> list[str]:
+def markdown_table(rows: list[Row]) -> list[str]:
+    """The same rows for a page."""
     ruler = ["---"] + ["---:"] * (len(rows[0]) - 1)
     return ["| " + " | ".join(row) + " |" for row in [rows[0], ruler, *rows[1:]]]
 
@@ -75,7 +77,7 @@ def render(report: dict[str, Any], markdown: bool = False) -> str:
             f"{model}: {measured['tensors']} tensors, {measured['bytes'] / 1e6:.1f} MB of gradients"
         )
         lines += ["", f"### {title}" if markdown else title, ""]
-        lines += _markdown(rows) if markdown else _aligned(rows)
+        lines += markdown_table(rows) if markdown else aligned(rows)
         wrong = measured["wrong"]
         lines += ["", *(f"WRONG: {each}" for each in wrong)] if wrong else ["", "wrong: nothing"]
     return "\n".join(lines) + "\n"

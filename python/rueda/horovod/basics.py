@@ -12,7 +12,7 @@ from rueda import _native
 from rueda.horovod.exceptions import translated
 from rueda.horovod.membership import world_of
 from rueda.horovod.process_sets import ProcessSet
-from rueda.horovod.settings import understood, warn_of_unused
+from rueda.horovod.settings import defaults, understood, warn_of_unused
 from rueda.lifecycle import is_initialized
 from rueda.objects import allgather_object
 from rueda.process_sets import add_process_set
@@ -73,7 +73,7 @@ def init(comm: Any = None, process_sets: Iterable[ProcessSet] | str | None = Non
     if not is_initialized():
         warn_of_unused()
         with understood() as settings, world_of(comm) as bootstrap:
-            options: dict[str, object] = {**settings, **bootstrap}
+            options: dict[str, object] = {**defaults(), **settings, **bootstrap}
             rueda.lifecycle.init((), **options)
     for process_set in wanted:
         if process_set.ranks is None:

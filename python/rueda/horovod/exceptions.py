@@ -9,6 +9,7 @@ from typing import ParamSpec, TypeVar
 
 from rueda.errors import (
     DuplicateNameError,
+    InitializationError,
     InvalidArgumentError,
     MismatchError,
     NotInitializedError,
@@ -20,8 +21,10 @@ from rueda.errors import (
 )
 
 __all__ = [
+    "HorovodInitializationError",
     "HorovodInternalError",
     "HorovodInvalidArgumentError",
+    "HorovodUsageError",
     "HostsUpdatedInterrupt",
     "translated",
     "translating",
@@ -46,6 +49,14 @@ class HorovodInternalError(RuntimeError):
 
 class HorovodInvalidArgumentError(HorovodInternalError, ValueError, TypeError):
     """What can never work, such as an average of booleans. Horovod raises ValueError for some of these."""
+
+
+class HorovodInitializationError(HorovodInternalError, ValueError):
+    """The world could not be formed. Horovod raises ValueError."""
+
+
+class HorovodUsageError(HorovodInvalidArgumentError, AssertionError):
+    """An optimizer that is used in the wrong order. Horovod raises AssertionError."""
 
 
 class HostsUpdatedInterrupt(RuntimeError):
@@ -83,7 +94,7 @@ def _phrase(error: RuedaError) -> str:
     if isinstance(error, MismatchError):
         return _mismatch(str(error))
     phrases: dict[type[RuedaError], str] = {
-        DuplicateNameError: "Duplicate tensor name, the same as that of another tensor that is being processed",
+        DuplicateNameError: "Duplicate tensor name: same name as another tensor that is currently being processed",
         StalledError: "Stalled: submitted by a subset of ranks",
         PeerLostError: "Horovod has been shut down",
         ShutdownError: "Horovod has been shut down",
@@ -104,10 +115,13 @@ def translation_of(error: RuedaError) -> Exception:
     """
     if isinstance(error, NotInitializedError):
         return ValueError("Horovod has not been initialized; use hvd.init().")
-    if isinstance(error, InvalidArgumentError | UnsupportedError):
-        return HorovodInvalidArgumentError(str(error))
+    if isinstance(error, InitializationError):
+        return HorovodInitializationError(str(error))
     phrase = _phrase(error)
-    return HorovodInternalError(f"{phrase}: {error}" if phrase else str(error))
+    kind = HorovodInternalError
+    if isinstance(error, InvalidArgumentError | UnsupportedError | DuplicateNameError):
+        kind = HorovodInvalidArgumentError
+    return kind(f"{phrase}: {error}" if phrase else str(error))
 
 
 @contextmanager

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from rueda.horovod.meeting import Meeting, meeting_of, random_meeting
+
 __all__ = ["world_of"]
 
-_OWN = ("RUEDA_RANK", "RUEDA_SIZE", "RUEDA_RENDEZVOUS")
+_OWN = ("RUEDA_RANK", "RUEDA_SIZE", "RUEDA_RENDEZVOUS", "RUEDA_SECRET")
 
 
 @contextmanager
@@ -30,17 +31,17 @@ def world_of(comm: Any) -> Iterator[dict[str, str]]:
         if comm.Get_size() == _launched()[1]:
             yield {}
             return
-        rank, size, address = _of_communicator(comm)
+        rank, size, meeting = _of_communicator(comm)
     elif isinstance(comm, Iterable) and not isinstance(comm, str):
         ranks = list(comm)
         if not ranks:
             yield {}
             return
-        rank, size, address = _of_ranks(ranks)
+        rank, size, meeting = _of_ranks(ranks)
     else:
         raise ValueError(f"comm is a list of ranks or a communicator of mpi4py, not {comm!r}")
     before = {name: os.environ.get(name) for name in _OWN}
-    told = dict(zip(_OWN, (str(rank), str(size), address), strict=True))
+    told = dict(zip(_OWN, (str(rank), str(size), *meeting), strict=True))
     os.environ.update(told)
     try:
         yield {"bootstrap": "rendezvous"}
@@ -65,7 +66,7 @@ def _launched() -> tuple[int, int]:
     return 0, 1
 
 
-def _of_ranks(ranks: Sequence[Any]) -> tuple[int, int, str]:
+def _of_ranks(ranks: Sequence[Any]) -> tuple[int, int, Meeting]:
     rank, size = _launched()
     if not all(isinstance(each, int) and 0 <= each < size for each in ranks):
         raise ValueError(f"comm={ranks} must be ranks from 0 to {size - 1}")
@@ -75,21 +76,13 @@ def _of_ranks(ranks: Sequence[Any]) -> tuple[int, int, str]:
         raise ValueError(
             f"comm={ranks} lacks this process's rank, {rank}, which must not call init() then"
         )
-    # All members know this, and nobody else uses it.
-    job = (
-        os.environ.get("RUEDA_RENDEZVOUS")
-        or os.environ.get("PMIX_NAMESPACE", "")
-        or str(os.getppid())
-    )
-    text = f"{job}/{','.join(map(str, ranks))}"
-    return ranks.index(rank), len(ranks), f"unix:@rueda-{uuid.uuid5(uuid.NAMESPACE_URL, text).hex}"
+    return ranks.index(rank), len(ranks), meeting_of(",".join(map(str, ranks)))
 
 
-def _of_communicator(comm: Any) -> tuple[int, int, str]:
+def _of_communicator(comm: Any) -> tuple[int, int, Meeting]:
     hosts = set(comm.allgather(socket.gethostname()))
     if len(hosts) > 1:
         raise ValueError(
             f"a communicator of a part of the processes must be on one host, not on {sorted(hosts)}"
         )
-    address = comm.bcast(f"unix:@rueda-{uuid.uuid4().hex}", root=0)
-    return comm.Get_rank(), comm.Get_size(), address
+    return comm.Get_rank(), comm.Get_size(), comm.bcast(random_meeting(), root=0)

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-__all__ = ["UNUSED", "overrides", "understood", "warn_of_unused"]
+__all__ = ["UNUSED", "defaults", "overrides", "understood", "warn_of_unused"]
 
 _NO = {"", "0", "false", "no", "off"}
 
@@ -49,7 +49,20 @@ def overrides(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
         options.update(stall_warning="0", stall_error="0")
     if environment.get("HOROVOD_LOG_LEVEL", "").lower() == "fatal":
         options["log_level"] = "error"  # the highest level that Rueda has
-    return {name: v for name, v in options.items() if not environment.get(f"RUEDA_{name.upper()}")}
+    return {name: v for name, v in options.items() if not environment.get(_variable(name))}
+
+
+# What Horovod does where Rueda by itself does otherwise.
+_DEFAULTS = {"join_average": "all"}
+
+
+def defaults(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Options with which Rueda does as Horovod does; variables of Rueda's win."""
+    return {name: v for name, v in _DEFAULTS.items() if not environment.get(_variable(name))}
+
+
+def _variable(option: str) -> str:
+    return f"RUEDA_{option.upper()}"
 
 
 @contextmanager

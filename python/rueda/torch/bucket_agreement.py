@@ -45,16 +45,18 @@ def agree(
     bucket_bytes: int,
     layouts: int,
     process_set: ProcessSet,
+    bytes_limit: int | None = None,
 ) -> Agreement | None:
     """Collective over the ranks of the set; ``None``, on all of them, when some had joined and could not be asked.
 
     ``parameters``: with their names, the same on every rank. The order of rank 0 of the set counts. ``groups``: see
-    plan_buckets(); the same on every rank. ``layouts``: how many layouts of buckets there have been.
+    plan_buckets(); the same on every rank. ``layouts``: how many layouts of buckets there have been. ``bytes_limit``:
+    see describe(); where only some ranks want a gradient to stay out, it stays out on all.
     """
     mine = _Proposal(
         layouts,
         bucket_bytes,
-        [describe(parameter, label) for label, parameter in parameters],
+        [describe(parameter, label, bytes_limit) for label, parameter in parameters],
         list(order),
     )
     proposals: list[_Proposal] = allgather_object(mine, f"{name}/layout", process_set)

@@ -129,12 +129,13 @@ class BucketedGradients:
         order: Sequence[int],
         groups: Sequence[Sequence[int]],
         refusal: Callable[[], str],
+        bytes_limit: int | None = None,
     ) -> bool:
         """Agrees with the other ranks where gradients are to lie; false where some could not be asked.
 
         ``order``: numbers of parameters, in which their gradients became ready. ``groups``: of which each is to have
         buckets of its own, the same on every rank. ``refusal`` tells why there are to
-        be no buckets, as far as every rank knows by itself.
+        be no buckets, as far as every rank knows by itself. ``bytes_limit``: gradients on the CPU of as much stay out.
         """
         why_not = refusal()
         if why_not:
@@ -148,6 +149,7 @@ class BucketedGradients:
             self._bucket_bytes,
             self._agreed.layouts,
             self._reduction.process_set,
+            bytes_limit,
         )
         if agreement is None:
             return False

@@ -61,9 +61,16 @@ class Description(NamedTuple):
         return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def describe(parameter: torch.Tensor, name: str) -> Description:
-    """A parameter as it is on this rank, now."""
+def describe(parameter: torch.Tensor, name: str, bytes_limit: int | None = None) -> Description:
+    """A parameter as it is on this rank, now.
+
+    ``bytes_limit``: from which size on a gradient on the CPU does not lie in a bucket.
+    """
     why_not = _why_not(parameter)
+    if not why_not and bytes_limit is not None and parameter.is_cpu:
+        size = parameter.numel() * parameter.element_size()
+        if size >= bytes_limit:
+            why_not = f"its {size} bytes are reduced where autograd puts them"
     if why_not:
         return Description(name, (), (), 0, why_not)
     shape = tuple(parameter.shape)

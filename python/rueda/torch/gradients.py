@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 import torch
 
-from rueda import lifecycle
+from rueda import _native, lifecycle
 from rueda.errors import InvalidArgumentError
 from rueda.operations import ReduceOp
 from rueda.process_sets import ProcessSet, takes_part
 from rueda.torch.bucketed_gradients import BucketedGradients
 from rueda.torch.buckets import Bucket, GradientBuckets
 from rueda.torch.compression import Compressor, may_lie_in_buckets, wire_of
+from rueda.torch.heap import keep_gradients_in_heap
 from rueda.torch.separate_gradients import (
     Group,
     InFlight,
@@ -25,6 +26,10 @@ from rueda.torch.separate_gradients import (
 )
 
 __all__ = ["GradientReducer", "ReducerOptions"]
+
+# A copy of so much into a bucket goes through memory, not through the cache, and costs more than what the kernel
+# takes to copy half of it between ranks. Where exactly that begins was not settled: docs/benchmarks.md.
+LARGE_GRADIENT_BYTES = 16 << 20
 
 # How many there are for each process set, by its number.
 _reducers: defaultdict[int | None, int] = defaultdict(int)
@@ -169,8 +174,11 @@ class GradientReducer:
         if errors:
             raise errors[0]
         if self._undecided or unfit:
+            keep_gradients_in_heap(watched.parameter for watched in self._watched)
             groups = [[member.number for member in group.members] for group in self._groups]
-            decided = self._bucketed.decide(self._watched, order, groups, self._refusal)
+            decided = self._bucketed.decide(
+                self._watched, order, groups, self._refusal, self._bytes_limit()
+            )
             self._undecided = self._undecided and not decided
         self.synchronized = True
 
@@ -205,6 +213,13 @@ class GradientReducer:
             if lifecycle.local_size() != lifecycle.size():
                 return "the ranks are on several hosts"
         return ""
+
+    def _bytes_limit(self) -> int | None:
+        """From which size on gradients on the CPU are reduced where autograd puts them; ``None``: none is."""
+        options = self.options
+        if options.bucket_views or options.groups or not _native.has_direct_access():
+            return None
+        return LARGE_GRADIENT_BYTES
 
     def _watch(self, watched: Watched) -> None:
         """Has torch call this reducer. A model outlives its optimizers, so its hooks must not keep them."""

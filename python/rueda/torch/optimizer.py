@@ -150,7 +150,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     - ``process_set``: who averages; all ranks by default.
     - ``gradient_as_bucket_view``: whether gradients lie in buckets, in memory that the ranks of the host share, where
       several are reduced together and without a copy. By default they do where all ranks are on one host, unless
-      there is only one rank. The same on every rank.
+      there is only one rank; but a gradient on the CPU of 16 MiB or more, and in no group, is then reduced where
+      autograd has put it, where ranks may reach into each other's memory. The same on every rank.
     - ``bucket_bytes``: the size from which on a bucket takes no further gradient.
     - ``groups``: which gradients are reduced together, none before all of them are ready: lists of parameters, or a
       number of groups of about as many parameters each. Each group has a bucket per dtype; where there are no

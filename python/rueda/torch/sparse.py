@@ -10,6 +10,7 @@ import math
 
 import torch
 
+from rueda import _native
 from rueda.adapter import Refusal
 from rueda.errors import MismatchError
 from rueda.handles import Handle, transformed
@@ -19,7 +20,7 @@ from rueda.submission import Collectives, refuse
 from rueda.torch.compression import Compression, Compressor
 from rueda.torch.tensors import TorchAdapter, code_of
 
-__all__ = ["no_rows", "sparse_allreduce_async"]
+__all__ = ["no_rows", "packed", "sparse_allreduce_async", "unpacked"]
 
 _collectives = Collectives(TorchAdapter())
 INDEX_BYTES = 8
@@ -36,7 +37,8 @@ def sparse_allreduce_async(
 
     ``tensor``: of layout ``torch.sparse_coo`` in the CPU's memory, coalesced or not; how many values it has may differ
     between ranks, also be 0. Shape, ``sparse_dim`` and dtype must agree. The result is not coalesced. ``compression``
-    is for the values. An average divides by the ranks that contributed, as that of a dense tensor does.
+    is for the values. An average divides by the ranks that contributed, or by all of the set, as that of a dense tensor
+    does (``RUEDA_JOIN_AVERAGE``).
 
     Raises, through the handle and on every rank, :class:`rueda.MismatchError` where the tensors differ and
     :class:`rueda.InvalidArgumentError` for another op.
@@ -59,15 +61,16 @@ def sparse_allreduce_async(
         return refuse(name, process_set, refusal)  # type: ignore[return-value]  # never returns
     like = tensor.detach()
     values, dtype = compression.compress(like._values())
-    gathered = _collectives.allgather(_pack(like, values), name, process_set)
+    gathered = _collectives.allgather(packed(like, values), name, process_set)
 
     def finish(rows: torch.Tensor) -> torch.Tensor:
-        indices, received, contributors = _unpack(rows, like, values.dtype, name)
+        indices, received, contributors = unpacked(rows, like, values.dtype, name)
         received = compression.decompress(received, dtype)
         if op == Average:
-            received = (
-                received / contributors if dtype.is_floating_point else received // contributors
-            )
+            ranks = contributors
+            if _native.options()["join_average"] == "all":
+                ranks = process_set.size()
+            received = received / ranks if dtype.is_floating_point else received // ranks
         return torch.sparse_coo_tensor(
             indices, received.to(like.dtype), like.shape, check_invariants=True
         )
@@ -82,7 +85,7 @@ def no_rows(like: torch.Tensor, sparse_dimensions: int) -> torch.Tensor:
     return torch.sparse_coo_tensor(indices, values, like.shape, check_invariants=True)
 
 
-def _pack(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def packed(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """One row of bytes for each value, and before them one that tells the extents, as negative indices."""
     dimensions, width = tensor.sparse_dim(), math.prod(values.shape[1:])
     extents = torch.tensor([[-1 - extent for extent in tensor.shape[:dimensions]]])
@@ -91,16 +94,17 @@ def _pack(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return torch.cat([indices.view(torch.uint8), rows.view(torch.uint8)], dim=1)
 
 
-def _unpack(
+def unpacked(
     rows: torch.Tensor, like: torch.Tensor, dtype: torch.dtype, name: str | None
 ) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Indices, values, and how many ranks have sent some."""
     split = like.sparse_dim() * INDEX_BYTES
-    indices = rows[:, :split].contiguous().view(torch.int64)
+    # Copies: a part of a single row counts as contiguous, with the stride of the whole.
+    indices = rows[:, :split].clone(memory_format=torch.contiguous_format).view(torch.int64)
     heads = indices[:, 0] < 0
     extents = (-1 - indices[heads]).tolist()
     if any(other != extents[0] for other in extents):
         told = ", ".join(str(extent) for extent in extents)
         raise MismatchError(f"'{name}': the sparse tensors' extents differ between ranks: {told}")
-    values = rows[:, split:].contiguous().view(dtype)[~heads]
+    values = rows[:, split:].clone(memory_format=torch.contiguous_format).view(dtype)[~heads]
     return indices[~heads].t(), values.reshape(-1, *like.shape[like.sparse_dim() :]), len(extents)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import warnings
 from typing import Any
 
@@ -11,6 +10,7 @@ import rueda.torch.c10d  # noqa: F401 - registers the backend
 import torch
 import torch.distributed as dist
 from parallel import raises
+from serving import requested
 
 __all__ = ["DEVICE", "raises", "run", "still_works"]
 
@@ -25,12 +25,7 @@ def run(checks: dict[str, Any]) -> None:
     if DEVICE.type != "cpu":
         torch.set_default_device(DEVICE)
     dist.init_process_group(os.environ.get("CHECKED_BACKEND", "rueda"))
-    wanted = sys.argv[1:]
-    names = [name for name in checks if name.startswith("check_")]
-    assert names, "nothing to check"
-    for name in names:
-        if wanted and name not in wanted:
-            continue
+    for name in requested([name for name in checks if name.startswith("check_")]):
         checks[name]()
         dist.barrier()
         if dist.get_rank() == 0:

@@ -193,6 +193,58 @@ def check_nonsense() -> None:
     parallel.still_works()
 
 
+def check_numbers_that_are_none() -> None:
+    """What is no whole number, or too large for any, is an error of the tensor: every rank raises it."""
+    n = rueda.size()
+    for root in (2**40, -(2**40), 10**5000, 1.5, 1.0, float("nan"), "1", None, np.ones(2)):
+        with parallel.raises(rueda.InvalidArgumentError, "'bad'", culprit(), "root"):
+            rueda.broadcast(np.ones(3), root_rank=root if last() else 0, name="bad")
+    for wrong in (1.5, 1.0, float("nan"), 2**63, 2**70, -(2**70), "1", None, [1]):
+        splits = [wrong] * n if last() else [1] * n
+        with parallel.raises(rueda.InvalidArgumentError, "'bad'", culprit(), "splits="):
+            rueda.alltoall(np.ones(n), splits=splits, name="bad")
+        with parallel.raises(rueda.InvalidArgumentError, "'bad'", culprit(), "splits="):
+            rueda.reducescatter(np.ones(n), splits=splits, name="bad")
+    with parallel.raises(rueda.InvalidArgumentError, "'bad'", culprit(), "splits=5"):
+        rueda.alltoall(np.ones(n), splits=5 if last() else [1] * n, name="bad")
+    for factor in (10**400, 1j, None, [1.0]):
+        with parallel.raises(rueda.InvalidArgumentError, "'bad'", culprit(), "scale factor"):
+            rueda.allreduce(np.ones(3), name="bad", prescale_factor=factor if last() else 1.0)
+    whole = [np.int64(1)] * n  # are taken, of whatever type
+    np.testing.assert_array_equal(rueda.alltoall(np.ones(n), splits=whole)[0], np.ones(n))
+    np.testing.assert_array_equal(rueda.broadcast([rueda.rank()], np.int8(1)), [1])
+    for ranks in ([0.5], ["0"], [2**40], [None], 0):
+        with parallel.raises(rueda.InvalidArgumentError, "ranks"):
+            rueda.ProcessSet(ranks)
+    for wrong in (1.5, 2**40):
+        with parallel.raises(rueda.InvalidArgumentError, "target_rank"):
+            rueda.send(np.ones(1), wrong)
+    with parallel.raises(rueda.InvalidArgumentError, "tag"):
+        rueda.send(np.ones(1), 0, tag=2**70)
+    parallel.still_works()
+
+
+def check_names_that_are_no_text() -> None:
+    """As os.fsdecode() makes them of file names in another encoding."""
+    name = "caf\udce9"
+    for call in (
+        lambda: rueda.allreduce(np.ones(3), name=name),
+        lambda: rueda.allreduce_(np.ones(3), name=name),
+        lambda: rueda.grouped_allreduce([np.ones(3), np.ones(2)], name=name),
+        lambda: rueda.allgather(np.ones(3), name=name),
+        lambda: rueda.broadcast(np.ones(3), 0, name=name),
+        lambda: rueda.alltoall(np.ones(rueda.size()), name=name),
+        lambda: rueda.reducescatter(np.ones(rueda.size()), name=name),
+        lambda: rueda.broadcast_object(1, name=name),
+        lambda: rueda.allgather_object(1, name=name),
+        lambda: rueda.barrier(name=name),
+    ):
+        with parallel.raises(rueda.InvalidArgumentError, "caf", "udce9", "surrogates"):
+            call()
+    np.testing.assert_array_equal(rueda.allreduce(np.ones(3), name="café ✓"), np.ones(3))
+    parallel.still_works()
+
+
 def check_duplicate_name() -> None:
     if rueda.rank() == 0:
         first = rueda.allreduce_async(np.ones(3), name="twice", op=rueda.Sum)

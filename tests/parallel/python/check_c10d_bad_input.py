@@ -69,8 +69,13 @@ def check_tensors_that_cannot_be_used() -> None:
     rank = dist.get_rank()
     sparse = torch.eye(3).to_sparse()
     group = dist.group.WORLD
-    with raises(rueda.UnsupportedError, "sparse", "rank 1"):
+    # Sparse tensors are summed, but not with dense ones.
+    with raises(rueda.MismatchError, "operation", "allgather", "rank 1"):
         group.allreduce([sparse if rank == 1 else torch.eye(3)]).wait()
+    with raises(rueda.InvalidArgumentError, "unsupported reduction operation", "MAX"):
+        dist.all_reduce(sparse.clone(), dist.ReduceOp.MAX)
+    with raises(rueda.MismatchError, "extents differ", "[3]", "[4]"):
+        dist.all_reduce((torch.eye(4)[:, :3] if rank == 1 else torch.eye(3)).to_sparse(1))
     still_works()
     with raises(rueda.UnsupportedError, "float8_e4m3fn"):
         group.allreduce([torch.zeros(4, dtype=torch.float8_e4m3fn)]).wait()
@@ -226,7 +231,14 @@ def check_monitored_barrier() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     late = size - 1
     if rank != late:
-        with raises(rueda.TimeoutError, f"rank {late} has not come"):
+        # As torch's own barrier says it.
+        told = f"Rank {late} failed to pass monitoredBarrier"
+        if rank != 0:
+            told = (
+                f"Rank {rank} successfully reached monitoredBarrier, but received errors while waiting "
+                f"for send/recv from rank 0"
+            )
+        with raises(rueda.TimeoutError, f"rank {late} has not come", told, "Timed out"):
             dist.group.WORLD.monitored_barrier(timedelta(seconds=0.3))
     else:
         time.sleep(1.0)
@@ -241,13 +253,15 @@ def check_timeouts() -> None:
     group = dist.new_group(timeout=timedelta(seconds=0.3))
     if rank == 0:
         begun = time.monotonic()
-        with raises(rueda.TimeoutError, "all-reduce", "0.3 s"):
+        with raises(rueda.TimeoutError, "all-reduce", "0.3 s", " Timed out waiting 300ms "):
             dist.all_reduce(torch.ones(4), group=group)
         assert time.monotonic() - begun < 30
-        with raises(rueda.TimeoutError, "receive", "from rank 1", "tag 4", "0.3 s"):
+        told = "Timed out waiting 300ms"
+        with raises(rueda.TimeoutError, "receive", "from rank 1", "tag 4", "0.3 s", told):
             dist.recv(torch.ones(4), 1, group=group, tag=4)
         future = dist.barrier(group, async_op=True).get_future()
-        with raises(RuntimeError, "TimeoutError", "barrier", "has not completed within 0.3 s"):
+        late = ("TimeoutError", "barrier", "has not completed within 0.3 s", told)
+        with raises(RuntimeError, *late):
             future.wait()
     still_works()
 

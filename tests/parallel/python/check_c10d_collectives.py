@@ -55,6 +55,42 @@ def members() -> tuple[int, int]:
     return dist.get_rank(), dist.get_world_size()
 
 
+def sparse_of(rank: int, size: int, sparse_dims: int, dense_dims: int) -> torch.Tensor:
+    """Rows 0 to `rank`, so that some are everybody's and some only the last rank's; one of them twice."""
+    rows = [*range(rank + 1), rank]
+    indices = torch.zeros(sparse_dims, len(rows), dtype=torch.int64)
+    indices[0] = torch.tensor(rows)
+    values = torch.ones(len(rows), *[2] * dense_dims) * (rank + 1)
+    shape = (size,) * sparse_dims + (2,) * dense_dims
+    return torch.sparse_coo_tensor(indices, values, shape)
+
+
+def check_allreduce_of_sparse_tensors() -> None:
+    rank, size = members()
+    if DEVICE.type != "cpu" or type(dist.group.WORLD) is dist.ProcessGroup:
+        return  # torch itself refuses them where there is a backend per device
+    for sparse_dims, dense_dims in ((1, 0), (2, 0), (3, 0), (1, 1), (1, 3), (2, 2)):
+        expected = sum(sparse_of(r, size, sparse_dims, dense_dims).to_dense() for r in range(size))
+        for asynchronous in (False, True):
+            for op, divisor in ((dist.ReduceOp.SUM, 1), (dist.ReduceOp.AVG, size)):
+                tensor = sparse_of(rank, size, sparse_dims, dense_dims)
+                work = dist.all_reduce(tensor, op, async_op=asynchronous)
+                if work is not None:
+                    work.wait()
+                assert tensor.is_coalesced()
+                torch.testing.assert_close(tensor.to_dense(), expected / divisor)
+    for dtype in (torch.float16, torch.int64):
+        tensor = (
+            torch.eye(size)[rank].to(dtype).to_sparse()
+            if rank
+            else torch.zeros(size, dtype=dtype).to_sparse()
+        )
+        future = dist.group.WORLD.allreduce([tensor]).get_future()
+        (result,) = future.wait()
+        assert result.to_dense().tolist() == [0.0] + [1.0] * (size - 1)
+    still_works()
+
+
 def check_allreduce() -> None:
     rank, size = members()
     for dtype in DTYPES:

@@ -280,5 +280,23 @@ def check_functional_collectives() -> None:
     assert torch.equal(functional.broadcast(x, 0, group) + 0, torch.arange(size * 2.0))
 
 
+def check_sparse_gradients() -> None:
+    """As those of Embedding(sparse=True), which DistributedDataParallel reduces one by one."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(1)
+    table = torch.nn.Embedding(10, 3, sparse=True)
+    alone = copy.deepcopy(table)
+    model = torch.nn.parallel.DistributedDataParallel(table)
+    for step in range(3):
+        words = [torch.tensor([r, r + step, 9]) for r in range(size)]
+        model.zero_grad()
+        alone.zero_grad()
+        model(words[rank]).sum().backward()
+        for theirs in words:
+            (alone(theirs).sum() / size).backward()
+        assert table.weight.grad.is_sparse
+        torch.testing.assert_close(table.weight.grad.to_dense(), alone.weight.grad.to_dense())
+
+
 if __name__ == "__main__":
     run(globals())

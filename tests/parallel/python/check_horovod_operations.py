@@ -52,12 +52,50 @@ def check_allreduce() -> None:
             assert torch.equal(tensor, want)
     scaled = hvd.allreduce(mine(2), op=hvd.Sum, prescale_factor=2.0, postscale_factor=0.5)
     assert torch.equal(scaled, torch.full((2,), total))
-    integers = torch.tensor([hvd.rank(), -hvd.rank()])
-    ranks = n * (n - 1) // 2
-    assert hvd.allreduce(integers).tolist() == [ranks // n, -ranks // n]
     halves = hvd.allreduce(mine(3) / 4, compression=hvd.Compression.fp16)
     assert halves.dtype == torch.float32
     torch.testing.assert_close(halves, torch.full((3,), total / n / 4), rtol=1e-3, atol=0)
+
+
+def check_averages_of_whole_numbers() -> None:
+    """Rounded towards zero, after the factor: as Horovod's, in all forms."""
+    n, me = hvd.size(), hvd.rank()
+    ranks = n * (n - 1) // 2
+    toward_zero = [ranks // n, -(ranks // n)]
+    for dtype in (torch.int8, torch.int16, torch.int32, torch.int64):
+        mine = torch.tensor([me, -me], dtype=dtype)
+        other = torch.full((2,), float(me))
+        in_place = mine.clone()
+        assert hvd.allreduce(mine, name="whole").tolist() == toward_zero
+        assert hvd.synchronize(hvd.allreduce_async(mine)).tolist() == toward_zero
+        assert hvd.allreduce_(in_place) is in_place
+        assert in_place.tolist() == toward_zero
+        in_place = mine.clone()
+        assert hvd.synchronize(hvd.allreduce_async_(in_place)) is in_place
+        assert in_place.tolist() == toward_zero
+        scaled = hvd.allreduce(mine, postscale_factor=2.0)
+        assert scaled.tolist() == [int(2 * ranks / n), -int(2 * ranks / n)]
+        assert hvd.allreduce(mine, op=hvd.Sum).tolist() == [ranks, -ranks]
+        for group in (
+            hvd.grouped_allreduce([mine, other, mine], name="group"),
+            hvd.synchronize(hvd.grouped_allreduce_async([mine, other, mine])),
+            hvd.grouped_allreduce_([mine.clone(), other.clone(), mine.clone()]),
+            hvd.synchronize(hvd.grouped_allreduce_async_([t.clone() for t in (mine, other, mine)])),
+        ):
+            assert [t.dtype for t in group] == [dtype, torch.float32, dtype]
+            assert group[0].tolist() == group[2].tolist() == toward_zero
+            torch.testing.assert_close(group[1], torch.full((2,), ranks / n))
+        rows = mine.repeat(n)[1:]  # -me, me, -me, ...; 2n - 1 rows
+        parts = [
+            hvd.reducescatter(rows),
+            hvd.synchronize(hvd.reducescatter_async(rows)),
+            *hvd.grouped_reducescatter([rows, rows], name="whole parts"),
+            *hvd.synchronize(hvd.grouped_reducescatter_async([rows])),
+        ]
+        begin = 2 * me
+        expected = [toward_zero[(i + 1) % 2] for i in range(2 * n - 1)][begin : begin + 2]
+        assert all(part.tolist() == expected for part in parts), (parts, expected)
+    assert hvd.allreduce(torch.tensor([200 + me], dtype=torch.uint8), op=hvd.Max).item() == 199 + n
 
 
 def check_average_is_deprecated() -> None:
@@ -263,12 +301,88 @@ def check_process_sets() -> None:
 
 
 def check_join() -> None:
+    """As in Horovod, a rank that has joined counts as zeros, so an average divides by all ranks of the set."""
     n, me = hvd.size(), hvd.rank()
+    assert rueda.options()["join_average"] == os.environ.get("RUEDA_JOIN_AVERAGE", "all")
     for step in range(me + 1):
-        average = hvd.allreduce(torch.ones(2) * (me + 1), name=f"step {step}")
         taking_part = [r + 1 for r in range(n) if r >= step]
-        torch.testing.assert_close(average[0], torch.tensor(sum(taking_part) / len(taking_part)))
+        count = n if rueda.options()["join_average"] == "all" else len(taking_part)
+        expected = sum(taking_part) / count
+        average = hvd.allreduce(torch.ones(2) * (me + 1), name=f"step {step}")
+        torch.testing.assert_close(average[0], torch.tensor(expected))
+        dense = torch.zeros(3)
+        dense[1] = me + 1.0
+        gathered = hvd.sparse_allreduce_async(dense.to_sparse(), f"sparse {step}", hvd.Average)()
+        torch.testing.assert_close(gathered.to_dense()[1], torch.tensor(expected))
     assert hvd.join() in range(n)
+
+
+def check_a_name_that_is_pending() -> None:
+    """A second submission raises at the call, on the rank that makes it; the first is not harmed."""
+    n, me = hvd.size(), hvd.rank()
+    if n == 1:
+        return
+    tensor, rows = torch.ones(17), torch.ones(n)
+    sparse = torch.ones(3).to_sparse()
+    begin = {
+        "allreduce": lambda: hvd.allreduce_async(tensor, name="twice"),
+        "in place": lambda: hvd.allreduce_async_(tensor.clone(), name="twice"),
+        "whole": lambda: hvd.allreduce_async(torch.ones(3, dtype=torch.int32), name="twice"),
+        "adasum": lambda: hvd.allreduce_async(tensor, name="twice", op=hvd.Adasum),
+        "allgather": lambda: hvd.allgather_async(tensor, name="twice"),
+        "broadcast": lambda: hvd.broadcast_async(tensor, 0, name="twice"),
+        "broadcast in place": lambda: hvd.broadcast_async_(tensor.clone(), 0, name="twice"),
+        "alltoall": lambda: hvd.alltoall_async(rows, name="twice"),
+        "reducescatter": lambda: hvd.reducescatter_async(rows, name="twice"),
+        "sparse": lambda: hvd.sparse_allreduce_async(sparse, "twice", hvd.Sum),
+    }
+    groups = {
+        "grouped allreduce": lambda: hvd.grouped_allreduce_async([tensor, tensor], name="both"),
+        "grouped allgather": lambda: hvd.grouped_allgather_async([tensor, tensor], name="both"),
+        "grouped parts": lambda: hvd.grouped_reducescatter_async([rows, rows], name="both"),
+    }
+    now = {
+        "allreduce": lambda: hvd.allreduce(tensor, name="twice"),
+        "in place": lambda: hvd.allreduce_(tensor.clone(), name="twice"),
+        "allgather": lambda: hvd.allgather(tensor, name="twice"),
+        "broadcast": lambda: hvd.broadcast(tensor, 0, name="twice"),
+        "alltoall": lambda: hvd.alltoall(rows, name="twice"),
+        "reducescatter": lambda: hvd.reducescatter(rows, name="twice"),
+    }
+    words = ("'twice'", f"rank {me}", "same name as another tensor that is currently")
+    for what, submit in {**begin, **groups}.items():
+        expected = words if what in begin else ("'both.0'", *words[1:])
+        for rank_0_is_early in (True, False):
+            is_early = (me == 0) == rank_0_is_early
+            first = None
+            for turn in range(2):  # what the early ones submit is pending until the others have
+                if (turn == 0) == is_early:
+                    first = submit()
+                    for again in (submit, *(now.values() if what in begin else ())):
+                        if not is_early or hvd.size() == 1:
+                            break
+                        with parallel.raises(HorovodInvalidArgumentError, *expected):
+                            again()
+                hvd.barrier()
+            hvd.synchronize(first)
+            if what == "allreduce":
+                assert torch.equal(hvd.synchronize(first), tensor)
+            hvd.synchronize(submit())  # the name is free again
+    parallel.still_works()
+
+
+def check_who_is_no_member() -> None:
+    """Raises at the call, on the rank that is none."""
+    n, me = hvd.size(), hvd.rank()
+    if n == 1:
+        return
+    first = hvd.add_process_set([0])
+    if me > 0:
+        with parallel.raises(HorovodInvalidArgumentError, f"rank {me} is not a member"):
+            hvd.allreduce_async(torch.ones(2), process_set=first)
+        with parallel.raises(HorovodInvalidArgumentError, f"rank {me} is not a member"):
+            hvd.allgather(torch.ones(2), process_set=first)
+    hvd.remove_process_set(first)
 
 
 def check_timeline() -> None:
@@ -351,6 +465,10 @@ def check_errors() -> None:
         except hvd.HorovodInternalError as error:
             cause = error.__cause__
         assert isinstance(cause, rueda.MismatchError)
+        for splits in (torch.full((n,), 1.0), [1.5] * n, [2**70] * n, 5):
+            mine = splits if me == 0 else torch.ones(n, dtype=torch.int32)
+            with parallel.raises(HorovodInvalidArgumentError, "'floats'", "splits=", "rank 0"):
+                hvd.alltoall(torch.ones(n), mine, name="floats")
     assert hvd.synchronize(None) is None
     parallel.still_works()
 

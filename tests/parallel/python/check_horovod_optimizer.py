@@ -10,7 +10,7 @@ from functools import partial
 import parallel
 import rueda.horovod.torch as hvd
 import torch
-from rueda.horovod.exceptions import HorovodInvalidArgumentError
+from rueda.horovod.exceptions import HorovodInvalidArgumentError, HorovodUsageError
 from rueda.horovod.torch.adasum import combined
 from rueda.horovod.torch.compression import Compressor, FP16Compressor, NoneCompressor
 from torch import nn
@@ -246,8 +246,13 @@ def check_misuse() -> None:
     shared, distributed, _, _ = pair()
     x, y = batch(0)
     F.cross_entropy(shared(share(x)), share(y)).backward()
-    with parallel.raises(HorovodInvalidArgumentError, "zero_grad"):
+    with parallel.raises(HorovodUsageError, "zero_grad"):
         distributed.zero_grad()
+    assert issubclass(HorovodUsageError, AssertionError)  # as Horovod's
+    if hvd.size() > 1:
+        adasum = hvd.DistributedOptimizer(sgd(list(model().parameters())), op=hvd.Adasum)
+        with parallel.raises(HorovodUsageError, "skip_synchronize"), adasum.skip_synchronize():
+            pass
     distributed.step()
     named = list(shared.named_parameters())
     with parallel.raises(HorovodInvalidArgumentError, "twice"):
@@ -259,6 +264,33 @@ def check_misuse() -> None:
         with parallel.raises(HorovodInvalidArgumentError, "differ between ranks"):
             hvd.DistributedOptimizer(sgd(list(shared.parameters())), named, groups=1 + (me == 1))
     parallel.still_works()
+
+
+def check_a_step_after_synchronize_warns() -> None:
+    """Outside of skip_synchronize(), as Horovod's; every time, and not otherwise."""
+    shared, distributed, _, _ = pair()
+    x, y = batch(0)
+
+    def warned(*calls: str) -> int:
+        distributed.zero_grad()
+        F.cross_entropy(shared(share(x)), share(y)).backward()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for call in calls:
+                if call == "skip":
+                    with distributed.skip_synchronize():
+                        distributed.step()
+                else:
+                    getattr(distributed, call)()
+        told = [w for w in caught if "optimizer.step() called without" in str(w.message)]
+        assert all("skip_synchronize() context after" in str(w.message) for w in told)
+        assert all(w.filename == __file__ for w in told)
+        return len(told)
+
+    for _ in range(2):
+        assert warned("step") == 0
+        assert warned("synchronize", "skip") == 0
+        assert warned("synchronize", "step") == 1
 
 
 def check_a_tensor_resized_in_flight() -> None:

@@ -10,7 +10,7 @@ import parallel
 import rueda
 import rueda.torch as rt
 import torch
-from rueda import _native
+from rueda import _native, lifecycle
 from torch import nn
 from torch.nn import functional as F
 from training import (
@@ -407,6 +407,7 @@ def check_groups_added_later() -> None:
 def check_sparse_gradients() -> None:
     """The bucket cannot be used, so the error names the parameter; then everything goes on."""
     me, last = rueda.rank(), rueda.size() - 1
+    torch.manual_seed(0)
     table = nn.Embedding(5, 2)
     optimizer = rt.DistributedOptimizer(
         torch.optim.SGD(table.parameters(), lr=0.1), table.named_parameters(), **ON
@@ -527,6 +528,13 @@ def check_why_there_are_no_buckets() -> None:
     assert "compressed" in why_not(**ON, compression=Halved())
     if rueda.size() == 1:
         assert why_not(gradient_as_bucket_view=None) == "there is one rank"
+    else:
+        local_size = lifecycle.local_size
+        lifecycle.local_size = lambda: local_size() - 1  # as if one rank was on another host
+        try:
+            assert why_not(gradient_as_bucket_view=None) == "the ranks are on several hosts"
+        finally:
+            lifecycle.local_size = local_size
     allocate = _native.allocate
     if rueda.rank() == last:
 

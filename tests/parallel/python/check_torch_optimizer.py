@@ -75,6 +75,41 @@ def check_step_before_all_passes() -> None:
     close(shared, alone)
 
 
+def check_every_step_reduces() -> None:
+    """What synchronize() has done counts for one step only, and for none after zero_grad()."""
+    ranks, me = rueda.size(), rueda.rank()
+    for after in ("step", "zero_grad"):
+        shared, distributed, _, _ = pair(sgd)
+        for _ in range(2):  # in the second round with buckets
+            F.cross_entropy(shared(share(batch(0)[0])), share(batch(0)[1])).backward()
+            distributed.synchronize()
+            getattr(distributed, after)()
+            for parameter in shared.parameters():
+                parameter.grad = torch.full_like(parameter, me)
+            distributed.step()
+            for parameter in shared.parameters():
+                assert torch.all(parameter.grad == (ranks - 1) / 2), after
+            distributed.zero_grad()
+        same_bits(*shared.parameters())
+
+
+def check_zero_grad_in_the_middle_of_a_step() -> None:
+    """Backward passes are counted anew."""
+    shared, distributed, alone, single = pair(sgd, backward_passes_per_step=2)
+    for step in range(3):
+        x, y = batch(step)
+        F.cross_entropy(shared(share(x)), share(y)).backward()
+        distributed.zero_grad()
+        single.zero_grad()
+        for _ in range(2):
+            assert distributed._rueda.in_flight() == []
+            F.cross_entropy(shared(share(x)), share(y)).backward()
+            F.cross_entropy(alone(x), y).backward()
+        distributed.step()
+        single.step()
+        close(shared, alone)
+
+
 def check_clipping() -> None:
     def clip(module: nn.Module, optimizer: Optimizer | None) -> None:
         if optimizer is not None:
@@ -130,6 +165,25 @@ def check_sum_and_predivide() -> None:
         for a, b in zip(shared.parameters(), alone.parameters(), strict=True):
             torch.testing.assert_close(a.grad, factor * b.grad, **CLOSE)
         distributed.step()
+
+
+def check_predivided_sums_do_not_overflow() -> None:
+    """The factor divides before the sum, which without it is more than a float32 holds."""
+    for compression in (rt.Compression.none, rt.Compression.bf16):
+        layer = nn.Linear(3, 1, bias=False)
+        optimizer = rt.DistributedOptimizer(
+            torch.optim.SGD(layer.parameters(), lr=0.1),
+            layer.named_parameters(),
+            gradient_predivide_factor=float(4 * rueda.size()),
+            compression=compression,
+        )
+        for _ in range(2):
+            optimizer.zero_grad()
+            (layer.weight * 2.0**127).sum().backward()
+            optimizer.synchronize()
+            expected = torch.full_like(layer.weight, 2.0**127)
+            torch.testing.assert_close(layer.weight.grad, expected, rtol=0.02, atol=0.0)
+            optimizer.step()
 
 
 def check_memory_formats() -> None:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import rueda
+from serving import requested
 
 Check = Callable[[], None]
 
 
 def run(checks: dict[str, Any]) -> None:
-    """Runs every function of the module called ``check_...``, on all ranks in the same order."""
+    """Runs the functions of the module called ``check_...``, on all ranks in the same order."""
     rueda.init()
-    names = [name for name in checks if name.startswith("check_")]
-    wanted = sys.argv[1:]
-    assert names, "nothing to check"
-    for name in names:
-        if wanted and name not in wanted:
-            continue
+    for name in requested([name for name in checks if name.startswith("check_")]):
         checks[name]()
         rueda.barrier(name=f"after {name}")
         if rueda.rank() == 0:

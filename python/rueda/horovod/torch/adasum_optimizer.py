@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from rueda.errors import InvalidArgumentError
-from rueda.horovod.exceptions import translating
+from rueda.horovod.exceptions import HorovodUsageError, translating
 from rueda.horovod.process_sets import ProcessSet
 from rueda.horovod.torch.adasum import adasum_async
 from rueda.process_sets import takes_part
@@ -55,9 +54,8 @@ class _Adasum(torch.optim.Optimizer):
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Cannot be: raises InvalidArgumentError."""
-        with translating():
-            raise InvalidArgumentError("skip_synchronize() does not work with op=hvd.Adasum")
+        """Cannot be: raises HorovodUsageError, an AssertionError."""
+        raise HorovodUsageError("skip_synchronize() does not work with op=hvd.Adasum")
         yield
 
     def set_backward_passes_per_step(self, passes: int) -> None:
@@ -69,7 +67,7 @@ class _Adasum(torch.optim.Optimizer):
     def _on_gradient(self, parameter: torch.Tensor) -> None:
         count = self._adasum_counts.get(parameter, 0) + 1
         if count > self._adasum_passes:
-            raise InvalidArgumentError(
+            raise HorovodUsageError(
                 f"the gradient of '{self._adasum_names[parameter]}' was computed more often than "
                 f"backward_passes_per_step={self._adasum_passes} before step()"
             )

@@ -11,12 +11,14 @@ from typing import Any
 
 import torch
 
-from rueda.handles import Handle
+from rueda.handles import Handle, transformed
 from rueda.horovod.exceptions import translated
 from rueda.horovod.process_sets import ProcessSet, global_process_set
 from rueda.horovod.torch.adasum import adasum_async
 from rueda.horovod.torch.compression import Compression
-from rueda.horovod.torch.reduce_ops import AdasumOp, Op, chosen
+from rueda.horovod.torch.pending import begun, require_usable
+from rueda.horovod.torch.reduce_ops import AdasumOp, Op, Sum, chosen
+from rueda.horovod.torch.whole_averages import divided, is_of_whole_numbers
 from rueda.torch import reductions
 
 __all__ = ["allreduce", "allreduce_", "allreduce_async", "allreduce_async_"]
@@ -38,10 +40,11 @@ def allreduce(
     """Reduces ``tensor`` over the ranks into a new one, with gradients for Average and Sum.
 
     ``tensor``: any shape, the same on every rank, of any of Rueda's dtypes, in the CPU's memory. ``compression``: how
-    it is sent. ``op``: Average (the default; integers are rounded towards negative infinity), Sum, Min, Max, Product or
+    it is sent. ``op``: Average (the default; integers are rounded towards zero), Sum, Min, Max, Product or
     Adasum. ``prescale_factor`` multiplies each rank's tensor, ``postscale_factor`` the result.
 
-    Raises :class:`HorovodInternalError`; ``ValueError`` before ``init()`` and for ``op`` together with ``average``.
+    Raises :class:`HorovodInternalError`; at once, and on this rank alone, ``ValueError`` before ``init()``, for ``op``
+    together with ``average``, outside of ``process_set``, and while another tensor of this ``name`` is pending.
 
     Example::
 
@@ -50,10 +53,11 @@ def allreduce(
     """
     wanted = chosen(op, average)
     sent, context = compression.compress(tensor)
-    if isinstance(wanted, AdasumOp):
-        handle = adasum_async(sent, name, prescale_factor, postscale_factor, process_set)
+    if isinstance(wanted, AdasumOp) or is_of_whole_numbers(sent, wanted):
+        handle = _begun(sent, name, wanted, prescale_factor, postscale_factor, process_set, False)
         reduced = handle.result()
     else:
+        require_usable(name, process_set)
         reduced = reductions.allreduce(
             sent, name, wanted, prescale_factor, postscale_factor, process_set
         )
@@ -80,11 +84,7 @@ def allreduce_async(
         tensor([1., 1.])
     """
     wanted = chosen(op, average)
-    if isinstance(wanted, AdasumOp):
-        return adasum_async(tensor, name, prescale_factor, postscale_factor, process_set)
-    return reductions.allreduce_async(
-        tensor, name, wanted, prescale_factor, postscale_factor, process_set
-    )
+    return _begun(tensor, name, wanted, prescale_factor, postscale_factor, process_set, False)
 
 
 @translated
@@ -106,10 +106,10 @@ def allreduce_(
         True
     """
     wanted = chosen(op, average)
-    if isinstance(wanted, AdasumOp):
-        return adasum_async(
-            tensor, name, prescale_factor, postscale_factor, process_set, tensor
-        ).result()
+    if isinstance(wanted, AdasumOp) or is_of_whole_numbers(tensor, wanted):
+        handle = _begun(tensor, name, wanted, prescale_factor, postscale_factor, process_set, True)
+        return handle.result()
+    require_usable(name, process_set)
     return reductions.allreduce_(
         tensor, name, wanted, prescale_factor, postscale_factor, process_set
     )
@@ -135,8 +135,26 @@ def allreduce_async_(
         True
     """
     wanted = chosen(op, average)
-    if isinstance(wanted, AdasumOp):
-        return adasum_async(tensor, name, prescale_factor, postscale_factor, process_set, tensor)
-    return reductions.allreduce_async_(
-        tensor, name, wanted, prescale_factor, postscale_factor, process_set
-    )
+    return _begun(tensor, name, wanted, prescale_factor, postscale_factor, process_set, True)
+
+
+def _begun(
+    tensor: Tensor,
+    name: str | None,
+    op: Op,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    in_place: bool,
+) -> Handle[Tensor]:
+    def submit() -> Handle[Tensor]:
+        if isinstance(op, AdasumOp):
+            target = tensor if in_place else None
+            return adasum_async(tensor, name, prescale, postscale, process_set, target)
+        begin = reductions.allreduce_async_ if in_place else reductions.allreduce_async
+        if is_of_whole_numbers(tensor, op):
+            total = begin(tensor, name, Sum, prescale, 1.0, process_set)
+            return transformed(total, lambda sums: divided(sums, postscale, process_set))
+        return begin(tensor, name, op, prescale, postscale, process_set)
+
+    return begun(submit, name, process_set)

@@ -16,6 +16,7 @@ import rueda.exchanges
 from rueda.handles import Handle, transformed
 from rueda.horovod.exceptions import translated
 from rueda.horovod.process_sets import ProcessSet, global_process_set
+from rueda.horovod.torch.pending import begun, require_usable
 from rueda.horovod.torch.sparse import SparseHandle
 from rueda.torch import exchanges
 
@@ -52,6 +53,7 @@ def allgather(
         >>> hvd.allgather(torch.ones((hvd.rank() + 1, 2)), name="rows").shape
         torch.Size([1, 2])
     """
+    require_usable(name, process_set)
     return exchanges.allgather(tensor, name, process_set)
 
 
@@ -67,7 +69,7 @@ def allgather_async(
         >>> hvd.synchronize(handle)
         tensor([1., 1.])
     """
-    return exchanges.allgather_async(tensor, name, process_set)
+    return begun(lambda: exchanges.allgather_async(tensor, name, process_set), name, process_set)
 
 
 @translated
@@ -81,7 +83,9 @@ def grouped_allgather(
         >>> hvd.grouped_allgather([torch.ones(2), torch.zeros(1)], name="batch")
         [tensor([1., 1.]), tensor([0.])]
     """
-    return exchanges.grouped_allgather(tensors, name, process_set)
+    group = list(tensors)
+    require_usable(name, process_set, len(group))
+    return exchanges.grouped_allgather(group, name, process_set)
 
 
 @translated
@@ -96,7 +100,13 @@ def grouped_allgather_async(
         >>> hvd.synchronize(handle)
         [tensor([1., 1.]), tensor([0.])]
     """
-    return exchanges.grouped_allgather_async(tensors, name, process_set)
+    group = list(tensors)
+    return begun(
+        lambda: exchanges.grouped_allgather_async(group, name, process_set),
+        name,
+        process_set,
+        len(group),
+    )
 
 
 @translated
@@ -115,6 +125,7 @@ def broadcast(
         >>> hvd.broadcast(torch.ones(2), root_rank=0, name="weights")
         tensor([1., 1.])
     """
+    require_usable(name, process_set)
     return exchanges.broadcast(tensor, root_rank, name, process_set)
 
 
@@ -133,7 +144,9 @@ def broadcast_async(
         >>> hvd.synchronize(handle)
         tensor([1., 1.])
     """
-    return exchanges.broadcast_async(tensor, root_rank, name, process_set)
+    return begun(
+        lambda: exchanges.broadcast_async(tensor, root_rank, name, process_set), name, process_set
+    )
 
 
 @translated
@@ -151,6 +164,7 @@ def broadcast_(
         >>> hvd.broadcast_(weights, root_rank=0, name="weights") is weights
         True
     """
+    require_usable(name, process_set)
     return exchanges.broadcast_(tensor, root_rank, name, process_set)
 
 
@@ -170,14 +184,13 @@ def broadcast_async_(
         >>> hvd.synchronize(handle) is weights
         True
     """
-    return exchanges.broadcast_async_(tensor, root_rank, name, process_set)
+    return begun(
+        lambda: exchanges.broadcast_async_(tensor, root_rank, name, process_set), name, process_set
+    )
 
 
-def _rows(splits: Any) -> list[int] | None:
-    if splits is None:
-        return None
-    rows: list[int] = splits.tolist() if isinstance(splits, Tensor) else list(splits)
-    return rows
+def _rows(splits: Any) -> Any:
+    return splits.tolist() if isinstance(splits, Tensor) else splits
 
 
 def _counts_like(splits: Any) -> torch.dtype:
@@ -203,6 +216,7 @@ def alltoall(
         >>> received, counts.tolist()
         (tensor([1., 1., 1.]), [3])
     """
+    require_usable(name, process_set)
     rows = _rows(splits)
     if rows is None:
         return exchanges.alltoall(tensor, None, name, process_set)
@@ -226,7 +240,11 @@ def alltoall_async(
         >>> received
         tensor([1., 1.])
     """
-    handle = exchanges.alltoall_with_counts_async(tensor, _rows(splits), name, process_set)
+    handle = begun(
+        lambda: exchanges.alltoall_with_counts_async(tensor, _rows(splits), name, process_set),
+        name,
+        process_set,
+    )
     dtype = _counts_like(splits)
     return transformed(handle, lambda result: (result[0], result[1].to(dtype)))
 
@@ -235,8 +253,9 @@ def alltoall_async(
 def join(device: int = -1) -> int:
     """Says that this rank has no more data; returns, when all ranks have joined, the rank that was last.
 
-    Until then this rank takes part in the others' operations with nothing. An average divides by the ranks that
-    contributed. ``device`` is ignored: a rank that has joined goes on using the GPU that it has used before.
+    Until then this rank takes part in the others' operations with nothing. An average divides by all ranks of the set
+    (unless ``RUEDA_JOIN_AVERAGE`` says otherwise, or the world was formed by ``rueda.init()``). ``device`` is ignored:
+    a rank that has joined goes on using the GPU that it has used before.
 
     Example::
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
-from rueda.handles import Handle, combine
+from rueda.handles import Handle, combine, transformed
 from rueda.horovod.exceptions import translated
 from rueda.horovod.process_sets import ProcessSet, global_process_set
 from rueda.horovod.torch.adasum import adasum_async
 from rueda.horovod.torch.compression import Compression
-from rueda.horovod.torch.reduce_ops import AdasumOp, Op, chosen
+from rueda.horovod.torch.pending import begun, require_usable
+from rueda.horovod.torch.reduce_ops import AdasumOp, Average, Op, Sum, chosen
+from rueda.horovod.torch.whole_averages import divided, is_of_whole_numbers
 from rueda.submission import part_name
 from rueda.torch import reductions
 
@@ -48,15 +50,13 @@ def grouped_allreduce(
     """
     wanted = chosen(op, average)
     sent = [compression.compress(tensor) for tensor in tensors]
-    if isinstance(wanted, AdasumOp):
-        handle = _grouped_adasum(
-            [each for each, _ in sent], name, prescale_factor, postscale_factor, process_set, False
-        )
-        reduced = handle.result()
+    group = [each for each, _ in sent]
+    factors = (prescale_factor, postscale_factor)
+    if isinstance(wanted, AdasumOp) or _has_whole_numbers(group, wanted):
+        reduced = _begun(group, name, wanted, *factors, process_set, False).result()
     else:
-        reduced = reductions.grouped_allreduce(
-            [each for each, _ in sent], name, wanted, prescale_factor, postscale_factor, process_set
-        )
+        require_usable(name, process_set, len(group))
+        reduced = reductions.grouped_allreduce(group, name, wanted, *factors, process_set)
     return [
         compression.decompress(r, context) for r, (_, context) in zip(reduced, sent, strict=True)
     ]
@@ -81,11 +81,8 @@ def grouped_allreduce_async(
         [tensor([1., 1.]), tensor([0.])]
     """
     wanted = chosen(op, average)
-    if isinstance(wanted, AdasumOp):
-        return _grouped_adasum(tensors, name, prescale_factor, postscale_factor, process_set, False)
-    return reductions.grouped_allreduce_async(
-        tensors, name, wanted, prescale_factor, postscale_factor, process_set
-    )
+    group = list(tensors)
+    return _begun(group, name, wanted, prescale_factor, postscale_factor, process_set, False)
 
 
 @translated
@@ -108,14 +105,10 @@ def grouped_allreduce_(
         True
     """
     wanted = chosen(op, average)
-    if isinstance(wanted, AdasumOp):
-        handle = _grouped_adasum(
-            tensors, name, prescale_factor, postscale_factor, process_set, True
-        )
-        return handle.result()
-    return reductions.grouped_allreduce_(
-        tensors, name, wanted, prescale_factor, postscale_factor, process_set
-    )
+    group = list(tensors)
+    return _begun(
+        group, name, wanted, prescale_factor, postscale_factor, process_set, True
+    ).result()
 
 
 @translated
@@ -138,11 +131,68 @@ def grouped_allreduce_async_(
         True
     """
     wanted = chosen(op, average)
-    if isinstance(wanted, AdasumOp):
-        return _grouped_adasum(tensors, name, prescale_factor, postscale_factor, process_set, True)
-    return reductions.grouped_allreduce_async_(
-        tensors, name, wanted, prescale_factor, postscale_factor, process_set
+    group = list(tensors)
+    return _begun(group, name, wanted, prescale_factor, postscale_factor, process_set, True)
+
+
+def _has_whole_numbers(tensors: Sequence[Tensor], op: Op) -> bool:
+    return any(is_of_whole_numbers(tensor, op) for tensor in tensors)
+
+
+def _begun(
+    tensors: Sequence[Tensor],
+    name: str | None,
+    op: Op,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    in_place: bool,
+) -> Handle[list[Tensor]]:
+    def submit() -> Handle[list[Tensor]]:
+        if isinstance(op, AdasumOp):
+            return _grouped_adasum(tensors, name, prescale, postscale, process_set, in_place)
+        if _has_whole_numbers(tensors, op):
+            return _grouped_averages(tensors, name, prescale, postscale, process_set, in_place)
+        begin = (
+            reductions.grouped_allreduce_async_ if in_place else reductions.grouped_allreduce_async
+        )
+        return begin(tensors, name, op, prescale, postscale, process_set)
+
+    return begun(submit, name, process_set, len(tensors))
+
+
+def _grouped_averages(
+    tensors: Sequence[Tensor],
+    name: str | None,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    in_place: bool,
+) -> Handle[list[Tensor]]:
+    """Of tensors some of which hold whole numbers: these are a group of their own."""
+    begin = reductions.grouped_allreduce_async_ if in_place else reductions.grouped_allreduce_async
+    numbers: dict[bool, list[int]] = {True: [], False: []}
+    for number, tensor in enumerate(tensors):
+        numbers[is_of_whole_numbers(tensor, Average)].append(number)
+
+    def finish_whole(totals: list[Tensor]) -> list[Tensor]:
+        return [divided(total, postscale, process_set) for total in totals]
+
+    others_name = None if name is None else f"{name}.others"
+    whole = [tensors[number] for number in numbers[True]]
+    others = [tensors[number] for number in numbers[False]]
+    both = combine(
+        [
+            transformed(begin(whole, name, Sum, prescale, 1.0, process_set), finish_whole),
+            begin(others, others_name, Average, prescale, postscale, process_set),
+        ]
     )
+
+    def in_order(results: list[list[Tensor]]) -> list[Tensor]:
+        found = dict(zip(numbers[True] + numbers[False], results[0] + results[1], strict=True))
+        return [found[number] for number in range(len(tensors))]
+
+    return transformed(both, in_order)
 
 
 def _grouped_adasum(

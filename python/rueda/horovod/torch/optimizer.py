@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from rueda.errors import InvalidArgumentError
 from rueda.horovod.basics import size
-from rueda.horovod.exceptions import translated, translating
+from rueda.horovod.exceptions import HorovodUsageError, translated, translating
 from rueda.horovod.process_sets import ProcessSet, global_process_set
 from rueda.horovod.torch.adasum_optimizer import distribute_by_adasum
 from rueda.horovod.torch.compression import Compression, FP16Compressor, NoneCompressor
@@ -24,7 +25,14 @@ class HorovodDistributed(Distributed):
     """The methods that DistributedOptimizer() lays over the class of the optimizer that it is given."""
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """See rueda.torch.DistributedOptimizer."""
+        """See rueda.torch.DistributedOptimizer. Warns, as Horovod's, where synchronize() was called before it."""
+        if closure is None and self._rueda_synchronizes and self._rueda.synchronized:
+            warnings.warn(
+                "optimizer.step() called without optimizer.skip_synchronize() context after "
+                "optimizer.synchronize(). The gradients are not reduced again here, but they are by Horovod: "
+                "use optimizer.skip_synchronize() in a program that is to run on both",
+                stacklevel=2,
+            )
         with translating():
             return super().step(closure)
 
@@ -34,9 +42,11 @@ class HorovodDistributed(Distributed):
             super().synchronize()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """See rueda.torch.DistributedOptimizer."""
-        with translating():
+        """See rueda.torch.DistributedOptimizer. Where it raises, it is an AssertionError, too, as Horovod's."""
+        try:
             super().zero_grad(set_to_none)
+        except InvalidArgumentError as error:
+            raise HorovodUsageError(str(error)) from error
 
 
 # torch wraps each class's step() so that hooks of the application run; the class below has been wrapped already.
@@ -59,7 +69,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     """Returns an optimizer like ``optimizer`` whose step() uses the gradients of all ranks.
 
     Each gradient is reduced as soon as backward() has computed it. ``optimizer.synchronize()`` waits for them, so that
-    they can be clipped; ``with optimizer.skip_synchronize():`` around step() is accepted, but not needed then.
+    they can be clipped; step() belongs into ``with optimizer.skip_synchronize():`` then, and warns outside of it.
 
     - ``named_parameters``: usually ``model.named_parameters()``; the same names on every rank.
     - ``compression``: how gradients are sent, such as ``hvd.Compression.fp16``.
@@ -82,7 +92,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
         >>> model(torch.ones(2, 3)).sum().backward()
         >>> optimizer.synchronize()
         >>> norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        >>> optimizer.step()
+        >>> with optimizer.skip_synchronize():
+        ...     optimizer.step()
     """
     if num_groups != 0:
         warnings.warn("num_groups is deprecated: use groups", DeprecationWarning, stacklevel=2)

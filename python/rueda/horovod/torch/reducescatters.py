@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
-from rueda.handles import Handle
+from rueda.handles import Handle, combine, transformed
 from rueda.horovod.exceptions import translated
 from rueda.horovod.process_sets import ProcessSet, global_process_set
 from rueda.horovod.torch.compression import Compression
-from rueda.horovod.torch.reduce_ops import Average, Op, element_wise
+from rueda.horovod.torch.pending import begun, require_usable
+from rueda.horovod.torch.reduce_ops import Average, Op, Sum, element_wise
+from rueda.horovod.torch.whole_averages import divided, is_of_whole_numbers
+from rueda.operations import ReduceOp
+from rueda.submission import part_name
 from rueda.torch import reductions
-from rueda.torch.autograd import GroupedReducescatter, grouped_reducescatters
+from rueda.torch.autograd import GroupedReducescatter
 
 __all__ = [
     "grouped_reducescatter",
@@ -45,9 +49,15 @@ def reducescatter(
         torch.Size([3, 2])
     """
     sent, context = compression.compress(tensor)
-    reduced = reductions.reducescatter(
-        sent, name, element_wise(op), prescale_factor, postscale_factor, process_set
-    )
+    wanted = element_wise(op)
+    if is_of_whole_numbers(sent, wanted):
+        handle = _begun(sent, name, wanted, prescale_factor, postscale_factor, process_set)
+        reduced = handle.result()
+    else:
+        require_usable(name, process_set)
+        reduced = reductions.reducescatter(
+            sent, name, wanted, prescale_factor, postscale_factor, process_set
+        )
     result: Tensor = compression.decompress(reduced, context)
     return result
 
@@ -69,8 +79,11 @@ def reducescatter_async(
         >>> hvd.synchronize(handle)
         tensor([1., 1.])
     """
-    return reductions.reducescatter_async(
-        tensor, name, element_wise(op), prescale_factor, postscale_factor, process_set
+    wanted = element_wise(op)
+    return begun(
+        lambda: _begun(tensor, name, wanted, prescale_factor, postscale_factor, process_set),
+        name,
+        process_set,
     )
 
 
@@ -92,14 +105,14 @@ def grouped_reducescatter(
         [tensor([1., 1.]), tensor([0.])]
     """
     sent = [compression.compress(tensor) for tensor in tensors]
-    reduced = GroupedReducescatter.apply(  # type: ignore[no-untyped-call]
-        name,
-        element_wise(op),
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        *(each for each, _ in sent),
-    )
+    wanted = element_wise(op)
+    group = [each for each, _ in sent]
+    factors = (prescale_factor, postscale_factor)
+    if any(is_of_whole_numbers(tensor, wanted) for tensor in group):
+        reduced = _begun_group(group, name, wanted, *factors, process_set).result()
+    else:
+        require_usable(name, process_set, len(group))
+        reduced = GroupedReducescatter.apply(name, wanted, *factors, process_set, *group)  # type: ignore[no-untyped-call]
     return [
         compression.decompress(mine, context)
         for mine, (_, context) in zip(reduced, sent, strict=True)
@@ -123,6 +136,42 @@ def grouped_reducescatter_async(
         >>> hvd.synchronize(handle)
         [tensor([1., 1.]), tensor([0.])]
     """
-    return grouped_reducescatters(
-        tensors, name, element_wise(op), prescale_factor, postscale_factor, process_set
+    wanted = element_wise(op)
+    group = list(tensors)
+    factors = (prescale_factor, postscale_factor)
+    return begun(
+        lambda: _begun_group(group, name, wanted, *factors, process_set),
+        name,
+        process_set,
+        len(group),
+    )
+
+
+def _begun(
+    tensor: Tensor,
+    name: str | None,
+    op: ReduceOp,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> Handle[Tensor]:
+    if is_of_whole_numbers(tensor, op):
+        total = reductions.reducescatter_async(tensor, name, Sum, prescale, 1.0, process_set)
+        return transformed(total, lambda rows: divided(rows, postscale, process_set))
+    return reductions.reducescatter_async(tensor, name, op, prescale, postscale, process_set)
+
+
+def _begun_group(
+    tensors: Sequence[Tensor],
+    name: str | None,
+    op: ReduceOp,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> Handle[list[Tensor]]:
+    return combine(
+        [
+            _begun(tensor, part_name(name, number), op, prescale, postscale, process_set)
+            for number, tensor in enumerate(tensors)
+        ]
     )

@@ -7,6 +7,7 @@ import torch
 from rueda.handles import Handle
 from rueda.horovod.exceptions import translated
 from rueda.horovod.process_sets import ProcessSet, global_process_set
+from rueda.horovod.torch.pending import begun
 from rueda.horovod.torch.reduce_ops import Op, element_wise
 from rueda.torch import sparse
 
@@ -41,4 +42,8 @@ def sparse_allreduce_async(
         >>> hvd.synchronize(handle).to_dense()
         tensor([1., 0., 3., 0.])
     """
-    return SparseHandle(sparse.sparse_allreduce_async(tensor, name, element_wise(op), process_set))
+    wanted = element_wise(op)
+    handle = begun(
+        lambda: sparse.sparse_allreduce_async(tensor, name, wanted, process_set), name, process_set
+    )
+    return SparseHandle(handle)

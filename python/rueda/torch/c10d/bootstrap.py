@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import socket
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -80,13 +80,31 @@ def _rendezvous(
     address = None
     if rank == 0:
         host = "127.0.0.1" if one_host else socket.gethostname()
-        store = TCPStore(host, 0, size, True, timeout, wait_for_workers=False)
+        store = _serve_store(host, size, timeout, one_host)
         address = (host, store.port)
     host, port = broadcast_object(address, 0, name="c10d.store")
     if store is None:
         store = TCPStore(host, port, size, False, timeout, wait_for_workers=False)
     yield store, rank, size
     raise RuntimeError("rueda:// does not rendezvous again")
+
+
+def _serve_store(host: str, size: int, timeout: timedelta, one_host: bool) -> TCPStore:
+    """Rank 0's store. For ranks of one host it listens on the loopback alone."""
+    if not one_host:
+        return TCPStore(host, 0, size, True, timeout, wait_for_workers=False)
+    with socket.create_server((host, 0), backlog=socket.SOMAXCONN) as listener:
+        port = listener.getsockname()[1]
+        # The store closes the descriptor that it is given.
+        return TCPStore(
+            host,
+            port,
+            size,
+            True,
+            timeout,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
 
 
 def _create(options: Any, _: object) -> RuedaProcessGroup | Backend:
@@ -163,7 +181,12 @@ def _enter_world(store: Store, rank: int, size: int, timeout: timedelta) -> bool
         if strangers:
             answer = {"error": f"ranks {strangers} are on another host than rank 0"}
         else:
-            answer = {"address": f"unix:@rueda-{uuid.uuid4().hex}", "options": _options(timeout)}
+            answer = {
+                "address": f"unix:@rueda-{secrets.token_hex(16)}",
+                # Whoever can reach the store can read it; on one host the user is checked as well.
+                "secret": secrets.token_hex(32),
+                "options": _options(timeout),
+            }
         store.set("world", json.dumps(answer))
     said = json.loads(store.get("world"))
     if "error" in said:
@@ -175,6 +198,7 @@ def _enter_world(store: Store, rank: int, size: int, timeout: timedelta) -> bool
         "RUEDA_RANK": str(rank),
         "RUEDA_SIZE": str(size),
         "RUEDA_RENDEZVOUS": said["address"],
+        "RUEDA_SECRET": said["secret"],
     }
     with _environment(variables):
         lifecycle.init((), bootstrap="rendezvous", **said["options"])
@@ -219,7 +243,7 @@ def _require_world(store: Store, is_world: bool, ranks: list[int], rank: int) ->
 def _form_set(store: Store, rank: int, ranks: list[int]) -> int:
     """A process set that only its members know, under a number that they agree on through the store."""
     limit, first = _native.process_set_limit, _native.first_formed_set
-    mine = sorted({number % limit for number in _native.process_set_ids()})
+    mine = sorted({number % limit for number in _native.process_set_ids() if number >= first})
     store.set(f"sets/{rank}", json.dumps({"taken": mine, "ranks": ranks}))
     if rank == 0:
         taken: set[int] = set()

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from rueda.errors import TimeoutError as RuedaTimeoutError
+from rueda.torch.c10d.work import timed_out
 
 __all__ = ["monitored_barrier"]
 
@@ -32,7 +33,8 @@ def monitored_barrier(
             store.wait(["answer"], timedelta(seconds=seconds + GRACE))
         except (RuntimeError, dist.DistError):
             raise RuedaTimeoutError(
-                f"the monitored barrier has not been passed within {seconds:g} s: rank {ranks[0]} has not come",
+                f"{_reached(ranks, rank)}: the monitored barrier has not been passed within {seconds:g} s, rank "
+                f"{ranks[0]} has not come. {timed_out(seconds)}",
                 ranks[0],
             ) from None
         missing = json.loads(store.get("answer"))
@@ -40,12 +42,22 @@ def monitored_barrier(
         missing = _missing(store, ranks, seconds, wait_all_ranks)
         store.set("answer", json.dumps(missing))
     if missing:
+        # The words of torch's own barrier, which users and tests search for.
+        who = ", ".join(map(str, missing))
+        several = len(missing) > 1
+        failed = f"{'Ranks' if several else 'Rank'} {who} failed to pass monitoredBarrier"
         raise RuedaTimeoutError(
-            f"the monitored barrier has not been passed within {seconds:g} s: "
-            f"{'ranks' if len(missing) > 1 else 'rank'} {', '.join(map(str, missing))} "
-            f"{'have' if len(missing) > 1 else 'has'} not come",
+            f"{failed if rank == 0 else _reached(ranks, rank)} within {seconds:g} s: "
+            f"{'ranks' if several else 'rank'} {who} {'have' if several else 'has'} not come. {timed_out(seconds)}",
             missing[0] if len(missing) == 1 else None,
         )
+
+
+def _reached(ranks: list[int], rank: int) -> str:
+    return (
+        f"Rank {ranks[rank]} successfully reached monitoredBarrier, but received errors while waiting for "
+        f"send/recv from rank {ranks[0]}"
+    )
 
 
 def _missing(store: Store, ranks: list[int], seconds: float, wait_all_ranks: bool) -> list[int]:

@@ -13,7 +13,7 @@ from torch.distributed import Work
 from rueda import _native, dtypes
 from rueda.adapter import Refusal
 from rueda.errors import RuedaError
-from rueda.operations import ReduceOp
+from rueda.operations import Average, ReduceOp, Sum
 from rueda.submission import NO_WIRE
 from rueda.torch.c10d.arguments import (
     as_refusal,
@@ -29,7 +29,8 @@ from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.operations import Operations, part_of
 from rueda.torch.c10d.placement import placement_of
 from rueda.torch.c10d.recurring import RecurringTensors
-from rueda.torch.c10d.work import FATAL, DoneWork, RuedaWork
+from rueda.torch.c10d.work import FATAL, DoneWork, RuedaWork, say_timed_out
+from rueda.torch.sparse import packed, unpacked
 from rueda.torch.tensors import TorchAdapter, usual_code_of
 
 __all__ = ["Reductions"]
@@ -52,9 +53,11 @@ class Reductions(Operations):
         op: Any = dist.ReduceOp.SUM,
         timeout: timedelta | None = None,
     ) -> Work:
-        """Reduces one tensor in place."""
+        """Reduces one tensor in place. A sparse one of the CPU is summed or averaged, and coalesced then."""
         tensor = tensors if isinstance(tensors, torch.Tensor) else _only(tensors)
         options, op = _options(opts, op, timeout)
+        if tensor.layout is torch.sparse_coo:
+            return self._allreduce_sparse(tensor, op, options)
         try:
             reduction, factor = reduction_of(op)
             if opts is options and not getattr(opts, "asyncOp", True):
@@ -99,6 +102,48 @@ class Reductions(Operations):
         _recurring.note(tensor)
         return work
 
+    def _allreduce_sparse(self, tensor: torch.Tensor, op: Any, options: Any) -> Work:
+        """Adds up what all ranks have, which may differ in how much that is. The result is coalesced."""
+        try:
+            reduction, factor = reduction_of(op)
+            if reduction not in (Sum, Average):
+                raise Refusal(
+                    f"unsupported reduction operation {reduction.name}: sparse tensors are summed"
+                )
+            if not tensor.is_cpu:
+                raise Refusal(f"sparse tensors are summed on the CPU, not on {tensor.device}", True)
+            mine = tensor.detach()
+            values = mine._values() if factor == 1.0 else mine._values() * factor
+            rows, view = read(packed(mine, values))
+        except Refusal as refusal:
+            return self._refused("sparse all-reduce", refusal, options)
+        set_id = self._membership.set_id
+        what = "the sparse all-reduce"
+
+        def finish(natives: Sequence[_native.Handle]) -> list[torch.Tensor]:
+            memory, shape = natives[0].output(1)
+            with _adapter.lent(memory, shape, rows) as gathered:
+                indices, values, _ = unpacked(gathered, tensor, tensor.dtype, what)
+            total = torch.sparse_coo_tensor(indices, values, tensor.shape, check_invariants=True)
+            total = total.coalesce()
+            if reduction == Average:
+                rounding = None if total.is_floating_point() or total.is_complex() else "floor"
+                total = torch.div(total, self.size(), rounding_mode=rounding)
+            with torch.no_grad():
+                tensor.copy_(total)
+            return [tensor]
+
+        return self._collective(
+            "sparse all-reduce",
+            ("sparse", view.shape[1:], reduction, factor),
+            lambda name: [
+                _native.allgather(view.pointer, view.shape, view.dtype, name, set_id, -1, 0)
+            ],
+            finish,
+            (rows, tensor),
+            options,
+        )
+
     def _allreduce_now(
         self, tensor: torch.Tensor, reduction: ReduceOp, factor: float, options: Any
     ) -> Work | None:
@@ -126,9 +171,11 @@ class Reductions(Operations):
                 self._membership.set_id,
                 seconds_of(options, self._timeout),
             )
-        except FATAL:
+        except FATAL as error:
+            say_timed_out(error, seconds_of(options, self._timeout))
             raise
-        except RuedaError:
+        except RuedaError as error:
+            say_timed_out(error, seconds_of(options, self._timeout))
             self._names.restart()
             raise
         return DoneWork([tensor])

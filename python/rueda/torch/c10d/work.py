@@ -14,6 +14,7 @@ from rueda import _native
 from rueda.errors import (
     PeerLostError,
     ShutdownError,
+    StalledError,
 )
 from rueda.errors import TimeoutError as RuedaTimeoutError
 from rueda.handles import Handle
@@ -22,10 +23,21 @@ from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.completions import completions
 from rueda.torch.c10d.placement import ON_HOST, Placement
 
-__all__ = ["FATAL", "DoneWork", "MessageWork", "RuedaWork"]
+__all__ = ["FATAL", "DoneWork", "MessageWork", "RuedaWork", "say_timed_out", "timed_out"]
 
 # Errors after which the world, and every group in it, is of no use any more.
 FATAL = (PeerLostError, ShutdownError, RuedaTimeoutError)
+
+
+def timed_out(seconds: float) -> str:
+    """How torch's own backends begin, which users and tests search for."""
+    return f"Timed out waiting {round(seconds * 1000)}ms"
+
+
+def say_timed_out(error: Exception, seconds: float) -> None:
+    """Adds these words to an error that says so in others: ranks were waited for in vain."""
+    if isinstance(error, StalledError | RuedaTimeoutError) and "Timed out" not in str(error):
+        error.args = (f"{error}. {timed_out(seconds)}",)
 
 
 @never_compiled
@@ -213,6 +225,7 @@ class RuedaWork(Work):
                     self._is_known_to_all = False  # what goes wrong from now on
                     self._outputs = self._handle.result()
             except Exception as error:
+                say_timed_out(error, self._timeout)
                 self._error = error
                 self._is_known_to_all = self._is_known_to_all and not isinstance(error, FATAL)
             self._settled = True
@@ -225,7 +238,8 @@ class RuedaWork(Work):
 
     def _late(self, seconds: float) -> RuedaTimeoutError:
         return RuedaTimeoutError(
-            f"{self._what} has not completed within {seconds:g} s: some rank has not taken part"
+            f"{self._what} has not completed within {seconds:g} s. {timed_out(seconds)} "
+            f"for all ranks: some rank has not taken part"
         )
 
 

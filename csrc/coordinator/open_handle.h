@@ -1,0 +1,41 @@
+// The engine's hold on a handle that the application waits for.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "coordinator/handle_state.h"
+
+namespace rueda {
+
+// One for each handle: a copy, as of a submission that is used again, holds nothing. Where it is
+// dropped before the operation is done, as an exception does that passes through the engine, the
+// handle completes with an error: nobody waits for ever.
+class OpenHandle {
+ public:
+  OpenHandle() = default;
+  OpenHandle(std::shared_ptr<HandleState> state) : state_(std::move(state)) {}
+  OpenHandle(OpenHandle&&) noexcept = default;
+  OpenHandle(const OpenHandle& /*other*/) noexcept {}
+  OpenHandle& operator=(OpenHandle&& other) noexcept {
+    const OpenHandle dropped(std::move(*this));
+    state_ = std::move(other.state_);
+    return *this;
+  }
+  OpenHandle& operator=(const OpenHandle& other) { return *this = OpenHandle(other); }
+  ~OpenHandle() {
+    if (state_ && !state_->is_done()) {
+      state_->complete(Status(ErrorCode::internal,
+                              "the operation was given up when the engine of this rank failed"));
+    }
+  }
+
+  [[nodiscard]] explicit operator bool() const { return state_ != nullptr; }
+  HandleState* operator->() const { return state_.get(); }
+  [[nodiscard]] const std::shared_ptr<HandleState>& state() const { return state_; }
+
+ private:
+  std::shared_ptr<HandleState> state_;
+};
+
+}  // namespace rueda

@@ -1,0 +1,44 @@
+#include "membership/descriptor_limit.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <iterator>
+#include <system_error>
+
+#include "core/strings.h"
+
+namespace rueda {
+
+namespace {
+
+// Connections, shared memory and wake-ups of each rank of the host: rank 0 holds 5.3.
+constexpr rlim_t per_rank = 6;
+constexpr rlim_t for_itself = 32;
+
+rlim_t open_now() {
+  std::error_code error;
+  const std::filesystem::directory_iterator files("/proc/self/fd", error);
+  return error ? 0 : static_cast<rlim_t>(std::distance(begin(files), end(files)));
+}
+
+}  // namespace
+
+Status provide_descriptors(int local_size) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return {};
+  const rlim_t wanted = open_now() + for_itself + per_rank * static_cast<rlim_t>(local_size);
+  if (wanted <= limit.rlim_cur) return {};  // RLIM_INFINITY is the largest number
+  if (wanted <= limit.rlim_max) {
+    limit.rlim_cur = wanted;
+    if (::setrlimit(RLIMIT_NOFILE, &limit) == 0) return {};
+  }
+  return Status(ErrorCode::initialization,
+                str(local_size, " ranks on this host need ", wanted,
+                    " open files in each process, and the limit is ", limit.rlim_max,
+                    ": raise it (ulimit -Hn ", wanted, ") or start fewer ranks"));
+}
+
+}  // namespace rueda

@@ -1,0 +1,51 @@
+#include "membership/host_beacon.h"
+
+#include <set>
+
+#include "core/strings.h"
+
+namespace rueda {
+
+namespace {
+
+bool share_a_host(const std::vector<RankFacts>& ranks) {
+  std::set<std::string> hosts;
+  for (const RankFacts& facts : ranks) hosts.insert(facts.host_identity);
+  return hosts.size() < ranks.size();
+}
+
+// The first of those that claim to be on this rank's host and are. All ranks of a host find the
+// same.
+int first_on_host(int rank, const std::vector<RankFacts>& ranks) {
+  const RankFacts& own = ranks[static_cast<std::size_t>(rank)];
+  for (int peer = 0; peer < rank; ++peer) {
+    const RankFacts& other = ranks[static_cast<std::size_t>(peer)];
+    if (other.host_identity == own.host_identity && is_served(other.beacon)) return peer;
+  }
+  return rank;
+}
+
+}  // namespace
+
+Expected<Listener> light_beacon(int rank) {
+  return listen_on(str("unix:@rueda-host-", rank, "-", random_name()));
+}
+
+Status confirm_hosts(Bootstrap& bootstrap, std::vector<RankFacts>& ranks, Time deadline) {
+  if (!share_a_host(ranks)) return {};
+  const int rank = bootstrap.rank();
+  const Status put =
+      bootstrap.put(str("host of/", rank), std::to_string(first_on_host(rank, ranks)));
+  // Also where this rank could not tell, so that the others need not wait for it.
+  if (Status met = bootstrap.barrier(deadline); !met) return met;
+  if (!put) return put;
+  for (std::size_t peer = 0; peer < ranks.size(); ++peer) {
+    const auto first = bootstrap.get(str("host of/", peer));
+    if (!first) return first.status();
+    // Claims are kept apart: a rank that says what makes no sense joins nobody else's host.
+    ranks[peer].host_identity += "/" + first.value();
+  }
+  return {};
+}
+
+}  // namespace rueda

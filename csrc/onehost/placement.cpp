@@ -1,0 +1,83 @@
+#include "onehost/placement.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <utility>
+
+namespace rueda {
+
+namespace {
+
+// A move takes some 20 microseconds. Where the system puts the thread back again and again, moves
+// take no more than a hundredth of the time.
+constexpr auto between_moves = std::chrono::milliseconds(2);
+
+// As the headers have it, where 0 says that nothing is known.
+std::uint32_t encode(int processor) {
+  return static_cast<std::uint32_t>(processor) + 1;
+}
+
+}  // namespace
+
+Placement::Placement(std::shared_ptr<HostMemory> host)
+    : host_(std::move(host)), processors_(::sysconf(_SC_NPROCESSORS_ONLN)) {}
+
+void Placement::say(int processor) {
+  std::atomic<std::uint32_t>& own = host_->header(host_->rank()).processor;
+  // Peers look at it all the time: written only where it changes.
+  if (own.load(std::memory_order_relaxed) != encode(processor)) {
+    own.store(encode(processor), std::memory_order_relaxed);
+  }
+}
+
+bool Placement::is_taken(int processor) const {
+  for (int rank = 0; rank < host_->size(); ++rank) {
+    if (rank != host_->rank() &&
+        host_->header(rank).processor.load(std::memory_order_relaxed) == encode(processor)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool Placement::shares_processor() {
+  if (!host_) return false;
+  const int here = ::sched_getcpu();  // from memory that the kernel keeps up to date
+  if (here < 0) return false;
+  say(here);
+  return is_taken(here);
+}
+
+bool Placement::move_apart(Time now) {
+  if (!host_ || now < next_move_) return false;
+  next_move_ = now + between_moves;
+  cpu_set_t allowed;
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return false;
+  const int here = ::sched_getcpu();
+  int target = 0;
+  while (target < CPU_SETSIZE &&
+         (target == here || !CPU_ISSET(target, &allowed) || is_taken(target))) {
+    ++target;
+  }
+  if (target == CPU_SETSIZE) return false;
+  // Said first, so that the other rank, which runs as soon as this thread has gone, does not move
+  // to the same place.
+  say(target);
+  cpu_set_t only;
+  CPU_ZERO(&only);
+  CPU_SET(target, &only);
+  if (::sched_setaffinity(0, sizeof only, &only) != 0) return false;
+  // Where all processors were allowed, those that come later are, too.
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  for (int each = 0; each < CPU_SETSIZE; ++each) CPU_SET(each, &all);
+  const cpu_set_t& before = CPU_COUNT(&allowed) == processors_ ? all : allowed;
+  if (::sched_setaffinity(0, sizeof before, &before) != 0) {
+    ::sched_setaffinity(0, sizeof all, &all);  // the cgroup has just lost all that were allowed
+  }
+  return true;
+}
+
+}  // namespace rueda

@@ -1,0 +1,115 @@
+"""Hears which ranks have come to `rueda.init()`, and notices one that can never come."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+import struct
+from collections.abc import Callable
+
+# Where the library tells how far a rank has come; csrc/membership/launcher_notice.h.
+VARIABLE = "RUEDA_LAUNCHER"
+
+_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
+# Each rank says two things; the kernel keeps as many as net.core.somaxconn.
+_BACKLOG = 1 << 16
+# A rank says all in one write, at once after it has connected; seconds.
+_SENTENCE = 0.2
+
+
+class Arrivals:
+    """An abstract socket on which the library of each rank says that it has come.
+
+    What has been said waits there, however long the launcher is busy with the output of the ranks.
+
+    A rank that ends with 0 before it has come leaves those waiting that have: `on_absence` is then
+    called, once, with a sentence. Only what processes of the same user say counts. Use as an
+    asynchronous context manager.
+    """
+
+    def __init__(self, ranks: int, on_absence: Callable[[str], None]) -> None:
+        self._ranks = ranks
+        self._on_absence = on_absence
+        self._come: set[int] = set()
+        self._left: set[int] = set()  # ended with 0 before they came
+        self._told = False
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.setblocking(False)
+        self.address = f"@rueda-launcher-{secrets.token_hex(8)}"
+        self._socket.bind(self.address.replace("@", "\0", 1))
+        self._socket.listen(_BACKLOG)
+
+    async def __aenter__(self) -> Arrivals:
+        """Begins to listen."""
+        asyncio.get_running_loop().add_reader(self._socket, self._hear)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stops."""
+        asyncio.get_running_loop().remove_reader(self._socket)
+        self._socket.close()
+
+    @property
+    def somebody_waits(self) -> bool:
+        """Whether a rank has come, and not all have."""
+        return 0 < len(self._come) < self._ranks
+
+    def has_come(self, rank: int) -> bool:
+        """Whether the rank has called `rueda.init()`."""
+        return rank in self._come
+
+    def leave(self, rank: int) -> None:
+        """The rank has ended with exit code 0."""
+        self._hear()  # it may have said something just before
+        if rank not in self._come:
+            self._left.add(rank)
+            self._judge()
+
+    def _hear(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                connection, _ = self._socket.accept()
+                with connection, contextlib.suppress(OSError):
+                    if _user_of(connection) in (os.geteuid(), 0):
+                        connection.settimeout(_SENTENCE)
+                        self._take(connection.recv(256))
+
+    def _take(self, text: bytes) -> None:
+        words = text.split()
+        if len(words) != 3 or words[0] not in (b"waiting", b"met"):
+            return
+        with contextlib.suppress(ValueError):
+            rank, size = int(words[1]), int(words[2])
+            # A world of some of the ranks need not wait for the others.
+            if size == self._ranks and 0 <= rank < size:
+                come = {rank} if words[0] == b"waiting" else set(range(size))
+                self._come |= come
+                self._left -= come
+                self._judge()
+
+    def _judge(self) -> None:
+        if not self._come or not self._left or self._told:
+            return
+        self._told = True
+        self._on_absence(
+            f"{_names(self._left)} ended with exit code 0 before calling rueda.init(), where "
+            f"{_names(self._come)} would wait for ever"
+        )
+
+
+def _user_of(connection: socket.socket) -> int:
+    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(peer)[1])
+
+
+def _names(ranks: set[int]) -> str:
+    """E.g. "rank 2", "ranks 0, 1 and 3", "ranks 0, 1, 2 and 5 more"."""
+    first, *rest = (str(rank) for rank in sorted(ranks))
+    if not rest:
+        return f"rank {first}"
+    if len(rest) > 3:
+        return f"ranks {first}, {rest[0]}, {rest[1]} and {len(rest) - 2} more"
+    return f"ranks {', '.join([first, *rest[:-1]])} and {rest[-1]}"

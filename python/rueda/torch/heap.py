@@ -1,0 +1,89 @@
+"""Keeps the memory of gradients in the process, which autograd frees and allocates again in every step."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["HeapLimits", "is_user_tuned", "keep_gradients_in_heap", "limits_for"]
+
+# Parameters of glibc's mallopt().
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+# How far glibc raises its limits by itself: a larger block is mapped anew each time, whatever was freed before.
+_GLIBC_MAX_MMAP_THRESHOLD = 32 << 20
+_GLIBC_MAX_TRIM_THRESHOLD = 2 * _GLIBC_MAX_MMAP_THRESHOLD
+_MAX_LIMIT = (1 << 31) - 1  # mallopt() takes an int
+_BLOCK_OVERHEAD = 64 << 10  # alignment and malloc's header
+# A process that has set any of these has its own idea of what malloc should do.
+_VARIABLES = (
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "MALLOC_MMAP_MAX_",
+    "MALLOC_TOP_PAD_",
+)
+_TUNABLES = ("mmap_threshold", "trim_threshold", "mmap_max", "top_pad")
+
+
+@dataclass(frozen=True)
+class HeapLimits:
+    """In bytes: from which size on malloc maps a block by itself, and how much it keeps free at its top."""
+
+    mmap_threshold: int = _GLIBC_MAX_MMAP_THRESHOLD
+    trim_threshold: int = _GLIBC_MAX_TRIM_THRESHOLD
+
+
+_current = HeapLimits()
+
+
+def is_user_tuned(environment: Mapping[str, str]) -> bool:
+    """Whether the user has set malloc's limits, by its variables or by GLIBC_TUNABLES."""
+    tunables = environment.get("GLIBC_TUNABLES", "")
+    return any(name in environment for name in _VARIABLES) or any(
+        f"glibc.malloc.{name}" in tunables for name in _TUNABLES
+    )
+
+
+def limits_for(sizes: Iterable[int], before: HeapLimits) -> HeapLimits:
+    """Limits with which blocks of these sizes, in bytes, stay in the process; never below ``before``."""
+    known = list(sizes)
+    largest, total = max(known, default=0), sum(known)
+    return HeapLimits(
+        min(max(before.mmap_threshold, largest + _BLOCK_OVERHEAD), _MAX_LIMIT),
+        min(max(before.trim_threshold, 2 * total), _MAX_LIMIT),
+    )
+
+
+def keep_gradients_in_heap(parameters: Iterable[torch.Tensor]) -> bool:
+    """Raises malloc's limits so that gradients of these parameters are allocated from memory that was freed before.
+
+    By default glibc maps a block of more than 32 MiB anew each time and unmaps it when it is freed, and returns free
+    memory beyond 64 MiB to the system. The pages of such a gradient are faulted in again in every step, which
+    can take as long as computing it. The limits hold for the whole process, and are only ever raised. Nothing
+    happens, and False is returned, where no gradient on the CPU needs it, where the user has set malloc's limits
+    (MALLOC_MMAP_THRESHOLD_, MALLOC_TRIM_THRESHOLD_, GLIBC_TUNABLES), and where malloc is not glibc's.
+    """
+    global _current
+    sizes = [p.numel() * p.element_size() for p in parameters if _makes_gradient(p)]
+    limits = limits_for(sizes, _current)
+    if limits == _current or is_user_tuned(os.environ):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    # Setting either one ends glibc's own adjustment, so both are set; old versions refuse a large first one.
+    if not mallopt(_M_MMAP_THRESHOLD, limits.mmap_threshold):
+        return False
+    mallopt(_M_TRIM_THRESHOLD, limits.trim_threshold)
+    _current = limits
+    return True
+
+
+def _makes_gradient(parameter: torch.Tensor) -> bool:
+    if not parameter.requires_grad or torch.nn.parameter.is_lazy(parameter):
+        return False
+    return parameter.is_cpu

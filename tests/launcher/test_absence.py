@@ -1,0 +1,78 @@
+"""A rank that ends well before it comes to rueda.init() leaves the others waiting for ever."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from .conftest import Rueda
+
+pytest.importorskip("rueda._native")
+Script = Callable[[str], str]
+pytestmark = pytest.mark.usefixtures("no_survivors")
+
+
+@pytest.mark.parametrize("leaves", [0, 1])
+def test_a_rank_that_ends_before_init_is_named_and_the_job_ends(
+    rueda: Rueda, launch: list[str], script: Script, leaves: int
+) -> None:
+    program = script(f"""
+        if rank != {leaves}:
+            import rueda
+            rueda.init()
+    """)
+    ran = rueda(*launch, "-np", "2", "python3", program)
+    assert ran.code == 1
+    assert ran.last_line == (
+        f"rueda: rank {leaves} ended with exit code 0 before calling rueda.init(), where rank "
+        f"{1 - leaves} would wait for ever"
+    )
+
+
+def test_ranks_that_leave_an_init_in_time_are_no_absentees(
+    rueda: Rueda, launch: list[str], script: Script
+) -> None:
+    program = script("""
+        import rueda
+        rueda.init()
+        rueda.shutdown()
+        time.sleep(rank)
+        print("done", flush=True)
+    """)
+    ran = rueda(*launch, "-np", "3", "python3", program)
+    assert ran.code == 0, ran.err
+    assert len(re.findall("done", ran.out)) == 3
+
+
+def test_ranks_that_form_no_common_world_may_end_when_they_like(
+    rueda: Rueda, launch: list[str], script: Script
+) -> None:
+    program = script("""
+        if rank == 0:
+            sys.exit()
+        import rueda
+        if rank == 1:
+            rueda.init(bootstrap="none")
+        time.sleep(7)
+        print("done", flush=True)
+    """)
+    ran = rueda(*launch, "-np", "3", "python3", program)
+    assert ran.code == 0, ran.err
+    assert len(re.findall("done", ran.out)) == 2
+
+
+def test_many_ranks_come_at_once(rueda: Rueda, script: Script) -> None:
+    program = script("""
+        if rank != 7:
+            import rueda
+            rueda.init()
+    """)
+    ran = rueda("run", "--no-mpi", "--grace", "0.5", "-np", "12", "python3", program)
+    assert ran.code == 1
+    assert re.fullmatch(
+        r"rueda: rank 7 ended with exit code 0 before calling rueda.init\(\), where ranks? .* would "
+        r"wait for ever",
+        ran.last_line,
+    )

@@ -1,0 +1,197 @@
+"""What cannot be started is said in a sentence, without a traceback and without waiting."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rueda.launcher.builtin import why_not_started
+from rueda.launcher.job import Job
+
+from .conftest import LAUNCHER, Rueda, launcher_environment
+
+Script = Callable[[str], str]
+
+
+@pytest.mark.parametrize("ranks", [10**20, 2**31, 10**9])
+def test_more_ranks_than_can_exist(rueda: Rueda, launch: list[str], ranks: int) -> None:
+    ran = rueda(*launch, "-np", str(ranks), "true")
+    assert ran.code == 2
+    assert ran.last_line.startswith(f"rueda: -np {ranks}: ")
+    assert " at most " in ran.last_line
+
+
+def test_signals_are_obeyed_while_ranks_are_started(rueda: Rueda, tmp_path: Path) -> None:
+    # Rank 0 asks the launcher to end, which it must do long before it has started all.
+    program = """
+        touch started.$RUEDA_RANK
+        if [ $RUEDA_RANK = 0 ]; then kill -TERM $PPID; fi
+        exec sleep 100
+    """
+    ran = rueda("run", "--no-mpi", "--grace", "0.5", "-np", "1000", "sh", "-c", program)
+    assert ran.code == 128 + signal.SIGTERM, ran.err
+    assert ran.last_line == "rueda: ended by SIGTERM; all ranks are gone"
+    assert 0 < len(list(tmp_path.glob("started.*"))) < 500
+
+
+def test_a_script_without_interpreter(rueda: Rueda, tmp_path: Path) -> None:
+    program = tmp_path / "job"
+    program.write_text("echo hello\n")
+    program.chmod(0o755)
+    ran = rueda("run", "--no-mpi", "-np", "2", "./job")
+    assert ran.code == 2
+    assert ran.last_line == (
+        "rueda: './job' is neither a program nor a script that begins with '#!': name its "
+        "interpreter, as in 'rueda run … bash ./job', or write '#!/bin/bash' at its head"
+    )
+    assert "Traceback" not in ran.err
+
+
+def test_a_script_whose_interpreter_is_missing(rueda: Rueda, tmp_path: Path) -> None:
+    program = tmp_path / "job"
+    program.write_text("#!/no/such/interpreter\n")
+    program.chmod(0o755)
+    ran = rueda("run", "--no-mpi", "-np", "2", "./job")
+    assert ran.code == 2
+    assert ran.last_line == (
+        "rueda: cannot run './job': the interpreter that it names after '#!' is missing"
+    )
+
+
+def test_too_few_processes_are_said_with_how_many_could_be_started() -> None:
+    error = BlockingIOError(11, "Resource temporarily unavailable")
+    assert why_not_started(Job(8, ("true",)), 5, error) == (
+        "only 5 of 8 ranks could be started on this host: Resource temporarily unavailable; start "
+        "fewer ranks or raise the limits (ulimit -a)"
+    )
+
+
+def with_open_files(soft: int, hard: int) -> Callable[[], None]:
+    return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def run_limited(soft: int, hard: int, folder: Path, *arguments: str) -> tuple[int, str, str]:
+    if hard > resource.getrlimit(resource.RLIMIT_NOFILE)[1]:
+        pytest.skip(f"fewer than {hard} open files are allowed here")
+    done = subprocess.run(
+        [*LAUNCHER, *arguments],
+        env=launcher_environment(),
+        cwd=folder,
+        preexec_fn=with_open_files(soft, hard),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_soft_limit_of_open_files_is_raised_for_the_launcher_and_its_ranks(
+    tmp_path: Path, launch: list[str]
+) -> None:
+    show = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    code, out, err = run_limited(
+        64, 1024, tmp_path, *launch, "--no-prefix", "-np", "24", "python3", "-S", "-c", show
+    )
+    assert code == 0, err
+    assert len(out.split()) == 24
+    assert set(map(int, out.split())) == {24 * 6 + 256}
+
+
+def test_a_soft_limit_that_suffices_is_left_alone(tmp_path: Path) -> None:
+    code, out, err = run_limited(
+        500, 1024, tmp_path, "run", "--no-mpi", "--no-prefix", "-np", "2", "sh", "-c", "ulimit -n"
+    )
+    assert (code, out) == (0, "500\n500\n"), err
+
+
+def test_too_low_a_hard_limit_for_the_launcher(tmp_path: Path) -> None:
+    code, _, err = run_limited(40, 40, tmp_path, "run", "--no-mpi", "-np", "8", "true")
+    assert code == 2
+    assert err.splitlines()[-1] == (
+        "rueda: starting 8 ranks on this host takes 56 open files, and the limit is 40; raise it "
+        "(ulimit -Hn 56, as root) or start fewer ranks"
+    )
+    assert "Traceback" not in err
+
+
+def test_too_low_a_hard_limit_for_the_library_fails_at_once(
+    tmp_path: Path, launch: list[str]
+) -> None:
+    pytest.importorskip("rueda._native")
+    program = (
+        "import resource, rueda; resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)); rueda.init()"
+    )
+    started = time.monotonic()
+    code, _, err = run_limited(512, 1024, tmp_path, *launch, "-np", "4", "python3", "-c", program)
+    assert time.monotonic() - started < 100  # the time-out of init() is 120
+    assert code == 1
+    assert "4 ranks on this host need " in err
+    assert " open files in each process, and the limit is 40: raise it (ulimit -Hn " in err
+
+
+def without_override(*command: str) -> list[str]:
+    """Runs a command that may not read what its owner has forbidden."""
+    if os.geteuid() != 0:
+        return list(command)
+    if shutil.which("setpriv") is None:
+        pytest.skip("root reads everything, and there is no setpriv")
+    drop = "-dac_override,-dac_read_search"
+    return ["setpriv", f"--bounding-set={drop}", f"--inh-caps={drop}", *command]
+
+
+CLOSED = "cannot be reached: folder 'closed' may not be entered"
+
+
+@pytest.mark.parametrize(
+    ("mode", "program", "sentence"),
+    [
+        (0o000, ["closed/sub/train.py"], f"'closed/sub/train.py' {CLOSED}"),
+        (0o000, ["python3", "closed/train.py"], f"'closed/train.py' {CLOSED}"),
+        (0o300, ["closed/trian.sh"], "there is no program 'closed/trian.sh'"),
+        (0o000, ["no-such-program"], "there is no program 'no-such-program' on the PATH"),
+    ],
+)  # fmt: skip
+def test_folders_that_may_not_be_read(
+    tmp_path: Path, mode: int, program: list[str], sentence: str
+) -> None:
+    closed = tmp_path / "closed"
+    (closed / "sub").mkdir(parents=True)
+    (closed / "train.py").touch()
+    closed.chmod(mode)
+    environment = launcher_environment()
+    environment["PATH"] = f"{closed}:{environment['PATH']}"
+    try:
+        done = subprocess.run(
+            without_override(*LAUNCHER, "run", "--no-mpi", "-np", "2", *program),
+            env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    finally:
+        closed.chmod(0o700)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [f"rueda: {sentence}"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_full_disk_for_what_a_command_prints() -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*LAUNCHER, "run", "--no-mpi", "-np", "2", "--dry-run", "true"],
+            env=launcher_environment(),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 74
+    last = done.stderr.splitlines()[-1]
+    assert last == "rueda: cannot write to standard output: No space left on device"
+    assert "Traceback" not in done.stderr

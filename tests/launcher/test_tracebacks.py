@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import builtins
+import traceback
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rueda.launcher.tracebacks import TracebackReader
+
+
+def read(text: str) -> TracebackReader:
+    reader = TracebackReader()
+    for line in text.splitlines():
+        reader.see(line)
+    return reader
+
+
+HEAD = """\
+Traceback (most recent call last):
+  File "train.py", line 6, in <module>
+    step(batch)
+"""
+
+
+@pytest.mark.parametrize("marker", ["    ^^^^^^^^^^^", "^^^^^", "    ~~~~^^^^^", "~^~"])
+def test_marker_lines_are_no_exceptions(marker: str) -> None:
+    assert read(f"{HEAD}{marker}\nValueError: bad batch\n").text == "ValueError: bad batch"
+
+
+def test_words_of_others_within_a_traceback_are_no_exceptions() -> None:
+    within = "done\nloading 3 files\n\n"
+    assert read(f"{HEAD}{within}KeyError: 'x'\n").text == "KeyError: 'x'"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["KeyboardInterrupt", "torch.cuda.OutOfMemoryError: 3 GB", "f.<locals>.Odd", "zlib.error: bad"],
+)
+def test_names_of_exceptions(name: str) -> None:
+    assert read(HEAD + name).text == name
+
+
+def test_text_that_begins_on_the_next_line() -> None:
+    written = (
+        HEAD
+        + "RuntimeError: Error(s) in loading state_dict for Net:\n\tMissing key: 'w'.\n\tMore\n"
+    )
+    assert read(written).text == (
+        "RuntimeError: Error(s) in loading state_dict for Net: Missing key: 'w'."
+    )
+
+
+def test_indented_lines_of_a_long_text_do_not_age_it() -> None:
+    written = HEAD + "ValueError: many:\n" + "    one more\n" * 50
+    assert read(written).text == "ValueError: many: one more"
+
+
+def test_colors() -> None:
+    written = HEAD + "\x1b[1;35mValueError\x1b[0m: \x1b[35mbad batch\x1b[0m\n"
+    assert read(written).text == "ValueError: bad batch"
+
+
+@pytest.mark.parametrize(
+    "ignored",
+    [
+        "Exception ignored in: <function A.__del__ at 0x7f>\n" + HEAD + "KeyError: 'gone'\n",
+        "Exception ignored in: <_io.TextIOWrapper name='<stdout>'>\nBrokenPipeError: [Errno 32]\n",
+        "--- Logging error ---\n" + HEAD + "TypeError: not all arguments converted\n",
+    ],
+)
+def test_what_python_ignores_is_no_cause(ignored: str) -> None:
+    assert read(ignored).text == ""
+    assert read(HEAD + "ValueError: bad batch\n" + ignored).text == "ValueError: bad batch"
+    assert read(ignored + HEAD + "ValueError: bad batch\n").text == "ValueError: bad batch"
+
+
+def test_a_later_traceback_replaces_an_earlier_one() -> None:
+    assert read(HEAD + "OSError: retry\n" + HEAD + "ValueError: bad").exceptions == [
+        "ValueError: bad"
+    ]
+
+
+def raised(error: BaseException, cause: BaseException | None = None) -> BaseException:
+    try:
+        raise error from cause
+    except BaseException as caught:
+        return caught
+
+
+texts = st.text(st.characters(codec="ascii", categories=["L", "N", "P", "Zs"]), min_size=1).filter(
+    lambda text: text == text.strip() and not text.endswith(":")
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from([ValueError, OSError, RuntimeError]), texts), min_size=1))
+def test_a_chain_is_read_as_python_prints_it(chain: list[tuple[type[Exception], str]]) -> None:
+    error: BaseException | None = None
+    for kind, text in chain:
+        error = raised(kind(text), error)
+    assert error is not None
+    reader = read("".join(traceback.format_exception(error)) + "bye\n")
+    assert reader.exceptions == [f"{kind.__name__}: {text}" for kind, text in chain]
+    assert reader.text == reader.exceptions[-1]
+
+
+ExceptionGroup = getattr(builtins, "ExceptionGroup", None)
+
+
+@pytest.mark.skipif(ExceptionGroup is None, reason="Python 3.11 brought groups")
+@given(st.lists(texts, min_size=1, max_size=5), st.lists(texts, max_size=3))
+def test_a_group_is_read_as_python_prints_it(members: list[str], nested: list[str]) -> None:
+    errors: list[Exception] = [ValueError(text) for text in members]
+    errors[0] = raised(errors[0])  # type: ignore[assignment]
+    if nested:
+        errors.append(ExceptionGroup("inner", [KeyError(text) for text in nested]))
+    error = raised(ExceptionGroup("outer", errors), raised(OSError("root")))
+    reader = read("".join(traceback.format_exception(error)) + "bye: 1\n")
+    number = len(errors)
+    group = f"ExceptionGroup: outer ({number} sub-exception{'s' if number > 1 else ''})"
+    assert reader.exceptions == ["OSError: root", group]
+    expected = [f"ValueError: {text}" for text in members]
+    if nested:
+        plural = "s" if len(nested) > 1 else ""
+        expected.append(f"ExceptionGroup: inner ({len(nested)} sub-exception{plural})")
+        expected += [f"KeyError: {text!r}" for text in nested]
+    assert reader.members == expected
+    assert reader.text == f"{group}: ValueError: {members[0]}"

@@ -1,0 +1,53 @@
+"""Where a process without HOME lets MPI look for the user's files."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import os, rueda
+rueda.init(bootstrap="mpi")
+print("HOME" in os.environ, rueda.size())
+"""
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="there is no MPI")
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare")
+def test_without_home_nobodys_files_in_tmp_are_obeyed(tmp_path: Path) -> None:
+    probe = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
+    if os.geteuid() != 0 or subprocess.run(probe, capture_output=True, check=False).returncode != 0:
+        pytest.skip("needs a /tmp and an /etc/passwd of its own")
+    obeyed = tmp_path / "obeyed"
+    # In a /tmp of its own, for a user whom the system does not know.
+    prepare = f"""
+        mount --bind /dev/null /etc/passwd
+        mount --bind {tmp_path} /mnt
+        mount -t tmpfs none /tmp
+        for folder in .openmpi .prte .pmix; do
+          mkdir /tmp/$folder
+          printf 'mpi_show_mca_params = all\\nmpi_show_mca_params_file = /mnt/obeyed\\n' > /tmp/$folder/mca-params.conf
+        done
+        cp /tmp/.openmpi/mca-params.conf /tmp/.openmpi/openmpi-mca-params.conf
+        exec env -u HOME "$@"
+    """
+    environment = {name: v for name, v in os.environ.items() if name not in ("HOME", "TMPDIR")}
+    command = ["unshare", "--mount", "sh", "-c", prepare, "sh"]
+
+    def run(*words: str) -> str:
+        done = subprocess.run(
+            [*command, *words, sys.executable, "-c", PROGRAM],
+            env=environment, cwd="/", capture_output=True, text=True, timeout=100, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    # The file is obeyed where HOME leads to it: else this test could not fail.
+    assert run("env", "HOME=/tmp").split()[-2:] == ["True", "1"]
+    assert obeyed.exists()
+    obeyed.unlink()
+    assert run().split()[-2:] == ["False", "1"]
+    assert not obeyed.exists()

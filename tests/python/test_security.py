@@ -1,0 +1,335 @@
+"""Strangers: processes of other users of the host must not become ranks, and the job's secret must not be seen."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import stat
+import struct
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from launching import (
+    check,
+    check_under_mpirun,
+    command,
+    environment,
+    find_mpirun,
+    run_to_end,
+)
+from rueda.errors import InitializationError
+from rueda.horovod import meeting
+
+NOBODY = 65534
+HELLO = 0
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+needs_mpirun = pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
+
+
+def is_served(name: str) -> bool:
+    """Whether a process listens at that socket, as any user can see."""
+    names = [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()]
+    return f"@{name}" in names
+
+
+def is_answered(name: str, rank: int, size: int) -> bool:
+    """Whether the rendezvous of that name says anything to one that wants to be that rank."""
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.settimeout(30)
+        words = struct.pack("=4I", HELLO, rank, size, 32) + b"0" * 32
+        try:
+            stranger.connect("\0" + name)
+            stranger.sendall(struct.pack("=2I", len(words), 1) + words)
+            return stranger.recv(1) != b""
+        except (ConnectionError, BrokenPipeError):
+            return False
+
+
+def in_another_process(user: int, act: Callable[[], bool]) -> bool:
+    """What `act` says in a process of that user."""
+    child = os.fork()
+    if child == 0:
+        code = 2
+        try:
+            os.setgroups([])
+            os.setresgid(user, user, user)
+            os.setresuid(user, user, user)
+            code = int(act())
+        finally:
+            os._exit(code)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, 1)
+    return status == 1
+
+
+class Strangers:
+    """A process of this user and one of another, who call at a rendezvous while a rank is late."""
+
+    def __init__(self, folder: Path) -> None:
+        self._name, self._go = folder / "name", folder / "go"
+        self._answers = folder / "answers"
+        self._watcher = os.fork()
+        if self._watcher == 0:
+            try:
+                self._watch()
+            finally:
+                self._go.touch()
+                os._exit(0)
+
+    def late(self, condition: str) -> str:
+        """The beginning of a program whose rank comes after them where the condition holds."""
+        return LATE.format(condition=condition, name=str(self._name), go=str(self._go))
+
+    def answers(self) -> list[bool]:
+        """Whether this user's got an answer, and the other's. Ends them."""
+        if not self._go.exists():
+            os.kill(self._watcher, signal.SIGKILL)
+        os.waitpid(self._watcher, 0)
+        return [word == "1" for word in self._answers.read_text().split()]
+
+    def _watch(self) -> None:
+        deadline = time.monotonic() + 60
+        name = ""
+        while not name or not is_served(name):
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.02)
+            if self._name.exists():
+                name = self._name.read_text()
+        # They say hello and no more: nothing changes for the ranks.
+        answers = [
+            in_another_process(user, lambda: is_answered(name, 1, 2))
+            for user in (os.geteuid(), NOBODY)
+        ]
+        self._answers.write_text(" ".join(str(int(answer)) for answer in answers))
+
+
+LATE = """
+import os, time
+from rueda import lifecycle
+original = lifecycle._native.init
+def late(options):
+    if {condition}:
+        with open({name!r} + "~", "w") as file:
+            file.write(os.environ["RUEDA_RENDEZVOUS"].removeprefix("unix:@"))
+        os.rename({name!r} + "~", {name!r})
+        deadline = time.monotonic() + 60
+        while not os.path.exists({go!r}) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    original(options)
+lifecycle._native.init = late
+"""
+
+
+@needs_root
+def test_no_other_user_joins_a_job_without_mpi(tmp_path: Path) -> None:
+    strangers = Strangers(tmp_path)
+    late = strangers.late("os.environ['RUEDA_RANK'] == '1'")
+    script = tmp_path / "script.py"
+    script.write_text(
+        late
+        + "import rueda\nrueda.init()\n"
+        + "assert rueda.allgather_object(rueda.rank()) == [0, 1]\nprint('met')\n"
+    )
+    line = [sys.executable, "-m", "rueda", "run", "--no-mpi", "-np", "2"]
+    ended = run_to_end([*line, *command(script)], None, 120, "rueda run")
+    assert ended.returncode == 0, ended.output
+    assert ended.output.count("met") == 2
+    assert strangers.answers() == [True, False]
+
+
+@needs_root
+def test_no_other_user_joins_under_torchrun(tmp_path: Path) -> None:
+    pytest.importorskip("torch.distributed")
+    strangers = Strangers(tmp_path)
+    late = strangers.late("os.environ['RANK'] == '1'")
+    script = tmp_path / "script.py"
+    script.write_text(
+        late
+        + "import torch, torch.distributed as dist, rueda.torch.c10d\n"
+        + "dist.init_process_group('rueda')\nfound = [None, None]\n"
+        + "dist.all_gather_object(found, dist.get_rank())\nassert found == [0, 1]\nprint('met')\n"
+        + "dist.destroy_process_group()\n"
+    )
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    line += ["--nproc-per-node", "2", str(script)]
+    ended = run_to_end(line, None, 120, "torchrun")
+    assert ended.returncode == 0, ended.output
+    assert ended.output.count("met") == 2
+    assert strangers.answers() == [True, False]
+
+
+@needs_root
+@needs_mpirun
+def test_no_other_user_joins_some_of_the_ranks(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    strangers = Strangers(tmp_path)
+    late = strangers.late("os.environ['OMPI_COMM_WORLD_RANK'] == '2'")
+    script = tmp_path / "script.py"
+    script.write_text(
+        late
+        + "import os, rueda.horovod.torch as hvd\n"
+        + "if os.environ['OMPI_COMM_WORLD_RANK'] != '1':\n"
+        + "    hvd.init(comm=[0, 2])\n    assert hvd.allgather_object(hvd.rank()) == [0, 1]\n"
+        + "    print('met')\n"
+    )
+    ended = check_under_mpirun(script, 3)
+    assert ended.output.count("met") == 2
+    assert strangers.answers() == [True, False]
+
+
+def test_the_secret_is_not_seen(tmp_path: Path) -> None:
+    """Neither on a command line, nor in messages, nor in the timeline."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        """
+import os, pathlib, rueda
+rueda.init()
+secret = os.environ["RUEDA_SECRET"]
+pathlib.Path(os.environ["SECRET_FILE"]).write_text(secret)
+assert len(secret) >= 32
+for line in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+    try:
+        assert secret not in line.read_bytes().decode(errors="replace"), line
+    except OSError:
+        pass
+assert secret not in str(rueda.options())
+rueda.allreduce([1.0], name="x")
+rueda.shutdown()
+print("ran")
+"""
+    )
+    told = tmp_path / "told"
+    line = [sys.executable, "-m", "rueda", "run", "--no-mpi", "-np", "2", "--verbose"]
+    line += ["--log-level", "trace", "--timeline", str(tmp_path / "trace-%r.json")]
+    extra = {"SECRET_FILE": str(told)}
+    ended = run_to_end([*line, *command(program)], extra, 120, "rueda run")
+    assert ended.output.count("]<stdout>: ran") == 2, ended.output
+    secret = told.read_text()
+    assert secret not in ended.output
+    traces = list(tmp_path.glob("trace-*.json"))
+    assert len(traces) == 2
+    assert all(secret not in trace.read_text() for trace in traces)
+
+
+def test_a_dry_run_does_not_show_a_secret() -> None:
+    line = [sys.executable, "-m", "rueda", "run", "--no-mpi", "--dry-run", "-np", "2", "true"]
+    ended = run_to_end(line, None, 60, "rueda run")
+    assert ended.returncode == 0
+    assert "RUEDA_RENDEZVOUS" in ended.output
+    assert "SECRET" not in ended.output
+
+
+def test_the_secret_of_a_job_is_not_handed_on_to_another() -> None:
+    given = {"RUEDA_SECRET": "of the job around this one"}
+    program = "import os; print(os.environ['RUEDA_SECRET'])"
+    line = [sys.executable, "-m", "rueda", "run", "--no-mpi", "-np", "1"]
+    ended = run_to_end([*line, *command(program)], given, 60, "rueda run")
+    assert ended.returncode == 0, ended.output
+    assert given["RUEDA_SECRET"] not in ended.output
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The folder that mpirun would have made for its job."""
+    for variable in ("RUEDA_SECRET", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(variable, raising=False)
+    folder = tmp_path / "session"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("PMIX_NAMESPACE", "prterun-host-123@1")
+    monkeypatch.setenv("PMIX_SERVER_TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return folder
+
+
+def test_members_of_a_job_meet_where_nobody_can_guess(
+    launched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = meeting.meeting_of("0,2")
+    assert meeting.meeting_of("0,2") == found
+    assert meeting.meeting_of("0,1") != found
+    assert len(found.secret) >= 32
+    assert re.fullmatch(r"unix:@rueda-[0-9a-f]{32}", found.address)
+    files = list(launched.iterdir())
+    assert len(files) == 2
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+    # The same words in another folder lead elsewhere: nothing is computed from what others know.
+    another = launched.with_name("another")
+    another.mkdir(mode=0o700)
+    monkeypatch.setenv("PMIX_SERVER_TMPDIR", str(another))
+    elsewhere = meeting.meeting_of("0,2")
+    assert elsewhere.address != found.address
+    assert elsewhere.secret != found.secret
+
+
+def test_members_meet_only_in_a_folder_of_their_own(launched: Path, tmp_path: Path) -> None:
+    launched.chmod(0o755)
+    own = tmp_path / f"rueda-{os.geteuid()}"
+    found = meeting.meeting_of("0,2")
+    assert list(launched.iterdir()) == []
+    assert stat.S_IMODE(own.stat().st_mode) == 0o700
+    assert len(list(own.iterdir())) == 1
+    assert meeting.meeting_of("0,2") == found
+    own.chmod(0o777)
+    with pytest.raises(InitializationError, match="not a folder of this user alone"):
+        meeting.meeting_of("0,2")
+
+
+def test_members_of_a_job_with_a_secret_meet_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUEDA_RENDEZVOUS", "unix:@rueda-known")
+    monkeypatch.setenv("RUEDA_SECRET", "a" * 32)
+    found = meeting.meeting_of("0,2")
+    assert meeting.meeting_of("0,2") == found
+    assert meeting.meeting_of("0,1").address != found.address
+    assert "a" * 32 not in found.secret + found.address
+    monkeypatch.setenv("RUEDA_SECRET", "b" * 32)
+    assert meeting.meeting_of("0,2").address != found.address
+
+
+def test_the_store_for_torch_listens_on_the_loopback_alone() -> None:
+    pytest.importorskip("torch.distributed")
+    check(
+        """
+        import torch.distributed as dist, rueda.torch.c10d
+        dist.init_process_group("rueda", init_method="rueda://")
+        store = dist.distributed_c10d._get_default_store()
+        while hasattr(store, "underlying_store"):
+            store = store.underlying_store
+        found = []
+        for table in ("tcp", "tcp6"):
+            for line in open(f"/proc/net/{table}").readlines()[1:]:
+                address, _, state = line.split()[1:4]
+                host, port = address.split(":")
+                if state == "0A" and int(port, 16) == store.port:
+                    found.append(host)
+        assert found == ["0100007F"], found  # 127.0.0.1
+        dist.barrier()
+        dist.destroy_process_group()
+        """,
+        2,
+    )
+
+
+def test_a_rendezvous_over_tcp_needs_a_secret() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    world = {"RUEDA_RENDEZVOUS": f"tcp:127.0.0.1:{port}"}
+    program = """
+        import rueda
+        try:
+            rueda.init()
+        except rueda.InitializationError as error:
+            print("refused:", error)
+        else:
+            print("met", rueda.allreduce([1.0], op=rueda.Sum, name="x"))
+        """
+    ended = check(program, 2, extra=world)
+    assert all("needs RUEDA_SECRET" in rank.output for rank in ended)
+    ended = check(program, 2, extra={**world, "RUEDA_SECRET": os.urandom(16).hex()})
+    assert all("met [2.]" in rank.output for rank in ended)
+    assert "RUEDA_SECRET" not in environment()
