@@ -32,12 +32,10 @@ bool wait(const Handle& handle, std::optional<double> timeout) {
   // About 30 years are for ever; NaN compares false and waits for nothing.
   if (timeout) deadline = Clock::now() + seconds(*timeout > 0 ? std::min(*timeout, 1e9) : 0.0);
   while (!state.is_done()) {
-    const Time now = Clock::now();
-    if (deadline && now >= *deadline) return false;
-    const Time until = now + longest_sleep;
+    if (deadline && Clock::now() >= *deadline) return false;
     {
       const GilReleased released;
-      (void)state.wait(deadline && *deadline < until ? *deadline : until);
+      (void)state.wait(end_of_sleep(deadline));
     }
     raise_signals();
   }

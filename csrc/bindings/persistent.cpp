@@ -21,9 +21,6 @@ namespace rueda::bindings {
 
 namespace {
 
-// How long nobody looks for signals.
-constexpr auto longest_sleep = std::chrono::seconds(1);
-
 class PersistentAllreduce {
  public:
   PersistentAllreduce(const TensorView& input, void* output, const AllreduceOptions& options) {
@@ -75,7 +72,7 @@ class PersistentAllreduce {
     for (;;) {
       {
         const GilReleased released;
-        if (go_on(Clock::now() + longest_sleep)) return;
+        if (go_on(end_of_sleep(std::nullopt))) return;
       }
       raise_signals();
     }

@@ -87,7 +87,8 @@ function(rueda_kernel_image folder out)
   set(RUEDA_KERNEL_IMAGE ${image})
   set(RUEDA_KERNEL_ORIGIN "nvcc ${RUEDA_NVCC_VERSION} for ${names}")
   configure_file(${folder}/../kernel_image.cpp.in ${source} @ONLY)
-  set_source_files_properties(${source} PROPERTIES OBJECT_DEPENDS ${image})
+  # By itself: nothing else is to wait for nvcc.
+  set_source_files_properties(${source} PROPERTIES OBJECT_DEPENDS ${image} SKIP_UNITY_BUILD_INCLUSION ON)
   set(${out} ${source} PARENT_SCOPE)
 endfunction()
 

@@ -26,8 +26,18 @@ target_include_directories(rueda_flags INTERFACE ${PROJECT_SOURCE_DIR}/include $
 target_compile_definitions(rueda_flags INTERFACE RUEDA_VERSION="${PROJECT_VERSION}")
 target_link_libraries(rueda_flags INTERFACE Threads::Threads ${CMAKE_DL_LIBS})
 
+# Several sources at a time: most of a small file's time goes into the headers that all of them include.
+function(rueda_compile_together target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${RUEDA_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+  if(RUEDA_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # GCC takes for a header, whose types all would see, what is included here.
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+  endif()
+endfunction()
+
 function(rueda_layer name)
   add_library(rueda_${name} OBJECT ${ARGN})
   target_link_libraries(rueda_${name} PRIVATE rueda_flags)
+  rueda_compile_together(rueda_${name})
   set_property(GLOBAL APPEND PROPERTY RUEDA_LAYER_OBJECTS $<TARGET_OBJECTS:rueda_${name}>)
 endfunction()

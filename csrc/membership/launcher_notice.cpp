@@ -2,15 +2,13 @@
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <cerrno>
-#include <cstddef>
-#include <cstring>
 #include <string>
 
 #include "core/strings.h"
 #include "core/unique_fd.h"
+#include "transport/socket.h"
 
 namespace rueda {
 
@@ -21,18 +19,12 @@ constexpr int pause_ms = 100;
 
 // Empty where nobody listens.
 UniqueFd connect_to(const std::string& name) {
-  sockaddr_un address{};
-  if (!name.starts_with('@') || name.size() > sizeof address.sun_path) return {};
-  address.sun_family = AF_UNIX;
-  // A leading zero, where the name shows '@', makes it abstract.
-  std::memcpy(address.sun_path + 1, name.data() + 1, name.size() - 1);
-  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
+  if (!name.starts_with('@') || name.size() > sizeof(sockaddr_un::sun_path)) return {};
+  const AbstractAddress address(name.substr(1));
   for (int i = 0; i < attempts; ++i) {
     UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket) return {};
-    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0) {
-      return socket;
-    }
+    if (::connect(socket.get(), address.get(), address.length) == 0) return socket;
     if (errno != EAGAIN && errno != EINTR) return {};
     ::poll(nullptr, 0, pause_ms);  // very many ranks come at once: its queue is full
   }

@@ -23,9 +23,6 @@ using Verb = RendezvousWords::Verb;
 constexpr auto parting_patience = std::chrono::seconds(5);
 // What a connection gets to show that it belongs to the job.
 constexpr auto handshake_timeout = std::chrono::seconds(10);
-// Nothing tells when a descriptor is free again.
-constexpr auto accept_back_off = std::chrono::milliseconds(100);
-constexpr int max_accepted_at_once = 64;
 // Beside one for each rank.
 constexpr std::size_t max_pending = 64;
 constexpr auto key_purpose = "rueda rendezvous 2";

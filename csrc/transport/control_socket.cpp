@@ -48,7 +48,6 @@ enum class Source : std::uint32_t { listener, wake, outgoing, incoming, stranger
 
 constexpr std::size_t most_strangers = 64;
 constexpr auto stranger_patience = std::chrono::seconds(30);
-constexpr int max_accepted_at_once = 64;
 // A connection that ends before it was welcomed was perhaps turned away among many others.
 constexpr int max_attempts = 3;
 

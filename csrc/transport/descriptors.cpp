@@ -25,9 +25,6 @@ namespace {
 
 // What a connection gets to say which rank it is.
 constexpr auto handshake_timeout = std::chrono::seconds(5);
-// Nothing tells when a descriptor is free again.
-constexpr auto accept_back_off = std::chrono::milliseconds(100);
-constexpr int max_accepted_at_once = 64;
 
 // What a rank says first.
 struct Claim {

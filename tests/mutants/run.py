@@ -34,6 +34,7 @@ CMAKE_OPTIONS = [
     "-DCMAKE_CXX_FLAGS_RELEASE=-O0",
     *(f"-DRUEDA_{part}=OFF" for part in ("CUDA", "MPI", "EXAMPLES", "BENCHMARKS")),
     "-DRUEDA_BASELINE_ONLY=ON",
+    "-DRUEDA_UNITY=OFF",  # after a mutation one file is compiled
     "-DRUEDA_WARNINGS_AS_ERRORS=OFF",
 ]
 # Where the Python package keeps what lies elsewhere in the tree.

@@ -13,7 +13,7 @@
 
 #include "rank_threads.h"
 
-namespace rueda::test {
+namespace rueda::test::board_test {
 
 namespace {
 
@@ -174,4 +174,4 @@ TEST_CASE("all members see the same outcome of every round, and the same order")
   CHECK(logs.front().size() > plans_per_slot);
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::board_test

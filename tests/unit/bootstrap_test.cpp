@@ -10,7 +10,7 @@
 #include "transport/inproc.h"
 #include "transport/socket.h"
 
-namespace rueda::test {
+namespace rueda::test::bootstrap_test {
 
 namespace {
 
@@ -164,4 +164,4 @@ TEST_CASE("an address serves one world after the other") {
   }
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::bootstrap_test

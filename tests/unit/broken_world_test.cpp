@@ -10,7 +10,7 @@
 #include "onehost/host_reduction.h"
 #include "transport/inproc.h"
 
-namespace rueda::test {
+namespace rueda::test::broken_world_test {
 
 namespace {
 
@@ -268,4 +268,4 @@ TEST_CASE("a handle that is dropped open completes with an error") {
   CHECK(other->status.ok());
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::broken_world_test

@@ -8,7 +8,7 @@
 #include "reduce/instruction_set.h"
 #include "unit/reduce_reference.h"
 
-namespace rueda::test {
+namespace rueda::test::cast_test {
 namespace {
 
 template <class Visit>
@@ -82,4 +82,4 @@ TEST_CASE("what is too large becomes infinite, and what is no number stays none"
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace rueda::test::cast_test

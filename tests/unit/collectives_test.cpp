@@ -11,7 +11,7 @@
 #include "engine_ranks.h"
 #include "reduce/reduce.h"
 
-namespace rueda::test {
+namespace rueda::test::collectives_test {
 
 namespace {
 
@@ -287,4 +287,4 @@ TEST_CASE("all-to-all moves uneven rows of every type") {
   run_engines(ranks, {}, check, nullptr, sharing);
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::collectives_test

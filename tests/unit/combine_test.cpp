@@ -10,7 +10,7 @@
 #include "reduce/instruction_set.h"
 #include "unit/reduce_reference.h"
 
-namespace rueda::test {
+namespace rueda::test::combine_test {
 namespace {
 
 // Arrays side by side, each off from a line of 64 bytes by its own offset, with bytes around them
@@ -305,4 +305,4 @@ TEST_CASE("the best instruction set is used, unless a simpler one is wanted") {
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace rueda::test::combine_test

@@ -16,7 +16,7 @@
 #include "transport/inproc.h"
 #include "transport/socket.h"
 
-namespace rueda::test {
+namespace rueda::test::control_lane_test {
 
 namespace {
 
@@ -347,4 +347,4 @@ TEST_CASE("closing towards a rank that does not read gives up at the deadline an
   });
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::control_lane_test

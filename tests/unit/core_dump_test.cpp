@@ -17,7 +17,7 @@
 #include "transport/inproc.h"
 #include "transport/shm_segment.h"
 
-namespace rueda::test {
+namespace rueda::test::core_dump_test {
 
 namespace {
 
@@ -130,4 +130,4 @@ TEST_CASE("a rank that dies of a signal leaves a core file without registered me
   CHECK(written < registered_bytes / 4);
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::core_dump_test

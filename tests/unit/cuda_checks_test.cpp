@@ -5,7 +5,7 @@
 
 #include "cuda_arrays.h"
 
-namespace rueda::test {
+namespace rueda::test::cuda_checks_test {
 namespace {
 
 TEST_CASE("one infinity or NaN anywhere sets the flag, and nothing else does") {
@@ -91,4 +91,4 @@ TEST_CASE("zeros, tiny numbers and overflows survive quantisation as what they a
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace rueda::test::cuda_checks_test

@@ -2,7 +2,7 @@
 #include "cuda/driver.h"
 #include "cuda_fixture.h"
 
-namespace rueda::test {
+namespace rueda::test::cuda_driver_test {
 namespace {
 
 std::string refusal(const Options& options) {
@@ -149,4 +149,4 @@ TEST_CASE("memory tells which device it belongs to") {
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace rueda::test::cuda_driver_test

@@ -11,7 +11,7 @@
 #include "cuda/kernel_image.h"
 #include "cuda_arrays.h"
 
-namespace rueda::test {
+namespace rueda::test::cuda_hardware_test {
 namespace {
 
 struct RealGpu {
@@ -166,4 +166,4 @@ TEST_CASE("a GPU's quantised elements come back within half a step of their bloc
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace rueda::test::cuda_hardware_test

@@ -6,7 +6,7 @@
 #include "cuda/batch_kernels.h"
 #include "cuda_arrays.h"
 
-namespace rueda::test {
+namespace rueda::test::cuda_kernels_test {
 namespace {
 
 TEST_CASE("bytes are copied whatever the addresses and lengths") {
@@ -233,4 +233,4 @@ TEST_CASE("a kernel that reaches for memory of the host fails, and the device wi
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace rueda::test::cuda_kernels_test

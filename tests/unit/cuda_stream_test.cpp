@@ -6,7 +6,7 @@
 #include "cuda/stream.h"
 #include "cuda_fixture.h"
 
-namespace rueda::test {
+namespace rueda::test::cuda_stream_test {
 namespace {
 
 std::vector<int> counting(int count) {
@@ -264,4 +264,4 @@ TEST_CASE("the double finds misuse") {
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace rueda::test::cuda_stream_test

@@ -11,7 +11,7 @@
 
 #include "engine_ranks.h"
 
-namespace rueda::test {
+namespace rueda::test::engine_driving_test {
 
 namespace {
 
@@ -189,4 +189,4 @@ TEST_CASE("a signal ends the sleep of a caller that drives") {
   ::sigaction(SIGUSR1, &before, nullptr);
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::engine_driving_test

@@ -6,7 +6,7 @@
 
 #include "engine_ranks.h"
 
-namespace rueda::test {
+namespace rueda::test::engine_failures_test {
 
 namespace {
 
@@ -76,4 +76,4 @@ TEST_CASE("nobody waits for a rank that fails before it has heard that it is awa
   });
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::engine_failures_test

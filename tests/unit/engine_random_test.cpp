@@ -8,7 +8,7 @@
 #include "core/strings.h"
 #include "engine_ranks.h"
 
-namespace rueda::test {
+namespace rueda::test::engine_random_test {
 
 namespace {
 
@@ -219,4 +219,4 @@ TEST_CASE("random programs end, and with the right results") {
   CHECK(replayed > 0);
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::engine_random_test

@@ -10,7 +10,7 @@
 #include "core/strings.h"
 #include "engine_ranks.h"
 
-namespace rueda::test {
+namespace rueda::test::engine_replay_test {
 
 namespace {
 
@@ -435,4 +435,4 @@ TEST_CASE("an engine that waits for nothing does not wake up, whatever was repla
   });
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::engine_replay_test

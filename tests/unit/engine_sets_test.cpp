@@ -5,7 +5,7 @@
 #include "api/persistent_run.h"
 #include "engine_ranks.h"
 
-namespace rueda::test {
+namespace rueda::test::engine_sets_test {
 
 namespace {
 
@@ -235,4 +235,4 @@ TEST_CASE("unnamed operations of two sets are not taken for one name") {
   });
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::engine_sets_test

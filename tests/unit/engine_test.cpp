@@ -11,7 +11,7 @@
 #include "core/strings.h"
 #include "engine_ranks.h"
 
-namespace rueda::test {
+namespace rueda::test::engine_test {
 
 namespace {
 
@@ -285,4 +285,4 @@ TEST_CASE("an idle engine does not wake up") {
   });
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::engine_test

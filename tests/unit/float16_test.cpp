@@ -9,7 +9,7 @@
 
 #include "unit/sixteen_bit_reference.h"
 
-namespace rueda::test {
+namespace rueda::test::float16_test {
 namespace {
 
 struct Conversion {
@@ -123,4 +123,4 @@ TEST_CASE("the ends of the ranges") {
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace rueda::test::float16_test

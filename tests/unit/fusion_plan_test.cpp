@@ -8,7 +8,8 @@
 #include <random>
 #include <set>
 
-namespace rueda {
+namespace rueda::test::fusion_plan_test {
+
 namespace {
 
 Response allreduce(std::int64_t count, DataType dtype = DataType::float32) {
@@ -143,4 +144,5 @@ TEST_CASE("fused tensors lie next to each other") {
 }
 
 }  // namespace
-}  // namespace rueda
+
+}  // namespace rueda::test::fusion_plan_test

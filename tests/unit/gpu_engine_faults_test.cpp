@@ -7,7 +7,7 @@
 
 #include "gpu_engine_ranks.h"
 
-namespace rueda::test {
+namespace rueda::test::gpu_engine_faults_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -187,4 +187,4 @@ TEST_CASE("factors of 16-bit floats are not rounded before they multiply") {
   });
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::gpu_engine_faults_test

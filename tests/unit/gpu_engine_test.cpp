@@ -5,7 +5,7 @@
 
 #include "gpu_engine_ranks.h"
 
-namespace rueda::test {
+namespace rueda::test::gpu_engine_test {
 namespace {
 
 // The roads that tensors take.
@@ -326,4 +326,4 @@ TEST_CASE("a GPU that does not come to an end is given up") {
   });
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::gpu_engine_test

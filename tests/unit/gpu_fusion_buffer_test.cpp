@@ -7,7 +7,7 @@
 #include "backend/gpu/fusion_buffer.h"
 #include "gpu_engine_ranks.h"
 
-namespace rueda::test {
+namespace rueda::test::gpu_fusion_buffer_test {
 namespace {
 
 constexpr std::size_t mebibyte = 1 << 20;
@@ -225,4 +225,4 @@ TEST_CASE("registrations that end in the wrong order are found") {
   }
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::gpu_fusion_buffer_test

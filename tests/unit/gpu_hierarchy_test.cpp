@@ -14,7 +14,7 @@
 #include "backend/gpu/hierarchy.h"
 #include "gpu_persistent_runs.h"
 
-namespace rueda::test {
+namespace rueda::test::gpu_hierarchy_test {
 namespace {
 
 using Hosts = std::vector<int>;
@@ -417,4 +417,4 @@ TEST_CASE("a host that hangs is given up, and who is waited for is told") {
   });
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::gpu_hierarchy_test

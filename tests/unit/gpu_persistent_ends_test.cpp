@@ -12,7 +12,7 @@
 #include "backend/gpu/unfinished_work.h"
 #include "gpu_persistent_runs.h"
 
-namespace rueda::test {
+namespace rueda::test::gpu_persistent_ends_test {
 namespace {
 
 // The error that comes sooner or later of starting again and again.
@@ -352,4 +352,4 @@ TEST_CASE("a start that fails while a graph is there ends the world, and returns
   });
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::gpu_persistent_ends_test

@@ -6,7 +6,7 @@
 
 #include "gpu_persistent_runs.h"
 
-namespace rueda::test {
+namespace rueda::test::gpu_persistent_test {
 
 TEST_CASE("a persistent allreduce of a GPU's tensor is enqueued by whoever starts it") {
   const int size = GENERATE(1, 2, 3, 4);
@@ -282,4 +282,4 @@ TEST_CASE("memory of a persistent allreduce is used again") {
   });
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::gpu_persistent_test

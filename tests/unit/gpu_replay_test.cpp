@@ -12,7 +12,7 @@
 
 #include "gpu_engine_ranks.h"
 
-namespace rueda::test {
+namespace rueda::test::gpu_replay_test {
 namespace {
 
 std::int64_t count(const GpuEngine& gpu, const std::string& name) {
@@ -224,4 +224,4 @@ TEST_CASE("ranks that join early meet what the others still do on GPUs") {
   });
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::gpu_replay_test

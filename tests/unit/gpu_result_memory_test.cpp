@@ -7,7 +7,7 @@
 #include "backend/gpu/result_pool.h"
 #include "gpu_engine_ranks.h"
 
-namespace rueda::test {
+namespace rueda::test::gpu_result_memory_test {
 namespace {
 
 // What a pool allocates, on a device with streams of its own.
@@ -201,4 +201,4 @@ TEST_CASE("gathering again allocates nothing that the GPU stands still for") {
   });
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::gpu_result_memory_test

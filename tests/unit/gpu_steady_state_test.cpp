@@ -7,7 +7,7 @@
 
 #include "gpu_engine_ranks.h"
 
-namespace rueda::test {
+namespace rueda::test::gpu_steady_state_test {
 namespace {
 
 constexpr int batches = 50;
@@ -108,4 +108,4 @@ TEST_CASE("a packed batch takes two launches more, however many tensors it has")
   CHECK(calls.driver <= batches * (14 + 2) + 6 * calls.events_asked_for);
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::gpu_steady_state_test

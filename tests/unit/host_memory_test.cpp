@@ -16,7 +16,7 @@
 #include "transport/inproc.h"
 #include "transport/socket.h"
 
-namespace rueda::test {
+namespace rueda::test::host_memory_test {
 
 namespace {
 
@@ -304,4 +304,4 @@ TEST_CASE("each rank has a processor where they can be matched") {
   }
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::host_memory_test

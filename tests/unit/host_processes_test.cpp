@@ -23,7 +23,7 @@
 #include "seccomp_filter.h"
 #include "transport/socket.h"
 
-namespace rueda::test {
+namespace rueda::test::host_processes_test {
 
 namespace {
 
@@ -320,4 +320,4 @@ TEST_CASE("a child of a rank sees no peers, and its end is not the rank's") {
   }));
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::host_processes_test

@@ -13,7 +13,7 @@
 
 #include "onehost/shared_mapping.h"
 
-namespace rueda::test {
+namespace rueda::test::huge_pages_test {
 namespace {
 
 // Ordinary memory that begins `offset` bytes behind where a huge page may begin, with nothing
@@ -141,4 +141,4 @@ TEST_CASE("threads write a tensor while it is put onto huge pages") {
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace rueda::test::huge_pages_test

@@ -9,7 +9,7 @@
 #include "membership/bootstrap_solo.h"
 #include "membership/open_bootstrap.h"
 
-using namespace rueda;
+namespace rueda::test::launch_test {
 
 namespace {
 
@@ -293,3 +293,5 @@ TEST_CASE("the solo bootstrap keeps what was put") {
   CHECK(bootstrap.get("a").value() == "1");
   CHECK_FALSE(bootstrap.get("b").ok());
 }
+
+}  // namespace rueda::test::launch_test

@@ -11,7 +11,7 @@
 #include "coordinator/completion_queue.h"
 #include "engine_ranks.h"
 
-namespace rueda::test {
+namespace rueda::test::messages_test {
 
 namespace {
 
@@ -454,4 +454,4 @@ TEST_CASE("a queue hears of what completes, before or after it asks") {
   });
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::messages_test

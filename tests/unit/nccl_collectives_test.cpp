@@ -4,7 +4,7 @@
 
 #include "nccl_fixture.h"
 
-namespace rueda::test {
+namespace rueda::test::nccl_collectives_test {
 namespace {
 
 // rank * 100, rank * 100 + 1, ...
@@ -247,4 +247,4 @@ TEST_CASE("what NCCL cannot do is refused before it is called") {
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace rueda::test::nccl_collectives_test

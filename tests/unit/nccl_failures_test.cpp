@@ -4,7 +4,7 @@
 
 #include "nccl_fixture.h"
 
-namespace rueda::test {
+namespace rueda::test::nccl_failures_test {
 namespace {
 
 Status reduce_something(GpuRank& mine, const DeviceMemory& memory, std::uint64_t count = 4) {
@@ -236,4 +236,4 @@ TEST_CASE("an older NCCL says what it does not offer, and does the rest") {
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace rueda::test::nccl_failures_test

@@ -3,7 +3,7 @@
 #include "backend/nccl/memory.h"
 #include "nccl_fixture.h"
 
-namespace rueda::test {
+namespace rueda::test::nccl_library_test {
 namespace {
 
 Expected<const NcclLibrary*> load(const std::string& path) {
@@ -107,4 +107,4 @@ TEST_CASE("every supported operation on every type is reduced or refused by name
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace rueda::test::nccl_library_test

@@ -2,7 +2,7 @@
 // leave nothing behind.
 #include "unit/negotiation_simulator.h"
 
-namespace rueda::test {
+namespace rueda::test::negotiation_error_test {
 namespace {
 
 // Submits `request` on all ranks and runs to the end; afterwards it must have been executed
@@ -267,4 +267,4 @@ TEST_CASE("ranks that know better refuse at once") {
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace rueda::test::negotiation_error_test

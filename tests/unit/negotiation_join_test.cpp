@@ -3,7 +3,7 @@
 
 #include "unit/negotiation_simulator.h"
 
-namespace rueda::test {
+namespace rueda::test::negotiation_join_test {
 namespace {
 
 NegotiatorOptions options_for(unsigned seed) {
@@ -174,4 +174,4 @@ TEST_CASE(
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace rueda::test::negotiation_join_test

@@ -3,7 +3,7 @@
 
 #include "unit/negotiation_simulator.h"
 
-namespace rueda::test {
+namespace rueda::test::negotiation_malformed_test {
 namespace {
 
 constexpr int size = 7;
@@ -241,4 +241,4 @@ TEST_CASE("claims about other subtrees and about numbers never sent close the se
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace rueda::test::negotiation_malformed_test

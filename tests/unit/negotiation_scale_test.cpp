@@ -4,7 +4,7 @@
 
 #include "unit/negotiation_simulator.h"
 
-namespace rueda::test {
+namespace rueda::test::negotiation_scale_test {
 namespace {
 
 constexpr int size = 10'000;
@@ -88,4 +88,4 @@ TEST_CASE(
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace rueda::test::negotiation_scale_test

@@ -3,7 +3,7 @@
 
 #include "unit/negotiation_simulator.h"
 
-namespace rueda::test {
+namespace rueda::test::negotiation_stall_test {
 namespace {
 
 NegotiatorOptions options_of(double warning, double error, unsigned seed = 1) {
@@ -208,4 +208,4 @@ TEST_CASE("nothing wakes a rank that waits for nothing, and no deadline stays in
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace rueda::test::negotiation_stall_test

@@ -4,7 +4,7 @@
 
 #include "unit/negotiation_simulator.h"
 
-namespace rueda::test {
+namespace rueda::test::negotiation_test {
 namespace {
 
 constexpr int rounds = 6;
@@ -220,4 +220,4 @@ TEST_CASE("a busy root holds back until the fusion threshold, a lull or the end"
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace rueda::test::negotiation_test

@@ -35,7 +35,7 @@ extern "C" int memfd_create(const char* name, unsigned flags) noexcept {
   return ::open(folder_of_files.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 }
 
-namespace rueda::test {
+namespace rueda::test::no_memory_test {
 
 namespace {
 
@@ -142,4 +142,4 @@ TEST_CASE("a channel for which the system has no memory is an error") {
   }));
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::no_memory_test

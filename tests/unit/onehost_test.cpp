@@ -15,8 +15,7 @@
 #include "rank_threads.h"
 #include "transport/inproc.h"
 
-using namespace rueda;
-using namespace rueda::test;
+namespace rueda::test::onehost_test {
 
 namespace {
 
@@ -448,3 +447,5 @@ TEST_CASE("a peer's data that cannot be taken is an error") {
   };
   reach_what_cannot_be_reached(PROT_NONE, PROT_READ | PROT_WRITE, make);
 }
+
+}  // namespace rueda::test::onehost_test

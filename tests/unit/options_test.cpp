@@ -8,7 +8,7 @@
 #include "core/strings.h"
 #include "core/unknown_variables.h"
 
-namespace rueda::test {
+namespace rueda::test::options_test {
 namespace {
 
 using Variables = std::map<std::string, std::string>;
@@ -231,4 +231,4 @@ TEST_CASE("the process's environment is read") {
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace rueda::test::options_test

@@ -12,7 +12,7 @@
 #include "rank_threads.h"
 #include "transport/inproc.h"
 
-namespace rueda::test {
+namespace rueda::test::placement_test {
 
 namespace {
 
@@ -115,4 +115,4 @@ TEST_CASE("whoever shares memory with nobody shares no processor") {
   CHECK_FALSE(placement.move_apart(Clock::now()));
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::placement_test

@@ -7,7 +7,7 @@
 
 #include "unit/reduce_reference.h"
 
-namespace rueda::test {
+namespace rueda::test::reduce_test {
 namespace {
 
 // Around what a vector register holds, and not.
@@ -203,4 +203,4 @@ TEST_CASE("examples that can be checked by head") {
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace rueda::test::reduce_test

@@ -15,7 +15,7 @@
 #include "rank_threads.h"
 #include "rueda/rueda.h"
 
-namespace rueda::test {
+namespace rueda::test::registered_memory_test {
 
 namespace {
 
@@ -221,4 +221,4 @@ TEST_CASE("a child neither frees nor reuses what its parent has") {
   CHECK(&memory_of_process() == &memory);
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::registered_memory_test

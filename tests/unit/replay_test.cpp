@@ -9,7 +9,7 @@
 #include "core/strings.h"
 #include "engine_ranks.h"
 
-namespace rueda::test {
+namespace rueda::test::replay_test {
 
 namespace {
 
@@ -260,4 +260,4 @@ TEST_CASE("slots come back, however many plans there have been") {
   CHECK(found == 1);
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::replay_test

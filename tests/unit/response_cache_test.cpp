@@ -7,7 +7,7 @@
 
 #include "core/strings.h"
 
-namespace rueda::test {
+namespace rueda::test::response_cache_test {
 
 namespace {
 
@@ -70,4 +70,4 @@ TEST_CASE("the cache keeps what was used last, each under a number that serves o
   }
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::response_cache_test

@@ -11,7 +11,7 @@
 
 #include "core/strings.h"
 
-namespace rueda::test {
+namespace rueda::test::ring_operation_test {
 
 namespace {
 
@@ -252,4 +252,4 @@ TEST_CASE("a receive or a send that fails is the ring's failure on that rank") {
   }
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::ring_operation_test

@@ -10,7 +10,7 @@
 
 #include "unit/ring_simulator.h"
 
-namespace rueda::test {
+namespace rueda::test::ring_plan_test {
 namespace {
 
 constexpr std::int64_t huge = std::numeric_limits<std::int64_t>::max();
@@ -275,4 +275,4 @@ TEST_CASE("the simulator notices a plan that is not executable") {
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace rueda::test::ring_plan_test

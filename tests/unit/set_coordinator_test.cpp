@@ -8,7 +8,7 @@
 
 #include "engine_ranks.h"
 
-namespace rueda::test {
+namespace rueda::test::set_coordinator_test {
 
 namespace {
 
@@ -227,4 +227,4 @@ TEST_CASE("a rank that joins is told when the others leave, and when they had le
   CHECK(outcome(late) == ErrorCode::shutdown);
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::set_coordinator_test

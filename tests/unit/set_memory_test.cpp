@@ -37,7 +37,7 @@ void operator delete(void* memory, std::size_t) noexcept {
 }
 #endif
 
-namespace rueda::test {
+namespace rueda::test::set_memory_test {
 
 namespace {
 
@@ -90,4 +90,4 @@ TEST_CASE("process sets that come and go leave neither memory nor descriptors be
       nullptr, Sharing::memory);
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::set_memory_test

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-namespace rueda::test {
+namespace rueda::test::sha256_test {
 
 namespace {
 
@@ -75,4 +75,4 @@ TEST_CASE("texts are equal only where every byte is") {
   }
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::sha256_test

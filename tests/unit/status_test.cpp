@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <memory>
 
-namespace rueda::test {
+namespace rueda::test::status_test {
 namespace {
 
 // Every code but ok.
@@ -117,4 +117,4 @@ TEST_CASE("an Expected holds a value or the reason why there is none") {
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace rueda::test::status_test

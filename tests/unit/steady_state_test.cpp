@@ -46,7 +46,7 @@ void operator delete(void* memory, std::size_t) noexcept {
 }
 #endif
 
-namespace rueda::test {
+namespace rueda::test::steady_state_test {
 
 namespace {
 
@@ -219,4 +219,4 @@ TEST_CASE("named all-reduces that are repeated make no system call") {
       any));
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::steady_state_test

@@ -32,7 +32,7 @@
 #include "transport/socket.h"
 #include "transport/socket_link.h"
 
-namespace rueda::test {
+namespace rueda::test::stranger_test {
 
 namespace {
 
@@ -162,7 +162,8 @@ std::size_t open_descriptors() {
   return static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
 }
 
-// No descriptor can be opened until it is destroyed.
+// No descriptor can be opened until it is destroyed. Not even by UBSan, which looks at an object's
+// type through a pipe when it sees it for the first time: check what has come of it afterwards.
 class NoDescriptors {
  public:
   NoDescriptors() {
@@ -384,10 +385,12 @@ TEST_CASE("the rendezvous sleeps while no descriptor is left, and goes on when t
   const std::string address = fresh_unix();
   const auto first = open_rendezvous(address);
   const UniqueFd another(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const AbstractAddress name(address.substr(std::strlen("unix:@")));
+  int connected = -1;
+  bool slept = false;
   {
     const NoDescriptors none;
-    const AbstractAddress name(address.substr(std::strlen("unix:@")));
-    REQUIRE(::connect(another.get(), name.get(), name.length) == 0);
+    connected = ::connect(another.get(), name.get(), name.length);
     // Each of the store's naps is a voluntary switch, as each of these; one that looks again at
     // once makes none.
     rusage begun{};
@@ -398,12 +401,13 @@ TEST_CASE("the rendezvous sleeps while no descriptor is left, and goes on when t
       return now.ru_nvcsw - begun.ru_nvcsw;
     };
     const Time deadline = Clock::now() + seconds(20);
-    long own = 0;
-    for (; switches() < own + 4 && Clock::now() < deadline; ++own) {
+    for (long own = 0; !slept && Clock::now() < deadline; ++own) {
       std::this_thread::sleep_for(std::chrono::milliseconds(150));
+      slept = switches() >= own + 1 + 4;
     }
-    CHECK(switches() >= own + 4);
   }
+  CHECK(connected == 0);
+  CHECK(slept);
   meet(*first, address);
 }
 
@@ -460,14 +464,17 @@ TEST_CASE("those who answer calls sleep while no descriptor is left, and end at 
   const auto listener = listen_on(fresh_unix());
   REQUIRE(listener.ok());
   const UniqueFd waiting = connect_to(listener.value().address);
-  const NoDescriptors none;
   rusage begun{};
   rusage now{};
-  ::getrusage(RUSAGE_THREAD, &begun);
-  const Status status =
-      answer_calls(listener.value().fd.get(), random_name(), 2, "a test",
-                   Clock::now() + seconds(0.5), [](int, const UniqueFd&) { return true; });
-  ::getrusage(RUSAGE_THREAD, &now);
+  const Status status = [&] {
+    const NoDescriptors none;
+    ::getrusage(RUSAGE_THREAD, &begun);
+    Status ended =
+        answer_calls(listener.value().fd.get(), random_name(), 2, "a test",
+                     Clock::now() + seconds(0.5), [](int, const UniqueFd&) { return true; });
+    ::getrusage(RUSAGE_THREAD, &now);
+    return ended;
+  }();
   CHECK(contains(status, "rank 1 did not come"));
   CHECK(now.ru_nvcsw - begun.ru_nvcsw >= 3);
 }
@@ -554,4 +561,4 @@ TEST_CASE("a key's proofs differ with every part and with the key") {
   CHECK(is_same_secret(key.proof_text({"a"}), Key(secret).proof_text({"a"})));
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::stranger_test

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <locale>
 
-namespace rueda::test {
+namespace rueda::test::strings_test {
 namespace {
 
 TEST_CASE("str concatenates what can be printed") {
@@ -34,4 +34,4 @@ TEST_CASE("ranks are described as people write them") {
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace rueda::test::strings_test

@@ -20,7 +20,7 @@
 #include "coordinator/trace_file.h"
 #include "core/strings.h"
 
-namespace rueda::test {
+namespace rueda::test::timeline_test {
 
 namespace {
 
@@ -292,4 +292,4 @@ TEST_CASE("a trace without events is an empty array") {
   std::filesystem::remove(path);
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::timeline_test

@@ -8,7 +8,7 @@
 #include "transport/shm.h"
 #include "transport/shm_ring.h"
 
-namespace rueda::test {
+namespace rueda::test::transport_conformance_test {
 
 namespace {
 
@@ -156,4 +156,4 @@ TEST_CASE("a rank that was killed hears and says nothing more") {
   CHECK(status.peer() == 1);
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::transport_conformance_test

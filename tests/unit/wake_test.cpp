@@ -5,7 +5,7 @@
 
 #include "rank_threads.h"
 
-namespace rueda::test {
+namespace rueda::test::wake_test {
 
 namespace {
 
@@ -73,4 +73,4 @@ TEST_CASE("nothing is counted while nobody sleeps, and a sleep ends at its deadl
   CHECK(word.sleepers == 0);
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::wake_test

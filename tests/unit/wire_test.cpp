@@ -6,7 +6,7 @@
 #include <limits>
 #include <random>
 
-namespace rueda::test {
+namespace rueda::test::wire_test {
 namespace {
 
 // One of everything, of random sizes.
@@ -166,4 +166,4 @@ TEST_CASE("an empty message") {
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace rueda::test::wire_test

@@ -5,7 +5,7 @@
 #include "cuda/driver.h"
 #include "cuda/kernel_image.h"
 
-namespace rueda::test {
+namespace rueda::test::without_cuda_test {
 namespace {
 
 TEST_CASE("without cuda.h there is no driver, and the reason") {
@@ -21,4 +21,4 @@ TEST_CASE("without nvcc there are no kernels") {
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace rueda::test::without_cuda_test

@@ -17,7 +17,7 @@
 #include "rank_threads.h"
 #include "transport/inproc.h"
 
-namespace rueda::test {
+namespace rueda::test::world_test {
 
 namespace {
 
@@ -433,4 +433,4 @@ TEST_CASE("a world of threads has one host") {
   CHECK(solo_world().topology.size == 1);
 }
 
-}  // namespace rueda::test
+}  // namespace rueda::test::world_test

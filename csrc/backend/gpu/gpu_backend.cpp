@@ -21,7 +21,7 @@ namespace rueda {
 namespace {
 
 constexpr std::int64_t least_part_bytes = 1 << 20;
-constexpr Duration between_looks = std::chrono::milliseconds(20);
+constexpr Duration between_looks_at_work = std::chrono::milliseconds(20);
 constexpr Duration closing_patience = std::chrono::seconds(10);
 
 class GpuBackend final : public DeviceBackend {
@@ -202,7 +202,7 @@ class GpuBackend final : public DeviceBackend {
       if (!found) return std::make_unique<FailedOperation>(found.status());
       gpu = *found;
     }
-    look_by(Clock::now() + between_looks);
+    look_by(Clock::now() + between_looks_at_work);
     return std::make_unique<GpuOperation>(gpu, lane, host_,
                                           GpuOperation::RoadWish{options_, host_of_},
                                           std::move(task), std::exchange(inputs_, {}));

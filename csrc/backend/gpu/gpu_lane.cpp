@@ -18,7 +18,7 @@ namespace {
 // How long what was given up, or is at its end, may take to leave a stream.
 constexpr Duration longest_end = std::chrono::seconds(10);
 // Whoever starts a persistent operation wakes nobody: it is looked after so often.
-constexpr Duration between_looks = std::chrono::milliseconds(20);
+constexpr Duration between_looks_at_peers = std::chrono::milliseconds(20);
 constexpr Duration between_looks_at_callers = std::chrono::seconds(1);
 
 // Which machine this is, the same in all of its containers.
@@ -167,11 +167,11 @@ Status GpuLane::watch(Time now, Duration timeout) {
 }
 
 std::optional<Time> GpuLane::next_look(Time now) const {
-  if (!is_idle()) return now + between_looks;
+  if (!is_idle()) return now + between_looks_at_peers;
   if (!callers_) return std::nullopt;
   const Duration timeout = callers_->timeout();
   if (timeout == Duration::zero()) return now + between_looks_at_callers;
-  return now + std::clamp(timeout / 4, between_looks, between_looks_at_callers);
+  return now + std::clamp(timeout / 4, between_looks_at_peers, between_looks_at_callers);
 }
 
 void GpuLane::give_up(const Status& reason) {

@@ -8,7 +8,7 @@ namespace rueda {
 
 namespace {
 
-constexpr Duration patience = std::chrono::seconds(5);
+constexpr Duration idle_patience = std::chrono::seconds(5);
 
 constexpr std::string_view no_gpu =
     "it has not used one yet: where ranks join early, each must have reduced a tensor of its GPU "
@@ -41,7 +41,7 @@ GpuOperation::~GpuOperation() {
   if (!has_enqueued_ || event_) return;
   // Where it was NCCL's, the others never come: it has to be ended first.
   if (gpu_->communicator() != nullptr) gpu_->communicator()->abort();
-  gpu_->wait_until_idle(Clock::now() + patience);
+  gpu_->wait_until_idle(Clock::now() + idle_patience);
 }
 
 bool GpuOperation::advance() {

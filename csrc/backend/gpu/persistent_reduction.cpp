@@ -13,8 +13,8 @@ namespace rueda {
 namespace {
 
 // Once the world is over: streams have been released, and what is still in them ends soon.
-constexpr Duration patience = std::chrono::seconds(10);
-constexpr Duration between_looks = std::chrono::milliseconds(100);
+constexpr Duration abort_patience = std::chrono::seconds(10);
+constexpr Duration between_looks_at_event = std::chrono::milliseconds(100);
 constexpr auto between_steps = std::chrono::microseconds(200);
 
 CudaStream borrowed(const DeviceReference& device, void* stream) {
@@ -56,9 +56,9 @@ void PersistentReduction::outlast_run() {
   std::optional<Time> deadline;
   for (;;) {
     const Time now = Clock::now();
-    const Status done = last_->event().wait_until_done(now + between_looks);
+    const Status done = last_->event().wait_until_done(now + between_looks_at_event);
     if (done) return;
-    if (!deadline && !communicator_->over()) deadline = now + patience;
+    if (!deadline && !communicator_->over()) deadline = now + abort_patience;
     if (done.code() == ErrorCode::timeout && (!deadline || now < *deadline)) continue;
     return log(LogLevel::warning, "a persistent allreduce was destroyed: ", done.to_string());
   }
