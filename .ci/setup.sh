@@ -42,6 +42,17 @@ require() {
 
 compiles() { printf '#include <%s>\n' "$1" | c++ -E -x c++ "${@:2}" - >/dev/null 2>&1; }
 
+# Of what a build writes, how far it is: at most each ten seconds.
+now_and_then() {
+  local line next=$((SECONDS + 10))
+  while IFS= read -r line; do
+    if [[ $line =~ ^\ *(\[[0-9]+/[0-9]+\]) ]] && ((SECONDS >= next)); then
+      echo "    ${BASH_REMATCH[1]}"
+      next=$((SECONDS + 10))
+    fi
+  done
+}
+
 make_venv() {
   if "$venv/bin/python" -m pip --version >/dev/null 2>&1; then return; fi
   # Only what this script has made may it remove; an empty folder need not be.
@@ -95,9 +106,13 @@ install_rueda() {
   if is_done rueda "$hash" && [[ -x $venv/bin/rueda ]]; then return; fi
   say "building Rueda"
   # The build folder stays, so that the next build compiles only what changed.
-  "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall \
+  mkdir -p build
+  "$venv/bin/pip" install --verbose --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall \
     --config-settings=build-dir=build/wheel \
-    --config-settings=cmake.define.RUEDA_WARNINGS_AS_ERRORS=ON .
+    --config-settings=cmake.define.RUEDA_WARNINGS_AS_ERRORS=ON . 2>&1 | tee build/wheel.log | now_and_then || {
+    cat build/wheel.log >&2
+    fail "Rueda could not be built: see above"
+  }
   set_done rueda "$hash"
 }
 

@@ -23,9 +23,9 @@ torch::Tensor weights(int of, const torch::Tensor& like) {
 }
 
 torch::Tensor mean_weights(const torch::Tensor& like) {
-  torch::Tensor sum = torch::zeros_like(like);
-  for (int other = 0; other < size(); ++other) sum = sum + weights(other, like);
-  return sum / size();
+  torch::Tensor all = torch::zeros_like(like);
+  for (int other = 0; other < size(); ++other) all = all + weights(other, like);
+  return all / size();
 }
 
 void backward(const torch::Tensor& result) {

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def run(*command, env=None, cwd=None, timeout=600) -> str:
+def run(*command, env=None, cwd=None, timeout=1500) -> str:
     """Runs a command and returns its standard output; the test fails with everything it printed."""
     result = subprocess.run(
         [str(part) for part in command],
@@ -25,15 +25,35 @@ def run(*command, env=None, cwd=None, timeout=600) -> str:
     return result.stdout
 
 
+def anew(folder: Path) -> Path:
+    """An empty folder. In build/, so that ccache knows the next time what it has compiled there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
 @pytest.fixture(scope="session")
-def compiler() -> str:
+def compiler() -> list[str]:
+    """The command, through ccache where there is one."""
     found = shutil.which(os.environ.get("CXX", "c++"))
     assert found, "a C++ compiler is needed"
-    return found
+    ccache = shutil.which("ccache")
+    return [ccache, found] if ccache else [found]
 
 
 # As in the presets, so that ccache compiles each file once for all builds.
 WARNINGS = "RUEDA_WARNINGS_AS_ERRORS=ON"
+# The compiler by the name that .ci/setup.sh gives it, for the same reason.
+CXX = {"CXX": os.environ.get("CXX", "c++")}
+# nvcc's work is not cached.
+ONE_GPU = "RUEDA_CUDA_ARCHITECTURES=90"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whichever test comes first builds all of Rueda, perhaps from nothing and beside other builds."""
+    for item in items:
+        if {"installation", "prefix", "wheel"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.timeout(1800))
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +65,7 @@ def wheel(tmp_path_factory) -> Path:
         f"--config-settings=build-dir={ROOT / 'build/wheel'}",
         f"--config-settings=cmake.define.{WARNINGS}",
         ROOT,
+        env=os.environ | CXX,
     )
     (wheel,) = folder.glob("rueda-*.whl")
     return wheel
@@ -67,7 +88,7 @@ class Installation:
         ]
         # Where the system has an MPI, its folder cannot be hidden, so CMake is told.
         self.has_mpi_in_sight = len(system) < 3
-        self.env = keep | {"PATH": os.pathsep.join(["/usr/local/bin", "/usr/bin", "/bin"])}
+        self.env = keep | CXX | {"PATH": os.pathsep.join(["/usr/local/bin", "/usr/bin", "/bin"])}
 
     def run(self, *arguments, **options) -> str:
         return run(self.python, *arguments, env=self.env, **options)
@@ -79,8 +100,9 @@ def installation(tmp_path_factory) -> Installation:
     run(sys.executable, "-m", "venv", folder / "venv")
     made = Installation(folder / "venv")
     options = [
-        f"--config-settings=build-dir={folder / 'build'}",
+        f"--config-settings=build-dir={anew(ROOT / 'build/test-installation')}",
         f"--config-settings=cmake.define.{WARNINGS}",
+        f"--config-settings=cmake.define.{ONE_GPU}",
     ]
     if made.has_mpi_in_sight:
         options += ["--config-settings=cmake.define.RUEDA_MPI=OFF"]
@@ -89,20 +111,23 @@ def installation(tmp_path_factory) -> Installation:
 
 
 @pytest.fixture(scope="session")
-def prefix(tmp_path_factory) -> Path:
+def prefix() -> Path:
     """Where `cmake --install` has put the library."""
-    folder = tmp_path_factory.mktemp("cmake")
-    build = ROOT / "build/test-cmake"
+    prefix = anew(ROOT / "build/test-prefix")
+    build = anew(ROOT / "build/test-cmake")
     run(
         "cmake",
+        "-G",
+        "Ninja",  # which compiles in the same folder as for the wheel: ccache has it all
         "-S",
         ROOT,
         "-B",
         build,
+        f"-D{ONE_GPU}",
         "-DRUEDA_TESTS=OFF",
         "-DRUEDA_EXAMPLES=OFF",
         "-DCMAKE_INSTALL_LIBDIR=lib",
     )
     run("cmake", "--build", build, "-j", "2")
-    run("cmake", "--install", build, "--prefix", folder / "prefix")
-    return folder / "prefix"
+    run("cmake", "--install", build, "--prefix", prefix)
+    return prefix

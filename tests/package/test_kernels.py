@@ -38,7 +38,7 @@ def test_kernels_define_nothing_outside_their_namespace(
     object_file = tmp_path / "kernel.o"
     subprocess.run(
         [
-            compiler,
+            *compiler,
             *["-std=c++20", "-O0", "-c", f"-DRUEDA_KERNELS={instruction_set}"],
             *flags(instruction_set),
             *[

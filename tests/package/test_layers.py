@@ -145,7 +145,7 @@ def test_public_headers_compile_by_themselves(compiler, tmp_path):
         unit.write_text(f"#include <{name}>\n#include <{name}>\n")
         subprocess.run(
             [
-                compiler,
+                *compiler,
                 "-std=c++20",
                 "-Wall",
                 "-Wextra",

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from .conftest import ROOT, run
+from .conftest import ROOT, anew, run
 
 if importlib.util.find_spec("torch") is None:
     pytest.skip("torch is not installed: there is no LibTorch", allow_module_level=True)
@@ -52,15 +52,15 @@ def build(source: Path, folder: Path, prefix: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tests(prefix, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("libtorch_test")
+def tests(prefix) -> Path:
+    folder = anew(ROOT / "build/test-libtorch")
     return build(ROOT / "tests/libtorch", folder, prefix) / "libtorch_test"
 
 
 @pytest.fixture(scope="module")
-def digits(prefix, tmp_path_factory) -> Path:
+def digits(prefix) -> Path:
     pytest.importorskip("sklearn", reason="scikit-learn, which has the digits, is not installed")
-    folder = tmp_path_factory.mktemp("digits")
+    folder = anew(ROOT / "build/test-digits")
     run(sys.executable, EXAMPLE / "export_digits.py", folder / "digits.bin")
     return build(EXAMPLE, folder, prefix) / "digits"
 
