@@ -132,7 +132,8 @@ void remove_process_set(ProcessSet set);
 // A set that only its members know: they alone call this, with the same ranks and under a number
 // that they have agreed on among themselves. It is first_formed_set or above, was never used before
 // in this world, and differs modulo process_set_limit from those of each member's other such sets.
-// Members need not come at the same time. Throws InvalidArgumentError.
+// Members need not come at the same time. Throws InvalidArgumentError, and UnsupportedError where
+// this rank's host has no room for it: perhaps on this member only, which has to tell the others.
 inline constexpr int first_formed_set = 1 << 30;
 inline constexpr int process_set_limit = 511;
 ProcessSet form_process_set(int number, const std::vector<int>& ranks);

@@ -179,6 +179,24 @@ def check_groups_that_differ() -> None:
     still_works(dist.new_group())
 
 
+def check_a_group_for_which_one_rank_has_no_room() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    form = rueda._native.form_process_set
+
+    def refuse(number: int, ranks: list[int]) -> int:
+        raise rueda.UnsupportedError("no room")
+
+    if rank == size - 1:
+        rueda._native.form_process_set = refuse
+    try:
+        with raises(rueda.InitializationError, f"rank {size - 1}: no room"):
+            dist.new_group()
+    finally:
+        rueda._native.form_process_set = form
+    still_works()
+    still_works(dist.new_group())
+
+
 def check_hooks_that_raise() -> None:
     """In a backward pass: on all ranks, and on one, whose next collective tells the others."""
     rank = dist.get_rank()

@@ -18,7 +18,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.rendezvous import register_rendezvous_handler
 
 from rueda import _native, lifecycle
-from rueda.errors import InitializationError, UnsupportedError
+from rueda.errors import InitializationError, RuedaError, UnsupportedError
 from rueda.objects import broadcast_object
 from rueda.torch.c10d import device_backend
 from rueda.torch.c10d.operations import Membership
@@ -172,14 +172,15 @@ def _enter_world(store: Store, rank: int, size: int, timeout: timedelta) -> bool
     """Forms Rueda's world out of the ranks of the store; false where there is one already."""
     if lifecycle.is_initialized():
         return False
-    host = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    host = _host()
     store.set(f"host/{rank}", host)
     if rank == 0:
         hosts = [store.get(f"host/{peer}").decode() for peer in range(size)]
         strangers = [peer for peer in range(size) if hosts[peer] != host]
         answer: dict[str, object]
         if strangers:
-            answer = {"error": f"ranks {strangers} are on another host than rank 0"}
+            where = "on another host, or in another network namespace,"
+            answer = {"error": f"ranks {strangers} are {where} than rank 0"}
         else:
             answer = {
                 "address": f"unix:@rueda-{secrets.token_hex(16)}",
@@ -203,6 +204,14 @@ def _enter_world(store: Store, rank: int, size: int, timeout: timedelta) -> bool
     with _environment(variables):
         lifecycle.init((), bootstrap="rendezvous", **said["options"])
     return True
+
+
+def _host() -> str:
+    """The same for processes that can reach each other's abstract sockets."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    with suppress(OSError):  # where the kernel has no namespaces
+        boot += " " + os.readlink("/proc/self/ns/net")
+    return boot
 
 
 @contextmanager
@@ -266,7 +275,27 @@ def _form_set(store: Store, rank: int, ranks: list[int]) -> int:
     said = json.loads(store.get("set"))
     if "error" in said:
         raise InitializationError(said["error"])
-    return _native.form_process_set(said["number"], ranks)
+    _form_everywhere(store, rank, said["number"], ranks)
+    return int(said["number"])
+
+
+def _form_everywhere(store: Store, rank: int, number: int, ranks: list[int]) -> None:
+    """Forms the set on every rank, or on none: a rank of its own can lack the memory for it."""
+    failed: RuedaError | None = None
+    try:
+        _native.form_process_set(number, ranks)
+    except RuedaError as error:
+        failed = error
+    store.set(f"formed/{rank}", str(failed or ""))
+    if rank == 0:
+        said = [(peer, store.get(f"formed/{peer}").decode()) for peer in range(len(ranks))]
+        store.set("formed", "; ".join(f"rank {ranks[peer]}: {why}" for peer, why in said if why))
+    why = store.get("formed").decode()
+    if not why:
+        return
+    if not failed:
+        _native.dissolve_process_set(number)
+    raise InitializationError(f"the group of ranks {ranks} could not be formed: {why}") from failed
 
 
 _formed = 0
