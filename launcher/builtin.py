@@ -69,18 +69,27 @@ def dry_run(job: Job) -> list[str]:
 class BuiltinRun:
     """One run of a job on this host."""
 
-    def __init__(self, job: Job, output: RankOutput, grace: float) -> None:
+    def __init__(self, job: Job, output: RankOutput, grace: float, relay: int) -> None:
+        """`relay`: as guardian.guard() gives it."""
         self._job = job
         self._output = output
         self._grace = grace
+        self._relay = relay
         self._failures: list[Failure] = []
         self._absence = ""
 
-    async def run(self) -> tuple[int, str]:
-        """Runs the job to its end; returns the exit code and, after a failure, what to say."""
-        async with Supervisor(self._grace) as supervisor:
+    async def run(self) -> int:
+        """Runs the job to its end; returns the exit code and, after a failure, says why."""
+        async with Supervisor(self._grace, self._output.writer, self._relay) as supervisor:
             await self._run_ranks(supervisor)
-        self._output.finish()
+            self._output.finish()
+            await supervisor.written()
+            code, words = self._verdict(supervisor)
+            if words:
+                await supervisor.say(words)
+            return code
+
+    def _verdict(self, supervisor: Supervisor) -> tuple[int, str]:
         if supervisor.interrupted_by is not None and not self._failures:
             return ended_by(supervisor.interrupted_by)
         if self._failures:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -14,13 +15,15 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _KILLED = 2.0
 
 
-def guard(grace: float) -> None:
+def guard(grace: float) -> int:
     """Splits the launcher in two: returns in a child process, which is to run the job.
 
     The parent keeps the process number that the user knows. It passes signals on and ends with the
-    child's exit code. When it is killed, the child gets SIGTERM and ends the job as if it had been
-    asked to. When the child is killed, the parent inherits what the job has left, and ends it:
-    SIGTERM, and SIGKILL `grace` seconds later.
+    child's exit code. They go through a pipe, whose end is returned, a byte with the number of
+    each: so the child can tell them from those that were sent to both. When the parent is killed,
+    the child gets SIGTERM and ends the job as if it had been asked to. When the child is killed,
+    the parent inherits what the job has left, and ends it: SIGTERM, and SIGKILL `grace` seconds
+    later.
     """
     watched = {signal.SIGCHLD, *_PASSED_ON}
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup
@@ -29,21 +32,26 @@ def guard(grace: float) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     adopt_orphans()
     parent = os.getpid()
+    told, tell = os.pipe()
     child = os.fork()
     if child == 0:
+        os.close(tell)
         become_killable(parent, signal.SIGTERM)
         name_process("rank supervisor")  # so that `killall rueda` ends only the parent
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # writes to the terminal from its new group
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        return
-    raise SystemExit(_watch(child, watched, grace))
+        return told
+    os.close(told)
+    os.set_blocking(tell, False)
+    raise SystemExit(_watch(child, tell, watched, grace))
 
 
-def _watch(child: int, watched: set[signal.Signals], grace: float) -> int:
+def _watch(child: int, tell: int, watched: set[signal.Signals], grace: float) -> int:
     while True:
         number = signal.Signals(signal.sigwaitinfo(watched).si_signo)
         if number != signal.SIGCHLD:
-            kill_all([child], number)
+            with contextlib.suppress(BrokenPipeError, BlockingIOError):  # it is ending, or stopped
+                os.write(tell, bytes([number]))
             continue
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended == 0:
@@ -52,8 +60,15 @@ def _watch(child: int, watched: set[signal.Signals], grace: float) -> int:
         if code >= 0:
             return code
         _end_descendants(grace)
+        _stop_watching(watched)  # perhaps nobody reads what is said
         say(f"the launcher was killed by {signal.Signals(-code).name}; all ranks are gone")
         return 128 - code
+
+
+def _stop_watching(watched: set[signal.Signals]) -> None:
+    for number in watched:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, watched)
 
 
 def _end_descendants(grace: float) -> None:

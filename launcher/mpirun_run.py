@@ -29,8 +29,15 @@ class MpirunRun:
     """One run of a job under mpirun."""
 
     def __init__(
-        self, argv: Sequence[str], job: Job, separator: bytes, output: RankOutput, grace: float
+        self,
+        argv: Sequence[str],
+        job: Job,
+        separator: bytes,
+        output: RankOutput,
+        grace: float,
+        relay: int,
     ) -> None:
+        """`relay`: as guardian.guard() gives it."""
         self._argv = argv
         self._only_host = "" if is_batch_job() or not job.is_local else socket.gethostname()
         self._ranks = job.ranks
@@ -38,16 +45,24 @@ class MpirunRun:
         self._output = output
         self._streams = MpirunOutput(output, job.ranks, separator)
         self._grace = grace
+        self._relay = relay
         self._status = 0
         self._noticed = False
         self._absence = ""
 
-    async def run(self) -> tuple[int, str]:
-        """Runs the job to its end; returns the exit code and, after a failure, what to say."""
-        async with Supervisor(self._grace) as supervisor:
+    async def run(self) -> int:
+        """Runs the job to its end; returns the exit code and, after a failure, says why."""
+        async with Supervisor(self._grace, self._output.writer, self._relay) as supervisor:
             await self._run_mpirun(supervisor)
-        self._show(self._streams.finish())
-        self._output.finish()
+            self._show(self._streams.finish())
+            self._output.finish()
+            await supervisor.written()
+            code, words = self._outcome(supervisor)
+            if words:
+                await supervisor.say(words)
+            return code
+
+    def _outcome(self, supervisor: Supervisor) -> tuple[int, str]:
         if supervisor.interrupted_by is not None:
             return ended_by(supervisor.interrupted_by)
         if self._absence and not self._streams.failures:

@@ -11,6 +11,7 @@ from .errors import LaunchError
 from .failure import FailureWatch
 from .lines import LineAssembler
 from .sink import Sink, say, standard_error, standard_output
+from .writer import Writer
 
 Stream = Literal["stdout", "stderr"]
 
@@ -39,7 +40,8 @@ class RankOutput:
     """Takes what ranks write: prefixes whole lines, copies to files, shows the failure watch.
 
     What cannot be written is reported once for the files and once for each standard stream; the job
-    goes on. `loss` then says what to tell at the end.
+    goes on. `loss` then says what to tell at the end. All is written by `writer`, and known to be
+    once that is done.
     """
 
     def __init__(self, ranks: int, directory: Path | None, prefix: bool) -> None:
@@ -48,34 +50,47 @@ class RankOutput:
         self._assemblers: dict[tuple[int, Stream], LineAssembler] = {}
         self._files_are_reported = False
         self.loss = ""
+        self.writer = Writer()
         self.watch = FailureWatch()
 
     def write(self, rank: int, stream: Stream, chunk: bytes) -> None:
         """Takes a piece of a rank's output."""
-        if self._files and self._files[rank].write(chunk) and not self._files_are_reported:
-            self._files_are_reported = True
-            self._report(self._files[rank])
+        if self._files:
+            self.writer.put(len(chunk), lambda: self._write_file(self._files[rank], chunk))
         assembler = self._assemblers.setdefault((rank, stream), LineAssembler())
         self._show(rank, stream, assembler.feed(chunk))
 
     def show(self, stream: Stream, text: bytes) -> None:
         """Writes to the launcher's own standard output or error."""
         sink = standard_output if stream == "stdout" else standard_error
-        if sink.write(text):
-            self._report(sink)
+        self.writer.put(len(text), lambda: self._write_stream(sink, text))
 
     def finish(self) -> None:
         """Shows unfinished lines and closes the files."""
         for (rank, stream), assembler in self._assemblers.items():
             self._show(rank, stream, assembler.finish())
+        self.writer.put(0, self._close_files)
+
+    def _write_stream(self, sink: Sink, text: bytes) -> None:
+        if sink.write(text):
+            self._report(sink)
+
+    def _write_file(self, file: Sink, chunk: bytes) -> None:
+        if file.write(chunk):
+            self._report_file(file)
+
+    def _close_files(self) -> None:
         for file in self._files:
             try:
                 os.close(file.descriptor)
             except OSError as error:  # a network file system may only now have no room
                 file.error = file.error or error
-                if not self._files_are_reported:
-                    self._files_are_reported = True
-                    self._report(file)
+                self._report_file(file)
+
+    def _report_file(self, file: Sink) -> None:
+        if not self._files_are_reported:
+            self._files_are_reported = True
+            self._report(file)
 
     def _report(self, sink: Sink) -> None:
         self.loss = self.loss or sink.explain()

@@ -111,34 +111,35 @@ def _choose_mpirun(request: RunRequest, job: Job, native: Native) -> mpirun.Mpir
     return None
 
 
-def _run_builtin(request: RunRequest, job: Job) -> tuple[int, str]:
+def _run_builtin(request: RunRequest, job: Job) -> int:
     builtin.check_job(job)
     if request.dry_run:
         click.echo("\n".join(builtin.dry_run(job)))
-        return 0, ""
+        return 0
     provide_descriptors(job.ranks, started_here=True)
-    guard(request.grace)
+    relay = guard(request.grace)
 
-    async def run() -> tuple[int, str]:
+    async def run() -> int:
         output = RankOutput(job.ranks, request.output_directory, request.prefix)
-        return await builtin.BuiltinRun(job, output, request.grace).run()
+        return await builtin.BuiltinRun(job, output, request.grace, relay).run()
 
     return asyncio.run(run())
 
 
-def _run_mpirun(request: RunRequest, job: Job, tool: mpirun.Mpirun) -> tuple[int, str]:
+def _run_mpirun(request: RunRequest, job: Job, tool: mpirun.Mpirun) -> int:
     argv = mpirun.command_line(tool, job, request.mpirun_options)
     if request.dry_run:
         click.echo(shlex.join(argv))
-        return 0, ""
+        return 0
     if request.verbose:
         say(shlex.join(argv))
     provide_descriptors(job.ranks_here if job.is_local else 0, started_here=False)
-    guard(request.grace)
+    relay = guard(request.grace)
 
-    async def run() -> tuple[int, str]:
+    async def run() -> int:
         output = RankOutput(job.ranks, request.output_directory, request.prefix)
-        return await MpirunRun(argv, job, tool.tag_separator, output, request.grace).run()
+        job_run = MpirunRun(argv, job, tool.tag_separator, output, request.grace, relay)
+        return await job_run.run()
 
     return asyncio.run(run())
 
@@ -178,12 +179,8 @@ def make_run_command(native: Native) -> click.Command:
         for sentence in native.unknown_variables(sorted({*os.environ, *job.settings})):
             say(sentence)
         tool = _choose_mpirun(request, job, native)
-        if tool is None:
-            code, words = _run_builtin(request, job)
-        else:
-            code, words = _run_mpirun(request, job, tool)
-        if words:
-            say(words)
-        context.exit(code)
+        context.exit(
+            _run_builtin(request, job) if tool is None else _run_mpirun(request, job, tool)
+        )
 
     return declare_flags(click.pass_context(run), flags, native)

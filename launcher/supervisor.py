@@ -10,13 +10,18 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from .interruptions import Interruptions, Way
 from .output import Stream
 from .processes import adopt_orphans, become_killable, descendants, kill_all, reap
+from .sink import say
+from .writer import Writer
 
 # What descendants get to end by themselves once the ranks are gone.
 _NATURAL_END = 1.0
 # How long ended processes' pipes may stay open before they are given up.
 _DRAIN = 2.0
+# How long, once a signal has come, nobody may read the launcher's output before it is given up.
+_UNREAD = 1.0
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -37,16 +42,24 @@ class Supervisor:
 
     SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on; whoever is left after `grace` seconds is
     killed. SIGPIPE, which a write to a pipe that nobody reads brings, ends the children as SIGTERM
-    does. Use as an asynchronous context manager around spawn() and wait(); give_way() in between
-    lets signals be obeyed.
+    does. Use as an asynchronous context manager around spawn() and wait(), then written() and
+    say(); give_way() in between lets signals be obeyed.
+
+    `writer` writes what `on_output` of the children produces; they are not read while it has too
+    much to do. `relay` is a pipe through which the guardian passes on signals; see guardian.py.
     """
 
-    def __init__(self, grace: float) -> None:
+    def __init__(self, grace: float, writer: Writer, relay: int) -> None:
         self._grace = grace
+        self._writer = writer
+        self._relay = relay
+        self._interruptions = Interruptions()
         self._children: list[Child] = []
+        self._unread: list[tuple[Child, Stream, int]] = []  # until the writer has room
         self._all_spawned = False
         self._all_exited = asyncio.Event()
-        self._all_drained = asyncio.Event()
+        self._is_woken = False  # by threads, to look what they have written
+        self._changed = asyncio.Event()  # something that _until() may wait for
         self._loop = asyncio.get_running_loop()
         self._timers: list[asyncio.TimerHandle] = []
         self.interrupted_by: signal.Signals | None = None
@@ -56,17 +69,22 @@ class Supervisor:
         """Takes over the signals."""
         adopt_orphans()
         for number in self._handled():
-            self._loop.add_signal_handler(number, self._pass_on, number)
+            self._loop.add_signal_handler(number, self._heed, number)
         self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
+        self._loop.add_reader(self._relay, self._heed_guardian)
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, error: object, *_: object) -> None:
         """Ends what still runs, also after an error in between."""
         self._signal_all(signal.SIGKILL)
+        if error is not None:
+            self._writer.start(self._notice_progress)
+            await self.written()
         for timer in self._timers:
             timer.cancel()
         for number in (*self._handled(), signal.SIGCHLD):
             self._loop.remove_signal_handler(number)
+        self._loop.remove_reader(self._relay)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python has it
 
     @staticmethod
@@ -128,11 +146,56 @@ class Supervisor:
     async def wait(self) -> None:
         """Returns when every child, and every process that they started, is gone."""
         self._all_spawned = True
+        self._writer.start(self._notice_progress)
         self._reap()
         await self._all_exited.wait()
         await self._end_descendants()
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._all_drained.wait(), _DRAIN)
+        await self._until(self._is_drained, self._writer)
+
+    async def written(self) -> None:
+        """Returns when the writer is done, or a signal has come and nobody reads."""
+        await self._until(lambda: self._writer.is_done, self._writer)
+
+    async def say(self, text: str) -> None:
+        """Says a line, and waits for it to be read no longer than written() does."""
+        writer = Writer()  # the other may still wait for somebody who reads the standard output
+        writer.put(0, lambda: say(text))
+        writer.start(self._notice_progress)
+        await self._until(lambda: writer.is_done, writer)
+
+    async def _until(self, is_reached: Callable[[], bool], writer: Writer) -> None:
+        """Waits without end only where `writer` does, and no signal has come."""
+        while not is_reached():
+            patience: float | None = _DRAIN
+            if not writer.is_done:
+                patience = None if self.interrupted_by is None else _UNREAD
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), patience)
+            except asyncio.TimeoutError:
+                return
+
+    def _is_drained(self) -> bool:
+        return all(child.open_pipes == 0 for child in self._children)
+
+    def _notice_progress(self) -> None:
+        """Called by threads.
+
+        Wakes the loop once for many writes: asyncio loses signals where its socket for both is full.
+        """
+        if self._is_woken:
+            return
+        self._is_woken = True
+        with contextlib.suppress(RuntimeError):  # the loop has been closed
+            self._loop.call_soon_threadsafe(self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_woken = False  # first, so that no progress after this look goes unnoticed
+        self._changed.set()
+        if not self._writer.is_full:
+            for child, stream, descriptor in self._unread:
+                self._loop.add_reader(descriptor, self._read, child, stream, descriptor)
+            self._unread.clear()
 
     def _end(self, number: signal.Signals) -> None:
         self.ending = True
@@ -144,9 +207,25 @@ class Supervisor:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.process.pid, number)
 
-    def _pass_on(self, number: signal.Signals) -> None:
-        if number == signal.SIGPIPE and self.ending:
+    def _heed(self, number: signal.Signals) -> None:
+        if number == signal.SIGPIPE:  # comes from the launcher's own writing
+            if not self.ending:
+                self._pass_on(number, "direct", "relayed")
             return
+        self._pass_on(number, "direct")
+
+    def _heed_guardian(self) -> None:
+        numbers = os.read(self._relay, 64)
+        for number in numbers:
+            self._pass_on(signal.Signals(number), "relayed")
+        if not numbers:  # it has been killed
+            self._loop.remove_reader(self._relay)
+            self._pass_on(signal.SIGTERM, "relayed")
+
+    def _pass_on(self, number: signal.Signals, *ways: Way) -> None:
+        if not self._interruptions.is_new(*ways):
+            return
+        self._changed.set()
         if self.interrupted_by is not None:  # asked for twice: no more patience
             self._end(signal.SIGKILL)
             return
@@ -165,14 +244,17 @@ class Supervisor:
             self._all_exited.set()
 
     def _read(self, child: Child, stream: Stream, descriptor: int) -> None:
+        if self._writer.is_full:
+            self._loop.remove_reader(descriptor)
+            self._unread.append((child, stream, descriptor))
+            return
         chunk = os.read(descriptor, 1 << 16)
         if chunk:
             child.on_output(stream, chunk)
             return
         self._loop.remove_reader(descriptor)
         child.open_pipes -= 1
-        if all(child.open_pipes == 0 for child in self._children):
-            self._all_drained.set()
+        self._changed.set()
 
     async def _end_descendants(self) -> None:
         for number, patience in (

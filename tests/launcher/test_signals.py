@@ -5,7 +5,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,16 +19,21 @@ Script = Callable[[str], str]
 
 @contextmanager
 def running(
-    tmp_path: Path, arguments: list[str], ranks: int, before: Sequence[str] = ()
+    tmp_path: Path,
+    arguments: list[str],
+    ranks: int,
+    before: Sequence[str] = (),
+    stdout: int = subprocess.PIPE,
+    stderr: int = subprocess.PIPE,
 ) -> Iterator[subprocess.Popen[str]]:
     """The launcher, led by the words `before`, once all its ranks have started."""
     process = subprocess.Popen(
         [*before, *LAUNCHER, *arguments, "-np", str(ranks), "python3", "program.py"],
-        env=launcher_environment(),
+        env={**launcher_environment(), "OMP_NUM_THREADS": "1"},  # else the launcher speaks of it
         cwd=tmp_path,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=stdout,
+        stderr=stderr,
         text=True,
     )
     try:
@@ -188,3 +193,193 @@ def test_nobody_reads_the_output(tmp_path: Path, launch: list[str], script: Scri
         process.stdout.close()
         process.wait(timeout=30)
     assert process.returncode != 0
+
+
+@pytest.fixture
+def unread_pipe() -> Iterator[tuple[int, int]]:
+    """A pipe that is full already, and that nobody reads."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    for size in (1 << 16, 1):
+        with suppress(BlockingIOError):
+            while True:
+                os.write(write_end, b"." * size)
+    os.set_blocking(write_end, True)
+    yield read_end, write_end
+    os.close(write_end)
+
+
+@contextmanager
+def closed_afterwards(read_end: int) -> Iterator[None]:
+    """Lets go on what waits for a reader, so that a test that fails ends."""
+    try:
+        yield
+    finally:
+        os.close(read_end)
+
+
+# Writes more than any pipe takes, so that whoever hands it on has to wait for a reader.
+WRITING = """
+    def write_for_ever(descriptor):
+        os.set_blocking(descriptor, False)
+        try:
+            for _ in range(100):
+                os.write(descriptor, b"x" * 999 + b"\\n")
+        except BlockingIOError:
+            pass
+        pathlib.Path(f"ready.{rank}").touch()
+        os.set_blocking(descriptor, True)
+        while True:
+            os.write(descriptor, b"x" * 999 + b"\\n")
+"""
+UNREAD = pytest.mark.parametrize("unread", [("stdout",), ("stderr",), ("stdout", "stderr")])
+
+
+def write_to(streams: Sequence[str]) -> str:
+    return f"\n    write_for_ever({1 if streams[0] == 'stdout' else 2})\n"
+
+
+@UNREAD
+def test_no_process_outlives_a_killed_launcher_whose_output_is_not_read(
+    tmp_path: Path,
+    launch: list[str],
+    script: Script,
+    unread_pipe: tuple[int, int],
+    unread: Sequence[str],
+) -> None:
+    before_ready = WITH_GRANDCHILDREN.partition('    pathlib.Path(f"ready.')[0]
+    script(before_ready + WRITING + write_to(unread))
+    read_end, write_end = unread_pipe
+    with (
+        running(tmp_path, launch, 2, **dict.fromkeys(unread, write_end)) as process,
+        closed_afterwards(read_end),
+    ):
+        (half,) = children(process.pid)
+        (tmp_path / "pid.half").write_text(str(half))
+        process.kill()
+        process.wait(timeout=30)
+        wait_until_gone(tmp_path)
+
+
+@UNREAD
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_job_whose_output_is_not_read(
+    tmp_path: Path,
+    launch: list[str],
+    script: Script,
+    unread_pipe: tuple[int, int],
+    unread: Sequence[str],
+    number: signal.Signals,
+) -> None:
+    script(WRITING + write_to(unread))
+    read_end, write_end = unread_pipe
+    with (
+        running(tmp_path, launch, 2, **dict.fromkeys(unread, write_end)) as process,
+        closed_afterwards(read_end),
+    ):
+        process.send_signal(number)
+        process.wait(timeout=30)
+        assert process.returncode == 128 + number
+        if "stderr" not in unread:
+            assert process.stderr is not None
+            last_line = process.stderr.read().rstrip().rpartition("\n")[2]
+            assert last_line == f"rueda: ended by {number.name}; all ranks are gone"
+
+
+def test_output_that_is_read_after_the_ranks_end_is_whole(
+    tmp_path: Path, launch: list[str], script: Script
+) -> None:
+    script("""
+        pathlib.Path(f"ready.{rank}").touch()
+        for n in range(10000):
+            print("line", n)
+    """)
+    with running(tmp_path, launch, 2) as process:
+        wait_until_gone(tmp_path)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    lines = out.splitlines()
+    for rank in range(2):
+        own = [line for line in lines if line.startswith(f"[{rank}]")]
+        assert own == [f"[{rank}]<stdout>: line {n}" for n in range(10000)]
+
+
+# Needs what the test lets it have to end well after a signal.
+SAVING = """
+    def save(number, frame):
+        pathlib.Path(f"told.{rank}").touch()
+        deadline = time.monotonic() + 60
+        while not os.path.exists("go") and time.monotonic() < deadline:
+            time.sleep(0.01)
+        pathlib.Path(f"saved.{rank}").touch()
+        sys.exit()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, save)
+    pathlib.Path(f"ready.{rank}").touch()
+    time.sleep(100)
+"""
+PATIENT = ["run", "--no-mpi", "--grace", "60"]  # mpirun has a patience of its own
+
+
+def wait_for_files(tmp_path: Path, name: str, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 30
+    while len(list(tmp_path.glob(f"{name}.*"))) < 2:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, f"the ranks did not write '{name}'"
+        time.sleep(0.01)
+
+
+def wait_until_taken(pid: int, number: signal.Signals) -> None:
+    """Waits until the process, which blocks the signal, has taken it."""
+    deadline = time.monotonic() + 30
+    while True:
+        status = dict(
+            line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        )
+        if not int(status["ShdPnd"], 16) & 1 << (number - 1):
+            return
+        assert time.monotonic() < deadline, f"the launcher did not take {number.name}"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("first", ["guardian", "supervisor"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_both_processes_of_the_launcher_is_one(
+    tmp_path: Path, script: Script, number: signal.Signals, first: str
+) -> None:
+    script(SAVING)
+    with running(tmp_path, PATIENT, 2) as process:
+        (half,) = children(process.pid)
+        if first == "supervisor":
+            os.kill(process.pid, signal.SIGSTOP)  # relays after the ranks have been told
+        os.kill(process.pid, number)
+        os.kill(half, number)
+        wait_for_files(tmp_path, "told", process)
+        os.kill(process.pid, signal.SIGCONT)
+        wait_until_taken(process.pid, number)
+        # Whatever the launcher does of it comes before what this makes it do.
+        (tmp_path / "go").touch()
+        wait_for_files(tmp_path, "saved", process)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    assert err.rstrip().endswith(f"rueda: ended by {number.name}; all ranks are gone")
+
+
+@pytest.mark.parametrize("targets", [("guardian",), ("guardian", "supervisor")])
+def test_a_second_signal_kills_at_once(
+    tmp_path: Path, script: Script, targets: Sequence[str]
+) -> None:
+    script(SAVING)
+    with running(tmp_path, PATIENT, 2) as process:
+        (half,) = children(process.pid)
+        pids = [{"guardian": process.pid, "supervisor": half}[target] for target in targets]
+        for pid in pids:
+            os.kill(pid, signal.SIGTERM)
+        wait_for_files(tmp_path, "told", process)
+        wait_until_taken(process.pid, signal.SIGTERM)
+        for pid in pids:
+            os.kill(pid, signal.SIGTERM)
+        process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert not list(tmp_path.glob("saved.*"))

@@ -1,0 +1,59 @@
+"""Does what may block, such as writing to a pipe that nobody reads, in a thread of its own."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+# Bytes that may wait before no more should be put.
+_ROOM = 1 << 20
+
+
+class Writer:
+    """Takes writes at once and performs them in turn.
+
+    Nothing is performed before start(), so that ranks can be forked while there is one thread. The
+    thread does not keep the process from ending, also where a write in it never returns.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[tuple[int, Callable[[], None]]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._on_progress: Callable[[], None] = lambda: None
+        # The first two belong to whoever puts, the others to the thread: none needs a lock.
+        self._put = 0
+        self._put_bytes = 0
+        self._done = 0
+        self._done_bytes = 0
+
+    def put(self, size: int, write: Callable[[], None]) -> None:
+        """Has `write` called, which writes `size` bytes."""
+        self._put += 1
+        self._put_bytes += size
+        self._waiting.put((size, write))
+
+    def start(self, on_progress: Callable[[], None]) -> None:
+        """Begins; the thread calls `on_progress` after each write. Does nothing the second time."""
+        if self._thread is None:
+            self._on_progress = on_progress
+            self._thread = threading.Thread(target=self._run, daemon=True)
+            self._thread.start()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits that whoever produces more should wait, too."""
+        return self._put_bytes - self._done_bytes >= _ROOM
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything has been written."""
+        return self._put == self._done
+
+    def _run(self) -> None:
+        while True:
+            size, write = self._waiting.get()
+            write()
+            self._done_bytes += size
+            self._done += 1
+            self._on_progress()
