@@ -41,7 +41,8 @@ How it is measured. Every rank trains one model per contender. Contenders take t
 rounds of --steps steps, each time another first; ranks start each step together, and a step
 lasts until the last rank has ended it. Exposed communication: the median step less the median step
 of the contender that does not communicate. Checked: that the ranks' parameters have the same bits,
-and differ from those of DistributedDataParallel by no more than 1e-4.
+and differ from those of DistributedDataParallel by no more than 1e-4; with --doors after one step, and after
+all steps of models in which another order of summation does not grow from step to step.
 
 \b
 --json writes one object; with --doors: schema (1), kind ("doors"), head, and runs, a list with
