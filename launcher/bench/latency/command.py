@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
 from ...native import Native
+from ..options import file_option, ranks_option
 
 _EPILOG = """
 \b
@@ -41,16 +41,7 @@ def make_latency_command(_: Native) -> click.Command:
     """The command."""
 
     @click.command("latency", epilog=_EPILOG, short_help="Measure how single calls vary.")
-    @click.option(
-        "-np",
-        "-n",
-        "--num-proc",
-        "ranks",
-        type=click.IntRange(min=2),
-        default=2,
-        metavar="N",
-        help="How many ranks. Default 2.",
-    )
+    @ranks_option(2)
     @click.option(
         "--runs",
         type=click.IntRange(min=1),
@@ -68,27 +59,9 @@ def make_latency_command(_: Native) -> click.Command:
         metavar="S",
         help="Begin no further run after that long.",
     )
-    @click.option(
-        "--json",
-        "json_file",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Write the results.",
-    )
-    @click.option(
-        "--add",
-        "add_file",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Add the results to those in FILE, which need not exist.",
-    )
-    @click.option(
-        "--markdown",
-        "markdown_file",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Write the table as Markdown.",
-    )
+    @file_option("--json", "Write the results.")
+    @file_option("--add", "Add the results to those in FILE, which need not exist.")
+    @file_option("--markdown", "Write the table as Markdown.")
     @click.pass_context
     def latency(context: click.Context, /, **values: Any) -> None:
         """Measures how long single calls take in ordinary programs, and how much that varies."""

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from ...native import Native
+from ..options import file_option, ranks_option
 
 MODELS = ("synthetic", "transformer", "gradients")
 # Those of --doors; also the order.
@@ -61,16 +62,7 @@ def make_train_command(_: Native) -> click.Command:
     """The command."""
 
     @click.command("train", epilog=_EPILOG, short_help="Measure steps of training.")
-    @click.option(
-        "-np",
-        "-n",
-        "--num-proc",
-        "ranks",
-        type=click.IntRange(min=1),
-        default=2,
-        metavar="N",
-        help="How many ranks. Default 2.",
-    )
+    @ranks_option(1)
     @click.option(
         "--models",
         metavar="LIST",
@@ -85,13 +77,7 @@ def make_train_command(_: Native) -> click.Command:
         metavar="S",
         help="With --doors: begin no further round of a model after as long. Default 60.",
     )
-    @click.option(
-        "--add",
-        "add_file",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="With --doors: add to the results in FILE, or begin it.",
-    )
+    @file_option("--add", "With --doors: add to the results in FILE, or begin it.")
     @click.option("--rounds", type=click.IntRange(min=1), default=6, metavar="N", help="Default 6.")
     @click.option("--steps", type=click.IntRange(min=1), default=4, metavar="N", help="Default 4.")
     @click.option(
@@ -102,20 +88,8 @@ def make_train_command(_: Native) -> click.Command:
         help="As for DistributedOptimizer. Default 8388608.",
     )
     @click.option("--no-mpi", is_flag=True, help="Start the ranks without mpirun.")
-    @click.option(
-        "--json",
-        "json_file",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Write the results.",
-    )
-    @click.option(
-        "--markdown",
-        "markdown_file",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Write the tables as Markdown.",
-    )
+    @file_option("--json", "Write the results.")
+    @file_option("--markdown", "Write the tables as Markdown.")
     @click.pass_context
     def train(context: click.Context, /, **values: Any) -> None:
         """Measures steps of training with Rueda, with DistributedDataParallel, without communication."""
