@@ -77,7 +77,7 @@ class Messages(Generic[A]):
 
 def _whole(what: str, value: object, end: int = _RANKS_END) -> int:
     try:
-        number = operator.index(value)  # type: ignore[call-overload]
+        number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise Refusal(f"{what}={value!r} is not a whole number") from None
     if not -end <= number < end:
