@@ -13,7 +13,7 @@ export PATH := $(VIRTUAL_ENV)/bin:$(PATH)
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 
-cxx_sources = $(shell find csrc include python tests examples benchmarks -name '*.h' -o -name '*.cpp' -o -name '*.cu')
+cxx_sources = $(shell find csrc include tests examples benchmarks -name '*.h' -o -name '*.cpp' -o -name '*.cu')
 python_sources = python launcher tests examples docs benchmarks
 
 # Each step uses all cores by itself.
@@ -69,7 +69,7 @@ asan tsan: tools
 	ctest --test-dir build/$@ --output-on-failure -j $(JOBS)
 
 .PHONY: pytest
-pytest: build  ## the tests of the Python package, the launcher and the packaging
+pytest: build  ## the tests of the Python package, the launcher, the benchmark and the packaging
 	python -m pytest
 
 # What an emulator can run: it has no process_vm_readv.
@@ -101,7 +101,7 @@ bench-gpu:  ## measures on a GPU: kernels, overhead, staging, training
 soak: build asan tsan torch-versions  ## the tests again and again: make soak ROUNDS=100
 	ctest --test-dir build/release --output-on-failure -j $(JOBS) --repeat until-fail:$(ROUNDS)
 	ctest --test-dir build/tsan --output-on-failure -j $(JOBS) --repeat until-fail:$(ROUNDS)
-	for round in $$(seq $(ROUNDS)); do python -m pytest -q -x tests/python tests/launcher || exit 1; done
+	for round in $$(seq $(ROUNDS)); do python -m pytest -q -x tests/python tests/launcher tests/bench || exit 1; done
 
 # ONLY: names, * standing for anything.
 .PHONY: mutants

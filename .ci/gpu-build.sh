@@ -67,6 +67,7 @@ link_package() {
   mkdir -p "$package/lib"
   ln -s "$PWD"/python/rueda/* "$build"/csrc/_native.*.so "$package/"
   ln -s "$PWD/launcher" "$package/launcher"
+  ln -s "$PWD/benchmarks/driver" "$package/bench"
   ln -s "$build/csrc/librueda.so" "$package/lib/"
 }
 

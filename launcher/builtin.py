@@ -15,6 +15,7 @@ from .errors import LaunchError
 from .failure import Failure
 from .job import Job
 from .output import RankOutput, ended_by, ended_well
+from .supervised_run import SupervisedRun
 from .supervisor import Supervisor
 
 # After the first failure the other ranks get this long to notice and to report their own errors.
@@ -66,28 +67,17 @@ def dry_run(job: Job) -> list[str]:
     return lines
 
 
-class BuiltinRun:
+class BuiltinRun(SupervisedRun):
     """One run of a job on this host."""
 
     def __init__(self, job: Job, output: RankOutput, grace: float, relay: int) -> None:
         """`relay`: as guardian.guard() gives it."""
+        super().__init__(output, grace, relay)
         self._job = job
-        self._output = output
-        self._grace = grace
-        self._relay = relay
         self._failures: list[Failure] = []
-        self._absence = ""
 
-    async def run(self) -> int:
-        """Runs the job to its end; returns the exit code and, after a failure, says why."""
-        async with Supervisor(self._grace, self._output.writer, self._relay) as supervisor:
-            await self._run_ranks(supervisor)
-            self._output.finish()
-            await supervisor.written()
-            code, words = self._verdict(supervisor)
-            if words:
-                await supervisor.say(words)
-            return code
+    def _has_failed(self) -> bool:
+        return bool(self._failures)
 
     def _verdict(self, supervisor: Supervisor) -> tuple[int, str]:
         if supervisor.interrupted_by is not None and not self._failures:
@@ -100,12 +90,7 @@ class BuiltinRun:
         return ended_well(self._output)
 
     async def _run_ranks(self, supervisor: Supervisor) -> None:
-        def on_absence(sentence: str) -> None:
-            if not supervisor.ending and not self._failures:
-                self._absence = sentence
-                supervisor.end_after(0)
-
-        async with arrivals.Arrivals(self._job.ranks, on_absence) as come:
+        async with self._arrivals(self._job.ranks, supervisor) as come:
             base = {
                 **without_identity(os.environ),
                 **self._job.settings,

@@ -1,4 +1,7 @@
-"""The `rueda` command. A subcommand is a file with a click command and one line in `build()`."""
+"""The `rueda` command. A subcommand is a file with a click command and one line in `build()`.
+
+`rueda bench` alone is a package of its own, `rueda.bench`, which is imported only where it is asked for.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,6 @@ import sys
 
 import click
 
-from .bench import make_bench_command
-from .bench.train.group import with_training
 from .check import make_check_command
 from .native import Native, load_native
 from .output import OUTPUT_LOST
@@ -30,10 +31,27 @@ def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> N
     context.exit()
 
 
+class _Commands(click.Group):
+    """With `bench` among them."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return sorted({*super().list_commands(context), "bench"})
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name == "bench":
+            from rueda.bench import make_bench_command
+
+            return make_bench_command()
+        return super().get_command(context, name)
+
+
 def build(native: Native) -> click.Group:
     """The command tree; `native` gives the table of options that become flags of `rueda run`."""
 
-    @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+    @click.group(
+        cls=_Commands,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
     @click.option(
         "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
         help="Print the version and exit.",
@@ -43,7 +61,6 @@ def build(native: Native) -> click.Group:
 
     rueda.add_command(make_run_command(native))
     rueda.add_command(make_check_command(native))
-    rueda.add_command(with_training(make_bench_command(native), native))
     return rueda
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .absentees import AbsenteeWatch
-from .arrivals import VARIABLE, Arrivals
+from .arrivals import VARIABLE
 from .environment import without_identity
 from .errors import LaunchError
 from .failure import Failure
@@ -19,13 +19,14 @@ from .mpirun import is_batch_job
 from .mpirun_output import MpirunOutput
 from .orphans import INTERVAL, OrphanWatch
 from .output import RankOutput, Stream, ended_by, ended_well
+from .supervised_run import SupervisedRun
 from .supervisor import Supervisor
 
 # mpirun kills the other ranks by itself once one has failed; this is for when it does not manage.
 _MPIRUN_KILLS_WITHIN = 15.0
 
 
-class MpirunRun:
+class MpirunRun(SupervisedRun):
     """One run of a job under mpirun."""
 
     def __init__(
@@ -38,44 +39,27 @@ class MpirunRun:
         relay: int,
     ) -> None:
         """`relay`: as guardian.guard() gives it."""
+        super().__init__(output, grace, relay)
         self._argv = argv
         self._only_host = "" if is_batch_job() or not job.is_local else socket.gethostname()
         self._ranks = job.ranks
         self._ranks_here = job.ranks if self._only_host else 0
-        self._output = output
         self._streams = MpirunOutput(output, job.ranks, separator)
-        self._grace = grace
-        self._relay = relay
         self._status = 0
         self._noticed = False
-        self._absence = ""
 
-    async def run(self) -> int:
-        """Runs the job to its end; returns the exit code and, after a failure, says why."""
-        async with Supervisor(self._grace, self._output.writer, self._relay) as supervisor:
-            await self._run_mpirun(supervisor)
-            self._show(self._streams.finish())
-            self._output.finish()
-            await supervisor.written()
-            code, words = self._outcome(supervisor)
-            if words:
-                await supervisor.say(words)
-            return code
+    def _has_failed(self) -> bool:
+        return bool(self._streams.failures)
 
-    def _outcome(self, supervisor: Supervisor) -> tuple[int, str]:
+    def _verdict(self, supervisor: Supervisor) -> tuple[int, str]:
         if supervisor.interrupted_by is not None:
             return ended_by(supervisor.interrupted_by)
         if self._absence and not self._streams.failures:
             return 1, self._absence
-        return self._verdict()
+        return self._outcome()
 
-    async def _run_mpirun(self, supervisor: Supervisor) -> None:
-        def on_absence(sentence: str) -> None:
-            if not supervisor.ending and not self._streams.failures:
-                self._absence = sentence
-                supervisor.end_after(0)
-
-        async with Arrivals(self._ranks, on_absence) as come:
+    async def _run_ranks(self, supervisor: Supervisor) -> None:
+        async with self._arrivals(self._ranks, supervisor) as come:
             try:
                 mpirun = supervisor.spawn(
                     self._argv,
@@ -91,6 +75,7 @@ class MpirunRun:
             if self._ranks_here:
                 supervisor.every(INTERVAL, AbsenteeWatch(mpirun, self._ranks_here, come).look)
             await supervisor.wait()
+        self._show(self._streams.finish())
 
     def _ended(self, status: int) -> None:
         self._status = status
@@ -105,7 +90,7 @@ class MpirunRun:
         for stream, text in own:
             self._output.show(stream, text.encode())
 
-    def _verdict(self) -> tuple[int, str]:
+    def _outcome(self) -> tuple[int, str]:
         code = 128 - self._status if self._status < 0 else self._status
         if code == 0:
             return ended_well(self._output)

@@ -15,6 +15,7 @@
 #include "core/clock.h"
 #include "core/status.h"
 #include "core/strings.h"
+#include "transport/bootstrap.h"
 
 namespace rueda::test {
 
@@ -29,6 +30,15 @@ inline void expect(bool holds, const std::string& claim) {
 }
 inline void expect_ok(const Status& status, const std::string& what) {
   expect(status.ok(), what + ": " + status.to_string());
+}
+
+// Returns once the condition holds; throws `what` where it does not in time.
+inline void await(const std::function<bool()>& condition, const std::string& what) {
+  const Time deadline = soon();
+  while (!condition()) {
+    expect(Clock::now() < deadline, what);
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
 }
 
 // Runs `body(index)` on `count` threads; returns all that they threw.
@@ -56,6 +66,13 @@ inline void run_ranks(int size, const std::function<void(int rank)>& body) {
   const std::string failures = run_threads(size, "rank", body);
   INFO(failures);
   REQUIRE(failures.empty());
+}
+
+// Where the control lane of a rank listens for ranks of its host, as open_control_socket() tells
+// it.
+inline std::string address_of_lane(Bootstrap& bootstrap, int rank) {
+  const std::string told = bootstrap.get("control/" + std::to_string(rank)).value();
+  return told.substr(1, told.find(' ') - 1);
 }
 
 }  // namespace rueda::test

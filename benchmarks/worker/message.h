@@ -1,5 +1,5 @@
 // What the driver of `rueda bench` and its workers say to each other, over a Unix socket: named
-// values, then bytes. launcher/bench/wire.py is the other end.
+// values, then bytes. benchmarks/driver/wire.py is the other end.
 #pragma once
 
 #include <cstddef>

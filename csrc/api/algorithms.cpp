@@ -7,11 +7,15 @@ AlgorithmChoice choose_algorithm(std::int64_t bytes) {
   if (bytes < 0) throw InvalidArgumentError("a number of bytes cannot be negative");
   const auto engine = current_engine();
   const Algorithm algorithm = engine->algorithms().choose(bytes);
-  const HostCosts& costs = engine->host_costs();
+  const HostCosts& costs = engine->host().costs();
   const auto length = static_cast<std::size_t>(bytes);
   AlgorithmChoice choice;
   choice.algorithm = choice.registered = name_of(algorithm);
-  if (algorithm == Algorithm::ring || !engine->host()) return choice;
+  if (!engine->host().is_world(engine->topology().size)) {
+    choice.algorithm = choice.registered = name_of(Algorithm::ring);
+    return choice;
+  }
+  if (algorithm == Algorithm::ring) return choice;
   if (length <= line_bytes) {
     choice.algorithm = choice.registered = "line";
   } else if (length >= engine->host_policy().registered_min) {

@@ -11,7 +11,6 @@
 #include "membership/launcher_notice.h"
 #include "membership/open_bootstrap.h"
 #include "membership/world.h"
-#include "onehost/hear_all.h"
 #include "rueda/rueda.h"
 
 namespace rueda {
@@ -84,12 +83,11 @@ T value_or_throw(Expected<T> expected) {
 // Returns once all ranks have connected: one that leaves at once must not be gone before.
 std::shared_ptr<Engine> start_engine(World world, Bootstrap& bootstrap, const Options& options) {
   auto started = Engine::start(std::move(world), options);
-  Expected<std::string> own = started ? Expected<std::string>(std::string()) : started.status();
   const Time deadline = Clock::now() + seconds(options.init_timeout);
-  const Status all = hear_all(bootstrap, "connected", own, deadline).status();
+  const Status all = bootstrap.agree("connected", started.status(), deadline);
   started.status().throw_if_error();
   std::shared_ptr<Engine> engine = std::move(started).value();
-  if (!all) engine->abort(all.to_string());
+  if (!all.ok()) engine->abort(all.to_string());
   all.throw_if_error();
   return engine;
 }

@@ -30,16 +30,16 @@ std::shared_ptr<std::byte[]> allocate(std::size_t bytes) {
 
 std::size_t settle_tensor(const void* tensor, std::size_t bytes) {
   const auto engine = current_engine();
-  const auto& host = engine->host();
-  if (!host || !host->has_direct_access() || !engine->host_policy().huge_pages) return 0;
-  if (host->registered(tensor, bytes)) return 0;
+  const auto& memory = engine->host().memory();
+  if (!memory || !memory->has_direct_access() || !engine->host_policy().huge_pages) return 0;
+  if (memory->registered(tensor, bytes)) return 0;
   return put_tensor_on_huge_pages(tensor, bytes);
 }
 
 bool has_direct_access() {
   const auto engine = current_engine();
-  const auto& host = engine->host();
-  return host && host->has_direct_access();
+  const HostGroup& host = engine->host();
+  return host.is_world(engine->topology().size) && host.memory()->has_direct_access();
 }
 
 }  // namespace rueda

@@ -33,7 +33,7 @@ void PersistentLife::give_up(const Status& reason) {
 
 PersistentAgreement::PersistentAgreement(std::shared_ptr<Engine> engine, const TensorView& input,
                                          void* output, const AllreduceOptions& options)
-    : tensor_{std::move(engine), input, output, options, nullptr, nullptr} {
+    : tensor_{std::move(engine), input, output, options, {}, nullptr, nullptr} {
   std::vector<Submission> one;
   one.push_back(allreduce_submission(Collective::persistent_allreduce, input, output, options));
   one.front().request.error = prepare_host_run(tensor_);
@@ -58,10 +58,9 @@ OwnedPersistentRun PersistentAgreement::make_run() {
                      : make_named_run(std::move(tensor_), std::move(reduction));
   }
   const auto members = tensor_.engine->process_sets().find(tensor_.options.process_set.id);
-  if (tensor_.engine->host() && members) {
-    if (const auto policy = tensor_.engine->host_policy(tensor_.bytes())) {
-      return make_host_run(std::move(tensor_), *policy, *members, agreed.persistent);
-    }
+  const auto policy = tensor_.engine->host_policy(tensor_.bytes());
+  if (tensor_.host && policy && members) {
+    return make_host_run(std::move(tensor_), *policy, *members, agreed.persistent);
   }
   return make_named_run(std::move(tensor_), nullptr);
 }

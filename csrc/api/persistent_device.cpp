@@ -22,7 +22,7 @@ class DeviceRun final : public PersistentRun {
 
   void begin(std::optional<void*> stream) override {
     life_.begin();
-    if (Status status = reduction_->start(stream.value_or(stream_)); !status) fail(status);
+    if (Status status = reduction_->start(stream.value_or(stream_)); !status.ok()) fail(status);
   }
   bool start_until(std::optional<Time> deadline) override {
     auto pause = std::chrono::microseconds(1);
@@ -41,7 +41,7 @@ class DeviceRun final : public PersistentRun {
     if (!start_until(deadline)) return false;
     life_.end();
     life_.fail_if_broken();
-    if (Status status = reduction_->check(); !status) fail(status);
+    if (Status status = reduction_->check(); !status.ok()) fail(status);
     return true;
   }
 

@@ -34,7 +34,7 @@ std::size_t slot_for(const HostPolicy& policy, std::size_t bytes) {
 
 // Whether the kernel does not let other ranks reach the tensor.
 bool needs_copy(const PersistentTensor& tensor, const HostPolicy& policy) {
-  const HostMemory& host = *tensor.engine->host();
+  const HostMemory& host = *tensor.host.memory;
   const std::size_t bytes = tensor.bytes();
   if (bytes <= policy.flat_limit) return false;
   return !host.is_reachable(tensor.input.data, bytes) || !host.is_reachable(tensor.output, bytes);
@@ -46,11 +46,11 @@ class HostRun final : public PersistentRun {
           const ProcessSetMembers& members, int number)
       : life_(tensor.engine, tensor.options.name),
         members_(members.ranks),
-        crowded_(engine().host()->outnumbers_processors()),
-        placement_(engine().host()),
-        channel_(engine().host(), members.ranks, members.rank, channel_key(members.id, number),
-                 HostChannel::WokenBy::channel, slot_for(policy, tensor.bytes()),
-                 tensor.room.get()),
+        crowded_(tensor.host.memory->outnumbers_processors()),
+        placement_(tensor.host.memory),
+        channel_(tensor.host.memory, tensor.host.ranks, members.rank,
+                 channel_key(members.id, number), HostChannel::WokenBy::channel,
+                 slot_for(policy, tensor.bytes()), tensor.room.get()),
         input_(static_cast<const std::byte*>(tensor.input.data)),
         output_(static_cast<std::byte*>(tensor.output)),
         bytes_(tensor.bytes()),
@@ -203,12 +203,15 @@ class HostRun final : public PersistentRun {
 
 Status prepare_host_run(PersistentTensor& tensor) {
   const Engine& engine = *tensor.engine;
-  if (!engine.host() || tensor.input.device != host_device) return {};
+  const auto members = engine.process_sets().find(tensor.options.process_set.id);
+  if (!members || tensor.input.device != host_device) return {};
+  tensor.host = engine.host().members(members->ranks);
+  if (!tensor.host) return {};
   const auto policy = engine.host_policy(tensor.bytes());
   if (!policy) return {};
   const int rank = engine.topology().rank;
   const std::size_t channel = HostChannel::bytes_for(slot_for(*policy, tensor.bytes()));
-  tensor.room = HostMemory::reserve(engine.host(), {&channel, 1});
+  tensor.room = HostMemory::reserve(tensor.host.memory, {&channel, 1});
   if (!tensor.room) {
     return {ErrorCode::unsupported,
             str("rank ", rank,

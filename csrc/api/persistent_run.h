@@ -49,6 +49,7 @@ struct PersistentTensor {
   void* output = nullptr;
   AllreduceOptions options;  // with a name
   // What a run on one host needs, see prepare_host_run().
+  HostMembers host;  // those of the set
   std::shared_ptr<ControlRoom> room;
   std::shared_ptr<std::byte[]> copy;
 

@@ -8,4 +8,9 @@ std::shared_ptr<std::byte[]> Backend::allocate(const Lane&, std::size_t bytes) {
   return allocate_aligned(bytes);
 }
 
+Combination combination_of(const Reduction& reduction) {
+  const int divisor = reduction.op == ReduceOp::average ? reduction.divisor : 1;
+  return {reduction.dtype, reduction.op, reduction.prescale, divisor, reduction.postscale};
+}
+
 }  // namespace rueda

@@ -35,7 +35,6 @@ struct TransferCounters {
   Counter bytes_taken;           // of other ranks' memory on this host, copied from where it lies
   Counter bytes_through_kernel;  // of it: not visible here, so read or written by the kernel
   Counter bytes_staged;          // copied between a GPU and the host
-  Counter mpi_calls;             // collectives on memory of GPUs that MPI was given
   // Also by threads of the application that start persistent operations.
   SharedCounter nccl_calls;    // collectives that NCCL was given, a group counting as one
   SharedCounter gpu_launches;  // of kernels that pack or unpack a batch
@@ -109,6 +108,9 @@ struct Reduction {
   std::optional<DataType> wire = {};  // what elements travel as, if not as they are
 };
 
+// One pass over the inputs of all that contribute.
+[[nodiscard]] Combination combination_of(const Reduction& reduction);
+
 struct AlltoallInput {
   const std::byte* data = nullptr;
   std::vector<std::int64_t> rows;  // for each rank of the set
@@ -124,6 +126,10 @@ class Backend {
 
   // Memory for a result. Throws std::bad_alloc.
   [[nodiscard]] virtual std::shared_ptr<std::byte[]> allocate(const Lane& lane, std::size_t bytes);
+
+  // Whether ranks copy so many bytes to each other rather than reach for them, so that they may as
+  // well come along with the announcement that a rank is ready: see eager.h. The same on all ranks.
+  [[nodiscard]] virtual bool may_be_eager(std::size_t /*bytes*/) const { return false; }
 
   // The pieces are reduced together, as if they lay one after the other.
   virtual std::unique_ptr<Operation> allreduce(const Lane& lane, const Reduction& reduction,

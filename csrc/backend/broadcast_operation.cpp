@@ -7,7 +7,7 @@ namespace rueda {
 namespace {
 
 // Chunks whose receives are posted ahead.
-constexpr std::int64_t window = 4;
+constexpr std::int64_t chunks_ahead = 4;
 
 }  // namespace
 
@@ -48,7 +48,7 @@ bool BroadcastOperation::advance() {
   bool moved = false;
   for (bool again = !done_; again; moved = moved || again) {
     again = false;
-    for (; receives_posted_ < std::min(chunks_, received_ + window); ++receives_posted_) {
+    for (; receives_posted_ < std::min(chunks_, received_ + chunks_ahead); ++receives_posted_) {
       const MutableBytes span(data_ + receives_posted_ * lane_.chunk_bytes,
                               chunk_size(receives_posted_));
       receiving_.push_back(lane_.transport->recv(previous_, lane_.tag, {&span, 1}));

@@ -88,10 +88,8 @@ struct GpuSupport {
 // Loads NCCL.
 [[nodiscard]] GpuSupport gpu_support(const Options& options);
 
-// Loads nothing before the first mark(). `host` moves what no GPU does, and outlives it. `host_of`:
-// which host each rank of the world is on.
+// Loads nothing before the first mark(). `host` moves what no GPU does, and outlives it.
 [[nodiscard]] std::unique_ptr<DeviceBackend> make_device_backend(const Options& options,
-                                                                 Backend& host,
-                                                                 std::vector<int> host_of);
+                                                                 Backend& host);
 
 }  // namespace rueda

@@ -1,6 +1,6 @@
 // What stands in for the GPU's side where Rueda is built without CUDA.
 #include "backend/device_backend.h"
-#include "backend/failed_operation.h"
+#include "backend/ended_operation.h"
 
 namespace rueda {
 
@@ -22,26 +22,26 @@ class NoDeviceBackend final : public DeviceBackend {
   void abort(const Status&) override {}
   void close() override {}
   std::unique_ptr<Operation> persist(const Lane&, const Reduction&, Piece, TakeReduction) override {
-    return std::make_unique<FailedOperation>(absent());
+    return std::make_unique<EndedOperation>(absent());
   }
 
   // Reached only by a rank that has joined while others reduce tensors of their GPUs.
   std::unique_ptr<Operation> allreduce(const Lane&, const Reduction&, std::vector<Piece>) override {
-    return std::make_unique<FailedOperation>(absent());
+    return std::make_unique<EndedOperation>(absent());
   }
   std::unique_ptr<Operation> reduce_scatter(const Lane&, const Reduction&, const std::byte*,
                                             std::byte*, std::vector<std::int64_t>) override {
-    return std::make_unique<FailedOperation>(absent());
+    return std::make_unique<EndedOperation>(absent());
   }
   std::unique_ptr<Operation> allgather(const Lane&, const std::byte*, std::byte*,
                                        std::vector<std::int64_t>) override {
-    return std::make_unique<FailedOperation>(absent());
+    return std::make_unique<EndedOperation>(absent());
   }
   std::unique_ptr<Operation> broadcast(const Lane&, std::byte*, std::int64_t, int) override {
-    return std::make_unique<FailedOperation>(absent());
+    return std::make_unique<EndedOperation>(absent());
   }
   std::unique_ptr<Operation> alltoall(const Lane&, AlltoallInput, AllocateRows) override {
-    return std::make_unique<FailedOperation>(absent());
+    return std::make_unique<EndedOperation>(absent());
   }
 };
 
@@ -51,7 +51,7 @@ GpuSupport gpu_support(const Options&) {
   return {};
 }
 
-std::unique_ptr<DeviceBackend> make_device_backend(const Options&, Backend&, std::vector<int>) {
+std::unique_ptr<DeviceBackend> make_device_backend(const Options&, Backend&) {
   return std::make_unique<NoDeviceBackend>();
 }
 

@@ -1,7 +1,7 @@
 #include <algorithm>
-#include <numeric>
 
 #include "backend/backend.h"
+#include "backend/lengths.h"
 #include "backend/narrowed_allreduce.h"
 #include "backend/packed_operation.h"
 #include "onehost/host_pull.h"
@@ -54,19 +54,6 @@ std::shared_ptr<std::byte[]> allocate_registered(std::size_t bytes) {
   return memory ? memory.value()->allocate(bytes) : nullptr;
 }
 
-Combination combination_of(const Reduction& reduction) {
-  const int divisor = reduction.op == ReduceOp::average ? reduction.divisor : 1;
-  return {reduction.dtype, reduction.op, reduction.prescale, divisor, reduction.postscale};
-}
-
-std::int64_t sum(const std::vector<std::int64_t>& values, std::size_t first) {
-  return std::accumulate(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(first),
-                         std::int64_t{0});
-}
-std::int64_t sum(const std::vector<std::int64_t>& values) {
-  return sum(values, values.size());
-}
-
 class OnehostBackend : public Backend {
  public:
   OnehostBackend(AlgorithmTable algorithms, const HostPolicy& policy, std::size_t kept_buffers)
@@ -76,6 +63,11 @@ class OnehostBackend : public Backend {
         ring_(make_ring_backend(kept_buffers)) {}
 
   [[nodiscard]] std::string_view name() const override { return "onehost"; }
+
+  [[nodiscard]] bool may_be_eager(std::size_t bytes) const override {
+    const auto policy = rueda::policy_for(algorithms_, policy_, bytes);
+    return policy && bytes <= std::max(policy->flat_limit, line_bytes);
+  }
 
   std::unique_ptr<Operation> allreduce(const Lane& lane, const Reduction& reduction,
                                        std::vector<Piece> pieces) override {

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 #include "backend/alltoall_operation.h"
 #include "backend/backend.h"
 #include "backend/broadcast_operation.h"
+#include "backend/lengths.h"
 #include "backend/narrowed_allreduce.h"
 #include "backend/packed_operation.h"
 #include "backend/ring_operation.h"
@@ -25,13 +25,6 @@ void contribute(std::byte* target, const std::byte* input, std::int64_t count,
   const std::size_t bytes = static_cast<std::size_t>(count) * size_of(reduction.dtype);
   if (bytes > 0 && target != input) std::memmove(target, input, bytes);
   scale(target, count, reduction.dtype, reduction.prescale);
-}
-
-std::int64_t sum(const std::vector<std::int64_t>& values, std::ptrdiff_t first) {
-  return std::accumulate(values.begin(), values.begin() + first, std::int64_t{0});
-}
-std::int64_t sum(const std::vector<std::int64_t>& values) {
-  return sum(values, static_cast<std::ptrdiff_t>(values.size()));
 }
 
 class RingBackend : public Backend {

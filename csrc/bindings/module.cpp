@@ -19,6 +19,7 @@
 #include "errors.h"
 #include "gil.h"
 #include "handle.h"
+#include "membership/host.h"
 #include "persistent.h"
 #include "rueda/rueda.h"
 
@@ -96,6 +97,7 @@ void bind_life(py::module_& module) {
   const py::call_guard<GilReleased> released;
   module.def("init", &init_interruptibly);
   module.def("shutdown", &shutdown, released);
+  module.def("host_identity", &host_identity);
   module.def("is_initialized", &is_initialized);
   module.def("abort", &abort, released);
   module.def("rank", &rank);

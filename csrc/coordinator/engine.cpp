@@ -40,6 +40,12 @@ class SignalsBlocked {
   sigset_t before_{};
 };
 
+// Of this rank, where the others of its host can reach it.
+WakeWord* wake_word_of(const HostGroup& host, WakeWord& own) {
+  const auto& memory = host.memory();
+  return memory ? &memory->header(memory->rank()).wake : &own;
+}
+
 }  // namespace
 
 Engine::Engine(World world, const Options& options)
@@ -52,10 +58,10 @@ Engine::Engine(World world, const Options& options)
                 [this](int peer, std::vector<std::byte> message) {
                   send_message(peer, std::move(message));
                 }),
-      crowded_(world_.host ? world_.host->outnumbers_processors()
-                           : outnumber_processors(world_.topology.local_size)),
-      placement_(world_.host),
-      word_(world_.host ? &world_.host->header(world_.topology.rank).wake : &own_word_),
+      crowded_(world_.host.memory() ? world_.host.memory()->outnumbers_processors()
+                                    : outnumber_processors(world_.topology.local_size)),
+      placement_(world_.host.memory()),
+      word_(wake_word_of(world_.host, own_word_)),
       helm_(std::make_shared<Helm>(
           [this](const HandleState& handle, std::optional<Time> deadline) {
             return drive_as_caller(handle, deadline);
@@ -65,22 +71,22 @@ Engine::Engine(World world, const Options& options)
 Expected<std::unique_ptr<Engine>> Engine::start(World world, const Options& options) {
   std::unique_ptr<Engine> engine(new Engine(std::move(world), options));
   engine->accepting_ = false;  // nothing to shut down yet
-  if (Status status = engine->choose_backend(); !status) return status;
+  if (Status status = engine->choose_backend(); !status.ok()) return status;
   const TimelineStyle style{
       options.timeline_format == "horovod" ? TimelineFormat::horovod : TimelineFormat::rueda,
       options.timeline_cycles == "1"};
   if (Status status = engine->timeline_.open(options.timeline, engine->topology().rank, style);
-      !options.timeline.empty() && !status) {
+      !options.timeline.empty() && !status.ok()) {
     // The other ranks have this one in their world already: a trace less is better than a job less.
     log(LogLevel::error, status.to_string());
   }
-  if (Status status = engine->connect(); !status) return status;
+  if (Status status = engine->connect(); !status.ok()) return status;
   engine->open_set(engine->process_sets_.find(0));
   const SignalsBlocked blocked;
   Status watches = engine->watcher_.start(
       engine->world_.control->wait_fd(), engine->world_.transport->wait_fd(),
       [self = engine.get()] { self->helm_->notify(Helm::readable, *self->word_); });
-  if (!watches) return watches;
+  if (!watches.ok()) return watches;
   engine->accepting_ = true;
   engine->thread_ = std::thread([self = engine.get()] { self->run(); });
   return engine;
@@ -98,9 +104,9 @@ std::vector<int> Engine::neighbours() const {
 }
 
 Status Engine::choose_backend() {
-  if (world_.host) {
-    const bool measured = world_.host_costs.exchange > 0;
-    if (measured) host_policy_ = policy_of(world_.host_costs);
+  if (world_.host.memory()) {
+    const bool measured = world_.host.costs().exchange > 0;
+    if (measured) host_policy_ = policy_of(world_.host.costs());
     host_policy_.huge_pages = options_.huge_pages == "auto";
     algorithms_ = AlgorithmTable::of_limit(static_cast<std::int64_t>(host_policy_.flat_limit));
   }
@@ -109,10 +115,10 @@ Status Engine::choose_backend() {
     return Status(ErrorCode::initialization, "RUEDA_ALGORITHM").because(chosen.status());
   }
   algorithms_ = std::move(chosen).value();
-  if (world_.host) {
+  if (world_.host.memory()) {
     backend_ = make_onehost_backend(algorithms_, host_policy_, kept_buffers(options_));
   }
-  devices_ = make_device_backend(options_, *backend_, world_.topology.host_of);
+  devices_ = make_device_backend(options_, *backend_);
   return {};
 }
 
@@ -172,9 +178,13 @@ std::optional<Engine::Command> Engine::accept(int set_id, std::vector<Submission
 
 // A rank without room for a process set says so while the others still wait for it to agree.
 void Engine::reserve_room(Submission& submission) const {
-  const bool adds = submission.request.collective == Collective::add_process_set;
-  if (!adds || !world_.host || !submission.request.error.ok()) return;
-  submission.room = SetCoordinator::reserve(world_.host);
+  const Request& request = submission.request;
+  if (request.collective != Collective::add_process_set || !request.error.ok()) return;
+  const HostMembers host = world_.host.members({request.splits.begin(), request.splits.end()});
+  const bool is_member = host && std::find(host.ranks.begin(), host.ranks.end(),
+                                           host.memory->rank()) != host.ranks.end();
+  if (!is_member) return;
+  submission.room = SetCoordinator::reserve(host);
   if (!submission.room) submission.request.error = no_room();
 }
 
@@ -323,7 +333,7 @@ Status Engine::dissolve_set(int id) {
     return {ErrorCode::invalid_argument,
             str("process set ", id, " is known to all ranks: use remove_process_set()")};
   }
-  if (Status status = process_sets_.remove(id); !status) return status;
+  if (Status status = process_sets_.remove(id); !status.ok()) return status;
   Command command;
   command.kind = Command::Kind::dissolve;
   command.set_id = id;

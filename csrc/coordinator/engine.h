@@ -73,14 +73,14 @@ class Engine {
   // Tells all ranks that this one is lost because of `cause`, then stops.
   void abort(const std::string& cause);
 
-  // What the ranks of this host share; null where they do not.
-  [[nodiscard]] const std::shared_ptr<HostMemory>& host() const { return world_.host; }
+  // The ranks of this host, and what they share.
+  [[nodiscard]] const HostGroup& host() const { return world_.host; }
+  // Of ranks of this host that share memory.
   [[nodiscard]] const HostPolicy& host_policy() const { return host_policy_; }
   // How ranks that share memory exchange so many bytes; nothing for the ring.
   [[nodiscard]] std::optional<HostPolicy> host_policy(std::size_t bytes) const {
     return policy_for(algorithms_, host_policy_, bytes);
   }
-  [[nodiscard]] const HostCosts& host_costs() const { return world_.host_costs; }
   [[nodiscard]] const AlgorithmTable& algorithms() const { return algorithms_; }
   // Whether nothing is accepted any more. Cheap.
   [[nodiscard]] bool is_broken() const { return !accepting_; }

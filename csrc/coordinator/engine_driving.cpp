@@ -151,14 +151,14 @@ bool Engine::step(Time now) {
     set = gone ? sets_.erase(set) : std::next(set);
   }
   moved = messages_.step(now) || moved;
-  if (Status status = devices_->watch(now); !status) {
+  if (Status status = devices_->watch(now); !status.ok()) {
     fail(status);
     return true;
   }
   if (moved) naps_ = 0;
   const Duration timeout = seconds(options_.transfer_timeout);
   for (const auto& [id, set] : sets_) {
-    if (Status status = set->broken(now, timeout); !status) {
+    if (Status status = set->broken(now, timeout); !status.ok()) {
       fail(status);
       return true;
     }
@@ -325,7 +325,7 @@ void Engine::wind_up() {
                 topology().rank));
     reason = failure_;
   }
-  if (world_.host) world_.host->give_up();
+  if (world_.host.memory()) world_.host.memory()->give_up();
   for (const auto& [id, set] : sets_) set->fail_all(reason);
   messages_.leave_all();
   messages_.fail_all(reason);

@@ -60,8 +60,9 @@ void Engine::obey(Command command, Time now) {
   }
   if (command.kind == Command::Kind::form && failure_.ok()) {
     // Not before: what others have sent for a set that is known, but not open, would be dropped.
-    auto room = SetCoordinator::reserve(world_.host);
-    if (world_.host && !room) return command.handle->complete(no_room());
+    const HostMembers host = world_.host.members(command.ranks);
+    auto room = SetCoordinator::reserve(host);
+    if (host && !room) return command.handle->complete(no_room());
     auto formed = process_sets_.form(command.set_id, command.ranks);
     if (formed) start_set(formed.value(), std::move(room));
     return command.handle->complete(formed.status());
@@ -133,7 +134,7 @@ void Engine::open_set(std::shared_ptr<const ProcessSetMembers> members,
                                  devices_.get(),
                                  &metrics_,
                                  &timeline_,
-                                 world_.host,
+                                 world_.host.members(members->ranks),
                                  options_.join_average == "all",
                                  id};
   sets_[id] = std::make_unique<SetCoordinator>(
@@ -260,7 +261,7 @@ void Engine::lose(int peer, const Status& cause) {
 void Engine::fail(const Status& reason) {
   if (!failure_.ok()) return;
   failure_ = reason;
-  if (world_.host) world_.host->header(topology().rank).has_failed.store(1);
+  if (const auto& memory = world_.host.memory()) memory->header(memory->rank()).has_failed.store(1);
   log(LogLevel::debug, "the world is broken: ", reason.to_string());
   {
     const std::lock_guard lock(queue_mutex_);
@@ -273,7 +274,7 @@ void Engine::fail(const Status& reason) {
   const std::vector<std::byte> message = writer.take();
   for (const int peer : neighbours()) send(peer, message);
   // All at once: what waits for other ranks to stop comes after.
-  if (world_.host) world_.host->give_up();
+  if (world_.host.memory()) world_.host.memory()->give_up();
   world_.transport->abort(reason);
   devices_->abort(reason);
   for (const auto& [id, set] : sets_) set->fail_all(reason);

@@ -13,11 +13,6 @@ namespace rueda {
 
 namespace {
 
-std::size_t row_bytes(const Request& request) {
-  Shape row(request.shape.begin() + 1, request.shape.end());
-  return static_cast<std::size_t>(element_count(row)) * size_of(request.dtype);
-}
-
 // How a reduce-scatter divides `rows`: as asked for, or as evenly as possible.
 std::vector<std::int64_t> rows_per_rank(const Request& request, int ranks) {
   if (!request.splits.empty()) return request.splits;
@@ -30,7 +25,7 @@ std::vector<std::int64_t> rows_per_rank(const Request& request, int ranks) {
 }  // namespace
 
 Execution::Execution(const ExecutionContext& context, const Lane& lane,
-                     std::vector<BatchMember> members, Time now)
+                     std::vector<BatchMember> members, Time now, const Contributions& contributions)
     : context_(context),
       lane_(lane),
       members_(std::move(members)),
@@ -56,19 +51,19 @@ Execution::Execution(const ExecutionContext& context, const Lane& lane,
   }
   try {
     await_inputs();
-    start();
+    start(contributions);
   } catch (const std::bad_alloc&) {
     status_ = Status(ErrorCode::internal, str("no memory for the ", describe()));
     done_ = true;
   }
 }
 
-void Execution::start() {
+void Execution::start(const Contributions& contributions) {
   switch (request().collective) {
-    case Collective::allreduce: return start_allreduce();
-    case Collective::reduce_scatter: return start_reduce_scatter();
-    case Collective::allgather: return start_allgather();
-    case Collective::broadcast: return start_broadcast();
+    case Collective::allreduce: return start_allreduce(contributions);
+    case Collective::reduce_scatter: return start_reduce_scatter(contributions);
+    case Collective::allgather: return start_allgather(contributions);
+    case Collective::broadcast: return start_broadcast(contributions);
     case Collective::alltoall: return start_alltoall();
     case Collective::persistent_allreduce: return agree_on_persistent();
     default:
@@ -102,7 +97,7 @@ std::byte* Execution::allocate_output(Shape shape) {
   return output_.data.get();
 }
 
-void Execution::start_allreduce() {
+void Execution::start_allreduce(const Contributions& contributions) {
   std::vector<Piece> pieces;
   for (const BatchMember& member : members_) {
     Piece piece{nullptr, nullptr, member.response->request.count()};
@@ -112,7 +107,8 @@ void Execution::start_allreduce() {
     }
     pieces.push_back(piece);
   }
-  operation_ = backend_->allreduce(lane_, reduction(), std::move(pieces));
+  operation_ = contributions ? eager_allreduce(lane_, reduction(), pieces, contributions)
+                             : backend_->allreduce(lane_, reduction(), std::move(pieces));
 }
 
 // Only on GPUs: elsewhere there is nothing to do once it has been negotiated.
@@ -126,43 +122,52 @@ void Execution::agree_on_persistent() {
                                          });
 }
 
-void Execution::start_reduce_scatter() {
+void Execution::start_reduce_scatter(const Contributions& contributions) {
   const std::vector<std::int64_t> rows = rows_per_rank(request(), lane_.size());
-  const auto row = static_cast<std::int64_t>(row_bytes(request()) / size_of(request().dtype));
+  const auto row = static_cast<std::int64_t>(request().row_bytes() / size_of(request().dtype));
   std::vector<std::int64_t> lengths;
   for (const std::int64_t count : rows) lengths.push_back(count * row);
   Shape shape = request().shape;
   shape.front() = rows[static_cast<std::size_t>(lane_.rank)];
   std::byte* output = allocate_output(std::move(shape));
+  if (contributions) {
+    operation_ = eager_reduce_scatter(lane_, reduction(), output, lengths, contributions);
+    return;
+  }
   const auto& submission = members_.front().submission;
   operation_ = backend_->reduce_scatter(
       lane_, reduction(), submission ? submission->input : nullptr, output, std::move(lengths));
 }
 
-void Execution::start_allgather() {
+void Execution::start_allgather(const Contributions& contributions) {
   const std::vector<std::int64_t>& rows = members_.front().response->first_extents;
-  const auto row = static_cast<std::int64_t>(row_bytes(request()));
+  const auto row = static_cast<std::int64_t>(request().row_bytes());
   std::vector<std::int64_t> lengths;
   for (const std::int64_t count : rows) lengths.push_back(count * row);
   Shape shape = request().shape;
   shape.front() = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
   std::byte* output = allocate_output(std::move(shape));
+  if (contributions) {
+    operation_ = eager_allgather(lane_, output, lengths, contributions);
+    return;
+  }
   const auto& submission = members_.front().submission;
   operation_ = backend_->allgather(lane_, submission ? submission->input : nullptr, output,
                                    std::move(lengths));
 }
 
-void Execution::start_broadcast() {
-  const std::size_t bytes = request().bytes();
+void Execution::start_broadcast(const Contributions& contributions) {
+  const auto bytes = static_cast<std::int64_t>(request().bytes());
   const auto& submission = members_.front().submission;
-  if (!submission) unwanted_ = backend_->allocate(lane_, bytes);
-  operation_ = backend_->broadcast(lane_, submission ? submission->output : unwanted_.get(),
-                                   static_cast<std::int64_t>(bytes), request().root);
+  if (!submission) unwanted_ = backend_->allocate(lane_, request().bytes());
+  std::byte* const data = submission ? submission->output : unwanted_.get();
+  operation_ = contributions ? eager_broadcast(lane_, data, bytes, request().root, contributions)
+                             : backend_->broadcast(lane_, data, bytes, request().root);
 }
 
 void Execution::start_alltoall() {
   const Submission& submission = *members_.front().submission;
-  AlltoallInput input{submission.input, submission.rows, row_bytes(submission.request)};
+  AlltoallInput input{submission.input, submission.rows, submission.request.row_bytes()};
   auto allocate = [this](const std::vector<std::int64_t>& received) {
     Shape shape = members_.front().submission->request.shape;
     shape.front() = std::accumulate(received.begin(), received.end(), std::int64_t{0});

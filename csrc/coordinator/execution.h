@@ -7,9 +7,11 @@
 
 #include "backend/backend.h"
 #include "backend/device_backend.h"
+#include "backend/eager.h"
 #include "coordinator/metrics.h"
 #include "coordinator/submission.h"
 #include "coordinator/timeline.h"
+#include "onehost/host_group.h"
 #include "plan/response.h"
 
 namespace rueda {
@@ -20,8 +22,8 @@ struct ExecutionContext {
   DeviceBackend* devices;
   Metrics* metrics;
   Timeline* timeline;
-  std::shared_ptr<HostMemory> host;  // null where the ranks do not share memory
-  bool averages_over_all = false;    // also over ranks that have joined
+  HostMembers host;                // those of the set, where they share memory
+  bool averages_over_all = false;  // also over ranks that have joined
   int set_id = 0;
 };
 
@@ -35,8 +37,9 @@ struct BatchMember {
 class Execution {
  public:
   // Starts. All members are all-reductions that belong together, or there is one member.
+  // `contributions`: what all ranks contribute, if it has come already.
   Execution(const ExecutionContext& context, const Lane& lane, std::vector<BatchMember> members,
-            Time now);
+            Time now, const Contributions& contributions = {});
   Execution(const Execution&) = delete;
   Execution& operator=(const Execution&) = delete;
 
@@ -61,13 +64,13 @@ class Execution {
   [[nodiscard]] std::vector<int> awaited() const;
 
  private:
-  void start();
+  void start(const Contributions& contributions);
   void await_inputs();
-  void start_allreduce();
+  void start_allreduce(const Contributions& contributions);
   void agree_on_persistent();
-  void start_reduce_scatter();
-  void start_allgather();
-  void start_broadcast();
+  void start_reduce_scatter(const Contributions& contributions);
+  void start_allgather(const Contributions& contributions);
+  void start_broadcast(const Contributions& contributions);
   void start_alltoall();
 
   [[nodiscard]] const Request& request() const { return members_.front().response->request; }

@@ -16,11 +16,11 @@ std::map<std::string, std::int64_t> Metrics::values() const {
       {"bytes_staged", 0},
       {"gpu_launches", 0},
       {"nccl_calls", 0},
-      {"mpi_calls", 0},
       {"control_messages_sent", control_messages_sent.get()},
       {"control_bytes_sent", control_bytes_sent.get()},
       {"stall_warnings", stall_warnings.get()},
       {"plans_replayed", plans_replayed.get()},
+      {"plans_eager", plans_eager.get()},
       {"plans_called_off", plans_called_off.get()},
       {"driven_by_caller", driven_by_caller.get()},
       {"caller_sleeps", caller_sleeps.get()},
@@ -40,7 +40,6 @@ std::map<std::string, std::int64_t> Metrics::values() const {
     values["bytes_staged"] += counted.transfers.bytes_staged.get();
     values["gpu_launches"] += counted.transfers.gpu_launches.get();
     values["nccl_calls"] += counted.transfers.nccl_calls.get();
-    values["mpi_calls"] += counted.transfers.mpi_calls.get();
     values["bytes_packed"] += counted.transfers.bytes_packed.get();
     values[name + "_bytes_taken"] = counted.transfers.bytes_taken.get();
     values[name + "_bytes_through_kernel"] = counted.transfers.bytes_through_kernel.get();

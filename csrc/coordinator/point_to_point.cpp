@@ -33,9 +33,9 @@ std::string describe(DataType dtype, std::int64_t count) {
 
 }  // namespace
 
-PointToPoint::PointToPoint(std::shared_ptr<HostMemory> host, Transport& transport,
-                           const ControlLane& control, Post post)
-    : host_(std::move(host)), transport_(transport), control_(control), post_(std::move(post)) {}
+PointToPoint::PointToPoint(const HostGroup& host, Transport& transport, const ControlLane& control,
+                           Post post)
+    : host_(host), transport_(transport), control_(control), post_(std::move(post)) {}
 
 void PointToPoint::submit(MessageRequest request) {
   if (request.is_send) return offer(std::move(request));
@@ -134,8 +134,10 @@ void PointToPoint::match(MessageRequest request, Offer offer) {
         Status(ErrorCode::internal, str("a malformed message from rank ", offer.sender)));
   }
   Arrival arrival{std::move(request), std::move(offer)};
-  const bool visible = host_ && host_->has_direct_access();
-  if (!arrival.offer.is_inline && !visible) {
+  const auto host_rank = host_.rank_of(arrival.offer.sender);
+  if (host_rank && host_.memory()->has_direct_access()) {
+    arrival.host_rank = *host_rank;
+  } else if (!arrival.offer.is_inline) {
     const Tag tag = message_tag(next_tag_++);
     const MutableBytes target(arrival.request.data, arrival.request.bytes());
     arrival.ticket = transport_.recv(arrival.offer.sender, tag, {&target, 1});
@@ -209,7 +211,7 @@ bool PointToPoint::advance(Arrival& arrival) {
     if (offer.sender == control_.rank()) {
       std::memcpy(target, reinterpret_cast<const void*>(source), piece);
     } else {
-      status = host_->read_from(offer.sender, target, source, piece);
+      status = host_.memory()->read_from(arrival.host_rank, target, source, piece);
     }
     arrival.done += piece;
     if (status.ok() && arrival.done < request.bytes()) return false;

@@ -1,7 +1,7 @@
 // Messages from one rank to another, matched by process set, sender and tag.
 //
 // The sender offers a message over the control lane; small ones travel with the offer. The receiver
-// takes what it has asked for: where the ranks share a host straight from the sender's memory,
+// takes what it has asked for: where the two share a host straight from the sender's memory,
 // otherwise it asks the sender to send through the transport. So a sender's memory is touched only
 // while its send is pending, nothing large is ever stored in between, and no message waits behind
 // another that nobody has asked for.
@@ -24,7 +24,7 @@
 #include "coordinator/open_handle.h"
 #include "core/clock.h"
 #include "core/status.h"
-#include "onehost/host_memory.h"
+#include "onehost/host_group.h"
 #include "plan/wire.h"
 #include "rueda/types.h"
 #include "transport/control_lane.h"
@@ -56,9 +56,8 @@ class PointToPoint {
   // Messages of up to this size travel with their offer: their send is done at once.
   static constexpr std::size_t inline_bytes = 4096;
 
-  // `host` is null where the ranks do not share one.
-  PointToPoint(std::shared_ptr<HostMemory> host, Transport& transport, const ControlLane& control,
-               Post post);
+  // All are referred to.
+  PointToPoint(const HostGroup& host, Transport& transport, const ControlLane& control, Post post);
 
   void submit(MessageRequest request);
   void receive(int peer, std::span<const std::byte> message);
@@ -100,7 +99,8 @@ class PointToPoint {
     MessageRequest request;
     Offer offer;
     Ticket ticket{};       // through the transport
-    std::size_t done = 0;  // bytes taken from the sender's memory
+    int host_rank = -1;    // of the sender, whose memory this rank can read
+    std::size_t done = 0;  // bytes taken from there
   };
   struct Departure {
     MessageRequest request;
@@ -124,7 +124,7 @@ class PointToPoint {
   void drop_forgotten();
   bool fail_sends();
 
-  const std::shared_ptr<HostMemory> host_;
+  const HostGroup& host_;
   Transport& transport_;
   const ControlLane& control_;
   const Post post_;

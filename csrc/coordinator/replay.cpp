@@ -1,18 +1,20 @@
 #include "coordinator/replay.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <map>
 #include <new>
 
+#include "coordinator/contribution.h"
 #include "core/log.h"
 
 namespace rueda {
 
 namespace {
 
-// No process set has such a number.
+// No process set has such a number. There are 2^31 keys for each.
 std::uint64_t board_key(int set_id) {
-  return std::uint64_t{1} << 62 | static_cast<std::uint64_t>(set_id);
+  return std::uint64_t{1} << 62 | static_cast<std::uint64_t>(set_id) << 31;
 }
 
 bool may_differ_in_first_extent(Collective collective) {
@@ -53,7 +55,7 @@ void remove(std::vector<T>& from, const T& value) {
 
 }  // namespace
 
-Replay::Replay(std::shared_ptr<HostMemory> host, std::shared_ptr<const ProcessSetMembers> members,
+Replay::Replay(HostMembers host, std::shared_ptr<const ProcessSetMembers> members,
                const Options& options, Metrics& metrics, Events events)
     : host_(std::move(host)),
       members_(std::move(members)),
@@ -65,24 +67,26 @@ Replay::Replay(std::shared_ptr<HostMemory> host, std::shared_ptr<const ProcessSe
   may_have_board_ = host_ && options_.plans > 0 && size > 1 && size <= Board::most_members;
   if (!may_have_board_ || members_->rank != 0) return;
   try {
-    (void)host_->publish(key_, Board::bytes(slots_for(options_.plans)));
+    const std::size_t bytes = Board::bytes(slots_for(options_.plans));
+    (void)host_.memory->publish(key_, bytes, bytes);
   } catch (const std::bad_alloc&) {
     log(LogLevel::info, "there is no shared memory left to repeat operations without negotiation");
   }
 }
 
 Replay::~Replay() {
-  if (may_have_board_) host_->retire(key_, members_->ranks);
+  if (may_have_board_) host_.memory->retire(key_, host_.ranks);
 }
 
 // Called when something has been agreed on: then the first member has made the board, or never
 // will, and all members find the same.
 void Replay::open_board() {
   if (!may_have_board_ || std::exchange(searched_, true)) return;
-  std::byte* memory = host_->find(members_->ranks.front(), key_);
+  std::byte* memory = host_.memory->find(host_.ranks.front(), key_);
   if (memory == nullptr) return;
   const int slots = slots_for(options_.plans);
   board_.emplace(memory, slots, members_->size());
+  eager_.emplace(host_.memory, host_.ranks, members_->rank, key_, slots);
   by_slot_.assign(static_cast<std::size_t>(slots), nullptr);
   for (int slot = 0; slot < slots; ++slot) free_slots_.push_back(slot);
 }
@@ -131,8 +135,28 @@ bool Replay::take(std::vector<Submission>& submissions, Time now, bool gpus_wait
   return true;
 }
 
+// What is to be exchanged must have a length that all know.
+void Replay::prepare_to_send(Plan& plan) {
+  plan.sent = {0};
+  for (const Batch& batch : plan.batches) {
+    const auto bytes = contributed_bytes(batch);
+    if (!bytes || *bytes > EagerBuffers::capacity || !events_.may_be_eager(*bytes)) {
+      return plan.sent.clear();
+    }
+    plan.sent.push_back(round_up(plan.sent.back() + *bytes, alignof(std::max_align_t)));
+  }
+  if (plan.sent.back() > EagerBuffers::capacity) return plan.sent.clear();
+  eager_->reserve(plan.place.slot, plan.sent.back());
+}
+
 void Replay::join(Plan& plan) {
   remove(collecting_, &plan);
+  if (!plan.sent.empty()) {
+    std::byte* const target = eager_->offer(plan.place.slot, plan.round, plan.sent.back());
+    for (std::size_t batch = 0; target != nullptr && batch < plan.batches.size(); ++batch) {
+      contribute(plan.batches[batch], members_->rank, target + plan.sent[batch]);
+    }
+  }
   const Board::Joined joined = board_->join(plan.place, plan.round);
   if (joined == Board::Joined::off) return release(plan);
   plan.joined = true;
@@ -232,7 +256,7 @@ std::vector<Submission> Replay::empty(Plan& plan) {
 void Replay::wake_others() {
   for (int member = 0; member < members_->size(); ++member) {
     if (member == members_->rank) continue;
-    wake(host_->header(members_->ranks[static_cast<std::size_t>(member)]).wake);
+    wake(host_.memory->header(host_.ranks[static_cast<std::size_t>(member)]).wake);
   }
 }
 
@@ -340,6 +364,7 @@ void Replay::make_plan(const ResponseList& responses, std::span<const Fusion* co
     }
     plan.members += members.size();
   }
+  prepare_to_send(plan);
   if (suspended_ || comes_again) call_off(plan);
 }
 
@@ -364,12 +389,21 @@ bool Replay::read_log() {
 }
 
 void Replay::run(Plan& plan) {
+  // An execution may lead to another one.
+  std::vector<const std::byte*> sent = std::exchange(contributions_, {});
+  const bool is_eager =
+      !plan.sent.empty() && eager_->collect(plan.place.slot, plan.round, plan.sent.back(), sent);
   remove(joined_, &plan);
   plan.joined = false;
   plan.collected = 0;
   ++plan.round;
   metrics_.plans_replayed.add(1);
-  for (Batch& batch : plan.batches) events_.execute(batch);
+  if (is_eager) metrics_.plans_eager.add(1);
+  for (std::size_t batch = 0; batch < plan.batches.size(); ++batch) {
+    events_.execute(plan.batches[batch],
+                    is_eager ? Contributions(sent, plan.sent[batch]) : Contributions());
+  }
+  contributions_ = std::move(sent);
   if (!plan.forgotten) return;
   by_slot_[static_cast<std::size_t>(plan.place.slot)] = nullptr;
   std::erase_if(last_rounds_, [&](const auto& other) { return other.get() == &plan; });

@@ -8,6 +8,9 @@
 // member that is submitted differently, a wait for a member while others are missing here, a pause
 // in the submission of members, a round for which others have not come in a long time.
 //
+// What a plan exchanges is sent along when a rank joins, where it is small (see EagerBuffers): then
+// the plan's batches are over as soon as they are executed.
+//
 // A plan that was called off is replaced when its members have been negotiated again.
 //
 // What runs on GPUs must be enqueued in one order on all ranks, whether it is replayed or
@@ -29,11 +32,13 @@
 #include <unordered_map>
 #include <vector>
 
+#include "backend/eager.h"
 #include "coordinator/metrics.h"
 #include "coordinator/process_sets.h"
 #include "coordinator/submission.h"
 #include "onehost/board.h"
-#include "onehost/host_memory.h"
+#include "onehost/eager_buffers.h"
+#include "onehost/host_group.h"
 #include "plan/fusion_plan.h"
 #include "plan/response.h"
 
@@ -58,13 +63,15 @@ class Replay {
     std::function<void(std::vector<Submission>)> negotiate;
     // All ranks execute these now, in this order. Every member has its submission, to be moved
     // away.
-    std::function<void(Batch&)> execute;
+    std::function<void(Batch&, const Contributions&)> execute;
+    // Whether a batch of so many bytes may be sent along; the same on all ranks.
+    std::function<bool(std::size_t bytes)> may_be_eager;
   };
 
   // The first member makes the board, before it negotiates anything. Without room for it, or with
   // plans = 0, nothing is ever replayed.
-  Replay(std::shared_ptr<HostMemory> host, std::shared_ptr<const ProcessSetMembers> members,
-         const Options& options, Metrics& metrics, Events events);
+  Replay(HostMembers host, std::shared_ptr<const ProcessSetMembers> members, const Options& options,
+         Metrics& metrics, Events events);
   ~Replay();
   Replay(const Replay&) = delete;
   Replay& operator=(const Replay&) = delete;
@@ -119,6 +126,8 @@ class Replay {
     bool off = false;
     bool on_gpu = false;
     bool forgotten = false;  // but for its entry in the log, which is about to come
+    // Where each batch begins in what is sent along, and the end; empty: nothing is.
+    std::vector<std::size_t> sent;
   };
   using Plans = std::vector<Plan*>;
   struct Where {
@@ -132,6 +141,7 @@ class Replay {
     return where.plan->batches[where.batch][where.index];
   }
   [[nodiscard]] bool fits(const Member& member, const Request& request) const;
+  void prepare_to_send(Plan& plan);
   void join(Plan& plan);
   bool read_log();
   void run(Plan& plan);
@@ -146,13 +156,14 @@ class Replay {
                  const std::function<bool(const std::string&)>& is_pending);
   void wake_others();
 
-  const std::shared_ptr<HostMemory> host_;
+  const HostMembers host_;  // the members, where they share memory
   const std::shared_ptr<const ProcessSetMembers> members_;
   const Options options_;
   Metrics& metrics_;
   const Events events_;
   const std::uint64_t key_;
   std::optional<Board> board_;
+  std::optional<EagerBuffers> eager_;
   bool may_have_board_ = false;
   bool searched_ = false;
 
@@ -166,6 +177,7 @@ class Replay {
   std::uint64_t next_plan_ = 1;
   std::uint64_t read_ = 0;  // entries of the log
   std::uint64_t calls_off_seen_ = 0;
+  std::vector<const std::byte*> contributions_;  // of the round that is being executed
   bool suspended_ = false;
   bool calls_off_gpus_ = false;  // at this moment
 };

@@ -74,16 +74,16 @@ SetCoordinator::SetCoordinator(std::shared_ptr<const ProcessSetMembers> members,
   lane_.chunk_bytes = std::max<std::int64_t>(1, options.ring_chunk);
 }
 
-std::shared_ptr<ControlRoom> SetCoordinator::reserve(const std::shared_ptr<HostMemory>& host) {
+std::shared_ptr<ControlRoom> SetCoordinator::reserve(const HostMembers& host) {
   if (!host) return nullptr;
   std::array<std::size_t, batch_orders> channels{};
   channels.fill(HostChannel::bytes_for(slot_bytes));
-  return HostMemory::reserve(host, channels);
+  return HostMemory::reserve(host.memory, channels);
 }
 
 void SetCoordinator::open_channel(std::size_t order) {
   orders_[order].channel = std::make_unique<HostChannel>(
-      context_.host, members_->ranks, members_->rank, channel_key(members_->id, order),
+      context_.host.memory, context_.host.ranks, members_->rank, channel_key(members_->id, order),
       HostChannel::WokenBy::rank, slot_bytes, room_.get());
 }
 
@@ -120,7 +120,10 @@ Replay::Events SetCoordinator::replay_events() {
     const Time since = submissions.front().taken_at;
     submit_group(std::move(submissions), since);
   };
-  events.execute = [this](Replay::Batch& batch) { execute_again(batch); };
+  events.execute = [this](Replay::Batch& batch, const Contributions& contributions) {
+    execute_again(batch, contributions);
+  };
+  events.may_be_eager = [this](std::size_t bytes) { return context_.backend->may_be_eager(bytes); };
   return events;
 }
 
@@ -367,7 +370,7 @@ void SetCoordinator::execute(const ResponseList& responses, const std::vector<st
 }
 
 // What the members have agreed on by joining the plan's round.
-void SetCoordinator::execute_again(Replay::Batch& batch) {
+void SetCoordinator::execute_again(Replay::Batch& batch, const Contributions& contributions) {
   std::vector<BatchMember> members;
   members.reserve(batch.size());
   for (Replay::Member& member : batch) {
@@ -378,10 +381,11 @@ void SetCoordinator::execute_again(Replay::Batch& batch) {
   }
   const Time now = Clock::now();
   mark_cycle(now);
-  execute(std::move(members), BatchOrder::replayed, now);
+  execute(std::move(members), BatchOrder::replayed, now, contributions);
 }
 
-void SetCoordinator::execute(std::vector<BatchMember> members, BatchOrder order, Time now) {
+void SetCoordinator::execute(std::vector<BatchMember> members, BatchOrder order, Time now,
+                             const Contributions& contributions) {
   for (const BatchMember& member : members) {
     const auto& submission = member.submission;
     // The duplicate came too late to fail the operation that it repeats: it fails the next one of
@@ -398,7 +402,8 @@ void SetCoordinator::execute(std::vector<BatchMember> members, BatchOrder order,
   lane.set_id = members_->id;
   lane.channel = own.channel.get();
   lane.tag = batch_tag(members_->id, order, own.next_batch++);
-  running_.push_back(std::make_unique<Execution>(context_, lane, std::move(members), now));
+  running_.push_back(
+      std::make_unique<Execution>(context_, lane, std::move(members), now, contributions));
 }
 
 void SetCoordinator::answer(const Response& response, Time now) {

@@ -40,11 +40,10 @@ class SetCoordinator {
                  const ExecutionContext& context, Transport& transport, Events events,
                  std::shared_ptr<ControlRoom> room = nullptr);
 
-  // Room in the memory that the ranks of a host share for all that a set will publish there. A rank
+  // Room in the memory that the members share for all that their set will publish there. A rank
   // that takes it before the ranks agree on the set cannot fail to open it afterwards. Null where
-  // there is none, or where `host` is.
-  [[nodiscard]] static std::shared_ptr<ControlRoom> reserve(
-      const std::shared_ptr<HostMemory>& host);
+  // there is none, or where they share no memory.
+  [[nodiscard]] static std::shared_ptr<ControlRoom> reserve(const HostMembers& host);
 
   void submit(std::vector<Submission> submissions, Time now);
   // Makes the operation `name` fail on all members, which this rank has not submitted here. `hint`
@@ -98,8 +97,9 @@ class SetCoordinator {
   void finish(Submission submission, const Status& status, Output output = {});
   void handle(ResponseList responses, Time now);
   void execute(const ResponseList& responses, const std::vector<std::size_t>& batch, Time now);
-  void execute(std::vector<BatchMember> members, BatchOrder order, Time now);
-  void execute_again(Replay::Batch& batch);
+  void execute(std::vector<BatchMember> members, BatchOrder order, Time now,
+               const Contributions& contributions = {});
+  void execute_again(Replay::Batch& batch, const Contributions& contributions);
   void finish_barrier(Submission submission);
   [[nodiscard]] Replay::Events replay_events();
   void open_channel(std::size_t order);

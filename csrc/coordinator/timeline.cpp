@@ -23,7 +23,7 @@ Status Timeline::open(const std::string& path, int rank, const TimelineStyle& st
   const auto place = name.find("%r");
   if (place == std::string::npos && rank != 0) return {};
   if (place != std::string::npos) name.replace(place, 2, std::to_string(rank));
-  if (Status status = file_.open(name); !status) return status;
+  if (Status status = file_.open(name); !status.ok()) return status;
   writer_ = make_timeline_writer(style, file_, rank);
   open_ = true;
   return {};

@@ -110,17 +110,10 @@ constexpr std::array table{
                "Path of libnccl.so.2. Without it one that the process has loaded is taken, as "
                "torch's; then the environment's wheels and the system are searched.",
                &Options::nccl_library},
-    OptionSpec{"gpu_backend", "RUEDA_GPU_BACKEND", "", choice, "auto|nccl|staged|hierarchical|mpi",
-               true,
+    OptionSpec{"gpu_backend", "RUEDA_GPU_BACKEND", "", choice, "auto|nccl|staged", true,
                "How tensors of GPUs travel. auto takes NCCL where every rank has it and a GPU of "
-               "its own, and else goes through the host's memory (staged). hierarchical "
-               "all-reduces with NCCL within each host, and with what tensors of the CPU travel by "
-               "across hosts. mpi hands all-reductions to an MPI that takes memory of GPUs.",
+               "its own, and else goes through the host's memory (staged).",
                &Options::gpu_backend},
-    OptionSpec{"mpi_gpu_memory", "RUEDA_MPI_GPU_MEMORY", "", choice, "auto|on", true,
-               "Whether MPI takes memory of GPUs, for RUEDA_GPU_BACKEND=mpi: as MPI itself tells "
-               "(auto), or in any case (on), for an MPI that does but does not tell.",
-               &Options::mpi_gpu_memory},
     OptionSpec{"interface", "RUEDA_INTERFACE", "HOROVOD_GLOO_IFACE", text, "", false,
                "Network interface, or address, on which this rank listens for ranks of other "
                "hosts. Without it the address that the host's name resolves to.",
@@ -234,7 +227,7 @@ Expected<Options> read_options(const Environment& environment,
       if (variable.empty()) continue;
       const auto value = environment(variable);
       if (!value || value->empty()) continue;
-      if (Status status = assign(options, spec, variable, *value); !status) return status;
+      if (Status status = assign(options, spec, variable, *value); !status.ok()) return status;
       names_timeline_as_horovod |= spec.name == "timeline" && variable == spec.horovod;
       break;
     }
@@ -250,7 +243,7 @@ Expected<Options> read_options(const Environment& environment,
       return Status(ErrorCode::initialization,
                     str("there is no option '", name, "'; there are ", known));
     }
-    if (Status status = assign(options, *found, name, value); !status) return status;
+    if (Status status = assign(options, *found, name, value); !status.ok()) return status;
   }
   names_timeline_as_horovod &= !overrides.contains("timeline");
   if (options.timeline_format == "auto" && names_timeline_as_horovod) {

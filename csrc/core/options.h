@@ -37,7 +37,6 @@ struct Options {
   std::string cuda_library;
   std::string nccl_library;
   std::string gpu_backend = "auto";
-  std::string mpi_gpu_memory = "auto";
   std::string interface;
   std::string bootstrap = "auto";
 };

@@ -12,14 +12,14 @@
 namespace rueda {
 
 // Success, or a code with a message, the rank to blame where there is one, and the chain of causes.
-// Copying is cheap: the details are shared and immutable.
+// Copying is cheap: the details are shared and immutable. Not a bool, which would read as if it
+// were the error.
 class [[nodiscard]] Status {
  public:
   Status() = default;  // success
   Status(ErrorCode code, std::string message, int peer = -1);
 
   [[nodiscard]] bool ok() const { return details_ == nullptr; }
-  explicit operator bool() const { return ok(); }
 
   [[nodiscard]] ErrorCode code() const { return ok() ? ErrorCode::ok : details_->code; }
   [[nodiscard]] const std::string& message() const;  // of this link of the chain only
@@ -62,6 +62,7 @@ class [[nodiscard]] Expected {
   const T& operator*() const& { return value(); }
   T&& operator*() && { return std::move(*this).value(); }
   T* operator->() { return &value(); }
+  const T* operator->() const { return &value(); }
 
   [[nodiscard]] Status status() const { return ok() ? Status() : std::get<1>(content_); }
 

@@ -16,11 +16,8 @@ namespace rueda {
 
 namespace {
 
-// Every kernel exists for small and for large batches.
-constexpr std::array kernel_names{"rueda_copy_small",         "rueda_copy_large",
-                                  "rueda_check_finite_small", "rueda_check_finite_large",
-                                  "rueda_quantize_small",     "rueda_quantize_large",
-                                  "rueda_dequantize_small",   "rueda_dequantize_large"};
+// For small and for large batches.
+constexpr std::array kernel_names{"rueda_copy_small", "rueda_copy_large"};
 
 std::uint64_t address_of(const void* memory) {
   return reinterpret_cast<std::uintptr_t>(memory);
@@ -36,9 +33,9 @@ std::optional<cuda::Element> float_element(DataType dtype) {
   }
 }
 
-Status refused(const char* what, DataType dtype) {
+Status refused(DataType dtype) {
   return Status(ErrorCode::unsupported,
-                str(what, " of ", name_of(dtype),
+                str("conversion or scaling of ", name_of(dtype),
                     ": only float16, bfloat16, float32 and float64 can be computed with on a GPU"));
 }
 
@@ -53,16 +50,12 @@ Expected<cuda::CopyItem> item_of(const TensorCopy& tensor, double scale) {
                           cuda::Element::bytes,
                           cuda::Element::bytes};
   }
-  if (!from || !to) return refused("conversion or scaling", from ? tensor.to : tensor.from);
+  if (!from || !to) return refused(from ? tensor.to : tensor.from);
   return cuda::CopyItem{
       address_of(tensor.source), address_of(tensor.destination), tensor.elements, 0, *from, *to};
 }
 
 }  // namespace
-
-std::uint64_t quantized_scales(std::uint64_t elements) {
-  return (elements + cuda::quantized_block - 1) / cuda::quantized_block;
-}
 
 Expected<BatchKernels> BatchKernels::load(DeviceReference device,
                                           std::span<const std::byte> image) {
@@ -73,11 +66,11 @@ Expected<BatchKernels> BatchKernels::load(DeviceReference device,
                   "nvidia-cuda-crt");
   }
   const CurrentDevice current(*device);
-  if (!current.status()) return current.status();
+  if (!current.status().ok()) return current.status();
   CUmodule module = nullptr;
   if (Status status =
           device->check(device->functions().module_load(&module, image.data()), "cuModuleLoadData");
-      !status) {
+      !status.ok()) {
     return Status(ErrorCode::unsupported,
                   str("the CUDA kernels, made by ", kernel_image_origin(), ", cannot be loaded on ",
                       device->facts().name, " (sm_", device->facts().compute_capability,
@@ -90,7 +83,7 @@ Expected<BatchKernels> BatchKernels::load(DeviceReference device,
     CUfunction function = nullptr;
     if (Status status = owner.check(owner.functions().module_function(&function, module, name),
                                     str("cuModuleGetFunction of ", name));
-        !status) {
+        !status.ok()) {
       return status;
     }
     kernels.functions_.emplace(name, function);
@@ -128,77 +121,33 @@ Status BatchKernels::copy(const CudaStream& stream, std::span<const TensorCopy> 
     if (!item) return item.status();
     if (tensor.elements > 0) items.push_back(*item);
   }
-  return launch(stream, "rueda_copy", std::span(items), scale, nullptr,
-                [](const cuda::CopyItem& item) { return elements_per_tile(item.from, item.to); });
+  return launch(stream, items, scale);
 }
 
-Status BatchKernels::check_finite(const CudaStream& stream, std::span<const TensorCheck> tensors,
-                                  float* flag) const {
-  std::vector<cuda::CopyItem> items;
-  items.reserve(tensors.size());
-  for (const TensorCheck& tensor : tensors) {
-    const auto element = float_element(tensor.dtype);
-    if (!element) return refused("a check for infinities", tensor.dtype);
-    if (tensor.elements > 0)
-      items.push_back({address_of(tensor.source), 0, tensor.elements, 0, *element, *element});
-  }
-  return launch(stream, "rueda_check_finite", std::span(items), 1.0, flag,
-                [](const cuda::CopyItem& item) { return elements_per_tile(item.from, item.to); });
-}
-
-Status BatchKernels::quantize(const CudaStream& stream, std::span<const TensorQuantization> tensors,
-                              double scale) const {
-  return run_quantization(stream, "rueda_quantize", tensors, scale);
-}
-
-Status BatchKernels::dequantize(const CudaStream& stream,
-                                std::span<const TensorQuantization> tensors, double scale) const {
-  return run_quantization(stream, "rueda_dequantize", tensors, scale);
-}
-
-Status BatchKernels::run_quantization(const CudaStream& stream, const std::string& kernel,
-                                      std::span<const TensorQuantization> tensors,
-                                      double scale) const {
-  std::vector<cuda::QuantizedItem> items;
-  items.reserve(tensors.size());
-  for (const TensorQuantization& tensor : tensors) {
-    const auto element = float_element(tensor.dtype);
-    if (!element) return refused("quantisation", tensor.dtype);
-    if (tensor.elements == 0) continue;
-    items.push_back({address_of(tensor.values), address_of(tensor.codes), address_of(tensor.scales),
-                     tensor.elements, 0, *element});
-  }
-  return launch(stream, kernel, std::span(items), scale, nullptr,
-                [](const cuda::QuantizedItem&) { return cuda::quantized_tile; });
-}
-
-template <class Item, class TileElements>
-Status BatchKernels::launch(const CudaStream& stream, const std::string& kernel,
-                            std::span<Item> items, double scale, float* flag,
-                            const TileElements& tile_elements) const {
-  const auto run = [&](auto batch, const char* size, std::span<const Item> part,
+Status BatchKernels::launch(const CudaStream& stream, std::span<cuda::CopyItem> items,
+                            double scale) const {
+  const auto run = [&](auto batch, const char* kernel, std::span<const cuda::CopyItem> part,
                        std::uint32_t tiles) {
     batch.items = static_cast<std::uint32_t>(part.size());
     batch.scale = scale;
-    batch.flag = address_of(flag);
     std::copy(part.begin(), part.end(), batch.item);
-    return start(stream, kernel + size, tiles, &batch);
+    return start(stream, kernel, tiles, &batch);
   };
   while (!items.empty()) {
-    const auto part = items.first(std::min<std::size_t>(items.size(), cuda::most_items<Item>));
+    const auto part = items.first(std::min<std::size_t>(items.size(), cuda::most_items));
     std::uint64_t tiles = 0;
-    for (Item& item : part) {
+    for (cuda::CopyItem& item : part) {
       item.first_tile = static_cast<std::uint32_t>(tiles);
-      const std::uint64_t length = tile_elements(item);
+      const std::uint64_t length = elements_per_tile(item.from, item.to);
       tiles += (item.elements + length - 1) / length;
       if (tiles > std::numeric_limits<std::int32_t>::max())
         return Status(ErrorCode::invalid_argument, "a batch of more than 32 TiB");
     }
     const auto grid = static_cast<std::uint32_t>(tiles);
-    const Status status = part.size() <= cuda::few_items<Item>
-                              ? run(cuda::SmallBatch<Item>{}, "_small", part, grid)
-                              : run(cuda::LargeBatch<Item>{}, "_large", part, grid);
-    if (!status) return status;
+    const Status status = part.size() <= cuda::few_items
+                              ? run(cuda::SmallBatch{}, "rueda_copy_small", part, grid)
+                              : run(cuda::LargeBatch{}, "rueda_copy_large", part, grid);
+    if (!status.ok()) return status;
     items = items.subspan(part.size());
   }
   return {};
@@ -207,7 +156,7 @@ Status BatchKernels::launch(const CudaStream& stream, const std::string& kernel,
 Status BatchKernels::start(const CudaStream& stream, const std::string& kernel, std::uint32_t tiles,
                            void* parameters) const {
   const CurrentDevice current(*device_);
-  if (!current.status()) return current.status();
+  if (!current.status().ok()) return current.status();
   const FunctionHandle function = functions_.find(kernel)->second;
   return device_->check(
       device_->functions().launch_kernel(function, tiles, 1, 1, cuda::threads_per_block, 1, 1, 0,

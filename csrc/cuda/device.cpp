@@ -50,7 +50,7 @@ Expected<DeviceFacts> facts_of(const CudaDriver& driver, CUdevice device, int or
   facts.copy_engines = ask(CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT);
   facts.reads_ordinary_memory = ask(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS) != 0;
   facts.has_memory_pools = ask(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) != 0;
-  if (!ask.status()) return ask.status();
+  if (!ask.status().ok()) return ask.status();
   return facts;
 }
 
@@ -68,14 +68,14 @@ Expected<std::shared_ptr<const CudaDevice>> CudaDevice::open(const CudaDriver& d
   CUdevice device{};
   CUcontext context = nullptr;
   if (Status status = driver.check(driver.functions().device_get(&device, ordinal), "cuDeviceGet");
-      !status) {
+      !status.ok()) {
     return status;
   }
   auto facts = facts_of(driver, device, ordinal);
   if (!facts) return facts.status();
   if (Status status = driver.check(driver.functions().primary_context_retain(&context, device),
                                    "cuDevicePrimaryCtxRetain");
-      !status) {
+      !status.ok()) {
     return Status(status.code(), str("GPU ", ordinal, " cannot be used")).because(status);
   }
   return std::shared_ptr<const CudaDevice>(new CudaDevice(driver, std::move(*facts), context));
@@ -142,7 +142,7 @@ CurrentDevice::CurrentDevice(const CudaDevice& device)
   capture_mode_ = exchange_capture_mode(device, CU_STREAM_CAPTURE_MODE_RELAXED);
   CUcontext current = nullptr;
   status_ = device.check(device.functions().context_current(&current), "cuCtxGetCurrent");
-  if (!status_ || current == device.context()) return;
+  if (!status_.ok() || current == device.context()) return;
   status_ = device.check(device.functions().context_push(device.context()), "cuCtxPushCurrent");
   pushed_ = status_.ok();
 }

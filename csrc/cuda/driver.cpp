@@ -66,14 +66,14 @@ Expected<std::unique_ptr<CudaDriver>> start(const SharedLibrary& library) {
   int version = 0;
   const CUresult asked = (*table)->driver_version(&version);
   auto driver = std::make_unique<CudaDriver>(std::move(*table), version, file);
-  if (Status status = driver->check(asked, "cuDriverGetVersion"); !status) return status;
+  if (Status status = driver->check(asked, "cuDriverGetVersion"); !status.ok()) return status;
   if (version < minimum_driver_version) {
     return Status(
         ErrorCode::initialization,
         str("the CUDA driver ", file, " is for CUDA ", cuda_version_text(version), "; Rueda needs ",
             cuda_version_text(minimum_driver_version), " or newer: update NVIDIA's driver"));
   }
-  if (Status status = driver->check(driver->functions().init(0), "cuInit"); !status) {
+  if (Status status = driver->check(driver->functions().init(0), "cuInit"); !status.ok()) {
     return Status(ErrorCode::initialization, str("the CUDA driver ", file, " does not start"))
         .because(status);
   }
@@ -109,7 +109,7 @@ Status CudaDriver::check(int code, std::string_view what) const {
 
 Expected<int> CudaDriver::device_count() const {
   int count = 0;
-  if (Status status = check(functions_->device_count(&count), "cuDeviceGetCount"); !status)
+  if (Status status = check(functions_->device_count(&count), "cuDeviceGetCount"); !status.ok())
     return status;
   return count;
 }
@@ -121,13 +121,13 @@ Expected<int> CudaDriver::device_of(const void* address) const {
       functions_->pointer_attribute(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer);
   // The driver knows nothing of ordinary memory.
   if (asked == CUDA_ERROR_INVALID_VALUE) return -1;
-  if (Status status = check(asked, "cuPointerGetAttribute"); !status) return status;
+  if (Status status = check(asked, "cuPointerGetAttribute"); !status.ok()) return status;
   if (kind == CU_MEMORYTYPE_HOST) return -1;
   int ordinal = -1;
   if (Status status = check(
           functions_->pointer_attribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer),
           "cuPointerGetAttribute");
-      !status) {
+      !status.ok()) {
     return status;
   }
   return ordinal;

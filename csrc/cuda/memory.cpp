@@ -23,7 +23,7 @@ Status enqueue(const CudaStream& stream, std::size_t bytes, const char* what, co
   if (bytes == 0) return {};
   const CudaDevice& device = *stream.device();
   const CurrentDevice current(device);
-  if (!current.status()) return current.status();
+  if (!current.status().ok()) return current.status();
   return device.check(call(device.functions()), what);
 }
 
@@ -31,11 +31,11 @@ Status enqueue(const CudaStream& stream, std::size_t bytes, const char* what, co
 
 Expected<std::byte*> DeviceHeap::allocate(std::size_t bytes) const {
   const CurrentDevice current(*device_);
-  if (!current.status()) return current.status();
+  if (!current.status().ok()) return current.status();
   CUdeviceptr address = 0;
   if (Status status = device_->check(device_->functions().memory_allocate(&address, bytes),
                                      allocation_of(bytes, "cuMemAlloc"));
-      !status) {
+      !status.ok()) {
     return status;
   }
   return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
@@ -48,12 +48,12 @@ void DeviceHeap::free(std::byte* memory) const {
 
 Expected<std::byte*> PinnedHeap::allocate(std::size_t bytes) const {
   const CurrentDevice current(*device_);
-  if (!current.status()) return current.status();
+  if (!current.status().ok()) return current.status();
   void* address = nullptr;
   if (Status status = device_->check(
           device_->functions().host_allocate(&address, bytes, CU_MEMHOSTALLOC_PORTABLE),
           allocation_of(bytes, "cuMemHostAlloc"));
-      !status) {
+      !status.ok()) {
     return status;
   }
   return static_cast<std::byte*>(address);
@@ -69,11 +69,11 @@ Expected<HostRegistration> HostRegistration::pin(DeviceReference device,
   HostRegistration registration;
   if (memory.empty()) return registration;
   const CurrentDevice current(*device);
-  if (!current.status()) return current.status();
+  if (!current.status().ok()) return current.status();
   if (Status status = device->check(device->functions().host_register(memory.data(), memory.size(),
                                                                       CU_MEMHOSTREGISTER_PORTABLE),
                                     str("pinning ", memory.size(), " bytes (cuMemHostRegister)"));
-      !status) {
+      !status.ok()) {
     return status;
   }
   registration.device_ = std::move(device);

@@ -15,7 +15,7 @@ MemoryPool::MemoryPool(DeviceReference device, MemoryPoolHandle handle)
 // settings there.
 Expected<MemoryPool> MemoryPool::create(DeviceReference device, std::size_t kept_bytes) {
   const CurrentDevice current(*device);
-  if (!current.status()) return current.status();
+  if (!current.status().ok()) return current.status();
   CUmemPoolProps properties{};
   properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.handleTypes = CU_MEM_HANDLE_TYPE_NONE;
@@ -24,20 +24,21 @@ Expected<MemoryPool> MemoryPool::create(DeviceReference device, std::size_t kept
   CUmemoryPool handle = nullptr;
   if (Status status =
           device->check(device->functions().pool_create(&handle, &properties), "cuMemPoolCreate");
-      !status) {
+      !status.ok()) {
     return status;
   }
   MemoryPool pool(device, handle);  // `current` needs the device, too
   cuuint64_t threshold = kept_bytes;
   const CUresult set =
       device->functions().pool_set_attribute(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold);
-  if (Status status = device->check(set, "cuMemPoolSetAttribute"); !status) return status;
+  if (Status status = device->check(set, "cuMemPoolSetAttribute"); !status.ok()) return status;
   // Otherwise the driver may make a stream that allocates wait for another one that frees, which
   // may wait for other ranks: two process sets could wait for each other across ranks.
   int allowed = 0;
   const CUresult forbidden = device->functions().pool_set_attribute(
       handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, &allowed);
-  if (Status status = device->check(forbidden, "cuMemPoolSetAttribute"); !status) return status;
+  if (Status status = device->check(forbidden, "cuMemPoolSetAttribute"); !status.ok())
+    return status;
   return pool;
 }
 
@@ -58,12 +59,12 @@ MemoryPool::~MemoryPool() {
 
 Expected<std::byte*> MemoryPool::allocate(const CudaStream& stream, std::size_t bytes) const {
   const CurrentDevice current(*device_);
-  if (!current.status()) return current.status();
+  if (!current.status().ok()) return current.status();
   CUdeviceptr address = 0;
   if (Status status = device_->check(
           device_->functions().pool_allocate(&address, bytes, handle_, stream.handle()),
           str("allocating ", bytes, " bytes (cuMemAllocFromPoolAsync)"));
-      !status) {
+      !status.ok()) {
     return status;
   }
   return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
@@ -71,7 +72,7 @@ Expected<std::byte*> MemoryPool::allocate(const CudaStream& stream, std::size_t 
 
 Status MemoryPool::free(const CudaStream& stream, std::byte* memory) const {
   const CurrentDevice current(*device_);
-  if (!current.status()) return current.status();
+  if (!current.status().ok()) return current.status();
   const auto address = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(memory));
   return device_->check(device_->functions().pool_free(address, stream.handle()), "cuMemFreeAsync");
 }

@@ -13,7 +13,7 @@ namespace {
 // Success is true, "not ready" false.
 Expected<bool> is_ready(const CudaDevice& device, CUresult result, const char* what) {
   if (result == CUDA_ERROR_NOT_READY) return false;
-  if (Status status = device.check(result, what); !status) return status;
+  if (Status status = device.check(result, what); !status.ok()) return status;
   return true;
 }
 
@@ -40,19 +40,19 @@ CudaStream::CudaStream(DeviceReference device, StreamHandle handle, bool owned)
 
 Expected<CudaStream> CudaStream::create(DeviceReference device) {
   const CurrentDevice current(*device);
-  if (!current.status()) return current.status();
+  if (!current.status().ok()) return current.status();
   int lowest = 0;
   int highest = 0;  // the smallest number
   if (Status status = device->check(device->functions().context_priority_range(&lowest, &highest),
                                     "cuCtxGetStreamPriorityRange");
-      !status) {
+      !status.ok()) {
     return status;
   }
   CUstream handle = nullptr;
   if (Status status =
           device->check(device->functions().stream_create(&handle, CU_STREAM_NON_BLOCKING, highest),
                         "cuStreamCreateWithPriority");
-      !status) {
+      !status.ok()) {
     return status;
   }
   return CudaStream(std::move(device), handle, true);
@@ -82,7 +82,7 @@ CudaStream::~CudaStream() {
 
 Status CudaStream::wait_for(const CudaEvent& event) const {
   const CurrentDevice current(*device_);
-  if (!current.status()) return current.status();
+  if (!current.status().ok()) return current.status();
   return device_->check(
       device_->functions().stream_wait_event(handle_, event.handle(), CU_EVENT_WAIT_DEFAULT),
       "cuStreamWaitEvent");
@@ -90,7 +90,7 @@ Status CudaStream::wait_for(const CudaEvent& event) const {
 
 Expected<bool> CudaStream::is_idle() const {
   const CurrentDevice current(*device_);
-  if (!current.status()) return current.status();
+  if (!current.status().ok()) return current.status();
   return is_ready(*device_, device_->functions().stream_query(handle_), "cuStreamQuery");
 }
 
@@ -101,11 +101,11 @@ Status CudaStream::wait_until_idle(Time deadline) const {
 
 Expected<bool> CudaStream::is_capturing() const {
   const CurrentDevice current(*device_);
-  if (!current.status()) return current.status();
+  if (!current.status().ok()) return current.status();
   CUstreamCaptureStatus capture{};
   if (Status status = device_->check(device_->functions().stream_is_capturing(handle_, &capture),
                                      "cuStreamIsCapturing");
-      !status) {
+      !status.ok()) {
     return status;
   }
   return capture != CU_STREAM_CAPTURE_STATUS_NONE;
@@ -116,11 +116,11 @@ CudaEvent::CudaEvent(DeviceReference device, EventHandle handle)
 
 Expected<CudaEvent> CudaEvent::create(DeviceReference device) {
   const CurrentDevice current(*device);
-  if (!current.status()) return current.status();
+  if (!current.status().ok()) return current.status();
   CUevent handle = nullptr;
   if (Status status = device->check(
           device->functions().event_create(&handle, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
-      !status) {
+      !status.ok()) {
     return status;
   }
   return CudaEvent(std::move(device), handle);
@@ -128,11 +128,11 @@ Expected<CudaEvent> CudaEvent::create(DeviceReference device) {
 
 Expected<CudaEvent> CudaEvent::after(const CudaStream& stream) {
   const CurrentDevice current(*stream.device());
-  if (!current.status()) return current.status();
+  if (!current.status().ok()) return current.status();
   const EventHandle spare = stream.device()->spare_event();
   auto event = spare != nullptr ? CudaEvent(stream.device(), spare) : create(stream.device());
   if (!event) return event;
-  if (Status status = event->record(stream); !status) return status;
+  if (Status status = event->record(stream); !status.ok()) return status;
   return event;
 }
 
@@ -151,14 +151,14 @@ CudaEvent::~CudaEvent() {
 
 Status CudaEvent::record(const CudaStream& stream) const {
   const CurrentDevice current(*device_);
-  if (!current.status()) return current.status();
+  if (!current.status().ok()) return current.status();
   return device_->check(device_->functions().event_record(handle_, stream.handle()),
                         "cuEventRecord");
 }
 
 Expected<bool> CudaEvent::is_done() const {
   const CurrentDevice current(*device_);
-  if (!current.status()) return current.status();
+  if (!current.status().ok()) return current.status();
   return is_ready(*device_, device_->functions().event_query(handle_), "cuEventQuery");
 }
 

@@ -88,7 +88,7 @@ class RendezvousBootstrap final : public Bootstrap {
       const auto frame = link_.next_frame(is_in_ ? max_frame_bytes : max_pending_frame_bytes);
       if (!frame) return lost(frame.status());
       if (frame.value()) return understand(frame.value()->payload);
-      if (!broken) return lost(broken);
+      if (!broken.ok()) return lost(broken);
       if (Clock::now() >= deadline)
         return Status(ErrorCode::timeout, "no answer from the rendezvous");
       if (link_.wants_to_write()) {
@@ -172,7 +172,7 @@ Expected<SocketLink> try_to_connect(const std::string& address, Time deadline) {
   if (!wait_writable(fd->get(), deadline)) {
     return Status(ErrorCode::timeout, "no connection before the deadline");
   }
-  if (Status status = finish_connecting(fd->get()); !status) return status;
+  if (Status status = finish_connecting(fd->get()); !status.ok()) return status;
   return SocketLink(std::move(fd).value(), false);
 }
 
@@ -184,7 +184,7 @@ Expected<std::unique_ptr<RendezvousBootstrap>> try_to_enter(const std::string& a
   auto link = try_to_connect(address, deadline);
   if (!link) return link.status();
   auto entered = std::make_unique<RendezvousBootstrap>(std::move(link).value(), rank, size, secret);
-  if (Status status = entered->enter(deadline); !status) return status;
+  if (Status status = entered->enter(deadline); !status.ok()) return status;
   return entered;
 }
 

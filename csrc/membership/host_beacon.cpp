@@ -34,16 +34,12 @@ Expected<Listener> light_beacon(int rank) {
 Status confirm_hosts(Bootstrap& bootstrap, std::vector<RankFacts>& ranks, Time deadline) {
   if (!share_a_host(ranks)) return {};
   const int rank = bootstrap.rank();
-  const Status put =
-      bootstrap.put(str("host of/", rank), std::to_string(first_on_host(rank, ranks)));
-  // Also where this rank could not tell, so that the others need not wait for it.
-  if (Status met = bootstrap.barrier(deadline); !met) return met;
-  if (!put) return put;
+  const auto first =
+      bootstrap.allgather("host of", std::to_string(first_on_host(rank, ranks)), deadline);
+  if (!first.ok()) return first.status();
   for (std::size_t peer = 0; peer < ranks.size(); ++peer) {
-    const auto first = bootstrap.get(str("host of/", peer));
-    if (!first) return first.status();
     // Claims are kept apart: a rank that says what makes no sense joins nobody else's host.
-    ranks[peer].host_identity += "/" + first.value();
+    ranks[peer].host_identity += "/" + first.value()[peer];
   }
   return {};
 }

@@ -116,7 +116,7 @@ Expected<MpiPlugin*> load_mpi(const Options& options) {
                   str("this Rueda was built without MPI: there is no ", path.string(),
                       ". Build it again with Open MPI's mpicc on the PATH"));
   }
-  if (Status status = load_library(options); !status) return status;
+  if (Status status = load_library(options); !status.ok()) return status;
   auto plugin = load_plugin(path);
   if (!plugin) return plugin;
   loaded = *plugin;

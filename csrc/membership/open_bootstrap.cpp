@@ -34,7 +34,7 @@ Expected<OpenedBootstrap> open_rendezvous(Launch launch, Time deadline) {
             : launch.problem);
   }
   if (launch.address.starts_with("unix:")) {  // all ranks are on this host
-    if (Status room = provide_descriptors(launch.size); !room) return room;
+    if (Status room = provide_descriptors(launch.size); !room.ok()) return room;
   }
   auto bootstrap =
       connect_rendezvous(launch.address, launch.rank, launch.size, deadline, launch.secret);
@@ -44,7 +44,7 @@ Expected<OpenedBootstrap> open_rendezvous(Launch launch, Time deadline) {
 }
 
 MpiCapability capability_of(MpiPlugin* plugin, const Options& options) {
-  if (Status status = plugin->can_make_transport(); !status) return {nullptr, status};
+  if (Status status = plugin->can_make_transport(); !status.ok()) return {nullptr, status};
   const Duration timeout = seconds(options.init_timeout);
   return {[plugin, timeout] { return plugin->make_transport(Clock::now() + timeout); }, {}};
 }
@@ -102,9 +102,9 @@ Expected<OpenedBootstrap> open_mpi(Launch launch, const Options& options,
   }
   MpiPlugin* mpi = plugin.value();
   if (!mpi->initialized()) {
-    if (Status status = check_prefix(environment); !status) return failed(status);
+    if (Status status = check_prefix(environment); !status.ok()) return failed(status);
   }
-  if (Status status = mpi->initialize(); !status) return failed(status);
+  if (Status status = mpi->initialize(); !status.ok()) return failed(status);
   auto bootstrap = mpi->make_bootstrap(deadline);
   if (!bootstrap) return failed(bootstrap.status());
   const int world = bootstrap.value()->size();

@@ -188,7 +188,8 @@ void RendezvousStore::reject(Client& client, const std::string& why) {
 void RendezvousStore::listen_to(Client& client) {
   Status status = client.link.wants_to_write() ? client.link.write() : Status();
   constexpr std::size_t max_pending_bytes = frame_header_bytes + max_pending_frame_bytes;
-  if (status) status = client.rank < 0 ? client.link.read(max_pending_bytes) : client.link.read();
+  if (status.ok())
+    status = client.rank < 0 ? client.link.read(max_pending_bytes) : client.link.read();
   while (!client.rejected) {
     const bool is_pending = client.rank < 0;
     const auto frame =
@@ -203,7 +204,7 @@ void RendezvousStore::listen_to(Client& client) {
     answer(client, question.value());
   }
   if (client.rejected) client.link.drop();
-  if (status) return;
+  if (status.ok()) return;
   if (client.rank >= 0) departed_.push_back(client.rank);
   client.link.drop();
 }
@@ -211,7 +212,7 @@ void RendezvousStore::listen_to(Client& client) {
 void RendezvousStore::reply(Client& client, Verb verb, std::string value, std::string key) {
   client.link.enqueue(RendezvousWords{verb, 0, 0, std::move(key), std::move(value)}.to_frame());
   // A broken connection is found when it is read next.
-  if (Status status = client.link.write(); !status) return;
+  if (Status status = client.link.write(); !status.ok()) return;
 }
 
 // The last answer to one that is not a rank: it gets one attempt, and cannot make answers pile up.

@@ -10,7 +10,7 @@ namespace {
 
 Status can_use_mpi(const MpiCapability& mpi) {
   if (mpi.make_transport) return {};
-  if (!mpi.unavailable) return mpi.unavailable;
+  if (!mpi.unavailable.ok()) return mpi.unavailable;
   return Status(ErrorCode::initialization, "MPI was not started");
 }
 

@@ -35,25 +35,24 @@ RankFacts own_facts(const Options& options, const MpiCapability& mpi,
   for (const TransportRow& row : transport_registry()) {
     const Status usable = row.can_use(mpi);
     facts.transports.push_back(
-        {std::string(row.name), usable ? std::string() : usable.to_string()});
+        {std::string(row.name), usable.ok() ? std::string() : usable.to_string()});
   }
   return facts;
 }
 
 Expected<std::vector<RankFacts>> exchange_facts(Bootstrap& bootstrap, const RankFacts& own,
                                                 Time deadline) {
-  if (Status put = bootstrap.put(str("world/", bootstrap.rank()), own.encode()); !put) return put;
-  if (Status met = bootstrap.barrier(deadline); !met) return met;
+  const auto texts = bootstrap.allgather("world", own.encode(), deadline);
+  if (!texts.ok()) return texts.status();
   std::vector<RankFacts> all;
-  for (int peer = 0; peer < bootstrap.size(); ++peer) {
-    const auto text = bootstrap.get(str("world/", peer));
-    if (!text) return text.status();
-    auto facts = RankFacts::decode(text.value());
+  for (const std::string& text : texts.value()) {
+    const auto peer = static_cast<int>(all.size());
+    auto facts = RankFacts::decode(text);
     if (!facts)
       return Status(ErrorCode::initialization, str("rank ", peer), peer).because(facts.status());
     all.push_back(std::move(facts).value());
   }
-  if (Status same = check_builds_agree(all); !same) return same;
+  if (Status same = check_builds_agree(all); !same.ok()) return same;
   return all;
 }
 
@@ -67,38 +66,34 @@ Expected<std::unique_ptr<Transport>> make_transport(const std::string& name, Boo
 
 // What ranks of one host share beyond the transport. A transport other than shared memory that was
 // asked for by name is left to work alone.
-std::shared_ptr<HostMemory> share_host(Bootstrap& bootstrap, const std::string& wanted_transport,
-                                       const Topology& topology, Time deadline) {
+Expected<HostGroup> share_host(Bootstrap& bootstrap, const std::string& wanted_transport,
+                               const Topology& topology, Time deadline) {
   const bool may_share = wanted_transport == "auto" || wanted_transport == "shm";
-  if (!may_share || topology.local_size != topology.size) return nullptr;
-  auto formed = HostMemory::form(bootstrap, deadline);
-  const Status obstacle = formed ? formed.value()->no_direct_access() : formed.status();
-  if (!obstacle) log(LogLevel::info, obstacle.to_string());
-  return formed ? std::move(formed).value() : nullptr;
+  if (!may_share) return HostGroup();
+  return HostGroup::form(bootstrap, topology.host_of, deadline);
 }
 
-constexpr auto shares_host = "shares host";
+constexpr const char* shares_host = "shares host";
 
-// Tells the others whether this rank is ready, and hears whether they are. `host` is kept only
-// where every rank has it.
-Status agree_ready(Bootstrap& bootstrap, const Status& own, std::shared_ptr<HostMemory>& host,
-                   Time deadline) {
-  const std::string text = !own ? own.to_string() : host ? shares_host : "";
-  if (Status put = bootstrap.put(str("ready/", bootstrap.rank()), text); !put)
-    return own ? put : own;
-  if (Status met = bootstrap.barrier(deadline); !met) return own ? met : own;
-  if (!own) return own;
-  for (int peer = 0; peer < bootstrap.size(); ++peer) {
-    const auto theirs = bootstrap.get(str("ready/", peer));
-    if (!theirs) return theirs.status();
-    if (theirs.value() == shares_host) continue;
-    host.reset();
-    if (!theirs.value().empty()) {
-      return Status(ErrorCode::initialization, str("rank ", peer, " failed: ", theirs.value()),
-                    peer);
-    }
+// Tells the others whether this rank is ready, and hears whether they are. A host shares memory
+// only where each of its ranks says so.
+Status agree_ready(Bootstrap& bootstrap, const Status& own, HostGroup& host, Time deadline) {
+  using Text = Expected<std::string>;
+  const char* const text = host.memory() ? shares_host : "";
+  const auto all = bootstrap.allgather("ready", own.ok() ? Text(text) : Text(own), deadline);
+  if (!own.ok()) return own;
+  if (!all.ok()) return all.status();
+  for (const int rank : host.ranks()) {
+    if (all.value()[static_cast<std::size_t>(rank)] != shares_host) host.share_nothing();
   }
   return {};
+}
+
+// A host where ranks do not answer each other is of no use to the other hosts either.
+Status measure_host(Bootstrap& bootstrap, HostGroup& host, Time deadline) {
+  const Status own = host.ranks().empty() ? Status() : host.measure(bootstrap, deadline);
+  const Status all = bootstrap.agree("measured", own, deadline);
+  return own.ok() ? all : own;
 }
 
 }  // namespace
@@ -114,31 +109,31 @@ Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const M
   const auto beacon = light_beacon(bootstrap.rank());
   auto facts = exchange_facts(bootstrap, own_facts(options, mpi, beacon), deadline);
   if (!facts) return not_formed().because(facts.status());
-  if (Status agreed = check_options_agree(facts.value()); !agreed)
+  if (Status agreed = check_options_agree(facts.value()); !agreed.ok())
     return not_formed().because(agreed);
-  if (Status confirmed = confirm_hosts(bootstrap, facts.value(), deadline); !confirmed)
+  if (Status confirmed = confirm_hosts(bootstrap, facts.value(), deadline); !confirmed.ok())
     return not_formed().because(confirmed);
   World world;
   world.topology = topology_of(bootstrap.rank(), facts.value());
   const auto chosen = choose_transport(options.transport, world.topology, facts.value());
   if (!chosen) return not_formed().because(chosen.status());
 
-  if (Status room = provide_descriptors(world.topology.local_size); !room)
+  if (Status room = provide_descriptors(world.topology.local_size); !room.ok())
     return not_formed().because(room);
 
   // All are collective, so the next is taken part in even where one has failed.
   auto control =
       open_control_socket(bootstrap, world.topology.host_of, options.interface, deadline);
   auto transport = make_transport(chosen.value(), bootstrap, mpi, deadline);
-  world.host = share_host(bootstrap, options.transport, world.topology, deadline);
-  const Status own = control ? transport.status() : control.status();
-  if (Status ready = agree_ready(bootstrap, own, world.host, deadline); !ready)
+  auto host = share_host(bootstrap, options.transport, world.topology, deadline);
+  const Status own = !control.ok()     ? control.status()
+                     : !transport.ok() ? transport.status()
+                                       : host.status();
+  if (host.ok()) world.host = std::move(host).value();
+  if (Status ready = agree_ready(bootstrap, own, world.host, deadline); !ready.ok())
     return not_formed().because(ready);
-  if (world.host) {
-    auto costs = measure_costs(bootstrap, world.host, deadline);
-    if (!costs) return not_formed().because(costs.status());
-    world.host_costs = costs.value();
-  }
+  if (Status measured = measure_host(bootstrap, world.host, deadline); !measured.ok())
+    return not_formed().because(measured);
   world.control = std::move(control).value();
   world.transport = std::move(transport).value();
   log(LogLevel::info, world.topology.describe(world.topology.rank), " of ", world.topology.size,

@@ -9,8 +9,7 @@
 
 #include "core/options.h"
 #include "core/status.h"
-#include "onehost/cost_model.h"
-#include "onehost/host_memory.h"
+#include "onehost/host_group.h"
 #include "transport/bootstrap.h"
 #include "transport/control_lane.h"
 #include "transport/transport.h"
@@ -37,8 +36,7 @@ struct World {
   Topology topology;
   std::unique_ptr<ControlLane> control;
   std::unique_ptr<Transport> transport;
-  std::shared_ptr<HostMemory> host;  // null unless all ranks are on one host and share memory
-  HostCosts host_costs;              // as rank 0 has measured them; zeros without `host`
+  HostGroup host;
 };
 
 // Makes MPI's bulk transport; empty where MPI cannot carry bulk, with the reason in `unavailable`.

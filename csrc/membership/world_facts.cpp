@@ -18,7 +18,7 @@ constexpr std::uint64_t facts_format = 2;
 constexpr std::uint64_t first_format = 1;  // had no version
 constexpr std::size_t shown_build_digits = 12;
 
-Status failed(const std::string& text) {
+Status no_world(const std::string& text) {
   return Status(ErrorCode::initialization, text);
 }
 
@@ -127,7 +127,7 @@ Expected<RankFacts> RankFacts::decode(const std::string& text) {
   facts.build = format == first_format ? std::string() : reader.text();
   facts.host_name = reader.text();
   if (format == first_format) facts.version = "older";
-  if (!reader.ok()) return failed("sent facts that cannot be understood");
+  if (!reader.ok()) return no_world("sent facts that cannot be understood");
   if (facts.version != RUEDA_VERSION || facts.build != build_identity()) return facts;
   facts.host_identity = reader.text();
   facts.beacon = reader.text();
@@ -140,7 +140,7 @@ Expected<RankFacts> RankFacts::decode(const std::string& text) {
     fact.obstacle = reader.text();
   }
   if (format == facts_format && reader.ok() && reader.at_end()) return facts;
-  return failed("sent facts that cannot be understood");
+  return no_world("sent facts that cannot be understood");
 }
 
 std::vector<std::string> agreed_options(const Options& options) {
@@ -190,8 +190,8 @@ Status check_builds_agree(const std::vector<RankFacts>& ranks) {
     builds.add(facts.version + build, static_cast<int>(rank), facts.host_name);
   }
   if (builds.size() <= 1) return {};
-  return failed(str("the ranks run different builds of Rueda: ", builds.describe(),
-                    ". Install the same one everywhere"));
+  return no_world(str("the ranks run different builds of Rueda: ", builds.describe(),
+                      ". Install the same one everywhere"));
 }
 
 Status check_options_agree(const std::vector<RankFacts>& ranks) {
@@ -201,12 +201,12 @@ Status check_options_agree(const std::vector<RankFacts>& ranks) {
     Groups values;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       if (ranks[rank].options.size() <= index)
-        return failed("ranks use different versions of Rueda");
+        return no_world("ranks use different versions of Rueda");
       values.add(readable(spec, ranks[rank].options[index]), static_cast<int>(rank));
     }
     if (values.size() > 1) {
-      return failed(str("option ", spec.name, " (", spec.environment,
-                        ") differs between ranks: ", values.describe()));
+      return no_world(str("option ", spec.name, " (", spec.environment,
+                          ") differs between ranks: ", values.describe()));
     }
     ++index;
   }
@@ -223,10 +223,10 @@ Expected<std::string> choose_transport(const std::string& wanted, const Topology
     obstacles += str(obstacles.empty() ? "" : "; ", row.name, ": ", obstacle);
   }
   if (wanted != "auto") {
-    return failed(
+    return no_world(
         str("the transport that was asked for (RUEDA_TRANSPORT) cannot be used: ", obstacles));
   }
-  return failed("no transport serves all ranks: " + obstacles);
+  return no_world("no transport serves all ranks: " + obstacles);
 }
 
 }  // namespace rueda

@@ -70,7 +70,7 @@ Status MpiBootstrap::gather(Gathering& gathering, Time deadline) {
   int code = MPI_Iallgather(&gathering.my_length, 1, MPI_INT, gathering.lengths.data(), 1, MPI_INT,
                             communicator_.get(), &gathering.request);
   if (code != MPI_SUCCESS) return failure(code, doing, -1, ErrorCode::initialization);
-  if (Status status = await(gathering.request, deadline, doing); !status) return status;
+  if (Status status = await(gathering.request, deadline, doing); !status.ok()) return status;
 
   int total = 0;
   for (const int length : gathering.lengths) {

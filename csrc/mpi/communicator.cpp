@@ -41,7 +41,7 @@ Expected<Communicator> Communicator::duplicate_world(Time deadline, const std::s
   MPI_Request request = MPI_REQUEST_NULL;
   const int code = MPI_Comm_idup(MPI_COMM_WORLD, handle.get(), &request);
   if (code != MPI_SUCCESS) return failure(code, doing, -1, ErrorCode::initialization);
-  if (Status status = await(request, deadline, doing); !status) {
+  if (Status status = await(request, deadline, doing); !status.ok()) {
     static_cast<void>(handle.release());
     return status;
   }

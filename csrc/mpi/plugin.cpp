@@ -16,7 +16,6 @@
 #include "mpi/bootstrap.h"
 #include "mpi/communicator.h"
 #include "mpi/error.h"
-#include "mpi/gpu_reductions.h"
 #include "mpi/transport.h"
 
 namespace rueda::mpi {
@@ -135,7 +134,7 @@ Status Plugin::join_application() const {
 }
 
 void Plugin::finalize() {
-  if (owned_ && !finalized() && !has_left_a_thread()) MPI_Finalize();
+  if (owned_ && !finalized()) MPI_Finalize();
 }
 
 void Plugin::before_finalize(std::function<void()> action) {
@@ -159,14 +158,14 @@ Status Plugin::check_running() const {
 }
 
 Expected<std::unique_ptr<Bootstrap>> Plugin::make_bootstrap(Time deadline) {
-  if (Status status = check_running(); !status) return status;
+  if (Status status = check_running(); !status.ok()) return status;
   auto communicator = Communicator::duplicate_world(deadline, "bootstrap");
   if (!communicator) return communicator.status();
   return std::unique_ptr<Bootstrap>(std::make_unique<MpiBootstrap>(*std::move(communicator)));
 }
 
 Status Plugin::can_make_transport() const {
-  if (Status status = check_running(); !status) return status;
+  if (Status status = check_running(); !status.ok()) return status;
   if (const int level = thread_level(); level < MPI_THREAD_MULTIPLE) {
     const std::string who = owned_ ? str(version(), " offers no more than ")
                                    : std::string("the application initialised MPI with ");
@@ -188,7 +187,7 @@ Status Plugin::can_make_transport() const {
 }
 
 Expected<std::unique_ptr<Transport>> Plugin::make_transport(Time deadline) {
-  if (Status status = can_make_transport(); !status) return status;
+  if (Status status = can_make_transport(); !status.ok()) return status;
   auto communicator = Communicator::duplicate_world(deadline, "transport");
   if (!communicator) return communicator.status();
   return std::unique_ptr<Transport>(std::make_unique<MpiTransport>(*std::move(communicator)));

@@ -24,13 +24,10 @@ bool is_done(MPI_Request& request) {
 }  // namespace
 
 MpiTransport::MpiTransport(Communicator communicator, std::size_t piece_size)
-    : communicator_(std::move(communicator)),
-      gpu_reductions_(communicator_.get()),
-      piece_size_(piece_size) {}
+    : communicator_(std::move(communicator)), piece_size_(piece_size) {}
 
 MpiTransport::~MpiTransport() {
-  clean_ = clean_ && aborted_.ok() && streams_.empty() && requests_.empty() &&
-           !gpu_reductions_.leaves_something();
+  clean_ = clean_ && aborted_.ok() && streams_.empty() && requests_.empty();
   abort(Status(ErrorCode::shutdown, "the MPI transport is closed"));
   // Were it freed, MPI might reuse its number for a later communicator, where a late message of
   // this one would then be received.
@@ -105,15 +102,14 @@ void MpiTransport::start_piece(Operation& operation, std::size_t length, const S
 
 bool MpiTransport::progress() {
   if (!aborted_.ok()) return false;
-  const bool reduced = gpu_reductions_.collect();
-  if (requests_.empty() && awaited_.empty()) return reduced;
+  if (requests_.empty() && awaited_.empty()) return false;
   if (is_finalized()) {
     abort(Status(ErrorCode::transport, finalized_text));
     return true;
   }
   const bool arrived = collect_arrivals();
   const bool done = collect_requests();
-  return arrived || done || reduced;
+  return arrived || done;
 }
 
 bool MpiTransport::collect_arrivals() {
@@ -297,7 +293,6 @@ void MpiTransport::abort(const Status& reason) {
   awaited_.clear();
   owners_.clear();
   requests_.clear();
-  gpu_reductions_.give_up(reason);
 }
 
 // A message that is arriving cannot be stopped. It takes a moment, because its sender is mostly

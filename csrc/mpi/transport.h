@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "mpi/communicator.h"
-#include "mpi/gpu_reductions.h"
 #include "transport/transport.h"
 
 namespace rueda::mpi {
@@ -42,13 +41,6 @@ class MpiTransport final : public Transport {
 
   Ticket send(int peer, Tag tag, std::span<const ConstBytes> spans) override;
   Ticket recv(int peer, Tag tag, std::span<const MutableBytes> spans) override;
-  [[nodiscard]] Status takes_gpu_memory(bool is_certain) const override {
-    return is_certain ? Status() : takes_cuda_memory();
-  }
-  Ticket allreduce(const GpuMemory& memory, std::int64_t count, DataType dtype,
-                   ReduceOp op) override {
-    return gpu_reductions_.start(memory, count, dtype, op);
-  }
   bool progress() override;
   void abort(const Status& reason) override;
 
@@ -108,7 +100,6 @@ class MpiTransport final : public Transport {
   [[nodiscard]] std::string describe(const Operation& operation) const;
 
   Communicator communicator_;
-  GpuReductions gpu_reductions_;
   std::size_t piece_size_;
   std::unordered_map<std::uint64_t, Stream> streams_;
   std::map<int, int> awaited_;  // peer → receives that have not seen their last piece

@@ -12,7 +12,8 @@ HostChannel::HostChannel(std::shared_ptr<HostMemory> host, std::vector<int> memb
       slot_(round_up(slot, 64)),
       blocks_(members_.size(), nullptr),
       fences_for_others_(can_fence_for_others()) {
-  blocks_[index(rank)] = reinterpret_cast<Block*>(host_->publish(key, bytes_for(slot), room));
+  blocks_[index(rank)] =
+      reinterpret_cast<Block*>(host_->publish(key, bytes_for(slot), small_page, room));
   host_->add(*this);
 }
 
@@ -55,6 +56,14 @@ bool populate_around(std::byte* begin, std::size_t bytes) {
 }
 
 }  // namespace
+
+std::byte* HostChannel::grow_scratch(std::size_t bytes) {
+  scratch_bytes_ = 0;
+  scratch_.reset();
+  scratch_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  scratch_bytes_ = bytes;
+  return scratch_.get();
+}
 
 bool HostChannel::populate_slot_now(std::size_t bytes) {
   if (!populate_around(slot(), bytes)) return false;

@@ -128,6 +128,12 @@ class HostChannel final : private HostMemory::Visitor {
   // that can be helped: a fence in it would wait until the caches have taken that in.
   void notify();
 
+  // Memory of this rank alone for the collective whose turn it is, kept for the next ones: what is
+  // fresh from the system costs more to touch than most collectives take. Its content is undefined.
+  [[nodiscard]] std::byte* scratch(std::size_t bytes) {
+    return bytes <= scratch_bytes_ ? scratch_.get() : grow_scratch(bytes);
+  }
+
   // This rank goes through nothing more here, and touches nothing of the others any more.
   void stop();
   // A thread of the application in a channel of its own, for as long as it may touch anything of
@@ -171,6 +177,7 @@ class HostChannel final : private HostMemory::Visitor {
   [[nodiscard]] Block& block(int member) const { return *blocks_[index(member)]; }
   [[nodiscard]] std::size_t parity() const { return sequence_ & 1; }
   bool find_all();
+  [[nodiscard]] std::byte* grow_scratch(std::size_t bytes);
   [[nodiscard]] bool populate_slot_now(std::size_t bytes);
   [[nodiscard]] bool populate_table_now();
   void give_up() override;
@@ -190,6 +197,8 @@ class HostChannel final : private HostMemory::Visitor {
   };
   std::array<Populated, 2> populated_;  // by parity
   std::vector<Block*> blocks_;          // null while a member has not opened it
+  std::unique_ptr<std::byte[]> scratch_;
+  std::size_t scratch_bytes_ = 0;
   // The thread that is inside, and whoever gives up, each write one and look at the other.
   const bool fences_for_others_;
   std::atomic<bool> is_inside_{false};

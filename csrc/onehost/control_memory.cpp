@@ -96,7 +96,8 @@ std::optional<FreeRange> ControlBlocks::take_from(ControlRoom& room, std::size_t
   return block;
 }
 
-std::byte* ControlBlocks::publish(std::uint64_t key, std::size_t bytes, ControlRoom* room) {
+std::byte* ControlBlocks::publish(std::uint64_t key, std::size_t bytes, std::size_t populated,
+                                  ControlRoom* room) {
   const std::lock_guard lock(mutex_);
   send_delayed();
   hear();
@@ -108,8 +109,8 @@ std::byte* ControlBlocks::publish(std::uint64_t key, std::size_t bytes, ControlR
   if (bytes >= huge_page) {
     static_cast<void>(put_on_huge_pages(memory, block->length() / huge_page * huge_page));
   }
-  // The page that all look at has memory behind it; what else is used is populated then.
-  if (!populate(memory, small_page) || !own().directory().enter(key, block->begin)) {
+  if (!populate(memory, length_of(std::min(populated, bytes))) ||
+      !own().directory().enter(key, block->begin)) {
     free_.give(*block);
     throw std::bad_alloc();
   }

@@ -116,8 +116,10 @@ class ControlBlocks {
 
   // Room for a block of each of these lengths; null where there is none.
   [[nodiscard]] std::unique_ptr<ControlRoom> reserve(std::span<const std::size_t> lengths);
-  // `room`: where the block comes from, if it has one of this length.
-  [[nodiscard]] std::byte* publish(std::uint64_t key, std::size_t bytes, ControlRoom* room);
+  // `populated`: how much of it has memory behind it at once. `room`: where the block comes from,
+  // if it has one of this length.
+  [[nodiscard]] std::byte* publish(std::uint64_t key, std::size_t bytes, std::size_t populated,
+                                   ControlRoom* room);
   void retire(std::uint64_t key, const std::vector<int>& members);
 
  private:

@@ -11,7 +11,6 @@
 #include <optional>
 
 #include "core/strings.h"
-#include "onehost/hear_all.h"
 #include "onehost/host_reduction.h"
 #include "onehost/registered_memory.h"
 
@@ -215,8 +214,8 @@ HostPolicy policy_of(const HostCosts& costs) {
 Expected<HostCosts> measure_costs(Bootstrap& bootstrap, const std::shared_ptr<HostMemory>& host,
                                   Time deadline) {
   const auto own = measure(host, deadline);
-  const auto all = hear_all(
-      bootstrap, "host/costs",
+  const auto all = bootstrap.allgather(
+      "host/costs",
       own ? Expected<std::string>(text_of(own.value())) : Expected<std::string>(own.status()),
       deadline);
   if (!all) return all.status();

@@ -79,7 +79,8 @@ std::uint64_t AccessProbe::places_address() const {
 Status try_access(int rank, const RemoteProbe& probe) {
   AccessProbe::Proof found{};
   const RemoteProcess& owner = probe.owner;
-  if (Status read = read_memory(owner, found.data(), probe.proof_address, sizeof found); !read) {
+  if (Status read = read_memory(owner, found.data(), probe.proof_address, sizeof found);
+      !read.ok()) {
     return read;
   }
   // In another namespace the identifier may be of a process that is none of ours: no writing there.
@@ -92,8 +93,9 @@ Status try_access(int rank, const RemoteProbe& probe) {
   const std::uint64_t place = probe.places_address + index * sizeof(std::uint64_t);
   const std::uint64_t written = found[0] + index;
   std::uint64_t seen = 0;
-  if (Status write = write_memory(owner, &written, place, sizeof written); !write) return write;
-  if (Status read = read_memory(owner, &seen, place, sizeof seen); !read) return read;
+  if (Status write = write_memory(owner, &written, place, sizeof written); !write.ok())
+    return write;
+  if (Status read = read_memory(owner, &seen, place, sizeof seen); !read.ok()) return read;
   if (seen == written) return {};
   return Status(ErrorCode::transport,
                 str("what is written to the memory of rank ", owner.rank, " does not arrive"),

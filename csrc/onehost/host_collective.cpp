@@ -76,7 +76,7 @@ bool HostCollective::advance() {
 }
 
 Status HostCollective::no_memory() const {
-  const int rank = channel_.host_rank(channel_.rank());
+  const int rank = channel_.host().world_rank(channel_.host_rank(channel_.rank()));
   return {ErrorCode::internal,
           str("no memory is left on this host for what rank ", rank, " shows the other ranks"),
           rank};
@@ -116,7 +116,8 @@ void HostCollective::quiesce(bool exposed) {
     while (!channel_.has_finished(member) && !channel_.has_stopped(member)) {
       // This rank may give up meanwhile.
       if (Clock::now() >= std::min(latest, channel_.host().end_of_waiting())) {
-        log(LogLevel::error, "rank ", channel_.host_rank(member), " has not stopped within ",
+        const int name = channel_.host().world_rank(channel_.host_rank(member));
+        log(LogLevel::error, "rank ", name, " has not stopped within ",
             to_seconds(Clock::now() - begin),
             " s: it may still touch a tensor whose operation failed");
         return;

@@ -46,7 +46,7 @@ class Batches {
       : size_(size), ranks_(static_cast<int>(descriptors_per_message / each)) {}
   Status for_each(const std::function<Status(int first, int last)>& body) const {
     for (int first = 0; first < size_; first += ranks_) {
-      if (Status done = body(first, std::min(first + ranks_, size_)); !done) return done;
+      if (Status done = body(first, std::min(first + ranks_, size_)); !done.ok()) return done;
     }
     return {};
   }
@@ -77,7 +77,7 @@ class Hub {
     const int socket = peers_[static_cast<std::size_t>(rank)].socket.get();
     return Batches(static_cast<int>(peers_.size()), own_.size()).for_each([&](int first, int last) {
       const std::vector<int> fds = descriptors(first, last);
-      if (Status sent = send_descriptors(socket, fds, deadline_); !sent) return sent;
+      if (Status sent = send_descriptors(socket, fds, deadline_); !sent.ok()) return sent;
       return hear_taken(socket, rank, deadline_);
     });
   }
@@ -118,13 +118,13 @@ Status take_own(int rank, std::span<const int> own, const TakeDescriptors& take)
 }
 
 Status exchange_at_hub(Hub& hub, int size, std::span<const int> own, const TakeDescriptors& take) {
-  if (Status collected = hub.collect(); !collected) return collected;
+  if (Status collected = hub.collect(); !collected.ok()) return collected;
   for (int rank = 1; rank < size; ++rank) {
-    if (Status given = hub.give(rank); !given) return given;
+    if (Status given = hub.give(rank); !given.ok()) return given;
   }
-  if (Status done = take_own(0, own, take); !done) return done;
+  if (Status done = take_own(0, own, take); !done.ok()) return done;
   for (int rank = 1; rank < size; ++rank) {
-    if (Status done = take(rank, hub.of(rank)); !done) return done;
+    if (Status done = take(rank, hub.of(rank)); !done.ok()) return done;
   }
   return {};
 }
@@ -134,7 +134,7 @@ Status exchange_with_hub(const MeetingPoint& place, int rank, int size, std::spa
   const auto socket = call_rank_zero(place.address, place.world, rank);
   if (!socket) return socket.status();
   const int fd = socket.value().get();
-  if (Status sent = send_descriptors(fd, own, deadline); !sent) return sent;
+  if (Status sent = send_descriptors(fd, own, deadline); !sent.ok()) return sent;
   return Batches(size, own.size()).for_each([&](int first, int last) {
     const auto count = static_cast<std::size_t>(last - first);
     auto fds = receive_descriptors(fd, count * own.size(), what_is_shared, deadline);
@@ -142,7 +142,7 @@ Status exchange_with_hub(const MeetingPoint& place, int rank, int size, std::spa
     const std::span<UniqueFd> all(fds.value());
     for (std::size_t index = 0; index < count; ++index) {
       const auto theirs = all.subspan(index * own.size(), own.size());
-      if (Status done = take(first + static_cast<int>(index), theirs); !done) return done;
+      if (Status done = take(first + static_cast<int>(index), theirs); !done.ok()) return done;
     }
     return say_taken(fd);
   });

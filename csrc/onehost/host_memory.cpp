@@ -13,19 +13,24 @@ constexpr auto longest_wait = std::chrono::seconds(20);
 
 }  // namespace
 
-HostMemory::HostMemory(int rank, int size, RegisteredMemory& registered)
-    : rank_(rank),
+HostMemory::HostMemory(const Bootstrap& bootstrap, RegisteredMemory& registered)
+    : rank_(bootstrap.rank()),
       registered_memory_(&registered),
-      control_(static_cast<std::size_t>(size)),
+      control_(static_cast<std::size_t>(bootstrap.size())),
       registered_mappings_(control_.size()),
       registered_(control_.size()),
       remote_(control_.size()),
-      processes_(control_.size()) {}
+      processes_(control_.size()) {
+  for (int rank = 0; rank < bootstrap.size(); ++rank) {
+    world_ranks_.push_back(bootstrap.world_rank(rank));
+  }
+}
 
 HostMemory::~HostMemory() = default;
 
-std::byte* HostMemory::publish(std::uint64_t key, std::size_t bytes, ControlRoom* room) {
-  return blocks_->publish(key, bytes, room);
+std::byte* HostMemory::publish(std::uint64_t key, std::size_t bytes, std::size_t populated,
+                               ControlRoom* room) {
+  return blocks_->publish(key, bytes, populated, room);
 }
 
 // The room keeps the memory alive in which it is.

@@ -37,6 +37,10 @@ class HostMemory {
 
   [[nodiscard]] int rank() const { return rank_; }  // as in the bootstrap
   [[nodiscard]] int size() const { return static_cast<int>(control_.size()); }
+  // What a rank is called in errors.
+  [[nodiscard]] int world_rank(int rank) const {
+    return world_ranks_[static_cast<std::size_t>(rank)];
+  }
 
   [[nodiscard]] HostRankHeader& header(int rank) const {
     return control_[static_cast<std::size_t>(rank)].header();
@@ -45,10 +49,11 @@ class HostMemory {
   // Takes zeroed memory from this rank's control memory and makes it known to the others under
   // `key`. A key serves once: neither this rank nor its peers use it for anything else, ever.
   // Aligned to 4096 bytes, from 2 MiB on to 2 MiB, and then on huge pages where the kernel gives
-  // them. Throws std::bad_alloc, but not where `room` has a block of that length. Thread-safe, as
-  // are reserve() and retire().
+  // them. The first `populated` bytes have memory behind them; the rest is to be populated before
+  // it is used, see populate(). Throws std::bad_alloc, but not where `room` has a block of that
+  // length. Thread-safe, as are reserve() and retire().
   [[nodiscard]] std::byte* publish(std::uint64_t key, std::size_t bytes,
-                                   ControlRoom* room = nullptr);
+                                   std::size_t populated = small_page, ControlRoom* room = nullptr);
   // Room for a block of each of these lengths, for what ranks are about to agree to publish: one
   // that finds none says so instead of failing afterwards. Null where there is none.
   [[nodiscard]] static std::shared_ptr<ControlRoom> reserve(const std::shared_ptr<HostMemory>& host,
@@ -113,10 +118,11 @@ class HostMemory {
 
  private:
   friend class HostMemoryForming;
-  HostMemory(int rank, int size, RegisteredMemory& registered);
+  HostMemory(const Bootstrap& bootstrap, RegisteredMemory& registered);
 
   const int rank_;
   RegisteredMemory* const registered_memory_;
+  std::vector<int> world_ranks_;
   std::vector<ControlMemory> control_;              // by rank, as all that follows
   std::vector<SharedMapping> registered_mappings_;  // none for ranks of this process
   std::vector<std::byte*> registered_;

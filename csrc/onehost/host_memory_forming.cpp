@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "core/strings.h"
-#include "onehost/hear_all.h"
 #include "onehost/host_exchange.h"
 #include "onehost/host_memory.h"
 #include "onehost/processors.h"
@@ -37,12 +36,12 @@ class HostMemoryForming {
       : bootstrap_(bootstrap), deadline_(deadline), probe_(bootstrap.size()) {}
 
   Expected<std::shared_ptr<HostMemory>> form() {
-    const auto told = hear_all(bootstrap_, "host/card", prepare(), deadline_);
+    const auto told = bootstrap_.allgather("host/card", prepare(), deadline_);
     if (!told) return told.status();
-    const auto shared = hear_all(bootstrap_, "host/shared", share(told.value()), deadline_);
+    const auto shared = bootstrap_.allgather("host/shared", share(told.value()), deadline_);
     if (!shared) return shared.status();
     // The probes of all exist until all have tried, which the round ensures.
-    const auto access = hear_all(bootstrap_, "host/access", try_all(), deadline_);
+    const auto access = bootstrap_.allgather("host/access", try_all(), deadline_);
     if (!access) return access.status();
     memory_->no_direct_access_ = first_obstacle(access.value());
     return memory_;
@@ -57,7 +56,7 @@ class HostMemoryForming {
         std::max(least_control_bytes, ControlMemory::least_bytes(bootstrap_.size()));
     auto control = make_memory_file(std::max(sparse_length(control_bytes), least));
     if (!control) return control.status();
-    memory_.reset(new HostMemory(bootstrap_.rank(), bootstrap_.size(), *registered.value()));
+    memory_.reset(new HostMemory(bootstrap_, *registered.value()));
     control_ = std::move(control).value();
     process_ = PeerProcess::open_own();
     admit_peers();
@@ -80,7 +79,7 @@ class HostMemoryForming {
   }
 
   Expected<std::string> share(const std::vector<std::string>& told) {
-    if (Status read = read_cards(told); !read) return read;
+    if (Status read = read_cards(told); !read.ok()) return read;
     const bool all_tell_their_end = std::all_of(
         cards_.begin(), cards_.end(), [](const RankCard& card) { return card.tells_its_end; });
     std::vector<int> own{control_.get(), memory_->registered_memory_->fd()};
@@ -90,7 +89,7 @@ class HostMemoryForming {
     const auto take = [this](int rank, std::span<UniqueFd> fds) { return take_files(rank, fds); };
     const Status exchanged =
         exchange_descriptors(place, bootstrap_.rank(), bootstrap_.size(), own, take, deadline_);
-    if (!exchanged) return exchanged;
+    if (!exchanged.ok()) return exchanged;
     memory_->blocks_ = std::make_unique<ControlBlocks>(bootstrap_.rank(), memory_->control_);
     return std::string();
   }
@@ -98,7 +97,8 @@ class HostMemoryForming {
   Status read_cards(const std::vector<std::string>& told) {
     std::vector<std::vector<int>> processors;
     for (int rank = 0; rank < bootstrap_.size(); ++rank) {
-      auto card = RankCard::decode(rank, told[static_cast<std::size_t>(rank)]);
+      auto card =
+          RankCard::decode(bootstrap_.world_rank(rank), told[static_cast<std::size_t>(rank)]);
       if (!card) return card.status();
       processors.push_back(card->processors);
       memory_->remote_[static_cast<std::size_t>(rank)] = card->probe.owner;
@@ -115,7 +115,8 @@ class HostMemoryForming {
     auto control = SharedMapping::in_common(fds[control_file].get());
     if (!control) return control.status();
     if (control.value()->bytes() < ControlMemory::least_bytes(bootstrap_.size())) {
-      return Status(ErrorCode::transport, str("the memory of rank ", rank, " is too short"), rank);
+      const int name = bootstrap_.world_rank(rank);
+      return Status(ErrorCode::transport, str("the memory of rank ", name, " is too short"), name);
     }
     memory_->control_[index] = ControlMemory(std::move(control).value(), bootstrap_.size());
     if (rank == bootstrap_.rank() && !memory_->control_[index].populate_front()) {
@@ -143,18 +144,19 @@ class HostMemoryForming {
   // Why this rank cannot reach some other; nothing where it can reach all.
   Expected<std::string> try_all() {
     for (const RankCard& card : cards_) {
-      if (Status tried = try_access(bootstrap_.rank(), card.probe); !tried) {
+      if (Status tried = try_access(bootstrap_.rank(), card.probe); !tried.ok()) {
         return tried.to_string();
       }
     }
     return std::string();
   }
 
-  static Status first_obstacle(const std::vector<std::string>& obstacles) {
-    for (std::size_t rank = 0; rank < obstacles.size(); ++rank) {
-      if (obstacles[rank].empty()) continue;
-      return Status(ErrorCode::unsupported, str("rank ", rank, " ", obstacles[rank]),
-                    static_cast<int>(rank));
+  [[nodiscard]] Status first_obstacle(const std::vector<std::string>& obstacles) const {
+    for (int rank = 0; rank < bootstrap_.size(); ++rank) {
+      const std::string& obstacle = obstacles[static_cast<std::size_t>(rank)];
+      if (obstacle.empty()) continue;
+      const int name = bootstrap_.world_rank(rank);
+      return Status(ErrorCode::unsupported, str("rank ", name, " ", obstacle), name);
     }
     return {};
   }

@@ -276,13 +276,19 @@ Status HostReduction::combine_chunk(std::int64_t first, std::int64_t count) {
     const std::int64_t length = pieces_[i].count;
     if (first < length) {
       const Part part{i, first, std::min(count, length - first)};
-      if (Status status = combine_part(part); !status) return status;
+      if (Status status = combine_part(part); !status.ok()) return status;
       count -= part.count;
       first += part.count;
     }
     first -= length;
   }
   return {};
+}
+
+// For a chunk of each rank, and one for a result that has no place here.
+std::byte* HostReduction::scratch(std::size_t index) const {
+  const std::size_t chunk = bytes_of(std::min(chunk_, count_));
+  return channel_.scratch((static_cast<std::size_t>(channel_.size()) + 1) * chunk) + index * chunk;
 }
 
 Status HostReduction::combine_part(const Part& part) {
@@ -308,10 +314,9 @@ Status HostReduction::combine_part(const Part& part) {
     if (const std::byte* seen = input.seen(host, peer)) {
       sources_.push_back(seen);
     } else if (input.place == Place::address) {
-      // A chunk per rank, and one for a result that has no place here.
-      scratch_.resize((ranks + 1) * policy_.chunk + element_);
-      std::byte* copy = scratch_.data() + i * policy_.chunk;
-      if (Status status = host.read_from(peer, copy, input.where, bytes); !status) return status;
+      std::byte* const copy = scratch(i);
+      if (Status status = host.read_from(peer, copy, input.where, bytes); !status.ok())
+        return status;
       traffic_.kernel += static_cast<std::int64_t>(bytes);
       sources_.push_back(copy);
     }
@@ -323,15 +328,15 @@ Status HostReduction::combine_part(const Part& part) {
   }
   if (targets_.empty()) {
     if (pushes_.empty()) return {};
-    scratch_.resize((ranks + 1) * policy_.chunk + element_);
-    targets_.push_back(scratch_.data() + ranks * policy_.chunk);
+    targets_.push_back(scratch(ranks));
   }
   const Stores stores =
       bytes_ >= policy_.streaming_min && pushes_.empty() ? Stores::streaming : Stores::cached;
   combine_(targets_, sources_, part.count, stores);
   traffic_.combined += static_cast<std::int64_t>(bytes);
   for (const Push& push : pushes_) {
-    if (Status status = host.write_to(push.member, targets_.front(), push.where, bytes); !status) {
+    if (Status status = host.write_to(push.member, targets_.front(), push.where, bytes);
+        !status.ok()) {
       return status;
     }
     traffic_.kernel += static_cast<std::int64_t>(bytes);

@@ -84,6 +84,7 @@ class HostReduction final : public HostCollective {
   Work work_direct();
   [[nodiscard]] Status combine_chunk(std::int64_t first, std::int64_t count);
   [[nodiscard]] Status combine_part(const Part& part);
+  [[nodiscard]] std::byte* scratch(std::size_t index) const;
 
   const std::size_t element_;
   const bool all_contribute_;
@@ -111,7 +112,6 @@ class HostReduction final : public HostCollective {
 
   std::optional<Staging> staging_;
 
-  std::vector<std::byte> scratch_;  // copies of what cannot be seen, one chunk per rank
   std::vector<std::byte*> targets_;
   std::vector<const std::byte*> sources_;
   struct Push {

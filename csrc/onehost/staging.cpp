@@ -15,14 +15,20 @@ constexpr std::size_t shortest_chunk = 4 << 10;
 
 }  // namespace
 
-std::size_t Staging::chunk_bytes(int ranks) {
+std::size_t Staging::most_chunk_bytes(int ranks) {
   const std::size_t room =
       (slot_bytes - data_at) / rounds_of_room / static_cast<std::size_t>(ranks);
   return std::min(longest_chunk, std::bit_floor(room));
 }
 
 bool Staging::is_possible(int ranks) {
-  return ranks > 1 && chunk_bytes(ranks) >= shortest_chunk;
+  return ranks > 1 && most_chunk_bytes(ranks) >= shortest_chunk;
+}
+
+// Whole cache lines, and so many that no rank is without a chunk.
+std::size_t Staging::chunk_bytes(int ranks, std::size_t bytes) {
+  const auto size = static_cast<std::size_t>(ranks);
+  return std::min(most_chunk_bytes(ranks), round_up(bytes / size + 1, 64));
 }
 
 Staging::Staging(HostChannel& channel, const Combiner& combine, std::size_t element,
@@ -33,7 +39,7 @@ Staging::Staging(HostChannel& channel, const Combiner& combine, std::size_t elem
       input_(input),
       output_(output),
       bytes_(bytes),
-      chunk_(chunk_bytes(channel.size())),
+      chunk_(chunk_bytes(channel.size(), bytes)),
       rounds_((bytes + chunk_ * static_cast<std::size_t>(channel.size()) - 1) /
               (chunk_ * static_cast<std::size_t>(channel.size()))),
       contributes_(static_cast<std::size_t>(channel.size()), true) {}

@@ -60,10 +60,4 @@ std::vector<Fusion> fuse(const ResponseList& responses, std::int64_t threshold) 
   return fusions;
 }
 
-std::vector<std::int64_t> fused_offsets(const std::vector<std::int64_t>& counts) {
-  std::vector<std::int64_t> offsets{0};
-  for (const std::int64_t count : counts) offsets.push_back(offsets.back() + count);
-  return offsets;
-}
-
 }  // namespace rueda

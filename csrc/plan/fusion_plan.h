@@ -22,8 +22,4 @@ struct Fusion {
 // members.
 [[nodiscard]] std::vector<Fusion> fuse(const ResponseList& responses, std::int64_t threshold);
 
-// Where each of `counts` elements begins in a fused buffer, with the total as last element: tensors
-// lie next to each other without padding, so that what travels is exactly their sum.
-[[nodiscard]] std::vector<std::int64_t> fused_offsets(const std::vector<std::int64_t>& counts);
-
 }  // namespace rueda

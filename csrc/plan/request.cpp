@@ -82,6 +82,12 @@ bool fits(const Request& request) {
 
 }  // namespace
 
+std::size_t Request::row_bytes() const {
+  std::size_t bytes = size_of(dtype);
+  for (std::size_t i = 1; i < shape.size(); ++i) bytes *= static_cast<std::size_t>(shape[i]);
+  return bytes;
+}
+
 std::string_view name_of(Collective collective) {
   switch (collective) {
     case Collective::allreduce: return "allreduce";
@@ -155,7 +161,7 @@ Status validate(const Request& request, int set_size) {
     return refuse(ErrorCode::unsupported, name_of(request.op), " of ", name_of(request.dtype),
                   " is not defined");
   }
-  if (Status status = validate_wire(request); !status) return status;
+  if (Status status = validate_wire(request); !status.ok()) return status;
   if (reduces(request.collective) &&
       !(std::isfinite(request.prescale) && std::isfinite(request.postscale))) {
     return refuse(ErrorCode::invalid_argument, "scale factors must be finite, got ",

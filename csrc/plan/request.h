@@ -52,6 +52,8 @@ struct Request {
   [[nodiscard]] std::size_t bytes() const {
     return static_cast<std::size_t>(count()) * size_of(dtype);
   }
+  // Of what lies at one index of the first extent, which there must be.
+  [[nodiscard]] std::size_t row_bytes() const;
 };
 
 // The first field in which two requests of the same name may not differ, with both values as people

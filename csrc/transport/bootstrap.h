@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/clock.h"
 #include "core/status.h"
@@ -20,11 +21,23 @@ class Bootstrap {
   [[nodiscard]] virtual std::string_view name() const = 0;
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
+  // What a rank is called in errors: in a group of some ranks, its rank in the world.
+  [[nodiscard]] virtual int world_rank(int rank) const { return rank; }
 
   virtual Status put(const std::string& key, const std::string& value) = 0;
   virtual Expected<std::string> get(const std::string& key) = 0;
   // ErrorCode::initialization, saying which ranks are missing where that is known, at the deadline.
   virtual Status barrier(Time deadline) = 0;
+
+  // Collective: the value of each rank, by rank. Where `own` is an error on any rank, every rank
+  // gets an error that names the first such rank, so that all go on alike and none waits. Each
+  // `key` serves once. Another error where the ranks do not meet until the deadline.
+  [[nodiscard]] Expected<std::vector<std::string>> allgather(const std::string& key,
+                                                             const Expected<std::string>& own,
+                                                             Time deadline);
+
+  // Collective: ok where `own` is on all ranks; an error as above where it is not.
+  Status agree(const std::string& key, const Status& own, Time deadline);
 
   // What the ranks knew in common before they met, and never send over the bootstrap; empty where
   // nothing was given, as under MPI.

@@ -19,7 +19,7 @@ class InprocTransport final : public Transport {
   int size() const override { return state_->size(); }
 
   Ticket send(int peer, Tag tag, std::span<const ConstBytes> spans) override {
-    if (!aborted_) return finished_ticket(peer, aborted_);
+    if (!aborted_.ok()) return finished_ticket(peer, aborted_);
     SpanCursor<const std::byte> source(spans);
     InprocMessage message{rank_, tag, std::vector<std::byte>(source.remaining())};
     copy_from(source, message.bytes);
@@ -45,7 +45,7 @@ class InprocTransport final : public Transport {
   void disarm() override { mailbox().disarm(); }
 
   void abort(const Status& reason) override {
-    if (aborted_) aborted_ = reason;
+    if (aborted_.ok()) aborted_ = reason;
     matching_.abort(reason);
   }
 

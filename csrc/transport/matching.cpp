@@ -22,7 +22,7 @@ std::uint64_t Matching::key(int peer, Tag tag) {
 }
 
 Ticket Matching::recv(int peer, Tag tag, std::span<const MutableBytes> spans) {
-  if (!aborted_) return finished_ticket(peer, aborted_);
+  if (!aborted_.ok()) return finished_ticket(peer, aborted_);
   auto ticket = std::make_shared<Transfer>(Transfer{false, {}, peer});
   Posted posted{SpanCursor<std::byte>(spans), ticket};
   const auto found = queues_.try_emplace(key(peer, tag)).first;
@@ -44,7 +44,7 @@ void Matching::begin(int peer, Tag tag, std::size_t length) {
   arrival->tag = tag;
   arrival->length = length;
   if (length > 0) current_[static_cast<std::size_t>(peer)] = arrival;
-  if (!aborted_) return;
+  if (!aborted_.ok()) return;
   const auto found = queues_.try_emplace(key(peer, tag)).first;
   Queue& queue = found->second;
   if (queue.posted.empty()) {
@@ -99,7 +99,7 @@ void Matching::finish_if_whole(Arrival& arrival) {
 }
 
 void Matching::abort(const Status& reason) {
-  if (!aborted_) return;
+  if (!aborted_.ok()) return;
   aborted_ = reason;
   for (auto& [place, queue] : queues_) {
     for (Posted& posted : queue.posted) finish(*posted.ticket, reason);

@@ -80,7 +80,7 @@ class ShmTransport final : public Transport {
 };
 
 Ticket ShmTransport::send(int peer, Tag tag, std::span<const ConstBytes> spans) {
-  if (!aborted_) return finished_ticket(peer, aborted_);
+  if (!aborted_.ok()) return finished_ticket(peer, aborted_);
   if (peer == rank_) return send_to_itself(tag, spans);
   auto ticket = std::make_shared<Transfer>(Transfer{false, {}, peer});
   auto& sends = at(peer).sends;
@@ -100,7 +100,7 @@ Ticket ShmTransport::send_to_itself(Tag tag, std::span<const ConstBytes> spans) 
 }
 
 bool ShmTransport::progress() {
-  if (!aborted_) return false;
+  if (!aborted_.ok()) return false;
   bool moved = false;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank_) continue;
@@ -185,7 +185,7 @@ void ShmTransport::release(int peer) {
 }
 
 bool ShmTransport::arm() {
-  if (!aborted_) return true;  // there will never be anything to do
+  if (!aborted_.ok()) return true;  // there will never be anything to do
   if (nothing_to_do()) return true;
   stay_awake();
   return false;
@@ -216,7 +216,7 @@ void ShmTransport::stay_awake() {
 }
 
 void ShmTransport::abort(const Status& reason) {
-  if (!aborted_) return;
+  if (!aborted_.ok()) return;
   aborted_ = reason;
   matching_.abort(reason);
   for (Peer& peer : peers_) {

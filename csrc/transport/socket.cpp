@@ -127,12 +127,12 @@ Expected<UniqueFd> connect_unix(const std::string& address) {
   // Connecting on one host is decided at once, unless the listener's queue is full: then it waits a
   // little, since there is no way to be told when that changes.
   UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const timeval patience{5, 0};
-  if (fd) ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  const timeval connect_timeout{5, 0};
+  if (fd) ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &connect_timeout, sizeof connect_timeout);
   if (!fd || ::connect(fd.get(), name.get(), name.length) != 0) {
     return system_error("cannot connect to " + address, errno);
   }
-  if (Status ours = check_peer_user(fd.get()); !ours) return ours;
+  if (Status ours = check_peer_user(fd.get()); !ours.ok()) return ours;
   ::fcntl(fd.get(), F_SETFL, O_NONBLOCK);
   return fd;
 }
@@ -252,7 +252,7 @@ Accepted accept_from(int listener) {
       const bool lacks = error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
       return {UniqueFd(), lacks};
     }
-    if (Status ours = check_peer_user(fd.get()); !ours) {
+    if (Status ours = check_peer_user(fd.get()); !ours.ok()) {
       warnings.write("rejected a connection: " + ours.message());
       ++rejected;
       continue;

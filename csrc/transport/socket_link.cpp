@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/log.h"
 #include "core/strings.h"
 #include "transport/socket.h"
 
@@ -37,7 +38,7 @@ std::vector<std::byte> frame_of(FrameKind kind, std::span<const std::byte> paylo
 
 Status SocketLink::write() {
   if (connecting_) {
-    if (Status status = finish_connecting(fd()); !status) return status;
+    if (Status status = finish_connecting(fd()); !status.ok()) return status;
     connecting_ = false;
   }
   while (sent_ < queue_.size()) {
@@ -57,6 +58,16 @@ Status SocketLink::write() {
     }
   }
   return {};
+}
+
+void SocketLink::end() {
+  ::shutdown(fd(), SHUT_WR);
+}
+
+void SocketLink::end_with(std::vector<std::byte> last) {
+  enqueue(std::move(last));
+  if (const Status status = write(); !status.ok()) log(LogLevel::debug, status.to_string());
+  end();
 }
 
 void SocketLink::forget_sent() {

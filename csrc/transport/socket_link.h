@@ -50,6 +50,10 @@ class SocketLink {
   // Sends what fits; an error when the connection is broken. Finishes connecting, if called when
   // the socket is writable.
   Status write();
+  // Sends nothing more: the other side reads the end of the stream after what was sent.
+  void end();
+  // After all that is queued, as far as it fits.
+  void end_with(std::vector<std::byte> last);
   // Reads what is there, up to `bound` bytes, so that other links have their turn. At the end
   // of the stream, or where the connection is broken, an error; what was read before it is there
   // none the less.

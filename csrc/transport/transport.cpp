@@ -7,16 +7,6 @@
 
 namespace rueda {
 
-Status Transport::takes_gpu_memory(bool) const {
-  return {ErrorCode::unsupported,
-          str("the transport ", name(),
-              " does not reach memory of GPUs: start with mpirun and RUEDA_TRANSPORT=mpi")};
-}
-
-Ticket Transport::allreduce(const GpuMemory&, std::int64_t, DataType, ReduceOp) {
-  return std::make_shared<Transfer>(Transfer{true, takes_gpu_memory(false), -1});
-}
-
 Status Transport::wait(const Ticket& ticket, Time deadline) {
   while (!ticket->done) {
     if (progress()) continue;

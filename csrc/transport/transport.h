@@ -5,14 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
 
 #include "core/clock.h"
 #include "core/status.h"
-#include "rueda/types.h"
 
 namespace rueda {
 
@@ -31,14 +29,6 @@ struct Transfer {
   int peer = -1;  // the other rank
 };
 using Ticket = std::shared_ptr<Transfer>;
-
-// Memory of a GPU that is handed to whoever reaches it by himself.
-struct GpuMemory {
-  std::byte* data = nullptr;
-  std::shared_ptr<const void> owner;  // held until nothing touches the memory any more
-  // Calls it with the GPU as the calling thread's current one.
-  std::function<void(const std::function<void()>&)> with_its_device;
-};
 
 // One per (epoch, world, lane).
 //
@@ -64,16 +54,6 @@ class Transport {
   // Moves whatever can move without blocking; returns whether anything did.
   virtual bool progress() = 0;
 
-  // --- Memory of GPUs, for what reaches it by itself: an MPI that was built for that.
-  // Ok where allreduce() may be called; else why not, and what to do. `is_certain`: the user says
-  // so, and nobody need be asked.
-  [[nodiscard]] virtual Status takes_gpu_memory(bool is_certain) const;
-  // Combines `count` elements (up to 2^31 - 1) in place, on all ranks of the world: called by all,
-  // in the same order. Sums and products, and of integers minima and maxima. abort() does not wait
-  // until nothing touches the memory any more, which may be never.
-  virtual Ticket allreduce(const GpuMemory& memory, std::int64_t count, DataType dtype,
-                           ReduceOp op);
-
   // A descriptor that is readable when progress() would do something, or -1 where the transport
   // can only be polled (MPI). It is trustworthy only after arm() has returned true.
   [[nodiscard]] virtual int wait_fd() const { return -1; }
@@ -83,7 +63,7 @@ class Transport {
   virtual void disarm() {}
 
   // Completes every pending transfer, and every later one, with `reason`. Idempotent. Afterwards
-  // the transport touches no buffer of the caller any more, but for what allreduce() was given.
+  // the transport touches no buffer of the caller any more.
   virtual void abort(const Status& reason) = 0;
 
   // In a forked child: closes this process's copies of descriptors whose closing peers watch for.

@@ -8,10 +8,25 @@ from collections.abc import Iterable
 from rueda.adapter import Refusal
 from rueda.operations import ReduceOp
 
-__all__ = ["factor_of", "label_of", "reduction_of", "root_of", "rows_of", "text_of"]
+__all__ = [
+    "RANK_BITS",
+    "factor_of",
+    "fits",
+    "label_of",
+    "reduction_of",
+    "root_of",
+    "rows_of",
+    "text_of",
+]
 
-_ROWS_END = 1 << 63
-_RANKS_END = 1 << 31
+RANK_BITS = 32
+_ROW_BITS = 64
+
+
+def fits(number: int, bits: int) -> bool:
+    """Whether the core can be given it, as a signed integer of so many bits."""
+    end = 1 << (bits - 1)
+    return -end <= number < end
 
 
 def text_of(name: object) -> str:
@@ -69,7 +84,7 @@ def rows_of(splits: Iterable[int] | None) -> list[int]:
     except TypeError:
         raise Refusal(f"splits={_shown(splits)} is not a sequence of whole numbers") from None
     for rows in all_rows:
-        if not -_ROWS_END <= rows < _ROWS_END:
+        if not fits(rows, _ROW_BITS):
             raise Refusal(f"splits={_shown(splits)}: nothing has {_shown(rows)} rows")
     return all_rows
 
@@ -80,7 +95,7 @@ def root_of(root_rank: int) -> int:
         root = operator.index(root_rank)
     except TypeError:
         raise Refusal(f"root_rank={_shown(root_rank)} is not a whole number") from None
-    if not -_RANKS_END <= root < _RANKS_END:
+    if not fits(root, RANK_BITS):
         raise Refusal(f"root rank {_shown(root)} is not in the process set")
     return root
 

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 from rueda import _native
 from rueda.adapter import Adapter, Refusal
+from rueda.arguments import RANK_BITS, fits
 from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.handles import Handle
 from rueda.process_sets import ProcessSet, identify
@@ -16,8 +17,7 @@ __all__ = ["Messages"]
 
 A = TypeVar("A")
 ANY_SOURCE = -1
-_RANKS_END = 1 << 31
-_TAGS_END = 1 << 63
+_TAG_BITS = 64
 
 
 class Messages(Generic[A]):
@@ -37,7 +37,7 @@ class Messages(Generic[A]):
         try:
             source, view = self._adapter.read(array)
             target = _whole("target_rank", target_rank)
-            number = _whole("tag", tag, _TAGS_END)
+            number = _whole("tag", tag, _TAG_BITS)
         except Refusal as refusal:
             raise _error("send", refusal) from None
         begin = partial(
@@ -59,7 +59,7 @@ class Messages(Generic[A]):
             source = ANY_SOURCE if source_rank is None else _whole("source_rank", source_rank)
             if source_rank is not None and source < 0:
                 raise Refusal(f"there is no rank {source}")
-            number = _whole("tag", tag, _TAGS_END)
+            number = _whole("tag", tag, _TAG_BITS)
             target, view = self._adapter.write(array)
         except Refusal as refusal:
             raise _error("recv", refusal) from None
@@ -75,12 +75,12 @@ class Messages(Generic[A]):
         return Handle(lambda: [begin()], lambda natives: natives[0].source(), (target, view.owner))
 
 
-def _whole(what: str, value: object, end: int = _RANKS_END) -> int:
+def _whole(what: str, value: object, bits: int = RANK_BITS) -> int:
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise Refusal(f"{what}={value!r} is not a whole number") from None
-    if not -end <= number < end:
+    if not fits(number, bits):
         raise Refusal(f"{what}={number} is too large")
     return number
 

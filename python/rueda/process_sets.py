@@ -7,12 +7,10 @@ import weakref
 from collections.abc import Iterable
 
 from rueda import _native
+from rueda.arguments import RANK_BITS, fits
 from rueda.errors import InvalidArgumentError
 
 __all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
-
-
-_RANKS_END = 1 << 31
 
 
 class ProcessSet:
@@ -68,7 +66,7 @@ def _sorted(ranks: Iterable[int]) -> list[int]:
         raise InvalidArgumentError(
             f"the ranks of a process set are whole numbers, not {ranks!r}"
         ) from None
-    if numbers and not -_RANKS_END <= numbers[0] <= numbers[-1] < _RANKS_END:
+    if not all(fits(number, RANK_BITS) for number in numbers):
         raise InvalidArgumentError(f"there are no ranks such as some of {numbers}")
     return numbers
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
-from gpu_worlds import REHEARSAL, check_world, road
+from gpu_worlds import check_world, road
 
 EVERYWHERE = ["check_gpu_collectives.py", "check_gpu_streams.py", "check_gpu_training.py"]
 
@@ -44,13 +42,3 @@ def test_nccl_refuses_a_shared_gpu() -> None:
 @pytest.mark.parametrize("script", ["check_gpu_c10d.py", "check_gpu_c10d_streams.py"])
 def test_torch_distributed(script: str, size: int) -> None:
     check_world(script, size, road(size))
-
-
-@pytest.mark.skipif(
-    shutil.which("c++") is None or shutil.which("ninja") is None,
-    reason="a backend per device needs a C++ compiler and ninja",
-)
-def test_torch_distributed_with_a_backend_per_device() -> None:
-    # In a rehearsal tensors are on the CPU, and Rueda is to have them there, too.
-    backend = "cpu:rueda,cuda:gloo" if REHEARSAL else "cpu:gloo,cuda:rueda"
-    check_world("check_gpu_c10d_devices.py", 2, {**road(2), "CHECKED_BACKEND": backend})

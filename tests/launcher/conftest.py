@@ -1,63 +1,14 @@
-"""Runs the installed `rueda.launcher` or, where rueda is not installed, that of this checkout."""
+"""What the tests of the command `rueda` share: ways to start it, and what it leaves behind."""
 
 from __future__ import annotations
 
-import atexit
-import importlib.util
 import os
-import shutil
-import subprocess
-import sys
-import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-
-def _find_launcher() -> str | None:
-    """A folder from which `rueda.launcher` can be imported, if one is needed."""
-    if importlib.util.find_spec("rueda") is not None:
-        return None
-    folder = Path(tempfile.mkdtemp(prefix="rueda-launcher-"))
-    atexit.register(shutil.rmtree, folder)
-    (folder / "rueda").mkdir()
-    checkout = Path(__file__).parents[2]
-    for part in [checkout / "launcher", *(checkout / "python" / "rueda").iterdir()]:
-        (folder / "rueda" / part.name).symlink_to(part)
-    return str(folder)
-
-
-_module_path = _find_launcher()
-if _module_path is not None:
-    sys.path.append(_module_path)
-
-
-def launcher_environment() -> dict[str, str]:
-    """The environment of the tests, from which the launcher can be imported."""
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    if _module_path is not None:
-        environment["PYTHONPATH"] = _module_path + os.pathsep + environment.get("PYTHONPATH", "")
-    return environment
-
-
-LAUNCHER = [sys.executable, "-m", "rueda.launcher"]
-
-
-@dataclass
-class Ran:
-    """What a run of the launcher left."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def last_line(self) -> str:
-        return self.err.rstrip("\n").rpartition("\n")[2]
-
+from rueda_command import Ran, run_rueda
 
 Rueda = Callable[..., Ran]
 
@@ -67,16 +18,7 @@ def rueda(tmp_path: Path) -> Rueda:
     """Runs `rueda ARGUMENTS` in an empty folder."""
 
     def run(*arguments: str, **variables: str) -> Ran:
-        done = subprocess.run(
-            [*LAUNCHER, *arguments],
-            env={**launcher_environment(), **variables},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        return Ran(done.returncode, done.stdout, done.stderr)
+        return run_rueda(tmp_path, arguments, variables, timeout=60)
 
     return run
 

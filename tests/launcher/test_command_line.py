@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,7 @@ from rueda.launcher.hosts import parse_hosts
 from rueda.launcher.job import Job
 from rueda.launcher.mpirun import Mpirun, MpirunOptions, command_line
 from rueda.launcher.native import Native
+from rueda_command import launcher_environment
 
 TABLE = [
     {
@@ -222,3 +224,18 @@ def test_help_lists_every_option_of_the_table() -> None:
         assert f"--{row['name']}".replace("_", "-") in text
         assert str(row["environment"]) in text
     assert text.count("--bootstrap") >= 1
+
+
+def test_the_benchmark_is_imported_by_its_own_command_only() -> None:
+    """What it takes to import it would be added to the start of every job."""
+    program = (
+        "import sys, click.testing, rueda.launcher.cli as cli\n"
+        "command = cli.build(cli.load_native())\n"
+        "for words in (['run', '--help'], ['check', '--help'], ['bench', '--help']):\n"
+        "    assert click.testing.CliRunner().invoke(command, words).exit_code == 0\n"
+        "    print(words[0], 'rueda.bench' in sys.modules)\n"
+    )
+    shown = subprocess.check_output(
+        [sys.executable, "-c", program], env=launcher_environment(), text=True, timeout=60
+    )
+    assert shown.splitlines() == ["run False", "check False", "bench True"]

@@ -15,7 +15,9 @@ import pytest
 from rueda.launcher.builtin import why_not_started
 from rueda.launcher.job import Job
 
-from .conftest import LAUNCHER, Rueda, launcher_environment
+from rueda_command import LAUNCHER, launcher_environment
+
+from .conftest import Rueda
 
 Script = Callable[[str], str]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import LAUNCHER, launcher_environment
+from rueda_command import LAUNCHER, launcher_environment
 
 Script = Callable[[str], str]
 pytestmark = pytest.mark.usefixtures("no_survivors")

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from rueda.launcher.processes import children
 
-from .conftest import LAUNCHER, has_ended, launcher_environment
+from rueda_command import LAUNCHER, launcher_environment
+
+from .conftest import has_ended
 
 pytestmark = pytest.mark.usefixtures("no_survivors")
 Script = Callable[[str], str]

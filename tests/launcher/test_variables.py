@@ -10,7 +10,9 @@ import sys
 
 import pytest
 
-from .conftest import Rueda, launcher_environment
+from rueda_command import launcher_environment
+
+from .conftest import Rueda
 
 pytest.importorskip("rueda._native")
 

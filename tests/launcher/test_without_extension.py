@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from .conftest import launcher_environment
+from rueda_command import launcher_environment
 
 # What Python raises for a module that is not there.
 HIDE = "import sys; sys.modules['rueda._native'] = None\n"

@@ -38,7 +38,11 @@ CMAKE_OPTIONS = [
     "-DRUEDA_WARNINGS_AS_ERRORS=OFF",
 ]
 # Where the Python package keeps what lies elsewhere in the tree.
-PACKAGE = {"python/rueda": "rueda", "launcher": "rueda/launcher"}
+PACKAGE = {
+    "python/rueda": "rueda",
+    "launcher": "rueda/launcher",
+    "benchmarks/driver": "rueda/bench",
+}
 
 
 class ListError(Exception):

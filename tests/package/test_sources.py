@@ -98,7 +98,7 @@ def test_links_between_pages_lead_somewhere():
 
 def test_the_pages_name_files_that_exist():
     """Paths such as `csrc/plan/ring_plan.h` in the documentation."""
-    heads = "csrc|include|python|launcher|tests|docs|examples|tools|cmake|requirements"
+    heads = "csrc|include|python|launcher|benchmarks|tests|docs|examples|tools|cmake|requirements"
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
         for path in re.findall(rf"`((?:{heads})/[\w./-]*)`", page.read_text()):
             assert (ROOT / path).exists(), f"{page.name}: {path}"

@@ -26,7 +26,6 @@ pytest.importorskip("torch.distributed")
 COLLECTIVES = PARALLEL / "check_c10d_collectives.py"
 TRAINING = PARALLEL / "check_c10d_training.py"
 BAD_INPUT = PARALLEL / "check_c10d_bad_input.py"
-DEVICES = PARALLEL / "check_c10d_devices.py"
 COMPILE = PARALLEL / "check_c10d_compile.py"
 needs_mpirun = pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
@@ -80,47 +79,34 @@ def test_compile() -> None:
     check(COMPILE, 2)
 
 
-def test_a_backend_per_device() -> None:
-    """Everything through the compiled backend: the same collectives, and training that uses several groups."""
-    require_compiler()
-    extra = {"CHECKED_BACKEND": "cpu:rueda,cuda:gloo"}
-    check(COLLECTIVES, 2, extra=extra)
-    detail = {**extra, "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}  # torch wraps the backend then
-    check(COLLECTIVES, 2, ["check_reduce_ops"], extra=detail)
-    check(TRAINING, 2, ["check_ddp", "check_fsdp2", "check_two_dimensional_mesh"], extra=extra)
-    check(DEVICES, 2, extra=extra)
-    check(DEVICES, 2, extra={"CHECKED_BACKEND": "cpu:gloo,cuda:rueda"})
-
-
-def require_compiler() -> None:
-    if shutil.which("c++") is None or shutil.which("ninja") is None:
-        pytest.skip("a backend per device needs a C++ compiler and ninja")
-
-
-def test_a_backend_per_device_without_a_compiler(tmp_path: Path) -> None:
-    """Every rank raises, also where only one of them has none; one backend for all devices needs none."""
-    require_compiler()
+def test_rueda_as_one_of_several_backends() -> None:
+    """Is refused on every rank, whichever comes first, and leaves nothing behind; one backend for all devices works."""
     check(
         """
-        import os, sys, torch, torch.distributed as dist, rueda, rueda.torch.c10d
-        if os.environ["RUEDA_RANK"] == "1":
-            os.environ["CXX"] = "no-such-compiler"
-            os.environ["TORCH_EXTENSIONS_DIR"] = os.environ["EMPTY_FOLDER"]
-        try:
-            dist.init_process_group("cpu:rueda,cuda:gloo")
-        except rueda.InitializationError as error:
-            assert "rank 1 of the group" in str(error), error
-            assert "there is no no-such-compiler" in str(error), error
-        else:
-            sys.exit("was accepted")
+        import sys, torch, torch.distributed as dist, rueda, rueda.torch.c10d
+        def refused(make, backend):
+            try:
+                make(backend=backend)
+            except rueda.UnsupportedError as error:
+                assert repr(backend) in str(error), error
+                assert "init_process_group('rueda') is enough" in str(error), error
+            else:
+                sys.exit("was accepted")
+        mixed = ("cpu:gloo,cuda:rueda", "cpu:rueda,cuda:nccl", "CPU:Gloo,CUDA:Rueda")
+        for backend in mixed:
+            refused(dist.init_process_group, backend)
+        assert not dist.is_initialized()
+        assert not rueda.is_initialized()
         dist.init_process_group("cpu:rueda,cuda:rueda")
-        tensor = torch.ones(3)
-        dist.all_reduce(tensor)
-        assert tensor.tolist() == [2.0] * 3
+        for backend in mixed:
+            refused(dist.new_group, backend)
+        for group in (None, dist.new_group(), dist.new_group(backend="gloo")):
+            tensor = torch.ones(3)
+            dist.all_reduce(tensor, group=group)
+            assert tensor.tolist() == [2.0] * 3
         dist.destroy_process_group()
         """,
         2,
-        extra={"EMPTY_FOLDER": str(tmp_path)},
     )
 
 

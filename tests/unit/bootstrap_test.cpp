@@ -5,6 +5,7 @@
 #include <memory>
 #include <thread>
 
+#include "contains.h"
 #include "membership/bootstrap_rendezvous.h"
 #include "rank_threads.h"
 #include "transport/inproc.h"
@@ -46,10 +47,6 @@ void on_every_kind(int size, const std::function<void(Bootstrap&)>& body) {
       run_ranks(size, [&, &make = make](int rank) { body(*make(rank)); });
     }
   }
-}
-
-bool contains(const Status& status, const std::string& part) {
-  return status.to_string().find(part) != std::string::npos;
 }
 
 }  // namespace

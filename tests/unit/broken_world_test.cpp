@@ -19,14 +19,6 @@ using namespace std::chrono_literals;
 // Where two ranks wait for each other, each wait takes 20 s; where they do not, microseconds.
 constexpr auto one_wait = 20s;
 
-void await(const std::function<bool()>& condition, const std::string& what) {
-  const Time deadline = soon();
-  while (!condition()) {
-    expect(Clock::now() < deadline, what);
-    std::this_thread::sleep_for(100us);
-  }
-}
-
 // Where ranks that are threads wait for each other.
 class Meeting {
  public:

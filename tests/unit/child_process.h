@@ -4,10 +4,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <sstream>
 #include <string>
 
@@ -44,6 +47,12 @@ inline int exit_code_of_child(pid_t child) {
 
 inline int exit_code_of(const std::function<void()>& body) {
   return exit_code_of_child(start_child(body));
+}
+
+// How many this process has.
+inline std::size_t open_descriptors() {
+  const std::filesystem::directory_iterator entries("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
 }
 
 // The sum of a field over all mappings of this process.

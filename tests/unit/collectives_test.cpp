@@ -213,7 +213,7 @@ TEST_CASE("a batch of more tensors than a channel's table has entries is packed"
     for (const Handle& handle : engine.submit(0, std::move(group))) finish(handle);
     for (const auto& tensor : data) expect(tensor == std::vector<float>(length, 2), "the sum");
     expect(engine.metrics().at("allreduce_batches") == 1, "one batch");
-    const bool packs = !fits || !engine.host()->has_direct_access();
+    const bool packs = !fits || !engine.host().memory()->has_direct_access();
     const auto bytes = static_cast<std::int64_t>(tensors * length * sizeof(float));
     expect(engine.metrics().at("bytes_packed") == (packs ? 2 * bytes : 0), "bytes packed");
   };

@@ -1,10 +1,7 @@
 // The kernels as nvcc compiled them, on a GPU of this machine; without one there is nothing to
 // test. The doubles, which run the same sources as plain C++, are not involved.
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <iostream>
-#include <limits>
 #include <optional>
 
 #include "cuda/batch_kernels.h"
@@ -108,61 +105,6 @@ TEST_CASE("a GPU packs a batch of 161 tensors of mixed sizes and unpacks it") {
   CHECK(on_host<std::byte>(gpu->stream, buffer.data(), 2 * total) == packed);
   CHECK(on_host<std::byte>(gpu->stream, restored.data(), 4 * total) ==
         converted(packed, DataType::bfloat16, DataType::float32, 4.0));
-}
-
-TEST_CASE("a GPU finds one infinity or NaN anywhere") {
-  const auto gpu = real_gpu();
-  if (!gpu) return;
-  constexpr double infinity = std::numeric_limits<double>::infinity();
-  for (const DataType dtype : float_types) {
-    for (const double value : {1.0, infinity, -infinity, std::nan("")}) {
-      for (const std::int64_t place : {0, 4095, 9000}) {
-        CAPTURE(name_of(dtype), value, place);
-        auto content = random_floats(dtype, 9001, 4);
-        set_element(dtype, content.data(), place, value);
-        const DeviceMemory tensor = on_device(gpu->stream, content);
-        const DeviceMemory flag = on_device(gpu->stream, std::vector<float>{0});
-        const TensorCheck check{tensor.data(), 9001, dtype};
-        REQUIRE(gpu->kernels
-                    .check_finite(gpu->stream, std::span(&check, 1),
-                                  reinterpret_cast<float*>(flag.data()))
-                    .ok());
-        REQUIRE(on_host<float>(gpu->stream, flag.data(), 1)[0] == (value == 1.0 ? 0.0F : 1.0F));
-      }
-    }
-  }
-}
-
-TEST_CASE("a GPU's quantised elements come back within half a step of their block") {
-  const auto gpu = real_gpu();
-  if (!gpu) return;
-  for (const DataType dtype : float_types) {
-    for (const std::size_t count : {1, 33, 1000, 8193}) {
-      CAPTURE(name_of(dtype), count);
-      const auto content = random_floats(dtype, count, 6);
-      const DeviceMemory values = on_device(gpu->stream, content);
-      const auto codes = take(DeviceMemory::allocate(gpu->device, count), "allocate");
-      const auto scales =
-          take(DeviceMemory::allocate(gpu->device, 4 * quantized_scales(count)), "allocate");
-      const auto restored = take(DeviceMemory::allocate(gpu->device, 4 * count), "allocate");
-      const TensorQuantization down{values.data(), codes.data(), scales.data(), count, dtype};
-      const TensorQuantization up{restored.data(), codes.data(), scales.data(), count,
-                                  DataType::float32};
-      REQUIRE(gpu->kernels.quantize(gpu->stream, std::span(&down, 1), 0.5).ok());
-      REQUIRE(gpu->kernels.dequantize(gpu->stream, std::span(&up, 1)).ok());
-      const auto result = on_host<float>(gpu->stream, restored.data(), count);
-      for (std::size_t i = 0; i < count; ++i) {
-        const std::size_t block = i / 32 * 32;
-        double largest = 0;
-        for (std::size_t j = block; j < std::min(count, block + 32); ++j) {
-          largest = std::max(largest, std::abs(0.5 * element_at(dtype, content.data(),
-                                                                static_cast<std::int64_t>(j))));
-        }
-        const double value = 0.5 * element_at(dtype, content.data(), static_cast<std::int64_t>(i));
-        REQUIRE(std::abs(result[i] - value) <= largest / 127 * 0.50001);
-      }
-    }
-  }
 }
 
 }  // namespace

@@ -17,12 +17,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-std::vector<Submission> one(Submission submission) {
-  std::vector<Submission> submissions;
-  submissions.push_back(std::move(submission));
-  return submissions;
-}
-
 Handle run(Engine& engine, Submission submission) {
   return engine.submit_and_wait(0, one(std::move(submission))).front();
 }

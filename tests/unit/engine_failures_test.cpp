@@ -51,7 +51,7 @@ TEST_CASE("nobody waits for a rank that fails before it has heard that it is awa
   std::barrier together(size);
   run_ranks(size, [&](int rank) {
     World world = inproc_world(hub, rank);
-    auto formed = HostMemory::form(*hub.make_bootstrap(rank), soon());
+    auto formed = HostGroup::form(*hub.make_bootstrap(rank), world.topology.host_of, soon());
     formed.status().throw_if_error();
     world.host = std::move(formed).value();
     if (rank == 1) {

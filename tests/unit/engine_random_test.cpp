@@ -164,9 +164,8 @@ class Rank {
   void join() {
     for (int step = 0; step < rank_ + 1; ++step) {
       std::vector<float> tensor(10, 3);
-      std::vector<Submission> one;
-      one.push_back(allreduce_of(tensor, DataType::float32, "name1", ReduceOp::average));
-      finish(engine_.submit_and_wait(0, std::move(one)).front());
+      Submission average = allreduce_of(tensor, DataType::float32, "name1", ReduceOp::average);
+      finish(engine_.submit_and_wait(0, one(std::move(average))).front());
       expect(tensor[0] == 3, "the average over those who take part");
     }
     finish(engine_.join(0));

@@ -3,6 +3,9 @@
 
 #include <functional>
 #include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/engine.h"
@@ -15,7 +18,8 @@ namespace rueda::test {
 enum class Sharing { nothing, memory };
 
 // Runs body(rank, engine) on `size` ranks at once, in a world of their own or that of `shared_hub`.
-// `host_of`: of each rank, which host it believes itself on; one for all where that is empty.
+// `host_of`: of each rank, which host it is on, with whose ranks it shares memory; one for all where
+// that is empty.
 inline void run_engines(int size, const Options& options,
                         const std::function<void(int, Engine&)>& body,
                         InprocHub* shared_hub = nullptr, Sharing sharing = Sharing::nothing,
@@ -26,7 +30,7 @@ inline void run_engines(int size, const Options& options,
     World world = inproc_world(hub, rank);
     if (!host_of.empty()) world.topology.host_of = host_of;
     if (sharing == Sharing::memory) {
-      auto formed = HostMemory::form(*hub.make_bootstrap(rank), soon());
+      auto formed = HostGroup::form(*hub.make_bootstrap(rank), world.topology.host_of, soon());
       formed.status().throw_if_error();
       world.host = std::move(formed).value();
     }
@@ -39,6 +43,17 @@ inline void run_engines(int size, const Options& options,
 // Waits for an operation; throws its error, or that it hangs.
 inline void finish(const Handle& handle) {
   expect(handle.wait_for(soon() - Clock::now()), "an operation that completes");
+}
+
+// The text of the error of type E that the operation must end with.
+template <class E>
+std::string error_of(const Handle& handle) {
+  try {
+    finish(handle);
+  } catch (const E& error) {
+    return error.what();
+  }
+  throw std::runtime_error("expected an error");
 }
 
 template <class T>
@@ -55,10 +70,15 @@ Submission allreduce_of(std::vector<T>& data, DataType dtype, const std::string&
   return submission;
 }
 
+// As the engine takes submissions.
+inline std::vector<Submission> one(Submission submission) {
+  std::vector<Submission> submissions;
+  submissions.push_back(std::move(submission));
+  return submissions;
+}
+
 inline Handle submit(Engine& engine, Submission submission, int set = 0) {
-  std::vector<Submission> one;
-  one.push_back(std::move(submission));
-  return engine.submit(set, std::move(one)).front();
+  return engine.submit(set, one(std::move(submission))).front();
 }
 
 // Adds a process set of the ranks, or removes the set; returns the set's number.

@@ -21,24 +21,8 @@ void run_sharing(int size, const std::function<void(int, Engine&)>& body,
   run_engines(size, options, body, hub, Sharing::memory);
 }
 
-std::vector<Submission> one(Submission submission) {
-  std::vector<Submission> submissions;
-  submissions.push_back(std::move(submission));
-  return submissions;
-}
-
 Handle run(Engine& engine, Submission submission, int set = 0) {
   return engine.submit_and_wait(set, one(std::move(submission))).front();
-}
-
-template <class E>
-std::string error_of(const Handle& handle) {
-  try {
-    finish(handle);
-  } catch (const E& error) {
-    return error.what();
-  }
-  throw std::runtime_error("expected an error");
 }
 
 std::int64_t count(const Engine& engine, const std::string& name) {
@@ -176,6 +160,61 @@ TEST_CASE("every collective is replayed, and right") {
     together.arrive_and_wait();
     expect(count(engine, "plans_replayed") == 5 * 9, "all but the first round");
     together.arrive_and_wait();
+  });
+}
+
+TEST_CASE("what is small comes along with the ranks' readiness, with the same bits") {
+  const int size = GENERATE(2, 3, 4);
+  const DataType dtype = GENERATE(DataType::float32, DataType::float16, DataType::int64);
+  const ReduceOp op = GENERATE(ReduceOp::sum, ReduceOp::average, ReduceOp::min);
+  std::barrier together(size);
+  run_sharing(size, [&](int rank, Engine& engine) {
+    std::mt19937 random(static_cast<unsigned>(rank));
+    for (const std::size_t bytes : {0, 8, 48, 56, 64, 1000, 2048, 2056, 4096, 4104}) {
+      const auto is_small = static_cast<std::int64_t>(bytes <= 4096);
+      std::vector<std::uint8_t> input(bytes);
+      for (std::uint8_t& byte : input) byte = static_cast<std::uint8_t>(random() % 128);
+      std::vector<std::uint8_t> negotiated;
+      const std::int64_t before = count(engine, "plans_eager");
+      for (int round = 0; round < 5; ++round) {
+        std::vector<std::uint8_t> output(bytes + 1, 0xab);
+        Submission submission = allreduce_of(input, dtype, str("x", bytes), op);
+        submission.request.shape = {static_cast<std::int64_t>(bytes / size_of(dtype))};
+        submission.output = reinterpret_cast<std::byte*>(output.data());
+        finish(run(engine, std::move(submission)));
+        expect(output.back() == 0xab, "nothing is written beyond the tensor");
+        if (round == 0) negotiated = output;
+        expect(output == negotiated, str("the same bits of ", bytes, " bytes"));
+      }
+      together.arrive_and_wait();
+      expect(count(engine, "plans_eager") == before + 4 * is_small, str(bytes, " bytes"));
+      together.arrive_and_wait();
+    }
+  });
+}
+
+TEST_CASE("what was sent along is not mixed up when calls change, are called off, and come again") {
+  const int size = GENERATE(2, 4);
+  run_sharing(size, [&](int rank, Engine& engine) {
+    std::mt19937 random(7);  // the same on all
+    for (int round = 0; round < 400; ++round) {
+      const std::string name = str("x", random() % 5);
+      const std::size_t length = random() % 8 == 0 ? 20 : 5;  // now and then another one
+      std::vector<float> data(length, static_cast<float>(rank + round));
+      const auto all = static_cast<float>(size * (size - 1) / 2 + size * round);
+      if (random() % 3 == 0) {
+        std::vector<float> other(length, static_cast<float>(rank));
+        const Handle first = submit(engine, allreduce_of(data, DataType::float32, name));
+        const Handle second = submit(engine, allreduce_of(other, DataType::float32, name + "'"));
+        finish(rank % 2 == 0 ? first : second);
+        finish(rank % 2 == 0 ? second : first);
+        expect(other.back() == static_cast<float>(size * (size - 1) / 2), "the second sum");
+      } else {
+        finish(run(engine, allreduce_of(data, DataType::float32, name)));
+      }
+      expect(data.front() == all && data.back() == all, str("the sum of round ", round));
+    }
+    expect(count(engine, "plans_eager") > 0, "some were sent along");
   });
 }
 

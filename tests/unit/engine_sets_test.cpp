@@ -119,7 +119,7 @@ TEST_CASE("what one rank has no room for is an error of all, and the world goes 
       3, {},
       [](int rank, Engine& engine) {
         const int before = add_set(engine, {0, 1, 2});
-        if (rank == 1) fill(*engine.host());
+        if (rank == 1) fill(*engine.host().memory());
         const auto error_of = [](const std::function<void()>& call) -> std::string {
           try {
             call();

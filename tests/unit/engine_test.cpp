@@ -17,16 +17,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-template <class E>
-std::string error_of(const Handle& handle) {
-  try {
-    finish(handle);
-  } catch (const E& error) {
-    return error.what();
-  }
-  throw std::runtime_error("expected an error");
-}
-
 }  // namespace
 
 TEST_CASE("all-reduce sums over any number of ranks, in any order of submission") {

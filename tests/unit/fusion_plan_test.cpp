@@ -138,11 +138,6 @@ TEST_CASE(
   REQUIRE(fusions.size() == 99'000);
 }
 
-TEST_CASE("fused tensors lie next to each other") {
-  REQUIRE(fused_offsets({}) == std::vector<std::int64_t>{0});
-  REQUIRE(fused_offsets({3, 0, 4}) == std::vector<std::int64_t>{0, 3, 3, 7});
-}
-
 }  // namespace
 
 }  // namespace rueda::test::fusion_plan_test

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "contains.h"
 #include "engine_ranks.h"
 #include "nccl_fixture.h"
 
@@ -32,10 +33,6 @@ std::vector<T> summed(std::size_t count, int size) {
     for (std::size_t i = 0; i < count; ++i) sum[i] = static_cast<T>(sum[i] + values[i]);
   }
   return sum;
-}
-
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 // What the tensors' memory must outlive: also where the world breaks.
@@ -143,7 +140,6 @@ struct GpuWorld {
   Gpus gpus = Gpus::own;
   Sharing sharing = Sharing::memory;
   Options options = double_options();
-  std::vector<int> host_of = {};  // of each rank; one host where that is empty
 };
 
 inline void run_gpu_engines(const GpuWorld& world, const std::function<void(GpuEngine&)>& body) {
@@ -153,7 +149,7 @@ inline void run_gpu_engines(const GpuWorld& world, const std::function<void(GpuE
         GpuEngine mine(rank, world.gpus == Gpus::own ? rank : 0, engine);
         body(mine);
       },
-      nullptr, world.sharing, world.host_of);
+      nullptr, world.sharing);
 }
 
 }  // namespace rueda::test

@@ -8,7 +8,6 @@
 #include <numeric>
 #include <thread>
 
-#include "onehost/hear_all.h"
 #include "onehost/host_exchange.h"
 #include "onehost/processors.h"
 #include "onehost/rank_card.h"
@@ -238,7 +237,7 @@ TEST_CASE("a rank that vanishes while files are handed on ends the forming for a
   run_ranks(3, [&](int rank) {
     const auto bootstrap = hub.make_bootstrap(rank);
     if (rank == 1) {
-      expect_ok(hear_all(*bootstrap, "host/card", RankCard{}.encode(), soon()).status(), "a card");
+      expect_ok(bootstrap->allgather("host/card", RankCard{}.encode(), soon()).status(), "a card");
       return;
     }
     const auto formed = HostMemory::form(*bootstrap, Clock::now() + seconds(0.3));
@@ -253,9 +252,9 @@ TEST_CASE("a rank that fails is named to all, itself included") {
     const Status failed(ErrorCode::internal, "out of luck");
     const Expected<std::string> own =
         rank == 1 ? Expected<std::string>(failed) : Expected<std::string>(std::string());
-    const auto heard = hear_all(*bootstrap, "a round", own, soon());
+    const auto heard = bootstrap->allgather("a round", own, soon());
     expect(heard.status().to_string() == "rank 1: out of luck", heard.status().to_string());
-    expect(hear_all(*bootstrap, "another", std::string("x"), soon()).value()[2] == "x", "words");
+    expect(bootstrap->allgather("another", std::string("x"), soon()).value()[2] == "x", "words");
   });
 }
 

@@ -6,17 +6,14 @@
 
 #include <catch2/catch.hpp>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <functional>
-#include <iterator>
-#include <thread>
 #include <vector>
 
 #include "child_process.h"
+#include "contains.h"
 #include "membership/bootstrap_rendezvous.h"
-#include "onehost/hear_all.h"
 #include "onehost/host_memory.h"
 #include "rank_threads.h"
 #include "rueda/rueda.h"
@@ -83,14 +80,6 @@ bool succeeds_on(
       .all_succeed();
 }
 
-void await(const std::function<bool()>& condition, const std::string& what) {
-  const Time deadline = soon();
-  while (!condition()) {
-    expect(Clock::now() < deadline, what);
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-  }
-}
-
 std::byte* await_block(const HostMemory& memory, int rank, std::uint64_t key) {
   await([&] { return memory.find(rank, key) != nullptr; }, "a block");
   return memory.find(rank, key);
@@ -110,15 +99,6 @@ std::uint64_t hear(const HostMemory& memory, int rank, std::uint64_t key) {
 void meet(HostMemory& memory, std::uint64_t key) {
   tell(memory, key, 0);
   for (int rank = 0; rank < memory.size(); ++rank) hear(memory, rank, key);
-}
-
-std::size_t open_descriptors() {
-  const std::filesystem::directory_iterator entries("/proc/self/fd");
-  return static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
-}
-
-bool contains(const Status& status, const std::string& part) {
-  return status.to_string().find(part) != std::string::npos;
 }
 
 void read_and_write_a_peer(HostMemory& memory) {
@@ -255,7 +235,7 @@ TEST_CASE("nothing is left of ranks that are killed") {
   {
     Processes ranks(2, [](Bootstrap& bootstrap) {
       // Rank 0 serves the rendezvous: from here on it has the connections of all.
-      expect_ok(hear_all(bootstrap, "test/entered", std::string(), soon()).status(), "entering");
+      expect_ok(bootstrap.allgather("test/entered", std::string(), soon()).status(), "entering");
       const std::size_t before = open_descriptors();
       const auto memory = HostMemory::form(bootstrap, soon()).value();
       // The registered memory and, of each rank, its process. The files of peers are mapped only.

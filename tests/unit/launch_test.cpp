@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "contains.h"
 #include "core/strings.h"
 #include "membership/bootstrap_solo.h"
 #include "membership/open_bootstrap.h"
@@ -25,10 +26,6 @@ Environment environment_of(Variables variables) {
 
 Launch launch_of(Variables variables) {
   return detect_launch(environment_of(std::move(variables)));
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

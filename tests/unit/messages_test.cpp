@@ -68,7 +68,7 @@ class MessagesByHand {
       added.transport = hub_.make_transport(rank);
       added.control = hub_.make_control_lane(rank);
       added.messages =
-          std::make_unique<PointToPoint>(nullptr, *added.transport, *added.control,
+          std::make_unique<PointToPoint>(alone_, *added.transport, *added.control,
                                          [this, rank](int peer, std::vector<std::byte> posted) {
                                            posted_.push_back({rank, peer, std::move(posted)});
                                          });
@@ -112,6 +112,7 @@ class MessagesByHand {
     int to;
     std::vector<std::byte> message;
   };
+  const HostGroup alone_;  // no memory is shared
   InprocHub hub_;
   std::deque<Rank> ranks_;
   std::deque<Posted> posted_;

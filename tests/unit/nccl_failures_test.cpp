@@ -1,7 +1,5 @@
 // What happens when NCCL fails, ranks disagree, hang or are lost: an error with NCCL's own words,
 // and nothing that waits for ever.
-#include <atomic>
-
 #include "nccl_fixture.h"
 
 namespace rueda::test::nccl_failures_test {
@@ -26,15 +24,6 @@ Status awaited_error(const GpuRank& mine) {
 void expect_contains(const Status& status, const std::string& text) {
   expect(status.to_string().find(text) != std::string::npos,
          str("'", status.to_string(), "' says '", text, "'"));
-}
-
-// Until another rank has come that far.
-void wait_for(const std::atomic<int>& count, int awaited) {
-  const Time deadline = soon();
-  while (count < awaited) {
-    expect(Clock::now() < deadline, "the other ranks come that far");
-    std::this_thread::yield();
-  }
 }
 
 DeviceMemory some_floats(const GpuRank& mine) {
@@ -169,56 +158,7 @@ TEST_CASE("closing waits for what is enqueued, and gives up at its deadline") {
   });
 }
 
-TEST_CASE("the ranks that remain go on without a lost one") {
-  const NcclFixture fixture;
-  const int lost = GENERATE(0, 2);
-  const bool revokes = GENERATE(false, true);
-  CAPTURE(lost, revokes);
-  nccl_double().hang(lost);
-  std::atomic<int> enqueued = 0;
-  std::atomic<int> done = 0;
-  run_gpu_ranks(4, [&](GpuRank& mine) {
-    const DeviceMemory memory = some_floats(mine);
-    expect_ok(reduce_something(mine, memory), "enqueued");
-    ++enqueued;
-    if (mine.rank == lost) {
-      wait_for(done, 3);
-      mine.communicator->abort();
-      // Its memory is used until then.
-      return expect_ok(mine.stream.wait_until_idle(soon()), "the stream goes on");
-    }
-    wait_for(enqueued, 4);  // then it is the lost one that hangs, and none of the next communicator
-    if (revokes) {
-      expect_ok(mine.communicator->revoke(), "revoke");
-      expect_ok(mine.communicator->wait_until_ready(soon()), "revoked");
-    }
-    auto shrunk = take(mine.communicator->shrink({lost}), "shrink");
-    expect(shrunk->size() == 3, "three remain");
-    expect(shrunk->rank() == mine.rank - (mine.rank > lost ? 1 : 0), "in the old order");
-    expect_ok(shrunk->wait_until_ready(soon()), "ready");
-    mine.communicator->abort();
-    mine.communicator = std::move(shrunk);
-    const DeviceMemory again = some_floats(mine);
-    expect_ok(reduce_something(mine, again), "allreduce");
-    mine.finish();
-    expect(on_host<float>(mine.stream, again.data(), 1)[0] == 3.0F, "the sum of three");
-    mine.close();
-    ++done;
-  });
-}
-
-TEST_CASE("a rank cannot go on without itself, or without one that there is not") {
-  const NcclFixture fixture;
-  run_gpu_ranks(2, [&](GpuRank& mine) {
-    for (const std::vector<int>& lost : {std::vector{mine.rank}, std::vector{2}, std::vector{-1}}) {
-      const auto made = mine.communicator->shrink(lost);
-      expect(made.status().code() == ErrorCode::invalid_argument, "refused");
-    }
-    mine.close();
-  });
-}
-
-TEST_CASE("an older NCCL says what it does not offer, and does the rest") {
+TEST_CASE("an older NCCL leaves out what it does not offer, and does the rest") {
   Options options = double_options();
   options.nccl_library = RUEDA_OLD_NCCL_DOUBLE;
   const CudaFixture fixture;
@@ -227,8 +167,6 @@ TEST_CASE("an older NCCL says what it does not offer, and does the rest") {
                                                    take(library->unique_id(), "unique id"), 0, 1),
                            "start");
   REQUIRE(communicator->wait_until_ready(soon()).ok());
-  CHECK(communicator->revoke().code() == ErrorCode::unsupported);
-  CHECK(communicator->shrink({}).status().code() == ErrorCode::unsupported);
   std::byte byte{};
   CHECK(communicator->register_buffer(&byte, 1).value() == nullptr);
   CHECK(communicator->register_window(&byte, 1).value() == nullptr);

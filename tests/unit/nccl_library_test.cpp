@@ -52,7 +52,6 @@ TEST_CASE("what is new in NCCL may be absent") {
   const CudaFixture fixture;
   const auto library = load(RUEDA_OLD_NCCL_DOUBLE);
   REQUIRE(library.ok());
-  CHECK(library.value()->functions().comm_shrink == nullptr);
   CHECK(library.value()->functions().comm_register == nullptr);
   const auto memory = NcclMemory::allocate({*library.value(), CudaFixture::device()}, 64);
   REQUIRE_FALSE(memory.ok());

@@ -120,6 +120,8 @@ TEST_CASE("sizes, counts, times and choices that make no sense are refused with 
           "RUEDA_LOG_LEVEL='" + std::string(value) +
               "' is not accepted: give trace|debug|info|warning|error|off");
   }
+  CHECK(refusal({{"RUEDA_GPU_BACKEND", "mpi"}}) ==
+        "RUEDA_GPU_BACKEND='mpi' is not accepted: give auto|nccl|staged");
   CHECK(refusal({}, {{"log_level", ""}}) ==
         "log_level='' is not accepted: give trace|debug|info|warning|error|off");
 }

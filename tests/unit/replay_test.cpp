@@ -42,7 +42,7 @@ class Members {
         for (const Submission& each : submissions) names += each.request.name + " ";
         member.negotiated.push_back(names);
       };
-      events.execute = [&member](Replay::Batch& batch) {
+      events.execute = [&member](Replay::Batch& batch, const Contributions&) {
         std::string names;
         for (Replay::Member& each : batch) {
           names += each.response->request.name + " ";
@@ -50,8 +50,9 @@ class Members {
         }
         member.executed.push_back(names);
       };
+      events.may_be_eager = [](std::size_t) { return false; };
       member.replay = std::make_unique<Replay>(
-          hosts_[rank],
+          HostMembers{hosts_[rank], {0, 1}},
           std::make_shared<ProcessSetMembers>(ProcessSetMembers{0, {0, 1}, static_cast<int>(rank)}),
           options, member.metrics, std::move(events));
     }

@@ -33,7 +33,7 @@ class SetByHand {
       member.transport = hub_.make_transport(rank);
       member.backend = host ? make_onehost_backend(AlgorithmTable::of_limit(16 << 10), {}, 2)
                             : make_ring_backend(2);
-      member.devices = make_device_backend(options, *member.backend, {});
+      member.devices = make_device_backend(options, *member.backend);
       SetCoordinator::Events events;
       events.send = [this, rank](int peer, std::vector<std::byte> message) {
         messages_.push_back({rank, peer, std::move(message)});
@@ -43,7 +43,7 @@ class SetByHand {
       events.failed = [](const Response&) {};
       events.joined = [] {};
       const ExecutionContext context{member.backend.get(), member.devices.get(), &member.metrics,
-                                     &member.timeline, host};
+                                     &member.timeline, HostMembers{host, ranks}};
       auto described = std::make_shared<ProcessSetMembers>(ProcessSetMembers{0, ranks, rank});
       member.set = std::make_unique<SetCoordinator>(std::move(described), options, context,
                                                     *member.transport, std::move(events));

@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <memory>
+#include <type_traits>
 
 namespace rueda::test::status_test {
 namespace {
@@ -17,7 +18,8 @@ void for_each_error(const Check& check) {
 TEST_CASE("a default status is a success") {
   const Status status;
   CHECK(status.ok());
-  CHECK(static_cast<bool>(status));
+  // A status in a condition would be read the wrong way round.
+  STATIC_REQUIRE_FALSE(std::is_constructible_v<bool, Status>);
   CHECK(status.code() == ErrorCode::ok);
   CHECK(status.message().empty());
   CHECK(status.peer() == -1);

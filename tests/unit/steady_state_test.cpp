@@ -27,6 +27,7 @@ namespace {
 
 // Of all threads, and of the one that runs the steps.
 std::atomic<long> allocations{0};
+std::atomic<long> allocated_bytes{0};
 thread_local long own_allocations = 0;
 
 }  // namespace
@@ -35,6 +36,7 @@ thread_local long own_allocations = 0;
 void* operator new(std::size_t bytes) {
   ++allocations;
   ++own_allocations;
+  allocated_bytes += static_cast<long>(bytes);
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
@@ -85,10 +87,12 @@ extern "C" void report_call(int, siginfo_t* info, void*) {
 struct Allocations {
   long by_caller = 0;
   long by_others = 0;
+  long bytes = 0;
 };
 
 // Runs the step without any system call but those that go with sleeping, which are futex and
-// membarrier, and with leaving a processor to another rank that is there; ends the process.
+// membarrier, with leaving a processor to another rank that is there, and with reaching memory of
+// the other rank that is not registered; ends the process.
 [[noreturn]] void run_confined(const std::function<void()>& step,
                                const std::function<bool(const Allocations&)>& is_right) {
   for (int round = 0; round < 2; ++round) {
@@ -101,16 +105,19 @@ struct Allocations {
   ::sigaction(SIGSYS, &action, nullptr);
   meet(meeting->begun);
   allow_only({SYS_futex, SYS_membarrier, SYS_sched_getaffinity, SYS_sched_setaffinity,
-              SYS_sched_yield, SYS_write, SYS_exit_group});
+              SYS_sched_yield, SYS_process_vm_readv, SYS_process_vm_writev, SYS_write,
+              SYS_exit_group});
   const long all = allocations.load();
   const long own = own_allocations;
+  const long bytes = allocated_bytes.load();
   for (int i = 0; i < steps; ++i) step();
   Allocations made;
   made.by_caller = own_allocations - own;
   made.by_others = allocations.load() - all - made.by_caller;
+  made.bytes = allocated_bytes.load() - bytes;
   if (!is_right(made)) {
-    say("allocations in %d steps: %ld by the caller, %ld by other threads\n", steps, made.by_caller,
-        made.by_others);
+    say("allocations in %d steps: %ld by the caller, %ld by other threads, %ld bytes\n", steps,
+        made.by_caller, made.by_others, made.bytes);
     verdict = 4;
   }
   meet(meeting->ended);
@@ -217,6 +224,26 @@ TEST_CASE("named all-reduces that are repeated make no system call") {
         };
       },
       any));
+}
+
+TEST_CASE("named all-reduces of ordinary memory take none of the size of their tensors") {
+  if (!can_run()) return;
+  for (const char* algorithm : {"flat:0-", "direct:0-"}) {
+    ::setenv("RUEDA_ALGORITHM", algorithm, 1);
+    for (const std::size_t count : {1000, 16'000, 300'001}) {
+      INFO(count << " elements, " << algorithm);
+      CHECK(holds(
+          [&] {
+            const auto memory = std::make_shared<std::vector<float>>(count);
+            return [memory, count] {
+              auto* const data = reinterpret_cast<std::byte*>(memory->data());
+              allreduce(floats(data, count), data, {.name = "gradient"}).wait();
+            };
+          },
+          [](const Allocations& made) { return made.bytes < steps * 3000L; }));
+    }
+  }
+  ::unsetenv("RUEDA_ALGORITHM");
 }
 
 }  // namespace rueda::test::steady_state_test

@@ -309,7 +309,7 @@ TEST_CASE("ranks of different builds, or that make no sense, form no world") {
     std::set<std::string> texts;
     run_ranks(3, [&, &expected = expected, &change = change](int rank) {
       const auto told = [&change](const std::string& key, const std::string& value) {
-        return key.starts_with("world/") ? change(key, value) : value;
+        return key.starts_with("world/") ? value.front() + change(key, value.substr(1)) : value;
       };
       Altered bootstrap(hub.make_bootstrap(rank), rank == 2 ? Altered::Change(told) : nullptr,
                         nullptr);
@@ -348,7 +348,11 @@ TEST_CASE("ranks that cannot reach each other are on two hosts, whatever their i
     World& world = formed.value();
     expect(world.topology.host_of == std::vector<int>{0, 0, 1, 1}, "two hosts");
     expect(world.topology.local_size == 2 && world.topology.local_rank == rank % 2, "two each");
-    expect(world.host == nullptr && world.transport->name() == "inproc", "MPI between them");
+    expect(world.transport->name() == "inproc", "MPI between them");
+    const int first = rank < 2 ? 0 : 2;
+    expect(world.host.ranks() == std::vector<int>{first, first + 1}, "the ranks of this host");
+    expect(world.host.memory() && world.host.memory()->rank() == rank - first, "share memory");
+    expect(!world.host.is_world(4), "but not with the other host");
     std::set<int> heard_of;
     world.control->on_message([&](int peer, std::span<const std::byte>) { heard_of.insert(peer); });
     for (int peer = 0; peer < 4; ++peer) world.control->post(peer, {std::byte{1}});
@@ -404,7 +408,7 @@ TEST_CASE("ranks of one host share memory unless another transport was asked for
       const auto bootstrap = hub.make_bootstrap(rank);
       auto formed = form_world(*bootstrap, options, mpi);
       expect_ok(formed.status(), "forming");
-      const std::shared_ptr<HostMemory> host = formed.value().host;
+      const std::shared_ptr<HostMemory> host = formed.value().host.memory();
       expect((host != nullptr) == (wanted != "mpi"), "memory with transport " + wanted);
       if (host) expect(host->rank() == rank && host->size() == 2, "of these ranks");
       expect_ok(bootstrap->barrier(soon()), "barrier");

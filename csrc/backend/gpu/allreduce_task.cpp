@@ -2,28 +2,19 @@
 
 #include <utility>
 
-#include "backend/gpu/hierarchical_allreduce.h"
-#include "backend/gpu/mpi_allreduce.h"
 #include "backend/gpu/nccl_factor.h"
 #include "backend/gpu/packing.h"
-#include "backend/gpu/staged_allreduce.h"
 
 namespace rueda {
 
-AllreduceTask::AllreduceTask(const Reduction& reduction, std::vector<Piece> pieces, int ranks,
-                             std::int64_t part_bytes)
-    : reduction_(reduction), pieces_(std::move(pieces)), ranks_(ranks), part_bytes_(part_bytes) {
+AllreduceTask::AllreduceTask(const Reduction& reduction, std::vector<Piece> pieces, int ranks)
+    : reduction_(reduction), pieces_(std::move(pieces)), ranks_(ranks) {
   for (const Piece& piece : pieces_) count_ += piece.count;
   takes_part_ = contributes(pieces_);
 }
 
 bool AllreduceTask::suits_nccl(const GpuLane& gpu) const {
-  return nccl_can_take_part(reduction_, on_the_wire(reduction_), ranks_, gpu.all_have_kernels());
-}
-
-GpuRoad AllreduceTask::way(const GpuLane& gpu) const {
-  if (HierarchicalAllreduce::suits(gpu, reduction_, ranks_)) return GpuRoad::hierarchical;
-  return MpiAllreduce::suits(gpu, reduction_, ranks_) ? GpuRoad::mpi : GpuRoad::staged;
+  return nccl_can_take_part(reduction_, ranks_, gpu.all_have_kernels());
 }
 
 // On all ranks or on none, see FusionBuffer: those that have joined need the buffer for zeros.
@@ -53,7 +44,7 @@ Status AllreduceTask::enqueue(GpuLane& gpu, const Lane& lane) {
   Status status = takes_part_
                       ? pack(gpu, lane, pieces_, packing, buffer_)
                       : fill_bytes(gpu.stream(), buffer_, std::byte{}, bytes_of(count_, packed()));
-  if (status) status = gpu.communicator()->allreduce(buffer_, buffer_, count, how, stream);
+  if (status.ok()) status = gpu.communicator()->allreduce(buffer_, buffer_, count, how, stream);
   return status;
 }
 
@@ -65,18 +56,8 @@ Status AllreduceTask::conclude(GpuLane& gpu, const Lane& lane) {
 }
 
 Expected<bool> AllreduceTask::advance_staged(GpuLane& gpu, const Lane& lane, Backend& host) {
-  if (!host_work_) {
-    switch (way(gpu)) {
-      case GpuRoad::hierarchical:
-        host_work_ = std::make_unique<HierarchicalAllreduce>(reduction_, pieces_, part_bytes_);
-        break;
-      case GpuRoad::mpi:
-        host_work_ = std::make_unique<MpiAllreduce>(reduction_, pieces_, part_bytes_);
-        break;
-      default: host_work_ = std::make_unique<StagedAllreduce>(reduction_, pieces_);
-    }
-  }
-  return host_work_->advance(gpu, lane, host);
+  if (!staged_) staged_.emplace(reduction_, pieces_);
+  return staged_->advance(gpu, lane, host);
 }
 
 }  // namespace rueda

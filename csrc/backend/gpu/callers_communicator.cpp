@@ -37,21 +37,21 @@ Status CallersCommunicator::over() const {
 }
 
 Expected<bool> CallersCommunicator::poll() const {
-  if (Status ended = over(); !ended) return ended;
+  if (Status ended = over(); !ended.ok()) return ended;
   const std::unique_lock calling(calls_, std::try_to_lock);
   if (!calling) return false;
-  if (Status ended = over(); !ended) return ended;
+  if (Status ended = over(); !ended.ok()) return ended;
   return communicator_->poll();
 }
 
 Expected<bool> CallersCommunicator::enqueue(const Call& call, bool is_captured) {
-  if (Status ended = over(); !ended) return ended;
+  if (Status ended = over(); !ended.ok()) return ended;
   const std::unique_lock calling(calls_, std::try_to_lock);
   if (!calling) return false;
-  if (Status ended = over(); !ended) return ended;
+  if (Status ended = over(); !ended.ok()) return ended;
   if (const auto ready = communicator_->poll(); !ready || !*ready) return ready;
   if (is_captured) communicator_->expect_late_end();
-  if (Status status = call(*communicator_); !status) return status;
+  if (Status status = call(*communicator_); !status.ok()) return status;
   return true;
 }
 
@@ -129,7 +129,7 @@ void CallersCommunicator::begin_abort(const Status& reason) {
 void CallersCommunicator::close(Time deadline) {
   if (!end({ErrorCode::shutdown, "the process set of the persistent allreduce has ended"})) return;
   if (!wait_for_calls()) return communicator_->abort();
-  if (Status closed = communicator_->close(deadline); !closed) {
+  if (Status closed = communicator_->close(deadline); !closed.ok()) {
     log(LogLevel::debug, "closing a communicator: ", closed.to_string());
   }
 }

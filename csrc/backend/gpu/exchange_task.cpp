@@ -23,7 +23,7 @@ Expected<bool> ExchangeTask::advance_staged(GpuLane& gpu, const Lane& lane, Back
     host_output_ = (*to)->data();
     if (in.data != nullptr) {
       const Status copied = copy_to_host(gpu.stream(), host_input_, in.data, in.bytes);
-      if (!copied) return copied;
+      if (!copied.ok()) return copied;
       lane.counters->bytes_staged.add(static_cast<std::int64_t>(in.bytes));
     }
     // Also without input: what the operation before copies back must have left the memory.
@@ -46,11 +46,11 @@ Expected<bool> ExchangeTask::advance_staged(GpuLane& gpu, const Lane& lane, Back
   if (!exchange_->done()) return moved;
   const Status status = exchange_->status();
   exchange_.reset();
-  if (!status) return status;
+  if (!status.ok()) return status;
   const std::byte* const result = exchanged() != nullptr ? exchanged() : host_output_;
   if (output() != nullptr) {
     const Status copied = copy_to_device(gpu.stream(), output(), result, output_bytes());
-    if (!copied) return copied;
+    if (!copied.ok()) return copied;
     lane.counters->bytes_staged.add(static_cast<std::int64_t>(output_bytes()));
   }
   step_ = Step::done;

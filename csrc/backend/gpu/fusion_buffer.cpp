@@ -52,10 +52,11 @@ Expected<FusionBuffer::Block> FusionBuffer::allocate(std::size_t bytes, const Nc
 void FusionBuffer::deregister(NcclCommunicator& communicator) {
   for (Block& block : blocks_) {
     Status status = communicator.deregister_buffer(std::exchange(block.registration, nullptr));
-    if (const auto* window = std::exchange(block.window, nullptr); status && window != nullptr) {
+    if (const auto* window = std::exchange(block.window, nullptr);
+        status.ok() && window != nullptr) {
       status = communicator.deregister_window(*window);
     }
-    if (!status) log(LogLevel::debug, "deregistering a fusion buffer: ", status.to_string());
+    if (!status.ok()) log(LogLevel::debug, "deregistering a fusion buffer: ", status.to_string());
   }
 }
 

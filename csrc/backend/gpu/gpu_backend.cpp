@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "backend/device_backend.h"
-#include "backend/failed_operation.h"
+#include "backend/ended_operation.h"
 #include "backend/gpu/allreduce_task.h"
 #include "backend/gpu/exchange_task.h"
 #include "backend/gpu/gpu_lane.h"
@@ -20,25 +20,21 @@ namespace rueda {
 
 namespace {
 
-constexpr std::int64_t least_part_bytes = 1 << 20;
 constexpr Duration between_looks_at_work = std::chrono::milliseconds(20);
 constexpr Duration closing_patience = std::chrono::seconds(10);
 
 class GpuBackend final : public DeviceBackend {
  public:
-  GpuBackend(const Options& options, Backend& host, std::vector<int> host_of)
-      : options_(options),
-        timeout_(seconds(options.transfer_timeout)),
-        host_(host),
-        host_of_(std::move(host_of)) {}
+  GpuBackend(const Options& options, Backend& host)
+      : options_(options), timeout_(seconds(options.transfer_timeout)), host_(host) {}
   ~GpuBackend() override { close(); }
 
   [[nodiscard]] std::string_view name() const override { return "gpu"; }
 
   Expected<std::shared_ptr<DeviceEvent>> mark(int device, void* stream) override {
-    if (Status status = open(device); !status) return status;
+    if (Status status = open(device); !status.ok()) return status;
     const CurrentDevice current(*gpu_.device);
-    if (!current.status()) return current.status();
+    if (!current.status().ok()) return current.status();
     const CudaStream marked =
         CudaStream::borrow(gpu_.device, reinterpret_cast<std::uintptr_t>(stream));
     const auto capturing = marked.is_capturing();
@@ -75,10 +71,10 @@ class GpuBackend final : public DeviceBackend {
     next_look_.reset();
     if (lanes_.empty()) return {};
     const CurrentDevice current(*gpu_.device);
-    if (!current.status()) return current.status();
+    if (!current.status().ok()) return current.status();
     for (const auto& [set_id, lane] : lanes_) {
       if (!lane->next_look(now)) continue;
-      if (Status status = lane->watch(now, timeout_); !status) return status;
+      if (Status status = lane->watch(now, timeout_); !status.ok()) return status;
       if (const auto next = lane->next_look(now)) look_by(*next);
     }
     return {};
@@ -110,9 +106,7 @@ class GpuBackend final : public DeviceBackend {
 
   std::unique_ptr<Operation> allreduce(const Lane& lane, const Reduction& reduction,
                                        std::vector<Piece> pieces) override {
-    return start(lane, std::make_unique<AllreduceTask>(
-                           reduction, std::move(pieces), lane.size(),
-                           std::max(options_.fusion_threshold, least_part_bytes)));
+    return start(lane, std::make_unique<AllreduceTask>(reduction, std::move(pieces), lane.size()));
   }
   std::unique_ptr<Operation> persist(const Lane& lane, const Reduction& reduction, Piece piece,
                                      TakeReduction take) override {
@@ -160,7 +154,7 @@ class GpuBackend final : public DeviceBackend {
     } else {
       log(LogLevel::info, "tensors are packed one by one: ", kernels.status().to_string());
     }
-    if (options_.gpu_backend != "staged" && options_.gpu_backend != "mpi") {
+    if (options_.gpu_backend != "staged") {
       if (const auto nccl = load_nccl(options_)) {
         gpu_.nccl = *nccl;
       } else {
@@ -199,19 +193,17 @@ class GpuBackend final : public DeviceBackend {
     GpuLane* gpu = nullptr;
     if (is_open()) {
       auto found = lane_of(lane);
-      if (!found) return std::make_unique<FailedOperation>(found.status());
+      if (!found) return std::make_unique<EndedOperation>(found.status());
       gpu = *found;
     }
     look_by(Clock::now() + between_looks_at_work);
-    return std::make_unique<GpuOperation>(gpu, lane, host_,
-                                          GpuOperation::RoadWish{options_, host_of_},
-                                          std::move(task), std::exchange(inputs_, {}));
+    return std::make_unique<GpuOperation>(gpu, lane, host_, options_.gpu_backend, std::move(task),
+                                          std::exchange(inputs_, {}));
   }
 
   const Options options_;
   const Duration timeout_;
   Backend& host_;
-  const std::vector<int> host_of_;    // of each rank of the world
   std::mutex mutex_;                  // of opening the device
   std::atomic<bool> is_open_{false};  // what `gpu_` holds does not change any more
   Gpu gpu_;
@@ -232,9 +224,8 @@ GpuSupport gpu_support(const Options& options) {
   return support;
 }
 
-std::unique_ptr<DeviceBackend> make_device_backend(const Options& options, Backend& host,
-                                                   std::vector<int> host_of) {
-  return std::make_unique<GpuBackend>(options, host, std::move(host_of));
+std::unique_ptr<DeviceBackend> make_device_backend(const Options& options, Backend& host) {
+  return std::make_unique<GpuBackend>(options, host);
 }
 
 }  // namespace rueda

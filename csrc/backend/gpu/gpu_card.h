@@ -16,9 +16,7 @@ namespace rueda {
 
 enum class GpuRoad : std::uint8_t {
   nccl,
-  staged,        // through pinned memory of the host, and there as tensors of the host
-  hierarchical,  // NCCL within each host, and staged across: all-reductions; the rest is staged
-  mpi,           // an MPI that takes memory of GPUs: all-reductions; the rest is staged
+  staged,  // through pinned memory of the host, and there as tensors of the host
 };
 [[nodiscard]] std::string_view name_of(GpuRoad road);
 
@@ -27,12 +25,10 @@ struct GpuCard {
   bool has_gpu = false;
   bool has_nccl = false;
   bool has_kernels = false;
-  bool has_mpi = false;  // one that takes memory of GPUs; asked for only where it is wanted
   std::int32_t nccl_version = 0;
   std::array<char, 128> host{};     // which machine, the same text for all ranks of one
   std::array<char, 32> gpu{};       // PCI bus id
   std::array<char, 512> problem{};  // why there is no GPU or no NCCL
-  std::array<char, 512> no_mpi{};   // why there is none
   nccl::UniqueId id{};              // of the communicator to come: its first rank's counts
 };
 
@@ -48,16 +44,11 @@ struct RoadChoice {
   std::string why_not_nccl;  // empty where it is
 };
 
-// What the option gpu_backend ("auto", "nccl", "staged", "hierarchical" or "mpi") leaves: NCCL
-// where every rank has it and a GPU of its own; hierarchical only where it is demanded, and NCCL
-// instead where all are on one host; MPI only where it is demanded, for the world, of more than one
-// rank: its calls have one order, which process sets do not have among themselves. Not ok where a
-// rank has no GPU, or where NCCL or MPI is demanded and cannot be used: the status says why.
-// `members`: world ranks, in the order of the cards. `host_of`: of each world rank, which host it
-// is on.
+// What the option gpu_backend ("auto", "nccl" or "staged") leaves: NCCL where every rank has it and
+// a GPU of its own. Not ok where a rank has no GPU, or where NCCL is demanded and cannot be used:
+// the status says why. `members`: world ranks, in the order of the cards.
 [[nodiscard]] Expected<RoadChoice> choose_road(std::span<const GpuCard> cards,
                                                const std::vector<int>& members,
-                                               const std::vector<int>& host_of,
-                                               const std::string& wanted, bool is_world);
+                                               const std::string& wanted);
 
 }  // namespace rueda

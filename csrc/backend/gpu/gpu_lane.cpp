@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <numeric>
 #include <utility>
 
 #include "backend/gpu/growth.h"
@@ -16,7 +15,7 @@ namespace rueda {
 namespace {
 
 // How long what was given up, or is at its end, may take to leave a stream.
-constexpr Duration longest_end = std::chrono::seconds(10);
+constexpr Duration longest_drain = std::chrono::seconds(10);
 // Whoever starts a persistent operation wakes nobody: it is looked after so often.
 constexpr Duration between_looks_at_peers = std::chrono::milliseconds(20);
 constexpr Duration between_looks_at_callers = std::chrono::seconds(1);
@@ -51,17 +50,16 @@ GpuLane::~GpuLane() {
   if (callers_) callers_->begin_abort(Status(ErrorCode::shutdown, "the process set has ended"));
   if (communicator_ && !unfinished_.is_empty()) communicator_->abort();
   if (callers_) callers_->end_abort();
-  if (wait_until_idle(Clock::now() + longest_end)) return;
+  if (wait_until_idle(Clock::now() + longest_drain)) return;
   // NCCL frees without waiting for the GPU: what a stream may still reach is rather lost.
   log(LogLevel::warning, "the fusion buffers of a stream that does not end are lost");
   static_cast<void>(new FusionBuffer(std::move(buffer_)));
-  static_cast<void>(new decltype(mpi_buffers_)(std::move(mpi_buffers_)));
 }
 
 bool GpuLane::wait_until_idle(Time deadline) {
   Status idle = stream_->wait_until_idle(deadline);
-  if (idle) idle = second_stream_.wait_until_idle(deadline);
-  if (!idle) log(LogLevel::warning, "a stream of Rueda does not end: ", idle.to_string());
+  if (idle.ok()) idle = second_stream_.wait_until_idle(deadline);
+  if (!idle.ok()) log(LogLevel::warning, "a stream of Rueda does not end: ", idle.to_string());
   return idle.ok();
 }
 
@@ -86,28 +84,17 @@ GpuCard GpuLane::card(bool is_first) const {
   return card;
 }
 
-Status GpuLane::settle(RoadChoice choice, std::span<const GpuCard> cards, int rank,
-                       Hierarchy hierarchy) {
+Status GpuLane::settle(RoadChoice choice, std::span<const GpuCard> cards, int rank) {
   all_have_kernels_ =
       std::all_of(cards.begin(), cards.end(), [](const GpuCard& card) { return card.has_kernels; });
-  if (choice.road == GpuRoad::hierarchical) {
-    nccl_ranks_ = hierarchy.local;
-  } else if (choice.road == GpuRoad::nccl) {
-    nccl_ranks_.resize(cards.size());
-    std::iota(nccl_ranks_.begin(), nccl_ranks_.end(), 0);
-  }
-  if (!nccl_ranks_.empty()) {
-    const auto first = static_cast<std::size_t>(nccl_ranks_.front());
-    const auto own = std::find(nccl_ranks_.begin(), nccl_ranks_.end(), rank) - nccl_ranks_.begin();
-    auto started =
-        NcclCommunicator::start(*gpu_.nccl, gpu_.device, cards[first].id, static_cast<int>(own),
-                                static_cast<int>(nccl_ranks_.size()));
+  if (choice.road == GpuRoad::nccl) {
+    auto started = NcclCommunicator::start(*gpu_.nccl, gpu_.device, cards.front().id, rank,
+                                           static_cast<int>(cards.size()));
     if (!started) return started.status();
     communicator_ = std::move(started).value();
   }
   log(LogLevel::debug, "tensors of ", gpu_.device->facts().name, " go by ", name_of(choice.road));
   choice_ = std::move(choice);
-  hierarchy_ = std::move(hierarchy);
   return {};
 }
 
@@ -117,16 +104,6 @@ Status GpuLane::reserve(std::size_t bytes) {
 
 Expected<std::byte*> GpuLane::buffer() {
   return buffer_.room(*communicator_);
-}
-
-Expected<std::shared_ptr<const DeviceMemory>> GpuLane::buffer_for_mpi(std::size_t bytes) {
-  const std::size_t size = mpi_buffers_.empty() ? 0 : mpi_buffers_.back()->size();
-  if (size < bytes) {
-    auto larger = DeviceMemory::allocate(gpu_.device, grown(size, bytes));
-    if (!larger) return larger.status();
-    mpi_buffers_.push_back(std::make_shared<const DeviceMemory>(std::move(larger).value()));
-  }
-  return mpi_buffers_.back();
 }
 
 Expected<StagingMemory*> GpuLane::staging(std::size_t slot, std::size_t bytes) {
@@ -157,7 +134,7 @@ Status GpuLane::watch(Time now, Duration timeout) {
     if (const auto ready = communicator_->poll(); !ready) return ready.status();
   }
   if (callers_) {
-    if (Status status = callers_->watch(now); !status) return status;
+    if (Status status = callers_->watch(now); !status.ok()) return status;
   }
   if (timeout == Duration::zero() || *waited < timeout) return {};
   return {
@@ -186,7 +163,7 @@ void GpuLane::begin_abort(const Status& reason) {
 void GpuLane::end_abort() {
   if (communicator_) communicator_->abort();
   if (callers_) callers_->end_abort();
-  const bool is_over = wait_until_idle(Clock::now() + longest_end);
+  const bool is_over = wait_until_idle(Clock::now() + longest_drain);
   // Otherwise whoever holds the tensors goes on holding them.
   for (const auto& event : std::exchange(given_up_, {})) {
     if (is_over) event->end();
@@ -195,13 +172,13 @@ void GpuLane::end_abort() {
 
 void GpuLane::close(Time deadline) {
   Status idle = stream_->wait_until_idle(deadline);
-  if (idle) unfinished_.clear();
+  if (idle.ok()) unfinished_.clear();
   if (callers_) callers_->close(deadline);
-  if (idle && communicator_) {
+  if (idle.ok() && communicator_) {
     buffer_.deregister(*communicator_);
     idle = communicator_->close(deadline);
   }
-  if (!idle) log(LogLevel::debug, "closing a lane: ", idle.to_string());
+  if (!idle.ok()) log(LogLevel::debug, "closing a lane: ", idle.to_string());
 }
 
 }  // namespace rueda

@@ -12,7 +12,6 @@
 #include "backend/gpu/fusion_buffer.h"
 #include "backend/gpu/gpu_card.h"
 #include "backend/gpu/gpu_event.h"
-#include "backend/gpu/hierarchy.h"
 #include "backend/gpu/staging_memory.h"
 #include "backend/gpu/unfinished_work.h"
 #include "backend/nccl/communicator.h"
@@ -54,16 +53,11 @@ class GpuLane {
   [[nodiscard]] bool has_road() const { return choice_.has_value(); }
   [[nodiscard]] GpuRoad road() const { return choice_->road; }
   [[nodiscard]] bool all_have_kernels() const { return all_have_kernels_; }
-  // This rank's side; makes an id for the communicator where it is the first one of that.
+  // This rank's side; makes an id for the communicator where it is the first one.
   [[nodiscard]] GpuCard card(bool is_first) const;
   // Takes the road that all have chosen, and begins to connect.
-  Status settle(RoadChoice choice, std::span<const GpuCard> cards, int rank, Hierarchy hierarchy);
+  Status settle(RoadChoice choice, std::span<const GpuCard> cards, int rank);
   [[nodiscard]] const std::string& why_not_nccl() const { return choice_->why_not_nccl; }
-  // Of the hierarchical road.
-  [[nodiscard]] const Hierarchy& hierarchy() const { return hierarchy_; }
-  // Ranks of the set, in the communicator's order: all, or those of this host on the hierarchical
-  // road; none where all is staged.
-  [[nodiscard]] const std::vector<int>& nccl_ranks() const { return nccl_ranks_; }
   // Null where all is staged.
   [[nodiscard]] NcclCommunicator* communicator() const { return communicator_.get(); }
   // Of the persistent operations; null before the first one.
@@ -76,8 +70,6 @@ class GpuLane {
   // stream(). reserve() begins to make room, and buffer() is it once the communicator is ready.
   Status reserve(std::size_t bytes);
   Expected<std::byte*> buffer();
-  // Of the GPU, for MPI, which may be at it for longer than the lane lives.
-  Expected<std::shared_ptr<const DeviceMemory>> buffer_for_mpi(std::size_t bytes);
   // Of the host.
   Expected<StagingMemory*> staging(std::size_t slot, std::size_t bytes);
 
@@ -113,12 +105,9 @@ class GpuLane {
   std::uint64_t next_ticket_ = 0;
   std::uint64_t serving_ = 0;
   std::optional<RoadChoice> choice_;
-  Hierarchy hierarchy_;
-  std::vector<int> nccl_ranks_;
   bool all_have_kernels_ = false;
   FusionBuffer buffer_;  // outlives the communicator, with which it is registered
   std::unique_ptr<NcclCommunicator> communicator_;
-  std::vector<std::shared_ptr<const DeviceMemory>> mpi_buffers_;  // the last is in use
   std::map<std::size_t, StagingMemory> staging_;
   std::vector<StagingMemory> outgrown_staging_;
   UnfinishedWork unfinished_;

@@ -14,24 +14,14 @@ constexpr std::string_view no_gpu =
     "it has not used one yet: where ranks join early, each must have reduced a tensor of its GPU "
     "before";
 
-std::string_view phase_of(GpuRoad way) {
-  switch (way) {
-    case GpuRoad::nccl: return "NCCL";
-    case GpuRoad::staged: return "STAGED";
-    case GpuRoad::hierarchical: return "HIERARCHICAL";
-    case GpuRoad::mpi: return "MPI";
-  }
-  return "";
-}
-
 }  // namespace
 
-GpuOperation::GpuOperation(GpuLane* gpu, const Lane& lane, Backend& host, RoadWish wish,
+GpuOperation::GpuOperation(GpuLane* gpu, const Lane& lane, Backend& host, const std::string& wanted,
                            std::unique_ptr<GpuTask> task, GpuLane::Inputs inputs)
     : gpu_(gpu),
       lane_(lane),
       host_(host),
-      wish_(wish),
+      wanted_(wanted),
       task_(std::move(task)),
       inputs_(std::move(inputs)) {
   if (gpu_ != nullptr) ticket_ = gpu_->line_up();
@@ -48,7 +38,7 @@ bool GpuOperation::advance() {
   // Once around everything, instead of around each call.
   std::optional<CurrentDevice> current;
   if (uses_device()) current.emplace(*gpu_->gpu().device);
-  if (current && !current->status()) {
+  if (current && !current->status().ok()) {
     finish(current->status());
     return true;
   }
@@ -91,7 +81,7 @@ bool GpuOperation::take_turn() {
   if (gpu_ != nullptr && !gpu_->is_turn_of(ticket_)) return false;
   for (const auto& input : inputs_) {
     if (gpu_ == nullptr) break;
-    if (Status status = input->hold_back(gpu_->stream().handle()); !status) {
+    if (Status status = input->hold_back(gpu_->stream().handle()); !status.ok()) {
       finish(status);
       return true;
     }
@@ -101,7 +91,7 @@ bool GpuOperation::take_turn() {
 }
 
 bool GpuOperation::waits_for_its_turn() const {
-  if (step_ == Step::turn || task_->waits_for_others()) return true;
+  if (step_ == Step::turn) return true;
   // The first copy from the GPU waits for the application's own work there.
   return step_ == Step::stage && on_host() == nullptr &&
          std::any_of(inputs_.begin(), inputs_.end(),
@@ -112,10 +102,7 @@ bool GpuOperation::agree() {
   if (!host_operation_) {
     begin("AGREE_ON_GPUS");
     if (gpu_ != nullptr) {
-      const bool by_host = wish_.options.gpu_backend == "hierarchical";
-      const Hierarchy hierarchy = hierarchy_of(*lane_.members, lane_.rank, wish_.host_of);
-      card_ = gpu_->card(by_host ? hierarchy.local_rank == 0 : lane_.rank == 0);
-      ask_mpi();
+      card_ = gpu_->card(lane_.rank == 0);
     } else {
       write_text(card_.problem, no_gpu);
     }
@@ -137,27 +124,18 @@ bool GpuOperation::agree() {
   return true;
 }
 
-void GpuOperation::ask_mpi() {
-  if (wish_.options.gpu_backend != "mpi") return;
-  const Status status = lane_.transport->takes_gpu_memory(wish_.options.mpi_gpu_memory == "on");
-  card_.has_mpi = status.ok();
-  if (!status) write_text(card_.no_mpi, status.message());
-}
-
 Status GpuOperation::settle() {
-  auto choice = choose_road(cards_, *lane_.members, wish_.host_of, wish_.options.gpu_backend,
-                            lane_.set_id == 0);
+  auto choice = choose_road(cards_, *lane_.members, wanted_);
   if (!choice) {
     failed_everywhere_ = true;  // each of them comes to the same end
     return choice.status();
   }
-  return gpu_->settle(std::move(choice).value(), cards_, lane_.rank,
-                      hierarchy_of(*lane_.members, lane_.rank, wish_.host_of));
+  return gpu_->settle(std::move(choice).value(), cards_, lane_.rank);
 }
 
 bool GpuOperation::prepare() {
   if (gpu_->road() != GpuRoad::nccl || !task_->suits_nccl(*gpu_)) {
-    begin(phase_of(task_->way(*gpu_)));
+    begin("STAGED");
     step_ = Step::stage;
     return true;
   }
@@ -180,14 +158,14 @@ bool GpuOperation::prepare() {
 
 bool GpuOperation::reserve() {
   step_ = Step::enqueue;
-  if (Status status = task_->reserve(*gpu_); !status) finish(status);
+  if (Status status = task_->reserve(*gpu_); !status.ok()) finish(status);
   return true;
 }
 
 bool GpuOperation::enqueue() {
-  begin(phase_of(GpuRoad::nccl));
+  begin("NCCL");
   has_enqueued_ = true;
-  if (Status status = task_->enqueue(*gpu_, lane_); !status) {
+  if (Status status = task_->enqueue(*gpu_, lane_); !status.ok()) {
     failed_everywhere_ = task_->failed_everywhere();
     has_enqueued_ = !failed_everywhere_;
     finish(status);
@@ -251,12 +229,11 @@ const Operation* GpuOperation::on_host() const {
 
 std::vector<int> GpuOperation::awaited() const {
   if (const Operation* host = on_host()) return host->awaited();
-  const bool awaits_nccl = step_ == Step::connect || step_ == Step::enqueue ||
-                           step_ == Step::launch ||
-                           (step_ == Step::stage && task_->way(*gpu_) == GpuRoad::hierarchical);
+  const bool awaits_nccl =
+      step_ == Step::connect || step_ == Step::enqueue || step_ == Step::launch;
   std::vector<int> others;
-  if (!awaits_nccl) return others;
-  for (const int rank : gpu_->nccl_ranks()) {
+  if (!awaits_nccl || gpu_->communicator() == nullptr) return others;
+  for (int rank = 0; rank < lane_.size(); ++rank) {
     if (rank != lane_.rank) others.push_back(lane_.world_rank(rank));
   }
   return others;

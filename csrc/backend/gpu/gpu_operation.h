@@ -10,20 +10,14 @@
 #include "backend/gpu/gpu_card.h"
 #include "backend/gpu/gpu_lane.h"
 #include "backend/gpu/gpu_task.h"
-#include "core/options.h"
 
 namespace rueda {
 
 class GpuOperation final : public Operation {
  public:
-  // How the road is chosen where that is still to come, see choose_road().
-  struct RoadWish {
-    const Options& options;
-    const std::vector<int>& host_of;
-  };
-  // `gpu`: null where this rank has no GPU, of which the others are told. `inputs`: what comes
-  // first on the GPU.
-  GpuOperation(GpuLane* gpu, const Lane& lane, Backend& host, RoadWish wish,
+  // `gpu`: null where this rank has no GPU, of which the others are told. `wanted`: the option
+  // gpu_backend, for where the road is still to be chosen. `inputs`: what comes first on the GPU.
+  GpuOperation(GpuLane* gpu, const Lane& lane, Backend& host, const std::string& wanted,
                std::unique_ptr<GpuTask> task, GpuLane::Inputs inputs);
   // Given up in the middle: waits until nothing that was enqueued touches the tensors any more.
   ~GpuOperation() override;
@@ -46,8 +40,6 @@ class GpuOperation final : public Operation {
   bool take_step();
   bool take_turn();
   bool agree();
-  // Where it is wanted: whether it takes memory of GPUs goes onto the card.
-  void ask_mpi();
   // Takes the road that follows from the cards.
   Status settle();
   bool prepare();
@@ -64,7 +56,7 @@ class GpuOperation final : public Operation {
   GpuLane* gpu_;
   Lane lane_;
   Backend& host_;
-  const RoadWish wish_;
+  const std::string& wanted_;
   std::unique_ptr<GpuTask> task_;
   GpuLane::Inputs inputs_;
   bool has_enqueued_ = false;

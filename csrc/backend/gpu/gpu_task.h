@@ -1,4 +1,4 @@
-// A collective on tensors of GPUs, in the ways in which it can go.
+// A collective on tensors of GPUs, in both of the ways in which it can go.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,6 @@ class GpuTask {
 
   // Whether NCCL can do it with the results that Rueda promises; the same on all ranks.
   [[nodiscard]] virtual bool suits_nccl(const GpuLane& gpu) const = 0;
-  // How it goes where NCCL cannot do it all; the same on all ranks.
-  [[nodiscard]] virtual GpuRoad way(const GpuLane&) const { return GpuRoad::staged; }
   // What the host has to do before the work can be enqueued; null where that is nothing.
   [[nodiscard]] virtual std::unique_ptr<Operation> prepare(GpuLane&, const Lane&, Backend&) {
     return nullptr;
@@ -32,14 +30,12 @@ class GpuTask {
   [[nodiscard]] virtual bool failed_everywhere() const { return false; }
   // Enqueues what comes after it, once NCCL's work is in the stream.
   virtual Status conclude(GpuLane&, const Lane&) { return {}; }
-  // By way(): goes on without blocking, and tells whether anything moved.
+  // Through the host's memory: goes on without blocking, and tells whether anything moved.
   virtual Expected<bool> advance_staged(GpuLane& gpu, const Lane& lane, Backend& host) = 0;
   // Whether all of it has been enqueued.
   [[nodiscard]] virtual bool is_staged() const = 0;
   // What the host does at the moment; null where that is nothing.
   [[nodiscard]] virtual const Operation* on_host() const = 0;
-  // Whether other ranks, who are timed themselves, have to come first.
-  [[nodiscard]] virtual bool waits_for_others() const { return false; }
 };
 
 }  // namespace rueda

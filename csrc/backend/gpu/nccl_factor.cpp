@@ -48,13 +48,12 @@ std::optional<NcclCombination> nccl_combination(const Reduction& reduction, int 
   return how;
 }
 
-bool nccl_can_take_part(const Reduction& reduction, const Reduction& by_nccl, int ranks,
-                        bool all_have_kernels) {
+bool nccl_can_take_part(const Reduction& reduction, int ranks, bool all_have_kernels) {
   if (reduction.wire && !all_have_kernels) return false;
   // Ranks that have joined give zeros.
   const bool is_sum = reduction.op == ReduceOp::sum || reduction.op == ReduceOp::average;
   if (reduction.contributors != ranks && !is_sum) return false;
-  return nccl_combination(by_nccl, ranks).has_value();
+  return nccl_combination(on_the_wire(reduction), ranks).has_value();
 }
 
 }  // namespace rueda

@@ -18,8 +18,7 @@ namespace rueda {
 [[nodiscard]] std::optional<NcclCombination> nccl_combination(const Reduction& reduction,
                                                               int ranks);
 
-// Whether all ranks can give NCCL `by_nccl` to do for `reduction`.
-[[nodiscard]] bool nccl_can_take_part(const Reduction& reduction, const Reduction& by_nccl,
-                                      int ranks, bool all_have_kernels);
+// Whether all ranks can give NCCL to do what it does of `reduction`.
+[[nodiscard]] bool nccl_can_take_part(const Reduction& reduction, int ranks, bool all_have_kernels);
 
 }  // namespace rueda

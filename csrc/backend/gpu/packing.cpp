@@ -38,33 +38,13 @@ class BatchCopy {
 
 }  // namespace
 
-std::vector<BatchPart> parts_of(const std::vector<Piece>& pieces, DataType dtype,
-                                std::int64_t elements) {
-  const std::int64_t most = std::max<std::int64_t>(1, elements);
-  std::vector<BatchPart> parts;
-  for (Piece rest : pieces) {
-    while (rest.count > 0) {
-      if (parts.empty() || parts.back().count == most) parts.emplace_back();
-      BatchPart& last = parts.back();
-      const std::int64_t count = std::min(rest.count, most - last.count);
-      const std::size_t bytes = bytes_of(count, dtype);
-      last.pieces.push_back({rest.input, rest.output, count});
-      last.count += count;
-      rest.count -= count;
-      if (rest.input != nullptr) rest.input += bytes;
-      if (rest.output != nullptr) rest.output += bytes;
-    }
-  }
-  return parts;
-}
-
 Status pack(GpuLane& gpu, const Lane& lane, const std::vector<Piece>& pieces,
             const Packing& packing, std::byte* buffer) {
   BatchCopy batch(gpu);
   for (const Piece& piece : pieces) {
     const Status status = batch.add({piece.input, buffer, static_cast<std::uint64_t>(piece.count),
                                      packing.dtype, packing.packed});
-    if (!status) return status;
+    if (!status.ok()) return status;
     buffer += bytes_of(piece.count, packing.packed);
   }
   return batch.launch(lane, packing.scale);
@@ -78,7 +58,7 @@ Status unpack(GpuLane& gpu, const Lane& lane, const std::vector<Piece>& pieces,
       const Status status =
           batch.add({buffer, piece.output, static_cast<std::uint64_t>(piece.count), packing.packed,
                      packing.dtype});
-      if (!status) return status;
+      if (!status.ok()) return status;
     }
     buffer += bytes_of(piece.count, packing.packed);
   }

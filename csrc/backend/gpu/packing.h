@@ -13,15 +13,6 @@ namespace rueda {
   return static_cast<std::size_t>(count) * size_of(dtype);
 }
 
-// So much of a batch as is packed at once.
-struct BatchPart {
-  std::vector<Piece> pieces;
-  std::int64_t count = 0;  // elements
-};
-// Parts of up to `elements`, of which there are one or more; none of nothing.
-[[nodiscard]] std::vector<BatchPart> parts_of(const std::vector<Piece>& pieces, DataType dtype,
-                                              std::int64_t elements);
-
 // In which type the elements of a batch lie side by side, and what multiplies them on the way.
 struct Packing {
   DataType dtype = DataType::float32;   // of the tensors

@@ -57,8 +57,8 @@ void PersistentReduction::outlast_run() {
   for (;;) {
     const Time now = Clock::now();
     const Status done = last_->event().wait_until_done(now + between_looks_at_event);
-    if (done) return;
-    if (!deadline && !communicator_->over()) deadline = now + abort_patience;
+    if (done.ok()) return;
+    if (!deadline && !communicator_->over().ok()) deadline = now + abort_patience;
     if (done.code() == ErrorCode::timeout && (!deadline || now < *deadline)) continue;
     return log(LogLevel::warning, "a persistent allreduce was destroyed: ", done.to_string());
   }
@@ -79,12 +79,12 @@ Status PersistentReduction::start(void* handle) {
   begin_ = Clock::now();
   before_.reset();
   if (!is_captured_) {
-    if (Status status = follow_last(handle); !status) return status;
+    if (Status status = follow_last(handle); !status.ok()) return status;
     auto before = GpuEvent::after(stream);
     if (!before) return before.status();
     before_ = std::move(before).value();
   }
-  if (Status status = pack(); !status) return status;
+  if (Status status = pack(); !status.ok()) return status;
   step_ = Step::call;
   return advance().status();
 }
@@ -123,7 +123,7 @@ Expected<bool> PersistentReduction::take_steps() {
     const auto launched = communicator_->poll();
     if (!launched) return launched;
     if (!*launched) return not_yet();
-    if (Status status = finish_start(); !status) return status;
+    if (Status status = finish_start(); !status.ok()) return status;
     step_ = Step::none;
   }
   return true;
@@ -154,7 +154,7 @@ Status PersistentReduction::finish_start() {
     const Status unpacked =
         convert({buffer_.data(), piece_.output, count, *reduction_.wire, reduction_.dtype},
                 reduction_.postscale);
-    if (!unpacked) return unpacked;
+    if (!unpacked.ok()) return unpacked;
   }
   if (is_captured_) return {};
   auto after = GpuEvent::after(borrowed(device_, stream_));

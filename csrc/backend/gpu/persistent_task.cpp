@@ -33,7 +33,7 @@ Status PersistentTask::fill_card(GpuLane& gpu, bool makes_id) {
   }
   if (!makes_id) return {};
   const CurrentDevice current(*gpu.gpu().device);
-  if (!current.status()) return current.status();
+  if (!current.status().ok()) return current.status();
   auto id = gpu.gpu().nccl->unique_id();
   if (!id) return id.status();
   card_.id = *id;
@@ -41,7 +41,7 @@ Status PersistentTask::fill_card(GpuLane& gpu, bool makes_id) {
 }
 
 std::unique_ptr<Operation> PersistentTask::prepare(GpuLane& gpu, const Lane& lane, Backend& host) {
-  if (Status status = fill_card(gpu, lane.rank == 0 && !gpu.callers()); !status) {
+  if (Status status = fill_card(gpu, lane.rank == 0 && !gpu.callers()); !status.ok()) {
     write_text(card_.problem, status.to_string());
   }
   const std::vector<std::int64_t> lengths(cards_.size(), sizeof(Card));
@@ -82,11 +82,9 @@ Expected<bool> PersistentTask::advance_staged(GpuLane& gpu, const Lane&, Backend
     why = str("NCCL cannot do this ", name_of(reduction_.op), " of ", name_of(reduction_.dtype),
               " with the same results");
   }
-  const GpuRoad road = gpu.road() == GpuRoad::nccl ? GpuRoad::staged : gpu.road();
   take_(std::make_shared<StagedReduction>(
       gpu.gpu(),
-      Status(ErrorCode::unsupported, str("NCCL does not do all of it, but it goes the way '",
-                                         name_of(road), "' (", why, ")"))));
+      Status(ErrorCode::unsupported, str("it goes through the host's memory (", why, ")"))));
   is_staged_ = true;
   return true;
 }

@@ -27,7 +27,7 @@ class Users {
   Status add(void* handle) {
     const Status status = try_to_add(handle);
     const std::lock_guard lock(mutex_);
-    if (!status && status.code() != ErrorCode::unsupported) lost_ = status;
+    if (!status.ok() && status.code() != ErrorCode::unsupported) lost_ = status;
     return status;
   }
 
@@ -35,7 +35,7 @@ class Users {
   template <class Call>
   Status for_each(const Call& call) {
     const std::lock_guard lock(mutex_);
-    if (!lost_) return lost_;
+    if (!lost_.ok()) return lost_;
     auto written = CudaEvent::after(*writer_);
     if (!written) return written.status();
     Status status = call(*written);
@@ -77,8 +77,8 @@ class ResultPool::Pooled final : public DeviceResult {
   ~Pooled() override {
     const CudaStream& ending = pool_->ending_;
     Status status = users_.for_each([&](const CudaEvent& event) { return ending.wait_for(event); });
-    if (status) status = pool_->pool_->free(ending, data_);
-    if (!status) log(LogLevel::warning, "a result's memory is lost: ", status.to_string());
+    if (status.ok()) status = pool_->pool_->free(ending, data_);
+    if (!status.ok()) log(LogLevel::warning, "a result's memory is lost: ", status.to_string());
   }
   Pooled(const Pooled&) = delete;
   Pooled& operator=(const Pooled&) = delete;
@@ -99,7 +99,7 @@ class ResultPool::Plain final : public DeviceResult {
     const Time deadline = Clock::now() + event_patience;
     const Status status =
         users_.for_each([&](const CudaEvent& event) { return event.wait_until_done(deadline); });
-    if (!status) log(LogLevel::debug, "a result is freed while in use: ", status.to_string());
+    if (!status.ok()) log(LogLevel::debug, "a result is freed while in use: ", status.to_string());
   }
   Plain(const Plain&) = delete;
   Plain& operator=(const Plain&) = delete;

@@ -22,18 +22,10 @@ StagedAllreduce::StagedAllreduce(const Reduction& reduction, std::vector<Piece> 
   chunks_ = (count_ + chunk_ - 1) / chunk_;
 }
 
-Status StagedAllreduce::reserve(GpuLane& gpu) {
-  for (std::size_t slot = 0; slot < slots; ++slot) {
-    const auto memory = gpu.staging(slot, chunk_bytes);
-    if (!memory) return memory.status();
-  }
-  return {};
-}
-
 Expected<bool> StagedAllreduce::advance(GpuLane& gpu, const Lane& lane, Backend& host) {
   bool moved = false;
   while (fetched_ < chunks_ && fetched_ < returned_ + static_cast<std::int64_t>(slots)) {
-    if (Status status = fetch(gpu, lane, fetched_); !status) return status;
+    if (Status status = fetch(gpu, lane, fetched_); !status.ok()) return status;
     ++fetched_;
     moved = true;
   }
@@ -43,12 +35,12 @@ Expected<bool> StagedAllreduce::advance(GpuLane& gpu, const Lane& lane, Backend&
     moved = moved || *reduced;
   }
   if (returned_ < reduced_) {
-    if (Status status = put_back(gpu, lane, returned_); !status) return status;
+    if (Status status = put_back(gpu, lane, returned_); !status.ok()) return status;
     ++returned_;
     moved = true;
   }
   if (returned_ == chunks_ && !joined_) {
-    if (Status status = join_streams(gpu); !status) return status;
+    if (Status status = join_streams(gpu); !status.ok()) return status;
     joined_ = true;
     moved = true;
   }
@@ -87,7 +79,7 @@ Status StagedAllreduce::fetch(GpuLane& gpu, const Lane& lane, std::int64_t chunk
       if (!event) return event.status();
       events->push_back(std::move(event).value());
     }
-  } else if (Status status = gpu.stream().wait_for(returns_[slot]); !status) {
+  } else if (Status status = gpu.stream().wait_for(returns_[slot]); !status.ok()) {
     return status;
   }
   memory_[slot] = (*memory)->data();
@@ -96,7 +88,8 @@ Status StagedAllreduce::fetch(GpuLane& gpu, const Lane& lane, std::int64_t chunk
     if (!takes_part_) break;
     const std::size_t bytes = bytes_of(part.count, reduction_.dtype);
     const std::byte* source = pieces_[part.piece].input + bytes_of(part.first, reduction_.dtype);
-    if (Status status = copy_to_host(gpu.stream(), target, source, bytes); !status) return status;
+    if (Status status = copy_to_host(gpu.stream(), target, source, bytes); !status.ok())
+      return status;
     target += bytes;
     lane.counters->bytes_staged.add(static_cast<std::int64_t>(bytes));
   }
@@ -117,7 +110,7 @@ Expected<bool> StagedAllreduce::reduce(const Lane& lane, Backend& host) {
   if (!reducing_->done()) return moved;
   const Status status = reducing_->status();
   reducing_.reset();
-  if (!status) return status;
+  if (!status.ok()) return status;
   ++reduced_;
   return true;
 }
@@ -132,7 +125,7 @@ Status StagedAllreduce::put_back(GpuLane& gpu, const Lane& lane, std::int64_t ch
     if (std::byte* const output = pieces_[part.piece].output; output != nullptr) {
       std::byte* const target = output + bytes_of(part.first, reduction_.dtype);
       const Status status = copy_to_device(gpu.second_stream(), target, source, bytes);
-      if (!status) return status;
+      if (!status.ok()) return status;
       lane.counters->bytes_staged.add(static_cast<std::int64_t>(bytes));
     }
     source += bytes;
@@ -143,7 +136,7 @@ Status StagedAllreduce::put_back(GpuLane& gpu, const Lane& lane, std::int64_t ch
 // Whoever waits for the lane's first stream waits for the copies back, too.
 Status StagedAllreduce::join_streams(GpuLane& gpu) {
   for (const CudaEvent& event : returns_) {
-    if (Status status = gpu.stream().wait_for(event); !status) return status;
+    if (Status status = gpu.stream().wait_for(event); !status.ok()) return status;
   }
   return {};
 }

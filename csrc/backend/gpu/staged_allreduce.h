@@ -7,21 +7,22 @@
 #include <memory>
 #include <vector>
 
-#include "backend/gpu/host_work.h"
+#include "backend/backend.h"
+#include "backend/gpu/gpu_lane.h"
 #include "cuda/stream.h"
 
 namespace rueda {
 
-class StagedAllreduce final : public HostWork {
+class StagedAllreduce {
  public:
   StagedAllreduce(const Reduction& reduction, std::vector<Piece> pieces);
-  // Gets the memory of the host that advance() would get else.
-  [[nodiscard]] static Status reserve(GpuLane& gpu);
 
-  // `lane`: of those that reduce on the host.
-  Expected<bool> advance(GpuLane& gpu, const Lane& lane, Backend& host) override;
-  [[nodiscard]] bool is_done() const override { return returned_ == chunks_ && joined_; }
-  [[nodiscard]] const Operation* on_host() const override { return reducing_.get(); }
+  // Goes on without blocking, and tells whether anything moved.
+  Expected<bool> advance(GpuLane& gpu, const Lane& lane, Backend& host);
+  // Whether all of it has been enqueued.
+  [[nodiscard]] bool is_done() const { return returned_ == chunks_ && joined_; }
+  // What the host does at the moment; null where that is nothing.
+  [[nodiscard]] const Operation* on_host() const { return reducing_.get(); }
 
  private:
   static constexpr std::size_t slots = 3;

@@ -26,7 +26,7 @@ Expected<nccl::RedOp> NcclCommunicator::premultiplied_sum(const NcclReduction& r
                                     &op, scalar.data(), reduction.dtype, nccl::scalar_on_host,
                                     handle_);
                               });
-      !status) {
+      !status.ok()) {
     return status;
   }
   return op;
@@ -132,13 +132,13 @@ Status NcclCommunicator::alltoall(std::span<const NcclPart> to, std::span<const 
     // Nothing is sent where nothing is expected.
     Status status;
     if (out.elements > 0) status = send(out.memory, out.elements, dtype, peer, stream);
-    if (status && in.elements > 0) status = recv(in.memory, in.elements, dtype, peer, stream);
+    if (status.ok() && in.elements > 0) status = recv(in.memory, in.elements, dtype, peer, stream);
     return status;
   });
 }
 
 Status NcclCommunicator::in_group(int calls, const std::function<Status(int)>& call) {
-  if (Status status = begin_group(); !status) return status;
+  if (Status status = begin_group(); !status.ok()) return status;
   Status failure;
   for (int number = 0; number < calls && failure.ok(); ++number) failure = call(number);
   return failure.because(end_group());

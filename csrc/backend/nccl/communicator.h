@@ -1,6 +1,5 @@
-// A communicator of NCCL over the ranks of a process set, or those of one host, one GPU each. It
-// never blocks a thread for longer than it is told to: NCCL does its slow work on threads of its
-// own.
+// A communicator of NCCL over the ranks of a process set, one GPU each. It never blocks a thread
+// for longer than it is told to: NCCL does its slow work on threads of its own.
 #pragma once
 
 #include <atomic>
@@ -12,7 +11,6 @@
 #include <memory>
 #include <span>
 #include <thread>
-#include <vector>
 
 #include "backend/nccl/library.h"
 #include "core/clock.h"
@@ -61,12 +59,11 @@ class NcclCommunicator {
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
-  [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }
 
   // Whether NCCL has done what it was called for. An error, with NCCL's own words, once anything of
-  // this communicator has failed, also on another rank or long after the call: then only abort(),
-  // revoke() and shrink() help.
+  // this communicator has failed, also on another rank or long after the call: then only abort()
+  // helps.
   [[nodiscard]] Expected<bool> poll() const;
   // Polls until then; ErrorCode::timeout at the deadline.
   [[nodiscard]] Status wait_until_ready(Time deadline) const;
@@ -120,14 +117,6 @@ class NcclCommunicator {
   // A graph will hold this communicator, or a call to NCCL does not return. Any thread.
   void expect_late_end() { ends_late_.store(true); }
 
-  // Stops what is in flight but keeps the communicator for shrink(); poll() until ready.
-  // ErrorCode::unsupported where this NCCL does not offer it.
-  [[nodiscard]] Status revoke();
-  // A communicator without the ranks in `lost`, in the old order, called by all that remain,
-  // whatever is in flight; begins as start() does. This one stays until that is ready, and is to be
-  // aborted then.
-  // ErrorCode::unsupported before NCCL 2.27.
-  [[nodiscard]] Expected<std::unique_ptr<NcclCommunicator>> shrink(std::vector<int> lost);
   // Waits until all that was enqueued is done, and all graphs that have captured it are gone, and
   // releases the communicator; all ranks together. On error or at the deadline it is aborted.
   [[nodiscard]] Status close(Time deadline);
@@ -146,22 +135,16 @@ class NcclCommunicator {
   Expected<nccl::RedOp> premultiplied_sum(const NcclReduction& reduction, double scale);
   [[nodiscard]] std::string with_rank(std::string_view what) const;
   Status refused_if_closed() const;
-  // Of what shrink() has made: whether it is there.
-  [[nodiscard]] Expected<bool> arrives() const;
 
   // What NCCL writes from a thread of its own, until it is ready or has released the communicator.
   struct Written {
     std::deque<nccl::Window> windows;
-    std::deque<nccl::Comm> shrunk;
   };
 
   const NcclLibrary& library_;
   DeviceReference device_;
-  mutable std::atomic<nccl::Comm> handle_{nullptr};
+  std::atomic<nccl::Comm> handle_{nullptr};
   std::shared_ptr<Written> written_ = std::make_shared<Written>();
-  // --- What comes of shrink(), until it is there: from which, and where it is written
-  mutable const NcclCommunicator* parent_ = nullptr;
-  const nccl::Comm* arriving_ = nullptr;
   std::atomic<bool> ends_late_{false};
   // --- Of begin_abort(), until it has been waited for
   std::thread thread_;
@@ -173,9 +156,9 @@ class NcclCommunicator {
 
 template <class Call>
 Status NcclCommunicator::enqueue(std::string_view what, const Call& call) {
-  if (Status status = refused_if_closed(); !status) return status;
+  if (Status status = refused_if_closed(); !status.ok()) return status;
   const CurrentDevice current(*device_);
-  if (!current.status()) return current.status();
+  if (!current.status().ok()) return current.status();
   const nccl::Result result = call(library_.functions());
   if (result == nccl::success || result == nccl::in_progress) return {};
   return library_.check(result, with_rank(what), handle_);

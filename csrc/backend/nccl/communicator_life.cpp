@@ -1,4 +1,4 @@
-// How a communicator begins, fails, shrinks and ends.
+// How a communicator begins, fails and ends.
 #include <algorithm>
 #include <memory>
 #include <system_error>
@@ -15,12 +15,6 @@ namespace {
 
 constexpr Duration longest_end = std::chrono::seconds(10);
 constexpr Duration longest_late_end = std::chrono::seconds(1);
-
-nccl::Config nonblocking() {
-  nccl::Config config;
-  config.blocking = 0;
-  return config;
-}
 
 }  // namespace
 
@@ -43,15 +37,17 @@ Expected<std::unique_ptr<NcclCommunicator>> NcclCommunicator::start(const NcclLi
   if (size < 1 || rank < 0 || rank >= size)
     return Status(ErrorCode::invalid_argument, str("rank ", rank, " of ", size, " is none"));
   const CurrentDevice current(*device);
-  if (!current.status()) return current.status();
+  if (!current.status().ok()) return current.status();
   // The device must outlive `current`, also where what is made here does not.
   auto made = std::unique_ptr<NcclCommunicator>(new NcclCommunicator(library, device, rank, size));
-  nccl::Config config = nonblocking();
+  nccl::Config config;
+  config.blocking = 0;
   nccl::Comm handle = nullptr;
   const nccl::Result result =
       library.functions().comm_init_rank_config(&handle, size, id, rank, &config);
   made->handle_ = handle;
-  if (Status status = library.check(result, made->with_rank("ncclCommInitRankConfig")); !status)
+  if (Status status = library.check(result, made->with_rank("ncclCommInitRankConfig"));
+      !status.ok())
     return status;
   return made;
 }
@@ -61,24 +57,13 @@ Status NcclCommunicator::refused_if_closed() const {
   return Status(ErrorCode::shutdown, with_rank("the NCCL communicator has been given up"));
 }
 
-Expected<bool> NcclCommunicator::arrives() const {
-  const auto ready = parent_->poll();
-  if (!ready || !*ready) return ready;
-  handle_ = *arriving_;
-  parent_ = nullptr;
-  return true;
-}
-
 Expected<bool> NcclCommunicator::poll() const {
-  if (parent_ != nullptr) {
-    const auto here = arrives();
-    if (!here || !*here) return here;
-  }
-  if (Status status = refused_if_closed(); !status) return status;
+  if (Status status = refused_if_closed(); !status.ok()) return status;
   nccl::Result state = nccl::success;
   const nccl::Result asked = library_.functions().comm_get_async_error(handle_, &state);
   for (const nccl::Result result : {asked, state}) {
-    if (Status status = library_.check(result, with_rank("NCCL"), handle_); !status) return status;
+    if (Status status = library_.check(result, with_rank("NCCL"), handle_); !status.ok())
+      return status;
   }
   return state != nccl::in_progress;
 }
@@ -130,50 +115,12 @@ void NcclCommunicator::abort() {
                         : ": something else keeps the GPU busy");
 }
 
-Status NcclCommunicator::revoke() {
-  const auto revoke_communicator = library_.functions().comm_revoke;
-  if (revoke_communicator == nullptr) {
-    return Status(ErrorCode::unsupported,
-                  str("NCCL ", nccl_version_text(library_.version()), " has no ncclCommRevoke"));
-  }
-  return enqueue("ncclCommRevoke",
-                 [&](const nccl::Functions&) { return revoke_communicator(handle_, 0); });
-}
-
-Expected<std::unique_ptr<NcclCommunicator>> NcclCommunicator::shrink(std::vector<int> lost) {
-  const auto shrink_communicator = library_.functions().comm_shrink;
-  if (shrink_communicator == nullptr) {
-    return Status(ErrorCode::unsupported,
-                  str("NCCL ", nccl_version_text(library_.version()), " has no ncclCommShrink"));
-  }
-  std::sort(lost.begin(), lost.end());
-  const bool is_sound = std::adjacent_find(lost.begin(), lost.end()) == lost.end() &&
-                        (lost.empty() || (lost.front() >= 0 && lost.back() < size_));
-  if (!is_sound || std::binary_search(lost.begin(), lost.end(), rank_)) {
-    return Status(ErrorCode::invalid_argument,
-                  with_rank(str("a communicator cannot go on without ", describe_ranks(lost))));
-  }
-  const auto before = std::lower_bound(lost.begin(), lost.end(), rank_) - lost.begin();
-  auto made = std::unique_ptr<NcclCommunicator>(new NcclCommunicator(
-      library_, device_, rank_ - static_cast<int>(before), size_ - static_cast<int>(lost.size())));
-  nccl::Config config = nonblocking();
-  nccl::Comm& arriving = written_->shrunk.emplace_back(nullptr);
-  const Status status = enqueue("ncclCommShrink", [&](const nccl::Functions&) {
-    return shrink_communicator(handle_, lost.data(), static_cast<int>(lost.size()), &arriving,
-                               &config, nccl::shrink_abort);
-  });
-  if (!status) return status;
-  made->parent_ = this;
-  made->arriving_ = &arriving;
-  return made;
-}
-
 Status NcclCommunicator::close(Time deadline) {
   Status status = enqueue("ncclCommFinalize", [this](const nccl::Functions& functions) {
     return functions.comm_finalize(handle_);
   });
   if (status.ok()) status = wait_until_ready(deadline);
-  if (!status) {
+  if (!status.ok()) {
     abort();
     return status;
   }

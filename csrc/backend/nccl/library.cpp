@@ -111,7 +111,7 @@ Status NcclLibrary::check(nccl::Result result, std::string_view what,
 
 Expected<nccl::UniqueId> NcclLibrary::unique_id() const {
   nccl::UniqueId id{};
-  if (Status status = check(functions_.get_unique_id(&id), "ncclGetUniqueId"); !status)
+  if (Status status = check(functions_.get_unique_id(&id), "ncclGetUniqueId"); !status.ok())
     return status;
   return id;
 }

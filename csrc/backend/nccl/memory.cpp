@@ -11,11 +11,11 @@ Expected<std::byte*> NcclHeap::allocate(std::size_t bytes) const {
                   str("NCCL ", nccl_version_text(library_->version()), " has no ncclMemAlloc"));
   }
   const CurrentDevice current(*device_);
-  if (!current.status()) return current.status();
+  if (!current.status().ok()) return current.status();
   void* address = nullptr;
   if (Status status = library_->check(functions.mem_alloc(&address, bytes),
                                       str("allocating ", bytes, " bytes (ncclMemAlloc)"));
-      !status) {
+      !status.ok()) {
     return status;
   }
   return static_cast<std::byte*>(address);

@@ -49,8 +49,6 @@ enum RedOp : int { sum = 0, prod = 1, max = 2, min = 3, avg = 4 };
 
 enum ScalarResidence : int { scalar_on_device = 0, scalar_on_host = 1 };
 
-inline constexpr int shrink_default = 0;
-inline constexpr int shrink_abort = 1;  // gives up what is in flight
 inline constexpr int window_symmetric = 1;
 
 // As of 2.18. NCCL reads as much of it as `size` and `version` tell.
@@ -102,9 +100,7 @@ struct Config {
   USE(comm_register, ncclCommRegister, Result(Comm, void*, std::size_t, void**))               \
   USE(comm_deregister, ncclCommDeregister, Result(Comm, void*))                                \
   USE(window_register, ncclCommWindowRegister, Result(Comm, void*, std::size_t, Window*, int)) \
-  USE(window_deregister, ncclCommWindowDeregister, Result(Comm, Window))                       \
-  USE(comm_shrink, ncclCommShrink, Result(Comm, int*, int, Comm*, Config*, int))               \
-  USE(comm_revoke, ncclCommRevoke, Result(Comm, int))
+  USE(window_deregister, ncclCommWindowDeregister, Result(Comm, Window))
 
 struct Functions {
 #define RUEDA_DECLARE(member, function, ...) std::add_pointer_t<__VA_ARGS__> member = nullptr;

@@ -12,7 +12,7 @@ Expected<void*> NcclCommunicator::register_buffer(std::byte* memory, std::size_t
                               [&](const nccl::Functions& functions) {
                                 return functions.comm_register(handle_, memory, bytes, &handle);
                               });
-      !status) {
+      !status.ok()) {
     return status;
   }
   return handle;
@@ -35,7 +35,7 @@ Expected<const nccl::Window*> NcclCommunicator::register_window(std::byte* memor
                                 return functions.window_register(handle_, memory, bytes, &window,
                                                                  nccl::window_symmetric);
                               });
-      !status) {
+      !status.ok()) {
     return status;
   }
   return &std::as_const(window);

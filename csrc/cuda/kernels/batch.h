@@ -34,40 +34,21 @@ struct CopyItem {
   Element to;
 };
 
-// A block of quantised elements shares one scale: value = scale * code, codes from -127 to 127. A
-// block with a value that is not finite has the scale NaN, so that all of it stays visible as an
-// overflow.
-inline constexpr std::uint32_t quantized_block = 32;
-
-struct QuantizedItem {
-  std::uint64_t values;  // tensor of `element`
-  std::uint64_t codes;   // int8, one for each element
-  std::uint64_t scales;  // float32, one for each block
-  std::uint64_t elements;
-  std::uint32_t first_tile;
-  Element element;
-};
-
 // The items travel with the launch, so a captured graph replays them as they were, and nothing has
 // to be kept in memory until the kernel has run. A launch takes up to 32,764 bytes.
-template <class Item>
-inline constexpr std::uint32_t most_items = 32000 / sizeof(Item);
+inline constexpr std::uint32_t most_items = 32000 / sizeof(CopyItem);
 // Most batches are smaller, and every launch copies all of its parameters.
-template <class Item>
-inline constexpr std::uint32_t few_items = 2048 / sizeof(Item);
+inline constexpr std::uint32_t few_items = 2048 / sizeof(CopyItem);
 
-template <class Item, std::uint32_t capacity>
+template <std::uint32_t capacity>
 struct Batch {
   std::uint32_t items;
-  double scale;        // multiplies every element
-  std::uint64_t flag;  // float32 that a check sets to 1 where it finds something
-  Item item[capacity];
+  double scale;  // multiplies every element
+  CopyItem item[capacity];
 };
 
-template <class Item>
-using SmallBatch = Batch<Item, few_items<Item>>;
-template <class Item>
-using LargeBatch = Batch<Item, most_items<Item>>;
+using SmallBatch = Batch<few_items>;
+using LargeBatch = Batch<most_items>;
 
 // What one block of threads takes.
 inline constexpr std::uint32_t threads_per_block = 256;
@@ -78,7 +59,5 @@ constexpr std::uint32_t elements_per_tile(Element from, Element to) {
   const std::uint32_t to_size = size_of(to);
   return tile_bytes / (from_size > to_size ? from_size : to_size);
 }
-// One block of elements for each thread.
-inline constexpr std::uint32_t quantized_tile = quantized_block * threads_per_block;
 
 }  // namespace rueda::cuda

@@ -113,11 +113,11 @@ __device__ void copy_tile(const Items& batch) {
 }  // namespace rueda::cuda
 
 extern "C" __global__ void __launch_bounds__(rueda::cuda::threads_per_block, 4)
-    rueda_copy_small(const __grid_constant__ rueda::cuda::SmallBatch<rueda::cuda::CopyItem> batch) {
+    rueda_copy_small(const __grid_constant__ rueda::cuda::SmallBatch batch) {
   rueda::cuda::copy_tile(batch);
 }
 
 extern "C" __global__ void __launch_bounds__(rueda::cuda::threads_per_block, 4)
-    rueda_copy_large(const __grid_constant__ rueda::cuda::LargeBatch<rueda::cuda::CopyItem> batch) {
+    rueda_copy_large(const __grid_constant__ rueda::cuda::LargeBatch batch) {
   rueda::cuda::copy_tile(batch);
 }

@@ -68,8 +68,8 @@ __device__ inline bool is_aligned(std::uint64_t address, std::uint32_t bytes) {
 }
 
 // The item that `tile` belongs to: the last one that begins at or before it.
-template <class Item>
-__device__ const Item& item_of_tile(const Item* items, std::uint32_t count, std::uint32_t tile) {
+__device__ inline const CopyItem& item_of_tile(const CopyItem* items, std::uint32_t count,
+                                               std::uint32_t tile) {
   std::uint32_t first = 0;
   std::uint32_t last = count - 1;
   while (first < last) {
@@ -88,9 +88,8 @@ struct Extent {
   std::uint64_t begin;
   std::uint32_t count;
 };
-template <class Item>
-__device__ Extent extent_of_tile(const Item& item, std::uint32_t tile,
-                                 std::uint32_t tile_elements) {
+__device__ inline Extent extent_of_tile(const CopyItem& item, std::uint32_t tile,
+                                        std::uint32_t tile_elements) {
   const std::uint64_t begin = static_cast<std::uint64_t>(tile - item.first_tile) * tile_elements;
   const std::uint64_t left = item.elements - begin;
   return {begin, static_cast<std::uint32_t>(left < tile_elements ? left : tile_elements)};

@@ -207,19 +207,18 @@ class GradientReducer:
             return "gradient_as_bucket_view=False"
         if not may_lie_in_buckets(options.compression):
             return "gradients are compressed"
-        if options.bucket_views is None:
-            if options.process_set.size() == 1:
-                return "there is one rank"
-            if lifecycle.local_size() != lifecycle.size():
-                return "the ranks are on several hosts"
+        if options.bucket_views is None and options.process_set.size() == 1:
+            return "there is one rank"
         return ""
 
     def _bytes_limit(self) -> int | None:
         """From which size on gradients on the CPU are reduced where autograd puts them; ``None``: none is."""
         options = self.options
-        if options.bucket_views or options.groups or not _native.has_direct_access():
+        if options.bucket_views or options.groups:
             return None
-        return LARGE_GRADIENT_BYTES
+        # Between hosts what is large is sent from where it lies and received there.
+        crosses_hosts = lifecycle.local_size() != lifecycle.size()
+        return LARGE_GRADIENT_BYTES if crosses_hosts or _native.has_direct_access() else None
 
     def _watch(self, watched: Watched) -> None:
         """Has torch call this reducer. A model outlives its optimizers, so its hooks must not keep them."""

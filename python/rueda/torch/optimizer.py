@@ -149,9 +149,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     - ``gradient_predivide_factor`` f: with Average, divides by f before the sum and by size/f after it.
     - ``process_set``: who averages; all ranks by default.
     - ``gradient_as_bucket_view``: whether gradients lie in buckets, in memory that the ranks of the host share, where
-      several are reduced together and without a copy. By default they do where all ranks are on one host, unless
-      there is only one rank; but a gradient on the CPU of 16 MiB or more, and in no group, is then reduced where
-      autograd has put it, where ranks may reach into each other's memory. The same on every rank.
+      several are reduced together, on one host without a copy. By default they do, unless there is only one rank; but
+      a gradient on the CPU of 16 MiB or more, and in no group, is then reduced where autograd has put it, unless the
+      ranks of one host may not reach into each other's memory. The same on every rank.
     - ``bucket_bytes``: the size from which on a bucket takes no further gradient.
     - ``groups``: which gradients are reduced together, none before all of them are ready: lists of parameters, or a
       number of groups of about as many parameters each. Each group has a bucket per dtype; where there are no

@@ -119,8 +119,8 @@ class PersistentAllreduce:
 
         Raises :class:`rueda.InvalidArgumentError` where the last run has not been waited for, or the tensor was given
         other memory; :class:`rueda.UnsupportedError` where the current stream is being captured into a CUDA graph and
-        runs go through the host's memory (``RUEDA_GPU_BACKEND`` is ``staged`` or ``hierarchical``, ranks that share a
-        GPU, no NCCL); :class:`rueda.PeerLostError` and :class:`rueda.ShutdownError` once the world is broken or over.
+        runs go through the host's memory (``RUEDA_GPU_BACKEND`` is ``staged``, ranks that share a GPU, no
+        NCCL); :class:`rueda.PeerLostError` and :class:`rueda.ShutdownError` once the world is broken or over.
 
         Example::
 

@@ -21,7 +21,6 @@ struct CudaSettings {
   int devices = 2;
   int compute_capability = 90;
   bool loads_modules = true;     // or refuses them, as a driver that is too old for them
-  bool visible_memory = false;   // the host can use addresses of devices, as MPI's GPU code can
   bool memory_pools = true;      // whether memory is allocated and freed in the order of streams
   std::uint64_t delay_seed = 0;  // 0 for no delays
   int longest_delay_us = 300;    // before each step of a stream

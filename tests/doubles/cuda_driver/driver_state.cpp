@@ -84,7 +84,7 @@ void DriverState::reset(const CudaSettings& settings) {
   misuse_.clear();
   broken_.clear();
   relaxed_calls_ = 0;
-  memory_.clear(settings.visible_memory);
+  memory_.clear();
 }
 
 void DriverState::fail(const std::string& function, int nth, int code) {

@@ -34,19 +34,10 @@ constexpr Kernel entry(std::string_view name) {
 }
 
 constexpr auto copy = [](const auto& batch) { cuda::copy_tile(batch); };
-constexpr auto check = [](const auto& batch) { cuda::check_tile(batch); };
-constexpr auto quantize = [](const auto& batch) { cuda::quantize_tile<true>(batch); };
-constexpr auto dequantize = [](const auto& batch) { cuda::quantize_tile<false>(batch); };
 
 constexpr std::array kernels{
     entry<rueda_copy_small, copy>("rueda_copy_small"),
     entry<rueda_copy_large, copy>("rueda_copy_large"),
-    entry<rueda_check_finite_small, check>("rueda_check_finite_small"),
-    entry<rueda_check_finite_large, check>("rueda_check_finite_large"),
-    entry<rueda_quantize_small, quantize>("rueda_quantize_small"),
-    entry<rueda_quantize_large, quantize>("rueda_quantize_large"),
-    entry<rueda_dequantize_small, dequantize>("rueda_dequantize_small"),
-    entry<rueda_dequantize_large, dequantize>("rueda_dequantize_large"),
 };
 
 }  // namespace

@@ -21,9 +21,8 @@ std::shared_ptr<std::byte[]> aligned_bytes(std::size_t bytes) {
 std::uint64_t Memory::add(Range range) {
   range.owned = aligned_bytes(range.bytes);
   const std::lock_guard lock(mutex_);
-  const bool hidden = range.device >= 0 && !visible_;
   const std::uint64_t address =
-      reinterpret_cast<std::uintptr_t>(range.owned.get()) | (hidden ? device_tag : 0);
+      reinterpret_cast<std::uintptr_t>(range.owned.get()) | (range.device >= 0 ? device_tag : 0);
   ranges_[address] = std::move(range);
   return address;
 }
@@ -78,9 +77,8 @@ bool Memory::end(std::uint64_t address) {
   return is_free;
 }
 
-void Memory::clear(bool visible) {
+void Memory::clear() {
   const std::lock_guard lock(mutex_);
-  visible_ = visible;
   ranges_.clear();
   freed_.clear();
 }

@@ -10,8 +10,7 @@
 
 namespace rueda::test {
 
-// Addresses of devices lie where no memory of the host can be, unless a test wants it otherwise:
-// touching them ends the process.
+// Addresses of devices lie where no memory of the host can be: touching them ends the process.
 inline constexpr std::uint64_t device_tag = 0x4000'0000'0000'0000;
 
 class Memory {
@@ -40,9 +39,8 @@ class Memory {
   void fulfil(std::uint64_t address);
   bool give_up(std::uint64_t address);
   bool end(std::uint64_t address);
-  // Frees everything, whatever its state. `visible`: what is allocated from now on lies where the
-  // host can use it.
-  void clear(bool visible = false);
+  // Frees everything, whatever its state.
+  void clear();
   bool pin(std::uint64_t address, std::size_t bytes);
   bool unpin(std::uint64_t address);
 
@@ -68,7 +66,6 @@ class Memory {
   void retire(Place range);
 
   std::mutex mutex_;
-  bool visible_ = false;
   std::map<std::uint64_t, Range> ranges_;
   // Kept, so that no later allocation has an address that may still be in use somewhere.
   std::vector<std::shared_ptr<std::byte[]>> freed_;

@@ -66,7 +66,7 @@ NcclCall call_of(const std::string& function, const CommunicatorReference& commu
 }
 
 Result refused_while_given_up(const CommunicatorReference& communicator) {
-  return communicator->given_up ? state().refuse("an operation of a communicator that was revoked")
+  return communicator->given_up ? state().refuse("an operation of a communicator that was aborted")
                                 : success;
 }
 

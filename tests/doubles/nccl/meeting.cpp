@@ -178,11 +178,4 @@ std::string Meeting::receive(int from, int to, std::byte* memory, std::size_t by
   return {};
 }
 
-std::shared_ptr<Meeting> Meeting::without(const std::vector<int>& lost) {
-  const std::lock_guard lock(mutex_);
-  auto& successor = successors_[lost];
-  if (!successor) successor = std::make_shared<Meeting>(size_ - static_cast<int>(lost.size()));
-  return successor;
-}
-
 }  // namespace rueda::test

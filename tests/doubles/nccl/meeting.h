@@ -5,7 +5,6 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -51,8 +50,6 @@ class Meeting {
   void send(int from, int to, std::vector<std::byte> content);
   std::string receive(int from, int to, std::byte* memory, std::size_t bytes, Duration longest,
                       const GivesUp& gives_up);
-  // The meeting of those that remain.
-  std::shared_ptr<Meeting> without(const std::vector<int>& lost);
 
  private:
   struct Round {
@@ -74,7 +71,6 @@ class Meeting {
   int joined_ = 0;
   std::map<std::uint64_t, Round> rounds_;
   std::map<std::pair<int, int>, std::deque<Message>> messages_;
-  std::map<std::vector<int>, std::shared_ptr<Meeting>> successors_;
 };
 
 [[nodiscard]] std::size_t bytes_of(nccl::DataTypeNumber dtype);

@@ -19,7 +19,7 @@ struct Communicator {
   std::shared_ptr<Meeting> meeting;
   int rank = 0;
   int device = 0;
-  std::atomic<bool> given_up = false;          // aborted or revoked: whoever waits, stops
+  std::atomic<bool> given_up = false;          // aborted: whoever waits, stops
   std::atomic<int> running = 0;                // operations in streams
   std::atomic<int> captured = 0;               // operations in graphs that still exist
   std::atomic<std::uint64_t> collectives = 0;  // that streams have been given

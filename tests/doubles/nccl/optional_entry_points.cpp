@@ -1,12 +1,8 @@
 // The functions that older versions of NCCL do not have: a double is built without them, too.
-#include <algorithm>
-#include <vector>
-
 #include "cuda_driver/driver_calls.h"
 #include "nccl_state.h"
 
 using namespace rueda::nccl;
-using rueda::test::Communicator;
 using rueda::test::CommunicatorReference;
 using rueda::test::NcclState;
 
@@ -87,31 +83,6 @@ Result ncclCommWindowRegister(Comm handle, void* memory, std::size_t bytes, Wind
 }
 Result ncclCommWindowDeregister(Comm handle, Window window) {
   return deregistered("ncclCommWindowDeregister", handle, window, "ncclCommWindowRegister");
-}
-Result ncclCommRevoke(Comm handle, int flags) {
-  const CommunicatorReference communicator = state().find(handle);
-  if (!communicator || flags != 0) return state().refuse("ncclCommRevoke of no communicator");
-  communicator->given_up = true;
-  return in_progress;
-}
-Result ncclCommShrink(Comm handle, int* lost, int count, Comm* shrunk, Config* config, int flags) {
-  const CommunicatorReference communicator = state().find(handle);
-  if (!communicator || config == nullptr || config->blocking != 0)
-    return state().refuse("ncclCommShrink of no communicator, or one that blocks");
-  if (flags == shrink_abort) communicator->given_up = true;
-  if (!communicator->given_up && communicator->running > 0)
-    return state().refuse("ncclCommShrink while operations are running");
-  const std::vector<int> ranks(lost, lost + count);
-  const auto before = std::count_if(ranks.begin(), ranks.end(),
-                                    [&](int rank) { return rank < communicator->rank; });
-  auto made = std::make_shared<Communicator>();
-  made->rank = communicator->rank - static_cast<int>(before);
-  made->device = communicator->device;
-  made->meeting = communicator->meeting->without(ranks);
-  made->meeting->join();
-  *shrunk = nullptr;
-  return state().later(communicator,
-                       [shrunk, made = std::move(made)] { *shrunk = state().add(made); });
 }
 
 }  // extern "C"

@@ -194,6 +194,17 @@ def check_tensors_on_different_devices_are_refused() -> None:
 
 
 @needs_gpu
+def check_tensors_of_either_device() -> None:
+    for kind in (torch.device("cpu"), DEVICE):
+        tensor = torch.ones(1000, device=kind)
+        with device.counted() as grown:
+            dist.all_reduce(tensor)
+        assert tensor.device == kind
+        assert tensor.tolist() == [float(dist.get_world_size())] * 1000
+        assert grown["allreduce_tensors"] > 0
+
+
+@needs_gpu
 def check_what_torch_asks_about_devices() -> None:
     c10d_module = dist.distributed_c10d
     assert c10d_module._get_object_coll_device() == "cpu"

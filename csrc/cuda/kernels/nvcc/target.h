@@ -32,11 +32,4 @@ __device__ __forceinline__ std::uint16_t narrow_to_bfloat16(float value) {
   return bits;
 }
 
-__device__ __forceinline__ float round_to_even(float value) {
-  return rintf(value);
-}
-__device__ __forceinline__ float not_a_number() {
-  return __uint_as_float(0x7fc00000U);
-}
-
 }  // namespace rueda::cuda

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -151,26 +151,25 @@ def _begun(
     def submit() -> Handle[list[Tensor]]:
         if isinstance(op, AdasumOp):
             return _grouped_adasum(tensors, name, prescale, postscale, process_set, in_place)
-        if _has_whole_numbers(tensors, op):
-            return _grouped_averages(tensors, name, prescale, postscale, process_set, in_place)
         begin = (
             reductions.grouped_allreduce_async_ if in_place else reductions.grouped_allreduce_async
         )
+        if _has_whole_numbers(tensors, op):
+            return _grouped_averages(begin, tensors, name, prescale, postscale, process_set)
         return begin(tensors, name, op, prescale, postscale, process_set)
 
     return begun(submit, name, process_set, len(tensors))
 
 
 def _grouped_averages(
+    begin: Callable[..., Handle[list[Tensor]]],
     tensors: Sequence[Tensor],
     name: str | None,
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
-    in_place: bool,
 ) -> Handle[list[Tensor]]:
     """Of tensors some of which hold whole numbers: these are a group of their own."""
-    begin = reductions.grouped_allreduce_async_ if in_place else reductions.grouped_allreduce_async
     numbers: dict[bool, list[int]] = {True: [], False: []}
     for number, tensor in enumerate(tensors):
         numbers[is_of_whole_numbers(tensor, Average)].append(number)

@@ -10,8 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
@@ -20,12 +19,8 @@ from torch.distributed.rendezvous import register_rendezvous_handler
 from rueda import _native, lifecycle
 from rueda.errors import InitializationError, RuedaError, UnsupportedError
 from rueda.objects import broadcast_object
-from rueda.torch.c10d import device_backend
 from rueda.torch.c10d.operations import Membership
 from rueda.torch.c10d.process_group import RuedaProcessGroup
-
-if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Backend
 
 __all__ = ["register"]
 
@@ -43,6 +38,7 @@ def register() -> None:
     dist.Backend.register_backend(
         "rueda", cast(Callable[..., Any], _create), extended_api=True, devices=["cpu", "cuda"]
     )
+    _refuse_several_backends()
     register_rendezvous_handler("rueda", _rendezvous)  # type: ignore[no-untyped-call]
     # So that init_process_group("rueda") needs no more under mpirun and `rueda run` than under torchrun.
     handlers = getattr(
@@ -50,6 +46,27 @@ def register() -> None:
     )
     if "env" in handlers:
         handlers["env"] = _environment_or_rueda(handlers["env"])
+
+
+def _refuse_several_backends() -> None:
+    """Has torch.distributed refuse a group with Rueda as one of several backends, such as ``"cpu:gloo,cuda:rueda"``.
+
+    A backend in Python takes the place of all others, and is not told that there were any. So the names are checked
+    where torch reads them: the first that it does for a new group, before any rank has met another.
+    """
+    read: Callable[[type[dist.Backend], str], dist.Backend] = dist.Backend.__new__
+
+    def read_one(kind: type[dist.Backend], name: str) -> dist.Backend:
+        if isinstance(name, str):
+            backends = {pair.rpartition(":")[2] for pair in name.lower().split(",")}
+            if "rueda" in backends and len(backends) > 1:
+                raise UnsupportedError(
+                    f"{name!r}: rueda cannot be one of several backends of a group. It serves tensors of the CPU and "
+                    f"of GPUs alike, so that init_process_group('rueda') is enough"
+                )
+        return read(kind, name)
+
+    dist.Backend.__new__ = read_one  # type: ignore[assignment, method-assign]
 
 
 def _environment_or_rueda(
@@ -107,9 +124,8 @@ def _serve_store(host: str, size: int, timeout: timedelta, one_host: bool) -> TC
         )
 
 
-def _create(options: Any, _: object) -> RuedaProcessGroup | Backend:
+def _create(options: Any, _: object) -> RuedaProcessGroup:
     """What init_process_group() and new_group() call on the members of a new group."""
-    is_one_of_several = device_backend.is_one_of_several()
     store, rank, size = options.store, options.group_rank, options.group_size
     ranks = list(options.global_ranks_in_group)
     is_world = not ranks
@@ -118,34 +134,13 @@ def _create(options: Any, _: object) -> RuedaProcessGroup | Backend:
     _generation += is_world
     # The store may outlive a world, so that what an earlier one has left there must not be met.
     store = PrefixStore(f"rueda/{_generation}/", store)
-    if is_one_of_several:
-        _require_extension(store, rank, size)
     if is_world:
         ranks = list(range(size))
         owns_world = _enter_world(store, rank, size, options.timeout)
     _require_world(store, is_world, ranks, rank)
     set_id = 0 if is_world else _form_set(store, rank, ranks)
     membership = Membership(set_id, ranks, owns_world, is_world)
-    group = RuedaProcessGroup(store, rank, size, options.timeout, membership)
-    if not is_one_of_several:
-        return group
-    device_backend.settle_default()
-    return device_backend.wrap(group, options.timeout)
-
-
-def _require_extension(store: Store, rank: int, size: int) -> None:
-    """Raises, on every rank alike, where one of them cannot have a backend per device."""
-    why = ""
-    try:
-        device_backend.load()
-    except InitializationError as error:
-        why = str(error)
-    store.set(f"extension/{rank}", why)
-    for peer in range(size):
-        found = store.get(f"extension/{peer}").decode()
-        if found:
-            _wait_for_the_others(store, rank, size)
-            raise InitializationError(f"rank {peer} of the group: {found}")
+    return RuedaProcessGroup(store, rank, size, options.timeout, membership)
 
 
 def _wait_for_the_others(store: Store, rank: int, size: int) -> None:
@@ -172,7 +167,8 @@ def _enter_world(store: Store, rank: int, size: int, timeout: timedelta) -> bool
     """Forms Rueda's world out of the ranks of the store; false where there is one already."""
     if lifecycle.is_initialized():
         return False
-    host = _host()
+    # Of processes that can reach each other's abstract sockets.
+    host = _native.host_identity()
     store.set(f"host/{rank}", host)
     if rank == 0:
         hosts = [store.get(f"host/{peer}").decode() for peer in range(size)]
@@ -204,14 +200,6 @@ def _enter_world(store: Store, rank: int, size: int, timeout: timedelta) -> bool
     with _environment(variables):
         lifecycle.init((), bootstrap="rendezvous", **said["options"])
     return True
-
-
-def _host() -> str:
-    """The same for processes that can reach each other's abstract sockets."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    with suppress(OSError):  # where the kernel has no namespaces
-        boot += " " + os.readlink("/proc/self/ns/net")
-    return boot
 
 
 @contextmanager

@@ -267,10 +267,6 @@ class DoneWork(Work):
         """The tensors that the operation has written."""
         return self._outputs
 
-    def devices(self) -> list[torch.device]:
-        """None: this is an operation of the host."""
-        return []
-
     def synchronize(self) -> None:
         """Does not block."""
 

@@ -1,10 +1,8 @@
 // Lets the kernels of csrc/cuda/kernels be compiled as plain C++: a thread of the grid is a call.
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 
 #include "reduce/float16.h"
 
@@ -48,12 +46,6 @@ inline float widen_bfloat16(std::uint16_t bits) {
 }
 inline std::uint16_t narrow_to_bfloat16(float value) {
   return float_to_bfloat16(value);
-}
-inline float round_to_even(float value) {
-  return std::nearbyint(value);
-}
-inline float not_a_number() {
-  return std::numeric_limits<float>::quiet_NaN();
 }
 
 }  // namespace rueda::cuda

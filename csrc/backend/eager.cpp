@@ -1,0 +1,76 @@
+#include "backend/eager.h"
+
+#include <cstring>
+
+#include "backend/ended_operation.h"
+#include "backend/lengths.h"
+#include "reduce/combine.h"
+
+namespace rueda {
+
+namespace {
+
+void take(const Lane& lane, int member, std::byte* target, const std::byte* data,
+          std::int64_t bytes) {
+  if (bytes == 0) return;
+  std::memcpy(target, data, static_cast<std::size_t>(bytes));
+  if (member != lane.rank) lane.counters->bytes_taken.add(bytes);
+}
+
+}  // namespace
+
+// What this rank has sent along is on its way to the others' caches, and is read from the tensor.
+std::unique_ptr<Operation> eager_allreduce(const Lane& lane, const Reduction& reduction,
+                                           const std::vector<Piece>& pieces,
+                                           const Contributions& contributions) {
+  const Combiner combine(combination_of(reduction));
+  std::vector<const std::byte*> inputs(static_cast<std::size_t>(lane.size()));
+  std::int64_t before = 0;
+  for (const Piece& piece : pieces) {
+    const std::int64_t bytes = piece.count * static_cast<std::int64_t>(size_of(reduction.dtype));
+    for (int member = 0; member < lane.size(); ++member) {
+      inputs[static_cast<std::size_t>(member)] =
+          member == lane.rank ? piece.input : contributions.of(member) + before;
+    }
+    if (piece.count > 0) combine({&piece.output, 1}, inputs, piece.count, Stores::cached);
+    before += bytes;
+  }
+  lane.counters->bytes_reduced.add(before);
+  return std::make_unique<EndedOperation>();
+}
+
+std::unique_ptr<Operation> eager_reduce_scatter(const Lane& lane, const Reduction& reduction,
+                                                std::byte* output,
+                                                const std::vector<std::int64_t>& lengths,
+                                                const Contributions& contributions) {
+  const auto element = static_cast<std::int64_t>(size_of(reduction.dtype));
+  const std::int64_t own = lengths[static_cast<std::size_t>(lane.rank)];
+  const std::int64_t before = sum(lengths, lane.rank) * element;
+  std::vector<const std::byte*> inputs;
+  for (int member = 0; member < lane.size(); ++member) {
+    inputs.push_back(contributions.of(member) + before);
+  }
+  const Combiner combine(combination_of(reduction));
+  if (own > 0) combine({&output, 1}, inputs, own, Stores::cached);
+  lane.counters->bytes_reduced.add(own * element);
+  return std::make_unique<EndedOperation>();
+}
+
+std::unique_ptr<Operation> eager_allgather(const Lane& lane, std::byte* output,
+                                           const std::vector<std::int64_t>& lengths,
+                                           const Contributions& contributions) {
+  for (int member = 0; member < lane.size(); ++member) {
+    const std::int64_t bytes = lengths[static_cast<std::size_t>(member)];
+    take(lane, member, output, contributions.of(member), bytes);
+    output += bytes;
+  }
+  return std::make_unique<EndedOperation>();
+}
+
+std::unique_ptr<Operation> eager_broadcast(const Lane& lane, std::byte* data, std::int64_t bytes,
+                                           int root, const Contributions& contributions) {
+  if (lane.rank != root) take(lane, root, data, contributions.of(root), bytes);
+  return std::make_unique<EndedOperation>();
+}
+
+}  // namespace rueda

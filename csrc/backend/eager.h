@@ -1,0 +1,51 @@
+// Collectives for which every rank has all that the others contribute at hand, see EagerBuffers:
+// nothing is left but to combine or copy it. With the same bits as if ranks had met in a channel.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace rueda {
+
+// What the members of a process set contribute to a batch.
+class Contributions {
+ public:
+  Contributions() = default;
+  // That of each member begins at `offset` of what it has sent along.
+  Contributions(std::span<const std::byte* const> sent, std::size_t offset)
+      : sent_(sent), offset_(offset) {}
+
+  // Whether they are at hand.
+  explicit operator bool() const { return !sent_.empty(); }
+  [[nodiscard]] const std::byte* of(int member) const {
+    return sent_[static_cast<std::size_t>(member)] + offset_;
+  }
+
+ private:
+  std::span<const std::byte* const> sent_;
+  std::size_t offset_ = 0;
+};
+
+// As Backend's functions of these names. All are over when they return. Every member contributes.
+// Contributed: the pieces' elements, one piece after the other.
+std::unique_ptr<Operation> eager_allreduce(const Lane& lane, const Reduction& reduction,
+                                           const std::vector<Piece>& pieces,
+                                           const Contributions& contributions);
+// Contributed: the elements for all ranks, in their order.
+std::unique_ptr<Operation> eager_reduce_scatter(const Lane& lane, const Reduction& reduction,
+                                                std::byte* output,
+                                                const std::vector<std::int64_t>& lengths,
+                                                const Contributions& contributions);
+// Contributed: lengths[member] bytes.
+std::unique_ptr<Operation> eager_allgather(const Lane& lane, std::byte* output,
+                                           const std::vector<std::int64_t>& lengths,
+                                           const Contributions& contributions);
+// Contributed by the root: `bytes`.
+std::unique_ptr<Operation> eager_broadcast(const Lane& lane, std::byte* data, std::int64_t bytes,
+                                           int root, const Contributions& contributions);
+
+}  // namespace rueda

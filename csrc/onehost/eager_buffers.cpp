@@ -1,0 +1,101 @@
+#include "onehost/eager_buffers.h"
+
+#include <new>
+
+namespace rueda {
+
+namespace {
+
+std::size_t part_of(int slot, int part_slots) {
+  return static_cast<std::size_t>(slot / part_slots);
+}
+
+// The two buffers of a slot share a page where they fit.
+std::size_t stride_of(std::size_t bytes) {
+  return bytes <= small_page / 2 ? small_page / 2 : EagerBuffers::capacity;
+}
+
+}  // namespace
+
+EagerBuffers::EagerBuffers(std::shared_ptr<HostMemory> host, std::vector<int> members, int rank,
+                           std::uint64_t key, int slots)
+    : host_(std::move(host)),
+      members_(std::move(members)),
+      rank_(rank),
+      key_(key),
+      opened_(part_of(slots + part_slots - 1, part_slots)),
+      parts_(opened_.size(), std::vector<Part*>(members_.size())),
+      reserved_(static_cast<std::size_t>(slots)) {}
+
+EagerBuffers::~EagerBuffers() {
+  for (std::size_t part = 0; part < opened_.size(); ++part) {
+    if (opened_[part]) host_->retire(key_of(part), members_);
+  }
+}
+
+EagerBuffers::Part* EagerBuffers::publish(std::size_t part) {
+  try {
+    std::byte* const memory = host_->publish(key_of(part), sizeof(Part), sizeof(Part::lines));
+    return reinterpret_cast<Part*>(memory);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+EagerBuffers::Part* EagerBuffers::find(int member, std::size_t part) {
+  Part*& found = parts_[part][static_cast<std::size_t>(member)];
+  if (found == nullptr) {
+    found = reinterpret_cast<Part*>(
+        host_->find(members_[static_cast<std::size_t>(member)], key_of(part)));
+  }
+  return found;
+}
+
+void EagerBuffers::reserve(int slot, std::size_t bytes) {
+  const std::size_t part = part_of(slot, part_slots);
+  Part*& own = parts_[part][static_cast<std::size_t>(rank_)];
+  if (!opened_[part]) own = publish(part);
+  opened_[part] = true;
+  bool has_memory = own != nullptr;
+  if (has_memory && bytes > line_bytes) {
+    auto& buffers = own->buffers[static_cast<std::size_t>(slot % part_slots)];
+    has_memory = populate(buffers.data(), 2 * stride_of(bytes));
+  }
+  reserved_[static_cast<std::size_t>(slot)] = has_memory;
+  if (own == nullptr) return;
+  // Of the slot's plan before.
+  for (Line& line : own->lines[static_cast<std::size_t>(slot % part_slots)]) line.has_content = 0;
+}
+
+std::byte* EagerBuffers::content_of(Part& part, int slot, std::uint64_t round, std::size_t bytes) {
+  const auto index = static_cast<std::size_t>(slot % part_slots);
+  const std::size_t parity = round & 1;
+  return bytes <= line_bytes ? part.lines[index][parity].content.data()
+                             : part.buffers[index].data() + parity * stride_of(bytes);
+}
+
+std::byte* EagerBuffers::offer(int slot, std::uint64_t round, std::size_t bytes) {
+  if (!reserved_[static_cast<std::size_t>(slot)]) return nullptr;
+  Part& own = *parts_[part_of(slot, part_slots)][static_cast<std::size_t>(rank_)];
+  own.lines[static_cast<std::size_t>(slot % part_slots)][round & 1].has_content = 1;
+  return content_of(own, slot, round, bytes);
+}
+
+bool EagerBuffers::collect(int slot, std::uint64_t round, std::size_t bytes,
+                           std::vector<const std::byte*>& contributions) {
+  contributions.clear();
+  for (int member = 0; member < static_cast<int>(members_.size()); ++member) {
+    Part* const part = find(member, part_of(slot, part_slots));
+    if (part == nullptr) return false;
+    // A look at this rank's own line would wait until what it has written is in the cache.
+    const bool has_content =
+        member == rank_
+            ? reserved_[static_cast<std::size_t>(slot)]
+            : part->lines[static_cast<std::size_t>(slot % part_slots)][round & 1].has_content != 0;
+    if (!has_content) return false;
+    contributions.push_back(content_of(*part, slot, round, bytes));
+  }
+  return true;
+}
+
+}  // namespace rueda

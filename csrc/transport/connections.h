@@ -1,0 +1,108 @@
+// The connections of one rank with the others of its world, over Unix sockets or TCP: opened when
+// they are needed, let in by a handshake (handshake.h, pending_handshakes.h), and ended by a
+// good-bye, without which the end of a connection is the loss of its peer (peer_connection.h).
+// Carries frames from rank to rank, whole and in order, and knows nothing of what they mean.
+//
+// Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/clock.h"
+#include "core/status.h"
+#include "core/unique_fd.h"
+#include "transport/epoll_set.h"
+#include "transport/handshake.h"
+#include "transport/key.h"
+#include "transport/peer_connection.h"
+#include "transport/pending_handshakes.h"
+#include "transport/socket.h"
+
+namespace rueda {
+
+class Connections {
+ public:
+  // Called within progress(), and not after close() has begun. May call send() and wake().
+  struct Handlers {
+    // A frame of `peer`'s, up to 1 GiB, which lies there until this returns.
+    std::function<void(int peer, std::span<const std::byte> payload)> on_message;
+    // Once per peer, after all that it had sent. `cause` says how the loss was noticed
+    // (ErrorCode::peer_lost).
+    std::function<void(int peer, const Status& cause)> on_loss;
+    // wake() was called.
+    std::function<void()> on_wake;
+  };
+  struct Settings {
+    std::string name;           // for messages: "control lane"
+    std::string_view protocol;  // 8 characters, which tell these connections from others
+    int rank = 0;
+    std::vector<std::string> addresses;  // of each rank, as this one reaches it (socket.h)
+    std::vector<Listener> listeners;     // of this rank
+    Key key;                             // of the world, derived for this protocol
+  };
+
+  Connections(Settings settings, Handlers handlers);
+  Connections(const Connections&) = delete;
+  Connections& operator=(const Connections&) = delete;
+
+  // To be called first. ErrorCode::transport where the system has no descriptors left.
+  [[nodiscard]] Status open();
+
+  [[nodiscard]] int rank() const { return handshake_.rank(); }
+  [[nodiscard]] int size() const { return handshake_.size(); }
+  // Whether neither close() nor close_after_fork() has been called.
+  [[nodiscard]] bool is_running() const { return phase_ == Phase::running; }
+  // Whether nothing more can come from `peer`: it is lost, or has said good-bye and all that it
+  // sent before has been handed out.
+  [[nodiscard]] bool has_left(int peer) const;
+  // Readable when progress() would do something.
+  [[nodiscard]] int wait_fd() const { return watched_.fd(); }
+
+  // Opens a connection to each of `peers` but this rank, and waits for it. Their losses are noticed
+  // from then on. ErrorCode::initialization, with the peer, where one cannot be reached, or not
+  // until the deadline.
+  [[nodiscard]] Status connect(std::span<const int> peers, Time deadline);
+  // Queues a frame for another rank, and opens a connection to it where there is none; never
+  // blocks. Dropped where the peer has left (on_loss tells, if it was a loss), and after close().
+  void send(int peer, std::span<const std::byte> payload);
+  // Makes wait_fd() readable and the next progress() call on_wake. May be called at any time
+  // between open() and close().
+  void wake();
+  // Moves whatever can move without blocking; whether anything did.
+  bool progress();
+
+  // Says good-bye to every peer that is connected, and sends what is queued until the deadline. The
+  // peers to which not everything was sent, in order. Does nothing when called again.
+  [[nodiscard]] std::vector<int> close(Time deadline);
+  // In a forked child: only closes this process's copies of the descriptors, in arrays that never
+  // move. Async-signal-safe.
+  void close_after_fork();
+
+ private:
+  enum class Phase : std::uint8_t { running, closing, closed };
+
+  PeerConnection& at(int peer) { return peers_[static_cast<std::size_t>(peer)]; }
+  void handle_event(const EpollSet<Watched>::Event& event);
+  void handle_wake();
+  bool settle_suspicions();
+  [[nodiscard]] std::vector<int> unflushed() const;
+
+  const std::string name_;
+  const Handshake handshake_;
+  const Handlers handlers_;
+  EpollSet<Watched> watched_;
+  UniqueFd wake_;  // readable while wake() has been called or there is a suspicion
+  const PeerConnection::Context context_;
+  std::vector<PeerConnection> peers_;
+  PendingHandshakes pending_;
+  std::vector<int> suspects_;
+  Phase phase_ = Phase::running;
+};
+
+}  // namespace rueda

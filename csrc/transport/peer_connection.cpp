@@ -1,0 +1,198 @@
+#include "transport/peer_connection.h"
+
+#include <limits>
+#include <utility>
+
+#include "core/log.h"
+#include "core/strings.h"
+#include "core/wait_fd.h"
+#include "transport/socket.h"
+
+namespace rueda {
+
+PeerConnection::PeerConnection(int peer, std::string address, const Context& context)
+    : peer_(peer), address_(std::move(address)), context_(context) {}
+
+void PeerConnection::forget(SocketLink& link) {
+  if (!link.is_open()) return;
+  context_.watched.remove(link.fd());
+  link.drop();
+}
+
+void PeerConnection::open() {
+  if (has_left_ || outgoing_.is_open() || suspicion_) return;
+  outgoing_ = {};
+  outgoing_.keep_sent();
+  outgoing_.enqueue(context_.handshake.hello_to(peer_));
+  call();
+}
+
+void PeerConnection::call() {
+  ++attempts_;
+  auto fd = start_connecting(address_);
+  if (!fd.ok()) return suspect(outgoing_, fd.status());
+  outgoing_.restart(std::move(fd).value(), address_.starts_with("tcp:"));
+  context_.watched.add(outgoing_.fd(), EPOLLIN | EPOLLOUT, Watched::outgoing,
+                       static_cast<std::size_t>(peer_));
+  if (!outgoing_.is_connecting()) write();
+}
+
+// With the same hello and all that was sent after it: the peer has not looked at any of it.
+void PeerConnection::call_again() {
+  if (first_failure_.ok()) first_failure_ = *suspicion_;
+  suspicion_.reset();
+  may_call_again_ = false;
+  forget(outgoing_);
+  call();
+}
+
+Status PeerConnection::finish_opening(Time deadline) {
+  while (!has_left_ && (suspicion_ ? may_call_again_ : outgoing_.is_connecting())) {
+    if (suspicion_) {
+      call_again();
+    } else if (wait_writable(outgoing_.fd(), deadline)) {
+      write();
+    } else if (Clock::now() >= deadline) {
+      return Status(ErrorCode::initialization,
+                    str("rank ", peer_, " did not answer at ", address_, " before the deadline"),
+                    peer_);
+    }
+  }
+  if (!suspicion_) return {};
+  return Status(ErrorCode::initialization, str("cannot reach rank ", peer_), peer_)
+      .because(*suspicion_);
+}
+
+void PeerConnection::send(std::span<const std::byte> payload) {
+  if (has_left_ || is_leaving_) return;
+  open();
+  if (suspicion_ && !may_call_again_) return;
+  const bool idle = !suspicion_ && !outgoing_.wants_to_write();
+  outgoing_.enqueue(frame_of(FrameKind::message, payload));
+  if (idle) write();
+}
+
+void PeerConnection::write() {
+  if (const Status status = outgoing_.write(); !status.ok()) return suspect(outgoing_, status);
+  context_.watched.change(outgoing_.fd(), outgoing_.wants_to_write() ? EPOLLIN | EPOLLOUT : EPOLLIN,
+                          Watched::outgoing, static_cast<std::size_t>(peer_));
+}
+
+void PeerConnection::admit(SocketLink incoming) {
+  incoming_ = std::move(incoming);
+  context_.watched.add(incoming_.fd(), EPOLLIN, Watched::incoming, static_cast<std::size_t>(peer_));
+  read(incoming_);
+}
+
+void PeerConnection::progress(Watched source, std::uint32_t events) {
+  if (source == Watched::incoming) return read(incoming_);
+  // A connection that is refused is readable as well; writing finds out why.
+  if ((events & EPOLLOUT) != 0 && outgoing_.wants_to_write()) write();
+  if ((events & ~EPOLLOUT) != 0 && !outgoing_.is_connecting()) read(outgoing_);
+}
+
+void PeerConnection::read(SocketLink& link, std::size_t bound) {
+  if (!link.is_open()) return;
+  const bool is_outgoing = &link == &outgoing_;
+  Status status = link.read(bound);
+  while (!has_left_) {
+    const auto frame = link.next_frame(is_outgoing ? max_pending_frame_bytes : max_frame_bytes);
+    if (!frame.ok()) status = frame.status();
+    if (!frame.ok() || !frame.value()) break;
+    if (const Status handled = handle_frame(*frame.value(), is_outgoing); !handled.ok()) {
+      status = handled;
+      break;
+    }
+  }
+  if (has_left_) {
+    forget(outgoing_);
+    forget(incoming_);
+  } else if (!status.ok() && is_outgoing && is_leaving_) {
+    forget(outgoing_);  // the peer has nothing more to say there
+  } else if (!status.ok()) {
+    suspect(link, status);
+  }
+}
+
+Status PeerConnection::handle_frame(const Frame& frame, bool is_outgoing) {
+  if (frame.kind == FrameKind::good_bye) {
+    const bool more_to_come = is_outgoing && !frame.payload.empty();
+    (more_to_come ? is_leaving_ : has_left_) = true;
+  } else if (!is_outgoing) {
+    context_.on_message(peer_, frame.payload);
+  } else if (context_.handshake.is_welcome_of(peer_, frame.payload)) {
+    welcomed_ = true;
+    first_failure_ = {};
+    outgoing_.forget_sent();
+  } else {
+    return Status(ErrorCode::transport, "what answers there is none of this world's ranks");
+  }
+  return {};
+}
+
+void PeerConnection::suspect(const SocketLink& link, const Status& cause) {
+  // A connection that ends before it was welcomed was perhaps rejected among many others.
+  constexpr int max_attempts = 3;
+  if (has_left_) return;
+  const bool may_call_again = &link == &outgoing_ && !welcomed_ && attempts_ < max_attempts;
+  may_call_again_ = may_call_again && (!suspicion_ || may_call_again_);
+  if (suspicion_) return;
+  suspicion_ = cause;
+  context_.on_suspicion(peer_);
+}
+
+// What the peer sent before it died is handed out first.
+std::optional<Status> PeerConnection::settle() {
+  if (!suspicion_) return {};  // finish_opening() has called again
+  constexpr auto everything = std::numeric_limits<std::size_t>::max();
+  read(incoming_, everything);
+  if (!has_left_ && !outgoing_.is_connecting()) read(outgoing_, everything);
+  if (has_left_) return {};
+  if (may_call_again_ && !welcomed_) {
+    call_again();
+    return {};
+  }
+  has_left_ = true;
+  forget(outgoing_);
+  forget(incoming_);
+  return first_failure_.ok() ? *suspicion_ : first_failure_;
+}
+
+void PeerConnection::say_good_bye() {
+  if (!outgoing_.is_open() || has_left_) return;
+  outgoing_.enqueue(frame_of(FrameKind::good_bye, {}));
+  if (!outgoing_.is_connecting()) write();
+}
+
+bool PeerConnection::is_flushed() const {
+  if (!outgoing_.is_open() || has_left_) return true;
+  // A welcome that comes after the socket is closed resets the connection, and what the kernel has
+  // not sent yet is lost.
+  const bool awaits_welcome = !welcomed_ && !suspicion_;
+  return !outgoing_.wants_to_write() && !awaits_welcome;
+}
+
+void PeerConnection::close() {
+  if (incoming_.is_open()) {
+    const std::byte more_to_come{1};
+    incoming_.end_with(
+        frame_of(FrameKind::good_bye, std::span(&more_to_come, outgoing_.is_open() ? 1 : 0)));
+    forget(incoming_);
+  }
+  if (outgoing_.is_open()) {
+    // A socket that is closed with something unread in it resets the connection, and what was sent
+    // last may be lost.
+    if (const Status status = outgoing_.read(); !status.ok()) {
+      log(LogLevel::trace, status.to_string());
+    }
+    outgoing_.end();
+    forget(outgoing_);
+  }
+}
+
+void PeerConnection::close_after_fork() {
+  outgoing_.drop();
+  incoming_.drop();
+}
+
+}  // namespace rueda

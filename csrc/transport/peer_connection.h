@@ -1,0 +1,101 @@
+// The two connections between this rank and one other: one that this rank has opened, over which it
+// sends, and one that the peer has opened, over which it receives, so that no two meet half-way.
+//
+// Good-byes alone go both ways: over a connection that this rank has opened the peer says, when it
+// leaves, whether its own frames, on the other connection, are still to be waited for.
+//
+// A connection that breaks is a suspicion, not yet a loss: a good-bye may be there to be read, on
+// either connection, and a peer that never welcomed this rank has perhaps rejected it in a crowd,
+// and is called again, three times in all. settle() finds out.
+//
+// Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/clock.h"
+#include "core/status.h"
+#include "transport/epoll_set.h"
+#include "transport/handshake.h"
+#include "transport/socket_link.h"
+
+namespace rueda {
+
+// What Connections watch.
+enum class Watched : std::uint32_t { wake, pending, outgoing, incoming };
+
+class PeerConnection {
+ public:
+  // What the connections of one rank have in common, and outlives them.
+  struct Context {
+    const Handshake& handshake;
+    EpollSet<Watched>& watched;  // connections are in it under their peer's rank
+    // A frame of the peer's, which is not a good-bye. May call send().
+    std::function<void(int peer, std::span<const std::byte> payload)> on_message;
+    // settle() is to be called, but not now: the caller may be in the middle of a frame.
+    std::function<void(int peer)> on_suspicion;
+  };
+
+  // `address` is where the peer listens, as socket.h has it.
+  PeerConnection(int peer, std::string address, const Context& context);
+
+  // Whether nothing more can come: the peer is lost, or has said good-bye and all its frames have
+  // been handed out.
+  [[nodiscard]] bool has_left() const { return has_left_; }
+  // Whether the peer may open its connection to this rank.
+  [[nodiscard]] bool expects_incoming() const { return !incoming_.is_open() && !has_left_; }
+
+  // Opens the outgoing connection, unless that was done before. Does not wait.
+  void open();
+  // Waits until the connection that open() began is there. ErrorCode::initialization, with the
+  // peer, where it cannot be reached, or not until the deadline.
+  [[nodiscard]] Status finish_opening(Time deadline);
+  // Queues a frame with this payload, and opens the outgoing connection where there is none. Never
+  // blocks. To a peer that has left, or is about to, it is dropped.
+  void send(std::span<const std::byte> payload);
+  // Takes the connection that the peer has opened and been welcomed on.
+  void admit(SocketLink incoming);
+  // `events` (EPOLLIN, ...) have come for one of the connections.
+  void progress(Watched source, std::uint32_t events);
+
+  // Reads all that is there and decides what became of a suspicion. Where it was a loss: its cause.
+  [[nodiscard]] std::optional<Status> settle();
+
+  // The end, in three steps: say_good_bye(), then progress until is_flushed(), then close().
+  void say_good_bye();
+  [[nodiscard]] bool is_flushed() const;
+  void close();
+
+  // Only closes descriptors. Async-signal-safe.
+  void close_after_fork();
+
+ private:
+  void call();
+  void call_again();
+  void write();
+  void read(SocketLink& link, std::size_t bound = 1 << 20);
+  [[nodiscard]] Status handle_frame(const Frame& frame, bool is_outgoing);
+  void suspect(const SocketLink& link, const Status& cause);
+  void forget(SocketLink& link);
+
+  const int peer_;
+  const std::string address_;
+  const Context& context_;
+  SocketLink outgoing_;
+  SocketLink incoming_;
+  int attempts_ = 0;       // to open the outgoing connection
+  Status first_failure_;   // of those attempts
+  bool welcomed_ = false;  // the peer has let the outgoing connection in
+  std::optional<Status> suspicion_;
+  bool may_call_again_ = false;  // all that is suspicious is an outgoing one without a welcome
+  bool is_leaving_ = false;      // has said good-bye, and its last frames are on their way
+  bool has_left_ = false;
+};
+
+}  // namespace rueda

@@ -1,0 +1,162 @@
+#include "transport/pending_handshakes.h"
+
+#include <fcntl.h>
+
+#include <utility>
+
+#include "core/limited_log.h"
+#include "core/log.h"
+#include "core/strings.h"
+
+namespace rueda {
+
+namespace {
+
+LimitedLog& rejections() {
+  static LimitedLog log(LogLevel::warning);
+  return log;
+}
+
+UniqueFd spare_descriptor() {
+  return UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+}
+
+}  // namespace
+
+PendingHandshakes::PendingHandshakes(std::string name, const Handshake& handshake,
+                                     std::vector<Listener> listeners, Owner owner)
+    : name_(std::move(name)),
+      handshake_(handshake),
+      listeners_(std::move(listeners)),
+      owner_(std::move(owner)),
+      spare_(spare_descriptor()) {}
+
+bool PendingHandshakes::open() {
+  if (!watched_.open()) return false;
+  for (const Listener& listener : listeners_) {
+    watched_.add(listener.fd.get(), EPOLLIN, Source::listener);
+  }
+  return true;
+}
+
+void PendingHandshakes::progress() {
+  watched_.for_each_ready([this](const auto& event) {
+    switch (event.source) {
+      case Source::listener: return accept_all();
+      case Source::pending: return read_hello(pending_[event.index]);
+    }
+  });
+}
+
+void PendingHandshakes::catch_up() {
+  accept_all();
+  for (Pending& pending : pending_) read_hello(pending);
+}
+
+// A bounded number at once: those that still wait make the descriptor readable again.
+void PendingHandshakes::accept_all() {
+  for (const Listener& listener : listeners_) {
+    for (int count = 0; count < max_accepted_at_once; ++count) {
+      Accepted next = accept_from(listener.fd.get());
+      if (next.lacks_descriptors) make_room(listener);
+      if (!next.fd) break;
+      add(std::move(next.fd));
+    }
+  }
+}
+
+// Out of descriptors: a connection that is left waiting would wake this rank for ever, and its peer
+// would wait as long. The oldest makes room; where there is none, the spare descriptor takes the
+// connection, and closes it, so that the peer learns that it is not let in.
+void PendingHandshakes::make_room(const Listener& listener) {
+  rejections().write(str(name_, ": no file descriptor is left for a connection (ulimit -n)"));
+  if (Pending* first = oldest()) {
+    read_hello(*first);
+    if (first->link.is_open()) reject(*first, "had to make room for another");
+    return;
+  }
+  spare_.reset();
+  accept_from(listener.fd.get()).fd.reset();
+  spare_ = spare_descriptor();
+}
+
+void PendingHandshakes::add(UniqueFd fd) {
+  const Time now = Clock::now();
+  Pending* place = nullptr;
+  for (Pending& pending : pending_) {
+    read_hello(pending);
+    if (pending.link.is_open() && now - pending.since > handshake_timeout) {
+      reject(pending, "said nothing");
+    }
+    if (!pending.link.is_open()) place = &pending;
+  }
+  if (place == nullptr) {
+    place = oldest();
+    reject(*place, "said nothing while many others came");
+  }
+  *place = Pending{SocketLink(std::move(fd), false), now};
+  watched_.add(place->link.fd(), EPOLLIN, Source::pending,
+               static_cast<std::size_t>(place - pending_.data()));
+}
+
+// Null where there is none.
+PendingHandshakes::Pending* PendingHandshakes::oldest() {
+  Pending* first = nullptr;
+  for (Pending& pending : pending_) {
+    if (!pending.link.is_open()) continue;
+    if (first == nullptr || pending.since < first->since) first = &pending;
+  }
+  return first;
+}
+
+// No more than the hello: what comes after it is read once it is known who sends it.
+void PendingHandshakes::read_hello(Pending& pending) {
+  SocketLink& link = pending.link;
+  if (!link.is_open()) return;
+  const Status status = link.read(Handshake::hello_bytes - link.inbox().size());
+  const HelloCheck check = handshake_.check_hello(link.inbox());
+  if (check.is_rejected()) return reject(pending, check.reason());
+  if (check.outcome == HelloCheck::Outcome::valid) return welcome(pending, check.peer);
+  if (!status.ok()) reject(pending, "ended before it said who it is");
+}
+
+void PendingHandshakes::welcome(Pending& pending, int peer) {
+  if (!owner_.expects(peer)) return reject(pending, str("claims to be rank ", peer));
+  watched_.remove(pending.link.fd());
+  SocketLink link = std::exchange(pending.link, {});
+  link.consume(Handshake::hello_bytes);
+  link.enqueue(frame_of(FrameKind::welcome, handshake_.welcome_to(peer)));
+  // So few bytes fit; a connection that is broken is found by reading.
+  if (const Status sent = link.write(); !sent.ok()) log(LogLevel::debug, sent.to_string());
+  owner_.admit(peer, std::move(link));
+}
+
+void PendingHandshakes::reject(Pending& pending, std::string_view why) {
+  rejections().write(str(name_, ": rejected a connection that ", why));
+  forget(pending);
+}
+
+void PendingHandshakes::forget(Pending& pending) {
+  watched_.remove(pending.link.fd());
+  pending.link.drop();
+}
+
+void PendingHandshakes::close() {
+  for (Pending& pending : pending_) {
+    if (!pending.link.is_open()) continue;
+    pending.link.end_with(frame_of(FrameKind::good_bye, {}));
+    forget(pending);
+  }
+  for (Listener& listener : listeners_) {
+    watched_.remove(listener.fd.get());
+    listener.fd.reset();
+  }
+}
+
+void PendingHandshakes::close_after_fork() {
+  for (Pending& pending : pending_) pending.link.drop();
+  for (Listener& listener : listeners_) listener.fd.reset();
+  watched_.close();
+}
+
+}  // namespace rueda

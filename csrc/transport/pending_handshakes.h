@@ -1,0 +1,91 @@
+// Accepts connections for a rank: listens, and reads from those who have connected until it is
+// known which rank each of them is. Costs little, whoever connects, and keeps no rank out for long:
+//
+//   - `max_pending` handshakes are pending at most. Where more come, the oldest is rejected.
+//   - One that is older than `handshake_timeout` is rejected when the next connection comes.
+//   - 64 connections are accepted at most at each listener before others have their turn.
+//   - No more is read from a connection than its hello, 48 bytes.
+//   - Where this process has no descriptor left, the oldest one is closed, or the one that waits.
+//
+// A rank that is rejected in such a crowd finds its connection closed before it was welcomed, and
+// is to call again. What is rejected is said in a warning, one a second.
+//
+// Not thread-safe.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/clock.h"
+#include "core/status.h"
+#include "core/unique_fd.h"
+#include "transport/epoll_set.h"
+#include "transport/handshake.h"
+#include "transport/socket.h"
+#include "transport/socket_link.h"
+
+namespace rueda {
+
+class PendingHandshakes {
+ public:
+  static constexpr std::size_t max_pending = 64;
+  static constexpr auto handshake_timeout = std::chrono::seconds(30);
+
+  // Called within progress() and catch_up().
+  struct Owner {
+    // Whether `peer` may enter: has no connection to this rank, and has not left.
+    std::function<bool(int peer)> expects;
+    // `peer` has proved who it is and been welcomed: its connection, from which nothing but the
+    // hello has been read.
+    std::function<void(int peer, SocketLink link)> admit;
+  };
+
+  // `name` is what warnings begin with. `handshake` must outlive this.
+  PendingHandshakes(std::string name, const Handshake& handshake, std::vector<Listener> listeners,
+                    Owner owner);
+  // False where the system has no descriptor for it: errno tells why. Everything below needs it.
+  [[nodiscard]] bool open();
+
+  // Readable when progress() has something to do.
+  [[nodiscard]] int wait_fd() const { return watched_.fd(); }
+  // Moves what can move without blocking.
+  void progress();
+  // Accepts and reads what is there by now, whether or not it was noticed.
+  void catch_up();
+
+  // Tells all who are here that this rank has left, and takes no more.
+  void close();
+  // Only closes descriptors, in arrays that never move. Async-signal-safe.
+  void close_after_fork();
+
+ private:
+  enum class Source : std::uint32_t { listener, pending };
+  struct Pending {
+    SocketLink link;
+    Time since;  // it is connected
+  };
+
+  void accept_all();
+  void make_room(const Listener& listener);
+  void add(UniqueFd fd);
+  Pending* oldest();
+  void read_hello(Pending& pending);
+  void welcome(Pending& pending, int peer);
+  void reject(Pending& pending, std::string_view why);
+  void forget(Pending& pending);
+
+  const std::string name_;
+  const Handshake& handshake_;
+  std::vector<Listener> listeners_;
+  const Owner owner_;
+  EpollSet<Source> watched_;
+  UniqueFd spare_;                            // given up for a moment where no other is left
+  std::array<Pending, max_pending> pending_;  // in no order; those that are open
+};
+
+}  // namespace rueda

@@ -1,0 +1,53 @@
+"""One run of a job, whoever starts its ranks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from .arrivals import Arrivals
+from .output import RankOutput
+from .supervisor import Supervisor
+
+
+class SupervisedRun(ABC):
+    """Runs a job under a supervisor, and says at the end what has become of it."""
+
+    def __init__(self, output: RankOutput, grace: float, relay: int) -> None:
+        """`relay`: as guardian.guard() gives it."""
+        self._output = output
+        self._grace = grace
+        self._relay = relay
+        self._absence = ""  # a sentence about a rank that can never come
+
+    async def run(self) -> int:
+        """Runs the job to its end; returns the exit code and, after a failure, says why."""
+        async with Supervisor(self._grace, self._output.writer, self._relay) as supervisor:
+            await self._run_ranks(supervisor)
+            self._output.finish()
+            await supervisor.written()
+            code, words = self._verdict(supervisor)
+            if words:
+                await supervisor.say(words)
+            return code
+
+    @abstractmethod
+    async def _run_ranks(self, supervisor: Supervisor) -> None:
+        """Starts the ranks and returns when they are gone, and all that they wrote is known."""
+
+    @abstractmethod
+    def _verdict(self, supervisor: Supervisor) -> tuple[int, str]:
+        """The exit code, and what to say last, if anything."""
+
+    @abstractmethod
+    def _has_failed(self) -> bool:
+        """Whether a rank is known to have failed."""
+
+    def _arrivals(self, ranks: int, supervisor: Supervisor) -> Arrivals:
+        """Hears which ranks have come; ends all of them where one can never come."""
+
+        def on_absence(sentence: str) -> None:
+            if not supervisor.ending and not self._has_failed():
+                self._absence = sentence
+                supervisor.end_after(0)
+
+        return Arrivals(ranks, on_absence)

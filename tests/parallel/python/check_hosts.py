@@ -1,0 +1,69 @@
+"""Every rank: worlds of several hosts, with as many ranks on each, next to each other."""
+
+from __future__ import annotations
+
+import numpy as np
+import parallel
+import rueda
+from reference import values
+
+FLOAT64 = np.dtype("float64")
+
+
+def own_host() -> list[int]:
+    first = rueda.rank() - rueda.local_rank()
+    return list(range(first, first + rueda.local_size()))
+
+
+def sets_of_hosts() -> list[rueda.ProcessSet]:
+    """All ranks make all sets."""
+    each = rueda.local_size()
+    return [
+        rueda.add_process_set(list(range(first, first + each)))
+        for first in range(0, rueda.size(), each)
+    ]
+
+
+def check_who_is_where() -> None:
+    assert rueda.local_size() * rueda.cross_size() == rueda.size()
+    assert rueda.cross_size() > 1, "the ranks are on one host"
+    assert rueda.rank() == rueda.cross_rank() * rueda.local_size() + rueda.local_rank()
+
+
+def check_the_world_sums_over_all_hosts() -> None:
+    for size in (0, 1, 1000, 100_003):
+        mine = values("world", rueda.rank(), (size,), FLOAT64)
+        total = rueda.allreduce(mine, name=f"world {size}", op=rueda.Sum)
+        expected = sum(values("world", rank, (size,), FLOAT64) for rank in range(rueda.size()))
+        np.testing.assert_allclose(total, expected)
+        everywhere = rueda.allgather(total.reshape(1, -1), name=f"bits {size}")
+        assert all(np.array_equal(row, total) for row in everywhere), "the bits differ"
+
+
+def check_a_host_has_its_own_sets_in_memory() -> None:
+    mine = sets_of_hosts()[rueda.cross_rank()]
+    for size in (1, 1000, 100_003):
+        for round_ in range(5):
+            array = np.full(size, rueda.rank() + round_, np.float32)
+            before = rueda.metrics()
+            total = rueda.allreduce(array, name=f"host {size}", op=rueda.Sum, process_set=mine)
+            after = rueda.metrics()
+            assert np.all(total == sum(rank + round_ for rank in own_host()))
+            assert after["allreduce_messages_sent"] == before["allreduce_messages_sent"]
+            if round_ > 0:
+                assert after["plans_replayed"] == before["plans_replayed"] + 1
+
+
+def check_messages_within_and_across_hosts() -> None:
+    for size in (3, 100_003):
+        handles = [rueda.send_async(np.full(size, rueda.rank()), to) for to in range(rueda.size())]
+        for sender in range(rueda.size()):
+            taken = np.empty(size, np.int64)
+            assert rueda.recv(taken, sender) == sender
+            assert np.all(taken == sender)
+        for handle in handles:
+            handle.result()
+
+
+if __name__ == "__main__":
+    parallel.run(globals())

@@ -1,0 +1,80 @@
+"""Worlds of several hosts over MPI."""
+
+from pathlib import Path
+
+import pytest
+from hosts import Hosts
+from launching import PARALLEL, find_mpirun
+
+pytestmark = pytest.mark.skipif(find_mpirun() is None, reason="there is no MPI")
+
+CHECKS = [
+    "check_who_is_where",
+    "check_the_world_sums_over_all_hosts",
+    "check_a_host_has_its_own_sets_in_memory",
+    "check_messages_within_and_across_hosts",
+]
+
+TORCH_DISTRIBUTED = """
+import torch
+import torch.distributed as dist
+import rueda.torch.c10d
+dist.init_process_group("rueda", init_method="rueda://")
+rank = dist.get_rank()
+for name, ranks in (("world", [0, 1, 2, 3]), ("low", [0, 1]), ("high", [2, 3]), ("across", [1, 2])):
+    group = dist.new_group(ranks)
+    if rank in ranks:
+        for size in (1, 1000, 100_003):
+            total = torch.full((size,), float(rank))
+            dist.all_reduce(total, group=group)
+            assert torch.all(total == sum(ranks)), (name, total)
+dist.barrier()
+print("done", rank, flush=True)
+dist.destroy_process_group()
+"""
+
+LOSES_A_RANK = """
+import os, signal
+import numpy as np
+import rueda
+rueda.init()
+mine = rueda.add_process_set([0, 1]), rueda.add_process_set([2, 3])
+rueda.allreduce(np.ones(3), name="x")
+if rueda.rank() == 3:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    rueda.allreduce(np.ones(3), name="y")
+except rueda.PeerLostError as error:
+    print("lost", error.peer, flush=True)
+"""
+
+
+def test_two_hosts_with_two_ranks_each(tmp_path: Path) -> None:
+    with Hosts(2, tmp_path) as hosts:
+        ended = hosts.check(PARALLEL / "check_hosts.py", 2)
+    assert [line for line in ended.output.splitlines() if line.startswith("ok ")] == [
+        f"ok {check}" for check in CHECKS
+    ]
+
+
+def test_buckets_of_gradients(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    with Hosts(2, tmp_path) as hosts:
+        ended = hosts.check(PARALLEL / "check_torch_buckets.py", 2)
+    assert "ok check_why_there_are_no_buckets" in ended.output
+
+
+def test_torch_distributed(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    with Hosts(2, tmp_path) as hosts:
+        ended = hosts.check(TORCH_DISTRIBUTED, 2)
+    assert sorted(line for line in ended.output.splitlines() if line.startswith("done")) == [
+        f"done {rank}" for rank in range(4)
+    ]
+
+
+def test_a_rank_that_dies_on_another_host_is_named(tmp_path: Path) -> None:
+    with Hosts(2, tmp_path) as hosts:
+        ended = hosts.run(LOSES_A_RANK, 2)
+    assert ended.returncode != 0
+    assert "lost 3" in ended.output, ended.output
