@@ -57,7 +57,7 @@ def build(native: Native) -> click.Group:
         help="Print the version and exit.",
     )  # fmt: skip
     def rueda() -> None:
-        """Ring all-reduce for training across processes: starts jobs, says what is installed, measures."""
+        """Ring allreduce for training across processes: starts jobs, says what is installed, measures."""
 
     rueda.add_command(make_run_command(native))
     rueda.add_command(make_check_command(native))

@@ -132,7 +132,7 @@ class FailureWatch:
         if errors.exception and failure.status > 0:
             return f"{where} failed first: {errors.exception} ({status})"
         if errors.last_line:
-            return f"{where} failed first: {status}; its last words: {errors.last_line}"
+            return f"{where} failed first: {status}; last line of stderr: {errors.last_line}"
         return f"{where} failed first: {status}"
 
     def _first_raised(self, consequences: bool) -> int | None:

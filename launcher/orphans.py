@@ -24,16 +24,16 @@ class OrphanWatch:
     def __init__(self, mpirun: int, ranks_here: int) -> None:
         """`ranks_here`: how many ranks run on this host, as far as that is known, else 0."""
         self._mpirun = mpirun
-        self._most_ranks = ranks_here
+        self._max_ranks = ranks_here
         self._seen: dict[int, int] = {}  # orphan → in how many looks in a row
 
     def look(self) -> None:
         """To be called every INTERVAL seconds."""
         ranks = sum(map(is_alive, children(self._mpirun)))
-        self._most_ranks = max(self._most_ranks, ranks)
+        self._max_ranks = max(self._max_ranks, ranks)
         adopted = children(os.getpid()) - {self._mpirun}
         reap(adopted)
-        if ranks == self._most_ranks:
+        if ranks == self._max_ranks:
             self._seen.clear()
             return
         self._seen = {orphan: self._seen.get(orphan, 0) + 1 for orphan in adopted}

@@ -18,7 +18,7 @@ _PER_RANK_IN_WORLD = 6
 _OF_A_RANK = 256
 
 
-def most_processes() -> tuple[int, str]:
+def max_processes() -> tuple[int, str]:
     """How many processes this user may have on this host, and what says so."""
     limits = []
     for name in ("pid_max", "threads-max"):
@@ -36,7 +36,7 @@ def check_number(ranks: int, ranks_here: int) -> None:
     """Refuses more ranks than can be numbered, or than this host has processes for."""
     if ranks > _MOST_RANKS:
         raise LaunchError(f"-np {ranks}: a job can have at most {_MOST_RANKS} ranks")
-    most, source = most_processes()
+    most, source = max_processes()
     if ranks_here > most:
         raise LaunchError(
             f"-np {ranks}: this host can have at most {most} processes ({source}); start fewer ranks"

@@ -41,13 +41,13 @@ the first and the last call of every round on every rank.
 Contenders. rueda: direct calls in C++, on private memory (any) and on registered memory
 (rueda::allocate, rueda.empty). rueda-named: named calls in C++. rueda-python: named calls from
 Python; rueda-python-direct: rueda.torch.PersistentAllreduce. Peers: mpi (every Open MPI that is
-found), impi (Intel MPI), gloo (torch.distributed), deepspeed (its all-reduction through shared
+found), impi (Intel MPI), gloo (torch.distributed), deepspeed (its allreduce through shared
 memory). "Open MPI" in the ratios is the fastest of those found, with its defaults; "its best" the
 fastest of all settings, with --tune-mpi.
 
 \b
 Limits. A flag exchanged between two cores, or handed over on one by sched_yield; memcpy and a += b
-on 64 MiB; process_vm_readv. At each size "limit": the loads and stores of an all-reduction in
+on 64 MiB; process_vm_readv. At each size "limit": the loads and stores of an allreduce in
 shared memory on huge pages, without waiting for anybody.
 
 \b
@@ -84,7 +84,7 @@ _FLAGS = [
     click.option("--impi", type=click.Path(path_type=Path), metavar="FOLDER",
                  help="An environment with Intel MPI."),
     click.option("--tune-mpi", is_flag=True,
-                 help="Sweep Open MPI's all-reduction algorithms and segment sizes first, and let "
+                 help="Sweep Open MPI's allreduce algorithms and segment sizes first, and let "
                  "the best at each size take part."),
     click.option("--rounds", type=click.IntRange(min=1), default=6, metavar="N",
                  help="How often the contenders take turns at each size. Default 6."),

@@ -43,7 +43,7 @@ LIMITS = (
     Limit("vm_read_all", "process_vm_readv by all ranks at once", _BIG, _FEW, _BIG),
 )
 
-# At each size: the loads and stores of an all-reduction in shared memory on huge pages, without
+# At each size: the loads and stores of an allreduce in shared memory on huge pages, without
 # waiting for anybody. The faster of the two is the limit.
 SHARED_SUMS = ("shared_sum", "shared_sum_streaming")
 

@@ -1,4 +1,4 @@
-"""Looks for Open MPI's best: each of its all-reduction algorithms, a few calls at each size."""
+"""Looks for Open MPI's best: each of its allreduce algorithms, a few calls at each size."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def staging() -> list[Row]:
         fraction = smaller / result["staged"]
         rows.append(
             Row(
-                f"all-reduce of 2 ranks through the host, {size(moved)}",
+                f"allreduce of 2 ranks through the host, {size(moved)}",
                 f"{rate(moved, result['staged'])}, {fraction:.0%} of the smaller of copies "
                 f"{rate(moved, result['copies'])} and ring {rate(moved, result['ring'])}",
                 "80%",

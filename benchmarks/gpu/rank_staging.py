@@ -1,4 +1,4 @@
-"""Two ranks on one GPU: an all-reduce through the host's memory beside what it is made of.
+"""Two ranks on one GPU: an allreduce through the host's memory beside what it is made of.
 
 All rates are bytes of the tensor by seconds, of the slower rank, while both ranks do the same.
 """

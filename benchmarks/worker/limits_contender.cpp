@@ -159,7 +159,7 @@ class VmRead final : public Call {
   std::string refusal_;
 };
 
-// The loads and stores of an all-reduction of float32 in shared memory, on huge pages: this rank's
+// The loads and stores of an allreduce of float32 in shared memory, on huge pages: this rank's
 // slice of all ranks' buffers. Nobody waits for anybody.
 class SharedSum final : public Call {
  public:

@@ -23,7 +23,7 @@ rueda::TensorView view_of(const Work& work, std::byte* memory) {
   return {memory, {static_cast<std::int64_t>(work.input_count)}, work.dtype};
 }
 
-// An all-reduction that is negotiated once.
+// An allreduce that is negotiated once.
 class DirectCall final : public Call {
  public:
   explicit DirectCall(const Work& work) : DirectCall(work, allocate(work, work.input_bytes())) {}
@@ -104,7 +104,7 @@ class Rueda final : public Contender {
       throw Unsupported(std::string("no ") + std::string(rueda::name_of(work.op)) + " of " +
                         std::string(rueda::name_of(work.dtype)));
     }
-    // Of the collectives all-reduction has a persistent form.
+    // Of the collectives allreduce has a persistent form.
     if (direct_ && work.collective == "allreduce") return std::make_unique<DirectCall>(work);
     return std::make_unique<NamedCall>(work);
   }

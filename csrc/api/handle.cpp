@@ -31,7 +31,7 @@ bool Handle::wait_for(std::chrono::nanoseconds timeout) const {
 
 void Handle::wait_on(void* stream) const {
   wait();
-  if (state_->output.finished) state_->output.finished->hold_back(stream).throw_if_error();
+  if (state_->output.finished) state_->output.finished->make_stream_wait(stream).throw_if_error();
 }
 
 void Handle::release_output(void* stream) const {

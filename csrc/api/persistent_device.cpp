@@ -1,4 +1,4 @@
-// Persistent all-reductions on GPUs: enqueued by the calling thread on a stream of its own.
+// Persistent allreduces on GPUs: enqueued by the calling thread on a stream of its own.
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -11,7 +11,7 @@ namespace rueda {
 
 namespace {
 
-constexpr auto longest_pause = std::chrono::microseconds(200);
+constexpr auto max_pause = std::chrono::microseconds(200);
 
 class DeviceRun final : public PersistentRun {
  public:
@@ -32,7 +32,7 @@ class DeviceRun final : public PersistentRun {
       if (*enqueued) return true;
       if (deadline && Clock::now() >= *deadline) return false;
       std::this_thread::sleep_for(pause);
-      pause = std::min<std::chrono::microseconds>(2 * pause, longest_pause);
+      pause = std::min<std::chrono::microseconds>(2 * pause, max_pause);
     }
   }
   // The stream does the rest.

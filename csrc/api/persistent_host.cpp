@@ -1,9 +1,9 @@
-// A persistent all-reduction on one host: in the calling thread, through a channel of its own.
+// A persistent allreduce on one host: in the calling thread, through a channel of its own.
 #include <chrono>
 #include <utility>
 
 #include "api/persistent_run.h"
-#include "coordinator/patience.h"
+#include "coordinator/backoff.h"
 #include "core/strings.h"
 #include "onehost/host_reduction.h"
 #include "onehost/registered_memory.h"
@@ -14,11 +14,11 @@ namespace rueda {
 namespace {
 
 // While it sleeps it looks so often whether the world is broken.
-constexpr auto longest_sleep = std::chrono::milliseconds(50);
+constexpr auto max_sleep = std::chrono::milliseconds(50);
 // Looks before it asks for the time, or gives the processor away: what is waited for mostly comes
 // within a microsecond.
-constexpr int first_looks = 100;
-constexpr int first_looks_when_crowded = 60;
+constexpr int first_spins = 100;
+constexpr int first_spins_when_oversubscribed = 60;
 constexpr Duration spinning = std::chrono::milliseconds(1);
 
 // No process set has such a number.
@@ -46,7 +46,7 @@ class HostRun final : public PersistentRun {
           const ProcessSetMembers& members, int number)
       : life_(tensor.engine, tensor.options.name),
         members_(members.ranks),
-        crowded_(tensor.host.memory->outnumbers_processors()),
+        oversubscribed_(tensor.host.memory->is_oversubscribed()),
         placement_(tensor.host.memory),
         channel_(tensor.host.memory, tensor.host.ranks, members.rank,
                  channel_key(members.id, number), HostChannel::WokenBy::channel,
@@ -138,7 +138,7 @@ class HostRun final : public PersistentRun {
   void go_on(std::optional<Time> deadline) {
     const HostChannel::Visit visit(channel_);
     if (!visit) fail_ended();
-    const int looks = crowded_ ? first_looks_when_crowded : first_looks;
+    const int looks = oversubscribed_ ? first_spins_when_oversubscribed : first_spins;
     for (int look = 0; look < looks && !reduction_.done(); ++look) {
       if (!reduction_.advance()) pause_processor();
     }
@@ -147,16 +147,16 @@ class HostRun final : public PersistentRun {
 
   // `last_move_` stays from one of several waits for the same run to the next.
   void wait_long(std::optional<Time> deadline) {
-    Patience patience(crowded_, spinning, placement_);
+    Backoff backoff(oversubscribed_, spinning, placement_);
     if (!last_move_) last_move_ = Clock::now();
     while (!reduction_.done()) {
       const Time now = Clock::now();
       if (reduction_.advance()) {
-        patience.renew();
+        backoff.renew();
         last_move_ = now;
       } else if (deadline && now >= *deadline) {
         return;
-      } else if (!patience.look_again(now)) {
+      } else if (!backoff.back_off(now)) {
         sleep();
         check();
       }
@@ -165,7 +165,7 @@ class HostRun final : public PersistentRun {
 
   void sleep() {
     Sleeper sleeper(channel_.wake_word());
-    if (!reduction_.advance() && !reduction_.done()) sleeper.sleep(Clock::now() + longest_sleep);
+    if (!reduction_.advance() && !reduction_.done()) sleeper.sleep(Clock::now() + max_sleep);
   }
 
   // Throws where waiting has no sense any more.
@@ -187,7 +187,7 @@ class HostRun final : public PersistentRun {
 
   PersistentLife life_;
   const std::vector<int> members_;
-  const bool crowded_;
+  const bool oversubscribed_;
   Placement placement_;
   HostChannel channel_;
   const std::byte* const input_;

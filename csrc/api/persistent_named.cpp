@@ -1,4 +1,4 @@
-// Persistent all-reductions where nothing is quicker: a named operation, again and again.
+// Persistent allreduces where nothing is quicker: a named operation, again and again.
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -16,7 +16,7 @@ namespace rueda {
 namespace {
 
 // For a GPU whose world is broken.
-constexpr Duration patience = std::chrono::seconds(10);
+constexpr Duration drain_timeout = std::chrono::seconds(10);
 constexpr auto between_looks = std::chrono::microseconds(200);
 
 class NamedRun final : public PersistentRun {
@@ -93,7 +93,7 @@ class NamedRun final : public PersistentRun {
     std::optional<Time> deadline;
     for (const auto& finished : in_use_) {
       while (!finished->is_over() && (!deadline || Clock::now() < *deadline)) {
-        if (!deadline && life_.engine().is_broken()) deadline = Clock::now() + patience;
+        if (!deadline && life_.engine().is_broken()) deadline = Clock::now() + drain_timeout;
         std::this_thread::sleep_for(between_looks);
       }
     }

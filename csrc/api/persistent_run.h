@@ -1,4 +1,4 @@
-// What a persistent all-reduction does when it is started: a kind for each place where its tensor
+// What a persistent allreduce does when it is started: a kind for each place where its tensor
 // may lie. Functions throw, as the public ones do.
 #pragma once
 
@@ -58,7 +58,7 @@ struct PersistentTensor {
   }
 };
 
-// The ranks of a set agree on a persistent all-reduction: collective over the set.
+// The ranks of a set agree on a persistent allreduce: collective over the set.
 class PersistentAgreement {
  public:
   // Begins.

@@ -44,12 +44,12 @@ void remove_process_set(ProcessSet set) {
   begin_removing_process_set(set).wait();
 }
 
-ProcessSet form_process_set(int number, const std::vector<int>& ranks) {
+ProcessSet create_group(int number, const std::vector<int>& ranks) {
   current_engine()->form_set(number, ranks).throw_if_error();
   return {number};
 }
 
-void dissolve_process_set(ProcessSet set) {
+void destroy_group(ProcessSet set) {
   current_engine()->dissolve_set(set.id).throw_if_error();
 }
 

@@ -18,14 +18,14 @@ class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;
   // What `stream`, of the same device, enqueues from now on comes after it.
-  virtual Status hold_back(void* stream) const = 0;
+  virtual Status make_stream_wait(void* stream) const = 0;
   // Whether the GPU has come there; an error where its work failed, or was given up before.
   [[nodiscard]] virtual Expected<bool> reached() const = 0;
   // Whether nothing before it touches any memory any more, as far as can be known.
   [[nodiscard]] virtual bool is_over() const = 0;
 };
 
-// An all-reduction that the application starts itself, as often as it likes, on a stream of its
+// An allreduce that the application starts itself, as often as it likes, on a stream of its
 // own. One thread at a time.
 class DeviceReduction {
  public:
@@ -57,9 +57,9 @@ class DeviceBackend : public Backend {
   // this rank uses another device.
   virtual Expected<std::shared_ptr<DeviceEvent>> mark(int device, void* stream) = 0;
 
-  // --- For whoever has the helm
+  // --- For the owner of the progress lock
 
-  // Agrees on an all-reduction of `piece` that will be started by the application, and hands it
+  // Agrees on an allreduce of `piece` that will be started by the application, and hands it
   // over.
   virtual std::unique_ptr<Operation> persist(const Lane& lane, const Reduction& reduction,
                                              Piece piece, TakeReduction take) = 0;

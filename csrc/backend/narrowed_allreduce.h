@@ -1,4 +1,4 @@
-// An all-reduce whose elements travel as a narrower type than they are: converted while they are
+// An allreduce whose elements travel as a narrower type than they are: converted while they are
 // packed into a fusion buffer, reduced there as the narrow type, and converted back while they are
 // unpacked.
 #pragma once

@@ -131,7 +131,7 @@ bool allreduce_memory(py::handle source, py::handle target, std::uintptr_t input
   }
   if (PyErr_Occurred() != nullptr) throw py::error_already_set();
   if (!reduce(view, reinterpret_cast<void*>(output), *options, source, target, limit)) {
-    throw TimeoutError(str("all-reduce '", options->name, "' has not completed within ", *limit,
+    throw TimeoutError(str("allreduce '", options->name, "' has not completed within ", *limit,
                            " s. Timed out waiting ", std::llround(*limit * 1000),
                            "ms for all ranks: some rank has not taken part"));
   }

@@ -22,7 +22,7 @@ namespace {
 
 // A signal can arrive after Python last looked for one and before the thread sleeps. It does not
 // end the sleep then, so no sleep is longer than this.
-constexpr auto longest_sleep = std::chrono::seconds(1);
+constexpr auto max_sleep = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -43,7 +43,7 @@ bool wait(const Handle& handle, std::optional<double> timeout) {
 }
 
 Time end_of_sleep(std::optional<Time> deadline) {
-  const Time until = Clock::now() + longest_sleep;
+  const Time until = Clock::now() + max_sleep;
   return deadline && *deadline < until ? *deadline : until;
 }
 
@@ -69,7 +69,7 @@ void wait_on_all(const std::vector<Handle>& handles, std::uintptr_t stream) {
     wait(handle, std::nullopt);
     const DeviceEvent* const finished = handle.state()->output.finished.get();
     if (finished == nullptr || finished == before) continue;
-    finished->hold_back(reinterpret_cast<void*>(stream)).throw_if_error();
+    finished->make_stream_wait(reinterpret_cast<void*>(stream)).throw_if_error();
     before = finished;
   }
 }

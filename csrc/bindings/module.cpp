@@ -114,10 +114,10 @@ void bind_process_sets(py::module_& module) {
   module.def("add_process_set", &add_set);
   module.def("remove_process_set", &remove_set);
   module.def(
-      "form_process_set",
-      [](int number, const std::vector<int>& ranks) { return form_process_set(number, ranks).id; },
+      "create_group",
+      [](int number, const std::vector<int>& ranks) { return create_group(number, ranks).id; },
       released);
-  module.def("dissolve_process_set", [](int set) { dissolve_process_set({set}); }, released);
+  module.def("destroy_group", [](int set) { destroy_group({set}); }, released);
   module.attr("first_formed_set") = first_formed_set;
   module.attr("process_set_limit") = process_set_limit;
   module.def("ranks_of", [](int set) { return ranks_of({set}); }, released);

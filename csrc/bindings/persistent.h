@@ -1,4 +1,4 @@
-// Persistent all-reductions.
+// Persistent allreduces.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -58,15 +58,15 @@ Engine::Engine(World world, const Options& options)
                 [this](int peer, std::vector<std::byte> message) {
                   send_message(peer, std::move(message));
                 }),
-      crowded_(world_.host.memory() ? world_.host.memory()->outnumbers_processors()
-                                    : outnumber_processors(world_.topology.local_size)),
+      oversubscribed_(world_.host.memory() ? world_.host.memory()->is_oversubscribed()
+                                           : is_oversubscribed(world_.topology.local_size)),
       placement_(world_.host.memory()),
       word_(wake_word_of(world_.host, own_word_)),
-      helm_(std::make_shared<Helm>(
+      progress_lock_(std::make_shared<ProgressLock>(
           [this](const HandleState& handle, std::optional<Time> deadline) {
             return drive_as_caller(handle, deadline);
           },
-          crowded_ ? 20 : 200)) {}
+          oversubscribed_ ? 20 : 200)) {}
 
 Expected<std::unique_ptr<Engine>> Engine::start(World world, const Options& options) {
   std::unique_ptr<Engine> engine(new Engine(std::move(world), options));
@@ -83,9 +83,11 @@ Expected<std::unique_ptr<Engine>> Engine::start(World world, const Options& opti
   if (Status status = engine->connect(); !status.ok()) return status;
   engine->open_set(engine->process_sets_.find(0));
   const SignalsBlocked blocked;
-  Status watches = engine->watcher_.start(
-      engine->world_.control->wait_fd(), engine->world_.transport->wait_fd(),
-      [self = engine.get()] { self->helm_->notify(Helm::readable, *self->word_); });
+  Status watches =
+      engine->watcher_.start(engine->world_.control->wait_fd(), engine->world_.transport->wait_fd(),
+                             [self = engine.get()] {
+                               self->progress_lock_->notify(ProgressLock::readable, *self->word_);
+                             });
   if (!watches.ok()) return watches;
   engine->accepting_ = true;
   engine->thread_ = std::thread([self = engine.get()] { self->run(); });
@@ -126,7 +128,7 @@ Status Engine::connect() {
   world_.control->on_message([this](int peer, std::span<const std::byte> message) {
     receive(peer, message, Clock::now());
   });
-  world_.control->on_loss([this](int peer, const Status& cause) { lose(peer, cause); });
+  world_.control->on_loss([this](int peer, const Status& cause) { on_peer_lost(peer, cause); });
   const std::vector<int> peers = neighbours();
   return world_.control->connect(peers, Clock::now() + seconds(options_.init_timeout));
 }
@@ -136,7 +138,7 @@ std::vector<Handle> Engine::open_handles(std::vector<Submission>& submissions) c
   handles.reserve(submissions.size());
   const Time now = Clock::now();
   for (Submission& submission : submissions) {
-    submission.handle = std::make_shared<HandleState>(helm_);
+    submission.handle = std::make_shared<HandleState>(progress_lock_);
     submission.submitted_at = now;
     handles.emplace_back(submission.handle.state());
   }
@@ -226,7 +228,7 @@ std::vector<Handle> Engine::submit(int set_id, std::vector<Submission> submissio
   mark_streams(submissions);
   std::vector<Handle> handles = open_handles(submissions);
   accept(set_id, std::move(submissions), true);
-  helm_->notify(Helm::queued, *word_);
+  progress_lock_->notify(ProgressLock::queued, *word_);
   return handles;
 }
 
@@ -234,11 +236,11 @@ std::vector<Handle> Engine::submit_and_wait(int set_id, std::vector<Submission> 
                                             std::optional<Time> deadline) {
   mark_streams(submissions);
   std::vector<Handle> handles;
-  if (helm_->take_as_caller()) {
+  if (progress_lock_->acquire_as_caller()) {
     handles = open_handles(submissions);
-    take_up();
+    acquire();
     if (auto command = accept(set_id, std::move(submissions), false)) {
-      obey_at_once(*std::move(command));
+      handle_command_now(*std::move(command));
     }
     FutexWake wake = FutexWake::changed;
     for (const Handle& handle : handles) {
@@ -246,7 +248,7 @@ std::vector<Handle> Engine::submit_and_wait(int set_id, std::vector<Submission> 
       wake = drive_until_done(*handle.state(), deadline);
       if (wake != FutexWake::changed) break;
     }
-    leave();
+    release();
     if (wake != FutexWake::changed) return handles;
   } else {
     handles = submit(set_id, std::move(submissions));
@@ -272,7 +274,7 @@ void Engine::number_unnamed(int set_id, std::vector<Submission>& submissions) {
 }
 
 Handle Engine::join(int set_id) {
-  auto handle = std::make_shared<HandleState>(helm_);
+  auto handle = std::make_shared<HandleState>(progress_lock_);
   const auto members = process_sets_.find(set_id);
   if (!members || members->rank < 0) {
     handle->complete(Status(ErrorCode::invalid_argument,
@@ -289,7 +291,7 @@ Handle Engine::join(int set_id) {
 }
 
 Handle Engine::submit_message(MessageRequest request) {
-  auto handle = std::make_shared<HandleState>(helm_);
+  auto handle = std::make_shared<HandleState>(progress_lock_);
   request.handle = handle;
   const auto members = process_sets_.find(request.set_id);
   const auto invalid = [&](const auto&... why) {
@@ -321,7 +323,7 @@ Status Engine::form_set(int id, const std::vector<int>& ranks) {
   command.kind = Command::Kind::form;
   command.set_id = id;
   command.ranks = ranks;
-  command.handle = std::make_shared<HandleState>(helm_);
+  command.handle = std::make_shared<HandleState>(progress_lock_);
   const auto handle = command.handle.state();
   push(std::move(command));
   while (handle->wait(std::nullopt) == FutexWake::interrupted) continue;
@@ -348,7 +350,7 @@ void Engine::push(Command command) {
     if (!accepting_ && is_operation) return refuse(command, refusal_);
     queue_.push_back(std::move(command));
   }
-  helm_->notify(Helm::queued, *word_);
+  progress_lock_->notify(ProgressLock::queued, *word_);
 }
 
 Status Engine::refusal() const {
@@ -381,7 +383,7 @@ void Engine::abort(const std::string& cause) {
 }
 
 void Engine::close_after_fork() {
-  helm_->close();  // a handle of the parent that is waited for in the child drives nothing
+  progress_lock_->close();  // a handle of the parent that is waited for in the child drives nothing
   world_.control->close_after_fork();
   world_.transport->close_after_fork();
 }

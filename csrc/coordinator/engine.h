@@ -15,11 +15,11 @@
 #include <thread>
 #include <vector>
 
-#include "coordinator/helm.h"
+#include "coordinator/backoff.h"
 #include "coordinator/metrics.h"
-#include "coordinator/patience.h"
 #include "coordinator/point_to_point.h"
 #include "coordinator/process_sets.h"
+#include "coordinator/progress_lock.h"
 #include "coordinator/set_coordinator.h"
 #include "coordinator/submission.h"
 #include "coordinator/timeline.h"
@@ -117,26 +117,26 @@ class Engine {
   void number_unnamed(int set_id, std::vector<Submission>& submissions);
   void push(Command command);
 
-  // --- Driving: by whoever has the helm
+  // --- Driving: by the owner of the progress lock
   void run();
   bool drive();
   FutexWake drive_until_done(const HandleState& handle, std::optional<Time> deadline);
   FutexWake drive_as_caller(const HandleState& handle, std::optional<Time> deadline);
-  void take_up();
-  void leave();
-  void offer();
+  void acquire();
+  void release();
+  void yield_to_caller();
   bool step(Time now);
-  bool hear();
+  bool poll_control();
   struct Slept {
     FutexWake wake = FutexWake::changed;
     bool really = false;   // not only looked again
-    bool has_helm = true;  // no caller has taken it meanwhile
+    bool has_lock = true;  // no caller has taken it meanwhile
   };
   Slept sleep(std::optional<Time> until, bool as_thread);
-  Slept nap(bool as_thread);
-  Slept rest(Sleeper& sleeper, std::optional<Time> deadline, bool as_thread);
+  Slept back_off_polling(bool as_thread);
+  Slept park(Sleeper& sleeper, std::optional<Time> deadline, bool as_thread);
   void disarm();
-  void crash(const std::exception& error);
+  void fail_internal(const std::exception& error);
   bool may_stop(Time now) const;
   [[nodiscard]] bool in_flight() const;
   [[nodiscard]] bool uses_transport() const;
@@ -149,10 +149,10 @@ class Engine {
   [[nodiscard]] std::optional<Time> next_deadline() const;
   void wind_up();
 
-  // --- Work: by whoever has the helm
+  // --- Work: by the owner of the progress lock
   bool take_commands(Time now);
-  void obey_at_once(Command command);
-  void obey(Command command, Time now);
+  void handle_command_now(Command command);
+  void handle_command(Command command, Time now);
   static void refuse(const Command& command, const Status& reason);
 
   void open_set(std::shared_ptr<const ProcessSetMembers> members,
@@ -161,12 +161,12 @@ class Engine {
                  std::shared_ptr<ControlRoom> room);
   [[nodiscard]] Status no_room() const;
   void forget_set(int id);
-  void administer(const Response& response, Submission submission);
+  void apply_set_change(const Response& response, Submission submission);
   void refuse_elsewhere(int set_id, const std::string& name, int other_set);
 
   void receive(int peer, std::span<const std::byte> message, Time now);
   void receive_failure(int peer, std::span<const std::byte> payload);
-  void lose(int peer, const Status& cause);
+  void on_peer_lost(int peer, const Status& cause);
   void fail(const Status& reason);
   void send(int peer, std::vector<std::byte> message);
   void send_message(int peer, std::vector<std::byte> message);
@@ -195,8 +195,8 @@ class Engine {
   std::optional<Time> leaving_until_;
   bool stopping_ = false;  // without good-bye
   bool armed_ = false;     // the transport, for a sleep
-  int naps_ = 0;           // in a row in which nothing moved
-  bool woken_ = false;     // the engine's thread, which has not looked yet
+  int polls_in_vain_ = 0;  // in a row
+  bool woken_ = false;     // the progress thread, which has not stepped yet
 
   mutable std::mutex queue_mutex_;
   std::vector<Command> queue_;
@@ -204,11 +204,11 @@ class Engine {
   std::atomic<bool> accepting_ = true;         // changed under the mutex
   Status refusal_;                             // why nothing is accepted any more
 
-  const bool crowded_;   // the ranks of this host share processors
-  Placement placement_;  // of whoever drives
-  WakeWord* word_;       // on which whoever drives sleeps
+  const bool oversubscribed_;  // the ranks of this host share processors
+  Placement placement_;        // of the owner of the progress lock
+  WakeWord* word_;             // on which that owner sleeps
   WakeWord own_word_{};
-  std::shared_ptr<Helm> helm_;
+  std::shared_ptr<ProgressLock> progress_lock_;
   Watcher watcher_;
 
   std::mutex stop_mutex_;

@@ -1,4 +1,4 @@
-// How the engine is driven: by its own thread, or by a caller that waits for a handle anyway.
+// How the engine makes progress: in its own thread, or in a caller that waits for a handle anyway.
 #include <pthread.h>
 #include <sched.h>
 
@@ -14,17 +14,18 @@ namespace {
 
 constexpr double farewell_seconds = 5;
 
-// How long to spin where every rank has a processor. The engine's own thread takes it from the
+// How long to spin where every rank has a processor. The progress thread takes it from the
 // application, and gives up soon; a caller has nothing else to do.
 constexpr Duration thread_spinning = std::chrono::microseconds(5);
 constexpr Duration caller_spinning = std::chrono::microseconds(100);
 
-// A transport that can only be polled: looks in vain before the driver naps, and for how long.
-constexpr int polling_patience = 20000;
-constexpr Duration nap_length = std::chrono::milliseconds(1);
+// A transport that requires polling: polls without progress before the owner pauses, and for how
+// long.
+constexpr int polling_spins = 20000;
+constexpr Duration polling_pause = std::chrono::milliseconds(1);
 
-// Looks after a handle is done, for what its end has set going.
-constexpr int last_looks = 3;
+// Steps after a handle is done, for what its end has set going.
+constexpr int final_steps = 3;
 
 std::optional<Time> earlier(std::optional<Time> left, std::optional<Time> right) {
   if (!left || !right) return left ? left : right;
@@ -33,23 +34,23 @@ std::optional<Time> earlier(std::optional<Time> left, std::optional<Time> right)
 
 }  // namespace
 
-// --- The engine's own thread
+// --- The progress thread
 
 void Engine::run() {
   pthread_setname_np(pthread_self(), "rueda");
   for (;;) {
-    if (helm_->take_as_thread()) {
-      take_up();
+    if (progress_lock_->acquire_as_thread()) {
+      acquire();
       if (drive()) break;
     }
-    if (helm_->sit(metrics_.sleeps)) woken_ = true;
+    if (progress_lock_->park(metrics_.sleeps)) woken_ = true;
   }
   wind_up();
 }
 
-// Returns true, with the helm, at the end; false when the helm is left, offered or lost.
+// Returns true, with the lock, at the end; false when the lock has been released, yielded or lost.
 bool Engine::drive() {
-  Patience patience(crowded_, thread_spinning, placement_);
+  Backoff backoff(oversubscribed_, thread_spinning, placement_);
   try {
     for (;;) {
       const Time now = Clock::now();
@@ -58,26 +59,26 @@ bool Engine::drive() {
       if (woken_ && !moved && !due) metrics_.idle_wakeups.add(1);
       woken_ = false;
       if (may_stop(now)) return true;
-      if (helm_->is_wanted()) {
-        offer();
+      if (progress_lock_->is_wanted_by_caller()) {
+        yield_to_caller();
         return false;
       }
       if (moved) {
-        patience.renew();
+        backoff.renew();
         continue;
       }
-      if (expects() && patience.look_again(now)) continue;
+      if (expects() && backoff.back_off(now)) continue;
       if (!is_unfinished(now)) {
-        leave();
+        release();
         return false;
       }
       const Slept slept = sleep(std::nullopt, true);
       woken_ = slept.really;
-      if (!slept.has_helm) return false;
-      patience.renew();
+      if (!slept.has_lock) return false;
+      backoff.renew();
     }
   } catch (const std::exception& error) {
-    crash(error);
+    fail_internal(error);
     return true;
   }
 }
@@ -85,58 +86,58 @@ bool Engine::drive() {
 // --- A caller
 
 FutexWake Engine::drive_as_caller(const HandleState& handle, std::optional<Time> deadline) {
-  take_up();
+  acquire();
   const FutexWake wake = drive_until_done(handle, deadline);
-  leave();
+  release();
   return wake;
 }
 
 FutexWake Engine::drive_until_done(const HandleState& handle, std::optional<Time> deadline) {
   metrics_.driven_by_caller.add(1);
-  Patience patience(crowded_, caller_spinning, placement_);
+  Backoff backoff(oversubscribed_, caller_spinning, placement_);
   try {
     while (!handle.is_done()) {
       const Time now = Clock::now();
       if (deadline && now >= *deadline) return FutexWake::timeout;
       if (may_stop(now)) return FutexWake::changed;
       if (step(now)) {
-        patience.renew();
-      } else if (!patience.look_again(now)) {
+        backoff.renew();
+      } else if (!backoff.back_off(now)) {
         const Slept slept = sleep(deadline, false);
         if (slept.wake == FutexWake::interrupted) return slept.wake;
-        if (slept.really) patience.renew();
+        if (slept.really) backoff.renew();
       }
     }
-    for (int look = 0; look < last_looks && step(Clock::now()); ++look) continue;
+    for (int count = 0; count < final_steps && step(Clock::now()); ++count) continue;
   } catch (const std::exception& error) {
-    crash(error);
+    fail_internal(error);
   }
   return FutexWake::changed;
 }
 
-// --- Whoever has the helm
+// --- By the owner of the progress lock
 
-// A driver from whom the helm was taken while it slept has left the transport armed.
-void Engine::take_up() {
-  helm_->clear(Helm::unfinished);
+// A driver from whom the lock was taken while it slept has left the transport armed.
+void Engine::acquire() {
+  progress_lock_->clear(ProgressLock::unfinished);
   disarm();
 }
 
-void Engine::leave() {
-  if (is_unfinished(Clock::now())) helm_->set(Helm::unfinished);
+void Engine::release() {
+  if (is_unfinished(Clock::now())) progress_lock_->set(ProgressLock::unfinished);
   if (watcher_.has_seen()) watcher_.rearm();
-  helm_->leave(*word_);
+  progress_lock_->release(*word_);
 }
 
-void Engine::offer() {
-  helm_->set(Helm::unfinished);
+void Engine::yield_to_caller() {
+  progress_lock_->set(ProgressLock::unfinished);
   if (watcher_.has_seen()) watcher_.rearm();
-  helm_->offer();
+  progress_lock_->yield_to_caller();
 }
 
 bool Engine::step(Time now) {
   bool moved = take_commands(now);
-  moved = hear() || moved;
+  moved = poll_control() || moved;
   if (!failure_.ok()) return moved;
   if (uses_transport()) moved = world_.transport->progress() || moved;
   for (auto set = sets_.begin(); set != sets_.end();) {
@@ -155,7 +156,7 @@ bool Engine::step(Time now) {
     fail(status);
     return true;
   }
-  if (moved) naps_ = 0;
+  if (moved) polls_in_vain_ = 0;
   const Duration timeout = seconds(options_.transfer_timeout);
   for (const auto& [id, set] : sets_) {
     if (Status status = set->broken(now, timeout); !status.ok()) {
@@ -168,49 +169,50 @@ bool Engine::step(Time now) {
 
 // The control lane is asked when its descriptor was seen to be readable, or when a message is
 // expected at any moment.
-bool Engine::hear() {
-  const bool readable = helm_->has(Helm::readable);
-  if (readable) helm_->clear(Helm::readable);
+bool Engine::poll_control() {
+  const bool readable = progress_lock_->has(ProgressLock::readable);
+  if (readable) progress_lock_->clear(ProgressLock::readable);
   if (readable && watcher_.has_seen_second()) world_.transport->disarm();  // takes late rings
   return (readable || negotiates()) && world_.control->progress();
 }
 
-// Looks a last time after the sleep has been announced, so that nothing is missed. The engine's
-// thread can lose the helm to a caller meanwhile.
+// Looks a last time after the sleep has been announced, so that nothing is missed. The progress
+// thread can lose the lock to a caller meanwhile.
 Engine::Slept Engine::sleep(std::optional<Time> until, bool as_thread) {
-  if (must_be_polled()) return nap(as_thread);
-  naps_ = 0;
+  if (must_be_polled()) return back_off_polling(as_thread);
+  polls_in_vain_ = 0;
   timeline_.flush();
   if (watcher_.has_seen()) watcher_.rearm();
   Sleeper sleeper(*word_);
   const Time now = Clock::now();
   if (step(now) || watcher_.has_seen() || may_stop(now)) return {};
-  if (as_thread && helm_->is_wanted()) return {};
+  if (as_thread && progress_lock_->is_wanted_by_caller()) return {};
   if (uses_transport()) {
     armed_ = world_.transport->arm();
     if (!armed_) return {};
   }
-  return rest(sleeper, earlier(until, next_deadline()), as_thread);
+  return park(sleeper, earlier(until, next_deadline()), as_thread);
 }
 
-// For a transport that can only be polled. It is waited for with the processor given away to
-// whoever wants it, and after a long wait with short naps, from which a control message or a
+// For a transport that requires polling. It is waited for with the processor given away to
+// whoever wants it, and after a long wait with short pauses, from which a control message or a
 // submission still wakes.
-Engine::Slept Engine::nap(bool as_thread) {
-  // That another rank has failed must be heard long before the patience is at its end.
+Engine::Slept Engine::back_off_polling(bool as_thread) {
+  // That another rank has failed must be heard long before the transfer timeout.
   if (watcher_.has_seen()) watcher_.rearm();
-  if (++naps_ < polling_patience) {
+  if (++polls_in_vain_ < polling_spins) {
     sched_yield();
     return {};
   }
   Sleeper sleeper(*word_);
-  if (helm_->has(Helm::queued) || helm_->has(Helm::readable)) return {};
-  Slept slept = rest(sleeper, Clock::now() + nap_length, as_thread);
+  if (progress_lock_->has(ProgressLock::queued) || progress_lock_->has(ProgressLock::readable))
+    return {};
+  Slept slept = park(sleeper, Clock::now() + polling_pause, as_thread);
   slept.really = false;
   return slept;
 }
 
-Engine::Slept Engine::rest(Sleeper& sleeper, std::optional<Time> deadline, bool as_thread) {
+Engine::Slept Engine::park(Sleeper& sleeper, std::optional<Time> deadline, bool as_thread) {
   Slept slept;
   slept.really = true;
   if (!as_thread) {
@@ -218,11 +220,11 @@ Engine::Slept Engine::rest(Sleeper& sleeper, std::optional<Time> deadline, bool 
     slept.wake = sleeper.sleep(deadline);
   } else {
     metrics_.sleeps.add(1);
-    helm_->doze();
+    progress_lock_->mark_parked();
     slept.wake = sleeper.sleep(deadline);
-    slept.has_helm = helm_->wake_from_doze();
+    slept.has_lock = progress_lock_->reclaim();
   }
-  if (slept.has_helm) disarm();
+  if (slept.has_lock) disarm();
   return slept;
 }
 
@@ -298,7 +300,7 @@ bool Engine::may_stop(Time now) const {
 }
 
 // No memory for a message, say: without this rank the others cannot go on, and they shall know why.
-void Engine::crash(const std::exception& error) {
+void Engine::fail_internal(const std::exception& error) {
   stopping_ = true;
   fail(Status(
       ErrorCode::internal,
@@ -306,7 +308,7 @@ void Engine::crash(const std::exception& error) {
       topology().rank));
 }
 
-// By the engine's thread, which keeps the helm.
+// By the progress thread, which keeps the lock.
 void Engine::wind_up() {
   watcher_.stop();
   std::vector<Command> commands;
@@ -333,7 +335,7 @@ void Engine::wind_up() {
   const Status closed = world_.control->close(Clock::now() + seconds(farewell_seconds));
   if (!closed.ok()) log(LogLevel::debug, "closing the control lane: ", closed.to_string());
   devices_->close();
-  helm_->close();
+  progress_lock_->close();
 }
 
 }  // namespace rueda

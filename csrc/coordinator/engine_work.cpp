@@ -1,4 +1,4 @@
-// What whoever drives the engine does for commands, messages, process sets and failures.
+// What the owner of the progress lock does for commands, messages, process sets and failures.
 #include <algorithm>
 
 #include "coordinator/engine.h"
@@ -17,25 +17,25 @@ enum class LaneMessage : std::uint8_t { negotiation, failure, point_to_point };
 // --- Commands
 
 bool Engine::take_commands(Time now) {
-  if (!helm_->has(Helm::queued)) return false;
+  if (!progress_lock_->has(ProgressLock::queued)) return false;
   std::vector<Command> commands;
   {
     const std::lock_guard lock(queue_mutex_);
-    helm_->clear(Helm::queued);
+    progress_lock_->clear(ProgressLock::queued);
     commands.swap(queue_);
   }
   const bool moved = !commands.empty();
-  for (Command& command : commands) obey(std::move(command), now);
+  for (Command& command : commands) handle_command(std::move(command), now);
   return moved;
 }
 
-void Engine::obey_at_once(Command command) {
+void Engine::handle_command_now(Command command) {
   try {
     const Time now = Clock::now();
     take_commands(now);
-    obey(std::move(command), now);
+    handle_command(std::move(command), now);
   } catch (const std::exception& error) {
-    crash(error);
+    fail_internal(error);
   }
 }
 
@@ -45,7 +45,7 @@ void Engine::refuse(const Command& command, const Status& reason) {
   if (command.message.handle) command.message.handle->complete(reason);
 }
 
-void Engine::obey(Command command, Time now) {
+void Engine::handle_command(Command command, Time now) {
   if (command.kind == Command::Kind::leave) {
     leaving_until_ = now + seconds(options_.shutdown_timeout);
     for (const auto& [id, set] : sets_) set->leave();
@@ -110,8 +110,8 @@ void Engine::open_set(std::shared_ptr<const ProcessSetMembers> members,
     framed.insert(framed.end(), message.begin(), message.end());
     send(peer, std::move(framed));
   };
-  events.administer = [this](const Response& response, Submission submission) {
-    administer(response, std::move(submission));
+  events.apply_set_change = [this](const Response& response, Submission submission) {
+    apply_set_change(response, std::move(submission));
   };
   events.awaited_here = [this, id](const std::string& name) {
     for (const auto& [other, set] : sets_) {
@@ -156,7 +156,7 @@ void Engine::refuse_elsewhere(int set_id, const std::string& name, int other_set
   sets_.at(set_id)->refuse(name, why, {other_set}, Clock::now());
 }
 
-void Engine::administer(const Response& response, Submission submission) {
+void Engine::apply_set_change(const Response& response, Submission submission) {
   const auto& arguments = response.request.splits;
   if (response.request.collective == Collective::remove_process_set) {
     const auto id = static_cast<int>(arguments.front());
@@ -252,7 +252,7 @@ bool Engine::is_over() const {
   });
 }
 
-void Engine::lose(int peer, const Status& cause) {
+void Engine::on_peer_lost(int peer, const Status& cause) {
   if (is_over()) return;
   fail(Status(ErrorCode::peer_lost, str(topology().describe(peer), " is gone"), peer)
            .because(cause));

@@ -36,7 +36,7 @@ struct BatchMember {
 
 class Execution {
  public:
-  // Starts. All members are all-reductions that belong together, or there is one member.
+  // Starts. All members are allreduces that belong together, or there is one member.
   // `contributions`: what all ranks contribute, if it has come already.
   Execution(const ExecutionContext& context, const Lane& lane, std::vector<BatchMember> members,
             Time now, const Contributions& contributions = {});

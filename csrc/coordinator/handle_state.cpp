@@ -1,7 +1,7 @@
 #include "coordinator/handle_state.h"
 
 #include "coordinator/completion_queue.h"
-#include "coordinator/helm.h"
+#include "coordinator/progress_lock.h"
 
 namespace rueda {
 
@@ -30,7 +30,7 @@ void HandleState::tell_watcher() {
 FutexWake HandleState::wait(std::optional<Time> deadline) const {
   if (is_done()) return FutexWake::changed;
   const Waiting here(*this);
-  return helm ? helm->wait(*this, deadline) : sleep(deadline);
+  return progress_lock ? progress_lock->wait(*this, deadline) : sleep(deadline);
 }
 
 FutexWake HandleState::sleep(std::optional<Time> deadline) const {

@@ -14,13 +14,13 @@
 
 namespace rueda {
 
-class Helm;
+class ProgressLock;
 class CompletionInbox;
 
 struct HandleState {
-  // Without a helm, for what only others complete: waiting is then sleeping.
-  explicit HandleState(std::shared_ptr<Helm> engine_helm = nullptr)
-      : helm(std::move(engine_helm)) {}
+  // Without a lock, for what only others complete: waiting is then sleeping.
+  explicit HandleState(std::shared_ptr<ProgressLock> lock = nullptr)
+      : progress_lock(std::move(lock)) {}
 
   // Published by `done`; read only after it.
   Status status;
@@ -55,7 +55,7 @@ struct HandleState {
   // false where there is another.
   bool watch(std::shared_ptr<CompletionInbox> inbox, std::uint64_t token);
 
-  const std::shared_ptr<Helm> helm;
+  const std::shared_ptr<ProgressLock> progress_lock;
   std::atomic<std::uint32_t> done{0};
   mutable std::atomic<int> waiting{0};
   mutable std::atomic<int> sleeping{0};  // of them, those that have to be woken

@@ -286,8 +286,8 @@ std::optional<Time> PointToPoint::next_deadline() const {
   return earliest;
 }
 
-void PointToPoint::close(int set_id, const Status& reason, Time now, Duration patience) {
-  closed_.emplace(set_id, Closing{reason, now + patience});
+void PointToPoint::close(int set_id, const Status& reason, Time now, Duration timeout) {
+  closed_.emplace(set_id, Closing{reason, now + timeout});
 }
 
 void PointToPoint::forget(int set_id) {

@@ -72,8 +72,8 @@ class PointToPoint {
   [[nodiscard]] std::optional<Time> next_deadline() const;
 
   // A member of the set has left. Messages between others go on; who else leaves is known where
-  // there is a connection, so a receive waits for `patience` at most from now on.
-  void close(int set_id, const Status& reason, Time now, Duration patience);
+  // there is a connection, so a receive waits for `timeout` at most from now on.
+  void close(int set_id, const Status& reason, Time now, Duration timeout);
   // This rank has left the set: it receives nothing there any more.
   void leave(int set_id);
   void leave_all();

@@ -94,7 +94,7 @@ Expected<std::shared_ptr<const ProcessSetMembers>> ProcessSets::form(
   if (!made) return made.status();
   const auto members = std::move(made).value();
   const auto invalid = [&](const auto&... why) {
-    return Status(ErrorCode::invalid_argument, str("form_process_set(", id, "): ", why...));
+    return Status(ErrorCode::invalid_argument, str("create_group(", id, "): ", why...));
   };
   if (members->rank < 0) {
     return invalid("rank ", rank_, " is not among the ", describe_ranks(members->ranks));

@@ -13,7 +13,7 @@ namespace rueda {
 namespace {
 
 // No process set has such a number. There are 2^31 keys for each.
-std::uint64_t board_key(int set_id) {
+std::uint64_t table_key(int set_id) {
   return std::uint64_t{1} << 62 | static_cast<std::uint64_t>(set_id) << 31;
 }
 
@@ -41,7 +41,7 @@ bool may_be_replayed(const Response& response) {
 
 // A slot rests for as many plans as there may be at one time, and for more than one list of
 // responses makes, before it is used again. So by then every rank has long finished what it was
-// doing to the slot, and has heard that its plan was called off.
+// doing to the slot, and has heard that its plan was cancelled.
 int slots_for(int plans) {
   constexpr int least = 1024;
   return 2 * std::max(plans, least);
@@ -62,12 +62,12 @@ Replay::Replay(HostMembers host, std::shared_ptr<const ProcessSetMembers> member
       options_(options),
       metrics_(metrics),
       events_(std::move(events)),
-      key_(board_key(members_->id)) {
+      key_(table_key(members_->id)) {
   const int size = members_->size();
-  may_have_board_ = host_ && options_.plans > 0 && size > 1 && size <= Board::most_members;
-  if (!may_have_board_ || members_->rank != 0) return;
+  may_have_table_ = host_ && options_.plans > 0 && size > 1 && size <= ReadinessTable::max_members;
+  if (!may_have_table_ || members_->rank != 0) return;
   try {
-    const std::size_t bytes = Board::bytes(slots_for(options_.plans));
+    const std::size_t bytes = ReadinessTable::bytes(slots_for(options_.plans));
     (void)host_.memory->publish(key_, bytes, bytes);
   } catch (const std::bad_alloc&) {
     log(LogLevel::info, "there is no shared memory left to repeat operations without negotiation");
@@ -75,17 +75,17 @@ Replay::Replay(HostMembers host, std::shared_ptr<const ProcessSetMembers> member
 }
 
 Replay::~Replay() {
-  if (may_have_board_) host_.memory->retire(key_, host_.ranks);
+  if (may_have_table_) host_.memory->retire(key_, host_.ranks);
 }
 
-// Called when something has been agreed on: then the first member has made the board, or never
-// will, and all members find the same.
-void Replay::open_board() {
-  if (!may_have_board_ || std::exchange(searched_, true)) return;
+// Called when something has been agreed on: then the first member has made the readiness table, or
+// never will, and all members find the same.
+void Replay::open_table() {
+  if (!may_have_table_ || std::exchange(searched_, true)) return;
   std::byte* memory = host_.memory->find(host_.ranks.front(), key_);
   if (memory == nullptr) return;
   const int slots = slots_for(options_.plans);
-  board_.emplace(memory, slots, members_->size());
+  readiness_.emplace(memory, slots, members_->size());
   eager_.emplace(host_.memory, host_.ranks, members_->rank, key_, slots);
   by_slot_.assign(static_cast<std::size_t>(slots), nullptr);
   for (int slot = 0; slot < slots; ++slot) free_slots_.push_back(slot);
@@ -116,11 +116,12 @@ bool Replay::take(std::vector<Submission>& submissions, Time now, bool gpus_wait
     plan = where.plan;
   }
   if (plan == nullptr) return false;
-  if (fit && !plan->off && plan->members > 1 && board_->is_off(plan->place)) release(*plan);
+  if (fit && !plan->off && plan->members > 1 && readiness_->is_cancelled(plan->place))
+    release(*plan);
   if (!fit || plan->off) {
     for (const Submission& submission : submissions) {
       const auto found = by_name_.find(submission.request.name);
-      if (found != by_name_.end()) call_off(*found->second.plan);
+      if (found != by_name_.end()) cancel(*found->second.plan);
     }
     return false;
   }
@@ -157,11 +158,11 @@ void Replay::join(Plan& plan) {
       contribute(plan.batches[batch], members_->rank, target + plan.sent[batch]);
     }
   }
-  const Board::Joined joined = board_->join(plan.place, plan.round);
-  if (joined == Board::Joined::off) return release(plan);
+  const ReadinessTable::Joined joined = readiness_->join(plan.place, plan.round);
+  if (joined == ReadinessTable::Joined::off) return release(plan);
   plan.joined = true;
   joined_.push_back(&plan);
-  if (joined == Board::Joined::completed) wake_others();
+  if (joined == ReadinessTable::Joined::completed) wake_others();
 }
 
 bool Replay::holds(const std::string& name) const {
@@ -172,14 +173,14 @@ bool Replay::holds(const std::string& name) const {
 Submission* Replay::recall(const std::string& name) {
   if (!holds(name)) return nullptr;
   const Where where = by_name_.at(name);
-  call_off(*where.plan);
+  cancel(*where.plan);
   auto& submission = at(where).submission;
   return submission ? &*submission : nullptr;
 }
 
 void Replay::suspend() {
   suspended_ = true;
-  for (const auto& plan : plans_) call_off(*plan);
+  for (const auto& plan : plans_) cancel(*plan);
 }
 
 std::vector<Submission> Replay::give_up() {
@@ -194,17 +195,17 @@ std::vector<Submission> Replay::give_up() {
 
 // --- Calling off
 
-void Replay::call_off(Plan& plan) {
+void Replay::cancel(Plan& plan) {
   if (plan.off) return;
   plan.off = true;
-  if (board_->call_off(plan.place)) {
+  if (readiness_->cancel(plan.place)) {
     metrics_.plans_called_off.add(1);
     wake_others();
   }
   if (plan.joined) {
-    const Board::State state = board_->look(plan.place, plan.round);
-    if (state == Board::State::decided) return;  // the log has it, or is about to
-    if (state == Board::State::gone) read_log();
+    const ReadinessTable::State state = readiness_->look(plan.place, plan.round);
+    if (state == ReadinessTable::State::decided) return;  // the log has it, or is about to
+    if (state == ReadinessTable::State::gone) read_log();
     if (!plan.joined) return;
   }
   release(plan);
@@ -216,7 +217,7 @@ void Replay::call_off_gpus() {
   const auto is_open = [](const Plan* plan) { return plan->on_gpu && !plan->off; };
   for (auto open = joined_.begin();
        (open = std::find_if(joined_.begin(), joined_.end(), is_open)) != joined_.end();) {
-    call_off(**open);
+    cancel(**open);
   }
   calls_off_gpus_ = false;
 }
@@ -283,7 +284,7 @@ void Replay::forget(const Response& response) {
 }
 
 void Replay::forget(Plan& plan) {
-  call_off(plan);
+  cancel(plan);
   read_log();
   for (const Batch& batch : plan.batches) {
     for (const Member& member : batch) by_name_.erase(member.response->request.name);
@@ -303,8 +304,8 @@ void Replay::forget(Plan& plan) {
 // Batches that have members of one group make one plan: a group is replayed as a whole.
 void Replay::learn(const ResponseList& responses, std::span<const Fusion> batches,
                    const std::function<bool(const std::string&)>& is_pending) {
-  open_board();
-  if (!board_) return;
+  open_table();
+  if (!readiness_) return;
   std::map<std::string, std::size_t> plan_of_group;
   std::vector<std::vector<const Fusion*>> plans;
   for (const Fusion& batch : batches) {
@@ -365,21 +366,21 @@ void Replay::make_plan(const ResponseList& responses, std::span<const Fusion* co
     plan.members += members.size();
   }
   prepare_to_send(plan);
-  if (suspended_ || comes_again) call_off(plan);
+  if (suspended_ || comes_again) cancel(plan);
 }
 
 // --- Progress
 
 bool Replay::step(Time now) {
-  if (!board_) return false;
+  if (!readiness_) return false;
   bool moved = read_log();
   moved = look_at_calls_off() || moved;
-  return give_back_overdue(now) || moved;
+  return renegotiate_overdue(now) || moved;
 }
 
 bool Replay::read_log() {
   bool moved = false;
-  while (const auto slot = board_->read(read_)) {
+  while (const auto slot = readiness_->read(read_)) {
     ++read_;
     moved = true;
     Plan* plan = by_slot_[static_cast<std::size_t>(*slot)];
@@ -410,12 +411,12 @@ void Replay::run(Plan& plan) {
 }
 
 bool Replay::look_at_calls_off() {
-  const std::uint64_t calls_off = board_->calls_off();
+  const std::uint64_t calls_off = readiness_->calls_off();
   if (calls_off == calls_off_seen_) return false;
   calls_off_seen_ = calls_off;
   bool moved = false;
   for (Plan* plan : Plans(collecting_)) {
-    if (!board_->is_off(plan->place)) continue;
+    if (!readiness_->is_cancelled(plan->place)) continue;
     release(*plan);
     moved = true;
   }
@@ -425,16 +426,16 @@ bool Replay::look_at_calls_off() {
   };
   for (Plan* plan : Plans(joined_)) {
     if (!is_there(plan)) continue;
-    const Board::State state = board_->look(plan->place, plan->round);
-    if (state == Board::State::open || state == Board::State::decided) continue;
-    if (state == Board::State::gone) read_log();
+    const ReadinessTable::State state = readiness_->look(plan->place, plan->round);
+    if (state == ReadinessTable::State::open || state == ReadinessTable::State::decided) continue;
+    if (state == ReadinessTable::State::gone) read_log();
     if (is_there(plan)) release(*plan);
     moved = true;
   }
   return moved;
 }
 
-bool Replay::give_back_overdue(Time now) {
+bool Replay::renegotiate_overdue(Time now) {
   bool moved = false;
   if (!collecting_.empty()) {
     for (Plan* plan : Plans(collecting_)) {
@@ -447,14 +448,14 @@ bool Replay::give_back_overdue(Time now) {
           std::none_of(plan->batches.begin(), plan->batches.end(), is_awaited)) {
         continue;
       }
-      call_off(*plan);
+      cancel(*plan);
       moved = true;
     }
   }
   // The one that has waited longest comes first.
   while (options_.stall > Duration::zero() && !joined_.empty() && !joined_.front()->off &&
          now - joined_.front()->since >= options_.stall) {
-    call_off(*joined_.front());
+    cancel(*joined_.front());
     moved = true;
   }
   return moved;

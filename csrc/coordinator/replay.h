@@ -1,21 +1,21 @@
 // Does again what the members of a process set on one host have agreed on before, without
-// negotiating it: see Board.
+// negotiating it: see ReadinessTable.
 //
 // Every member derives the same plans from the same responses: a batch that all took part in is a
 // plan, with its members in order. When this rank has submitted all members of a plan, each as it
 // was agreed on, it joins the plan's next round, and once all ranks have, the plan is executed.
-// What cannot be replayed is handed back to be negotiated, and its plan is called off for all: a
+// What cannot be replayed is handed back to be negotiated, and its plan is cancelled for all: a
 // member that is submitted differently, a wait for a member while others are missing here, a pause
 // in the submission of members, a round for which others have not come in a long time.
 //
 // What a plan exchanges is sent along when a rank joins, where it is small (see EagerBuffers): then
 // the plan's batches are over as soon as they are executed.
 //
-// A plan that was called off is replaced when its members have been negotiated again.
+// A plan that was cancelled is replaced when its members have been negotiated again.
 //
 // What runs on GPUs must be enqueued in one order on all ranks, whether it is replayed or
 // negotiated, or collectives wait for each other there. So a rank that asks for anything on GPUs to
-// be negotiated calls off the rounds there that it has joined and that are not decided, and joins
+// be negotiated cancels the rounds there that it has joined and that are not decided, and joins
 // none until it has executed the answer. Of a round that is decided, then, no rank can have joined
 // before it asked and another one after it had the answer. Either all joined before they asked: the
 // rank that decided it entered it into the log before it asked, too, so that all read of it before
@@ -36,9 +36,9 @@
 #include "coordinator/metrics.h"
 #include "coordinator/process_sets.h"
 #include "coordinator/submission.h"
-#include "onehost/board.h"
 #include "onehost/eager_buffers.h"
 #include "onehost/host_group.h"
+#include "onehost/readiness_table.h"
 #include "plan/fusion_plan.h"
 #include "plan/response.h"
 
@@ -68,8 +68,8 @@ class Replay {
     std::function<bool(std::size_t bytes)> may_be_eager;
   };
 
-  // The first member makes the board, before it negotiates anything. Without room for it, or with
-  // plans = 0, nothing is ever replayed.
+  // The first member makes the readiness table, before it negotiates anything. Without room for it,
+  // or with plans = 0, nothing is ever replayed.
   Replay(HostMembers host, std::shared_ptr<const ProcessSetMembers> members, const Options& options,
          Metrics& metrics, Events events);
   ~Replay();
@@ -107,7 +107,7 @@ class Replay {
 
   // --- Progress
 
-  // Reads the board; returns whether anything happened.
+  // Reads the readiness table; returns whether anything happened.
   bool step(Time now);
   // Whether this rank waits for the others.
   [[nodiscard]] bool waits() const { return !joined_.empty(); }
@@ -116,7 +116,7 @@ class Replay {
 
  private:
   struct Plan {
-    Board::Plan place;
+    ReadinessTable::Plan place;
     std::vector<Batch> batches;
     std::size_t members = 0;
     std::size_t collected = 0;
@@ -136,7 +136,7 @@ class Replay {
     std::size_t index;
   };
 
-  void open_board();
+  void open_table();
   [[nodiscard]] Member& at(const Where& where) const {
     return where.plan->batches[where.batch][where.index];
   }
@@ -146,9 +146,9 @@ class Replay {
   bool read_log();
   void run(Plan& plan);
   bool look_at_calls_off();
-  bool give_back_overdue(Time now);
+  bool renegotiate_overdue(Time now);
   // Calls it off, and hands back what it holds unless it is decided.
-  void call_off(Plan& plan);
+  void cancel(Plan& plan);
   void release(Plan& plan);
   std::vector<Submission> empty(Plan& plan);
   void forget(Plan& plan);
@@ -162,9 +162,9 @@ class Replay {
   Metrics& metrics_;
   const Events events_;
   const std::uint64_t key_;
-  std::optional<Board> board_;
+  std::optional<ReadinessTable> readiness_;
   std::optional<EagerBuffers> eager_;
-  bool may_have_board_ = false;
+  bool may_have_table_ = false;
   bool searched_ = false;
 
   std::deque<std::unique_ptr<Plan>> plans_;         // oldest first

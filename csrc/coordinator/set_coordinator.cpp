@@ -32,13 +32,13 @@ bool is_executed(const Request& request) {
 // A pause between the submissions of a plan's members after which they are negotiated: those who
 // wait for the first ones shall not have to wait for the last.
 constexpr Duration collecting_pause = std::chrono::milliseconds(2);
-constexpr std::int64_t most_plans = 1024;
+constexpr std::int64_t max_plans = 1024;
 
 // A round that others do not come to is negotiated early enough for the stall to be reported in
 // time.
 Replay::Options replay_options(const Options& options) {
   Replay::Options result;
-  result.plans = static_cast<int>(std::clamp<std::int64_t>(options.cache_capacity, 0, most_plans));
+  result.plans = static_cast<int>(std::clamp<std::int64_t>(options.cache_capacity, 0, max_plans));
   result.pause = collecting_pause;
   const double warning = options.stall_warning;
   const double error = options.stall_error;
@@ -421,7 +421,7 @@ void SetCoordinator::answer(const Response& response, Time now) {
       } else {
         // Also where this rank has joined: the process sets are the same everywhere.
         if (!submission) submission.emplace().handle = std::make_shared<HandleState>();
-        events_.administer(response, std::move(*submission));
+        events_.apply_set_change(response, std::move(*submission));
       }
       return;
     }

@@ -26,7 +26,7 @@ class SetCoordinator {
     // A message for another member (world rank).
     std::function<void(int peer, std::vector<std::byte> message)> send;
     // The members have agreed on something that changes the engine: add or remove a process set.
-    std::function<void(const Response&, Submission)> administer;
+    std::function<void(const Response&, Submission)> apply_set_change;
     // Others have waited for a long time for `name`, which this rank has not submitted here.
     std::function<void(const std::string& name)> awaited_here;
     // `response` has failed on all members, not by this rank's refusal; its request carries what

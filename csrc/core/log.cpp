@@ -20,7 +20,7 @@ std::atomic<int> log_rank{-1};
 constexpr std::array<std::string_view, 5> level_names{"trace", "debug", "info", "warning", "error"};
 
 // How long a line waits where standard error is non-blocking and nobody reads it.
-constexpr int patience_ms = 1000;
+constexpr int write_timeout_ms = 1000;
 
 void write_fully(int fd, std::string_view text) {
   while (!text.empty()) {
@@ -29,7 +29,7 @@ void write_fully(int fd, std::string_view text) {
       text.remove_prefix(static_cast<std::size_t>(count));
     } else if (errno == EAGAIN) {
       pollfd writable{fd, POLLOUT, 0};
-      if (::poll(&writable, 1, patience_ms) == 0) return;
+      if (::poll(&writable, 1, write_timeout_ms) == 0) return;
     } else if (errno != EINTR) {
       return;  // there is nowhere to say so
     }

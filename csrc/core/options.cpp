@@ -121,7 +121,7 @@ constexpr std::array table{
 };
 
 // More cannot be told from for ever, and would overflow the clock.
-constexpr double longest_seconds = 1e9;
+constexpr double max_seconds = 1e9;
 
 std::string in_lower_case(std::string text) {
   for (char& letter : text) {
@@ -195,7 +195,7 @@ Status assign(Options& options, const OptionSpec& spec, std::string_view source,
   const auto number = parse_number(value, spec.type == bytes);
   if (!number) return refused;
   if (const auto* field = std::get_if<double Options::*>(&spec.field)) {
-    if (*number > longest_seconds) return refused;
+    if (*number > max_seconds) return refused;
     options.** field = *number;
     return {};
   }

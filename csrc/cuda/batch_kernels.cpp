@@ -134,7 +134,7 @@ Status BatchKernels::launch(const CudaStream& stream, std::span<cuda::CopyItem> 
     return start(stream, kernel, tiles, &batch);
   };
   while (!items.empty()) {
-    const auto part = items.first(std::min<std::size_t>(items.size(), cuda::most_items));
+    const auto part = items.first(std::min<std::size_t>(items.size(), cuda::max_items));
     std::uint64_t tiles = 0;
     for (cuda::CopyItem& item : part) {
       item.first_tile = static_cast<std::uint32_t>(tiles);

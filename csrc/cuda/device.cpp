@@ -10,7 +10,7 @@ namespace rueda {
 
 namespace {
 
-constexpr std::size_t most_spare_events = 256;
+constexpr std::size_t max_spare_events = 256;
 
 // Asks for attributes until one cannot be had.
 class Questions {
@@ -110,7 +110,7 @@ EventHandle CudaDevice::spare_event() const {
 void CudaDevice::give_back(EventHandle event) const {
   {
     const std::lock_guard lock(mutex_);
-    if (spare_events_.size() < most_spare_events) {
+    if (spare_events_.size() < max_spare_events) {
       spare_events_.push_back(event);
       return;
     }

@@ -20,7 +20,7 @@ Expected<bool> is_ready(const CudaDevice& device, CUresult result, const char* w
 // Asks again and again: seldom after a while, so that a thread that waits long takes no processor.
 template <class Question>
 Status wait_until(const Question& question, Time deadline, const std::string& awaited) {
-  constexpr auto longest_pause = std::chrono::microseconds(200);
+  constexpr auto max_pause = std::chrono::microseconds(200);
   auto pause = std::chrono::microseconds(1);
   for (;;) {
     const Expected<bool> answer = question();
@@ -29,7 +29,7 @@ Status wait_until(const Question& question, Time deadline, const std::string& aw
     if (Clock::now() >= deadline)
       return Status(ErrorCode::timeout, str(awaited, " is not done before the deadline"));
     std::this_thread::sleep_for(pause);
-    pause = std::min<std::chrono::microseconds>(2 * pause, longest_pause);
+    pause = std::min<std::chrono::microseconds>(2 * pause, max_pause);
   }
 }
 

@@ -22,7 +22,7 @@ using Verb = RendezvousWords::Verb;
 constexpr std::size_t max_read_bytes = 1 << 20;
 constexpr auto between_tries = std::chrono::milliseconds(20);
 // For questions that the store answers at once.
-constexpr auto answer_patience = std::chrono::seconds(30);
+constexpr auto answer_timeout = std::chrono::seconds(30);
 // For one attempt to be let in: whoever listens there may be none of ours and say nothing.
 constexpr auto attempt_timeout = std::chrono::seconds(10);
 
@@ -41,11 +41,11 @@ class RendezvousBootstrap final : public Bootstrap {
   std::string secret() const override { return secret_; }
 
   Status put(const std::string& key, const std::string& value) override {
-    return ask({Verb::put, 0, 0, key, value}, Clock::now() + answer_patience).status();
+    return ask({Verb::put, 0, 0, key, value}, Clock::now() + answer_timeout).status();
   }
 
   Expected<std::string> get(const std::string& key) override {
-    auto answer = ask({Verb::get, 0, 0, key, {}}, Clock::now() + answer_patience);
+    auto answer = ask({Verb::get, 0, 0, key, {}}, Clock::now() + answer_timeout);
     if (!answer) return answer.status();
     return std::move(answer->value);
   }
@@ -57,7 +57,7 @@ class RendezvousBootstrap final : public Bootstrap {
     if (!missing)
       return failed("the barrier was not passed before the deadline").because(missing.status());
     if (missing.value().verb == Verb::ok) {  // it came about just now
-      return next_answer(Clock::now() + answer_patience).status();
+      return next_answer(Clock::now() + answer_timeout).status();
     }
     link_.drop();  // the others must not take this rank's word for granted any more
     return failed(str("waited for ", missing.value().value, " until the deadline"));

@@ -87,7 +87,7 @@ std::optional<Launch> recognise(const Launcher& launcher, const Environment& env
     return std::nullopt;
   if (!rank || !size || *size == 0 || *rank >= *size) {
     return impossible(launch,
-                      str(launcher.name, "'s variables make no sense (", launch.evidence, ")"));
+                      str(launcher.name, "'s variables are invalid (", launch.evidence, ")"));
   }
   if (launcher.kind == LaunchKind::foreign) {
     return impossible(launch,

@@ -41,7 +41,7 @@ class MpiPlugin {
   // when the other ranks have not come by the deadline.
   virtual Expected<std::unique_ptr<Bootstrap>> make_bootstrap(Time deadline) = 0;
   // Over a duplicate of MPI_COMM_WORLD (collective). Fails, naming the thread level, where the
-  // application initialised MPI with less than MPI_THREAD_MULTIPLE: the engine's thread may then
+  // application initialised MPI with less than MPI_THREAD_MULTIPLE: the progress thread may then
   // not call MPI.
   [[nodiscard]] virtual Status can_make_transport() const = 0;
   virtual Expected<std::unique_ptr<Transport>> make_transport(Time deadline) = 0;

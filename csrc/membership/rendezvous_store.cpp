@@ -20,7 +20,7 @@ namespace {
 
 using Verb = RendezvousWords::Verb;
 
-constexpr auto parting_patience = std::chrono::seconds(5);
+constexpr auto parting_timeout = std::chrono::seconds(5);
 // What a connection gets to show that it belongs to the job.
 constexpr auto handshake_timeout = std::chrono::seconds(10);
 // Beside one for each rank.
@@ -100,7 +100,7 @@ void RendezvousStore::serve() {
   listener_.fd.reset();
   // Whoever has not become a rank by now need not be waited for.
   std::erase_if(clients_, [](const auto& client) { return client->rank < 0; });
-  const Time deadline = Clock::now() + parting_patience;
+  const Time deadline = Clock::now() + parting_timeout;
   while (!clients_.empty() && Clock::now() < deadline) {
     sleep();
     take_turns();

@@ -22,7 +22,7 @@ namespace rueda::mpi {
 
 namespace {
 
-// Set by the engine's thread, taken by whoever calls MPI_Finalize.
+// Set by the progress thread, taken by whoever calls MPI_Finalize.
 std::mutex action_mutex;
 std::function<void()> finalize_action;
 

@@ -25,7 +25,7 @@ std::size_t length_of(std::size_t bytes) {
 
 }  // namespace
 
-std::size_t ControlMemory::least_bytes(int size) {
+std::size_t ControlMemory::min_bytes(int size) {
   return blocks_at(size) + small_page;
 }
 

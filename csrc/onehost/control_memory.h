@@ -71,11 +71,11 @@ class RetirementLane {
 class ControlMemory {
  public:
   ControlMemory() = default;
-  // The mapping holds at least least_bytes(size).
+  // The mapping holds at least min_bytes(size).
   ControlMemory(std::shared_ptr<const SharedMapping> mapping, int size)
       : mapping_(std::move(mapping)), size_(size) {}
 
-  [[nodiscard]] static std::size_t least_bytes(int size);
+  [[nodiscard]] static std::size_t min_bytes(int size);
 
   [[nodiscard]] HostRankHeader& header() const;
   [[nodiscard]] Directory& directory() const;

@@ -23,7 +23,7 @@ constexpr std::uint64_t measuring_key = ~std::uint64_t{0};
 
 constexpr int runs = 40;
 // Where ranks share processors a run takes long, and fewer must do.
-constexpr int runs_when_crowded = 8;
+constexpr int runs_when_oversubscribed = 8;
 constexpr std::size_t small_bytes = 2 << 10;
 constexpr std::size_t middle_bytes = 32 << 10;
 
@@ -39,7 +39,7 @@ class Measurement {
   Measurement(const std::shared_ptr<HostMemory>& host, Time deadline)
       : channel_(host, all_ranks(*host), host->rank(), measuring_key,
                  HostChannel::WokenBy::channel),
-        runs_(host->outnumbers_processors() ? runs_when_crowded : runs),
+        runs_(host->is_oversubscribed() ? runs_when_oversubscribed : runs),
         deadline_(deadline) {}
 
   // ns from this rank's call to its return: the lower quartile, since disturbances only add.
@@ -220,7 +220,7 @@ Expected<HostCosts> measure_costs(Bootstrap& bootstrap, const std::shared_ptr<Ho
       deadline);
   if (!all) return all.status();
   const auto agreed = costs_of(all.value().front());
-  if (!agreed) return Status(ErrorCode::internal, "rank 0 has sent costs that make no sense", 0);
+  if (!agreed) return Status(ErrorCode::internal, "rank 0 has sent invalid costs", 0);
   return *agreed;
 }
 

@@ -14,7 +14,7 @@
 
 namespace rueda {
 
-// What an all-reduction takes at three sizes; straight lines between them and beyond.
+// What an allreduce takes at three sizes; straight lines between them and beyond.
 struct MeasuredCost {
   double small = 0;  // ns
   double middle = 0;

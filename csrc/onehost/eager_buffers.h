@@ -1,10 +1,12 @@
-// What members of a plan send along when they join one of its rounds (see Board): small tensors,
-// so that nothing is left to exchange once all have joined. In MPI's terms an eager message.
+// What members of a plan send along when they join one of its rounds (see ReadinessTable): small
+// tensors, so that nothing is left to exchange once all have joined. In MPI's terms an eager
+// message.
 //
-// Every member has two buffers for each slot of the board, in memory of its own, for rounds with an
-// even and with an odd number. It writes to one before it joins the round, and whoever reads in the
-// log that all have joined may read those of all. Two are enough: nobody joins a round before he
-// has read what was sent along with the one before, and none begins before all have joined that.
+// Every member has two buffers for each slot of the readiness table, in memory of its own, for
+// rounds with an even and with an odd number. It writes to one before it joins the round, and
+// whoever reads in the log that all have joined may read those of all. Two are enough: nobody joins
+// a round before he has read what was sent along with the one before, and none begins before all
+// have joined that.
 //
 // The memory is published in parts as plans need it. A member without memory sends nothing along,
 // which all others see.

@@ -23,7 +23,7 @@ struct HostPolicy {
   std::size_t staged_limit = 0;
   // Work is divided into pieces of this size, for the processors' private caches.
   std::size_t chunk = 256 << 10;
-  // Results of all-reductions from here on are written past the caches.
+  // Results of allreduces from here on are written past the caches.
   std::size_t streaming_min = SIZE_MAX;
   // Tensors that are not registered are put onto huge pages where a collective runs again and
   // again.

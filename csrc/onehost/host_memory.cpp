@@ -9,7 +9,7 @@ namespace rueda {
 namespace {
 
 // How long a rank that gives up waits for the others to keep their hands off its tensors.
-constexpr auto longest_wait = std::chrono::seconds(20);
+constexpr auto wait_timeout = std::chrono::seconds(20);
 
 }  // namespace
 
@@ -71,12 +71,12 @@ void HostMemory::remove(Visitor& visitor) {
 void HostMemory::give_up() {
   const std::lock_guard lock(visitors_mutex_);
   Time never = Time::max();
-  end_of_waiting_.compare_exchange_strong(never, Clock::now() + longest_wait);
+  end_of_waiting_.compare_exchange_strong(never, Clock::now() + wait_timeout);
   for (Visitor* const visitor : visitors_) visitor->give_up();
 }
 
 Time HostMemory::end_of_waiting() const {
-  return std::min<Time>(end_of_waiting_.load(), Clock::now() + longest_wait);
+  return std::min<Time>(end_of_waiting_.load(), Clock::now() + wait_timeout);
 }
 
 Status HostMemory::read_from(int rank, void* local, std::uint64_t remote, std::size_t bytes) const {

@@ -108,7 +108,7 @@ class HostMemory {
   [[nodiscard]] Time end_of_waiting() const;
 
   // Whether the ranks of this host are more than the processors they may run on, or share one.
-  [[nodiscard]] bool outnumbers_processors() const { return outnumbers_processors_; }
+  [[nodiscard]] bool is_oversubscribed() const { return is_oversubscribed_; }
 
   // Whether every rank fences for the others when it goes to sleep, see wake.h.
   [[nodiscard]] bool sleepers_fence() const { return sleepers_fence_; }
@@ -133,7 +133,7 @@ class HostMemory {
   std::mutex visitors_mutex_;
   std::set<Visitor*> visitors_;
   std::atomic<Time> end_of_waiting_{Time::max()};
-  bool outnumbers_processors_ = false;
+  bool is_oversubscribed_ = false;
   bool sleepers_fence_ = false;
 };
 

@@ -12,8 +12,8 @@
 #include "core/strings.h"
 #include "onehost/host_exchange.h"
 #include "onehost/host_memory.h"
+#include "onehost/host_peer_info.h"
 #include "onehost/processors.h"
-#include "onehost/rank_card.h"
 #include "transport/socket.h"
 
 namespace rueda {
@@ -23,7 +23,7 @@ namespace {
 // Of addresses, not of memory. As many process sets as there may be have their channels here, and
 // some thousand persistent operations.
 constexpr std::size_t control_bytes = std::size_t{4} << 30;
-constexpr std::size_t least_control_bytes = std::size_t{16} << 20;
+constexpr std::size_t min_control_bytes = std::size_t{16} << 20;
 
 // What is handed on, in this order. The last only where every rank has it.
 enum Descriptor : std::size_t { control_file, registered_file, own_process };
@@ -53,14 +53,14 @@ class HostMemoryForming {
     auto registered = RegisteredMemory::of_process();
     if (!registered) return registered.status();
     const std::size_t least =
-        std::max(least_control_bytes, ControlMemory::least_bytes(bootstrap_.size()));
+        std::max(min_control_bytes, ControlMemory::min_bytes(bootstrap_.size()));
     auto control = make_memory_file(std::max(sparse_length(control_bytes), least));
     if (!control) return control.status();
     memory_.reset(new HostMemory(bootstrap_, *registered.value()));
     control_ = std::move(control).value();
     process_ = PeerProcess::open_own();
     admit_peers();
-    RankCard card;
+    HostPeerInfo card;
     if (bootstrap_.rank() == 0) {
       auto listener = listen_on("unix:@rueda-host-" + random_name());
       if (!listener) return listener.status();
@@ -81,7 +81,7 @@ class HostMemoryForming {
   Expected<std::string> share(const std::vector<std::string>& told) {
     if (Status read = read_cards(told); !read.ok()) return read;
     const bool all_tell_their_end = std::all_of(
-        cards_.begin(), cards_.end(), [](const RankCard& card) { return card.tells_its_end; });
+        cards_.begin(), cards_.end(), [](const HostPeerInfo& card) { return card.tells_its_end; });
     std::vector<int> own{control_.get(), memory_->registered_memory_->fd()};
     if (all_tell_their_end) own.push_back(process_.get());
     const MeetingPoint place{listener_ ? listener_->fd.get() : -1, cards_[0].address,
@@ -98,15 +98,16 @@ class HostMemoryForming {
     std::vector<std::vector<int>> processors;
     for (int rank = 0; rank < bootstrap_.size(); ++rank) {
       auto card =
-          RankCard::decode(bootstrap_.world_rank(rank), told[static_cast<std::size_t>(rank)]);
+          HostPeerInfo::decode(bootstrap_.world_rank(rank), told[static_cast<std::size_t>(rank)]);
       if (!card) return card.status();
       processors.push_back(card->processors);
       memory_->remote_[static_cast<std::size_t>(rank)] = card->probe.owner;
       cards_.push_back(std::move(card).value());
     }
-    memory_->sleepers_fence_ = std::all_of(
-        cards_.begin(), cards_.end(), [](const RankCard& card) { return card.fences_for_others; });
-    memory_->outnumbers_processors_ = !can_each_have_a_processor(processors);
+    memory_->sleepers_fence_ =
+        std::all_of(cards_.begin(), cards_.end(),
+                    [](const HostPeerInfo& card) { return card.fences_for_others; });
+    memory_->is_oversubscribed_ = !can_each_have_a_processor(processors);
     return {};
   }
 
@@ -114,7 +115,7 @@ class HostMemoryForming {
     const auto index = static_cast<std::size_t>(rank);
     auto control = SharedMapping::in_common(fds[control_file].get());
     if (!control) return control.status();
-    if (control.value()->bytes() < ControlMemory::least_bytes(bootstrap_.size())) {
+    if (control.value()->bytes() < ControlMemory::min_bytes(bootstrap_.size())) {
       const int name = bootstrap_.world_rank(rank);
       return Status(ErrorCode::transport, str("the memory of rank ", name, " is too short"), name);
     }
@@ -143,7 +144,7 @@ class HostMemoryForming {
 
   // Why this rank cannot reach some other; nothing where it can reach all.
   Expected<std::string> try_all() {
-    for (const RankCard& card : cards_) {
+    for (const HostPeerInfo& card : cards_) {
       if (Status tried = try_access(bootstrap_.rank(), card.probe); !tried.ok()) {
         return tried.to_string();
       }
@@ -168,7 +169,7 @@ class HostMemoryForming {
   UniqueFd control_;
   UniqueFd process_;
   std::optional<Listener> listener_;
-  std::vector<RankCard> cards_;
+  std::vector<HostPeerInfo> cards_;
 };
 
 Expected<std::shared_ptr<HostMemory>> HostMemory::form(Bootstrap& bootstrap, Time deadline) {

@@ -1,4 +1,4 @@
-// All-reduce and reduce-scatter among the ranks of one host, without a message in between.
+// Allreduce and reduce-scatter among the ranks of one host, without a message in between.
 //
 // Up to 56 bytes travel in the cache line that announces them; up to HostPolicy::flat_limit every
 // rank copies its tensor into its slot and combines all slots itself. Larger tensors are divided
@@ -32,7 +32,7 @@ struct Piece {
 
 class HostReduction final : public HostCollective {
  public:
-  // All-reduce. The pieces are reduced as if they lay one after the other. Their number and
+  // Allreduce. The pieces are reduced as if they lay one after the other. Their number and
   // lengths, the combination and the policy are the same on all ranks. Where the ranks cannot reach
   // into each other's memory, pieces above the flat limit must be registered.
   // `contributors`: how many ranks do not give null.

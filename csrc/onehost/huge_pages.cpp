@@ -15,7 +15,7 @@ namespace rueda {
 namespace {
 
 constexpr int collapse_advice = 25;  // MADV_COLLAPSE, from Linux 6.1
-constexpr int patience = 3;          // pages may be busy for a moment
+constexpr int max_attempts = 3;      // pages may be busy for a moment
 
 // What this kernel has said so far. One that does not know the advice is not asked again.
 enum class Answer { none, granted, refused };
@@ -30,7 +30,7 @@ bool populate_each(std::byte* begin, std::size_t bytes) {
 }
 
 // Smaller ones gain nothing.
-constexpr std::size_t least_tensor = 64 << 10;
+constexpr std::size_t min_tensor = 64 << 10;
 
 // So that memory of which not all is used yet grows by no more than what is.
 bool is_half_used(std::byte* page) {
@@ -48,7 +48,7 @@ int collapse(std::byte* begin, std::size_t bytes) {
 
 int collapse_patiently(std::byte* begin) {
   int error = 0;
-  for (int attempt = 0; attempt < patience; ++attempt) {
+  for (int attempt = 0; attempt < max_attempts; ++attempt) {
     error = collapse(begin, huge_page);
     if (error != EAGAIN && error != EBUSY) break;
   }
@@ -85,7 +85,7 @@ std::size_t put_on_huge_pages(std::byte* begin, std::size_t bytes) {
 }
 
 std::size_t put_tensor_on_huge_pages(const void* tensor, std::size_t bytes) {
-  if (bytes < least_tensor || answer.load(std::memory_order_relaxed) == Answer::refused) return 0;
+  if (bytes < min_tensor || answer.load(std::memory_order_relaxed) == Answer::refused) return 0;
   const auto address = reinterpret_cast<std::uint64_t>(tensor);
   auto* const first = reinterpret_cast<std::byte*>(address / huge_page * huge_page);
   auto* const last = reinterpret_cast<std::byte*>(round_up(address + bytes, huge_page));

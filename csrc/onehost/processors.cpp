@@ -12,7 +12,7 @@ namespace rueda {
 
 namespace {
 
-constexpr int most_processors = 1 << 16;
+constexpr int max_processors = 1 << 16;
 
 struct FreeSet {
   void operator()(cpu_set_t* mask) const { CPU_FREE(mask); }
@@ -48,7 +48,7 @@ class Matching {
 }  // namespace
 
 std::vector<int> allowed_processors() {
-  for (int count = 1024; count <= most_processors; count *= 2) {
+  for (int count = 1024; count <= max_processors; count *= 2) {
     const std::unique_ptr<cpu_set_t, FreeSet> mask(CPU_ALLOC(count));
     const std::size_t bytes = CPU_ALLOC_SIZE(count);
     CPU_ZERO_S(bytes, mask.get());

@@ -16,13 +16,13 @@ namespace rueda {
 namespace {
 
 constexpr std::size_t granule = 64;
-constexpr std::size_t least_length = std::size_t{64} << 20;
+constexpr std::size_t min_length = std::size_t{64} << 20;
 // As many ranks as the machine has processors can map each other's memory: half of the 47 bits of
 // addresses that a process has.
 constexpr std::size_t addresses_of_all_ranks = std::size_t{64} << 40;
 // Memory that is freed is kept up to this many bytes and this share of all, to be cleared when it
 // is allocated again, which is quicker than to get new pages. More goes back to the system.
-constexpr std::size_t most_kept = std::size_t{256} << 20;
+constexpr std::size_t max_kept = std::size_t{256} << 20;
 constexpr std::size_t share_kept = 16;
 
 std::size_t wanted_length() {
@@ -71,8 +71,8 @@ Expected<RegisteredMemory*> RegisteredMemory::of_process() {
 
 Expected<std::unique_ptr<RegisteredMemory>> RegisteredMemory::make() {
   Status failed;
-  std::size_t length = std::max(sparse_length(wanted_length()), least_length);
-  for (; length >= least_length; length = length / 2 / huge_page * huge_page) {
+  std::size_t length = std::max(sparse_length(wanted_length()), min_length);
+  for (; length >= min_length; length = length / 2 / huge_page * huge_page) {
     auto fd = make_memory_file(length);
     if (!fd) {
       failed = fd.status();
@@ -210,7 +210,7 @@ std::optional<FreeRange> RegisteredMemory::take_pages(std::size_t bytes) {
 }
 
 void RegisteredMemory::give_pages(FreeRange range) {
-  const std::size_t may_keep = std::min(most_kept, bytes() / share_kept);
+  const std::size_t may_keep = std::min(max_kept, bytes() / share_kept);
   if (kept_bytes_ + range.length() > may_keep) return drop_pages(range);
   for (std::uint64_t at = range.begin; at < range.end; at += huge_page) {
     if (backing(at) != Backing::none) kept_bytes_ += huge_page;

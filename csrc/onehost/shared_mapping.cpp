@@ -141,8 +141,8 @@ SharedMapping::~SharedMapping() {
 
 bool populate(std::byte* begin, std::size_t bytes) {
   constexpr int populate_advice = 23;  // MADV_POPULATE_WRITE
-  constexpr int most_attempts = 100;   // pages may be busy for a moment
-  for (int attempt = 0; attempt < most_attempts; ++attempt) {
+  constexpr int max_attempts = 100;    // pages may be busy for a moment
+  for (int attempt = 0; attempt < max_attempts; ++attempt) {
     if (::madvise(begin, bytes, populate_advice) == 0) return true;
     if (errno == ENOMEM || errno == EFAULT) return false;
     if (errno != EAGAIN && errno != EINTR) break;

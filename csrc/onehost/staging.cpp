@@ -10,25 +10,25 @@ namespace {
 
 // By how many rounds a rank may be ahead.
 constexpr std::uint64_t rounds_of_room = 4;
-constexpr std::size_t longest_chunk = 32 << 10;
+constexpr std::size_t max_chunk = 32 << 10;
 constexpr std::size_t shortest_chunk = 4 << 10;
 
 }  // namespace
 
-std::size_t Staging::most_chunk_bytes(int ranks) {
+std::size_t Staging::max_chunk_bytes(int ranks) {
   const std::size_t room =
       (slot_bytes - data_at) / rounds_of_room / static_cast<std::size_t>(ranks);
-  return std::min(longest_chunk, std::bit_floor(room));
+  return std::min(max_chunk, std::bit_floor(room));
 }
 
 bool Staging::is_possible(int ranks) {
-  return ranks > 1 && most_chunk_bytes(ranks) >= shortest_chunk;
+  return ranks > 1 && max_chunk_bytes(ranks) >= shortest_chunk;
 }
 
 // Whole cache lines, and so many that no rank is without a chunk.
 std::size_t Staging::chunk_bytes(int ranks, std::size_t bytes) {
   const auto size = static_cast<std::size_t>(ranks);
-  return std::min(most_chunk_bytes(ranks), round_up(bytes / size + 1, 64));
+  return std::min(max_chunk_bytes(ranks), round_up(bytes / size + 1, 64));
 }
 
 Staging::Staging(HostChannel& channel, const Combiner& combine, std::size_t element,

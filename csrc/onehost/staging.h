@@ -55,7 +55,7 @@ class Staging {
   static constexpr std::size_t data_at = 4096;
   static_assert(sizeof(Progress) <= data_at);
 
-  [[nodiscard]] static std::size_t most_chunk_bytes(int ranks);
+  [[nodiscard]] static std::size_t max_chunk_bytes(int ranks);
   [[nodiscard]] static std::size_t chunk_bytes(int ranks, std::size_t bytes);
   [[nodiscard]] Progress& progress_of(int member) const;
   // Whether all others have done `rounds` rounds.

@@ -6,7 +6,7 @@ namespace rueda {
 
 namespace {
 
-constexpr double longest_age = 1e9;  // seconds; more would overflow the clock
+constexpr double max_age = 1e9;  // seconds; more would overflow the clock
 
 bool in_set(int rank, int set_size) {
   return rank >= 0 && rank < set_size;
@@ -40,7 +40,7 @@ bool is_plausible(const Announcement& announcement, int set_size) {
   for (const auto& [rank, rows] : announcement.first_extents) {
     if (!in_set(rank, set_size)) return false;
   }
-  const bool aged = announcement.age >= 0 && announcement.age <= longest_age;  // false for NaN
+  const bool aged = announcement.age >= 0 && announcement.age <= max_age;  // false for NaN
   return aged && is_rank_list(announcement.absent, set_size);
 }
 

@@ -116,7 +116,7 @@ void Negotiator::receive(int peer, std::span<const std::byte> message, Time now)
 void Negotiator::receive_up(int child, UpMessage message, Time now) {
   if (!closed_.ok()) return;
   if (message.resolved > unresolved_[child] || !note_joined(child, message.joined)) {
-    return break_off(str("a message without sense arrived from ", describe({child})));
+    return break_off(str("malformed message from ", describe({child})));
   }
   child_applied_[child] = message.applied;
   std::erase_if(failed_at_, [&](const auto& failed) {

@@ -162,7 +162,7 @@ class Negotiator {
   // Adds a warning or errors for what has waited too long.
   void judge(const std::string& name, const Entry& entry, Time now, ResponseList& responses) const;
   [[nodiscard]] Duration report_interval() const;
-  [[nodiscard]] Duration patience() const;
+  [[nodiscard]] Duration stall_timeout() const;
   void report_soon(Entry& entry, Time now);
   [[nodiscard]] Time first_report(Time since) const;
   [[nodiscard]] Time later_report(Time since, Time now) const;

@@ -11,7 +11,7 @@ namespace rueda {
 namespace {
 
 // A message names so many different ways to ask for a tensor, and counts the rest.
-constexpr std::size_t most_variants = 8;
+constexpr std::size_t max_variants = 8;
 
 }  // namespace
 
@@ -193,7 +193,7 @@ Status Negotiator::verdict_on_variants(const std::string& name, const Entry& ent
     return left.ranks.size() != right.ranks.size() ? left.ranks.size() > right.ranks.size()
                                                    : left.ranks < right.ranks;
   });
-  const std::size_t shown = std::min(parties.size(), most_variants);
+  const std::size_t shown = std::min(parties.size(), max_variants);
   std::string text;
   std::string_view previous;
   for (std::size_t i = 1; i < shown; ++i) {
@@ -220,11 +220,11 @@ Status Negotiator::verdict_on_variants(const std::string& name, const Entry& ent
 // Inner nodes tell what they have seen of a name after half the time, so that the root knows when
 // it judges.
 Duration Negotiator::report_interval() const {
-  return patience() / 2;
+  return stall_timeout() / 2;
 }
 
 // How long the root waits before it says anything.
-Duration Negotiator::patience() const {
+Duration Negotiator::stall_timeout() const {
   const Duration warning = options_.stall_warning;
   const Duration error = options_.stall_error;
   if (warning <= Duration::zero()) return std::max(error, Duration::zero());
@@ -232,7 +232,7 @@ Duration Negotiator::patience() const {
 }
 
 Time Negotiator::first_report(Time since) const {
-  return since + (tree_.is_root() ? patience() : report_interval());
+  return since + (tree_.is_root() ? stall_timeout() : report_interval());
 }
 
 // What is new since the last report goes up soon, on all levels within one interval; not at once,

@@ -21,7 +21,7 @@ enum class Collective : std::uint8_t {
   join,
   add_process_set,
   remove_process_set,
-  persistent_allreduce,  // agrees on an all-reduce that will run many times
+  persistent_allreduce,  // agrees on an allreduce that will run many times
   leave,                 // this rank is shutting down
 };
 

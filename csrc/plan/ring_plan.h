@@ -1,6 +1,6 @@
 // The ring, as data: who sends what to whom in which hop.
 //
-// Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009:
+// Patarasuk and Yuan, "Bandwidth optimal allreduce algorithms for clusters of workstations", 2009:
 // reduce-scatter then all-gather around a ring, 2(P-1) steps, each rank sending 2(P-1)/P of the
 // data.
 #pragma once
@@ -47,7 +47,7 @@ class RingPlan {
   [[nodiscard]] int next() const { return (rank_ + 1) % size_; }
   [[nodiscard]] int previous() const { return (rank_ + size_ - 1) % size_; }
 
-  // Hops around the ring, however finely they are chunked: 2(P-1) for an all-reduce.
+  // Hops around the ring, however finely they are chunked: 2(P-1) for an allreduce.
   [[nodiscard]] int steps() const;
   [[nodiscard]] std::int64_t chunks() const { return chunks_; }
   [[nodiscard]] std::int64_t hops() const { return steps() * chunks_; }

@@ -1,4 +1,4 @@
-// An all-reduce that runs many times on the same memory: negotiated once, then only run.
+// An allreduce that runs many times on the same memory: negotiated once, then only run.
 //
 //   rueda::Allreduce sum({gradient.data(), {1000}, rueda::DataType::float32},
 //                        {.name = "loss", .op = rueda::ReduceOp::sum});

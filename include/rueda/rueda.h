@@ -136,10 +136,10 @@ void remove_process_set(ProcessSet set);
 // this rank's host has no room for it: perhaps on this member only, which has to tell the others.
 inline constexpr int first_formed_set = 1 << 30;
 inline constexpr int process_set_limit = 511;
-ProcessSet form_process_set(int number, const std::vector<int>& ranks);
+ProcessSet create_group(int number, const std::vector<int>& ranks);
 // This member has finished with such a set. What all have agreed on is finished; what others
 // submit from now on fails with ShutdownError.
-void dissolve_process_set(ProcessSet set);
+void destroy_group(ProcessSet set);
 
 // --- Collectives --------------------------------------------------------------------------------
 
@@ -279,7 +279,7 @@ std::size_t settle_tensor(const void* tensor, std::size_t bytes);
 // kernel, so that a large tensor is reduced where it lies. Throws NotInitializedError.
 [[nodiscard]] bool has_direct_access();
 
-// How an all-reduction of so many bytes is done in the world, and how long it should take by what
+// How an allreduce of so many bytes is done in the world, and how long it should take by what
 // was measured at init (µs; 0 where nothing was, as across hosts).
 struct AlgorithmChoice {
   std::string algorithm;   // "line" (in one cache line), "flat", "direct" or "ring"

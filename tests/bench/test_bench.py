@@ -159,7 +159,7 @@ def layout(dtype: str = "float32", ranks: int = 2, count: int = 5000) -> Values:
 
 
 def reduced(ranks: int, count: int, iteration: int) -> np.ndarray:
-    """What a right all-reduction leaves."""
+    """What a right allreduce leaves."""
     period = values.period("float32")
     table = np.frombuffer(values.table(REDUCTION, ranks, "sum", "float32"), np.float32)
     return table[(np.arange(count) + 37 * iteration) % period].copy()

@@ -36,7 +36,7 @@ def check_world(
     assert "ok check_" in ended.output, ended.output
 
 
-def road(size: int) -> dict[str, str]:
+def path(size: int) -> dict[str, str]:
     """What tensors take when nobody chooses: NCCL does not let two ranks share a GPU."""
     return {"EXPECTED_ROAD": "nccl" if size == 1 else "staged"}
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from gpu_worlds import REHEARSAL, road
+from gpu_worlds import REHEARSAL, path
 from launching import run_to_end
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,7 +60,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_libtorch(program: Path, size: int) -> None:
     line = [sys.executable, "-m", "rueda", "run", "--no-mpi", "-np", str(size), str(program)]
-    variables = {**road(size), **({"RUEDA_TEST_DEVICE": "cpu"} if REHEARSAL else {})}
+    variables = {**path(size), **({"RUEDA_TEST_DEVICE": "cpu"} if REHEARSAL else {})}
     ended = run_to_end(line, variables, 240, "the world")
     assert ended.returncode == 0, ended.output
     assert ended.output.count("passed") == size, ended.output

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from gpu_worlds import check_world, road
+from gpu_worlds import check_world, path
 
 EVERYWHERE = ["check_gpu_collectives.py", "check_gpu_streams.py", "check_gpu_training.py"]
 
@@ -11,7 +11,7 @@ EVERYWHERE = ["check_gpu_collectives.py", "check_gpu_streams.py", "check_gpu_tra
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("script", EVERYWHERE)
 def test_on_the_road_that_is_chosen(script: str, size: int) -> None:
-    check_world(script, size, road(size))
+    check_world(script, size, path(size))
 
 
 @pytest.mark.parametrize("script", EVERYWHERE)
@@ -21,17 +21,17 @@ def test_one_rank_through_the_host(script: str) -> None:
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_persistent_operations(size: int) -> None:
-    check_world("check_gpu_persistent.py", size, road(size))
+    check_world("check_gpu_persistent.py", size, path(size))
 
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_horovod(size: int) -> None:
-    check_world("check_gpu_horovod.py", size, road(size))
+    check_world("check_gpu_horovod.py", size, path(size))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_what_cannot_be_reduced(size: int) -> None:
-    check_world("check_gpu_bad_input.py", size, road(size))
+    check_world("check_gpu_bad_input.py", size, path(size))
 
 
 def test_nccl_refuses_a_shared_gpu() -> None:
@@ -41,4 +41,4 @@ def test_nccl_refuses_a_shared_gpu() -> None:
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("script", ["check_gpu_c10d.py", "check_gpu_c10d_streams.py"])
 def test_torch_distributed(script: str, size: int) -> None:
-    check_world(script, size, road(size))
+    check_world(script, size, path(size))

@@ -45,7 +45,7 @@ def test_a_syntax_error_has_no_traceback_header() -> None:
 def test_a_traceback_that_was_handled_long_ago_is_no_cause() -> None:
     seen = watch(rank0=[*TRACEBACK, "OSError: retry", *(f"step {n}" for n in range(50))])
     assert seen.explain(Failure(0, 3)) == (
-        "rank 0 failed first: exit code 3; its last words: step 49"
+        "rank 0 failed first: exit code 3; last line of stderr: step 49"
     )
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from rueda.launcher.builtin import why_not_started
 from rueda.launcher.job import Job
-
 from rueda_command import LAUNCHER, launcher_environment
 
 from .conftest import Rueda

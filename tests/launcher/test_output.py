@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
 from rueda_command import LAUNCHER, launcher_environment
 
 Script = Callable[[str], str]

@@ -133,7 +133,8 @@ def test_exit_code(rueda: Rueda, any_launch: list[str], script: Script) -> None:
     ran = rueda(*any_launch, "-np", "4", "python3", program)
     assert ran.code == 42
     assert re.fullmatch(
-        r"rueda: rank 3 on \S+ failed first: exit code 42; its last words: disk full", ran.last_line
+        r"rueda: rank 3 on \S+ failed first: exit code 42; last line of stderr: disk full",
+        ran.last_line,
     )
 
 

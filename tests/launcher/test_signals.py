@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from rueda.launcher.processes import children
-
 from rueda_command import LAUNCHER, launcher_environment
 
 from .conftest import has_ended

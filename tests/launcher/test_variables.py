@@ -9,7 +9,6 @@ import subprocess
 import sys
 
 import pytest
-
 from rueda_command import launcher_environment
 
 from .conftest import Rueda

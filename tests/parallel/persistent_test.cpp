@@ -1,4 +1,4 @@
-// Persistent all-reductions between real processes: through shared memory where the transport is
+// Persistent allreduces between real processes: through shared memory where the transport is
 // chosen freely, over the ring where MPI or the ring is asked for.
 #include <rueda/persistent.h>
 #include <rueda/rueda.h>

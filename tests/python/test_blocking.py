@@ -1,4 +1,4 @@
-"""All-reductions that submit and wait in one call: when they are taken, and that they can be interrupted."""
+"""Allreduces that submit and wait in one call: when they are taken, and that they can be interrupted."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def work_of(cuda: Cuda, tensor: Any, native: Native) -> tuple[RuedaWork, OnGpu]:
         cuda.current.seen.add("copied")
         return [tensor]
 
-    work = RuedaWork("all-reduce", lambda: [native], finish, [tensor], 60.0, placement=placement)  # type: ignore[list-item,return-value]
+    work = RuedaWork("allreduce", lambda: [native], finish, [tensor], 60.0, placement=placement)  # type: ignore[list-item,return-value]
     return work, placement
 
 

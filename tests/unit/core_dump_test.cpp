@@ -45,7 +45,7 @@ SharedMappings shared_mappings() {
 
 constexpr std::size_t registered_bytes = std::size_t{256} << 20;
 // So that a core file with all of it does not fill the disk.
-constexpr rlim_t most_dumped = 2 * registered_bytes;
+constexpr rlim_t max_dumped = 2 * registered_bytes;
 
 // Why no core file will lie in the working directory; empty where one will.
 std::string why_no_core_file() {
@@ -54,7 +54,7 @@ std::string why_no_core_file() {
   std::getline(std::ifstream("/proc/sys/kernel/core_pattern"), pattern);
   if (!pattern.starts_with("core")) return "core files go elsewhere: " + pattern;
   rlimit limit{};
-  if (::getrlimit(RLIMIT_CORE, &limit) != 0 || limit.rlim_max < most_dumped) {
+  if (::getrlimit(RLIMIT_CORE, &limit) != 0 || limit.rlim_max < max_dumped) {
     return "the length of core files is limited";
   }
   return {};
@@ -107,7 +107,7 @@ TEST_CASE("a rank that dies of a signal leaves a core file without registered me
     const auto tensor = memory.value()->allocate(registered_bytes);
     expect(tensor != nullptr, "a tensor");
     std::memset(tensor.get(), 1, registered_bytes);
-    const rlimit limit{most_dumped, most_dumped};
+    const rlimit limit{max_dumped, max_dumped};
     expect(::setrlimit(RLIMIT_CORE, &limit) == 0, "core files are written");
     std::filesystem::current_path(folder.path());
     ::signal(SIGSEGV, SIG_DFL);

@@ -10,7 +10,7 @@
 
 #include "core/strings.h"
 #include "membership/inproc_world.h"
-#include "onehost/board.h"
+#include "onehost/readiness_table.h"
 #include "rank_threads.h"
 
 namespace rueda::test::eager_buffers_test {
@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::uint64_t key = 1000;
 constexpr int slots = 300;  // more than one part
-constexpr std::size_t board_bytes = 1 << 16;
+constexpr std::size_t table_bytes = 1 << 16;
 
 struct Place {
   int size;
@@ -51,7 +51,7 @@ TEST_CASE("all see what each has sent along with every round") {
   const int size = GENERATE(2, 3, 4);
   run_members(size, [&](const Place& place) {
     if (place.rank == 0) {
-      static_cast<void>(place.host->publish(1, board_bytes, board_bytes));
+      static_cast<void>(place.host->publish(1, table_bytes, table_bytes));
     }
     const Time limit = soon();
     const auto wait_until = [&](const auto& condition) {
@@ -61,7 +61,7 @@ TEST_CASE("all see what each has sent along with every round") {
       }
     };
     wait_until([&] { return place.host->find(0, 1) != nullptr; });
-    Board board(place.host->find(0, 1), slots, size);
+    ReadinessTable table(place.host->find(0, 1), slots, size);
     EagerBuffers buffers(place.host, place.members, place.rank, key, slots);
     std::uint64_t read = 0;
     std::vector<const std::byte*> sent;
@@ -70,14 +70,14 @@ TEST_CASE("all see what each has sent along with every round") {
     for (const int slot : {0, 127, 128, 299}) {
       for (const std::size_t bytes : {0, 1, 56, 57, 2048, 2049, 4096}) {
         // Here the same slot gets a new plan at once: nobody is behind.
-        const Board::Plan plan{slot, ++number};
+        const ReadinessTable::Plan plan{slot, ++number};
         buffers.reserve(slot, bytes);
         for (std::uint64_t round = 0; round < 7; ++round) {
           std::byte* const own = buffers.offer(slot, round, bytes);
           expect(own != nullptr, "memory");
           fill(own, bytes, place.rank, slot, round);
-          expect(board.join(plan, round) != Board::Joined::off, "a plan that goes on");
-          wait_until([&] { return board.read(read).has_value(); });
+          expect(table.join(plan, round) != ReadinessTable::Joined::off, "a plan that goes on");
+          wait_until([&] { return table.read(read).has_value(); });
           ++read;
           expect(buffers.collect(slot, round, bytes, sent), "all have sent something");
           for (int member = 0; member < size; ++member) {
@@ -88,8 +88,9 @@ TEST_CASE("all see what each has sent along with every round") {
           }
         }
         // All have read the last round before anybody reserves the slot anew.
-        expect(board.join({slot, ++number}, 0) != Board::Joined::off, "a plan that goes on");
-        wait_until([&] { return board.read(read).has_value(); });
+        expect(table.join({slot, ++number}, 0) != ReadinessTable::Joined::off,
+               "a plan that goes on");
+        wait_until([&] { return table.read(read).has_value(); });
         ++read;
       }
     }

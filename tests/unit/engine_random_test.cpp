@@ -1,4 +1,4 @@
-// Random programs on ranks that share memory: whatever is replayed, called off and negotiated, the
+// Random programs on ranks that share memory: whatever is replayed, cancelled and negotiated, the
 // results and errors are those that the program asks for, and nothing hangs.
 #include <algorithm>
 #include <catch2/catch.hpp>

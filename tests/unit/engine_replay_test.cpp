@@ -62,7 +62,7 @@ Submission other_of(Collective collective, std::vector<float>& data, const std::
 
 }  // namespace
 
-TEST_CASE("a repeated all-reduce needs no message") {
+TEST_CASE("a repeated allreduce needs no message") {
   const int size = GENERATE(2, 3, 4);
   std::barrier together(size);
   run_sharing(size, [&](int, Engine& engine) {
@@ -74,7 +74,7 @@ TEST_CASE("a repeated all-reduce needs no message") {
     together.arrive_and_wait();
     expect(count(engine, "control_messages_sent") == messages, "no message");
     expect(count(engine, "plans_replayed") == 200, "200 rounds");
-    expect(count(engine, "plans_called_off") == 0, "none called off");
+    expect(count(engine, "plans_called_off") == 0, "none cancelled");
     together.arrive_and_wait();
   });
 }
@@ -104,7 +104,7 @@ TEST_CASE("operations without a name are replayed, with barriers and named ones 
     };
     expect(grown("control_messages_sent") == 0, "no message");
     expect(grown("plans_replayed") == 4 * 3 * once_round, "all were replayed");
-    expect(count(engine, "plans_called_off") == 0, "none called off");
+    expect(count(engine, "plans_called_off") == 0, "none cancelled");
     together.arrive_and_wait();
   });
 }
@@ -193,7 +193,7 @@ TEST_CASE("what is small comes along with the ranks' readiness, with the same bi
   });
 }
 
-TEST_CASE("what was sent along is not mixed up when calls change, are called off, and come again") {
+TEST_CASE("what was sent along is not mixed up when calls change, are cancelled, and come again") {
   const int size = GENERATE(2, 4);
   run_sharing(size, [&](int rank, Engine& engine) {
     std::mt19937 random(7);  // the same on all

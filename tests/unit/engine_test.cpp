@@ -19,7 +19,7 @@ using namespace std::chrono_literals;
 
 }  // namespace
 
-TEST_CASE("all-reduce sums over any number of ranks, in any order of submission") {
+TEST_CASE("allreduce sums over any number of ranks, in any order of submission") {
   const int size = GENERATE(1, 2, 3, 4, 7);
   run_engines(size, {}, [&](int rank, Engine& engine) {
     std::mt19937 random(static_cast<unsigned>(rank) + 1);

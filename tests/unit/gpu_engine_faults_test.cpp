@@ -18,7 +18,7 @@ void meet(GpuEngine& gpu, const std::string& name) {
   test::finish(test::submit(gpu.engine, allreduce_of(nothing, DataType::float32, name)));
 }
 
-// The group's road is chosen, and its communicator connected.
+// The group's path is chosen, and its communicator connected.
 void warm_up(GpuEngine& gpu) {
   const DeviceMemory memory = gpu.tensor(std::vector<float>(8, 1));
   gpu.finish(gpu.submit(gpu.allreduce(memory, 8, DataType::float32, "warm")));

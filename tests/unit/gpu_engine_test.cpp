@@ -8,21 +8,21 @@
 namespace rueda::test::gpu_engine_test {
 namespace {
 
-// The roads that tensors take.
-struct Road {
+// The paths that tensors take.
+struct Path {
   std::string name;
   Gpus gpus = Gpus::own;
   Sharing sharing = Sharing::memory;
   std::string backend = "auto";
 };
 
-GpuWorld world_of(int size, const Road& road) {
-  GpuWorld world{size, road.gpus, road.sharing, double_options()};
-  world.options.gpu_backend = road.backend;
+GpuWorld world_of(int size, const Path& path) {
+  GpuWorld world{size, path.gpus, path.sharing, double_options()};
+  world.options.gpu_backend = path.backend;
   return world;
 }
 
-const std::vector<Road> roads{{"nccl"},
+const std::vector<Path> paths{{"nccl"},
                               {"nccl, hosts apart", Gpus::own, Sharing::nothing},
                               {"staged", Gpus::own, Sharing::memory, "staged"},
                               {"one GPU", Gpus::shared},
@@ -30,12 +30,12 @@ const std::vector<Road> roads{{"nccl"},
 
 }  // namespace
 
-TEST_CASE("tensors of GPUs are reduced on every road, by any number of ranks") {
+TEST_CASE("tensors of GPUs are reduced on every path, by any number of ranks") {
   const NcclFixture fixture({.polls_in_progress = 2}, 7);
   const int size = GENERATE(1, 2, 3, 4);
-  const Road& road = roads[GENERATE(range(std::size_t{0}, std::size_t{5}))];
-  INFO(road.name << ", " << size << " ranks");
-  run_gpu_engines(world_of(size, road), [&](GpuEngine& gpu) {
+  const Path& path = paths[GENERATE(range(std::size_t{0}, std::size_t{5}))];
+  INFO(path.name << ", " << size << " ranks");
+  run_gpu_engines(world_of(size, path), [&](GpuEngine& gpu) {
     for (int round = 0; round < 4; ++round) {  // the later ones are replayed
       std::vector<DeviceMemory> memory;
       std::vector<Handle> handles;
@@ -106,8 +106,8 @@ TEST_CASE("a batch of many tensors is packed, reduced and unpacked in a launch e
 
 TEST_CASE("elements travel as 16-bit floats between GPUs") {
   const NcclFixture fixture;
-  const Road& road = roads[GENERATE(std::size_t{0}, std::size_t{3})];
-  run_gpu_engines(world_of(2, road), [&](GpuEngine& gpu) {
+  const Path& path = paths[GENERATE(std::size_t{0}, std::size_t{3})];
+  run_gpu_engines(world_of(2, path), [&](GpuEngine& gpu) {
     const DeviceMemory memory =
         gpu.tensor(std::vector<float>(5000, 1.5F + static_cast<float>(gpu.rank())));
     Submission submission = gpu.allreduce(memory, 5000, DataType::float32, "w", ReduceOp::average);
@@ -121,9 +121,9 @@ TEST_CASE("elements travel as 16-bit floats between GPUs") {
 TEST_CASE("the other collectives, with parts of any length") {
   const NcclFixture fixture({.polls_in_progress = 1}, 3);
   const int size = GENERATE(1, 2, 3);
-  const Road& road = roads[GENERATE(range(std::size_t{0}, std::size_t{5}))];
-  INFO(road.name << ", " << size << " ranks");
-  run_gpu_engines(world_of(size, road), [&](GpuEngine& gpu) {
+  const Path& path = paths[GENERATE(range(std::size_t{0}, std::size_t{5}))];
+  INFO(path.name << ", " << size << " ranks");
+  run_gpu_engines(world_of(size, path), [&](GpuEngine& gpu) {
     const int rank = gpu.rank();
     for (int round = 0; round < 3; ++round) {
       for (const bool even : {true, false}) {
@@ -140,7 +140,7 @@ TEST_CASE("the other collectives, with parts of any length") {
           expected.insert(expected.end(), static_cast<std::size_t>(even ? 2 : 2 * (other + 1)),
                           static_cast<std::int16_t>(other));
         }
-        expect(gathered.output().device == (road.gpus == Gpus::own ? rank : 0), "on the GPU");
+        expect(gathered.output().device == (path.gpus == Gpus::own ? rank : 0), "on the GPU");
         expect(gpu.read<std::int16_t>(gathered.output().data.get(), expected.size()) == expected,
                "gathered");
 
@@ -200,9 +200,9 @@ TEST_CASE("the other collectives, with parts of any length") {
 
 TEST_CASE("what a stream still writes is waited for, and what it writes next comes after") {
   const NcclFixture fixture({}, 11);
-  const Road& road = roads[GENERATE(std::size_t{0}, std::size_t{2}, std::size_t{3})];
-  INFO(road.name);
-  run_gpu_engines(world_of(2, road), [&](GpuEngine& gpu) {
+  const Path& path = paths[GENERATE(std::size_t{0}, std::size_t{2}, std::size_t{3})];
+  INFO(path.name);
+  run_gpu_engines(world_of(2, path), [&](GpuEngine& gpu) {
     const DeviceMemory memory = gpu.tensor(std::vector<float>(100000, 0));
     for (int round = 1; round <= 20; ++round) {
       // Nothing here waits for the GPU.
@@ -219,9 +219,9 @@ TEST_CASE("what a stream still writes is waited for, and what it writes next com
 
 TEST_CASE("a rank that has joined gives what changes nothing") {
   const NcclFixture fixture;
-  const Road& road = roads[GENERATE(std::size_t{0}, std::size_t{3})];
+  const Path& path = paths[GENERATE(std::size_t{0}, std::size_t{3})];
   const ReduceOp op = GENERATE(ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::product);
-  run_gpu_engines(world_of(3, road), [&](GpuEngine& gpu) {
+  run_gpu_engines(world_of(3, path), [&](GpuEngine& gpu) {
     const DeviceMemory memory = gpu.tensor(std::vector<float>(64, 3.0F));
     gpu.finish(gpu.submit(gpu.allreduce(memory, 64, DataType::float32, "all")));
     const DeviceMemory first = gpu.tensor(std::vector<float>(64, 2.0F));

@@ -1,4 +1,4 @@
-// How persistent all-reductions on GPUs end: well, with an error, and while CUDA graphs that hold
+// How persistent allreduces on GPUs end: well, with an error, and while CUDA graphs that hold
 // them are still there.
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -58,7 +58,7 @@ class LeftGraphs {
 class Switch final : public DeviceEvent {
  public:
   void set() { is_set_ = true; }
-  Status hold_back(void*) const override { return {}; }
+  Status make_stream_wait(void*) const override { return {}; }
   [[nodiscard]] Expected<bool> reached() const override { return is_set_; }
   [[nodiscard]] bool is_over() const override { return is_set_; }
 

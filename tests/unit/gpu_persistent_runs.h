@@ -1,4 +1,4 @@
-// Persistent all-reductions of tensors on the doubles' GPUs.
+// Persistent allreduces of tensors on the doubles' GPUs.
 #pragma once
 
 #include <functional>

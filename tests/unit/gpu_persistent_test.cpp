@@ -1,4 +1,4 @@
-// Persistent all-reductions of tensors on GPUs, which the calling thread enqueues: in place and out
+// Persistent allreduces of tensors on GPUs, which the calling thread enqueues: in place and out
 // of place, converted, and captured into graphs.
 #include <catch2/catch.hpp>
 #include <memory>

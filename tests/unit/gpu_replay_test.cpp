@@ -96,7 +96,7 @@ TEST_CASE("what repeats on GPUs takes no message") {
   });
 }
 
-TEST_CASE("something new on GPUs calls off what is replayed there, and nothing else") {
+TEST_CASE("something new on GPUs cancels what is replayed there, and nothing else") {
   const NcclFixture fixture;
   run_gpu_engines({}, [&](GpuEngine& gpu) {
     std::vector<float> of_host(5, 1);
@@ -134,7 +134,7 @@ TEST_CASE("a mismatch on GPUs leaves what repeats as it is") {
   });
 }
 
-TEST_CASE("something new calls off all rounds that have been joined, however many") {
+TEST_CASE("something new cancels all rounds that have been joined, however many") {
   constexpr int many = 300;
   const NcclFixture fixture;
   std::barrier joined(2);
@@ -163,7 +163,7 @@ TEST_CASE("something new calls off all rounds that have been joined, however man
     }
     tensors.finish(2, "negotiated again");
     joined.arrive_and_wait();
-    if (gpu.rank() == 0) expect(count(gpu, "plans_called_off") > off, "called off");
+    if (gpu.rank() == 0) expect(count(gpu, "plans_called_off") > off, "cancelled");
   });
 }
 

@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "onehost/host_exchange.h"
+#include "onehost/host_peer_info.h"
 #include "onehost/processors.h"
-#include "onehost/rank_card.h"
 #include "rank_threads.h"
 #include "transport/inproc.h"
 #include "transport/socket.h"
@@ -237,7 +237,8 @@ TEST_CASE("a rank that vanishes while files are handed on ends the forming for a
   run_ranks(3, [&](int rank) {
     const auto bootstrap = hub.make_bootstrap(rank);
     if (rank == 1) {
-      expect_ok(bootstrap->allgather("host/card", RankCard{}.encode(), soon()).status(), "a card");
+      expect_ok(bootstrap->allgather("host/card", HostPeerInfo{}.encode(), soon()).status(),
+                "a card");
       return;
     }
     const auto formed = HostMemory::form(*bootstrap, Clock::now() + seconds(0.3));
@@ -298,7 +299,7 @@ TEST_CASE("each rank has a processor where they can be matched") {
   for (const int size : {count, count + 1}) {
     if (size > 64) continue;
     on_one_host(size, [&](HostMemory& memory) {
-      expect(memory.outnumbers_processors() == (size > count), "as many as the system allows");
+      expect(memory.is_oversubscribed() == (size > count), "as many as the system allows");
     });
   }
 }

@@ -88,7 +88,7 @@ struct Tensor {
 
 }  // namespace
 
-TEST_CASE("an all-reduce of any size, in any memory, sums in the order of the ranks") {
+TEST_CASE("an allreduce of any size, in any memory, sums in the order of the ranks") {
   const int size = GENERATE(1, 2, 3, 4);
   const Memory memory = GENERATE(Memory::ordinary, Memory::registered, Memory::mixed);
   const std::vector<std::size_t> counts{0, 1, 13, 14, 15, 33, 100, 255, 256, 257, 1000, 5003};

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <vector>
 
-#include "coordinator/patience.h"
+#include "coordinator/backoff.h"
 #include "onehost/processors.h"
 #include "rank_threads.h"
 #include "transport/inproc.h"
@@ -102,9 +102,9 @@ TEST_CASE("a rank that was given one processor stays there") {
     expect(!placement.move_apart(Clock::now()), "there is no other");
     expect(allowed_processors() == std::vector<int>{all[0]}, "it stays");
     // Each gives the processor away, or the other could not come to its end.
-    Patience patience(false, 1h, placement);
-    patience.renew();
-    expect(patience.look_again(Clock::now()), "it looks again");
+    Backoff backoff(false, 1h, placement);
+    backoff.renew();
+    expect(backoff.back_off(Clock::now()), "it looks again");
     together.arrive_and_wait();
   });
 }

@@ -167,19 +167,18 @@ TEST_CASE("freed memory goes back to the system beyond what is kept") {
       for (const unsigned char page : present) pages += page & 1;
       return pages * small_page;
     };
-    constexpr std::size_t most_kept = std::size_t{8} << 20;
-    Memory kept = memory.allocate(most_kept);
-    Memory freed = memory.allocate(2 * most_kept);
-    std::memset(kept.get(), 1, most_kept);
-    std::memset(freed.get(), 1, 2 * most_kept);
-    expect(resident() == 3 * most_kept, "what is used is there");
+    constexpr std::size_t max_kept = std::size_t{8} << 20;
+    Memory kept = memory.allocate(max_kept);
+    Memory freed = memory.allocate(2 * max_kept);
+    std::memset(kept.get(), 1, max_kept);
+    std::memset(freed.get(), 1, 2 * max_kept);
+    expect(resident() == 3 * max_kept, "what is used is there");
     kept.reset();
-    expect(resident() == 3 * most_kept, "a little is kept");
+    expect(resident() == 3 * max_kept, "a little is kept");
     freed.reset();
-    expect(resident() == most_kept, "more is not");
-    const Memory both = memory.allocate(3 * most_kept);
-    expect(is_filled_with(both.get(), 3 * most_kept, std::byte{}),
-           "either is zero when it returns");
+    expect(resident() == max_kept, "more is not");
+    const Memory both = memory.allocate(3 * max_kept);
+    expect(is_filled_with(both.get(), 3 * max_kept, std::byte{}), "either is zero when it returns");
   });
   CHECK(code == 0);
 }

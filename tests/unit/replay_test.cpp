@@ -15,9 +15,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// As in replay.cpp: so many slots there are, and such is the board's key for the world.
+// As in replay.cpp: so many slots there are, and such is the readiness table's key for the world.
 constexpr int slots = 2048;
-constexpr std::uint64_t board_key = std::uint64_t{1} << 62;
+constexpr std::uint64_t table_key = std::uint64_t{1} << 62;
 
 Response response_of(const std::string& name) {
   Response response;
@@ -95,8 +95,8 @@ class Members {
   void step(Time now = {}) {
     for (Member& member : members_) (void)member.replay->step(now);
   }
-  // What any member sees on the board.
-  [[nodiscard]] Board board() const { return {hosts_[0]->find(0, board_key), slots, 2}; }
+  // What any member sees on the readiness table.
+  [[nodiscard]] ReadinessTable table() const { return {hosts_[0]->find(0, table_key), slots, 2}; }
 
   std::shared_ptr<HandleState> last_handle;
 
@@ -235,10 +235,11 @@ TEST_CASE("a slot rests before it gets another plan") {
   };
   members.learn("x");
   REQUIRE(members.take(0, "x"));
-  // Some member may only now come to the first plan: as long as a slot rests, the board knows it.
+  // Some member may only now come to the first plan: as long as a slot rests, the readiness table
+  // knows it.
   forget_and_learn(slots / 2);
   REQUIRE(members.take(0, "x"));
-  CHECK(members.board().look({0, 1}, 0) == Board::State::off);
+  CHECK(members.table().look({0, 1}, 0) == ReadinessTable::State::off);
 }
 
 TEST_CASE("slots come back, however many plans there have been") {
@@ -256,7 +257,7 @@ TEST_CASE("slots come back, however many plans there have been") {
   int found = 0;
   for (int slot = 0; slot < slots; ++slot) {
     const auto number = static_cast<std::uint64_t>(2 * slots + 500);
-    found += members.board().look({slot, number}, 0) == Board::State::decided ? 1 : 0;
+    found += members.table().look({slot, number}, 0) == ReadinessTable::State::decided ? 1 : 0;
   }
   CHECK(found == 1);
 }

@@ -139,7 +139,7 @@ class LateTransport final : public Transport {
   const int rank_;
 };
 
-// An all-reduction on every rank of the network.
+// An allreduce on every rank of the network.
 class Ring {
  public:
   Ring(Network& network, std::int64_t count, std::int64_t chunk, const Reduction& reduction)

@@ -38,7 +38,7 @@ class SetByHand {
       events.send = [this, rank](int peer, std::vector<std::byte> message) {
         messages_.push_back({rank, peer, std::move(message)});
       };
-      events.administer = [](const Response&, const Submission&) {};
+      events.apply_set_change = [](const Response&, const Submission&) {};
       events.awaited_here = [](const std::string&) {};
       events.failed = [](const Response&) {};
       events.joined = [] {};

@@ -175,7 +175,7 @@ TensorView floats(std::byte* data, std::size_t count) {
 
 }  // namespace
 
-TEST_CASE("a persistent all-reduce makes no system call and allocates nothing") {
+TEST_CASE("a persistent allreduce makes no system call and allocates nothing") {
   if (!can_run()) return;
   for (const std::size_t count : {1, 1000, 300'001}) {
     INFO(count << " elements");
@@ -192,7 +192,7 @@ TEST_CASE("a persistent all-reduce makes no system call and allocates nothing") 
   }
 }
 
-TEST_CASE("named all-reduces that are repeated make no system call") {
+TEST_CASE("named allreduces that are repeated make no system call") {
   if (!can_run()) return;
   const auto any = [](const Allocations&) { return true; };
   for (const std::size_t count : {1, 1000, 300'001}) {
@@ -226,7 +226,7 @@ TEST_CASE("named all-reduces that are repeated make no system call") {
       any));
 }
 
-TEST_CASE("named all-reduces of ordinary memory take none of the size of their tensors") {
+TEST_CASE("named allreduces of ordinary memory take none of the size of their tensors") {
   if (!can_run()) return;
   for (const char* algorithm : {"flat:0-", "direct:0-"}) {
     ::setenv("RUEDA_ALGORITHM", algorithm, 1);

@@ -84,7 +84,7 @@ void ended(Timeline& timeline, const Request& request,
 
 }  // namespace
 
-TEST_CASE("a packed all-reduce has Horovod's bars, with a tick for each rank that was ready") {
+TEST_CASE("a packed allreduce has Horovod's bars, with a tick for each rank that was ready") {
   const Names events = events_of(horovod, [](Timeline& timeline) {
     const Request request = request_of("x");
     ready(timeline, request, {1});

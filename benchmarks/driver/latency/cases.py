@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Case:
-    """One loop; what is timed is each all-reduction in it."""
+    """One loop; what is timed is each allreduce in it."""
 
     name: str
     bytes: int
     calls: int
     dtypes: tuple[str, ...] = ("float32",)  # of the arrays, which take turns
-    barrier: bool = False  # before each all-reduction, not timed with it
-    rewritten: bool = False  # the array, before each all-reduction
+    barrier: bool = False  # before each allreduce, not timed with it
+    rewritten: bool = False  # the array, before each allreduce
 
 
 def _private(size: int, text: str) -> Case:

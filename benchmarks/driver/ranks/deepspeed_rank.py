@@ -1,4 +1,4 @@
-"""A rank that calls DeepSpeed's all-reduction through shared memory, which sums in place."""
+"""A rank that calls DeepSpeed's allreduce through shared memory, which sums in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// All-reduce of one tensor or several on GPUs.
+// Allreduce of one tensor or several on GPUs.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@ namespace rueda {
 namespace {
 
 // How long whoever ends it waits for calls to NCCL.
-constexpr Duration longest_call = std::chrono::milliseconds(100);
+constexpr Duration max_call = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -110,7 +110,7 @@ bool CallersCommunicator::end(const Status& reason) {
 // Whoever calls from now on finds it over. One that is in a call already may wait for kernels that
 // only the abort ends.
 bool CallersCommunicator::wait_for_calls() {
-  const Time deadline = Clock::now() + longest_call;
+  const Time deadline = Clock::now() + max_call;
   for (;;) {
     if (const std::unique_lock calling(calls_, std::try_to_lock); calling) return true;
     if (Clock::now() >= deadline) break;

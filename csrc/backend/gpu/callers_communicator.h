@@ -46,7 +46,7 @@ class CallersCommunicator {
   // No memory where there is none of exactly this size.
   [[nodiscard]] DeviceMemory kept(std::size_t bytes);
 
-  // --- For whoever has the helm
+  // --- For the owner of the progress lock
 
   // Not ok where something failed, or has taken too long.
   [[nodiscard]] Status watch(Time now);

@@ -6,7 +6,7 @@ namespace rueda {
 
 namespace {
 
-// In which slots of the lane's staging memory input and output lie; all-reduce has the others.
+// In which slots of the lane's staging memory input and output lie; allreduce has the others.
 constexpr std::size_t input_slot = 3;
 constexpr std::size_t output_slot = 4;
 

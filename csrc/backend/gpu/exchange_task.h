@@ -1,4 +1,4 @@
-// Collectives on one tensor of a GPU other than all-reduce. Staged, the whole input is copied from
+// Collectives on one tensor of a GPU other than allreduce. Staged, the whole input is copied from
 // the GPU, exchanged on the host, and the whole output copied back.
 #pragma once
 

@@ -21,7 +21,7 @@ namespace rueda {
 namespace {
 
 constexpr Duration between_looks_at_work = std::chrono::milliseconds(20);
-constexpr Duration closing_patience = std::chrono::seconds(10);
+constexpr Duration close_timeout = std::chrono::seconds(10);
 
 class GpuBackend final : public DeviceBackend {
  public:
@@ -84,7 +84,7 @@ class GpuBackend final : public DeviceBackend {
   void forget(int set_id) override {
     const auto lane = lanes_.find(set_id);
     if (lane == lanes_.end()) return;
-    if (!aborted_) lane->second->close(Clock::now() + closing_patience);
+    if (!aborted_) lane->second->close(Clock::now() + close_timeout);
     lanes_.erase(lane);
   }
 
@@ -98,7 +98,7 @@ class GpuBackend final : public DeviceBackend {
   }
 
   void close() override {
-    const Time deadline = Clock::now() + closing_patience;
+    const Time deadline = Clock::now() + close_timeout;
     next_look_.reset();
     if (std::exchange(aborted_, true)) return;
     for (const auto& [set_id, lane] : lanes_) lane->close(deadline);

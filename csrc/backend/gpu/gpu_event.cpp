@@ -27,7 +27,7 @@ void GpuEvent::fail(const Status& reason) {
   failed_.store(true, std::memory_order_release);
 }
 
-Status GpuEvent::hold_back(void* stream) const {
+Status GpuEvent::make_stream_wait(void* stream) const {
   if (failed_.load(std::memory_order_acquire)) return failure_;
   const CudaStream waiting =
       CudaStream::borrow(event_.device(), reinterpret_cast<std::uintptr_t>(stream));

@@ -16,7 +16,7 @@ class GpuEvent final : public DeviceEvent {
   [[nodiscard]] static Expected<std::shared_ptr<GpuEvent>> after(const CudaStream& stream);
   explicit GpuEvent(CudaEvent event) : event_(std::move(event)) {}
 
-  Status hold_back(void* stream) const override;
+  Status make_stream_wait(void* stream) const override;
   [[nodiscard]] Expected<bool> reached() const override;
   [[nodiscard]] bool is_over() const override;
 

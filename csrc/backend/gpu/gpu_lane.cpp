@@ -15,7 +15,7 @@ namespace rueda {
 namespace {
 
 // How long what was given up, or is at its end, may take to leave a stream.
-constexpr Duration longest_drain = std::chrono::seconds(10);
+constexpr Duration drain_timeout = std::chrono::seconds(10);
 // Whoever starts a persistent operation wakes nobody: it is looked after so often.
 constexpr Duration between_looks_at_peers = std::chrono::milliseconds(20);
 constexpr Duration between_looks_at_callers = std::chrono::seconds(1);
@@ -50,7 +50,7 @@ GpuLane::~GpuLane() {
   if (callers_) callers_->begin_abort(Status(ErrorCode::shutdown, "the process set has ended"));
   if (communicator_ && !unfinished_.is_empty()) communicator_->abort();
   if (callers_) callers_->end_abort();
-  if (wait_until_idle(Clock::now() + longest_drain)) return;
+  if (wait_until_idle(Clock::now() + drain_timeout)) return;
   // NCCL frees without waiting for the GPU: what a stream may still reach is rather lost.
   log(LogLevel::warning, "the fusion buffers of a stream that does not end are lost");
   static_cast<void>(new FusionBuffer(std::move(buffer_)));
@@ -63,8 +63,8 @@ bool GpuLane::wait_until_idle(Time deadline) {
   return idle.ok();
 }
 
-GpuCard GpuLane::card(bool is_first) const {
-  GpuCard card;
+GpuPeerInfo GpuLane::card(bool is_first) const {
+  GpuPeerInfo card;
   card.has_gpu = true;
   card.has_kernels = gpu_.kernels.has_value();
   write_text(card.host, machine());
@@ -84,16 +84,16 @@ GpuCard GpuLane::card(bool is_first) const {
   return card;
 }
 
-Status GpuLane::settle(RoadChoice choice, std::span<const GpuCard> cards, int rank) {
-  all_have_kernels_ =
-      std::all_of(cards.begin(), cards.end(), [](const GpuCard& card) { return card.has_kernels; });
-  if (choice.road == GpuRoad::nccl) {
+Status GpuLane::settle(RoadChoice choice, std::span<const GpuPeerInfo> cards, int rank) {
+  all_have_kernels_ = std::all_of(cards.begin(), cards.end(),
+                                  [](const GpuPeerInfo& card) { return card.has_kernels; });
+  if (choice.path == GpuPath::nccl) {
     auto started = NcclCommunicator::start(*gpu_.nccl, gpu_.device, cards.front().id, rank,
                                            static_cast<int>(cards.size()));
     if (!started) return started.status();
     communicator_ = std::move(started).value();
   }
-  log(LogLevel::debug, "tensors of ", gpu_.device->facts().name, " go by ", name_of(choice.road));
+  log(LogLevel::debug, "tensors of ", gpu_.device->facts().name, " go by ", name_of(choice.path));
   choice_ = std::move(choice);
   return {};
 }
@@ -163,7 +163,7 @@ void GpuLane::begin_abort(const Status& reason) {
 void GpuLane::end_abort() {
   if (communicator_) communicator_->abort();
   if (callers_) callers_->end_abort();
-  const bool is_over = wait_until_idle(Clock::now() + longest_drain);
+  const bool is_over = wait_until_idle(Clock::now() + drain_timeout);
   // Otherwise whoever holds the tensors goes on holding them.
   for (const auto& event : std::exchange(given_up_, {})) {
     if (is_over) event->end();

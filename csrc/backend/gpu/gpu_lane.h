@@ -10,8 +10,8 @@
 
 #include "backend/gpu/callers_communicator.h"
 #include "backend/gpu/fusion_buffer.h"
-#include "backend/gpu/gpu_card.h"
 #include "backend/gpu/gpu_event.h"
+#include "backend/gpu/gpu_peer_info.h"
 #include "backend/gpu/staging_memory.h"
 #include "backend/gpu/unfinished_work.h"
 #include "backend/nccl/communicator.h"
@@ -51,12 +51,12 @@ class GpuLane {
 
   // --- What the ranks have agreed on
   [[nodiscard]] bool has_road() const { return choice_.has_value(); }
-  [[nodiscard]] GpuRoad road() const { return choice_->road; }
+  [[nodiscard]] GpuPath path() const { return choice_->path; }
   [[nodiscard]] bool all_have_kernels() const { return all_have_kernels_; }
   // This rank's side; makes an id for the communicator where it is the first one.
-  [[nodiscard]] GpuCard card(bool is_first) const;
-  // Takes the road that all have chosen, and begins to connect.
-  Status settle(RoadChoice choice, std::span<const GpuCard> cards, int rank);
+  [[nodiscard]] GpuPeerInfo card(bool is_first) const;
+  // Takes the path that all have chosen, and begins to connect.
+  Status settle(RoadChoice choice, std::span<const GpuPeerInfo> cards, int rank);
   [[nodiscard]] const std::string& why_not_nccl() const { return choice_->why_not_nccl; }
   // Null where all is staged.
   [[nodiscard]] NcclCommunicator* communicator() const { return communicator_.get(); }

@@ -8,7 +8,7 @@ namespace rueda {
 
 namespace {
 
-constexpr Duration idle_patience = std::chrono::seconds(5);
+constexpr Duration idle_timeout = std::chrono::seconds(5);
 
 constexpr std::string_view no_gpu =
     "it has not used one yet: where ranks join early, each must have reduced a tensor of its GPU "
@@ -31,7 +31,7 @@ GpuOperation::~GpuOperation() {
   if (!has_enqueued_ || event_) return;
   // Where it was NCCL's, the others never come: it has to be ended first.
   if (gpu_->communicator() != nullptr) gpu_->communicator()->abort();
-  gpu_->wait_until_idle(Clock::now() + idle_patience);
+  gpu_->wait_until_idle(Clock::now() + idle_timeout);
 }
 
 bool GpuOperation::advance() {
@@ -81,7 +81,7 @@ bool GpuOperation::take_turn() {
   if (gpu_ != nullptr && !gpu_->is_turn_of(ticket_)) return false;
   for (const auto& input : inputs_) {
     if (gpu_ == nullptr) break;
-    if (Status status = input->hold_back(gpu_->stream().handle()); !status.ok()) {
+    if (Status status = input->make_stream_wait(gpu_->stream().handle()); !status.ok()) {
       finish(status);
       return true;
     }
@@ -107,7 +107,7 @@ bool GpuOperation::agree() {
       write_text(card_.problem, no_gpu);
     }
     cards_.resize(static_cast<std::size_t>(lane_.size()));
-    const std::vector<std::int64_t> lengths(cards_.size(), sizeof(GpuCard));
+    const std::vector<std::int64_t> lengths(cards_.size(), sizeof(GpuPeerInfo));
     host_operation_ = host_.allgather(lane_, reinterpret_cast<const std::byte*>(&card_),
                                       reinterpret_cast<std::byte*>(cards_.data()), lengths);
   }
@@ -125,7 +125,7 @@ bool GpuOperation::agree() {
 }
 
 Status GpuOperation::settle() {
-  auto choice = choose_road(cards_, *lane_.members, wanted_);
+  auto choice = choose_path(cards_, *lane_.members, wanted_);
   if (!choice) {
     failed_everywhere_ = true;  // each of them comes to the same end
     return choice.status();
@@ -134,7 +134,7 @@ Status GpuOperation::settle() {
 }
 
 bool GpuOperation::prepare() {
-  if (gpu_->road() != GpuRoad::nccl || !task_->suits_nccl(*gpu_)) {
+  if (gpu_->path() != GpuPath::nccl || !task_->suits_nccl(*gpu_)) {
     begin("STAGED");
     step_ = Step::stage;
     return true;

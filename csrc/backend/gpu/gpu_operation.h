@@ -1,5 +1,5 @@
 // A collective on tensors of GPUs as an operation of the engine: waits for its turn, agrees with
-// the other ranks on the road where that has not happened yet, and enqueues the task.
+// the other ranks on the path where that has not happened yet, and enqueues the task.
 #pragma once
 
 #include <memory>
@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/gpu/gpu_card.h"
 #include "backend/gpu/gpu_lane.h"
+#include "backend/gpu/gpu_peer_info.h"
 #include "backend/gpu/gpu_task.h"
 
 namespace rueda {
@@ -16,7 +16,7 @@ namespace rueda {
 class GpuOperation final : public Operation {
  public:
   // `gpu`: null where this rank has no GPU, of which the others are told. `wanted`: the option
-  // gpu_backend, for where the road is still to be chosen. `inputs`: what comes first on the GPU.
+  // gpu_backend, for where the path is still to be chosen. `inputs`: what comes first on the GPU.
   GpuOperation(GpuLane* gpu, const Lane& lane, Backend& host, const std::string& wanted,
                std::unique_ptr<GpuTask> task, GpuLane::Inputs inputs);
   // Given up in the middle: waits until nothing that was enqueued touches the tensors any more.
@@ -40,7 +40,7 @@ class GpuOperation final : public Operation {
   bool take_step();
   bool take_turn();
   bool agree();
-  // Takes the road that follows from the cards.
+  // Takes the path that follows from the cards.
   Status settle();
   bool prepare();
   bool reserve();
@@ -63,8 +63,8 @@ class GpuOperation final : public Operation {
   std::uint64_t ticket_ = 0;
   Step step_ = Step::turn;
   std::unique_ptr<Operation> host_operation_;  // of the agreement, or before enqueuing
-  GpuCard card_;
-  std::vector<GpuCard> cards_;
+  GpuPeerInfo card_;
+  std::vector<GpuPeerInfo> cards_;
   std::shared_ptr<GpuEvent> event_;
   std::vector<Phase> phases_;
   bool failed_everywhere_ = false;

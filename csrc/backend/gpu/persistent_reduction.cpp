@@ -13,7 +13,7 @@ namespace rueda {
 namespace {
 
 // Once the world is over: streams have been released, and what is still in them ends soon.
-constexpr Duration abort_patience = std::chrono::seconds(10);
+constexpr Duration abort_timeout = std::chrono::seconds(10);
 constexpr Duration between_looks_at_event = std::chrono::milliseconds(100);
 constexpr auto between_steps = std::chrono::microseconds(200);
 
@@ -58,7 +58,7 @@ void PersistentReduction::outlast_run() {
     const Time now = Clock::now();
     const Status done = last_->event().wait_until_done(now + between_looks_at_event);
     if (done.ok()) return;
-    if (!deadline && !communicator_->over().ok()) deadline = now + abort_patience;
+    if (!deadline && !communicator_->over().ok()) deadline = now + abort_timeout;
     if (done.code() == ErrorCode::timeout && (!deadline || now < *deadline)) continue;
     return log(LogLevel::warning, "a persistent allreduce was destroyed: ", done.to_string());
   }
@@ -90,7 +90,7 @@ Status PersistentReduction::start(void* handle) {
 }
 
 Status PersistentReduction::follow_last(void* stream) const {
-  return last_ && last_stream_ != stream ? last_->hold_back(stream) : Status();
+  return last_ && last_stream_ != stream ? last_->make_stream_wait(stream) : Status();
 }
 
 Status PersistentReduction::pack() {

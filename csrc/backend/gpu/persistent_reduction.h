@@ -1,4 +1,4 @@
-// An all-reduction on GPUs that the application starts itself.
+// An allreduce on GPUs that the application starts itself.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Agrees on an all-reduction of one tensor that the application will start by itself.
+// Agrees on an allreduce of one tensor that the application will start by itself.
 #pragma once
 
 #include <array>

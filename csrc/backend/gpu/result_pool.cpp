@@ -16,7 +16,7 @@ namespace {
 // Of the device's memory, the part that may be kept for results to come.
 constexpr std::size_t kept_part = 16;
 // How long memory without a pool may be in use when it is dropped; then the driver waits.
-constexpr Duration event_patience = std::chrono::seconds(10);
+constexpr Duration event_timeout = std::chrono::seconds(10);
 
 // Who uses the memory of a result.
 class Users {
@@ -96,7 +96,7 @@ class ResultPool::Plain final : public DeviceResult {
   Plain(DeviceMemory memory, std::shared_ptr<const CudaStream> writer)
       : memory_(std::move(memory)), users_(std::move(writer)) {}
   ~Plain() override {
-    const Time deadline = Clock::now() + event_patience;
+    const Time deadline = Clock::now() + event_timeout;
     const Status status =
         users_.for_each([&](const CudaEvent& event) { return event.wait_until_done(deadline); });
     if (!status.ok()) log(LogLevel::debug, "a result is freed while in use: ", status.to_string());

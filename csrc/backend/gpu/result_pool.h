@@ -1,6 +1,6 @@
 // Where results lie whose size only the negotiation tells (allgather, reduce-scatter, alltoall).
 //
-// The application's own allocator (torch's, say) would have to be called by the engine's thread,
+// The application's own allocator (torch's, say) would have to be called by the progress thread,
 // which cannot wait for Python's lock, and its stream is not the one on which a result is written.
 // So they come from the driver's stream-ordered allocator, which waits for nothing: memory is
 // allocated on the stream that writes the result, and freed, from any thread, on a stream of the

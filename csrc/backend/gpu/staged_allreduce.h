@@ -1,4 +1,4 @@
-// All-reduce of tensors of GPUs through the host's memory, chunk by chunk: while one is copied from
+// Allreduce of tensors of GPUs through the host's memory, chunk by chunk: while one is copied from
 // the GPU another is reduced on the host and a third is on its way back.
 #pragma once
 

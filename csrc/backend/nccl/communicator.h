@@ -149,7 +149,7 @@ class NcclCommunicator {
   // --- Of begin_abort(), until it has been waited for
   std::thread thread_;
   std::future<void> ending_;
-  Time longest_wait_{};
+  Time wait_timeout_{};
   int rank_;
   int size_;
 };

@@ -13,8 +13,8 @@ namespace rueda {
 
 namespace {
 
-constexpr Duration longest_end = std::chrono::seconds(10);
-constexpr Duration longest_late_end = std::chrono::seconds(1);
+constexpr Duration max_end = std::chrono::seconds(10);
+constexpr Duration max_late_end = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -88,7 +88,7 @@ Status NcclCommunicator::wait_until_ready(Time deadline) const {
 void NcclCommunicator::begin_abort() {
   const nccl::Comm handle = handle_.exchange(nullptr);
   if (handle == nullptr) return;
-  longest_wait_ = Clock::now() + (ends_late_.load() ? longest_late_end : longest_end);
+  wait_timeout_ = Clock::now() + (ends_late_.load() ? max_late_end : max_end);
   const auto end = std::make_shared<std::packaged_task<void()>>(
       [device = device_, handle, written = written_, comm_abort = library_.functions().comm_abort] {
         const CurrentDevice current(*device);
@@ -105,7 +105,7 @@ void NcclCommunicator::begin_abort() {
 void NcclCommunicator::abort() {
   begin_abort();
   if (!ending_.valid()) return;
-  const bool has_ended = ending_.wait_until(longest_wait_) == std::future_status::ready;
+  const bool has_ended = ending_.wait_until(wait_timeout_) == std::future_status::ready;
   ending_ = {};
   if (!thread_.joinable()) return;
   if (has_ended) return thread_.join();

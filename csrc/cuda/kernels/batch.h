@@ -36,7 +36,7 @@ struct CopyItem {
 
 // The items travel with the launch, so a captured graph replays them as they were, and nothing has
 // to be kept in memory until the kernel has run. A launch takes up to 32,764 bytes.
-inline constexpr std::uint32_t most_items = 32000 / sizeof(CopyItem);
+inline constexpr std::uint32_t max_items = 32000 / sizeof(CopyItem);
 // Most batches are smaller, and every launch copies all of its parameters.
 inline constexpr std::uint32_t few_items = 2048 / sizeof(CopyItem);
 
@@ -48,7 +48,7 @@ struct Batch {
 };
 
 using SmallBatch = Batch<few_items>;
-using LargeBatch = Batch<most_items>;
+using LargeBatch = Batch<max_items>;
 
 // What one block of threads takes.
 inline constexpr std::uint32_t threads_per_block = 256;

@@ -37,7 +37,7 @@
 
 namespace rueda::libtorch {
 
-// --- All-reduce ---------------------------------------------------------------------------------
+// --- Allreduce ---------------------------------------------------------------------------------
 
 // The element-wise reduction over the ranks: same shape and dtype on every rank, the same bits in
 // every rank's result.
@@ -72,7 +72,7 @@ inline ::torch::Tensor allreduce_(const ::torch::Tensor& tensor,
   return allreduce_async_(tensor, options).wait();
 }
 
-// --- Grouped all-reduce -------------------------------------------------------------------------
+// --- Grouped allreduce -------------------------------------------------------------------------
 
 namespace detail {
 

@@ -47,7 +47,7 @@ def _reduced(
     postscale: float,
     process_set: ProcessSet,
 ) -> torch.Tensor:
-    """The all-reduction of a tensor as a new one."""
+    """The allreduce of a tensor as a new one."""
     if type(tensor) is torch.Tensor and tensor.is_contiguous():
         result = torch.empty_like(tensor)
         if reduce_now(tensor, result, name, op, prescale, postscale, process_set):

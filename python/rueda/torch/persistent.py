@@ -1,4 +1,4 @@
-"""All-reductions that run many times on the same tensor: agreed on once, then only run."""
+"""Allreduces that run many times on the same tensor: agreed on once, then only run."""
 
 from __future__ import annotations
 

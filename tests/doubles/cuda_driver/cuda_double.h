@@ -23,7 +23,7 @@ struct CudaSettings {
   bool loads_modules = true;     // or refuses them, as a driver that is too old for them
   bool memory_pools = true;      // whether memory is allocated and freed in the order of streams
   std::uint64_t delay_seed = 0;  // 0 for no delays
-  int longest_delay_us = 300;    // before each step of a stream
+  int max_delay_us = 300;        // before each step of a stream
 };
 
 // What was captured.

@@ -223,7 +223,7 @@ int DriverState::current_device() {
 std::unique_ptr<Queue> DriverState::new_queue(int device) {
   const std::uint64_t seed = settings_.delay_seed;
   return std::make_unique<Queue>(device, seed == 0 ? 0 : seed * 1000 + ++handles_,
-                                 settings_.longest_delay_us);
+                                 settings_.max_delay_us);
 }
 
 CUmemoryPool DriverState::open_pool(int device) {

@@ -21,10 +21,10 @@ bool Completion::wait() const {
                              [this] { return set_; });
 }
 
-Queue::Queue(int device, std::uint64_t seed, int longest_delay_us)
+Queue::Queue(int device, std::uint64_t seed, int max_delay_us)
     : device_(device),
       random_(seed),
-      longest_delay_us_(seed == 0 ? 0 : longest_delay_us),
+      max_delay_us_(seed == 0 ? 0 : max_delay_us),
       thread_([this] { run(); }) {}
 
 Queue::~Queue() {
@@ -58,9 +58,9 @@ void Queue::run() {
     steps_.pop_front();
     running_ = true;
     lock.unlock();
-    if (longest_delay_us_ > 0) {
-      std::this_thread::sleep_for(std::chrono::microseconds(
-          std::uniform_int_distribution<int>(0, longest_delay_us_)(random_)));
+    if (max_delay_us_ > 0) {
+      std::this_thread::sleep_for(
+          std::chrono::microseconds(std::uniform_int_distribution<int>(0, max_delay_us_)(random_)));
     }
     step();
     lock.lock();

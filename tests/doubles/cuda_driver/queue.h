@@ -30,7 +30,7 @@ class Queue {
   using Step = std::function<void()>;
 
   // Sleeps before each step, at random, unless `seed` is 0.
-  Queue(int device, std::uint64_t seed, int longest_delay_us);
+  Queue(int device, std::uint64_t seed, int max_delay_us);
   ~Queue();  // after all steps
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
@@ -46,7 +46,7 @@ class Queue {
 
   const int device_;
   std::mt19937_64 random_;
-  const int longest_delay_us_;
+  const int max_delay_us_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Step> steps_;

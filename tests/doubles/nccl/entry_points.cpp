@@ -20,7 +20,7 @@ using rueda::test::Step;
 
 namespace {
 
-constexpr int longest_abort_ms = 60'000;
+constexpr int abort_timeout_ms = 60'000;
 
 NcclState& state() {
   return NcclState::instance();
@@ -108,7 +108,7 @@ Result collective(const std::string& function, const void* input, void* output, 
          if (part.input == nullptr || (output_parts > 0 && part.output == nullptr)) return;
          const InUse reads(input);
          const InUse writes(output);
-         const auto longest = rueda::seconds(state().settings().longest_wait);
+         const auto longest = rueda::seconds(state().settings().wait_timeout);
          finish(communicator,
                 communicator->meeting->take_part(number, communicator->rank, part, longest,
                                                  [&] { return communicator->given_up.load(); }));
@@ -135,7 +135,7 @@ Result message(const std::string& function, std::byte* memory, std::size_t count
          const InUse used(memory);
          Meeting& meeting = *communicator->meeting;
          if (sends) return meeting.send(communicator->rank, peer, {reached, reached + bytes});
-         const auto longest = rueda::seconds(state().settings().longest_wait);
+         const auto longest = rueda::seconds(state().settings().wait_timeout);
          finish(communicator, meeting.receive(peer, communicator->rank, reached, bytes, longest,
                                               [&] { return communicator->given_up.load(); }));
        }});
@@ -262,7 +262,7 @@ Result ncclCommAbort(Comm handle) {
   }
   // As NCCL does, also for a communicator that does not block, and for ever. A test shall fail.
   for (int i = 0; communicator->captured > 0; ++i) {
-    if (i == longest_abort_ms) return state().refuse("a graph that nobody destroys was waited for");
+    if (i == abort_timeout_ms) return state().refuse("a graph that nobody destroys was waited for");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   state().remove(handle);

@@ -14,7 +14,7 @@ namespace rueda::test {
 struct NcclSettings {
   int version = 22703;        // read when the library is loaded
   int polls_in_progress = 0;  // how often a communicator says "in progress" after each call
-  double longest_wait = 20;   // seconds that an operation waits for other ranks
+  double wait_timeout = 20;   // seconds that an operation waits for other ranks
   bool symmetric = true;      // the GPUs reach each other as windows need it
 };
 

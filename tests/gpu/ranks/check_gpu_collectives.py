@@ -166,7 +166,7 @@ def check_many_tensors_are_packed_in_one_launch() -> None:
 
 
 def check_large_tensors() -> None:
-    """Of many chunks on the staged road, and of a length that no chunk divides."""
+    """Of many chunks on the staged path, and of a length that no chunk divides."""
     count = (48 << 20) // 4 + 1
     me = rueda.rank()
     ramp = torch.arange(count, device=DEVICE, dtype=torch.float32).remainder_(1024)

@@ -1,4 +1,4 @@
-"""Every rank: persistent all-reductions on the device; with NCCL captured into a CUDA graph with a training step."""
+"""Every rank: persistent allreduces on the device; with NCCL captured into a CUDA graph with a training step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the checks of this folder share: the device, the road that tensors must take, counters, comparisons."""
+"""What the checks of this folder share: the device, the path that tensors must take, counters, comparisons."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def run(checks: dict[str, Any]) -> None:
 
 
 def still_works(group: dist.ProcessGroup | None = None) -> None:
-    """The group survives: an all-reduce gives the right sum."""
+    """The group survives: an allreduce gives the right sum."""
     size = dist.get_world_size(group)
     total = torch.full((7,), dist.get_rank(group) + 1)
     dist.all_reduce(total, group=group)

@@ -181,18 +181,18 @@ def check_groups_that_differ() -> None:
 
 def check_a_group_for_which_one_rank_has_no_room() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
-    form = rueda._native.form_process_set
+    form = rueda._native.create_group
 
     def refuse(number: int, ranks: list[int]) -> int:
         raise rueda.UnsupportedError("no room")
 
     if rank == size - 1:
-        rueda._native.form_process_set = refuse
+        rueda._native.create_group = refuse
     try:
         with raises(rueda.InitializationError, f"rank {size - 1}: no room"):
             dist.new_group()
     finally:
-        rueda._native.form_process_set = form
+        rueda._native.create_group = form
     still_works()
     still_works(dist.new_group())
 
@@ -272,7 +272,7 @@ def check_timeouts() -> None:
     group.set_timeout(timedelta(seconds=0.3))
     if rank == 0:
         begun = time.monotonic()
-        with raises(rueda.TimeoutError, "all-reduce", "0.3 s", " Timed out waiting 300ms "):
+        with raises(rueda.TimeoutError, "allreduce", "0.3 s", " Timed out waiting 300ms "):
             dist.all_reduce(torch.ones(4), group=group)
         assert time.monotonic() - begun < 30
         told = "Timed out waiting 300ms"

@@ -403,7 +403,7 @@ def check_timeline() -> None:
 
 
 def expect_horovods_events(events: list[dict[str, Any]]) -> None:
-    """One all-reduce, written down as Horovod does it."""
+    """One allreduce, written down as Horovod does it."""
     head, *named = [e for e in events if e.get("name") == "process_name"]
     assert "start_time_since_epoch_in_micros" in head["args"]
     lanes = {e["args"]["name"]: e["pid"] for e in named}

@@ -63,7 +63,7 @@ def check_bars_are_nested() -> None:
             assert len(bars[lane]) == (0 if is_outer else 1), (event, bars[lane])
             bars[lane].append(name)
             begun[name] += 1
-    joined = hvd.size() - 1  # all-reductions of the last rank, in which others take no part
+    joined = hvd.size() - 1  # allreduces of the last rank, in which others take no part
     part = STEPS if hvd.rank() != 1 else 0
     assert begun["ALLREDUCE"] == begun["MPI_ALLREDUCE"] == 5 * STEPS + part + joined, begun
     assert begun["NEGOTIATE_ALLREDUCE"] >= begun["ALLREDUCE"] + 1, begun  # and the error's

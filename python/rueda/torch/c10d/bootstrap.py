@@ -271,7 +271,7 @@ def _form_everywhere(store: Store, rank: int, number: int, ranks: list[int]) -> 
     """Forms the set on every rank, or on none: a rank of its own can lack the memory for it."""
     failed: RuedaError | None = None
     try:
-        _native.form_process_set(number, ranks)
+        _native.create_group(number, ranks)
     except RuedaError as error:
         failed = error
     store.set(f"formed/{rank}", str(failed or ""))
@@ -282,7 +282,7 @@ def _form_everywhere(store: Store, rank: int, number: int, ranks: list[int]) -> 
     if not why:
         return
     if not failed:
-        _native.dissolve_process_set(number)
+        _native.destroy_group(number)
     raise InitializationError(f"the group of ranks {ranks} could not be formed: {why}") from failed
 
 

@@ -117,7 +117,7 @@ class Operations(dist.ProcessGroup):
         if self._membership.owns_world:
             lifecycle.shutdown()
         elif not self._membership.is_world:
-            _native.dissolve_process_set(self._membership.set_id)
+            _native.destroy_group(self._membership.set_id)
 
     def abort(self) -> None:
         """Ends the group. Operations that are under way on other ranks fail."""

@@ -24,11 +24,11 @@ from rueda.torch.c10d.operations import Operations
 from rueda.torch.c10d.placement import placement_of
 from rueda.torch.c10d.work import RuedaWork
 
-__all__ = ["PersonalExchanges"]
+__all__ = ["AllToAll"]
 
 
 @never_compiled
-class PersonalExchanges(Operations):
+class AllToAll(Operations):
     """gather, scatter and alltoall in all their forms: each is an all-to-all of Rueda's.
 
     Sizes may differ, but every two ranks must agree on what one gives the other.

@@ -13,7 +13,7 @@ from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.exchanges import Exchanges
 from rueda.torch.c10d.messages import Messages
 from rueda.torch.c10d.monitored_barrier import monitored_barrier
-from rueda.torch.c10d.personal_exchanges import PersonalExchanges
+from rueda.torch.c10d.personal_exchanges import AllToAll
 from rueda.torch.c10d.reductions import Reductions
 from rueda.torch.c10d.work import RuedaWork
 
@@ -21,7 +21,7 @@ __all__ = ["RuedaProcessGroup"]
 
 
 @never_compiled
-class RuedaProcessGroup(Reductions, Exchanges, PersonalExchanges, Messages):
+class RuedaProcessGroup(Reductions, Exchanges, AllToAll, Messages):
     """The backend ``"rueda"``: collectives and messages on tensors of the CPU and of NVIDIA's GPUs.
 
     Made by ``dist.init_process_group("rueda")`` and ``dist.new_group()``; used through the functions of

@@ -67,7 +67,7 @@ class Reductions(Operations):
             target = target_of(tensor, keep_elements=True)
             placement = placement_of(target.view)
         except Refusal as refusal:
-            return self._refused("all-reduce", refusal, options)
+            return self._refused("allreduce", refusal, options)
         view = target.view
         set_id = self._membership.set_id
 
@@ -76,7 +76,7 @@ class Reductions(Operations):
             return [tensor]
 
         work = self._collective(
-            "all-reduce",
+            "allreduce",
             (0, view.shape, view.dtype, reduction, factor),
             lambda name: [
                 _native.allreduce(
@@ -116,9 +116,9 @@ class Reductions(Operations):
             values = mine._values() if factor == 1.0 else mine._values() * factor
             rows, view = read(packed(mine, values))
         except Refusal as refusal:
-            return self._refused("sparse all-reduce", refusal, options)
+            return self._refused("sparse allreduce", refusal, options)
         set_id = self._membership.set_id
-        what = "the sparse all-reduce"
+        what = "the sparse allreduce"
 
         def finish(natives: Sequence[_native.Handle]) -> list[torch.Tensor]:
             memory, shape = natives[0].output(1)
@@ -134,7 +134,7 @@ class Reductions(Operations):
             return [tensor]
 
         return self._collective(
-            "sparse all-reduce",
+            "sparse allreduce",
             ("sparse", view.shape[1:], reduction, factor),
             lambda name: [
                 _native.allgather(view.pointer, view.shape, view.dtype, name, set_id, -1, 0)
@@ -184,13 +184,13 @@ class Reductions(Operations):
         """Reduces several tensors in place, together."""
         options, op = _options(opts, dist.ReduceOp.SUM, None)
         if not tensors:
-            return self._refused("all-reduce", Refusal("there is no tensor"), options)
+            return self._refused("allreduce", Refusal("there is no tensor"), options)
         try:
             reduction, factor = reduction_of(op)
             targets = [target_of(tensor, keep_elements=True) for tensor in tensors]
             placement = placement_of(*(target.view for target in targets))
         except Refusal as refusal:
-            return self._refused("all-reduce", refusal, options, len(tensors))
+            return self._refused("allreduce", refusal, options, len(tensors))
         pointers = [target.view.pointer for target in targets]
         shapes = [target.view.shape for target in targets]
         codes = [target.view.dtype for target in targets]
@@ -204,7 +204,7 @@ class Reductions(Operations):
             return list(tensors)
 
         return self._collective(
-            "all-reduce of several tensors",
+            "allreduce of several tensors",
             (1, tuple(shapes), tuple(codes), reduction, factor),
             lambda name: _native.grouped_allreduce(
                 pointers,

@@ -1,5 +1,5 @@
-// The board by itself, on memory that threads share.
-#include "onehost/board.h"
+// The readiness table by itself, on memory that threads share.
+#include "onehost/readiness_table.h"
 
 #include <algorithm>
 #include <array>
@@ -13,18 +13,18 @@
 
 #include "rank_threads.h"
 
-namespace rueda::test::board_test {
+namespace rueda::test::readiness_table_test {
 
 namespace {
 
 class SharedBoard {
  public:
   SharedBoard(int slots, int members) : slots_(slots), members_(members) {
-    const std::size_t bytes = (Board::bytes(slots) + 63) / 64 * 64;
+    const std::size_t bytes = (ReadinessTable::bytes(slots) + 63) / 64 * 64;
     memory_.reset(static_cast<std::byte*>(std::aligned_alloc(64, bytes)));
     std::fill_n(memory_.get(), bytes, std::byte{0});
   }
-  [[nodiscard]] Board view() const { return {memory_.get(), slots_, members_}; }
+  [[nodiscard]] ReadinessTable view() const { return {memory_.get(), slots_, members_}; }
 
  private:
   struct Free {
@@ -39,63 +39,64 @@ class SharedBoard {
 
 TEST_CASE("a round is entered when the last member has joined, and then the next begins") {
   const SharedBoard shared(4, 2);
-  Board first = shared.view();
-  Board second = shared.view();
-  const Board::Plan plan{3, 1};
+  ReadinessTable first = shared.view();
+  ReadinessTable second = shared.view();
+  const ReadinessTable::Plan plan{3, 1};
   for (std::uint64_t round = 0; round < 10000; ++round) {  // more than a word counts
-    REQUIRE(first.join(plan, round) == Board::Joined::waiting);
-    REQUIRE(first.look(plan, round) == Board::State::open);
+    REQUIRE(first.join(plan, round) == ReadinessTable::Joined::waiting);
+    REQUIRE(first.look(plan, round) == ReadinessTable::State::open);
     REQUIRE(!first.read(round));
-    REQUIRE(second.join(plan, round) == Board::Joined::completed);
-    REQUIRE(first.look(plan, round) == Board::State::decided);
+    REQUIRE(second.join(plan, round) == ReadinessTable::Joined::completed);
+    REQUIRE(first.look(plan, round) == ReadinessTable::State::decided);
     REQUIRE(first.read(round) == 3);
     REQUIRE(!first.read(round + 1));
   }
 }
 
-TEST_CASE("what is called off stays so, but not what was decided before") {
+TEST_CASE("what is cancelled stays so, but not what was decided before") {
   const SharedBoard shared(4, 2);
-  Board first = shared.view();
-  Board second = shared.view();
-  const Board::Plan plan{0, 1};
+  ReadinessTable first = shared.view();
+  ReadinessTable second = shared.view();
+  const ReadinessTable::Plan plan{0, 1};
   (void)first.join(plan, 0);
-  CHECK(second.call_off(plan));
-  CHECK_FALSE(first.call_off(plan));
-  CHECK(first.look(plan, 0) == Board::State::off);
-  CHECK(second.join(plan, 0) == Board::Joined::off);
+  CHECK(second.cancel(plan));
+  CHECK_FALSE(first.cancel(plan));
+  CHECK(first.look(plan, 0) == ReadinessTable::State::off);
+  CHECK(second.join(plan, 0) == ReadinessTable::Joined::off);
   CHECK(second.calls_off() == 1);
 
-  const Board::Plan later{1, 2};
+  const ReadinessTable::Plan later{1, 2};
   (void)first.join(later, 0);
   (void)second.join(later, 0);
-  CHECK(second.call_off(later));
-  CHECK(first.look(later, 0) == Board::State::decided);
-  CHECK(first.join(later, 1) == Board::Joined::off);
-  CHECK(first.is_off(later));
+  CHECK(second.cancel(later));
+  CHECK(first.look(later, 0) == ReadinessTable::State::decided);
+  CHECK(first.join(later, 1) == ReadinessTable::Joined::off);
+  CHECK(first.is_cancelled(later));
 }
 
 TEST_CASE("a slot serves one plan after the other") {
   const SharedBoard shared(1, 2);
-  Board first = shared.view();
-  Board second = shared.view();
+  ReadinessTable first = shared.view();
+  ReadinessTable second = shared.view();
   (void)first.join({0, 1}, 0);
-  CHECK(second.call_off({0, 1}));
-  CHECK(second.join({0, 7}, 0) == Board::Joined::waiting);  // knows of the later plan already
-  CHECK(first.look({0, 1}, 0) == Board::State::gone);
-  CHECK(first.is_off({0, 1}));
-  CHECK(first.join({0, 1}, 0) == Board::Joined::off);
-  CHECK_FALSE(first.call_off({0, 1}));
-  CHECK(first.join({0, 7}, 0) == Board::Joined::completed);
+  CHECK(second.cancel({0, 1}));
+  CHECK(second.join({0, 7}, 0) ==
+        ReadinessTable::Joined::waiting);  // knows of the later plan already
+  CHECK(first.look({0, 1}, 0) == ReadinessTable::State::gone);
+  CHECK(first.is_cancelled({0, 1}));
+  CHECK(first.join({0, 1}, 0) == ReadinessTable::Joined::off);
+  CHECK_FALSE(first.cancel({0, 1}));
+  CHECK(first.join({0, 7}, 0) == ReadinessTable::Joined::completed);
   CHECK(second.read(0) == 0);
 }
 
-TEST_CASE("a plan can be called off before anybody has joined it") {
+TEST_CASE("a plan can be cancelled before anybody has joined it") {
   const SharedBoard shared(1, 2);
-  Board first = shared.view();
-  Board second = shared.view();
-  CHECK(first.call_off({0, 5}));
-  CHECK(second.join({0, 5}, 0) == Board::Joined::off);
-  CHECK(second.join({0, 6}, 0) == Board::Joined::waiting);
+  ReadinessTable first = shared.view();
+  ReadinessTable second = shared.view();
+  CHECK(first.cancel({0, 5}));
+  CHECK(second.join({0, 5}, 0) == ReadinessTable::Joined::off);
+  CHECK(second.join({0, 6}, 0) == ReadinessTable::Joined::waiting);
 }
 
 // Every member goes through the rounds of each plan as fast as it can, in an order of its own, and
@@ -108,11 +109,11 @@ TEST_CASE("all members see the same outcome of every round, and the same order")
   std::vector<std::vector<int>> logs(static_cast<std::size_t>(members));
   using Rounds = std::map<std::pair<int, int>, std::uint64_t>;  // by slot and its plan
   std::vector<Rounds> executed(static_cast<std::size_t>(members));
-  // No slot gets its next plan before all have heard that the last one was called off.
+  // No slot gets its next plan before all have heard that the last one was cancelled.
   std::array<std::array<std::atomic<int>, plans_per_slot>, slots> heard{};
 
   run_ranks(members, [&](int member) {
-    Board board = shared.view();
+    ReadinessTable table = shared.view();
     std::mt19937 random(static_cast<unsigned>(member) + 1);
     struct Slot {
       int index = 0;  // of the plan
@@ -123,11 +124,12 @@ TEST_CASE("all members see the same outcome of every round, and the same order")
     std::array<Slot, slots> own;
     auto& log = logs[static_cast<std::size_t>(member)];
     const auto plan_of = [&](int slot) {
-      return Board::Plan{slot, static_cast<std::uint64_t>(
-                                   own[static_cast<std::size_t>(slot)].index * slots + slot + 1)};
+      return ReadinessTable::Plan{
+          slot,
+          static_cast<std::uint64_t>(own[static_cast<std::size_t>(slot)].index * slots + slot + 1)};
     };
     const auto read_all = [&] {
-      while (const auto slot = board.read(log.size())) {
+      while (const auto slot = table.read(log.size())) {
         log.push_back(*slot);
         Slot& read = own[static_cast<std::size_t>(*slot)];
         expect(read.joined, "no round without this member");
@@ -148,13 +150,13 @@ TEST_CASE("all members see the same outcome of every round, and the same order")
             heard[static_cast<std::size_t>(slot)][static_cast<std::size_t>(state.index)];
         if (!state.counted) {
           if (!state.joined) {
-            if (random() % 50 == 0) board.call_off(plan_of(slot));
-            state.joined = board.join(plan_of(slot), state.round) != Board::Joined::off;
+            if (random() % 50 == 0) table.cancel(plan_of(slot));
+            state.joined = table.join(plan_of(slot), state.round) != ReadinessTable::Joined::off;
           }
           read_all();
-          const bool off = state.joined
-                               ? board.look(plan_of(slot), state.round) == Board::State::off
-                               : board.is_off(plan_of(slot));
+          const bool off =
+              state.joined ? table.look(plan_of(slot), state.round) == ReadinessTable::State::off
+                           : table.is_cancelled(plan_of(slot));
           if (!off) continue;
           state.counted = true;
           ++heard_of;
@@ -174,4 +176,4 @@ TEST_CASE("all members see the same outcome of every round, and the same order")
   CHECK(logs.front().size() > plans_per_slot);
 }
 
-}  // namespace rueda::test::board_test
+}  // namespace rueda::test::readiness_table_test

@@ -1,4 +1,4 @@
-#include "backend/gpu/gpu_card.h"
+#include "backend/gpu/gpu_peer_info.h"
 
 #include "core/strings.h"
 
@@ -7,7 +7,7 @@ namespace rueda {
 namespace {
 
 // What is in the way of a communicator; empty where nothing is.
-std::string obstacle(std::span<const GpuCard> cards, const std::vector<int>& members) {
+std::string obstacle(std::span<const GpuPeerInfo> cards, const std::vector<int>& members) {
   for (std::size_t i = 0; i < cards.size(); ++i) {
     if (!cards[i].has_nccl) {
       return str("rank ", members[i], " has no NCCL: ", cards[i].problem.data());
@@ -30,16 +30,16 @@ std::string obstacle(std::span<const GpuCard> cards, const std::vector<int>& mem
 
 }  // namespace
 
-std::string_view name_of(GpuRoad road) {
-  switch (road) {
-    case GpuRoad::nccl: return "nccl";
-    case GpuRoad::staged: return "staged";
+std::string_view name_of(GpuPath path) {
+  switch (path) {
+    case GpuPath::nccl: return "nccl";
+    case GpuPath::staged: return "staged";
   }
   return "";
 }
 
-Expected<RoadChoice> choose_road(std::span<const GpuCard> cards, const std::vector<int>& members,
-                                 const std::string& wanted) {
+Expected<RoadChoice> choose_path(std::span<const GpuPeerInfo> cards,
+                                 const std::vector<int>& members, const std::string& wanted) {
   for (std::size_t i = 0; i < cards.size(); ++i) {
     if (cards[i].has_gpu) continue;
     return Status(ErrorCode::invalid_argument,
@@ -47,10 +47,10 @@ Expected<RoadChoice> choose_road(std::span<const GpuCard> cards, const std::vect
                   members[i]);
   }
   const std::string asked = str("RUEDA_GPU_BACKEND=", wanted);
-  if (wanted == "staged") return RoadChoice{GpuRoad::staged, asked};
+  if (wanted == "staged") return RoadChoice{GpuPath::staged, asked};
   const std::string why_not = obstacle(cards, members);
-  if (why_not.empty()) return RoadChoice{GpuRoad::nccl, {}};
-  if (wanted == "auto") return RoadChoice{GpuRoad::staged, why_not};
+  if (why_not.empty()) return RoadChoice{GpuPath::nccl, {}};
+  if (wanted == "auto") return RoadChoice{GpuPath::staged, why_not};
   return Status(ErrorCode::unsupported,
                 str(asked, ", but ", why_not,
                     ". RUEDA_GPU_BACKEND=staged, or auto, goes through the host's memory instead"));

@@ -9,7 +9,7 @@
 
 namespace rueda {
 
-struct RankCard {
+struct HostPeerInfo {
   int process = -1;
   bool tells_its_end = false;      // hands on a descriptor of its process
   bool fences_for_others = false;  // when it goes to sleep, see wake.h
@@ -19,7 +19,7 @@ struct RankCard {
   std::string world;               // of rank 0: the word that its ranks know
 
   [[nodiscard]] std::string encode() const;
-  [[nodiscard]] static Expected<RankCard> decode(int rank, const std::string& text);
+  [[nodiscard]] static Expected<HostPeerInfo> decode(int rank, const std::string& text);
 };
 
 }  // namespace rueda

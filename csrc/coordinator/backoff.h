@@ -1,5 +1,5 @@
-// How to wait for something that is about to happen: look again at once for a while, then give the
-// processor away, then sleep.
+// How to wait for something that is about to happen: spin for a while, then yield the
+// processor, then sleep.
 #pragma once
 
 #include "core/clock.h"
@@ -16,28 +16,29 @@ inline void pause_processor() {
 #endif
 }
 
-class Patience {
+class Backoff {
  public:
-  // `crowded`: what is waited for may need this very processor, so that spinning delays it.
+  // `oversubscribed`: what is waited for may need this very processor, so that spinning delays it.
   // Elsewhere it is spun for `spinning`, which is about what sleeping and being woken costs, on a
   // processor where no other rank is, as `placement` knows.
-  Patience(bool crowded, Duration spinning, Placement& placement)
-      : crowded_(crowded), spinning_(spinning), placement_(placement) {}
+  Backoff(bool oversubscribed, Duration spinning, Placement& placement)
+      : oversubscribed_(oversubscribed), spinning_(spinning), placement_(placement) {}
 
   // Something has happened.
-  void renew() { looks_ = 0; }
-  // After a look in vain: waits a moment and says whether to look again; false: sleep now.
-  [[nodiscard]] bool look_again(Time now);
+  void renew() { spins_ = 0; }
+  // After an attempt without progress: waits a moment and says whether to try again; false: sleep
+  // now.
+  [[nodiscard]] bool back_off(Time now);
 
  private:
-  bool crowded_;
+  bool oversubscribed_;
   Duration spinning_;
   Placement& placement_;
-  int looks_ = 0;
+  int spins_ = 0;
   Time since_;
 };
 
 // Whether `ranks` of this host are more than the processors that this process may run on.
-[[nodiscard]] bool outnumber_processors(int ranks);
+[[nodiscard]] bool is_oversubscribed(int ranks);
 
 }  // namespace rueda

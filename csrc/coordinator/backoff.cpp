@@ -1,4 +1,4 @@
-#include "coordinator/patience.h"
+#include "coordinator/backoff.h"
 
 #include <sched.h>
 
@@ -6,14 +6,14 @@ namespace rueda {
 
 namespace {
 
-constexpr int pauses = 20;
-constexpr int yields = 200;
+constexpr int max_pauses = 20;
+constexpr int max_yields = 200;
 
 }  // namespace
 
-bool Patience::look_again(Time now) {
-  if (looks_++ == 0) since_ = now;
-  if (!crowded_) {
+bool Backoff::back_off(Time now) {
+  if (spins_++ == 0) since_ = now;
+  if (!oversubscribed_) {
     if (now - since_ >= spinning_) return false;
     if (placement_.shares_processor()) {
       if (!placement_.move_apart(now)) sched_yield();
@@ -22,16 +22,16 @@ bool Patience::look_again(Time now) {
     }
     return true;
   }
-  if (looks_ <= pauses) {
+  if (spins_ <= max_pauses) {
     pause_processor();
     return true;
   }
-  if (looks_ > pauses + yields) return false;
+  if (spins_ > max_pauses + max_yields) return false;
   sched_yield();
   return true;
 }
 
-bool outnumber_processors(int ranks) {
+bool is_oversubscribed(int ranks) {
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return true;
   return ranks > CPU_COUNT(&allowed);

@@ -1,4 +1,4 @@
-#include "onehost/board.h"
+#include "onehost/readiness_table.h"
 
 #include <bit>
 
@@ -14,9 +14,9 @@ constexpr int off_bit = joined_bits + round_bits;
 constexpr int plan_bit = off_bit + 1;
 constexpr std::uint64_t joined_mask = (std::uint64_t{1} << joined_bits) - 1;
 constexpr std::uint64_t round_mask = (std::uint64_t{1} << round_bits) - 1;
-static_assert(Board::most_members <= joined_mask);
+static_assert(ReadinessTable::max_members <= joined_mask);
 
-constexpr std::size_t words_before = 2;  // the log's tail, and the number of plans called off
+constexpr std::size_t words_before = 2;  // the log's tail, and the number of plans cancelled
 
 std::uint64_t log_size_for(int slots) {
   return std::bit_ceil(static_cast<std::uint64_t>(slots) * 2);
@@ -30,12 +30,12 @@ std::uint64_t entry(std::uint64_t position, int slot) {
 
 }  // namespace
 
-std::size_t Board::bytes(int slots) {
+std::size_t ReadinessTable::bytes(int slots) {
   return (words_before + static_cast<std::size_t>(slots)) * sizeof(Word) +
          log_size_for(slots) * sizeof(std::atomic<std::uint64_t>);
 }
 
-Board::Board(std::byte* memory, int slots, int members)
+ReadinessTable::ReadinessTable(std::byte* memory, int slots, int members)
     : tail_(reinterpret_cast<Word*>(memory)),
       calls_off_(tail_ + 1),
       words_(tail_ + words_before),
@@ -43,21 +43,21 @@ Board::Board(std::byte* memory, int slots, int members)
       log_size_(log_size_for(slots)),
       members_(static_cast<std::uint64_t>(members)) {}
 
-Board::Content Board::unpack(std::uint64_t value) {
+ReadinessTable::Content ReadinessTable::unpack(std::uint64_t value) {
   return {value >> plan_bit, value >> joined_bits & round_mask, value & joined_mask,
           (value >> off_bit & 1) != 0};
 }
 
-std::uint64_t Board::pack(const Content& content) {
+std::uint64_t ReadinessTable::pack(const Content& content) {
   return content.plan << plan_bit | std::uint64_t{content.off} << off_bit |
          (content.round & round_mask) << joined_bits | content.joined;
 }
 
-std::atomic<std::uint64_t>& Board::word(Plan plan) const {
+std::atomic<std::uint64_t>& ReadinessTable::word(Plan plan) const {
   return words_[plan.slot].value;
 }
 
-Board::Joined Board::join(Plan plan, std::uint64_t round) {
+ReadinessTable::Joined ReadinessTable::join(Plan plan, std::uint64_t round) {
   std::atomic<std::uint64_t>& shared = word(plan);
   std::uint64_t seen = shared.load(std::memory_order_acquire);
   for (;;) {
@@ -75,24 +75,24 @@ Board::Joined Board::join(Plan plan, std::uint64_t round) {
   }
 }
 
-void Board::enter(int slot) {
+void ReadinessTable::enter(int slot) {
   const std::uint64_t position = tail_->value.fetch_add(1, std::memory_order_acq_rel);
   log_[position & (log_size_ - 1)].store(entry(position, slot), std::memory_order_release);
 }
 
-Board::State Board::look(Plan plan, std::uint64_t round) const {
+ReadinessTable::State ReadinessTable::look(Plan plan, std::uint64_t round) const {
   const Content content = unpack(word(plan).load(std::memory_order_acquire));
   if (content.plan != plan.number) return State::gone;
   if (content.round != (round & round_mask)) return State::decided;
   return content.off ? State::off : State::open;
 }
 
-bool Board::is_off(Plan plan) const {
+bool ReadinessTable::is_cancelled(Plan plan) const {
   const Content content = unpack(word(plan).load(std::memory_order_acquire));
   return content.plan > plan.number || (content.plan == plan.number && content.off);
 }
 
-bool Board::call_off(Plan plan) {
+bool ReadinessTable::cancel(Plan plan) {
   std::atomic<std::uint64_t>& shared = word(plan);
   std::uint64_t seen = shared.load(std::memory_order_acquire);
   Content content{};
@@ -108,11 +108,11 @@ bool Board::call_off(Plan plan) {
   return true;
 }
 
-std::uint64_t Board::calls_off() const {
+std::uint64_t ReadinessTable::calls_off() const {
   return calls_off_->value.load(std::memory_order_acquire);
 }
 
-std::optional<int> Board::read(std::uint64_t position) const {
+std::optional<int> ReadinessTable::read(std::uint64_t position) const {
   const std::uint64_t found = log_[position & (log_size_ - 1)].load(std::memory_order_acquire);
   const int slot = static_cast<int>(found & 0xffff);
   if (found != entry(position, slot)) return std::nullopt;

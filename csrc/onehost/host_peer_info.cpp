@@ -1,4 +1,4 @@
-#include "onehost/rank_card.h"
+#include "onehost/host_peer_info.h"
 
 #include <sstream>
 
@@ -17,7 +17,7 @@ std::string as_word(const std::string& text) {
 
 }  // namespace
 
-std::string RankCard::encode() const {
+std::string HostPeerInfo::encode() const {
   std::string text =
       str(process, ' ', tells_its_end, ' ', fences_for_others, ' ', probe.proof_address, ' ',
           probe.places_address, ' ', as_word(address), ' ', as_word(world));
@@ -26,10 +26,10 @@ std::string RankCard::encode() const {
   return text;
 }
 
-Expected<RankCard> RankCard::decode(int rank, const std::string& text) {
+Expected<HostPeerInfo> HostPeerInfo::decode(int rank, const std::string& text) {
   std::istringstream in(text);
   in.imbue(std::locale::classic());
-  RankCard card;
+  HostPeerInfo card;
   in >> card.process >> card.tells_its_end >> card.fences_for_others >> card.probe.proof_address >>
       card.probe.places_address >> card.address >> card.world;
   for (std::uint64_t& word : card.probe.proof) in >> word;

@@ -1,5 +1,5 @@
 // What the ranks of a process set tell each other before their first operation on GPUs, and the
-// road that they all choose from it.
+// path that they all choose from it.
 #pragma once
 
 #include <array>
@@ -14,14 +14,14 @@
 
 namespace rueda {
 
-enum class GpuRoad : std::uint8_t {
+enum class GpuPath : std::uint8_t {
   nccl,
   staged,  // through pinned memory of the host, and there as tensors of the host
 };
-[[nodiscard]] std::string_view name_of(GpuRoad road);
+[[nodiscard]] std::string_view name_of(GpuPath path);
 
 // Travels as it lies in memory. Texts end with a zero.
-struct GpuCard {
+struct GpuPeerInfo {
   bool has_gpu = false;
   bool has_nccl = false;
   bool has_kernels = false;
@@ -40,14 +40,14 @@ void write_text(std::array<char, size>& target, std::string_view text) {
 }
 
 struct RoadChoice {
-  GpuRoad road = GpuRoad::staged;
+  GpuPath path = GpuPath::staged;
   std::string why_not_nccl;  // empty where it is
 };
 
 // What the option gpu_backend ("auto", "nccl" or "staged") leaves: NCCL where every rank has it and
 // a GPU of its own. Not ok where a rank has no GPU, or where NCCL is demanded and cannot be used:
 // the status says why. `members`: world ranks, in the order of the cards.
-[[nodiscard]] Expected<RoadChoice> choose_road(std::span<const GpuCard> cards,
+[[nodiscard]] Expected<RoadChoice> choose_path(std::span<const GpuPeerInfo> cards,
                                                const std::vector<int>& members,
                                                const std::string& wanted);
 

@@ -1,16 +1,16 @@
-// Which road tensors of GPUs take, and that they come through each of them with the same results.
+// Which path tensors of GPUs take, and that they come through each of them with the same results.
 #include <catch2/catch.hpp>
 #include <string>
 #include <vector>
 
-#include "backend/gpu/gpu_card.h"
+#include "backend/gpu/gpu_peer_info.h"
 #include "gpu_engine_ranks.h"
 
-namespace rueda::test::gpu_roads_test {
+namespace rueda::test::gpu_paths_test {
 namespace {
 
-GpuCard card_of(const std::string& gpu) {
-  GpuCard card;
+GpuPeerInfo card_of(const std::string& gpu) {
+  GpuPeerInfo card;
   card.has_gpu = card.has_nccl = true;
   card.nccl_version = 22800;
   write_text(card.host, "a machine");
@@ -28,26 +28,26 @@ GpuWorld world_of(int size, const std::string& backend) {
 
 TEST_CASE("NCCL is taken where all have the same version of it and a GPU each") {
   const std::vector<int> members{0, 2, 3};
-  std::vector<GpuCard> cards{card_of("a"), card_of("b"), card_of("c")};
-  auto all = choose_road(cards, members, "auto");
+  std::vector<GpuPeerInfo> cards{card_of("a"), card_of("b"), card_of("c")};
+  auto all = choose_path(cards, members, "auto");
   REQUIRE(all.ok());
-  CHECK(all->road == GpuRoad::nccl);
+  CHECK(all->path == GpuPath::nccl);
   CHECK(all->why_not_nccl.empty());
-  CHECK(choose_road(cards, members, "staged")->road == GpuRoad::staged);
+  CHECK(choose_path(cards, members, "staged")->path == GpuPath::staged);
 
   cards[2].nccl_version = 22700;
-  auto choice = choose_road(cards, members, "auto");
+  auto choice = choose_path(cards, members, "auto");
   REQUIRE(choice.ok());
-  CHECK(choice->road == GpuRoad::staged);
+  CHECK(choice->path == GpuPath::staged);
   CHECK(contains(choice->why_not_nccl, "rank 0 has NCCL 22800, rank 3 has NCCL 22700"));
-  const auto versions = choose_road(cards, members, "nccl");
+  const auto versions = choose_path(cards, members, "nccl");
   CHECK(versions.status().code() == ErrorCode::unsupported);
   CHECK(contains(versions.status(), "RUEDA_GPU_BACKEND=nccl, but rank 0 has NCCL 22800"));
 
   cards[2] = card_of("b");
-  CHECK(contains(choose_road(cards, members, "nccl").status(), "ranks 2 and 3 share the GPU b"));
+  CHECK(contains(choose_path(cards, members, "nccl").status(), "ranks 2 and 3 share the GPU b"));
   write_text(cards[2].host, "another machine");
-  CHECK(choose_road(cards, members, "nccl")->road == GpuRoad::nccl);
+  CHECK(choose_path(cards, members, "nccl")->path == GpuPath::nccl);
 }
 
 TEST_CASE("what is staged may have more chunks than there are slots for them") {
@@ -134,4 +134,4 @@ TEST_CASE("process sets that overlap reduce on GPUs side by side") {
   });
 }
 
-}  // namespace rueda::test::gpu_roads_test
+}  // namespace rueda::test::gpu_paths_test

@@ -1,0 +1,96 @@
+// Who makes progress. One thread at a time holds the progress lock: the progress thread, or a
+// caller that waits for a handle anyway, which saves it two thread switches.
+//
+// The progress thread holds the lock only while something is under way, and yields it to callers
+// that want it. A caller that releases it while something is under way wakes the progress thread.
+// While nobody holds it, the progress thread is parked on `idle_word_`, where whoever adds work
+// wakes it.
+//
+// Handles keep the lock alive beyond the engine; it is closed then, and nobody acquires it any
+// more.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "core/clock.h"
+#include "core/counter.h"
+#include "core/futex.h"
+#include "onehost/wake.h"
+
+namespace rueda {
+
+struct HandleState;
+
+class ProgressLock {
+ public:
+  // What there may be to do.
+  enum Work : std::uint32_t {
+    queued = 1,      // commands
+    readable = 2,    // descriptors that are watched
+    unfinished = 4,  // what is under way, or has a deadline
+  };
+
+  // Makes progress until the handle is done, the deadline or a signal. Called with the lock, which
+  // it releases. May return `changed` although the handle is not done, because the engine ends.
+  using Drive = std::function<FutexWake(const HandleState&, std::optional<Time>)>;
+
+  // `spin_iterations`: how often a caller asks whether the progress thread yields the lock to it.
+  ProgressLock(Drive drive, int spin_iterations)
+      : drive_(std::move(drive)), spin_iterations_(spin_iterations) {}
+  ProgressLock(const ProgressLock&) = delete;
+  ProgressLock& operator=(const ProgressLock&) = delete;
+
+  // --- For anyone
+
+  // Waits for the handle, making progress if possible.
+  FutexWake wait(const HandleState& handle, std::optional<Time> deadline);
+  // There is something to do: wakes the owner, which sleeps on `word`, or else the progress thread.
+  void notify(Work work, WakeWord& word);
+  [[nodiscard]] bool has(Work work) const { return (work_.load() & work) != 0; }
+  // Nobody acquires the lock any more. Async-signal-safe.
+  void close() { owner_.store(Owner::closed); }
+
+  // --- For callers
+
+  [[nodiscard]] bool acquire_as_caller();
+
+  // --- For the progress thread
+
+  [[nodiscard]] bool acquire_as_thread();
+  // The thread, which holds the lock, is about to sleep: callers may take it meanwhile.
+  void mark_parked() { owner_.store(Owner::parked); }
+  // After that sleep: whether the thread still holds the lock.
+  [[nodiscard]] bool reclaim();
+  [[nodiscard]] bool is_wanted_by_caller() const { return waiting_callers_.load() > 0; }
+  // Without the lock: sleeps until there may be work that nobody does; false where there is
+  // already.
+  bool park(Counter& sleeps);
+
+  // --- For the owner
+
+  // What has been done, or is known to be there.
+  void clear(Work work) { work_.fetch_and(~static_cast<std::uint32_t>(work)); }
+  void set(Work work) { work_.fetch_or(work); }
+  // Where there is work left, the progress thread is woken, which may sleep on `word`.
+  void release(WakeWord& word);
+  // For the progress thread, in favour of a caller that waits for the lock.
+  void yield_to_caller() { owner_.store(Owner::none); }
+
+ private:
+  // `parked`: the progress thread's, while it sleeps.
+  enum class Owner : std::uint32_t { none, parked, progress_thread, caller, closed };
+
+  [[nodiscard]] bool acquire_when_yielded(const HandleState& handle);
+
+  const Drive drive_;
+  const int spin_iterations_;
+  std::atomic<Owner> owner_{Owner::none};
+  std::atomic<std::uint32_t> work_{0};
+  std::atomic<int> waiting_callers_{0};
+  WakeWord idle_word_{};
+};
+
+}  // namespace rueda
