@@ -1,24 +1,24 @@
-#include "api/current_engine.h"
+#include "api/current_runtime.h"
 #include "rueda/rueda.h"
 
 namespace rueda {
 
 AlgorithmChoice choose_algorithm(std::int64_t bytes) {
   if (bytes < 0) throw InvalidArgumentError("a number of bytes cannot be negative");
-  const auto engine = current_engine();
-  const Algorithm algorithm = engine->algorithms().choose(bytes);
-  const HostCosts& costs = engine->host().costs();
+  const auto runtime = current_runtime();
+  const Algorithm algorithm = runtime->algorithms().choose(bytes);
+  const HostCosts& costs = runtime->host().costs();
   const auto length = static_cast<std::size_t>(bytes);
   AlgorithmChoice choice;
   choice.algorithm = choice.registered = name_of(algorithm);
-  if (!engine->host().is_world(engine->topology().size)) {
+  if (!runtime->host().is_world(runtime->topology().size)) {
     choice.algorithm = choice.registered = name_of(Algorithm::ring);
     return choice;
   }
   if (algorithm == Algorithm::ring) return choice;
   if (length <= line_bytes) {
     choice.algorithm = choice.registered = "line";
-  } else if (length >= engine->host_policy().registered_min) {
+  } else if (length >= runtime->host_policy().registered_min) {
     choice.registered = name_of(Algorithm::direct);
   }
   const auto predict = [&](const std::string& name, const MeasuredCost& direct) {

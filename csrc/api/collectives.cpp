@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "api/blocking.h"
-#include "api/current_engine.h"
+#include "api/current_runtime.h"
 #include "api/submissions.h"
 #include "core/strings.h"
 #include "rueda/rueda.h"
@@ -10,7 +10,7 @@ namespace rueda {
 
 namespace {
 
-// The engine numbers unnamed groups.
+// The runtime numbers unnamed groups.
 void set_group(Request& request, const std::string& group, int index, int group_size) {
   request.name = group.empty() ? group : str(group, ".", index);
   request.group = group;
@@ -20,13 +20,13 @@ void set_group(Request& request, const std::string& group, int index, int group_
 Handle submit(ProcessSet set, Submission submission) {
   std::vector<Submission> one;
   one.push_back(std::move(submission));
-  return current_engine()->submit(set.id, std::move(one)).front();
+  return current_runtime()->submit(set.id, std::move(one)).front();
 }
 
 Handle submit_and_wait(ProcessSet set, Submission submission, std::optional<Time> deadline) {
   std::vector<Submission> one;
   one.push_back(std::move(submission));
-  return current_engine()->submit_and_wait(set.id, std::move(one), deadline).front();
+  return current_runtime()->submit_and_wait(set.id, std::move(one), deadline).front();
 }
 
 Submission barrier_submission(const CallOptions& options) {
@@ -82,7 +82,7 @@ Handle allreduce_blocking(const TensorView& input, void* output, const Allreduce
 std::vector<Handle> grouped_allreduce(std::span<const TensorView> inputs,
                                       std::span<void* const> outputs,
                                       const AllreduceOptions& options) {
-  const auto engine = current_engine();
+  const auto runtime = current_runtime();
   if (inputs.size() != outputs.size()) {
     throw InvalidArgumentError(
         str("grouped_allreduce: ", inputs.size(), " inputs and ", outputs.size(), " outputs"));
@@ -98,7 +98,7 @@ std::vector<Handle> grouped_allreduce(std::span<const TensorView> inputs,
     submission.output = static_cast<std::byte*>(outputs[i]);
     submissions.push_back(std::move(submission));
   }
-  return engine->submit(options.process_set.id, std::move(submissions));
+  return runtime->submit(options.process_set.id, std::move(submissions));
 }
 
 Handle allgather(const TensorView& input, const CallOptions& options) {
@@ -107,7 +107,7 @@ Handle allgather(const TensorView& input, const CallOptions& options) {
 
 Handle broadcast(const TensorView& tensor, int root, const CallOptions& options) {
   Submission submission = submission_of(Collective::broadcast, tensor, options.name);
-  if (const auto members = current_engine()->process_sets().find(options.process_set.id)) {
+  if (const auto members = current_runtime()->process_sets().find(options.process_set.id)) {
     const auto found = std::find(members->ranks.begin(), members->ranks.end(), root);
     submission.request.root = static_cast<int>(found - members->ranks.begin());
     if (found == members->ranks.end()) {
@@ -131,7 +131,7 @@ Handle reduce_scatter(const TensorView& input, const ReduceScatterOptions& optio
 Handle alltoall(const TensorView& input, const std::vector<std::int64_t>& splits,
                 const CallOptions& options) {
   Submission submission = submission_of(Collective::alltoall, input, options.name);
-  const auto members = current_engine()->process_sets().find(options.process_set.id);
+  const auto members = current_runtime()->process_sets().find(options.process_set.id);
   const std::int64_t ranks = members ? members->size() : 1;
   auto rows = alltoall_rows(input, splits, ranks);
   // Only this rank knows its splits: the others are told when they are wrong.
@@ -152,7 +152,7 @@ Handle barrier_blocking(const CallOptions& options, std::optional<Time> deadline
 }
 
 Handle join(const CallOptions& options) {
-  return current_engine()->join(options.process_set.id);
+  return current_runtime()->join(options.process_set.id);
 }
 
 Handle refuse(const std::string& name, ProcessSet process_set, const std::string& why,
@@ -164,7 +164,7 @@ Handle refuse(const std::string& name, ProcessSet process_set, const std::string
     if (group_size > 0) set_group(submission.request, name, i, group_size);
     submissions.push_back(std::move(submission));
   }
-  return current_engine()->submit(process_set.id, std::move(submissions)).front();
+  return current_runtime()->submit(process_set.id, std::move(submissions)).front();
 }
 
 }  // namespace rueda

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <mutex>
 
-#include "api/current_engine.h"
+#include "api/current_runtime.h"
 #include "core/log.h"
 #include "core/unknown_variables.h"
 #include "membership/launcher_notice.h"
@@ -22,8 +22,8 @@ namespace {
 struct Process {
   std::mutex life;  // held through init and shutdown
   std::mutex mutex;
-  std::shared_ptr<Engine> engine;
-  std::atomic<Engine*> watched{nullptr};  // by the fork handler, which may not take a lock
+  std::shared_ptr<Runtime> runtime;
+  std::atomic<Runtime*> watched{nullptr};  // by the fork handler, which may not take a lock
   std::atomic<bool> forked{false};
   MpiPlugin* mpi = nullptr;  // once MPI is in use
   bool broken = false;       // a world ended in a failure, and MPI has formed none since
@@ -37,10 +37,10 @@ Process& process() {
 
 void after_fork_in_child() {
   Process& state = process();
-  Engine* engine = state.watched.exchange(nullptr);
-  if (engine == nullptr && state.mpi == nullptr) return;
+  Runtime* runtime = state.watched.exchange(nullptr);
+  if (runtime == nullptr && state.mpi == nullptr) return;
   state.forked = true;
-  if (engine != nullptr) engine->close_after_fork();
+  if (runtime != nullptr) runtime->close_after_fork();
 }
 
 // MPI cannot be initialised again, so it is finalised only now. After a failure it must not be:
@@ -52,26 +52,26 @@ void at_exit() {
   if (state.mpi != nullptr && !state.broken) state.mpi->finalize();
 }
 
-void set_engine(std::shared_ptr<Engine> engine) {
+void set_runtime(std::shared_ptr<Runtime> runtime) {
   Process& state = process();
   const std::lock_guard lock(state.mutex);
-  state.watched = engine.get();
-  state.engine = std::move(engine);
+  state.watched = runtime.get();
+  state.runtime = std::move(runtime);
 }
 
-std::shared_ptr<Engine> find_engine() {
+std::shared_ptr<Runtime> find_runtime() {
   Process& state = process();
   if (state.forked) return nullptr;
   const std::lock_guard lock(state.mutex);
-  return state.engine;
+  return state.runtime;
 }
 
-std::shared_ptr<Engine> take_engine() {
+std::shared_ptr<Runtime> take_runtime() {
   Process& state = process();
   if (state.forked) return nullptr;
   const std::lock_guard lock(state.mutex);
   state.watched = nullptr;
-  return std::exchange(state.engine, nullptr);
+  return std::exchange(state.runtime, nullptr);
 }
 
 template <class T>
@@ -81,15 +81,15 @@ T value_or_throw(Expected<T> expected) {
 }
 
 // Returns once all ranks have connected: one that leaves at once must not be gone before.
-std::shared_ptr<Engine> start_engine(World world, Bootstrap& bootstrap, const Options& options) {
-  auto started = Engine::start(std::move(world), options);
+std::shared_ptr<Runtime> start_runtime(World world, Bootstrap& bootstrap, const Options& options) {
+  auto started = Runtime::start(std::move(world), options);
   const Time deadline = Clock::now() + seconds(options.init_timeout);
   const Status all = bootstrap.agree("connected", started.status(), deadline);
   started.status().throw_if_error();
-  std::shared_ptr<Engine> engine = std::move(started).value();
-  if (!all.ok()) engine->abort(all.to_string());
+  std::shared_ptr<Runtime> runtime = std::move(started).value();
+  if (!all.ok()) runtime->abort(all.to_string());
   all.throw_if_error();
-  return engine;
+  return runtime;
 }
 
 LogLevel log_level(const std::string& name) {
@@ -118,9 +118,9 @@ void throw_forked() {
       "method 'spawn' for processes that need collectives");
 }
 
-std::shared_ptr<Engine> current_engine() {
-  auto engine = find_engine();
-  if (engine) return engine;
+std::shared_ptr<Runtime> current_runtime() {
+  auto runtime = find_runtime();
+  if (runtime) return runtime;
   if (process().forked) throw_forked();
   throw NotInitializedError("rueda has not been initialised: call rueda.init() first");
 }
@@ -130,7 +130,7 @@ void init(const std::map<std::string, std::string>& overrides) {
   if (state.forked) throw_forked();
   const std::lock_guard life(state.life);
   const Options options = value_or_throw(read_options(process_environment(), overrides));
-  if (find_engine()) {
+  if (find_runtime()) {
     if (!overrides.empty()) {
       log(LogLevel::warning,
           "init() was called again: its options are not applied to the world that exists");
@@ -146,7 +146,7 @@ void init(const std::map<std::string, std::string>& overrides) {
   }
   if (opened.mpi != nullptr) {
     state.mpi = opened.mpi;
-    // The application may finalise MPI itself: the engine must have left it by then.
+    // The application may finalise MPI itself: the runtime must have left it by then.
     state.mpi->before_finalize([] { shutdown(); });
   }
   World world = value_or_throw(form_world(*opened.bootstrap, options, opened.mpi_transport));
@@ -154,7 +154,7 @@ void init(const std::map<std::string, std::string>& overrides) {
     notify_launcher(process_environment(), opened.launch, Arrival::met);
   }
   set_log_rank(world.topology.rank);
-  set_engine(start_engine(std::move(world), *opened.bootstrap, options));
+  set_runtime(start_runtime(std::move(world), *opened.bootstrap, options));
   // All that MPI has started are in this world: nobody is missing for MPI_Finalize.
   if (opened.mpi != nullptr) state.broken = false;
 }
@@ -162,73 +162,73 @@ void init(const std::map<std::string, std::string>& overrides) {
 void shutdown() {
   if (process().forked) return;
   const std::lock_guard life(process().life);
-  // Other threads may hold the engine for the length of a call: it is stopped here, destroyed by
+  // Other threads may hold the runtime for the length of a call: it is stopped here, destroyed by
   // the last.
-  if (const auto engine = take_engine()) {
-    engine->shutdown();
-    process().broken = process().broken || !engine->failure().ok();
+  if (const auto runtime = take_runtime()) {
+    runtime->shutdown();
+    process().broken = process().broken || !runtime->failure().ok();
   }
 }
 
 void abort(const std::string& cause) {
   if (process().forked) return;
   const std::lock_guard life(process().life);
-  if (const auto engine = take_engine()) {
-    engine->abort(cause);
+  if (const auto runtime = take_runtime()) {
+    runtime->abort(cause);
     process().broken = true;
   }
 }
 
 bool is_initialized() {
-  return find_engine() != nullptr;
+  return find_runtime() != nullptr;
 }
 
 int rank() {
-  return current_engine()->topology().rank;
+  return current_runtime()->topology().rank;
 }
 int size() {
-  return current_engine()->topology().size;
+  return current_runtime()->topology().size;
 }
 int local_rank() {
-  return current_engine()->topology().local_rank;
+  return current_runtime()->topology().local_rank;
 }
 int local_size() {
-  return current_engine()->topology().local_size;
+  return current_runtime()->topology().local_size;
 }
 int cross_rank() {
-  return current_engine()->topology().cross_rank;
+  return current_runtime()->topology().cross_rank;
 }
 int cross_size() {
-  return current_engine()->topology().cross_size;
+  return current_runtime()->topology().cross_size;
 }
 bool is_homogeneous() {
-  return current_engine()->topology().homogeneous;
+  return current_runtime()->topology().homogeneous;
 }
 
 std::map<std::string, std::int64_t> metrics() {
-  return current_engine()->metrics();
+  return current_runtime()->metrics();
 }
 void count_filled_gradient() {
-  current_engine()->count_filled_gradient();
+  current_runtime()->count_filled_gradient();
 }
 
 void start_timeline(const std::string& path, TimelineFormat format, bool mark_cycles) {
-  current_engine()->start_timeline(path, {format, mark_cycles}).throw_if_error();
+  current_runtime()->start_timeline(path, {format, mark_cycles}).throw_if_error();
 }
 
 void stop_timeline() {
-  current_engine()->stop_timeline();
+  current_runtime()->stop_timeline();
 }
 
 std::map<std::string, std::string> options() {
-  const auto engine = current_engine();
+  const auto runtime = current_runtime();
   std::map<std::string, std::string> values;
   for (const OptionSpec& spec : option_table()) {
-    values[std::string(spec.name)] = option_text(spec, engine->options());
+    values[std::string(spec.name)] = option_text(spec, runtime->options());
   }
   // Those in use, not "auto".
-  values["transport"] = engine->transport_name();
-  values["algorithm"] = engine->algorithms().to_string();
+  values["transport"] = runtime->transport_name();
+  values["algorithm"] = runtime->algorithms().to_string();
   return values;
 }
 

@@ -1,7 +1,7 @@
 #include <cstring>
 #include <new>
 
-#include "api/current_engine.h"
+#include "api/current_runtime.h"
 #include "onehost/huge_pages.h"
 #include "onehost/registered_memory.h"
 #include "rueda/rueda.h"
@@ -29,17 +29,17 @@ std::shared_ptr<std::byte[]> allocate(std::size_t bytes) {
 }
 
 std::size_t settle_tensor(const void* tensor, std::size_t bytes) {
-  const auto engine = current_engine();
-  const auto& memory = engine->host().memory();
-  if (!memory || !memory->has_direct_access() || !engine->host_policy().huge_pages) return 0;
+  const auto runtime = current_runtime();
+  const auto& memory = runtime->host().memory();
+  if (!memory || !memory->has_direct_access() || !runtime->host_policy().huge_pages) return 0;
   if (memory->registered(tensor, bytes)) return 0;
   return put_tensor_on_huge_pages(tensor, bytes);
 }
 
 bool has_direct_access() {
-  const auto engine = current_engine();
-  const HostGroup& host = engine->host();
-  return host.is_world(engine->topology().size) && host.memory()->has_direct_access();
+  const auto runtime = current_runtime();
+  const HostGroup& host = runtime->host();
+  return host.is_world(runtime->topology().size) && host.memory()->has_direct_access();
 }
 
 }  // namespace rueda

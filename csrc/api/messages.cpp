@@ -1,4 +1,4 @@
-#include "api/current_engine.h"
+#include "api/current_runtime.h"
 #include "rueda/rueda.h"
 
 namespace rueda {
@@ -17,7 +17,7 @@ Handle submit(bool is_send, const TensorView& tensor, int peer, const MessageOpt
   request.dtype = tensor.dtype;
   request.count = tensor.count();
   request.data = static_cast<std::byte*>(tensor.data);
-  return current_engine()->submit_message(std::move(request));
+  return current_runtime()->submit_message(std::move(request));
 }
 
 }  // namespace

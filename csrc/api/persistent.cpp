@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "api/current_engine.h"
+#include "api/current_runtime.h"
 #include "api/persistent_run.h"
 #include "api/submissions.h"
 #include "backend/device_backend.h"
@@ -20,24 +20,24 @@ void PersistentLife::begin() {
 }
 
 void PersistentLife::fail_if_broken() const {
-  if (!engine_->is_broken()) return;
-  engine_->refusal().throw_if_error();
+  if (!is_broken()) return;
+  runtime_->refusal(set_id_).throw_if_error();
   throw ShutdownError("this rank has shut down");
 }
 
 void PersistentLife::give_up(const Status& reason) {
-  engine_->abort(reason.to_string());
+  runtime_->abort(reason.to_string());
   reason.throw_if_error();
   throw InternalError("a persistent operation was given up without a reason");
 }
 
-PersistentAgreement::PersistentAgreement(std::shared_ptr<Engine> engine, const TensorView& input,
+PersistentAgreement::PersistentAgreement(std::shared_ptr<Runtime> runtime, const TensorView& input,
                                          void* output, const AllreduceOptions& options)
-    : tensor_{std::move(engine), input, output, options, {}, nullptr, nullptr} {
+    : tensor_{std::move(runtime), input, output, options, {}, nullptr, nullptr} {
   std::vector<Submission> one;
   one.push_back(allreduce_submission(Collective::persistent_allreduce, input, output, options));
   one.front().request.error = prepare_host_run(tensor_);
-  handle_ = tensor_.engine->submit(options.process_set.id, std::move(one)).front();
+  handle_ = tensor_.runtime->submit(options.process_set.id, std::move(one)).front();
 }
 
 void PersistentRunEnd::operator()(PersistentRun* run) const noexcept {
@@ -57,8 +57,8 @@ OwnedPersistentRun PersistentAgreement::make_run() {
     return is_direct ? make_device_run(std::move(tensor_), std::move(reduction))
                      : make_named_run(std::move(tensor_), std::move(reduction));
   }
-  const auto members = tensor_.engine->process_sets().find(tensor_.options.process_set.id);
-  const auto policy = tensor_.engine->host_policy(tensor_.bytes());
+  const auto members = tensor_.runtime->process_sets().find(tensor_.options.process_set.id);
+  const auto policy = tensor_.runtime->host_policy(tensor_.bytes());
   if (tensor_.host && policy && members) {
     return make_host_run(std::move(tensor_), *policy, *members, agreed.persistent);
   }
@@ -69,7 +69,7 @@ Allreduce::Allreduce(const TensorView& tensor, const AllreduceOptions& options)
     : Allreduce(tensor, tensor.data, options) {}
 
 Allreduce::Allreduce(const TensorView& input, void* output, const AllreduceOptions& options)
-    : run_(PersistentAgreement(current_engine(), input, output, options).make_run()) {}
+    : run_(PersistentAgreement(current_runtime(), input, output, options).make_run()) {}
 
 Allreduce::~Allreduce() = default;
 Allreduce::Allreduce(Allreduce&&) noexcept = default;

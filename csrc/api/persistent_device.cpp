@@ -16,9 +16,7 @@ constexpr auto max_pause = std::chrono::microseconds(200);
 class DeviceRun final : public PersistentRun {
  public:
   DeviceRun(const PersistentTensor& tensor, std::shared_ptr<DeviceReduction> reduction)
-      : life_(tensor.engine, tensor.options.name),
-        stream_(tensor.input.stream),
-        reduction_(std::move(reduction)) {}
+      : life_(tensor), stream_(tensor.input.stream), reduction_(std::move(reduction)) {}
 
   void begin(std::optional<void*> stream) override {
     life_.begin();
@@ -54,7 +52,7 @@ class DeviceRun final : public PersistentRun {
     life_.give_up(status);
   }
 
-  PersistentLife life_;  // the engine outlives what it has made
+  PersistentLife life_;  // the runtime outlives what it has made
   void* const stream_;
   const std::shared_ptr<DeviceReduction> reduction_;
 };

@@ -44,7 +44,7 @@ class HostRun final : public PersistentRun {
  public:
   HostRun(const PersistentTensor& tensor, const HostPolicy& policy,
           const ProcessSetMembers& members, int number)
-      : life_(tensor.engine, tensor.options.name),
+      : life_(tensor),
         members_(members.ranks),
         oversubscribed_(tensor.host.memory->is_oversubscribed()),
         placement_(tensor.host.memory),
@@ -126,7 +126,7 @@ class HostRun final : public PersistentRun {
     }
   }
 
-  [[nodiscard]] Engine& engine() const { return life_.engine(); }
+  [[nodiscard]] Runtime& runtime() const { return life_.runtime(); }
 
   // The world of this rank is over, so that nothing of the others may be touched any more.
   [[noreturn]] void fail_ended() {
@@ -172,7 +172,7 @@ class HostRun final : public PersistentRun {
   void check() {
     if (reduction_.done()) return;
     life_.fail_if_broken();
-    const double timeout = engine().options().transfer_timeout;
+    const double timeout = runtime().options().transfer_timeout;
     if (timeout <= 0 || Clock::now() - *last_move_ < seconds(timeout)) return;
     std::vector<int> ranks;
     for (const int member : reduction_.awaited()) {
@@ -202,14 +202,14 @@ class HostRun final : public PersistentRun {
 }  // namespace
 
 Status prepare_host_run(PersistentTensor& tensor) {
-  const Engine& engine = *tensor.engine;
-  const auto members = engine.process_sets().find(tensor.options.process_set.id);
+  const Runtime& runtime = *tensor.runtime;
+  const auto members = runtime.process_sets().find(tensor.options.process_set.id);
   if (!members || tensor.input.device != host_device) return {};
-  tensor.host = engine.host().members(members->ranks);
+  tensor.host = runtime.host().members(members->ranks);
   if (!tensor.host) return {};
-  const auto policy = engine.host_policy(tensor.bytes());
+  const auto policy = runtime.host_policy(tensor.bytes());
   if (!policy) return {};
-  const int rank = engine.topology().rank;
+  const int rank = runtime.topology().rank;
   const std::size_t channel = HostChannel::bytes_for(slot_for(*policy, tensor.bytes()));
   tensor.room = HostMemory::reserve(tensor.host.memory, {&channel, 1});
   if (!tensor.room) {

@@ -22,9 +22,7 @@ constexpr auto between_looks = std::chrono::microseconds(200);
 class NamedRun final : public PersistentRun {
  public:
   NamedRun(PersistentTensor tensor, std::shared_ptr<DeviceReduction> reduction)
-      : tensor_(std::move(tensor)),
-        life_(tensor_.engine, tensor_.options.name),
-        reduction_(std::move(reduction)) {}
+      : tensor_(std::move(tensor)), life_(tensor_), reduction_(std::move(reduction)) {}
 
   void begin(std::optional<void*> stream) override {
     life_.begin();
@@ -76,7 +74,7 @@ class NamedRun final : public PersistentRun {
     submission.request.error = refusal;
     std::vector<Submission> one;
     one.push_back(std::move(submission));
-    handle_ = life_.engine().submit(tensor_.options.process_set.id, std::move(one)).front();
+    handle_ = life_.runtime().submit(tensor_.options.process_set.id, std::move(one)).front();
     if (refusal.ok()) return;
     // The others have been told; here it would come too late, with the graph done.
     refused_ = std::exchange(handle_, std::nullopt);
@@ -93,7 +91,7 @@ class NamedRun final : public PersistentRun {
     std::optional<Time> deadline;
     for (const auto& finished : in_use_) {
       while (!finished->is_over() && (!deadline || Clock::now() < *deadline)) {
-        if (!deadline && life_.engine().is_broken()) deadline = Clock::now() + drain_timeout;
+        if (!deadline && life_.is_broken()) deadline = Clock::now() + drain_timeout;
         std::this_thread::sleep_for(between_looks);
       }
     }

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "coordinator/engine.h"
+#include "coordinator/runtime.h"
 #include "core/fork.h"
 #include "rueda/persistent.h"
 #include "rueda/rueda.h"
@@ -44,7 +44,7 @@ using OwnedPersistentRun = std::unique_ptr<PersistentRun, PersistentRunEnd>;
 
 // What a run is made of.
 struct PersistentTensor {
-  std::shared_ptr<Engine> engine;
+  std::shared_ptr<Runtime> runtime;
   TensorView input;
   void* output = nullptr;
   AllreduceOptions options;  // with a name
@@ -62,7 +62,7 @@ struct PersistentTensor {
 class PersistentAgreement {
  public:
   // Begins.
-  PersistentAgreement(std::shared_ptr<Engine> engine, const TensorView& input, void* output,
+  PersistentAgreement(std::shared_ptr<Runtime> runtime, const TensorView& input, void* output,
                       const AllreduceOptions& options);
   // Done once all have agreed.
   [[nodiscard]] const Handle& handle() const { return handle_; }
@@ -91,21 +91,25 @@ class PersistentAgreement {
 // of all ranks.
 class PersistentLife {
  public:
-  PersistentLife(std::shared_ptr<Engine> engine, std::string name)
-      : engine_(std::move(engine)), name_(std::move(name)) {}
+  explicit PersistentLife(const PersistentTensor& tensor)
+      : runtime_(tensor.runtime),
+        set_id_(tensor.options.process_set.id),
+        name_(tensor.options.name) {}
 
-  [[nodiscard]] Engine& engine() const { return *engine_; }
+  [[nodiscard]] Runtime& runtime() const { return *runtime_; }
   [[nodiscard]] const std::string& name() const { return name_; }
-  // Throws where the last run has not been waited for, however quick it was, and where the world is
-  // over or broken.
+  // Throws where the last run has not been waited for, however quick it was, and where the world or
+  // the process set is over or broken.
   void begin();
   void end() { to_be_waited_for_ = false; }
+  [[nodiscard]] bool is_broken() const { return runtime_->is_broken(set_id_); }
   void fail_if_broken() const;
   // The others count on this rank, so the world is over for them, too. Throws.
   [[noreturn]] void give_up(const Status& reason);
 
  private:
-  std::shared_ptr<Engine> engine_;
+  std::shared_ptr<Runtime> runtime_;
+  int set_id_;
   std::string name_;
   bool to_be_waited_for_ = false;
 };

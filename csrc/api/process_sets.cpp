@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "api/current_engine.h"
+#include "api/current_runtime.h"
 #include "core/strings.h"
 #include "rueda/rueda.h"
 
@@ -10,7 +10,7 @@ namespace rueda {
 namespace {
 
 std::shared_ptr<const ProcessSetMembers> members_of(ProcessSet set) {
-  auto members = current_engine()->process_sets().find(set.id);
+  auto members = current_runtime()->process_sets().find(set.id);
   if (!members) throw InvalidArgumentError(str("there is no process set ", set.id));
   return members;
 }
@@ -22,7 +22,7 @@ Handle change(Collective collective, std::vector<std::int64_t> arguments) {
   submission.request.splits = std::move(arguments);
   std::vector<Submission> one;
   one.push_back(std::move(submission));
-  return current_engine()->submit(0, std::move(one)).front();
+  return current_runtime()->submit(0, std::move(one)).front();
 }
 
 }  // namespace
@@ -45,12 +45,12 @@ void remove_process_set(ProcessSet set) {
 }
 
 ProcessSet create_group(int number, const std::vector<int>& ranks) {
-  current_engine()->form_set(number, ranks).throw_if_error();
+  current_runtime()->form_set(number, ranks).throw_if_error();
   return {number};
 }
 
 void destroy_group(ProcessSet set) {
-  current_engine()->dissolve_set(set.id).throw_if_error();
+  current_runtime()->dissolve_set(set.id).throw_if_error();
 }
 
 std::vector<int> ranks_of(ProcessSet set) {
@@ -62,7 +62,7 @@ int rank_in(ProcessSet set) {
 }
 
 std::vector<int> process_set_ids() {
-  return current_engine()->process_sets().ids();
+  return current_runtime()->process_sets().ids();
 }
 
 }  // namespace rueda

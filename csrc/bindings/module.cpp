@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "api/current_engine.h"
+#include "api/current_runtime.h"
 #include "backend/device_backend.h"
 #include "blocking.h"
 #include "collectives.h"

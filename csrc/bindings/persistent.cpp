@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "api/current_engine.h"
+#include "api/current_runtime.h"
 #include "api/persistent_run.h"
 #include "collectives.h"
 #include "gil.h"
@@ -26,7 +26,7 @@ class PersistentAllreduce {
   PersistentAllreduce(const TensorView& input, void* output, const AllreduceOptions& options) {
     auto agreement = [&] {
       const GilReleased released;
-      return PersistentAgreement(current_engine(), input, output, options);
+      return PersistentAgreement(current_runtime(), input, output, options);
     }();
     while (!agreement.handle().done()) {
       {

@@ -18,6 +18,7 @@ std::map<std::string, std::int64_t> Metrics::values() const {
       {"nccl_calls", 0},
       {"control_messages_sent", control_messages_sent.get()},
       {"control_bytes_sent", control_bytes_sent.get()},
+      {"control_messages_dropped", control_messages_dropped.get()},
       {"stall_warnings", stall_warnings.get()},
       {"plans_replayed", plans_replayed.get()},
       {"plans_eager", plans_eager.get()},

@@ -30,6 +30,7 @@ struct Metrics {
   SharedCounter gradients_filled;  // that an optimizer had to make up, as zeros
   Counter control_messages_sent;
   Counter control_bytes_sent;
+  Counter control_messages_dropped;  // that nothing here could make sense of
   Counter stall_warnings;
   Counter plans_replayed;    // batches, or groups of them, executed without negotiation
   Counter plans_eager;       // of those: all was sent along with the ranks' readiness

@@ -68,12 +68,12 @@ void PointToPoint::offer(MessageRequest request) {
   if (is_inline) message.insert(message.end(), request.data, request.data + bytes);
   const int peer = request.peer;
   if (is_inline) {
-    post_(peer, std::move(message));
+    post_(peer, message);
     return request.handle->complete({});
   }
   // Known before it is offered: a message to this very rank may be answered within post_().
   offered_.emplace(number, std::move(request));
-  post_(peer, std::move(message));
+  post_(peer, message);
 }
 
 void PointToPoint::receive(int peer, std::span<const std::byte> message) {
@@ -320,16 +320,29 @@ void PointToPoint::leave_all() {
   offers_.clear();
 }
 
+template <class IsConcerned>
+void PointToPoint::fail_those(const Status& reason, const IsConcerned& is_concerned) {
+  const auto failed = [&](const MessageRequest& request, int peer) {
+    const bool fails = is_concerned(peer);
+    if (fails) request.handle->complete(reason);
+    return fails;
+  };
+  receives_.remove_if([&](const MessageRequest& receive) { return failed(receive, receive.peer); });
+  std::erase_if(offered_, [&](const auto& send) { return failed(send.second, send.second.peer); });
+  arriving_.remove_if(
+      [&](const Arrival& arrival) { return failed(arrival.request, arrival.offer.sender); });
+  departing_.remove_if([&](const Departure& departure) {
+    return failed(departure.request, departure.request.peer);
+  });
+  offers_.remove_if([&](const Offer& offer) { return is_concerned(offer.sender); });
+}
+
+void PointToPoint::lose(int rank, const Status& reason) {
+  fail_those(reason, [rank](int peer) { return peer == rank; });
+}
+
 void PointToPoint::fail_all(const Status& reason) {
-  for (const MessageRequest& receive : receives_) receive.handle->complete(reason);
-  for (const auto& [number, send] : offered_) send.handle->complete(reason);
-  for (const Arrival& arrival : arriving_) arrival.request.handle->complete(reason);
-  for (const Departure& departure : departing_) departure.request.handle->complete(reason);
-  receives_.clear();
-  offered_.clear();
-  arriving_.clear();
-  departing_.clear();
-  offers_.clear();
+  fail_those(reason, [](int) { return true; });
 }
 
 }  // namespace rueda

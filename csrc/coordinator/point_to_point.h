@@ -51,7 +51,7 @@ static_assert(std::is_nothrow_move_constructible_v<MessageRequest>);
 
 class PointToPoint {
  public:
-  using Post = std::function<void(int peer, std::vector<std::byte> message)>;
+  using Post = std::function<void(int peer, std::span<const std::byte> message)>;
 
   // Messages of up to this size travel with their offer: their send is done at once.
   static constexpr std::size_t inline_bytes = 4096;
@@ -80,6 +80,8 @@ class PointToPoint {
   [[nodiscard]] bool is_closed(int set_id) const { return closed_.contains(set_id); }
   // Nothing will be asked for in this set any more. What has been asked for goes on.
   void forget(int set_id);
+  // A rank is lost: fails what is under way with it.
+  void lose(int rank, const Status& reason);
   // The transport must have been aborted.
   void fail_all(const Status& reason);
 
@@ -123,6 +125,8 @@ class PointToPoint {
   bool fail_receives(Time now);
   void drop_forgotten();
   bool fail_sends();
+  template <class IsConcerned>
+  void fail_those(const Status& reason, const IsConcerned& is_concerned);
 
   const HostGroup& host_;
   Transport& transport_;

@@ -2,6 +2,7 @@
 // read by anyone.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -23,6 +24,9 @@ struct ProcessSetMembers {
   int rank = -1;           // of this process within the set, or -1
 
   [[nodiscard]] int size() const { return static_cast<int>(ranks.size()); }
+  [[nodiscard]] bool has(int world_rank) const {
+    return std::binary_search(ranks.begin(), ranks.end(), world_rank);
+  }
   // For messages: "" for the world, which needs no name.
   [[nodiscard]] std::string name() const;
 };

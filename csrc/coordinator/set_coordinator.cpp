@@ -548,6 +548,7 @@ void SetCoordinator::fail_all(const Status& reason) {
   }
   deadline_.reset();
   changed_ = false;
+  if (!closed()) negotiator_.close(reason);
   close(reason);
 }
 

@@ -9,6 +9,7 @@
 // leaves, see Visit.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -181,6 +182,9 @@ class HostChannel final : private HostMemory::Visitor {
   [[nodiscard]] bool populate_slot_now(std::size_t bytes);
   [[nodiscard]] bool populate_table_now();
   void give_up() override;
+  [[nodiscard]] bool visits(int host_rank) const override {
+    return std::find(members_.begin(), members_.end(), host_rank) != members_.end();
+  }
   [[nodiscard]] bool enter();
   void leave();
   [[nodiscard]] bool has_given_up() const;

@@ -75,6 +75,13 @@ void HostMemory::give_up() {
   for (Visitor* const visitor : visitors_) visitor->give_up();
 }
 
+void HostMemory::give_up_on(int rank) {
+  const std::lock_guard lock(visitors_mutex_);
+  for (Visitor* const visitor : visitors_) {
+    if (visitor->visits(rank)) visitor->give_up();
+  }
+}
+
 Time HostMemory::end_of_waiting() const {
   return std::min<Time>(end_of_waiting_.load(), Clock::now() + wait_timeout);
 }

@@ -94,6 +94,8 @@ class HostMemory {
   class Visitor {
    public:
     virtual void give_up() = 0;
+    // Whether it touches memory of this rank.
+    [[nodiscard]] virtual bool visits(int rank) const = 0;
 
    protected:
     ~Visitor() = default;
@@ -103,6 +105,8 @@ class HostMemory {
   // Tells all visitors. To be called by whoever drives the engine, when the world of this rank has
   // ended: before anything waits for another rank to stop, so that no two wait for each other.
   void give_up();
+  // The same where one rank is lost: tells those that visit it.
+  void give_up_on(int rank);
   // Until when to wait, at most, for other ranks to stop: the same for all who wait once this rank
   // has given up, however many there are.
   [[nodiscard]] Time end_of_waiting() const;

@@ -64,6 +64,8 @@ class Negotiator {
   void amend(const std::string& name, const Status& error);
   void join();
   void leave();
+  // The set has ended for this rank, whatever the others know: nothing more is agreed on.
+  void close(const Status& reason);
 
   void receive(int peer, std::span<const std::byte> message, Time now);
 
@@ -80,7 +82,7 @@ class Negotiator {
 
   // When flush() should be called though nothing happens; nothing while no one waits.
   [[nodiscard]] std::optional<Time> next_deadline() const;
-  // Not ok once a rank of the set has left.
+  // Not ok once a rank of the set has left, or close() was called.
   [[nodiscard]] const Status& closed() const { return closed_; }
   // Whether the root holds back responses: they come with the first flush() after set_busy(false).
   [[nodiscard]] bool holds_back() const { return !ready_.empty(); }
@@ -141,8 +143,6 @@ class Negotiator {
   void apply(ResponseList responses);
   // Returns whether this rank had submitted anything that has failed.
   bool apply_error(const Response& response);
-  void close(const Status& reason);
-
   void flush_up();
 
   // negotiator_root.cpp: decisions and stalls.

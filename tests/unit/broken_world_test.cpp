@@ -180,8 +180,8 @@ TEST_CASE("persistent operations of a broken world are dropped without waiting f
   options.algorithm = "direct";
   run_engines(
       size, options,
-      [&](int rank, Engine& own) {
-        const std::shared_ptr<Engine> engine(std::shared_ptr<void>(), &own);
+      [&](int rank, Runtime& own) {
+        const std::shared_ptr<Runtime> engine(std::shared_ptr<void>(), &own);
         std::vector<std::vector<float>> tensors(operations, std::vector<float>(count, 1));
         std::vector<OwnedPersistentRun> runs;
         for (auto& tensor : tensors) {
@@ -225,8 +225,8 @@ TEST_CASE("a run that waits hears that the world has ended") {
   options.algorithm = "direct";
   run_engines(
       size, options,
-      [&](int rank, Engine& own) {
-        const std::shared_ptr<Engine> engine(std::shared_ptr<void>(), &own);
+      [&](int rank, Runtime& own) {
+        const std::shared_ptr<Runtime> engine(std::shared_ptr<void>(), &own);
         std::vector<float> tensor(count, 1);
         const TensorView view{tensor.data(), {static_cast<std::int64_t>(count)}, DataType::float32};
         const auto run = PersistentAgreement(engine, view, tensor.data(), {}).make_run();

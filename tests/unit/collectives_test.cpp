@@ -138,7 +138,7 @@ TEST_CASE("every collective, type and operation gives what a serial loop gives")
   options.ring_chunk = 1000;
   const Sharing sharing = GENERATE(Sharing::nothing, Sharing::memory);
   options.algorithm = GENERATE("auto", "direct");
-  const auto check = [&](int rank, Engine& engine) {
+  const auto check = [&](int rank, Runtime& engine) {
     std::vector<std::size_t> order(cases.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::shuffle(order.begin(), order.end(), std::mt19937(static_cast<unsigned>(rank) + 7));
@@ -163,7 +163,7 @@ TEST_CASE("elements travel as a narrower type, converted where they are packed")
       GENERATE(std::size_t{0}, std::size_t{1}, std::size_t{1001}, std::size_t{70001});
   run_engines(
       size, {},
-      [&](int rank, Engine& engine) {
+      [&](int rank, Runtime& engine) {
         // Exact in bfloat16, but 1/4 of the ranks' sum only if prescaled before and postscaled
         // after.
         std::vector<float> single(length, static_cast<float>(rank + 1));
@@ -202,7 +202,7 @@ TEST_CASE("a batch of more tensors than a channel's table has entries is packed"
   const bool fits = GENERATE(true, false);
   const std::size_t tensors = HostChannel::table_entries + (fits ? 0 : 1);
   constexpr std::size_t length = 8;
-  const auto check = [&](int, Engine& engine) {
+  const auto check = [&](int, Runtime& engine) {
     std::vector<std::vector<float>> data(tensors, std::vector<float>(length, 1));
     std::vector<Submission> group;
     for (std::size_t i = 0; i < tensors; ++i) {
@@ -221,7 +221,7 @@ TEST_CASE("a batch of more tensors than a channel's table has entries is packed"
 }
 
 TEST_CASE("a type that elements cannot travel as, or not on all ranks, fails everywhere") {
-  run_engines(2, {}, [&](int rank, Engine& engine) {
+  run_engines(2, {}, [&](int rank, Runtime& engine) {
     std::vector<float> tensor(4, 1);
     const auto error_of = [&](DataType dtype, std::optional<DataType> wire) {
       Submission submission = allreduce_of(tensor, dtype, "x");
@@ -250,7 +250,7 @@ TEST_CASE("a type that elements cannot travel as, or not on all ranks, fails eve
 TEST_CASE("all-to-all moves uneven rows of every type") {
   const int ranks = GENERATE(1, 2, 3, 4);
   const Sharing sharing = GENERATE(Sharing::nothing, Sharing::memory);
-  const auto check = [&](int rank, Engine& engine) {
+  const auto check = [&](int rank, Runtime& engine) {
     for (const DataTypeInfo& row : data_types) {
       // Rank r sends (r + p) % 3 rows to rank p.
       const auto rows_from = [](int from, int to) { return (from + to) % 3; };

@@ -17,14 +17,14 @@ namespace {
 
 using namespace std::chrono_literals;
 
-Handle run(Engine& engine, Submission submission) {
+Handle run(Runtime& engine, Submission submission) {
   return engine.submit_and_wait(0, one(std::move(submission))).front();
 }
 
 }  // namespace
 
 TEST_CASE("a caller that waits at once needs no other thread") {
-  run_engines(1, {}, [](int, Engine& engine) {
+  run_engines(1, {}, [](int, Runtime& engine) {
     std::vector<float> tensor(4, 1);
     finish(submit(engine, allreduce_of(tensor, DataType::float32, "first")));
     std::this_thread::sleep_for(100ms);  // until the engine's thread has sat down
@@ -41,7 +41,7 @@ TEST_CASE("a caller that waits at once needs no other thread") {
 }
 
 TEST_CASE("an operation that nobody waits for completes") {
-  run_engines(3, {}, [](int, Engine& engine) {
+  run_engines(3, {}, [](int, Runtime& engine) {
     std::vector<float> tensor(1000, 1);
     const Handle handle = submit(engine, allreduce_of(tensor, DataType::float32, "x"));
     for (const Time limit = soon(); !handle.done();) {
@@ -53,7 +53,7 @@ TEST_CASE("an operation that nobody waits for completes") {
 }
 
 TEST_CASE("what is under way when a caller leaves goes on without it") {
-  run_engines(2, {}, [](int rank, Engine& engine) {
+  run_engines(2, {}, [](int rank, Runtime& engine) {
     std::vector<float> awaited(4, 1);
     std::vector<float> left(100000, 1);
     for (int round = 0; round < 50; ++round) {
@@ -74,7 +74,7 @@ TEST_CASE("several threads of each rank wait at the same time, in every way") {
   constexpr int threads = 3;
   constexpr int rounds = 60;
   const int size = GENERATE(1, 2, 3);
-  run_engines(size, {}, [&](int rank, Engine& engine) {
+  run_engines(size, {}, [&](int rank, Runtime& engine) {
     const std::string failures = run_threads(threads, "thread", [&](int thread) {
       std::mt19937 random(static_cast<unsigned>(rank * threads + thread));
       for (int round = 0; round < rounds; ++round) {
@@ -101,7 +101,7 @@ TEST_CASE("several threads of each rank wait at the same time, in every way") {
 
 TEST_CASE("a wait with a deadline gives up, and the operation goes on") {
   std::barrier together(2);
-  run_engines(2, {}, [&](int rank, Engine& engine) {
+  run_engines(2, {}, [&](int rank, Runtime& engine) {
     std::vector<float> tensor(4, 1);
     if (rank == 1) together.arrive_and_wait();
     const Handle handle = engine
@@ -119,7 +119,7 @@ TEST_CASE("a wait with a deadline gives up, and the operation goes on") {
 }
 
 TEST_CASE("shutting down ends the wait of a thread that drives, whose handle lives on") {
-  run_engines(2, {}, [](int rank, Engine& engine) {
+  run_engines(2, {}, [](int rank, Runtime& engine) {
     std::vector<float> tensor(4, 1);
     if (rank == 1) {
       std::this_thread::sleep_for(200ms);  // it leaves later, and is told
@@ -144,7 +144,7 @@ TEST_CASE("shutting down ends the wait of a thread that drives, whose handle liv
 TEST_CASE("a handle can be asked after its engine has gone") {
   std::vector<float> tensor(4, 1);
   Handle handle;
-  run_engines(1, {}, [&](int, Engine& engine) {
+  run_engines(1, {}, [&](int, Runtime& engine) {
     handle = run(engine, allreduce_of(tensor, DataType::float32, "x"));
   });
   CHECK(handle.done());
@@ -157,7 +157,7 @@ TEST_CASE("a signal ends the sleep of a caller that drives") {
   struct sigaction before{};
   ::sigaction(SIGUSR1, &ignore, &before);
   std::barrier together(2);
-  run_engines(2, {}, [&](int rank, Engine& engine) {
+  run_engines(2, {}, [&](int rank, Runtime& engine) {
     std::vector<float> tensor(4, 1);
     if (rank == 1) {
       together.arrive_and_wait();

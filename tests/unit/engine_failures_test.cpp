@@ -57,9 +57,9 @@ TEST_CASE("nobody waits for a rank that fails before it has heard that it is awa
     if (rank == 1) {
       world.control = std::make_unique<GatedLane>(std::move(world.control), 0, gate_closed);
     }
-    auto started = Engine::start(std::move(world), {});
+    auto started = Runtime::start(std::move(world), {});
     started.status().throw_if_error();
-    Engine& engine = **started;
+    Runtime& engine = **started;
     std::vector<float> tensor(100'000, 1);  // which all reach into
     const Handle handle = submit(engine, allreduce_of(tensor, DataType::float32, "x"));
     const Time limit = soon();

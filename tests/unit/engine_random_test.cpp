@@ -60,7 +60,7 @@ class Program {
 
 class Rank {
  public:
-  Rank(int rank, int size, Engine& engine, unsigned seed)
+  Rank(int rank, int size, Runtime& engine, unsigned seed)
       : rank_(rank),
         size_(size),
         engine_(engine),
@@ -184,7 +184,7 @@ class Rank {
 
   int rank_;
   int size_;
-  Engine& engine_;
+  Runtime& engine_;
   std::mt19937 random_;
 };
 
@@ -202,7 +202,7 @@ TEST_CASE("random programs end, and with the right results") {
   CAPTURE(size, seed);
   run_engines(
       size, options,
-      [&](int rank, Engine& engine) {
+      [&](int rank, Runtime& engine) {
         Program program(size, seed);
         Rank self(rank, size, engine, seed);
         for (int step = 0; step < 120; ++step) {

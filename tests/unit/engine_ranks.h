@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/engine.h"
+#include "coordinator/runtime.h"
 #include "membership/inproc_world.h"
 #include "rank_threads.h"
 
@@ -18,12 +18,13 @@ namespace rueda::test {
 enum class Sharing { nothing, memory };
 
 // Runs body(rank, engine) on `size` ranks at once, in a world of their own or that of `shared_hub`.
-// `host_of`: of each rank, which host it is on, with whose ranks it shares memory; one for all where
-// that is empty.
+// `host_of`: of each rank, which host it is on, with whose ranks it shares memory; one for all
+// where that is empty.
 inline void run_engines(int size, const Options& options,
-                        const std::function<void(int, Engine&)>& body,
+                        const std::function<void(int, Runtime&)>& body,
                         InprocHub* shared_hub = nullptr, Sharing sharing = Sharing::nothing,
-                        const std::vector<int>& host_of = {}) {
+                        const std::vector<int>& host_of = {},
+                        LossPolicy on_loss = LossPolicy::end_world) {
   InprocHub own_hub(size);
   InprocHub& hub = shared_hub != nullptr ? *shared_hub : own_hub;
   run_ranks(size, [&](int rank) {
@@ -34,7 +35,7 @@ inline void run_engines(int size, const Options& options,
       formed.status().throw_if_error();
       world.host = std::move(formed).value();
     }
-    auto engine = Engine::start(std::move(world), options);
+    auto engine = Runtime::start(std::move(world), options, on_loss);
     engine.status().throw_if_error();
     body(rank, **engine);
   });
@@ -77,12 +78,12 @@ inline std::vector<Submission> one(Submission submission) {
   return submissions;
 }
 
-inline Handle submit(Engine& engine, Submission submission, int set = 0) {
+inline Handle submit(Runtime& engine, Submission submission, int set = 0) {
   return engine.submit(set, one(std::move(submission))).front();
 }
 
 // Adds a process set of the ranks, or removes the set; returns the set's number.
-inline int change(Engine& engine, Collective collective, std::vector<std::int64_t> arguments) {
+inline int change(Runtime& engine, Collective collective, std::vector<std::int64_t> arguments) {
   Submission submission;
   submission.request.collective = collective;
   submission.request.splits = std::move(arguments);

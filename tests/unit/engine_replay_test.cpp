@@ -16,20 +16,20 @@ namespace {
 
 using namespace std::chrono_literals;
 
-void run_sharing(int size, const std::function<void(int, Engine&)>& body,
+void run_sharing(int size, const std::function<void(int, Runtime&)>& body,
                  const Options& options = {}, InprocHub* hub = nullptr) {
   run_engines(size, options, body, hub, Sharing::memory);
 }
 
-Handle run(Engine& engine, Submission submission, int set = 0) {
+Handle run(Runtime& engine, Submission submission, int set = 0) {
   return engine.submit_and_wait(set, one(std::move(submission))).front();
 }
 
-std::int64_t count(const Engine& engine, const std::string& name) {
+std::int64_t count(const Runtime& engine, const std::string& name) {
   return engine.metrics().at(name);
 }
 
-void sum(Engine& engine, const std::string& name, int ranks, std::size_t length = 5, int set = 0) {
+void sum(Runtime& engine, const std::string& name, int ranks, std::size_t length = 5, int set = 0) {
   std::vector<float> tensor(length, 1);
   finish(run(engine, allreduce_of(tensor, DataType::float32, name), set));
   expect(tensor.back() == static_cast<float>(ranks), "the sum of " + name);
@@ -65,7 +65,7 @@ Submission other_of(Collective collective, std::vector<float>& data, const std::
 TEST_CASE("a repeated allreduce needs no message") {
   const int size = GENERATE(2, 3, 4);
   std::barrier together(size);
-  run_sharing(size, [&](int, Engine& engine) {
+  run_sharing(size, [&](int, Runtime& engine) {
     sum(engine, "x", size);
     together.arrive_and_wait();
     const std::int64_t messages = count(engine, "control_messages_sent");
@@ -82,7 +82,7 @@ TEST_CASE("a repeated allreduce needs no message") {
 TEST_CASE("operations without a name are replayed, with barriers and named ones between") {
   const int size = GENERATE(2, 3, 4);
   std::barrier together(size);
-  run_sharing(size, [&](int, Engine& engine) {
+  run_sharing(size, [&](int, Runtime& engine) {
     const auto step = [&](int round) {
       std::vector<float> data(6, 1);
       finish(run(engine, other_of(Collective::barrier, data, "", size)));
@@ -111,7 +111,7 @@ TEST_CASE("operations without a name are replayed, with barriers and named ones 
 
 TEST_CASE("what changes under a number is negotiated again") {
   const int period = GENERATE(1, 7, 9);  // operations that take turns
-  run_sharing(3, [&](int, Engine& engine) {
+  run_sharing(3, [&](int, Runtime& engine) {
     for (int i = 0; i < 5 * static_cast<int>(numbers_of_unnamed); ++i) {
       std::vector<float> tensor(static_cast<std::size_t>(1 + i % period), 1);
       finish(run(engine, allreduce_of(tensor, DataType::float32, "")));
@@ -123,7 +123,7 @@ TEST_CASE("what changes under a number is negotiated again") {
 TEST_CASE("every collective is replayed, and right") {
   const int size = GENERATE(2, 3);
   std::barrier together(size);
-  run_sharing(size, [&](int rank, Engine& engine) {
+  run_sharing(size, [&](int rank, Runtime& engine) {
     for (int round = 0; round < 10; ++round) {
       const auto value = static_cast<float>(rank + round);
       const auto all = static_cast<float>(size * (size - 1) / 2 + size * round);
@@ -168,7 +168,7 @@ TEST_CASE("what is small comes along with the ranks' readiness, with the same bi
   const DataType dtype = GENERATE(DataType::float32, DataType::float16, DataType::int64);
   const ReduceOp op = GENERATE(ReduceOp::sum, ReduceOp::average, ReduceOp::min);
   std::barrier together(size);
-  run_sharing(size, [&](int rank, Engine& engine) {
+  run_sharing(size, [&](int rank, Runtime& engine) {
     std::mt19937 random(static_cast<unsigned>(rank));
     for (const std::size_t bytes : {0, 8, 48, 56, 64, 1000, 2048, 2056, 4096, 4104}) {
       const auto is_small = static_cast<std::int64_t>(bytes <= 4096);
@@ -195,7 +195,7 @@ TEST_CASE("what is small comes along with the ranks' readiness, with the same bi
 
 TEST_CASE("what was sent along is not mixed up when calls change, are cancelled, and come again") {
   const int size = GENERATE(2, 4);
-  run_sharing(size, [&](int rank, Engine& engine) {
+  run_sharing(size, [&](int rank, Runtime& engine) {
     std::mt19937 random(7);  // the same on all
     for (int round = 0; round < 400; ++round) {
       const std::string name = str("x", random() % 5);
@@ -225,7 +225,7 @@ TEST_CASE("groups and fused batches are replayed as a whole") {
   std::barrier together(size);
   run_sharing(
       size,
-      [&](int, Engine& engine) {
+      [&](int, Runtime& engine) {
         std::vector<std::vector<float>> tensors(7, std::vector<float>(30, 1));
         for (int round = 0; round < 20; ++round) {
           for (auto& tensor : tensors) std::fill(tensor.begin(), tensor.end(), 1.0F);
@@ -244,7 +244,7 @@ TEST_CASE("groups and fused batches are replayed as a whole") {
 TEST_CASE("operations that are in flight together are replayed in any order of submission") {
   const int size = GENERATE(2, 3);
   constexpr int tensors = 12;
-  run_sharing(size, [&](int rank, Engine& engine) {
+  run_sharing(size, [&](int rank, Runtime& engine) {
     std::mt19937 random(static_cast<unsigned>(rank) + 1);
     std::vector<int> order(tensors);
     std::iota(order.begin(), order.end(), 0);
@@ -273,7 +273,7 @@ TEST_CASE("operations that are in flight together are replayed in any order of s
 }
 
 TEST_CASE("what changes on all ranks is negotiated again") {
-  run_sharing(2, [](int, Engine& engine) {
+  run_sharing(2, [](int, Runtime& engine) {
     for (int round = 0; round < 30; ++round) {
       sum(engine, "x", 2, static_cast<std::size_t>(1 + round / 3));
     }
@@ -283,7 +283,7 @@ TEST_CASE("what changes on all ranks is negotiated again") {
 
 TEST_CASE("what changes on one rank is a mismatch, as ever") {
   const int size = GENERATE(2, 3);
-  run_sharing(size, [&](int rank, Engine& engine) {
+  run_sharing(size, [&](int rank, Runtime& engine) {
     for (int round = 0; round < 10; ++round) {
       for (int i = 0; i < 3; ++i) sum(engine, "x", size);
       std::vector<float> tensor(rank == 1 ? 7 : 5, 1);
@@ -297,7 +297,7 @@ TEST_CASE("what changes on one rank is a mismatch, as ever") {
 
 TEST_CASE("a rank that waits for a member of a fused plan gets it without the others") {
   std::barrier together(2);
-  run_sharing(2, [&](int, Engine& engine) {
+  run_sharing(2, [&](int, Runtime& engine) {
     std::vector<std::vector<float>> tensors(2, std::vector<float>(30, 1));
     for (int round = 0; round < 50; ++round) {
       together.arrive_and_wait();
@@ -314,7 +314,7 @@ TEST_CASE("a rank that waits for a member of a fused plan gets it without the ot
 }
 
 TEST_CASE("an operation of a plan that is submitted after a pause is negotiated") {
-  run_sharing(2, [](int rank, Engine& engine) {
+  run_sharing(2, [](int rank, Runtime& engine) {
     std::vector<std::vector<float>> tensors(2, std::vector<float>(30, 1));
     for (int round = 0; round < 5; ++round) {
       std::vector<Handle> handles;
@@ -329,7 +329,7 @@ TEST_CASE("an operation of a plan that is submitted after a pause is negotiated"
 
 TEST_CASE("a rank that joins contributes the identity to what was replayed before") {
   const int size = GENERATE(2, 3);
-  run_sharing(size, [&](int rank, Engine& engine) {
+  run_sharing(size, [&](int rank, Runtime& engine) {
     for (int epoch = 0; epoch < 5; ++epoch) {
       for (int step = 0; step < 5 + 3 * rank; ++step) {
         std::vector<float> tensor(5, 3);
@@ -346,7 +346,7 @@ TEST_CASE("a rank that joins contributes the identity to what was replayed befor
 }
 
 TEST_CASE("a rank that shuts down fails what was about to be replayed") {
-  run_sharing(3, [](int rank, Engine& engine) {
+  run_sharing(3, [](int rank, Runtime& engine) {
     for (int round = 0; round < 5; ++round) sum(engine, "x", 3);
     if (rank == 1) return;
     std::vector<float> tensor(5, 1);
@@ -360,7 +360,7 @@ TEST_CASE("a rank that dies is named by those who wait for it to replay") {
   InprocHub hub(3);
   run_sharing(
       3,
-      [&](int rank, Engine& engine) {
+      [&](int rank, Runtime& engine) {
         std::string message;
         for (int round = 0; message.empty(); ++round) {
           if (rank == 2 && round == 5) return hub.kill(2, "killed by the test");
@@ -382,7 +382,7 @@ TEST_CASE("a tensor that was replayed stalls with an error that names the ranks"
   const int late = GENERATE(0, 1);
   run_sharing(
       2,
-      [&](int rank, Engine& engine) {
+      [&](int rank, Runtime& engine) {
         for (int round = 0; round < 5; ++round) sum(engine, "x", 2);
         if (rank == late) std::this_thread::sleep_for(1s);
         std::vector<float> tensor(5, 1);
@@ -398,7 +398,7 @@ TEST_CASE("a tensor that was replayed stalls with an error that names the ranks"
 }
 
 TEST_CASE("a name that is submitted again while it waits to be replayed fails on every rank") {
-  run_sharing(2, [](int rank, Engine& engine) {
+  run_sharing(2, [](int rank, Runtime& engine) {
     for (int round = 0; round < 20; ++round) {
       for (int i = 0; i < 2; ++i) sum(engine, "x", 2);
       std::vector<float> first(5, 1);
@@ -422,7 +422,7 @@ TEST_CASE("more plans than are kept replace the oldest ones") {
   options.cache_capacity = 3;
   run_sharing(
       3,
-      [](int, Engine& engine) {
+      [](int, Runtime& engine) {
         std::mt19937 random(7);  // the same on all ranks
         for (int round = 0; round < 400; ++round) sum(engine, str("t", random() % 6), 3);
         expect(count(engine, "plans_replayed") > 0, "some were replayed");
@@ -435,7 +435,7 @@ TEST_CASE("without a cache nothing is replayed") {
   options.cache_capacity = 0;
   run_sharing(
       2,
-      [](int, Engine& engine) {
+      [](int, Runtime& engine) {
         for (int round = 0; round < 10; ++round) sum(engine, "x", 2);
         expect(count(engine, "plans_replayed") == 0, "nothing was replayed");
       },
@@ -443,7 +443,7 @@ TEST_CASE("without a cache nothing is replayed") {
 }
 
 TEST_CASE("process sets replay on their own, also when they are made and removed") {
-  run_sharing(3, [](int rank, Engine& engine) {
+  run_sharing(3, [](int rank, Runtime& engine) {
     for (int round = 0; round < 10; ++round) {
       const int low = change(engine, Collective::add_process_set, {0, 1});
       const int high = change(engine, Collective::add_process_set, {1, 2});
@@ -461,7 +461,7 @@ TEST_CASE("process sets replay on their own, also when they are made and removed
 
 TEST_CASE("an engine that waits for nothing does not wake up, whatever was replayed") {
   std::barrier together(3);
-  run_sharing(3, [&](int, Engine& engine) {
+  run_sharing(3, [&](int, Runtime& engine) {
     for (int round = 0; round < 20; ++round) sum(engine, "x", 3);
     together.arrive_and_wait();
     std::this_thread::sleep_for(200ms);

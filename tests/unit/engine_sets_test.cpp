@@ -11,15 +11,15 @@ namespace {
 
 using namespace std::chrono_literals;
 
-int add_set(Engine& engine, std::vector<std::int64_t> ranks) {
+int add_set(Runtime& engine, std::vector<std::int64_t> ranks) {
   return change(engine, Collective::add_process_set, std::move(ranks));
 }
 
-void remove_set(Engine& engine, int id) {
+void remove_set(Runtime& engine, int id) {
   change(engine, Collective::remove_process_set, {id});
 }
 
-void sum(Engine& engine, int ranks, int set = 0, const std::string& name = "") {
+void sum(Runtime& engine, int ranks, int set = 0, const std::string& name = "") {
   std::vector<float> tensor(5, 1);
   finish(submit(engine, allreduce_of(tensor, DataType::float32, name), set));
   expect(tensor[0] == static_cast<float>(ranks), "the sum over the set");
@@ -28,7 +28,7 @@ void sum(Engine& engine, int ranks, int set = 0, const std::string& name = "") {
 }  // namespace
 
 TEST_CASE("overlapping process sets work at the same time") {
-  run_engines(3, {}, [](int rank, Engine& engine) {
+  run_engines(3, {}, [](int rank, Runtime& engine) {
     const int low = add_set(engine, {0, 1});
     const int high = add_set(engine, {1, 2});
     std::vector<float> in_low(100, 1);
@@ -50,7 +50,7 @@ TEST_CASE("overlapping process sets work at the same time") {
 
 TEST_CASE(
     "a process set that is removed while it is in use finishes or fails, and the world goes on") {
-  run_engines(3, {}, [](int rank, Engine& engine) {
+  run_engines(3, {}, [](int rank, Runtime& engine) {
     for (int round = 0; round < 50; ++round) {
       const int set = add_set(engine, {1, 2});
       std::vector<float> tensor(1000, 1);
@@ -70,7 +70,7 @@ TEST_CASE(
 }
 
 TEST_CASE("process sets can be added and removed without end") {
-  run_engines(2, {}, [](int, Engine& engine) {
+  run_engines(2, {}, [](int, Runtime& engine) {
     const int kept = add_set(engine, {0, 1});
     for (int round = 0; round < 600; ++round) remove_set(engine, add_set(engine, {0}));
     sum(engine, 2, kept);
@@ -82,7 +82,7 @@ TEST_CASE("as many process sets as are promised work at once, and one more is an
   const auto sharing = GENERATE(Sharing::nothing, Sharing::memory);
   run_engines(
       2, {},
-      [](int, Engine& engine) {
+      [](int, Runtime& engine) {
         std::vector<int> sets;
         bool refused = false;
         while (!refused) {
@@ -117,7 +117,7 @@ void fill(HostMemory& memory) {
 TEST_CASE("what one rank has no room for is an error of all, and the world goes on") {
   run_engines(
       3, {},
-      [](int rank, Engine& engine) {
+      [](int rank, Runtime& engine) {
         const int before = add_set(engine, {0, 1, 2});
         if (rank == 1) fill(*engine.host().memory());
         const auto error_of = [](const std::function<void()>& call) -> std::string {
@@ -131,7 +131,7 @@ TEST_CASE("what one rank has no room for is an error of all, and the world goes 
         const std::string of_set = error_of([&] { add_set(engine, {0, 1}); });
         expect(of_set.find("rank 1 has no room for another process set") != std::string::npos,
                of_set);
-        const std::shared_ptr<Engine> own(std::shared_ptr<void>(), &engine);
+        const std::shared_ptr<Runtime> own(std::shared_ptr<void>(), &engine);
         float one = 1;
         const std::string of_run = error_of([&] {
           const auto run = PersistentAgreement(own, {&one, {1}, DataType::float32}, &one, {});
@@ -153,7 +153,7 @@ TEST_CASE("what one rank has no room for is an error of all, and the world goes 
 }
 
 TEST_CASE("after a join, unnamed operations match again") {
-  run_engines(3, {}, [](int rank, Engine& engine) {
+  run_engines(3, {}, [](int rank, Runtime& engine) {
     for (int step = 0; step < 2 * rank; ++step) {
       std::vector<float> tensor(5, 1);
       finish(submit(engine, allreduce_of(tensor, DataType::float32, "")));
@@ -169,7 +169,7 @@ TEST_CASE("more operations without a name can be in flight than there are number
   const bool joins = GENERATE(false, true);
   run_engines(
       3, {},
-      [&](int rank, Engine& engine) {
+      [&](int rank, Runtime& engine) {
         constexpr int rounds = 3;
         constexpr std::size_t count = 2 * numbers_of_unnamed + 5;
         for (int round = 0; round < rounds; ++round) {
@@ -193,7 +193,7 @@ TEST_CASE("more operations without a name can be in flight than there are number
 TEST_CASE("ranks that differ under a number that has come round again all hear of it") {
   run_engines(
       2, {},
-      [](int rank, Engine& engine) {
+      [](int rank, Runtime& engine) {
         for (std::uint64_t i = 0; i < numbers_of_unnamed + 3; ++i) sum(engine, 2);
         std::vector<float> tensor(rank == 0 ? 4 : 6, 1);
         try {
@@ -207,7 +207,7 @@ TEST_CASE("ranks that differ under a number that has come round again all hear o
 }
 
 TEST_CASE("a rank that has joined knows the process sets that the others add") {
-  run_engines(3, {}, [](int rank, Engine& engine) {
+  run_engines(3, {}, [](int rank, Runtime& engine) {
     int set = 1;
     Handle joined;
     if (rank == 2) {
@@ -227,7 +227,7 @@ TEST_CASE("unnamed operations of two sets are not taken for one name") {
   Options options;
   options.stall_warning = 0.05;
   options.stall_error = 30;
-  run_engines(3, options, [](int rank, Engine& engine) {
+  run_engines(3, options, [](int rank, Runtime& engine) {
     const int set = add_set(engine, {1, 2});
     if (rank == 2) std::this_thread::sleep_for(400ms);  // slow, not wrong
     if (rank > 0) sum(engine, 2, set);

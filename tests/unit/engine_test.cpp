@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 
 TEST_CASE("allreduce sums over any number of ranks, in any order of submission") {
   const int size = GENERATE(1, 2, 3, 4, 7);
-  run_engines(size, {}, [&](int rank, Engine& engine) {
+  run_engines(size, {}, [&](int rank, Runtime& engine) {
     std::mt19937 random(static_cast<unsigned>(rank) + 1);
     for (int round = 0; round < 5; ++round) {
       std::vector<std::vector<float>> tensors;
@@ -51,7 +51,7 @@ TEST_CASE("allreduce sums over any number of ranks, in any order of submission")
 TEST_CASE("a ring takes 2(P-1) steps and moves 2(P-1)n bytes") {
   const int size = GENERATE(2, 3, 4);
   std::atomic<std::int64_t> sent{0};
-  run_engines(size, {}, [&](int, Engine& engine) {
+  run_engines(size, {}, [&](int, Runtime& engine) {
     std::vector<double> tensor(1001, 1.0);
     finish(submit(engine, allreduce_of(tensor, DataType::float64, "t")));
     const auto metrics = engine.metrics();
@@ -63,7 +63,7 @@ TEST_CASE("a ring takes 2(P-1) steps and moves 2(P-1)n bytes") {
 }
 
 TEST_CASE("ranks that disagree are told what differs, and the world goes on") {
-  run_engines(3, {}, [&](int rank, Engine& engine) {
+  run_engines(3, {}, [&](int rank, Runtime& engine) {
     std::vector<float> single(4, 1);
     std::vector<double> wide(4, 1);
     const Handle handle = rank == 2 ? submit(engine, allreduce_of(wide, DataType::float64, "x"))
@@ -83,7 +83,7 @@ TEST_CASE("a tensor that some ranks never submit stalls with an error on all") {
   options.stall_error = 0.5;
   const int size = GENERATE(2, 6);
   const int late = GENERATE(0, 1);
-  run_engines(size, options, [&](int rank, Engine& engine) {
+  run_engines(size, options, [&](int rank, Runtime& engine) {
     std::vector<float> tensor(4, 1);
     if (rank == late) std::this_thread::sleep_for(1s);
     const std::string message =
@@ -97,7 +97,7 @@ TEST_CASE("a tensor that some ranks never submit stalls with an error on all") {
 }
 
 TEST_CASE("a second submission under a pending name fails on every rank") {
-  run_engines(2, {}, [&](int rank, Engine& engine) {
+  run_engines(2, {}, [&](int rank, Runtime& engine) {
     std::vector<float> first(4, 1);
     std::vector<float> second(4, 1);
     if (rank == 0) {
@@ -117,7 +117,7 @@ TEST_CASE("one name handed to different process sets is a mismatch, not a hang")
   Options options;
   options.stall_warning = 0.2;
   options.stall_error = 2;
-  run_engines(2, options, [&](int rank, Engine& engine) {
+  run_engines(2, options, [&](int rank, Runtime& engine) {
     Submission add;
     add.request.collective = Collective::add_process_set;
     add.request.splits = {0, 1};
@@ -136,7 +136,7 @@ TEST_CASE("one name handed to different process sets is a mismatch, not a hang")
 }
 
 TEST_CASE("a rank that has joined contributes the identity") {
-  run_engines(3, {}, [&](int rank, Engine& engine) {
+  run_engines(3, {}, [&](int rank, Runtime& engine) {
     for (int step = 0; step <= rank; ++step) {
       std::vector<float> tensor(5, 3);
       finish(submit(engine, allreduce_of(tensor, DataType::float32, "g", ReduceOp::average)));
@@ -152,7 +152,7 @@ TEST_CASE("a rank that has joined contributes the identity") {
 }
 
 TEST_CASE("a rank that shuts down fails what waits for it, and is no failure itself") {
-  run_engines(4, {}, [&](int rank, Engine& engine) {
+  run_engines(4, {}, [&](int rank, Runtime& engine) {
     std::vector<float> tensor(4, 1);
     finish(submit(engine, allreduce_of(tensor, DataType::float32, "x")));
     if (rank == 1) return;
@@ -166,7 +166,7 @@ TEST_CASE("a rank that dies is named by all survivors") {
   InprocHub hub(4);
   run_engines(
       4, {},
-      [&](int rank, Engine& engine) {
+      [&](int rank, Runtime& engine) {
         std::vector<float> tensor(4, 1);
         std::string message;
         for (int step = 0; message.empty(); ++step) {
@@ -184,7 +184,7 @@ TEST_CASE("a rank that dies is named by all survivors") {
 }
 
 TEST_CASE("a rank that aborts tells everybody why") {
-  run_engines(5, {}, [&](int rank, Engine& engine) {
+  run_engines(5, {}, [&](int rank, Runtime& engine) {
     std::vector<float> tensor(4, 1);
     if (rank == 4) return engine.abort("ValueError: no such file");
     const std::string message =
@@ -198,7 +198,7 @@ TEST_CASE("the timeline has a bar for each phase of each tensor, on the rank tha
   const std::string path = "timeline_test_" + std::to_string(::getpid()) + "_%r.json";
   Options options;
   options.timeline = path;
-  run_engines(2, options, [&](int, Engine& engine) {
+  run_engines(2, options, [&](int, Runtime& engine) {
     std::vector<float> first(4, 1);
     std::vector<float> second(9, 1);
     finish(submit(engine, allreduce_of(first, DataType::float32, "layer \"one\"")));
@@ -223,7 +223,7 @@ TEST_CASE("the timeline has a bar for each phase of each tensor, on the rank tha
 
 TEST_CASE("a timeline can be started and stopped while the engine runs") {
   const std::string path = "timeline_test_" + std::to_string(::getpid()) + "_%r_started.json";
-  run_engines(2, {}, [&](int, Engine& engine) {
+  run_engines(2, {}, [&](int, Runtime& engine) {
     const auto reduce = [&](const std::string& name) {
       std::vector<float> tensor(4, 1);
       finish(submit(engine, allreduce_of(tensor, DataType::float32, name)));
@@ -260,7 +260,7 @@ TEST_CASE("a timeline can be started and stopped while the engine runs") {
 
 TEST_CASE("an idle engine does not wake up") {
   std::barrier together(3);
-  run_engines(3, {}, [&](int, Engine& engine) {
+  run_engines(3, {}, [&](int, Runtime& engine) {
     std::vector<float> tensor(4, 1);
     finish(submit(engine, allreduce_of(tensor, DataType::float32, "x")));
     finish(submit(engine, allreduce_of(tensor, DataType::float32, "y")));

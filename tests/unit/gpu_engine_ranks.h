@@ -51,7 +51,7 @@ inline void outlast(const Handle& handle) {
 // One rank's engine and its stream, on which a test writes and reads tensors.
 class GpuEngine {
  public:
-  GpuEngine(int rank, int device, Engine& its_engine)
+  GpuEngine(int rank, int device, Runtime& its_engine)
       : rank_(rank),
         ordinal_(device),
         engine(its_engine),
@@ -115,7 +115,7 @@ class GpuEngine {
   int ordinal_;
 
  public:
-  Engine& engine;
+  Runtime& engine;
 
  private:
   CudaStream stream_;
@@ -145,7 +145,7 @@ struct GpuWorld {
 inline void run_gpu_engines(const GpuWorld& world, const std::function<void(GpuEngine&)>& body) {
   run_engines(
       world.size, world.options,
-      [&](int rank, Engine& engine) {
+      [&](int rank, Runtime& engine) {
         GpuEngine mine(rank, world.gpus == Gpus::own ? rank : 0, engine);
         body(mine);
       },

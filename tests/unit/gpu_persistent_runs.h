@@ -25,7 +25,7 @@ inline Run persistent(GpuEngine& gpu, const DeviceMemory& memory, const Allreduc
                         dtype,
                         gpu.stream().device()->facts().ordinal,
                         gpu.stream().handle()};
-  const std::shared_ptr<Engine> engine(std::shared_ptr<void>(), &gpu.engine);
+  const std::shared_ptr<Runtime> engine(std::shared_ptr<void>(), &gpu.engine);
   return PersistentAgreement(engine, view, output != nullptr ? output : memory.data(), options)
       .make_run();
 }

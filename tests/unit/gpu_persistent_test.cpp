@@ -114,7 +114,7 @@ TEST_CASE("a persistent allreduce on which ranks disagree is an error on each of
       if (gpu.rank() != 1) {
         (void)persistent(gpu, memory, {.name = "x"});
       } else {
-        const std::shared_ptr<Engine> engine(std::shared_ptr<void>(), &gpu.engine);
+        const std::shared_ptr<Runtime> engine(std::shared_ptr<void>(), &gpu.engine);
         const TensorView view{host.data(), {count}, DataType::float32};
         (void)PersistentAgreement(engine, view, host.data(), {.name = "x"}).make_run();
       }

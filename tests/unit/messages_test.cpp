@@ -29,12 +29,12 @@ MessageRequest message(bool is_send, int peer, std::int64_t tag, std::vector<flo
   return request;
 }
 
-Handle send(Engine& engine, int target, std::vector<float>& data, std::int64_t tag = 0,
+Handle send(Runtime& engine, int target, std::vector<float>& data, std::int64_t tag = 0,
             int set = 0) {
   return engine.submit_message(message(true, target, tag, data, set));
 }
 
-Handle recv(Engine& engine, int source, std::vector<float>& data, std::int64_t tag = 0,
+Handle recv(Runtime& engine, int source, std::vector<float>& data, std::int64_t tag = 0,
             int set = 0) {
   return engine.submit_message(message(false, source, tag, data, set));
 }
@@ -67,11 +67,11 @@ class MessagesByHand {
       Rank& added = ranks_.emplace_back();
       added.transport = hub_.make_transport(rank);
       added.control = hub_.make_control_lane(rank);
-      added.messages =
-          std::make_unique<PointToPoint>(alone_, *added.transport, *added.control,
-                                         [this, rank](int peer, std::vector<std::byte> posted) {
-                                           posted_.push_back({rank, peer, std::move(posted)});
-                                         });
+      added.messages = std::make_unique<PointToPoint>(
+          alone_, *added.transport, *added.control,
+          [this, rank](int peer, std::span<const std::byte> posted) {
+            posted_.push_back({rank, peer, {posted.begin(), posted.end()}});
+          });
     }
   }
   ~MessagesByHand() {
@@ -131,7 +131,7 @@ TEST_CASE("messages arrive by tag, in their order, whoever comes first") {
   const std::size_t count = GENERATE(0, 1, 1000, 3'000'000);
   run_engines(
       2, {},
-      [&](int rank, Engine& engine) {
+      [&](int rank, Runtime& engine) {
         const int peer = 1 - rank;
         auto first = numbers(count, 1 + static_cast<float>(rank));
         auto second = numbers(count, 10 + static_cast<float>(rank));
@@ -158,7 +158,7 @@ TEST_CASE("a message from any source tells from whom") {
   const Sharing sharing = GENERATE(from_range(std::begin(sharings), std::end(sharings)));
   run_engines(
       4, {},
-      [&](int rank, Engine& engine) {
+      [&](int rank, Runtime& engine) {
         if (rank != 0) {
           auto data = numbers(5000, static_cast<float>(rank));
           finish(send(engine, 0, data));
@@ -181,7 +181,7 @@ TEST_CASE("a message from any source tells from whom") {
 TEST_CASE("a rank can send to itself") {
   run_engines(
       1, {},
-      [](int, Engine& engine) {
+      [](int, Runtime& engine) {
         auto data = numbers(100'000, 3);
         std::vector<float> into(100'000);
         const Handle sent = send(engine, 0, data);
@@ -196,7 +196,7 @@ TEST_CASE("messages that do not fit fail on both sides, and others go on") {
   const Sharing sharing = GENERATE(from_range(std::begin(sharings), std::end(sharings)));
   run_engines(
       2, {},
-      [&](int rank, Engine& engine) {
+      [&](int rank, Runtime& engine) {
         std::vector<float> sent(3000, 1), expected(2000, 0);
         const Handle handle = rank == 0 ? send(engine, 1, sent) : recv(engine, 0, expected);
         try {
@@ -215,7 +215,7 @@ TEST_CASE("messages that do not fit fail on both sides, and others go on") {
 }
 
 TEST_CASE("messages to or from nobody are refused") {
-  run_engines(2, {}, [](int, Engine& engine) {
+  run_engines(2, {}, [](int, Runtime& engine) {
     std::vector<float> data(1);
     fails<InvalidArgumentError>([&] { finish(send(engine, 7, data)); });
     fails<InvalidArgumentError>([&] { finish(recv(engine, 2, data)); });
@@ -224,7 +224,7 @@ TEST_CASE("messages to or from nobody are refused") {
 }
 
 TEST_CASE("messages whose other side has left fail, those sent before arrive") {
-  run_engines(3, {}, [](int rank, Engine& engine) {
+  run_engines(3, {}, [](int rank, Runtime& engine) {
     std::vector<float> small(10, 5), large(5000, 5);
     if (rank == 2) {
       finish(send(engine, 1, small, 1));
@@ -245,7 +245,7 @@ TEST_CASE("messages between others go on when a rank has left") {
   const Sharing sharing = GENERATE(from_range(std::begin(sharings), std::end(sharings)));
   run_engines(
       3, {},
-      [&](int rank, Engine& engine) {
+      [&](int rank, Runtime& engine) {
         if (rank == 0) return engine.shutdown();
         std::this_thread::sleep_for(20ms);
         for (int round = 0; round < 10; ++round) {
@@ -391,7 +391,7 @@ TEST_CASE("a set that only its members know works beside the world") {
   const Sharing sharing = GENERATE(from_range(std::begin(sharings), std::end(sharings)));
   run_engines(
       3, {},
-      [&](int rank, Engine& engine) {
+      [&](int rank, Runtime& engine) {
         const int number = first_formed_set + 17;
         if (rank != 1) {
           if (rank == 2) std::this_thread::sleep_for(20ms);  // the other's messages are early
@@ -420,7 +420,7 @@ TEST_CASE("a set that only its members know works beside the world") {
 }
 
 TEST_CASE("sets that begin at the same time lose no message") {
-  run_engines(3, {}, [](int rank, Engine& engine) {
+  run_engines(3, {}, [](int rank, Runtime& engine) {
     for (int round = 0; round < 200; ++round) {
       const int number = first_formed_set + round;
       const std::vector<int> ranks = round % 2 == 0 ? std::vector{0, 1, 2} : std::vector{0, 2};
@@ -435,7 +435,7 @@ TEST_CASE("sets that begin at the same time lose no message") {
 }
 
 TEST_CASE("a queue hears of what completes, before or after it asks") {
-  run_engines(2, {}, [](int rank, Engine& engine) {
+  run_engines(2, {}, [](int rank, Runtime& engine) {
     CompletionQueue queue;
     expect(queue.wait(1ms).empty(), "nothing yet");
     std::vector<float> early(10, 1), late(10, 1);

@@ -66,7 +66,7 @@ TEST_CASE("process sets that come and go leave neither memory nor descriptors be
   constexpr long in_motion = 200;  // blocks, of what is under way when it is counted
   run_engines(
       2, {},
-      [&](int rank, Engine& engine) {
+      [&](int rank, Runtime& engine) {
         const auto come_and_go = [&](int count) {
           for (int i = 0; i < count; ++i) {
             const int set = change(engine, Collective::add_process_set, {0, 1});

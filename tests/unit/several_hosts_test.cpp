@@ -29,12 +29,12 @@ Hosts some_hosts() {
                    std::vector<int>{1, 0, 0, 0}, std::vector<int>{0, 0, 1, 2})};
 }
 
-void run_on(const Hosts& hosts, const std::function<void(int, Engine&)>& body) {
+void run_on(const Hosts& hosts, const std::function<void(int, Runtime&)>& body) {
   run_engines(hosts.size(), {}, body, nullptr, Sharing::memory, hosts.host_of);
 }
 
 // Sets of the ranks of each host; all ranks take part in making all of them.
-std::vector<int> sets_of(const Hosts& hosts, Engine& engine) {
+std::vector<int> sets_of(const Hosts& hosts, Runtime& engine) {
   std::vector<int> sets;
   for (int host = 0; host < 3; ++host) {
     const auto ranks = hosts.ranks_of(host);
@@ -43,14 +43,14 @@ std::vector<int> sets_of(const Hosts& hosts, Engine& engine) {
   return sets;
 }
 
-float sum(Engine& engine, int set, const std::string& name, std::size_t length) {
+float sum(Runtime& engine, int set, const std::string& name, std::size_t length) {
   std::vector<float> tensor(length, 1);
   finish(submit(engine, allreduce_of(tensor, DataType::float32, name), set));
   expect(tensor.front() == tensor.back(), "one sum");
   return tensor.back();
 }
 
-std::int64_t count(const Engine& engine, const std::string& name) {
+std::int64_t count(const Runtime& engine, const std::string& name) {
   return engine.metrics().at(name);
 }
 
@@ -58,7 +58,7 @@ std::int64_t count(const Engine& engine, const std::string& name) {
 
 TEST_CASE("the world's operations go around the ring, those of a host through its memory") {
   const Hosts hosts = some_hosts();
-  run_on(hosts, [&](int rank, Engine& engine) {
+  run_on(hosts, [&](int rank, Runtime& engine) {
     const std::vector<int> sets = sets_of(hosts, engine);
     const int own = sets[static_cast<std::size_t>(hosts.of(rank))];
     const auto members = static_cast<float>(hosts.ranks_of(hosts.of(rank)).size());
@@ -78,7 +78,7 @@ TEST_CASE("the world's operations go around the ring, those of a host through it
 TEST_CASE("within a host what repeats is replayed, whatever the rest of the world does") {
   const Hosts hosts = some_hosts();
   std::barrier together(hosts.size());
-  run_on(hosts, [&](int rank, Engine& engine) {
+  run_on(hosts, [&](int rank, Runtime& engine) {
     const std::vector<int> sets = sets_of(hosts, engine);
     const int own = sets[static_cast<std::size_t>(hosts.of(rank))];
     const auto members = hosts.ranks_of(hosts.of(rank)).size();
@@ -101,7 +101,7 @@ TEST_CASE("within a host what repeats is replayed, whatever the rest of the worl
 
 TEST_CASE("a set of ranks of several hosts uses no host's memory") {
   const Hosts hosts{{0, 0, 1, 1}};
-  run_on(hosts, [](int rank, Engine& engine) {
+  run_on(hosts, [](int rank, Runtime& engine) {
     const int across = change(engine, Collective::add_process_set, {1, 2});
     if (rank == 0 || rank == 3) return;
     const std::int64_t replayed = count(engine, "plans_replayed");
@@ -115,7 +115,7 @@ TEST_CASE("a set of ranks of several hosts uses no host's memory") {
 
 TEST_CASE("messages are taken from the sender's memory on one host, and sent to others") {
   const Hosts hosts = some_hosts();
-  run_on(hosts, [&](int rank, Engine& engine) {
+  run_on(hosts, [&](int rank, Runtime& engine) {
     constexpr std::size_t length = 100'000;
     std::vector<Handle> handles;
     std::vector<std::vector<float>> received(static_cast<std::size_t>(hosts.size()),
@@ -144,7 +144,7 @@ TEST_CASE("messages are taken from the sender's memory on one host, and sent to 
 
 TEST_CASE("what a host has no room for is an error of the set's members on all hosts") {
   const Hosts hosts{{0, 0, 1, 1}};
-  run_on(hosts, [](int rank, Engine& engine) {
+  run_on(hosts, [](int rank, Runtime& engine) {
     if (rank == 3) {
       try {
         for (std::uint64_t key = std::uint64_t{1} << 40;; ++key) {

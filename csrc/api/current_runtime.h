@@ -1,17 +1,17 @@
-// The engine behind the public functions: the only global state of the library.
+// The runtime behind the public functions: the only global state of the library.
 #pragma once
 
 #include <memory>
 #include <vector>
 
-#include "coordinator/engine.h"
+#include "coordinator/runtime.h"
 #include "rueda/rueda.h"
 
 namespace rueda {
 
-// The engine of this process. Throws NotInitializedError without one, saying so where the process
+// The runtime of this process. Throws NotInitializedError without one, saying so where the process
 // was forked from one that has it.
-[[nodiscard]] std::shared_ptr<Engine> current_engine();
+[[nodiscard]] std::shared_ptr<Runtime> current_runtime();
 
 // NotInitializedError: this process was forked from one that uses Rueda.
 [[noreturn]] void throw_forked();

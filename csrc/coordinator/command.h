@@ -1,0 +1,34 @@
+// What the application asks of the engine: travels from the thread that asks to the owner of the
+// progress lock.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "coordinator/open_handle.h"
+#include "coordinator/point_to_point.h"
+#include "coordinator/submission.h"
+#include "core/status.h"
+
+namespace rueda {
+
+struct Command {
+  enum class Kind : std::uint8_t { submit, message, join, form, dissolve, leave, abort };
+  Kind kind = Kind::submit;
+  int set_id = 0;
+  std::vector<Submission> submissions{};
+  OpenHandle handle{};  // join, form
+  MessageRequest message{};
+  std::vector<int> ranks{};  // form
+  std::string cause{};       // abort
+
+  // Completes all that waits for this command with an error.
+  void refuse(const Status& reason) const {
+    for (const Submission& submission : submissions) submission.handle->complete(reason);
+    if (handle) handle->complete(reason);
+    if (message.handle) message.handle->complete(reason);
+  }
+};
+
+}  // namespace rueda

@@ -1,0 +1,86 @@
+#include "coordinator/command_queue.h"
+
+#include <utility>
+
+#include "core/strings.h"
+
+namespace rueda {
+
+void CommandQueue::close(const Status& reason) {
+  const std::lock_guard lock(mutex_);
+  accepting_ = false;
+  if (refusal_.ok()) refusal_ = reason;
+}
+
+void CommandQueue::close(int set_id, const Status& reason) {
+  const std::lock_guard lock(mutex_);
+  closed_sets_.emplace(set_id, reason);
+  has_closed_sets_ = true;
+}
+
+Status CommandQueue::refusal(int set_id) const {
+  const std::lock_guard lock(mutex_);
+  return refusal_locked(set_id);
+}
+
+Status CommandQueue::refusal_locked(int set_id) const {
+  if (!accepting_) return refusal_;
+  const auto closed = closed_sets_.find(set_id);
+  return closed == closed_sets_.end() ? Status() : closed->second;
+}
+
+void CommandQueue::push(Command command) {
+  const std::lock_guard lock(mutex_);
+  const bool is_operation = command.handle || command.message.handle;
+  if (is_operation) {
+    if (const Status refused = refusal_locked(command.set_id); !refused.ok()) {
+      return command.refuse(refused);
+    }
+  }
+  commands_.push_back(std::move(command));
+}
+
+Status CommandQueue::admit(Command& command, int set_size, bool queue) {
+  const std::lock_guard lock(mutex_);
+  if (Status refused = refusal_locked(command.set_id); !refused.ok()) return refused;
+  number_unnamed(command.set_id, command.submissions);
+  for (Submission& submission : command.submissions) {
+    Request& request = submission.request;
+    // What is wrong with a request here is wrong for everybody: all ranks are told.
+    if (request.error.ok()) request.error = validate(request, set_size);
+  }
+  if (queue) commands_.push_back(std::move(command));
+  return {};
+}
+
+std::vector<Command> CommandQueue::take() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(commands_, {});
+}
+
+void CommandQueue::restart_numbers(int set_id) {
+  const std::lock_guard lock(mutex_);
+  next_unnamed_[set_id] = 0;
+}
+
+void CommandQueue::forget(int set_id) {
+  const std::lock_guard lock(mutex_);
+  next_unnamed_.erase(set_id);
+  closed_sets_.erase(set_id);
+}
+
+// Unnamed operations match by their number within the process set; a group has one number.
+void CommandQueue::number_unnamed(int set_id, std::vector<Submission>& submissions) {
+  if (!submissions.front().request.name.empty()) return;
+  // With the set, lest equal numbers in two sets be taken for one name handed to both.
+  const std::string number = str(numbered_prefix, set_id > 0 ? str("set", set_id, ".") : "",
+                                 next_unnamed_[set_id]++ % numbers_of_unnamed);
+  const bool grouped = submissions.front().request.group_size > 0;
+  for (std::size_t i = 0; i < submissions.size(); ++i) {
+    Request& request = submissions[i].request;
+    request.name = grouped ? str(number, ".", i) : number;
+    if (grouped) request.group = number;
+  }
+}
+
+}  // namespace rueda

@@ -1,0 +1,212 @@
+// Opening, progress and the end of an epoch.
+#include "coordinator/epoch.h"
+
+#include <algorithm>
+
+#include "core/log.h"
+#include "core/strings.h"
+#include "plan/tree.h"
+
+namespace rueda {
+
+namespace {
+
+constexpr int world_fanout = 4;
+constexpr double goodbye_seconds = 5;
+
+std::size_t kept_buffers(const Options& options) {
+  return static_cast<std::size_t>(options.batches_in_flight) + 1;
+}
+
+std::optional<Time> earlier(std::optional<Time> left, std::optional<Time> right) {
+  if (!left || !right) return left ? left : right;
+  return std::min(*left, *right);
+}
+
+}  // namespace
+
+Epoch::Epoch(World world, const EpochServices& services, LossPolicy on_loss)
+    : world_(std::move(world)),
+      services_(services),
+      on_loss_(on_loss),
+      transport_name_(world_.transport->name()),
+      process_sets_(world_.topology.rank, world_.topology.size),
+      backend_(make_ring_backend(kept_buffers(services.options))),
+      control_(*world_.control, services.metrics),
+      messages_(world_.host, *world_.transport, *world_.control,
+                [this](int peer, std::span<const std::byte> message) {
+                  control_.send(peer, ControlMessage::point_to_point, message);
+                }) {
+  handle_messages();
+}
+
+Status Epoch::open() {
+  if (Status status = choose_backend(); !status.ok()) return status;
+  world_.control->on_loss([this](int peer, const Status& cause) { on_peer_lost(peer, cause); });
+  const std::vector<int> peers = neighbours();
+  const Time deadline = Clock::now() + seconds(services_.options.init_timeout);
+  if (Status status = world_.control->connect(peers, deadline); !status.ok()) return status;
+  open_set(process_sets_.find(0));
+  return {};
+}
+
+Status Epoch::choose_backend() {
+  const Options& options = services_.options;
+  if (world_.host.memory()) {
+    const bool measured = world_.host.costs().exchange > 0;
+    if (measured) host_policy_ = policy_of(world_.host.costs());
+    host_policy_.huge_pages = options.huge_pages == "auto";
+    algorithms_ = AlgorithmTable::of_limit(static_cast<std::int64_t>(host_policy_.flat_limit));
+  }
+  auto chosen = AlgorithmTable::parse(options.algorithm, algorithms_);
+  if (!chosen) {
+    return Status(ErrorCode::initialization, "RUEDA_ALGORITHM").because(chosen.status());
+  }
+  algorithms_ = std::move(chosen).value();
+  if (world_.host.memory()) {
+    backend_ = make_onehost_backend(algorithms_, host_policy_, kept_buffers(options));
+  }
+  devices_ = make_device_backend(options, *backend_);
+  return {};
+}
+
+std::vector<int> Epoch::neighbours() const {
+  const Tree tree(topology().rank, topology().size, world_fanout);
+  std::vector<int> ranks = tree.children();
+  if (!tree.is_root()) ranks.push_back(tree.parent());
+  return ranks;
+}
+
+void Epoch::close_after_fork() {
+  world_.control->close_after_fork();
+  world_.transport->close_after_fork();
+}
+
+// --- Progress
+
+bool Epoch::advance(Time now, bool readable) {
+  // A message that is expected at any moment is looked for without waiting to be told of it.
+  bool moved = (readable || negotiates()) && world_.control->progress();
+  if (!failure_.ok()) return moved;
+  if (uses_transport()) moved = world_.transport->progress() || moved;
+  moved = step_sets(now) || moved;
+  if (!failure_.ok()) return true;
+  moved = messages_.step(now) || moved;
+  if (Status status = devices_->watch(now); !status.ok()) {
+    fail(status);
+    return true;
+  }
+  const Duration timeout = seconds(services_.options.transfer_timeout);
+  for (const auto& [id, set] : sets_) {
+    if (Status status = set->broken(now, timeout); !status.ok()) {
+      fail(status);
+      return true;
+    }
+  }
+  return moved;
+}
+
+bool Epoch::step_sets(Time now) {
+  bool moved = false;
+  for (auto set = sets_.begin(); set != sets_.end();) {
+    const auto& [id, coordinator] = *set;
+    moved = coordinator->step(now) || moved;
+    if (!failure_.ok()) return true;
+    if (coordinator->closed() && !messages_.is_closed(id)) {
+      messages_.close(id, coordinator->closing(), now, seconds(services_.options.shutdown_timeout));
+    }
+    const bool gone = coordinator->closed() && !coordinator->in_flight() && !process_sets_.find(id);
+    if (gone) forget_set(id);
+    set = gone ? sets_.erase(set) : std::next(set);
+  }
+  return moved;
+}
+
+Progress::Work::Arming Epoch::arm() {
+  if (!uses_transport()) return Arming::not_needed;
+  return world_.transport->arm() ? Arming::armed : Arming::refused;
+}
+
+bool Epoch::is_active() const {
+  return failure_.ok() && in_flight();
+}
+
+bool Epoch::in_flight() const {
+  return messages_.in_flight() || std::any_of(sets_.begin(), sets_.end(), [](const auto& set) {
+           return set.second->in_flight();
+         });
+}
+
+bool Epoch::uses_transport() const {
+  return failure_.ok() && (messages_.uses_transport() ||
+                           std::any_of(sets_.begin(), sets_.end(), [](const auto& set) {
+                             return set.second->uses_transport();
+                           }));
+}
+
+bool Epoch::requires_polling() const {
+  if (uses_transport() && world_.transport->wait_fd() < 0) return true;
+  return failure_.ok() && std::any_of(sets_.begin(), sets_.end(),
+                                      [](const auto& set) { return set.second->must_be_polled(); });
+}
+
+bool Epoch::negotiates() const {
+  return messages_.expects() || std::any_of(sets_.begin(), sets_.end(), [](const auto& set) {
+           return set.second->negotiates();
+         });
+}
+
+std::optional<Time> Epoch::next_deadline() const {
+  std::optional<Time> earliest = leaving_until_;
+  if (!failure_.ok()) return earliest;
+  earliest = earlier(earliest, messages_.next_deadline());
+  earliest = earlier(earliest, devices_->next_look());
+  const double timeout = services_.options.transfer_timeout;
+  for (const auto& [id, set] : sets_) {
+    earliest = earlier(earliest, set->next_deadline());
+    const auto moved = set->oldest_move();
+    if (moved && timeout > 0) earliest = earlier(earliest, *moved + seconds(timeout));
+  }
+  return earliest;
+}
+
+// --- The end
+
+// Whether every set has ended and nothing that was agreed on before is under way: nobody is needed
+// any more.
+bool Epoch::is_over() const {
+  return !messages_.in_flight() && std::all_of(sets_.begin(), sets_.end(), [](const auto& set) {
+    return set.second->closed() && !set.second->in_flight();
+  });
+}
+
+bool Epoch::may_stop(Time now) const {
+  if (stopping_) return true;
+  if (!leaving_until_) return false;
+  if (!failure_.ok() || now >= *leaving_until_) return true;
+  return is_over();
+}
+
+void Epoch::wind_up() {
+  services_.commands.close(failure_.ok() ? Status(ErrorCode::shutdown, "this rank has shut down")
+                                         : failure_);
+  Status reason = failure_.ok() ? services_.commands.refusal(0) : failure_;
+  const std::vector<Command> commands = services_.commands.take();
+  if (in_flight()) {
+    // The others count on what is in flight: to them this is no good-bye, but a loss.
+    fail(Status(ErrorCode::peer_lost,
+                str(topology().describe(topology().rank), " shut down with batches in flight"),
+                topology().rank));
+    reason = failure_;
+  }
+  if (world_.host.memory()) world_.host.memory()->give_up();
+  for (const auto& [id, set] : sets_) set->fail_all(reason);
+  messages_.leave_all();
+  messages_.fail_all(reason);
+  for (const Command& command : commands) command.refuse(reason);
+  const Status closed = world_.control->close(Clock::now() + seconds(goodbye_seconds));
+  if (!closed.ok()) log(LogLevel::debug, "closing the control plane: ", closed.to_string());
+  devices_->close();
+}
+
+}  // namespace rueda

@@ -1,0 +1,156 @@
+// One world of ranks at work on this rank: its process sets, their operations, its messages. An
+// epoch loses ranks, and with each of them what that rank takes part in; it never gets any back.
+//
+// Used by the owner of the progress lock only, but for what is said to be for any thread.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/device_backend.h"
+#include "coordinator/active_messages.h"
+#include "coordinator/command.h"
+#include "coordinator/command_queue.h"
+#include "coordinator/metrics.h"
+#include "coordinator/point_to_point.h"
+#include "coordinator/process_sets.h"
+#include "coordinator/progress.h"
+#include "coordinator/set_coordinator.h"
+#include "coordinator/timeline.h"
+#include "core/options.h"
+#include "membership/world.h"
+
+namespace rueda {
+
+// What outlives an epoch. All is referred to.
+struct EpochServices {
+  const Options& options;
+  CommandQueue& commands;
+  Metrics& metrics;
+  Timeline& timeline;
+};
+
+// What becomes of the epoch when a rank is lost: it ends for all ranks, or goes on for the process
+// sets and messages of which that rank is no part, unless a collective with that rank is on its way
+// over the transport.
+enum class LossPolicy : std::uint8_t { end_world, keep_others };
+
+class Epoch final : public Progress::Work {
+ public:
+  Epoch(World world, const EpochServices& services, LossPolicy on_loss);
+  Epoch(const Epoch&) = delete;
+  Epoch& operator=(const Epoch&) = delete;
+
+  // Chooses how tensors are reduced, connects to the neighbours in the world's tree and opens the
+  // world's set. Fails with ErrorCode::initialization.
+  Status open();
+
+  // --- For any thread
+
+  [[nodiscard]] const Topology& topology() const { return world_.topology; }
+  [[nodiscard]] std::string_view transport_name() const { return transport_name_; }
+  [[nodiscard]] const HostGroup& host() const { return world_.host; }
+  [[nodiscard]] const HostPolicy& host_policy() const { return host_policy_; }
+  [[nodiscard]] const AlgorithmTable& algorithms() const { return algorithms_; }
+  [[nodiscard]] ProcessSets& process_sets() { return process_sets_; }
+  [[nodiscard]] const ProcessSets& process_sets() const { return process_sets_; }
+  // Takes what adding a process set needs of the memory that its ranks share, where this is such a
+  // request: a rank without room says so while the others still wait for it to agree.
+  void reserve_room(Submission& submission) const;
+  // Notes what the streams of tensors on GPUs have to finish first.
+  void mark_streams(std::vector<Submission>& submissions);
+  // Async-signal-safe.
+  void close_after_fork();
+
+  [[nodiscard]] int control_fd() const { return world_.control->wait_fd(); }
+  [[nodiscard]] int transport_fd() const { return world_.transport->wait_fd(); }
+  // What broke the epoch; ok where nothing did. Any thread, once progress has ended.
+  [[nodiscard]] const Status& failure() const { return failure_; }
+
+  // --- For the owner of the progress lock
+
+  // Everything that was asked for before comes first.
+  void carry_out_now(Command command);
+
+  bool take_commands(Time now) override;
+  bool advance(Time now, bool readable) override;
+  [[nodiscard]] bool is_active() const override;
+  [[nodiscard]] std::optional<Time> next_deadline() const override;
+  [[nodiscard]] bool requires_polling() const override;
+  void prepare_to_sleep() override { services_.timeline.flush(); }
+  Arming arm() override;
+  void disarm() override { world_.transport->disarm(); }
+  [[nodiscard]] bool may_stop(Time now) const override;
+  void wind_up() override;
+  void fail_internal(const std::exception& error) override;
+
+ private:
+  Status choose_backend();
+  [[nodiscard]] std::vector<int> neighbours() const;
+
+  // --- Commands
+  void carry_out(Command command, Time now);
+  void start(Command command, SetCoordinator& set, Time now);
+
+  // --- Process sets
+  void create_group(const Command& command);
+  void open_set(std::shared_ptr<const ProcessSetMembers> members,
+                std::shared_ptr<ControlRoom> room = nullptr);
+  void start_set(const std::shared_ptr<const ProcessSetMembers>& members,
+                 std::shared_ptr<ControlRoom> room);
+  [[nodiscard]] SetCoordinator::Events events_of(int set_id);
+  void apply_set_change(const Response& response, Submission submission);
+  void refuse_elsewhere(int set_id, const std::string& name, int other_set);
+  void forget_set(int id);
+  [[nodiscard]] Status no_room() const;
+  bool step_sets(Time now);
+
+  // --- Messages
+  void handle_messages();
+  bool receive_negotiation(int peer, std::span<const std::byte> payload);
+  bool receive_failure(int peer, std::span<const std::byte> payload);
+  bool receive_loss(std::span<const std::byte> payload);
+
+  // --- Failures
+  void on_peer_lost(int peer, const Status& cause);
+  void lose(int rank, const Status& reason);
+  void fail(const Status& reason);
+  void tell_neighbours(ControlMessage kind, const Status& reason);
+
+  [[nodiscard]] bool in_flight() const;
+  [[nodiscard]] bool uses_transport() const;
+  [[nodiscard]] bool negotiates() const;
+  [[nodiscard]] bool is_over() const;
+
+  World world_;
+  const EpochServices services_;
+  const LossPolicy on_loss_;
+  const std::string transport_name_;
+  ProcessSets process_sets_;
+  HostPolicy host_policy_;
+  AlgorithmTable algorithms_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<DeviceBackend> devices_;
+  std::map<int, std::unique_ptr<SetCoordinator>> sets_;
+  ActiveMessages control_;
+  PointToPoint messages_;
+  struct EarlyMessage {
+    int peer;
+    std::vector<std::byte> payload;
+  };
+  std::map<int, std::vector<EarlyMessage>> early_;  // for sets that this rank does not know yet
+  std::set<std::pair<int, std::string>> refused_elsewhere_;
+  std::set<int> lost_;  // ranks without which the epoch goes on
+  Status failure_;      // once the epoch is broken
+  std::optional<Time> leaving_until_;
+  bool stopping_ = false;  // without good-bye
+};
+
+}  // namespace rueda

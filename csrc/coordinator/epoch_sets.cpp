@@ -1,0 +1,237 @@
+// What an epoch does for commands, and how its process sets come and go.
+#include <algorithm>
+
+#include "coordinator/epoch.h"
+#include "core/strings.h"
+#include "plan/wire.h"
+
+namespace rueda {
+
+namespace {
+
+std::string called(const std::string& name) {
+  return name.empty() ? "a tensor without a name" : str("'", name, "'");
+}
+
+}  // namespace
+
+// --- Commands
+
+bool Epoch::take_commands(Time now) {
+  std::vector<Command> commands = services_.commands.take();
+  const bool moved = !commands.empty();
+  for (Command& command : commands) carry_out(std::move(command), now);
+  return moved;
+}
+
+void Epoch::carry_out_now(Command command) {
+  try {
+    const Time now = Clock::now();
+    take_commands(now);
+    carry_out(std::move(command), now);
+  } catch (const std::exception& error) {
+    fail_internal(error);
+  }
+}
+
+void Epoch::carry_out(Command command, Time now) {
+  switch (command.kind) {
+    case Command::Kind::leave:
+      leaving_until_ = now + seconds(services_.options.shutdown_timeout);
+      for (const auto& [id, set] : sets_) set->leave();
+      return;
+    case Command::Kind::abort:
+      stopping_ = true;
+      return fail(Status(ErrorCode::peer_lost,
+                         str(topology().describe(topology().rank), " failed: ", command.cause),
+                         topology().rank));
+    case Command::Kind::dissolve:
+      if (const auto set = sets_.find(command.set_id); set != sets_.end()) set->second->leave();
+      return messages_.leave(command.set_id);
+    case Command::Kind::form:
+      return failure_.ok() ? create_group(command) : command.refuse(failure_);
+    case Command::Kind::submit:
+    case Command::Kind::message:
+    case Command::Kind::join: break;
+  }
+  const auto set = sets_.find(command.set_id);
+  if (!failure_.ok()) return command.refuse(failure_);
+  if (set == sets_.end()) {
+    return command.refuse(Status(ErrorCode::invalid_argument,
+                                 str("process set ", command.set_id, " has been removed")));
+  }
+  start(std::move(command), *set->second, now);
+}
+
+void Epoch::start(Command command, SetCoordinator& set, Time now) {
+  if (command.kind == Command::Kind::message) return messages_.submit(std::move(command.message));
+  if (command.kind == Command::Kind::join) return set.join(std::move(command.handle));
+  for (const Submission& submission : command.submissions) {
+    std::erase_if(refused_elsewhere_,
+                  [&](const auto& refusal) { return refusal.second == submission.request.name; });
+  }
+  set.submit(std::move(command.submissions), now);
+}
+
+// --- Process sets
+
+void Epoch::create_group(const Command& command) {
+  // Not before: what others have sent for a set that is known, but not open, would be dropped.
+  const HostMembers host = world_.host.members(command.ranks);
+  auto room = SetCoordinator::reserve(host);
+  if (host && !room) return command.handle->complete(no_room());
+  auto formed = process_sets_.form(command.set_id, command.ranks);
+  if (formed) start_set(formed.value(), std::move(room));
+  command.handle->complete(formed.status());
+}
+
+SetCoordinator::Events Epoch::events_of(int id) {
+  SetCoordinator::Events events;
+  events.send = [this, id](int peer, const std::vector<std::byte>& message) {
+    Writer writer;
+    writer.unsigned_integer(static_cast<std::uint64_t>(id));
+    std::vector<std::byte> framed = writer.take();
+    framed.insert(framed.end(), message.begin(), message.end());
+    control_.send(peer, ControlMessage::negotiation, framed);
+  };
+  events.apply_set_change = [this](const Response& response, Submission submission) {
+    apply_set_change(response, std::move(submission));
+  };
+  events.awaited_here = [this, id](const std::string& name) {
+    for (const auto& [other, set] : sets_) {
+      if (other != id && set->is_pending(name)) return refuse_elsewhere(id, name, other);
+    }
+  };
+  events.failed = [this, id](const Response& response) {
+    if (response.status.code() != ErrorCode::mismatch || response.request.splits.size() != 1)
+      return;
+    const auto other = static_cast<int>(response.request.splits.front());
+    const auto set = sets_.find(other);
+    if (set == sets_.end() || set->second->is_pending(response.request.name)) return;
+    refuse_elsewhere(other, response.request.name, id);
+  };
+  // Ranks have numbered what they did not sit out.
+  events.joined = [this, id] { services_.commands.restart_numbers(id); };
+  return events;
+}
+
+void Epoch::open_set(std::shared_ptr<const ProcessSetMembers> members,
+                     std::shared_ptr<ControlRoom> room) {
+  const int id = members->id;
+  const ExecutionContext context{backend_.get(),
+                                 devices_.get(),
+                                 &services_.metrics,
+                                 &services_.timeline,
+                                 world_.host.members(members->ranks),
+                                 services_.options.join_average == "all",
+                                 id};
+  sets_[id] = std::make_unique<SetCoordinator>(std::move(members), services_.options, context,
+                                               *world_.transport, events_of(id), std::move(room));
+}
+
+// Ranks that hand one name to different process sets would wait for each other for ever. A rank
+// that learns that a set waits for a name which it has handed to another set tells both; once,
+// until the application submits the name again, to whichever set, since a second refusal would meet
+// the next operation of that name.
+void Epoch::refuse_elsewhere(int set_id, const std::string& name, int other_set) {
+  if (!refused_elsewhere_.emplace(set_id, name).second) return;
+  const auto called = [](int id) {
+    return id == 0 ? std::string("the world") : str("process set ", id);
+  };
+  const Status why(ErrorCode::mismatch,
+                   str("process set differs between ranks: rank ", topology().rank,
+                       " submitted it to ", called(other_set), ", others to ", called(set_id)));
+  sets_.at(set_id)->refuse(name, why, {other_set}, Clock::now());
+}
+
+void Epoch::apply_set_change(const Response& response, Submission submission) {
+  const auto& arguments = response.request.splits;
+  if (response.request.collective == Collective::remove_process_set) {
+    const auto id = static_cast<int>(arguments.front());
+    const Status status = process_sets_.remove(id);
+    if (const auto set = sets_.find(id); status.ok() && set != sets_.end()) {
+      set->second->retire(
+          Status(ErrorCode::shutdown, str("process set ", id, " has been removed")));
+    }
+    submission.handle->complete(status);
+    return;
+  }
+  auto added = process_sets_.add({arguments.begin(), arguments.end()});
+  if (!added) {
+    submission.handle->complete(added.status());
+    return;
+  }
+  start_set(added.value(), std::move(submission.room));
+  Output output;
+  output.process_set = added.value()->id;
+  submission.handle->complete({}, std::move(output));
+}
+
+void Epoch::start_set(const std::shared_ptr<const ProcessSetMembers>& members,
+                      std::shared_ptr<ControlRoom> room) {
+  if (members->rank >= 0) {
+    open_set(members, std::move(room));
+    if (leaving_until_) sets_.at(members->id)->leave();
+  }
+  // Messages for it may have come from ranks that heard of it earlier.
+  if (auto early = early_.extract(members->id)) {
+    for (const EarlyMessage& message : early.mapped()) {
+      receive_negotiation(message.peer, message.payload);
+    }
+  }
+}
+
+// Sets come and go without end: nothing of one that is gone is kept.
+void Epoch::forget_set(int id) {
+  devices_->forget(id);
+  messages_.forget(id);
+  std::erase_if(refused_elsewhere_, [&](const auto& refusal) { return refusal.first == id; });
+  services_.commands.forget(id);
+}
+
+Status Epoch::no_room() const {
+  return {
+      ErrorCode::unsupported,
+      str("rank ", topology().rank,
+          " has no room for another process set in the memory that the ranks of its host share: "
+          "remove sets that are not used any more"),
+      topology().rank};
+}
+
+void Epoch::reserve_room(Submission& submission) const {
+  const Request& request = submission.request;
+  if (request.collective != Collective::add_process_set || !request.error.ok()) return;
+  const HostMembers host = world_.host.members({request.splits.begin(), request.splits.end()});
+  const bool is_member = host && std::find(host.ranks.begin(), host.ranks.end(),
+                                           host.memory->rank()) != host.ranks.end();
+  if (!is_member) return;
+  submission.room = SetCoordinator::reserve(host);
+  if (!submission.room) submission.request.error = no_room();
+}
+
+// What is wrong with a device travels as a request, as every local error does.
+void Epoch::mark_streams(std::vector<Submission>& submissions) {
+  const Submission* before = nullptr;
+  for (Submission& submission : submissions) {
+    if (submission.device == host_device || submission.ready || !submission.request.error.ok()) {
+      continue;
+    }
+    if (before != nullptr && before->device == submission.device &&
+        before->stream == submission.stream) {
+      submission.ready = before->ready;
+      continue;
+    }
+    auto marked = devices_->mark(submission.device, submission.stream);
+    if (marked) {
+      submission.ready = std::move(marked).value();
+      before = &submission;
+    } else {
+      submission.request.error =
+          Status(marked.status().code(),
+                 str(called(submission.request.name), " on ", topology().describe(topology().rank)))
+              .because(marked.status());
+    }
+  }
+}
+
+}  // namespace rueda

@@ -1,0 +1,267 @@
+#include "coordinator/progress.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+
+#include <algorithm>
+
+#include "coordinator/backoff.h"
+
+namespace rueda {
+
+namespace {
+
+// How long to spin where every rank has a processor. The progress thread takes it from the
+// application, and gives up soon; a caller has nothing else to do.
+constexpr Duration thread_spinning = std::chrono::microseconds(5);
+constexpr Duration caller_spinning = std::chrono::microseconds(100);
+
+// How often a caller asks whether the progress thread yields the lock.
+constexpr int lock_spins = 200;
+constexpr int lock_spins_when_oversubscribed = 20;
+
+// Where polling is required: polls without progress before the owner pauses, and for how long.
+constexpr int polling_spins = 20000;
+constexpr Duration polling_pause = std::chrono::milliseconds(1);
+
+// Steps after a handle is done, for what its end has set going.
+constexpr int final_steps = 3;
+
+// Signals are for the application's threads: the main thread of Python must see Ctrl-C.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
+bool share_processors(const HostGroup& host, int ranks) {
+  return host.memory() ? host.memory()->is_oversubscribed() : is_oversubscribed(ranks);
+}
+
+WakeWord* wake_word_of(const HostGroup& host, WakeWord& own) {
+  const auto& memory = host.memory();
+  return memory ? &memory->header(memory->rank()).wake : &own;
+}
+
+}  // namespace
+
+Progress::Progress(Work& work, const HostGroup& host, int world_size_here, Metrics& metrics)
+    : work_(work),
+      metrics_(metrics),
+      oversubscribed_(share_processors(host, world_size_here)),
+      placement_(host.memory()),
+      word_(wake_word_of(host, own_word_)),
+      lock_(std::make_shared<ProgressLock>(
+          [this](const HandleState& handle, std::optional<Time> deadline) {
+            take_over();
+            const FutexWake wake = drive_until_done(handle, deadline);
+            release();
+            return wake;
+          },
+          oversubscribed_ ? lock_spins_when_oversubscribed : lock_spins)) {}
+
+Status Progress::start(int first_fd, int second_fd) {
+  const SignalsBlocked blocked;
+  Status watches = watcher_.start(first_fd, second_fd,
+                                  [this] { lock_->notify(ProgressLock::readable, *word_); });
+  if (!watches.ok()) return watches;
+  thread_ = std::thread([this] { run(); });
+  return {};
+}
+
+// --- The progress thread
+
+void Progress::run() {
+  pthread_setname_np(pthread_self(), "rueda");
+  for (;;) {
+    if (lock_->acquire_as_thread()) {
+      take_over();
+      if (drive()) break;
+    }
+    if (lock_->park(metrics_.sleeps)) woken_ = true;
+  }
+  work_.wind_up();
+  lock_->close();
+}
+
+// Returns true, with the lock, at the end; false when it has been released, yielded or lost.
+bool Progress::drive() {
+  Backoff backoff(oversubscribed_, thread_spinning, placement_);
+  try {
+    for (;;) {
+      const Time now = Clock::now();
+      const bool due = woken_ && is_due(now);
+      const bool moved = step(now);
+      if (woken_ && !moved && !due) metrics_.idle_wakeups.add(1);
+      woken_ = false;
+      if (work_.may_stop(now)) return true;
+      if (lock_->is_wanted_by_caller()) {
+        yield_to_caller();
+        return false;
+      }
+      if (moved) {
+        backoff.renew();
+        continue;
+      }
+      if (work_.is_active() && backoff.back_off(now)) continue;
+      if (!is_unfinished(now)) {
+        release();
+        return false;
+      }
+      const Slept slept = sleep(std::nullopt, true);
+      woken_ = slept.really;
+      if (!slept.has_lock) return false;
+      backoff.renew();
+    }
+  } catch (const std::exception& error) {
+    work_.fail_internal(error);
+    return true;
+  }
+}
+
+// --- A caller
+
+bool Progress::acquire() {
+  if (!lock_->acquire_as_caller()) return false;
+  take_over();
+  return true;
+}
+
+FutexWake Progress::drive_until_done(const HandleState& handle, std::optional<Time> deadline) {
+  metrics_.driven_by_caller.add(1);
+  Backoff backoff(oversubscribed_, caller_spinning, placement_);
+  try {
+    while (!handle.is_done()) {
+      const Time now = Clock::now();
+      if (deadline && now >= *deadline) return FutexWake::timeout;
+      if (work_.may_stop(now)) return FutexWake::changed;
+      if (step(now)) {
+        backoff.renew();
+      } else if (!backoff.back_off(now)) {
+        const Slept slept = sleep(deadline, false);
+        if (slept.wake == FutexWake::interrupted) return slept.wake;
+        if (slept.really) backoff.renew();
+      }
+    }
+    for (int count = 0; count < final_steps && step(Clock::now()); ++count) continue;
+  } catch (const std::exception& error) {
+    work_.fail_internal(error);
+  }
+  return FutexWake::changed;
+}
+
+// --- The owner of the lock
+
+// An owner from whom the lock was taken while it slept has left the second descriptor armed.
+void Progress::take_over() {
+  lock_->clear(ProgressLock::unfinished);
+  disarm();
+}
+
+void Progress::release() {
+  if (is_unfinished(Clock::now())) lock_->set(ProgressLock::unfinished);
+  rearm_watcher();
+  lock_->release(*word_);
+}
+
+void Progress::yield_to_caller() {
+  lock_->set(ProgressLock::unfinished);
+  rearm_watcher();
+  lock_->yield_to_caller();
+}
+
+bool Progress::step(Time now) {
+  bool moved = false;
+  if (lock_->has(ProgressLock::queued)) {
+    lock_->clear(ProgressLock::queued);
+    moved = work_.take_commands(now);
+  }
+  const bool readable = lock_->has(ProgressLock::readable);
+  if (readable) lock_->clear(ProgressLock::readable);
+  if (readable && watcher_.has_seen_second()) work_.disarm();  // takes late rings
+  moved = work_.advance(now, readable) || moved;
+  if (moved) polls_in_vain_ = 0;
+  return moved;
+}
+
+// Steps a last time after the sleep has been announced, so that nothing is missed. The progress
+// thread can lose the lock to a caller meanwhile.
+Progress::Slept Progress::sleep(std::optional<Time> until, bool as_thread) {
+  if (work_.requires_polling()) return back_off_polling(as_thread);
+  polls_in_vain_ = 0;
+  work_.prepare_to_sleep();
+  rearm_watcher();
+  Sleeper sleeper(*word_);
+  const Time now = Clock::now();
+  if (step(now) || watcher_.has_seen() || work_.may_stop(now)) return {};
+  if (as_thread && lock_->is_wanted_by_caller()) return {};
+  const Work::Arming arming = work_.arm();
+  if (arming == Work::Arming::refused) return {};
+  armed_ = arming == Work::Arming::armed;
+  const auto due = work_.next_deadline();
+  return park(sleeper, until && due ? std::min(until, due) : (until ? until : due), as_thread);
+}
+
+// The processor is given away to whoever wants it, and after a long wait the owner pauses for short
+// times, from which a control message or a submission still wakes it.
+Progress::Slept Progress::back_off_polling(bool as_thread) {
+  // That another rank has failed must be known long before the transfer timeout.
+  rearm_watcher();
+  if (++polls_in_vain_ < polling_spins) {
+    sched_yield();
+    return {};
+  }
+  Sleeper sleeper(*word_);
+  if (lock_->has(ProgressLock::queued) || lock_->has(ProgressLock::readable)) return {};
+  Slept slept = park(sleeper, Clock::now() + polling_pause, as_thread);
+  slept.really = false;
+  return slept;
+}
+
+Progress::Slept Progress::park(Sleeper& sleeper, std::optional<Time> deadline, bool as_thread) {
+  Slept slept;
+  slept.really = true;
+  if (!as_thread) {
+    metrics_.caller_sleeps.add(1);
+    slept.wake = sleeper.sleep(deadline);
+  } else {
+    metrics_.sleeps.add(1);
+    lock_->mark_parked();
+    slept.wake = sleeper.sleep(deadline);
+    slept.has_lock = lock_->reclaim();
+  }
+  if (slept.has_lock) disarm();
+  return slept;
+}
+
+void Progress::disarm() {
+  if (!armed_) return;
+  armed_ = false;
+  work_.disarm();
+}
+
+void Progress::rearm_watcher() {
+  if (watcher_.has_seen()) watcher_.rearm();
+}
+
+// Whether somebody has to own the lock though nothing has happened.
+bool Progress::is_unfinished(Time now) const {
+  return work_.is_active() || work_.next_deadline() || work_.may_stop(now);
+}
+
+bool Progress::is_due(Time now) const {
+  const auto deadline = work_.next_deadline();
+  return deadline && now >= *deadline;
+}
+
+}  // namespace rueda

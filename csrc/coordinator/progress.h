@@ -1,0 +1,118 @@
+// Makes work progress: in a thread of its own, or in a caller that waits for a handle anyway.
+// Whoever holds the progress lock steps, spins for a moment where something is expected, and then
+// sleeps on one futex word. Descriptors are watched by a second thread, which wakes the owner.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "coordinator/handle_state.h"
+#include "coordinator/metrics.h"
+#include "coordinator/progress_lock.h"
+#include "coordinator/watcher.h"
+#include "core/clock.h"
+#include "core/status.h"
+#include "onehost/host_group.h"
+#include "onehost/placement.h"
+#include "onehost/wake.h"
+
+namespace rueda {
+
+class Progress {
+ public:
+  // What progresses. Called by the owner of the lock only.
+  class Work {
+   public:
+    // Carries out what the application has asked for; returns whether there was anything.
+    virtual bool take_commands(Time now) = 0;
+    // Moves all that can move without blocking; returns whether anything did. `readable`: the first
+    // watched descriptor has been seen to be readable since the last call.
+    virtual bool advance(Time now, bool readable) = 0;
+    // Whether something may happen so soon that it is worth spinning for.
+    [[nodiscard]] virtual bool is_active() const = 0;
+    // When to step though nothing happens.
+    [[nodiscard]] virtual std::optional<Time> next_deadline() const = 0;
+    // Whether no wake-up announces progress, so that steps have to be repeated.
+    [[nodiscard]] virtual bool requires_polling() const = 0;
+    // The owner is about to sleep.
+    virtual void prepare_to_sleep() = 0;
+    // The owner is about to sleep, also on the second descriptor where that is needed; `refused`:
+    // there is something to do. disarm() follows where it was armed, and where it was readable.
+    enum class Arming : std::uint8_t { not_needed, armed, refused };
+    virtual Arming arm() = 0;
+    virtual void disarm() = 0;
+    // Whether the progress thread ends, after which it calls wind_up().
+    [[nodiscard]] virtual bool may_stop(Time now) const = 0;
+    virtual void wind_up() = 0;
+    // A step has thrown.
+    virtual void fail_internal(const std::exception& error) = 0;
+
+   protected:
+    ~Work() = default;
+  };
+
+  // `world_size_here`: the ranks of this host. All are referred to.
+  Progress(Work& work, const HostGroup& host, int world_size_here, Metrics& metrics);
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // Starts to watch the descriptors (or -1), then the thread. Once.
+  Status start(int first_fd, int second_fd);
+  [[nodiscard]] bool is_running() const { return thread_.joinable(); }
+  // Waits for the end of the thread, which comes when the work may stop.
+  void join() { thread_.join(); }
+
+  // Handles that are waited for with it make progress meanwhile. Any thread.
+  [[nodiscard]] const std::shared_ptr<ProgressLock>& lock() const { return lock_; }
+  // There are commands. Any thread.
+  void notify() { lock_->notify(ProgressLock::queued, *word_); }
+
+  // --- For callers that hold the lock while they hand in work
+
+  [[nodiscard]] bool acquire();
+  FutexWake drive_until_done(const HandleState& handle, std::optional<Time> deadline);
+  void release();
+
+  // --- For the work
+
+  // Nothing is watched any more.
+  void stop_watching() { watcher_.stop(); }
+
+ private:
+  struct Slept {
+    FutexWake wake = FutexWake::changed;
+    bool really = false;   // not only stepped again
+    bool has_lock = true;  // no caller has taken it meanwhile
+  };
+
+  void run();
+  bool drive();
+  void take_over();
+  void yield_to_caller();
+  bool step(Time now);
+  Slept sleep(std::optional<Time> until, bool as_thread);
+  Slept back_off_polling(bool as_thread);
+  Slept park(Sleeper& sleeper, std::optional<Time> deadline, bool as_thread);
+  void disarm();
+  void rearm_watcher();
+  [[nodiscard]] bool is_unfinished(Time now) const;
+  [[nodiscard]] bool is_due(Time now) const;
+
+  Work& work_;
+  Metrics& metrics_;
+  const bool oversubscribed_;  // the ranks of this host share processors
+  Placement placement_;        // of the owner of the lock
+  WakeWord own_word_{};
+  WakeWord* const word_;  // on which the owner sleeps; where the others of this host can reach it
+  const std::shared_ptr<ProgressLock> lock_;
+  Watcher watcher_;
+  bool armed_ = false;     // the second descriptor, for a sleep
+  int polls_in_vain_ = 0;  // in a row
+  bool woken_ = false;     // the progress thread, which has not stepped yet
+  std::thread thread_;
+};
+
+}  // namespace rueda

@@ -1,0 +1,206 @@
+#include "coordinator/runtime.h"
+
+#include "core/log.h"
+#include "core/strings.h"
+
+namespace rueda {
+
+Runtime::Runtime(World world, const Options& options, LossPolicy on_loss)
+    : options_(options),
+      epoch_(std::move(world), {options_, commands_, metrics_, timeline_}, on_loss),
+      progress_(epoch_, epoch_.host(), epoch_.topology().local_size, metrics_) {}
+
+Expected<std::unique_ptr<Runtime>> Runtime::start(World world, const Options& options,
+                                                  LossPolicy on_loss) {
+  std::unique_ptr<Runtime> runtime(new Runtime(std::move(world), options, on_loss));
+  const TimelineStyle style{
+      options.timeline_format == "horovod" ? TimelineFormat::horovod : TimelineFormat::rueda,
+      options.timeline_cycles == "1"};
+  if (Status status = runtime->timeline_.open(options.timeline, runtime->topology().rank, style);
+      !options.timeline.empty() && !status.ok()) {
+    // The other ranks have this one in their world already: a trace less is better than a job less.
+    log(LogLevel::error, status.to_string());
+  }
+  if (Status status = runtime->epoch_.open(); !status.ok()) return status;
+  runtime->commands_.open();
+  const Epoch& epoch = runtime->epoch_;
+  Status status = runtime->progress_.start(epoch.control_fd(), epoch.transport_fd());
+  if (!status.ok()) return status;
+  return runtime;
+}
+
+Runtime::~Runtime() {
+  shutdown();
+}
+
+std::vector<Handle> Runtime::open_handles(std::vector<Submission>& submissions) const {
+  std::vector<Handle> handles;
+  handles.reserve(submissions.size());
+  const Time now = Clock::now();
+  for (Submission& submission : submissions) {
+    submission.handle = std::make_shared<HandleState>(progress_.lock());
+    submission.submitted_at = now;
+    handles.emplace_back(submission.handle.state());
+  }
+  return handles;
+}
+
+std::optional<Command> Runtime::accept(int set_id, std::vector<Submission> submissions,
+                                       bool queue) {
+  const auto members = process_sets().find(set_id);
+  Status refused;
+  if (!members) {
+    refused = Status(ErrorCode::invalid_argument, str("there is no process set ", set_id));
+  } else if (members->rank < 0) {
+    refused = Status(ErrorCode::invalid_argument,
+                     str("rank ", topology().rank, " is not a member of process set ", set_id,
+                         ", which has ", describe_ranks(members->ranks)));
+  }
+  Command command;
+  command.set_id = set_id;
+  command.submissions = std::move(submissions);
+  for (Submission& submission : command.submissions) epoch_.reserve_room(submission);
+  if (refused.ok()) refused = commands_.admit(command, members->size(), queue);
+  if (!refused.ok()) command.refuse(refused);
+  if (!refused.ok() || queue) return std::nullopt;
+  return command;
+}
+
+std::vector<Handle> Runtime::submit(int set_id, std::vector<Submission> submissions) {
+  epoch_.mark_streams(submissions);
+  std::vector<Handle> handles = open_handles(submissions);
+  accept(set_id, std::move(submissions), true);
+  progress_.notify();
+  return handles;
+}
+
+std::vector<Handle> Runtime::submit_and_wait(int set_id, std::vector<Submission> submissions,
+                                             std::optional<Time> deadline) {
+  epoch_.mark_streams(submissions);
+  std::vector<Handle> handles;
+  if (progress_.acquire()) {
+    handles = open_handles(submissions);
+    if (auto command = accept(set_id, std::move(submissions), false)) {
+      epoch_.carry_out_now(*std::move(command));
+    }
+    FutexWake wake = FutexWake::changed;
+    for (const Handle& handle : handles) {
+      const HandleState::Waiting waiting(*handle.state());
+      wake = progress_.drive_until_done(*handle.state(), deadline);
+      if (wake != FutexWake::changed) break;
+    }
+    progress_.release();
+    if (wake != FutexWake::changed) return handles;
+  } else {
+    handles = submit(set_id, std::move(submissions));
+  }
+  for (const Handle& handle : handles) {
+    if (handle.state()->wait(deadline) != FutexWake::changed) break;
+  }
+  return handles;
+}
+
+Handle Runtime::join(int set_id) {
+  auto handle = std::make_shared<HandleState>(progress_.lock());
+  const auto members = process_sets().find(set_id);
+  if (!members || members->rank < 0) {
+    handle->complete(Status(ErrorCode::invalid_argument,
+                            str("rank ", topology().rank, " cannot join in process set ", set_id,
+                                ": it is not a member")));
+    return Handle(handle);
+  }
+  Command command;
+  command.kind = Command::Kind::join;
+  command.set_id = set_id;
+  command.handle = handle;
+  push(std::move(command));
+  return Handle(handle);
+}
+
+Status Runtime::refusal_of(const MessageRequest& request) const {
+  const auto invalid = [&](const auto&... why) {
+    return Status(ErrorCode::invalid_argument, str(request.is_send ? "send: " : "recv: ", why...));
+  };
+  const auto members = process_sets().find(request.set_id);
+  if (!members) return invalid("there is no process set ", request.set_id);
+  const bool from_anyone = request.peer < 0 && !request.is_send;
+  if (members->rank >= 0 && (from_anyone || members->has(request.peer))) return {};
+  return invalid("rank ", members->rank < 0 ? topology().rank : request.peer,
+                 " is not a member of process set ", request.set_id, ", which has ",
+                 describe_ranks(members->ranks));
+}
+
+Handle Runtime::submit_message(MessageRequest request) {
+  auto handle = std::make_shared<HandleState>(progress_.lock());
+  if (const Status refused = refusal_of(request); !refused.ok()) {
+    handle->complete(refused);
+    return Handle(handle);
+  }
+  request.handle = handle;
+  Command command;
+  command.kind = Command::Kind::message;
+  command.set_id = request.set_id;
+  command.message = std::move(request);
+  push(std::move(command));
+  return Handle(handle);
+}
+
+Status Runtime::form_set(int id, const std::vector<int>& ranks) {
+  Command command;
+  command.kind = Command::Kind::form;
+  command.set_id = id;
+  command.ranks = ranks;
+  command.handle = std::make_shared<HandleState>(progress_.lock());
+  const auto handle = command.handle.state();
+  push(std::move(command));
+  while (handle->wait(std::nullopt) == FutexWake::interrupted) continue;
+  return handle->status;
+}
+
+Status Runtime::dissolve_set(int id) {
+  if (id < first_formed) {
+    return {ErrorCode::invalid_argument,
+            str("process set ", id, " is known to all ranks: use remove_process_set()")};
+  }
+  if (Status status = epoch_.process_sets().remove(id); !status.ok()) return status;
+  Command command;
+  command.kind = Command::Kind::dissolve;
+  command.set_id = id;
+  push(std::move(command));
+  return {};
+}
+
+void Runtime::push(Command command) {
+  commands_.push(std::move(command));
+  progress_.notify();
+}
+
+void Runtime::shutdown() {
+  Command command;
+  command.kind = Command::Kind::leave;
+  stop(std::move(command));
+}
+
+void Runtime::abort(const std::string& cause) {
+  Command command;
+  command.kind = Command::Kind::abort;
+  command.cause = cause;
+  stop(std::move(command));
+}
+
+void Runtime::stop(Command command) {
+  const std::lock_guard lock(stop_mutex_);
+  if (!progress_.is_running()) return;
+  if (command.kind == Command::Kind::leave) {
+    commands_.close(Status(ErrorCode::shutdown, "this rank has shut down"));
+  }
+  push(std::move(command));
+  progress_.join();
+}
+
+void Runtime::close_after_fork() {
+  progress_.lock()->close();  // a handle of the parent that is waited for here drives nothing
+  epoch_.close_after_fork();
+}
+
+}  // namespace rueda

@@ -1,0 +1,114 @@
+// What lives on in a process that uses Rueda, whatever becomes of its world: options, counters,
+// timeline, the application's commands and the progress that is made with them. It owns the epoch,
+// the world as it is now.
+//
+// Progress is made by whoever holds its lock: a thread of the runtime, or a caller that waits for a
+// handle anyway.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/command_queue.h"
+#include "coordinator/epoch.h"
+#include "coordinator/metrics.h"
+#include "coordinator/progress.h"
+#include "coordinator/submission.h"
+#include "coordinator/timeline.h"
+#include "core/options.h"
+#include "membership/world.h"
+#include "rueda/rueda.h"
+
+namespace rueda {
+
+class Runtime {
+ public:
+  // Connects to the neighbours in the world's tree and starts the progress thread.
+  static Expected<std::unique_ptr<Runtime>> start(World world, const Options& options,
+                                                  LossPolicy on_loss = LossPolicy::end_world);
+  // Shuts down.
+  ~Runtime();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  // --- Any thread may call all of this.
+
+  // Operations of a set, one or a group. What is wrong with them, or with the set, comes with the
+  // handles. Empty names are numbered.
+  std::vector<Handle> submit(int set_id, std::vector<Submission> submissions);
+  // The same, and waits until all are done, the deadline, or a signal handler has run: for a caller
+  // that would wait at once. Usually it does all the work itself and no other thread wakes up.
+  std::vector<Handle> submit_and_wait(int set_id, std::vector<Submission> submissions,
+                                      std::optional<Time> deadline = std::nullopt);
+  Handle join(int set_id);
+  // One side of a message between two ranks. What is wrong with it comes with the handle.
+  Handle submit_message(MessageRequest request);
+  // A set that only its members know, see ProcessSets::form(); and its end on this rank, with which
+  // it ends for all.
+  Status form_set(int id, const std::vector<int>& ranks);
+  Status dissolve_set(int id);
+
+  [[nodiscard]] const Topology& topology() const { return epoch_.topology(); }
+  [[nodiscard]] const ProcessSets& process_sets() const { return epoch_.process_sets(); }
+  [[nodiscard]] const Options& options() const { return options_; }
+  [[nodiscard]] std::string_view transport_name() const { return epoch_.transport_name(); }
+  [[nodiscard]] std::map<std::string, std::int64_t> metrics() const { return metrics_.values(); }
+  void count_filled_gradient() { metrics_.gradients_filled.add(1); }
+
+  // Begins and ends a timeline while the runtime runs; see Timeline::open().
+  Status start_timeline(const std::string& path, const TimelineStyle& style = {}) {
+    return timeline_.open(path, topology().rank, style);
+  }
+  void stop_timeline() { timeline_.close(); }
+
+  // Leaves the world: what all ranks have agreed on is finished, the rest fails with ShutdownError.
+  void shutdown();
+  // Tells all ranks that this one is lost because of `cause`, then stops.
+  void abort(const std::string& cause);
+
+  // The ranks of this host, and what they share.
+  [[nodiscard]] const HostGroup& host() const { return epoch_.host(); }
+  // Of ranks of this host that share memory.
+  [[nodiscard]] const HostPolicy& host_policy() const { return epoch_.host_policy(); }
+  // How ranks that share memory exchange so many bytes; nothing for the ring.
+  [[nodiscard]] std::optional<HostPolicy> host_policy(std::size_t bytes) const {
+    return policy_for(algorithms(), host_policy(), bytes);
+  }
+  [[nodiscard]] const AlgorithmTable& algorithms() const { return epoch_.algorithms(); }
+  // Whether nothing of the set is accepted any more. Cheap.
+  [[nodiscard]] bool is_broken(int set_id = 0) const { return commands_.is_closed(set_id); }
+  // Why; ok while it is accepted.
+  [[nodiscard]] Status refusal(int set_id = 0) const { return commands_.refusal(set_id); }
+
+  // What broke the world; ok where nothing did. After shutdown() or abort().
+  [[nodiscard]] const Status& failure() const { return epoch_.failure(); }
+
+  // In a forked child: gives up what the parent's peers watch. Async-signal-safe.
+  void close_after_fork();
+
+ private:
+  Runtime(World world, const Options& options, LossPolicy on_loss);
+
+  std::vector<Handle> open_handles(std::vector<Submission>& submissions) const;
+  // Makes the submissions into a command; nothing when they are refused. `queue`: puts it there.
+  std::optional<Command> accept(int set_id, std::vector<Submission> submissions, bool queue);
+  [[nodiscard]] Status refusal_of(const MessageRequest& request) const;
+  void push(Command command);
+  void stop(Command command);
+
+  const Options options_;
+  Metrics metrics_;
+  Timeline timeline_;
+  CommandQueue commands_;
+  Epoch epoch_;
+  Progress progress_;
+  std::mutex stop_mutex_;
+};
+
+}  // namespace rueda
