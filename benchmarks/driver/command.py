@@ -40,10 +40,11 @@ the first and the last call of every round on every rank.
 \b
 Contenders. rueda: direct calls in C++, on private memory (any) and on registered memory
 (rueda::allocate, rueda.empty). rueda-named: named calls in C++. rueda-python: named calls from
-Python; rueda-python-direct: rueda.torch.PersistentAllreduce. Peers: mpi (every Open MPI that is
-found), impi (Intel MPI), gloo (torch.distributed), deepspeed (its allreduce through shared
-memory). "Open MPI" in the ratios is the fastest of those found, with its defaults; "its best" the
-fastest of all settings, with --tune-mpi.
+Python; rueda-python-direct: rueda.torch.PersistentAllreduce. baseline, baseline-named: the other
+build that --baseline names. Peers: mpi (every Open MPI that is found), impi (Intel MPI), gloo
+(torch.distributed), deepspeed (its allreduce through shared memory). "Open MPI" in the ratios is
+the fastest of those found, with its defaults; "its best" the fastest of all settings, with
+--tune-mpi.
 
 \b
 Limits. A flag exchanged between two cores, or handed over on one by sched_yield; memcpy and a += b
@@ -81,6 +82,9 @@ _FLAGS = [
     click.option("--peers", metavar="LIST",
                  help="Of mpi, impi, gloo, deepspeed; or none. Default: mpi, impi and gloo, as far "
                  "as they are installed."),
+    click.option("--baseline", type=click.Path(path_type=Path), metavar="FOLDER",
+                 help="Another build of Rueda, as `pip install --target FOLDER` makes it: takes "
+                 "turns with this one in the paths direct and named."),
     click.option("--impi", type=click.Path(path_type=Path), metavar="FOLDER",
                  help="An environment with Intel MPI."),
     click.option("--tune-mpi", is_flag=True,

@@ -20,6 +20,7 @@ from .mpi_libraries import IntelMpi, OpenMpi, find_intel_mpi, find_open_mpis, in
 PRIVATE, REGISTERED = "private", "registered"
 PEERS = ("mpi", "impi", "gloo", "deepspeed")
 PATHS = ("direct", "named", "python", "python-direct")
+BASELINE_PATHS = ("direct", "named")  # those that need nothing of this driver in the other build
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,15 @@ class Contender:
     joins_within: float = 300.0  # seconds: importing torch on a busy machine takes a while
 
 
-def worker() -> Path:
+def worker(baseline: Path | None = None) -> Path:
     """The ranks that are written in C++. Raises LaunchError where they were not built."""
-    path = Path(__file__).parents[1] / "lib" / "rueda_bench_worker"
+    package = Path(__file__).parents[1] if baseline is None else baseline.absolute() / "rueda"
+    path = package / "lib" / "rueda_bench_worker"
+    if baseline is not None and not path.exists():
+        raise LaunchError(
+            f"--baseline {baseline}: there is no {path}: pip install --no-deps --target "
+            f"{baseline} SOURCES"
+        )
     if not path.exists():
         raise LaunchError(
             f"there is no {path}: install Rueda with its benchmarks (pip install ., or cmake "
@@ -79,8 +86,11 @@ def _rueda_commands(argv: Sequence[str]) -> Callable[[Setting], list[Command]]:
     return commands
 
 
-def rueda(path: str) -> Contender:
-    """Rueda by its direct calls or its named ones, in C++ or from Python."""
+def rueda(path: str, baseline: Path | None = None) -> Contender:
+    """Rueda by its direct calls or its named ones, in C++ or from Python; or another build of it.
+
+    Raises LaunchError where something is not installed.
+    """
     both = (PRIVATE, REGISTERED)
     if path == "python":
         return Contender("rueda-python", _python_ranks("rueda"), both)
@@ -89,8 +99,8 @@ def rueda(path: str) -> Contender:
             raise LaunchError("--paths python-direct: torch is not installed: pip install torch")
         ranks = _python_ranks("rueda_direct")
         return Contender("rueda-python-direct", ranks, both, collectives=("allreduce",))
-    name = "rueda" if path == "direct" else "rueda-named"
-    return Contender(name, _rueda_commands([str(worker()), "rueda", path]), both)
+    name = ("rueda" if baseline is None else "baseline") + ("" if path == "direct" else "-named")
+    return Contender(name, _rueda_commands([str(worker(baseline)), "rueda", path]), both)
 
 
 def _python_ranks(module: str) -> Callable[[Setting], list[Command]]:

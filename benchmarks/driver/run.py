@@ -14,6 +14,7 @@ from . import plot, tables, turns, values
 from .arena import Arena, Interrupted
 from .collectives import COLLECTIVES
 from .contenders import (
+    BASELINE_PATHS,
     PATHS,
     PEERS,
     PRIVATE,
@@ -53,6 +54,7 @@ class Request:
     memory: str
     paths: str
     peers: str | None
+    baseline: Path | None
     impi: Path | None
     tune_mpi: bool
     rounds: int
@@ -142,9 +144,12 @@ def run(request: Request) -> int:
     arena = Arena(request.ranks)
     plan = make_plan(request, arena.processors)
     memories = _some_of(request.memory, (PRIVATE, REGISTERED), "kind of memory")
-    ours = [rueda(path) for path in _some_of(request.paths, PATHS, "way to call")]
+    paths = _some_of(request.paths, PATHS, "way to call")
+    ours = [rueda(path) for path in paths]
     if request.explain:
         return _explain(arena)
+    if request.baseline is not None:
+        ours += [rueda(path, request.baseline) for path in paths if path in BASELINE_PATHS]
     peers, notes = _find_peers(request)
     _check_files(request)
     for line in notes:

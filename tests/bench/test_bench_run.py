@@ -58,6 +58,7 @@ def bench(folder: Path, *arguments: str, **variables: str) -> Ran:
         (["--peers", "mpi,nccl"], "'nccl' is no peer: choose from mpi"),
         (["--json", "nowhere/report.json"], "there is no folder"),
         (["--impi", ".", "--peers", "impi"], "mpiexec.hydra"),
+        (["--baseline", "."], "pip install --no-deps --target . SOURCES"),
     ],
 )
 @built
@@ -99,6 +100,22 @@ def test_a_small_run_has_right_results_of_everybody(tmp_path: Path) -> None:
         assert row["results"]["shared_sum"]["wrong"] == 0
     assert "rueda registered and its peers" in (tmp_path / "report.md").read_text()
     assert "# CPU: " in ran.out
+
+
+@built
+def test_another_build_takes_turns_with_this_one(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "rueda").symlink_to(worker().parents[1])
+    ran = bench(
+        tmp_path, "-np", "2", "-b", "64", "-e", "64", "--rounds", "1", "--calls", "3", "--peers", "none",
+        "--baseline", "site", "--paths", "direct,named,python", "--json", "report.json", "--no-limits",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    report = json.loads((tmp_path / "report.json").read_text())
+    check_report(report, [64])
+    baseline = {label for label in report["contenders"] if label.startswith("baseline")}
+    kinds = ("private", "registered")
+    assert baseline == {f"baseline{way} {kind}" for way in ("", "-named") for kind in kinds}
 
 
 def check_report(report: dict[str, Any], sizes: list[int]) -> None:
