@@ -156,11 +156,11 @@ Handle join(const CallOptions& options) {
 }
 
 Handle refuse(const std::string& name, ProcessSet process_set, const std::string& why,
-              ErrorCode code, int group_size) {
+              ErrorCode code, int group_size, ErrorReason reason) {
   std::vector<Submission> submissions;
   for (int i = 0; i < std::max(1, group_size); ++i) {
     Submission submission = submission_of(Collective::allreduce, {}, name);
-    submission.request.error = Status(code, why);
+    submission.request.error = Status(code, why, -1, {.reason = reason});
     if (group_size > 0) set_group(submission.request, name, i, group_size);
     submissions.push_back(std::move(submission));
   }

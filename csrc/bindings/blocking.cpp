@@ -133,7 +133,8 @@ bool allreduce_memory(py::handle source, py::handle target, std::uintptr_t input
   if (!reduce(view, reinterpret_cast<void*>(output), *options, source, target, limit)) {
     throw TimeoutError(str("allreduce '", options->name, "' has not completed within ", *limit,
                            " s. Timed out waiting ", std::llround(*limit * 1000),
-                           "ms for all ranks: some rank has not taken part"));
+                           "ms for all ranks: some rank has not taken part"),
+                       -1, {.reason = ErrorReason::deadline});
   }
   return true;
 }

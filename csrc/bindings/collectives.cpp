@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "errors.h"
 #include "gil.h"
 #include "rueda/rueda.h"
 
@@ -154,13 +155,14 @@ void bind_collectives(py::module_& module) {
       released);
   module.def(
       "refuse",
-      [](const std::string& name, int set, const std::string& why, bool unsupported,
-         int group_size) {
+      [](const std::string& name, int set, const std::string& why, bool unsupported, int group_size,
+         const std::string& reason) {
         return refuse(name, {set}, why,
                       unsupported ? ErrorCode::unsupported : ErrorCode::invalid_argument,
-                      group_size);
+                      group_size, error_reason(reason));
       },
-      released);
+      released, py::arg("name"), py::arg("set"), py::arg("why"), py::arg("unsupported"),
+      py::arg("group_size"), py::arg("reason") = "");
 }
 
 }  // namespace rueda::bindings

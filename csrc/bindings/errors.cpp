@@ -2,8 +2,7 @@
 
 #include <map>
 #include <string>
-
-#include "rueda/error.h"
+#include <vector>
 
 namespace py = pybind11;
 
@@ -36,11 +35,22 @@ std::map<std::string, py::object>& classes() {
   return *loaded;
 }
 
+py::object text_or_none(const std::string& text) {
+  return text.empty() ? py::object(py::none()) : py::str(text);
+}
+
+py::tuple tuple_of(const std::vector<std::string>& texts) {
+  py::tuple tuple(texts.size());
+  for (std::size_t i = 0; i < texts.size(); ++i) tuple[i] = py::str(texts[i]);
+  return tuple;
+}
+
 // Runs no code of Python's, neither an import nor a constructor: handlers of signals that have come
 // would run in it, and what they raise take the error's place.
 void raise(const Error& error) {
   const py::object& type = classes().at(class_of(error.code()));
   const py::object peer = error.peer() < 0 ? py::object(py::none()) : py::int_(error.peer());
+  const ErrorDetails& details = error.details();
   const py::tuple arguments = py::make_tuple(error.what());
   auto* const made = reinterpret_cast<PyTypeObject*>(type.ptr());
   const auto instance =
@@ -48,10 +58,21 @@ void raise(const Error& error) {
   if (!instance) return;  // with the error that is set, such as MemoryError
   instance.attr("args") = arguments;
   instance.attr("peer") = peer;
+  instance.attr("reason") = text_or_none(std::string(name_of(details.reason)));
+  instance.attr("tensor") = text_or_none(details.tensor);
+  instance.attr("field") = text_or_none(details.field);
+  instance.attr("values") = tuple_of(details.values);
   PyErr_SetObject(type.ptr(), instance.ptr());
 }
 
 }  // namespace
+
+ErrorReason error_reason(const std::string& name) {
+  for (const ErrorReason reason : {ErrorReason::deadline, ErrorReason::gradient_misfit}) {
+    if (name == name_of(reason)) return reason;
+  }
+  return ErrorReason::unspecified;
+}
 
 void register_errors() {
   const auto errors = py::module_::import("rueda.errors");

@@ -3,10 +3,17 @@
 
 #include <pybind11/pybind11.h>
 
+#include <string>
+
+#include "rueda/error.h"
+
 namespace rueda::bindings {
 
 // Makes pybind11 translate rueda::Error into the class of python/rueda/errors.py with the same
 // code.
 void register_errors();
+
+// The reason that Python knows by this name.
+[[nodiscard]] ErrorReason error_reason(const std::string& name);
 
 }  // namespace rueda::bindings

@@ -140,7 +140,8 @@ void Epoch::refuse_elsewhere(int set_id, const std::string& name, int other_set)
   };
   const Status why(ErrorCode::mismatch,
                    str("process set differs between ranks: rank ", topology().rank,
-                       " submitted it to ", called(other_set), ", others to ", called(set_id)));
+                       " submitted it to ", called(other_set), ", others to ", called(set_id)),
+                   -1, {.field = "process set", .values = {called(set_id), called(other_set)}});
   sets_.at(set_id)->refuse(name, why, {other_set}, Clock::now());
 }
 

@@ -31,6 +31,14 @@ std::string describe(DataType dtype, std::int64_t count) {
   return str(count, " x ", name_of(dtype));
 }
 
+// Between two messages that do not fit: what is sent, and what is wanted.
+ErrorDetails difference(const auto& sent, const auto& wanted) {
+  if (sent.dtype == wanted.dtype) {
+    return {.field = "number of elements", .values = {str(sent.count), str(wanted.count)}};
+  }
+  return {.field = "dtype", .values = {str(name_of(sent.dtype)), str(name_of(wanted.dtype))}};
+}
+
 }  // namespace
 
 PointToPoint::PointToPoint(const HostGroup& host, Transport& transport, const ControlLane& control,
@@ -125,7 +133,8 @@ void PointToPoint::match(MessageRequest request, Offer offer) {
         ErrorCode::mismatch,
         str("the message from rank ", offer.sender, " to rank ", control_.rank(), " with tag ",
             offer.tag, ": rank ", offer.sender, " sends ", describe(offer.dtype, offer.count),
-            ", rank ", control_.rank(), " receives ", describe(request.dtype, request.count)));
+            ", rank ", control_.rank(), " receives ", describe(request.dtype, request.count)),
+        -1, difference(offer, request));
     refuse(offer, why);
     return request.handle->complete(why);
   }

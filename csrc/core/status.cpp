@@ -9,9 +9,10 @@ namespace rueda {
 namespace {
 
 template <ErrorCode... codes>
-[[noreturn]] void throw_matching(ErrorCode code, const std::string& message, int peer) {
-  ((code == codes ? throw ErrorOf<codes>(message, peer) : void()), ...);
-  throw Error(code, message, peer);
+[[noreturn]] void throw_matching(ErrorCode code, const std::string& message, int peer,
+                                 const ErrorDetails& details) {
+  ((code == codes ? throw ErrorOf<codes>(message, peer, details) : void()), ...);
+  throw Error(code, message, peer, details);
 }
 
 }  // namespace
@@ -35,34 +36,53 @@ std::string_view name_of(ErrorCode code) {
   return "unknown";
 }
 
-Status::Status(ErrorCode code, std::string message, int peer)
-    : details_(std::make_shared<const Details>(Details{code, std::move(message), peer, nullptr})) {}
+std::string_view name_of(ErrorReason reason) {
+  switch (reason) {
+    case ErrorReason::unspecified: return "";
+    case ErrorReason::deadline: return "deadline";
+    case ErrorReason::gradient_misfit: return "gradient_misfit";
+  }
+  return "";
+}
+
+Status::Status(ErrorCode code, std::string message, int peer, ErrorDetails details)
+    : head_(std::make_shared<const Link>(
+          Link{code, std::move(message), peer, std::move(details), nullptr})) {}
 
 const std::string& Status::message() const {
   static const std::string none;
-  return ok() ? none : details_->message;
+  return ok() ? none : head_->message;
+}
+
+const ErrorDetails& Status::details() const {
+  static const auto& none = *new ErrorDetails;  // never destroyed: threads may ask at exit
+  for (const Link* link = head_.get(); link != nullptr; link = link->cause.get()) {
+    if (link->details != none) return link->details;
+  }
+  return none;
 }
 
 Status Status::because(const Status& cause) const {
   if (ok()) return cause;
   if (cause.ok()) return *this;
   // Links are immutable and may be shared: this chain is copied, with `cause` at its end.
-  std::vector<const Details*> links;
-  for (const Details* link = details_.get(); link != nullptr; link = link->cause.get()) {
+  std::vector<const Link*> links;
+  for (const Link* link = head_.get(); link != nullptr; link = link->cause.get()) {
     links.push_back(link);
   }
   Status chained = cause;
   for (auto link = links.rbegin(); link != links.rend(); ++link) {
-    chained.details_ = std::make_shared<const Details>(
-        Details{(*link)->code, (*link)->message, (*link)->peer, chained.details_});
+    Link copy = **link;
+    copy.cause = chained.head_;
+    chained.head_ = std::make_shared<const Link>(std::move(copy));
   }
   return chained;
 }
 
 std::string Status::to_string() const {
   if (ok()) return "ok";
-  std::string text = details_->message;
-  for (auto link = details_->cause; link; link = link->cause) text += ": " + link->message;
+  std::string text = head_->message;
+  for (auto link = head_->cause; link; link = link->cause) text += ": " + link->message;
   return text;
 }
 
@@ -71,7 +91,7 @@ void Status::throw_if_error() const {
   using enum ErrorCode;
   throw_matching<invalid_argument, unsupported, mismatch, duplicate_name, stalled, timeout,
                  peer_lost, shutdown, not_initialized, initialization, transport, internal>(
-      code(), to_string(), peer());
+      code(), to_string(), peer(), details());
 }
 
 std::string to_string(const Shape& shape) {

@@ -11,19 +11,21 @@
 
 namespace rueda {
 
-// Success, or a code with a message, the rank to blame where there is one, and the chain of causes.
-// Copying is cheap: the details are shared and immutable. Not a bool, which would read as if it
-// were the error.
+// Success, or a code with a message, the rank to blame where there is one, what programs may decide
+// by, and the chain of causes. Copying is cheap: the chain is shared and immutable. Not a bool,
+// which would read as if it were the error.
 class [[nodiscard]] Status {
  public:
   Status() = default;  // success
-  Status(ErrorCode code, std::string message, int peer = -1);
+  Status(ErrorCode code, std::string message, int peer = -1, ErrorDetails details = {});
 
-  [[nodiscard]] bool ok() const { return details_ == nullptr; }
+  [[nodiscard]] bool ok() const { return head_ == nullptr; }
 
-  [[nodiscard]] ErrorCode code() const { return ok() ? ErrorCode::ok : details_->code; }
+  [[nodiscard]] ErrorCode code() const { return ok() ? ErrorCode::ok : head_->code; }
   [[nodiscard]] const std::string& message() const;  // of this link of the chain only
-  [[nodiscard]] int peer() const { return ok() ? -1 : details_->peer; }
+  [[nodiscard]] int peer() const { return ok() ? -1 : head_->peer; }
+  // Of the outermost link that has any.
+  [[nodiscard]] const ErrorDetails& details() const;
 
   // This error with `cause` beneath it, and beneath the causes that it has already: "message:
   // cause's message: ...". Where one of the two is a success, the other.
@@ -34,13 +36,14 @@ class [[nodiscard]] Status {
   void throw_if_error() const;
 
  private:
-  struct Details {
+  struct Link {
     ErrorCode code;
     std::string message;
     int peer;
-    std::shared_ptr<const Details> cause;
+    ErrorDetails details;
+    std::shared_ptr<const Link> cause;
   };
-  std::shared_ptr<const Details> details_;
+  std::shared_ptr<const Link> head_;
 };
 
 // A value or the reason why there is none.

@@ -150,13 +150,25 @@ void write(Writer& writer, const Status& status) {
   if (status.ok()) return;
   writer.text(status.to_string());
   writer.integer(status.peer());
+  const ErrorDetails& details = status.details();
+  write_enum(writer, details.reason);
+  writer.text(details.tensor);
+  writer.text(details.field);
+  writer.unsigned_integer(details.values.size());
+  for (const std::string& value : details.values) writer.text(value);
 }
 
 Status read_status(Reader& reader) {
   const auto code = read_enum(reader, ErrorCode::internal);
   if (code == ErrorCode::ok) return {};
   std::string message = reader.text();
-  return {code, std::move(message), read_int(reader)};
+  const int peer = read_int(reader);
+  ErrorDetails details;
+  details.reason = read_enum(reader, ErrorReason::gradient_misfit);
+  details.tensor = reader.text();
+  details.field = reader.text();
+  details.values = read_list(reader, [](Reader& from) { return from.text(); });
+  return {code, std::move(message), peer, std::move(details)};
 }
 
 std::vector<std::byte> encode(const UpMessage& message) {

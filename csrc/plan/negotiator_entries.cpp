@@ -23,6 +23,7 @@ Negotiator::Asked& Negotiator::variant_of(Entry& entry, const Request& request) 
   const auto same = [&](const Asked& variant) {
     return variant.request.error.code() == request.error.code() &&
            variant.request.error.message() == request.error.message() &&
+           variant.request.error.details() == request.error.details() &&
            !compare(variant.request, request);
   };
   const auto variant = std::find_if(entry.variants.begin(), entry.variants.end(), same);

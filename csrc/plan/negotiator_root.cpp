@@ -154,9 +154,11 @@ Status Negotiator::verdict(const std::string& name, const Entry& entry) const {
     const Status& error = variant.request.error;
     if (error.ok()) continue;
     const std::vector<int> ranks = ranks_of(entry, variant);
+    ErrorDetails details = error.details();
+    details.tensor = name;
     return {error.code(),
             str(describe(ranks), " cannot take part in ", quoted(name), ": ", error.to_string()),
-            ranks.empty() ? -1 : world_rank(ranks.front())};
+            ranks.empty() ? -1 : world_rank(ranks.front()), std::move(details)};
   }
   return entry.variants.size() == 1 ? verdict_on_absent(name, entry)
                                     : verdict_on_variants(name, entry);
@@ -196,6 +198,7 @@ Status Negotiator::verdict_on_variants(const std::string& name, const Entry& ent
   const std::size_t shown = std::min(parties.size(), max_variants);
   std::string text;
   std::string_view previous;
+  ErrorDetails details{.tensor = name};
   for (std::size_t i = 1; i < shown; ++i) {
     const auto difference = compare(*parties.front().request, *parties[i].request);
     if (!difference) continue;
@@ -206,13 +209,18 @@ Status Negotiator::verdict_on_variants(const std::string& name, const Entry& ent
     }
     text += str(", ", difference->right, " on ", describe(parties[i].ranks));
     previous = difference->field;
+    if (details.field.empty()) {
+      details.field = difference->field;
+      details.values = {difference->left};
+    }
+    if (details.field == difference->field) details.values.push_back(difference->right);
   }
   if (shown < parties.size()) {
     text += str(", and in ", parties.size() - shown, " more ways on other ranks");
   }
   const std::vector<int>& deviating = parties[1].ranks;
   return {ErrorCode::mismatch, str(quoted(name), ": ", text),
-          deviating.empty() ? -1 : world_rank(deviating.front())};
+          deviating.empty() ? -1 : world_rank(deviating.front()), std::move(details)};
 }
 
 // --- Stalls
@@ -306,7 +314,7 @@ void Negotiator::judge(const std::string& name, const Entry& entry, Time now,
              str(quoted(name), " (", name_of(response.request.collective), ") has waited for ",
                  std::round(to_seconds(now - entry.since) * 10) / 10, " s: submitted by ",
                  describe(ready), ", missing on ", describe(missing)),
-             world_rank(missing.front()));
+             world_rank(missing.front()), {.tensor = name});
   if (!fails) {
     responses.push_back(std::move(response));
     return;

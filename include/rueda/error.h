@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace rueda {
 
@@ -26,26 +29,55 @@ enum class ErrorCode : std::uint8_t {
 
 [[nodiscard]] std::string_view name_of(ErrorCode code);
 
+// Why, where programs treat errors of one code differently.
+enum class ErrorReason : std::uint8_t {
+  unspecified,
+  deadline,         // timeout: the caller's own time limit has passed, which the text names
+  gradient_misfit,  // refuse(): a gradient no longer fits its bucket; all can go on without the
+                    // bucket
+};
+
+// "gradient_misfit"; empty where unspecified.
+[[nodiscard]] std::string_view name_of(ErrorReason reason);
+
+// What the text of an error says, for programs that decide by it.
+struct ErrorDetails {
+  ErrorReason reason = ErrorReason::unspecified;
+  std::string tensor = {};  // mismatch, stalled, refuse(): the name of the operation
+  // mismatch: what ranks disagree about ("shape", "dtype", "op", "operation", "root rank", ...),
+  // and the values that it has as they stand in the text, first that of most ranks.
+  std::string field = {};
+  std::vector<std::string> values = {};
+
+  [[nodiscard]] bool operator==(const ErrorDetails&) const = default;
+};
+
 // Base of everything that Rueda throws.
 class Error : public std::runtime_error {
  public:
-  Error(ErrorCode code, const std::string& message, int peer = -1)
-      : std::runtime_error(message), code_(code), peer_(peer) {}
+  Error(ErrorCode code, const std::string& message, int peer = -1, ErrorDetails details = {})
+      : std::runtime_error(message),
+        code_(code),
+        peer_(peer),
+        details_(std::make_shared<const ErrorDetails>(std::move(details))) {}
 
   [[nodiscard]] ErrorCode code() const noexcept { return code_; }
   // The rank that caused the error, or -1 where no single rank did.
   [[nodiscard]] int peer() const noexcept { return peer_; }
+  [[nodiscard]] const ErrorDetails& details() const noexcept { return *details_; }
 
  private:
   ErrorCode code_;
   int peer_;
+  std::shared_ptr<const ErrorDetails> details_;  // shared, so that copies throw nothing
 };
 
 // One class per code, so that callers can catch what they can handle.
 template <ErrorCode error_code>
 class ErrorOf : public Error {
  public:
-  explicit ErrorOf(const std::string& message, int peer = -1) : Error(error_code, message, peer) {}
+  explicit ErrorOf(const std::string& message, int peer = -1, ErrorDetails details = {})
+      : Error(error_code, message, peer, std::move(details)) {}
 };
 
 using InvalidArgumentError = ErrorOf<ErrorCode::invalid_argument>;

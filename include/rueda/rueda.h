@@ -208,9 +208,10 @@ Handle join(const CallOptions& options = {});
 // This rank cannot take part in the operation `name` (a tensor that is not contiguous, say): the
 // handle of every rank of the set fails with the error of `code` that names this rank and `why`,
 // instead of waiting for it. With `group_size`, the same for a grouped operation of that many
-// tensors.
+// tensors. `reason` is for programs that treat some refusals differently.
 Handle refuse(const std::string& name, ProcessSet process_set, const std::string& why,
-              ErrorCode code = ErrorCode::invalid_argument, int group_size = 0);
+              ErrorCode code = ErrorCode::invalid_argument, int group_size = 0,
+              ErrorReason reason = ErrorReason::unspecified);
 
 // --- Point to point -----------------------------------------------------------------------------
 

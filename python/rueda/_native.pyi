@@ -177,7 +177,9 @@ def send(
 def recv(
     tensor: int, shape: Sequence[int], dtype: int, source: int, tag: int, set: int
 ) -> Handle: ...
-def refuse(name: str, set: int, why: str, unsupported: bool, group_size: int) -> Handle: ...
+def refuse(
+    name: str, set: int, why: str, unsupported: bool, group_size: int, reason: str = ""
+) -> Handle: ...
 def allreduce_arrays(
     source: object,
     target: object,

@@ -16,12 +16,13 @@ class Refusal(Exception):
     """This rank cannot use a tensor. Submitted in the tensor's place, so that every rank raises.
 
     They raise :class:`rueda.UnsupportedError` for a kind of tensor that Rueda does not know, otherwise
-    :class:`rueda.InvalidArgumentError`.
+    :class:`rueda.InvalidArgumentError`. ``reason`` becomes that of the error.
     """
 
-    def __init__(self, why: str, unsupported: bool = False) -> None:
+    def __init__(self, why: str, unsupported: bool = False, reason: str = "") -> None:
         super().__init__(why)
         self.unsupported = unsupported
+        self.reason = reason
 
 
 class View(NamedTuple):

@@ -24,7 +24,14 @@ __all__ = [
 class RuedaError(RuntimeError):
     """Base of everything that Rueda raises.
 
-    ``peer`` is the rank that caused the error, or ``None`` where no single rank did.
+    Programs that decide by more than the class look at the attributes, never at the text, whose words may change:
+
+    - ``peer``: the rank that caused the error, or ``None`` where no single rank did.
+    - ``tensor``: the name of the operation that failed, where ranks differ, some are missing, or one refuses.
+    - ``field``, ``values``: what ranks disagree about (``"shape"``, ``"dtype"``, ``"op"``, ``"operation"``,
+      ``"root rank"``, ...), and its values as the text has them, first that of most ranks.
+    - ``reason``: ``"deadline"`` where the caller's own time limit has passed, ``"gradient_misfit"`` where a gradient
+      no longer fits its bucket; ``None`` otherwise.
 
     Example::
 
@@ -35,11 +42,29 @@ class RuedaError(RuntimeError):
         UnsupportedError 0
     """
 
+    # The extension makes errors without calling the constructor, and sets all of these.
     peer: int | None
+    reason: str | None
+    tensor: str | None
+    field: str | None
+    values: tuple[str, ...]
 
-    def __init__(self, message: str = "", peer: int | None = None) -> None:
+    def __init__(
+        self,
+        message: str = "",
+        peer: int | None = None,
+        *,
+        reason: str | None = None,
+        tensor: str | None = None,
+        field: str | None = None,
+        values: tuple[str, ...] = (),
+    ) -> None:
         super().__init__(message)
         self.peer = peer
+        self.reason = reason
+        self.tensor = tensor
+        self.field = field
+        self.values = values
 
 
 class InvalidArgumentError(RuedaError, ValueError):
@@ -74,7 +99,7 @@ class MismatchError(RuedaError):
         >>> try:
         ...     total = rueda.allreduce(np.ones(3), name="gradient")
         ... except rueda.MismatchError as error:
-        ...     print(error, error.peer)
+        ...     print(error.tensor, error.field, error.values)  # gradient shape ('[3]', '[4]')
     """
 
 

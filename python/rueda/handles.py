@@ -93,7 +93,9 @@ class Handle(Generic[T]):
         Raises :class:`rueda.TimeoutError` when it has not completed after ``timeout`` seconds.
         """
         if not self.wait(timeout):
-            raise RuedaTimeoutError(f"the operation has not completed within {timeout} seconds")
+            raise RuedaTimeoutError(
+                f"the operation has not completed within {timeout} seconds", reason="deadline"
+            )
         finish = self._finish
         if finish is not None:
             natives = self._submitted()

@@ -42,6 +42,7 @@ def refuse(
         str(refusal),
         refusal.unsupported,
         group_size,
+        refusal.reason,
     )
     return _handle(begin, lambda _: None, None)
 

@@ -45,6 +45,25 @@ def test_nothing_is_left_to_be_done():
     assert not found
 
 
+def test_nothing_in_python_decides_by_the_text_of_an_error():
+    looks = re.compile(
+        r"\bin str\(\w+\)|"
+        r"\bstr\(\w*(?:err|exc|fail|problem)\w*\)(?:\.(?:startswith|endswith|find|index)\b| [=!]=)|"
+        r"re\.\w+\([^)]*str\(\w*(?:err|exc|fail|raised)\w*\)|\.args\[0\]"
+    )
+    assert looks.search("if 'late' in str(error):")
+    assert looks.search("str(failure).startswith('late')")
+    assert not looks.search("raise Refusal(str(error))")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for folder in ("python", "launcher", "benchmarks/driver")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if looks.search(line)
+    ]
+    assert not found
+
+
 def test_no_name_says_nothing():
     vague = {"manager", "helper", "helpers", "util", "utils", "common", "misc", "data"}
     found = [p for p in sources() if vague & {p.stem.lower(), p.parent.name.lower()}]

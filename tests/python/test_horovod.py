@@ -171,7 +171,13 @@ def test_variables_of_rueda_win() -> None:
         (rueda.StalledError("x"), HorovodInternalError, "Stalled"),
         (rueda.DuplicateNameError("x"), HorovodInvalidArgumentError, "same name as another tensor"),
         (rueda.InitializationError("x"), HorovodInitializationError, "x"),
-        (rueda.MismatchError("root rank differs between"), HorovodInternalError, "root ranks"),
+        (
+            rueda.MismatchError("x", field="root rank"),
+            HorovodInternalError,
+            "Mismatched root ranks",
+        ),
+        (rueda.MismatchError("'dtype differs': x", field="op"), HorovodInternalError, "reduction"),
+        (rueda.MismatchError("shape differs"), HorovodInternalError, "Mismatched requests"),
         (rueda.TransportError("x"), HorovodInternalError, "x"),
     ],
 )

@@ -194,7 +194,8 @@ def test_errors_are_made_as_their_constructors_make_them() -> None:
             same = rueda.InvalidArgumentError(str(error), error.peer)
             assert str(same) == str(error) and same.peer == error.peer
             again = pickle.loads(pickle.dumps(error))
-            assert str(again) == str(error) and again.peer == error.peer, (again, again.peer)
+            assert str(again) == str(error) and vars(again) == vars(error), vars(again)
+            assert vars(same).keys() == vars(error).keys(), vars(error)
         try:
             rueda.allreduce_async(np.ones(1), name="x").result()
             rueda.allreduce(np.ones(2, bool), op=rueda.Average)

@@ -69,8 +69,12 @@ def test_errors(kind: type[rueda.RuedaError]) -> None:
     assert isinstance(error, RuntimeError)
     assert str(error) == "what happened"
     assert error.peer == 3
+    assert (error.reason, error.tensor, error.field, error.values) == (None, None, None, ())
+    told = {"reason": "deadline", "tensor": "w", "field": "op", "values": ("sum", "max")}
+    error = kind("what happened", 3, **told)
     copied = pickle.loads(pickle.dumps(error))
-    assert (type(copied), str(copied), copied.peer) == (kind, "what happened", 3)
+    assert (type(copied), str(copied)) == (kind, "what happened")
+    assert vars(copied) == {"peer": 3, **told}
     assert kind("alone").peer is None
 
 

@@ -206,6 +206,9 @@ TEST_CASE("messages that do not fit fail on both sides, and others go on") {
           const std::string text = error.what();
           expect(text.find("rank 0 sends 3000 x float32") != std::string::npos, text);
           expect(text.find("rank 1 receives 2000 x float32") != std::string::npos, text);
+          expect(error.details().field == "number of elements", error.details().field);
+          expect(error.details().values == std::vector<std::string>{"3000", "2000"},
+                 "both numbers");
         }
         std::vector<float> fitting(3000, static_cast<float>(rank));
         finish(rank == 0 ? recv(engine, 1, fitting) : send(engine, 0, fitting));

@@ -72,6 +72,16 @@ TEST_CASE("every field in which ranks differ is named, with the ranks, and leave
       const std::string text = status.to_string();
       REQUIRE(text.find(deviation.field + " differs between ranks") != std::string::npos);
       REQUIRE(text.find(str("rank ", odd)) != std::string::npos);
+      for (int rank = 0; rank < size; ++rank) {
+        const ErrorDetails details = last_answer(simulator, rank, "x").status.details();
+        REQUIRE(details.tensor == "x");
+        REQUIRE(details.field == deviation.field);
+        REQUIRE(details.values.size() == 2);
+        for (const std::string& value : details.values) {
+          REQUIRE(text.find(value + " on rank") != std::string::npos);
+        }
+        REQUIRE(details.values[0] != details.values[1]);
+      }
       require_sound_rounds(simulator, {allreduce_of("x")});
     }
   }
@@ -86,6 +96,38 @@ TEST_CASE("many ways to ask are counted, not all listed") {
   simulator.require_agreement();
   const std::string text = last_answer(simulator, 5, "x").status.to_string();
   REQUIRE(text.find("and in 4 more ways") != std::string::npos);
+}
+
+TEST_CASE("the values of an error are those of one field, each once") {
+  NegotiationSimulator simulator(4, {}, 1);
+  for (int rank = 0; rank < 4; ++rank) {
+    Request request = allreduce_of("x", {rank < 2 ? 3 : 4});
+    if (rank == 3) request.dtype = DataType::int8;
+    REQUIRE(simulator.submit(rank, request).ok());
+  }
+  simulator.settle();
+  const ErrorDetails details = last_answer(simulator, 3, "x").status.details();
+  REQUIRE(details.field == "shape");
+  REQUIRE(details.values == std::vector<std::string>{"[3]", "[4]"});
+}
+
+TEST_CASE("the reason of a refusal reaches every rank, with the name") {
+  for (const ErrorReason reason : {ErrorReason::unspecified, ErrorReason::gradient_misfit}) {
+    NegotiationSimulator simulator(7, options_of(2), 4);
+    for (int rank = 0; rank < 7; ++rank) {
+      Request request = allreduce_of("x");
+      if (rank == 5) {
+        request.error = Status(ErrorCode::invalid_argument, "no", -1, {.reason = reason});
+      }
+      REQUIRE(simulator.submit(rank, request).ok());
+    }
+    simulator.settle();
+    for (int rank = 0; rank < 7; ++rank) {
+      const Status& status = last_answer(simulator, rank, "x").status;
+      REQUIRE(status.peer() == 5);
+      REQUIRE(status.details() == ErrorDetails{.reason = reason, .tensor = "x"});
+    }
+  }
 }
 
 TEST_CASE("a rank that cannot take part fails the name or its whole group everywhere") {

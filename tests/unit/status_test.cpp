@@ -54,6 +54,25 @@ TEST_CASE("causes are chained, outermost first, and none is lost") {
   CHECK(inner.to_string() == "connection reset");
 }
 
+TEST_CASE("the details of the outermost link that has any are those of the error") {
+  const ErrorDetails shape{.tensor = "w", .field = "shape", .values = {"[3]", "[4]"}};
+  const Status inner =
+      Status(ErrorCode::mismatch, "shapes differ", 1, shape)
+          .because(Status(ErrorCode::timeout, "late", -1, {.reason = ErrorReason::deadline}));
+  const Status outer = Status(ErrorCode::shutdown, "given up").because(inner);
+  CHECK(inner.details() == shape);
+  CHECK(outer.details() == shape);
+  CHECK(Status().details() == ErrorDetails{});
+  CHECK(Status(ErrorCode::internal, "bug").details() == ErrorDetails{});
+  try {
+    outer.throw_if_error();
+    FAIL("nothing was thrown");
+  } catch (const Error& error) {
+    CHECK(error.details() == shape);
+    STATIC_REQUIRE(std::is_nothrow_copy_constructible_v<ShutdownError>);
+  }
+}
+
 TEST_CASE("a success neither causes nor is caused") {
   const Status error =
       Status(ErrorCode::timeout, "late").because(Status(ErrorCode::internal, "bug"));

@@ -75,24 +75,21 @@ class HostsUpdatedInterrupt(RuntimeError):
         self.skip_sync = skip_sync
 
 
-def _mismatch(text: str) -> str:
-    """How Horovod's users look for a difference between ranks."""
-    phrases = {  # by the fields of the core's message
+def _mismatch(field: str | None) -> str:
+    """How Horovod's users look for a difference between ranks in this."""
+    phrases = {
         "shape": "Mismatched tensor shapes",
         "dtype": "Mismatched data types",
         "op": "Mismatched reduction operations",
         "operation": "Mismatched collective operations",
         "root rank": "Mismatched root ranks",
     }
-    for field, phrase in phrases.items():
-        if f"{field} differs" in text:
-            return phrase
-    return "Mismatched requests"
+    return phrases.get(field or "", "Mismatched requests")
 
 
 def _phrase(error: RuedaError) -> str:
     if isinstance(error, MismatchError):
-        return _mismatch(str(error))
+        return _mismatch(error.field)
     phrases: dict[type[RuedaError], str] = {
         DuplicateNameError: "Duplicate tensor name: same name as another tensor that is currently being processed",
         StalledError: "Stalled: submitted by a subset of ranks",

@@ -13,8 +13,8 @@ from rueda.torch.separate_gradients import Reduction, Watched
 
 __all__ = ["BucketedGradients"]
 
-# By this text the other ranks recognise why a bucket failed, and that they can go on without it.
-MISFIT = "a gradient no longer fits its bucket"
+# By this reason the other ranks recognise that they can go on without a bucket.
+MISFIT = "gradient_misfit"
 
 
 class BucketedGradients:
@@ -60,7 +60,8 @@ class BucketedGradients:
     def start(self, bucket: Bucket) -> None:
         """Submits a bucket of which all gradients are in their places, or cannot be."""
         if bucket.misfit:
-            bucket.handle = self._reduction.refuse(bucket.name, f"{MISFIT}: {bucket.misfit}")
+            why = f"a gradient no longer fits its bucket: {bucket.misfit}"
+            bucket.handle = self._reduction.refuse(bucket.name, why, reason=MISFIT)
         else:
             bucket.handle = self._reduction.start(bucket.flat, bucket.name)
 
@@ -105,7 +106,7 @@ class BucketedGradients:
             try:
                 handle.result()
             except InvalidArgumentError as error:
-                if MISFIT in str(error):
+                if error.reason == MISFIT:
                     unfit.extend(self._watched[id(slot)] for slot in bucket.slots)
                 else:
                     errors.append(error)

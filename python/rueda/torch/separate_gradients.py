@@ -57,10 +57,10 @@ class Reduction:
         return sparse_allreduce_async(tensor, name, self.op, self.process_set, compression)
 
     def refuse(
-        self, name: str, why: str, unsupported: bool = False, group_size: int = 0
+        self, name: str, why: str, unsupported: bool = False, group_size: int = 0, reason: str = ""
     ) -> Handle[None]:
         """Makes the operation of this name fail on every rank."""
-        return refuse(name, self.process_set, Refusal(why, unsupported), group_size)
+        return refuse(name, self.process_set, Refusal(why, unsupported, reason), group_size)
 
 
 @dataclass
@@ -231,10 +231,15 @@ class SeparateGradients:
 
 
 def _explained(error: MismatchError) -> MismatchError:
-    text = str(error)
-    if "allgather on" not in text or "allreduce on" not in text:
+    if error.field != "operation" or not {"allgather", "allreduce"} <= {*error.values}:
         return error
     why = "the gradient is sparse on some ranks and dense on others"
-    explained = MismatchError(f"{text}; {why}: sparse_as_dense=True reduces both", error.peer)
+    explained = MismatchError(
+        f"{error}; {why}: sparse_as_dense=True reduces both",
+        error.peer,
+        tensor=error.tensor,
+        field=error.field,
+        values=error.values,
+    )
     explained.__cause__ = error
     return explained

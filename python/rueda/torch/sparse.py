@@ -105,6 +105,11 @@ def unpacked(
     extents = (-1 - indices[heads]).tolist()
     if any(other != extents[0] for other in extents):
         told = ", ".join(str(extent) for extent in extents)
-        raise MismatchError(f"'{name}': the sparse tensors' extents differ between ranks: {told}")
+        raise MismatchError(
+            f"'{name}': the sparse tensors' extents differ between ranks: {told}",
+            tensor=name,
+            field="shape",
+            values=tuple(str(extent) for extent in extents),
+        )
     values = rows[:, split:].clone(memory_format=torch.contiguous_format).view(dtype)[~heads]
     return indices[~heads].t(), values.reshape(-1, *like.shape[like.sparse_dim() :]), len(extents)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 import parallel
@@ -64,6 +65,40 @@ def check_the_error_names_a_rank() -> None:
     assert peer in range(rueda.size()), peer
     assert len(set(rueda.allgather_object(peer))) == 1, "ranks blame different ranks"
     parallel.still_works()
+
+
+def details_of(call: Callable[[], object]) -> tuple[object, ...]:
+    """Of the RuedaError that this raises."""
+    try:
+        call()
+    except rueda.RuedaError as error:
+        return type(error), error.tensor, error.field, sorted(error.values), error.reason
+    raise AssertionError("nothing was raised")
+
+
+def check_programs_can_decide_by_fields() -> None:
+    mine = np.ones(3, "float64" if last() else "float32")
+    told = details_of(lambda: rueda.allreduce(mine, name="bad"))
+    assert told == (rueda.MismatchError, "bad", "dtype", ["float32", "float64"], None), told
+    set_of_mine = [rueda.size() - 1] if last() else [0]
+    told = details_of(lambda: rueda.add_process_set(set_of_mine))
+    assert told[2:4] == ("ranks", ["[0]", f"[{rueda.size() - 1}]"]), told
+    flags = np.ones(2, bool)
+    told = details_of(lambda: rueda.allreduce(flags, name="flags", op=rueda.Average))
+    assert told == (rueda.UnsupportedError, "flags", None, [], None), told
+    parallel.still_works()
+
+
+def check_a_time_limit_of_the_caller_is_told_apart() -> None:
+    if last():
+        handle = rueda.allreduce_async(np.ones(3), name="late", op=rueda.Sum)
+        told = details_of(lambda: handle.result(0.01))
+        assert told == (rueda.TimeoutError, None, None, [], "deadline"), told
+        rueda.allgather_object(None, "the others may go on")
+    else:
+        rueda.allgather_object(None, "the others may go on")
+        handle = rueda.allreduce_async(np.ones(3), name="late", op=rueda.Sum)
+    np.testing.assert_array_equal(handle.result(), np.full(3, rueda.size()))
 
 
 def check_op_differs() -> None:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from c10d import raises, run, still_works
 from rueda.torch import Compression
 from rueda.torch.c10d import compression_hook
+from rueda.torch.c10d.work import say_timed_out
 
 
 def check_shapes_that_differ() -> None:
@@ -265,9 +266,23 @@ def check_monitored_barrier() -> None:
     still_works()
 
 
+def said_once() -> None:
+    """However often an error passes: also where its text is another's, and not where it is no time-out."""
+    for error in (rueda.StalledError("'Timed out' is missing"), rueda.TimeoutError("rank 1")):
+        before = str(error)
+        for _ in range(2):
+            say_timed_out(error, 0.3)
+        assert str(error) == f"{before}. Timed out waiting 300ms", error
+        assert error.reason == "deadline"
+    other = rueda.MismatchError("x")
+    say_timed_out(other, 0.3)
+    assert (str(other), other.reason) == ("x", None)
+
+
 def check_timeouts() -> None:
     """Last, since the group is of no use afterwards."""
     rank = dist.get_rank()
+    said_once()
     group = dist.new_group(timeout=timedelta(seconds=60))
     group.set_timeout(timedelta(seconds=0.3))
     if rank == 0:

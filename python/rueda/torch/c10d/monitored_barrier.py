@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from rueda.errors import TimeoutError as RuedaTimeoutError
-from rueda.torch.c10d.work import timed_out
+from rueda.torch.c10d.work import DEADLINE, timed_out
 
 __all__ = ["monitored_barrier"]
 
@@ -36,6 +36,7 @@ def monitored_barrier(
                 f"{_reached(ranks, rank)}: the monitored barrier has not been passed within {seconds:g} s, rank "
                 f"{ranks[0]} has not come. {timed_out(seconds)}",
                 ranks[0],
+                reason=DEADLINE,
             ) from None
         missing = json.loads(store.get("answer"))
     else:
@@ -50,6 +51,7 @@ def monitored_barrier(
             f"{failed if rank == 0 else _reached(ranks, rank)} within {seconds:g} s: "
             f"{'ranks' if several else 'rank'} {who} {'have' if several else 'has'} not come. {timed_out(seconds)}",
             missing[0] if len(missing) == 1 else None,
+            reason=DEADLINE,
         )
 
 

@@ -23,10 +23,20 @@ from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.completions import completions
 from rueda.torch.c10d.placement import ON_HOST, Placement
 
-__all__ = ["FATAL", "DoneWork", "MessageWork", "RuedaWork", "say_timed_out", "timed_out"]
+__all__ = [
+    "DEADLINE",
+    "FATAL",
+    "DoneWork",
+    "MessageWork",
+    "RuedaWork",
+    "say_timed_out",
+    "timed_out",
+]
 
 # Errors after which the world, and every group in it, is of no use any more.
 FATAL = (PeerLostError, ShutdownError, RuedaTimeoutError)
+# The reason of errors whose text tells the time limit.
+DEADLINE = "deadline"
 
 
 def timed_out(seconds: float) -> str:
@@ -36,8 +46,9 @@ def timed_out(seconds: float) -> str:
 
 def say_timed_out(error: Exception, seconds: float) -> None:
     """Adds these words to an error that says so in others: ranks were waited for in vain."""
-    if isinstance(error, StalledError | RuedaTimeoutError) and "Timed out" not in str(error):
+    if isinstance(error, StalledError | RuedaTimeoutError) and error.reason != DEADLINE:
         error.args = (f"{error}. {timed_out(seconds)}",)
+        error.reason = DEADLINE
 
 
 @never_compiled
@@ -239,7 +250,8 @@ class RuedaWork(Work):
     def _late(self, seconds: float) -> RuedaTimeoutError:
         return RuedaTimeoutError(
             f"{self._what} has not completed within {seconds:g} s. {timed_out(seconds)} "
-            f"for all ranks: some rank has not taken part"
+            f"for all ranks: some rank has not taken part",
+            reason=DEADLINE,
         )
 
 
