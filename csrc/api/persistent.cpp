@@ -49,10 +49,11 @@ void PersistentRun::require_this_process() const {
 }
 
 OwnedPersistentRun PersistentAgreement::make_run() {
-  const Output& agreed = handle_.output();
+  handle_.wait();
+  OperationOutput& agreed = handle_.state()->output;
   if (tensor_.options.name.empty()) tensor_.options.name = str("persistent.", agreed.persistent);
   // Nobody else may keep it: it goes with the run, and waits for the GPU then.
-  if (auto reduction = std::move(handle_.state()->output.reduction)) {
+  if (auto reduction = std::move(agreed.reduction)) {
     const bool is_direct = reduction->obstacle().ok();
     return is_direct ? make_device_run(std::move(tensor_), std::move(reduction))
                      : make_named_run(std::move(tensor_), std::move(reduction));

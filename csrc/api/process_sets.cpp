@@ -36,8 +36,13 @@ Handle begin_removing_process_set(ProcessSet set) {
   return change(Collective::remove_process_set, {set.id});
 }
 
+ProcessSet added_process_set(const Handle& handle) {
+  handle.wait();
+  return {handle.state()->output.process_set};
+}
+
 ProcessSet add_process_set(std::vector<int> ranks) {
-  return {begin_adding_process_set(std::move(ranks)).output().process_set};
+  return added_process_set(begin_adding_process_set(std::move(ranks)));
 }
 
 void remove_process_set(ProcessSet set) {

@@ -81,7 +81,7 @@ int add_set(std::vector<int> ranks) {
     return begin_adding_process_set(std::move(ranks));
   }();
   wait(handle, std::nullopt);
-  return handle.output().process_set;
+  return added_process_set(handle).id;
 }
 
 void remove_set(int set) {

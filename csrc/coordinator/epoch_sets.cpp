@@ -163,7 +163,7 @@ void Epoch::apply_set_change(const Response& response, Submission submission) {
     return;
   }
   start_set(added.value(), std::move(submission.room));
-  Output output;
+  OperationOutput output;
   output.process_set = added.value()->id;
   submission.handle->complete({}, std::move(output));
 }

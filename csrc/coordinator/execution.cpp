@@ -207,7 +207,7 @@ void Execution::complete_handles() {
   for (BatchMember& member : members_) {
     if (!member.submission) continue;
     context_.metrics->tensors_completed.add(1);
-    Output output = members_.size() == 1 ? std::move(output_) : Output{};
+    OperationOutput output = members_.size() == 1 ? std::move(output_) : OperationOutput{};
     output.device = member.submission->device;
     output.finished = finished;
     member.submission->handle->complete({}, std::move(output));

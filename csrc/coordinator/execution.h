@@ -85,7 +85,7 @@ class Execution {
   Backend* backend_;
   Lane lane_;
   std::vector<BatchMember> members_;
-  Output output_;
+  OperationOutput output_;
   std::shared_ptr<std::byte[]> unwanted_;  // a broadcast's data where this rank has joined
   std::unique_ptr<Operation> operation_;
   Time started_at_;

@@ -5,7 +5,7 @@
 
 namespace rueda {
 
-void HandleState::complete(Status result, Output result_output) {
+void HandleState::complete(Status result, OperationOutput result_output) {
   status = std::move(result);
   output = std::move(result_output);
   done.store(1);

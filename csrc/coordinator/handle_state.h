@@ -16,6 +16,16 @@ namespace rueda {
 
 class ProgressLock;
 class CompletionInbox;
+class DeviceEvent;
+class DeviceReduction;
+
+// What an operation comes to: what its caller gets, and what only Rueda asks for.
+struct OperationOutput : Output {
+  int process_set = -1;                        // add_process_set: the number of the new set
+  int persistent = -1;                         // persistent operation: its number within the set
+  std::shared_ptr<DeviceEvent> finished;       // on a GPU: when the result is there
+  std::shared_ptr<DeviceReduction> reduction;  // persistent operation on a GPU: what starts it
+};
 
 struct HandleState {
   // Without a lock, for what only others complete: waiting is then sleeping.
@@ -24,7 +34,7 @@ struct HandleState {
 
   // Published by `done`; read only after it.
   Status status;
-  Output output;
+  OperationOutput output;
 
   [[nodiscard]] bool is_done() const { return done.load(std::memory_order_acquire) != 0; }
   // Whether a thread waits for it at this moment.
@@ -43,7 +53,7 @@ struct HandleState {
   };
 
   // Called once, by whoever drives the engine (or by whoever refused the submission).
-  void complete(Status result, Output result_output = {});
+  void complete(Status result, OperationOutput result_output = {});
 
   // Waits until done (FutexWake::changed), the deadline (timeout) or a signal handler has run while
   // this thread slept (interrupted). Drives the engine meanwhile, unless another thread does.

@@ -232,7 +232,7 @@ bool PointToPoint::advance(Arrival& arrival) {
       refuse(offer, status);
     }
   }
-  Output output;
+  OperationOutput output;
   output.source = offer.sender;
   request.handle->complete(status, std::move(output));
   return true;

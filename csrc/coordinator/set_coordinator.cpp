@@ -268,7 +268,7 @@ void SetCoordinator::receive(int peer, std::span<const std::byte> message, Time 
   changed_ = true;
 }
 
-void SetCoordinator::finish(Submission submission, const Status& status, Output output) {
+void SetCoordinator::finish(Submission submission, const Status& status, OperationOutput output) {
   (status.ok() ? context_.metrics->tensors_completed : context_.metrics->tensors_failed).add(1);
   submission.handle->complete(status, std::move(output));
 }
@@ -415,7 +415,7 @@ void SetCoordinator::answer(const Response& response, Time now) {
       if (response.request.collective == Collective::barrier) {
         if (submission) finish_barrier(*std::move(submission));
       } else if (response.request.collective == Collective::persistent_allreduce) {
-        Output output;
+        OperationOutput output;
         output.persistent = next_persistent_++;
         finish(std::move(*submission), {}, std::move(output));
       } else {
@@ -434,7 +434,7 @@ void SetCoordinator::answer(const Response& response, Time now) {
       if (!is_pending(name) && ++warnings_[name] >= patient_warnings_) events_.awaited_here(name);
       return;
     case ResponseKind::joined: {
-      Output output;
+      OperationOutput output;
       output.last_joined_rank = members_->ranks[static_cast<std::size_t>(response.rank)];
       events_.joined();
       replay_.resume();

@@ -94,7 +94,7 @@ class SetCoordinator {
   bool submit_deferred(Time now);
   void begin_join();
   bool refuse_duplicates(std::vector<Submission>& submissions);
-  void finish(Submission submission, const Status& status, Output output = {});
+  void finish(Submission submission, const Status& status, OperationOutput output = {});
   void handle(ResponseList responses, Time now);
   void execute(const ResponseList& responses, const std::vector<std::size_t>& batch, Time now);
   void execute(std::vector<BatchMember> members, BatchOrder order, Time now,

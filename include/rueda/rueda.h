@@ -28,8 +28,6 @@
 namespace rueda {
 
 struct HandleState;
-class DeviceEvent;
-class DeviceReduction;
 
 // What an operation whose result has a size that only the negotiation tells hands back, in memory
 // of its own.
@@ -37,14 +35,10 @@ struct Output {
   std::shared_ptr<std::byte[]> data;  // row-major, 64-byte aligned; null where the caller gave
                                       // memory. On a GPU see Handle::release_output()
   Shape shape;                        // of the result
-  std::vector<std::int64_t> received_splits;   // alltoall: rows received from each rank of the set
-  int last_joined_rank = -1;                   // join: the rank that joined last
-  int process_set = -1;                        // add_process_set: the number of the new set
-  int persistent = -1;                         // persistent operation: its number within the set
-  int source = -1;                             // recv: the rank that sent
-  int device = host_device;                    // to which `data` belongs
-  std::shared_ptr<DeviceEvent> finished;       // on a GPU: when the result is there
-  std::shared_ptr<DeviceReduction> reduction;  // persistent operation on a GPU: what starts it
+  std::vector<std::int64_t> received_splits;  // alltoall: rows received from each rank of the set
+  int last_joined_rank = -1;                  // join: the rank that joined last
+  int source = -1;                            // recv: the rank that sent
+  int device = host_device;                   // to which `data` belongs
 };
 
 // The future of one operation. Copies refer to the same operation. Dropping every copy does not
