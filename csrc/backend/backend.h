@@ -16,8 +16,9 @@
 #include "core/status.h"
 #include "onehost/channel.h"
 #include "onehost/host_collective.h"
-#include "onehost/host_reduction.h"
 #include "plan/algorithm_table.h"
+#include "reduce/combine.h"
+#include "reduce/piece.h"
 #include "rueda/types.h"
 #include "transport/transport.h"
 

@@ -15,11 +15,6 @@ bool is_seen(Place place) {
 
 }  // namespace
 
-bool contributes(const std::vector<Piece>& pieces) {
-  return std::none_of(pieces.begin(), pieces.end(),
-                      [](const Piece& piece) { return piece.count > 0 && piece.input == nullptr; });
-}
-
 HostReduction::HostReduction(HostChannel& channel, const HostPolicy& policy,
                              const Combination& combination, int contributors,
                              std::vector<Piece> pieces, Begin begin)

@@ -17,18 +17,9 @@
 #include "onehost/host_reach.h"
 #include "onehost/staging.h"
 #include "reduce/combine.h"
+#include "reduce/piece.h"
 
 namespace rueda {
-
-// One tensor of a batch.
-struct Piece {
-  const std::byte* input = nullptr;  // null, and not empty: this rank contributes nothing
-  std::byte* output = nullptr;       // may be the input; null: this rank has no use for the result
-  std::int64_t count = 0;            // elements
-};
-
-// Whether a rank contributes to a batch: it does to all pieces or to none.
-[[nodiscard]] bool contributes(const std::vector<Piece>& pieces);
 
 class HostReduction final : public HostCollective {
  public:

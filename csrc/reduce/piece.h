@@ -1,0 +1,24 @@
+// The unit of every batch: one rank's part in the reduction of one tensor.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace rueda {
+
+// One tensor of a batch.
+struct Piece {
+  const std::byte* input = nullptr;  // null, and not empty: this rank contributes nothing
+  std::byte* output = nullptr;       // may be the input; null: this rank has no use for the result
+  std::int64_t count = 0;            // elements
+};
+
+// Whether a rank contributes to a batch: it does to all pieces or to none.
+[[nodiscard]] inline bool contributes(const std::vector<Piece>& pieces) {
+  return std::none_of(pieces.begin(), pieces.end(),
+                      [](const Piece& piece) { return piece.count > 0 && piece.input == nullptr; });
+}
+
+}  // namespace rueda
