@@ -16,10 +16,11 @@ std::shared_ptr<const ProcessSetMembers> members_of(ProcessSet set) {
 }
 
 // Process sets are changed by the world, like any operation on it.
-Handle change(Collective collective, std::vector<std::int64_t> arguments) {
+Handle change(Collective collective, std::vector<int> ranks, int id) {
   Submission submission;
   submission.request.collective = collective;
-  submission.request.splits = std::move(arguments);
+  submission.request.set_ranks = std::move(ranks);
+  submission.request.set_id = id;
   std::vector<Submission> one;
   one.push_back(std::move(submission));
   return current_runtime()->submit(0, std::move(one)).front();
@@ -29,11 +30,11 @@ Handle change(Collective collective, std::vector<std::int64_t> arguments) {
 
 Handle begin_adding_process_set(std::vector<int> ranks) {
   std::sort(ranks.begin(), ranks.end());
-  return change(Collective::add_process_set, {ranks.begin(), ranks.end()});
+  return change(Collective::add_process_set, std::move(ranks), -1);
 }
 
 Handle begin_removing_process_set(ProcessSet set) {
-  return change(Collective::remove_process_set, {set.id});
+  return change(Collective::remove_process_set, {}, set.id);
 }
 
 ProcessSet added_process_set(const Handle& handle) {

@@ -103,12 +103,9 @@ SetCoordinator::Events Epoch::events_of(int id) {
     }
   };
   events.failed = [this, id](const Response& response) {
-    if (response.status.code() != ErrorCode::mismatch || response.request.splits.size() != 1)
-      return;
-    const auto other = static_cast<int>(response.request.splits.front());
-    const auto set = sets_.find(other);
-    if (set == sets_.end() || set->second->is_pending(response.request.name)) return;
-    refuse_elsewhere(other, response.request.name, id);
+    const auto other = sets_.find(response.other_set);
+    if (other == sets_.end() || other->second->is_pending(response.request.name)) return;
+    refuse_elsewhere(response.other_set, response.request.name, id);
   };
   // Ranks have numbered what they did not sit out.
   events.joined = [this, id] { services_.commands.restart_numbers(id); };
@@ -142,13 +139,12 @@ void Epoch::refuse_elsewhere(int set_id, const std::string& name, int other_set)
                    str("process set differs between ranks: rank ", topology().rank,
                        " submitted it to ", called(other_set), ", others to ", called(set_id)),
                    -1, {.field = "process set", .values = {called(set_id), called(other_set)}});
-  sets_.at(set_id)->refuse(name, why, {other_set}, Clock::now());
+  sets_.at(set_id)->refuse(name, why, other_set, Clock::now());
 }
 
 void Epoch::apply_set_change(const Response& response, Submission submission) {
-  const auto& arguments = response.request.splits;
   if (response.request.collective == Collective::remove_process_set) {
-    const auto id = static_cast<int>(arguments.front());
+    const int id = response.request.set_id;
     const Status status = process_sets_.remove(id);
     if (const auto set = sets_.find(id); status.ok() && set != sets_.end()) {
       set->second->retire(
@@ -157,7 +153,7 @@ void Epoch::apply_set_change(const Response& response, Submission submission) {
     submission.handle->complete(status);
     return;
   }
-  auto added = process_sets_.add({arguments.begin(), arguments.end()});
+  auto added = process_sets_.add(response.request.set_ranks);
   if (!added) {
     submission.handle->complete(added.status());
     return;
@@ -202,7 +198,7 @@ Status Epoch::no_room() const {
 void Epoch::reserve_room(Submission& submission) const {
   const Request& request = submission.request;
   if (request.collective != Collective::add_process_set || !request.error.ok()) return;
-  const HostMembers host = world_.host.members({request.splits.begin(), request.splits.end()});
+  const HostMembers host = world_.host.members(request.set_ranks);
   const bool is_member = host && std::find(host.ranks.begin(), host.ranks.end(),
                                            host.memory->rank()) != host.ranks.end();
   if (!is_member) return;

@@ -221,12 +221,11 @@ bool SetCoordinator::refuse_duplicates(std::vector<Submission>& submissions) {
   return true;
 }
 
-void SetCoordinator::refuse(const std::string& name, const Status& why,
-                            std::vector<std::int64_t> hint, Time now) {
+void SetCoordinator::refuse(const std::string& name, const Status& why, int other_set, Time now) {
   Submission refusal;
   refusal.request.name = name;
   refusal.request.error = why;
-  refusal.request.splits = std::move(hint);
+  refusal.request.other_set = other_set;
   refusal.handle = std::make_shared<HandleState>();
   refusal.submitted_at = now;
   refusal.is_refusal = true;

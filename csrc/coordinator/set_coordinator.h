@@ -46,9 +46,9 @@ class SetCoordinator {
   [[nodiscard]] static std::shared_ptr<ControlRoom> reserve(const HostMembers& host);
 
   void submit(std::vector<Submission> submissions, Time now);
-  // Makes the operation `name` fail on all members, which this rank has not submitted here. `hint`
-  // reaches their Events::failed as the splits of the request.
-  void refuse(const std::string& name, const Status& why, std::vector<std::int64_t> hint, Time now);
+  // Makes the operation `name` fail on all members, which this rank has not submitted here but to
+  // `other_set`.
+  void refuse(const std::string& name, const Status& why, int other_set, Time now);
   void join(OpenHandle handle);
   void leave();
   void receive(int peer, std::span<const std::byte> message, Time now);

@@ -45,9 +45,12 @@ void write(Writer& writer, const Request& request) {
   writer.integer(request.root);
   writer.integers(request.shape);
   writer.integers(request.splits);
+  if (request.collective == Collective::add_process_set) writer.integers(request.set_ranks);
+  if (request.collective == Collective::remove_process_set) writer.integer(request.set_id);
   writer.text(request.group);
   writer.integer(request.group_size);
   write(writer, request.error);
+  if (!request.error.ok()) writer.integer(request.other_set);
 }
 
 Request read_request(Reader& reader) {
@@ -64,9 +67,14 @@ Request read_request(Reader& reader) {
   request.root = read_int(reader);
   request.shape = reader.integers<std::int64_t>();
   request.splits = reader.integers<std::int64_t>();
+  if (request.collective == Collective::add_process_set) {
+    request.set_ranks = reader.integers<int>();
+  }
+  if (request.collective == Collective::remove_process_set) request.set_id = read_int(reader);
   request.group = reader.text();
   request.group_size = read_int(reader);
   request.error = read_status(reader);
+  if (!request.error.ok()) request.other_set = read_int(reader);
   return request;
 }
 
@@ -123,6 +131,7 @@ void write(Writer& writer, const Response& response) {
   writer.integers(response.first_extents);
   writer.integers(response.absent);
   write(writer, response.status);
+  if (response.kind == ResponseKind::error) writer.integer(response.other_set);
   writer.integer(response.rank);
 }
 
@@ -133,6 +142,7 @@ Response read_response(Reader& reader) {
   response.first_extents = reader.integers<std::int64_t>();
   response.absent = reader.integers<int>();
   response.status = read_status(reader);
+  if (response.kind == ResponseKind::error) response.other_set = read_int(reader);
   response.rank = read_int(reader);
   return response;
 }

@@ -120,10 +120,9 @@ Response Negotiator::respond(const Entry& entry) const {
   response.status = verdict(response.request.name, entry);
   if (!response.status.ok()) {
     response.kind = ResponseKind::error;
-    response.request.splits.clear();  // those of who refuses, or none
-    for (const Asked& variant : entry.variants) {
-      if (!variant.request.error.ok()) response.request.splits = variant.request.splits;
-    }
+    const auto refused = [](const Asked& variant) { return !variant.request.error.ok(); };
+    const auto who = std::find_if(entry.variants.begin(), entry.variants.end(), refused);
+    if (who != entry.variants.end()) response.other_set = who->request.other_set;
     return response;
   }
   response.absent = absent_ranks(entry);

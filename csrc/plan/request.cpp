@@ -22,6 +22,10 @@ std::string grouping(const Request& request) {
   return request.group.empty() ? "none" : str(request.group, " of ", request.group_size);
 }
 
+std::string list_of(const std::vector<int>& ranks) {
+  return to_string(Shape(ranks.begin(), ranks.end()));
+}
+
 std::string device_of(const Request& request) {
   return request.on_gpu ? "a GPU" : "the CPU";
 }
@@ -135,8 +139,13 @@ std::optional<Difference> compare(const Request& left, const Request& right) {
     return Difference{"postscale factor", text(left.postscale), text(right.postscale)};
   }
   if (left.splits != right.splits) {
-    const bool is_set = left.collective == Collective::add_process_set;
-    return Difference{is_set ? "ranks" : "splits", to_string(left.splits), to_string(right.splits)};
+    return Difference{"splits", to_string(left.splits), to_string(right.splits)};
+  }
+  if (left.set_ranks != right.set_ranks) {
+    return Difference{"ranks", list_of(left.set_ranks), list_of(right.set_ranks)};
+  }
+  if (left.set_id != right.set_id) {
+    return Difference{"process set", text(left.set_id), text(right.set_id)};
   }
   if (left.group != right.group || left.group_size != right.group_size) {
     return Difference{"group", grouping(left), grouping(right)};

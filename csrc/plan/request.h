@@ -38,15 +38,17 @@ struct Request {
   double postscale = 1.0;
   int root = -1;  // broadcast: rank within the process set
   Shape shape;    // of this rank's input
-  // reduce_scatter: rows for each rank of the set, empty for an even division.
-  // add/remove_process_set: the world ranks of the set / its number.
-  // alltoall: not part of the negotiation (each pair of ranks settles its own sizes).
+  // reduce_scatter: rows for each rank of the set, empty for an even division. (Those of an
+  // alltoall are no part of the negotiation: each pair of ranks settles its own sizes.)
   std::vector<std::int64_t> splits;
+  std::vector<int> set_ranks;  // add_process_set: the world ranks of the new set
+  int set_id = -1;             // remove_process_set: the set's number
   // Requests with the same non-empty group are released together, once all `group_size` are ready.
   std::string group;
   int group_size = 0;
   // Not ok: this rank cannot take part, and every rank is to be told why.
   Status error;
+  int other_set = -1;  // with an error: the set to which this rank has handed the name instead
 
   [[nodiscard]] std::int64_t count() const { return element_count(shape); }
   [[nodiscard]] std::size_t bytes() const {

@@ -18,14 +18,15 @@ enum class ResponseKind : std::uint8_t {
 
 struct Response {
   ResponseKind kind = ResponseKind::execute;
-  // execute: what all have agreed on. error, warning: its name, group and (see `elsewhere`) splits.
+  // execute: what all have agreed on. error, warning: its name and group.
   Request request;
   // execute of an allgather: the first extent of each rank of the set.
   std::vector<std::int64_t> first_extents;
   // execute: the ranks that have joined without submitting it; they contribute the identity.
   std::vector<int> absent;
-  Status status;  // error, warning, left
-  int rank = -1;  // joined: who was last; left: who leaves
+  Status status;       // error, warning, left
+  int other_set = -1;  // error: the set to which the rank that refuses has handed the name instead
+  int rank = -1;       // joined: who was last; left: who leaves
 };
 
 // The responses of one list are fused together, on every rank in the same way.

@@ -172,14 +172,14 @@ class Rank {
   }
 
   void use_set() {
-    const int set = change(engine_, Collective::add_process_set, {0, 1});
+    const int set = add_set(engine_, {0, 1});
     for (int step = 0; step < 5 && rank_ < 2; ++step) {
       std::vector<float> tensor(10, 1);
       finish(submit(engine_, allreduce_of(tensor, DataType::float32, "name2"), set));
       expect(tensor[9] == 2, "the sum over the set");
       dawdle();
     }
-    change(engine_, Collective::remove_process_set, {set});
+    remove_set(engine_, set);
   }
 
   int rank_;

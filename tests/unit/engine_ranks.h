@@ -82,14 +82,21 @@ inline Handle submit(Runtime& engine, Submission submission, int set = 0) {
   return engine.submit(set, one(std::move(submission))).front();
 }
 
-// Adds a process set of the ranks, or removes the set; returns the set's number.
-inline int change(Runtime& engine, Collective collective, std::vector<std::int64_t> arguments) {
+// Adds a process set of the ranks; returns its number.
+inline int add_set(Runtime& engine, std::vector<int> ranks) {
   Submission submission;
-  submission.request.collective = collective;
-  submission.request.splits = std::move(arguments);
+  submission.request.collective = Collective::add_process_set;
+  submission.request.set_ranks = std::move(ranks);
   const Handle handle = submit(engine, std::move(submission));
   finish(handle);
   return handle.state()->output.process_set;
+}
+
+inline void remove_set(Runtime& engine, int id) {
+  Submission submission;
+  submission.request.collective = Collective::remove_process_set;
+  submission.request.set_id = id;
+  finish(submit(engine, std::move(submission)));
 }
 
 }  // namespace rueda::test

@@ -445,15 +445,15 @@ TEST_CASE("without a cache nothing is replayed") {
 TEST_CASE("process sets replay on their own, also when they are made and removed") {
   run_sharing(3, [](int rank, Runtime& engine) {
     for (int round = 0; round < 10; ++round) {
-      const int low = change(engine, Collective::add_process_set, {0, 1});
-      const int high = change(engine, Collective::add_process_set, {1, 2});
+      const int low = add_set(engine, {0, 1});
+      const int high = add_set(engine, {1, 2});
       for (int step = 0; step < 10; ++step) {
         if (rank >= 1) sum(engine, "h", 2, 5, high);
         sum(engine, "w", 3);
         if (rank <= 1) sum(engine, "l", 2, 5, low);
       }
-      change(engine, Collective::remove_process_set, {low});
-      change(engine, Collective::remove_process_set, {high});
+      remove_set(engine, low);
+      remove_set(engine, high);
     }
     expect(count(engine, "plans_replayed") > 50, "most were replayed");
   });

@@ -11,14 +11,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-int add_set(Runtime& engine, std::vector<std::int64_t> ranks) {
-  return change(engine, Collective::add_process_set, std::move(ranks));
-}
-
-void remove_set(Runtime& engine, int id) {
-  change(engine, Collective::remove_process_set, {id});
-}
-
 void sum(Runtime& engine, int ranks, int set = 0, const std::string& name = "") {
   std::vector<float> tensor(5, 1);
   finish(submit(engine, allreduce_of(tensor, DataType::float32, name), set));

@@ -120,7 +120,7 @@ TEST_CASE("one name handed to different process sets is a mismatch, not a hang")
   run_engines(2, options, [&](int rank, Runtime& engine) {
     Submission add;
     add.request.collective = Collective::add_process_set;
-    add.request.splits = {0, 1};
+    add.request.set_ranks = {0, 1};
     const Handle added = submit(engine, std::move(add));
     finish(added);
     const int set = added.state()->output.process_set;

@@ -41,8 +41,8 @@ TEST_CASE("a lost rank takes with it what it is part of, and nothing else") {
   InprocHub hub(size);
   std::barrier together(size);
   const auto body = [&](int rank, Runtime& runtime) {
-    const int pair = change(runtime, Collective::add_process_set, {0, 1});
-    const int other_pair = change(runtime, Collective::add_process_set, {2, lost});
+    const int pair = add_set(runtime, {0, 1});
+    const int other_pair = add_set(runtime, {2, lost});
     const int mine = rank < 2 ? pair : other_pair;
     for (int step = 0; step < (replayed ? 5 : 1); ++step) {
       expect(sum(runtime, mine, "step") == 2, "a sum of two ranks");
@@ -81,7 +81,7 @@ TEST_CASE("a lost rank takes with it what it is part of, and nothing else") {
 TEST_CASE("a rank that aborts is lost, and the others' sets go on") {
   InprocHub hub(3);
   const auto body = [&](int rank, Runtime& runtime) {
-    const int pair = change(runtime, Collective::add_process_set, {0, 1});
+    const int pair = add_set(runtime, {0, 1});
     if (rank == 2) return runtime.abort("out of ideas");
     expect(contains(refusal(runtime, 0), "out of ideas"), "the others know why");
     for (int step = 0; step < 3; ++step) expect(sum(runtime, pair, "step") == 2, "they go on");
@@ -93,7 +93,7 @@ TEST_CASE("the world ends with a rank whose collective is on its way over the tr
   InprocHub hub(3);
   std::barrier together(3);
   const auto body = [&](int rank, Runtime& runtime) {
-    const int pair = change(runtime, Collective::add_process_set, {0, 1});
+    const int pair = add_set(runtime, {0, 1});
     expect(sum(runtime, 0, "world") == 3, "a sum of all");
     together.arrive_and_wait();
     if (rank == 2) return hub.kill(2, "killed by the test");

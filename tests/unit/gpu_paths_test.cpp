@@ -106,8 +106,8 @@ TEST_CASE("process sets that overlap reduce on GPUs side by side") {
   const NcclFixture fixture;
   const std::string backend = GENERATE("auto", "staged");
   run_gpu_engines(world_of(4, backend), [&](GpuEngine& gpu) {
-    const int three = change(gpu.engine, Collective::add_process_set, {0, 1, 3});
-    const int two = change(gpu.engine, Collective::add_process_set, {2, 3});
+    const int three = add_set(gpu.engine, {0, 1, 3});
+    const int two = add_set(gpu.engine, {2, 3});
     for (int round = 0; round < 5; ++round) {
       const DeviceMemory first = gpu.tensor(filled<float>(3000, gpu.rank()));
       const DeviceMemory second = gpu.tensor(filled<float>(3000, gpu.rank()));
@@ -129,8 +129,8 @@ TEST_CASE("process sets that overlap reduce on GPUs side by side") {
       }
       gpu.drain();
     }
-    change(gpu.engine, Collective::remove_process_set, {three});
-    change(gpu.engine, Collective::remove_process_set, {two});
+    remove_set(gpu.engine, three);
+    remove_set(gpu.engine, two);
   });
 }
 

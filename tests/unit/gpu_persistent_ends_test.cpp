@@ -143,7 +143,7 @@ TEST_CASE("a rank that fails does not leave the others' streams waiting") {
 TEST_CASE("after the end of its process set or world a persistent allreduce says so") {
   const NcclFixture fixture;
   run_gpu_engines({3}, [&](GpuEngine& gpu) {
-    const int set = change(gpu.engine, Collective::add_process_set, {0, 2});
+    const int set = add_set(gpu.engine, {0, 2});
     const DeviceMemory memory = gpu.tensor(std::vector<float>(count, 1));
     const Run of_all = persistent(gpu, memory, {.op = ReduceOp::sum});
     Run of_some;
@@ -152,7 +152,7 @@ TEST_CASE("after the end of its process set or world a persistent allreduce says
       run(*of_some);
       expect_all(gpu, memory.data(), 2, "the set's sum");
     }
-    (void)change(gpu.engine, Collective::remove_process_set, {set});
+    remove_set(gpu.engine, set);
     if (of_some) {
       std::string error = "none";
       const Time end = soon();

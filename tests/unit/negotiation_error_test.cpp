@@ -281,20 +281,58 @@ TEST_CASE("a name in different groups, or in none, on different ranks fails for 
   }
 }
 
-TEST_CASE("an error carries the splits of the rank that refuses, and no others") {
+TEST_CASE("an error tells every rank to which set the rank that refuses has handed the name") {
   const bool refuses = GENERATE(true, false);
-  NegotiationSimulator simulator(3, {}, 1);
-  for (int rank = 0; rank < 3; ++rank) {
+  NegotiationSimulator simulator(7, options_of(2), 1);
+  for (int rank = 0; rank < 7; ++rank) {
     Request request = allreduce_of("x");
-    request.collective = Collective::remove_process_set;
-    request.splits = {rank == 2 ? 7 : 5};
-    if (refuses && rank == 2) request.error = Status(ErrorCode::mismatch, "elsewhere");
+    if (rank == 5) {
+      request.error = Status(ErrorCode::mismatch, "elsewhere");
+      if (refuses) request.other_set = 511;
+    }
     REQUIRE(simulator.submit(rank, request).ok());
   }
   simulator.settle();
-  const Response& answer = simulator.rank(0).answers.at("x").front();
-  REQUIRE(answer.status.code() == ErrorCode::mismatch);
-  REQUIRE(answer.request.splits == (refuses ? Shape{7} : Shape{}));
+  for (int rank = 0; rank < 7; ++rank) {
+    const Response& answer = last_answer(simulator, rank, "x");
+    REQUIRE(answer.status.code() == ErrorCode::mismatch);
+    REQUIRE(answer.other_set == (refuses ? 511 : -1));
+  }
+}
+
+TEST_CASE("differences between changes of process sets are named as what they are") {
+  const auto [collective, field, first, second] = GENERATE(table<Collective, std::string, int, int>(
+      {{Collective::add_process_set, "ranks", 0, 1},
+       {Collective::remove_process_set, "process set", 3, 400}}));
+  NegotiationSimulator simulator(5, options_of(2), 1);
+  const auto request_of = [&](int value) {
+    Request request = allreduce_of("x", {});
+    request.collective = collective;
+    if (collective == Collective::add_process_set) request.set_ranks = {value, 300};
+    if (collective == Collective::remove_process_set) request.set_id = value;
+    return request;
+  };
+  for (int rank = 0; rank < 5; ++rank) {
+    REQUIRE(simulator.submit(rank, request_of(rank == 4 ? second : first)).ok());
+  }
+  simulator.settle();
+  const std::vector<std::string> values = collective == Collective::add_process_set
+                                              ? std::vector<std::string>{"[0, 300]", "[1, 300]"}
+                                              : std::vector<std::string>{"3", "400"};
+  for (int rank = 0; rank < 5; ++rank) {
+    const ErrorDetails details = last_answer(simulator, rank, "x").status.details();
+    REQUIRE(details.field == field);
+    REQUIRE(details.values == values);
+  }
+  // What all ask for arrives as it was asked for.
+  for (int rank = 0; rank < 5; ++rank) REQUIRE(simulator.submit(rank, request_of(second)).ok());
+  simulator.settle();
+  for (int rank = 0; rank < 5; ++rank) {
+    const Response& answer = last_answer(simulator, rank, "x");
+    REQUIRE(answer.kind == ResponseKind::execute);
+    REQUIRE(answer.request.set_ranks == request_of(second).set_ranks);
+    REQUIRE(answer.request.set_id == request_of(second).set_id);
+  }
 }
 
 TEST_CASE("ranks that know better refuse at once") {

@@ -23,7 +23,24 @@ NegotiatorOptions small_options() {
   return options;
 }
 
-// Something of everything: numbers, resends, mismatches, groups, amendments, reports, joins.
+Request set_change(Collective collective, std::vector<int> ranks, int id) {
+  Request request = allreduce_of(collective == Collective::add_process_set ? "add" : "remove", {});
+  request.collective = collective;
+  request.set_ranks = std::move(ranks);
+  request.set_id = id;
+  return request;
+}
+
+Request elsewhere(int set) {
+  Request request = allreduce_of("elsewhere");
+  request.error = Status(ErrorCode::mismatch, "handed to another set", -1,
+                         {.field = "process set", .values = {"the world", "7"}});
+  request.other_set = set;
+  return request;
+}
+
+// Something of everything: numbers, resends, mismatches, groups, amendments, refusals, changes of
+// sets, reports, joins.
 void exercise(NegotiationSimulator& simulator, int rounds) {
   for (int round = 0; round < rounds; ++round) {
     for (int rank = 0; rank < size; ++rank) {
@@ -40,6 +57,9 @@ void exercise(NegotiationSimulator& simulator, int rounds) {
       submit({allreduce_of("odd", {rank == 3 && round == 1 ? 1 : 2})});
       submit(group_of("g", 2));
       if (rank != 5 || round > 1) submit({allreduce_of("late")});
+      submit({set_change(Collective::add_process_set, {1, rank == 6 && round == 2 ? 4 : 3}, -1)});
+      submit({set_change(Collective::remove_process_set, {}, round)});
+      submit({rank == 4 && round == 2 ? elsewhere(7) : allreduce_of("elsewhere")});
       simulator.steps(simulator.below(9));
       if (rank == 2) simulator.amend(rank, "sum", Status(ErrorCode::duplicate_name, "twice"));
     }

@@ -69,11 +69,11 @@ TEST_CASE("process sets that come and go leave neither memory nor descriptors be
       [&](int rank, Runtime& engine) {
         const auto come_and_go = [&](int count) {
           for (int i = 0; i < count; ++i) {
-            const int set = change(engine, Collective::add_process_set, {0, 1});
+            const int set = add_set(engine, {0, 1});
             std::vector<float> tensor(100, 1);
             finish(submit(engine, allreduce_of(tensor, DataType::float32, ""), set));
             expect(tensor[99] == 2, "the sum of the set");
-            change(engine, Collective::remove_process_set, {set});
+            remove_set(engine, set);
           }
         };
         come_and_go(warm_up);

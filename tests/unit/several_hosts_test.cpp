@@ -13,8 +13,8 @@ namespace {
 struct Hosts {
   std::vector<int> host_of;
   [[nodiscard]] int size() const { return static_cast<int>(host_of.size()); }
-  [[nodiscard]] std::vector<std::int64_t> ranks_of(int host) const {
-    std::vector<std::int64_t> ranks;
+  [[nodiscard]] std::vector<int> ranks_of(int host) const {
+    std::vector<int> ranks;
     for (int rank = 0; rank < size(); ++rank) {
       if (host_of[static_cast<std::size_t>(rank)] == host) ranks.push_back(rank);
     }
@@ -38,7 +38,7 @@ std::vector<int> sets_of(const Hosts& hosts, Runtime& engine) {
   std::vector<int> sets;
   for (int host = 0; host < 3; ++host) {
     const auto ranks = hosts.ranks_of(host);
-    sets.push_back(ranks.empty() ? -1 : change(engine, Collective::add_process_set, ranks));
+    sets.push_back(ranks.empty() ? -1 : add_set(engine, ranks));
   }
   return sets;
 }
@@ -102,7 +102,7 @@ TEST_CASE("within a host what repeats is replayed, whatever the rest of the worl
 TEST_CASE("a set of ranks of several hosts uses no host's memory") {
   const Hosts hosts{{0, 0, 1, 1}};
   run_on(hosts, [](int rank, Runtime& engine) {
-    const int across = change(engine, Collective::add_process_set, {1, 2});
+    const int across = add_set(engine, {1, 2});
     if (rank == 0 || rank == 3) return;
     const std::int64_t replayed = count(engine, "plans_replayed");
     for (int round = 0; round < 5; ++round) {
@@ -153,9 +153,9 @@ TEST_CASE("what a host has no room for is an error of the set's members on all h
       } catch (const std::bad_alloc&) {
       }
     }
-    const auto error_of_set = [&](std::vector<std::int64_t> ranks) -> std::string {
+    const auto error_of_set = [&](std::vector<int> ranks) -> std::string {
       try {
-        change(engine, Collective::add_process_set, std::move(ranks));
+        add_set(engine, std::move(ranks));
       } catch (const UnsupportedError& error) {
         return error.what();
       }
