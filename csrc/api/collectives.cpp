@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "api/blocking.h"
+#include "api/bindings.h"
 #include "api/current_runtime.h"
 #include "api/submissions.h"
 #include "core/strings.h"

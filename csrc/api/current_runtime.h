@@ -2,10 +2,8 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "coordinator/runtime.h"
-#include "rueda/rueda.h"
 
 namespace rueda {
 
@@ -15,11 +13,5 @@ namespace rueda {
 
 // NotInitializedError: this process was forked from one that uses Rueda.
 [[noreturn]] void throw_forked();
-
-// add_process_set() and remove_process_set() begun: for who waits in a way of his own.
-[[nodiscard]] Handle begin_adding_process_set(std::vector<int> ranks);
-// Waits until it has been added.
-[[nodiscard]] ProcessSet added_process_set(const Handle& handle);
-[[nodiscard]] Handle begin_removing_process_set(ProcessSet set);
 
 }  // namespace rueda

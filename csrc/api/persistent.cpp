@@ -2,8 +2,9 @@
 
 #include <utility>
 
+#include "api/bindings.h"
 #include "api/current_runtime.h"
-#include "api/persistent_run.h"
+#include "api/persistent_kinds.h"
 #include "api/submissions.h"
 #include "backend/device_backend.h"
 #include "core/strings.h"
@@ -64,6 +65,13 @@ OwnedPersistentRun PersistentAgreement::make_run() {
     return make_host_run(std::move(tensor_), *policy, *members, agreed.persistent);
   }
   return make_named_run(std::move(tensor_), nullptr);
+}
+
+BegunAllreduce begin_persistent_allreduce(const TensorView& input, void* output,
+                                          const AllreduceOptions& options) {
+  const auto agreement =
+      std::make_shared<PersistentAgreement>(current_runtime(), input, output, options);
+  return {agreement->handle(), [agreement] { return agreement->make_run(); }};
 }
 
 Allreduce::Allreduce(const TensorView& tensor, const AllreduceOptions& options)

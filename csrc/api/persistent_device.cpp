@@ -4,7 +4,7 @@
 #include <thread>
 #include <utility>
 
-#include "api/persistent_run.h"
+#include "api/persistent_kinds.h"
 #include "backend/device_backend.h"
 
 namespace rueda {

@@ -2,7 +2,7 @@
 #include <chrono>
 #include <utility>
 
-#include "api/persistent_run.h"
+#include "api/persistent_kinds.h"
 #include "coordinator/backoff.h"
 #include "core/strings.h"
 #include "onehost/host_reduction.h"

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "api/persistent_run.h"
+#include "api/persistent_kinds.h"
 #include "api/submissions.h"
 #include "backend/device_backend.h"
 #include "core/strings.h"

@@ -1,15 +1,12 @@
-// What a persistent allreduce does when it is started: a kind for each place where its tensor
-// may lie. Functions throw, as the public ones do.
+// What a persistent allreduce does when it is started. Functions throw, as the public ones do.
 #pragma once
 
 #include <memory>
 #include <optional>
-#include <string>
 
-#include "coordinator/runtime.h"
+#include "core/clock.h"
 #include "core/fork.h"
 #include "rueda/persistent.h"
-#include "rueda/rueda.h"
 
 namespace rueda {
 
@@ -41,77 +38,5 @@ class PersistentRun {
 };
 
 using OwnedPersistentRun = std::unique_ptr<PersistentRun, PersistentRunEnd>;
-
-// What a run is made of.
-struct PersistentTensor {
-  std::shared_ptr<Runtime> runtime;
-  TensorView input;
-  void* output = nullptr;
-  AllreduceOptions options;  // with a name
-  // What a run on one host needs, see prepare_host_run().
-  HostMembers host;  // those of the set
-  std::shared_ptr<ControlRoom> room;
-  std::shared_ptr<std::byte[]> copy;
-
-  [[nodiscard]] std::size_t bytes() const {
-    return static_cast<std::size_t>(element_count(input.shape)) * size_of(input.dtype);
-  }
-};
-
-// The ranks of a set agree on a persistent allreduce: collective over the set.
-class PersistentAgreement {
- public:
-  // Begins.
-  PersistentAgreement(std::shared_ptr<Runtime> runtime, const TensorView& input, void* output,
-                      const AllreduceOptions& options);
-  // Done once all have agreed.
-  [[nodiscard]] const Handle& handle() const { return handle_; }
-  // Waits for that, and makes the run that suits.
-  [[nodiscard]] OwnedPersistentRun make_run();
-
- private:
-  PersistentTensor tensor_;
-  Handle handle_;
-};
-
-// Takes all memory that a run on one host will need, before the ranks agree on it: what one of them
-// lacks is an error of all. Nothing for other runs.
-[[nodiscard]] Status prepare_host_run(PersistentTensor& tensor);
-// On one host: in the calling thread, through shared memory. `number`: of the operation in its set.
-[[nodiscard]] OwnedPersistentRun make_host_run(PersistentTensor tensor, const HostPolicy& policy,
-                                               const ProcessSetMembers& members, int number);
-// On GPUs with NCCL: enqueued by the calling thread.
-[[nodiscard]] OwnedPersistentRun make_device_run(PersistentTensor tensor,
-                                                 std::shared_ptr<DeviceReduction> reduction);
-// Anywhere: a named operation. `reduction`, of a tensor on a GPU, says why it is not another.
-[[nodiscard]] OwnedPersistentRun make_named_run(PersistentTensor tensor,
-                                                std::shared_ptr<DeviceReduction> reduction);
-
-// What the kinds have in common: a run is waited for before the next one, and its errors are those
-// of all ranks.
-class PersistentLife {
- public:
-  explicit PersistentLife(const PersistentTensor& tensor)
-      : runtime_(tensor.runtime),
-        set_id_(tensor.options.process_set.id),
-        name_(tensor.options.name) {}
-
-  [[nodiscard]] Runtime& runtime() const { return *runtime_; }
-  [[nodiscard]] const std::string& name() const { return name_; }
-  // Throws where the last run has not been waited for, however quick it was, and where the world or
-  // the process set is over or broken.
-  void begin();
-  void end() { to_be_waited_for_ = false; }
-  [[nodiscard]] bool is_broken() const { return runtime_->is_broken(set_id_); }
-  void fail_if_broken() const;
-  // The others count on this rank, so the world is over for them, too. Throws.
-  [[noreturn]] void give_up(const Status& reason);
-
- private:
-  std::shared_ptr<Runtime> runtime_;
-  int set_id_;
-  std::string name_;
-  bool to_be_waited_for_ = false;
-};
 
 }  // namespace rueda

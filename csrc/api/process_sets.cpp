@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "api/bindings.h"
 #include "api/current_runtime.h"
 #include "core/strings.h"
 #include "rueda/rueda.h"

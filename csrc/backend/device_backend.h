@@ -5,7 +5,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "backend/backend.h"
@@ -78,15 +77,6 @@ class DeviceBackend : public Backend {
   // Leaves in good order, together with the other ranks. Afterwards nothing is started.
   virtual void close() = 0;
 };
-
-// What this build can do with GPUs.
-struct GpuSupport {
-  bool built = false;   // tensors of GPUs are served
-  std::string kernels;  // what the kernels were compiled by and for; empty without them
-  std::string nccl;     // version of the NCCL that is found; empty without
-};
-// Loads NCCL.
-[[nodiscard]] GpuSupport gpu_support(const Options& options);
 
 // Loads nothing before the first mark(). `host` moves what no GPU does, and outlives it.
 [[nodiscard]] std::unique_ptr<DeviceBackend> make_device_backend(const Options& options,

@@ -1,6 +1,7 @@
 // What stands in for the GPU's side where Rueda is built without CUDA.
 #include "backend/device_backend.h"
 #include "backend/ended_operation.h"
+#include "backend/gpu_support.h"
 
 namespace rueda {
 

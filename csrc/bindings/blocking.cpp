@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "api/blocking.h"
+#include "api/bindings.h"
 #include "arrays.h"
 #include "core/clock.h"
 #include "core/strings.h"

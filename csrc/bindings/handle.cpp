@@ -7,9 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "backend/device_backend.h"
-#include "backend/device_result.h"
-#include "coordinator/handle_state.h"
+#include "api/bindings.h"
 #include "gil.h"
 #include "memory.h"
 #include "rueda/rueda.h"
@@ -27,15 +25,14 @@ constexpr auto max_sleep = std::chrono::seconds(1);
 }  // namespace
 
 bool wait(const Handle& handle, std::optional<double> timeout) {
-  const HandleState& state = *handle.state();
   std::optional<Time> deadline;
   // About 30 years are for ever; NaN compares false and waits for nothing.
   if (timeout) deadline = Clock::now() + seconds(*timeout > 0 ? std::min(*timeout, 1e9) : 0.0);
-  while (!state.is_done()) {
+  while (!handle.done()) {
     if (deadline && Clock::now() >= *deadline) return false;
     {
       const GilReleased released;
-      (void)state.wait(end_of_sleep(deadline));
+      sleep_once(handle, deadline);
     }
     raise_signals();
   }
@@ -48,30 +45,14 @@ Time end_of_sleep(std::optional<Time> deadline) {
 }
 
 void sleep_once(const Handle& handle, std::optional<Time> deadline) {
-  (void)handle.state()->wait(end_of_sleep(deadline));
+  wait_once(handle, end_of_sleep(deadline));
 }
 
 namespace {
 
-// Done, and nothing touches the tensors any more, GPUs included.
-bool is_finished(const Handle& handle) {
-  if (!handle.done()) return false;
-  const auto& event = handle.state()->output.finished;
-  if (!event) return true;
-  return event->is_over();
-}
-
-// Those that are done well. The tensors of one batch have one event together, for which the stream
-// waits once.
 void wait_on_all(const std::vector<Handle>& handles, std::uintptr_t stream) {
-  const DeviceEvent* before = nullptr;
-  for (const Handle& handle : handles) {
-    wait(handle, std::nullopt);
-    const DeviceEvent* const finished = handle.state()->output.finished.get();
-    if (finished == nullptr || finished == before) continue;
-    finished->make_stream_wait(reinterpret_cast<void*>(stream)).throw_if_error();
-    before = finished;
-  }
+  for (const Handle& handle : handles) wait(handle, std::nullopt);
+  make_stream_wait(handles, reinterpret_cast<void*>(stream));
 }
 
 const Output& output_of(const Handle& handle) {
@@ -93,8 +74,7 @@ void bind_memory(py::module_& module) {
           "pointer",
           [](const Memory& memory) { return reinterpret_cast<std::uintptr_t>(memory.bytes.get()); })
       .def("release", [](const Memory& memory, std::uintptr_t stream) {
-        DeviceResult* const result = device_result_of(memory.bytes);
-        if (result != nullptr) result->release(reinterpret_cast<void*>(stream)).throw_if_error();
+        release_output(memory.bytes, reinterpret_cast<void*>(stream));
       });
   module.def("allocate", [](std::size_t bytes) { return Memory{allocate(bytes), bytes}; });
   module.def("settle_tensor", [](std::uintptr_t pointer, std::size_t bytes) {

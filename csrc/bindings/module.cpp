@@ -9,8 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "api/current_runtime.h"
-#include "backend/device_backend.h"
+#include "api/bindings.h"
 #include "blocking.h"
 #include "collectives.h"
 #include "core/interruption.h"
@@ -19,7 +18,6 @@
 #include "errors.h"
 #include "gil.h"
 #include "handle.h"
-#include "membership/host.h"
 #include "persistent.h"
 #include "rueda/rueda.h"
 

@@ -9,8 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "api/current_runtime.h"
-#include "api/persistent_run.h"
+#include "api/bindings.h"
 #include "collectives.h"
 #include "gil.h"
 #include "handle.h"
@@ -24,19 +23,13 @@ namespace {
 class PersistentAllreduce {
  public:
   PersistentAllreduce(const TensorView& input, void* output, const AllreduceOptions& options) {
-    auto agreement = [&] {
+    const BegunAllreduce begun = [&] {
       const GilReleased released;
-      return PersistentAgreement(current_runtime(), input, output, options);
+      return begin_persistent_allreduce(input, output, options);
     }();
-    while (!agreement.handle().done()) {
-      {
-        const GilReleased released;
-        sleep_once(agreement.handle(), std::nullopt);
-      }
-      raise_signals();
-    }
+    bindings::wait(begun.agreement, std::nullopt);
     const GilReleased released;
-    run_ = agreement.make_run();
+    run_ = begun.finish();
   }
   // May wait for other ranks.
   ~PersistentAllreduce() {

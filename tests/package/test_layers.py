@@ -63,6 +63,37 @@ def test_the_mpi_plug_in_stands_below_the_coordinator():
         assert {layer_of(name) for name in includes(source)} <= allowed, source
 
 
+def bypasses(names: list[str]) -> list[str]:
+    """What the bindings may not include: all of csrc/ but core/ and the one header that is made for them."""
+    return [
+        name for name in names if layer_of(name) not in {None, "core"} and name != "api/bindings.h"
+    ]
+
+
+def test_the_bindings_do_not_reach_below_the_api():
+    for source in sources(CSRC / "bindings"):
+        assert not bypasses(includes(source)), source
+    assert bypasses(["api/bindings.h", "core/clock.h", "rueda/rueda.h", "errors.h"]) == []
+    assert bypasses(["api/current_engine.h"]) == ["api/current_engine.h"]
+
+
+def test_the_header_for_the_bindings_shows_nothing_of_the_engine():
+    """Neither by itself nor by what it includes: else the bindings could use that."""
+    seen: set[str] = set()
+    rest = ["api/bindings.h"]
+    while rest:
+        name = rest.pop()
+        if name not in seen and layer_of(name) not in {None, "core"}:
+            seen.add(name)
+            rest += includes(CSRC / name)
+    assert seen == {
+        "api/bindings.h",
+        "api/persistent_run.h",
+        "backend/gpu_support.h",
+        "membership/host.h",
+    }
+
+
 def test_reduce_plan_transport_and_cuda_do_not_know_one_another():
     beside = {"reduce", "plan", "transport", "cuda"}
     for layer in beside:

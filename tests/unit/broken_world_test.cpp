@@ -5,7 +5,7 @@
 #include <numeric>
 #include <thread>
 
-#include "api/persistent_run.h"
+#include "api/persistent_kinds.h"
 #include "engine_ranks.h"
 #include "onehost/host_reduction.h"
 #include "transport/inproc.h"

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 
-#include "api/persistent_run.h"
+#include "api/persistent_kinds.h"
 #include "engine_ranks.h"
 
 namespace rueda::test::engine_sets_test {

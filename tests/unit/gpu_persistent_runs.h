@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "api/persistent_run.h"
+#include "api/persistent_kinds.h"
 #include "gpu_engine_ranks.h"
 
 namespace rueda::test {

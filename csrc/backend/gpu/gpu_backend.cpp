@@ -12,6 +12,7 @@
 #include "backend/gpu/gpu_operation.h"
 #include "backend/gpu/persistent_task.h"
 #include "backend/gpu/result_pool.h"
+#include "backend/gpu_support.h"
 #include "core/log.h"
 #include "core/strings.h"
 #include "cuda/kernel_image.h"

@@ -1,0 +1,56 @@
+// What bindings of other languages need beyond the public headers: to wait in parts, so that they
+// can look after something else in between, as Python does after signals; and facts about the
+// build. csrc/bindings/ includes this, csrc/core/ and the public headers, and nothing else.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "api/persistent_run.h"
+#include "backend/gpu_support.h"
+#include "core/clock.h"
+#include "membership/host.h"
+#include "rueda/rueda.h"
+
+namespace rueda {
+
+// Waits until the operation is done, the deadline has passed or a signal handler has run in this
+// thread. The operation's error is left to Handle::wait().
+void wait_once(const Handle& handle, Time deadline);
+
+// As allreduce() and barrier(), for a caller that waits at once: it does the work itself, and no
+// other thread wakes. Return when the operation is done, when the deadline has passed or when a
+// signal handler has run; in the last two cases it goes on, and the handle is waited for as any
+// other.
+[[nodiscard]] Handle allreduce_blocking(const TensorView& input, void* output,
+                                        const AllreduceOptions& options,
+                                        std::optional<Time> deadline);
+[[nodiscard]] Handle barrier_blocking(const CallOptions& options, std::optional<Time> deadline);
+
+// add_process_set() and remove_process_set() begun.
+[[nodiscard]] Handle begin_adding_process_set(std::vector<int> ranks);
+// Waits until it has been added.
+[[nodiscard]] ProcessSet added_process_set(const Handle& handle);
+[[nodiscard]] Handle begin_removing_process_set(ProcessSet set);
+
+// rueda::Allreduce begun: `finish` waits until the ranks have agreed on it, which is when
+// `agreement` is done, and makes what runs. It is called once.
+struct BegunAllreduce {
+  Handle agreement;
+  std::function<OwnedPersistentRun()> finish;
+};
+[[nodiscard]] BegunAllreduce begin_persistent_allreduce(const TensorView& input, void* output,
+                                                        const AllreduceOptions& options);
+
+// Done, and nothing touches the tensors any more, GPUs included.
+[[nodiscard]] bool is_finished(const Handle& handle);
+// What `stream` enqueues from now on finds the results of operations that are done. Those of one
+// batch are waited for once.
+void make_stream_wait(std::span<const Handle> handles, void* stream);
+// As Handle::release_output(), for memory of a result that its handle may have left.
+void release_output(const std::shared_ptr<std::byte[]>& memory, void* stream);
+
+}  // namespace rueda
