@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "api/bindings.h"
@@ -49,6 +50,22 @@ ProcessSet add_process_set(std::vector<int> ranks) {
 
 void remove_process_set(ProcessSet set) {
   begin_removing_process_set(set).wait();
+}
+
+int group_number(int slot, int generation) {
+  const auto require = [&](std::string_view what, int value, int limit) {
+    if (value >= 0 && value < limit) return;
+    throw InvalidArgumentError(str("group_number(", slot, ", ", generation, "): the ", what,
+                                   " must be from 0 to ", limit - 1));
+  };
+  require("slot", slot, process_set_limit);
+  require("generation", generation, group_generations);
+  return first_formed + generation * process_set_limit + slot;
+}
+
+int group_slot(ProcessSet set) {
+  if (set.id >= first_formed) return slot_of(set.id);
+  throw InvalidArgumentError(str("process set ", set.id, " is known to all ranks: it has no slot"));
 }
 
 ProcessSet create_group(int number, const std::vector<int>& ranks) {

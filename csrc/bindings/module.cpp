@@ -116,6 +116,8 @@ void bind_process_sets(py::module_& module) {
       [](int number, const std::vector<int>& ranks) { return create_group(number, ranks).id; },
       released);
   module.def("destroy_group", [](int set) { destroy_group({set}); }, released);
+  module.def("group_number", &group_number);
+  module.def("group_slot", [](int set) { return group_slot({set}); });
   module.attr("first_formed_set") = first_formed_set;
   module.attr("process_set_limit") = process_set_limit;
   module.def("ranks_of", [](int set) { return ranks_of({set}); }, released);

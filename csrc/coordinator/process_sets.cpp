@@ -69,10 +69,9 @@ Expected<std::shared_ptr<ProcessSetMembers>> ProcessSets::members_of(const std::
 }
 
 // Sets that exist at one time have tags of their own.
-bool ProcessSets::has_tags_of(int id) const {
+bool ProcessSets::is_slot_taken(int id) const {
   return std::any_of(sets_.begin(), sets_.end(), [&](const auto& set) {
-    return kind_of(set.first) == kind_of(id) &&
-           set.first % process_set_limit == id % process_set_limit;
+    return kind_of(set.first) == kind_of(id) && slot_of(set.first) == slot_of(id);
   });
 }
 
@@ -81,7 +80,7 @@ Expected<std::shared_ptr<const ProcessSetMembers>> ProcessSets::add(const std::v
   auto made = members_of(ranks, Kind::added);
   if (!made) return made.status();
   const auto members = std::move(made).value();
-  while (has_tags_of(next_id_)) ++next_id_;
+  while (is_slot_taken(next_id_)) ++next_id_;
   members->id = next_id_++;
   sets_[members->id] = members;
   return std::shared_ptr<const ProcessSetMembers>(members);
@@ -101,8 +100,9 @@ Expected<std::shared_ptr<const ProcessSetMembers>> ProcessSets::form(
   }
   if (id < first_formed) return invalid("such numbers begin at ", first_formed);
   if (formed_.contains(id)) return invalid("the number has been used before");
-  if (has_tags_of(id)) {
-    return invalid("another such set of this rank is equal to it modulo ", process_set_limit);
+  if (is_slot_taken(id)) {
+    return invalid("another such set of this rank is in its slot, ", slot_of(id), " of 0 to ",
+                   process_set_limit - 1);
   }
   members->id = id;
   formed_.insert(id);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -44,8 +45,8 @@ class ProcessSets {
   // they get, follow from what all ranks know: not from sets that only their members know.
   Expected<std::shared_ptr<const ProcessSetMembers>> add(const std::vector<int>& ranks);
   // The same for a set that only its members know, under a number that they have agreed on among
-  // themselves and that was never used before: first_formed or above, and such that no other such
-  // set of a member is equal to it modulo process_set_limit.
+  // themselves and that was never used before: first_formed or above, in a slot where no member has
+  // another such set.
   Expected<std::shared_ptr<const ProcessSetMembers>> form(int id, const std::vector<int>& ranks);
   Status remove(int id);
   // Whether the set existed once: a message for it is then late, not early.
@@ -58,7 +59,7 @@ class ProcessSets {
   [[nodiscard]] std::size_t count(Kind kind) const;
   Expected<std::shared_ptr<ProcessSetMembers>> members_of(const std::vector<int>& ranks,
                                                           Kind kind) const;
-  [[nodiscard]] bool has_tags_of(int id) const;
+  [[nodiscard]] bool is_slot_taken(int id) const;
 
   int rank_;
   int world_size_;
@@ -75,13 +76,19 @@ inline constexpr int batch_orders = 3;
 
 // Numbers of sets that only their members know begin here.
 inline constexpr int first_formed = first_formed_set;
+// Sets of one kind that exist at a time are in slots of their own.
+[[nodiscard]] constexpr int slot_of(int set_id) {
+  return (set_id < first_formed ? set_id : set_id - first_formed) % process_set_limit;
+}
+static_assert(first_formed + (group_generations - 1L) * process_set_limit + process_set_limit - 1 <=
+              std::numeric_limits<int>::max());
 // Shares of the tags: the sets that all ranks know, those that only their members know, messages.
 inline constexpr int tag_shares = 2 * process_set_limit + 1;
 inline constexpr Tag tags_per_set = tag_limit / tag_shares;
 // The tag of the `sequence`-th batch of a set: what is in flight at one time is distinct.
 [[nodiscard]] constexpr Tag batch_tag(int set_id, BatchOrder order, std::uint64_t sequence) {
   constexpr Tag per_order = tags_per_set / batch_orders;
-  const int share = set_id % process_set_limit + (set_id < first_formed ? 0 : process_set_limit);
+  const int share = slot_of(set_id) + (set_id < first_formed ? 0 : process_set_limit);
   const Tag first = static_cast<Tag>(share) * batch_orders + static_cast<Tag>(order);
   return first * per_order + static_cast<Tag>(sequence % per_order);
 }

@@ -123,13 +123,26 @@ void remove_process_set(ProcessSet set);
 [[nodiscard]] int rank_in(ProcessSet set);
 [[nodiscard]] std::vector<int> process_set_ids();
 
-// A set that only its members know: they alone call this, with the same ranks and under a number
-// that they have agreed on among themselves. It is first_formed_set or above, was never used before
-// in this world, and differs modulo process_set_limit from those of each member's other such sets.
-// Members need not come at the same time. Throws InvalidArgumentError, and UnsupportedError where
-// this rank's host has no room for it: perhaps on this member only, which has to tell the others.
-inline constexpr int first_formed_set = 1 << 30;
+// So many sets of one rank may exist at a time: of those that all ranks know, and of those that
+// only their members know.
 inline constexpr int process_set_limit = 511;
+
+// The number of a set that only its members know. `slot`, from 0 to process_set_limit - 1: one in
+// which no member has another such set; `generation`, from 0 to group_generations - 1: one that the
+// slot has never had before in this world. Throws InvalidArgumentError, which names the limit, for
+// others.
+inline constexpr int group_generations = 2'000'000;
+[[nodiscard]] int group_number(int slot, int generation);
+// In which slot such a set is.
+[[nodiscard]] int group_slot(ProcessSet set);
+// Where these numbers begin: sets below are known to all ranks.
+inline constexpr int first_formed_set = 1 << 30;
+
+// A set that only its members know: they alone call this, with the same ranks and under a number,
+// from group_number(), that they have agreed on among themselves. Members need not come at the same
+// time. Throws InvalidArgumentError, also where the number was used before or its slot is taken on
+// this rank, and UnsupportedError where this rank's host has no room for it: perhaps on this member
+// only, which has to tell the others.
 ProcessSet create_group(int number, const std::vector<int>& ranks);
 // This member has finished with such a set. What all have agreed on is finished; what others
 // submit from now on fails with ShutdownError.

@@ -144,6 +144,55 @@ TEST_CASE("what one rank has no room for is an error of all, and the world goes 
       nullptr, Sharing::memory);
 }
 
+template <class Call>
+std::string refusal_of(const Call& call) {
+  try {
+    call();
+  } catch (const InvalidArgumentError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_CASE(
+    "numbers of sets that only their members know come from plain ranges, which are checked") {
+  CHECK(group_number(0, 0) == first_formed_set);
+  for (const int slot : {0, 1, process_set_limit - 1}) {
+    for (const int generation : {0, 1, group_generations - 1}) {
+      CHECK(group_slot({group_number(slot, generation)}) == slot);
+      CHECK(group_number(slot, generation) >= first_formed_set);
+    }
+  }
+  CHECK(group_number(process_set_limit - 1, 0) < group_number(0, 1));
+  for (const int slot : {-1, process_set_limit}) {
+    const std::string text = refusal_of([&] { (void)group_number(slot, 0); });
+    CHECK(text.find("the slot must be from 0 to 510") != std::string::npos);
+  }
+  for (const int generation : {-1, group_generations}) {
+    const std::string text = refusal_of([&] { (void)group_number(0, generation); });
+    CHECK(text.find("the generation must be from 0 to 1999999") != std::string::npos);
+  }
+  CHECK(refusal_of([] { (void)group_slot({5}); }).find("known to all ranks") != std::string::npos);
+}
+
+TEST_CASE("a slot has one set at a time, and a number is used once") {
+  run_engines(2, {}, [](int, Runtime& engine) {
+    const int first = group_number(17, 0);
+    expect(engine.form_set(first, {0, 1}).ok(), "the slot is free");
+    const Status taken = engine.form_set(group_number(17, 1), {0, 1});
+    expect(taken.code() == ErrorCode::invalid_argument, "the slot is taken");
+    expect(taken.to_string().find("slot, 17 of 0 to 510") != std::string::npos, taken.to_string());
+    expect(engine.form_set(group_number(18, 0), {0, 1}).ok(), "another slot");
+    sum(engine, 2, first);
+    sum(engine, 2, group_number(18, 0));
+    expect(engine.dissolve_set(first).ok(), "ends");
+    const Status again = engine.form_set(first, {0, 1});
+    expect(again.to_string().find("used before") != std::string::npos, again.to_string());
+    expect(engine.form_set(group_number(17, 1), {0, 1}).ok(), "the slot is free again");
+    sum(engine, 2, group_number(17, 1));
+  });
+}
+
 TEST_CASE("after a join, unnamed operations match again") {
   run_engines(3, {}, [](int rank, Runtime& engine) {
     for (int step = 0; step < 2 * rank; ++step) {

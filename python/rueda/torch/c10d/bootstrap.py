@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.rendezvous import register_rendezvous_handler
 
 from rueda import _native, lifecycle
-from rueda.errors import InitializationError, RuedaError, UnsupportedError
+from rueda.errors import InitializationError, InvalidArgumentError, RuedaError, UnsupportedError
 from rueda.objects import broadcast_object
 from rueda.torch.c10d.operations import Membership
 from rueda.torch.c10d.process_group import RuedaProcessGroup
@@ -240,7 +240,7 @@ def _require_world(store: Store, is_world: bool, ranks: list[int], rank: int) ->
 def _form_set(store: Store, rank: int, ranks: list[int]) -> int:
     """A process set that only its members know, under a number that they agree on through the store."""
     limit, first = _native.process_set_limit, _native.first_formed_set
-    mine = sorted({number % limit for number in _native.process_set_ids() if number >= first})
+    mine = [_native.group_slot(number) for number in _native.process_set_ids() if number >= first]
     store.set(f"sets/{rank}", json.dumps({"taken": mine, "ranks": ranks}))
     if rank == 0:
         taken: set[int] = set()
@@ -250,7 +250,7 @@ def _form_set(store: Store, rank: int, ranks: list[int]) -> int:
             taken.update(said["taken"])
             if said["ranks"] != ranks:
                 wrong.append(f"rank {ranks[peer]} says {said['ranks']}")
-        free = next((residue for residue in range(limit) if residue not in taken), None)
+        free = next((slot for slot in range(limit) if slot not in taken), None)
         if wrong:
             answer: dict[str, object] = {
                 "error": f"the ranks of a group differ: rank {ranks[0]} says {ranks}, {'; '.join(wrong)}"
@@ -258,7 +258,7 @@ def _form_set(store: Store, rank: int, ranks: list[int]) -> int:
         elif free is None:
             answer = {"error": f"there are too many groups at once, at most {limit}"}
         else:
-            answer = {"number": _unused_number(first, limit, free)}
+            answer = _number_in(free)
         store.set("set", json.dumps(answer))
     said = json.loads(store.get("set"))
     if "error" in said:
@@ -289,13 +289,12 @@ def _form_everywhere(store: Store, rank: int, number: int, ranks: list[int]) -> 
 _formed = 0
 
 
-def _unused_number(first: int, limit: int, residue: int) -> int:
-    """A number that equals ``residue`` modulo ``limit`` and that no rank has given or will give to another set."""
+def _number_in(slot: int) -> dict[str, object]:
+    """A number that no rank has given or will give to another set, or why there is none."""
     global _formed
-    turn = _formed * lifecycle.size() + lifecycle.rank()
+    generation = _formed * lifecycle.size() + lifecycle.rank()
     _formed += 1
-    base = -(-first // limit) + turn
-    number = base * limit + residue
-    if number >= 1 << 31:
-        raise UnsupportedError("so many groups have been made that their numbers are used up")
-    return number
+    try:
+        return {"number": _native.group_number(slot, generation)}
+    except InvalidArgumentError as error:
+        return {"error": f"so many groups have been made that their numbers are used up: {error}"}
