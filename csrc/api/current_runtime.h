@@ -1,4 +1,4 @@
-// The runtime behind the public functions: the only global state of the library.
+// The runtime behind the public functions.
 #pragma once
 
 #include <memory>

@@ -28,6 +28,7 @@ struct Process {
   MpiPlugin* mpi = nullptr;  // once MPI is in use
   bool broken = false;       // a world ended in a failure, and MPI has formed none since
   bool prepared = false;
+  bool warned = false;  // of variables that nothing reads
 };
 
 Process& process() {
@@ -102,8 +103,7 @@ LogLevel log_level(const std::string& name) {
 
 // Once, by rank 0; `rueda run` has done so itself.
 void warn_of_unknown_variables(const Environment& environment) {
-  static bool done = false;
-  if (std::exchange(done, true) || environment("RUEDA_LAUNCHER")) return;
+  if (std::exchange(process().warned, true) || environment("RUEDA_LAUNCHER")) return;
   if (detect_launch(environment).rank != 0) return;
   for (const std::string& sentence : unknown_variables(environment_names())) {
     log(LogLevel::warning, sentence);
