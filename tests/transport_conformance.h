@@ -10,23 +10,73 @@
 #include <map>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "coordinator/watcher.h"
 #include "core/strings.h"
 #include "core/wait_fd.h"
+#include "onehost/wake.h"
 #include "rank_threads.h"
 #include "transport/transport.h"
 
 namespace rueda::test {
 
-struct ConformanceRank {
+class ConformanceRank {
+ public:
   Transport& transport;
   std::function<void()> barrier;  // of all ranks; throws when it does not come about
 
+  // `word`: on which the rank sleeps, where the transport wakes one.
+  ConformanceRank(Transport& tested, std::function<void()> all_meet, WakeWord* word = nullptr)
+      : transport(tested),
+        barrier(std::move(all_meet)),
+        word_(word != nullptr ? *word : own_word_) {
+    if (transport.wait_fd() < 0) return;
+    expect_ok(watcher_.start(transport.wait_fd(), -1, [this] { wake(word_); }), "watching");
+  }
+
   [[nodiscard]] int rank() const { return transport.rank(); }
   [[nodiscard]] int size() const { return transport.size(); }
+
+  // Until the transfer is done, sleeping as the engine does it.
+  Status wait(const Ticket& ticket) {
+    const Time deadline = soon();
+    while (!ticket->done) {
+      if (transport.progress()) continue;
+      if (Clock::now() >= deadline) {
+        return Status(ErrorCode::timeout, str("a transfer with rank ", ticket->peer), ticket->peer);
+      }
+      if (transport.requires_polling()) {
+        std::this_thread::yield();
+      } else {
+        sleep(deadline);
+      }
+    }
+    return ticket->status;
+  }
+
+ private:
+  void sleep(Time deadline) {
+    if (watcher_.has_seen()) watcher_.rearm();
+    Sleeper sleeper(word_);
+    if (transport.progress() || watcher_.has_seen() || !transport.arm()) return;
+    (void)sleeper.sleep(deadline);
+    transport.disarm();
+  }
+
+  WakeWord own_word_{};
+  WakeWord& word_;
+  Watcher watcher_;
 };
+
+// By calling progress() again and again, whatever would announce it.
+inline Status wait_for(Transport& transport, const Ticket& ticket) {
+  await([&] { return static_cast<void>(transport.progress()), ticket->done; },
+        str("a transfer with rank ", ticket->peer, " ends"));
+  return ticket->status;
+}
 
 struct ConformanceCase {
   const char* name;
@@ -54,7 +104,7 @@ inline Ticket receive(ConformanceRank& self, int peer, Tag tag, Bytes& bytes) {
 }
 inline void finish_all(ConformanceRank& self, const std::vector<Ticket>& tickets) {
   for (std::size_t i = 0; i < tickets.size(); ++i) {
-    expect_ok(self.transport.wait(tickets[i], soon()), str("ticket ", i));
+    expect_ok(self.wait(tickets[i]), str("ticket ", i));
   }
 }
 
@@ -189,7 +239,7 @@ inline void wrong_length(ConformanceRank& self) {
     Bytes received(32);
     const Ticket in = receive(self, left, 4, received);
     const Ticket out = send(self, right, 4, sent);
-    const Status status = self.transport.wait(in, soon());
+    const Status status = self.wait(in);
     expect(status.code() == ErrorCode::transport, "a wrong length fails: " + status.to_string());
     expect(status.peer() == left, "the error names the peer");
     for (const std::string& part : {str("rank ", left), str(sent_size, " "), str(32)}) {
@@ -239,15 +289,88 @@ inline void sleeping_on_a_full_ring(ConformanceRank& self) {
   }
 }
 
+// What the receiver has not taken stays with the sender's caller: its sends are not done.
+inline void a_receiver_that_does_not_receive(ConformanceRank& self) {
+  constexpr std::size_t message = 1 << 20;
+  constexpr std::size_t messages = 64;
+  constexpr std::size_t on_the_way = 8 << 20;
+  const int peer = self.rank() ^ 1;
+  const bool takes_part = peer < self.size();
+  const bool sends = takes_part && self.rank() < peer;
+  const Bytes sent = pattern(message, 3);
+  std::vector<Ticket> tickets;
+  for (std::size_t i = 0; sends && i < messages; ++i) {
+    tickets.push_back(send(self, peer, 1, sent));
+    for (int count = 0; count < 20; ++count) self.transport.progress();
+  }
+  const auto done = std::count_if(tickets.begin(), tickets.end(),
+                                  [](const Ticket& ticket) { return ticket->done; });
+  expect(static_cast<std::size_t>(done) * message <= on_the_way,
+         str(done, " messages have left their sender, and nobody has taken any"));
+  self.barrier();
+  for (std::size_t i = 0; takes_part && !sends && i < messages; ++i) {
+    Bytes received(message);
+    finish_all(self, {receive(self, peer, 1, received)});
+    expect(received == sent, str("bytes of message ", i));
+  }
+  finish_all(self, tickets);
+}
+
 inline void quiet_when_idle(ConformanceRank& self) {
+  ring_of_sizes(self);
   self.barrier();
   while (self.transport.progress()) {
   }
+  expect(!self.transport.requires_polling(), "an idle transport need not be polled");
+  expect(self.transport.arm(), "an idle transport can be slept upon");
   if (self.transport.wait_fd() >= 0) {
-    expect(self.transport.arm(), "an idle transport can be slept upon");
     expect(!wait_readable(self.transport.wait_fd(), Clock::now()), "an idle descriptor is quiet");
-    self.transport.disarm();
   }
+  self.transport.disarm();
+  self.barrier();
+}
+
+// The first and the last rank lose each other; all other pairs go on.
+inline void failure_of_a_peer(ConformanceRank& self) {
+  const int last = self.size() - 1;
+  const bool loses = self.rank() == 0 || self.rank() == last;
+  const int lost = last - self.rank();
+  const Bytes sent = pattern(3 << 20, 1);
+  Bytes received(3 << 20);
+  std::vector<Ticket> ended;
+  if (loses) {
+    ended = {receive(self, lost, 1, received), receive(self, lost, 2, received),
+             send(self, lost, 2, sent)};
+    self.transport.progress();
+  }
+  self.barrier();
+  self.transport.progress();
+  if (loses) {
+    self.transport.fail(lost, Status(ErrorCode::peer_lost, "told to", lost));
+    self.transport.fail(lost, Status(ErrorCode::internal, "another reason"));
+    ended.push_back(send(self, lost, 3, sent));
+    ended.push_back(receive(self, lost, 3, received));
+  }
+  for (const Ticket& ticket : ended) expect(ticket->done, "nothing with the lost peer goes on");
+  for (const std::size_t index : {std::size_t{0}, std::size_t{3}, std::size_t{4}}) {
+    expect(!loses || ended[index]->status.message() == "told to", "the first reason is told");
+  }
+  expect(!self.transport.requires_polling(), "nothing with the lost peer is polled for");
+  const Bytes before = received;
+  self.barrier();
+  std::vector<Bytes> heard(static_cast<std::size_t>(self.size()), Bytes(sent.size()));
+  std::vector<Ticket> tickets;
+  for (int peer = 0; peer < self.size(); ++peer) {
+    if (loses && peer == lost) continue;
+    tickets.push_back(send(self, peer, 2, sent));
+    tickets.push_back(receive(self, peer, 2, heard[static_cast<std::size_t>(peer)]));
+  }
+  finish_all(self, tickets);
+  for (int peer = 0; peer < self.size(); ++peer) {
+    const bool is_lost = loses && peer == lost;
+    expect(is_lost || heard[static_cast<std::size_t>(peer)] == sent, str("bytes from rank ", peer));
+  }
+  expect(received == before, "no buffer of the lost peer is touched");
   self.barrier();
 }
 
@@ -289,7 +412,9 @@ inline const std::vector<ConformanceCase>& conformance_cases() {
       {"a wrong length", wrong_length},
       {"a ping-pong that sleeps", sleeping_ping_pong},
       {"a sender that sleeps on a full ring", sleeping_on_a_full_ring},
+      {"a receiver that does not receive", a_receiver_that_does_not_receive},
       {"quiet when idle", quiet_when_idle},
+      {"failure of one peer", failure_of_a_peer, true},
       {"abort", aborting, true},
   };
   return cases;

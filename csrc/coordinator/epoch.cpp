@@ -145,7 +145,7 @@ bool Epoch::uses_transport() const {
 }
 
 bool Epoch::requires_polling() const {
-  if (uses_transport() && world_.transport->wait_fd() < 0) return true;
+  if (uses_transport() && world_.transport->requires_polling()) return true;
   return failure_.ok() && std::any_of(sets_.begin(), sets_.end(),
                                       [](const auto& set) { return set.second->must_be_polled(); });
 }

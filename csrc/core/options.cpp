@@ -15,10 +15,11 @@ namespace {
 using enum OptionType;
 
 constexpr std::array table{
-    OptionSpec{"transport", "RUEDA_TRANSPORT", "", choice, "auto|shm|mpi", true,
-               "What moves the data between ranks. auto takes shared memory where all ranks are on "
-               "one host and MPI otherwise.",
-               &Options::transport},
+    OptionSpec{
+        "transport", "RUEDA_TRANSPORT", "", choice, "auto|shm|mpi", true,
+        "What moves the data between ranks. auto takes shared memory between ranks of one host "
+        "and MPI between hosts; shm is for worlds of one host.",
+        &Options::transport},
     OptionSpec{"bootstrap", "RUEDA_BOOTSTRAP", "", choice, "auto|mpi|rendezvous|none", false,
                "How ranks find each other. auto recognises the launcher by its variables; none "
                "makes a world of one rank whatever the launcher says.",

@@ -49,7 +49,7 @@ class MpiPlugin {
 
 // The plug-in's only symbol. Returns the one plug-in of this process, or null where it was built
 // for another `interface` than librueda.so's; `*built_for` is always set.
-inline constexpr const char* mpi_plugin_interface = "5 of Rueda " RUEDA_VERSION;
+inline constexpr const char* mpi_plugin_interface = "6 of Rueda " RUEDA_VERSION;
 inline constexpr const char* mpi_plugin_symbol = "rueda_mpi_plugin";
 using MpiPluginEntry = MpiPlugin* (*)(const char* interface, const char** built_for);
 

@@ -10,8 +10,9 @@
 #include "membership/host.h"
 #include "membership/host_beacon.h"
 #include "membership/inproc_world.h"
-#include "membership/transport_registry.h"
 #include "membership/world_facts.h"
+#include "onehost/memory_transport.h"
+#include "transport/composite_transport.h"
 #include "transport/control_socket.h"
 
 namespace rueda {
@@ -32,10 +33,8 @@ RankFacts own_facts(const Options& options, const MpiCapability& mpi,
   facts.host_name = host_name();
   facts.process_id = static_cast<int>(::getpid());
   facts.options = agreed_options(options);
-  for (const TransportRow& row : transport_registry()) {
-    const Status usable = row.can_use(mpi);
-    facts.transports.push_back(
-        {std::string(row.name), usable.ok() ? std::string() : usable.to_string()});
+  if (!mpi.make_transport) {
+    facts.mpi_obstacle = mpi.unavailable.ok() ? "MPI was not started" : mpi.unavailable.to_string();
   }
   return facts;
 }
@@ -56,37 +55,36 @@ Expected<std::vector<RankFacts>> exchange_facts(Bootstrap& bootstrap, const Rank
   return all;
 }
 
-Expected<std::unique_ptr<Transport>> make_transport(const std::string& name, Bootstrap& bootstrap,
-                                                    const MpiCapability& mpi, Time deadline) {
-  for (const TransportRow& row : transport_registry()) {
-    if (row.name == name) return row.make(bootstrap, mpi, deadline);
-  }
-  return Status(ErrorCode::internal, str("there is no transport '", name, "'"));
-}
-
-// What ranks of one host share beyond the transport. A transport other than shared memory that was
-// asked for by name is left to work alone.
-Expected<HostGroup> share_host(Bootstrap& bootstrap, const std::string& wanted_transport,
-                               const Topology& topology, Time deadline) {
-  const bool may_share = wanted_transport == "auto" || wanted_transport == "shm";
-  if (!may_share) return HostGroup();
+// The ranks of this host, and what they share. MPI that was asked for by name is left to work
+// alone.
+Expected<HostGroup> form_host(Bootstrap& bootstrap, const Options& options,
+                              const Topology& topology, Time deadline) {
+  if (options.transport == "mpi") return HostGroup();
   return HostGroup::form(bootstrap, topology.host_of, deadline);
 }
 
-constexpr const char* shares_host = "shares host";
-
-// Tells the others whether this rank is ready, and hears whether they are. A host shares memory
-// only where each of its ranks says so.
-Status agree_ready(Bootstrap& bootstrap, const Status& own, HostGroup& host, Time deadline) {
+// Tells, of each rank of the world, why it shares no memory with its host; empty where it does. A
+// host shares memory only where each of its ranks says so.
+Expected<std::vector<std::string>> agree_on_memory(Bootstrap& bootstrap, Expected<HostGroup>& host,
+                                                   Time deadline) {
   using Text = Expected<std::string>;
-  const char* const text = host.memory() ? shares_host : "";
-  const auto all = bootstrap.allgather("ready", own.ok() ? Text(text) : Text(own), deadline);
-  if (!own.ok()) return own;
-  if (!all.ok()) return all.status();
-  for (const int rank : host.ranks()) {
-    if (all.value()[static_cast<std::size_t>(rank)] != shares_host) host.share_nothing();
+  auto all =
+      bootstrap.allgather("host", host ? Text(host->obstacle()) : Text(host.status()), deadline);
+  if (!host) return host.status();
+  if (!all) return all;
+  for (const int rank : host->ranks()) {
+    if (!all.value()[static_cast<std::size_t>(rank)].empty()) host->share_nothing();
   }
-  return {};
+  return all;
+}
+
+// Collective.
+Expected<std::unique_ptr<Transport>> make_transport(Links links, const MpiCapability& mpi,
+                                                    const HostGroup& host, int world_size) {
+  if (links == Links::memory) return make_memory_transport(host.memory(), world_size);
+  auto between = mpi.make_transport();
+  if (!between || !host.memory()) return between;
+  return join_host(host, std::move(between).value());
 }
 
 // A host where ranks do not answer each other is of no use to the other hosts either.
@@ -103,6 +101,19 @@ std::string Topology::describe(int peer) const {
   return str("rank ", peer, " (", host_names[index], ", pid ", process_ids[index], ")");
 }
 
+Expected<std::unique_ptr<Transport>> join_host(const HostGroup& host,
+                                               std::unique_ptr<Transport> between) {
+  auto within = make_memory_transport(host.memory(), between->size());
+  if (!within) return within;
+  std::vector<std::size_t> link_of;
+  for (int rank = 0; rank < between->size(); ++rank) link_of.push_back(host.rank_of(rank) ? 0 : 1);
+  std::vector<std::unique_ptr<Transport>> links;
+  links.push_back(std::move(within).value());
+  links.push_back(std::move(between));
+  return std::unique_ptr<Transport>(
+      std::make_unique<CompositeTransport>(std::move(links), std::move(link_of)));
+}
+
 Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const MpiCapability& mpi) {
   if (bootstrap.size() == 1) return solo_world();
   const Time deadline = Clock::now() + seconds(options.init_timeout);
@@ -115,23 +126,22 @@ Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const M
     return not_formed().because(confirmed);
   World world;
   world.topology = topology_of(bootstrap.rank(), facts.value());
-  const auto chosen = choose_transport(options.transport, world.topology, facts.value());
-  if (!chosen) return not_formed().because(chosen.status());
-
   if (Status room = provide_descriptors(world.topology.local_size); !room.ok())
     return not_formed().because(room);
 
   // All are collective, so the next is taken part in even where one has failed.
+  auto host = form_host(bootstrap, options, world.topology, deadline);
+  const auto obstacles = agree_on_memory(bootstrap, host, deadline);
+  if (!obstacles) return not_formed().because(obstacles.status());
+  world.host = std::move(host).value();
+  const auto links = choose_links(options.transport, world.topology, facts.value(), *obstacles);
+  if (!links) return not_formed().because(links.status());
   auto control =
       open_control_socket(bootstrap, world.topology.host_of, options.interface, deadline);
-  auto transport = make_transport(chosen.value(), bootstrap, mpi, deadline);
-  auto host = share_host(bootstrap, options.transport, world.topology, deadline);
-  const Status own = !control.ok()     ? control.status()
-                     : !transport.ok() ? transport.status()
-                                       : host.status();
-  if (host.ok()) world.host = std::move(host).value();
-  if (Status ready = agree_ready(bootstrap, own, world.host, deadline); !ready.ok())
-    return not_formed().because(ready);
+  auto transport = make_transport(*links, mpi, world.host, world.topology.size);
+  const Status own = control.ok() ? transport.status() : control.status();
+  const Status ready = bootstrap.agree("ready", own, deadline);
+  if (!own.ok() || !ready.ok()) return not_formed().because(own.ok() ? ready : own);
   if (Status measured = measure_host(bootstrap, world.host, deadline); !measured.ok())
     return not_formed().because(measured);
   world.control = std::move(control).value();

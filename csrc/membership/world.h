@@ -45,7 +45,12 @@ struct MpiCapability {
   Status unavailable;
 };
 
-// Exchanges topology and options through `bootstrap`, chooses the transport with the other ranks
+// The links of a rank in a world of several hosts: memory to the ranks of its own, which shares it,
+// and `between` to all others.
+[[nodiscard]] Expected<std::unique_ptr<Transport>> join_host(const HostGroup& host,
+                                                             std::unique_ptr<Transport> between);
+
+// Exchanges topology and options through `bootstrap`, chooses the links with the other ranks
 // and opens the lanes. Fails on every rank with ErrorCode::initialization where options that must
 // agree differ (naming the option, the ranks and the values) or where no transport serves all
 // ranks.

@@ -6,7 +6,6 @@
 #include <set>
 
 #include "core/strings.h"
-#include "membership/transport_registry.h"
 #include "plan/wire.h"
 
 namespace rueda {
@@ -73,10 +72,9 @@ class Groups {
   std::vector<Group> groups_;
 };
 
-// Why `row` cannot serve all ranks; empty where it can.
-std::string obstacle_to(const TransportRow& row, const Topology& topology,
-                        const std::vector<RankFacts>& ranks) {
-  if (row.one_host_only && topology.local_size != topology.size) {
+// Why memory cannot serve all pairs; empty where it can.
+std::string obstacle_to_memory(const Topology& topology, const std::vector<std::string>& of_ranks) {
+  if (topology.local_size != topology.size) {
     std::vector<std::string> names;
     for (std::size_t i = 0; i < topology.host_names.size(); ++i) {
       if (static_cast<std::size_t>(topology.host_of[i]) == names.size())
@@ -87,12 +85,17 @@ std::string obstacle_to(const TransportRow& row, const Topology& topology,
     return text;
   }
   Groups obstacles;
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    for (const TransportFact& fact : ranks[i].transports) {
-      if (fact.name == row.name && !fact.obstacle.empty()) {
-        obstacles.add(fact.obstacle, static_cast<int>(i));
-      }
-    }
+  for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    if (!of_ranks[rank].empty()) obstacles.add(of_ranks[rank], static_cast<int>(rank));
+  }
+  return obstacles.describe();
+}
+
+std::string obstacle_to_mpi(const std::vector<RankFacts>& ranks) {
+  Groups obstacles;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const std::string& obstacle = ranks[rank].mpi_obstacle;
+    if (!obstacle.empty()) obstacles.add(obstacle, static_cast<int>(rank));
   }
   return obstacles.describe();
 }
@@ -110,11 +113,7 @@ std::string RankFacts::encode() const {
   writer.integer(process_id);
   writer.unsigned_integer(options.size());
   for (const std::string& option : options) writer.text(option);
-  writer.unsigned_integer(transports.size());
-  for (const TransportFact& fact : transports) {
-    writer.text(fact.name);
-    writer.text(fact.obstacle);
-  }
+  writer.text(mpi_obstacle);
   const auto bytes = writer.take();
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -134,11 +133,7 @@ Expected<RankFacts> RankFacts::decode(const std::string& text) {
   facts.process_id = static_cast<int>(reader.integer());
   facts.options.resize(reader.size());
   for (std::string& option : facts.options) option = reader.text();
-  facts.transports.resize(reader.size());
-  for (TransportFact& fact : facts.transports) {
-    fact.name = reader.text();
-    fact.obstacle = reader.text();
-  }
+  facts.mpi_obstacle = reader.text();
   if (format == facts_format && reader.ok() && reader.at_end()) return facts;
   return no_world("sent facts that cannot be understood");
 }
@@ -213,20 +208,18 @@ Status check_options_agree(const std::vector<RankFacts>& ranks) {
   return {};
 }
 
-Expected<std::string> choose_transport(const std::string& wanted, const Topology& topology,
-                                       const std::vector<RankFacts>& ranks) {
-  std::string obstacles;
-  for (const TransportRow& row : transport_registry()) {
-    if (wanted != "auto" && wanted != row.name) continue;
-    const std::string obstacle = obstacle_to(row, topology, ranks);
-    if (obstacle.empty()) return std::string(row.name);
-    obstacles += str(obstacles.empty() ? "" : "; ", row.name, ": ", obstacle);
-  }
-  if (wanted != "auto") {
-    return no_world(
-        str("the transport that was asked for (RUEDA_TRANSPORT) cannot be used: ", obstacles));
-  }
-  return no_world("no transport serves all ranks: " + obstacles);
+Expected<Links> choose_links(const std::string& wanted, const Topology& topology,
+                             const std::vector<RankFacts>& ranks,
+                             const std::vector<std::string>& memory_obstacles) {
+  const std::string memory = obstacle_to_memory(topology, memory_obstacles);
+  const std::string mpi = obstacle_to_mpi(ranks);
+  if (wanted != "mpi" && memory.empty()) return Links::memory;
+  if (wanted != "shm" && mpi.empty()) return Links::mpi;
+  const char* const asked_for =
+      "the transport that was asked for (RUEDA_TRANSPORT) cannot be used: ";
+  if (wanted == "shm") return no_world(str(asked_for, "shm: ", memory));
+  if (wanted == "mpi") return no_world(str(asked_for, "mpi: ", mpi));
+  return no_world(str("no transport serves all ranks: shm: ", memory, "; mpi: ", mpi));
 }
 
 }  // namespace rueda

@@ -12,12 +12,6 @@
 
 namespace rueda {
 
-// Whether a rank can use a transport.
-struct TransportFact {
-  std::string name;
-  std::string obstacle;  // why not; empty where it can
-};
-
 struct RankFacts {
   std::string version;  // of Rueda
   std::string build;    // build_identity()
@@ -26,7 +20,7 @@ struct RankFacts {
   std::string beacon;  // where the rank shows which kernel it runs on, see host_beacon.h
   int process_id = 0;
   std::vector<std::string> options;  // the texts of those that must agree, in the table's order
-  std::vector<TransportFact> transports;
+  std::string mpi_obstacle;          // why MPI cannot move its data; empty where it can
 
   [[nodiscard]] std::string encode() const;
   // Of another version or build there is no more than `version`, `build` and `host_name`: what
@@ -50,9 +44,16 @@ struct RankFacts {
 // ErrorCode::initialization, naming the option, the values and the ranks that have them.
 [[nodiscard]] Status check_options_agree(const std::vector<RankFacts>& ranks);
 
-// The name of the transport that all will use. `wanted` is Options::transport.
-[[nodiscard]] Expected<std::string> choose_transport(const std::string& wanted,
-                                                     const Topology& topology,
-                                                     const std::vector<RankFacts>& ranks);
+// What moves the data of all pairs of ranks.
+enum class Links {
+  memory,  // that the ranks of the only host share
+  mpi,     // between hosts; memory within those that share it, unless MPI alone was asked for
+};
+
+// `wanted` is Options::transport; `memory_obstacles`: of each rank, why it shares no memory with
+// its host, empty where it does.
+[[nodiscard]] Expected<Links> choose_links(const std::string& wanted, const Topology& topology,
+                                           const std::vector<RankFacts>& ranks,
+                                           const std::vector<std::string>& memory_obstacles);
 
 }  // namespace rueda

@@ -56,7 +56,8 @@ MpiTransport::Operation& MpiTransport::add_operation(Stream& stream, const Spans
 }
 
 Ticket MpiTransport::send(int peer, Tag tag, std::span<const ConstBytes> spans) {
-  if (!aborted_.ok()) return std::make_shared<Transfer>(Transfer{true, aborted_, peer});
+  if (!failure_of(peer).ok())
+    return std::make_shared<Transfer>(Transfer{true, failure_of(peer), peer});
   Stream& stream = stream_of(false, peer, tag);
   Operation& operation = add_operation(stream, spans);
   const Ticket ticket = operation.ticket;
@@ -66,7 +67,8 @@ Ticket MpiTransport::send(int peer, Tag tag, std::span<const ConstBytes> spans) 
 }
 
 Ticket MpiTransport::recv(int peer, Tag tag, std::span<const MutableBytes> spans) {
-  if (!aborted_.ok()) return std::make_shared<Transfer>(Transfer{true, aborted_, peer});
+  if (!failure_of(peer).ok())
+    return std::make_shared<Transfer>(Transfer{true, failure_of(peer), peer});
   Stream& stream = stream_of(true, peer, tag);
   const Ticket ticket = add_operation(stream, spans).ticket;
   ++awaited_[peer];
@@ -102,7 +104,7 @@ void MpiTransport::start_piece(Operation& operation, std::size_t length, const S
 
 bool MpiTransport::progress() {
   if (!aborted_.ok()) return false;
-  if (requests_.empty() && awaited_.empty()) return false;
+  if (!requires_polling()) return false;
   if (is_finalized()) {
     abort(Status(ErrorCode::transport, finalized_text));
     return true;
@@ -277,31 +279,54 @@ void MpiTransport::complete_front(Stream& stream) {
   streams_.erase(key);
 }
 
+const Status& MpiTransport::failure_of(int peer) const {
+  const auto failed = failures_.find(peer);
+  return failed == failures_.end() ? aborted_ : failed->second;
+}
+
+void MpiTransport::fail(int peer, const Status& why) {
+  if (!failure_of(peer).ok()) return;
+  failures_.emplace(peer, why);
+  clean_ = false;
+  drop([peer](const Stream& stream) { return stream.peer == peer; }, why);
+}
+
 void MpiTransport::abort(const Status& reason) {
   if (!aborted_.ok()) return;
   aborted_ = reason;
-  if (!is_finalized()) wait_for_receives_in_flight();
-  for (auto& [key, stream] : streams_) {
+  drop([](const Stream&) { return true; }, reason);
+}
+
+// Completes what is pending in the streams that are concerned, and forgets them.
+template <class Concerned>
+void MpiTransport::drop(const Concerned& concerned, const Status& why) {
+  if (!is_finalized()) wait_for_receives_in_flight(concerned);
+  for (std::size_t index = requests_.size(); index-- > 0;) {
+    if (concerned(*owners_[index]->stream)) forget_request(index);
+  }
+  for (auto each = streams_.begin(); each != streams_.end();) {
+    Stream& stream = (each++)->second;  // which may go
+    if (!concerned(stream)) continue;
     for (Operation& operation : stream.operations) {
-      operation.ticket->status = reason;
+      operation.ticket->status = why;
       operation.ticket->done = true;
       // MPI may still write here.
       for (auto& piece : operation.discarded) static_cast<void>(piece.release());
     }
+    awaited_.erase(stream.peer);
+    streams_.erase(std::uint64_t{stream.key});
   }
-  streams_.clear();
-  awaited_.clear();
-  owners_.clear();
-  requests_.clear();
 }
 
 // A message that is arriving cannot be stopped. It takes a moment, because its sender is mostly
 // alive and moving too; where the sender is dead, ULFM ends it. Sends that nobody has begun to
 // receive only read.
-void MpiTransport::wait_for_receives_in_flight() {
+template <class Concerned>
+void MpiTransport::wait_for_receives_in_flight(const Concerned& concerned) {
   std::vector<MPI_Request> receives;
   for (std::size_t i = 0; i < requests_.size(); ++i) {
-    if (owners_[i]->stream->receiving) receives.push_back(requests_[i]);
+    const Stream& stream = *owners_[i]->stream;
+    if (stream.receiving && concerned(stream)) receives.push_back(requests_[i]);
   }
   const Time give_up = Clock::now() + 100ms;
   do {

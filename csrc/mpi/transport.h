@@ -26,6 +26,10 @@ namespace rueda::mpi {
 // A message travels as pieces: any number of full ones of `piece_size` bytes and a last, shorter
 // one, which may be empty. Transfers of equal direction, peer and tag form a stream. MPI moves them
 // in order but completes them in any, so the tickets of a stream are completed from its front.
+//
+// MPI cannot take back what it has been given. After fail() and abort() it may still read what was
+// to be sent, and write messages that were arriving then and have not come whole within 100 ms; a
+// warning tells of these.
 class MpiTransport final : public Transport {
  public:
   // MPI counts bytes with an int.
@@ -42,6 +46,12 @@ class MpiTransport final : public Transport {
   Ticket send(int peer, Tag tag, std::span<const ConstBytes> spans) override;
   Ticket recv(int peer, Tag tag, std::span<const MutableBytes> spans) override;
   bool progress() override;
+  [[nodiscard]] bool requires_polling() const override {
+    return !requests_.empty() || !awaited_.empty();
+  }
+  bool arm() override { return !requires_polling(); }
+  void disarm() override {}
+  void fail(int peer, const Status& why) override;
   void abort(const Status& reason) override;
 
  private:
@@ -95,7 +105,11 @@ class MpiTransport final : public Transport {
   void end(Operation& operation, const Status& status);
   void fail(Operation& operation, int code);
   void complete_front(Stream& stream);
-  void wait_for_receives_in_flight();
+  [[nodiscard]] const Status& failure_of(int peer) const;
+  template <class Concerned>
+  void drop(const Concerned& concerned, const Status& why);
+  template <class Concerned>
+  void wait_for_receives_in_flight(const Concerned& concerned);
 
   [[nodiscard]] std::string describe(const Operation& operation) const;
 
@@ -111,6 +125,7 @@ class MpiTransport final : public Transport {
   std::vector<MPI_Status> statuses_;
   bool clean_ = true;  // MPI has reported no error
   Status aborted_;
+  std::map<int, Status> failures_;  // by peer
 };
 
 }  // namespace rueda::mpi

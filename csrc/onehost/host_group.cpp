@@ -26,8 +26,9 @@ Expected<HostGroup> HostGroup::form(Bootstrap& world, const std::vector<int>& ho
   GroupBootstrap bootstrap(world, group.ranks_, "host", forming_barriers);
   if (bootstrap.size() > 1) {
     auto formed = HostMemory::form(bootstrap, deadline);
-    const Status obstacle = formed.ok() ? formed.value()->no_direct_access() : formed.status();
-    if (!obstacle.ok()) log(LogLevel::info, obstacle.to_string());
+    const Status lacking = formed.ok() ? formed.value()->no_direct_access() : formed.status();
+    if (!lacking.ok()) log(LogLevel::info, lacking.to_string());
+    group.obstacle_ = formed.ok() ? std::string() : formed.status().to_string();
     if (formed.ok()) group.memory_ = std::move(formed).value();
   }
   if (Status met = bootstrap.finish(deadline); !met.ok()) return met;

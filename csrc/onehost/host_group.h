@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "core/clock.h"
@@ -34,6 +35,8 @@ class HostGroup {
   // Collective over all ranks of `world`, too: what things cost within each host, as its first rank
   // has measured it. Fails on all ranks of a host where one does not answer.
   Status measure(Bootstrap& world, Time deadline);
+  // Why they share no memory; empty where they do.
+  [[nodiscard]] const std::string& obstacle() const { return obstacle_; }
   // Does without memory. On all ranks of the host.
   void share_nothing() { memory_.reset(); }
 
@@ -54,6 +57,7 @@ class HostGroup {
  private:
   std::vector<int> ranks_;
   std::shared_ptr<HostMemory> memory_;
+  std::string obstacle_ = "it shares no memory";
   HostCosts costs_;
 };
 

@@ -20,9 +20,9 @@ struct FreeSet {
 
 // Matches ranks with processors; a rank that finds all its own taken makes another one move
 // (augmenting paths).
-class Matching {
+class ProcessorMatching {
  public:
-  explicit Matching(const std::vector<std::vector<int>>& allowed) : allowed_(allowed) {}
+  explicit ProcessorMatching(const std::vector<std::vector<int>>& allowed) : allowed_(allowed) {}
   bool seat(std::size_t rank) {
     std::set<int> tried;
     return seat(rank, tried);
@@ -66,7 +66,7 @@ std::vector<int> allowed_processors() {
 }
 
 bool can_each_have_a_processor(const std::vector<std::vector<int>>& allowed) {
-  Matching matching(allowed);
+  ProcessorMatching matching(allowed);
   for (std::size_t rank = 0; rank < allowed.size(); ++rank) {
     if (!allowed[rank].empty() && !matching.seat(rank)) return false;
   }

@@ -1,67 +1,68 @@
 #include "transport/inproc.h"
 
+#include <numeric>
 #include <utility>
 
 #include "transport/inproc_state.h"
-#include "transport/matching.h"
+#include "transport/ring_transport.h"
 
 namespace rueda {
 
 namespace {
 
-class InprocTransport final : public Transport {
+constexpr std::size_t ring_bytes = 64 << 10;
+
+std::vector<int> all_ranks(int size) {
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+class InprocTransport final : public RingTransport {
  public:
   InprocTransport(std::shared_ptr<InprocState> state, int rank)
-      : state_(std::move(state)), rank_(rank), matching_(state_->size()) {}
+      : RingTransport(rank, state->size(), all_ranks(state->size()), state->inbox(rank)),
+        state_(std::move(state)) {}
 
   std::string_view name() const override { return "inproc"; }
-  int rank() const override { return rank_; }
-  int size() const override { return state_->size(); }
 
   Ticket send(int peer, Tag tag, std::span<const ConstBytes> spans) override {
-    if (!aborted_.ok()) return finished_ticket(peer, aborted_);
-    SpanCursor<const std::byte> source(spans);
-    InprocMessage message{rank_, tag, std::vector<std::byte>(source.remaining())};
-    copy_from(source, message.bytes);
-    if (state_->reaches(rank_, peer)) state_->rank(peer).bulk.push(std::move(message));
-    return finished_ticket(peer, {});
+    if (!state_->reaches(rank(), peer)) return finished_ticket(peer, {});
+    return RingTransport::send(peer, tag, spans);
   }
+  bool progress() override { return !state_->rank(rank()).dead && RingTransport::progress(); }
 
-  Ticket recv(int peer, Tag tag, std::span<const MutableBytes> spans) override {
-    return matching_.recv(peer, tag, spans);
-  }
-
-  bool progress() override {
-    const auto arrived = mailbox().take_all();
-    for (const InprocMessage& message : arrived) {
-      matching_.begin(message.source, message.tag, message.bytes.size());
-      if (!message.bytes.empty()) matching_.append(message.source, message.bytes);
-    }
-    return !arrived.empty();
-  }
-
-  int wait_fd() const override { return state_->rank(rank_).bulk.fd(); }
-  bool arm() override { return mailbox().arm(); }
-  void disarm() override { mailbox().disarm(); }
-
-  void abort(const Status& reason) override {
-    if (aborted_.ok()) aborted_ = reason;
-    matching_.abort(reason);
+  int wait_fd() const override { return state_->rank(rank()).bell.fd(); }
+  void disarm() override {
+    RingTransport::disarm();
+    state_->rank(rank()).bell.silence();
   }
 
  private:
-  Mailbox<InprocMessage>& mailbox() { return state_->rank(rank_).bulk; }
+  Expected<Outlet> open_outlet(int place) override {
+    auto& ring = state_->ring(rank(), place);
+    ring = std::make_unique_for_overwrite<std::byte[]>(ring_bytes);
+    return Outlet{state_->inbox(place), {ring.get(), ring_bytes}};
+  }
+  std::span<const std::byte> find_inlet(int place) override {
+    return {state_->ring(place, rank()).get(), ring_bytes};
+  }
+  void wake(int place) override { state_->rank(place).bell.ring(); }
 
   const std::shared_ptr<InprocState> state_;
-  const int rank_;
-  Matching matching_;
-  Status aborted_;
 };
 
 }  // namespace
 
 std::unique_ptr<Transport> make_inproc_transport(std::shared_ptr<InprocState> state, int rank) {
   return std::make_unique<InprocTransport>(std::move(state), rank);
+}
+
+InprocState::InprocState(int size) : ranks(static_cast<std::size_t>(size)) {
+  for (InprocRank& rank : ranks) {
+    rank.inbox = std::make_unique<CacheLine[]>(Inbox::bytes(size) / sizeof(CacheLine));
+    rank.rings.resize(ranks.size());
+  }
 }
 
 InprocHub::InprocHub(int size) : state_(std::make_shared<InprocState>(size)) {}

@@ -20,8 +20,7 @@ class InprocHub {
 
   [[nodiscard]] int size() const;
 
-  // A send copies its bytes and is done at once. The transport of a rank that died sends and
-  // receives nothing.
+  // Once per rank. The transport of a rank that died sends and receives nothing.
   [[nodiscard]] std::unique_ptr<Transport> make_transport(int rank);
   // Every rank hears of the loss of every other, connected or not. Destroying a lane that was not
   // closed counts as death.

@@ -1,6 +1,7 @@
 // What the threads of an InprocHub share. Only for the inproc sources.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -14,17 +15,12 @@
 
 #include "core/status.h"
 #include "transport/bootstrap.h"
+#include "transport/byte_ring.h"
 #include "transport/control_lane.h"
 #include "transport/mailbox.h"
 #include "transport/transport.h"
 
 namespace rueda {
-
-struct InprocMessage {
-  int source = -1;
-  Tag tag = 0;
-  std::vector<std::byte> bytes;
-};
 
 struct InprocNotice {
   enum class Kind : std::uint8_t { message, good_bye, loss };
@@ -34,19 +30,31 @@ struct InprocNotice {
   Status cause;
 };
 
+struct alignas(64) CacheLine {
+  std::array<std::byte, 64> bytes;
+};
+
 struct InprocRank {
-  Mailbox<InprocMessage> bulk{MailboxBell::when_armed};
-  Mailbox<InprocNotice> control{MailboxBell::whenever_filled};
+  std::unique_ptr<CacheLine[]> inbox;
+  std::vector<std::unique_ptr<std::byte[]>> rings;  // from each rank; null until it sends something
+  Bell bell;                                        // of its transport
+  Mailbox<InprocNotice> control;
   std::atomic<bool> dead{false};
   std::atomic<bool> closed{false};  // its control lane has said good-bye
 };
 
 struct InprocState {
-  explicit InprocState(int size) : ranks(static_cast<std::size_t>(size)) {}
+  explicit InprocState(int size);
 
   [[nodiscard]] int size() const { return static_cast<int>(ranks.size()); }
   [[nodiscard]] InprocRank& rank(int index) { return ranks[static_cast<std::size_t>(index)]; }
   [[nodiscard]] bool reaches(int from, int to) { return !rank(from).dead && !rank(to).dead; }
+  [[nodiscard]] Inbox inbox(int index) {
+    return Inbox(reinterpret_cast<std::byte*>(rank(index).inbox.get()));
+  }
+  [[nodiscard]] std::unique_ptr<std::byte[]>& ring(int from, int to) {
+    return rank(to).rings[static_cast<std::size_t>(from)];
+  }
   void kill(int victim, const std::string& cause);
 
   std::deque<InprocRank> ranks;

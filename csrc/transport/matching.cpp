@@ -22,7 +22,7 @@ std::uint64_t Matching::key(int peer, Tag tag) {
 }
 
 Ticket Matching::recv(int peer, Tag tag, std::span<const MutableBytes> spans) {
-  if (!aborted_.ok()) return finished_ticket(peer, aborted_);
+  if (!failure(peer).ok()) return finished_ticket(peer, failure(peer));
   auto ticket = std::make_shared<Transfer>(Transfer{false, {}, peer});
   Posted posted{SpanCursor<std::byte>(spans), ticket};
   const auto found = queues_.try_emplace(key(peer, tag)).first;
@@ -44,7 +44,6 @@ void Matching::begin(int peer, Tag tag, std::size_t length) {
   arrival->tag = tag;
   arrival->length = length;
   if (length > 0) current_[static_cast<std::size_t>(peer)] = arrival;
-  if (!aborted_.ok()) return;
   const auto found = queues_.try_emplace(key(peer, tag)).first;
   Queue& queue = found->second;
   if (queue.posted.empty()) {
@@ -98,19 +97,19 @@ void Matching::finish_if_whole(Arrival& arrival) {
   if (arrival.ticket && arrival.arrived == arrival.length) finish(*arrival.ticket, {});
 }
 
-void Matching::abort(const Status& reason) {
-  if (!aborted_.ok()) return;
-  aborted_ = reason;
-  for (auto& [place, queue] : queues_) {
-    for (Posted& posted : queue.posted) finish(*posted.ticket, reason);
+void Matching::fail(int peer, const Status& why) {
+  Status& failure = failures_[static_cast<std::size_t>(peer)];
+  if (!failure.ok()) return;
+  failure = why;
+  for (auto each = queues_.begin(); each != queues_.end();) {
+    const bool concerned = peer_of(each->first) == peer;
+    if (concerned) {
+      for (Posted& posted : each->second.posted) finish(*posted.ticket, why);
+    }
+    each = concerned ? queues_.erase(each) : std::next(each);
   }
-  queues_.clear();
-  for (const auto& current : current_) {
-    if (!current) continue;
-    if (current->ticket) finish(*current->ticket, reason);
-    current->ticket.reset();
-    current->kept.reset();
-  }
+  const auto current = std::move(current_[static_cast<std::size_t>(peer)]);
+  if (current && current->ticket) finish(*current->ticket, why);
 }
 
 }  // namespace rueda

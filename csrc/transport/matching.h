@@ -24,7 +24,8 @@ void finish(Transfer& transfer, Status status);
 // by then, and to the heap where it is not. Not thread-safe.
 class Matching {
  public:
-  explicit Matching(int size) : current_(static_cast<std::size_t>(size)) {}
+  explicit Matching(int size)
+      : current_(static_cast<std::size_t>(size)), failures_(current_.size()) {}
 
   Ticket recv(int peer, Tag tag, std::span<const MutableBytes> spans);
 
@@ -35,8 +36,13 @@ class Matching {
   // How much of the current message is still to be appended.
   [[nodiscard]] std::size_t unread(int peer) const;
 
-  // Completes every receive with `reason`; later messages are read and thrown away.
-  void abort(const Status& reason);
+  // Completes every receive from `peer`, and every later one, with `why`, and forgets what has
+  // arrived from it: nothing more may be begun or appended. The first reason counts.
+  void fail(int peer, const Status& why);
+  // Why; ok while nothing has failed.
+  [[nodiscard]] const Status& failure(int peer) const {
+    return failures_[static_cast<std::size_t>(peer)];
+  }
 
  private:
   struct Posted {
@@ -58,12 +64,13 @@ class Matching {
   };
 
   static std::uint64_t key(int peer, Tag tag);
+  static int peer_of(std::uint64_t key) { return static_cast<int>(key >> 32); }
   static void match(Arrival& arrival, Posted posted);
   static void finish_if_whole(Arrival& arrival);
 
   std::unordered_map<std::uint64_t, Queue> queues_;  // none is empty
   std::vector<std::shared_ptr<Arrival>> current_;    // by peer; null between messages
-  Status aborted_;
+  std::vector<Status> failures_;                     // by peer
 };
 
 }  // namespace rueda

@@ -9,7 +9,6 @@
 #include <span>
 #include <string_view>
 
-#include "core/clock.h"
 #include "core/status.h"
 
 namespace rueda {
@@ -35,8 +34,11 @@ using Ticket = std::shared_ptr<Transfer>;
 // Matching: a receive matches the oldest send from `peer` with the same tag that no earlier receive
 // has matched. Transfers with equal peer and tag complete in the order they were started.
 // A send never waits for its receive to be posted before other tags can move: what arrives early is
-// kept. Lengths must agree; a receive whose message has another length fails with
-// ErrorCode::transport.
+// kept by the receiver. A receiver that does not call progress() keeps its senders waiting, whose
+// memory does not grow: bytes stay with the caller until there is room for them on the way.
+// Lengths must agree; a receive whose message has another length fails with ErrorCode::transport.
+//
+// Failure: of one peer by fail(), of all by abort(). What has failed stays so.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -54,24 +56,35 @@ class Transport {
   // Moves whatever can move without blocking; returns whether anything did.
   virtual bool progress() = 0;
 
-  // A descriptor that is readable when progress() would do something, or -1 where the transport
-  // can only be polled (MPI). It is trustworthy only after arm() has returned true.
-  [[nodiscard]] virtual int wait_fd() const { return -1; }
-  // Announces that the caller is about to sleep on wait_fd(); false when there is already something
-  // to do. disarm() follows every arm() that returned true.
-  virtual bool arm() { return false; }
-  virtual void disarm() {}
+  // --- Sleeping
+  //
+  // Whoever drives sleeps on the wake word of its rank (HostRankHeader::wake, where ranks share
+  // memory). Where wait_fd() is a descriptor, somebody watches that for him.
 
-  // Completes every pending transfer, and every later one, with `reason`. Idempotent. Afterwards
-  // the transport touches no buffer of the caller any more.
+  // Whether something is under way that nothing announces, so that progress() has to be called
+  // again and again (MPI). It changes with every call.
+  [[nodiscard]] virtual bool requires_polling() const { return false; }
+  // A descriptor that is readable when progress() would do something, or -1 where the wake word is
+  // woken or the transport can only be polled. It is trustworthy only after arm() has returned
+  // true.
+  [[nodiscard]] virtual int wait_fd() const { return -1; }
+  // Announces that the caller is about to sleep; false when there is already something to do.
+  // disarm() follows every arm() that returned true.
+  virtual bool arm() = 0;
+  virtual void disarm() = 0;
+
+  // --- Failure
+
+  // Completes every pending transfer with `peer`, and every later one, with `why`, and none with
+  // others. The first reason counts. Afterwards the transport touches no buffer of these transfers
+  // any more, but for what each class says of itself. Concerns this side alone: the peer learns
+  // nothing of it.
+  virtual void fail(int peer, const Status& why) = 0;
+  // The same with all peers.
   virtual void abort(const Status& reason) = 0;
 
   // In a forked child: closes this process's copies of descriptors whose closing peers watch for.
   virtual void close_after_fork() {}
-
-  // Drives progress() until the ticket is done. ErrorCode::timeout, naming the peer, after
-  // `deadline`. For set-up and tests; the engine itself never blocks on one ticket.
-  Status wait(const Ticket& ticket, Time deadline);
 };
 
 }  // namespace rueda

@@ -45,8 +45,8 @@ int main() {
     for (int round = 0; round < 3; ++round) abort_alone(world);
     // The next world is not disturbed by what was left behind.
     const auto transport = value_of(world.mpi_transport.make_transport(), "make_transport");
-    ConformanceRank self{*transport,
-                         [&] { expect_ok(world.bootstrap->barrier(soon()), "barrier"); }};
+    ConformanceRank self(*transport,
+                         [&] { expect_ok(world.bootstrap->barrier(soon()), "barrier"); });
     all_to_all(self);
     world.mpi->finalize();
   });

@@ -49,7 +49,7 @@ void shorter_than_expected(ConformanceRank& self) {
   Bytes received(4 * piece);
   const Ticket in = receive(self, peer, 1, received);
   const Ticket out = send(self, peer, 1, sent);
-  const Status status = self.transport.wait(in, soon());
+  const Status status = self.wait(in);
   expect(status.code() == ErrorCode::transport, "too short a message fails");
   expect_contains(status.to_string(), "2005 bytes");
   expect_contains(status.to_string(), "receiving 4000 bytes");
@@ -67,7 +67,7 @@ void longer_than_expected(ConformanceRank& self) {
   const Ticket in = receive(self, peer, 1, received);
   const Ticket after = receive(self, peer, 1, next);
   const std::vector<Ticket> sends{send(self, peer, 1, sent), send(self, peer, 1, small)};
-  const Status status = self.transport.wait(in, soon());
+  const Status status = self.wait(in);
   expect(status.code() == ErrorCode::transport, "too long a message fails");
   expect_contains(status.to_string(), "2005 bytes");
   expect_contains(status.to_string(), "receiving 7 bytes");
@@ -87,7 +87,7 @@ int main() {
                             all_to_all, shorter_than_expected, longer_than_expected}) {
       mpi::MpiTransport transport(
           value_of(mpi::Communicator::duplicate_world(soon(), "test"), "duplicate_world"), piece);
-      ConformanceRank self{transport, [&] { expect_ok(bootstrap->barrier(soon()), "barrier"); }};
+      ConformanceRank self(transport, [&] { expect_ok(bootstrap->barrier(soon()), "barrier"); });
       run(self);
       self.barrier();
     }

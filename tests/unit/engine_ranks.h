@@ -31,9 +31,16 @@ inline void run_engines(int size, const Options& options,
     World world = inproc_world(hub, rank);
     if (!host_of.empty()) world.topology.host_of = host_of;
     if (sharing == Sharing::memory) {
-      auto formed = HostGroup::form(*hub.make_bootstrap(rank), world.topology.host_of, soon());
+      const auto bootstrap = hub.make_bootstrap(rank);
+      auto formed = HostGroup::form(*bootstrap, world.topology.host_of, soon());
       formed.status().throw_if_error();
       world.host = std::move(formed).value();
+      if (world.host.memory()) {
+        auto joined = join_host(world.host, std::move(world.transport));
+        joined.status().throw_if_error();
+        world.transport = std::move(joined).value();
+      }
+      bootstrap->barrier(soon()).throw_if_error();
     }
     auto engine = Runtime::start(std::move(world), options, on_loss);
     engine.status().throw_if_error();

@@ -132,6 +132,9 @@ class LateTransport final : public Transport {
     return network_.recv(rank_, peer, tag, spans.front());
   }
   bool progress() override { return false; }
+  bool arm() override { return false; }
+  void disarm() override {}
+  void fail(int, const Status&) override {}
   void abort(const Status&) override {}
 
  private:

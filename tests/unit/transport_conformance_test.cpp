@@ -4,56 +4,59 @@
 #include <cstring>
 #include <memory>
 
+#include "membership/world.h"
+#include "onehost/memory_transport.h"
+#include "transport/byte_ring.h"
+#include "transport/composite_transport.h"
 #include "transport/inproc.h"
-#include "transport/shm.h"
-#include "transport/shm_ring.h"
+#include "transport/matching.h"
 
 namespace rueda::test::transport_conformance_test {
 
 namespace {
 
-using MakeTransport = std::function<std::unique_ptr<Transport>(int rank)>;
+struct Made {
+  std::unique_ptr<Transport> transport;
+  std::shared_ptr<HostMemory> host{};  // whose wake word the transport wakes
+};
+
+Made of_threads(InprocHub& hub, int rank) {
+  return {hub.make_transport(rank)};
+}
+
+Made of_one_host(InprocHub& hub, int rank, std::size_t ring_bytes) {
+  auto host = HostMemory::form(*hub.make_bootstrap(rank), soon());
+  expect_ok(host.status(), "sharing memory");
+  auto transport = make_memory_transport(*host, hub.size(), ring_bytes);
+  expect_ok(transport.status(), "a transport in memory");
+  return {std::move(transport).value(), *host};
+}
+
+// Ranks of two hosts in turn, between which threads play the network.
+Made of_two_hosts(InprocHub& hub, int rank) {
+  std::vector<int> host_of;
+  for (int each = 0; each < hub.size(); ++each) host_of.push_back(each % 2);
+  auto host = HostGroup::form(*hub.make_bootstrap(rank), host_of, soon());
+  expect_ok(host.status(), "the ranks of a host");
+  if (!host->memory()) return of_threads(hub, rank);  // it is alone there
+  auto transport = join_host(*host, hub.make_transport(rank));
+  expect_ok(transport.status(), "two links");
+  return {std::move(transport).value(), host->memory()};
+}
 
 struct Kind {
   const char* name;
-  std::function<MakeTransport(InprocHub&)> prepare;  // what the ranks share
+  std::function<Made(InprocHub&, int rank)> make;
 };
-
-MakeTransport with_own_mappings(InprocHub& hub, std::size_t ring_bytes) {
-  return [&hub, ring_bytes](int rank) {
-    const auto bootstrap = hub.make_bootstrap(rank);
-    auto transport = make_shm_transport(*bootstrap, soon(), ring_bytes);
-    expect_ok(transport.status(), "setting shared memory up");
-    return std::move(transport).value();
-  };
-}
-
-// Ranks that see the rings at one address, so that a thread sanitizer can judge the order of
-// accesses.
-MakeTransport with_one_mapping(InprocHub& hub) {
-  auto segment = ShmSegment::create(hub.size(), 8192);
-  REQUIRE(segment.ok());
-  auto bells = std::make_shared<std::vector<Doorbell>>();
-  std::vector<std::string> names;
-  for (int rank = 0; rank < hub.size(); ++rank) {
-    auto bell = Doorbell::open();
-    REQUIRE(bell.ok());
-    names.push_back(bell->name());
-    bells->push_back(std::move(bell).value());
-  }
-  return [shared = std::move(segment).value(), bells, names](int rank) {
-    return make_shm_transport(shared, rank, std::move((*bells)[static_cast<std::size_t>(rank)]),
-                              names);
-  };
-}
 
 const std::vector<Kind>& kinds() {
   static const std::vector<Kind> all{
-      {"inproc",
-       [](InprocHub& hub) { return [&hub](int rank) { return hub.make_transport(rank); }; }},
-      {"shm", [](InprocHub& hub) { return with_own_mappings(hub, default_ring_bytes); }},
-      {"shm with small rings", [](InprocHub& hub) { return with_own_mappings(hub, 4096); }},
-      {"shm with one mapping", with_one_mapping},
+      {"threads", of_threads},
+      {"memory",
+       [](InprocHub& hub, int rank) { return of_one_host(hub, rank, default_ring_bytes); }},
+      {"memory with small rings",
+       [](InprocHub& hub, int rank) { return of_one_host(hub, rank, 4096); }},
+      {"two hosts", of_two_hosts},
   };
   return all;
 }
@@ -66,12 +69,13 @@ TEST_CASE("every transport conforms") {
       for (const ConformanceCase& test : conformance_cases()) {
         DYNAMIC_SECTION(kind.name << ", " << size << " ranks: " << test.name) {
           InprocHub hub(size);
-          const MakeTransport make = kind.prepare(hub);
           run_ranks(size, [&](int rank) {
             const auto bootstrap = hub.make_bootstrap(rank);
             const auto barrier = [&] { expect_ok(bootstrap->barrier(soon()), "barrier"); };
-            const auto transport = make(rank);
-            ConformanceRank self{*transport, barrier};
+            const Made made = kind.make(hub, rank);
+            WakeWord* const word = made.host ? &made.host->header(made.host->rank()).wake : nullptr;
+            barrier();
+            ConformanceRank self(*made.transport, barrier, word);
             test.run(self);
             barrier();
           });
@@ -91,8 +95,8 @@ TEST_CASE("a ring keeps every message, however little of it is taken at a time")
     };
     RingControl control{};
     Bytes memory(capacity);
-    RingProducer out(control, memory.data(), capacity);
-    RingConsumer in(control, memory.data(), capacity);
+    RingProducer out(control, memory);
+    RingConsumer in(control, memory);
     Bytes sent;
     Bytes received;
     std::size_t unsent = 0;  // of the message that is being put in
@@ -138,6 +142,61 @@ TEST_CASE("a ring keeps every message, however little of it is taken at a time")
   }
 }
 
+namespace {
+
+// A link that is polled while a receive waits, as MPI is.
+class PolledLink final : public Transport {
+ public:
+  std::string_view name() const override { return "polled"; }
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  Ticket send(int peer, Tag, std::span<const ConstBytes>) override {
+    return finished_ticket(peer, {});
+  }
+  Ticket recv(int peer, Tag, std::span<const MutableBytes>) override {
+    return waiting_.emplace_back(std::make_shared<Transfer>(Transfer{false, {}, peer}));
+  }
+  bool progress() override { return false; }
+  bool requires_polling() const override { return !waiting_.empty(); }
+  bool arm() override { return !requires_polling(); }
+  void disarm() override {}
+  void fail(int, const Status& why) override { abort(why); }
+  void abort(const Status& reason) override {
+    for (const Ticket& ticket : waiting_) rueda::finish(*ticket, reason);
+    waiting_.clear();
+  }
+
+ private:
+  std::vector<Ticket> waiting_;
+};
+
+}  // namespace
+
+TEST_CASE("a link that must be polled is polled only while it says so") {
+  InprocHub hub(2);
+  std::vector<std::unique_ptr<Transport>> links;
+  links.push_back(hub.make_transport(0));
+  links.push_back(std::make_unique<PolledLink>());
+  CompositeTransport composite(std::move(links), {0, 1});
+  CHECK(composite.name() == "inproc+polled");
+  CHECK_FALSE(composite.requires_polling());
+  CHECK(composite.arm());
+  composite.disarm();
+  Bytes received(8);
+  const std::array into{MutableBytes(received)};
+  const Ticket near = composite.recv(0, 1, into);
+  CHECK_FALSE(composite.requires_polling());
+  const Ticket far = composite.recv(1, 1, into);
+  CHECK(composite.requires_polling());
+  CHECK_FALSE(composite.arm());
+  composite.fail(1, Status(ErrorCode::peer_lost, "gone", 1));
+  CHECK(far->done);
+  CHECK_FALSE(near->done);
+  CHECK_FALSE(composite.requires_polling());
+  composite.abort(Status(ErrorCode::shutdown, "over"));
+  CHECK(near->done);
+}
+
 TEST_CASE("a rank that was killed hears and says nothing more") {
   InprocHub hub(2);
   const auto survivor = hub.make_transport(0);
@@ -151,9 +210,6 @@ TEST_CASE("a rank that was killed hears and says nothing more") {
   CHECK_FALSE(survivor->progress());
   CHECK_FALSE(victim->progress());
   CHECK_FALSE(in->done);
-  const Status status = survivor->wait(in, Clock::now());
-  CHECK(status.code() == ErrorCode::timeout);
-  CHECK(status.peer() == 1);
 }
 
 }  // namespace rueda::test::transport_conformance_test

@@ -16,12 +16,13 @@
 #include "membership/world_facts.h"
 #include "rank_threads.h"
 #include "transport/inproc.h"
+#include "transport_conformance.h"
 
 namespace rueda::test::world_test {
 
 namespace {
 
-// Ranks on the hosts of these identities, with both transports usable.
+// Ranks on the hosts of these identities, which can use MPI.
 std::vector<RankFacts> ranks_on(const std::vector<std::string>& hosts) {
   std::vector<RankFacts> ranks;
   for (const std::string& host : hosts) {
@@ -33,7 +34,6 @@ std::vector<RankFacts> ranks_on(const std::vector<std::string>& hosts) {
     facts.host_name = host;
     facts.process_id = 100 + static_cast<int>(ranks.size());
     facts.options = agreed_options(Options{});
-    facts.transports = {{"shm", ""}, {"mpi", ""}};
     ranks.push_back(std::move(facts));
   }
   return ranks;
@@ -76,7 +76,7 @@ TEST_CASE("local and cross ranks are those of Horovod") {
 
 TEST_CASE("facts survive the journey, and nonsense does not") {
   auto facts = ranks_on({"a"}).front();
-  facts.transports[0].obstacle = "none of your business";
+  facts.mpi_obstacle = "none of your business";
   const auto decoded = RankFacts::decode(facts.encode());
   REQUIRE(decoded.ok());
   CHECK(decoded.value().version == RUEDA_VERSION);
@@ -85,7 +85,7 @@ TEST_CASE("facts survive the journey, and nonsense does not") {
   CHECK(decoded.value().host_identity == facts.host_identity);
   CHECK(decoded.value().process_id == facts.process_id);
   CHECK(decoded.value().options == facts.options);
-  CHECK(decoded.value().transports[0].obstacle == "none of your business");
+  CHECK(decoded.value().mpi_obstacle == "none of your business");
   const std::string text = facts.encode();
   for (std::size_t length = 0; length < text.size(); ++length) {
     CHECK_FALSE(RankFacts::decode(text.substr(0, length)).ok());
@@ -175,29 +175,34 @@ TEST_CASE("options that concern one rank alone may differ") {
   CHECK(check_options_agree(ranks).ok());
 }
 
-TEST_CASE("the transport is chosen by where the ranks are and what works there") {
-  const auto choose = [](const std::string& wanted, const std::vector<RankFacts>& ranks) {
-    return choose_transport(wanted, topology_of(0, ranks), ranks);
+TEST_CASE("the links are chosen by where the ranks are and what works there") {
+  std::vector<std::string> obstacles(3);
+  const auto choose = [&](const std::string& wanted, const std::vector<RankFacts>& ranks) {
+    return choose_links(wanted, topology_of(0, ranks), ranks, obstacles);
   };
-  auto one_host = ranks_on({"a", "a", "a"});
+  const auto one_host = ranks_on({"a", "a", "a"});
   auto two_hosts = ranks_on({"a", "b", "b"});
-  CHECK(choose("auto", one_host).value() == "shm");
-  CHECK(choose("mpi", one_host).value() == "mpi");
-  CHECK(choose("auto", two_hosts).value() == "mpi");
+  CHECK(choose("auto", one_host).value() == Links::memory);
+  CHECK(choose("shm", one_host).value() == Links::memory);
+  CHECK(choose("mpi", one_host).value() == Links::mpi);
+  CHECK(choose("auto", two_hosts).value() == Links::mpi);
   CHECK(text_of(choose("shm", two_hosts).status()) ==
         "the transport that was asked for (RUEDA_TRANSPORT) cannot be used: shm: the ranks are on "
         "2 hosts: a b");
 
-  one_host[1].transports[0].obstacle = "memfd_create is forbidden";
-  CHECK(choose("auto", one_host).value() == "mpi");
+  obstacles[1] = "memfd_create is forbidden";
+  CHECK(choose("auto", one_host).value() == Links::mpi);
   CHECK(text_of(choose("shm", one_host).status()).find("memfd_create is forbidden on rank 1") !=
         std::string::npos);
 
-  for (auto& rank : two_hosts) rank.transports[1].obstacle = "no libmpi was found";
+  for (auto& rank : two_hosts) rank.mpi_obstacle = "no libmpi was found";
   const Status none = choose("auto", two_hosts).status();
   CHECK(none.code() == ErrorCode::initialization);
   CHECK(text_of(none) ==
         "no transport serves all ranks: shm: the ranks are on 2 hosts: a b; mpi: no libmpi was "
+        "found on ranks 0-2");
+  CHECK(text_of(choose("mpi", two_hosts).status()) ==
+        "the transport that was asked for (RUEDA_TRANSPORT) cannot be used: mpi: no libmpi was "
         "found on ranks 0-2");
 }
 
@@ -219,8 +224,8 @@ TEST_CASE("a world is formed, and its lanes carry") {
       std::array<std::byte, 2> received{};
       const Ticket out = world.transport->send(peer, 1, std::array{ConstBytes(sent)});
       const Ticket in = world.transport->recv(peer, 1, std::array{MutableBytes(received)});
-      expect_ok(world.transport->wait(out, soon()), "sending");
-      expect_ok(world.transport->wait(in, soon()), "receiving");
+      expect_ok(wait_for(*world.transport, out), "sending");
+      expect_ok(wait_for(*world.transport, in), "receiving");
       expect(received[1] == std::byte(peer), "bulk bytes");
 
       bool heard = false;
@@ -348,7 +353,21 @@ TEST_CASE("ranks that cannot reach each other are on two hosts, whatever their i
     World& world = formed.value();
     expect(world.topology.host_of == std::vector<int>{0, 0, 1, 1}, "two hosts");
     expect(world.topology.local_size == 2 && world.topology.local_rank == rank % 2, "two each");
-    expect(world.transport->name() == "inproc", "MPI between them");
+    expect(world.transport->name() == "shm+inproc", "memory within them, MPI between them");
+    std::array<std::byte, 4> sent{};
+    std::array<std::byte, 4> received{};
+    sent.fill(std::byte(rank));
+    std::vector<Ticket> tickets;
+    for (std::size_t peer = 0; peer < 4; ++peer) {
+      const auto to = static_cast<int>(peer);
+      const MutableBytes from_it(&received[peer], 1);
+      tickets.push_back(world.transport->send(to, 1, std::array{ConstBytes(&sent[peer], 1)}));
+      tickets.push_back(world.transport->recv(to, 1, std::array{from_it}));
+    }
+    for (const Ticket& ticket : tickets) expect_ok(wait_for(*world.transport, ticket), "bulk");
+    for (std::size_t peer = 0; peer < 4; ++peer) {
+      expect(received[peer] == std::byte(peer), "bytes of each rank");
+    }
     const int first = rank < 2 ? 0 : 2;
     expect(world.host.ranks() == std::vector<int>{first, first + 1}, "the ranks of this host");
     expect(world.host.memory() && world.host.memory()->rank() == rank - first, "share memory");

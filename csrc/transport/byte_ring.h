@@ -1,4 +1,5 @@
-// The two ends of a ring of bytes in shared memory, one producer and one consumer.
+// A ring of bytes between two ranks, one producer and one consumer. Its length is a power of two
+// from 4096.
 //
 // Messages in it: a header of 16 bytes, the payload, and padding up to a multiple of 16, so that a
 // header never wraps around. The counters are sequentially consistent where sleeping depends on
@@ -12,9 +13,45 @@
 #include <cstdint>
 #include <span>
 
-#include "transport/shm_segment.h"
-
 namespace rueda {
+
+// Counters of one ring, in bytes since the beginning; each on a cache line of its own, since
+// different ranks write them.
+struct RingControl {
+  alignas(64) std::atomic<std::uint64_t> head;  // by the producer: this much has been put in
+  alignas(64) std::atomic<std::uint64_t> tail;  // by the consumer: this much has been taken out
+  // Set by a producer that sleeps until there is room; cleared by whoever wakes it.
+  alignas(64) std::atomic<std::uint32_t> producer_sleeps;
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
+
+// What the peers of one rank write: counters of the rings from each of them to it, and whether it
+// sleeps. Zero at first. Peers may be processes.
+class Inbox {
+ public:
+  Inbox() = default;
+  // `memory` begins on a cache line.
+  explicit Inbox(std::byte* memory) : memory_(memory) {}
+  [[nodiscard]] static constexpr std::size_t bytes(int peers) {
+    return sizeof(SleepFlag) + static_cast<std::size_t>(peers) * sizeof(RingControl);
+  }
+
+  // Set by the rank that sleeps until a message arrives; cleared by whoever wakes it.
+  [[nodiscard]] std::atomic<std::uint32_t>& sleeps() const {
+    return reinterpret_cast<SleepFlag*>(memory_)->sleeps;
+  }
+  [[nodiscard]] RingControl& from(int peer) const {
+    return reinterpret_cast<RingControl*>(memory_ + sizeof(SleepFlag))[peer];
+  }
+
+ private:
+  struct SleepFlag {
+    alignas(64) std::atomic<std::uint32_t> sleeps;
+  };
+
+  std::byte* memory_ = nullptr;
+};
 
 struct RingHeader {
   std::uint64_t length = 0;
@@ -30,8 +67,8 @@ static_assert(sizeof(RingHeader) == ring_alignment);
 
 class RingProducer {
  public:
-  RingProducer(RingControl& control, std::byte* bytes, std::size_t capacity)
-      : control_(&control), bytes_(bytes), capacity_(capacity) {}
+  RingProducer(RingControl& control, std::span<std::byte> bytes)
+      : control_(&control), bytes_(bytes.data()), capacity_(bytes.size()) {}
 
   // Room that lies side by side. The tail is rounded down, so that there is always room for padding
   // as well.
@@ -48,7 +85,7 @@ class RingProducer {
   void pad() { head_ = align_up(head_); }
   void publish() { control_->head.store(head_, std::memory_order_seq_cst); }
 
-  // Between these two the consumer rings the bell when it has made room.
+  // Between these two the consumer wakes the producer when it has made room.
   [[nodiscard]] bool sleep_unless_room() {
     control_->producer_sleeps.store(1, std::memory_order_seq_cst);
     tail_ = control_->tail.load(std::memory_order_seq_cst);
@@ -70,8 +107,8 @@ class RingProducer {
 
 class RingConsumer {
  public:
-  RingConsumer(RingControl& control, const std::byte* bytes, std::size_t capacity)
-      : control_(&control), bytes_(bytes), capacity_(capacity) {}
+  RingConsumer(RingControl& control, std::span<const std::byte> bytes)
+      : control_(&control), bytes_(bytes.data()), capacity_(bytes.size()) {}
 
   // Looks for what has arrived.
   void look() { head_ = control_->head.load(std::memory_order_acquire); }
