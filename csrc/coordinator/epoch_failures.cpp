@@ -75,7 +75,7 @@ void Epoch::on_peer_lost(int peer, const Status& cause) {
 void Epoch::lose(int rank, const Status& reason) {
   if (!failure_.ok()) return;
   if (on_loss_ == LossPolicy::end_world || rank == topology().rank) return fail(reason);
-  // Transfers that are under way cannot be taken from the transport without ending all of them.
+  // Of a collective, transfers with others are under way as well, and cannot be taken back.
   const bool cannot_go_on = std::any_of(sets_.begin(), sets_.end(), [rank](const auto& set) {
     return set.second->members().has(rank) && set.second->uses_transport();
   });
@@ -85,6 +85,7 @@ void Epoch::lose(int rank, const Status& reason) {
   tell_neighbours(ControlMessage::loss, reason);
   // All at once: what waits for other ranks to stop comes after.
   if (const auto member = world_.host.rank_of(rank)) world_.host.memory()->give_up_on(*member);
+  world_.transport->fail(rank, reason);
   for (const auto& [id, set] : sets_) {
     if (!set->members().has(rank)) continue;
     services_.commands.close(id, reason);

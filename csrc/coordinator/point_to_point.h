@@ -80,7 +80,7 @@ class PointToPoint {
   [[nodiscard]] bool is_closed(int set_id) const { return closed_.contains(set_id); }
   // Nothing will be asked for in this set any more. What has been asked for goes on.
   void forget(int set_id);
-  // A rank is lost: fails what is under way with it.
+  // A rank is lost: fails what is under way with it. Its transfers must have been failed.
   void lose(int rank, const Status& reason);
   // The transport must have been aborted.
   void fail_all(const Status& reason);
