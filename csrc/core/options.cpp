@@ -78,7 +78,7 @@ constexpr std::array table{
     OptionSpec{
         "init_timeout", "RUEDA_INIT_TIMEOUT", "", seconds, "", false,
         "How long init() waits for the other ranks. MPI_Init, which waits for all that mpirun "
-        "has started, knows no limit and comes on top.",
+        "has started, has no time-out and is not included.",
         &Options::init_timeout},
     OptionSpec{"shutdown_timeout", "RUEDA_SHUTDOWN_TIMEOUT", "", seconds, "", false,
                "How long shutdown() waits for what is in flight.", &Options::shutdown_timeout},
