@@ -122,8 +122,10 @@ void Epoch::open_set(std::shared_ptr<const ProcessSetMembers> members,
                                  world_.host.members(members->ranks),
                                  services_.options.join_average == "all",
                                  id};
-  sets_[id] = std::make_unique<SetCoordinator>(std::move(members), services_.options, context,
-                                               *world_.transport, events_of(id), std::move(room));
+  HostParts parts = world_.host.parts(members->ranks, members->rank);
+  sets_[id] =
+      std::make_unique<SetCoordinator>(std::move(members), std::move(parts), services_.options,
+                                       context, *world_.transport, events_of(id), std::move(room));
 }
 
 // Ranks that hand one name to different process sets would wait for each other for ever. A rank

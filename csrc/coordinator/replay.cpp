@@ -55,38 +55,64 @@ void remove(std::vector<T>& from, const T& value) {
 
 }  // namespace
 
-Replay::Replay(HostMembers host, std::shared_ptr<const ProcessSetMembers> members,
+Replay::Replay(HostParts parts, std::shared_ptr<const ProcessSetMembers> members,
                const Options& options, Metrics& metrics, Events events)
-    : host_(std::move(host)),
+    : parts_(std::move(parts)),
       members_(std::move(members)),
       options_(options),
       metrics_(metrics),
       events_(std::move(events)),
       key_(table_key(members_->id)) {
-  const int size = members_->size();
-  may_have_table_ = host_ && options_.plans > 0 && size > 1 && size <= ReadinessTable::max_members;
-  if (!may_have_table_ || members_->rank != 0) return;
+  const auto size = static_cast<std::size_t>(members_->size());
+  may_have_table_ = options_.plans > 0 && parts_.leaders.size() < size &&
+                    parts_.own.ranks.size() <= ReadinessTable::max_members;
+  if (!may_have_table_ || !leads()) return;
+  if (parts_.own) make_table();
+  if (spans_hosts()) make_leader();
+}
+
+Replay::~Replay() {
+  if (may_have_table_ && parts_.own) parts_.own.memory->retire(key_, parts_.own.ranks);
+}
+
+void Replay::make_table() {
   try {
     const std::size_t bytes = ReadinessTable::bytes(slots_for(options_.plans));
-    (void)host_.memory->publish(key_, bytes, bytes);
+    (void)parts_.own.memory->publish(key_, bytes, bytes);
   } catch (const std::bad_alloc&) {
     log(LogLevel::info, "there is no shared memory left to repeat operations without negotiation");
   }
 }
 
-Replay::~Replay() {
-  if (may_have_table_) host_.memory->retire(key_, host_.ranks);
+// At once: other hosts may need this rank before it has learned of a plan. Without room for a table
+// that all members here share, they are never ready, and the other hosts need not wait for them.
+void Replay::make_leader() {
+  open_table();
+  const bool has_room = readiness_.has_value();
+  if (!has_room) {
+    const int slots = slots_for(options_.plans);
+    own_table_.resize(ReadinessTable::bytes(slots) / sizeof(CacheLine) + 1);
+    use_table(own_table_.front().bytes.data(), slots);
+  }
+  leader_.emplace(*readiness_, parts_.index, static_cast<int>(parts_.leaders.size()));
+  if (!has_room && parts_.own) leader_->end();
 }
 
 // Called when something has been agreed on: then the first member has made the readiness table, or
 // never will, and all members find the same.
 void Replay::open_table() {
-  if (!may_have_table_ || std::exchange(searched_, true)) return;
-  std::byte* memory = host_.memory->find(host_.ranks.front(), key_);
-  if (memory == nullptr) return;
-  const int slots = slots_for(options_.plans);
-  readiness_.emplace(memory, slots, members_->size());
-  eager_.emplace(host_.memory, host_.ranks, members_->rank, key_, slots);
+  if (!may_have_table_ || std::exchange(searched_, true) || !parts_.own) return;
+  std::byte* memory = parts_.own.memory->find(parts_.own.ranks.front(), key_);
+  if (memory != nullptr) use_table(memory, slots_for(options_.plans));
+}
+
+void Replay::use_table(std::byte* memory, int slots) {
+  using Decided = ReadinessTable::Decided;
+  const auto members = static_cast<int>(std::max<std::size_t>(parts_.own.ranks.size(), 1));
+  readiness_.emplace(memory, slots, members, spans_hosts() ? Decided::by_hosts : Decided::here);
+  if (!spans_hosts()) {
+    eager_.emplace(parts_.own.memory, parts_.own.ranks, members_->rank, key_, slots);
+  }
   by_slot_.assign(static_cast<std::size_t>(slots), nullptr);
   for (int slot = 0; slot < slots; ++slot) free_slots_.push_back(slot);
 }
@@ -138,6 +164,7 @@ bool Replay::take(std::vector<Submission>& submissions, Time now, bool gpus_wait
 
 // What is to be exchanged must have a length that all know.
 void Replay::prepare_to_send(Plan& plan) {
+  if (spans_hosts()) return;
   plan.sent = {0};
   for (const Batch& batch : plan.batches) {
     const auto bytes = contributed_bytes(batch);
@@ -162,7 +189,12 @@ void Replay::join(Plan& plan) {
   if (joined == ReadinessTable::Joined::off) return release(plan);
   plan.joined = true;
   joined_.push_back(&plan);
-  if (joined == ReadinessTable::Joined::completed) wake_others();
+  if (joined != ReadinessTable::Joined::completed) return;
+  if (!spans_hosts()) {
+    wake_others();
+  } else if (!leads()) {
+    wake_member(0);
+  }
 }
 
 bool Replay::holds(const std::string& name) const {
@@ -184,6 +216,7 @@ void Replay::suspend() {
 }
 
 std::vector<Submission> Replay::give_up() {
+  leader_.reset();
   std::vector<Submission> all;
   for (const Plans& plans : {collecting_, joined_}) {
     for (Plan* plan : plans) {
@@ -195,16 +228,17 @@ std::vector<Submission> Replay::give_up() {
 
 // --- Calling off
 
-void Replay::cancel(Plan& plan) {
+void Replay::cancel(Plan& plan, Audience audience) {
   if (plan.off) return;
   plan.off = true;
-  if (readiness_->cancel(plan.place)) {
+  if (readiness_->cancel(plan.place, audience)) {
     metrics_.plans_called_off.add(1);
     wake_others();
   }
   if (plan.joined) {
     const ReadinessTable::State state = readiness_->look(plan.place, plan.round);
     if (state == ReadinessTable::State::decided) return;  // the log has it, or is about to
+    if (state == ReadinessTable::State::undecided) return;
     if (state == ReadinessTable::State::gone) read_log();
     if (!plan.joined) return;
   }
@@ -226,6 +260,7 @@ void Replay::release(Plan& plan) {
   plan.off = true;
   if (plan.collected == 0) return;
   std::vector<Submission> held = empty(plan);
+  if (plan.forgotten) bury(plan);
   while (!held.empty()) {
     const std::string group = held.front().request.group;
     const auto same = [&](const Submission& submission) {
@@ -254,11 +289,27 @@ std::vector<Submission> Replay::empty(Plan& plan) {
   return held;
 }
 
+void Replay::wake_member(int member) {
+  const int rank = parts_.own.ranks[static_cast<std::size_t>(member)];
+  wake(parts_.own.memory->header(rank).wake);
+}
+
 void Replay::wake_others() {
-  for (int member = 0; member < members_->size(); ++member) {
-    if (member == members_->rank) continue;
-    wake(host_.memory->header(host_.ranks[static_cast<std::size_t>(member)]).wake);
+  for (int member = 0; member < static_cast<int>(parts_.own.ranks.size()); ++member) {
+    if (member != parts_.rank) wake_member(member);
   }
+}
+
+bool Replay::is_undecided() const {
+  return std::any_of(joined_.begin(), joined_.end(), [this](const Plan* plan) {
+    return plan->off &&
+           readiness_->look(plan->place, plan->round) == ReadinessTable::State::undecided;
+  });
+}
+
+void Replay::close() {
+  suspend();
+  if (leader_ && leader_->is_root()) leader_->end();
 }
 
 // --- Plans
@@ -284,7 +335,8 @@ void Replay::forget(const Response& response) {
 }
 
 void Replay::forget(Plan& plan) {
-  cancel(plan);
+  cancel(plan, Audience::own_host);
+  if (leader_) leader_->forget(plan.place);
   read_log();
   for (const Batch& batch : plan.batches) {
     for (const Member& member : batch) by_name_.erase(member.response->request.name);
@@ -292,7 +344,7 @@ void Replay::forget(Plan& plan) {
   free_slots_.push_back(plan.place.slot);
   const auto own = std::find_if(plans_.begin(), plans_.end(),
                                 [&](const auto& other) { return other.get() == &plan; });
-  if (plan.joined) {  // decided, and the rank that decided it is about to enter it
+  if (plan.joined) {  // decided, and about to be entered, or undecided
     plan.forgotten = true;
     last_rounds_.push_back(std::move(*own));
   } else {
@@ -346,6 +398,10 @@ void Replay::make_plan(const ResponseList& responses, std::span<const Fusion* co
   for (const auto& [group, count] : missing) {
     if (count != 0) return;
   }
+  const auto on_gpu = [&](const Fusion* batch) {
+    return responses[batch->members.front()].request.on_gpu;
+  };
+  if (spans_hosts() && std::any_of(batches.begin(), batches.end(), on_gpu)) return;
   if (plans_.size() >= static_cast<std::size_t>(options_.plans)) forget(*plans_.front());
 
   plans_.push_back(std::make_unique<Plan>());
@@ -366,6 +422,7 @@ void Replay::make_plan(const ResponseList& responses, std::span<const Fusion* co
     plan.members += members.size();
   }
   prepare_to_send(plan);
+  if (leader_) leader_->learn(plan.place);
   if (suspended_ || comes_again) cancel(plan);
 }
 
@@ -373,9 +430,28 @@ void Replay::make_plan(const ResponseList& responses, std::span<const Fusion* co
 
 bool Replay::step(Time now) {
   if (!readiness_) return false;
-  bool moved = read_log();
+  bool moved = lead();
+  moved = read_log() || moved;
   moved = look_at_calls_off() || moved;
   return renegotiate_overdue(now) || moved;
+}
+
+bool Replay::lead() {
+  if (!leader_) return false;
+  const bool decided = leader_->step();
+  if (decided) wake_others();
+  for (RoundAgreement::Outgoing& outgoing : leader_->take_outgoing()) {
+    const int member = parts_.leaders[static_cast<std::size_t>(outgoing.host)];
+    events_.send(member, std::move(outgoing.message));
+  }
+  return decided;
+}
+
+bool Replay::receive(int member, std::span<const std::byte> message) {
+  const auto& leaders = parts_.leaders;
+  const auto found = std::lower_bound(leaders.begin(), leaders.end(), member);
+  if (!leader_ || found == leaders.end() || *found != member) return false;
+  return leader_->receive(static_cast<int>(found - leaders.begin()), message);
 }
 
 bool Replay::read_log() {
@@ -405,7 +481,10 @@ void Replay::run(Plan& plan) {
                     is_eager ? Contributions(sent, plan.sent[batch]) : Contributions());
   }
   contributions_ = std::move(sent);
-  if (!plan.forgotten) return;
+  if (plan.forgotten) bury(plan);
+}
+
+void Replay::bury(Plan& plan) {
   by_slot_[static_cast<std::size_t>(plan.place.slot)] = nullptr;
   std::erase_if(last_rounds_, [&](const auto& other) { return other.get() == &plan; });
 }
@@ -427,7 +506,10 @@ bool Replay::look_at_calls_off() {
   for (Plan* plan : Plans(joined_)) {
     if (!is_there(plan)) continue;
     const ReadinessTable::State state = readiness_->look(plan->place, plan->round);
-    if (state == ReadinessTable::State::open || state == ReadinessTable::State::decided) continue;
+    if (state == ReadinessTable::State::open || state == ReadinessTable::State::decided ||
+        state == ReadinessTable::State::undecided) {
+      continue;
+    }
     if (state == ReadinessTable::State::gone) read_log();
     if (is_there(plan)) release(*plan);
     moved = true;

@@ -1,5 +1,5 @@
-// Does again what the members of a process set on one host have agreed on before, without
-// negotiating it: see ReadinessTable.
+// Does again what the members of a process set have agreed on before, without negotiating it: see
+// ReadinessTable.
 //
 // Every member derives the same plans from the same responses: a batch that all took part in is a
 // plan, with its members in order. When this rank has submitted all members of a plan, each as it
@@ -13,6 +13,11 @@
 //
 // A plan that was cancelled is replaced when its members have been negotiated again.
 //
+// Of a set that spans hosts, the first member on each leads the others there (see RoundLeader). A
+// round that all of them have joined is reported, and executed when all hosts are ready. If it is
+// cancelled in between, it is undecided: its members wait for what all hosts decide. Nothing is
+// sent along, and what is on GPUs is negotiated each time.
+//
 // What runs on GPUs must be enqueued in one order on all ranks, whether it is replayed or
 // negotiated, or collectives wait for each other there. So a rank that asks for anything on GPUs to
 // be negotiated cancels the rounds there that it has joined and that are not decided, and joins
@@ -22,6 +27,7 @@
 // the answer can have come to them. Or all joined after they had executed the answer.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -35,6 +41,7 @@
 #include "backend/eager.h"
 #include "coordinator/metrics.h"
 #include "coordinator/process_sets.h"
+#include "coordinator/round_leader.h"
 #include "coordinator/submission.h"
 #include "onehost/eager_buffers.h"
 #include "onehost/host_group.h"
@@ -66,11 +73,13 @@ class Replay {
     std::function<void(Batch&, const Contributions&)> execute;
     // Whether a batch of so many bytes may be sent along; the same on all ranks.
     std::function<bool(std::size_t bytes)> may_be_eager;
+    // For the member that leads another host.
+    std::function<void(int member, std::vector<std::byte> message)> send;
   };
 
-  // The first member makes the readiness table, before it negotiates anything. Without room for it,
-  // or with plans = 0, nothing is ever replayed.
-  Replay(HostMembers host, std::shared_ptr<const ProcessSetMembers> members, const Options& options,
+  // The first member on each host makes the readiness table, before it negotiates anything. Without
+  // room for it, or with plans = 0, nothing is ever replayed, nor where no members share memory.
+  Replay(HostParts parts, std::shared_ptr<const ProcessSetMembers> members, const Options& options,
          Metrics& metrics, Events events);
   ~Replay();
   Replay(const Replay&) = delete;
@@ -93,7 +102,11 @@ class Replay {
   // leaves, or the set has ended.
   void suspend();
   void resume() { suspended_ = false; }
-  // All that is held.
+  // Whether this rank has to wait for what comes of a round that it has cancelled.
+  [[nodiscard]] bool is_undecided() const;
+  // The set has ended on this rank.
+  void close();
+  // All that is held. Other hosts are not waited for any more.
   [[nodiscard]] std::vector<Submission> give_up();
 
   // --- What the negotiation has agreed on: both for all responses, in the same order on all ranks
@@ -107,10 +120,16 @@ class Replay {
 
   // --- Progress
 
+  // What the leader of another host has sent; false for what no leader sends.
+  [[nodiscard]] bool receive(int member, std::span<const std::byte> message);
   // Reads the readiness table; returns whether anything happened.
   bool step(Time now);
   // Whether this rank waits for the others.
   [[nodiscard]] bool waits() const { return !joined_.empty(); }
+  // Whether it waits for a message.
+  [[nodiscard]] bool waits_for_hosts() const { return leader_ && leader_->waits(); }
+  // After close(): whether other hosts still need this rank.
+  [[nodiscard]] bool is_needed() const { return leader_ && leader_->is_needed(); }
   // When step() should be called though nothing happens.
   [[nodiscard]] std::optional<Time> next_deadline() const;
 
@@ -136,7 +155,14 @@ class Replay {
     std::size_t index;
   };
 
+  using Audience = ReadinessTable::Audience;
+
+  [[nodiscard]] bool spans_hosts() const { return parts_.leaders.size() > 1; }
+  [[nodiscard]] bool leads() const { return parts_.rank == 0; }
+  void make_table();
+  void make_leader();
   void open_table();
+  void use_table(std::byte* memory, int slots);
   [[nodiscard]] Member& at(const Where& where) const {
     return where.plan->batches[where.batch][where.index];
   }
@@ -147,22 +173,30 @@ class Replay {
   void run(Plan& plan);
   bool look_at_calls_off();
   bool renegotiate_overdue(Time now);
-  // Calls it off, and hands back what it holds unless it is decided.
-  void cancel(Plan& plan);
+  bool lead();
+  // Calls it off, and hands back what it holds unless it is decided, or all hosts are to decide.
+  void cancel(Plan& plan, Audience audience = Audience::all_hosts);
   void release(Plan& plan);
   std::vector<Submission> empty(Plan& plan);
   void forget(Plan& plan);
+  void bury(Plan& plan);
   void make_plan(const ResponseList& responses, std::span<const Fusion* const> batches,
                  const std::function<bool(const std::string&)>& is_pending);
+  void wake_member(int member);  // of this host
   void wake_others();
 
-  const HostMembers host_;  // the members, where they share memory
+  const HostParts parts_;
   const std::shared_ptr<const ProcessSetMembers> members_;
   const Options options_;
   Metrics& metrics_;
   const Events events_;
   const std::uint64_t key_;
   std::optional<ReadinessTable> readiness_;
+  struct alignas(64) CacheLine {
+    std::array<std::byte, 64> bytes{};
+  };
+  std::vector<CacheLine> own_table_;   // of a leader that shares it with nobody
+  std::optional<RoundLeader> leader_;  // where the set spans hosts, on the first member of each
   std::optional<EagerBuffers> eager_;
   bool may_have_table_ = false;
   bool searched_ = false;

@@ -49,7 +49,7 @@ Replay::Options replay_options(const Options& options) {
 
 }  // namespace
 
-SetCoordinator::SetCoordinator(std::shared_ptr<const ProcessSetMembers> members,
+SetCoordinator::SetCoordinator(std::shared_ptr<const ProcessSetMembers> members, HostParts parts,
                                const Options& options, const ExecutionContext& context,
                                Transport& transport, Events events,
                                std::shared_ptr<ControlRoom> room)
@@ -62,7 +62,7 @@ SetCoordinator::SetCoordinator(std::shared_ptr<const ProcessSetMembers> members,
       room_(std::move(room)),
       events_(std::move(events)),
       negotiator_(negotiator_options(options)),
-      replay_(context_.host, members_, replay_options(options), *context_.metrics,
+      replay_(std::move(parts), members_, replay_options(options), *context_.metrics,
               replay_events()) {
   lane_.transport = &transport;
   lane_.members = &members_->ranks;
@@ -117,13 +117,15 @@ Replay::Events SetCoordinator::replay_events() {
   Replay::Events events;
   events.negotiate = [this](std::vector<Submission> submissions) {
     changed_ = true;
-    const Time since = submissions.front().taken_at;
-    submit_group(std::move(submissions), since);
+    renegotiate(std::move(submissions));
   };
   events.execute = [this](Replay::Batch& batch, const Contributions& contributions) {
     execute_again(batch, contributions);
   };
   events.may_be_eager = [this](std::size_t bytes) { return context_.backend->may_be_eager(bytes); };
+  events.send = [this](int member, std::vector<std::byte> message) {
+    events_.send(members_->ranks[static_cast<std::size_t>(member)], std::move(message));
+  };
   return events;
 }
 
@@ -156,6 +158,25 @@ void SetCoordinator::submit_group(std::vector<Submission> submissions, Time now)
   }
 }
 
+// What was submitted again while it was undecided fails on all ranks; where its plan is forgotten,
+// the second submission may already be on its way.
+void SetCoordinator::renegotiate(std::vector<Submission> submissions) {
+  for (Submission& submission : submissions) {
+    if (!submission.duplicate.ok()) submission.request.error = submission.duplicate;
+  }
+  const auto is_late = [this](const Submission& submission) {
+    return pending_.contains(submission.request.name);
+  };
+  if (std::any_of(submissions.begin(), submissions.end(), is_late)) {
+    const Status late(ErrorCode::duplicate_name,
+                      str("'", submissions.front().request.name, "' was submitted again"));
+    for (Submission& submission : submissions) finish(std::move(submission), late);
+    return;
+  }
+  const Time since = submissions.front().taken_at;
+  submit_group(std::move(submissions), since);
+}
+
 bool SetCoordinator::defer(std::vector<Submission>& submissions) {
   for (const Submission& submission : submissions) {
     if (!must_wait(submission.request.name)) continue;
@@ -183,9 +204,7 @@ bool SetCoordinator::submit_deferred(Time now) {
     // Of one name the first goes, and the others are deferred again, in the same order.
     for (auto& submissions : deferred.mapped()) submit(std::move(submissions), now);
   }
-  if (!join_waits_ || !deferred_.empty()) return !free.empty();
-  begin_join();
-  return true;
+  return begin_join() || !free.empty();
 }
 
 // A name that is still pending must not be submitted again: the new submission fails, and the
@@ -242,15 +261,18 @@ void SetCoordinator::join(OpenHandle handle) {
     return;
   }
   join_handle_ = std::move(handle);
-  join_waits_ = !deferred_.empty();
-  if (!join_waits_) begin_join();
+  join_waits_ = true;
+  begin_join();
 }
 
-void SetCoordinator::begin_join() {
-  join_waits_ = false;
+bool SetCoordinator::begin_join() {
+  if (!join_waits_ || !deferred_.empty()) return false;
   replay_.suspend();
+  if (replay_.is_undecided()) return false;
+  join_waits_ = false;
   negotiator_.join();
   changed_ = true;
+  return true;
 }
 
 void SetCoordinator::leave() {
@@ -263,7 +285,13 @@ void SetCoordinator::receive(int peer, std::span<const std::byte> message, Time 
   const auto& ranks = members_->ranks;
   const auto found = std::lower_bound(ranks.begin(), ranks.end(), peer);
   if (found == ranks.end() || *found != peer) return;
-  negotiator_.receive(static_cast<int>(found - ranks.begin()), message, now);
+  const auto member = static_cast<int>(found - ranks.begin());
+  if (is_about_rounds(message)) {
+    if (replay_.receive(member, message)) return;
+    negotiator_.break_off(str("a malformed message about rounds arrived from rank ", peer));
+  } else {
+    negotiator_.receive(member, message, now);
+  }
   changed_ = true;
 }
 
@@ -482,7 +510,7 @@ void SetCoordinator::fail_pending(const Response& response, Time now) {
 }
 
 void SetCoordinator::close(const Status& reason) {
-  replay_.suspend();
+  replay_.close();
   join_waits_ = false;
   for (auto& [name, groups] : std::exchange(deferred_, {})) {
     for (auto& submissions : groups) {

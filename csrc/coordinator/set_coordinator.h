@@ -36,9 +36,10 @@ class SetCoordinator {
     std::function<void()> joined;
   };
 
-  SetCoordinator(std::shared_ptr<const ProcessSetMembers> members, const Options& options,
-                 const ExecutionContext& context, Transport& transport, Events events,
-                 std::shared_ptr<ControlRoom> room = nullptr);
+  // `parts`: which of the members share memory.
+  SetCoordinator(std::shared_ptr<const ProcessSetMembers> members, HostParts parts,
+                 const Options& options, const ExecutionContext& context, Transport& transport,
+                 Events events, std::shared_ptr<ControlRoom> room = nullptr);
 
   // Room in the memory that the members share for all that their set will publish there. A rank
   // that takes it before the ranks agree on the set cannot fail to open it afterwards. Null where
@@ -62,12 +63,17 @@ class SetCoordinator {
     return pending_.contains(name) || replay_.holds(name);
   }
   // Whether batches are under way, or only the other members are waited for.
-  [[nodiscard]] bool in_flight() const { return !running_.empty() || replay_.waits(); }
+  // Or whether they still need this rank though the set has ended.
+  [[nodiscard]] bool in_flight() const {
+    return !running_.empty() || replay_.waits() || (closed() && replay_.is_needed());
+  }
   [[nodiscard]] bool uses_transport() const;
   // Whether something is under way of which nothing tells when it can go on.
   [[nodiscard]] bool must_be_polled() const;
   // Whether messages of other members are expected at any moment.
-  [[nodiscard]] bool negotiates() const { return !pending_.empty() || join_handle_; }
+  [[nodiscard]] bool negotiates() const {
+    return !pending_.empty() || join_handle_ || replay_.waits_for_hosts();
+  }
   // Nothing more can be agreed on.
   [[nodiscard]] bool closed() const { return !closing().ok(); }
   // Why; ok while it goes on.
@@ -86,13 +92,15 @@ class SetCoordinator {
 
  private:
   void submit_group(std::vector<Submission> submissions, Time now);
+  void renegotiate(std::vector<Submission> submissions);
   // Whether the submissions have to wait until one of their names is free: it is refused, and the
   // answer has not come yet, or it is a number that has come round again.
   bool defer(std::vector<Submission>& submissions);
   [[nodiscard]] bool must_wait(const std::string& name) const;
   // Those whose names are free now; returns whether there were any.
   bool submit_deferred(Time now);
-  void begin_join();
+  // Unless something that was submitted before is still open; returns whether it has begun.
+  bool begin_join();
   bool refuse_duplicates(std::vector<Submission>& submissions);
   void finish(Submission submission, const Status& status, OperationOutput output = {});
   void handle(ResponseList responses, Time now);
@@ -135,7 +143,7 @@ class SetCoordinator {
   std::unordered_map<std::string, int> warnings_;  // of names that only others have submitted
   std::list<std::unique_ptr<Execution>> running_;
   OpenHandle join_handle_;
-  bool join_waits_ = false;  // for what was submitted before and is deferred
+  bool join_waits_ = false;  // for what was submitted before and is deferred or undecided
   int next_persistent_ = 0;
   Status retired_;        // why, once the set has been removed
   bool changed_ = false;  // since the last flush

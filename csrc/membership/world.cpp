@@ -72,9 +72,11 @@ Expected<std::vector<std::string>> agree_on_memory(Bootstrap& bootstrap, Expecte
       bootstrap.allgather("host", host ? Text(host->obstacle()) : Text(host.status()), deadline);
   if (!host) return host.status();
   if (!all) return all;
-  for (const int rank : host->ranks()) {
-    if (!all.value()[static_cast<std::size_t>(rank)].empty()) host->share_nothing();
+  std::vector<int> alone;
+  for (int rank = 0; rank < bootstrap.size(); ++rank) {
+    if (!all.value()[static_cast<std::size_t>(rank)].empty()) alone.push_back(rank);
   }
+  host->share_nothing(alone);
   return all;
 }
 

@@ -1,6 +1,7 @@
 #include "onehost/host_group.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "core/log.h"
@@ -21,7 +22,10 @@ Expected<HostGroup> HostGroup::form(Bootstrap& world, const std::vector<int>& ho
   HostGroup group;
   const int own = host_of[static_cast<std::size_t>(world.rank())];
   for (int rank = 0; rank < world.size(); ++rank) {
-    if (host_of[static_cast<std::size_t>(rank)] == own) group.ranks_.push_back(rank);
+    const int host = host_of[static_cast<std::size_t>(rank)];
+    if (host == own) group.ranks_.push_back(rank);
+    const auto first = std::find(host_of.begin(), host_of.end(), host);
+    group.first_of_part_.push_back(static_cast<int>(first - host_of.begin()));
   }
   GroupBootstrap bootstrap(world, group.ranks_, "host", forming_barriers);
   if (bootstrap.size() > 1) {
@@ -47,6 +51,22 @@ Status HostGroup::measure(Bootstrap& world, Time deadline) {
   return measured.ok() ? met : measured;
 }
 
+void HostGroup::share_nothing(const std::vector<int>& world_ranks) {
+  for (const int rank : world_ranks) {
+    if (std::binary_search(ranks_.begin(), ranks_.end(), rank)) memory_.reset();
+    if (first_of_part_.empty()) continue;
+    const int first = first_of_part(rank);
+    for (int other = 0; other < static_cast<int>(first_of_part_.size()); ++other) {
+      int& part = first_of_part_[static_cast<std::size_t>(other)];
+      if (part == first) part = other;
+    }
+  }
+}
+
+int HostGroup::first_of_part(int world_rank) const {
+  return first_of_part_.empty() ? world_rank : first_of_part_[static_cast<std::size_t>(world_rank)];
+}
+
 std::optional<int> HostGroup::rank_of(int world_rank) const {
   const auto found = std::lower_bound(ranks_.begin(), ranks_.end(), world_rank);
   if (!memory_ || found == ranks_.end() || *found != world_rank) return std::nullopt;
@@ -61,6 +81,24 @@ HostMembers HostGroup::members(const std::vector<int>& world_ranks) const {
     members.ranks.push_back(*rank);
   }
   return members;
+}
+
+HostParts HostGroup::parts(const std::vector<int>& world_ranks, int member) const {
+  HostParts parts;
+  const int own = first_of_part(world_ranks[static_cast<std::size_t>(member)]);
+  std::vector<int> own_ranks;
+  std::set<int> known;
+  for (int index = 0; index < static_cast<int>(world_ranks.size()); ++index) {
+    const int rank = world_ranks[static_cast<std::size_t>(index)];
+    const int first = first_of_part(rank);
+    if (first == own && own_ranks.empty()) parts.index = static_cast<int>(parts.leaders.size());
+    if (known.insert(first).second) parts.leaders.push_back(index);
+    if (first != own) continue;
+    if (index == member) parts.rank = static_cast<int>(own_ranks.size());
+    own_ranks.push_back(rank);
+  }
+  if (own_ranks.size() > 1) parts.own = members(own_ranks);
+  return parts;
 }
 
 }  // namespace rueda

@@ -23,6 +23,15 @@ struct HostMembers {
   explicit operator bool() const { return memory != nullptr; }
 };
 
+// The members of a process set as those who share memory with each other, one part for each host
+// where they do, and one for each rank that shares none.
+struct HostParts {
+  HostMembers own;           // the members of this rank's part; without memory where it is alone
+  int rank = 0;              // of this one among them
+  int index = 0;             // of its part
+  std::vector<int> leaders;  // of each part its first member, within the set; ascending
+};
+
 class HostGroup {
  public:
   // Of a rank that shares memory with nobody.
@@ -37,8 +46,8 @@ class HostGroup {
   Status measure(Bootstrap& world, Time deadline);
   // Why they share no memory; empty where they do.
   [[nodiscard]] const std::string& obstacle() const { return obstacle_; }
-  // Does without memory. On all ranks of the host.
-  void share_nothing() { memory_.reset(); }
+  // All ranks of the world know that these share no memory, and so no rank of their hosts does.
+  void share_nothing(const std::vector<int>& world_ranks);
 
   [[nodiscard]] const std::vector<int>& ranks() const { return ranks_; }  // of the world, ascending
   // Of all ranks of the host, in their order; null where they share none.
@@ -53,9 +62,15 @@ class HostGroup {
   // A rank of the world within the memory; nothing where it does not share it.
   [[nodiscard]] std::optional<int> rank_of(int world_rank) const;
   [[nodiscard]] HostMembers members(const std::vector<int>& world_ranks) const;
+  // `member`: the index of this rank.
+  [[nodiscard]] HostParts parts(const std::vector<int>& world_ranks, int member) const;
 
  private:
+  [[nodiscard]] int first_of_part(int world_rank) const;
+
   std::vector<int> ranks_;
+  // Of each rank of the world, the first that it shares memory with; empty where nobody shares any.
+  std::vector<int> first_of_part_;
   std::shared_ptr<HostMemory> memory_;
   std::string obstacle_ = "it shares no memory";
   HostCosts costs_;

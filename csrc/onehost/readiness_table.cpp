@@ -16,8 +16,10 @@ constexpr std::uint64_t joined_mask = (std::uint64_t{1} << joined_bits) - 1;
 constexpr std::uint64_t round_mask = (std::uint64_t{1} << round_bits) - 1;
 static_assert(ReadinessTable::max_members <= joined_mask);
 
-constexpr std::size_t words_before = 2;  // the log's tail, and the number of plans cancelled
+// The tails of the log and of the reports, and the number of plans cancelled.
+constexpr std::size_t words_before = 3;
 
+// Of the log, and of the reports, which have two entries of a plan at most that are unread.
 std::uint64_t log_size_for(int slots) {
   return std::bit_ceil(static_cast<std::uint64_t>(slots) * 2);
 }
@@ -32,16 +34,17 @@ std::uint64_t entry(std::uint64_t position, int slot) {
 
 std::size_t ReadinessTable::bytes(int slots) {
   return (words_before + static_cast<std::size_t>(slots)) * sizeof(Word) +
-         log_size_for(slots) * sizeof(std::atomic<std::uint64_t>);
+         2 * log_size_for(slots) * sizeof(std::atomic<std::uint64_t>);
 }
 
-ReadinessTable::ReadinessTable(std::byte* memory, int slots, int members)
-    : tail_(reinterpret_cast<Word*>(memory)),
-      calls_off_(tail_ + 1),
-      words_(tail_ + words_before),
-      log_(reinterpret_cast<std::atomic<std::uint64_t>*>(words_ + slots)),
-      log_size_(log_size_for(slots)),
-      members_(static_cast<std::uint64_t>(members)) {}
+ReadinessTable::ReadinessTable(std::byte* memory, int slots, int members, Decided decided)
+    : calls_off_(reinterpret_cast<Word*>(memory)),
+      words_(calls_off_ + words_before),
+      log_{calls_off_ + 1, reinterpret_cast<std::atomic<std::uint64_t>*>(words_ + slots),
+           log_size_for(slots)},
+      reports_{calls_off_ + 2, log_.entries + log_.size, log_.size},
+      members_(static_cast<std::uint64_t>(members)),
+      decided_(decided) {}
 
 ReadinessTable::Content ReadinessTable::unpack(std::uint64_t value) {
   return {value >> plan_bit, value >> joined_bits & round_mask, value & joined_mask,
@@ -65,26 +68,23 @@ ReadinessTable::Joined ReadinessTable::join(Plan plan, std::uint64_t round) {
     if (content.plan < plan.number) content = {plan.number, 0, 0, false};  // its first round
     if (content.plan > plan.number || content.off) return Joined::off;
     const bool completes = content.joined + 1 == members_;
-    content.round = completes ? round + 1 : round;
-    content.joined = completes ? 0 : content.joined + 1;
+    const bool decides = completes && decided_ == Decided::here;
+    content.round = decides ? round + 1 : round;
+    content.joined = decides ? 0 : content.joined + 1;
     if (shared.compare_exchange_weak(seen, pack(content), std::memory_order_acq_rel,
                                      std::memory_order_acquire)) {
-      if (completes) enter(plan.slot);
+      if (completes) (decides ? log_ : reports_).enter(plan.slot);
       return completes ? Joined::completed : Joined::waiting;
     }
   }
-}
-
-void ReadinessTable::enter(int slot) {
-  const std::uint64_t position = tail_->value.fetch_add(1, std::memory_order_acq_rel);
-  log_[position & (log_size_ - 1)].store(entry(position, slot), std::memory_order_release);
 }
 
 ReadinessTable::State ReadinessTable::look(Plan plan, std::uint64_t round) const {
   const Content content = unpack(word(plan).load(std::memory_order_acquire));
   if (content.plan != plan.number) return State::gone;
   if (content.round != (round & round_mask)) return State::decided;
-  return content.off ? State::off : State::open;
+  if (!content.off) return State::open;
+  return is_undecided(content) ? State::undecided : State::off;
 }
 
 bool ReadinessTable::is_cancelled(Plan plan) const {
@@ -92,19 +92,23 @@ bool ReadinessTable::is_cancelled(Plan plan) const {
   return content.plan > plan.number || (content.plan == plan.number && content.off);
 }
 
-bool ReadinessTable::cancel(Plan plan) {
+bool ReadinessTable::cancel(Plan plan, Audience audience) {
   std::atomic<std::uint64_t>& shared = word(plan);
   std::uint64_t seen = shared.load(std::memory_order_acquire);
   Content content{};
+  bool undecided = false;
   do {
     content = unpack(seen);
     if (content.plan < plan.number) content = {plan.number, 0, 0, false};
     if (content.plan > plan.number || content.off) return false;
+    undecided = is_undecided(content);
     content.off = true;
-    content.joined = 0;
+    if (!undecided) content.joined = 0;
   } while (!shared.compare_exchange_weak(seen, pack(content), std::memory_order_acq_rel,
                                          std::memory_order_acquire));
-  calls_off_->value.fetch_add(1, std::memory_order_acq_rel);
+  if (!undecided) calls_off_->value.fetch_add(1, std::memory_order_acq_rel);
+  const bool tells = undecided || audience == Audience::all_hosts;
+  if (tells && decided_ == Decided::by_hosts) reports_.enter(plan.slot);
   return true;
 }
 
@@ -113,7 +117,56 @@ std::uint64_t ReadinessTable::calls_off() const {
 }
 
 std::optional<int> ReadinessTable::read(std::uint64_t position) const {
-  const std::uint64_t found = log_[position & (log_size_ - 1)].load(std::memory_order_acquire);
+  return log_.read(position);
+}
+
+// --- By the member that speaks for this host
+
+std::optional<ReadinessTable::Report> ReadinessTable::read_report(std::uint64_t position) const {
+  const auto slot = reports_.read(position);
+  if (!slot) return std::nullopt;
+  const Content content = unpack(words_[*slot].value.load(std::memory_order_acquire));
+  return Report{{*slot, content.plan}, is_undecided(content), content.off};
+}
+
+// Only a cancellation can come between the look and the exchange.
+void ReadinessTable::decide(Plan plan) {
+  std::atomic<std::uint64_t>& shared = word(plan);
+  std::uint64_t seen = shared.load(std::memory_order_acquire);
+  Content content{};
+  do {
+    content = unpack(seen);
+    ++content.round;
+    content.joined = 0;
+  } while (!shared.compare_exchange_weak(seen, pack(content), std::memory_order_acq_rel,
+                                         std::memory_order_acquire));
+  log_.enter(plan.slot);
+}
+
+void ReadinessTable::decide_cancelled(Plan plan) {
+  std::atomic<std::uint64_t>& shared = word(plan);
+  std::uint64_t seen = shared.load(std::memory_order_acquire);
+  Content content{};
+  do {
+    content = unpack(seen);
+    if (content.plan < plan.number) content = {plan.number, 0, 0, false};
+    if (content.plan > plan.number || (content.off && !is_undecided(content))) return;
+    content.off = true;
+    content.joined = 0;
+  } while (!shared.compare_exchange_weak(seen, pack(content), std::memory_order_acq_rel,
+                                         std::memory_order_acquire));
+  calls_off_->value.fetch_add(1, std::memory_order_acq_rel);
+}
+
+// --- Logs
+
+void ReadinessTable::Log::enter(int slot) const {
+  const std::uint64_t position = tail->value.fetch_add(1, std::memory_order_acq_rel);
+  entries[position & (size - 1)].store(entry(position, slot), std::memory_order_release);
+}
+
+std::optional<int> ReadinessTable::Log::read(std::uint64_t position) const {
+  const std::uint64_t found = entries[position & (size - 1)].load(std::memory_order_acquire);
   const int slot = static_cast<int>(found & 0xffff);
   if (found != entry(position, slot)) return std::nullopt;
   return slot;

@@ -181,6 +181,11 @@ Status read_status(Reader& reader) {
   return {code, std::move(message), peer, std::move(details)};
 }
 
+bool is_about_rounds(std::span<const std::byte> message) {
+  const auto kind = static_cast<MessageKind>(Reader(message).byte());
+  return kind == MessageKind::rounds_up || kind == MessageKind::rounds_down;
+}
+
 std::vector<std::byte> encode(const UpMessage& message) {
   Writer writer;
   write_enum(writer, MessageKind::up);

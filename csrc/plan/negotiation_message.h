@@ -48,7 +48,11 @@ struct UpMessage {
   }
 };
 
-enum class MessageKind : std::uint8_t { up, responses, unknown_ids };
+// The last two are those of RoundAgreement.
+enum class MessageKind : std::uint8_t { up, responses, unknown_ids, rounds_up, rounds_down };
+
+// Whether a message is of RoundAgreement.
+[[nodiscard]] bool is_about_rounds(std::span<const std::byte> message);
 
 [[nodiscard]] std::vector<std::byte> encode(const UpMessage& message);
 // What agrees with an entry of the cache travels as its number.

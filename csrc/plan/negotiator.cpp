@@ -258,8 +258,6 @@ void Negotiator::resend(const std::vector<std::uint64_t>& ids) {
   }
 }
 
-// This rank can no longer follow the others: whoever depends on it is told, and nobody waits for
-// it.
 void Negotiator::break_off(const std::string& why) {
   if (!closed_.ok()) return;
   Response broken;

@@ -68,6 +68,9 @@ class Negotiator {
   void close(const Status& reason);
 
   void receive(int peer, std::span<const std::byte> message, Time now);
+  // This rank can no longer follow the others: whoever depends on it is told, and nobody waits for
+  // it.
+  void break_off(const std::string& why);
 
   // While busy, the root holds back what is ready (until the fusion threshold), so that it is
   // fused.
@@ -139,7 +142,6 @@ class Negotiator {
   [[nodiscard]] bool note_joined(int child, const std::vector<int>& ranks);
   void receive_responses(Reader& reader, std::span<const std::byte> message);
   void resend(const std::vector<std::uint64_t>& ids);
-  void break_off(const std::string& why);
   void apply(ResponseList responses);
   // Returns whether this rank had submitted anything that has failed.
   bool apply_error(const Response& response);

@@ -1,5 +1,6 @@
-// Random programs on ranks that share memory: whatever is replayed, cancelled and negotiated, the
-// results and errors are those that the program asks for, and nothing hangs.
+// Random programs on ranks that share memory, all of them or those of each host: whatever is
+// replayed, cancelled and negotiated, the results and errors are those that the program asks for,
+// and nothing hangs.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -191,7 +192,11 @@ class Rank {
 }  // namespace
 
 TEST_CASE("random programs end, and with the right results") {
-  const int size = GENERATE(2, 3, 4);
+  // Of each rank, which host it is on.
+  const auto host_of = GENERATE(std::vector<int>{0, 0}, std::vector<int>{0, 0, 0},
+                                std::vector<int>{0, 0, 0, 0}, std::vector<int>{0, 0, 1, 1},
+                                std::vector<int>{0, 1, 0}, std::vector<int>{1, 0, 2, 0});
+  const auto size = static_cast<int>(host_of.size());
   const unsigned seed = GENERATE(1U, 2U, 3U, 4U);
   Options options;
   options.stall_warning = 0;  // nothing comes to the rescue of what hangs
@@ -199,7 +204,7 @@ TEST_CASE("random programs end, and with the right results") {
   options.cache_capacity = seed % 2 == 0 ? 5 : 1024;
   options.fusion_threshold = seed % 3 == 0 ? 5000 : 1 << 20;
   std::atomic<std::int64_t> replayed{0};
-  CAPTURE(size, seed);
+  CAPTURE(host_of, seed);
   run_engines(
       size, options,
       [&](int rank, Runtime& engine) {
@@ -214,7 +219,7 @@ TEST_CASE("random programs end, and with the right results") {
         }
         replayed += engine.metrics().at("plans_replayed");
       },
-      nullptr, Sharing::memory);
+      nullptr, Sharing::memory, host_of);
   CHECK(replayed > 0);
 }
 

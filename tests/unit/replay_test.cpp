@@ -52,7 +52,7 @@ class Members {
       };
       events.may_be_eager = [](std::size_t) { return false; };
       member.replay = std::make_unique<Replay>(
-          HostMembers{hosts_[rank], {0, 1}},
+          HostParts{{hosts_[rank], {0, 1}}, static_cast<int>(rank), 0, {0}},
           std::make_shared<ProcessSetMembers>(ProcessSetMembers{0, {0, 1}, static_cast<int>(rank)}),
           options, member.metrics, std::move(events));
     }

@@ -45,8 +45,9 @@ class SetByHand {
       const ExecutionContext context{member.backend.get(), member.devices.get(), &member.metrics,
                                      &member.timeline, HostMembers{host, ranks}};
       auto described = std::make_shared<ProcessSetMembers>(ProcessSetMembers{0, ranks, rank});
-      member.set = std::make_unique<SetCoordinator>(std::move(described), options, context,
-                                                    *member.transport, std::move(events));
+      member.set =
+          std::make_unique<SetCoordinator>(std::move(described), parts_of(rank, ranks), options,
+                                           context, *member.transport, std::move(events));
     }
   }
 
@@ -105,6 +106,11 @@ class SetByHand {
   };
 
   static Time now() { return Clock::now(); }
+  // All share memory, or none of them.
+  [[nodiscard]] HostParts parts_of(int rank, const std::vector<int>& ranks) const {
+    const std::shared_ptr<HostMemory>& host = hosts_[static_cast<std::size_t>(rank)];
+    return host ? HostParts{{host, ranks}, rank, 0, {0}} : HostParts{{}, 0, rank, ranks};
+  }
 
   InprocHub hub_;
   std::vector<std::shared_ptr<HostMemory>> hosts_;

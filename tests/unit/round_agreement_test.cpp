@@ -1,0 +1,226 @@
+// Any number of hosts without threads: messages wait in one queue per ordered pair of hosts, and a
+// seeded generator chooses what happens next.
+#include "plan/round_agreement.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <deque>
+#include <random>
+
+#include "core/strings.h"
+
+namespace rueda::test::round_agreement_test {
+
+namespace {
+
+using Decision = RoundAgreement::Decision;
+
+class Hosts {
+ public:
+  Hosts(int size, unsigned seed) : random_(seed), decided_(static_cast<std::size_t>(size)) {
+    for (int host = 0; host < size; ++host) nodes_.emplace_back(host, size);
+  }
+
+  [[nodiscard]] int size() const { return static_cast<int>(nodes_.size()); }
+  RoundAgreement& at(int host) { return nodes_[static_cast<std::size_t>(host)]; }
+  std::vector<Decision>& decided(int host) { return decided_[static_cast<std::size_t>(host)]; }
+  std::size_t below(std::size_t limit) { return random_() % limit; }
+
+  void flush(int host) {
+    at(host).flush();
+    for (RoundAgreement::Outgoing& outgoing : at(host).take_outgoing()) {
+      ++sent_;
+      auto& queue = queues_[{host, outgoing.host}];
+      queue.push_back(std::move(outgoing.message));
+    }
+    take(host);
+  }
+  void take(int host) {
+    for (const Decision decision : at(host).take_decisions()) decided(host).push_back(decision);
+  }
+  // Delivers the oldest message of some pair; false where there is none.
+  bool deliver() {
+    if (queues_.empty()) return false;
+    auto queue = queues_.begin();
+    std::advance(queue, static_cast<std::ptrdiff_t>(below(queues_.size())));
+    const auto [from, to] = queue->first;
+    const std::vector<std::byte> message = std::move(queue->second.front());
+    queue->second.pop_front();
+    if (queue->second.empty()) queues_.erase(queue);
+    REQUIRE(at(to).receive(from, message));
+    return true;
+  }
+  void settle() {
+    do {
+      for (int host = 0; host < size(); ++host) flush(host);
+    } while (deliver());
+  }
+  [[nodiscard]] int sent() const { return sent_; }
+
+ private:
+  std::mt19937 random_;
+  std::deque<RoundAgreement> nodes_;
+  std::vector<std::vector<Decision>> decided_;
+  std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> queues_;
+  int sent_ = 0;
+};
+
+// What a host knows of a plan.
+struct Known {
+  std::uint64_t rounds = 0;  // that went
+  bool ready = false;        // said so, and not decided
+  bool cancelled = false;    // said so, or heard
+};
+
+std::vector<std::byte> bytes(std::initializer_list<int> values) {
+  std::vector<std::byte> result;
+  for (const int value : values) result.push_back(static_cast<std::byte>(value));
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("what all hosts are ready for goes, with one message up and one down") {
+  Hosts hosts(2, 1);
+  for (int round = 0; round < 3; ++round) {
+    for (const std::uint64_t plan : {7, 5}) hosts.at(0).ready(plan);
+    hosts.flush(0);
+    CHECK(hosts.decided(0).empty());
+    for (const std::uint64_t plan : {5, 7}) hosts.at(1).ready(plan);
+    hosts.settle();
+    const std::vector<Decision> both{{5, true}, {7, true}};
+    CHECK(std::exchange(hosts.decided(0), {}) == both);
+    CHECK(std::exchange(hosts.decided(1), {}) == both);
+  }
+  CHECK(hosts.sent() == 6);
+}
+
+TEST_CASE("what one host cancels goes on no host, however many are ready") {
+  Hosts hosts(7, 1);
+  for (int host = 0; host < 6; ++host) hosts.at(host).ready(3);
+  hosts.settle();
+  hosts.at(6).cancel(3);
+  hosts.settle();
+  for (int host = 0; host < 7; ++host) {
+    CHECK(hosts.decided(host) == std::vector<Decision>{{3, false}});
+  }
+  CHECK(hosts.at(0).kept() == 0);
+}
+
+TEST_CASE("a cancellation that comes too late holds from the next round on") {
+  Hosts hosts(2, 1);
+  hosts.at(0).ready(3);
+  hosts.at(1).ready(3);
+  hosts.flush(1);
+  hosts.at(1).cancel(3);  // does not know that all are ready
+  hosts.settle();
+  const std::vector<Decision> late{{3, true}, {3, false}};
+  CHECK(hosts.decided(0) == late);
+  CHECK(hosts.decided(1) == late);
+}
+
+TEST_CASE("after the end nothing goes") {
+  Hosts hosts(6, 1);
+  for (int host = 0; host < 5; ++host) hosts.at(host).ready(3);
+  hosts.at(5).end();  // a leaf of a subtree
+  hosts.settle();
+  for (int host = 0; host < 6; ++host) CHECK(hosts.at(host).has_ended());
+  hosts.at(5).ready(3);
+  hosts.settle();
+  for (int host = 0; host < 6; ++host) CHECK(hosts.decided(host).empty());
+}
+
+// Each host goes through the rounds of each plan in an order of its own and cancels some of them,
+// also while what it is ready for is undecided. Every host tells or hears of each plan's end.
+TEST_CASE("all hosts see the same decisions, and no round goes to which one was not ready") {
+  const int size = GENERATE(2, 3, 6, 23);
+  const auto seed = static_cast<unsigned>(GENERATE(range(1, 30)));
+  CAPTURE(size, seed);
+  constexpr std::size_t plans = 12;
+  Hosts hosts(size, seed);
+  std::vector<std::vector<Known>> known(static_cast<std::size_t>(size), std::vector<Known>(plans));
+  std::vector<std::size_t> read(static_cast<std::size_t>(size), 0);
+
+  const auto hear = [&](int host) {
+    hosts.take(host);
+    std::size_t& position = read[static_cast<std::size_t>(host)];
+    for (; position < hosts.decided(host).size(); ++position) {
+      const Decision decision = hosts.decided(host)[position];
+      Known& plan = known[static_cast<std::size_t>(host)][decision.plan];
+      if (decision.goes) {
+        REQUIRE(plan.ready);
+        ++plan.rounds;
+      } else {
+        plan.cancelled = true;
+      }
+      plan.ready = false;
+    }
+  };
+  const auto act = [&](int host) {
+    const std::size_t number = hosts.below(plans);
+    Known& plan = known[static_cast<std::size_t>(host)][number];
+    if (plan.cancelled) return;
+    if (hosts.below(40 * static_cast<std::size_t>(size)) == 0) {
+      hosts.at(host).cancel(number);
+      plan.cancelled = true;
+    } else if (!plan.ready) {
+      hosts.at(host).ready(number);
+      plan.ready = true;
+    }
+  };
+  for (int step = 0; step < 3000 * size; ++step) {
+    const auto host = static_cast<int>(hosts.below(static_cast<std::size_t>(size)));
+    switch (hosts.below(3)) {
+      case 0:
+        hear(host);
+        act(host);
+        break;
+      case 1: hosts.flush(host); break;
+      default: hosts.deliver(); break;
+    }
+    hear(host);
+  }
+  // Some host is not ready for some plan; it cancels what is left, and so nothing stays undecided.
+  for (std::size_t number = 0; number < plans; ++number) {
+    if (!std::exchange(known[0][number].cancelled, true)) hosts.at(0).cancel(number);
+  }
+  hosts.settle();
+  std::uint64_t rounds = 0;
+  for (int host = 0; host < size; ++host) {
+    hear(host);
+    REQUIRE(hosts.decided(host) == hosts.decided(0));
+    for (std::size_t number = 0; number < plans; ++number) {
+      const Known& plan = known[static_cast<std::size_t>(host)][number];
+      REQUIRE(plan.cancelled);
+      REQUIRE_FALSE(plan.ready);
+      rounds += plan.rounds;
+    }
+    // What is late is not taken for something new.
+    REQUIRE(hosts.at(host).kept() == 0);
+  }
+  CHECK(rounds > 0);
+}
+
+TEST_CASE("a message that no host sends is refused") {
+  RoundAgreement root(0, 6);
+  RoundAgreement inner(1, 6);
+  const auto up = [](auto... rest) { return bytes({3, rest...}); };
+  const auto down = [](auto... rest) { return bytes({4, rest...}); };
+  CHECK(root.receive(1, up(0, 0, 1, 9, 0)));
+  CHECK(inner.receive(5, up(0, 0, 0, 0)));
+  CHECK(inner.receive(0, down(0, 1, 8)));
+  CHECK_FALSE(root.receive(5, up(0, 0, 0, 0)));     // not a child
+  CHECK_FALSE(inner.receive(2, down(0, 0)));        // not its parent
+  CHECK_FALSE(root.receive(1, down(0, 0)));         // from a child
+  CHECK_FALSE(inner.receive(0, up(0, 0, 0, 0)));    // from its parent
+  CHECK_FALSE(root.receive(1, up(1, 0, 0, 0)));     // knows more than there is
+  CHECK_FALSE(root.receive(1, up(0, 2, 0, 0)));     // ends, or not
+  CHECK_FALSE(root.receive(1, up(0, 0, 2, 9)));     // too short
+  CHECK_FALSE(root.receive(1, up(0, 0, 0, 0, 0)));  // too long
+  CHECK_FALSE(inner.receive(0, down(0, 3, 8)));     // too short
+  CHECK_FALSE(inner.receive(0, down(2, 0)));        // ends, or not
+  CHECK_FALSE(inner.receive(0, down(0, 0, 0)));     // too long
+  CHECK_FALSE(inner.receive(0, bytes({})));
+}
+
+}  // namespace rueda::test::round_agreement_test

@@ -1,0 +1,389 @@
+// Operations that repeat, on process sets that span hosts: replayed with a message of each host and
+// one to it, and negotiated as ever where something differs.
+#include <algorithm>
+#include <barrier>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <numeric>
+#include <random>
+
+#include "core/strings.h"
+#include "engine_ranks.h"
+
+namespace rueda::test::several_hosts_replay_test {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+using HostOf = std::vector<int>;  // of each rank
+
+// Neighbours, interleaved, uneven, and ranks that are alone.
+HostOf some_hosts() {
+  return GENERATE(HostOf{0, 0, 1, 1}, HostOf{0, 1, 0, 1}, HostOf{1, 0, 0, 0}, HostOf{0, 1, 1, 2});
+}
+
+void run_on(const HostOf& host_of, const std::function<void(int, Runtime&)>& body,
+            const Options& options = {}, InprocHub* hub = nullptr) {
+  run_engines(static_cast<int>(host_of.size()), options, body, hub, Sharing::memory, host_of);
+}
+
+bool leads(const HostOf& host_of, int rank) {
+  const auto first =
+      std::find(host_of.begin(), host_of.end(), host_of[static_cast<std::size_t>(rank)]);
+  return first - host_of.begin() == rank;
+}
+
+int hosts_in(const HostOf& host_of) {
+  return 1 + *std::max_element(host_of.begin(), host_of.end());
+}
+
+std::int64_t count(const Runtime& engine, const std::string& name) {
+  return engine.metrics().at(name);
+}
+
+Handle run(Runtime& engine, Submission submission, int set = 0) {
+  return engine.submit_and_wait(set, one(std::move(submission))).front();
+}
+
+void sum(Runtime& engine, const std::string& name, float expected = 4, std::size_t length = 5,
+         int set = 0) {
+  std::vector<float> tensor(length, 1);
+  finish(run(engine, allreduce_of(tensor, DataType::float32, name), set));
+  expect(tensor.front() == expected && tensor.back() == expected, "the sum of " + name);
+}
+
+// A step of training, of `tensors` that are handed over together.
+class Step {
+ public:
+  explicit Step(int tensors) : data_(static_cast<std::size_t>(tensors), std::vector<float>(30)) {}
+
+  void perform(Runtime& engine) {
+    std::vector<Submission> group;
+    for (std::size_t i = 0; i < data_.size(); ++i) {
+      std::fill(data_[i].begin(), data_[i].end(), static_cast<float>(i));
+      group.push_back(allreduce_of(data_[i], DataType::float32, str("step.", i)));
+      group.back().request.group = "step";
+      group.back().request.group_size = static_cast<int>(data_.size());
+    }
+    for (const Handle& handle : engine.submit(0, std::move(group))) finish(handle);
+    for (std::size_t i = 0; i < data_.size(); ++i) {
+      expect(data_[i].back() == static_cast<float>(4 * i), "the sum");
+    }
+  }
+
+ private:
+  std::vector<std::vector<float>> data_;
+};
+
+}  // namespace
+
+TEST_CASE("a step that repeats costs each host one message to the first host, and one back") {
+  const HostOf host_of = some_hosts();
+  const int tensors = GENERATE(1, 8, 100);
+  constexpr int steps = 50;
+  std::barrier together(4);
+  run_on(host_of, [&](int rank, Runtime& engine) {
+    Step step(tensors);
+    step.perform(engine);
+    together.arrive_and_wait();
+    const std::int64_t before = count(engine, "control_messages_sent");
+    together.arrive_and_wait();
+    for (int i = 0; i < steps; ++i) step.perform(engine);
+    together.arrive_and_wait();
+    const int each = rank == 0 ? hosts_in(host_of) - 1 : leads(host_of, rank) ? 1 : 0;
+    expect(count(engine, "control_messages_sent") - before == each * steps, "messages");
+    expect(count(engine, "plans_replayed") == steps, "all steps but the first");
+    expect(count(engine, "plans_called_off") == 0, "none cancelled");
+    together.arrive_and_wait();
+  });
+}
+
+TEST_CASE("every collective is replayed across hosts, and right") {
+  const HostOf host_of = some_hosts();
+  std::barrier together(4);
+  run_on(host_of, [&](int rank, Runtime& engine) {
+    const auto other = [&](Collective collective, std::vector<float>& data) {
+      Submission submission = allreduce_of(data, DataType::float32, str(name_of(collective)));
+      submission.request.collective = collective;
+      if (collective == Collective::barrier) submission.request.shape = {0};
+      if (collective != Collective::broadcast) submission.output = nullptr;
+      if (collective == Collective::broadcast) submission.request.root = 1;
+      if (collective == Collective::alltoall) submission.rows.assign(4, 6);
+      return run(engine, std::move(submission));
+    };
+    for (int round = 0; round < 6; ++round) {
+      const auto value = static_cast<float>(rank + round);
+      std::vector<float> data(24, value);
+      const Handle scattered = other(Collective::reduce_scatter, data);
+      finish(scattered);
+      expect(reinterpret_cast<const float*>(scattered.state()->output.data.get())[5] ==
+                 static_cast<float>(6 + 4 * round),
+             "the sum in its part");
+      std::vector<float> own(static_cast<std::size_t>(rank + 1), value);
+      const Handle gathered = other(Collective::allgather, own);
+      finish(gathered);
+      expect(gathered.state()->output.shape == Shape{10}, "all rows");
+      const Handle exchanged = other(Collective::alltoall, data);
+      finish(exchanged);
+      expect(reinterpret_cast<const float*>(exchanged.state()->output.data.get())[6] ==
+                 static_cast<float>(1 + round),
+             "the second rank's");
+      finish(other(Collective::broadcast, data));
+      expect(data[0] == static_cast<float>(1 + round), "the root's");
+      std::vector<float> nothing(1);
+      finish(other(Collective::barrier, nothing));
+    }
+    together.arrive_and_wait();
+    expect(count(engine, "plans_replayed") == 5 * 5, "all but the first round");
+    together.arrive_and_wait();
+  });
+}
+
+TEST_CASE("operations in flight together run in one order, in whatever order ranks submit them") {
+  const HostOf host_of = some_hosts();
+  constexpr int tensors = 12;
+  run_on(host_of, [&](int rank, Runtime& engine) {
+    std::mt19937 random(static_cast<unsigned>(rank) + 1);
+    std::vector<int> order(tensors);
+    std::iota(order.begin(), order.end(), 0);
+    for (int i = 0; i < tensors; ++i)
+      sum(engine, str("t", i), 4, static_cast<std::size_t>(i * 40 + 1));
+    for (int round = 0; round < 40; ++round) {
+      std::vector<std::vector<float>> data;
+      for (int i = 0; i < tensors; ++i) {
+        data.emplace_back(static_cast<std::size_t>(i * 40 + 1), static_cast<float>(rank + i));
+      }
+      std::shuffle(order.begin(), order.end(), random);
+      std::vector<Handle> handles;
+      for (const int i : order) {
+        handles.push_back(submit(engine, allreduce_of(data[static_cast<std::size_t>(i)],
+                                                      DataType::float32, str("t", i))));
+      }
+      for (const Handle& handle : handles) finish(handle);
+      for (int i = 0; i < tensors; ++i) {
+        expect(data[static_cast<std::size_t>(i)].back() == static_cast<float>(6 + 4 * i),
+               "the sum");
+      }
+    }
+    expect(count(engine, "plans_replayed") == 40 * tensors, "all were replayed");
+  });
+}
+
+TEST_CASE("what changes on one rank is a mismatch on all hosts, as ever") {
+  const HostOf host_of = some_hosts();
+  const int deviating = GENERATE(0, 1, 3);
+  run_on(host_of, [&](int rank, Runtime& engine) {
+    for (int round = 0; round < 10; ++round) {
+      for (int i = 0; i < 3; ++i) sum(engine, "x");
+      std::vector<float> tensor(rank == deviating ? 7 : 5, 1);
+      const std::string message =
+          error_of<MismatchError>(run(engine, allreduce_of(tensor, DataType::float32, "x")));
+      expect(message.find("shape differs") != std::string::npos, message);
+    }
+    sum(engine, "x");
+  });
+}
+
+TEST_CASE("what changes on all ranks of all hosts is negotiated again") {
+  run_on(some_hosts(), [](int, Runtime& engine) {
+    for (int round = 0; round < 30; ++round) {
+      sum(engine, "x", 4, static_cast<std::size_t>(1 + round / 3));
+    }
+    expect(count(engine, "plans_replayed") == 20, "two of three");
+  });
+}
+
+TEST_CASE("a rank that joins contributes the identity to what its host had joined") {
+  run_on(some_hosts(), [&](int rank, Runtime& engine) {
+    for (int epoch = 0; epoch < 5; ++epoch) {
+      for (int step = 0; step < 5 + 3 * rank; ++step) {
+        std::vector<float> tensor(5, 3);
+        finish(run(engine, allreduce_of(tensor, DataType::float32, "g", ReduceOp::average)));
+        expect(tensor[0] == 3, "the average over those who take part");
+      }
+      const Handle joined = engine.join(0);
+      finish(joined);
+      expect(joined.state()->output.last_joined_rank >= 0, "who was last");
+      for (int step = 0; step < 3; ++step) sum(engine, "after");
+    }
+    expect(count(engine, "plans_replayed") > 0, "some were replayed");
+  });
+}
+
+TEST_CASE("a rank can join while what it has submitted waits for another host") {
+  const HostOf host_of{0, 0, 1, 1};
+  run_on(host_of, [&](int rank, Runtime& engine) {
+    for (int round = 0; round < 10; ++round) {
+      for (int i = 0; i < 3; ++i) sum(engine, "x");
+      std::vector<float> tensor(5, 1);
+      if (rank < 2) std::this_thread::sleep_for(std::chrono::microseconds(100 * round));
+      const Handle last = submit(engine, allreduce_of(tensor, DataType::float32, "x"));
+      const Handle joined = engine.join(0);
+      finish(last);
+      expect(tensor[0] == 4, "the sum of what was submitted before");
+      finish(joined);
+    }
+  });
+}
+
+TEST_CASE("a rank that shuts down fails what waits to be replayed on another host") {
+  const int leaving = GENERATE(0, 1, 2, 3);
+  run_on(some_hosts(), [&](int rank, Runtime& engine) {
+    for (int round = 0; round < 5; ++round) sum(engine, "x");
+    if (rank == leaving) return;
+    std::vector<float> tensor(5, 1);
+    const std::string message =
+        error_of<ShutdownError>(run(engine, allreduce_of(tensor, DataType::float32, "x")));
+    expect(message.find(str("rank ", leaving, " has shut down")) != std::string::npos, message);
+  });
+}
+
+TEST_CASE("what was replayed before a shutdown is finished on all hosts, those behind others too") {
+  // Seven hosts: some hear of what is decided through others.
+  const HostOf host_of{0, 1, 2, 3, 4, 5, 6, 0};
+  for (int world = 0; world < 20; ++world) {
+    run_on(host_of, [&](int rank, Runtime& engine) {
+      for (int round = 0; round < 5; ++round) sum(engine, "x", 8);
+      if (rank == 3) return;  // while others are still at work
+      std::vector<float> tensor(5, 1);
+      error_of<ShutdownError>(run(engine, allreduce_of(tensor, DataType::float32, "x")));
+    });
+  }
+}
+
+TEST_CASE("a rank that dies is named on all hosts by those who wait for it to replay") {
+  const HostOf host_of = some_hosts();
+  const int dying = GENERATE(0, 2, 3);
+  InprocHub hub(4);
+  run_on(
+      host_of,
+      [&](int rank, Runtime& engine) {
+        std::string message;
+        for (int round = 0; message.empty(); ++round) {
+          if (rank == dying && round == 5) return hub.kill(dying, "killed by the test");
+          try {
+            sum(engine, "x");
+          } catch (const PeerLostError& error) {
+            message = error.what();
+          }
+        }
+        expect(message.find(str("rank ", dying)) != std::string::npos, message);
+      },
+      {}, &hub);
+}
+
+TEST_CASE("a tensor that was replayed stalls with an error that names ranks of another host") {
+  Options options;
+  options.stall_warning = 0.1;
+  options.stall_error = 0.5;
+  const HostOf host_of{0, 0, 1, 1};
+  const int late = GENERATE(0, 1, 2, 3);
+  run_on(
+      host_of,
+      [&](int rank, Runtime& engine) {
+        for (int round = 0; round < 5; ++round) sum(engine, "x");
+        if (rank == late) std::this_thread::sleep_for(1s);
+        std::vector<float> tensor(5, 1);
+        const std::string message =
+            error_of<StalledError>(run(engine, allreduce_of(tensor, DataType::float32, "x")));
+        expect(message.find(str("missing on rank ", late)) != std::string::npos, message);
+        if (rank != late) std::this_thread::sleep_for(800ms);  // until the late rank has been told
+        sum(engine, "x");
+        sum(engine, "x");
+      },
+      options);
+}
+
+TEST_CASE("a name that is submitted again while it waits for another host fails on every rank") {
+  std::barrier both_here(2);
+  run_on({0, 0, 1, 1}, [&](int rank, Runtime& engine) {
+    for (int round = 0; round < 20; ++round) {
+      for (int i = 0; i < 2; ++i) sum(engine, "x");
+      std::vector<float> first(5, 1);
+      std::vector<float> second(5, 1);
+      if (rank >= 2) {
+        const Handle pending = submit(engine, allreduce_of(first, DataType::float32, "x"));
+        both_here.arrive_and_wait();
+        if (rank == 3) {
+          error_of<DuplicateNameError>(run(engine, allreduce_of(second, DataType::float32, "x")));
+        }
+        sum(engine, "go");
+        error_of<DuplicateNameError>(pending);
+      } else {
+        sum(engine, "go");
+        error_of<DuplicateNameError>(run(engine, allreduce_of(first, DataType::float32, "x")));
+      }
+    }
+    sum(engine, "x");
+  });
+}
+
+TEST_CASE("more plans than are kept replace the oldest ones on all hosts") {
+  Options options;
+  options.cache_capacity = 3;
+  run_on(
+      some_hosts(),
+      [](int, Runtime& engine) {
+        std::mt19937 random(7);  // the same on all ranks
+        for (int round = 0; round < 400; ++round) sum(engine, str("t", random() % 6));
+        expect(count(engine, "plans_replayed") > 0, "some were replayed");
+      },
+      options);
+}
+
+TEST_CASE("a host without room for a table negotiates, and so do the others with it") {
+  const HostOf host_of{0, 0, 1, 1};
+  run_on(host_of, [](int rank, Runtime& engine) {
+    sum(engine, "first");  // takes what the links need
+    if (rank == 2) {
+      try {
+        for (std::uint64_t key = std::uint64_t{1} << 40;; ++key) {
+          static_cast<void>(engine.host().memory()->publish(key, std::size_t{1} << 17));
+        }
+      } catch (const std::bad_alloc&) {
+      }
+    }
+    const int set = add_set(engine, {0, 1, 2, 3});
+    for (int round = 0; round < 20; ++round) sum(engine, "x", 4, 5, set);
+    const std::int64_t replayed = count(engine, "plans_replayed");
+    for (int round = 0; round < 20; ++round) sum(engine, "x", 4, 5, set);
+    expect(count(engine, "plans_replayed") == replayed, "nothing was replayed");
+  });
+}
+
+TEST_CASE("sets across hosts replay on their own, also when they are made and removed") {
+  run_on({0, 0, 1, 1}, [](int rank, Runtime& engine) {
+    for (int round = 0; round < 10; ++round) {
+      const int low = add_set(engine, {0, 1, 2});
+      const int high = add_set(engine, {1, 2, 3});
+      for (int step = 0; step < 10; ++step) {
+        if (rank >= 1) sum(engine, "h", 3, 5, high);
+        sum(engine, "w");
+        if (rank <= 2) sum(engine, "l", 3, 5, low);
+      }
+      remove_set(engine, low);
+      remove_set(engine, high);
+    }
+    expect(count(engine, "plans_replayed") > 50, "most were replayed");
+  });
+}
+
+TEST_CASE(
+    "an engine whose host has agreed with others does not wake up while it waits for nothing") {
+  const HostOf host_of = some_hosts();
+  std::barrier together(4);
+  run_on(host_of, [&](int, Runtime& engine) {
+    for (int round = 0; round < 20; ++round) sum(engine, "x");
+    together.arrive_and_wait();
+    std::this_thread::sleep_for(200ms);
+    const auto before = engine.metrics();
+    std::this_thread::sleep_for(300ms);
+    const auto after = engine.metrics();
+    together.arrive_and_wait();
+    expect(after.at("sleeps") == before.at("sleeps"), "one long sleep");
+    expect(after.at("idle_wakeups") == before.at("idle_wakeups"), "nothing to wake up for");
+  });
+}
+
+}  // namespace rueda::test::several_hosts_replay_test
