@@ -54,6 +54,22 @@ def check_a_host_has_its_own_sets_in_memory() -> None:
                 assert after["plans_replayed"] == before["plans_replayed"] + 1
 
 
+def check_a_step_costs_each_host_one_message() -> None:
+    tensors = [np.ones(300, np.float32) for _ in range(20)]
+    for round_ in range(10):
+        before = rueda.metrics()
+        totals = rueda.grouped_allreduce(tensors, name="step", op=rueda.Sum)
+        after = rueda.metrics()
+        assert all(np.all(total == rueda.size()) for total in totals)
+        if round_ == 0:
+            continue
+        assert after["plans_replayed"] == before["plans_replayed"] + 1
+        # The first rank of each host speaks for it, and rank 0 decides for all of them.
+        sent = after["control_messages_sent"] - before["control_messages_sent"]
+        expected = rueda.cross_size() - 1 if rueda.rank() == 0 else int(rueda.local_rank() == 0)
+        assert sent == expected, (round_, sent)
+
+
 def check_messages_within_and_across_hosts() -> None:
     for size in (3, 100_003):
         handles = [rueda.send_async(np.full(size, rueda.rank()), to) for to in range(rueda.size())]
