@@ -303,7 +303,7 @@ void Replay::wake_others() {
 bool Replay::is_undecided() const {
   return std::any_of(joined_.begin(), joined_.end(), [this](const Plan* plan) {
     return plan->off &&
-           readiness_->look(plan->place, plan->round) == ReadinessTable::State::undecided;
+           readiness_->look(plan->place, plan->round) != ReadinessTable::State::decided;
   });
 }
 
@@ -428,17 +428,17 @@ void Replay::make_plan(const ResponseList& responses, std::span<const Fusion* co
 
 // --- Progress
 
-bool Replay::step(Time now) {
+bool Replay::step(Time now, bool is_busy) {
   if (!readiness_) return false;
-  bool moved = lead();
+  bool moved = lead(is_busy);
   moved = read_log() || moved;
   moved = look_at_calls_off() || moved;
   return renegotiate_overdue(now) || moved;
 }
 
-bool Replay::lead() {
+bool Replay::lead(bool is_busy) {
   if (!leader_) return false;
-  const bool decided = leader_->step();
+  const bool decided = leader_->step(is_busy);
   if (decided) wake_others();
   for (RoundAgreement::Outgoing& outgoing : leader_->take_outgoing()) {
     const int member = parts_.leaders[static_cast<std::size_t>(outgoing.host)];
@@ -456,13 +456,22 @@ bool Replay::receive(int member, std::span<const std::byte> message) {
 
 bool Replay::read_log() {
   bool moved = false;
-  while (const auto slot = readiness_->read(read_)) {
-    ++read_;
+  for (;;) {
+    Plans together;
+    std::uint64_t position = read_;
+    bool is_whole = false;
+    while (!is_whole) {
+      const auto entry = readiness_->read(position++);
+      if (!entry) return moved;
+      Plan* plan = by_slot_[static_cast<std::size_t>(entry->slot)];
+      if (plan != nullptr && plan->joined) together.push_back(plan);
+      is_whole = !entry->with_next;
+    }
+    read_ = position;
     moved = true;
-    Plan* plan = by_slot_[static_cast<std::size_t>(*slot)];
-    if (plan != nullptr && plan->joined) run(*plan);
+    if (together.size() == 1) run(*together.front());
+    if (together.size() > 1) run_fused(together);
   }
-  return moved;
 }
 
 void Replay::run(Plan& plan) {
@@ -470,11 +479,7 @@ void Replay::run(Plan& plan) {
   std::vector<const std::byte*> sent = std::exchange(contributions_, {});
   const bool is_eager =
       !plan.sent.empty() && eager_->collect(plan.place.slot, plan.round, plan.sent.back(), sent);
-  remove(joined_, &plan);
-  plan.joined = false;
-  plan.collected = 0;
-  ++plan.round;
-  metrics_.plans_replayed.add(1);
+  finish_round(plan);
   if (is_eager) metrics_.plans_eager.add(1);
   for (std::size_t batch = 0; batch < plan.batches.size(); ++batch) {
     events_.execute(plan.batches[batch],
@@ -482,6 +487,35 @@ void Replay::run(Plan& plan) {
   }
   contributions_ = std::move(sent);
   if (plan.forgotten) bury(plan);
+}
+
+// As the responses of one list are: their batches were agreed on one after the other.
+void Replay::run_fused(const Plans& plans) {
+  Batch members;
+  std::vector<const Response*> responses;
+  for (Plan* plan : plans) {
+    finish_round(*plan);
+    for (Batch& batch : plan->batches) {
+      for (Member& member : batch) {
+        responses.push_back(member.response.get());
+        members.push_back({member.response, std::exchange(member.submission, std::nullopt)});
+      }
+    }
+    if (plan->forgotten) bury(*plan);
+  }
+  for (const Fusion& fusion : fuse(responses, options_.fusion_threshold)) {
+    Batch batch;
+    for (const std::size_t index : fusion.members) batch.push_back(std::move(members[index]));
+    events_.execute(batch, {});
+  }
+}
+
+void Replay::finish_round(Plan& plan) {
+  remove(joined_, &plan);
+  plan.joined = false;
+  plan.collected = 0;
+  ++plan.round;
+  metrics_.plans_replayed.add(1);
 }
 
 void Replay::bury(Plan& plan) {

@@ -60,9 +60,10 @@ class Replay {
   using Batch = std::vector<Member>;
 
   struct Options {
-    int plans = 1024;  // that are kept; more replace the oldest ones
-    Duration pause{};  // between the submissions of a plan's members on this rank
-    Duration stall{};  // until a round goes back to be negotiated; zero: never
+    int plans = 1024;                   // that are kept; more replace the oldest ones
+    Duration pause{};                   // between the submissions of a plan's members on this rank
+    Duration stall{};                   // until a round goes back to be negotiated; zero: never
+    std::int64_t fusion_threshold = 0;  // of rounds that several hosts decide together
   };
 
   struct Events {
@@ -102,7 +103,8 @@ class Replay {
   // leaves, or the set has ended.
   void suspend();
   void resume() { suspended_ = false; }
-  // Whether this rank has to wait for what comes of a round that it has cancelled.
+  // Whether this rank holds a round that it has cancelled, and that all hosts are to decide or that
+  // it has yet to hand back.
   [[nodiscard]] bool is_undecided() const;
   // The set has ended on this rank.
   void close();
@@ -122,8 +124,9 @@ class Replay {
 
   // What the leader of another host has sent; false for what no leader sends.
   [[nodiscard]] bool receive(int member, std::span<const std::byte> message);
-  // Reads the readiness table; returns whether anything happened.
-  bool step(Time now);
+  // Reads the readiness table; returns whether anything happened. `is_busy`: enough batches are
+  // under way to hold back rounds that can be fused.
+  bool step(Time now, bool is_busy = false);
   // Whether this rank waits for the others.
   [[nodiscard]] bool waits() const { return !joined_.empty(); }
   // Whether it waits for a message.
@@ -171,9 +174,11 @@ class Replay {
   void join(Plan& plan);
   bool read_log();
   void run(Plan& plan);
+  void run_fused(const Plans& plans);
+  void finish_round(Plan& plan);
   bool look_at_calls_off();
   bool renegotiate_overdue(Time now);
-  bool lead();
+  bool lead(bool is_busy);
   // Calls it off, and hands back what it holds unless it is decided, or all hosts are to decide.
   void cancel(Plan& plan, Audience audience = Audience::all_hosts);
   void release(Plan& plan);

@@ -28,8 +28,9 @@ bool RoundLeader::receive(int host, std::span<const std::byte> message) {
   return is_sound;
 }
 
-bool RoundLeader::step() {
+bool RoundLeader::step(bool is_busy) {
   read_reports();
+  agreement_.set_busy(is_busy);
   agreement_.flush();
   carry_out_decisions();
   return std::exchange(has_decided_, false);
@@ -83,7 +84,7 @@ void RoundLeader::carry_out(RoundAgreement::Decision decision) {
   }
   Known& known = found->second;
   if (decision.goes) {
-    table_.decide(known.place);
+    table_.decide(known.place, decision.with_next);
   } else {
     known.is_cancelled = true;
     table_.decide_cancelled(known.place);

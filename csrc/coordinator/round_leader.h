@@ -33,9 +33,9 @@ class RoundLeader {
 
   // False for what no leader sends.
   [[nodiscard]] bool receive(int host, std::span<const std::byte> message);
-  // Returns whether anything has been decided since the last step, which the members are to be
-  // woken for.
-  bool step();
+  // `is_busy`: enough batches are under way here. Returns whether anything has been decided since
+  // the last step, which the members are to be woken for.
+  bool step(bool is_busy = false);
   [[nodiscard]] std::vector<RoundAgreement::Outgoing> take_outgoing() {
     return agreement_.take_outgoing();
   }

@@ -40,6 +40,7 @@ Replay::Options replay_options(const Options& options) {
   Replay::Options result;
   result.plans = static_cast<int>(std::clamp<std::int64_t>(options.cache_capacity, 0, max_plans));
   result.pause = collecting_pause;
+  result.fusion_threshold = options.fusion_threshold;
   const double warning = options.stall_warning;
   const double error = options.stall_error;
   result.stall = seconds(
@@ -304,7 +305,7 @@ void SetCoordinator::finish(Submission submission, const Status& status, Operati
 
 bool SetCoordinator::step(Time now) {
   // Before what has been agreed on since: rounds that were decided before come first.
-  bool moved = replay_.step(now);
+  bool moved = replay_.step(now, running_.size() >= batches_in_flight_);
   moved = advance(now) || moved;
   moved = submit_deferred(now) || moved;
   if (!changed_ && !(deadline_ && now >= *deadline_)) return moved;

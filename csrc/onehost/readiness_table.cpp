@@ -25,9 +25,10 @@ std::uint64_t log_size_for(int slots) {
 }
 
 // An entry of the log: where it stands, so that it is not taken for one of an earlier time round
-// the ring, and the slot.
-std::uint64_t entry(std::uint64_t position, int slot) {
-  return (position + 1) << 16 | static_cast<std::uint64_t>(slot);
+// the ring, whether the next one goes with it, and the slot.
+std::uint64_t pack_entry(std::uint64_t position, ReadinessTable::Entry entry) {
+  return (position + 1) << 17 | std::uint64_t{entry.with_next} << 16 |
+         static_cast<std::uint64_t>(entry.slot);
 }
 
 }  // namespace
@@ -73,7 +74,7 @@ ReadinessTable::Joined ReadinessTable::join(Plan plan, std::uint64_t round) {
     content.joined = decides ? 0 : content.joined + 1;
     if (shared.compare_exchange_weak(seen, pack(content), std::memory_order_acq_rel,
                                      std::memory_order_acquire)) {
-      if (completes) (decides ? log_ : reports_).enter(plan.slot);
+      if (completes) (decides ? log_ : reports_).enter({plan.slot});
       return completes ? Joined::completed : Joined::waiting;
     }
   }
@@ -108,7 +109,7 @@ bool ReadinessTable::cancel(Plan plan, Audience audience) {
                                          std::memory_order_acquire));
   if (!undecided) calls_off_->value.fetch_add(1, std::memory_order_acq_rel);
   const bool tells = undecided || audience == Audience::all_hosts;
-  if (tells && decided_ == Decided::by_hosts) reports_.enter(plan.slot);
+  if (tells && decided_ == Decided::by_hosts) reports_.enter({plan.slot});
   return true;
 }
 
@@ -116,21 +117,21 @@ std::uint64_t ReadinessTable::calls_off() const {
   return calls_off_->value.load(std::memory_order_acquire);
 }
 
-std::optional<int> ReadinessTable::read(std::uint64_t position) const {
+std::optional<ReadinessTable::Entry> ReadinessTable::read(std::uint64_t position) const {
   return log_.read(position);
 }
 
 // --- By the member that speaks for this host
 
 std::optional<ReadinessTable::Report> ReadinessTable::read_report(std::uint64_t position) const {
-  const auto slot = reports_.read(position);
-  if (!slot) return std::nullopt;
-  const Content content = unpack(words_[*slot].value.load(std::memory_order_acquire));
-  return Report{{*slot, content.plan}, is_undecided(content), content.off};
+  const auto entry = reports_.read(position);
+  if (!entry) return std::nullopt;
+  const Content content = unpack(words_[entry->slot].value.load(std::memory_order_acquire));
+  return Report{{entry->slot, content.plan}, is_undecided(content), content.off};
 }
 
 // Only a cancellation can come between the look and the exchange.
-void ReadinessTable::decide(Plan plan) {
+void ReadinessTable::decide(Plan plan, bool with_next) {
   std::atomic<std::uint64_t>& shared = word(plan);
   std::uint64_t seen = shared.load(std::memory_order_acquire);
   Content content{};
@@ -140,7 +141,7 @@ void ReadinessTable::decide(Plan plan) {
     content.joined = 0;
   } while (!shared.compare_exchange_weak(seen, pack(content), std::memory_order_acq_rel,
                                          std::memory_order_acquire));
-  log_.enter(plan.slot);
+  log_.enter({plan.slot, with_next});
 }
 
 void ReadinessTable::decide_cancelled(Plan plan) {
@@ -160,16 +161,16 @@ void ReadinessTable::decide_cancelled(Plan plan) {
 
 // --- Logs
 
-void ReadinessTable::Log::enter(int slot) const {
+void ReadinessTable::Log::enter(Entry entry) const {
   const std::uint64_t position = tail->value.fetch_add(1, std::memory_order_acq_rel);
-  entries[position & (size - 1)].store(entry(position, slot), std::memory_order_release);
+  entries[position & (size - 1)].store(pack_entry(position, entry), std::memory_order_release);
 }
 
-std::optional<int> ReadinessTable::Log::read(std::uint64_t position) const {
+std::optional<ReadinessTable::Entry> ReadinessTable::Log::read(std::uint64_t position) const {
   const std::uint64_t found = entries[position & (size - 1)].load(std::memory_order_acquire);
-  const int slot = static_cast<int>(found & 0xffff);
-  if (found != entry(position, slot)) return std::nullopt;
-  return slot;
+  const Entry entry{static_cast<int>(found & 0xffff), (found >> 16 & 1) != 0};
+  if (found != pack_entry(position, entry)) return std::nullopt;
+  return entry;
 }
 
 }  // namespace rueda

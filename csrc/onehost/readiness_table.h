@@ -71,9 +71,13 @@ class ReadinessTable {
   // Changes whenever a plan is cancelled.
   [[nodiscard]] std::uint64_t calls_off() const;
 
-  // The slot whose plan is to be executed next, for a member that has read `position` entries;
-  // nothing while there is none.
-  [[nodiscard]] std::optional<int> read(std::uint64_t position) const;
+  // What is to be executed next, for a member that has read `position` entries; nothing while there
+  // is none.
+  struct Entry {
+    int slot = 0;
+    bool with_next = false;  // the next entry is about to come, if it has not, and goes with this
+  };
+  [[nodiscard]] std::optional<Entry> read(std::uint64_t position) const;
 
   // --- By the member that speaks for this host
 
@@ -86,7 +90,7 @@ class ReadinessTable {
   // What it says is how things stand now.
   [[nodiscard]] std::optional<Report> read_report(std::uint64_t position) const;
   // The round that all members here have joined goes on all hosts: enters it into the log.
-  void decide(Plan plan);
+  void decide(Plan plan, bool with_next = false);
   // The plan is cancelled on all hosts.
   void decide_cancelled(Plan plan);
 
@@ -114,8 +118,8 @@ class ReadinessTable {
     std::atomic<std::uint64_t>* entries;
     std::uint64_t size;
 
-    void enter(int slot) const;
-    [[nodiscard]] std::optional<int> read(std::uint64_t position) const;
+    void enter(Entry entry) const;
+    [[nodiscard]] std::optional<Entry> read(std::uint64_t position) const;
   };
 
   Word* const calls_off_;

@@ -35,17 +35,24 @@ struct OpenBatch {
 }  // namespace
 
 std::vector<Fusion> fuse(const ResponseList& responses, std::int64_t threshold) {
+  std::vector<const Response*> each;
+  each.reserve(responses.size());
+  for (const Response& response : responses) each.push_back(&response);
+  return fuse(each, threshold);
+}
+
+std::vector<Fusion> fuse(std::span<const Response* const> responses, std::int64_t threshold) {
   const auto limit = static_cast<std::size_t>(std::max<std::int64_t>(0, threshold));
   std::vector<Fusion> fusions;
-  std::map<decltype(kind_of(responses.front())), std::list<OpenBatch>> open_batches;
+  std::map<decltype(kind_of(*responses.front())), std::list<OpenBatch>> open_batches;
   for (std::size_t index = 0; index < responses.size(); ++index) {
-    const bool fusable = is_fusable(responses[index]);
-    const std::size_t bytes = fusable ? responses[index].request.bytes() : limit;
+    const bool fusable = is_fusable(*responses[index]);
+    const std::size_t bytes = fusable ? responses[index]->request.bytes() : limit;
     if (!fusable || bytes >= limit) {
       fusions.push_back({{index}});
       continue;
     }
-    std::list<OpenBatch>& open = open_batches[kind_of(responses[index])];
+    std::list<OpenBatch>& open = open_batches[kind_of(*responses[index])];
     const auto batch = std::find_if(open.begin(), open.end(),
                                     [&](const OpenBatch& it) { return bytes <= it.room; });
     if (batch != open.end()) {

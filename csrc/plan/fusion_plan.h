@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "plan/response.h"
@@ -21,5 +22,7 @@ struct Fusion {
 // has a batch of its own. A threshold of 0 fuses nothing. Batches are in the order of their first
 // members.
 [[nodiscard]] std::vector<Fusion> fuse(const ResponseList& responses, std::int64_t threshold);
+[[nodiscard]] std::vector<Fusion> fuse(std::span<const Response* const> responses,
+                                       std::int64_t threshold);
 
 }  // namespace rueda

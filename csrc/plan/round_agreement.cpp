@@ -113,9 +113,15 @@ bool RoundAgreement::receive_down(Reader& reader) {
 void RoundAgreement::apply(const DownMessage& message) {
   if (has_ended_) return;
   ++messages_down_;
+  Decision* last = nullptr;  // that goes
+  decided_.reserve(decided_.size() + message.decisions.size());
   for (const Decision& decision : message.decisions) {
     decided_.push_back(decision);
-    if (decision.goes) continue;
+    if (decision.goes) {
+      if (last != nullptr) last->with_next = true;
+      last = &decided_.back();
+      continue;
+    }
     acknowledges_ = true;
     ready_.erase(decision.plan);
     // Or it would seem to be said by one who knows.
@@ -142,7 +148,9 @@ void RoundAgreement::flush() {
 }
 
 void RoundAgreement::flush_root() {
-  if (down_.decisions.empty() && !down_.ends) return;
+  const bool only_goes = std::all_of(down_.decisions.begin(), down_.decisions.end(),
+                                     [](const Decision& decision) { return decision.goes; });
+  if (!down_.ends && only_goes && (is_busy_ || down_.decisions.empty())) return;
   const DownMessage message = std::exchange(down_, {});
   Writer writer;
   writer.byte(static_cast<std::uint8_t>(MessageKind::rounds_down));
@@ -157,8 +165,8 @@ void RoundAgreement::flush_root() {
 }
 
 void RoundAgreement::flush_up() {
-  const bool is_empty = up_.ready.empty() && up_.cancelled.empty() && !up_.ends;
-  if (is_empty && !std::exchange(acknowledges_, false)) return;
+  const bool is_urgent = !up_.cancelled.empty() || up_.ends || acknowledges_;
+  if (!is_urgent && (is_busy_ || up_.ready.empty())) return;
   acknowledges_ = false;
   const UpMessage message = std::exchange(up_, {});
   Writer writer;

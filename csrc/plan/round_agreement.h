@@ -8,6 +8,9 @@
 // same ones in the same order. A round to which all hosts are ready goes, unless the root has heard
 // of a cancellation before; after that no round of the plan goes any more.
 //
+// While a host is busy it holds back what it is ready for, and the root what goes, for there is
+// nothing that could run earlier. What goes at once can be fused.
+//
 // So a host that cancels what it is ready for knows only by the decision whether it came in time.
 #pragma once
 
@@ -27,7 +30,8 @@ class RoundAgreement {
  public:
   struct Decision {
     std::uint64_t plan = 0;
-    bool goes = false;  // otherwise it is cancelled
+    bool goes = false;       // otherwise it is cancelled
+    bool with_next = false;  // goes together with the next one that goes
     bool operator==(const Decision&) const = default;
   };
   struct Outgoing {
@@ -44,6 +48,9 @@ class RoundAgreement {
   void cancel(std::uint64_t plan);
   // Nothing is done again from now on.
   void end();
+
+  // Whether enough is under way on this host that will end without anything being decided.
+  void set_busy(bool busy) { is_busy_ = busy; }
 
   // False for what no RoundAgreement sends.
   [[nodiscard]] bool receive(int host, std::span<const std::byte> message);
@@ -90,6 +97,7 @@ class RoundAgreement {
   UpMessage up_;                              // for the next flush
   bool acknowledges_ = false;                 // with the next flush
   DownMessage down_;                          // the same, at the root
+  bool is_busy_ = false;
   bool has_ended_ = false;
   std::vector<Outgoing> outgoing_;
   std::vector<Decision> decided_;

@@ -125,7 +125,7 @@ TEST_CASE("limits of the threshold") {
   REQUIRE(members_of(fuse(list, -5)) == Batches{{0}, {1}, {2}, {3}});
   REQUIRE(members_of(fuse(list, std::numeric_limits<std::int64_t>::max())) ==
           Batches{{0, 1, 2, 3}});
-  REQUIRE(fuse({}, 64).empty());
+  REQUIRE(fuse(ResponseList{}, 64).empty());
   REQUIRE(members_of(fuse({allreduce(8), allreduce(8)}, 64)) == Batches{{0, 1}});
   REQUIRE(members_of(fuse({allreduce(8), allreduce(9)}, 64)) == Batches{{0}, {1}});
 }

@@ -48,7 +48,7 @@ TEST_CASE("a round is entered when the last member has joined, and then the next
     REQUIRE(!first.read(round));
     REQUIRE(second.join(plan, round) == ReadinessTable::Joined::completed);
     REQUIRE(first.look(plan, round) == ReadinessTable::State::decided);
-    REQUIRE(first.read(round) == 3);
+    REQUIRE(first.read(round)->slot == 3);
     REQUIRE(!first.read(round + 1));
   }
 }
@@ -87,7 +87,7 @@ TEST_CASE("a slot serves one plan after the other") {
   CHECK(first.join({0, 1}, 0) == ReadinessTable::Joined::off);
   CHECK_FALSE(first.cancel({0, 1}));
   CHECK(first.join({0, 7}, 0) == ReadinessTable::Joined::completed);
-  CHECK(second.read(0) == 0);
+  CHECK(second.read(0)->slot == 0);
 }
 
 TEST_CASE("a plan can be cancelled before anybody has joined it") {
@@ -129,9 +129,9 @@ TEST_CASE("all members see the same outcome of every round, and the same order")
           static_cast<std::uint64_t>(own[static_cast<std::size_t>(slot)].index * slots + slot + 1)};
     };
     const auto read_all = [&] {
-      while (const auto slot = table.read(log.size())) {
-        log.push_back(*slot);
-        Slot& read = own[static_cast<std::size_t>(*slot)];
+      while (const auto entry = table.read(log.size())) {
+        log.push_back(entry->slot);
+        Slot& read = own[static_cast<std::size_t>(entry->slot)];
         expect(read.joined, "no round without this member");
         read.joined = false;
         ++read.round;

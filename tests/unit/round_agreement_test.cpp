@@ -88,11 +88,31 @@ TEST_CASE("what all hosts are ready for goes, with one message up and one down")
     CHECK(hosts.decided(0).empty());
     for (const std::uint64_t plan : {5, 7}) hosts.at(1).ready(plan);
     hosts.settle();
-    const std::vector<Decision> both{{5, true}, {7, true}};
+    const std::vector<Decision> both{{5, true, true}, {7, true}};
     CHECK(std::exchange(hosts.decided(0), {}) == both);
     CHECK(std::exchange(hosts.decided(1), {}) == both);
   }
   CHECK(hosts.sent() == 6);
+}
+
+TEST_CASE("what becomes ready on busy hosts goes together, once they are not") {
+  Hosts hosts(2, 1);
+  const int busy = GENERATE(0, 1);
+  hosts.at(busy).set_busy(true);
+  for (const std::uint64_t plan : {1, 2, 3}) {
+    hosts.at(0).ready(plan);
+    hosts.at(1).ready(plan);
+    hosts.settle();
+    CHECK(hosts.decided(1).empty());
+  }
+  const bool cancels = GENERATE(true, false);  // what the other may wait for is not held back
+  if (cancels) hosts.at(busy).cancel(9);
+  hosts.at(busy).set_busy(cancels);
+  hosts.settle();
+  std::vector<Decision> all{{1, true, true}, {2, true, true}, {3, true}};
+  if (cancels) all.push_back({9, false});
+  CHECK(hosts.decided(0) == all);
+  CHECK(hosts.decided(1) == all);
 }
 
 TEST_CASE("what one host cancels goes on no host, however many are ready") {
@@ -173,6 +193,7 @@ TEST_CASE("all hosts see the same decisions, and no round goes to which one was 
     switch (hosts.below(3)) {
       case 0:
         hear(host);
+        hosts.at(host).set_busy(hosts.below(4) == 0);
         act(host);
         break;
       case 1: hosts.flush(host); break;
@@ -184,6 +205,7 @@ TEST_CASE("all hosts see the same decisions, and no round goes to which one was 
   for (std::size_t number = 0; number < plans; ++number) {
     if (!std::exchange(known[0][number].cancelled, true)) hosts.at(0).cancel(number);
   }
+  for (int host = 0; host < size; ++host) hosts.at(host).set_busy(false);
   hosts.settle();
   std::uint64_t rounds = 0;
   for (int host = 0; host < size; ++host) {

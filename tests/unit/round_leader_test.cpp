@@ -48,13 +48,13 @@ struct Member {
     table.cancel(place_of(index), audience);
   }
   void look() {
-    while (const auto slot = table.read(read)) {
+    while (const auto entry = table.read(read)) {
       ++read;
-      Plan& plan = at(*slot);
+      Plan& plan = at(entry->slot);
       REQUIRE(plan.joined);
       plan.joined = false;
       ++plan.rounds;
-      executed.push_back(*slot);
+      executed.push_back(entry->slot);
     }
     for (int index = 0; index < static_cast<int>(plans.size()); ++index) {
       Plan& plan = at(index);

@@ -99,6 +99,35 @@ TEST_CASE("a step that repeats costs each host one message to the first host, an
   });
 }
 
+TEST_CASE("what was negotiated one by one is fused when it is replayed together") {
+  const HostOf host_of = some_hosts();
+  constexpr int tensors = 50;
+  std::barrier together(4);
+  run_on(host_of, [&](int rank, Runtime& engine) {
+    std::vector<std::vector<float>> data(tensors, std::vector<float>(30));
+    for (int round = 0; round < 20; ++round) {
+      std::vector<Handle> handles;
+      for (int i = 0; i < tensors; ++i) {
+        auto& tensor = data[static_cast<std::size_t>(i)];
+        std::fill(tensor.begin(), tensor.end(), static_cast<float>(rank + i));
+        // Two kinds, which do not share a batch.
+        const ReduceOp op = i % 2 == 0 ? ReduceOp::sum : ReduceOp::max;
+        handles.push_back(submit(engine, allreduce_of(tensor, DataType::float32, str("t", i), op)));
+        if (round == 0) finish(handles.back());
+      }
+      for (const Handle& handle : handles) finish(handle);
+      for (int i = 0; i < tensors; ++i) {
+        const auto expected = static_cast<float>(i % 2 == 0 ? 6 + 4 * i : 3 + i);
+        expect(data[static_cast<std::size_t>(i)].back() == expected, "the sum, or the largest");
+      }
+    }
+    together.arrive_and_wait();
+    expect(count(engine, "plans_replayed") == 19 * tensors, "all but the first round");
+    expect(count(engine, "tensors_fused") > 0, "some were fused");
+    together.arrive_and_wait();
+  });
+}
+
 TEST_CASE("every collective is replayed across hosts, and right") {
   const HostOf host_of = some_hosts();
   std::barrier together(4);
