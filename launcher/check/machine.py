@@ -93,5 +93,9 @@ def memfd_row() -> Row:
     try:
         os.close(os.memfd_create("rueda-check"))
     except OSError as error:
-        return missing("memfd", str(error), "/dev/shm serves instead")
+        return missing(
+            "memfd",
+            str(error),
+            "without it ranks of one host share no memory: allow memfd_create() in the container's seccomp profile",
+        )
     return Row("memfd", True)
