@@ -3,20 +3,11 @@
 
 #include <catch2/catch.hpp>
 
+#include "bytes.h"
 #include "rank_threads.h"
 #include "transport/inproc.h"
 
 namespace rueda::test::active_messages_test {
-
-namespace {
-
-std::vector<std::byte> bytes(std::initializer_list<int> values) {
-  std::vector<std::byte> result;
-  for (const int value : values) result.push_back(static_cast<std::byte>(value));
-  return result;
-}
-
-}  // namespace
 
 TEST_CASE("each kind of message reaches its own handler, with its payload, in order") {
   InprocHub hub(2);

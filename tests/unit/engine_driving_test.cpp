@@ -13,15 +13,7 @@
 
 namespace rueda::test::engine_driving_test {
 
-namespace {
-
 using namespace std::chrono_literals;
-
-Handle run(Runtime& engine, Submission submission) {
-  return engine.submit_and_wait(0, one(std::move(submission))).front();
-}
-
-}  // namespace
 
 TEST_CASE("a caller that waits at once needs no other thread") {
   run_engines(1, {}, [](int, Runtime& engine) {

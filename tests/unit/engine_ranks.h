@@ -89,6 +89,16 @@ inline Handle submit(Runtime& engine, Submission submission, int set = 0) {
   return engine.submit(set, one(std::move(submission))).front();
 }
 
+// As a blocking call does it.
+inline Handle run(Runtime& engine, Submission submission, int set = 0) {
+  return engine.submit_and_wait(set, one(std::move(submission))).front();
+}
+
+// The value of a counter.
+inline std::int64_t metric(const Runtime& engine, const std::string& name) {
+  return engine.metrics().at(name);
+}
+
 // Adds a process set of the ranks; returns its number.
 inline int add_set(Runtime& engine, std::vector<int> ranks) {
   Submission submission;

@@ -4,11 +4,11 @@
 #include <barrier>
 #include <catch2/catch.hpp>
 #include <chrono>
-#include <numeric>
 #include <random>
 
 #include "core/strings.h"
 #include "engine_ranks.h"
+#include "shuffled_tensors.h"
 
 namespace rueda::test::engine_replay_test {
 
@@ -19,14 +19,6 @@ using namespace std::chrono_literals;
 void run_sharing(int size, const std::function<void(int, Runtime&)>& body,
                  const Options& options = {}, InprocHub* hub = nullptr) {
   run_engines(size, options, body, hub, Sharing::memory);
-}
-
-Handle run(Runtime& engine, Submission submission, int set = 0) {
-  return engine.submit_and_wait(set, one(std::move(submission))).front();
-}
-
-std::int64_t count(const Runtime& engine, const std::string& name) {
-  return engine.metrics().at(name);
 }
 
 void sum(Runtime& engine, const std::string& name, int ranks, std::size_t length = 5, int set = 0) {
@@ -68,13 +60,13 @@ TEST_CASE("a repeated allreduce needs no message") {
   run_sharing(size, [&](int, Runtime& engine) {
     sum(engine, "x", size);
     together.arrive_and_wait();
-    const std::int64_t messages = count(engine, "control_messages_sent");
+    const std::int64_t messages = metric(engine, "control_messages_sent");
     together.arrive_and_wait();
     for (int round = 0; round < 200; ++round) sum(engine, "x", size);
     together.arrive_and_wait();
-    expect(count(engine, "control_messages_sent") == messages, "no message");
-    expect(count(engine, "plans_replayed") == 200, "200 rounds");
-    expect(count(engine, "plans_called_off") == 0, "none cancelled");
+    expect(metric(engine, "control_messages_sent") == messages, "no message");
+    expect(metric(engine, "plans_replayed") == 200, "200 rounds");
+    expect(metric(engine, "plans_called_off") == 0, "none cancelled");
     together.arrive_and_wait();
   });
 }
@@ -100,11 +92,11 @@ TEST_CASE("operations without a name are replayed, with barriers and named ones 
     for (int round = 0; round < 3 * once_round; ++round) step(round);
     together.arrive_and_wait();
     const auto grown = [&](const std::string& name) {
-      return count(engine, name) - before.at(name);
+      return metric(engine, name) - before.at(name);
     };
     expect(grown("control_messages_sent") == 0, "no message");
     expect(grown("plans_replayed") == 4 * 3 * once_round, "all were replayed");
-    expect(count(engine, "plans_called_off") == 0, "none cancelled");
+    expect(metric(engine, "plans_called_off") == 0, "none cancelled");
     together.arrive_and_wait();
   });
 }
@@ -158,7 +150,7 @@ TEST_CASE("every collective is replayed, and right") {
       finish(run(engine, std::move(barrier)));
     }
     together.arrive_and_wait();
-    expect(count(engine, "plans_replayed") == 5 * 9, "all but the first round");
+    expect(metric(engine, "plans_replayed") == 5 * 9, "all but the first round");
     together.arrive_and_wait();
   });
 }
@@ -175,7 +167,7 @@ TEST_CASE("what is small comes along with the ranks' readiness, with the same bi
       std::vector<std::uint8_t> input(bytes);
       for (std::uint8_t& byte : input) byte = static_cast<std::uint8_t>(random() % 128);
       std::vector<std::uint8_t> negotiated;
-      const std::int64_t before = count(engine, "plans_eager");
+      const std::int64_t before = metric(engine, "plans_eager");
       for (int round = 0; round < 5; ++round) {
         std::vector<std::uint8_t> output(bytes + 1, 0xab);
         Submission submission = allreduce_of(input, dtype, str("x", bytes), op);
@@ -187,7 +179,7 @@ TEST_CASE("what is small comes along with the ranks' readiness, with the same bi
         expect(output == negotiated, str("the same bits of ", bytes, " bytes"));
       }
       together.arrive_and_wait();
-      expect(count(engine, "plans_eager") == before + 4 * is_small, str(bytes, " bytes"));
+      expect(metric(engine, "plans_eager") == before + 4 * is_small, str(bytes, " bytes"));
       together.arrive_and_wait();
     }
   });
@@ -214,7 +206,7 @@ TEST_CASE("what was sent along is not mixed up when calls change, are cancelled,
       }
       expect(data.front() == all && data.back() == all, str("the sum of round ", round));
     }
-    expect(count(engine, "plans_eager") > 0, "some were sent along");
+    expect(metric(engine, "plans_eager") > 0, "some were sent along");
   });
 }
 
@@ -235,7 +227,7 @@ TEST_CASE("groups and fused batches are replayed as a whole") {
           for (const auto& tensor : tensors) expect(tensor[29] == 3, "the sum");
         }
         together.arrive_and_wait();
-        expect(count(engine, "plans_replayed") == 19, "all but the first round");
+        expect(metric(engine, "plans_replayed") == 19, "all but the first round");
         together.arrive_and_wait();
       },
       options);
@@ -243,32 +235,15 @@ TEST_CASE("groups and fused batches are replayed as a whole") {
 
 TEST_CASE("operations that are in flight together are replayed in any order of submission") {
   const int size = GENERATE(2, 3);
-  constexpr int tensors = 12;
   run_sharing(size, [&](int rank, Runtime& engine) {
-    std::mt19937 random(static_cast<unsigned>(rank) + 1);
-    std::vector<int> order(tensors);
-    std::iota(order.begin(), order.end(), 0);
+    ShuffledTensors shuffled(12, rank);
     // Where a rank is paused between its submissions, the round is negotiated: another one, then.
     const Time deadline = soon();
-    const auto none = [&] { return count(engine, "plans_replayed") == 0; };
+    const auto none = [&] { return metric(engine, "plans_replayed") == 0; };
     for (int round = 0; round < 60 || (none() && Clock::now() < deadline); ++round) {
-      std::vector<std::vector<float>> data;
-      for (int i = 0; i < tensors; ++i) {
-        data.emplace_back(static_cast<std::size_t>(i * 40 + 1), static_cast<float>(rank + i));
-      }
-      std::shuffle(order.begin(), order.end(), random);
-      std::vector<Handle> handles;
-      for (const int i : order) {
-        handles.push_back(submit(engine, allreduce_of(data[static_cast<std::size_t>(i)],
-                                                      DataType::float32, str("t", i))));
-      }
-      for (const Handle& handle : handles) finish(handle);
-      for (int i = 0; i < tensors; ++i) {
-        const auto expected = static_cast<float>(size * (size - 1) / 2 + size * i);
-        expect(data[static_cast<std::size_t>(i)].back() == expected, "the sum");
-      }
+      shuffled.reduce(engine, size);
     }
-    expect(count(engine, "plans_replayed") > 0, "some were replayed");
+    expect(metric(engine, "plans_replayed") > 0, "some were replayed");
   });
 }
 
@@ -277,7 +252,7 @@ TEST_CASE("what changes on all ranks is negotiated again") {
     for (int round = 0; round < 30; ++round) {
       sum(engine, "x", 2, static_cast<std::size_t>(1 + round / 3));
     }
-    expect(count(engine, "plans_replayed") == 20, "two of three");
+    expect(metric(engine, "plans_replayed") == 20, "two of three");
   });
 }
 
@@ -341,7 +316,7 @@ TEST_CASE("a rank that joins contributes the identity to what was replayed befor
       expect(joined.state()->output.last_joined_rank >= 0, "who was last");
       for (int step = 0; step < 3; ++step) sum(engine, "after", size);
     }
-    expect(count(engine, "plans_replayed") > 0, "some were replayed");
+    expect(metric(engine, "plans_replayed") > 0, "some were replayed");
   });
 }
 
@@ -392,7 +367,7 @@ TEST_CASE("a tensor that was replayed stalls with an error that names the ranks"
         if (rank != late) std::this_thread::sleep_for(800ms);  // until the late rank has been told
         sum(engine, "x", 2);
         sum(engine, "x", 2);
-        expect(count(engine, "stall_warnings") > 0, "a warning before the error");
+        expect(metric(engine, "stall_warnings") > 0, "a warning before the error");
       },
       options);
 }
@@ -425,7 +400,7 @@ TEST_CASE("more plans than are kept replace the oldest ones") {
       [](int, Runtime& engine) {
         std::mt19937 random(7);  // the same on all ranks
         for (int round = 0; round < 400; ++round) sum(engine, str("t", random() % 6), 3);
-        expect(count(engine, "plans_replayed") > 0, "some were replayed");
+        expect(metric(engine, "plans_replayed") > 0, "some were replayed");
       },
       options);
 }
@@ -437,7 +412,7 @@ TEST_CASE("without a cache nothing is replayed") {
       2,
       [](int, Runtime& engine) {
         for (int round = 0; round < 10; ++round) sum(engine, "x", 2);
-        expect(count(engine, "plans_replayed") == 0, "nothing was replayed");
+        expect(metric(engine, "plans_replayed") == 0, "nothing was replayed");
       },
       options);
 }
@@ -455,7 +430,7 @@ TEST_CASE("process sets replay on their own, also when they are made and removed
       remove_set(engine, low);
       remove_set(engine, high);
     }
-    expect(count(engine, "plans_replayed") > 50, "most were replayed");
+    expect(metric(engine, "plans_replayed") > 50, "most were replayed");
   });
 }
 

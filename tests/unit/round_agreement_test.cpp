@@ -7,6 +7,7 @@
 #include <deque>
 #include <random>
 
+#include "bytes.h"
 #include "core/strings.h"
 
 namespace rueda::test::round_agreement_test {
@@ -71,12 +72,6 @@ struct Known {
   bool ready = false;        // said so, and not decided
   bool cancelled = false;    // said so, or heard
 };
-
-std::vector<std::byte> bytes(std::initializer_list<int> values) {
-  std::vector<std::byte> result;
-  for (const int value : values) result.push_back(static_cast<std::byte>(value));
-  return result;
-}
 
 }  // namespace
 

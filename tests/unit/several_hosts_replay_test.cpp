@@ -4,11 +4,11 @@
 #include <barrier>
 #include <catch2/catch.hpp>
 #include <chrono>
-#include <numeric>
 #include <random>
 
 #include "core/strings.h"
 #include "engine_ranks.h"
+#include "shuffled_tensors.h"
 
 namespace rueda::test::several_hosts_replay_test {
 
@@ -36,14 +36,6 @@ bool leads(const HostOf& host_of, int rank) {
 
 int hosts_in(const HostOf& host_of) {
   return 1 + *std::max_element(host_of.begin(), host_of.end());
-}
-
-std::int64_t count(const Runtime& engine, const std::string& name) {
-  return engine.metrics().at(name);
-}
-
-Handle run(Runtime& engine, Submission submission, int set = 0) {
-  return engine.submit_and_wait(set, one(std::move(submission))).front();
 }
 
 void sum(Runtime& engine, const std::string& name, float expected = 4, std::size_t length = 5,
@@ -87,14 +79,14 @@ TEST_CASE("a step that repeats costs each host one message to the first host, an
     Step step(tensors);
     step.perform(engine);
     together.arrive_and_wait();
-    const std::int64_t before = count(engine, "control_messages_sent");
+    const std::int64_t before = metric(engine, "control_messages_sent");
     together.arrive_and_wait();
     for (int i = 0; i < steps; ++i) step.perform(engine);
     together.arrive_and_wait();
     const int each = rank == 0 ? hosts_in(host_of) - 1 : leads(host_of, rank) ? 1 : 0;
-    expect(count(engine, "control_messages_sent") - before == each * steps, "messages");
-    expect(count(engine, "plans_replayed") == steps, "all steps but the first");
-    expect(count(engine, "plans_called_off") == 0, "none cancelled");
+    expect(metric(engine, "control_messages_sent") - before == each * steps, "messages");
+    expect(metric(engine, "plans_replayed") == steps, "all steps but the first");
+    expect(metric(engine, "plans_called_off") == 0, "none cancelled");
     together.arrive_and_wait();
   });
 }
@@ -122,8 +114,8 @@ TEST_CASE("what was negotiated one by one is fused when it is replayed together"
       }
     }
     together.arrive_and_wait();
-    expect(count(engine, "plans_replayed") == 19 * tensors, "all but the first round");
-    expect(count(engine, "tensors_fused") > 0, "some were fused");
+    expect(metric(engine, "plans_replayed") == 19 * tensors, "all but the first round");
+    expect(metric(engine, "tensors_fused") > 0, "some were fused");
     together.arrive_and_wait();
   });
 }
@@ -164,7 +156,7 @@ TEST_CASE("every collective is replayed across hosts, and right") {
       finish(other(Collective::barrier, nothing));
     }
     together.arrive_and_wait();
-    expect(count(engine, "plans_replayed") == 5 * 5, "all but the first round");
+    expect(metric(engine, "plans_replayed") == 5 * 5, "all but the first round");
     together.arrive_and_wait();
   });
 }
@@ -173,29 +165,10 @@ TEST_CASE("operations in flight together run in one order, in whatever order ran
   const HostOf host_of = some_hosts();
   constexpr int tensors = 12;
   run_on(host_of, [&](int rank, Runtime& engine) {
-    std::mt19937 random(static_cast<unsigned>(rank) + 1);
-    std::vector<int> order(tensors);
-    std::iota(order.begin(), order.end(), 0);
-    for (int i = 0; i < tensors; ++i)
-      sum(engine, str("t", i), 4, static_cast<std::size_t>(i * 40 + 1));
-    for (int round = 0; round < 40; ++round) {
-      std::vector<std::vector<float>> data;
-      for (int i = 0; i < tensors; ++i) {
-        data.emplace_back(static_cast<std::size_t>(i * 40 + 1), static_cast<float>(rank + i));
-      }
-      std::shuffle(order.begin(), order.end(), random);
-      std::vector<Handle> handles;
-      for (const int i : order) {
-        handles.push_back(submit(engine, allreduce_of(data[static_cast<std::size_t>(i)],
-                                                      DataType::float32, str("t", i))));
-      }
-      for (const Handle& handle : handles) finish(handle);
-      for (int i = 0; i < tensors; ++i) {
-        expect(data[static_cast<std::size_t>(i)].back() == static_cast<float>(6 + 4 * i),
-               "the sum");
-      }
-    }
-    expect(count(engine, "plans_replayed") == 40 * tensors, "all were replayed");
+    for (int i = 0; i < tensors; ++i) sum(engine, str("t", i), 4, ShuffledTensors::length(i));
+    ShuffledTensors shuffled(tensors, rank);
+    for (int round = 0; round < 40; ++round) shuffled.reduce(engine, 4);
+    expect(metric(engine, "plans_replayed") == 40 * tensors, "all were replayed");
   });
 }
 
@@ -219,7 +192,7 @@ TEST_CASE("what changes on all ranks of all hosts is negotiated again") {
     for (int round = 0; round < 30; ++round) {
       sum(engine, "x", 4, static_cast<std::size_t>(1 + round / 3));
     }
-    expect(count(engine, "plans_replayed") == 20, "two of three");
+    expect(metric(engine, "plans_replayed") == 20, "two of three");
   });
 }
 
@@ -236,7 +209,7 @@ TEST_CASE("a rank that joins contributes the identity to what its host had joine
       expect(joined.state()->output.last_joined_rank >= 0, "who was last");
       for (int step = 0; step < 3; ++step) sum(engine, "after");
     }
-    expect(count(engine, "plans_replayed") > 0, "some were replayed");
+    expect(metric(engine, "plans_replayed") > 0, "some were replayed");
   });
 }
 
@@ -356,7 +329,7 @@ TEST_CASE("more plans than are kept replace the oldest ones on all hosts") {
       [](int, Runtime& engine) {
         std::mt19937 random(7);  // the same on all ranks
         for (int round = 0; round < 400; ++round) sum(engine, str("t", random() % 6));
-        expect(count(engine, "plans_replayed") > 0, "some were replayed");
+        expect(metric(engine, "plans_replayed") > 0, "some were replayed");
       },
       options);
 }
@@ -375,9 +348,9 @@ TEST_CASE("a host without room for a table negotiates, and so do the others with
     }
     const int set = add_set(engine, {0, 1, 2, 3});
     for (int round = 0; round < 20; ++round) sum(engine, "x", 4, 5, set);
-    const std::int64_t replayed = count(engine, "plans_replayed");
+    const std::int64_t replayed = metric(engine, "plans_replayed");
     for (int round = 0; round < 20; ++round) sum(engine, "x", 4, 5, set);
-    expect(count(engine, "plans_replayed") == replayed, "nothing was replayed");
+    expect(metric(engine, "plans_replayed") == replayed, "nothing was replayed");
   });
 }
 
@@ -394,7 +367,7 @@ TEST_CASE("sets across hosts replay on their own, also when they are made and re
       remove_set(engine, low);
       remove_set(engine, high);
     }
-    expect(count(engine, "plans_replayed") > 50, "most were replayed");
+    expect(metric(engine, "plans_replayed") > 50, "most were replayed");
   });
 }
 

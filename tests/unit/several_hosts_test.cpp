@@ -50,10 +50,6 @@ float sum(Runtime& engine, int set, const std::string& name, std::size_t length)
   return tensor.back();
 }
 
-std::int64_t count(const Runtime& engine, const std::string& name) {
-  return engine.metrics().at(name);
-}
-
 }  // namespace
 
 TEST_CASE("the world's operations go around the ring, those of a host through its memory") {
@@ -64,13 +60,13 @@ TEST_CASE("the world's operations go around the ring, those of a host through it
     const auto members = static_cast<float>(hosts.ranks_of(hosts.of(rank)).size());
     for (const std::size_t length : {1, 100, 5000, 300'000}) {
       expect(sum(engine, 0, "", length) == static_cast<float>(hosts.size()), "the world's sum");
-      const std::int64_t steps = count(engine, "allreduce_ring_steps");
-      const std::int64_t sent = count(engine, "allreduce_messages_sent");
+      const std::int64_t steps = metric(engine, "allreduce_ring_steps");
+      const std::int64_t sent = metric(engine, "allreduce_messages_sent");
       expect(steps > 0, "the world's goes around the ring");
       expect(sum(engine, own, "", length) == members, "the host's sum");
       if (members == 1) continue;
-      expect(count(engine, "allreduce_ring_steps") == steps, "the host's does not");
-      expect(count(engine, "allreduce_messages_sent") == sent, "and sends nothing");
+      expect(metric(engine, "allreduce_ring_steps") == steps, "the host's does not");
+      expect(metric(engine, "allreduce_messages_sent") == sent, "and sends nothing");
     }
   });
 }
@@ -84,15 +80,15 @@ TEST_CASE("within a host what repeats is replayed, whatever the rest of the worl
     const auto members = hosts.ranks_of(hosts.of(rank)).size();
     sum(engine, own, "x", 100);
     together.arrive_and_wait();
-    const std::int64_t messages = count(engine, "control_messages_sent");
+    const std::int64_t messages = metric(engine, "control_messages_sent");
     together.arrive_and_wait();
     for (int round = 0; round < 50; ++round) {
       expect(sum(engine, own, "x", 100) == static_cast<float>(members), "the host's sum");
     }
     together.arrive_and_wait();
     if (members > 1) {
-      expect(count(engine, "plans_replayed") == 50, "50 rounds");
-      expect(count(engine, "control_messages_sent") == messages, "no message");
+      expect(metric(engine, "plans_replayed") == 50, "50 rounds");
+      expect(metric(engine, "control_messages_sent") == messages, "no message");
     }
     together.arrive_and_wait();
     expect(sum(engine, 0, "x", 100) == static_cast<float>(hosts.size()), "the world's sum");
@@ -104,12 +100,12 @@ TEST_CASE("a set of ranks of several hosts uses no host's memory") {
   run_on(hosts, [](int rank, Runtime& engine) {
     const int across = add_set(engine, {1, 2});
     if (rank == 0 || rank == 3) return;
-    const std::int64_t replayed = count(engine, "plans_replayed");
+    const std::int64_t replayed = metric(engine, "plans_replayed");
     for (int round = 0; round < 5; ++round) {
       expect(sum(engine, across, "across", 1000) == 2, "the sum across hosts");
     }
-    expect(count(engine, "plans_replayed") == replayed, "nothing was replayed");
-    expect(count(engine, "allreduce_ring_steps") > 0, "a ring");
+    expect(metric(engine, "plans_replayed") == replayed, "nothing was replayed");
+    expect(metric(engine, "allreduce_ring_steps") > 0, "a ring");
   });
 }
 
