@@ -77,11 +77,6 @@ std::vector<int> Epoch::neighbours() const {
   return ranks;
 }
 
-void Epoch::close_after_fork() {
-  world_.control->close_after_fork();
-  world_.transport->close_after_fork();
-}
-
 // --- Progress
 
 bool Epoch::advance(Time now, bool readable) {

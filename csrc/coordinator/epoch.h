@@ -67,7 +67,7 @@ class Epoch final : public Progress::Work {
   // Notes what the streams of tensors on GPUs have to finish first.
   void mark_streams(std::vector<Submission>& submissions);
   // Async-signal-safe.
-  void close_after_fork();
+  void close_after_fork() { world_.control->close_after_fork(); }
 
   [[nodiscard]] int control_fd() const { return world_.control->wait_fd(); }
   [[nodiscard]] int transport_fd() const { return world_.transport->wait_fd(); }

@@ -46,8 +46,4 @@ void CompositeTransport::abort(const Status& reason) {
   for (const auto& link : links_) link->abort(reason);
 }
 
-void CompositeTransport::close_after_fork() {
-  for (const auto& link : links_) link->close_after_fork();
-}
-
 }  // namespace rueda

@@ -36,7 +36,6 @@ class CompositeTransport final : public Transport {
 
   void fail(int peer, const Status& why) override { link_to(peer).fail(peer, why); }
   void abort(const Status& reason) override;
-  void close_after_fork() override;
 
  private:
   [[nodiscard]] Transport& link_to(int peer) const {

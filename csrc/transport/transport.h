@@ -82,9 +82,6 @@ class Transport {
   virtual void fail(int peer, const Status& why) = 0;
   // The same with all peers.
   virtual void abort(const Status& reason) = 0;
-
-  // In a forked child: closes this process's copies of descriptors whose closing peers watch for.
-  virtual void close_after_fork() {}
 };
 
 }  // namespace rueda
