@@ -246,7 +246,7 @@ void Replay::cancel(Plan& plan, Audience audience) {
 }
 
 // What is handed back is negotiated, and comes here again: once is enough.
-void Replay::call_off_gpus() {
+void Replay::cancel_gpu_rounds() {
   if (std::exchange(calls_off_gpus_, true)) return;
   const auto is_open = [](const Plan* plan) { return plan->on_gpu && !plan->off; };
   for (auto open = joined_.begin();
@@ -432,7 +432,7 @@ bool Replay::step(Time now, bool is_busy) {
   if (!readiness_) return false;
   bool moved = lead(is_busy);
   moved = read_log() || moved;
-  moved = look_at_calls_off() || moved;
+  moved = release_cancelled() || moved;
   return renegotiate_overdue(now) || moved;
 }
 
@@ -523,7 +523,7 @@ void Replay::bury(Plan& plan) {
   std::erase_if(last_rounds_, [&](const auto& other) { return other.get() == &plan; });
 }
 
-bool Replay::look_at_calls_off() {
+bool Replay::release_cancelled() {
   const std::uint64_t calls_off = readiness_->calls_off();
   if (calls_off == calls_off_seen_) return false;
   calls_off_seen_ = calls_off;

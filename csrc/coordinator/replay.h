@@ -98,7 +98,7 @@ class Replay {
 
   // Before this rank asks for anything on GPUs to be negotiated: the rounds there that it has
   // joined and that are not decided.
-  void call_off_gpus();
+  void cancel_gpu_rounds();
   // From now on this rank takes nothing and calls all plans off, also those to come: it joins,
   // leaves, or the set has ended.
   void suspend();
@@ -176,7 +176,7 @@ class Replay {
   void run(Plan& plan);
   void run_fused(const Plans& plans);
   void finish_round(Plan& plan);
-  bool look_at_calls_off();
+  bool release_cancelled();
   bool renegotiate_overdue(Time now);
   bool lead(bool is_busy);
   // Calls it off, and hands back what it holds unless it is decided, or all hosts are to decide.

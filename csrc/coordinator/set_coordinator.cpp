@@ -145,7 +145,7 @@ void SetCoordinator::submit_group(std::vector<Submission> submissions, Time now)
   const bool on_gpu =
       std::any_of(submissions.begin(), submissions.end(),
                   [](const Submission& submission) { return submission.request.on_gpu; });
-  if (on_gpu) replay_.call_off_gpus();
+  if (on_gpu) replay_.cancel_gpu_rounds();
   std::vector<Request> requests;
   for (const Submission& submission : submissions) requests.push_back(submission.request);
   const Status status = negotiator_.submit_group(std::move(requests), now);
