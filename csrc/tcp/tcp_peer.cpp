@@ -104,7 +104,7 @@ void TcpPeer::open_streams(Time now) {
 }
 
 void TcpPeer::open_stream(std::size_t slot, Time now) {
-  auto fd = start_connecting(address_);
+  auto fd = start_connecting(address_, source_port(slot));
   if (!fd) return drop(slot, fd.status(), now);
   out_[slot] = std::make_unique<OutgoingStream>(context_.handshake, context_.key, peer_,
                                                 std::move(fd).value());
@@ -113,6 +113,15 @@ void TcpPeer::open_stream(std::size_t slot, Time now) {
   opened_[slot] = now;
   context_.watched.add(out_[slot]->fd(), all_events, TcpWatched::outgoing, index_of(slot));
   context_.call_at(now + reach_timeout);
+}
+
+// Networks spread flows over their links, and hold each of them back, by their ports: streams whose
+// ports follow one another are spread better than by chance. 0 where the system is to choose.
+int TcpPeer::source_port(std::size_t slot) const {
+  constexpr int last_port = 65535;
+  if (slot == 0 || !out_[0]) return 0;
+  const int first = local_port(out_[0]->fd());
+  return first == 0 ? 0 : std::min(first + static_cast<int>(slot), last_port);
 }
 
 // A stream has broken, or could not be opened.

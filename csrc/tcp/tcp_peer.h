@@ -85,6 +85,7 @@ class TcpPeer {
   bool write(Time now);
   void open_streams(Time now);
   void open_stream(std::size_t slot, Time now);
+  [[nodiscard]] int source_port(std::size_t slot) const;
   void drop(std::size_t slot, const Status& cause, Time now);
   void drop_incoming(std::size_t slot);
   [[nodiscard]] int open_count() const;
