@@ -15,6 +15,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
+from ipaddress import IPv6Address
 from pathlib import Path
 from typing import IO, Any
 
@@ -152,7 +153,7 @@ class Lab:
 
     def ipv6(self, host: str, link: int = 0) -> str:
         """The host's IPv6 address on that link."""
-        return f"fd13:{link:x}::{self.names.index(host) + 1:x}"
+        return str(IPv6Address(f"fd13:{link:x}::{self.names.index(host) + 1:x}"))
 
     def address(self, host: str, link: int = 0) -> str:
         """What the host's name (on link 0), or its name with "-ethN", resolves to."""

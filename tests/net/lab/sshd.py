@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,19 +73,37 @@ class SshDaemons:
                 self._start(host)
         return ["ssh", "-F", str(folder / "ssh_config")]
 
-    def forget_keys(self) -> None:
-        """Makes the daemons let nobody in."""
-        (self._lab.folder / "authorized_keys").write_text("")
+    @contextmanager
+    def without_keys(self) -> Iterator[None]:
+        """The daemons let nobody in."""
+        with self._emptied("authorized_keys"):
+            yield
 
-    def forget_hosts(self) -> None:
-        """Makes the client know none of the hosts."""
-        (self._lab.folder / "known_hosts").write_text("")
+    @contextmanager
+    def without_known_hosts(self) -> Iterator[None]:
+        """The client knows none of the hosts."""
+        with self._emptied("known_hosts"):
+            yield
+
+    @contextmanager
+    def _emptied(self, name: str) -> Iterator[None]:
+        file = self._lab.folder / name
+        before = file.read_text()
+        file.write_text("")
+        try:
+            yield
+        finally:
+            file.write_text(before)
 
     def stop(self, host: str) -> None:
         """Ends one daemon; connections that are there stay."""
         process = self._processes.pop(host)
         process.kill()
         process.wait()
+
+    def restart(self, host: str) -> None:
+        """Takes stop() back."""
+        self._start(host)
 
     def close(self) -> None:
         """Ends all."""
