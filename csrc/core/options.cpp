@@ -16,9 +16,11 @@ using enum OptionType;
 
 constexpr std::array table{
     OptionSpec{
-        "transport", "RUEDA_TRANSPORT", "", choice, "auto|shm|mpi", true,
-        "What moves the data between ranks. auto takes shared memory between ranks of one host "
-        "and MPI between hosts; shm is for worlds of one host.",
+        "transport", "RUEDA_TRANSPORT", "", choice, "auto|shm|mpi|tcp", true,
+        "What moves the data between ranks. auto takes shared memory between ranks of one host, "
+        "and between hosts MPI where the ranks met through it, else TCP. shm is for worlds of one "
+        "host. mpi uses nothing else. tcp uses shared memory within each of several hosts; on one "
+        "host, nothing else.",
         &Options::transport},
     OptionSpec{"bootstrap", "RUEDA_BOOTSTRAP", "", choice, "auto|mpi|rendezvous|none", false,
                "How ranks find each other. auto recognises the launcher by its variables; none "

@@ -12,6 +12,7 @@
 #include "membership/inproc_world.h"
 #include "membership/world_facts.h"
 #include "onehost/memory_transport.h"
+#include "tcp/tcp_transport.h"
 #include "transport/composite_transport.h"
 #include "transport/control_socket.h"
 
@@ -55,11 +56,12 @@ Expected<std::vector<RankFacts>> exchange_facts(Bootstrap& bootstrap, const Rank
   return all;
 }
 
-// The ranks of this host, and what they share. MPI that was asked for by name is left to work
-// alone.
+// The ranks of this host, and what they share. What was asked for by name works alone: MPI, and on
+// one host TCP.
 Expected<HostGroup> form_host(Bootstrap& bootstrap, const Options& options,
                               const Topology& topology, Time deadline) {
-  if (options.transport == "mpi") return HostGroup();
+  const bool is_one_host = topology.local_size == topology.size;
+  if (options.transport == "mpi" || (options.transport == "tcp" && is_one_host)) return HostGroup();
   return HostGroup::form(bootstrap, topology.host_of, deadline);
 }
 
@@ -82,9 +84,11 @@ Expected<std::vector<std::string>> agree_on_memory(Bootstrap& bootstrap, Expecte
 
 // Collective.
 Expected<std::unique_ptr<Transport>> make_transport(Links links, const MpiCapability& mpi,
-                                                    const HostGroup& host, int world_size) {
-  if (links == Links::memory) return make_memory_transport(host.memory(), world_size);
-  auto between = mpi.make_transport();
+                                                    const HostGroup& host, Bootstrap& bootstrap,
+                                                    const std::string& interface, Time deadline) {
+  if (links == Links::memory) return make_memory_transport(host.memory(), bootstrap.size());
+  auto between = links == Links::mpi ? mpi.make_transport()
+                                     : open_tcp_transport(bootstrap, interface, deadline);
   if (!between || !host.memory()) return between;
   return join_host(host, std::move(between).value());
 }
@@ -140,7 +144,7 @@ Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const M
   if (!links) return not_formed().because(links.status());
   auto control =
       open_control_socket(bootstrap, world.topology.host_of, options.interface, deadline);
-  auto transport = make_transport(*links, mpi, world.host, world.topology.size);
+  auto transport = make_transport(*links, mpi, world.host, bootstrap, options.interface, deadline);
   const Status own = control.ok() ? transport.status() : control.status();
   const Status ready = bootstrap.agree("ready", own, deadline);
   if (!own.ok() || !ready.ok()) return not_formed().because(own.ok() ? ready : own);

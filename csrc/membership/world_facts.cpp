@@ -213,13 +213,14 @@ Expected<Links> choose_links(const std::string& wanted, const Topology& topology
                              const std::vector<std::string>& memory_obstacles) {
   const std::string memory = obstacle_to_memory(topology, memory_obstacles);
   const std::string mpi = obstacle_to_mpi(ranks);
-  if (wanted != "mpi" && memory.empty()) return Links::memory;
-  if (wanted != "shm" && mpi.empty()) return Links::mpi;
   const char* const asked_for =
       "the transport that was asked for (RUEDA_TRANSPORT) cannot be used: ";
+  if (wanted == "tcp") return Links::tcp;
+  if (wanted != "mpi" && memory.empty()) return Links::memory;
   if (wanted == "shm") return no_world(str(asked_for, "shm: ", memory));
+  if (mpi.empty()) return Links::mpi;
   if (wanted == "mpi") return no_world(str(asked_for, "mpi: ", mpi));
-  return no_world(str("no transport serves all ranks: shm: ", memory, "; mpi: ", mpi));
+  return Links::tcp;
 }
 
 }  // namespace rueda

@@ -48,6 +48,7 @@ struct RankFacts {
 enum class Links {
   memory,  // that the ranks of the only host share
   mpi,     // between hosts; memory within those that share it, unless MPI alone was asked for
+  tcp,     // the same without MPI
 };
 
 // `wanted` is Options::transport; `memory_obstacles`: of each rank, why it shares no memory with

@@ -113,13 +113,8 @@ Expected<Listener> listen_tcp(const std::string& address) {
       ::listen(fd.get(), SOMAXCONN) != 0) {
     return system_error("cannot listen on " + address, errno);
   }
-  sockaddr_storage bound{};
-  socklen_t length = sizeof bound;
-  ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound), &length);
-  const auto port = bound.ss_family == AF_INET6
-                        ? ntohs(reinterpret_cast<const sockaddr_in6&>(bound).sin6_port)
-                        : ntohs(reinterpret_cast<const sockaddr_in&>(bound).sin_port);
-  return Listener{std::move(fd), join_tcp(parts.value().host, port)};
+  std::string bound = join_tcp(parts.value().host, local_port(fd.get()));
+  return Listener{std::move(fd), std::move(bound)};
 }
 
 Expected<UniqueFd> connect_unix(const std::string& address) {
@@ -137,7 +132,22 @@ Expected<UniqueFd> connect_unix(const std::string& address) {
   return fd;
 }
 
-Expected<UniqueFd> connect_tcp(const std::string& address) {
+void take_port(int fd, int family, int port) {
+  sockaddr_in6 six{};
+  six.sin6_family = AF_INET6;
+  six.sin6_port = htons(static_cast<std::uint16_t>(port));
+  sockaddr_in four{};
+  four.sin_family = AF_INET;
+  four.sin_port = six.sin6_port;
+  set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+  const bool is_six = family == AF_INET6;
+  const auto* const any =
+      is_six ? reinterpret_cast<const sockaddr*>(&six) : reinterpret_cast<const sockaddr*>(&four);
+  // A port that is in use is not worth failing for.
+  [[maybe_unused]] const int bound = ::bind(fd, any, is_six ? sizeof six : sizeof four);
+}
+
+Expected<UniqueFd> connect_tcp(const std::string& address, int source_port) {
   const auto parts = split_tcp(address);
   if (!parts) return parts.status();
   const auto list = resolve(parts.value().host, parts.value().port, 0);
@@ -146,6 +156,7 @@ Expected<UniqueFd> connect_tcp(const std::string& address) {
   UniqueFd fd(::socket(first.ai_family, stream_flags, 0));
   if (!fd) return system_error("cannot connect to " + address, errno);
   prepare_tcp(fd.get());
+  if (source_port != 0) take_port(fd.get(), first.ai_family, source_port);
   if (::connect(fd.get(), first.ai_addr, first.ai_addrlen) != 0 && errno != EINPROGRESS) {
     return system_error("cannot connect to " + address, errno);
   }
@@ -200,10 +211,21 @@ Expected<Listener> listen_on(const std::string& address) {
   return not_an_address(address);
 }
 
-Expected<UniqueFd> start_connecting(const std::string& address) {
+Expected<UniqueFd> start_connecting(const std::string& address, int source_port) {
   if (address.starts_with(unix_prefix)) return connect_unix(address);
-  if (address.starts_with(tcp_prefix)) return connect_tcp(address);
+  if (address.starts_with(tcp_prefix)) return connect_tcp(address, source_port);
   return not_an_address(address);
+}
+
+int local_port(int fd) {
+  sockaddr_storage bound{};
+  socklen_t length = sizeof bound;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &length) != 0) return 0;
+  switch (bound.ss_family) {
+    case AF_INET: return ntohs(reinterpret_cast<const sockaddr_in&>(bound).sin_port);
+    case AF_INET6: return ntohs(reinterpret_cast<const sockaddr_in6&>(bound).sin6_port);
+    default: return 0;
+  }
 }
 
 bool is_served(const std::string& unix_address) {

@@ -23,8 +23,11 @@ struct Listener {
 // ErrorCode::transport in both.
 [[nodiscard]] Expected<Listener> listen_on(const std::string& address);
 // The connection may still be under way: the descriptor is writable once it is decided, see
-// finish_connecting(). A Unix socket of another user is not connected to.
-[[nodiscard]] Expected<UniqueFd> start_connecting(const std::string& address);
+// finish_connecting(). A Unix socket of another user is not connected to. `source_port`: over TCP,
+// from this port where it is free; 0 leaves it to the system.
+[[nodiscard]] Expected<UniqueFd> start_connecting(const std::string& address, int source_port = 0);
+// The local port of a TCP socket; 0 where it has none.
+[[nodiscard]] int local_port(int fd);
 // Whether a process of this user listens at this Unix socket, on this kernel and in this network
 // namespace. Says so at once.
 [[nodiscard]] bool is_served(const std::string& unix_address);

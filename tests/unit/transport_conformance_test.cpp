@@ -6,6 +6,7 @@
 
 #include "membership/world.h"
 #include "onehost/memory_transport.h"
+#include "tcp/tcp_transport.h"
 #include "transport/byte_ring.h"
 #include "transport/composite_transport.h"
 #include "transport/inproc.h"
@@ -32,6 +33,12 @@ Made of_one_host(InprocHub& hub, int rank, std::size_t ring_bytes) {
   return {std::move(transport).value(), *host};
 }
 
+Made of_streams(InprocHub& hub, int rank) {
+  auto transport = open_tcp_transport(*hub.make_bootstrap(rank), "127.0.0.1", soon());
+  expect_ok(transport.status(), "links over TCP");
+  return {std::move(transport).value()};
+}
+
 // Ranks of two hosts in turn, between which threads play the network.
 Made of_two_hosts(InprocHub& hub, int rank) {
   std::vector<int> host_of;
@@ -56,6 +63,7 @@ const std::vector<Kind>& kinds() {
        [](InprocHub& hub, int rank) { return of_one_host(hub, rank, default_ring_bytes); }},
       {"memory with small rings",
        [](InprocHub& hub, int rank) { return of_one_host(hub, rank, 4096); }},
+      {"tcp", of_streams},
       {"two hosts", of_two_hosts},
   };
   return all;

@@ -1,0 +1,34 @@
+// What travels over a stream between two hosts.
+//
+// A stream is a TCP connection over which one rank sends to another. It carries chunks, each a
+// header and its bytes; receipts come back over it, each the number of chunks that have arrived
+// over this stream so far (64 bits). A chunk says which part of which message it is. So any stream
+// between two ranks can carry any chunk, in any order, and what was under way on one that breaks
+// goes over another. Whoever opens streams shows that it belongs to the world, and to this epoch of
+// it (stream_opening.h); so a chunk needs not say that.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "transport/transport.h"
+
+namespace rueda {
+
+struct ChunkHeader {
+  std::uint64_t message = 0;   // its number among those from this rank to that peer, from 1 on
+  std::uint64_t previous = 0;  // the one before it with the same tag, unless that one and all
+                               // before it with the tag are known to have arrived: 0 then
+  std::uint64_t length = 0;    // of the message
+  std::uint64_t offset = 0;    // where in the message the chunk begins
+  std::uint32_t bytes = 0;     // of the chunk, after this header
+  Tag tag = 0;
+};
+static_assert(sizeof(ChunkHeader) == 40, "as it is on the wire");
+
+using Receipt = std::uint64_t;
+
+inline constexpr std::size_t max_chunk_bytes = 1 << 20;
+inline constexpr std::uint64_t max_message_bytes = std::uint64_t{1} << 48;
+
+}  // namespace rueda

@@ -1,0 +1,183 @@
+#include "tcp/incoming_messages.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/strings.h"
+#include "transport/matching.h"
+#include "transport/span_cursor.h"
+
+namespace rueda {
+
+class IncomingMessages::Message {
+ public:
+  std::uint64_t number = 0;
+  std::uint64_t length = 0;
+  Tag tag = 0;
+  bool in_turn = false;  // those before it with the same tag are known
+  bool whole = false;    // or not wanted any more
+  std::uint64_t arrived = 0;
+  IntervalSet parts;
+  std::unique_ptr<std::byte[]> kept;  // where no receive was known when it began
+  std::vector<MutableBytes> spans;    // of the receive, with `ticket`
+  Ticket ticket;
+  bool unwanted = false;  // its receive has failed
+};
+
+Ticket IncomingMessages::recv(Tag tag, std::span<const MutableBytes> spans) {
+  if (!failure_.ok()) return finished_ticket(peer_, failure_);
+  Posted posted{
+      {spans.begin(), spans.end()}, 0, std::make_shared<Transfer>(Transfer{false, {}, peer_})};
+  for (const MutableBytes& span : spans) posted.length += span.size();
+  Ticket ticket = posted.ticket;
+  const auto found = queues_.try_emplace(tag).first;
+  auto& unexpected = found->second.unexpected;
+  if (unexpected.empty()) {
+    found->second.posted.push_back(std::move(posted));
+    return ticket;
+  }
+  const MessagePointer message = std::move(unexpected.front());
+  unexpected.pop_front();
+  if (unexpected.empty()) queues_.erase(found);
+  match(*message, std::move(posted));
+  return ticket;
+}
+
+Expected<IncomingMessages::MessagePointer> IncomingMessages::begin(const ChunkHeader& header) {
+  const Status nonsense(ErrorCode::transport,
+                        str("rank ", peer_, " sends what is no part of a message"), peer_);
+  if (header.message == 0 || header.previous >= header.message || header.tag >= tag_limit ||
+      header.length > max_message_bytes || header.bytes > max_chunk_bytes ||
+      header.offset > header.length || header.bytes > header.length - header.offset) {
+    return nonsense;
+  }
+  if (closed_.contains(header.message)) {
+    auto duplicate = std::make_shared<Message>();
+    duplicate->whole = true;
+    return duplicate;
+  }
+  if (const auto known = open_.find(header.message); known != open_.end()) {
+    const Message& message = *known->second;
+    if (message.length != header.length || message.tag != header.tag) return nonsense;
+    return known->second;
+  }
+  auto message = std::make_shared<Message>();
+  message->number = header.message;
+  message->length = header.length;
+  message->tag = header.tag;
+  open_.emplace(message->number, message);
+  if (header.previous == 0 || is_in_turn(header.previous)) {
+    take_turn(message);
+  } else {
+    later_.emplace(header.previous, message);
+  }
+  return message;
+}
+
+bool IncomingMessages::is_in_turn(std::uint64_t number) const {
+  const auto known = open_.find(number);
+  return known != open_.end() ? known->second->in_turn : closed_.contains(number);
+}
+
+// With those that waited for it.
+void IncomingMessages::take_turn(const MessagePointer& first) {
+  for (MessagePointer message = first; message;) {
+    message->in_turn = true;
+    const auto found = queues_.try_emplace(message->tag).first;
+    auto& posted = found->second.posted;
+    if (posted.empty()) {
+      found->second.unexpected.push_back(message);
+    } else {
+      Posted receive = std::move(posted.front());
+      posted.pop_front();
+      if (posted.empty()) queues_.erase(found);
+      match(*message, std::move(receive));
+    }
+    close_if_over(message);
+    auto next = later_.extract(message->number);
+    message = next.empty() ? nullptr : std::move(next.mapped());
+  }
+}
+
+void IncomingMessages::match(Message& message, Posted posted) {
+  if (posted.length != message.length) {
+    // The message is read to its end, but goes nowhere.
+    finish(*posted.ticket,
+           Status(ErrorCode::transport,
+                  str("rank ", peer_, " sent ", message.length, " bytes with tag ", message.tag,
+                      " where ", posted.length, " were to be received"),
+                  peer_));
+    message.unwanted = true;
+    message.kept.reset();
+    return;
+  }
+  message.spans = std::move(posted.spans);
+  message.ticket = std::move(posted.ticket);
+  if (!message.whole) return;
+  SpanCursor<std::byte> target(message.spans);
+  copy_into(target, ConstBytes(message.kept.get(), message.length));
+  finish(*message.ticket, {});
+}
+
+void IncomingMessages::place(Message& message, std::size_t offset, std::size_t bytes,
+                             std::vector<MutableBytes>& parts) {
+  if (message.whole || message.unwanted) return;
+  if (!message.ticket && !message.kept) {
+    message.kept = std::make_unique_for_overwrite<std::byte[]>(message.length);
+  }
+  if (message.kept) {
+    parts.emplace_back(message.kept.get() + offset, bytes);
+    return;
+  }
+  for (const MutableBytes& span : message.spans) {
+    if (bytes == 0) return;
+    if (offset >= span.size()) {
+      offset -= span.size();
+      continue;
+    }
+    const std::size_t count = std::min(span.size() - offset, bytes);
+    parts.push_back(span.subspan(offset, count));
+    offset = 0;
+    bytes -= count;
+  }
+}
+
+bool IncomingMessages::add(const MessagePointer& message, std::size_t offset, std::size_t bytes) {
+  if (message->whole) return false;
+  message->arrived += message->parts.add(offset, offset + bytes);
+  if (message->arrived < message->length) return false;
+  message->whole = true;
+  if (message->ticket) {
+    if (message->kept) {
+      SpanCursor<std::byte> target(message->spans);
+      copy_into(target, ConstBytes(message->kept.get(), message->length));
+      message->kept.reset();
+    }
+    finish(*message->ticket, {});
+  }
+  close_if_over(message);
+  return true;
+}
+
+void IncomingMessages::close_if_over(const MessagePointer& message) {
+  if (!message->whole || !message->in_turn) return;
+  closed_.add(message->number, message->number + 1);
+  open_.erase(message->number);
+}
+
+void IncomingMessages::fail(const Status& why) {
+  if (!failure_.ok()) return;
+  failure_ = why;
+  for (auto& [tag, queue] : queues_) {
+    for (Posted& posted : queue.posted) finish(*posted.ticket, why);
+  }
+  for (auto& [number, message] : open_) {
+    if (message->ticket && !message->whole) finish(*message->ticket, why);
+    message->whole = true;
+  }
+  queues_.clear();
+  open_.clear();
+  later_.clear();
+}
+
+}  // namespace rueda

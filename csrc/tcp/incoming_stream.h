@@ -1,0 +1,79 @@
+// A TCP connection that a peer has opened, over which this rank receives its chunks.
+//
+// A chunk's bytes are read straight to where they belong, and the header of the next along with
+// them, so that a chunk costs one system call. Not thread-safe. Watched edge-triggered: see
+// mark_ready().
+#pragma once
+
+#include <sys/uio.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/status.h"
+#include "tcp/incoming_messages.h"
+#include "tcp/outgoing_messages.h"
+#include "tcp/stream_opening.h"
+#include "transport/socket_link.h"
+
+namespace rueda {
+
+class IncomingStream {
+ public:
+  // `link`: of `peer`, which was welcomed. `key` outlives this.
+  IncomingStream(const Key& key, int rank, int peer, SocketLink link);
+
+  [[nodiscard]] int fd() const { return link_.fd(); }
+  // Whether the peer has proved that it opened it just now.
+  [[nodiscard]] bool is_open() const { return open_; }
+  // What epoll has told: EPOLLIN, EPOLLOUT, ...
+  void mark_ready(std::uint32_t events);
+
+  struct Progress {
+    bool moved = false;
+    bool ended_message = false;   // a long one: its sender waits for the receipt
+    Status status;                // an error where the connection is broken
+    bool is_peers_fault = false;  // not the connection's: what came is no part of a message
+  };
+  // Reads what is there, up to a bound, so that others have their turn.
+  [[nodiscard]] Progress read(IncomingMessages& messages);
+  // Whether more is known to be there.
+  [[nodiscard]] bool is_readable() const { return readable_; }
+
+  // Whether so much has arrived since the last receipt that one is due.
+  [[nodiscard]] bool owes_much() const;
+  [[nodiscard]] bool owes() const { return unreceipted_chunks_ > 0; }
+  // Tells the peer what has arrived.
+  void send_receipt();
+
+ private:
+  void read_opening(Progress& progress);
+  [[nodiscard]] std::size_t read_once(IncomingMessages& messages, Progress& progress);
+  void take_headers(IncomingMessages& messages, Progress& progress);
+  void take_inline(IncomingMessages& messages, Progress& progress);
+  void end_chunk(IncomingMessages& messages, Progress& progress);
+  void place_rest();
+
+  StreamOpening opening_;
+  SocketLink link_;
+  bool open_ = false;
+  bool readable_ = true;
+  bool ending_ = false;
+
+  ChunkHeader header_;                        // of the chunk that is arriving, with
+  IncomingMessages::MessagePointer message_;  // null between chunks
+  std::size_t arrived_ = 0;                   // bytes of it
+  std::array<std::byte, 4096> inbox_;         // what was read along
+  std::size_t inbox_begin_ = 0;
+  std::size_t inbox_end_ = 0;
+  std::vector<MutableBytes> parts_;
+  std::vector<iovec> vectors_;
+
+  Receipt received_ = 0;  // chunks, ever
+  std::size_t unreceipted_chunks_ = 0;
+  std::size_t unreceipted_bytes_ = 0;
+};
+
+}  // namespace rueda

@@ -1,0 +1,79 @@
+// A TCP connection that this rank has opened, over which it sends chunks to one peer.
+//
+// Takes chunks only as the system accepts them, so that what waits goes over whichever stream is
+// free. Not thread-safe. Watched edge-triggered: see mark_ready().
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "core/status.h"
+#include "tcp/outgoing_messages.h"
+#include "tcp/stream_opening.h"
+#include "transport/handshake.h"
+#include "transport/socket_link.h"
+
+namespace rueda {
+
+class OutgoingStream {
+ public:
+  // `fd` is connected, or about to be. `key` outlives this.
+  OutgoingStream(const Handshake& handshake, const Key& key, int peer, UniqueFd fd);
+
+  [[nodiscard]] int fd() const { return link_.fd(); }
+  // Whether the peer has let it in, so that it takes chunks.
+  [[nodiscard]] bool is_open() const { return phase_ == Phase::open; }
+  // What epoll has told: EPOLLIN, EPOLLOUT, ...
+  void mark_ready(std::uint32_t events);
+
+  // Goes on with the opening, or takes receipts. An error where the connection is broken or the
+  // peer is none of this world.
+  [[nodiscard]] Status read(OutgoingMessages& messages);
+  // Takes chunks of up to `chunk_bytes`, none where that is 0, and writes them, while the system
+  // accepts them and there are any. What it has begun to write it ends. Returns how many bytes the
+  // system has accepted.
+  [[nodiscard]] Expected<std::size_t> write(OutgoingMessages& messages, std::size_t chunk_bytes);
+
+  // Bytes of chunks that have arrived at the peer, ever.
+  [[nodiscard]] std::uint64_t delivered() const { return delivered_; }
+  // Whether everything that was written has been received by the peer's system.
+  [[nodiscard]] bool is_flushed() const;
+  // It has broken: what has not been acknowledged goes back.
+  void give_back(OutgoingMessages& messages);
+
+ private:
+  enum class Phase : std::uint8_t { welcome, challenge, open };
+
+  Status read_opening();
+  Status handle_opening(const Frame& frame);
+  Status read_receipts(OutgoingMessages& messages);
+  Status take_receipts(OutgoingMessages& messages, std::span<const std::byte> bytes);
+  std::size_t gather(OutgoingMessages& messages, std::size_t chunk_bytes);
+  void advance(OutgoingMessages& messages, std::size_t count);
+
+  const Handshake& handshake_;
+  const int peer_;
+  StreamOpening opening_;
+  SocketLink link_;
+  Phase phase_ = Phase::welcome;
+  bool confirmed_ = false;
+  bool readable_ = true;
+  bool writable_ = false;
+  bool ending_ = false;
+
+  std::deque<OutgoingMessages::Chunk> sent_;  // not acknowledged
+  std::size_t written_ = 0;                   // of these, from the front
+  std::size_t partial_ = 0;                   // bytes of the one after them, header included
+  Receipt acknowledged_ = 0;                  // chunks, ever
+  std::uint64_t delivered_ = 0;
+  std::vector<std::byte> receipts_;  // less than one
+  std::vector<ChunkHeader> headers_;
+  std::vector<ConstBytes> parts_;
+  std::vector<iovec> vectors_;
+};
+
+}  // namespace rueda

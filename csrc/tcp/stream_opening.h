@@ -1,0 +1,55 @@
+// How a stream begins, after the two ranks have made sure of each other as in
+// transport/handshake.h:
+//
+//   the rank that opens it               the peer
+//                                     ←  challenge  a random word
+//   answer     a random word and
+//              the rank's proof       →  (and chunks at once)
+//                                     ←  confirmation  the peer's proof (and then receipts)
+//
+// The proofs are of both words, so nothing that was heard of another stream opens or confirms one.
+// Each is the payload of a frame. Pure.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "transport/key.h"
+
+namespace rueda {
+
+class StreamOpening {
+ public:
+  static constexpr std::size_t word_bytes = 32;
+  static constexpr std::size_t challenge_bytes = word_bytes;
+  static constexpr std::size_t answer_bytes = word_bytes + sizeof(Digest);
+  static constexpr std::size_t confirmation_bytes = sizeof(Digest);
+
+  // Of a stream over which rank `from` sends to rank `to`. `key`: of the world, for streams alone.
+  StreamOpening(const Key& key, int from, int to);
+
+  // --- For `to`
+  [[nodiscard]] std::span<const std::byte> challenge() const { return bytes_of(own_word_); }
+  // The confirmation; nothing where this is not `from`'s answer.
+  [[nodiscard]] std::optional<Digest> confirm(std::span<const std::byte> answer);
+
+  // --- For `from`
+  [[nodiscard]] std::vector<std::byte> answer(std::span<const std::byte> challenge);
+  // After answer().
+  [[nodiscard]] bool is_confirmation(std::span<const std::byte> payload) const;
+
+ private:
+  [[nodiscard]] Digest proof(std::string_view step, std::string_view called,
+                             std::string_view calling) const;
+
+  const Key& key_;
+  const std::string from_;
+  const std::string to_;
+  const std::string own_word_;
+  std::string other_word_;
+};
+
+}  // namespace rueda

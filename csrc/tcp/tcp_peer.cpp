@@ -1,0 +1,272 @@
+#include "tcp/tcp_peer.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/log.h"
+#include "core/strings.h"
+#include "transport/matching.h"
+#include "transport/socket.h"
+#include "transport/span_cursor.h"
+
+namespace rueda {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::uint32_t all_events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+// Of what waits, the system takes no more ahead than this: what it has taken goes over that stream,
+// however slow that is.
+constexpr int unsent_bytes = 256 << 10;
+constexpr int unsent_bytes_of_several = 64 << 10;
+constexpr std::size_t chunk_bytes = 256 << 10;
+constexpr std::size_t chunk_bytes_of_several = 64 << 10;
+constexpr Duration first_pause = 10ms;
+constexpr int max_doublings = 6;
+
+}  // namespace
+
+TcpPeer::TcpPeer(int peer, std::string address, const Context& context)
+    : peer_(peer),
+      address_(std::move(address)),
+      context_(context),
+      outgoing_(peer),
+      incoming_(peer) {}
+
+Ticket TcpPeer::send(Tag tag, std::span<const ConstBytes> spans) {
+  if (!failure_.ok()) return finished_ticket(peer_, failure_);
+  Ticket ticket = outgoing_.send(tag, spans);
+  write(Clock::now());
+  return ticket;
+}
+
+Ticket TcpPeer::send_to_itself(Tag tag, std::span<const ConstBytes> spans) {
+  if (!failure_.ok()) return finished_ticket(peer_, failure_);
+  SpanCursor<const std::byte> source(spans);
+  const std::size_t length = source.remaining();
+  const auto message = incoming_.begin({.message = ++own_messages_, .length = length, .tag = tag});
+  if (!message) return finished_ticket(peer_, message.status());
+  std::vector<MutableBytes> parts;
+  IncomingMessages::place(**message, 0, length, parts);
+  for (const MutableBytes& part : parts) copy_from(source, part);
+  incoming_.add(*message, 0, length);
+  return finished_ticket(peer_, {});
+}
+
+Ticket TcpPeer::recv(Tag tag, std::span<const MutableBytes> spans) {
+  return incoming_.recv(tag, spans);
+}
+
+// --- Streams
+
+bool TcpPeer::expects_stream() const {
+  return failure_.ok() &&
+         std::any_of(in_.begin(), in_.end(), [](const auto& stream) { return !stream; });
+}
+
+void TcpPeer::admit(SocketLink link) {
+  const auto free =
+      std::find_if(in_.begin(), in_.end(), [](const auto& stream) { return !stream; });
+  const auto slot = static_cast<std::size_t>(free - in_.begin());
+  *free = std::make_unique<IncomingStream>(context_.key, context_.handshake.rank(), peer_,
+                                           std::move(link));
+  context_.watched.add((*free)->fd(), all_events, TcpWatched::incoming, index_of(slot));
+}
+
+void TcpPeer::mark_ready(TcpWatched source, std::size_t index, std::uint32_t events) {
+  const std::size_t slot = index % slots;
+  if (source == TcpWatched::outgoing) {
+    if (out_[slot]) out_[slot]->mark_ready(events);
+  } else {
+    if (in_[slot]) in_[slot]->mark_ready(events);
+  }
+}
+
+int TcpPeer::open_count() const {
+  return static_cast<int>(std::count_if(
+      out_.begin(), out_.end(), [](const auto& stream) { return stream && stream->is_open(); }));
+}
+
+void TcpPeer::open_streams(Time now) {
+  if (closing_ || !failure_.ok()) return;
+  if (unreachable_since_ && now < next_attempt_) return;
+  const bool reaches = open_count() > 0;
+  for (std::size_t slot = 0; slot < static_cast<std::size_t>(count_.wanted()); ++slot) {
+    if (!out_[slot]) open_stream(slot, now);
+    if (!reaches) return;  // one is enough to find out
+  }
+}
+
+void TcpPeer::open_stream(std::size_t slot, Time now) {
+  auto fd = start_connecting(address_, source_port(slot));
+  if (!fd) return drop(slot, fd.status(), now);
+  out_[slot] = std::make_unique<OutgoingStream>(context_.handshake, context_.key, peer_,
+                                                std::move(fd).value());
+  const int limit = count_.wanted() > 1 ? unsent_bytes_of_several : unsent_bytes;
+  ::setsockopt(out_[slot]->fd(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &limit, sizeof limit);
+  opened_[slot] = now;
+  context_.watched.add(out_[slot]->fd(), all_events, TcpWatched::outgoing, index_of(slot));
+  context_.call_at(now + reach_timeout);
+}
+
+// Networks spread flows over their links, and hold each of them back, by their ports: streams whose
+// ports follow one another are spread better than by chance. 0 where the system is to choose.
+int TcpPeer::source_port(std::size_t slot) const {
+  constexpr int last_port = 65535;
+  if (slot == 0 || !out_[0]) return 0;
+  const int first = local_port(out_[0]->fd());
+  return first == 0 ? 0 : std::min(first + static_cast<int>(slot), last_port);
+}
+
+// A stream has broken, or could not be opened.
+void TcpPeer::drop(std::size_t slot, const Status& cause, Time now) {
+  if (auto& stream = out_[slot]) {
+    delivered_before_ += stream->delivered();
+    stream->give_back(outgoing_);
+    context_.watched.remove(stream->fd());
+    stream.reset();
+  }
+  if (closing_ || !failure_.ok()) return;
+  log(LogLevel::debug, "a stream to rank ", peer_, ": ", cause.to_string());
+  if (!outgoing_.has_unfinished()) return;  // the next message opens another
+  if (!unreachable_since_) {
+    unreachable_since_ = now;
+    obstacle_ = cause;
+  }
+  if (open_count() == 0 && now - *unreachable_since_ > reach_timeout) {
+    fail(
+        Status(ErrorCode::transport, str("rank ", peer_, " cannot be reached at ", address_), peer_)
+            .because(obstacle_));
+    return;
+  }
+  next_attempt_ = now + first_pause * (1 << std::min(attempts_++, max_doublings));
+  context_.call_at(next_attempt_);
+}
+
+void TcpPeer::drop_incoming(std::size_t slot) {
+  context_.watched.remove(in_[slot]->fd());
+  in_[slot].reset();
+}
+
+// --- Progress
+
+bool TcpPeer::progress(Time now) {
+  bool moved = read_incoming();
+  moved = read_outgoing(now) || moved;
+  moved = write(now) || moved;
+  for (auto& stream : in_) {
+    if (stream && stream->owes() && (ended_message_ || stream->owes_much())) {
+      stream->send_receipt();
+    }
+  }
+  ended_message_ = false;
+  return moved;
+}
+
+bool TcpPeer::read_incoming() {
+  bool moved = false;
+  for (std::size_t slot = 0; slot < in_.size(); ++slot) {
+    if (!in_[slot] || !in_[slot]->is_readable()) continue;
+    const IncomingStream::Progress progress = in_[slot]->read(incoming_);
+    moved = moved || progress.moved;
+    ended_message_ = ended_message_ || progress.ended_message;
+    if (progress.status.ok()) continue;
+    if (progress.is_peers_fault) {
+      fail(progress.status);
+      return true;
+    }
+    log(LogLevel::debug, "a stream from rank ", peer_, ": ", progress.status.to_string());
+    drop_incoming(slot);  // the peer sends again what was under way on it
+    moved = true;
+  }
+  return moved;
+}
+
+bool TcpPeer::read_outgoing(Time now) {
+  bool moved = false;
+  for (std::size_t slot = 0; slot < out_.size(); ++slot) {
+    if (!out_[slot]) continue;
+    const bool was_open = out_[slot]->is_open();
+    const std::uint64_t before = out_[slot]->delivered();
+    Status status = out_[slot]->read(outgoing_);
+    const bool is_open = out_[slot]->is_open();
+    if (status.ok() && !is_open && now - opened_[slot] > reach_timeout) {
+      status = Status(ErrorCode::transport, "no answer");
+    }
+    const bool delivered = out_[slot]->delivered() != before;
+    if (delivered) attempts_ = 0;
+    moved = moved || !status.ok() || is_open != was_open || delivered;
+    if (!status.ok()) {
+      drop(slot, status, now);
+      if (!failure_.ok()) return true;
+    } else if (is_open && !was_open) {
+      unreachable_since_.reset();
+    }
+  }
+  return moved;
+}
+
+bool TcpPeer::write(Time now) {
+  if (!failure_.ok()) return false;
+  const auto wanted = static_cast<std::size_t>(count_.wanted());
+  std::size_t written = 0;
+  std::uint64_t delivered = delivered_before_;
+  int in_use = 0;
+  for (std::size_t slot = 0; slot < out_.size(); ++slot) {
+    if (!out_[slot]) continue;
+    delivered += out_[slot]->delivered();
+    if (!out_[slot]->is_open()) continue;
+    // Those beyond what is wanted are kept for the next trial; they serve where others are missing.
+    const bool takes = slot < wanted || in_use == 0;
+    if (takes) ++in_use;
+    const std::size_t limit = wanted > 1 ? chunk_bytes_of_several : chunk_bytes;
+    const auto count = out_[slot]->write(outgoing_, takes ? limit : 0);
+    if (!count) {
+      drop(slot, count.status(), now);
+      if (!failure_.ok()) return true;
+      continue;
+    }
+    written += count.value();
+  }
+  count_.observe(now, delivered, in_use, outgoing_.has_waiting());
+  if (outgoing_.has_waiting() && in_use < count_.wanted()) open_streams(now);
+  return written > 0;
+}
+
+bool TcpPeer::has_work() const {
+  return std::any_of(in_.begin(), in_.end(),
+                     [](const auto& stream) { return stream && stream->is_readable(); });
+}
+
+// --- The end
+
+void TcpPeer::fail(const Status& why) {
+  if (!failure_.ok()) return;
+  failure_ = why;
+  outgoing_.fail(why);
+  incoming_.fail(why);
+  for (auto& stream : out_) {
+    if (stream) context_.watched.remove(stream->fd());
+    stream.reset();
+  }
+  for (std::size_t slot = 0; slot < in_.size(); ++slot) {
+    if (in_[slot]) drop_incoming(slot);
+  }
+}
+
+bool TcpPeer::is_flushed() const {
+  if (!failure_.ok()) return true;
+  const bool has_stream = open_count() > 0;
+  if (has_stream && outgoing_.has_waiting()) return false;
+  return std::all_of(out_.begin(), out_.end(), [](const auto& stream) {
+    return !stream || !stream->is_open() || stream->is_flushed();
+  });
+}
+
+}  // namespace rueda

@@ -1,0 +1,115 @@
+// Everything between this rank and one other that it reaches over TCP: the messages both ways, the
+// streams that carry them, and how many of these there are.
+//
+// Each side opens the streams over which it sends, the first with the first message. Where streams
+// have broken, others take over what they carried, and new ones are opened; the peer counts as
+// failed only once none could be opened for `reach_timeout`. Not thread-safe.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "core/clock.h"
+#include "core/status.h"
+#include "tcp/incoming_messages.h"
+#include "tcp/incoming_stream.h"
+#include "tcp/outgoing_messages.h"
+#include "tcp/outgoing_stream.h"
+#include "tcp/stream_count.h"
+#include "transport/epoll_set.h"
+#include "transport/handshake.h"
+#include "transport/socket_link.h"
+
+namespace rueda {
+
+// What a rank's TCP links watch. The index of a stream: see TcpPeer::index_of.
+enum class TcpWatched : std::uint32_t { handshakes, timer, outgoing, incoming };
+
+class TcpPeer {
+ public:
+  static constexpr auto reach_timeout = std::chrono::seconds(10);
+
+  // What all peers of a rank share.
+  struct Context {
+    const Handshake& handshake;
+    const Key& key;  // for streams
+    EpollSet<TcpWatched>& watched;
+    std::function<void(Time)> call_at;  // progress() again, at this time at the latest
+  };
+
+  // `address`: where the peer listens (transport/socket.h).
+  TcpPeer(int peer, std::string address, const Context& context);
+  TcpPeer(const TcpPeer&) = delete;
+  TcpPeer& operator=(const TcpPeer&) = delete;
+
+  Ticket send(Tag tag, std::span<const ConstBytes> spans);
+  // Where this rank is its own peer: copied at once.
+  Ticket send_to_itself(Tag tag, std::span<const ConstBytes> spans);
+  Ticket recv(Tag tag, std::span<const MutableBytes> spans);
+
+  // Whether another stream of the peer's is welcome.
+  [[nodiscard]] bool expects_stream() const;
+  void admit(SocketLink link);
+
+  // What epoll has told of one of its streams. progress() does the work.
+  void mark_ready(TcpWatched source, std::size_t index, std::uint32_t events);
+  static int peer_of(std::size_t index) { return static_cast<int>(index / slots); }
+  // Moves what can move without blocking; whether anything did.
+  bool progress(Time now);
+  // Whether progress() would go on at once, though nothing will tell.
+  [[nodiscard]] bool has_work() const;
+
+  // Completes everything with `why`, now and later. The first reason counts.
+  void fail(const Status& why);
+  // No more streams are opened.
+  void close() { closing_ = true; }
+  // Whether what was sent has left this process and its system.
+  [[nodiscard]] bool is_flushed() const;
+
+ private:
+  static constexpr std::size_t slots = 64;
+  static constexpr std::size_t max_incoming = 2 * StreamCount::max_streams;
+
+  [[nodiscard]] std::size_t index_of(std::size_t slot) const {
+    return static_cast<std::size_t>(peer_) * slots + slot;
+  }
+  bool read_incoming();
+  bool read_outgoing(Time now);
+  bool write(Time now);
+  void open_streams(Time now);
+  void open_stream(std::size_t slot, Time now);
+  [[nodiscard]] int source_port(std::size_t slot) const;
+  void drop(std::size_t slot, const Status& cause, Time now);
+  void drop_incoming(std::size_t slot);
+  [[nodiscard]] int open_count() const;
+
+  const int peer_;
+  const std::string address_;
+  const Context& context_;
+  OutgoingMessages outgoing_;
+  IncomingMessages incoming_;
+  StreamCount count_;
+  std::uint64_t own_messages_ = 0;      // to itself
+  std::uint64_t delivered_before_ = 0;  // over streams that are gone
+
+  std::array<std::unique_ptr<OutgoingStream>, StreamCount::max_streams> out_;
+  std::array<std::unique_ptr<IncomingStream>, max_incoming> in_;
+  std::array<Time, StreamCount::max_streams> opened_{};
+
+  bool ended_message_ = false;  // its receipts are due
+  bool closing_ = false;
+  std::optional<Time> unreachable_since_;
+  Status obstacle_;  // the first since then
+  Time next_attempt_{};
+  int attempts_ = 0;
+  Status failure_;
+};
+
+}  // namespace rueda

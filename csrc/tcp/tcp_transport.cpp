@@ -1,0 +1,193 @@
+#include "tcp/tcp_transport.h"
+
+#include <sys/timerfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "core/log.h"
+#include "core/strings.h"
+#include "core/wait_fd.h"
+#include "tcp/tcp_peer.h"
+#include "transport/pending_handshakes.h"
+#include "transport/socket.h"
+
+namespace rueda {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+// What a process that ends waits for its last messages to have left the host.
+constexpr Duration flush_timeout = 2s;
+
+class TcpTransport final : public Transport {
+ public:
+  TcpTransport(int rank, const std::vector<std::string>& addresses, Listener listener,
+               const Key& key);
+  ~TcpTransport() override;
+
+  // To be called first.
+  Status open();
+
+  [[nodiscard]] std::string_view name() const override { return "tcp"; }
+  [[nodiscard]] int rank() const override { return handshake_.rank(); }
+  [[nodiscard]] int size() const override { return handshake_.size(); }
+
+  Ticket send(int peer, Tag tag, std::span<const ConstBytes> spans) override;
+  Ticket recv(int peer, Tag tag, std::span<const MutableBytes> spans) override {
+    return at(peer).recv(tag, spans);
+  }
+  bool progress() override;
+
+  [[nodiscard]] int wait_fd() const override { return watched_.fd(); }
+  bool arm() override;
+  void disarm() override {}
+
+  void fail(int peer, const Status& why) override { at(peer).fail(why); }
+  void abort(const Status& reason) override {
+    for (const auto& peer : peers_) peer->fail(reason);
+  }
+
+ private:
+  TcpPeer& at(int peer) { return *peers_[static_cast<std::size_t>(peer)]; }
+  void handle_event(const EpollSet<TcpWatched>::Event& event);
+  void take_up(int peer);
+  void call_at(Time time);
+  void handle_timer();
+
+  const Handshake handshake_;
+  const Key stream_key_;
+  EpollSet<TcpWatched> watched_;
+  UniqueFd timer_;
+  Time timer_at_ = Time::max();
+  const TcpPeer::Context context_;
+  std::vector<std::unique_ptr<TcpPeer>> peers_;
+  PendingHandshakes pending_;
+  std::vector<int> active_;  // peers of which something was told, or that have work left
+};
+
+TcpTransport::TcpTransport(int rank, const std::vector<std::string>& addresses, Listener listener,
+                           const Key& key)
+    : handshake_("ruedatcp", key.derive({"handshake"}), rank, static_cast<int>(addresses.size())),
+      stream_key_(key.derive({"stream"})),
+      context_{handshake_, stream_key_, watched_, [this](Time time) { call_at(time); }},
+      pending_("data links", handshake_,
+               [&listener] {
+                 std::vector<Listener> one;
+                 one.push_back(std::move(listener));
+                 return one;
+               }(),
+               {[this](int peer) { return at(peer).expects_stream(); },
+                [this](int peer, SocketLink link) {
+                  at(peer).admit(std::move(link));
+                  take_up(peer);
+                }}) {
+  for (int peer = 0; peer < size(); ++peer) {
+    peers_.push_back(
+        std::make_unique<TcpPeer>(peer, addresses[static_cast<std::size_t>(peer)], context_));
+  }
+}
+
+Status TcpTransport::open() {
+  timer_.reset(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  if (!timer_ || !watched_.open() || !pending_.open()) {
+    return system_error("cannot make the links over TCP", errno);
+  }
+  watched_.add(timer_.get(), EPOLLIN, TcpWatched::timer);
+  watched_.add(pending_.wait_fd(), EPOLLIN, TcpWatched::handshakes);
+  return {};
+}
+
+// Messages of which others were told that they have been sent are still to leave the host.
+TcpTransport::~TcpTransport() {
+  const Time deadline = Clock::now() + flush_timeout;
+  for (const auto& peer : peers_) peer->close();
+  const auto is_flushed = [](const auto& peer) { return peer->is_flushed(); };
+  while (!std::all_of(peers_.begin(), peers_.end(), is_flushed) && Clock::now() < deadline) {
+    if (!progress()) wait_readable(watched_.fd(), Clock::now() + 1ms);
+  }
+}
+
+Ticket TcpTransport::send(int peer, Tag tag, std::span<const ConstBytes> spans) {
+  return peer == rank() ? at(peer).send_to_itself(tag, spans) : at(peer).send(tag, spans);
+}
+
+bool TcpTransport::progress() {
+  bool moved = false;
+  watched_.for_each_ready([&](const auto& event) { handle_event(event); });
+  const Time now = active_.empty() ? Time() : Clock::now();
+  const auto active = std::exchange(active_, {});
+  for (const int peer : active) {
+    moved = at(peer).progress(now) || moved;
+    if (at(peer).has_work()) take_up(peer);
+  }
+  return moved;
+}
+
+void TcpTransport::handle_event(const EpollSet<TcpWatched>::Event& event) {
+  switch (event.source) {
+    case TcpWatched::handshakes: return pending_.progress();
+    case TcpWatched::timer: return handle_timer();
+    case TcpWatched::outgoing:
+    case TcpWatched::incoming:
+      const int peer = TcpPeer::peer_of(event.index);
+      at(peer).mark_ready(event.source, event.index, event.events);
+      take_up(peer);
+  }
+}
+
+void TcpTransport::take_up(int peer) {
+  if (std::find(active_.begin(), active_.end(), peer) == active_.end()) active_.push_back(peer);
+}
+
+void TcpTransport::call_at(Time time) {
+  if (time >= timer_at_) return;
+  timer_at_ = time;
+  const auto wait = std::max<Duration>(time - Clock::now(), 1us);
+  itimerspec setting{};
+  setting.it_value.tv_sec = std::chrono::duration_cast<std::chrono::seconds>(wait).count();
+  setting.it_value.tv_nsec = (wait % std::chrono::seconds(1)).count();
+  ::timerfd_settime(timer_.get(), 0, &setting, nullptr);
+}
+
+void TcpTransport::handle_timer() {
+  std::uint64_t count = 0;
+  [[maybe_unused]] const auto got = ::read(timer_.get(), &count, sizeof count);
+  timer_at_ = Time::max();
+  for (int peer = 0; peer < size(); ++peer) take_up(peer);
+}
+
+bool TcpTransport::arm() {
+  return active_.empty() && !wait_readable(watched_.fd(), Clock::now());
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<Transport>> open_tcp_transport(Bootstrap& bootstrap,
+                                                        const std::string& interface,
+                                                        Time deadline) {
+  using Text = Expected<std::string>;
+  const Status failed(ErrorCode::initialization, "the links over TCP cannot be made");
+  const auto host = reachable_address(interface);
+  auto listener = host ? listen_on(join_tcp(host.value(), 0)) : Expected<Listener>(host.status());
+  const auto told = bootstrap.allgather(
+      "tcp", listener ? Text(str(listener->address, " ", random_name())) : Text(listener.status()),
+      deadline);
+  if (!listener) return failed.because(listener.status());
+  if (!told) return failed.because(told.status());
+  std::vector<std::string> addresses;
+  for (const std::string& text : told.value()) addresses.push_back(text.substr(0, text.find(' ')));
+  // Rank 0's word makes this world another one than all before it.
+  const std::string word = told->front().substr(told->front().find(' ') + 1);
+  const Key key = Key(bootstrap.secret()).derive({"rueda tcp links", word});
+  auto transport =
+      std::make_unique<TcpTransport>(bootstrap.rank(), addresses, std::move(listener).value(), key);
+  if (const Status opened = transport->open(); !opened.ok()) return failed.because(opened);
+  return std::unique_ptr<Transport>(std::move(transport));
+}
+
+}  // namespace rueda
