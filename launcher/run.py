@@ -29,6 +29,9 @@ from .resources import check_number, provide_descriptors
 from .run_flags import declare_flags
 from .sink import say
 
+# Descriptors for a connection to a host, counted in those for a rank that is started here.
+_PER_HOST = 2
+
 
 @dataclass(frozen=True)
 class RunRequest:
@@ -134,7 +137,11 @@ def _run_remote(request: RunRequest, job: Job) -> int:
     if request.dry_run:
         click.echo("\n".join(remote.dry_run(job, request.reach)))
         return 0
+    if request.verbose:
+        for line in remote.dry_run(job, request.reach):
+            say(line)
     check_number(job.ranks, 0)
+    provide_descriptors(_PER_HOST * len(job.hosts), started_here=True)
     relay = guard(request.grace)
 
     async def run() -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import LaunchError
 from ..failure import Failure
+from ..lines import LineAssembler
 from ..output import Stream
 from ..placement import HostShare
 from ..supervisor import Child, Supervisor
@@ -54,6 +55,7 @@ class Connection:
         self._on_change = on_change
         self._hello = HelloReader()
         self._frames = FrameReader()
+        self._lines = LineAssembler()  # of it, once the ranks have started
         self._said = b""  # to standard error, lately
         self._child: Child | None = None
         self._socket: socket.socket | None = None
@@ -161,8 +163,8 @@ class Connection:
         self.heard_at = time.monotonic()
         if stream == "stderr":
             self._said = (self._said + chunk)[-4096:]
-            if self._started:
-                self._on_text(self, chunk)
+            for line in self._lines.feed(chunk) if self._started else ():
+                self._on_text(self, line)
             return
         if not self.is_greeted:
             if not self._hello.feed(chunk):

@@ -190,8 +190,8 @@ class RemoteRun(BuiltinRun):
 
     @property
     def _interface(self) -> str:
-        name = "RUEDA_INTERFACE"
-        return self._job.settings.get(name, os.environ.get(name, ""))
+        variables = {**os.environ, **self._job.settings}
+        return variables.get("RUEDA_INTERFACE") or variables.get("HOROVOD_GLOO_IFACE") or ""
 
     def _part(self, share: HostShare, meeting_address: str) -> HostJob:
         return HostJob(
@@ -251,10 +251,9 @@ class RemoteRun(BuiltinRun):
             supervisor.end_after(min(MOMENT, self._grace))
         self._lost.append(connection)
 
-    def _show(self, connection: Connection, text: bytes) -> None:
+    def _show(self, connection: Connection, line: bytes) -> None:
         """What ssh or the process there says."""
-        for line in text.splitlines():
-            self._output.show("stderr", f"rueda: {connection.name}: ".encode() + line + b"\n")
+        self._output.show("stderr", f"rueda: {connection.name}: ".encode() + line)
 
 
 def _launcher_as_seen_by(connection: Connection) -> str | None:
