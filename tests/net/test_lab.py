@@ -180,6 +180,31 @@ def test_packets_are_lost_at_random(make_lab: MakeLab) -> None:
     lab.lose(0)
 
 
+def test_packets_take_their_time(make_lab: MakeLab) -> None:
+    lab = make_lab(2)
+    serve(lab, "h1", lab.address("h1"), "echo")
+    program = ASK.replace(
+        "import socket, sys", "import socket, sys, time; begin = time.monotonic()"
+    )
+    program = program.replace(
+        "print(c.recv(5).decode())", "c.recv(5); print(time.monotonic() - begin)"
+    )
+
+    def took() -> float:
+        line = [sys.executable, "-c", program, lab.address("h1"), "4711", "30"]
+        return float(lab.run("h0", *line).stdout)
+
+    quick = took()
+    with or_skip():
+        lab.delay(0.2)
+    # There and back to connect, and for the question and its answer; and the first time for addresses.
+    assert took() > quick + 0.7
+    lab.link("h1").silence()
+    assert "timed out" in answers(lab, "h0", "h1", timeout=0.3)
+    lab.link("h1").end_silence()
+    assert took() > quick + 0.7
+
+
 def test_a_cut_link_says_so_at_once(make_lab: MakeLab) -> None:
     lab = make_lab(2)
     serve(lab, "h1", lab.address("h1"), "echo")

@@ -65,6 +65,8 @@ class Lab:
         self._ipv6 = ipv6
         self._congestion = congestion
         self._daemons = SshDaemons(self)
+        self._delayed: set[int] = set()  # links
+        self._lines: list[subprocess.Popen[bytes]] = []  # that delay
 
     @classmethod
     def existing(cls, name: str) -> Lab:
@@ -99,6 +101,8 @@ class Lab:
         """Ends all that runs on the hosts, and removes them."""
         self._daemons.close()
         namespaces.remove(self.lab)
+        for line in self._lines:
+            line.wait()
 
     # --- What runs on a host
 
@@ -159,13 +163,21 @@ class Lab:
         """What the host's name (on link 0), or its name with "-ethN", resolves to."""
         return self.ipv6(host, link) if self._ipv6 else self.ipv4(host, link)
 
+    def names_of(self, host: str) -> list[str]:
+        """All names and addresses of the host."""
+        links = range(self._links)
+        names = [host, *(f"{host}-eth{number}" for number in links)]
+        addresses = [self.ipv6(host, number) for number in links]
+        return names + addresses + [self.ipv4(host, number) for number in links]
+
     # --- The network
 
     def link(self, host: str, number: int = 0) -> Link:
         """One of the host's links; see links.py for what can be done to it."""
-        return Link(
-            End(self.namespace(host), f"eth{number}"), End(self._switch, f"{host}.{number}")
-        )
+        inner = End(self.namespace(host), f"eth{number}")
+        outer = End(self._switch, f"{host}.{number}")
+        is_late = number in self._delayed
+        return Link(inner, outer, End(self._switch, _late(outer)) if is_late else outer)
 
     def cap_flows(self, rates: Sequence[str], port: str = "dport", link: int = 0) -> None:
         """Gives each flow that leaves a host a class by the low bits of its TCP port, "sport" or "dport".
@@ -180,15 +192,42 @@ class Lab:
         use_congestion_control([self.namespace(host) for host in self.names], name)
 
     def lose(self, per_mille: int) -> None:
-        """Loses packets at random on all links; segmentation offload is turned off for it."""
-        offload = Path(__file__).with_name("offload.py")
+        """Loses packets at random on all links; offloads are turned off for it."""
+        self._turn_off_offloads()
+        for host in self.names:
+            for number in range(self._links):
+                self.link(host, number).lose(per_mille)
+
+    def delay(self, seconds: float, link: int = 0) -> None:
+        """Lets each packet take so long on its way from host to host; see delay.py. Once in a lab's life."""
+        self._turn_off_offloads()
+        for host in self.names:
+            outer = self.link(host, link).outer
+            tap = _late(outer)
+            outer.link("nomaster")
+            line = self._python(self._switch, "delay.py", outer.interface, tap, str(seconds / 2))
+            process = subprocess.Popen(
+                line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
+            )
+            self._lines.append(process)
+            assert process.stdout is not None
+            with process.stdout:
+                if process.stdout.readline() != b"ready\n":
+                    raise Unavailable("no TAP interface can be made")
+            run("ip", "-n", self._switch, "link", "set", tap, "master", f"br{link}", "up")
+        self._delayed.add(link)
+
+    def _turn_off_offloads(self) -> None:
         for host in self.names:
             for number in range(self._links):
                 link = self.link(host, number)
                 for end in (link.inner, link.outer):
-                    python = [sys.executable, str(offload), end.interface]
-                    run("ip", "netns", "exec", end.namespace, *python)
-                link.lose(per_mille)
+                    run(*self._python(end.namespace, "offload.py", end.interface))
+
+    def _python(self, space: str, file: str, *arguments: str) -> list[str]:
+        """The command line that runs a file of this folder in a namespace."""
+        path = str(Path(__file__).with_name(file))
+        return ["ip", "netns", "exec", space, sys.executable, path, *arguments]
 
     # --- How it is made
 
@@ -241,3 +280,8 @@ class Lab:
             lines.append(f"{self.address(host)} {host}")
             lines += [f"{self.address(host, n)} {host}-eth{n}" for n in range(self._links)]
         return "\n".join(lines) + "\n"
+
+
+def _late(outer: End) -> str:
+    """The interface behind a delay line."""
+    return f"{outer.interface}.late"

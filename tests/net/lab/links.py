@@ -108,7 +108,8 @@ class Link:
     """One link of one host."""
 
     inner: End  # the host's interface
-    outer: End  # the switch's port
+    outer: End  # the switch's end
+    port: End  # the switch's port: its end, or the delay line behind it
 
     def shape(self, rate: str) -> None:
         """Limits both directions to `rate`, e.g. "1gbit"."""
@@ -132,8 +133,8 @@ class Link:
         self._set_port(_FORWARDING)
 
     def _set_port(self, state: str) -> None:
-        outer = self.outer
-        run("bridge", "-n", outer.namespace, "link", "set", "dev", outer.interface, "state", state)
+        on = ["-n", self.port.namespace, "link", "set", "dev", self.port.interface]
+        run("bridge", *on, "state", state)
 
     def lose(self, per_mille: int) -> None:
         """Loses packets that come to the host at random; 0 loses none. Needs nft."""

@@ -116,8 +116,8 @@ class SshDaemons:
             run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lab", "-f", str(folder / key))
         (folder / "authorized_keys").write_text((folder / "user_key.pub").read_text())
         host_key = (folder / "host_key.pub").read_text()
-        known = [f"{host},{self._lab.address(host)} {host_key}" for host in self._lab.names]
-        (folder / "known_hosts").write_text("".join(known))
+        names = [name for host in self._lab.names for name in self._lab.names_of(host)]
+        (folder / "known_hosts").write_text(f"{','.join(names)} {host_key}")
         (folder / "sshd_config").write_text(_DAEMON.format(folder=folder))
         (folder / "ssh_config").write_text(_CLIENT.format(folder=folder))
         for host in self._lab.names:
