@@ -226,10 +226,24 @@ class Supervisor:
     def _go_on(self) -> None:
         self._is_woken = False  # first, so that no progress after this look goes unnoticed
         self._changed.set()
-        if not self._writer.is_full:
-            for child, stream, descriptor in self._unread:
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Reads again from those that had to wait and need not any more."""
+        unread, self._unread = self._unread, []
+        for child, stream, descriptor in unread:
+            if self._must_wait(child):
+                self._unread.append((child, stream, descriptor))
+            else:
                 self._loop.add_reader(descriptor, self._read, child, stream, descriptor)
-            self._unread.clear()
+
+    def _must_wait(self, child: Child) -> bool:
+        """Whether nothing is read from the child now, because nobody reads what comes of it.
+
+        One that passes signals on is heard in any case once there was one: it says how it was obeyed.
+        """
+        is_obeying = self.interrupted_by is not None and child.on_signal is not None
+        return self._writer.is_full and not is_obeying
 
     def _signal_all(self, number: signal.Signals) -> None:
         for child in self._children:
@@ -259,6 +273,7 @@ class Supervisor:
             return
         self.interrupted_by = number
         self.ending = True
+        self._read_on()
         self._signal_all(signal.SIGTERM if number == signal.SIGPIPE else number)
         self.end_after(self._grace)
 
@@ -276,7 +291,7 @@ class Supervisor:
             self._all_exited.set()
 
     def _read(self, child: Child, stream: Stream, descriptor: int) -> None:
-        if self._writer.is_full:
+        if self._must_wait(child):
             self._loop.remove_reader(descriptor)
             self._unread.append((child, stream, descriptor))
             return

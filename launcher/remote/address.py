@@ -42,14 +42,8 @@ def ssh_connection() -> Sequence[str]:
 
 def towards(address: str) -> str | None:
     """This host's own address on the way to another one."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((address, _PORT))
-            own = str(probe.getsockname()[0])
-    except OSError:
-        return None
-    return None if _is_loopback(own) else own
+    own = _source_towards(address)
+    return None if own is None or _is_loopback(own) else own
 
 
 def interface_address(interface: str) -> str:
@@ -62,13 +56,18 @@ def interface_address(interface: str) -> str:
     try:
         for entry in socket.getaddrinfo(bare(interface), None, type=socket.SOCK_STREAM):
             address = str(entry[4][0])
-            if _is_own(address):
+            if is_own(address):
                 return address
     except OSError:
         pass
     raise LaunchError(
         f"'{interface}' (--interface) is neither a network interface nor an address of that host"
     )
+
+
+def is_own(address: str) -> bool:
+    """Whether this host has the address: only then does the way to it begin there."""
+    return bool(address) and _source_towards(address) == address
 
 
 def listen(address: str) -> socket.socket:
@@ -94,18 +93,18 @@ def rendezvous_at(address: str, port: int) -> str:
     return f"tcp:[{address}]:{port}" if ":" in address else f"tcp:{address}:{port}"
 
 
+def _source_towards(address: str) -> str | None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, _PORT))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None
+
+
 def _is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-
-
-def _is_own(address: str) -> bool:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
-    return True
 
 
 def _ipv4_of(interface: str) -> str | None:

@@ -57,6 +57,7 @@ class Connection:
         self._frames = FrameReader()
         self._lines = LineAssembler()  # of it, once the ranks have started
         self._said = b""  # to standard error, lately
+        self._supervisor: Supervisor | None = None
         self._child: Child | None = None
         self._socket: socket.socket | None = None
         self._unsent = bytearray()
@@ -76,6 +77,7 @@ class Connection:
     def open(self, supervisor: Supervisor) -> None:
         """Starts the process. Raises LaunchError."""
         # A socket rather than a pipe: who writes to it when it is closed gets no SIGPIPE.
+        self._supervisor = supervisor
         self._socket, theirs = socket.socketpair()
         self._socket.setblocking(False)
         try:
@@ -151,7 +153,9 @@ class Connection:
             self._close()
             self._child.kill(number if number == signal.SIGKILL else signal.SIGTERM)
             return
-        self.send(Kind.SIGNAL, str(int(number)).encode())
+        assert self._supervisor is not None
+        by_user = self._supervisor.interrupted_by is not None
+        self.send(Kind.SIGNAL, f"{int(number)} {int(by_user)}".encode())
         if number == signal.SIGKILL:
             self._killed = True
             loop = asyncio.get_running_loop()
@@ -195,8 +199,11 @@ class Connection:
         """The process has exited, and all that it wrote is known."""
         self._close()
         assert self._child is not None
+        status = self._child.process.returncode
+        if self._started and status == 0:  # its END may be in what nobody reads
+            self.ended = True
         if not self.is_over:
-            self.lost = self._why_ended(self._child.process.returncode)
+            self.lost = self._why_ended(status)
             self._on_lost(self)
         self._on_change()
 

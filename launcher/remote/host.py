@@ -143,7 +143,10 @@ class HostRun:
 
     def _obey(self, supervisor: Supervisor, frame: Frame) -> None:
         if frame.kind == Kind.SIGNAL:
-            supervisor.end(signal.Signals(int(frame.payload)))
+            number, by_user = map(int, frame.payload.split())
+            if by_user:  # who does not care any more for output that nobody reads
+                supervisor.interrupted_by = supervisor.interrupted_by or signal.Signals(number)
+            supervisor.end(signal.Signals(number))
         elif frame.kind == Kind.INPUT and self._input is not None:
             self._input.give(frame.payload)
 

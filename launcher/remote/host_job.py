@@ -12,7 +12,7 @@ from ..environment import without_identity
 from ..errors import LaunchError
 from ..job import check_command
 from ..resources import check_number, provide_descriptors
-from .address import interface_address, listen, rendezvous_at
+from .address import interface_address, is_own, listen, rendezvous_at
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class HostJob:
     grace: float
     silence: float  # seconds after which the other side is taken for gone
     interface: str  # the user's choice, or nothing
-    meeting_address: str  # where rank 0 is to listen; empty on other hosts
+    reached_at: str  # the address by which other hosts reach this one, or nothing
     reads_input: bool  # rank 0: what is piped into the launcher
 
     @property
@@ -68,10 +68,18 @@ def prepare(job: HostJob) -> Prepared:
     check_number(len(job.identities), len(job.identities))
     provide_descriptors(len(job.identities), started_here=True)
     command = check_command(job.command, local=True)
-    own = interface_address(job.interface) if job.interface else ""
-    listener, rendezvous = None, ""
-    if job.first == 0:
-        address = own or job.meeting_address
-        listener = listen(address)
-        rendezvous = rendezvous_at(address, listener.getsockname()[1])
+    address = interface_address(job.interface) if job.interface else job.reached_at
+    if not job.interface and is_own(address):
+        os.environ["RUEDA_INTERFACE"] = address  # the ranks meet and exchange data in one network
+    listener, rendezvous = _open_rendezvous(address) if job.first == 0 else (None, "")
     return Prepared(command, without_identity(os.environ), listener, rendezvous)
+
+
+def _open_rendezvous(address: str) -> tuple[socket.socket, str]:
+    if not address:
+        raise LaunchError(
+            "no address of it is known that the other hosts can reach: name its network interface with "
+            "--interface"
+        )
+    listener = listen(address)
+    return listener, rendezvous_at(address, listener.getsockname()[1])

@@ -38,7 +38,7 @@ class Reach:
 
     def command_line(self, share: HostShare) -> list[str]:
         """What starts the process on a host."""
-        if share.host.is_local:
+        if share.host.is_local or address.is_own(address.resolve(share.host.name) or ""):
             return ssh.command_here()
         words = ssh.agent_words(self.agent)
         return ssh.command_line(words, share.host.name, self.start_timeout)
@@ -123,9 +123,8 @@ class RemoteRun(BuiltinRun):
         if supervisor.ending:
             return
         self._check_versions()
-        meeting_address = self._meeting_address()
         for connection in self._connections:
-            job = self._part(connection.share, meeting_address)
+            job = self._part(connection.share, self._address_of(connection))
             connection.send_json(Kind.JOB, job.to_json())
         await self._until(supervisor, deadline, lambda c: c.rendezvous is not None)
         if supervisor.ending:
@@ -172,28 +171,19 @@ class RemoteRun(BuiltinRun):
                     "the same on every host"
                 )
 
-    def _meeting_address(self) -> str:
-        """Where the others reach rank 0's host, unless an interface is given."""
-        first, *others = self._connections
-        if self._interface:
-            return ""
-        if not first.share.host.is_local:
-            found = address.resolve(first.name) or first.facts.get("own_address")
-        else:
-            found = next(filter(None, map(_launcher_as_seen_by, others)), None)
-        if not found:
-            raise LaunchError(
-                f"no address of host '{first.name}' is known that the other hosts can reach: name its "
-                "network interface with --interface"
-            )
-        return found
+    def _address_of(self, connection: Connection) -> str:
+        """Where the other hosts reach a host, as far as that is known."""
+        if not connection.share.host.is_local:
+            return address.resolve(connection.name) or connection.facts.get("own_address", "")
+        others = (other for other in self._connections if other is not connection)
+        return next(filter(None, map(_launcher_as_seen_by, others)), "")
 
     @property
     def _interface(self) -> str:
         variables = {**os.environ, **self._job.settings}
         return variables.get("RUEDA_INTERFACE") or variables.get("HOROVOD_GLOO_IFACE") or ""
 
-    def _part(self, share: HostShare, meeting_address: str) -> HostJob:
+    def _part(self, share: HostShare, reached_at: str) -> HostJob:
         return HostJob(
             command=list(self._job.command),
             folder=os.getcwd(),
@@ -203,7 +193,7 @@ class RemoteRun(BuiltinRun):
             grace=self._grace,
             silence=self._reach.silence,
             interface=self._interface,
-            meeting_address=meeting_address,
+            reached_at=reached_at,
             reads_input=not os.isatty(0),
         )
 
@@ -231,6 +221,8 @@ class RemoteRun(BuiltinRun):
         self, supervisor: Supervisor, come: Arrivals, connection: Connection, frame: Frame
     ) -> None:
         if frame.kind in _STREAMS:
+            if supervisor.interrupted_by is not None and self._output.writer.is_full:
+                return  # nobody reads, and nobody waits for them any more
             self._output.write(frame.rank, _STREAMS[frame.kind], frame.payload)
         elif frame.kind == Kind.EXIT:
             host = connection.facts.get("host", connection.name)

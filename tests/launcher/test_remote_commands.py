@@ -14,7 +14,14 @@ import pytest
 from rueda.launcher.cli import build
 from rueda.launcher.errors import LaunchError
 from rueda.launcher.native import Native
-from rueda.launcher.remote.address import interface_address, listen, rendezvous_at, resolve, towards
+from rueda.launcher.remote.address import (
+    interface_address,
+    is_own,
+    listen,
+    rendezvous_at,
+    resolve,
+    towards,
+)
 from rueda.launcher.remote.ssh import agent_words, command_line, command_there, why_not_reached
 
 FAR = ["-H", "far-away-1:1,far-away-2:1"]
@@ -106,6 +113,9 @@ def test_addresses_of_this_host() -> None:
     assert resolve("no.such.host.invalid") is None
     assert resolve("[2001:db8::1]") == "2001:db8::1"
     assert towards("127.0.0.1") is None
+    assert is_own("127.0.0.1")
+    assert not is_own("203.0.113.1")
+    assert not is_own("")
     assert interface_address("lo") == "127.0.0.1"
     assert interface_address("127.0.0.1") == "127.0.0.1"
     for name in ("eth77", "203.0.113.1", "no.such.host.invalid"):

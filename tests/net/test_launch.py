@@ -138,10 +138,16 @@ LISTENS = """
 
 @pytest.mark.parametrize(
     ("on", "hosts"),
-    [("h0", "h0:1,h1:1"), ("h0", "h1:1,h2:1"), ("h0", "h1:1,h0:1"), ("h2", "localhost:1,h1:1")],
+    [
+        ("h0", "h0:1,h1:1"),
+        ("h0", "h1:1,h2:1"),
+        ("h0", "h1:1,h0:1"),
+        ("h2", "localhost:1,h1:1"),
+        ("h0", "10.213.0.1:1,h1:1"),
+    ],
 )
 def test_ranks_meet_at_rank_0s_host(launcher: Launcher, on: str, hosts: str) -> None:
-    first = hosts.partition(":")[0].replace("localhost", on)
+    first = hosts.partition(":")[0].replace("localhost", on).replace("10.213.0.1", "h0")
     ran = launcher.run("-H", hosts, *launcher.program(LISTENS), on=on)
     assert ran.out == f"[1]<stdout>: {launcher.lab.address(first)} welcome\n", ran.err
 
@@ -347,6 +353,37 @@ def test_a_launcher_whose_output_is_not_read_loses_no_host(launcher: Launcher) -
         out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, b"")
     assert out.count(b"\n") == 160_000
+
+
+def test_a_launcher_that_is_stopped_loses_no_host(launcher: Launcher) -> None:
+    """As by Ctrl-Z, which stops the process that the user knows."""
+    program = launcher.program("""
+        mark("ready")
+        wait_for("go", 1)
+    """)
+    with launcher.running(*TWO, "--host-timeout", "1", *program) as process:
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(2.5)
+        (launcher.folder / "go.on").touch()
+        process.send_signal(signal.SIGCONT)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+
+
+def test_a_signal_ends_a_job_whose_output_is_not_read(launcher: Launcher) -> None:
+    program = launcher.program("""
+        mark("ready")
+        while True:
+            print("x" * 999)
+    """)
+    with launcher.running(*TWO, *program) as process:
+        time.sleep(1)
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=30)
+        assert process.returncode == 128 + signal.SIGTERM
+        assert process.stderr is not None
+        last_line = process.stderr.read().rstrip().rpartition("\n")[2]
+        assert last_line == "rueda: ended by SIGTERM; all ranks are gone"
 
 
 def test_the_dry_run_shows_hosts_and_ranks(launcher: Launcher) -> None:

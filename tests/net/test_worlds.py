@@ -78,6 +78,21 @@ def test_a_world_over_the_chosen_interface(make_lab: MakeLab, tmp_path: Path) ->
     assert lab.link("h1", 1).counters().sent_bytes - second.sent_bytes > 300_003 * 8
 
 
+def test_a_world_goes_through_the_network_that_the_hosts_are_named_in(
+    make_lab: MakeLab, tmp_path: Path
+) -> None:
+    lab = make_lab(2, links=2)
+    with or_skip():
+        launcher = Launcher(lab, tmp_path, lab.ssh())
+    for number, hosts in ((1, "h0-eth1:1,h1-eth1:1"), (0, "h0:1,h1:1"), (1, "h0:1,h1-eth1:1")):
+        used, unused = lab.link("h1", number), lab.link("h1", 1 - number)
+        before = used.counters(), unused.counters()
+        ran = launcher.run("-H", hosts, "--no-prefix", *launcher.program(SUMS))
+        assert (ran.code, done(ran.out)) == (0, [0, 1]), ran.err
+        assert used.counters().sent_bytes - before[0].sent_bytes > 300_003 * 8
+        assert unused.counters().sent_bytes - before[1].sent_bytes < 100_000
+
+
 def test_hosts_over_tcp(launcher: Launcher) -> None:
     ran = launcher.run(*TWO, "python3", str(PARALLEL / "check_hosts.py"))
     assert ran.code == 0, ran.out + ran.err
