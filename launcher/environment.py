@@ -31,7 +31,8 @@ _FORWARDED = (
 # What tells a rank who it is. Left over from an outer launch, it would mislead the inner one.
 _IDENTITY = re.compile(
     r"OMPI_COMM_WORLD_|OMPI_UNIVERSE_|PMIX_|PMI_|PRTE_|ORTE_|TORCHELASTIC_RUN_ID$|"
-    r"RUEDA_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|RENDEZVOUS|SECRET|LAUNCHER)$"
+    r"RUEDA_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE)$|"
+    r"RUEDA_(RENDEZVOUS|RENDEZVOUS_LISTENER|SECRET|LAUNCHER)$"
 )
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -137,10 +137,8 @@ FLAGS = [
     HorovodFlag("--no-log-hide-timestamp", ignored="messages have no timestamp", is_flag=True),
     HorovodFlag("-cb --check-build", refused="run 'rueda check' instead", is_flag=True),
     HorovodFlag("--config-file", refused="give flags or RUEDA_* variables instead"),
-    HorovodFlag("-p --ssh-port", refused="--mpi-args '--mca plm_rsh_args \"-p PORT\"' says it"),
-    HorovodFlag(
-        "-i --ssh-identity-file", refused="--mpi-args '--mca plm_rsh_args \"-i FILE\"' says it"
-    ),
+    HorovodFlag("-p --ssh-port", refused="--ssh 'ssh -p PORT' says it"),
+    HorovodFlag("-i --ssh-identity-file", refused="--ssh 'ssh -i FILE' says it"),
     HorovodFlag("--jsrun", refused="start the ranks with jsrun itself", is_flag=True),
     HorovodFlag("--min-np --min-num-proc", refused=_ELASTIC),
     HorovodFlag("--max-np --max-num-proc", refused=_ELASTIC),

@@ -71,9 +71,10 @@ class MpirunRun(SupervisedRun):
                 )
             except OSError as error:
                 raise LaunchError(f"cannot run '{self._argv[0]}': {error.strerror}") from error
-            supervisor.every(INTERVAL, OrphanWatch(mpirun, self._ranks_here).look)
+            supervisor.every(INTERVAL, OrphanWatch(mpirun.process.pid, self._ranks_here).look)
             if self._ranks_here:
-                supervisor.every(INTERVAL, AbsenteeWatch(mpirun, self._ranks_here, come).look)
+                watch = AbsenteeWatch(mpirun.process.pid, self._ranks_here, come)
+                supervisor.every(INTERVAL, watch.look)
             await supervisor.wait()
         self._show(self._streams.finish())
 

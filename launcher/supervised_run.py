@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from .arrivals import Arrivals
+from .arrivals import LocalArrivals
 from .output import RankOutput
 from .supervisor import Supervisor
 
@@ -42,12 +42,12 @@ class SupervisedRun(ABC):
     def _has_failed(self) -> bool:
         """Whether a rank is known to have failed."""
 
-    def _arrivals(self, ranks: int, supervisor: Supervisor) -> Arrivals:
-        """Hears which ranks have come; ends all of them where one can never come."""
+    def _notice_absence(self, supervisor: Supervisor, sentence: str) -> None:
+        """Ends all ranks where one can never come to `rueda.init()`."""
+        if not supervisor.ending and not self._has_failed():
+            self._absence = sentence
+            supervisor.end_after(0)
 
-        def on_absence(sentence: str) -> None:
-            if not supervisor.ending and not self._has_failed():
-                self._absence = sentence
-                supervisor.end_after(0)
-
-        return Arrivals(ranks, on_absence)
+    def _arrivals(self, ranks: int, supervisor: Supervisor) -> LocalArrivals:
+        """Hears which ranks of this host have come."""
+        return LocalArrivals(ranks, lambda sentence: self._notice_absence(supervisor, sentence))

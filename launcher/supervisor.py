@@ -33,8 +33,26 @@ class Child:
     process: subprocess.Popen[bytes]
     on_output: Callable[[Stream, bytes], None]
     on_exit: Callable[[int], None]
+    on_signal: Callable[[signal.Signals], None] | None
+    on_end: Callable[[], None] | None
     open_pipes: int = 2
     exited: bool = False
+    ended: bool = False
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Sends a signal to the process and whatever it has started, or has it passed on."""
+        if self.exited:
+            return
+        if self.on_signal is not None:
+            self.on_signal(number)
+        else:
+            self.kill(number)
+
+    def kill(self, number: signal.Signals) -> None:
+        """Sends a signal to the process and whatever it has started."""
+        if not self.exited:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
 
 
 class Supervisor:
@@ -101,10 +119,15 @@ class Supervisor:
         on_exit: Callable[[int], None],
         stdin: int | None = subprocess.DEVNULL,
         death_signal: signal.Signals = signal.SIGKILL,
-    ) -> int:
+        pass_fds: Sequence[int] = (),
+        on_signal: Callable[[signal.Signals], None] | None = None,
+        on_end: Callable[[], None] | None = None,
+    ) -> Child:
         """Starts a process. `on_exit` gets its status: negative for a signal. Raises OSError.
 
-        `death_signal` is what it gets should the launcher itself be killed.
+        `death_signal` is what it gets should the launcher itself be killed. `on_signal` is called instead
+        of a signal being sent, for a process that passes it on by other means. `on_end` is called once the
+        process has exited and all that it wrote was read.
         """
         launcher = os.getpid()
         process = subprocess.Popen(
@@ -114,15 +137,16 @@ class Supervisor:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
+            pass_fds=pass_fds,
             preexec_fn=lambda: become_killable(launcher, death_signal),
         )
-        child = Child(process, on_output, on_exit)
+        child = Child(process, on_output, on_exit, on_signal, on_end)
         self._children.append(child)
         assert process.stdout is not None
         assert process.stderr is not None
         self._loop.add_reader(process.stdout, self._read, child, "stdout", process.stdout.fileno())
         self._loop.add_reader(process.stderr, self._read, child, "stderr", process.stderr.fileno())
-        return process.pid
+        return child
 
     def every(self, seconds: float, act: Callable[[], None]) -> None:
         """Calls `act` again and again until the children have exited."""
@@ -136,8 +160,18 @@ class Supervisor:
 
     def end_after(self, seconds: float) -> None:
         """Ends all children in `seconds`: SIGTERM, and SIGKILL `grace` seconds later."""
-        self._timers.append(self._loop.call_later(seconds, self._end, signal.SIGTERM))
-        self._timers.append(self._loop.call_later(seconds + self._grace, self._end, signal.SIGKILL))
+        self._timers.append(self._loop.call_later(seconds, self.end, signal.SIGTERM))
+        self._timers.append(self._loop.call_later(seconds + self._grace, self.end, signal.SIGKILL))
+
+    def end(self, number: signal.Signals) -> None:
+        """Sends all children a signal that is to end them."""
+        self.ending = True
+        for child in self._children:
+            child.send_signal(number)
+
+    def interrupt(self, number: signal.Signals) -> None:
+        """Does what the signal, sent to the launcher, would do."""
+        self._pass_on(number, "direct", "relayed")
 
     async def give_way(self) -> None:
         """Handles signals and output that have come meanwhile."""
@@ -192,25 +226,33 @@ class Supervisor:
     def _go_on(self) -> None:
         self._is_woken = False  # first, so that no progress after this look goes unnoticed
         self._changed.set()
-        if not self._writer.is_full:
-            for child, stream, descriptor in self._unread:
-                self._loop.add_reader(descriptor, self._read, child, stream, descriptor)
-            self._unread.clear()
+        self._read_on()
 
-    def _end(self, number: signal.Signals) -> None:
-        self.ending = True
-        self._signal_all(number)
+    def _read_on(self) -> None:
+        """Reads again from those that had to wait and need not any more."""
+        unread, self._unread = self._unread, []
+        for child, stream, descriptor in unread:
+            if self._must_wait(child):
+                self._unread.append((child, stream, descriptor))
+            else:
+                self._loop.add_reader(descriptor, self._read, child, stream, descriptor)
+
+    def _must_wait(self, child: Child) -> bool:
+        """Whether nothing is read from the child now, because nobody reads what comes of it.
+
+        One that passes signals on is heard in any case once there was one: it says how it was obeyed.
+        """
+        is_obeying = self.interrupted_by is not None and child.on_signal is not None
+        return self._writer.is_full and not is_obeying
 
     def _signal_all(self, number: signal.Signals) -> None:
         for child in self._children:
-            if not child.exited:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(child.process.pid, number)
+            child.send_signal(number)
 
     def _heed(self, number: signal.Signals) -> None:
         if number == signal.SIGPIPE:  # comes from the launcher's own writing
             if not self.ending:
-                self._pass_on(number, "direct", "relayed")
+                self.interrupt(number)
             return
         self._pass_on(number, "direct")
 
@@ -227,10 +269,11 @@ class Supervisor:
             return
         self._changed.set()
         if self.interrupted_by is not None:  # asked for twice: no more patience
-            self._end(signal.SIGKILL)
+            self.end(signal.SIGKILL)
             return
         self.interrupted_by = number
         self.ending = True
+        self._read_on()
         self._signal_all(signal.SIGTERM if number == signal.SIGPIPE else number)
         self.end_after(self._grace)
 
@@ -240,11 +283,15 @@ class Supervisor:
                 continue
             child.exited = True
             child.on_exit(child.process.returncode)
+            if child.open_pipes == 0:
+                self._finish(child)
+            else:  # somebody else may hold them open
+                self._loop.call_later(_DRAIN, self._finish, child)
         if self._all_spawned and all(child.exited for child in self._children):
             self._all_exited.set()
 
     def _read(self, child: Child, stream: Stream, descriptor: int) -> None:
-        if self._writer.is_full:
+        if self._must_wait(child):
             self._loop.remove_reader(descriptor)
             self._unread.append((child, stream, descriptor))
             return
@@ -254,7 +301,15 @@ class Supervisor:
             return
         self._loop.remove_reader(descriptor)
         child.open_pipes -= 1
+        if child.exited and child.open_pipes == 0:
+            self._finish(child)
         self._changed.set()
+
+    @staticmethod
+    def _finish(child: Child) -> None:
+        if child.on_end is not None and not child.ended:
+            child.ended = True
+            child.on_end()
 
     async def _end_descendants(self) -> None:
         for number, patience in (

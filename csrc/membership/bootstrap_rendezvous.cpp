@@ -11,6 +11,7 @@
 #include "core/interruption.h"
 #include "core/strings.h"
 #include "core/wait_fd.h"
+#include "membership/inherited_listener.h"
 #include "membership/rendezvous_store.h"
 
 namespace rueda {
@@ -152,7 +153,11 @@ std::string address_to_serve(const std::string& address) {
 }
 
 Expected<std::unique_ptr<RendezvousStore>> serve(const std::string& address, int size,
-                                                 const std::string& secret, Time deadline) {
+                                                 const std::string& secret, Time deadline,
+                                                 int descriptor) {
+  if (auto inherited = inherited_listener(descriptor, address)) {
+    return std::make_unique<RendezvousStore>(*std::move(inherited), size, secret);
+  }
   while (true) {
     auto listener = listen_on(address_to_serve(address));
     if (listener) {
@@ -192,7 +197,7 @@ Expected<std::unique_ptr<RendezvousBootstrap>> try_to_enter(const std::string& a
 
 Expected<std::unique_ptr<Bootstrap>> connect_rendezvous(const std::string& address, int rank,
                                                         int size, Time deadline,
-                                                        const std::string& secret) {
+                                                        const std::string& secret, int listener) {
   if (rank < 0 || rank >= size) return failed(str("there is no rank ", rank, " among ", size));
   if (!address.starts_with("unix:@") && !address.starts_with("tcp:")) {
     return failed(str("'", address, "' is no rendezvous: give unix:@name or tcp:host:port"));
@@ -204,7 +209,7 @@ Expected<std::unique_ptr<Bootstrap>> connect_rendezvous(const std::string& addre
   }
   std::unique_ptr<RendezvousStore> store;
   if (rank == 0) {
-    auto served = serve(address, size, secret, deadline);
+    auto served = serve(address, size, secret, deadline, listener);
     if (!served) return served.status();
     store = std::move(served).value();
   }

@@ -3,7 +3,8 @@
 //
 // The launcher gives each rank RUEDA_RANK, RUEDA_SIZE and RUEDA_RENDEZVOUS, which is unix:@name (in
 // the abstract namespace of one host) or tcp:host:port, where host is rank 0's; and RUEDA_SECRET, a
-// random text that both sides prove to know. On a Unix socket both must also run under the same
+// random text that both sides prove to know. Over TCP rank 0 also gets a descriptor that listens
+// there already: RUEDA_RENDEZVOUS_LISTENER. On a Unix socket both must also run under the same
 // user. What is said over TCP is neither encrypted nor protected against changes: docs/security.md.
 #pragma once
 
@@ -25,8 +26,11 @@ inline constexpr std::size_t min_secret_length = 16;
 // characters. On rank 0 it also starts the store, whose
 // thread lives as long as the returned object; the object's destructor waits a few seconds for
 // ranks that are still asking. An address may be used again once the bootstraps that used it are
-// destroyed: a rank that is early waits for the others to have left the old store.
+// destroyed: a rank that is early waits for the others to have left the old store. Where `listener`
+// is a descriptor that listens at `address`, rank 0 serves there (inherited_listener.h); else it
+// binds the address itself.
 [[nodiscard]] Expected<std::unique_ptr<Bootstrap>> connect_rendezvous(
-    const std::string& address, int rank, int size, Time deadline, const std::string& secret = {});
+    const std::string& address, int rank, int size, Time deadline, const std::string& secret = {},
+    int listener = -1);
 
 }  // namespace rueda

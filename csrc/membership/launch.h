@@ -22,11 +22,13 @@ struct Launch {
   std::string launcher = {};  // "mpirun", "torchrun", ... for messages
   std::string evidence = {};  // the variables that told, e.g. "OMPI_COMM_WORLD_SIZE=4"
   std::string address = {};   // of the rendezvous
+  int listener = -1;          // a descriptor that listens there: RUEDA_RENDEZVOUS_LISTENER
   std::string secret = {};    // of the job: RUEDA_SECRET; goes into no message
   std::string problem = {};   // foreign: why no world can be formed, and what to do
 };
 
-// Recognises, innermost first: RUEDA_RANK, RUEDA_SIZE and RUEDA_RENDEZVOUS, with RUEDA_SECRET;
+// Recognises, innermost first: RUEDA_RANK, RUEDA_SIZE and RUEDA_RENDEZVOUS, with RUEDA_SECRET
+// and RUEDA_RENDEZVOUS_LISTENER;
 // torchrun (TORCHELASTIC_RUN_ID); Open MPI; PMI_RANK and PMI_SIZE; PMIX_RANK; a step of Slurm with
 // more than one task; horovodrun; RANK and WORLD_SIZE. A launcher whose variables are incomplete or
 // no numbers is foreign, with that as the problem.

@@ -36,8 +36,8 @@ Expected<OpenedBootstrap> open_rendezvous(Launch launch, Time deadline) {
   if (launch.address.starts_with("unix:")) {  // all ranks are on this host
     if (Status room = provide_descriptors(launch.size); !room.ok()) return room;
   }
-  auto bootstrap =
-      connect_rendezvous(launch.address, launch.rank, launch.size, deadline, launch.secret);
+  auto bootstrap = connect_rendezvous(launch.address, launch.rank, launch.size, deadline,
+                                      launch.secret, launch.listener);
   if (!bootstrap) return bootstrap.status();
   return OpenedBootstrap{std::move(launch), *std::move(bootstrap), nullptr,
                          no_mpi("the ranks met through a rendezvous, not under mpirun")};

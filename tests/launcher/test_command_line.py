@@ -169,7 +169,6 @@ def test_the_printed_line_is_the_line(arguments: list[str]) -> None:
         (["-np", "1", "--mpi-args", "'", "true"], "--mpi-args"),
         (["-np", "1", "--mpirun", "/bin/true", "true"], "not Open MPI's"),
         (["-np", "1", "--mpirun", "/no/such/mpirun", "true"], "/no/such/mpirun"),
-        (["-np", "1", "--no-mpi", "-H", "far-away:1", "true"], "'far-away' is not this one"),
         (["-np", "1", "--fusion-threshold", "16Q", "true"], "number of bytes, with K, M or G"),
         (["-np", "1", "--stall-warning", "-1", "true"], "number of seconds"),
         (["-np", "1", "--log-level", "loud", "true"], "debug"),

@@ -79,7 +79,7 @@ def test_flags_without_effect_say_why(flags: list[str], why: str) -> None:
         (["--min-np", "1"], "--min-num-proc is not there: the number of ranks cannot change"),
         (["--host-discovery-script", "x"], "docs/horovod.md"),
         (["--check-build"], "run 'rueda check' instead"),
-        (["-p", "22"], "--ssh-port is not there: --mpi-args"),
+        (["-p", "22"], "--ssh-port is not there: --ssh 'ssh -p PORT'"),
         (["--fusion-threshold-mb", "much"], "give a number of MiB"),
         (["--blacklist-cooldown-range", "1", "2"], "cannot change"),
     ],

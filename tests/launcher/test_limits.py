@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from rueda.launcher.builtin import why_not_started
-from rueda.launcher.job import Job
 from rueda_command import LAUNCHER, launcher_environment
 
 from .conftest import Rueda
@@ -68,7 +67,7 @@ def test_a_script_whose_interpreter_is_missing(rueda: Rueda, tmp_path: Path) -> 
 
 def test_too_few_processes_are_said_with_how_many_could_be_started() -> None:
     error = BlockingIOError(11, "Resource temporarily unavailable")
-    assert why_not_started(Job(8, ("true",)), 5, error) == (
+    assert why_not_started("true", 5, 8, error) == (
         "only 5 of 8 ranks could be started on this host: Resource temporarily unavailable; start "
         "fewer ranks or raise the limits (ulimit -a)"
     )

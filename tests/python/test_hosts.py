@@ -1,10 +1,9 @@
 """Worlds of several hosts over MPI."""
 
-from pathlib import Path
-
 import pytest
-from hosts import Hosts
+from hosts import check_on_hosts, run_on_hosts
 from launching import PARALLEL, find_mpirun
+from net.lab.fixture import MakeLab
 
 pytestmark = pytest.mark.skipif(find_mpirun() is None, reason="there is no MPI")
 
@@ -50,32 +49,28 @@ except rueda.PeerLostError as error:
 """
 
 
-def test_two_hosts_with_two_ranks_each(tmp_path: Path) -> None:
-    with Hosts(2, tmp_path) as hosts:
-        ended = hosts.check(PARALLEL / "check_hosts.py", 2)
+def test_two_hosts_with_two_ranks_each(make_lab: MakeLab) -> None:
+    ended = check_on_hosts(make_lab(2), PARALLEL / "check_hosts.py", 2)
     assert [line for line in ended.output.splitlines() if line.startswith("ok ")] == [
         f"ok {check}" for check in CHECKS
     ]
 
 
-def test_buckets_of_gradients(tmp_path: Path) -> None:
+def test_buckets_of_gradients(make_lab: MakeLab) -> None:
     pytest.importorskip("torch")
-    with Hosts(2, tmp_path) as hosts:
-        ended = hosts.check(PARALLEL / "check_torch_buckets.py", 2)
+    ended = check_on_hosts(make_lab(2), PARALLEL / "check_torch_buckets.py", 2)
     assert "ok check_why_there_are_no_buckets" in ended.output
 
 
-def test_torch_distributed(tmp_path: Path) -> None:
+def test_torch_distributed(make_lab: MakeLab) -> None:
     pytest.importorskip("torch")
-    with Hosts(2, tmp_path) as hosts:
-        ended = hosts.check(TORCH_DISTRIBUTED, 2)
+    ended = check_on_hosts(make_lab(2), TORCH_DISTRIBUTED, 2)
     assert sorted(line for line in ended.output.splitlines() if line.startswith("done")) == [
         f"done {rank}" for rank in range(4)
     ]
 
 
-def test_a_rank_that_dies_on_another_host_is_named(tmp_path: Path) -> None:
-    with Hosts(2, tmp_path) as hosts:
-        ended = hosts.run(LOSES_A_RANK, 2)
+def test_a_rank_that_dies_on_another_host_is_named(make_lab: MakeLab) -> None:
+    ended = run_on_hosts(make_lab(2), LOSES_A_RANK, 2)
     assert ended.returncode != 0
     assert "lost 3" in ended.output, ended.output

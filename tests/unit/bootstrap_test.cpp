@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -158,6 +159,40 @@ TEST_CASE("an address serves one world after the other") {
         }
       }
     });
+  }
+}
+
+TEST_CASE("rank 0 serves at a listener that it has inherited, one world after the other") {
+  for (const char* any_port : {"tcp:127.0.0.1:0", "tcp:[::1]:0"}) {
+    auto listener = listen_on(any_port);
+    REQUIRE(listener.ok());
+    const std::string address = listener.value().address;
+    const int descriptor = listener.value().fd.get();
+    run_ranks(2, [&](int rank) {
+      for (int world = 0; world < 3; ++world) {
+        auto self = connect_rendezvous(address, rank, 2, soon(), "known to these ranks alone",
+                                       rank == 0 ? descriptor : -1);
+        expect_ok(self.status(), "entering the rendezvous");
+        expect_ok(self.value()->barrier(soon()), "barrier");
+      }
+    });
+    CHECK(listen_on(address).status().code() == ErrorCode::transport);  // still taken
+    CHECK((::fcntl(descriptor, F_GETFD) & FD_CLOEXEC) != 0);
+  }
+}
+
+TEST_CASE("a descriptor that does not listen at the address is left alone") {
+  const std::string address = fresh_tcp();
+  const auto other = listen_on("tcp:127.0.0.1:0");
+  const auto local = listen_on(fresh_unix());
+  const UniqueFd file(::open("/dev/null", O_RDONLY));
+  for (const int descriptor :
+       {other.value().fd.get(), local.value().fd.get(), file.get(), 1 << 20, -1}) {
+    const int flags = ::fcntl(descriptor, F_GETFD);
+    const auto self =
+        connect_rendezvous(address, 0, 1, soon(), "known to these ranks alone", descriptor);
+    CHECK(self.ok());
+    CHECK(::fcntl(descriptor, F_GETFD) == flags);
   }
 }
 

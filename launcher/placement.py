@@ -1,0 +1,58 @@
+"""Which ranks run on which host, and the variables that tell a rank who it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .hosts import Host, total_slots
+
+
+@dataclass(frozen=True)
+class HostShare:
+    """The ranks of one host, which follow one another."""
+
+    host: Host
+    first: int
+    count: int
+
+    @property
+    def ranks(self) -> range:
+        """Their numbers."""
+        return range(self.first, self.first + self.count)
+
+
+def place(ranks: int, hosts: Sequence[Host]) -> list[HostShare]:
+    """Fills the hosts in order; where there are more ranks than slots, each host gets as many."""
+    if not hosts:
+        return [HostShare(Host("localhost", ranks), 0, ranks)]
+    if ranks > total_slots(hosts):
+        each, more = divmod(ranks, len(hosts))
+        counts = [each + (index < more) for index in range(len(hosts))]
+    else:
+        counts = []
+        for host in hosts:
+            counts.append(min(host.slots, ranks - sum(counts)))
+    shares = []
+    first = 0
+    for host, count in zip(hosts, counts, strict=True):
+        if count > 0:
+            shares.append(HostShare(host, first, count))
+            first += count
+    return shares
+
+
+def identity(shares: Sequence[HostShare], rank: int) -> dict[str, str]:
+    """Who the rank is: of all, on its host, and among those with its number on the other hosts."""
+    index = next(i for i, share in enumerate(shares) if rank in share.ranks)
+    local = rank - shares[index].first
+    has_peer = [share.count > local for share in shares]
+    return {
+        "RUEDA_RANK": str(rank),
+        "RUEDA_SIZE": str(sum(share.count for share in shares)),
+        "RUEDA_LOCAL_RANK": str(local),
+        "RUEDA_LOCAL_SIZE": str(shares[index].count),
+        "RUEDA_CROSS_RANK": str(sum(has_peer[:index])),
+        "RUEDA_CROSS_SIZE": str(sum(has_peer)),
+        "RUEDA_BOOTSTRAP": "rendezvous",
+    }

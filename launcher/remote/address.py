@@ -1,0 +1,130 @@
+"""Where the ranks of several hosts meet: an address of rank 0's host that the other hosts can reach."""
+
+from __future__ import annotations
+
+import array
+import errno
+import fcntl
+import ipaddress
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import LaunchError
+
+_SIOCGIFADDR = 0x8915
+# Any: to ask the kernel for the route to an address, nothing is sent.
+_PORT = 9
+
+
+def bare(host: str) -> str:
+    """A host's name without the brackets of an IPv6 address."""
+    return host[1:-1] if host.startswith("[") else host
+
+
+def resolve(host: str) -> str | None:
+    """The address of a host as seen from here; none where that is this host's loopback or nothing."""
+    try:
+        found = socket.getaddrinfo(bare(host), None, type=socket.SOCK_STREAM)
+    except OSError:
+        return None
+    addresses = [str(entry[4][0]) for entry in found]
+    return next((address for address in addresses if not _is_loopback(address)), None)
+
+
+def ssh_connection() -> Sequence[str]:
+    """The addresses of the ssh connection that this process was started over: the launcher's, this host's."""
+    words = os.environ.get("SSH_CONNECTION", "").split()
+    return (words[0], words[2]) if len(words) == 4 else ("", "")
+
+
+def towards(address: str) -> str | None:
+    """This host's own address on the way to another one."""
+    own = _source_towards(address)
+    return None if own is None or _is_loopback(own) else own
+
+
+def interface_address(interface: str) -> str:
+    """An address of this host by the name of an interface, by itself or by a name. Raises LaunchError."""
+    if (Path("/sys/class/net") / interface).exists():
+        found = _ipv4_of(interface) or _ipv6_of(interface)
+        if found is None:
+            raise LaunchError(f"interface '{interface}' has no address, or is down")
+        return found
+    try:
+        for entry in socket.getaddrinfo(bare(interface), None, type=socket.SOCK_STREAM):
+            address = str(entry[4][0])
+            if is_own(address):
+                return address
+    except OSError:
+        pass
+    raise LaunchError(
+        f"'{interface}' (--interface) is neither a network interface nor an address of that host"
+    )
+
+
+def is_own(address: str) -> bool:
+    """Whether this host has the address: only then does the way to it begin there."""
+    return bool(address) and _source_towards(address) == address
+
+
+def listen(address: str) -> socket.socket:
+    """A socket that listens at a free port of the address, or of all where it is not this host's own."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        try:
+            listener.bind((address, 0))
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+            listener.bind(("", 0))  # reached through a translated address
+        listener.listen(socket.SOMAXCONN)
+    except OSError as error:
+        listener.close()
+        raise LaunchError(f"cannot listen at {address}: {error.strerror}") from error
+    return listener
+
+
+def rendezvous_at(address: str, port: int) -> str:
+    """As RUEDA_RENDEZVOUS has it."""
+    return f"tcp:[{address}]:{port}" if ":" in address else f"tcp:{address}:{port}"
+
+
+def _source_towards(address: str) -> str | None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, _PORT))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def _ipv4_of(interface: str) -> str | None:
+    request = array.array("B", struct.pack("40s", interface.encode()[:15]))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        try:
+            fcntl.ioctl(control, _SIOCGIFADDR, request, True)
+        except OSError:
+            return None
+    return socket.inet_ntoa(request.tobytes()[20:24])
+
+
+def _ipv6_of(interface: str) -> str | None:
+    """Link-local addresses aside: they mean nothing to others without the name of an interface."""
+    try:
+        lines = Path("/proc/net/if_inet6").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        digits, _, _, scope, _, name = line.split()
+        if name == interface and scope == "00":
+            return str(ipaddress.IPv6Address(int(digits, 16)))
+    return None

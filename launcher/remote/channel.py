@@ -1,0 +1,81 @@
+"""The connection to the launcher as the process on a host sees it: its own standard streams."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from typing import Any
+
+from ..errors import LaunchError
+from ..sink import Sink
+from ..version import installed_version
+from .address import ssh_connection
+from .frames import Frame, FrameReader, Kind, NotOurs, hello, pack_json
+from .frames import pack as pack_frame
+
+# How long the launcher may need until all other hosts are ready, too.
+_START_WITHIN = 600.0
+
+
+class LauncherIsGone(Exception):
+    """Nobody is there any more who would want the ranks."""
+
+
+class Channel:
+    """Takes standard input and output away from everything else in this process."""
+
+    def __init__(self) -> None:
+        self.input = os.dup(0)
+        self.output = Sink(os.dup(1), "the launcher")
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, 0)
+        os.dup2(2, 1)  # what is printed by mistake
+        os.close(nothing)
+        self._reader = FrameReader()
+        self._waiting: list[Frame] = []
+
+    def greet(self) -> None:
+        """Says who is here."""
+        client, server = ssh_connection()
+        facts = {
+            "version": installed_version(),
+            "host": socket.gethostname(),
+            "launcher_address": client,
+            "own_address": server,
+        }
+        self.output.write(hello(facts))
+
+    def say(self, kind: Kind, value: dict[str, Any] | str) -> None:
+        """Sends a frame at once, before there is a thread that writes."""
+        if isinstance(value, str):
+            self.output.write(pack_frame(kind, value.encode()))
+        else:
+            self.output.write(pack_json(kind, value))
+
+    def expect(self, kind: Kind) -> Frame:
+        """Waits for one kind of frame. Raises LauncherIsGone, LaunchError."""
+        deadline = time.monotonic() + _START_WITHIN
+        while True:
+            while self._waiting:
+                frame = self._waiting.pop(0)
+                if frame.kind == kind:
+                    return frame
+                if frame.kind == Kind.SIGNAL:
+                    raise LauncherIsGone
+            readable, _, _ = select.select([self.input], [], [], deadline - time.monotonic())
+            if not readable:
+                raise LaunchError(f"the launcher has not gone on within {_START_WITHIN:g} s")
+            self._waiting = self.read()
+
+    def read(self) -> list[Frame]:
+        """What has come. Raises LauncherIsGone at the end."""
+        frames, self._waiting = self._waiting, []
+        try:
+            chunk = os.read(self.input, 1 << 16)
+            if not chunk:
+                raise LauncherIsGone
+            return frames + self._reader.feed(chunk)
+        except (OSError, NotOurs) as error:
+            raise LauncherIsGone from error

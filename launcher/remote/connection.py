@@ -1,0 +1,220 @@
+"""The launcher's end of the connection to one host."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..errors import LaunchError
+from ..failure import Failure
+from ..lines import LineAssembler
+from ..output import Stream
+from ..placement import HostShare
+from ..supervisor import Child, Supervisor
+from .frames import Frame, FrameReader, HelloReader, Kind, NotOurs, pack, pack_json
+from .ssh import why_not_reached
+
+# After SIGKILL for its ranks a host gets this long to say that they are gone.
+_KILLED_WITHIN = 5.0
+
+
+class Connection:
+    """Starts the process on the host, and speaks with it.
+
+    `on_frame` gets what the process says of its ranks; `on_text` what ssh and the process write to standard
+    error once it runs; `on_lost` is called when the connection ends before all ranks are known to be gone.
+    `on_change` is called after every step of the start.
+    """
+
+    def __init__(
+        self,
+        share: HostShare,
+        argv: Sequence[str],
+        on_frame: Callable[[Connection, Frame], None],
+        on_text: Callable[[Connection, bytes], None],
+        on_lost: Callable[[Connection], None],
+        on_change: Callable[[], None],
+    ) -> None:
+        self.share = share
+        self.name = share.host.name
+        self.facts: dict[str, str] = {}
+        self.rendezvous: str | None = None  # once the host is ready; where rank 0 is to be found
+        self.refusal = ""  # why the host cannot start its ranks
+        self.lost = ""  # how the connection ended, where it ended too early
+        self.ended = False  # all processes of the job on the host are gone
+        self.heard_at = time.monotonic()
+        self._argv = list(argv)
+        self._on_frame = on_frame
+        self._on_text = on_text
+        self._on_lost = on_lost
+        self._on_change = on_change
+        self._hello = HelloReader()
+        self._frames = FrameReader()
+        self._lines = LineAssembler()  # of it, once the ranks have started
+        self._said = b""  # to standard error, lately
+        self._supervisor: Supervisor | None = None
+        self._child: Child | None = None
+        self._socket: socket.socket | None = None
+        self._unsent = bytearray()
+        self._started = False
+        self._killed = False
+
+    @property
+    def is_greeted(self) -> bool:
+        """Whether the process on the host has said hello."""
+        return self._hello.facts is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come from there."""
+        return self.ended or bool(self.lost)
+
+    def open(self, supervisor: Supervisor) -> None:
+        """Starts the process. Raises LaunchError."""
+        # A socket rather than a pipe: who writes to it when it is closed gets no SIGPIPE.
+        self._supervisor = supervisor
+        self._socket, theirs = socket.socketpair()
+        self._socket.setblocking(False)
+        try:
+            self._child = supervisor.spawn(
+                self._argv,
+                dict(os.environ),
+                self._take,
+                lambda status: self._on_change(),
+                stdin=theirs.fileno(),
+                on_signal=self._signal,
+                on_end=self._finish,
+            )
+        except OSError as error:
+            raise LaunchError(
+                f"host '{self.name}': cannot run '{self._argv[0]}': {error.strerror}; name another "
+                "program that reaches hosts with --ssh"
+            ) from error
+        finally:
+            theirs.close()
+
+    def send(self, kind: Kind, payload: bytes = b"") -> None:
+        """Sends a frame, as soon as the host takes it."""
+        self._send(pack(kind, payload))
+
+    def send_json(self, kind: Kind, value: dict[str, Any]) -> None:
+        """Sends a frame that carries JSON."""
+        self._started = self._started or kind == Kind.START
+        self._send(pack_json(kind, value))
+
+    def give_up(self, why: str) -> None:
+        """Ends the connection; whatever runs on the host ends by itself then."""
+        if not self.is_over:
+            self.lost = why
+            self._close()
+            if self._child is not None:
+                self._child.kill(signal.SIGKILL)
+            self._on_lost(self)
+
+    def explain_loss(self) -> str:
+        """A sentence about a host that was lost."""
+        first, last = self.share.ranks[0], self.share.ranks[-1]
+        whose = f"rank {first}" if first == last else f"ranks {first} to {last}"
+        return f"host '{self.name}', with {whose}, was lost: {self.lost}"
+
+    def _send(self, data: bytes) -> None:
+        if self._socket is None:
+            return
+        self._unsent += data
+        asyncio.get_running_loop().add_writer(self._socket, self._flush)
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._socket is None:
+            return
+        try:
+            while self._unsent:
+                del self._unsent[: self._socket.send(self._unsent)]
+        except BlockingIOError:
+            return
+        except OSError:  # its end is noticed by its exit
+            self._unsent.clear()
+        asyncio.get_running_loop().remove_writer(self._socket)
+
+    def _close(self) -> None:
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_writer(self._socket)
+            self._socket.close()
+            self._socket = None
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._child is not None
+        if not self._started or self._killed:
+            self._close()
+            self._child.kill(number if number == signal.SIGKILL else signal.SIGTERM)
+            return
+        assert self._supervisor is not None
+        by_user = self._supervisor.interrupted_by is not None
+        self.send(Kind.SIGNAL, f"{int(number)} {int(by_user)}".encode())
+        if number == signal.SIGKILL:
+            self._killed = True
+            loop = asyncio.get_running_loop()
+            loop.call_later(
+                _KILLED_WITHIN, self.give_up, "its ranks were killed, but it does not say so"
+            )
+
+    def _take(self, stream: Stream, chunk: bytes) -> None:
+        self.heard_at = time.monotonic()
+        if stream == "stderr":
+            self._said = (self._said + chunk)[-4096:]
+            for line in self._lines.feed(chunk) if self._started else ():
+                self._on_text(self, line)
+            return
+        if not self.is_greeted:
+            if not self._hello.feed(chunk):
+                return
+            self.facts = self._hello.facts or {}
+            chunk, self._hello.rest = self._hello.rest, b""
+            self._on_change()
+        try:
+            for frame in self._frames.feed(chunk):
+                self._handle(frame)
+        except (NotOurs, ValueError):
+            self.give_up("it says what is not understood")
+
+    def _handle(self, frame: Frame) -> None:
+        if frame.kind == Kind.PREPARED:
+            self.rendezvous = str(frame.json()["rendezvous"])
+            self._on_change()
+        elif frame.kind == Kind.REFUSED:
+            self.refusal = frame.payload.decode(errors="replace")
+            self._on_change()
+            self._on_frame(self, frame)
+        elif frame.kind == Kind.END:
+            self.ended = True
+        elif frame.kind != Kind.ALIVE and not self.is_over:
+            self._on_frame(self, frame)
+
+    def _finish(self) -> None:
+        """The process has exited, and all that it wrote is known."""
+        self._close()
+        assert self._child is not None
+        status = self._child.process.returncode
+        if self._started and status == 0:  # its END may be in what nobody reads
+            self.ended = True
+        if not self.is_over:
+            self.lost = self._why_ended(status)
+            self._on_lost(self)
+        self._on_change()
+
+    def _why_ended(self, status: int) -> str:
+        said = self._said.decode(errors="replace")
+        if not self.is_greeted:
+            # What a login script prints may say why, too.
+            return why_not_reached(
+                self._argv[0], status, said or self._hello.before.decode(errors="replace")
+            )
+        last_line = said.strip().rpartition("\n")[2]
+        program = os.path.basename(self._argv[0])
+        how = Failure(0, status).describe_status()
+        return f"{program} ended: {how}" + (f"; it said: {last_line}" if last_line else "")

@@ -1,0 +1,179 @@
+"""The launcher's process on one host: `python -m rueda.launcher.remote.host`, started by the launcher.
+
+It runs the ranks of its host and tells the launcher what becomes of them. When the connection ends, or the
+launcher has been silent for too long, it ends them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from .. import arrivals
+from ..builtin import why_not_started
+from ..errors import LaunchError
+from ..guardian import guard
+from ..output import Stream
+from ..supervisor import Child, Supervisor
+from ..writer import Writer
+from .channel import Channel, LauncherIsGone
+from .frames import Frame, Kind, pack
+from .host_job import HostJob, Prepared, prepare
+from .rank_input import RankInput
+
+_OUTPUT = {"stdout": Kind.OUT, "stderr": Kind.ERR}
+# How often each side says that it is there, as a part of how long it may be silent.
+BEATS_IN_SILENCE = 4
+
+
+class HostRun:
+    """One run of a host's part of a job."""
+
+    def __init__(
+        self,
+        job: HostJob,
+        prepared: Prepared,
+        meeting: dict[str, str],
+        channel: Channel,
+        relay: int,
+    ) -> None:
+        """`meeting`: where the ranks meet, and their secret. `relay`: as guardian.guard() gives it."""
+        self._job = job
+        self._prepared = prepared
+        self._meeting = meeting
+        self._channel = channel
+        self._relay = relay
+        self._writer = Writer()
+        self._heard_at = time.monotonic()
+        self._input: RankInput | None = None
+
+    async def run(self) -> None:
+        """Runs the ranks to their end."""
+        async with Supervisor(self._job.grace, self._writer, self._relay) as supervisor:
+            loop = asyncio.get_running_loop()
+            loop.add_reader(self._channel.input, self._hear, supervisor)
+            self._beat(supervisor)
+            async with arrivals.ArrivalSocket(self._tell_arrival) as socket:
+                await self._start_all(supervisor, socket)
+                await supervisor.wait()
+                socket.hear()
+            self._tell(Kind.END)
+            await supervisor.written()
+            loop.remove_reader(self._channel.input)
+
+    async def _start_all(self, supervisor: Supervisor, socket: arrivals.ArrivalSocket) -> None:
+        for number in range(len(self._job.identities)):
+            try:
+                child = self._start(supervisor, socket, number)
+            except OSError as error:
+                program, count = self._prepared.command[0], len(self._job.identities)
+                self._tell(Kind.REFUSED, why_not_started(program, number, count, error).encode())
+                supervisor.end_after(0)
+                return
+            if number == 0:
+                self._after_first(child)
+            await supervisor.give_way()
+            if supervisor.ending:
+                return
+
+    def _start(self, supervisor: Supervisor, socket: arrivals.ArrivalSocket, number: int) -> Child:
+        rank = self._job.first + number
+        variables = {**self._job.identities[number], **self._meeting}
+        variables[arrivals.VARIABLE] = socket.address
+        descriptors = []
+        if rank == 0 and self._prepared.listener is not None:
+            descriptors = [self._prepared.listener.fileno()]
+            variables["RUEDA_RENDEZVOUS_LISTENER"] = str(descriptors[0])
+
+        def on_output(stream: Stream, chunk: bytes) -> None:
+            self._tell(_OUTPUT[stream], chunk, rank)
+
+        def on_exit(status: int) -> None:
+            socket.hear()  # it may have said something just before
+            self._tell(Kind.EXIT, str(status).encode(), rank)
+
+        return supervisor.spawn(
+            self._prepared.command,
+            {**self._prepared.environment, **variables},
+            on_output,
+            on_exit,
+            stdin=subprocess.PIPE if rank == 0 and self._job.reads_input else subprocess.DEVNULL,
+            pass_fds=descriptors,
+        )
+
+    def _after_first(self, child: Child) -> None:
+        """Rank 0 alone holds the listener, and reads what is piped into the launcher."""
+        if self._prepared.listener is not None:
+            self._prepared.listener.close()
+        if child.process.stdin is not None:
+            self._input = RankInput(child.process.stdin, lambda: self._tell(Kind.TAKEN))
+
+    def _tell(self, kind: Kind, payload: bytes = b"", rank: int = 0) -> None:
+        frame = pack(kind, payload, rank)
+        self._writer.put(len(frame), lambda: self._write(frame))
+
+    def _write(self, frame: bytes) -> None:
+        self._channel.output.write(frame)
+
+    def _tell_arrival(self, words: bytes) -> None:
+        self._tell(Kind.ARRIVAL, words)
+
+    def _beat(self, supervisor: Supervisor) -> None:
+        """Says again and again that this host is there, and looks whether the launcher is."""
+        if time.monotonic() - self._heard_at > self._job.silence:
+            self._lose_launcher(supervisor)
+            return
+        self._tell(Kind.ALIVE)
+        pause = self._job.silence / BEATS_IN_SILENCE
+        asyncio.get_running_loop().call_later(pause, self._beat, supervisor)
+
+    def _hear(self, supervisor: Supervisor) -> None:
+        try:
+            frames = self._channel.read()
+        except LauncherIsGone:
+            self._lose_launcher(supervisor)
+            return
+        self._heard_at = time.monotonic()
+        for frame in frames:
+            self._obey(supervisor, frame)
+
+    def _obey(self, supervisor: Supervisor, frame: Frame) -> None:
+        if frame.kind == Kind.SIGNAL:
+            number, by_user = map(int, frame.payload.split())
+            if by_user:  # who does not care any more for output that nobody reads
+                supervisor.interrupted_by = supervisor.interrupted_by or signal.Signals(number)
+            supervisor.end(signal.Signals(number))
+        elif frame.kind == Kind.INPUT and self._input is not None:
+            self._input.give(frame.payload)
+
+    def _lose_launcher(self, supervisor: Supervisor) -> None:
+        asyncio.get_running_loop().remove_reader(self._channel.input)
+        if supervisor.interrupted_by is None:
+            supervisor.interrupt(signal.SIGTERM)
+
+
+def main() -> None:
+    """Does what the launcher says until it is done, or the launcher is gone."""
+    channel = Channel()
+    channel.greet()
+    try:
+        job = HostJob.from_json(channel.expect(Kind.JOB).json())
+        relay = guard(job.grace)  # before there is a listener, of which it would keep a copy
+        prepared = prepare(job)
+        channel.say(Kind.PREPARED, {"rendezvous": prepared.rendezvous})
+        meeting = channel.expect(Kind.START).json()
+    except LauncherIsGone:
+        sys.exit(1)
+    except LaunchError as error:
+        channel.say(Kind.REFUSED, error.format_message())
+        sys.exit(2)
+    asyncio.run(HostRun(job, prepared, meeting, channel, relay).run())
+    os._exit(0)  # a thread may still wait for somebody who reads
+
+
+if __name__ == "__main__":
+    main()

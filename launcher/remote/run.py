@@ -1,0 +1,259 @@
+"""A job whose ranks run on several hosts without MPI."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..arrivals import Arrivals
+from ..builtin import MOMENT, BuiltinRun, line_of, new_secret
+from ..environment import forwarded_by_default
+from ..errors import LaunchError
+from ..failure import Failure
+from ..job import Job
+from ..output import RankOutput, Stream
+from ..placement import HostShare, identity, place
+from ..supervisor import Supervisor
+from ..version import installed_version
+from . import address, ssh
+from .connection import Connection
+from .frames import Frame, Kind
+from .host import BEATS_IN_SILENCE
+from .host_job import HostJob
+from .rank_input import PipedInput
+
+_STREAMS: dict[Kind, Stream] = {Kind.OUT: "stdout", Kind.ERR: "stderr"}
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How hosts are reached."""
+
+    agent: str  # ssh, or what behaves like it, with arguments
+    start_timeout: float  # seconds until all hosts must be ready
+    silence: float  # seconds after which a host that says nothing is given up
+
+    def command_line(self, share: HostShare) -> list[str]:
+        """What starts the process on a host."""
+        if share.host.is_local or address.is_own(address.resolve(share.host.name) or ""):
+            return ssh.command_here()
+        words = ssh.agent_words(self.agent)
+        return ssh.command_line(words, share.host.name, self.start_timeout)
+
+
+def dry_run(job: Job, reach: Reach) -> list[str]:
+    """How each host is reached, and what its ranks run; without the job's secret."""
+    shares = place(job.ranks, job.hosts)
+    lines = []
+    for share in shares:
+        lines.append(f"# {share.host.name}: {' '.join(reach.command_line(share))}")
+        for rank in share.ranks:
+            meeting = {"RUEDA_RENDEZVOUS": f"tcp:{shares[0].host.name}:PORT"}
+            lines.append(line_of(job, {**identity(shares, rank), **meeting}))
+    return lines
+
+
+class RemoteRun(BuiltinRun):
+    """Starts a process on each host, which starts the ranks there."""
+
+    def __init__(
+        self, job: Job, reach: Reach, output: RankOutput, grace: float, relay: int
+    ) -> None:
+        """`relay`: as guardian.guard() gives it."""
+        super().__init__(job, output, grace, relay)
+        self._reach = reach
+        self._shares = place(job.ranks, job.hosts)
+        self._connections: list[Connection] = []
+        self._changed = asyncio.Event()
+        self._started = False
+        self._refusal = ""
+        self._lost: list[Connection] = []
+        self._failures_before_loss = 0
+        self._input: PipedInput | None = None
+
+    def _has_failed(self) -> bool:
+        return bool(self._failures or self._lost or self._refusal)
+
+    def _verdict(self, supervisor: Supervisor) -> tuple[int, str]:
+        if self._refusal and supervisor.interrupted_by is None:
+            return 2, self._refusal
+        if self._lost and supervisor.interrupted_by is None:
+            before = self._failures[: self._failures_before_loss]
+            if all(self._output.watch.is_consequence(failure.rank) for failure in before):
+                return 1, self._lost[0].explain_loss()
+        code, words = super()._verdict(supervisor)
+        if self._lost and words:
+            words += f"; but host '{self._lost[0].name}' was lost: {self._lost[0].lost}"
+        return code, words
+
+    async def _run_ranks(self, supervisor: Supervisor) -> None:
+        come = Arrivals(
+            self._job.ranks, lambda sentence: self._notice_absence(supervisor, sentence)
+        )
+
+        def on_frame(connection: Connection, frame: Frame) -> None:
+            self._take(supervisor, come, connection, frame)
+
+        def on_lost(connection: Connection) -> None:
+            self._lose(supervisor, connection)
+
+        for share in self._shares:
+            line = self._reach.command_line(share)
+            self._connections.append(
+                Connection(share, line, on_frame, self._show, on_lost, self._changed.set)
+            )
+        try:
+            await self._start(supervisor)
+        except LaunchError:
+            supervisor.end_after(0)
+            await supervisor.wait()
+            raise
+        await supervisor.wait()
+
+    async def _start(self, supervisor: Supervisor) -> None:
+        """Starts the ranks once every host is ready; raises LaunchError where one is not."""
+        deadline = time.monotonic() + self._reach.start_timeout
+        for connection in self._connections:
+            connection.open(supervisor)
+            await supervisor.give_way()
+        await self._until(supervisor, deadline, lambda c: c.is_greeted)
+        if supervisor.ending:
+            return
+        self._check_versions()
+        for connection in self._connections:
+            job = self._part(connection.share, self._address_of(connection))
+            connection.send_json(Kind.JOB, job.to_json())
+        await self._until(supervisor, deadline, lambda c: c.rendezvous is not None)
+        if supervisor.ending:
+            return
+        self._started = True
+        meeting = {
+            "RUEDA_RENDEZVOUS": str(self._connections[0].rendezvous),
+            "RUEDA_SECRET": new_secret(),
+        }
+        for connection in self._connections:
+            connection.send_json(Kind.START, meeting)
+        self._begin_input()
+        self._beat(supervisor)
+
+    async def _until(
+        self, supervisor: Supervisor, deadline: float, is_reached: Callable[[Connection], bool]
+    ) -> None:
+        """Returns when all hosts have come so far, or a signal has ended the job."""
+        while not supervisor.ending:
+            for connection in self._connections:
+                if connection.refusal:
+                    raise LaunchError(f"host '{connection.name}': {connection.refusal}")
+                if connection.lost:
+                    raise LaunchError(f"host '{connection.name}' {connection.lost}")
+            late = [c.name for c in self._connections if not is_reached(c)]
+            if not late:
+                return
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), deadline - time.monotonic())
+            except asyncio.TimeoutError:
+                raise LaunchError(
+                    f"host '{late[0]}' was not ready within {self._reach.start_timeout:g} s"
+                    + (f", nor were {len(late) - 1} others" if len(late) > 1 else "")
+                ) from None
+
+    def _check_versions(self) -> None:
+        own = installed_version()
+        for connection in self._connections:
+            theirs = connection.facts.get("version", "one that does not say its version")
+            if theirs != own:
+                raise LaunchError(
+                    f"host '{connection.name}' has Rueda {theirs}, and the launcher is {own}: install "
+                    "the same on every host"
+                )
+
+    def _address_of(self, connection: Connection) -> str:
+        """Where the other hosts reach a host, as far as that is known."""
+        if not connection.share.host.is_local:
+            return address.resolve(connection.name) or connection.facts.get("own_address", "")
+        others = (other for other in self._connections if other is not connection)
+        return next(filter(None, map(_launcher_as_seen_by, others)), "")
+
+    @property
+    def _interface(self) -> str:
+        variables = {**os.environ, **self._job.settings}
+        return variables.get("RUEDA_INTERFACE") or variables.get("HOROVOD_GLOO_IFACE") or ""
+
+    def _part(self, share: HostShare, reached_at: str) -> HostJob:
+        return HostJob(
+            command=list(self._job.command),
+            folder=os.getcwd(),
+            settings=_variables(self._job),
+            identities=[identity(self._shares, rank) for rank in share.ranks],
+            first=share.first,
+            grace=self._grace,
+            silence=self._reach.silence,
+            interface=self._interface,
+            reached_at=reached_at,
+            reads_input=not os.isatty(0),
+        )
+
+    def _begin_input(self) -> None:
+        if not os.isatty(0):
+            first = self._connections[0]
+            self._input = PipedInput(lambda piece: first.send(Kind.INPUT, piece))
+            self._input.more()
+
+    def _beat(self, supervisor: Supervisor) -> None:
+        """Says again and again to each host that the launcher is there, and looks whether they are."""
+        now = time.monotonic()
+        for connection in self._connections:
+            if connection.is_over:
+                continue
+            connection.send(Kind.ALIVE)
+            if self._output.writer.is_full:  # it is not being listened to
+                connection.heard_at = now
+            if now - connection.heard_at > self._reach.silence:
+                connection.give_up(f"it has said nothing for {self._reach.silence:g} s")
+        pause = self._reach.silence / BEATS_IN_SILENCE
+        asyncio.get_running_loop().call_later(pause, self._beat, supervisor)
+
+    def _take(
+        self, supervisor: Supervisor, come: Arrivals, connection: Connection, frame: Frame
+    ) -> None:
+        if frame.kind in _STREAMS:
+            if supervisor.interrupted_by is not None and self._output.writer.is_full:
+                return  # nobody reads, and nobody waits for them any more
+            self._output.write(frame.rank, _STREAMS[frame.kind], frame.payload)
+        elif frame.kind == Kind.EXIT:
+            host = connection.facts.get("host", connection.name)
+            self._rank_has_ended(supervisor, come, Failure(frame.rank, int(frame.payload), host))
+        elif frame.kind == Kind.ARRIVAL:
+            come.take(frame.payload)
+        elif frame.kind == Kind.TAKEN and self._input is not None:
+            self._input.more()
+        elif frame.kind == Kind.REFUSED and self._started and not self._has_failed():
+            self._refusal = f"host '{connection.name}': {connection.refusal}"
+            supervisor.end_after(0)
+
+    def _lose(self, supervisor: Supervisor, connection: Connection) -> None:
+        if not self._started:
+            return
+        if not self._lost and not supervisor.ending:
+            self._failures_before_loss = len(self._failures)
+            supervisor.end_after(min(MOMENT, self._grace))
+        self._lost.append(connection)
+
+    def _show(self, connection: Connection, line: bytes) -> None:
+        """What ssh or the process there says."""
+        self._output.show("stderr", f"rueda: {connection.name}: ".encode() + line)
+
+
+def _launcher_as_seen_by(connection: Connection) -> str | None:
+    """An address of this host on the way to another one."""
+    found = address.resolve(connection.name)
+    return (address.towards(found) if found else None) or connection.facts.get("launcher_address")
+
+
+def _variables(job: Job) -> dict[str, str]:
+    names = {*job.forward, *forwarded_by_default(os.environ)}
+    return {**{name: os.environ[name] for name in names}, **job.settings}

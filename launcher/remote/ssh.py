@@ -1,0 +1,81 @@
+"""The command lines that start a process on another host, and what their failure means."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+
+from ..errors import LaunchError
+from ..failure import Failure
+from .address import bare
+
+# The launcher's process on a host.
+MODULE = "rueda.launcher.remote.host"
+# Never asks; leaves no master connection behind; notices a host that has gone.
+_OPTIONS = (
+    "BatchMode=yes",
+    "ControlMaster=no",
+    "ForwardX11=no",
+    "LogLevel=ERROR",
+    "ServerAliveInterval=15",
+    "ServerAliveCountMax=3",
+)
+# Of a shell: the program was not found.
+_NOT_FOUND = 127
+
+
+def command_here() -> list[str]:
+    """Starts the process on the launcher's own host."""
+    return ["sh", "-c", command_there()]
+
+
+def command_there() -> str:
+    """For the shell of another host: the same Python, and the same place to find Rueda in."""
+    words = [sys.executable, "-m", MODULE]
+    path = os.environ.get("PYTHONPATH")
+    if path:
+        absolute = os.pathsep.join(map(os.path.abspath, filter(None, path.split(os.pathsep))))
+        words = [f"PYTHONPATH={absolute}", *words]
+    # Not in a folder in which something may be called rueda.
+    return "cd / && exec env " + shlex.join(words)
+
+
+def agent_words(agent: str) -> list[str]:
+    """The program that reaches other hosts, and its arguments. Raises LaunchError."""
+    try:
+        words = shlex.split(agent)
+    except ValueError as error:
+        raise LaunchError(f"--ssh: {error}") from error
+    if not words:
+        raise LaunchError("--ssh: name a program that runs a command on a host, as ssh does")
+    return words
+
+
+def command_line(agent: Sequence[str], host: str, timeout: float) -> list[str]:
+    """Starts the process on another host; `timeout` is how long ssh may take to connect."""
+    words = list(agent)
+    if os.path.basename(words[0]) == "ssh":  # the first mention of an option counts: the user's
+        for option in (*_OPTIONS, f"ConnectTimeout={max(1, round(timeout))}"):
+            words += ["-o", option]
+    return [*words, bare(host), command_there()]
+
+
+def why_not_reached(agent: str, status: int, said: str) -> str:
+    """A sentence's end for a process that ended before it said hello, e.g. "cannot be reached: ..."."""
+    program = os.path.basename(agent)
+    how = Failure(0, status).describe_status()
+    last_line = said.strip().rpartition("\n")[2].strip()
+    because = f": {last_line}" if last_line else ""
+    if status == _NOT_FOUND:
+        return (
+            f"has no {sys.executable}{because}; every host needs the same Python environment at "
+            "the same place"
+        )
+    if status == 255 or status < 0:  # of ssh itself
+        return f"cannot be reached{because} ({program}: {how})"
+    return (
+        f"could not run Rueda with {sys.executable}{because} ({how}); every host needs the same "
+        "Python environment at the same place"
+    )

@@ -1,0 +1,13 @@
+"""Which Rueda this is."""
+
+from __future__ import annotations
+
+
+def installed_version() -> str:
+    """As the installation has it; or that it is a checkout that is not installed."""
+    import importlib.metadata  # a third of the start-up time of everything else
+
+    try:
+        return importlib.metadata.version("rueda")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown (not installed)"

@@ -1,0 +1,132 @@
+"""How other hosts are reached, and what is done when that is to be mpirun's task."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import click.testing
+import pytest
+from rueda.launcher.cli import build
+from rueda.launcher.errors import LaunchError
+from rueda.launcher.native import Native
+from rueda.launcher.remote.address import (
+    interface_address,
+    is_own,
+    listen,
+    rendezvous_at,
+    resolve,
+    towards,
+)
+from rueda.launcher.remote.ssh import agent_words, command_line, command_there, why_not_reached
+
+FAR = ["-H", "far-away-1:1,far-away-2:1"]
+
+
+@pytest.fixture
+def mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An mpirun that is found on the PATH, beside a system's programs."""
+    program = tmp_path / "mpirun"
+    program.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.11'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("rueda.launcher.mpirun.find_mpirun", lambda _: str(program))
+    for name in ("RUEDA_BOOTSTRAP", "RUEDA_TRANSPORT", "RUEDA_MPI_LIBRARY", "RUEDA_SSH_COMMAND"):
+        monkeypatch.delenv(name, raising=False)
+    return str(program)
+
+
+def dry_run(*arguments: str) -> str:
+    native = Native(ModuleType("rueda._native"), option_table=[])
+    ran = click.testing.CliRunner().invoke(build(native), ["run", "--dry-run", *FAR, *arguments])
+    assert ran.exit_code == 0, ran.output
+    return ran.stdout
+
+
+def test_several_hosts_are_reached_over_ssh(mpirun: str) -> None:
+    lines = dry_run("true").splitlines()
+    assert lines[0].startswith("# far-away-1: ssh -o BatchMode=yes ")
+    assert lines[1].startswith("env ")
+    assert "RUEDA_RANK=0 RUEDA_SIZE=2" in lines[1]
+    assert "SECRET" not in "".join(lines)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--bootstrap", "mpi"], ["--mpi"], ["--map-by", "node"], ["--bind-to", "core"], ["--ulfm"],
+        ["--mpi-args", "--mca btl tcp"], ["-x", "RUEDA_TRANSPORT=mpi"], ["-x", "RUEDA_BOOTSTRAP=mpi"],
+    ],
+)  # fmt: skip
+def test_flags_that_only_mpirun_understands_ask_for_it(mpirun: str, flags: list[str]) -> None:
+    assert dry_run(*flags, "true").startswith(mpirun)
+
+
+def test_without_mpi_wins(mpirun: str) -> None:
+    assert "ssh" in dry_run("--no-mpi", "--map-by", "node", "true")
+
+
+def test_another_program_may_reach_the_hosts(mpirun: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUEDA_SSH_COMMAND", "rsh -x")
+    assert dry_run("true").startswith("# far-away-1: rsh -x far-away-1 ")
+    assert dry_run("--ssh", "/my/agent", "true").startswith("# far-away-1: /my/agent far-away-1 ")
+
+
+def test_ssh_is_told_not_to_ask() -> None:
+    line = command_line(["/usr/bin/ssh", "-p", "2222"], "[fe80::1]", 7.2)
+    assert line[:3] == ["/usr/bin/ssh", "-p", "2222"]
+    assert {"BatchMode=yes", "ConnectTimeout=7", "ControlMaster=no"} <= set(line)
+    assert line[-2:] == ["fe80::1", command_there()]
+
+
+def test_the_place_of_rueda_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"relative{os.pathsep}/abso lute")
+    words = shlex.split(command_there())
+    assert f"PYTHONPATH={Path('relative').absolute()}:/abso lute" in words
+    assert words[-3] == sys.executable
+
+
+@pytest.mark.parametrize("agent", ["", "ssh '"])
+def test_an_agent_that_is_none(agent: str) -> None:
+    with pytest.raises(LaunchError, match="--ssh"):
+        agent_words(agent)
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (255, "cannot be reached: last line (ssh: exit code 255)"),
+        (-9, "cannot be reached: last line (ssh: killed by SIGKILL"),
+        (127, f"has no {sys.executable}: last line; every host needs"),
+        (1, f"could not run Rueda with {sys.executable}: last line (exit code 1); every"),
+    ],
+)
+def test_why_a_host_was_not_reached(status: int, words: str) -> None:
+    assert why_not_reached("/usr/bin/ssh", status, "first\nlast line\n\n").startswith(words)
+
+
+def test_addresses_of_this_host() -> None:
+    assert resolve("localhost") is None
+    assert resolve("no.such.host.invalid") is None
+    assert resolve("[2001:db8::1]") == "2001:db8::1"
+    assert towards("127.0.0.1") is None
+    assert is_own("127.0.0.1")
+    assert not is_own("203.0.113.1")
+    assert not is_own("")
+    assert interface_address("lo") == "127.0.0.1"
+    assert interface_address("127.0.0.1") == "127.0.0.1"
+    for name in ("eth77", "203.0.113.1", "no.such.host.invalid"):
+        with pytest.raises(LaunchError, match="neither a network interface nor an address"):
+            interface_address(name)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "203.0.113.1"])
+def test_a_listener_is_open_at_once(address: str) -> None:
+    with listen(address) as listener:
+        port = listener.getsockname()[1]
+        own = address if address != "203.0.113.1" else "127.0.0.1"  # not this host's: all of it
+        socket.create_connection((own, port), timeout=5).close()
+        assert rendezvous_at(address, port) in (f"tcp:{address}:{port}", f"tcp:[{address}]:{port}")

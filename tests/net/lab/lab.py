@@ -1,0 +1,287 @@
+"""Several hosts on this machine, as far as programs can tell.
+
+Each host is a network namespace with a hostname (UTS namespace) and an /etc/hosts of its own, and with one
+or more links to a switch, a namespace too, so that nothing of a lab is in the machine's own network. All
+hosts share the machine's files and processes: Unix sockets that are files are seen by all, those of the
+abstract namespace by one host only.
+
+What a lab consists of ends with it: `with Lab(2) as lab`, or `python -m tests.net.lab down`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from ipaddress import IPv6Address
+from pathlib import Path
+from typing import IO, Any
+
+from . import namespaces
+from .congestion import use_congestion_control
+from .links import End, Link
+from .sshd import SshDaemons
+from .tools import Unavailable, run
+
+# Behaves as `ssh HOST COMMAND...` does, but that the environment is inherited.
+_AGENT = """#!/bin/bash
+while [[ $1 == -* ]]; do shift; done
+host=$1; shift
+if [[ ! -e /run/netns/{lab}-$host ]]; then echo "agent: there is no host $host" >&2; exit 255; fi
+exec ip netns exec "{lab}-$host" unshare --uts bash -c "hostname $host; $*"
+"""
+_ENTER = 'hostname "$0" && exec "$@"'
+
+
+class Lab:
+    """`count` hosts h0, h1, ... that exist within a `with` block. Raises Unavailable where they cannot be made."""
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        rate: str | None = None,
+        links: int = 1,
+        ipv6: bool = False,
+        congestion: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        """`rate`: of each link, both ways; none is as fast as this machine can.
+
+        `ipv6`: there is no IPv4; otherwise there are both, and names resolve to IPv4. `name`: of a lab that stays
+        until it is taken down by this name.
+        """
+        if not 1 <= count <= 250 or not 1 <= links <= 8:
+            raise ValueError("a lab has 1 to 250 hosts, and each 1 to 8 links")
+        self.lab = namespaces.PREFIX + (name or uuid.uuid4().hex[:8])
+        self.names = [f"h{index}" for index in range(count)]
+        self.folder = namespaces.folder_of(self.lab)
+        self.agent = self.folder / "agent"
+        self._owner = 0 if name else os.getpid()
+        self._links = links
+        self._rate = rate
+        self._ipv6 = ipv6
+        self._congestion = congestion
+        self._daemons = SshDaemons(self)
+        self._delayed: set[int] = set()  # links
+        self._lines: list[subprocess.Popen[bytes]] = []  # that delay
+
+    @classmethod
+    def existing(cls, name: str) -> Lab:
+        """One that is up already. Raises Unavailable where it is not."""
+        prefix = namespaces.PREFIX + name + "-h"
+        count = len(namespaces.namespaces_of(prefix))
+        if count == 0:
+            raise Unavailable(f"no lab '{name}' is up")
+        first = namespaces.namespaces_of(prefix)[0]
+        interfaces = run("ip", "-n", first, "-o", "link", "show", "type", "veth").splitlines()
+        return cls(count, links=len(interfaces), name=name)
+
+    def __enter__(self) -> Lab:
+        self.up()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.down()
+
+    def up(self) -> None:
+        """Makes the hosts; leaves nothing where it fails."""
+        namespaces.check_available()
+        namespaces.sweep()
+        namespaces.make_folder(self.lab, self._owner)
+        try:
+            self._make()
+        except BaseException:
+            self.down()
+            raise
+
+    def down(self) -> None:
+        """Ends all that runs on the hosts, and removes them."""
+        self._daemons.close()
+        namespaces.remove(self.lab)
+        for line in self._lines:
+            line.wait()
+
+    # --- What runs on a host
+
+    def namespace(self, host: str) -> str:
+        """The name of the host's network namespace."""
+        if host not in self.names:
+            raise ValueError(f"the lab has no host '{host}'")
+        return f"{self.lab}-{host}"
+
+    def inside(self, host: str, *command: str) -> list[str]:
+        """The command line that runs `command` on a host."""
+        enter = ["ip", "netns", "exec", self.namespace(host), "unshare", "--uts"]
+        return [*enter, "sh", "-c", _ENTER, host, *command]
+
+    def start(self, host: str, *command: str, **keywords: Any) -> subprocess.Popen[Any]:
+        """Starts a program on a host; `keywords` as of subprocess.Popen."""
+        return subprocess.Popen(self.inside(host, *command), **keywords)
+
+    def run(
+        self,
+        host: str,
+        *command: str,
+        timeout: float = 60,
+        env: Mapping[str, str] | None = None,
+        stdin: IO[Any] | int = subprocess.DEVNULL,
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a program on a host to its end."""
+        return subprocess.run(
+            self.inside(host, *command),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env=env,
+            stdin=stdin,
+            check=False,
+        )
+
+    def ssh(self) -> list[str]:
+        """An ssh that gets into all hosts, with a daemon on each; Unavailable where there is no sshd."""
+        return self._daemons.command()
+
+    @property
+    def daemons(self) -> SshDaemons:
+        """The daemons behind ssh()."""
+        return self._daemons
+
+    # --- Addresses
+
+    def ipv4(self, host: str, link: int = 0) -> str:
+        """The host's IPv4 address on that link."""
+        return f"10.213.{link}.{self.names.index(host) + 1}"
+
+    def ipv6(self, host: str, link: int = 0) -> str:
+        """The host's IPv6 address on that link."""
+        return str(IPv6Address(f"fd13:{link:x}::{self.names.index(host) + 1:x}"))
+
+    def address(self, host: str, link: int = 0) -> str:
+        """What the host's name (on link 0), or its name with "-ethN", resolves to."""
+        return self.ipv6(host, link) if self._ipv6 else self.ipv4(host, link)
+
+    def names_of(self, host: str) -> list[str]:
+        """All names and addresses of the host."""
+        links = range(self._links)
+        names = [host, *(f"{host}-eth{number}" for number in links)]
+        addresses = [self.ipv6(host, number) for number in links]
+        return names + addresses + [self.ipv4(host, number) for number in links]
+
+    # --- The network
+
+    def link(self, host: str, number: int = 0) -> Link:
+        """One of the host's links; see links.py for what can be done to it."""
+        inner = End(self.namespace(host), f"eth{number}")
+        outer = End(self._switch, f"{host}.{number}")
+        is_late = number in self._delayed
+        return Link(inner, outer, End(self._switch, _late(outer)) if is_late else outer)
+
+    def cap_flows(self, rates: Sequence[str], port: str = "dport", link: int = 0) -> None:
+        """Gives each flow that leaves a host a class by the low bits of its TCP port, "sport" or "dport".
+
+        There are as many classes as rates, a power of 2.
+        """
+        for host in self.names:
+            self.link(host, link).inner.cap_flows(rates, port, self._rate, self._ipv6)
+
+    def use_congestion_control(self, name: str) -> None:
+        """What connections that are made from now on use: reno, cubic or bbr."""
+        use_congestion_control([self.namespace(host) for host in self.names], name)
+
+    def lose(self, per_mille: int) -> None:
+        """Loses packets at random on all links; offloads are turned off for it."""
+        self._turn_off_offloads()
+        for host in self.names:
+            for number in range(self._links):
+                self.link(host, number).lose(per_mille)
+
+    def delay(self, seconds: float, link: int = 0) -> None:
+        """Lets each packet take so long on its way from host to host; see delay.py. Once in a lab's life."""
+        self._turn_off_offloads()
+        for host in self.names:
+            outer = self.link(host, link).outer
+            tap = _late(outer)
+            outer.link("nomaster")
+            line = self._python(self._switch, "delay.py", outer.interface, tap, str(seconds / 2))
+            process = subprocess.Popen(
+                line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
+            )
+            self._lines.append(process)
+            assert process.stdout is not None
+            with process.stdout:
+                if process.stdout.readline() != b"ready\n":
+                    raise Unavailable("no TAP interface can be made")
+            run("ip", "-n", self._switch, "link", "set", tap, "master", f"br{link}", "up")
+        self._delayed.add(link)
+
+    def _turn_off_offloads(self) -> None:
+        for host in self.names:
+            for number in range(self._links):
+                link = self.link(host, number)
+                for end in (link.inner, link.outer):
+                    run(*self._python(end.namespace, "offload.py", end.interface))
+
+    def _python(self, space: str, file: str, *arguments: str) -> list[str]:
+        """The command line that runs a file of this folder in a namespace."""
+        path = str(Path(__file__).with_name(file))
+        return ["ip", "netns", "exec", space, sys.executable, path, *arguments]
+
+    # --- How it is made
+
+    @property
+    def _switch(self) -> str:
+        return f"{self.lab}-switch"
+
+    def _make(self) -> None:
+        self.agent.write_text(_AGENT.format(lab=self.lab))
+        self.agent.chmod(0o755)
+        namespaces.add(self._switch)
+        for number in range(self._links):
+            bridge = ["name", f"br{number}", "type", "bridge", "mcast_snooping", "0"]
+            run("ip", "-n", self._switch, "link", "add", *bridge)
+            run("ip", "-n", self._switch, "link", "set", f"br{number}", "up")
+        for host in self.names:
+            self._make_host(host)
+        if self._congestion is not None:
+            self.use_congestion_control(self._congestion)
+
+    def _make_host(self, host: str) -> None:
+        space = self.namespace(host)
+        # `ip netns exec` lays it over /etc.
+        etc = namespaces.ETC / space
+        etc.mkdir(parents=True)
+        (etc / "hosts").write_text(self._names_of_hosts())
+        namespaces.add(space)
+        keep = "/proc/sys/net/ipv6/conf/all/keep_addr_on_down"
+        run("ip", "netns", "exec", space, "sh", "-c", 'test ! -e "$0" || echo 1 > "$0"', keep)
+        for number in range(self._links):
+            self._connect(host, number)
+
+    def _connect(self, host: str, number: int) -> None:
+        link = self.link(host, number)
+        inner, outer = link.inner, link.outer
+        pair = ["type", "veth", "peer", "name", inner.interface, "netns", inner.namespace]
+        run("ip", "-n", outer.namespace, "link", "add", "name", outer.interface, *pair)
+        outer.link("master", f"br{number}", "up")
+        inside = ["ip", "-n", inner.namespace, "addr", "add"]
+        if not self._ipv6:
+            run(*inside, f"{self.ipv4(host, number)}/24", "dev", inner.interface)
+        run(*inside, f"{self.ipv6(host, number)}/64", "dev", inner.interface, "nodad")
+        inner.link("up")
+        if self._rate is not None:
+            link.shape(self._rate)
+
+    def _names_of_hosts(self) -> str:
+        lines = ["127.0.0.1 localhost", "::1 localhost"]
+        for host in self.names:
+            lines.append(f"{self.address(host)} {host}")
+            lines += [f"{self.address(host, n)} {host}-eth{n}" for n in range(self._links)]
+        return "\n".join(lines) + "\n"
+
+
+def _late(outer: End) -> str:
+    """The interface behind a delay line."""
+    return f"{outer.interface}.late"

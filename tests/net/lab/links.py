@@ -1,0 +1,160 @@
+"""What the links of a lab can be told: how fast they are, what they lose, and that they are cut.
+
+A link is a veth pair: `ethN` in the host, and a port of a bridge in the switch's namespace. What the host
+sends is shaped where it leaves the host, what it receives where it leaves the switch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .tools import Unavailable, find, run, try_to
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+# A GSO packet has up to 64 KiB, and one that is larger than the burst is dropped.
+_MIN_BURST = 256 << 10
+# What may wait in a link's queue, in seconds at its rate.
+_QUEUE = 0.05
+# States of a bridge's port.
+_DISABLED, _FORWARDING = "0", "3"
+
+
+def rate_in_bits(text: str) -> int:
+    """Bits per second of tc's "1gbit", "31mbit", "500kbit"."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)bit", text.lower())
+    if match is None or float(match[1]) <= 0:
+        raise ValueError(f"'{text}' is no rate: write 1gbit or 31mbit, say")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Of an interface, by the kernel's own account."""
+
+    sent_bytes: int
+    received_bytes: int
+    sent_packets: int
+    received_packets: int
+
+
+@dataclass(frozen=True)
+class End:
+    """One of the two interfaces of a link."""
+
+    namespace: str
+    interface: str
+
+    def tc(self, *line: str) -> None:
+        run("tc", "-n", self.namespace, *line)
+
+    def link(self, *line: str) -> None:
+        run("ip", "-n", self.namespace, "link", "set", "dev", self.interface, *line)
+
+    def limit(self, rate: str) -> None:
+        """Lets no more than `rate` leave here."""
+        burst, queue = _burst(rate), _queue(rate)
+        self.unlimited()
+        self.tc(
+            "qdisc", "add", "dev", self.interface, "root", "handle", "1:",
+            "tbf", "rate", rate, "burst", str(burst), "limit", str(queue + burst),
+        )  # fmt: skip
+
+    def cap_flows(self, rates: Sequence[str], port: str, rate: str | None, ipv6: bool) -> None:
+        """Sorts flows into classes by the low bits of their TCP port; no class exceeds its rate."""
+        count = len(rates)
+        if count < 2 or count & (count - 1):
+            raise ValueError(f"{count} classes: their number must be a power of 2")
+        protocol, match = ("ipv6", "ip6") if ipv6 else ("ip", "ip")
+        total = rate or f"{sum(map(rate_in_bits, rates))}bit"
+        on = ("dev", self.interface)
+        self.unlimited()
+        self.tc("qdisc", "add", *on, "root", "handle", "1:", "htb", "default", "2")
+        self._htb_class("1:", "1:1", total)
+        self._htb_class("1:1", "1:2", total)  # what is not TCP
+        for number, cap in enumerate(rates):
+            name = f"1:{0x10 + number:x}"
+            self._htb_class("1:1", name, cap)
+            self.tc(
+                "filter", "add", *on, "parent", "1:", "protocol", protocol, "prio", "1", "u32",
+                "match", match, "protocol", "6", "0xff",
+                "match", match, port, str(number), hex(count - 1), "flowid", name,
+            )  # fmt: skip
+
+    def _htb_class(self, parent: str, name: str, rate: str) -> None:
+        burst = str(_burst(rate))
+        self.tc(
+            "class", "add", "dev", self.interface, "parent", parent, "classid", name,
+            "htb", "rate", rate, "ceil", rate, "burst", burst, "cburst", burst,
+        )  # fmt: skip
+
+    def unlimited(self) -> None:
+        """Takes limit() and cap_flows() back."""
+        try_to(["tc", "-n", self.namespace, "qdisc", "delete", "dev", self.interface, "root"])
+
+
+def _burst(rate: str) -> int:
+    return max(_MIN_BURST, rate_in_bits(rate) // 8 // 1000)
+
+
+def _queue(rate: str) -> int:
+    return max(_MIN_BURST, int(rate_in_bits(rate) / 8 * _QUEUE))
+
+
+@dataclass(frozen=True)
+class Link:
+    """One link of one host."""
+
+    inner: End  # the host's interface
+    outer: End  # the switch's end
+    port: End  # the switch's port: its end, or the delay line behind it
+
+    def shape(self, rate: str) -> None:
+        """Limits both directions to `rate`, e.g. "1gbit"."""
+        self.inner.limit(rate)
+        self.outer.limit(rate)
+
+    def cut(self) -> None:
+        """Takes the host's interface down: whoever sends there gets an error at once."""
+        self.inner.link("down")
+
+    def mend(self) -> None:
+        """Takes cut() back."""
+        self.inner.link("up")
+
+    def silence(self) -> None:
+        """Loses every packet, both ways, without a word: only those who wait for an answer notice."""
+        self._set_port(_DISABLED)
+
+    def end_silence(self) -> None:
+        """Takes silence() back."""
+        self._set_port(_FORWARDING)
+
+    def _set_port(self, state: str) -> None:
+        on = ["-n", self.port.namespace, "link", "set", "dev", self.port.interface]
+        run("bridge", *on, "state", state)
+
+    def lose(self, per_mille: int) -> None:
+        """Loses packets that come to the host at random; 0 loses none. Needs nft."""
+        if find("nft") is None:
+            raise Unavailable("needs nft (nftables), which is not installed")
+        table = f"table inet lab_{self.inner.interface}"
+        self._nft(f"{table}\ndelete {table}\n")  # the first makes sure that it is there
+        if per_mille == 0:
+            return
+        hook = "type filter hook prerouting priority -300;"
+        rule = f'iifname "{self.inner.interface}" numgen random mod 1000 < {per_mille} drop;'
+        self._nft(f"{table} {{\nchain arriving {{ {hook} {rule} }}\n}}\n")
+
+    def _nft(self, rules: str) -> None:
+        run("ip", "netns", "exec", self.inner.namespace, "nft", "-f", "-", text=rules)
+
+    def counters(self) -> Counters:
+        """What the host's interface has sent and received."""
+        folder = Path("/sys/class/net") / self.inner.interface / "statistics"
+        names = ("tx_bytes", "rx_bytes", "tx_packets", "rx_packets")
+        files = [str(folder / name) for name in names]
+        words = run("ip", "netns", "exec", self.inner.namespace, "cat", *files).split()
+        return Counters(*map(int, words))

@@ -1,0 +1,118 @@
+"""Runs `rueda run` on a host of a lab, and looks what is left on all of them."""
+
+from __future__ import annotations
+
+import subprocess
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rueda_command import LAUNCHER, Ran, launcher_environment
+
+from .lab import Lab, namespaces
+
+# Ranks that leave their number in a file, so that a test knows that all have started.
+PREAMBLE = """
+import os, pathlib, signal, subprocess, sys, time
+rank, size = int(os.environ["RUEDA_RANK"]), int(os.environ["RUEDA_SIZE"])
+def mark(name):
+    pathlib.Path(f"{name}.{rank}").touch()
+def wait_for(name, count):
+    deadline = time.monotonic() + 60
+    while len(list(pathlib.Path().glob(f"{name}.*"))) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+mark("started")
+wait_for("started", size)
+"""
+
+
+class Launcher:
+    """Starts jobs on hosts of the lab, in one folder."""
+
+    def __init__(self, lab: Lab, folder: Path, agent: Sequence[str]) -> None:
+        """`agent`: what reaches other hosts."""
+        self.lab = lab
+        self.folder = folder
+        self.agent = " ".join(agent)
+
+    def line(self, *arguments: str, on: str = "h0") -> list[str]:
+        """The command line of a job that is started on host `on`."""
+        run = [*LAUNCHER, "run", "--ssh", self.agent, "--grace", "1", *arguments]
+        return self.lab.inside(on, *run)
+
+    def program(self, text: str) -> list[str]:
+        """The command of ranks that run `text`, once all have started."""
+        (self.folder / "program.py").write_text(PREAMBLE + textwrap.dedent(text))
+        return ["python3", "program.py"]
+
+    def run(self, *arguments: str, on: str = "h0", stdin: str = "", **variables: str) -> Ran:
+        """Runs a job to its end."""
+        done = subprocess.run(
+            self.line(*arguments, on=on),
+            env={**_environment(), **variables},
+            cwd=self.folder,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    @contextmanager
+    def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """A job once its ranks have marked that they are `ready`."""
+        process = subprocess.Popen(
+            self.line(*arguments),
+            env=_environment(),
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            self.wait_for("ready", 4, process)
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+    def wait_for(self, name: str, count: int, process: subprocess.Popen[str]) -> None:
+        """Until so many ranks have marked it."""
+        deadline = time.monotonic() + 60
+        while len(list(self.folder.glob(f"{name}.*"))) < count:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline, f"the ranks have not marked '{name}'"
+            time.sleep(0.01)
+
+    def processes(self, host: str) -> dict[int, str]:
+        """What runs on a host but its sshd: process and command line."""
+        found = {}
+        for process in namespaces.processes_of(self.lab.namespace(host)):
+            try:
+                line = Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if line and "sshd" not in line:
+                found[process] = line
+        return found
+
+    def find(self, host: str, program: str) -> list[int]:
+        """The processes of a host whose command line begins like this, oldest first."""
+        return sorted(p for p, line in self.processes(host).items() if line.startswith(program))
+
+    def wait_until_gone(self) -> None:
+        """Until nothing runs on any host."""
+        deadline = time.monotonic() + 60
+        while left := {h: p for h in self.lab.names if (p := self.processes(h))}:
+            assert time.monotonic() < deadline, left
+            time.sleep(0.05)
+
+
+def _environment() -> dict[str, str]:
+    return {**launcher_environment(), "OMP_NUM_THREADS": "1"}  # else the launcher speaks of it
