@@ -117,10 +117,12 @@ constexpr std::array table{
                "How tensors of GPUs travel. auto takes NCCL where every rank has it and a GPU of "
                "its own, and else goes through the host's memory (staged).",
                &Options::gpu_backend},
-    OptionSpec{"interface", "RUEDA_INTERFACE", "HOROVOD_GLOO_IFACE", text, "", false,
-               "Network interface, or address, on which this rank listens for ranks of other "
-               "hosts. Without it the address that the host's name resolves to.",
-               &Options::interface},
+    OptionSpec{
+        "interface", "RUEDA_INTERFACE", "HOROVOD_GLOO_IFACE", text, "", false,
+        "Network interface, or address, on which this rank listens for ranks of other "
+        "hosts. Without it the address that the host's name resolves to. Data over TCP goes over "
+        "all of several: eth0,eth1, in the same order on every host.",
+        &Options::interface},
 };
 
 // More cannot be told from for ever, and would overflow the clock.

@@ -15,7 +15,8 @@ namespace rueda {
 
 namespace {
 
-constexpr std::size_t max_read_at_once = 2 << 20;
+// So that who waits for a message posts the next receive before more has come than it expects.
+constexpr std::size_t max_read_at_once = 512 << 10;
 constexpr std::size_t receipt_after_bytes = 256 << 10;
 constexpr std::size_t receipt_after_chunks = 64;
 

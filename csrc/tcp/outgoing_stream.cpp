@@ -1,12 +1,16 @@
 #include "tcp/outgoing_stream.h"
 
 #include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -32,6 +36,10 @@ OutgoingStream::OutgoingStream(const Handshake& handshake, const Key& key, int p
       opening_(key, handshake.rank(), peer),
       link_(std::move(fd), true) {
   link_.enqueue(handshake_.hello_to(peer));
+}
+
+void OutgoingStream::limit_unsent(int bytes) {
+  ::setsockopt(fd(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof bytes);
 }
 
 void OutgoingStream::mark_ready(std::uint32_t events) {
@@ -189,6 +197,16 @@ void OutgoingStream::advance(OutgoingMessages& messages, std::size_t count) {
     messages.give_back(std::move(sent_.back()));
     sent_.pop_back();
   }
+}
+
+OutgoingStream::Silence OutgoingStream::silence(Duration patience) const {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  const bool known = ::getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &info, &length) == 0;
+  if (!known || info.tcpi_unacked == 0) return Silence::idle;
+  const auto silent = std::chrono::milliseconds(info.tcpi_last_ack_recv);
+  const auto usual = std::chrono::microseconds(info.tcpi_rtt);
+  return silent > std::max<Duration>(patience, 4 * usual) ? Silence::silent : Silence::answered;
 }
 
 bool OutgoingStream::is_flushed() const {

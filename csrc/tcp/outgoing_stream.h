@@ -11,6 +11,7 @@
 #include <deque>
 #include <vector>
 
+#include "core/clock.h"
 #include "core/status.h"
 #include "tcp/outgoing_messages.h"
 #include "tcp/stream_opening.h"
@@ -27,6 +28,8 @@ class OutgoingStream {
   [[nodiscard]] int fd() const { return link_.fd(); }
   // Whether the peer has let it in, so that it takes chunks.
   [[nodiscard]] bool is_open() const { return phase_ == Phase::open; }
+  // The system is to accept nothing while it holds so many bytes that it has not sent.
+  void limit_unsent(int bytes);
   // What epoll has told: EPOLLIN, EPOLLOUT, ...
   void mark_ready(std::uint32_t events);
 
@@ -40,6 +43,10 @@ class OutgoingStream {
 
   // Bytes of chunks that have arrived at the peer, ever.
   [[nodiscard]] std::uint64_t delivered() const { return delivered_; }
+  // Whether the network has been silent for `patience`, and four times as long as an answer takes,
+  // though something is under way; and whether something is, and it has not.
+  enum class Silence : std::uint8_t { idle, answered, silent };
+  [[nodiscard]] Silence silence(Duration patience) const;
   // Whether everything that was written has been received by the peer's system.
   [[nodiscard]] bool is_flushed() const;
   // It has broken: what has not been acknowledged goes back.

@@ -18,7 +18,8 @@ constexpr Duration longest_pause_between_trials = 60s;
 
 }  // namespace
 
-StreamCount::StreamCount() : pause_(first_pause_between_trials) {}
+StreamCount::StreamCount(int least)
+    : wanted_(std::min(least, max_streams)), best_(wanted_), pause_(first_pause_between_trials) {}
 
 void StreamCount::observe(Time now, std::uint64_t delivered, int in_use, bool waiting) {
   if (was_waiting_ && in_use == wanted_) {
@@ -53,7 +54,7 @@ void StreamCount::decide(Time now, double rate) {
     return settle(now);
   }
   if (wanted_ >= max_streams) return settle(now);
-  try_with(2 * wanted_);
+  try_with(std::min(2 * wanted_, max_streams));
 }
 
 void StreamCount::try_with(int streams) {

@@ -17,7 +17,8 @@ class StreamCount {
   static constexpr int max_streams = 16;
   static constexpr double min_gain = 1.15;
 
-  StreamCount();
+  // `least`: so many there are in any case.
+  explicit StreamCount(int least = 1);
 
   // So many should be open and used.
   [[nodiscard]] int wanted() const { return wanted_; }
@@ -32,8 +33,8 @@ class StreamCount {
   void try_with(int streams);
   void settle(Time now);
 
-  int wanted_ = 1;
-  int best_ = 1;     // with this number,
+  int wanted_;
+  int best_;         // with this number,
   double rate_ = 0;  // so many bytes a second; 0 before it was measured
   bool settled_ = false;
   Time settled_until_{};

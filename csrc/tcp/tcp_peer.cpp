@@ -1,9 +1,6 @@
 #include "tcp/tcp_peer.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <utility>
@@ -27,17 +24,21 @@ constexpr int unsent_bytes = 256 << 10;
 constexpr int unsent_bytes_of_several = 64 << 10;
 constexpr std::size_t chunk_bytes = 256 << 10;
 constexpr std::size_t chunk_bytes_of_several = 64 << 10;
+// How long a stream may be silent that is not the only one, and take to open.
+constexpr Duration patience = 150ms;
+constexpr Duration opening_patience = 500ms;
 constexpr Duration first_pause = 10ms;
 constexpr int max_doublings = 6;
 
 }  // namespace
 
-TcpPeer::TcpPeer(int peer, std::string address, const Context& context)
+TcpPeer::TcpPeer(int peer, std::vector<std::string> addresses, const Context& context)
     : peer_(peer),
-      address_(std::move(address)),
+      addresses_(std::move(addresses)),
       context_(context),
       outgoing_(peer),
-      incoming_(peer) {}
+      incoming_(peer),
+      count_(static_cast<int>(std::max(addresses_.size(), context.own_hosts.size()))) {}
 
 Ticket TcpPeer::send(Tag tag, std::span<const ConstBytes> spans) {
   if (!failure_.ok()) return finished_ticket(peer_, failure_);
@@ -95,7 +96,7 @@ int TcpPeer::open_count() const {
 
 void TcpPeer::open_streams(Time now) {
   if (closing_ || !failure_.ok()) return;
-  if (unreachable_since_ && now < next_attempt_) return context_.call_at(next_attempt_);
+  if (now < next_attempt_) return context_.call_at(next_attempt_);
   const bool reaches = open_count() > 0;
   for (std::size_t slot = 0; slot < static_cast<std::size_t>(count_.wanted()); ++slot) {
     if (!out_[slot]) open_stream(slot, now);
@@ -104,24 +105,46 @@ void TcpPeer::open_streams(Time now) {
 }
 
 void TcpPeer::open_stream(std::size_t slot, Time now) {
-  auto fd = start_connecting(address_, source_port(slot));
+  auto fd = start_connecting(addresses_[slot % addresses_.size()], source_of(slot));
   if (!fd) return drop(slot, fd.status(), now);
   out_[slot] = std::make_unique<OutgoingStream>(context_.handshake, context_.key, peer_,
                                                 std::move(fd).value());
-  const int limit = count_.wanted() > 1 ? unsent_bytes_of_several : unsent_bytes;
-  ::setsockopt(out_[slot]->fd(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &limit, sizeof limit);
+  out_[slot]->limit_unsent(slot == 0 ? unsent_bytes : unsent_bytes_of_several);
   opened_[slot] = now;
   context_.watched.add(out_[slot]->fd(), all_events, TcpWatched::outgoing, index_of(slot));
-  context_.call_at(now + reach_timeout);
+  context_.call_at(now + opening_patience);
 }
 
 // Networks spread flows over their links, and hold each of them back, by their ports: streams whose
-// ports follow one another are spread better than by chance. 0 where the system is to choose.
-int TcpPeer::source_port(std::size_t slot) const {
+// ports follow one another are spread better than by chance. Interfaces take turns.
+Source TcpPeer::source_of(std::size_t slot) const {
   constexpr int last_port = 65535;
-  if (slot == 0 || !out_[0]) return 0;
-  const int first = local_port(out_[0]->fd());
-  return first == 0 ? 0 : std::min(first + static_cast<int>(slot), last_port);
+  const auto& hosts = context_.own_hosts;
+  Source source{hosts.size() > 1 ? hosts[slot % hosts.size()] : std::string()};
+  const int first = slot > 0 && out_[0] ? local_port(out_[0]->fd()) : 0;
+  if (first > 0) source.port = std::min(first + static_cast<int>(slot), last_port);
+  return source;
+}
+
+// A link that is cut says nothing, and TCP waits for long. Where others are answered, what is under
+// way on a silent stream goes over them.
+void TcpPeer::leave_silent_streams(Time now) {
+  if (now < next_look_ || open_count() < 2) return;
+  next_look_ = now + patience / 4;
+  std::vector<std::size_t> silent;
+  bool answered = false;
+  for (std::size_t slot = 0; slot < out_.size(); ++slot) {
+    if (!out_[slot] || !out_[slot]->is_open()) continue;
+    switch (out_[slot]->silence(patience)) {
+      case OutgoingStream::Silence::idle: break;
+      case OutgoingStream::Silence::answered: answered = true; break;
+      case OutgoingStream::Silence::silent: silent.push_back(slot);
+    }
+  }
+  for (const std::size_t slot : silent) {
+    if (answered) drop(slot, Status(ErrorCode::transport, "silent, unlike others"), now);
+  }
+  if (outgoing_.has_unfinished()) context_.call_at(next_look_);
 }
 
 // A stream has broken, or could not be opened.
@@ -135,15 +158,15 @@ void TcpPeer::drop(std::size_t slot, const Status& cause, Time now) {
   if (closing_ || !failure_.ok()) return;
   log(LogLevel::debug, "a stream to rank ", peer_, ": ", cause.to_string());
   if (!outgoing_.has_unfinished()) return;  // the next message opens another
-  if (!unreachable_since_) {
+  if (open_count() > 0) {
+    unreachable_since_.reset();
+  } else if (!unreachable_since_) {
     unreachable_since_ = now;
     obstacle_ = cause;
-  }
-  if (open_count() == 0 && now - *unreachable_since_ > reach_timeout) {
-    fail(
-        Status(ErrorCode::transport, str("rank ", peer_, " cannot be reached at ", address_), peer_)
-            .because(obstacle_));
-    return;
+  } else if (now - *unreachable_since_ > reach_timeout) {
+    return fail(Status(ErrorCode::transport,
+                       str("rank ", peer_, " cannot be reached at ", addresses_.front()), peer_)
+                    .because(obstacle_));
   }
   next_attempt_ = now + first_pause * (1 << std::min(attempts_++, max_doublings));
   context_.call_at(next_attempt_);
@@ -159,6 +182,7 @@ void TcpPeer::drop_incoming(std::size_t slot) {
 bool TcpPeer::progress(Time now) {
   bool moved = read_incoming();
   moved = read_outgoing(now) || moved;
+  leave_silent_streams(now);
   moved = write(now) || moved;
   for (auto& stream : in_) {
     if (stream && stream->owes() && (ended_message_ || stream->owes_much())) {
@@ -197,12 +221,13 @@ bool TcpPeer::read_outgoing(Time now) {
     Status status = out_[slot]->read(outgoing_);
     const bool is_open = out_[slot]->is_open();
     if (status.ok() && !is_open) {
-      const Time give_up = opened_[slot] + reach_timeout;
+      const bool is_only = open_count() == 0;
+      const Time give_up = opened_[slot] + (is_only ? Duration(reach_timeout) : opening_patience);
       if (now >= give_up) status = Status(ErrorCode::transport, "no answer");
       context_.call_at(give_up);
     }
     const bool delivered = out_[slot]->delivered() != before;
-    if (delivered) attempts_ = 0;
+    if (delivered && before == 0) attempts_ = 0;
     moved = moved || !status.ok() || is_open != was_open || delivered;
     if (!status.ok()) {
       drop(slot, status, now);
@@ -237,6 +262,10 @@ bool TcpPeer::write(Time now) {
     written += count.value();
   }
   count_.observe(now, delivered, in_use, outgoing_.has_waiting());
+  const bool several = count_.wanted() > 1;
+  if (several != (wanted > 1) && out_[0]) {
+    out_[0]->limit_unsent(several ? unsent_bytes_of_several : unsent_bytes);
+  }
   if (outgoing_.has_waiting() && in_use < count_.wanted()) open_streams(now);
   return written > 0;
 }

@@ -15,6 +15,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "core/clock.h"
 #include "core/status.h"
@@ -25,6 +26,7 @@
 #include "tcp/stream_count.h"
 #include "transport/epoll_set.h"
 #include "transport/handshake.h"
+#include "transport/socket.h"
 #include "transport/socket_link.h"
 
 namespace rueda {
@@ -43,10 +45,12 @@ class TcpPeer {
     EpollSet<TcpWatched>& watched;
     // progress() again, at this time at the latest; to be asked for anew by each progress().
     std::function<void(Time)> call_at;
+    // Of this host, one for each of its interfaces that carry data.
+    std::vector<std::string> own_hosts;
   };
 
-  // `address`: where the peer listens (transport/socket.h).
-  TcpPeer(int peer, std::string address, const Context& context);
+  // `addresses`: where the peer listens (transport/socket.h), one for each of its interfaces.
+  TcpPeer(int peer, std::vector<std::string> addresses, const Context& context);
   TcpPeer(const TcpPeer&) = delete;
   TcpPeer& operator=(const TcpPeer&) = delete;
 
@@ -86,13 +90,14 @@ class TcpPeer {
   bool write(Time now);
   void open_streams(Time now);
   void open_stream(std::size_t slot, Time now);
-  [[nodiscard]] int source_port(std::size_t slot) const;
+  [[nodiscard]] Source source_of(std::size_t slot) const;
+  void leave_silent_streams(Time now);
   void drop(std::size_t slot, const Status& cause, Time now);
   void drop_incoming(std::size_t slot);
   [[nodiscard]] int open_count() const;
 
   const int peer_;
-  const std::string address_;
+  const std::vector<std::string> addresses_;
   const Context& context_;
   OutgoingMessages outgoing_;
   IncomingMessages incoming_;
@@ -109,6 +114,7 @@ class TcpPeer {
   std::optional<Time> unreachable_since_;
   Status obstacle_;  // the first since then
   Time next_attempt_{};
+  Time next_look_{};  // for silent streams
   int attempts_ = 0;
   Status failure_;
 };

@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <iterator>
+#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -26,8 +27,9 @@ constexpr Duration flush_timeout = 2s;
 
 class TcpTransport final : public Transport {
  public:
-  TcpTransport(int rank, const std::vector<std::string>& addresses, Listener listener,
-               const Key& key);
+  // `addresses`: of each rank, one for each of its interfaces.
+  TcpTransport(int rank, std::vector<std::vector<std::string>> addresses,
+               std::vector<Listener> listeners, std::vector<std::string> own_hosts, const Key& key);
   ~TcpTransport() override;
 
   // To be called first.
@@ -67,28 +69,27 @@ class TcpTransport final : public Transport {
   const TcpPeer::Context context_;
   std::vector<std::unique_ptr<TcpPeer>> peers_;
   PendingHandshakes pending_;
-  std::vector<int> active_;  // peers of which something was told, or that have work left
+  std::vector<int> active_;      // peers of which something was told, or that have work left
+  std::vector<char> is_active_;  // of each peer: whether it is among them
 };
 
-TcpTransport::TcpTransport(int rank, const std::vector<std::string>& addresses, Listener listener,
+TcpTransport::TcpTransport(int rank, std::vector<std::vector<std::string>> addresses,
+                           std::vector<Listener> listeners, std::vector<std::string> own_hosts,
                            const Key& key)
     : handshake_("ruedatcp", key.derive({"handshake"}), rank, static_cast<int>(addresses.size())),
       stream_key_(key.derive({"stream"})),
-      context_{handshake_, stream_key_, watched_, [this](Time time) { call_at(time); }},
-      pending_("data links", handshake_,
-               [&listener] {
-                 std::vector<Listener> one;
-                 one.push_back(std::move(listener));
-                 return one;
-               }(),
+      context_{handshake_, stream_key_, watched_, [this](Time time) { call_at(time); },
+               std::move(own_hosts)},
+      pending_("data links", handshake_, std::move(listeners),
                {[this](int peer) { return at(peer).expects_stream(); },
                 [this](int peer, SocketLink link) {
                   at(peer).admit(std::move(link));
                   take_up(peer);
                 }}) {
+  is_active_.resize(addresses.size());
   for (int peer = 0; peer < size(); ++peer) {
-    peers_.push_back(
-        std::make_unique<TcpPeer>(peer, addresses[static_cast<std::size_t>(peer)], context_));
+    auto& of_peer = addresses[static_cast<std::size_t>(peer)];
+    peers_.push_back(std::make_unique<TcpPeer>(peer, std::move(of_peer), context_));
   }
 }
 
@@ -122,6 +123,7 @@ bool TcpTransport::progress() {
   const Time now = active_.empty() ? Time() : Clock::now();
   const auto active = std::exchange(active_, {});
   for (const int peer : active) {
+    is_active_[static_cast<std::size_t>(peer)] = 0;
     moved = at(peer).progress(now) || moved;
     if (at(peer).has_work()) take_up(peer);
   }
@@ -141,7 +143,8 @@ void TcpTransport::handle_event(const EpollSet<TcpWatched>::Event& event) {
 }
 
 void TcpTransport::take_up(int peer) {
-  if (std::find(active_.begin(), active_.end(), peer) == active_.end()) active_.push_back(peer);
+  if (std::exchange(is_active_[static_cast<std::size_t>(peer)], char{1}) == 0)
+    active_.push_back(peer);
 }
 
 void TcpTransport::call_at(Time time) {
@@ -165,6 +168,38 @@ bool TcpTransport::arm() {
   return active_.empty() && !wait_readable(watched_.fd(), Clock::now());
 }
 
+// What a rank listens on, and under which of its host's addresses.
+struct Doors {
+  std::vector<Listener> listeners;
+  std::vector<std::string> hosts;
+};
+
+Expected<Doors> open_doors(const std::string& interface) {
+  Doors doors;
+  for (const std::string& part : interfaces_of(interface)) {
+    const auto host = reachable_address(part);
+    if (!host) return host.status();
+    auto listener = listen_on(join_tcp(host.value(), 0));
+    if (!listener) return listener.status();
+    doors.hosts.push_back(host.value());
+    doors.listeners.push_back(std::move(listener).value());
+  }
+  return doors;
+}
+
+// What a rank tells of itself: a random word, of which rank 0's makes this world another one than
+// all before it, and its addresses.
+std::string contact_text(const Doors& doors) {
+  std::string text = random_name();
+  for (const Listener& listener : doors.listeners) text += " " + listener.address;
+  return text;
+}
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream words(text);
+  return {std::istream_iterator<std::string>(words), {}};
+}
+
 }  // namespace
 
 Expected<std::unique_ptr<Transport>> open_tcp_transport(Bootstrap& bootstrap,
@@ -172,20 +207,25 @@ Expected<std::unique_ptr<Transport>> open_tcp_transport(Bootstrap& bootstrap,
                                                         Time deadline) {
   using Text = Expected<std::string>;
   const Status failed(ErrorCode::initialization, "the links over TCP cannot be made");
-  const auto host = reachable_address(interface);
-  auto listener = host ? listen_on(join_tcp(host.value(), 0)) : Expected<Listener>(host.status());
+  auto doors = open_doors(interface);
   const auto told = bootstrap.allgather(
-      "tcp", listener ? Text(str(listener->address, " ", random_name())) : Text(listener.status()),
-      deadline);
-  if (!listener) return failed.because(listener.status());
+      "tcp", doors ? Text(contact_text(*doors)) : Text(doors.status()), deadline);
+  if (!doors) return failed.because(doors.status());
   if (!told) return failed.because(told.status());
-  std::vector<std::string> addresses;
-  for (const std::string& text : told.value()) addresses.push_back(text.substr(0, text.find(' ')));
-  // Rank 0's word makes this world another one than all before it.
-  const std::string word = told->front().substr(told->front().find(' ') + 1);
+  std::vector<std::vector<std::string>> addresses;
+  for (const std::string& text : told.value()) {
+    std::vector<std::string> words = words_of(text);
+    if (words.size() < 2) {
+      return failed.because(Status(ErrorCode::initialization, "a rank told no address"));
+    }
+    words.erase(words.begin());
+    addresses.push_back(std::move(words));
+  }
+  const std::string word = words_of(told->front()).front();
   const Key key = Key(bootstrap.secret()).derive({"rueda tcp links", word});
   auto transport =
-      std::make_unique<TcpTransport>(bootstrap.rank(), addresses, std::move(listener).value(), key);
+      std::make_unique<TcpTransport>(bootstrap.rank(), std::move(addresses),
+                                     std::move(doors->listeners), std::move(doors->hosts), key);
   if (const Status opened = transport->open(); !opened.ok()) return failed.because(opened);
   return std::unique_ptr<Transport>(std::move(transport));
 }

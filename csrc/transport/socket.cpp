@@ -132,22 +132,21 @@ Expected<UniqueFd> connect_unix(const std::string& address) {
   return fd;
 }
 
-void take_port(int fd, int family, int port) {
-  sockaddr_in6 six{};
-  six.sin6_family = AF_INET6;
-  six.sin6_port = htons(static_cast<std::uint16_t>(port));
-  sockaddr_in four{};
-  four.sin_family = AF_INET;
-  four.sin_port = six.sin6_port;
+// Binds to `source`, to its host alone where the port is in use.
+Status bind_to(int fd, int family, const Source& source) {
   set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
-  const bool is_six = family == AF_INET6;
-  const auto* const any =
-      is_six ? reinterpret_cast<const sockaddr*>(&six) : reinterpret_cast<const sockaddr*>(&four);
-  // A port that is in use is not worth failing for.
-  [[maybe_unused]] const int bound = ::bind(fd, any, is_six ? sizeof six : sizeof four);
+  const std::string any = family == AF_INET6 ? "::" : "0.0.0.0";
+  const std::string& host = source.host.empty() ? any : source.host;
+  for (const int port : {source.port, 0}) {
+    const auto list = resolve(host, std::to_string(port), AI_NUMERICHOST);
+    if (!list) return list.status();
+    if (::bind(fd, list.value()->ai_addr, list.value()->ai_addrlen) == 0) return {};
+    if (errno != EADDRINUSE && errno != EACCES) return system_error("cannot use " + host, errno);
+  }
+  return {};  // the system chooses
 }
 
-Expected<UniqueFd> connect_tcp(const std::string& address, int source_port) {
+Expected<UniqueFd> connect_tcp(const std::string& address, const Source& source) {
   const auto parts = split_tcp(address);
   if (!parts) return parts.status();
   const auto list = resolve(parts.value().host, parts.value().port, 0);
@@ -156,7 +155,9 @@ Expected<UniqueFd> connect_tcp(const std::string& address, int source_port) {
   UniqueFd fd(::socket(first.ai_family, stream_flags, 0));
   if (!fd) return system_error("cannot connect to " + address, errno);
   prepare_tcp(fd.get());
-  if (source_port != 0) take_port(fd.get(), first.ai_family, source_port);
+  if (!source.host.empty() || source.port != 0) {
+    if (Status bound = bind_to(fd.get(), first.ai_family, source); !bound.ok()) return bound;
+  }
   if (::connect(fd.get(), first.ai_addr, first.ai_addrlen) != 0 && errno != EINPROGRESS) {
     return system_error("cannot connect to " + address, errno);
   }
@@ -211,9 +212,9 @@ Expected<Listener> listen_on(const std::string& address) {
   return not_an_address(address);
 }
 
-Expected<UniqueFd> start_connecting(const std::string& address, int source_port) {
+Expected<UniqueFd> start_connecting(const std::string& address, const Source& source) {
   if (address.starts_with(unix_prefix)) return connect_unix(address);
-  if (address.starts_with(tcp_prefix)) return connect_tcp(address, source_port);
+  if (address.starts_with(tcp_prefix)) return connect_tcp(address, source);
   return not_an_address(address);
 }
 
@@ -302,6 +303,16 @@ Expected<std::string> reachable_address(const std::string& interface) {
   }
   if (const std::string address = interface_address(""); !address.empty()) return address;
   return std::string("127.0.0.1");
+}
+
+std::vector<std::string> interfaces_of(const std::string& option) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin <= option.size();) {
+    const std::size_t end = std::min(option.find(',', begin), option.size());
+    parts.push_back(option.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
 }
 
 std::string random_name() {

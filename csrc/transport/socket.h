@@ -9,6 +9,7 @@
 #include <chrono>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/status.h"
 #include "core/unique_fd.h"
@@ -23,9 +24,14 @@ struct Listener {
 // ErrorCode::transport in both.
 [[nodiscard]] Expected<Listener> listen_on(const std::string& address);
 // The connection may still be under way: the descriptor is writable once it is decided, see
-// finish_connecting(). A Unix socket of another user is not connected to. `source_port`: over TCP,
-// from this port where it is free; 0 leaves it to the system.
-[[nodiscard]] Expected<UniqueFd> start_connecting(const std::string& address, int source_port = 0);
+// finish_connecting(). A Unix socket of another user is not connected to. `source`: over TCP, from
+// where.
+struct Source {
+  std::string host;  // a numeric address of this host; empty leaves it to the system
+  int port = 0;      // if it is free; 0 leaves it to the system
+};
+[[nodiscard]] Expected<UniqueFd> start_connecting(const std::string& address,
+                                                  const Source& source = {});
 // The local port of a TCP socket; 0 where it has none.
 [[nodiscard]] int local_port(int fd);
 // Whether a process of this user listens at this Unix socket, on this kernel and in this network
@@ -66,6 +72,9 @@ struct AbstractAddress {
 // interface or is an address or host name; empty takes what this host's name resolves to, or the
 // first interface's address where that is a loopback.
 [[nodiscard]] Expected<std::string> reachable_address(const std::string& interface);
+
+// The parts of Options::interface, "eth0,eth1": at least one, which may be empty.
+[[nodiscard]] std::vector<std::string> interfaces_of(const std::string& option);
 
 // 32 random hexadecimal digits.
 [[nodiscard]] std::string random_name();

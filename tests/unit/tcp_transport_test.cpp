@@ -244,7 +244,7 @@ TEST_CASE("strangers neither join nor keep ranks from talking") {
     const auto bootstrap = hub.make_bootstrap(rank);
     const auto transport = transport_of(hub, rank);
     const std::string told = value_of(bootstrap->get(str("tcp/", rank)), "the address");
-    const auto colon = told.rfind(':');
+    const auto colon = told.rfind(':');  // a word, and the address
     listening[static_cast<std::size_t>(rank)] = std::stoi(told.substr(colon + 1));
     const int peer = 1 - rank;
     for (std::uint32_t round = 0; round < 60; ++round) {
