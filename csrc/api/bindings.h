@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "api/persistent_run.h"
@@ -16,6 +17,10 @@
 #include "rueda/rueda.h"
 
 namespace rueda {
+
+// The address under which ranks of other hosts reach this one; `interface`: Options::interface.
+// Throws InitializationError where that is neither an interface nor an address of this host.
+[[nodiscard]] std::string own_address(const std::string& interface);
 
 // Waits until the operation is done, the deadline has passed or a signal handler has run in this
 // thread. The operation's error is left to Handle::wait().

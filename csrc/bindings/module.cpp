@@ -96,6 +96,7 @@ void bind_life(py::module_& module) {
   module.def("init", &init_interruptibly);
   module.def("shutdown", &shutdown, released);
   module.def("host_identity", &host_identity);
+  module.def("own_address", &own_address, py::arg("interface"));
   module.def("is_initialized", &is_initialized);
   module.def("abort", &abort, released);
   module.def("rank", &rank);

@@ -143,7 +143,7 @@ void IncomingMessages::place(Message& message, std::size_t offset, std::size_t b
 }
 
 bool IncomingMessages::add(const MessagePointer& message, std::size_t offset, std::size_t bytes) {
-  if (message->whole) return false;
+  if (message->whole) return true;
   message->arrived += message->parts.add(offset, offset + bytes);
   if (message->arrived < message->length) return false;
   message->whole = true;

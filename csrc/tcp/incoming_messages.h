@@ -36,7 +36,7 @@ class IncomingMessages {
   // the message is whole already or was given up. To be asked again before each use.
   static void place(Message& message, std::size_t offset, std::size_t bytes,
                     std::vector<MutableBytes>& parts);
-  // These bytes of it have been put there. Whether that made it whole.
+  // These bytes of it have been put there. Whether it is whole, so that its sender may know.
   bool add(const MessagePointer& message, std::size_t offset, std::size_t bytes);
 
   // Completes every receive, and every later one, with `why`, and forgets what has arrived.

@@ -1,5 +1,6 @@
 #include "tcp/stream_count.h"
 
+#include <algorithm>
 #include <chrono>
 
 namespace rueda {
@@ -8,58 +9,63 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A round is over after both. The first round of a number is not counted: windows still grow.
-constexpr Duration min_busy = 20ms;
+// New streams find their speed, then they are measured.
+constexpr Duration warm_up = 15ms;
+constexpr Duration min_busy = 40ms;
 constexpr std::uint64_t min_bytes = 1 << 20;
-constexpr int uncounted_rounds = 1;
-constexpr Duration between_trials = 20s;
+constexpr Duration first_pause_between_trials = 500ms;
+constexpr Duration longest_pause_between_trials = 60s;
 
 }  // namespace
 
-void StreamCount::restart() {
-  busy_ = {};
-  bytes_ = 0;
-}
+StreamCount::StreamCount() : pause_(first_pause_between_trials) {}
 
 void StreamCount::observe(Time now, std::uint64_t delivered, int in_use, bool waiting) {
-  const bool counts = was_waiting_ && in_use == wanted_;
-  if (counts) {
+  if (was_waiting_ && in_use == wanted_) {
     busy_ += now - last_;
     bytes_ += delivered - last_delivered_;
   }
   last_ = now;
   last_delivered_ = delivered;
   was_waiting_ = waiting;
-  if (busy_ < min_busy || bytes_ < min_bytes) return;
+  if (!warm_ && busy_ >= warm_up) {
+    warm_ = true;
+    busy_ = {};
+    bytes_ = 0;
+  }
+  if (!warm_ || busy_ < min_busy || bytes_ < min_bytes) return;
   const double rate = static_cast<double>(bytes_) / to_seconds(busy_);
-  restart();
-  if (rounds_++ < uncounted_rounds) return;
+  busy_ = {};
+  bytes_ = 0;
   decide(now, rate);
 }
 
 void StreamCount::decide(Time now, double rate) {
   if (settled_) {
-    rate_ = rate;
     if (now < settled_until_) return;
     settled_ = false;
-    measured_ = wanted_;
-  } else if (measured_ == 0 || rate >= min_gain * rate_) {
-    measured_ = wanted_;
     rate_ = rate;
-  } else {
-    wanted_ = measured_;
-    settled_ = true;
-    settled_until_ = now + between_trials;
-    rounds_ = 0;
-    return;
+  } else if (wanted_ == best_ || rate >= min_gain * rate_) {
+    if (wanted_ > best_) pause_ = first_pause_between_trials;
+    best_ = wanted_;
+    rate_ = rate;
+  } else if (wanted_ >= 4 * best_) {
+    return settle(now);
   }
-  if (wanted_ >= max_streams) {
-    settled_ = true;
-    settled_until_ = now + between_trials;
-    return;
-  }
-  wanted_ *= 2;
-  rounds_ = 0;
+  if (wanted_ >= max_streams) return settle(now);
+  try_with(2 * wanted_);
+}
+
+void StreamCount::try_with(int streams) {
+  wanted_ = streams;
+  warm_ = false;
+}
+
+void StreamCount::settle(Time now) {
+  wanted_ = best_;
+  settled_ = true;
+  settled_until_ = now + pause_;
+  pause_ = std::min(2 * pause_, longest_pause_between_trials);
 }
 
 }  // namespace rueda

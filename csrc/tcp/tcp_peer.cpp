@@ -95,7 +95,7 @@ int TcpPeer::open_count() const {
 
 void TcpPeer::open_streams(Time now) {
   if (closing_ || !failure_.ok()) return;
-  if (unreachable_since_ && now < next_attempt_) return;
+  if (unreachable_since_ && now < next_attempt_) return context_.call_at(next_attempt_);
   const bool reaches = open_count() > 0;
   for (std::size_t slot = 0; slot < static_cast<std::size_t>(count_.wanted()); ++slot) {
     if (!out_[slot]) open_stream(slot, now);
@@ -196,8 +196,10 @@ bool TcpPeer::read_outgoing(Time now) {
     const std::uint64_t before = out_[slot]->delivered();
     Status status = out_[slot]->read(outgoing_);
     const bool is_open = out_[slot]->is_open();
-    if (status.ok() && !is_open && now - opened_[slot] > reach_timeout) {
-      status = Status(ErrorCode::transport, "no answer");
+    if (status.ok() && !is_open) {
+      const Time give_up = opened_[slot] + reach_timeout;
+      if (now >= give_up) status = Status(ErrorCode::transport, "no answer");
+      context_.call_at(give_up);
     }
     const bool delivered = out_[slot]->delivered() != before;
     if (delivered) attempts_ = 0;

@@ -41,7 +41,8 @@ class TcpPeer {
     const Handshake& handshake;
     const Key& key;  // for streams
     EpollSet<TcpWatched>& watched;
-    std::function<void(Time)> call_at;  // progress() again, at this time at the latest
+    // progress() again, at this time at the latest; to be asked for anew by each progress().
+    std::function<void(Time)> call_at;
   };
 
   // `address`: where the peer listens (transport/socket.h).

@@ -9,6 +9,7 @@ from worlds import Run, Worlds, each_check
 SIZES = [1, 2, 3, 4]
 COLLECTIVES = ["check_reductions.py", "check_exchanges.py"]
 OVER_MPI = {"RUEDA_TRANSPORT": "mpi"}
+OVER_TCP = {"RUEDA_TRANSPORT": "tcp"}
 SHORT_STALLS = {"RUEDA_STALL_WARNING": "1", "RUEDA_STALL_ERROR": "2"}
 
 needs_mpirun = pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
@@ -25,6 +26,7 @@ def torch() -> object:
         *(Run(script, size) for script in COLLECTIVES for size in SIZES),
         *(Run("check_messages.py", size) for size in (1, 4)),  # two and three ranks: below
         Run("check_exchanges.py", 3, extra={"RUEDA_JOIN_AVERAGE": "all"}),
+        *(Run(script, 3, extra=OVER_TCP) for script in [*COLLECTIVES, "check_messages.py"]),
     ]
 )
 def test_collectives(worlds: Worlds, run: Run, check: str) -> None:

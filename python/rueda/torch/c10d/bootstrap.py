@@ -8,7 +8,7 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from typing import Any, cast
 
@@ -170,36 +170,46 @@ def _enter_world(store: Store, rank: int, size: int, timeout: timedelta) -> bool
     # Of processes that can reach each other's abstract sockets.
     host = _native.host_identity()
     store.set(f"host/{rank}", host)
-    if rank == 0:
-        hosts = [store.get(f"host/{peer}").decode() for peer in range(size)]
-        strangers = [peer for peer in range(size) if hosts[peer] != host]
-        answer: dict[str, object]
-        if strangers:
-            where = "on another host, or in another network namespace,"
-            answer = {"error": f"ranks {strangers} are {where} than rank 0"}
-        else:
-            answer = {
-                "address": f"unix:@rueda-{secrets.token_hex(16)}",
-                # Whoever can reach the store can read it; on one host the user is checked as well.
-                "secret": secrets.token_hex(32),
-                "options": _options(timeout),
-            }
-        store.set("world", json.dumps(answer))
-    said = json.loads(store.get("world"))
-    if "error" in said:
-        _wait_for_the_others(store, rank, size)
-        raise InitializationError(
-            f"the backend rueda bootstraps on one host, but {said['error']}: start with mpirun"
-        )
-    variables = {
-        "RUEDA_RANK": str(rank),
-        "RUEDA_SIZE": str(size),
-        "RUEDA_RENDEZVOUS": said["address"],
-        "RUEDA_SECRET": said["secret"],
-    }
-    with _environment(variables):
+    variables = {"RUEDA_RANK": str(rank), "RUEDA_SIZE": str(size)}
+    with ExitStack() as stack:
+        if rank == 0:
+            one_host = all(store.get(f"host/{peer}").decode() == host for peer in range(size))
+            answer = _offer_on_one_host() if one_host else _offer_to_hosts(variables, stack)
+            # Whoever can reach the store can read the secret; on one host the user is checked as well.
+            answer |= {"secret": secrets.token_hex(32), "options": _options(timeout)}
+            store.set("world", json.dumps(answer))
+        said = json.loads(store.get("world"))
+        if "error" in said:
+            _wait_for_the_others(store, rank, size)
+            raise InitializationError(
+                f"rank 0 cannot serve the ranks of other hosts: {said['error']}"
+            )
+        variables |= {"RUEDA_RENDEZVOUS": said["address"], "RUEDA_SECRET": said["secret"]}
+        stack.enter_context(_environment(variables))
         lifecycle.init((), bootstrap="rendezvous", **said["options"])
     return True
+
+
+def _offer_on_one_host() -> dict[str, object]:
+    return {"address": f"unix:@rueda-{secrets.token_hex(16)}"}
+
+
+def _offer_to_hosts(variables: dict[str, str], stack: ExitStack) -> dict[str, object]:
+    """Listens before any rank is told of it, so that nobody else can take the port; ``variables`` tell rank 0."""
+    try:
+        listener = stack.enter_context(
+            _listen(_native.own_address(os.environ.get("RUEDA_INTERFACE", "")))
+        )
+    except (RuedaError, OSError) as error:
+        return {"error": str(error)}
+    host, port = listener.getsockname()[:2]
+    variables["RUEDA_RENDEZVOUS_LISTENER"] = str(listener.fileno())
+    return {"address": f"tcp:[{host}]:{port}" if ":" in host else f"tcp:{host}:{port}"}
+
+
+def _listen(host: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, 0), family=family, backlog=socket.SOMAXCONN)
 
 
 @contextmanager
