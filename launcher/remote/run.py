@@ -119,6 +119,8 @@ class RemoteRun(BuiltinRun):
         for connection in self._connections:
             connection.open(supervisor)
             await supervisor.give_way()
+            if supervisor.ending:
+                return
         await self._until(supervisor, deadline, lambda c: c.is_greeted)
         if supervisor.ending:
             return
