@@ -40,8 +40,7 @@ void CompressedOutbox::send(EncodedChunk chunk, std::size_t bytes) {
   if (tells_sizes_) {
     sent.size = std::make_unique<ChunkSize>(static_cast<ChunkSize>(bytes));
     const ConstBytes size = std::as_bytes(std::span(sent.size.get(), 1));
-    // Transfers between two ranks complete in their order, so nobody need wait for this one.
-    (void)lane_.transport->send(peer, lane_.tag, {&size, 1});
+    sent.size_ticket = lane_.transport->send(peer, lane_.tag, {&size, 1});
   }
   const ConstBytes content(chunk->data(), bytes);
   sent.ticket = lane_.transport->send(peer, lane_.tag, {&content, 1});
@@ -53,9 +52,11 @@ void CompressedOutbox::send(EncodedChunk chunk, std::size_t bytes) {
 
 bool CompressedOutbox::advance() {
   bool moved = false;
-  for (; !sent_.empty() && sent_.front().ticket->done; sent_.pop_front()) {
+  for (; !sent_.empty() && sent_.front().is_done(); sent_.pop_front()) {
     moved = true;
-    if (!sent_.front().ticket->status.ok()) status_ = sent_.front().ticket->status;
+    for (const Ticket& ticket : {sent_.front().size_ticket, sent_.front().ticket}) {
+      if (ticket && !ticket->status.ok()) status_ = ticket->status;
+    }
   }
   return moved;
 }

@@ -58,8 +58,13 @@ class CompressedOutbox {
  private:
   struct Sent {
     std::unique_ptr<ChunkSize> size;  // which has to stay where it is
+    Ticket size_ticket;
     EncodedChunk chunk;
     Ticket ticket;
+
+    [[nodiscard]] bool is_done() const {
+      return ticket->done && (!size_ticket || size_ticket->done);
+    }
   };
 
   Lane lane_;
