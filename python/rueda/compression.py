@@ -13,17 +13,7 @@ from typing import ClassVar, NamedTuple
 
 from rueda.adapter import Refusal
 
-__all__ = [
-    "BFloat16",
-    "Codec",
-    "Feedback",
-    "Float16",
-    "Int8",
-    "RandomK",
-    "TopK",
-    "codec_of",
-    "named_codec",
-]
+__all__ = ["BFloat16", "Codec", "Float16", "Int8", "RandomK", "TopK"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +24,12 @@ class Codec:
     numbers travel as they are. An array in which a codec meets a NaN, an infinity or a number that it cannot hold, on
     one rank or in the sum, fails on every rank with :class:`rueda.InvalidArgumentError`, whose ``reason`` is
     ``"not_finite"``; its result is undefined then, and the world goes on.
+
+    Example::
+
+        >>> from rueda.compression import Codec, TopK
+        >>> isinstance(TopK(0.001), Codec)
+        True
     """
 
     code: ClassVar[int] = 0  # that of rueda::CodecKind
@@ -69,6 +65,11 @@ class BFloat16(Codec):
 
     y = round(x) to 8 significant bits, with the range of float32. |y - x| <= 2^-8 |x| for each of the two roundings. No
     memory beyond chunks under way. Kalamkar et al., "A study of bfloat16 for deep learning training", 2019, section 3.
+
+    Example::
+
+        >>> rueda.allreduce(np.array([1.0, 0.1], np.float32), compression="bf16").tolist()
+        [1.0, 0.10009765625]
     """
 
     code: ClassVar[int] = 2
@@ -135,6 +136,13 @@ class RandomK(_Sparse):
     DistributedOptimizer() does, and keeps what is lost as for :class:`TopK`. Expected loss: (1 - fraction) of the
     squares. Stich et al., "Sparsified SGD with memory", NeurIPS 2018, definition 2.2. Memory: 4 bytes per element with
     error feedback.
+
+    Example::
+
+        >>> from rueda.compression import RandomK
+        >>> some = rueda.allreduce(np.ones(1000, np.float32), compression=RandomK(0.01, seed=7))
+        >>> int(np.count_nonzero(some))
+        10
     """
 
     seed: int = 0

@@ -117,8 +117,9 @@ class GroupedAllreduce(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> tuple[Gradient, ...]:
         """Reduces the gradients."""
         _check_linear(ctx.arguments[1])
+        name, op, prescale, postscale, process_set = ctx.arguments
         reduced = _collectives.grouped_allreduce(
-            gradients, *ctx.arguments, compression=ctx.compression
+            gradients, name, op, prescale, postscale, process_set, compression=ctx.compression
         ).result()
         return None, None, None, None, None, None, *reduced
 

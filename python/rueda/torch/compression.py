@@ -177,4 +177,4 @@ def policy_of(compression: object) -> tuple[Compressor, CompressionPolicy | None
         raise InvalidArgumentError(
             f"compression={compression!r} is no codec, no rules for codecs and no compressor"
         )
-    return compression, None  # type: ignore[return-value]  # as good as can be told
+    return compression, None
