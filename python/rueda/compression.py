@@ -164,6 +164,9 @@ _makers: dict[str, Callable[..., Codec]] = {
     "int8": Int8,
     "topk": TopK,
     "randomk": RandomK,
+    # As the core's errors call them.
+    "top_k": TopK,
+    "random_k": RandomK,
 }
 
 
@@ -181,7 +184,10 @@ def named_codec(spec: object) -> Codec | None:
     name, colon, fraction = spec.partition(":")
     maker = _makers.get(name)
     if maker is None or (colon and maker not in (TopK, RandomK)):
-        raise ValueError(f"compression={spec!r} is not one of {', '.join(_makers)}, topk:FRACTION")
+        raise ValueError(
+            f"compression={spec!r} is not one of fp16, bf16, int8, topk, topk:FRACTION, "
+            "randomk, randomk:FRACTION"
+        )
     if not colon:
         return maker()
     try:
