@@ -93,6 +93,7 @@ std::vector<Handle> grouped_allreduce(std::span<const TensorView> inputs,
     Submission submission = submission_of(Collective::allreduce, inputs[i], "");
     set_reduction(submission.request, options);
     set_wire(submission.request, options.wire_dtype);
+    set_compression(submission, options, i);
     set_group(submission.request, options.name, static_cast<int>(i),
               static_cast<int>(inputs.size()));
     submission.output = static_cast<std::byte*>(outputs[i]);

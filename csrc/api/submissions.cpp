@@ -21,11 +21,23 @@ void set_wire(Request& request, std::optional<DataType> wire) {
   }
 }
 
+void set_compression(Submission& submission, const AllreduceOptions& options, std::size_t index) {
+  Request& request = submission.request;
+  const CodecKind codec = options.compression.codec;
+  const bool halves = codec == CodecKind::float16 || codec == CodecKind::bfloat16;
+  if (info(request.dtype).kind != DataKind::floating) return;
+  if (halves && size_of(request.dtype) <= 2) return;
+  request.compression = options.compression;
+  submission.residual = index < options.residuals.size() ? options.residuals[index] : nullptr;
+  submission.seed = options.seed;
+}
+
 Submission allreduce_submission(Collective collective, const TensorView& input, void* output,
                                 const AllreduceOptions& options) {
   Submission submission = submission_of(collective, input, options.name);
   set_reduction(submission.request, options);
   set_wire(submission.request, options.wire_dtype);
+  set_compression(submission, options, 0);
   submission.output = static_cast<std::byte*>(output);
   return submission;
 }

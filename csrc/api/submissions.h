@@ -15,6 +15,9 @@ namespace rueda {
 // What cannot be is kept, so that every rank is told of it.
 void set_wire(Request& request, std::optional<DataType> wire);
 
+// As `options` say for tensor number `index` of those that are reduced together.
+void set_compression(Submission& submission, const AllreduceOptions& options, std::size_t index);
+
 template <class ReductionOptions>
 void set_reduction(Request& request, const ReductionOptions& options) {
   request.op = options.op;

@@ -19,6 +19,7 @@
 #include "plan/algorithm_table.h"
 #include "reduce/combine.h"
 #include "reduce/piece.h"
+#include "rueda/compression.h"
 #include "rueda/types.h"
 #include "transport/transport.h"
 
@@ -86,6 +87,10 @@ class Operation {
   // can go on.
   [[nodiscard]] virtual bool failed_everywhere() const { return false; }
 
+  // Whether what became of one piece of a batch, which went well as a whole, is of no use: in the
+  // same way on all ranks. Meaningful once done.
+  [[nodiscard]] virtual Status status_of_piece(std::size_t /*piece*/) const { return {}; }
+
   // On a GPU: what streams wait for. Meaningful once done, which is when all has been enqueued.
   [[nodiscard]] virtual std::shared_ptr<DeviceEvent> finished() const { return nullptr; }
 
@@ -107,6 +112,7 @@ struct Reduction {
   double postscale = 1.0;             // multiplies the result
   int divisor = 1;                    // of an average
   std::optional<DataType> wire = {};  // what elements travel as, if not as they are
+  Compression compression = {};       // or what is sent in their place
 };
 
 // One pass over the inputs of all that contribute.

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "backend/backend.h"
+#include "backend/compressed_allreduce.h"
 #include "backend/lengths.h"
 #include "backend/narrowed_allreduce.h"
 #include "backend/packed_operation.h"
@@ -71,6 +72,9 @@ class OnehostBackend : public Backend {
 
   std::unique_ptr<Operation> allreduce(const Lane& lane, const Reduction& reduction,
                                        std::vector<Piece> pieces) override {
+    if (reduction.compression.codec != CodecKind::none) {
+      return std::make_unique<CompressedAllreduce>(lane, reduction, std::move(pieces));
+    }
     if (reduction.wire) {
       return narrowed_allreduce(*this, buffers_, lane, reduction, pieces);
     }

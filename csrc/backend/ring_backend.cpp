@@ -4,6 +4,7 @@
 #include "backend/alltoall_operation.h"
 #include "backend/backend.h"
 #include "backend/broadcast_operation.h"
+#include "backend/compressed_allreduce.h"
 #include "backend/lengths.h"
 #include "backend/narrowed_allreduce.h"
 #include "backend/packed_operation.h"
@@ -36,6 +37,9 @@ class RingBackend : public Backend {
   // A single tensor is reduced where it lies; several share a fusion buffer.
   std::unique_ptr<Operation> allreduce(const Lane& lane, const Reduction& reduction,
                                        std::vector<Piece> pieces) override {
+    if (reduction.compression.codec != CodecKind::none) {
+      return std::make_unique<CompressedAllreduce>(lane, reduction, std::move(pieces));
+    }
     if (reduction.wire) {
       return narrowed_allreduce(*this, buffers_, lane, reduction, pieces);
     }

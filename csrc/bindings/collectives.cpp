@@ -42,6 +42,13 @@ ReduceOp reduce_op(int code) {
   return static_cast<ReduceOp>(code);
 }
 
+Compression compression(int codec, double fraction) {
+  if (codec < 0 || static_cast<std::size_t>(codec) >= codec_names.size()) {
+    throw InternalError("there is no codec " + std::to_string(codec));
+  }
+  return {static_cast<CodecKind>(codec), fraction};
+}
+
 TensorView view(std::uintptr_t address, Shape shape, int dtype, int device, std::uintptr_t stream) {
   return {pointer(address), std::move(shape), data_type(dtype), device, pointer(stream)};
 }
@@ -50,23 +57,32 @@ namespace {
 
 Handle submit_allreduce(std::uintptr_t input, std::uintptr_t output, Shape shape, int dtype,
                         const std::string& name, int op, double prescale, double postscale, int set,
-                        int wire, int device, std::uintptr_t stream) {
+                        int wire, int device, std::uintptr_t stream, int codec, double fraction,
+                        std::uintptr_t residual, std::uint64_t seed) {
   return allreduce(view(input, std::move(shape), dtype, device, stream), pointer(output),
                    {.name = name,
                     .op = reduce_op(op),
                     .prescale_factor = prescale,
                     .postscale_factor = postscale,
                     .process_set = {set},
-                    .wire_dtype = wire_type(wire)});
+                    .wire_dtype = wire_type(wire),
+                    .compression = compression(codec, fraction),
+                    .residuals = {static_cast<float*>(pointer(residual))},
+                    .seed = seed});
 }
 
 std::vector<Handle> submit_grouped_allreduce(
     const std::vector<std::uintptr_t>& inputs, const std::vector<std::uintptr_t>& outputs,
     std::vector<Shape> shapes, const std::vector<int>& dtypes, const std::string& name, int op,
     double prescale, double postscale, int set, int wire, const std::vector<int>& devices,
-    std::uintptr_t stream) {
+    std::uintptr_t stream, int codec, double fraction, const std::vector<std::uintptr_t>& residuals,
+    std::uint64_t seed) {
   std::vector<TensorView> views;
   std::vector<void*> targets;
+  std::vector<float*> kept;
+  for (const std::uintptr_t residual : residuals) {
+    kept.push_back(static_cast<float*>(pointer(residual)));
+  }
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const int device = devices.empty() ? host_device : devices.at(i);
     views.push_back(view(inputs[i], std::move(shapes.at(i)), dtypes.at(i), device, stream));
@@ -78,7 +94,10 @@ std::vector<Handle> submit_grouped_allreduce(
                             .prescale_factor = prescale,
                             .postscale_factor = postscale,
                             .process_set = {set},
-                            .wire_dtype = wire_type(wire)});
+                            .wire_dtype = wire_type(wire),
+                            .compression = compression(codec, fraction),
+                            .residuals = std::move(kept),
+                            .seed = seed});
 }
 
 Handle submit_reduce_scatter(std::uintptr_t input, Shape shape, int dtype, const std::string& name,
@@ -102,11 +121,14 @@ void bind_collectives(py::module_& module) {
   module.def("allreduce", &submit_allreduce, released, py::arg("input"), py::arg("output"),
              py::arg("shape"), py::arg("dtype"), py::arg("name"), py::arg("op"),
              py::arg("prescale"), py::arg("postscale"), py::arg("set"), py::arg("wire") = -1,
-             py::arg("device") = host_device, py::arg("stream") = 0);
+             py::arg("device") = host_device, py::arg("stream") = 0, py::arg("codec") = 0,
+             py::arg("fraction") = 0.0, py::arg("residual") = 0, py::arg("seed") = 0);
   module.def("grouped_allreduce", &submit_grouped_allreduce, released, py::arg("inputs"),
              py::arg("outputs"), py::arg("shapes"), py::arg("dtypes"), py::arg("name"),
              py::arg("op"), py::arg("prescale"), py::arg("postscale"), py::arg("set"),
-             py::arg("wire") = -1, py::arg("devices") = std::vector<int>(), py::arg("stream") = 0);
+             py::arg("wire") = -1, py::arg("devices") = std::vector<int>(), py::arg("stream") = 0,
+             py::arg("codec") = 0, py::arg("fraction") = 0.0,
+             py::arg("residuals") = std::vector<std::uintptr_t>(), py::arg("seed") = 0);
   module.def("reduce_scatter", &submit_reduce_scatter, released, py::arg("input"), py::arg("shape"),
              py::arg("dtype"), py::arg("name"), py::arg("op"), py::arg("prescale"),
              py::arg("postscale"), py::arg("splits"), py::arg("set"),

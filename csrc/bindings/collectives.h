@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "rueda/compression.h"
 #include "rueda/types.h"
 
 namespace rueda::bindings {
@@ -15,6 +16,7 @@ namespace rueda::bindings {
 [[nodiscard]] void* pointer(std::uintptr_t address);
 [[nodiscard]] std::optional<DataType> wire_type(int code);  // negative: none
 [[nodiscard]] ReduceOp reduce_op(int code);
+[[nodiscard]] Compression compression(int codec, double fraction);
 [[nodiscard]] TensorView view(std::uintptr_t address, Shape shape, int dtype,
                               int device = host_device, std::uintptr_t stream = 0);
 

@@ -10,7 +10,8 @@ std::optional<std::size_t> contributed_bytes(const Replay::Batch& batch) {
   for (const Replay::Member& member : batch) {
     const Response& agreed = *member.response;
     const Request& request = agreed.request;
-    if (request.on_gpu || request.wire) return std::nullopt;
+    const bool is_compressed = request.compression.codec != CodecKind::none;
+    if (request.on_gpu || request.wire || is_compressed) return std::nullopt;
     switch (request.collective) {
       case Collective::allreduce:
       case Collective::reduce_scatter:

@@ -10,7 +10,7 @@
 namespace rueda {
 
 // The most that any member contributes; nothing where that is not known beforehand, or the batch is
-// not exchanged as it is: on GPUs, in a narrower type.
+// not exchanged as it is: on GPUs, in a narrower type, compressed.
 [[nodiscard]] std::optional<std::size_t> contributed_bytes(const Replay::Batch& batch);
 
 // Copies what the member `rank` contributes. Every member of the batch has its submission.

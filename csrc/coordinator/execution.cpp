@@ -22,6 +22,13 @@ std::vector<std::int64_t> rows_per_rank(const Request& request, int ranks) {
   return split;
 }
 
+// As the error of the operation of this name.
+Status naming(const std::string& name, const Status& status) {
+  ErrorDetails details = status.details();
+  details.tensor = name;
+  return {status.code(), str("'", name, "': ", status.message()), status.peer(), details};
+}
+
 }  // namespace
 
 Execution::Execution(const ExecutionContext& context, const Lane& lane,
@@ -85,8 +92,8 @@ Reduction Execution::reduction() const {
   const auto absent = static_cast<int>(members_.front().response->absent.size());
   const int present = lane_.size() - absent;
   const int divisor = context_.averages_over_all ? lane_.size() : present;
-  return {request().dtype,     request().op, present,       request().prescale,
-          request().postscale, divisor,      request().wire};
+  return {request().dtype,     request().op, present,        request().prescale,
+          request().postscale, divisor,      request().wire, request().compression};
 }
 
 std::byte* Execution::allocate_output(Shape shape) {
@@ -104,6 +111,8 @@ void Execution::start_allreduce(const Contributions& contributions) {
     if (member.submission) {
       piece.input = member.submission->input;
       piece.output = member.submission->output;
+      piece.residual = member.submission->residual;
+      piece.seed = member.submission->seed;
     }
     pieces.push_back(piece);
   }
@@ -204,8 +213,14 @@ bool Execution::advance(Time now) {
 
 void Execution::complete_handles() {
   const auto finished = operation_->finished();
-  for (BatchMember& member : members_) {
+  for (std::size_t piece = 0; piece < members_.size(); ++piece) {
+    BatchMember& member = members_[piece];
     if (!member.submission) continue;
+    if (const Status status = operation_->status_of_piece(piece); !status.ok()) {
+      context_.metrics->tensors_failed.add(1);
+      member.submission->handle->complete(naming(member.response->request.name, status));
+      continue;
+    }
     context_.metrics->tensors_completed.add(1);
     OperationOutput output = members_.size() == 1 ? std::move(output_) : OperationOutput{};
     output.device = member.submission->device;

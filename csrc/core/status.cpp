@@ -41,6 +41,7 @@ std::string_view name_of(ErrorReason reason) {
     case ErrorReason::unspecified: return "";
     case ErrorReason::deadline: return "deadline";
     case ErrorReason::gradient_misfit: return "gradient_misfit";
+    case ErrorReason::not_finite: return "not_finite";
   }
   return "";
 }

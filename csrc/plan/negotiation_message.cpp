@@ -38,6 +38,8 @@ void write(Writer& writer, const Request& request) {
   write_enum(writer, request.collective);
   write_enum(writer, request.dtype);
   write_enum(writer, request.wire.value_or(request.dtype));
+  write_enum(writer, request.compression.codec);
+  if (is_sparse(request.compression.codec)) writer.real(request.compression.fraction);
   write_enum(writer, request.op);
   writer.byte(request.on_gpu ? 1 : 0);
   writer.real(request.prescale);
@@ -60,6 +62,8 @@ Request read_request(Reader& reader) {
   request.dtype = read_enum(reader, DataType::complex128);
   const auto wire = read_enum(reader, DataType::complex128);
   if (wire != request.dtype) request.wire = wire;
+  request.compression.codec = read_enum(reader, CodecKind::random_k);
+  if (is_sparse(request.compression.codec)) request.compression.fraction = reader.real();
   request.op = read_enum(reader, ReduceOp::bit_xor);
   request.on_gpu = reader.byte() != 0;
   request.prescale = reader.real();
@@ -174,7 +178,7 @@ Status read_status(Reader& reader) {
   std::string message = reader.text();
   const int peer = read_int(reader);
   ErrorDetails details;
-  details.reason = read_enum(reader, ErrorReason::gradient_misfit);
+  details.reason = read_enum(reader, ErrorReason::not_finite);
   details.tensor = reader.text();
   details.field = reader.text();
   details.values = read_list(reader, [](Reader& from) { return from.text(); });

@@ -34,6 +34,12 @@ std::string wire_of(const Request& request) {
   return std::string(name_of(request.wire.value_or(request.dtype)));
 }
 
+std::string compression_of(const Request& request) {
+  const Compression& compression = request.compression;
+  const std::string_view name = name_of(compression.codec);
+  return is_sparse(compression.codec) ? str(name, " of ", compression.fraction) : std::string(name);
+}
+
 bool reduces(Collective collective) {
   return collective == Collective::allreduce || collective == Collective::reduce_scatter ||
          collective == Collective::persistent_allreduce;
@@ -72,6 +78,41 @@ Status validate_wire(const Request& request) {
               " cannot travel as ", name_of(*request.wire),
               ": only an allreduce of float32 or float64 can (a persistent one only on GPUs), as a "
               "narrower floating-point type")};
+}
+
+Status validate_compression(const Request& request) {
+  const auto refuse = [&](ErrorCode code, const auto&... parts) {
+    return Status(code,
+                  str("'", request.name, "': compression ", compression_of(request), parts...));
+  };
+  const Compression& compression = request.compression;
+  if (compression.codec == CodecKind::none) return {};
+  if (request.collective != Collective::allreduce) {
+    return refuse(ErrorCode::unsupported, ": only an allreduce can be compressed, not a ",
+                  name_of(request.collective));
+  }
+  if (info(request.dtype).kind != DataKind::floating) {
+    return refuse(ErrorCode::unsupported, ": ", name_of(request.dtype),
+                  " cannot be compressed, only floating-point numbers can");
+  }
+  if (request.op != ReduceOp::sum && request.op != ReduceOp::average) {
+    return refuse(ErrorCode::unsupported, ": only a sum or an average can be compressed, not ",
+                  name_of(request.op));
+  }
+  if (request.on_gpu) {
+    return refuse(ErrorCode::unsupported, ": only tensors on the CPU can be compressed");
+  }
+  if (request.wire) {
+    return refuse(ErrorCode::unsupported, " and the wire dtype ", name_of(*request.wire),
+                  " exclude each other");
+  }
+  const bool has_fraction = compression.fraction > 0 && compression.fraction <= 1;
+  if (is_sparse(compression.codec) ? !has_fraction : compression.fraction != 0) {
+    return refuse(ErrorCode::invalid_argument, ": the fraction ", compression.fraction,
+                  is_sparse(compression.codec) ? " is not above 0 and at most 1"
+                                               : " means nothing to this codec");
+  }
+  return {};
 }
 
 // Whether the number of bytes is a std::int64_t, also where an extent of 0 comes after large ones.
@@ -123,6 +164,9 @@ std::optional<Difference> compare(const Request& left, const Request& right) {
   if (left.wire != right.wire) {
     return Difference{"wire dtype", wire_of(left), wire_of(right)};
   }
+  if (left.compression != right.compression) {
+    return Difference{"compression", compression_of(left), compression_of(right)};
+  }
   if (left.shape.size() != right.shape.size() || shared_extents(left) != shared_extents(right)) {
     return Difference{"shape", to_string(left.shape), to_string(right.shape)};
   }
@@ -171,6 +215,7 @@ Status validate(const Request& request, int set_size) {
                   " is not defined");
   }
   if (Status status = validate_wire(request); !status.ok()) return status;
+  if (Status status = validate_compression(request); !status.ok()) return status;
   if (reduces(request.collective) &&
       !(std::isfinite(request.prescale) && std::isfinite(request.postscale))) {
     return refuse(ErrorCode::invalid_argument, "scale factors must be finite, got ",

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/status.h"
+#include "rueda/compression.h"
 #include "rueda/types.h"
 
 namespace rueda {
@@ -32,6 +33,7 @@ struct Request {
   Collective collective = Collective::allreduce;
   DataType dtype = DataType::float32;
   std::optional<DataType> wire;  // allreduce: what the elements travel as, if not as they are
+  Compression compression;       // allreduce: or what is sent in their place
   ReduceOp op = ReduceOp::sum;
   bool on_gpu = false;  // the tensor lies in a GPU's memory
   double prescale = 1.0;

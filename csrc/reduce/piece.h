@@ -13,6 +13,10 @@ struct Piece {
   const std::byte* input = nullptr;  // null, and not empty: this rank contributes nothing
   std::byte* output = nullptr;       // may be the input; null: this rank has no use for the result
   std::int64_t count = 0;            // elements
+  // With a compression: what it has lost of this tensor so far, as float32, or null; and for what
+  // it chooses at random.
+  float* residual = nullptr;
+  std::uint64_t seed = 0;
 };
 
 // Whether a rank contributes to a batch: it does to all pieces or to none.

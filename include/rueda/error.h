@@ -35,6 +35,7 @@ enum class ErrorReason : std::uint8_t {
   deadline,         // timeout: the caller's own time limit has passed, which the text names
   gradient_misfit,  // refuse(): a gradient no longer fits its bucket; all can go on without the
                     // bucket
+  not_finite,       // a compressed allreduce met a NaN, an infinity or what its codec cannot hold
 };
 
 // "gradient_misfit"; empty where unspecified.
@@ -43,7 +44,7 @@ enum class ErrorReason : std::uint8_t {
 // What the text of an error says, for programs that decide by it.
 struct ErrorDetails {
   ErrorReason reason = ErrorReason::unspecified;
-  std::string tensor = {};  // mismatch, stalled, refuse(): the name of the operation
+  std::string tensor = {};  // mismatch, stalled, not_finite, refuse(): the name of the operation
   // mismatch: what ranks disagree about ("shape", "dtype", "op", "operation", "root rank", ...),
   // and the values that it has as they stand in the text, first that of most ranks.
   std::string field = {};

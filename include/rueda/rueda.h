@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "rueda/compression.h"
 #include "rueda/error.h"
 #include "rueda/types.h"
 
@@ -161,6 +162,19 @@ struct AllreduceOptions {
   // unpacked. Tensors of other types, and those that are no wider, travel as they are. Anything
   // else is an UnsupportedError on every rank, and so is a persistent operation of the CPU with it.
   std::optional<DataType> wire_dtype = {};
+  // Or what is sent in the place of the elements of floating-point tensors of the CPU: see
+  // docs/compression.md. Sums and averages only; tensors of other types travel as they are, and so
+  // do those of 16-bit types where the codec is one. A tensor that has, on one rank or in the sum,
+  // a NaN, an infinity or a number that the codec cannot hold fails with InvalidArgumentError on
+  // every rank (ErrorReason::not_finite), and its output is undefined.
+  Compression compression = {};
+  // With a compression: float32 for each element of each tensor, or none. What was lost of a
+  // tensor's last contribution is added to this one, multiplied by `prescale_factor`, and replaced
+  // by what is lost now (error feedback). Zeros to begin with. Each rank's own.
+  std::vector<float*> residuals = {};
+  // random_k: chooses the elements. Results are small where all ranks give the same number, and
+  // training needs another one in each step.
+  std::uint64_t seed = 0;
 };
 
 // output[i] = op over ranks of input[i]. `output` has room for the input and may be the input

@@ -93,6 +93,10 @@ def allreduce(
     wire: int = -1,
     device: int = -1,
     stream: int = 0,
+    codec: int = 0,
+    fraction: float = 0.0,
+    residual: int = 0,
+    seed: int = 0,
 ) -> Handle: ...
 def grouped_allreduce(
     inputs: list[int],
@@ -107,6 +111,10 @@ def grouped_allreduce(
     wire: int = -1,
     devices: list[int] = ...,
     stream: int = 0,
+    codec: int = 0,
+    fraction: float = 0.0,
+    residuals: list[int] = ...,
+    seed: int = 0,
 ) -> list[Handle]: ...
 def reduce_scatter(
     input: int,

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from rueda.compression import Codec
 from rueda.handles import Handle
 from rueda.numpy_arrays import Array, NumpyAdapter, reduce_now
 from rueda.operations import Average, ReduceOp
@@ -46,14 +47,18 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: Codec | str | None = None,
 ) -> Array:
     """Reduces ``array`` element by element over the ranks; every rank gets the same bits.
 
     ``array``: any shape, the same on every rank; any of the 15 dtypes; copied first when not contiguous.
     ``op``: by default the average. ``prescale_factor`` multiplies each rank's input, ``postscale_factor`` the result.
+    ``compression``: a codec of :mod:`rueda.compression` or its name, such as ``"int8"``, for sums and averages of
+    floating-point numbers; by default elements travel as they are.
     Returns a new array of the same shape and dtype.
 
-    Raises :class:`rueda.MismatchError` where ranks differ in dtype, shape, op or factors,
+    Raises :class:`rueda.MismatchError` where ranks differ in dtype, shape, op, factors or
+    compression,
     :class:`rueda.UnsupportedError` for a dtype that is not supported and an op that means nothing on it,
     :class:`rueda.DuplicateNameError`, :class:`rueda.StalledError`, :class:`rueda.PeerLostError` and
     :class:`rueda.ShutdownError`.
@@ -65,9 +70,13 @@ def allreduce(
     """
     if type(array) is np.ndarray:
         output = np.empty(array.shape, array.dtype)
-        if reduce_now(array, output, name, op, prescale_factor, postscale_factor, process_set):
+        if compression is None and reduce_now(
+            array, output, name, op, prescale_factor, postscale_factor, process_set
+        ):
             return output
-    return allreduce_async(array, name, op, prescale_factor, postscale_factor, process_set).result()
+    return allreduce_async(
+        array, name, op, prescale_factor, postscale_factor, process_set, compression
+    ).result()
 
 
 def allreduce_async(
@@ -77,6 +86,7 @@ def allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: Codec | str | None = None,
 ) -> Handle[Array]:
     """:func:`allreduce` that returns a :class:`rueda.Handle` at once. ``array`` must not be written meanwhile.
 
@@ -86,7 +96,9 @@ def allreduce_async(
         >>> handle.result()
         array([1., 1.])
     """
-    return _collectives.allreduce(array, name, op, prescale_factor, postscale_factor, process_set)
+    return _collectives.allreduce(
+        array, name, op, prescale_factor, postscale_factor, process_set, compression=compression
+    )
 
 
 def allreduce_(
@@ -96,6 +108,7 @@ def allreduce_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: Codec | str | None = None,
 ) -> Array:
     """:func:`allreduce` into ``array`` itself, which is returned. It must be contiguous and writeable.
 
@@ -108,10 +121,12 @@ def allreduce_(
         >>> rueda.allreduce_(gradient, name="layer1") is gradient
         True
     """
-    if reduce_now(array, array, name, op, prescale_factor, postscale_factor, process_set):
+    if compression is None and reduce_now(
+        array, array, name, op, prescale_factor, postscale_factor, process_set
+    ):
         return array
     return allreduce_async_(
-        array, name, op, prescale_factor, postscale_factor, process_set
+        array, name, op, prescale_factor, postscale_factor, process_set, compression
     ).result()
 
 
@@ -122,6 +137,7 @@ def allreduce_async_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: Codec | str | None = None,
 ) -> Handle[Array]:
     """:func:`allreduce_` that returns a handle at once. ``array`` must be neither read nor written meanwhile.
 
@@ -133,7 +149,14 @@ def allreduce_async_(
         True
     """
     return _collectives.allreduce(
-        array, name, op, prescale_factor, postscale_factor, process_set, in_place=True
+        array,
+        name,
+        op,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        in_place=True,
+        compression=compression,
     )
 
 
@@ -144,6 +167,7 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: Codec | str | None = None,
 ) -> list[Array]:
     """:func:`allreduce` of several arrays together: none is reduced before all are ready on all ranks.
 
@@ -155,7 +179,7 @@ def grouped_allreduce(
         [array([1., 1.]), array([0.])]
     """
     return grouped_allreduce_async(
-        arrays, name, op, prescale_factor, postscale_factor, process_set
+        arrays, name, op, prescale_factor, postscale_factor, process_set, compression
     ).result()
 
 
@@ -166,6 +190,7 @@ def grouped_allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: Codec | str | None = None,
 ) -> Handle[list[Array]]:
     """:func:`grouped_allreduce` that returns one handle for all arrays at once.
 
@@ -176,7 +201,7 @@ def grouped_allreduce_async(
         [array([1., 1.]), array([0.])]
     """
     return _collectives.grouped_allreduce(
-        arrays, name, op, prescale_factor, postscale_factor, process_set
+        arrays, name, op, prescale_factor, postscale_factor, process_set, compression=compression
     )
 
 
@@ -187,6 +212,7 @@ def grouped_allreduce_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: Codec | str | None = None,
 ) -> list[Array]:
     """:func:`grouped_allreduce` into the arrays themselves, which are returned. Raises as :func:`allreduce_`.
 
@@ -198,7 +224,7 @@ def grouped_allreduce_(
         True
     """
     return grouped_allreduce_async_(
-        arrays, name, op, prescale_factor, postscale_factor, process_set
+        arrays, name, op, prescale_factor, postscale_factor, process_set, compression
     ).result()
 
 
@@ -209,6 +235,7 @@ def grouped_allreduce_async_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: Codec | str | None = None,
 ) -> Handle[list[Array]]:
     """:func:`grouped_allreduce_` that returns one handle for all arrays at once.
 
@@ -220,7 +247,14 @@ def grouped_allreduce_async_(
         True
     """
     return _collectives.grouped_allreduce(
-        arrays, name, op, prescale_factor, postscale_factor, process_set, in_place=True
+        arrays,
+        name,
+        op,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        in_place=True,
+        compression=compression,
     )
 
 

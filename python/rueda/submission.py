@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 from rueda import _native, dtypes
 from rueda.adapter import Adapter, Refusal, View
 from rueda.arguments import factor_of, label_of, reduction_of, root_of, rows_of, text_of
+from rueda.compression import Codec, Feedback, codec_of
 from rueda.errors import InvalidArgumentError
 from rueda.handles import Handle, combine
 from rueda.operations import ReduceOp
@@ -75,8 +76,11 @@ class Collectives(Generic[A]):
         process_set: ProcessSet,
         in_place: bool = False,
         wire: int = NO_WIRE,
+        compression: Codec | str | None = None,
+        feedback: Feedback | None = None,
     ) -> Handle[A]:
         try:
+            codec, fraction, seed = codec_of(compression)
             source, view, target, output = self._source_and_target(array, in_place)
             arguments = (
                 view.pointer,
@@ -91,10 +95,14 @@ class Collectives(Generic[A]):
                 wire,
                 view.device,
                 view.stream,
+                codec,
+                fraction,
+                feedback.residual if feedback else 0,
+                feedback.seed if feedback else seed,
             )
         except Refusal as refusal:
             return refuse(name, process_set, refusal)  # type: ignore[return-value]  # never returns
-        references = (source, target, view.owner, output.owner)
+        references = (source, target, view.owner, output.owner, feedback)
 
         def finish(_: object) -> A:
             self._require_unchanged(source, view, name)
@@ -112,10 +120,13 @@ class Collectives(Generic[A]):
         process_set: ProcessSet,
         in_place: bool = False,
         wire: int = NO_WIRE,
+        compression: Codec | str | None = None,
+        feedback: Sequence[Feedback] = (),
     ) -> Handle[list[A]]:
         group = list(arrays)
 
         def submit() -> Handle[list[A]]:
+            codec, fraction, seed = codec_of(compression)
             members = [self._source_and_target(array, in_place) for array in group]
             views = [view for _, view, _, _ in members]
             # Of those on a GPU; a rank uses one, and one stream is current.
@@ -134,6 +145,10 @@ class Collectives(Generic[A]):
                 wire,
                 [view.device for view in views],
                 placed.stream if placed else 0,
+                codec,
+                fraction,
+                [each.residual for each in feedback],
+                feedback[0].seed if feedback else seed,
             )
 
             def finish(_: object) -> list[A]:
@@ -141,7 +156,8 @@ class Collectives(Generic[A]):
                     self._require_unchanged(source, view, part_name(name, number))
                 return [target for _, _, target, _ in members]
 
-            return Handle(begin, finish, members, placed.follow if placed else None)
+            references = (members, feedback)
+            return Handle(begin, finish, references, placed.follow if placed else None)
 
         return _submitted(submit, name, process_set, len(group))
 

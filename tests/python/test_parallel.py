@@ -7,7 +7,7 @@ from launching import PARALLEL, check, find_mpirun
 from worlds import Run, Worlds, each_check
 
 SIZES = [1, 2, 3, 4]
-COLLECTIVES = ["check_reductions.py", "check_exchanges.py"]
+COLLECTIVES = ["check_reductions.py", "check_exchanges.py", "check_compression.py"]
 OVER_MPI = {"RUEDA_TRANSPORT": "mpi"}
 OVER_TCP = {"RUEDA_TRANSPORT": "tcp"}
 SHORT_STALLS = {"RUEDA_STALL_WARNING": "1", "RUEDA_STALL_ERROR": "2"}
@@ -88,6 +88,7 @@ def test_reductions_with_extreme_options(worlds: Worlds, run: Run, check: str) -
         for script in (
             "buckets",
             "collectives",
+            "compression",
             "large_gradients",
             "optimizer",
             "optimizer_use",

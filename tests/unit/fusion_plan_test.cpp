@@ -87,6 +87,7 @@ TEST_CASE("what differs in anything that a batch has in common is never fused") 
       {"device", [](Response& it) { it.request.on_gpu = true; }},
       {"dtype", [](Response& it) { it.request.dtype = DataType::float64; }},
       {"wire dtype", [](Response& it) { it.request.wire = DataType::bfloat16; }},
+      {"codec", [](Response& it) { it.request.compression = {CodecKind::int8, 0}; }},
       {"op", [](Response& it) { it.request.op = ReduceOp::max; }},
       {"prescale factor", [](Response& it) { it.request.prescale = 0.5; }},
       {"postscale factor", [](Response& it) { it.request.postscale = 0.5; }},

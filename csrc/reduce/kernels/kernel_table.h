@@ -37,6 +37,11 @@ struct KernelTable {
                  float factor);
   void (*widen)(DataType from, std::byte* target, const std::byte* source, std::int64_t count,
                 float factor);
+  // The int8 codec (reduce/kernels/block_format.h). The latter two are false where the blocks say
+  // that a value was not finite.
+  void (*quantize)(std::byte* target, const float* source, std::int64_t count);
+  bool (*dequantize)(float* target, const std::byte* source, std::int64_t count);
+  bool (*add_dequantized)(float* target, const std::byte* source, std::int64_t count);
 };
 
 // Each is linked in where CMake says so (csrc/cmake/rueda_instruction_sets.cmake).

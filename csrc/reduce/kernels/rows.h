@@ -18,6 +18,9 @@ void narrow_floats(DataType to, std::byte* target, const std::byte* source, std:
                    float factor);
 void widen_to_floats(DataType from, std::byte* target, const std::byte* source, std::int64_t count,
                      float factor);
+void quantize_blocks(std::byte* target, const float* source, std::int64_t count);
+bool dequantize(float* target, const std::byte* source, std::int64_t count);
+bool add_dequantized(float* target, const std::byte* source, std::int64_t count);
 
 // Those that are not scaled in one pass.
 template <class Element, class Operation>

@@ -9,6 +9,9 @@ constinit const KernelTable kernels{
     .stream = &stream_bytes,
     .narrow = &narrow_floats,
     .widen = &widen_to_floats,
+    .quantize = &quantize_blocks,
+    .dequantize = &dequantize,
+    .add_dequantized = &add_dequantized,
 };
 
 }  // namespace rueda::RUEDA_KERNELS

@@ -54,7 +54,7 @@ from rueda.operations import (
     Sum,
 )
 from rueda.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from rueda.torch.compression import Compression, Compressor
+from rueda.torch.compression import Compression, CompressionPolicy, Compressor
 from rueda.torch.exchanges import (
     allgather,
     allgather_async,
@@ -91,6 +91,7 @@ __all__ = [
     "BitOr",
     "BitXor",
     "Compression",
+    "CompressionPolicy",
     "Compressor",
     "DistributedOptimizer",
     "DuplicateNameError",

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from rueda.compression import Codec
 from rueda.errors import UnsupportedError
 from rueda.handles import Handle, combine
 from rueda.lifecycle import rank
@@ -46,13 +47,16 @@ def _reduced(
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
+    compression: Codec | str | None,
 ) -> torch.Tensor:
     """The allreduce of a tensor as a new one."""
-    if type(tensor) is torch.Tensor and tensor.is_contiguous():
+    if compression is None and type(tensor) is torch.Tensor and tensor.is_contiguous():
         result = torch.empty_like(tensor)
         if reduce_now(tensor, result, name, op, prescale, postscale, process_set):
             return result
-    return _collectives.allreduce(tensor, name, op, prescale, postscale, process_set).result()
+    return _collectives.allreduce(
+        tensor, name, op, prescale, postscale, process_set, compression=compression
+    ).result()
 
 
 def _check_linear(op: ReduceOp) -> None:
@@ -74,16 +78,17 @@ class Allreduce(torch.autograd.Function):
         prescale: float,
         postscale: float,
         process_set: ProcessSet,
+        compression: Codec | str | None = None,
     ) -> torch.Tensor:
         """Reduces."""
-        ctx.arguments = (_name(name), op, prescale, postscale, process_set)
-        return _reduced(tensor, name, op, prescale, postscale, process_set)
+        ctx.arguments = (_name(name), op, prescale, postscale, process_set, compression)
+        return _reduced(tensor, name, op, prescale, postscale, process_set, compression)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Gradient, ...]:
         """Reduces the gradient."""
         _check_linear(ctx.arguments[1])
-        return _reduced(gradients[0], *ctx.arguments), None, None, None, None, None
+        return _reduced(gradients[0], *ctx.arguments), None, None, None, None, None, None
 
 
 class GroupedAllreduce(torch.autograd.Function):
@@ -97,19 +102,26 @@ class GroupedAllreduce(torch.autograd.Function):
         prescale: float,
         postscale: float,
         process_set: ProcessSet,
+        compression: Codec | str | None,
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         """Reduces."""
         ctx.arguments = (_name(name), op, prescale, postscale, process_set)
-        handle = _collectives.grouped_allreduce(tensors, name, op, prescale, postscale, process_set)
+        ctx.compression = compression
+        handle = _collectives.grouped_allreduce(
+            tensors, name, op, prescale, postscale, process_set, compression=compression
+        )
         return tuple(handle.result())
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Gradient, ...]:
         """Reduces the gradients."""
         _check_linear(ctx.arguments[1])
-        reduced = _collectives.grouped_allreduce(gradients, *ctx.arguments).result()
-        return None, None, None, None, None, *reduced
+        name, op, prescale, postscale, process_set = ctx.arguments
+        reduced = _collectives.grouped_allreduce(
+            gradients, name, op, prescale, postscale, process_set, compression=ctx.compression
+        ).result()
+        return None, None, None, None, None, None, *reduced
 
 
 class Allgather(torch.autograd.Function):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -40,6 +40,7 @@ class Agreement:
 def agree(
     name: str,
     parameters: Sequence[tuple[str, torch.Tensor]],
+    left_out: Mapping[str, str],
     order: Sequence[int],
     groups: Sequence[Sequence[int]],
     bucket_bytes: int,
@@ -49,14 +50,18 @@ def agree(
 ) -> Agreement | None:
     """Collective over the ranks of the set; ``None``, on all of them, when some had joined and could not be asked.
 
-    ``parameters``: with their names, the same on every rank. The order of rank 0 of the set counts. ``groups``: see
+    ``parameters``: with their names, the same on every rank. ``left_out``: those that are to be in no bucket, with the
+    reason. The order of rank 0 of the set counts. ``groups``: see
     plan_buckets(); the same on every rank. ``layouts``: how many layouts of buckets there have been. ``bytes_limit``:
     see describe(); where only some ranks want a gradient to stay out, it stays out on all.
     """
     mine = _Proposal(
         layouts,
         bucket_bytes,
-        [describe(parameter, label, bytes_limit) for label, parameter in parameters],
+        [
+            describe(parameter, label, bytes_limit, left_out.get(label, ""))
+            for label, parameter in parameters
+        ],
         list(order),
     )
     proposals: list[_Proposal] = allgather_object(mine, f"{name}/layout", process_set)

@@ -145,6 +145,7 @@ class BucketedGradients:
         agreement = agree(
             self._prefix,
             [(each.name, each.parameter) for each in watched],
+            {each.name: f"it is compressed: {each.codec}" for each in watched if each.codec},
             order,
             groups,
             self._bucket_bytes,

@@ -61,12 +61,15 @@ class Description(NamedTuple):
         return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def describe(parameter: torch.Tensor, name: str, bytes_limit: int | None = None) -> Description:
+def describe(
+    parameter: torch.Tensor, name: str, bytes_limit: int | None = None, why_not: str = ""
+) -> Description:
     """A parameter as it is on this rank, now.
 
-    ``bytes_limit``: from which size on a gradient on the CPU does not lie in a bucket.
+    ``bytes_limit``: from which size on a gradient on the CPU does not lie in a bucket. ``why_not``: why it does not in
+    any case.
     """
-    why_not = _why_not(parameter)
+    why_not = _why_not(parameter) or why_not
     if not why_not and bytes_limit is not None and parameter.is_cpu:
         size = parameter.numel() * parameter.element_size()
         if size >= bytes_limit:

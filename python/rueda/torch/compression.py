@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Protocol
 
 import torch
 
+from rueda.compression import Codec, named_codec
+from rueda.errors import InvalidArgumentError
 from rueda.submission import NO_WIRE
 from rueda.torch.tensors import code_of
 
-__all__ = ["Compression", "Compressor", "may_lie_in_buckets", "wire_of"]
+__all__ = [
+    "Compression",
+    "CompressionPolicy",
+    "Compressor",
+    "may_lie_in_buckets",
+    "policy_of",
+    "wire_of",
+]
 
 
 class Compressor(Protocol):
@@ -87,3 +99,82 @@ class Compression:
     none: Compressor = _Plain()
     fp16: Compressor = _Narrow(torch.float16)
     bf16: Compressor = _Narrow(torch.bfloat16)
+
+
+Rules = Mapping[str, Codec | str | None] | Iterable[tuple[str, Codec | str | None]]
+
+# Less is not worth the conversion, and small tensors are often the ones that suffer: biases, norms.
+MIN_ELEMENTS = 1024
+
+
+@dataclass(frozen=True, init=False)
+class CompressionPolicy:
+    """Which codec compresses which parameter's gradient.
+
+    - ``rules``: patterns of parameters' names, as for the shell, each with a codec of :mod:`rueda.compression`, its
+      name, or ``None`` for no compression. The first pattern that fits counts; parameters that none fits are
+      not compressed.
+    - ``min_elements``: gradients of fewer elements are not compressed.
+    - ``error_feedback``: what a codec loses of a gradient is added to the parameter's next gradient, e' = x + e - y
+      (Karimireddy et al., "Error feedback fixes SignSGD", ICML 2019, algorithm 2), which sparse codecs need. It costs
+      4 bytes for each element of the compressed parameters, which the optimizer's state_dict() holds. By default for
+      sparse codecs only: the others lose too little.
+
+    Example::
+
+        >>> policy = rueda.torch.CompressionPolicy({"*.bias": None, "embedding.*": "topk:0.01", "*": "int8"})
+        >>> policy.codec_for("fc.weight", 4096)
+        Int8()
+        >>> policy.codec_for("fc.bias", 4096) is None
+        True
+    """
+
+    rules: tuple[tuple[str, Codec | None], ...]
+    min_elements: int
+    error_feedback: bool | None
+
+    def __init__(
+        self,
+        rules: Rules,
+        min_elements: int = MIN_ELEMENTS,
+        error_feedback: bool | None = None,
+    ) -> None:
+        pairs = rules.items() if isinstance(rules, Mapping) else rules
+        try:
+            named = tuple((str(pattern), named_codec(codec)) for pattern, codec in pairs)
+        except ValueError as error:
+            raise InvalidArgumentError(str(error)) from None
+        # As the class is frozen: it may be compared, copied and sent.
+        object.__setattr__(self, "rules", named)
+        object.__setattr__(self, "min_elements", min_elements)
+        object.__setattr__(self, "error_feedback", error_feedback)
+
+    def codec_for(self, name: str, elements: int) -> Codec | None:
+        """The codec for a parameter; ``None`` where its gradient travels as it is."""
+        if elements < self.min_elements:
+            return None
+        return next((codec for pattern, codec in self.rules if fnmatchcase(name, pattern)), None)
+
+    def keeps_residual(self, codec: Codec) -> bool:
+        """Whether what this codec loses is kept for the next step."""
+        return codec.fraction_sent > 0 if self.error_feedback is None else self.error_feedback
+
+
+def policy_of(compression: object) -> tuple[Compressor, CompressionPolicy | None]:
+    """What DistributedOptimizer() was given, as what compresses in Python and what the core compresses.
+
+    Raises InvalidArgumentError.
+    """
+    if isinstance(compression, CompressionPolicy):
+        return Compression.none, compression
+    if compression is None:
+        return Compression.none, None
+    if isinstance(compression, str | Codec):
+        return Compression.none, CompressionPolicy({"*": compression})
+    if isinstance(compression, Mapping | list | tuple):
+        return Compression.none, CompressionPolicy(compression)
+    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+        raise InvalidArgumentError(
+            f"compression={compression!r} is no codec, no rules for codecs and no compressor"
+        )
+    return compression, None

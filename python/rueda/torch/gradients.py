@@ -15,7 +15,17 @@ from rueda.operations import ReduceOp
 from rueda.process_sets import ProcessSet, takes_part
 from rueda.torch.bucketed_gradients import BucketedGradients
 from rueda.torch.buckets import Bucket, GradientBuckets
-from rueda.torch.compression import Compressor, may_lie_in_buckets, wire_of
+from rueda.torch.compression import (
+    CompressionPolicy,
+    Compressor,
+    may_lie_in_buckets,
+    wire_of,
+)
+from rueda.torch.compression_state import (
+    CompressionState,
+    compression_state,
+    load_compression_state,
+)
 from rueda.torch.heap import keep_gradients_in_heap
 from rueda.torch.separate_gradients import (
     Group,
@@ -47,6 +57,7 @@ class ReducerOptions:
     bucket_bytes: int
     sparse_as_dense: bool = False
     groups: tuple[tuple[str, ...], ...] = ()  # names of parameters, the same on every rank
+    policy: CompressionPolicy | None = None  # which gradients the core compresses
 
 
 def _new_prefix(process_set: ProcessSet) -> str:
@@ -98,6 +109,7 @@ class GradientReducer:
     def add(self, parameter: torch.Tensor, name: str) -> None:
         """Watches a parameter from now on."""
         watched = Watched(parameter, name, len(self._watched), self.passes)
+        self._choose_codec(watched)
         self._watched.append(watched)
         self._undecided = True
         if parameter.requires_grad and self._is_member:
@@ -111,10 +123,32 @@ class GradientReducer:
             self._groups.append(group)
             for member in group.members:
                 member.group = group
+            if len({member.codec for member in group.members}) > 1:
+                raise InvalidArgumentError(
+                    f"the gradients of the group '{group.name}' are reduced together and so need one codec, "
+                    f"and have {', '.join(f'{m.name}: {m.codec}' for m in group.members)}"
+                )
 
     def names(self) -> Sequence[str]:
         """The watched parameters' names."""
         return [watched.name for watched in self._watched]
+
+    def compression_state(self) -> CompressionState | None:
+        """What the next steps depend on besides the optimizer's own state; ``None`` where nothing is compressed."""
+        return compression_state(self._watched, self._separate.steps)
+
+    def load_compression_state(self, state: CompressionState | None) -> None:
+        """The inverse; without a state, nothing has been lost yet. Raises InvalidArgumentError."""
+        self._separate.steps = load_compression_state(self._watched, state)
+
+    def _choose_codec(self, watched: Watched) -> None:
+        policy = self.options.policy
+        parameter = watched.parameter
+        if policy is None or torch.nn.parameter.is_lazy(parameter):
+            return
+        watched.codec = policy.codec_for(watched.name, parameter.numel())
+        if watched.codec is not None and policy.keeps_residual(watched.codec):
+            watched.residual = torch.zeros(parameter.numel(), dtype=torch.float32)
 
     def in_flight(self) -> list[str]:
         """Names of the parameters whose gradients are ready, so that they may be on their way."""
@@ -166,6 +200,7 @@ class GradientReducer:
         buckets = self._bucketed.in_flight()
         separate = self._take_separate()
         self.start_over()
+        self._separate.steps += 1
         errors, unfit = self._bucketed.receive(buckets)
         for watched in unfit:
             if watched.parameter.requires_grad:

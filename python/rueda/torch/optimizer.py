@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 
+from rueda.compression import Codec
 from rueda.errors import InvalidArgumentError
 from rueda.operations import Average, ReduceOp, Sum
 from rueda.process_sets import ProcessSet, global_process_set
 from rueda.torch.buckets import GradientBuckets
-from rueda.torch.compression import Compression, Compressor
+from rueda.torch.compression import CompressionPolicy, Compressor, Rules, policy_of
+from rueda.torch.compression_state import COMPRESSION_STATE, CompressionState
 from rueda.torch.gradient_groups import agree_on_groups
 from rueda.torch.gradients import GradientReducer, ReducerOptions
 from rueda.torch.reductions import allreduce
@@ -31,10 +33,20 @@ class Distributed(torch.optim.Optimizer):
     _rueda: GradientReducer
     _rueda_synchronizes: bool
 
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's state, with what compressed gradients have lost so far on this rank."""
+        state: dict[str, Any] = super().state_dict()
+        kept = self._rueda.compression_state()
+        if kept is not None:
+            state[COMPRESSION_STATE] = kept
+        return state
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads a state. Gradients that are being reduced are forgotten, so that a step can be taken anew."""
         self._rueda.give_up()
-        super().load_state_dict(state_dict)
+        rest = dict(state_dict)
+        self._rueda.load_compression_state(rest.pop(COMPRESSION_STATE, None))
+        super().load_state_dict(rest)
 
     def step(self, closure: Callable[[], Loss] | None = None) -> Any:
         """Waits for the gradients' reduction, then takes the optimizer's step.
@@ -102,6 +114,7 @@ class Distributed(torch.optim.Optimizer):
             reducer.names(),
             reducer.options,
             reducer.passes,
+            reducer.compression_state(),
         )
 
     def _reduced(self, closure: Callable[[], Loss]) -> Loss:
@@ -121,7 +134,7 @@ Distributed.step.hooked = True  # type: ignore[attr-defined]
 def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
-    compression: Compressor = Compression.none,
+    compression: Compressor | CompressionPolicy | Codec | str | Rules | None = None,
     backward_passes_per_step: int = 1,
     op: ReduceOp = Average,
     gradient_predivide_factor: float = 1.0,
@@ -141,7 +154,10 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
 
     - ``named_parameters``: usually ``model.named_parameters()``; names appear in errors and must be the same on every
       rank. By default parameters are named by their position.
-    - ``compression``: what is sent, see :class:`Compression`; by default gradients as they are.
+    - ``compression``: what is sent; by default gradients as they are. A codec of :mod:`rueda.compression` or its name
+      for all gradients, names' patterns with codecs for some, such as ``{"*.bias": None, "*": "int8"}``, or a
+      :class:`CompressionPolicy` that also says from which size on and with which error feedback; these are compressed
+      by the core, on the CPU. Or one of :class:`Compression` or your own.
     - ``backward_passes_per_step``: the gradients of that many backward passes are summed up in ``.grad``, then reduced.
       As in Horovod they are summed over passes and averaged over ranks: divide the loss by the number
       of passes to average over both.
@@ -165,8 +181,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     With buckets each ``.grad`` is replaced by a tensor in its bucket at the end of the first step, and whenever
     backward() has made a new one, as it does after ``zero_grad()``; after ``zero_grad(set_to_none=False)`` it adds to
     the one that is there. Every other use of ``.grad`` works as before. Gradients that cannot lie in a bucket
-    are reduced by themselves: all of them where ``compression`` is one of your own, sparse ones, those of parameters
-    that come later or change. ``optimizer.gradient_buckets()`` tells which and why.
+    are reduced by themselves: all of them where ``compression`` is one of your own, those with a codec, sparse ones,
+    those of parameters that come later or change. ``optimizer.gradient_buckets()`` tells which and why.
 
     A parameter that has no gradient on this rank contributes zeros, since it may have one elsewhere; its ``.grad`` is
     never ``None`` after a step.
@@ -205,9 +221,10 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     if bucket_bytes < 1:
         raise InvalidArgumentError(f"bucket_bytes={bucket_bytes} is less than 1")
     names = names_of(optimizer, named_parameters)
+    compressor, policy = policy_of(compression)
 
     options = ReducerOptions(
-        compression,
+        compressor,
         op,
         gradient_predivide_factor,
         process_set,
@@ -215,6 +232,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
         bucket_bytes,
         sparse_as_dense,
         agree_on_groups(groups, names, process_set),
+        policy,
     )
     return _distributed(layer, optimizer, names, options, backward_passes_per_step)
 
@@ -249,13 +267,16 @@ def _restored(
     names: Iterable[str],
     options: ReducerOptions,
     passes: int,
+    compression: CompressionState | None = None,
 ) -> Any:
     """The inverse of __reduce__()."""
     optimizer = base.__new__(base)
     optimizer.__setstate__(state)
     parameters = (p for group in optimizer.param_groups for p in group["params"])
     named = dict(zip(parameters, names, strict=True))
-    return _distributed(layer, optimizer, named, options, passes)
+    distributed = _distributed(layer, optimizer, named, options, passes)
+    distributed._rueda.load_compression_state(compression)
+    return distributed
 
 
 def _check_passes(passes: int) -> None:

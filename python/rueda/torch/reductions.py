@@ -16,6 +16,7 @@ from collections.abc import Iterable
 
 import torch
 
+from rueda.compression import Codec
 from rueda.handles import Handle
 from rueda.operations import Average, ReduceOp
 from rueda.process_sets import ProcessSet, global_process_set
@@ -46,6 +47,7 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: Codec | str | None = None,
 ) -> torch.Tensor:
     """Reduces ``tensor`` element by element over the ranks; every rank gets the same bits.
 
@@ -53,9 +55,12 @@ def allreduce(
 
     ``tensor``: any shape, the same on every rank; any of the 15 dtypes; copied first when not contiguous.
     ``op``: by default the average. ``prescale_factor`` multiplies each rank's input, ``postscale_factor`` the result.
+    ``compression``: a codec of :mod:`rueda.compression` or its name, such as ``"int8"``, for sums and averages of
+    floating-point numbers; by default elements travel as they are.
     Returns a new tensor of the same shape and dtype.
 
-    Raises :class:`rueda.MismatchError` where ranks differ in dtype, shape, op or factors,
+    Raises :class:`rueda.MismatchError` where ranks differ in dtype, shape, op, factors or
+    compression,
     :class:`rueda.UnsupportedError` for a dtype that is not supported and an op that means nothing on it,
     :class:`rueda.DuplicateNameError`, :class:`rueda.StalledError`, :class:`rueda.PeerLostError` and
     :class:`rueda.ShutdownError`.
@@ -66,7 +71,7 @@ def allreduce(
         tensor([1., 2.])
     """
     result: torch.Tensor = Allreduce.apply(  # type: ignore[no-untyped-call]
-        tensor, name, op, prescale_factor, postscale_factor, process_set
+        tensor, name, op, prescale_factor, postscale_factor, process_set, compression
     )
     return result
 
@@ -78,6 +83,7 @@ def allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: Codec | str | None = None,
 ) -> Handle[torch.Tensor]:
     """:func:`allreduce` that returns a :class:`rueda.Handle` at once. ``tensor`` must not be written meanwhile.
 
@@ -87,7 +93,9 @@ def allreduce_async(
         >>> handle.result()
         tensor([1., 1.])
     """
-    return _collectives.allreduce(tensor, name, op, prescale_factor, postscale_factor, process_set)
+    return _collectives.allreduce(
+        tensor, name, op, prescale_factor, postscale_factor, process_set, compression=compression
+    )
 
 
 def allreduce_(
@@ -97,6 +105,7 @@ def allreduce_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: Codec | str | None = None,
 ) -> torch.Tensor:
     """:func:`allreduce` into ``tensor`` itself, which is returned. It must be contiguous and writeable.
 
@@ -109,10 +118,12 @@ def allreduce_(
         >>> rueda.torch.allreduce_(gradient, name="layer1") is gradient
         True
     """
-    if reduce_now(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set):
+    if compression is None and reduce_now(
+        tensor, tensor, name, op, prescale_factor, postscale_factor, process_set
+    ):
         return tensor
     return allreduce_async_(
-        tensor, name, op, prescale_factor, postscale_factor, process_set
+        tensor, name, op, prescale_factor, postscale_factor, process_set, compression
     ).result()
 
 
@@ -123,6 +134,7 @@ def allreduce_async_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: Codec | str | None = None,
 ) -> Handle[torch.Tensor]:
     """:func:`allreduce_` that returns a handle at once. ``tensor`` must be neither read nor written meanwhile.
 
@@ -134,7 +146,14 @@ def allreduce_async_(
         True
     """
     return _collectives.allreduce(
-        tensor, name, op, prescale_factor, postscale_factor, process_set, in_place=True
+        tensor,
+        name,
+        op,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        in_place=True,
+        compression=compression,
     )
 
 
@@ -145,6 +164,7 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: Codec | str | None = None,
 ) -> list[torch.Tensor]:
     """:func:`allreduce` of several tensors together: none is reduced before all are ready on all ranks.
 
@@ -156,7 +176,7 @@ def grouped_allreduce(
         [tensor([1., 1.]), tensor([0.])]
     """
     results: tuple[torch.Tensor, ...] = GroupedAllreduce.apply(  # type: ignore[no-untyped-call]
-        name, op, prescale_factor, postscale_factor, process_set, *tensors
+        name, op, prescale_factor, postscale_factor, process_set, compression, *tensors
     )
     return list(results)
 
@@ -168,6 +188,7 @@ def grouped_allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: Codec | str | None = None,
 ) -> Handle[list[torch.Tensor]]:
     """:func:`grouped_allreduce` that returns one handle for all tensors at once.
 
@@ -178,7 +199,7 @@ def grouped_allreduce_async(
         [tensor([1., 1.]), tensor([0.])]
     """
     return _collectives.grouped_allreduce(
-        tensors, name, op, prescale_factor, postscale_factor, process_set
+        tensors, name, op, prescale_factor, postscale_factor, process_set, compression=compression
     )
 
 
@@ -189,6 +210,7 @@ def grouped_allreduce_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: Codec | str | None = None,
 ) -> list[torch.Tensor]:
     """:func:`grouped_allreduce` into the tensors themselves, which are returned. Raises as :func:`allreduce_`.
 
@@ -200,7 +222,7 @@ def grouped_allreduce_(
         True
     """
     return grouped_allreduce_async_(
-        tensors, name, op, prescale_factor, postscale_factor, process_set
+        tensors, name, op, prescale_factor, postscale_factor, process_set, compression
     ).result()
 
 
@@ -211,6 +233,7 @@ def grouped_allreduce_async_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: Codec | str | None = None,
 ) -> Handle[list[torch.Tensor]]:
     """:func:`grouped_allreduce_` that returns one handle for all tensors at once.
 
@@ -222,7 +245,14 @@ def grouped_allreduce_async_(
         True
     """
     return _collectives.grouped_allreduce(
-        tensors, name, op, prescale_factor, postscale_factor, process_set, in_place=True
+        tensors,
+        name,
+        op,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        in_place=True,
+        compression=compression,
     )
 
 

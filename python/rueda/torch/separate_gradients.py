@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 
 from rueda import _native
 from rueda.adapter import Refusal
+from rueda.compression import Codec, Feedback
 from rueda.errors import MismatchError
 from rueda.handles import Handle
 from rueda.operations import Average, ReduceOp
@@ -38,16 +40,32 @@ class Reduction:
         factor = self.predivide_factor if self.op == Average else 1.0
         return 1.0 / factor, factor
 
-    def start(self, tensor: torch.Tensor, name: str) -> Handle[torch.Tensor]:
+    def start(
+        self,
+        tensor: torch.Tensor,
+        name: str,
+        codec: Codec | None = None,
+        feedback: Feedback | None = None,
+    ) -> Handle[torch.Tensor]:
         """Begins to reduce a contiguous tensor in place."""
+        wire = self.wire if codec is None else NO_WIRE
+        factors = self._factors()
         return _collectives.allreduce(
-            tensor, name, self.op, *self._factors(), self.process_set, True, self.wire
+            tensor, name, self.op, *factors, self.process_set, True, wire, codec, feedback
         )
 
-    def start_group(self, tensors: Sequence[torch.Tensor], name: str) -> Handle[list[torch.Tensor]]:
+    def start_group(
+        self,
+        tensors: Sequence[torch.Tensor],
+        name: str,
+        codec: Codec | None = None,
+        feedback: Sequence[Feedback] = (),
+    ) -> Handle[list[torch.Tensor]]:
         """Begins to reduce contiguous tensors in place, none before all are ready on all ranks."""
+        wire = self.wire if codec is None else NO_WIRE
+        factors = self._factors()
         return _collectives.grouped_allreduce(
-            tensors, name, self.op, *self._factors(), self.process_set, True, self.wire
+            tensors, name, self.op, *factors, self.process_set, True, wire, codec, feedback
         )
 
     def gather(
@@ -79,12 +97,14 @@ class Watched:
     """A parameter and how far its gradient is."""
 
     __slots__ = (
+        "codec",
         "group",
         "in_flight",
         "name",
         "number",
         "parameter",
         "passes_left",
+        "residual",
         "slot",
         "sparse_dimensions",
     )
@@ -98,6 +118,8 @@ class Watched:
         self.in_flight: InFlight | None = None  # while it is being reduced outside of one
         self.group: Group | None = None  # with which it is reduced outside of one
         self.sparse_dimensions = 0  # of its last gradient
+        self.codec: Codec | None = None  # by which the core compresses its gradient
+        self.residual: torch.Tensor | None = None  # what that has lost, where it is kept
 
 
 class Group:
@@ -128,6 +150,7 @@ class SeparateGradients:
         self._compression = compression
         self._reduction = reduction
         self._sparse_as_dense = sparse_as_dense
+        self.steps = 0  # so that elements which are chosen at random are others in each
 
     def submit(self, watched: Watched) -> None:
         """Begins to reduce ``.grad``; nothing there counts as zeros."""
@@ -143,7 +166,7 @@ class SeparateGradients:
             refused = self._reduction.refuse(name, str(unfit), unsupported=True)
             watched.in_flight = InFlight(watched.name, watched.parameter, refused, None, None)
             return
-        handle = self._reduction.start(wire, name)
+        handle = self._reduction.start(wire, name, watched.codec, self._feedback(watched))
         watched.in_flight = InFlight(watched.name, watched.parameter, handle, wire, dtype, sparse)
 
     def submit_group(self, group: Group) -> None:
@@ -164,7 +187,9 @@ class SeparateGradients:
                 for each in group.members:
                     each.in_flight = InFlight(each.name, each.parameter, refused, None, None)
                 return
-        handle = self._reduction.start_group([wire for wire, _, _ in wires], name)
+        codec = group.members[0].codec
+        feedback = [kept for kept in map(self._feedback, group.members) if kept is not None]
+        handle = self._reduction.start_group([wire for wire, _, _ in wires], name, codec, feedback)
         for member, (wire, dtype, sparse) in zip(group.members, wires, strict=True):
             member.in_flight = InFlight(member.name, member.parameter, handle, wire, dtype, sparse)
 
@@ -179,6 +204,13 @@ class SeparateGradients:
             except Exception as error:
                 errors.append(error)
         return errors
+
+    def _feedback(self, watched: Watched) -> Feedback | None:
+        if watched.codec is None:
+            return None
+        seed = zlib.crc32(watched.name.encode()) << 32 | self.steps & 0xFFFFFFFF
+        residual = watched.residual
+        return Feedback(0 if residual is None else residual.data_ptr(), seed, residual)
 
     def _gradient_of(self, watched: Watched) -> torch.Tensor:
         """``.grad``, made where there is none: sparse where it was so before, since it may be elsewhere."""

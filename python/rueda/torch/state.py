@@ -15,6 +15,7 @@ from rueda.lifecycle import rank
 from rueda.objects import allgather_object, broadcast_object
 from rueda.process_sets import ProcessSet, global_process_set
 from rueda.submission import Collectives, refuse
+from rueda.torch.compression_state import COMPRESSION_STATE
 from rueda.torch.tensors import TorchAdapter
 
 __all__ = ["broadcast_optimizer_state", "broadcast_parameters"]
@@ -66,7 +67,7 @@ def broadcast_optimizer_state(
     """
     is_root = rank() == root_rank
     tensors: list[torch.Tensor] = []
-    outline = _outline(optimizer.state_dict(), tensors) if is_root else None
+    outline = _outline(_shared_state(optimizer), tensors) if is_root else None
     outline = broadcast_object(outline, root_rank, "optimizer_state", process_set)
     if not is_root:
         _allocate(outline, tensors, _device_of(optimizer))
@@ -87,6 +88,15 @@ def broadcast_optimizer_state(
         raise InvalidArgumentError(
             f"the optimizer state of rank {root_rank} does not fit on {'; '.join(problems)}"
         )
+
+
+def _shared_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The optimizer's state without what is each rank's own: what its compressed gradients have lost."""
+    state = optimizer.state_dict()
+    kept = state.get(COMPRESSION_STATE)
+    if kept is not None:
+        state[COMPRESSION_STATE] = {"steps": kept["steps"], "residuals": {}}
+    return state
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 MODULES = [
     "rueda",
+    "rueda.compression",
     "rueda.torch",
     "rueda.torch.c10d",
     "rueda.horovod.torch",

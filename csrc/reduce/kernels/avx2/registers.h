@@ -66,4 +66,21 @@ struct Widened {
   return reinterpret_cast<Bytes>(_mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1));
 }
 
+// Four registers of numbers from -127 to 127, rounded to nearest even, as one of signed bytes.
+[[gnu::always_inline]] inline Bytes narrow_to_bytes(const Floats (&values)[4]) {
+  const auto integers = [&](int i) __attribute__((always_inline)) {
+    return _mm256_cvtps_epi32(reinterpret_cast<__m256>(values[i]));
+  };
+  const __m256i low = _mm256_packs_epi32(integers(0), integers(1));
+  const __m256i high = _mm256_packs_epi32(integers(2), integers(3));
+  // Packing stays within halves of the register, so groups of four come out of order.
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  return reinterpret_cast<Bytes>(_mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order));
+}
+// As many signed bytes as a register has floats, as floats.
+[[gnu::always_inline]] inline Floats widen_bytes(const std::byte* from) {
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  return reinterpret_cast<Floats>(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)));
+}
+
 }  // namespace rueda::avx2

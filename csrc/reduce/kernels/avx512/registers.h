@@ -77,4 +77,20 @@ struct Widened {
   return reinterpret_cast<Bytes>(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
 }
 
+// Four registers of numbers from -127 to 127, rounded to nearest even, as one of signed bytes.
+[[gnu::always_inline]] inline Bytes narrow_to_bytes(const Floats (&values)[4]) {
+  __m128i parts[4];
+  for (int i = 0; i < 4; ++i) {
+    parts[i] = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(reinterpret_cast<__m512>(values[i])));
+  }
+  Bytes bytes;
+  __builtin_memcpy(&bytes, parts, sizeof(bytes));
+  return bytes;
+}
+// As many signed bytes as a register has floats, as floats.
+[[gnu::always_inline]] inline Floats widen_bytes(const std::byte* from) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return reinterpret_cast<Floats>(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)));
+}
+
 }  // namespace rueda::avx512

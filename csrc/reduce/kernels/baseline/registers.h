@@ -91,4 +91,21 @@ struct Widened {
                                  (narrow_to_lower_half(value.part[1]) << 16));
 }
 
+// Four registers of numbers from -127 to 127, rounded to nearest even, as one of signed bytes.
+[[gnu::always_inline]] inline Bytes narrow_to_bytes(const Floats (&values)[4]) {
+  const auto integers = [&](int i) __attribute__((always_inline)) {
+    return _mm_cvtps_epi32(reinterpret_cast<__m128>(values[i]));
+  };
+  const __m128i low = _mm_packs_epi32(integers(0), integers(1));
+  const __m128i high = _mm_packs_epi32(integers(2), integers(3));
+  return reinterpret_cast<Bytes>(_mm_packs_epi16(low, high));
+}
+// As many signed bytes as a register has floats, as floats.
+[[gnu::always_inline]] inline Floats widen_bytes(const std::byte* from) {
+  using Small [[gnu::vector_size(4)]] = std::int8_t;
+  Small bytes;
+  __builtin_memcpy(&bytes, from, sizeof(bytes));
+  return __builtin_convertvector(__builtin_convertvector(bytes, Integers), Floats);
+}
+
 }  // namespace rueda::baseline

@@ -65,4 +65,22 @@ struct Widened {
       vcvt_high_f16_f32(low, reinterpret_cast<float32x4_t>(value.part[1])));
 }
 
+// Four registers of numbers from -127 to 127, rounded to nearest even, as one of signed bytes.
+[[gnu::always_inline]] inline Bytes narrow_to_bytes(const Floats (&values)[4]) {
+  const auto integers = [&](int i) __attribute__((always_inline)) {
+    return vmovn_s32(vcvtnq_s32_f32(reinterpret_cast<float32x4_t>(values[i])));
+  };
+  const int16x8_t low = vcombine_s16(integers(0), integers(1));
+  const int16x8_t high = vcombine_s16(integers(2), integers(3));
+  return reinterpret_cast<Bytes>(vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
+}
+// As many signed bytes as a register has floats, as floats.
+[[gnu::always_inline]] inline Floats widen_bytes(const std::byte* from) {
+  using Small [[gnu::vector_size(4)]] = std::int8_t;
+  using Integers [[gnu::vector_size(16)]] = std::int32_t;
+  Small bytes;
+  __builtin_memcpy(&bytes, from, sizeof(bytes));
+  return __builtin_convertvector(__builtin_convertvector(bytes, Integers), Floats);
+}
+
 }  // namespace rueda::neon

@@ -1,0 +1,183 @@
+#include "backend/compressed_tensors.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "reduce/cast.h"
+#include "reduce/element.h"
+#include "reduce/reduce.h"
+
+namespace rueda {
+
+namespace {
+
+// Leads each run of a codec whose runs do not tell their size.
+using RunSize = std::uint32_t;
+
+}  // namespace
+
+CompressedTensors::CompressedTensors(const Reduction& reduction, std::vector<Piece> pieces,
+                                     int ranks, std::int64_t chunk)
+    : reduction_(reduction),
+      pieces_(std::move(pieces)),
+      layout_(pieces_, ranks, chunk),
+      codec_(make_codec(reduction.compression)),
+      contributors_(std::max(1, reduction.contributors)),
+      not_finite_(pieces_.size(), false) {
+  scratch_.resize(static_cast<std::size_t>(layout_.longest()));
+  decoded_.resize(static_cast<std::size_t>(layout_.longest()));
+}
+
+CodecRun CompressedTensors::described(const PieceRun& run, int partials) const {
+  return {run.count, run.first, partials, pieces_[run.piece].seed};
+}
+
+std::size_t CompressedTensors::max_bytes(const CompressedChunk& chunk, int partials) const {
+  std::size_t bytes = 0;
+  for (const PieceRun& run : chunk.runs) {
+    bytes += codec_->max_bytes(described(run, partials));
+    if (!codec_->has_fixed_size()) bytes += sizeof(RunSize);
+  }
+  return bytes;
+}
+
+std::byte* CompressedTensors::element(std::byte* data, std::int64_t index) const {
+  return data + static_cast<std::size_t>(index) * size_of(reduction_.dtype);
+}
+
+// This rank's values as they are encoded: where they lie, or in `scratch`.
+const float* CompressedTensors::gather(const PieceRun& run, float* scratch) const {
+  const Piece& piece = pieces_[run.piece];
+  if (piece.input == nullptr) {
+    std::fill_n(scratch, run.count, 0.0F);
+    return scratch;
+  }
+  const std::byte* const input = element(const_cast<std::byte*>(piece.input), run.first);
+  const bool is_plain = reduction_.dtype == DataType::float32 && reduction_.prescale == 1.0;
+  const bool is_aligned = reinterpret_cast<std::uintptr_t>(input) % alignof(float) == 0;
+  const float* values = reinterpret_cast<const float*>(input);
+  if (!is_plain || !is_aligned) {
+    auto* const target = reinterpret_cast<std::byte*>(scratch);
+    cast(target, DataType::float32, input, reduction_.dtype, run.count, reduction_.prescale);
+    values = scratch;
+  }
+  if (piece.residual == nullptr) return values;
+  add_residual(scratch, values, piece.residual + run.first, run.count);
+  return scratch;
+}
+
+std::size_t CompressedTensors::encode_run(std::byte* target, const float* values,
+                                          const CodecRun& run) const {
+  if (codec_->has_fixed_size()) return codec_->encode(target, values, run);
+  const std::size_t bytes = codec_->encode(target + sizeof(RunSize), values, run);
+  write(target, static_cast<RunSize>(bytes));
+  return sizeof(RunSize) + bytes;
+}
+
+std::size_t CompressedTensors::encode(const CompressedChunk& chunk, std::byte* target) {
+  std::size_t bytes = 0;
+  for (const PieceRun& run : chunk.runs) {
+    const float* const values = gather(run, scratch_.data() + run.in_chunk);
+    const std::size_t written = encode_run(target + bytes, values, described(run, 1));
+    if (pieces_[run.piece].residual != nullptr && pieces_[run.piece].input != nullptr) {
+      const std::size_t head = codec_->has_fixed_size() ? 0 : sizeof(RunSize);
+      keep_lost(run, values, {target + bytes + head, written - head});
+    }
+    bytes += written;
+  }
+  return bytes;
+}
+
+// What was not finite leaves the residual as it was.
+void CompressedTensors::keep_lost(const PieceRun& run, const float* values, ConstBytes encoded) {
+  float* const decoded = decoded_.data() + run.in_chunk;
+  const Decoded found = codec_->decode(decoded, encoded.data(), encoded.size(), described(run, 1));
+  if (found != Decoded::finite) return;
+  keep_residual(pieces_[run.piece].residual + run.first, values, decoded, run.count);
+}
+
+void CompressedTensors::copy_own(const CompressedChunk& chunk, float* target) {
+  for (const PieceRun& run : chunk.runs) {
+    float* const to = target + run.in_chunk;
+    const float* const values = gather(run, to);
+    const auto bytes = static_cast<std::size_t>(run.count) * sizeof(float);
+    if (values != to) std::memcpy(to, values, bytes);
+    const Piece& piece = pieces_[run.piece];
+    if (piece.residual != nullptr) std::fill_n(piece.residual + run.first, run.count, 0.0F);
+  }
+}
+
+// Calls visit(run, bytes of it, what its codec is told) for each run of a chunk; false where that
+// is, or the bytes do not agree with the runs.
+template <class Visit>
+bool CompressedTensors::for_each_run(const CompressedChunk& chunk, ConstBytes source, int partials,
+                                     const Visit& visit) const {
+  for (const PieceRun& run : chunk.runs) {
+    const CodecRun described = this->described(run, partials);
+    std::size_t bytes = codec_->max_bytes(described);
+    if (!codec_->has_fixed_size()) {
+      if (source.size() < sizeof(RunSize)) return false;
+      const auto told = read<RunSize>(source.data());
+      if (told > bytes) return false;
+      bytes = told;
+      source = source.subspan(sizeof(RunSize));
+    }
+    if (bytes > source.size() || !visit(run, source.first(bytes), described)) return false;
+    source = source.subspan(bytes);
+  }
+  return source.empty();
+}
+
+bool CompressedTensors::begin_sum(const CompressedChunk& chunk, ConstBytes source,
+                                  float* sum) const {
+  return for_each_run(
+      chunk, source, 1, [&](const PieceRun& run, ConstBytes bytes, const CodecRun& described) {
+        float* const to = sum + run.in_chunk;
+        return codec_->decode(to, bytes.data(), bytes.size(), described) != Decoded::malformed;
+      });
+}
+
+bool CompressedTensors::add_to_sum(const CompressedChunk& chunk, ConstBytes source,
+                                   float* sum) const {
+  return for_each_run(
+      chunk, source, 1, [&](const PieceRun& run, ConstBytes bytes, const CodecRun& described) {
+        float* const to = sum + run.in_chunk;
+        return codec_->decode_add(to, bytes.data(), bytes.size(), described) != Decoded::malformed;
+      });
+}
+
+std::size_t CompressedTensors::encode_result(const CompressedChunk& chunk, float* sum,
+                                             std::byte* target) const {
+  if (reduction_.op == ReduceOp::average) {
+    divide(sum, chunk.count, DataType::float32, reduction_.divisor);
+  }
+  scale(sum, chunk.count, DataType::float32, reduction_.postscale);
+  std::size_t bytes = 0;
+  for (const PieceRun& run : chunk.runs) {
+    bytes += encode_run(target + bytes, sum + run.in_chunk, described(run, contributors_));
+  }
+  return bytes;
+}
+
+bool CompressedTensors::take_result(const CompressedChunk& chunk, ConstBytes source) {
+  return for_each_run(
+      chunk, source, contributors_,
+      [&](const PieceRun& run, ConstBytes bytes, const CodecRun& described) {
+        std::byte* const output = pieces_[run.piece].output;
+        std::byte* const target = output == nullptr ? nullptr : element(output, run.first);
+        const bool in_place = target != nullptr && reduction_.dtype == DataType::float32 &&
+                              reinterpret_cast<std::uintptr_t>(target) % alignof(float) == 0;
+        float* const values =
+            in_place ? reinterpret_cast<float*>(target) : decoded_.data() + run.in_chunk;
+        const Decoded found = codec_->decode(values, bytes.data(), bytes.size(), described);
+        if (found == Decoded::malformed) return false;
+        if (found == Decoded::not_finite) not_finite_[run.piece] = true;
+        if (target != nullptr && !in_place) {
+          const auto* const from = reinterpret_cast<const std::byte*>(values);
+          cast(target, reduction_.dtype, from, DataType::float32, run.count);
+        }
+        return true;
+      });
+}
+
+}  // namespace rueda

@@ -1,0 +1,69 @@
+// The tensors of a compressed allreduce on one rank: what is encoded of them, and what the decoded
+// results become there.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/compressed_layout.h"
+#include "reduce/codec.h"
+
+namespace rueda {
+
+class CompressedTensors {
+ public:
+  // Requires reduction.compression. Throws std::bad_alloc.
+  CompressedTensors(const Reduction& reduction, std::vector<Piece> pieces, int ranks,
+                    std::int64_t chunk);
+
+  [[nodiscard]] const CompressedLayout& layout() const { return layout_; }
+  [[nodiscard]] const Codec& codec() const { return *codec_; }
+
+  // The room for one chunk, as the contribution of one rank or as the sum of all.
+  [[nodiscard]] std::size_t contribution_bytes(const CompressedChunk& chunk) const {
+    return max_bytes(chunk, 1);
+  }
+  [[nodiscard]] std::size_t result_bytes(const CompressedChunk& chunk) const {
+    return max_bytes(chunk, contributors_);
+  }
+
+  // This rank's contribution to a chunk, which `target` has room for. With error feedback the
+  // residuals of last time go along, and what is lost now becomes the new ones. Returns the bytes.
+  std::size_t encode(const CompressedChunk& chunk, std::byte* target);
+  // The same as float32, where the codec need not have seen it: nothing is lost of it.
+  void copy_own(const CompressedChunk& chunk, float* target);
+
+  // sum[i] = or += what a rank has contributed. False where no encode() has written it.
+  [[nodiscard]] bool begin_sum(const CompressedChunk& chunk, ConstBytes source, float* sum) const;
+  [[nodiscard]] bool add_to_sum(const CompressedChunk& chunk, ConstBytes source, float* sum) const;
+  // What the owner makes of the sum before all ranks take it. Returns the bytes.
+  std::size_t encode_result(const CompressedChunk& chunk, float* sum, std::byte* target) const;
+
+  // Decodes a result into the tensors. False where no encode_result() has written it.
+  [[nodiscard]] bool take_result(const CompressedChunk& chunk, ConstBytes source);
+  // Whether a result of this tensor was not finite, which every rank finds alike.
+  [[nodiscard]] bool is_finite(std::size_t piece) const { return !not_finite_[piece]; }
+
+ private:
+  [[nodiscard]] std::size_t max_bytes(const CompressedChunk& chunk, int partials) const;
+  [[nodiscard]] CodecRun described(const PieceRun& run, int partials) const;
+  [[nodiscard]] std::byte* element(std::byte* data, std::int64_t index) const;
+  const float* gather(const PieceRun& run, float* scratch) const;
+  void keep_lost(const PieceRun& run, const float* values, ConstBytes encoded);
+  std::size_t encode_run(std::byte* target, const float* values, const CodecRun& run) const;
+  template <class Visit>
+  [[nodiscard]] bool for_each_run(const CompressedChunk& chunk, ConstBytes source, int partials,
+                                  const Visit& visit) const;
+
+  Reduction reduction_;
+  std::vector<Piece> pieces_;
+  CompressedLayout layout_;
+  std::unique_ptr<const Codec> codec_;
+  int contributors_;
+  std::vector<bool> not_finite_;  // by piece
+  std::vector<float> scratch_;    // of a chunk
+  std::vector<float> decoded_;
+};
+
+}  // namespace rueda

@@ -1,0 +1,36 @@
+#include "reduce/codec.h"
+
+#include <cassert>
+
+#include "reduce/codecs.h"
+#include "reduce/instruction_set.h"
+
+namespace rueda {
+
+std::unique_ptr<const Codec> make_codec(const Compression& compression) {
+  return make_codec(compression, chosen_kernels());
+}
+
+std::unique_ptr<const Codec> make_codec(const Compression& compression,
+                                        const KernelTable& kernels) {
+  switch (compression.codec) {
+    case CodecKind::float16: return make_float_codec(DataType::float16, kernels);
+    case CodecKind::bfloat16: return make_float_codec(DataType::bfloat16, kernels);
+    case CodecKind::int8: return make_block_codec(kernels);
+    case CodecKind::top_k:
+    case CodecKind::random_k: return make_sparse_codec(compression.codec, compression.fraction);
+    case CodecKind::none: break;
+  }
+  assert(false);
+  return nullptr;
+}
+
+void keep_residual(float* residual, const float* values, const float* decoded, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) residual[i] = values[i] - decoded[i];
+}
+
+void add_residual(float* target, const float* values, const float* residual, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) target[i] = values[i] + residual[i];
+}
+
+}  // namespace rueda

@@ -1,0 +1,71 @@
+// Float32 as fewer bytes, and back.
+//
+// A codec is a pure function: the same values give the same bytes, and the same bytes the same
+// values, on every CPU. So ranks that decode one rank's bytes hold the same bits.
+//
+// A new codec is a class behind make_codec(). Its size may depend on the values (lossless coding),
+// on how many ranks are summed up in them (sparse sums), or on neither (quantisation, low rank).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "rueda/compression.h"
+
+namespace rueda {
+
+// Values that are encoded together: those of one tensor in one chunk.
+struct CodecRun {
+  std::int64_t count = 0;  // at most max_run
+  std::int64_t first = 0;  // where they begin in the tensor
+  int partials = 1;        // contributions that are summed up in them
+  std::uint64_t seed = 0;  // of what is chosen at random
+};
+
+inline constexpr std::int64_t max_run = 1 << 16;
+
+enum class Decoded : std::uint8_t {
+  finite,
+  not_finite,  // a NaN, an infinity or what the codec cannot hold was encoded
+  malformed,   // no codec has written this
+};
+
+class Codec {
+ public:
+  virtual ~Codec() = default;
+
+  // The room that encode() needs. All of it is used where has_fixed_size().
+  [[nodiscard]] virtual std::size_t max_bytes(const CodecRun& run) const = 0;
+  [[nodiscard]] virtual bool has_fixed_size() const { return true; }
+
+  // Whether an owner's own contribution has to be encoded, too, before it is added to the others':
+  // a sum of sparse contributions is sparse only then.
+  [[nodiscard]] virtual bool encodes_own() const { return false; }
+
+  // Returns the bytes written. Values that are not finite are said so by decode().
+  virtual std::size_t encode(std::byte* target, const float* values, const CodecRun& run) const = 0;
+
+  // target[i] = the value of element i. `size`: what encode() has returned for this run. What is
+  // not finite is NaN there, and so may be its neighbours.
+  [[nodiscard]] virtual Decoded decode(float* target, const std::byte* source, std::size_t size,
+                                       const CodecRun& run) const = 0;
+  // target[i] += the value of element i, rounded once.
+  [[nodiscard]] virtual Decoded decode_add(float* target, const std::byte* source, std::size_t size,
+                                           const CodecRun& run) const = 0;
+};
+
+struct KernelTable;
+
+// Requires a codec other than none, with a fraction that is valid for it.
+[[nodiscard]] std::unique_ptr<const Codec> make_codec(const Compression& compression);
+// With the kernels of one instruction set (reduce/instruction_set.h).
+[[nodiscard]] std::unique_ptr<const Codec> make_codec(const Compression& compression,
+                                                      const KernelTable& kernels);
+
+// residual[i] = values[i] - decoded[i]: what error feedback adds to the next values.
+void keep_residual(float* residual, const float* values, const float* decoded, std::int64_t count);
+// target[i] = values[i] + residual[i].
+void add_residual(float* target, const float* values, const float* residual, std::int64_t count);
+
+}  // namespace rueda

@@ -1,0 +1,171 @@
+"""Gradients that the core compresses."""
+
+from __future__ import annotations
+
+import copy
+import io
+from typing import Any
+
+import rueda
+import rueda.torch as rt
+import torch
+from parallel import raises, run, still_works
+from torch import nn
+from torch.nn import functional as F
+from training import batch, same_bits, share
+
+STEPS = 6
+
+
+def model() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Linear(6, 64), nn.Tanh(), nn.Linear(64, 40), nn.Tanh(), nn.Linear(40, 3)
+    )
+
+
+def distributed(network: nn.Module, compression: object, **options: Any) -> Any:
+    inner = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.5)
+    return rt.DistributedOptimizer(
+        inner, network.named_parameters(), compression=compression, **options
+    )
+
+
+def train(network: nn.Module, optimizer: Any, first: int = 0, last: int = STEPS) -> None:
+    for step in range(first, last):
+        x, y = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(network(share(x).float()), share(y)).backward()
+        optimizer.step()
+
+
+def distance(left: nn.Module, right: nn.Module) -> float:
+    return max(
+        float((a - b).detach().abs().max())
+        for a, b in zip(left.parameters(), right.parameters(), strict=True)
+    )
+
+
+def check_functions_take_a_codec() -> None:
+    ones = torch.full((200,), rueda.rank() + 1.0, requires_grad=True)
+    mean = (rueda.size() + 1) / 2
+    result = rt.allreduce(ones, compression="int8")
+    torch.testing.assert_close(result, torch.full((200,), mean), rtol=0.01, atol=0)
+    result.sum().backward()
+    assert ones.grad is not None
+    torch.testing.assert_close(ones.grad, torch.ones(200), rtol=0.01, atol=0)
+    plain = ones.detach()
+    for each in (
+        rt.allreduce_async(plain, compression="bf16").result(),
+        rt.allreduce_(plain.clone(), compression="fp16"),
+        *rt.grouped_allreduce([plain, plain], compression="int8"),
+    ):
+        torch.testing.assert_close(each, torch.full((200,), mean), rtol=0.01, atol=0)
+
+
+def check_training_stays_near() -> None:
+    exact = model()
+    train(exact, distributed(exact, None))
+    for codec, near in (("int8", 0.01), ("bf16", 0.01), ("fp16", 0.001)):
+        network = model()
+        train(network, distributed(network, rt.CompressionPolicy({"*": codec}, min_elements=0)))
+        same_bits(*network.parameters())
+        assert 0 < distance(network, exact) < near, (codec, distance(network, exact))
+
+
+def check_rules_choose_by_name_and_size() -> None:
+    network = model()
+    optimizer = distributed(network, {"*.bias": None, "2.*": "topk:0.1", "*": "int8"})
+    train(network, optimizer)
+    same_bits(*network.parameters())
+    kept = optimizer.state_dict()["rueda_compression"]["residuals"]
+    assert kept.keys() == {"2.weight"}, kept.keys()
+    if rueda.size() > 1:
+        buckets = optimizer.gradient_buckets()
+        assert "it is compressed" in buckets.left_out["2.weight"], buckets
+        in_buckets = {name for names in buckets.names for name in names}
+        assert in_buckets == {"0.weight", "0.bias", "2.bias", "4.weight", "4.bias"}, buckets
+
+
+def check_error_feedback_helps() -> None:
+    exact = model()
+    train(exact, distributed(exact, None), last=40)
+    distances = {}
+    for feedback in (True, False):
+        network = model()
+        policy = rt.CompressionPolicy({"*": "topk:0.02"}, min_elements=0, error_feedback=feedback)
+        train(network, distributed(network, policy), last=40)
+        same_bits(*network.parameters())
+        distances[feedback] = distance(network, exact)
+    assert distances[True] < distances[False], distances
+
+
+def check_a_checkpoint_resumes_exactly() -> None:
+    for codec in ("topk:0.05", "randomk:0.05", "int8"):
+        policy = rt.CompressionPolicy({"*": codec}, min_elements=0, error_feedback=True)
+        whole = model()
+        train(whole, distributed(whole, policy), last=8)
+        first = model()
+        optimizer = distributed(first, policy)
+        train(first, optimizer, last=4)
+        file = io.BytesIO()
+        torch.save({"model": first.state_dict(), "optimizer": optimizer.state_dict()}, file)
+        file.seek(0)
+        state = torch.load(file, weights_only=True)
+        second = model()
+        second.load_state_dict(state["model"])
+        resumed = distributed(second, policy)
+        resumed.load_state_dict(state["optimizer"])
+        train(second, resumed, first=4, last=8)
+        assert distance(second, whole) == 0, codec
+        # A copy goes on in the same way.
+        train(first, copied := copy.deepcopy(optimizer), last=0)
+        kept = copied.state_dict()["rueda_compression"]
+        for name, residual in optimizer.state_dict()["rueda_compression"]["residuals"].items():
+            assert torch.equal(kept["residuals"][name], residual), name
+
+
+def check_broadcast_state_leaves_residuals_alone() -> None:
+    network = model()
+    optimizer = distributed(network, rt.CompressionPolicy({"*": "topk:0.05"}, min_elements=0))
+    train(network, optimizer)
+    rt.broadcast_optimizer_state(optimizer, root_rank=0)
+    kept = optimizer.state_dict()["rueda_compression"]
+    assert kept["steps"] == STEPS, kept["steps"]
+    lost = any(bool(residual.any()) for residual in kept["residuals"].values())
+    assert lost == (rueda.rank() == 0)
+
+
+def check_groups_of_one_codec() -> None:
+    network = model()
+    train(network, distributed(network, rt.CompressionPolicy({"*": "topk:0.1"}, 0), groups=2))
+    same_bits(*network.parameters())
+    with raises(rueda.InvalidArgumentError, "need one codec"):
+        distributed(model(), {"*.bias": None, "*": "int8"}, groups=1)
+
+
+def check_what_is_not_finite_names_the_parameter() -> None:
+    network = model()
+    optimizer = distributed(network, "int8")
+    train(network, optimizer, last=2)
+    optimizer.zero_grad()
+    x, y = batch(0)
+    F.cross_entropy(network(share(x).float()), share(y)).backward()
+    optimizer.synchronize()
+    optimizer.zero_grad()
+    if rueda.rank() == 0:
+        network[2].weight.register_hook(lambda gradient: gradient * float("nan"))
+    F.cross_entropy(network(share(x).float()), share(y)).backward()
+    with raises(rueda.InvalidArgumentError, "2.weight", "NaN"):
+        optimizer.step()
+    still_works()
+
+
+def check_wrong_options() -> None:
+    for wrong in ("int9", {"*": "topk:3"}, 7):
+        with raises(rueda.InvalidArgumentError, "compression="):
+            distributed(model(), wrong)
+
+
+if __name__ == "__main__":
+    run(globals())
