@@ -28,8 +28,9 @@ constexpr std::array table{
         "algorithm", "RUEDA_ALGORITHM", "", text, "", true,
         "How data of which size is exchanged, as in flat:0-8K;direct:8K-1M;ring:1M-. flat and "
         "direct are for ranks of one host: copies through shared memory, up to 512K, and "
-        "reaching into each other's tensors; ring is for all. auto goes by what was measured "
-        "at init.",
+        "reaching into each other's tensors. hierarchical and doubling are for ranks of several "
+        "hosts: memory within each, between them rings or recursive doubling. ring is for all. "
+        "auto goes by what was measured at init.",
         &Options::algorithm},
     OptionSpec{"fusion_threshold", "RUEDA_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD", bytes, "",
                true,
