@@ -5,11 +5,13 @@
 
 namespace rueda {
 
-SetHosts::SetHosts(const HostParts& parts, const std::vector<int>& ranks, AlgorithmTable algorithms)
+SetHosts::SetHosts(const HostParts& parts, const std::vector<int>& ranks, AlgorithmTable algorithms,
+                   std::int64_t chunk_bytes)
     : parts_(parts.members),
       host_(parts.index),
       rank_(parts.rank),
       algorithms_(std::move(algorithms)),
+      chunk_bytes_(chunk_bytes),
       places_(ranks.size()) {
   const auto world_rank = [&](int member) { return ranks[static_cast<std::size_t>(member)]; };
   min_size_ = max_size_ = size(0);

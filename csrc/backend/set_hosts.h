@@ -16,7 +16,8 @@ namespace rueda {
 class SetHosts {
  public:
   // `parts`: of the members, whose world ranks are `ranks`. At least one of each.
-  SetHosts(const HostParts& parts, const std::vector<int>& ranks, AlgorithmTable algorithms);
+  SetHosts(const HostParts& parts, const std::vector<int>& ranks, AlgorithmTable algorithms,
+           std::int64_t chunk_bytes);
 
   [[nodiscard]] int hosts() const { return static_cast<int>(parts_.size()); }
   [[nodiscard]] int host() const { return host_; }  // this rank's
@@ -44,6 +45,8 @@ class SetHosts {
 
   // How the set exchanges which sizes.
   [[nodiscard]] const AlgorithmTable& algorithms() const { return algorithms_; }
+  // What goes over a link at a time, at most.
+  [[nodiscard]] std::int64_t chunk_bytes() const { return chunk_bytes_; }
 
  private:
   [[nodiscard]] const std::vector<int>& part(int host) const {
@@ -54,6 +57,7 @@ class SetHosts {
   const int host_;
   const int rank_;
   const AlgorithmTable algorithms_;
+  const std::int64_t chunk_bytes_;
   int min_size_ = 0;
   int max_size_ = 0;
   std::vector<int> here_;

@@ -12,6 +12,8 @@ namespace {
 
 // Parts are no smaller, or what the ranks of a host tell each other costs more than overlap saves.
 constexpr std::int64_t min_part = 1 << 20;
+// A share of a part is so many chunks, so that one is on the wire while another is reduced.
+constexpr std::int64_t chunks_of_share = 4;
 // There are at least so many, if they are no smaller than that.
 constexpr std::int64_t few_parts = 4;
 
@@ -31,9 +33,9 @@ Segment cut(std::int64_t length, std::int64_t cuts, std::int64_t index) {
 }
 
 std::int64_t parts_of(const Lane& lane, std::int64_t bytes, std::int64_t shares) {
-  const std::int64_t chunk = std::min(lane.chunk_bytes, bytes / shares + 1);
+  const std::int64_t share = std::min(chunks_of_share * lane.chunk_bytes, bytes / shares + 1);
   const std::int64_t max_part = std::max(min_part, bytes / few_parts);
-  const std::int64_t part = std::clamp(chunk * shares, min_part, max_part);
+  const std::int64_t part = std::clamp(share * shares, min_part, max_part);
   return (bytes + part - 1) / part;
 }
 

@@ -21,7 +21,7 @@ namespace rueda {
 [[nodiscard]] Segment cut(std::int64_t length, std::int64_t cuts, std::int64_t index);
 
 // How many parts `bytes` are moved in where each is divided among `shares` ranks: so many that a
-// share is a chunk, or that there are a few.
+// share is a few chunks, and that there are a few.
 [[nodiscard]] std::int64_t parts_of(const Lane& lane, std::int64_t bytes, std::int64_t shares);
 
 // The lane of one of an operation's parts: those under way at one time have tags of their own.

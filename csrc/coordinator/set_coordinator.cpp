@@ -80,6 +80,7 @@ SetCoordinator::SetCoordinator(std::shared_ptr<const ProcessSetMembers> members,
   open_channels(orders_[static_cast<std::size_t>(BatchOrder::negotiated)]);
   open_channels(orders_[static_cast<std::size_t>(BatchOrder::replayed)]);
   lane_.chunk_bytes = std::max<std::int64_t>(1, options.ring_chunk);
+  if (hosts_) lane_.chunk_bytes = std::min(lane_.chunk_bytes, hosts_->chunk_bytes());
 }
 
 std::shared_ptr<ControlRoom> SetCoordinator::reserve(const HostMembers& host, bool spans_hosts) {

@@ -37,10 +37,12 @@ constexpr std::array table{
                "Tensors are batched into fusion buffers of up to this size. 0 reduces each tensor "
                "by itself.",
                &Options::fusion_threshold},
-    OptionSpec{"ring_chunk", "RUEDA_RING_CHUNK", "", bytes, "", true,
-               "The largest piece that travels around the ring at once: smaller pieces overlap "
-               "transfer and reduction better, larger ones cost fewer messages.",
-               &Options::ring_chunk},
+    OptionSpec{
+        "ring_chunk", "RUEDA_RING_CHUNK", "", bytes, "", true,
+        "The largest piece that travels around the ring at once: smaller pieces overlap "
+        "transfer and reduction better, larger ones cost fewer messages. Between hosts smaller "
+        "ones are taken where a trial at init finds them as quick.",
+        &Options::ring_chunk},
     OptionSpec{"batches_in_flight", "RUEDA_BATCHES_IN_FLIGHT", "", count, "", false,
                "How many batches of one process set may be on their way before further tensors are "
                "held back to be fused.",

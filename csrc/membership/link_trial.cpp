@@ -16,9 +16,10 @@ namespace {
 
 constexpr Tag trial_tag = tag_limit - 1;
 constexpr int small_runs = 30;
-// The first of them opens the window of the connection.
-constexpr int large_runs = 6;
-constexpr std::size_t large_bytes = 128 << 10;
+constexpr int large_runs = 4;
+constexpr std::size_t large_bytes = 2 * LinkCosts::large_chunk;
+// Large chunks cost fewer messages, but small ones overlap better.
+constexpr double worthwhile_gain = 1.1;
 
 std::vector<int> first_ranks(const std::vector<int>& host_of) {
   std::vector<int> hosts;
@@ -41,13 +42,13 @@ class Trial {
     previous_ = ranks[(own + ranks.size() - 1) % ranks.size()];
   }
 
-  // ns until a message has gone to the next host and one has come from the previous one: the lower
-  // quartile, since disturbances only add.
-  Expected<double> time(std::size_t bytes, int runs) {
+  // ns until so much has gone to the next host and come from the previous one, in messages of
+  // `chunk` bytes: the lower quartile, since disturbances only add.
+  Expected<double> time(std::size_t bytes, std::size_t chunk, int runs) {
     std::vector<double> times;
     for (int run = 0; run < runs; ++run) {
       const Time begin = Clock::now();
-      if (Status status = exchange(bytes); !status.ok()) return status;
+      if (Status status = exchange(bytes, chunk); !status.ok()) return status;
       times.push_back(std::chrono::duration<double, std::nano>(Clock::now() - begin).count());
     }
     const auto quartile = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 4);
@@ -56,27 +57,36 @@ class Trial {
   }
 
  private:
-  Status exchange(std::size_t bytes) {
-    const MutableBytes target(incoming_.data(), bytes);
-    const ConstBytes source(outgoing_.data(), bytes);
-    const Ticket received = transport_.recv(previous_, trial_tag, {&target, 1});
-    const Ticket sent = transport_.send(next_, trial_tag, {&source, 1});
-    while (!received->done || !sent->done) {
+  Status exchange(std::size_t bytes, std::size_t chunk) {
+    std::vector<Ticket> tickets;
+    for (std::size_t at = 0; at < bytes; at += chunk) {
+      const std::size_t length = std::min(chunk, bytes - at);
+      const MutableBytes target(incoming_.data() + at, length);
+      const ConstBytes source(outgoing_.data() + at, length);
+      tickets.push_back(transport_.recv(previous_, trial_tag, {&target, 1}));
+      tickets.push_back(transport_.send(next_, trial_tag, {&source, 1}));
+    }
+    for (const Ticket& ticket : tickets) {
+      if (Status status = finish(*ticket); !status.ok()) return status;
+    }
+    return {};
+  }
+
+  Status finish(const Transfer& transfer) {
+    while (!transfer.done) {
       if (transport_.progress()) continue;
       if (Clock::now() >= deadline_) {
-        // Nothing may touch the buffers once they are gone.
-        Status late(ErrorCode::initialization,
-                    str("rank ", previous_,
-                        " of another host has sent nothing for a trial of the "
-                        "link, or rank ",
-                        next_, " has received nothing"),
-                    previous_);
-        transport_.abort(late);
+        const Status late(ErrorCode::initialization,
+                          str("rank ", transfer.peer,
+                              " of another host did not answer when the "
+                              "link to it was tried"),
+                          transfer.peer);
+        transport_.abort(late);  // nothing may touch the buffers once they are gone
         return late;
       }
       sched_yield();
     }
-    return received->status.ok() ? sent->status : received->status;
+    return transfer.status;
   }
 
   Transport& transport_;
@@ -91,14 +101,22 @@ Expected<std::string> try_links(Transport& transport, const std::vector<int>& ra
                                 Time deadline) {
   if (std::find(ranks.begin(), ranks.end(), transport.rank()) == ranks.end()) return std::string();
   Trial trial(transport, ranks, deadline);
-  const auto warm = trial.time(large_bytes, 1);
-  if (!warm) return warm.status();
-  const auto small = trial.time(1, small_runs);
+  constexpr std::size_t small_chunk = LinkCosts::small_chunk;
+  constexpr std::size_t large_chunk = LinkCosts::large_chunk;
+  // The first opens the window of the connection.
+  for (const std::size_t chunk : {large_chunk, small_chunk}) {
+    if (auto warm = trial.time(large_bytes, chunk, 1); !warm) return warm.status();
+  }
+  const auto one = trial.time(1, 1, small_runs);
+  if (!one) return one.status();
+  const auto small = trial.time(large_bytes, small_chunk, large_runs);
   if (!small) return small.status();
-  const auto large = trial.time(large_bytes, large_runs);
+  const auto large = trial.time(large_bytes, large_chunk, large_runs);
   if (!large) return large.status();
-  const double per_byte = std::max(0.0, (*large - *small) / static_cast<double>(large_bytes));
-  return str(*small, " ", per_byte);
+  const double best = std::min(*small, *large);
+  const double per_byte = std::max(0.0, (best - *one) / static_cast<double>(large_bytes));
+  const bool takes_large = *large * worthwhile_gain < *small;
+  return str(*one, " ", per_byte, " ", takes_large ? large_chunk : small_chunk);
 }
 
 std::optional<LinkCosts> costs_of(const std::string& text) {
@@ -106,11 +124,14 @@ std::optional<LinkCosts> costs_of(const std::string& text) {
   costs.is_measured = true;
   const char* next = text.data();
   const char* end = text.data() + text.size();
-  for (double* figure : std::array{&costs.latency, &costs.per_byte}) {
+  double chunk = 0;
+  for (double* figure : std::array{&costs.latency, &costs.per_byte, &chunk}) {
     const auto [stop, error] = std::from_chars(next, end, *figure);
     if (error != std::errc() || !(*figure >= 0)) return std::nullopt;
     next = stop == end ? end : stop + 1;
   }
+  if (chunk < 1 || chunk > LinkCosts::large_chunk) return std::nullopt;
+  costs.chunk = static_cast<std::int64_t>(chunk);
   return costs;
 }
 
@@ -122,7 +143,7 @@ Expected<LinkCosts> measure_links(Bootstrap& world, Transport& transport,
   if (ranks.size() < 2) return LinkCosts{};
   const auto all = world.allgather("links", try_links(transport, ranks, deadline), deadline);
   if (!all) return all.status();
-  LinkCosts slowest{0, 0, true};
+  LinkCosts slowest{.latency = 0, .per_byte = 0, .is_measured = true};
   for (const int rank : ranks) {
     const auto costs = costs_of(all.value()[static_cast<std::size_t>(rank)]);
     if (!costs) {
@@ -130,6 +151,7 @@ Expected<LinkCosts> measure_links(Bootstrap& world, Transport& transport,
     }
     slowest.latency = std::max(slowest.latency, costs->latency);
     slowest.per_byte = std::max(slowest.per_byte, costs->per_byte);
+    slowest.chunk = std::min(slowest.chunk, costs->chunk);
   }
   return slowest;
 }

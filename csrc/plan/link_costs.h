@@ -13,6 +13,12 @@ struct LinkCosts {
   double latency = 30'000;
   double per_byte = 0.8;
   bool is_measured = false;
+  // What is sent at a time, at most. Transports hand over small messages at once, and agree with
+  // the receiver first on larger ones, which takes a turn that waits behind what is on its way.
+  std::int64_t chunk = large_chunk;
+
+  static constexpr std::int64_t small_chunk = 60 << 10;
+  static constexpr std::int64_t large_chunk = 256 << 10;
 };
 
 // ns that an allreduce across so many hosts takes; what happens within them is left out, since it
