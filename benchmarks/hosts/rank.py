@@ -15,9 +15,12 @@ import numpy as np
 
 SENT = Path("/sys/class/net/eth0/statistics/tx_bytes")
 WARM_UP = 3
+# Reduces an array in place; waits for all ranks; which algorithms were chosen.
+Contender = tuple[Callable[[np.ndarray], None], Callable[[], None], str]
 
 
-def with_rueda() -> tuple[Callable[[np.ndarray], None], Callable[[], None], str]:
+def with_rueda() -> Contender:
+    """By name, as a training loop would."""
     import rueda
 
     rueda.init()
@@ -28,7 +31,8 @@ def with_rueda() -> tuple[Callable[[np.ndarray], None], Callable[[], None], str]
     return reduce, rueda.barrier, rueda.options()["algorithm"]
 
 
-def with_gloo() -> tuple[Callable[[np.ndarray], None], Callable[[], None], str]:
+def with_gloo() -> Contender:
+    """Through torch.distributed."""
     import torch
     import torch.distributed as dist
 
@@ -38,7 +42,7 @@ def with_gloo() -> tuple[Callable[[np.ndarray], None], Callable[[], None], str]:
     return lambda tensor: dist.all_reduce(torch.from_numpy(tensor)), dist.barrier, ""
 
 
-def with_mpi() -> tuple[Callable[[np.ndarray], None], Callable[[], None], str]:
+def with_mpi() -> Contender:
     """Open MPI's own, by the library that has started the ranks."""
     mpi = ctypes.CDLL(sys.argv[4], mode=ctypes.RTLD_GLOBAL)
 
@@ -59,6 +63,7 @@ def with_mpi() -> tuple[Callable[[np.ndarray], None], Callable[[], None], str]:
 
 
 def main() -> None:
+    """Each size, after a warm-up."""
     contender, sizes, calls = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
     reduce, barrier, choice = {"rueda": with_rueda, "gloo": with_gloo, "mpi": with_mpi}[contender]()
     results = {}
