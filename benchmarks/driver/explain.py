@@ -11,6 +11,8 @@ _WHAT = {
     "flat": "one host: every rank copies its data into shared memory and reads that of all others",
     "direct": "one host: ranks read and write each other's tensors",
     "ring": "messages around a ring, over the transport",
+    "hierarchical": "memory within each host, a ring for each slice between them, in parts",
+    "doubling": "memory within each host, recursive doubling between one rank of each",
 }
 
 

@@ -1,7 +1,29 @@
+#include <algorithm>
+#include <vector>
+
 #include "api/current_runtime.h"
+#include "plan/link_costs.h"
 #include "rueda/rueda.h"
 
 namespace rueda {
+
+namespace {
+
+AlgorithmChoice choose_across_hosts(const Runtime& runtime, std::int64_t bytes) {
+  const std::vector<int>& host_of = runtime.topology().host_of;
+  const int hosts = host_of.empty() ? 1 : 1 + *std::max_element(host_of.begin(), host_of.end());
+  const Algorithm algorithm = runtime.algorithms_of_world().choose(bytes);
+  AlgorithmChoice choice;
+  choice.algorithm = choice.registered = name_of(algorithm);
+  const LinkCosts& costs = runtime.link_costs();
+  if (!costs.is_measured) return choice;
+  const double cost = algorithm == Algorithm::doubling ? doubling_cost(costs, hosts, bytes)
+                                                       : ring_cost(costs, hosts, bytes);
+  choice.predicted_us = choice.predicted_registered_us = cost / 1000;
+  return choice;
+}
+
+}  // namespace
 
 AlgorithmChoice choose_algorithm(std::int64_t bytes) {
   if (bytes < 0) throw InvalidArgumentError("a number of bytes cannot be negative");
@@ -12,8 +34,7 @@ AlgorithmChoice choose_algorithm(std::int64_t bytes) {
   AlgorithmChoice choice;
   choice.algorithm = choice.registered = name_of(algorithm);
   if (!runtime->host().is_world(runtime->topology().size)) {
-    choice.algorithm = choice.registered = name_of(Algorithm::ring);
-    return choice;
+    return choose_across_hosts(*runtime, bytes);
   }
   if (algorithm == Algorithm::ring) return choice;
   if (length <= line_bytes) {

@@ -26,6 +26,7 @@
 namespace rueda {
 
 class DeviceEvent;
+class SetHosts;
 
 // What has moved, counted where it moves.
 struct TransferCounters {
@@ -43,16 +44,26 @@ struct TransferCounters {
   SharedCounter bytes_packed;  // copied into and out of fusion buffers and staging
 };
 
+// Slots of the channels in which the members of a host meet for a set that spans hosts.
+inline constexpr std::size_t stage_slot_bytes = 64 << 10;
+// How many tags an operation has, for messages that may overtake each other.
+inline constexpr Tag tags_per_batch = 4;
+
 // Where one operation runs: its place among the ranks of a process set, and a tag of its own.
 struct Lane {
   Transport* transport = nullptr;
   const std::vector<int>* members = nullptr;  // world ranks
   int rank = 0;                               // within the set
-  Tag tag = 0;
+  Tag tag = 0;                                // and those that follow, see tags_per_batch
   std::int64_t chunk_bytes = 256 << 10;
   TransferCounters* counters = nullptr;
   HostChannel* channel = nullptr;  // where all ranks of the set are on one host and share memory
   int set_id = 0;
+  // Of a set that spans hosts: who is where, and where this host's members meet before something
+  // goes to other hosts, and after; no channels where there is one member here.
+  const SetHosts* hosts = nullptr;
+  HostChannel* before_links = nullptr;
+  HostChannel* after_links = nullptr;
 
   [[nodiscard]] int size() const { return static_cast<int>(members->size()); }
   [[nodiscard]] int world_rank(int set_rank) const {
@@ -166,6 +177,13 @@ class Backend {
 [[nodiscard]] std::unique_ptr<Backend> make_onehost_backend(const AlgorithmTable& algorithms,
                                                             const HostPolicy& policy,
                                                             std::size_t kept_buffers);
+
+// What members on several hosts do in the memory of each and over the links between them, see
+// hierarchical_backend.cpp. `inner`: where a lane says nothing of hosts, and where the set's table
+// of algorithms says ring.
+[[nodiscard]] std::unique_ptr<Backend> make_hierarchical_backend(std::unique_ptr<Backend> inner,
+                                                                 const HostPolicy& policy,
+                                                                 std::size_t kept_buffers);
 
 // Everything over rings of point-to-point messages. Keeps up to `kept_buffers` fusion buffers.
 [[nodiscard]] std::unique_ptr<Backend> make_ring_backend(std::size_t kept_buffers);

@@ -2,58 +2,18 @@
 
 #include "backend/backend.h"
 #include "backend/compressed_allreduce.h"
+#include "backend/host_operation.h"
 #include "backend/lengths.h"
 #include "backend/narrowed_allreduce.h"
+#include "backend/packed_allreduce.h"
 #include "backend/packed_operation.h"
+#include "backend/registered_buffers.h"
 #include "onehost/host_pull.h"
 #include "onehost/host_reduction.h"
-#include "onehost/registered_memory.h"
 
 namespace rueda {
 
 namespace {
-
-// A collective of the channel's members as an operation of the engine.
-template <class Collective>
-class HostOperation : public Operation {
- public:
-  template <class... Arguments>
-  explicit HostOperation(const Lane& lane, Arguments&&... arguments)
-      : members_(*lane.members),
-        counters_(*lane.counters),
-        collective_(*lane.channel, std::forward<Arguments>(arguments)...) {}
-
-  bool advance() override {
-    if (collective_.done()) return false;
-    const bool moved = collective_.advance();
-    if (collective_.done()) {
-      counters_.bytes_reduced.add(collective_.traffic().combined);
-      counters_.bytes_taken.add(collective_.traffic().taken);
-      counters_.bytes_through_kernel.add(collective_.traffic().kernel);
-    }
-    return moved;
-  }
-  [[nodiscard]] bool done() const override { return collective_.done(); }
-  [[nodiscard]] const Status& status() const override { return collective_.status(); }
-  [[nodiscard]] bool uses_transport() const override { return false; }
-  [[nodiscard]] std::vector<int> awaited() const override {
-    std::vector<int> ranks;
-    for (const int member : collective_.awaited()) {
-      ranks.push_back(members_[static_cast<std::size_t>(member)]);
-    }
-    return ranks;
-  }
-
- private:
-  const std::vector<int>& members_;  // world ranks
-  TransferCounters& counters_;
-  Collective collective_;
-};
-
-std::shared_ptr<std::byte[]> allocate_registered(std::size_t bytes) {
-  const auto memory = RegisteredMemory::of_process();
-  return memory ? memory.value()->allocate(bytes) : nullptr;
-}
 
 class OnehostBackend : public Backend {
  public:
@@ -84,7 +44,9 @@ class OnehostBackend : public Backend {
     const auto policy = policy_for(lane, bytes);
     if (!policy) return ring_->allreduce(lane, reduction, std::move(pieces));
     if (bytes > policy->flat_limit && must_pack(lane, reduction, pieces)) {
-      return packed_allreduce(lane, *policy, reduction, std::move(pieces), bytes);
+      return packed_allreduce(buffers_, lane, reduction.dtype, pieces, [&](const Piece& all) {
+        return host_allreduce(lane, *policy, reduction, {all});
+      });
     }
     return host_allreduce(lane, *policy, reduction, std::move(pieces));
   }
@@ -179,36 +141,6 @@ class OnehostBackend : public Backend {
         lane, policy, combination_of(reduction), reduction.contributors, std::move(pieces));
   }
 
-  // Through a fusion buffer in registered memory.
-  std::unique_ptr<Operation> packed_allreduce(const Lane& lane, const HostPolicy& policy,
-                                              const Reduction& reduction, std::vector<Piece> pieces,
-                                              std::size_t bytes) {
-    const std::size_t element = size_of(reduction.dtype);
-    const bool takes_part = contributes(pieces);
-    const auto pack = [&](std::byte* buffer) {
-      for (const Piece& piece : pieces) {
-        const std::size_t length = static_cast<std::size_t>(piece.count) * element;
-        if (piece.input != nullptr) copy_bytes(buffer, piece.input, length, Stores::cached);
-        buffer += length;
-      }
-      lane.counters->bytes_packed.add(static_cast<std::int64_t>(bytes));
-    };
-    const auto start = [&](std::byte* buffer) {
-      const Piece all{takes_part ? buffer : nullptr, buffer,
-                      static_cast<std::int64_t>(bytes / element)};
-      return host_allreduce(lane, policy, reduction, {all});
-    };
-    auto unpack = [element, pieces, bytes, counters = lane.counters](const std::byte* buffer) {
-      for (const Piece& piece : pieces) {
-        const std::size_t length = static_cast<std::size_t>(piece.count) * element;
-        if (piece.output != nullptr) copy_bytes(piece.output, buffer, length, Stores::cached);
-        buffer += length;
-      }
-      counters->bytes_packed.add(static_cast<std::int64_t>(bytes));
-    };
-    return std::make_unique<PackedOperation>(buffers_, bytes, pack, start, std::move(unpack));
-  }
-
   using Offer = std::function<std::unique_ptr<Operation>(const std::byte* data)>;
   // Starts with `data`, or with a copy where the others could not reach it.
   std::unique_ptr<Operation> offer(const Lane& lane, const HostPolicy& policy,
@@ -263,7 +195,9 @@ std::optional<HostPolicy> policy_for(const AlgorithmTable& algorithms, const Hos
                                      std::size_t bytes) {
   HostPolicy chosen = policy;
   switch (algorithms.choose(static_cast<std::int64_t>(std::min<std::size_t>(bytes, INT64_MAX)))) {
-    case Algorithm::ring: return std::nullopt;
+    case Algorithm::ring:
+    case Algorithm::hierarchical:
+    case Algorithm::doubling: return std::nullopt;
     case Algorithm::flat: chosen.flat_limit = slot_bytes; break;
     case Algorithm::direct: chosen.flat_limit = std::min(policy.flat_limit, bytes - 1); break;
   }

@@ -1,32 +1,18 @@
-#include <algorithm>
 #include <cstring>
 
 #include "backend/alltoall_operation.h"
 #include "backend/backend.h"
 #include "backend/broadcast_operation.h"
 #include "backend/compressed_allreduce.h"
+#include "backend/contribute.h"
 #include "backend/lengths.h"
 #include "backend/narrowed_allreduce.h"
 #include "backend/packed_operation.h"
 #include "backend/ring_operation.h"
-#include "reduce/reduce.h"
 
 namespace rueda {
 
 namespace {
-
-std::int64_t chunk_elements(const Lane& lane, DataType dtype) {
-  return std::max<std::int64_t>(1, lane.chunk_bytes / static_cast<std::int64_t>(size_of(dtype)));
-}
-
-// Fills `target` with this rank's contribution.
-void contribute(std::byte* target, const std::byte* input, std::int64_t count,
-                const Reduction& reduction) {
-  if (input == nullptr) return fill_identity(target, count, reduction.dtype, reduction.op);
-  const std::size_t bytes = static_cast<std::size_t>(count) * size_of(reduction.dtype);
-  if (bytes > 0 && target != input) std::memmove(target, input, bytes);
-  scale(target, count, reduction.dtype, reduction.prescale);
-}
 
 class RingBackend : public Backend {
  public:
@@ -66,7 +52,7 @@ class RingBackend : public Backend {
           return std::make_unique<RingOperation>(
               lane,
               RingPlan::reduce_scatter(lane.rank, std::move(lengths),
-                                       chunk_elements(lane, reduction.dtype)),
+                                       chunk_elements(lane, size_of(reduction.dtype))),
               buffer, element, &reduction);
         },
         [=](const std::byte* buffer) {
@@ -100,7 +86,8 @@ class RingBackend : public Backend {
                                          std::byte* data, std::int64_t count) {
     return std::make_unique<RingOperation>(
         lane,
-        RingPlan::allreduce(lane.rank, lane.size(), count, chunk_elements(lane, reduction.dtype)),
+        RingPlan::allreduce(lane.rank, lane.size(), count,
+                            chunk_elements(lane, size_of(reduction.dtype))),
         data, size_of(reduction.dtype), &reduction);
   }
 

@@ -66,8 +66,31 @@ Status Epoch::choose_backend() {
   if (world_.host.memory()) {
     backend_ = make_onehost_backend(algorithms_, host_policy_, kept_buffers(options));
   }
+  if (world_.host.knows_hosts() && !world_.host.is_world(topology().size)) {
+    backend_ = make_hierarchical_backend(std::move(backend_), host_policy_, kept_buffers(options));
+  }
   devices_ = make_device_backend(options, *backend_);
   return {};
+}
+
+bool Epoch::spans_hosts(const HostParts& parts) const {
+  return world_.host.knows_hosts() && parts.leaders.size() > 1;
+}
+
+AlgorithmTable Epoch::algorithms_across(const HostParts& parts) const {
+  const auto hosts = static_cast<int>(parts.members.size());
+  const bool shares = std::any_of(parts.members.begin(), parts.members.end(),
+                                  [](const auto& part) { return part.size() > 1; });
+  const AlgorithmTable measured = rueda::algorithms_across(world_.link_costs, hosts, shares);
+  // What it does not accept has been refused.
+  return AlgorithmTable::parse(services_.options.algorithm, measured, Extent::several_hosts)
+      .value();
+}
+
+AlgorithmTable Epoch::algorithms_of_world() const {
+  const auto world = process_sets_.find(0);
+  const HostParts parts = world_.host.parts(world->ranks, world->rank);
+  return spans_hosts(parts) ? algorithms_across(parts) : algorithms_;
 }
 
 std::vector<int> Epoch::neighbours() const {

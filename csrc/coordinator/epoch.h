@@ -58,7 +58,11 @@ class Epoch final : public Progress::Work {
   [[nodiscard]] std::string_view transport_name() const { return transport_name_; }
   [[nodiscard]] const HostGroup& host() const { return world_.host; }
   [[nodiscard]] const HostPolicy& host_policy() const { return host_policy_; }
+  // Of sets on one host.
   [[nodiscard]] const AlgorithmTable& algorithms() const { return algorithms_; }
+  // Of the world.
+  [[nodiscard]] AlgorithmTable algorithms_of_world() const;
+  [[nodiscard]] const LinkCosts& link_costs() const { return world_.link_costs; }
   [[nodiscard]] ProcessSets& process_sets() { return process_sets_; }
   [[nodiscard]] const ProcessSets& process_sets() const { return process_sets_; }
   // Takes what adding a process set needs of the memory that its ranks share, where this is such a
@@ -93,6 +97,9 @@ class Epoch final : public Progress::Work {
 
  private:
   Status choose_backend();
+  // Whether a set with these parts does what it can in the memory of each host.
+  [[nodiscard]] bool spans_hosts(const HostParts& parts) const;
+  [[nodiscard]] AlgorithmTable algorithms_across(const HostParts& parts) const;
   [[nodiscard]] std::vector<int> neighbours() const;
 
   // --- Commands
@@ -109,6 +116,12 @@ class Epoch final : public Progress::Work {
   void apply_set_change(const Response& response, Submission submission);
   void refuse_elsewhere(int set_id, const std::string& name, int other_set);
   void forget_set(int id);
+  // What a set of these ranks, with this one, is to find room for: its members here.
+  struct Sharers {
+    HostMembers members;
+    bool spans_hosts = false;
+  };
+  [[nodiscard]] Sharers sharers_of(std::vector<int> ranks) const;
   [[nodiscard]] Status no_room() const;
   bool step_sets(Time now);
 

@@ -77,9 +77,9 @@ void Epoch::start(Command command, SetCoordinator& set, Time now) {
 
 void Epoch::create_group(const Command& command) {
   // Not before: what others have sent for a set that is known, but not open, would be dropped.
-  const HostMembers host = world_.host.members(command.ranks);
-  auto room = SetCoordinator::reserve(host);
-  if (host && !room) return command.handle->complete(no_room());
+  const Sharers sharers = sharers_of(command.ranks);
+  auto room = SetCoordinator::reserve(sharers.members, sharers.spans_hosts);
+  if (sharers.members && !room) return command.handle->complete(no_room());
   auto formed = process_sets_.form(command.set_id, command.ranks);
   if (formed) start_set(formed.value(), std::move(room));
   command.handle->complete(formed.status());
@@ -123,9 +123,14 @@ void Epoch::open_set(std::shared_ptr<const ProcessSetMembers> members,
                                  services_.options.join_average == "all",
                                  id};
   HostParts parts = world_.host.parts(members->ranks, members->rank);
-  sets_[id] =
-      std::make_unique<SetCoordinator>(std::move(members), std::move(parts), services_.options,
-                                       context, *world_.transport, events_of(id), std::move(room));
+  std::unique_ptr<const SetHosts> hosts;
+  if (spans_hosts(parts)) {
+    hosts = std::make_unique<SetHosts>(parts, members->ranks, algorithms_across(parts),
+                                       world_.link_costs.chunk);
+  }
+  sets_[id] = std::make_unique<SetCoordinator>(std::move(members), std::move(parts),
+                                               std::move(hosts), services_.options, context,
+                                               *world_.transport, events_of(id), std::move(room));
 }
 
 // Ranks that hand one name to different process sets would wait for each other for ever. A rank
@@ -188,6 +193,18 @@ void Epoch::forget_set(int id) {
   services_.commands.forget(id);
 }
 
+Epoch::Sharers Epoch::sharers_of(std::vector<int> ranks) const {
+  std::sort(ranks.begin(), ranks.end());
+  const auto own = std::lower_bound(ranks.begin(), ranks.end(), topology().rank);
+  if (own == ranks.end() || *own != topology().rank) return {};
+  const bool are_known = ranks.front() >= 0 && ranks.back() < topology().size;
+  if (!are_known) return {};
+  if (HostMembers all = world_.host.members(ranks)) return {std::move(all), false};
+  HostParts parts = world_.host.parts(ranks, static_cast<int>(own - ranks.begin()));
+  if (!spans_hosts(parts)) return {};
+  return {std::move(parts.own), true};
+}
+
 Status Epoch::no_room() const {
   return {
       ErrorCode::unsupported,
@@ -200,11 +217,9 @@ Status Epoch::no_room() const {
 void Epoch::reserve_room(Submission& submission) const {
   const Request& request = submission.request;
   if (request.collective != Collective::add_process_set || !request.error.ok()) return;
-  const HostMembers host = world_.host.members(request.set_ranks);
-  const bool is_member = host && std::find(host.ranks.begin(), host.ranks.end(),
-                                           host.memory->rank()) != host.ranks.end();
-  if (!is_member) return;
-  submission.room = SetCoordinator::reserve(host);
+  const Sharers sharers = sharers_of(request.set_ranks);
+  if (!sharers.members) return;
+  submission.room = SetCoordinator::reserve(sharers.members, sharers.spans_hosts);
   if (!submission.room) submission.request.error = no_room();
 }
 

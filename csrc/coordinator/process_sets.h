@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/backend.h"
 #include "core/status.h"
 #include "rueda/rueda.h"
 #include "transport/transport.h"
@@ -85,12 +86,13 @@ static_assert(first_formed + (group_generations - 1L) * process_set_limit + proc
 // Shares of the tags: the sets that all ranks know, those that only their members know, messages.
 inline constexpr int tag_shares = 2 * process_set_limit + 1;
 inline constexpr Tag tags_per_set = tag_limit / tag_shares;
-// The tag of the `sequence`-th batch of a set: what is in flight at one time is distinct.
+// The first tag of the `sequence`-th batch of a set: what is in flight at one time is distinct.
 [[nodiscard]] constexpr Tag batch_tag(int set_id, BatchOrder order, std::uint64_t sequence) {
   constexpr Tag per_order = tags_per_set / batch_orders;
   const int share = slot_of(set_id) + (set_id < first_formed ? 0 : process_set_limit);
   const Tag first = static_cast<Tag>(share) * batch_orders + static_cast<Tag>(order);
-  return first * per_order + static_cast<Tag>(sequence % per_order);
+  return first * per_order +
+         static_cast<Tag>(sequence % (per_order / tags_per_batch)) * tags_per_batch;
 }
 
 // The tag of the `sequence`-th point-to-point message that a rank receives.

@@ -81,6 +81,8 @@ class Runtime {
     return policy_for(algorithms(), host_policy(), bytes);
   }
   [[nodiscard]] const AlgorithmTable& algorithms() const { return epoch_.algorithms(); }
+  [[nodiscard]] AlgorithmTable algorithms_of_world() const { return epoch_.algorithms_of_world(); }
+  [[nodiscard]] const LinkCosts& link_costs() const { return epoch_.link_costs(); }
   // Whether nothing of the set is accepted any more. Cheap.
   [[nodiscard]] bool is_broken(int set_id = 0) const { return commands_.is_closed(set_id); }
   // Why; ok while it is accepted.

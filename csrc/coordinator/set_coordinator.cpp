@@ -23,6 +23,11 @@ std::uint64_t channel_key(int set_id, std::size_t order) {
   return (static_cast<std::uint64_t>(set_id) + 1) * batch_orders + order;
 }
 
+// No process set has such a number.
+std::uint64_t stage_key(int set_id, std::size_t order, bool after) {
+  return std::uint64_t{1} << 61 | channel_key(set_id, order) << 1 | (after ? 1U : 0U);
+}
+
 // Whether more is to be done than to tell the application that all have agreed.
 bool is_executed(const Request& request) {
   return request.collective <= Collective::alltoall ||
@@ -51,8 +56,8 @@ Replay::Options replay_options(const Options& options) {
 }  // namespace
 
 SetCoordinator::SetCoordinator(std::shared_ptr<const ProcessSetMembers> members, HostParts parts,
-                               const Options& options, const ExecutionContext& context,
-                               Transport& transport, Events events,
+                               std::unique_ptr<const SetHosts> hosts, const Options& options,
+                               const ExecutionContext& context, Transport& transport, Events events,
                                std::shared_ptr<ControlRoom> room)
     : members_(std::move(members)),
       fusion_threshold_(options.fusion_threshold),
@@ -61,6 +66,9 @@ SetCoordinator::SetCoordinator(std::shared_ptr<const ProcessSetMembers> members,
           static_cast<std::size_t>(std::max<std::int64_t>(1, options.batches_in_flight))),
       context_(context),
       room_(std::move(room)),
+      here_(hosts ? parts.own : HostMembers{}),
+      rank_here_(parts.rank),
+      hosts_(std::move(hosts)),
       events_(std::move(events)),
       negotiator_(negotiator_options(options)),
       replay_(std::move(parts), members_, replay_options(options), *context_.metrics,
@@ -68,24 +76,36 @@ SetCoordinator::SetCoordinator(std::shared_ptr<const ProcessSetMembers> members,
   lane_.transport = &transport;
   lane_.members = &members_->ranks;
   lane_.rank = members_->rank;
-  if (context_.host) {
-    open_channel(static_cast<std::size_t>(BatchOrder::negotiated));
-    open_channel(static_cast<std::size_t>(BatchOrder::replayed));
-  }
+  lane_.hosts = hosts_.get();
+  open_channels(orders_[static_cast<std::size_t>(BatchOrder::negotiated)]);
+  open_channels(orders_[static_cast<std::size_t>(BatchOrder::replayed)]);
   lane_.chunk_bytes = std::max<std::int64_t>(1, options.ring_chunk);
+  if (hosts_) lane_.chunk_bytes = std::min(lane_.chunk_bytes, hosts_->chunk_bytes());
 }
 
-std::shared_ptr<ControlRoom> SetCoordinator::reserve(const HostMembers& host) {
+std::shared_ptr<ControlRoom> SetCoordinator::reserve(const HostMembers& host, bool spans_hosts) {
   if (!host) return nullptr;
-  std::array<std::size_t, batch_orders> channels{};
-  channels.fill(HostChannel::bytes_for(slot_bytes));
-  return HostMemory::reserve(host.memory, channels);
+  // Before and after the links.
+  const std::size_t channels = spans_hosts ? 2 * batch_orders : batch_orders;
+  const std::size_t slot = spans_hosts ? stage_slot_bytes : slot_bytes;
+  return HostMemory::reserve(host.memory,
+                             std::vector<std::size_t>(channels, HostChannel::bytes_for(slot)));
 }
 
-void SetCoordinator::open_channel(std::size_t order) {
-  orders_[order].channel = std::make_unique<HostChannel>(
-      context_.host.memory, context_.host.ranks, members_->rank, channel_key(members_->id, order),
-      HostChannel::WokenBy::rank, slot_bytes, room_.get());
+void SetCoordinator::open_channels(Order& order) {
+  const auto number = static_cast<std::size_t>(&order - orders_.data());
+  const auto open = [&](const HostMembers& host, int rank, std::uint64_t key, std::size_t slot) {
+    return std::make_unique<HostChannel>(host.memory, host.ranks, rank, key,
+                                         HostChannel::WokenBy::rank, slot, room_.get());
+  };
+  const int id = members_->id;
+  if (context_.host && !order.channel) {
+    order.channel = open(context_.host, members_->rank, channel_key(id, number), slot_bytes);
+  }
+  if (here_ && !order.before_links) {
+    order.before_links = open(here_, rank_here_, stage_key(id, number, false), stage_slot_bytes);
+    order.after_links = open(here_, rank_here_, stage_key(id, number, true), stage_slot_bytes);
+  }
 }
 
 NegotiatorOptions SetCoordinator::negotiator_options(const Options& options) const {
@@ -425,10 +445,12 @@ void SetCoordinator::execute(std::vector<BatchMember> members, BatchOrder order,
   if (members.front().response->request.on_gpu) order = BatchOrder::on_gpu;
   const auto number = static_cast<std::size_t>(order);
   Order& own = orders_[number];
-  if (context_.host && !own.channel) open_channel(number);
+  open_channels(own);
   Lane lane = lane_;
   lane.set_id = members_->id;
   lane.channel = own.channel.get();
+  lane.before_links = own.before_links.get();
+  lane.after_links = own.after_links.get();
   lane.tag = batch_tag(members_->id, order, own.next_batch++);
   running_.push_back(
       std::make_unique<Execution>(context_, lane, std::move(members), now, contributions));
@@ -565,7 +587,9 @@ void SetCoordinator::fail_all(const Status& reason) {
   for (const auto& execution : running_) execution->fail(reason);
   running_.clear();
   for (const Order& order : orders_) {
-    if (order.channel) order.channel->stop();
+    for (const auto* channel : {&order.channel, &order.before_links, &order.after_links}) {
+      if (*channel) (*channel)->stop();
+    }
   }
   for (Submission& submission : replay_.give_up()) {
     if (pending_.contains(submission.request.name)) {  // submitted again, after it was decided

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "backend/set_hosts.h"
 #include "coordinator/execution.h"
 #include "coordinator/process_sets.h"
 #include "coordinator/replay.h"
@@ -36,15 +37,18 @@ class SetCoordinator {
     std::function<void()> joined;
   };
 
-  // `parts`: which of the members share memory.
+  // `parts`: which of the members share memory. `hosts`: the same for operations across hosts; null
+  // where all are on one, or nothing is known of hosts.
   SetCoordinator(std::shared_ptr<const ProcessSetMembers> members, HostParts parts,
-                 const Options& options, const ExecutionContext& context, Transport& transport,
-                 Events events, std::shared_ptr<ControlRoom> room = nullptr);
+                 std::unique_ptr<const SetHosts> hosts, const Options& options,
+                 const ExecutionContext& context, Transport& transport, Events events,
+                 std::shared_ptr<ControlRoom> room = nullptr);
 
   // Room in the memory that the members share for all that their set will publish there. A rank
   // that takes it before the ranks agree on the set cannot fail to open it afterwards. Null where
-  // there is none, or where they share no memory.
-  [[nodiscard]] static std::shared_ptr<ControlRoom> reserve(const HostMembers& host);
+  // there is none, or where they share no memory. `spans_hosts`: these are not all members.
+  [[nodiscard]] static std::shared_ptr<ControlRoom> reserve(const HostMembers& host,
+                                                            bool spans_hosts);
 
   void submit(std::vector<Submission> submissions, Time now);
   // Makes the operation `name` fail on all members, which this rank has not submitted here but to
@@ -110,7 +114,8 @@ class SetCoordinator {
   void execute_again(Replay::Batch& batch, const Contributions& contributions);
   void finish_barrier(Submission submission);
   [[nodiscard]] Replay::Events replay_events();
-  void open_channel(std::size_t order);
+  struct Order;
+  void open_channels(Order& order);
   [[nodiscard]] NegotiatorOptions negotiator_options(const Options& options) const;
   void mark_cycle(Time now);
   void record_answer(const std::string& name, Time now);
@@ -129,8 +134,14 @@ class SetCoordinator {
   const std::shared_ptr<ControlRoom> room_;  // null: as much as there is
   struct Order {
     std::unique_ptr<HostChannel> channel;  // null where the ranks do not share memory
+    // Of a set that spans hosts: of the members here, see Lane; null where this rank is alone.
+    std::unique_ptr<HostChannel> before_links;
+    std::unique_ptr<HostChannel> after_links;
     std::uint64_t next_batch = 0;
   };
+  const HostMembers here_;  // of a set that spans hosts, the members on this one
+  const int rank_here_;
+  const std::unique_ptr<const SetHosts> hosts_;
   std::array<Order, batch_orders> orders_;  // by BatchOrder
   Lane lane_;                               // but for channel and tag
   Events events_;

@@ -30,18 +30,21 @@ constexpr std::array table{
         "algorithm", "RUEDA_ALGORITHM", "", text, "", true,
         "How data of which size is exchanged, as in flat:0-8K;direct:8K-1M;ring:1M-. flat and "
         "direct are for ranks of one host: copies through shared memory, up to 512K, and "
-        "reaching into each other's tensors; ring is for all. auto goes by what was measured "
-        "at init.",
+        "reaching into each other's tensors. hierarchical and doubling are for ranks of several "
+        "hosts: memory within each, between them rings or recursive doubling. ring is for all. "
+        "auto goes by what was measured at init.",
         &Options::algorithm},
     OptionSpec{"fusion_threshold", "RUEDA_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD", bytes, "",
                true,
                "Tensors are batched into fusion buffers of up to this size. 0 reduces each tensor "
                "by itself.",
                &Options::fusion_threshold},
-    OptionSpec{"ring_chunk", "RUEDA_RING_CHUNK", "", bytes, "", true,
-               "The largest piece that travels around the ring at once: smaller pieces overlap "
-               "transfer and reduction better, larger ones cost fewer messages.",
-               &Options::ring_chunk},
+    OptionSpec{
+        "ring_chunk", "RUEDA_RING_CHUNK", "", bytes, "", true,
+        "The largest piece that travels around the ring at once: smaller pieces overlap "
+        "transfer and reduction better, larger ones cost fewer messages. Between hosts smaller "
+        "ones are taken where a trial at init finds them as quick.",
+        &Options::ring_chunk},
     OptionSpec{"batches_in_flight", "RUEDA_BATCHES_IN_FLIGHT", "", count, "", false,
                "How many batches of one process set may be on their way before further tensors are "
                "held back to be fused.",

@@ -10,6 +10,7 @@
 #include "membership/host.h"
 #include "membership/host_beacon.h"
 #include "membership/inproc_world.h"
+#include "membership/link_trial.h"
 #include "membership/world_facts.h"
 #include "onehost/memory_transport.h"
 #include "tcp/tcp_transport.h"
@@ -150,6 +151,9 @@ Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const M
   if (!own.ok() || !ready.ok()) return not_formed().because(own.ok() ? ready : own);
   if (Status measured = measure_host(bootstrap, world.host, deadline); !measured.ok())
     return not_formed().because(measured);
+  const auto costs = measure_links(bootstrap, *transport.value(), world.topology.host_of, deadline);
+  if (!costs) return not_formed().because(costs.status());
+  world.link_costs = costs.value();
   world.control = std::move(control).value();
   world.transport = std::move(transport).value();
   log(LogLevel::info, world.topology.describe(world.topology.rank), " of ", world.topology.size,

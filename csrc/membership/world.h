@@ -10,6 +10,7 @@
 #include "core/options.h"
 #include "core/status.h"
 #include "onehost/host_group.h"
+#include "plan/link_costs.h"
 #include "transport/bootstrap.h"
 #include "transport/control_lane.h"
 #include "transport/transport.h"
@@ -37,6 +38,7 @@ struct World {
   std::unique_ptr<ControlLane> control;
   std::unique_ptr<Transport> transport;
   HostGroup host;
+  LinkCosts link_costs;  // between hosts, the same on all ranks
 };
 
 // Makes MPI's bulk transport; empty where MPI cannot carry bulk, with the reason in `unavailable`.

@@ -11,9 +11,9 @@
 
 namespace rueda {
 
-void HostCollective::start() {
+void HostCollective::start(std::uint64_t ticket) {
   ++runs_;
-  ticket_ = channel_.line_up();
+  ticket_ = ticket;
   stage_ = Stage::queued;
   status_ = {};
 }

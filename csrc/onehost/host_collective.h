@@ -64,7 +64,9 @@ class HostCollective {
   ~HostCollective() = default;
 
   // The next collective of the channel. The one before of the same object must be done.
-  void start();
+  void start() { start(channel_.line_up()); }
+  // In a place of the queue that has been taken before.
+  void start(std::uint64_t ticket);
   // Every subclass calls it in its destructor: a collective that is given up must not leave
   // anybody behind who still reads or writes its tensors, where it has `exposed` them.
   void quiesce(bool exposed);

@@ -1,7 +1,7 @@
 #include "onehost/host_group.h"
 
 #include <algorithm>
-#include <set>
+#include <map>
 #include <utility>
 
 #include "core/log.h"
@@ -86,16 +86,19 @@ HostMembers HostGroup::members(const std::vector<int>& world_ranks) const {
 HostParts HostGroup::parts(const std::vector<int>& world_ranks, int member) const {
   HostParts parts;
   const int own = first_of_part(world_ranks[static_cast<std::size_t>(member)]);
-  std::vector<int> own_ranks;
-  std::set<int> known;
+  std::map<int, std::size_t> known;  // the first rank of each part, of the world → the part
   for (int index = 0; index < static_cast<int>(world_ranks.size()); ++index) {
-    const int rank = world_ranks[static_cast<std::size_t>(index)];
-    const int first = first_of_part(rank);
-    if (first == own && own_ranks.empty()) parts.index = static_cast<int>(parts.leaders.size());
-    if (known.insert(first).second) parts.leaders.push_back(index);
-    if (first != own) continue;
+    const int first = first_of_part(world_ranks[static_cast<std::size_t>(index)]);
+    const auto [part, is_new] = known.emplace(first, parts.members.size());
+    if (is_new) parts.members.emplace_back();
+    if (is_new) parts.leaders.push_back(index);
+    parts.members[part->second].push_back(index);
+  }
+  parts.index = static_cast<int>(known.at(own));
+  std::vector<int> own_ranks;
+  for (const int index : parts.members[known.at(own)]) {
     if (index == member) parts.rank = static_cast<int>(own_ranks.size());
-    own_ranks.push_back(rank);
+    own_ranks.push_back(world_ranks[static_cast<std::size_t>(index)]);
   }
   if (own_ranks.size() > 1) parts.own = members(own_ranks);
   return parts;

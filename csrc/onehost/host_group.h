@@ -30,6 +30,8 @@ struct HostParts {
   int rank = 0;              // of this one among them
   int index = 0;             // of its part
   std::vector<int> leaders;  // of each part its first member, within the set; ascending
+  std::vector<std::vector<int>> members =
+      {};  // of each part all of them, within the set; ascending
 };
 
 class HostGroup {
@@ -62,6 +64,9 @@ class HostGroup {
   // A rank of the world within the memory; nothing where it does not share it.
   [[nodiscard]] std::optional<int> rank_of(int world_rank) const;
   [[nodiscard]] HostMembers members(const std::vector<int>& world_ranks) const;
+  // Whether ranks have been asked on which host they are: only then parts() tells more than that
+  // each rank is a part.
+  [[nodiscard]] bool knows_hosts() const { return !ranks_.empty(); }
   // `member`: the index of this rank.
   [[nodiscard]] HostParts parts(const std::vector<int>& world_ranks, int member) const;
 

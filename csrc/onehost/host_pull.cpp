@@ -6,7 +6,7 @@
 namespace rueda {
 
 HostPull::HostPull(HostChannel& channel, const HostPolicy& policy, const std::byte* data,
-                   std::size_t bytes, std::vector<std::int64_t> numbers, Plan plan)
+                   std::size_t bytes, std::vector<std::int64_t> numbers, Plan plan, Begin begin)
     : HostCollective(channel, policy),
       data_(data),
       bytes_(bytes),
@@ -16,7 +16,7 @@ HostPull::HostPull(HostChannel& channel, const HostPolicy& policy, const std::by
     reach_ = bytes <= policy_.flat_limit ? Reach{Place::slot, 0}
                                          : Reach::of(channel_.host(), data, bytes);
   }
-  start();
+  if (begin == Begin::now) start();
 }
 
 void HostPull::prepare() {

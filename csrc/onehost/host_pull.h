@@ -28,8 +28,10 @@ class HostPull final : public HostCollective {
   // of the others, or none. Where the ranks cannot reach into each other's memory, data above the
   // flat limit must be registered.
   HostPull(HostChannel& channel, const HostPolicy& policy, const std::byte* data, std::size_t bytes,
-           std::vector<std::int64_t> numbers, Plan plan);
+           std::vector<std::int64_t> numbers, Plan plan, Begin begin = Begin::now);
   ~HostPull() { quiesce(reach_.place != Place::nothing && reach_.place != Place::slot); }
+
+  using HostCollective::start;
 
   // numbers[this rank] of `member`.
   [[nodiscard]] std::int64_t number_of(int member, int index) const;

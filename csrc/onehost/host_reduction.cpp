@@ -4,6 +4,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "reduce/reduce.h"
+
 namespace rueda {
 
 namespace {
@@ -21,7 +23,8 @@ HostReduction::HostReduction(HostChannel& channel, const HostPolicy& policy,
     : HostCollective(channel, policy),
       element_(size_of(combination.dtype)),
       all_contribute_(contributors == channel.size()),
-      combine_(combination),
+      combination_(combination),
+      combiner_(combination),
       pieces_(std::move(pieces)) {
   for (const Piece& piece : pieces_) count_ += piece.count;
   bytes_ = bytes_of(count_);
@@ -68,7 +71,7 @@ void HostReduction::prepare() {
     may_be_direct_ = is_seen(inputs_.front().place) && is_seen(outputs_.front().place);
     if (!channel_.populate_slot(slot_bytes)) return void(status_ = no_memory());
     const Piece& piece = pieces_.front();
-    staging_.emplace(channel_, combine_, element_, piece.input, piece.output, bytes_);
+    staging_.emplace(channel_, combiner_, element_, piece.input, piece.output, bytes_);
     return staging_->begin();
   }
   const bool registered = pieces_.size() == 1 && !inputs_.empty() &&
@@ -142,6 +145,16 @@ HostCollective::Work HostReduction::work() {
   return direct_ ? work_direct() : work_flat();
 }
 
+// All of `sources_`. Where nobody contributes, as of a host whose ranks have joined, that is the
+// identity.
+void HostReduction::combine(std::span<std::byte* const> targets, std::int64_t count,
+                            Stores stores) {
+  if (!sources_.empty()) return combiner_(targets, sources_, count, stores);
+  for (std::byte* target : targets) {
+    fill_identity(target, count, combination_.dtype, combination_.op);
+  }
+}
+
 // This rank's own part is taken from the tensor: its copy is on its way to the others' caches.
 void HostReduction::combine_copies(bool in_lines) {
   std::int64_t before = 0;
@@ -160,7 +173,7 @@ void HostReduction::combine_copies(bool in_lines) {
         sources_.push_back((in_lines ? channel_.line_of(member) : channel_.slot_of(member)) +
                            bytes_of(before + range.first));
       }
-      combine_({&target, 1}, sources_, range.count, Stores::cached);
+      combine({&target, 1}, range.count, Stores::cached);
       traffic_.combined += static_cast<std::int64_t>(bytes_of(range.count));
     }
     before += pieces_[i].count;
@@ -327,7 +340,7 @@ Status HostReduction::combine_part(const Part& part) {
   }
   const Stores stores =
       bytes_ >= policy_.streaming_min && pushes_.empty() ? Stores::streaming : Stores::cached;
-  combine_(targets_, sources_, part.count, stores);
+  combine(targets_, part.count, stores);
   traffic_.combined += static_cast<std::int64_t>(bytes);
   for (const Push& push : pushes_) {
     if (Status status = host.write_to(push.member, targets_.front(), push.where, bytes);

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "onehost/host_collective.h"
@@ -66,6 +67,7 @@ class HostReduction final : public HostCollective {
   [[nodiscard]] Place place_of_copy(int member) const;
   [[nodiscard]] std::byte* own_output(std::size_t piece, std::int64_t first) const;
 
+  void combine(std::span<std::byte* const> targets, std::int64_t count, Stores stores);
   void combine_copies(bool in_lines);
   Work work_flat();
   [[nodiscard]] bool may_be_staged() const;
@@ -79,7 +81,8 @@ class HostReduction final : public HostCollective {
 
   const std::size_t element_;
   const bool all_contribute_;
-  const Combiner combine_;
+  const Combination combination_;
+  const Combiner combiner_;
   std::vector<Piece> pieces_;
   std::int64_t count_ = 0;
   std::size_t bytes_ = 0;

@@ -12,13 +12,25 @@ namespace rueda {
 
 namespace {
 
-constexpr std::array<std::string_view, 3> names{"flat", "direct", "ring"};
+constexpr std::array<std::string_view, 5> names{"flat", "direct", "ring", "hierarchical",
+                                                "doubling"};
 constexpr std::int64_t no_end = std::numeric_limits<std::int64_t>::max();
 
 std::optional<Algorithm> algorithm_named(std::string_view name) {
   const auto found = std::find(names.begin(), names.end(), name);
   if (found == names.end()) return std::nullopt;
   return static_cast<Algorithm>(found - names.begin());
+}
+
+bool serves(Algorithm algorithm, Extent extent) {
+  switch (algorithm) {
+    case Algorithm::flat:
+    case Algorithm::direct: return extent == Extent::one_host;
+    case Algorithm::hierarchical:
+    case Algorithm::doubling: return extent == Extent::several_hosts;
+    case Algorithm::ring: break;
+  }
+  return true;
 }
 
 // "8K", "1M", "4096".
@@ -67,15 +79,15 @@ std::string_view name_of(Algorithm algorithm) {
   return names.at(static_cast<std::size_t>(algorithm));
 }
 
-AlgorithmTable AlgorithmTable::of_limit(std::int64_t flat_limit) {
+AlgorithmTable AlgorithmTable::of_limit(std::int64_t limit, Algorithm small, Algorithm large) {
   AlgorithmTable table;
-  table.rows_ = {{0, Algorithm::direct}};
-  if (flat_limit > 0) table.rows_ = {{0, Algorithm::flat}, {flat_limit, Algorithm::direct}};
+  table.rows_ = {{0, large}};
+  if (limit > 0) table.rows_ = {{0, small}, {limit, large}};
   return table;
 }
 
 Expected<AlgorithmTable> AlgorithmTable::parse(std::string_view text,
-                                               const AlgorithmTable& otherwise) {
+                                               const AlgorithmTable& otherwise, Extent extent) {
   AlgorithmTable table = otherwise;
   if (text == "auto") return table;
   while (!text.empty()) {
@@ -89,9 +101,10 @@ Expected<AlgorithmTable> AlgorithmTable::parse(std::string_view text,
       return Status(ErrorCode::initialization,
                     str("'", part,
                         "' is no range of sizes with its algorithm: give auto, or flat, "
-                        "direct or ring, each with a range if wanted, as in flat:0-8K;ring:8K-"));
+                        "direct, ring, hierarchical or doubling, each with a range if wanted, as "
+                        "in flat:0-8K;ring:8K-"));
     }
-    table.set(range->first, range->last, *algorithm);
+    if (serves(*algorithm, extent)) table.set(range->first, range->last, *algorithm);
   }
   return table;
 }

@@ -14,7 +14,14 @@ enum class Algorithm : std::uint8_t {
   flat,    // one host: every rank copies its data into shared memory and reads that of all others
   direct,  // one host: ranks read and write each other's tensors
   ring,    // messages around a ring, over the transport
+  // Several hosts: reduce-scatter within each, a ring for each slice across, all-gather within.
+  hierarchical,
+  // Several hosts: within each as above, recursive doubling across, by one rank of each.
+  doubling,
 };
+
+// What a table is for: process sets whose members share one host's memory, or others.
+enum class Extent : std::uint8_t { one_host, several_hosts };
 
 [[nodiscard]] std::string_view name_of(Algorithm algorithm);
 
@@ -25,12 +32,15 @@ class AlgorithmTable {
     Algorithm algorithm = Algorithm::ring;
   };
 
-  // Flat below `flat_limit` bytes, direct from there on.
-  static AlgorithmTable of_limit(std::int64_t flat_limit);
+  // `small` below `limit` bytes, `large` from there on.
+  static AlgorithmTable of_limit(std::int64_t limit, Algorithm small = Algorithm::flat,
+                                 Algorithm large = Algorithm::direct);
   // "flat:0-8K;direct:8K-1M;ring:1M-": bytes, an upper end is not part of its range. Later ranges
   // override earlier ones; what none of them covers stays as in `otherwise`; "ring" alone means all
-  // sizes; empty or "auto" is `otherwise`. Fails, saying what is accepted.
-  static Expected<AlgorithmTable> parse(std::string_view text, const AlgorithmTable& otherwise);
+  // sizes; empty or "auto" is `otherwise`. What is not for `extent` is checked and left out. Fails,
+  // saying what is accepted.
+  static Expected<AlgorithmTable> parse(std::string_view text, const AlgorithmTable& otherwise,
+                                        Extent extent = Extent::one_host);
 
   [[nodiscard]] Algorithm choose(std::int64_t bytes) const;
   [[nodiscard]] const std::vector<Row>& rows() const { return rows_; }

@@ -7,20 +7,25 @@ namespace rueda {
 
 namespace {
 
-std::vector<std::int64_t> offsets_of(const std::vector<std::int64_t>& lengths) {
-  std::vector<std::int64_t> offsets{0};
-  offsets.reserve(lengths.size() + 1);
-  for (const std::int64_t length : lengths) offsets.push_back(offsets.back() + length);
-  return offsets;
+// One after the other.
+std::vector<Segment> segments_of(const std::vector<std::int64_t>& lengths) {
+  std::vector<Segment> segments;
+  segments.reserve(lengths.size());
+  std::int64_t offset = 0;
+  for (const std::int64_t length : lengths) {
+    segments.push_back({offset, length});
+    offset += length;
+  }
+  return segments;
 }
 
 }  // namespace
 
-RingPlan::RingPlan(int rank, std::vector<std::int64_t> offsets, std::int64_t chunk,
+RingPlan::RingPlan(int rank, std::vector<Segment> segments, std::int64_t chunk,
                    bool reduce_scatters, bool gathers)
     : rank_(rank),
-      size_(static_cast<int>(offsets.size()) - 1),
-      offsets_(std::move(offsets)),
+      size_(static_cast<int>(segments.size())),
+      segments_(std::move(segments)),
       chunk_(std::max<std::int64_t>(chunk, 1)),
       reduce_scatters_(reduce_scatters),
       gathers_(gathers) {
@@ -34,24 +39,27 @@ RingPlan::RingPlan(int rank, std::vector<std::int64_t> offsets, std::int64_t chu
 RingPlan RingPlan::allreduce(int rank, int size, std::int64_t count, std::int64_t chunk) {
   std::vector<std::int64_t> lengths(static_cast<std::size_t>(size), count / size);
   for (std::int64_t i = 0; i < count % size; ++i) ++lengths[static_cast<std::size_t>(i)];
-  return {rank, offsets_of(lengths), chunk, true, true};
+  return {rank, segments_of(lengths), chunk, true, true};
 }
 
 RingPlan RingPlan::reduce_scatter(int rank, std::vector<std::int64_t> lengths, std::int64_t chunk) {
-  return {rank, offsets_of(lengths), chunk, true, false};
+  return {rank, segments_of(lengths), chunk, true, false};
 }
 
 RingPlan RingPlan::allgather(int rank, std::vector<std::int64_t> lengths, std::int64_t chunk) {
-  return {rank, offsets_of(lengths), chunk, false, true};
+  return {rank, segments_of(lengths), chunk, false, true};
+}
+
+RingPlan RingPlan::reduce_scatter(int rank, std::vector<Segment> segments, std::int64_t chunk) {
+  return {rank, std::move(segments), chunk, true, false};
+}
+
+RingPlan RingPlan::allgather(int rank, std::vector<Segment> segments, std::int64_t chunk) {
+  return {rank, std::move(segments), chunk, false, true};
 }
 
 int RingPlan::steps() const {
   return (size_ - 1) * (static_cast<int>(reduce_scatters_) + static_cast<int>(gathers_));
-}
-
-Segment RingPlan::segment(int owner) const {
-  const auto index = static_cast<std::size_t>(owner);
-  return {offsets_[index], offsets_[index + 1] - offsets_[index]};
 }
 
 Segment RingPlan::part(int owner, std::int64_t chunk_index) const {

@@ -5,6 +5,7 @@
 // data.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -42,6 +43,9 @@ class RingPlan {
   static RingPlan reduce_scatter(int rank, std::vector<std::int64_t> lengths, std::int64_t chunk);
   // Rank r starts with segment r; every rank ends with all of them.
   static RingPlan allgather(int rank, std::vector<std::int64_t> lengths, std::int64_t chunk);
+  // The same with segments that lie anywhere.
+  static RingPlan reduce_scatter(int rank, std::vector<Segment> segments, std::int64_t chunk);
+  static RingPlan allgather(int rank, std::vector<Segment> segments, std::int64_t chunk);
 
   [[nodiscard]] int ranks() const { return size_; }
   [[nodiscard]] int next() const { return (rank_ + 1) % size_; }
@@ -53,19 +57,21 @@ class RingPlan {
   [[nodiscard]] std::int64_t hops() const { return steps() * chunks_; }
   [[nodiscard]] Hop hop(std::int64_t index) const;
 
-  [[nodiscard]] Segment segment(int owner) const;
+  [[nodiscard]] Segment segment(int owner) const {
+    return segments_[static_cast<std::size_t>(owner)];
+  }
   [[nodiscard]] Segment own_segment() const { return segment(rank_); }
   // Whether the second half of the hops overwrites data that was sent in the first.
   [[nodiscard]] bool has_both_phases() const { return reduce_scatters_ && gathers_; }
 
  private:
-  RingPlan(int rank, std::vector<std::int64_t> offsets, std::int64_t chunk, bool reduce_scatters,
+  RingPlan(int rank, std::vector<Segment> segments, std::int64_t chunk, bool reduce_scatters,
            bool gathers);
   [[nodiscard]] Segment part(int owner, std::int64_t chunk_index) const;
 
   int rank_;
   int size_;
-  std::vector<std::int64_t> offsets_;  // size_ + 1 of them
+  std::vector<Segment> segments_;  // by rank
   std::int64_t chunk_;
   std::int64_t chunks_ = 0;
   bool reduce_scatters_;

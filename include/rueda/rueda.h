@@ -302,9 +302,11 @@ std::size_t settle_tensor(const void* tensor, std::size_t bytes);
 [[nodiscard]] bool has_direct_access();
 
 // How an allreduce of so many bytes is done in the world, and how long it should take by what
-// was measured at init (µs; 0 where nothing was, as across hosts).
+// was measured at init (µs; 0 where nothing was; of a world of several hosts what the links take).
 struct AlgorithmChoice {
-  std::string algorithm;   // "line" (in one cache line), "flat", "direct" or "ring"
+  // On one host "line" (in one cache line), "flat" or "direct", across hosts "hierarchical" or
+  // "doubling", and "ring".
+  std::string algorithm;
   std::string registered;  // the same for tensors from allocate()
   double predicted_us = 0;
   double predicted_registered_us = 0;

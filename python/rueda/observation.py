@@ -29,11 +29,12 @@ class AlgorithmChoice(NamedTuple):
     """
 
     algorithm: str
-    """``"line"`` (within one cache line), ``"flat"``, ``"direct"`` or ``"ring"``."""
+    """On one host ``"line"`` (within one cache line), ``"flat"`` or ``"direct"``; across hosts ``"hierarchical"`` or
+    ``"doubling"``; ``"ring"``."""
     registered: str
     """The same for arrays from :func:`rueda.empty`."""
     predicted_us: float
-    """Microseconds; 0 where nothing was measured, as across hosts."""
+    """Microseconds; across hosts what the links take; 0 where nothing was measured."""
     predicted_registered_us: float
 
 

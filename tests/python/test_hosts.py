@@ -12,6 +12,7 @@ CHECKS = [
     "check_the_world_sums_over_all_hosts",
     "check_a_host_has_its_own_sets_in_memory",
     "check_a_step_costs_each_host_one_message",
+    "check_each_link_carries_what_it_has_to",
     "check_messages_within_and_across_hosts",
 ]
 

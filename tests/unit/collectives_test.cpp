@@ -128,6 +128,23 @@ Bytes result_of(const Handle& handle, const Bytes& in_place, DataType dtype) {
   return {output.data.get(), output.data.get() + bytes};
 }
 
+// Submits all in an order of this rank's own.
+void check_cases(const std::vector<Case>& cases, int rank, Runtime& engine) {
+  std::vector<std::size_t> order(cases.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::shuffle(order.begin(), order.end(), std::mt19937(static_cast<unsigned>(rank) + 7));
+  std::vector<Bytes> outputs(cases.size());
+  std::vector<Handle> handles(cases.size());
+  for (const std::size_t i : order) {
+    handles[i] = submit(engine, submission_of(cases[i], rank, outputs[i]));
+  }
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    const Request& request = cases[i].request;
+    const Bytes result = result_of(handles[i], outputs[i], request.dtype);
+    expect(result == cases[i].expected[static_cast<std::size_t>(rank)], request.name);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("every collective, type and operation gives what a serial loop gives") {
@@ -138,22 +155,21 @@ TEST_CASE("every collective, type and operation gives what a serial loop gives")
   options.ring_chunk = 1000;
   const Sharing sharing = GENERATE(Sharing::nothing, Sharing::memory);
   options.algorithm = GENERATE("auto", "direct");
-  const auto check = [&](int rank, Runtime& engine) {
-    std::vector<std::size_t> order(cases.size());
-    std::iota(order.begin(), order.end(), std::size_t{0});
-    std::shuffle(order.begin(), order.end(), std::mt19937(static_cast<unsigned>(rank) + 7));
-    std::vector<Bytes> outputs(cases.size());
-    std::vector<Handle> handles(cases.size());
-    for (const std::size_t i : order) {
-      handles[i] = submit(engine, submission_of(cases[i], rank, outputs[i]));
-    }
-    for (std::size_t i = 0; i < cases.size(); ++i) {
-      const Request& request = cases[i].request;
-      const Bytes result = result_of(handles[i], outputs[i], request.dtype);
-      expect(result == cases[i].expected[static_cast<std::size_t>(rank)], request.name);
-    }
-  };
+  const auto check = [&](int rank, Runtime& engine) { check_cases(cases, rank, engine); };
   run_engines(ranks, options, check, nullptr, sharing);
+}
+
+TEST_CASE("across hosts, every collective, type and operation gives what a serial loop gives") {
+  const auto host_of = GENERATE(std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 1, 0, 1, 0},
+                                std::vector<int>{0, 1, 2});
+  const auto ranks = static_cast<int>(host_of.size());
+  const std::vector<Case> cases = make_cases(ranks);
+  Options options;
+  options.fusion_threshold = GENERATE(0, 1 << 20);
+  options.ring_chunk = 1000;
+  options.algorithm = GENERATE("hierarchical", "doubling");
+  const auto check = [&](int rank, Runtime& engine) { check_cases(cases, rank, engine); };
+  run_engines(ranks, options, check, nullptr, Sharing::memory, host_of);
 }
 
 TEST_CASE("elements travel as a narrower type, converted where they are packed") {

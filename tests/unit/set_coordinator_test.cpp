@@ -46,8 +46,8 @@ class SetByHand {
                                      &member.timeline, HostMembers{host, ranks}};
       auto described = std::make_shared<ProcessSetMembers>(ProcessSetMembers{0, ranks, rank});
       member.set =
-          std::make_unique<SetCoordinator>(std::move(described), parts_of(rank, ranks), options,
-                                           context, *member.transport, std::move(events));
+          std::make_unique<SetCoordinator>(std::move(described), parts_of(rank, ranks), nullptr,
+                                           options, context, *member.transport, std::move(events));
     }
   }
 

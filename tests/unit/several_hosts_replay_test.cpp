@@ -339,9 +339,14 @@ TEST_CASE("a host without room for a table negotiates, and so do the others with
   run_on(host_of, [](int rank, Runtime& engine) {
     sum(engine, "first");  // takes what the links need
     if (rank == 2) {
+      // All is taken but what the set's channels need.
+      const auto& memory = engine.host().memory();
+      const std::vector<std::size_t> channels(2 * batch_orders,
+                                              HostChannel::bytes_for(stage_slot_bytes));
+      const auto room = HostMemory::reserve(memory, channels);
       try {
         for (std::uint64_t key = std::uint64_t{1} << 40;; ++key) {
-          static_cast<void>(engine.host().memory()->publish(key, std::size_t{1} << 17));
+          static_cast<void>(memory->publish(key, std::size_t{1} << 17));
         }
       } catch (const std::bad_alloc&) {
       }

@@ -52,7 +52,7 @@ float sum(Runtime& engine, int set, const std::string& name, std::size_t length)
 
 }  // namespace
 
-TEST_CASE("the world's operations go around the ring, those of a host through its memory") {
+TEST_CASE("the world's operations go over links, those of a host through its memory") {
   const Hosts hosts = some_hosts();
   run_on(hosts, [&](int rank, Runtime& engine) {
     const std::vector<int> sets = sets_of(hosts, engine);
@@ -60,13 +60,11 @@ TEST_CASE("the world's operations go around the ring, those of a host through it
     const auto members = static_cast<float>(hosts.ranks_of(hosts.of(rank)).size());
     for (const std::size_t length : {1, 100, 5000, 300'000}) {
       expect(sum(engine, 0, "", length) == static_cast<float>(hosts.size()), "the world's sum");
-      const std::int64_t steps = metric(engine, "allreduce_ring_steps");
       const std::int64_t sent = metric(engine, "allreduce_messages_sent");
-      expect(steps > 0, "the world's goes around the ring");
+      if (hosts.ranks_of(hosts.of(rank)).front() == rank) expect(sent > 0, "messages");
       expect(sum(engine, own, "", length) == members, "the host's sum");
       if (members == 1) continue;
-      expect(metric(engine, "allreduce_ring_steps") == steps, "the host's does not");
-      expect(metric(engine, "allreduce_messages_sent") == sent, "and sends nothing");
+      expect(metric(engine, "allreduce_messages_sent") == sent, "the host's sends nothing");
     }
   });
 }
@@ -95,7 +93,7 @@ TEST_CASE("within a host what repeats is replayed, whatever the rest of the worl
   });
 }
 
-TEST_CASE("a set of ranks of several hosts uses no host's memory") {
+TEST_CASE("a set of one rank of each host uses no host's memory") {
   const Hosts hosts{{0, 0, 1, 1}};
   run_on(hosts, [](int rank, Runtime& engine) {
     const int across = add_set(engine, {1, 2});
@@ -105,7 +103,7 @@ TEST_CASE("a set of ranks of several hosts uses no host's memory") {
       expect(sum(engine, across, "across", 1000) == 2, "the sum across hosts");
     }
     expect(metric(engine, "plans_replayed") == replayed, "nothing was replayed");
-    expect(metric(engine, "allreduce_ring_steps") > 0, "a ring");
+    expect(metric(engine, "allreduce_messages_sent") > 0, "messages");
   });
 }
 

@@ -70,6 +70,26 @@ def check_a_step_costs_each_host_one_message() -> None:
         assert sent == expected, (round_, sent)
 
 
+def check_each_link_carries_what_it_has_to() -> None:
+    for size in (64 << 20, 4 << 20, 1 << 10):
+        tensor = np.full(size // 4, rueda.rank() + 1, np.float32)
+        before = rueda.metrics()["allreduce_payload_bytes_sent"]
+        rueda.allreduce_(tensor, name=f"link {size}", op=rueda.Sum)
+        sent = rueda.metrics()["allreduce_payload_bytes_sent"] - before
+        assert np.all(tensor == rueda.size() * (rueda.size() + 1) / 2)
+        by_rank = rueda.allgather(np.array([sent]), name=f"sent {size}")
+        here = sum(by_rank[rank] for rank in own_host())
+        hosts = rueda.cross_size()
+        if rueda.choose_algorithm(size).algorithm == "hierarchical":
+            # Segments differ by an element.
+            assert abs(here - 2 * (hosts - 1) * size / hosts) <= 4096, (size, here)
+        else:
+            assert rueda.choose_algorithm(size).algorithm == "doubling"
+            assert here == size * np.log2(hosts), (size, here)
+    assert rueda.choose_algorithm(64 << 20).algorithm == "hierarchical"
+    assert rueda.choose_algorithm(1 << 10).algorithm == "doubling"
+
+
 def check_messages_within_and_across_hosts() -> None:
     for size in (3, 100_003):
         handles = [rueda.send_async(np.full(size, rueda.rank()), to) for to in range(rueda.size())]

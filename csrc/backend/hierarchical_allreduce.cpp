@@ -1,0 +1,126 @@
+#include "backend/hierarchical_allreduce.h"
+
+#include <utility>
+#include <vector>
+
+#include "backend/contribute.h"
+#include "backend/doubling_operation.h"
+#include "backend/ring_operation.h"
+#include "backend/sequence.h"
+#include "backend/stages.h"
+
+namespace rueda {
+
+namespace {
+
+class Allreduce {
+ public:
+  Allreduce(const Lane& lane, const HostPolicy& policy, const Reduction& reduction,
+            const Piece& piece, Algorithm algorithm)
+      : lane_(lane),
+        policy_(policy),
+        reduction_(reduction),
+        piece_(piece),
+        element_(size_of(reduction.dtype)),
+        doubles_(algorithm == Algorithm::doubling),
+        rank_(lane.hosts->rank()),
+        slices_(doubles_ ? 1 : lane.hosts->min_size()),
+        parts_(count_parts()),
+        before_(line_up(lane.before_links, parts_)),
+        after_(line_up(lane.after_links, parts_)) {}
+
+  [[nodiscard]] std::int64_t parts() const { return parts_; }
+
+  // Each slice goes to the member that carries it, which is left with what this host contributes.
+  [[nodiscard]] std::unique_ptr<Operation> reduce(std::int64_t part) const {
+    if (lane_.before_links == nullptr) {
+      const Segment whole = cut(piece_.count, parts_, part);
+      contribute(output(whole.offset), input(whole.offset), whole.count, reduction_);
+      return nullptr;
+    }
+    std::vector<Piece> pieces;
+    for (int index = 0; index < slices_; ++index) {
+      const Segment segment = slice(part, index);
+      std::byte* const target = index == rank_ ? output(segment.offset) : nullptr;
+      pieces.push_back({input(segment.offset), target, segment.count});
+    }
+    return reduce_within(lane_, policy_, reduction_, std::move(pieces),
+                         before_ + static_cast<std::uint64_t>(part));
+  }
+
+  [[nodiscard]] std::unique_ptr<Operation> cross(std::int64_t part) const {
+    if (rank_ >= slices_) return nullptr;
+    const Lane across = lane_of_part(lane_across(lane_, rank_), part);
+    const Segment own = slice(part, rank_);
+    if (doubles_) {
+      return std::make_unique<DoublingOperation>(across, reduction_, output(own.offset), own.count);
+    }
+    RingPlan ring = RingPlan::allreduce(across.rank, across.size(), own.count,
+                                        chunk_elements(across, element_));
+    return std::make_unique<RingOperation>(across, std::move(ring), output(own.offset), element_,
+                                           &reduction_);
+  }
+
+  [[nodiscard]] std::unique_ptr<Operation> gather(std::int64_t part) const {
+    if (lane_.after_links == nullptr) return nullptr;
+    std::vector<HostPull::Transfer> transfers;
+    for (int index = 0; index < slices_; ++index) {
+      const Segment segment = slice(part, index);
+      if (index == rank_) continue;
+      transfers.push_back({index, 0, output(segment.offset), bytes(segment.count)});
+    }
+    const bool offers = rank_ < slices_;
+    const Segment own = offers ? slice(part, rank_) : Segment{};
+    return pull_within(lane_, policy_, offers ? output(own.offset) : nullptr, bytes(own.count),
+                       std::move(transfers), after_ + static_cast<std::uint64_t>(part));
+  }
+
+ private:
+  [[nodiscard]] std::int64_t count_parts() const {
+    if (piece_.count == 0) return 0;
+    const auto bytes = static_cast<std::int64_t>(this->bytes(piece_.count));
+    return doubles_ ? 1 : parts_of(lane_, bytes, std::int64_t{slices_} * lane_.hosts->hosts());
+  }
+  [[nodiscard]] Segment slice(std::int64_t part, int index) const {
+    const Segment whole = cut(piece_.count, parts_, part);
+    const Segment slice = cut(whole.count, slices_, index);
+    return {whole.offset + slice.offset, slice.count};
+  }
+  [[nodiscard]] std::size_t bytes(std::int64_t count) const {
+    return static_cast<std::size_t>(count) * element_;
+  }
+  [[nodiscard]] const std::byte* input(std::int64_t offset) const {
+    return piece_.input == nullptr ? nullptr : piece_.input + bytes(offset);
+  }
+  [[nodiscard]] std::byte* output(std::int64_t offset) const {
+    return piece_.output + bytes(offset);
+  }
+
+  const Lane lane_;
+  const HostPolicy policy_;
+  const Reduction reduction_;
+  const Piece piece_;
+  const std::size_t element_;
+  const bool doubles_;
+  const int rank_;  // among the members here
+  const int slices_;
+  const std::int64_t parts_;
+  const std::uint64_t before_;  // the first places in the channels' queues
+  const std::uint64_t after_;
+};
+
+}  // namespace
+
+std::unique_ptr<Operation> hierarchical_allreduce(const Lane& lane, const HostPolicy& policy,
+                                                  const Reduction& reduction, const Piece& piece,
+                                                  Algorithm algorithm) {
+  const auto whole = std::make_shared<const Allreduce>(lane, policy, reduction, piece, algorithm);
+  const auto steps = [whole](std::int64_t part) -> std::vector<Sequence::Step> {
+    return {[whole, part] { return whole->reduce(part); },
+            [whole, part] { return whole->cross(part); },
+            [whole, part] { return whole->gather(part); }};
+  };
+  return std::make_unique<Pipeline>(whole->parts(), tags_per_batch, steps);
+}
+
+}  // namespace rueda

@@ -1,0 +1,77 @@
+// The members of a process set that spans hosts, host by host, for operations that are composed of
+// what a host's members do in its memory and of what goes over the links between hosts.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/backend.h"
+#include "onehost/host_group.h"
+#include "plan/algorithm_table.h"
+
+namespace rueda {
+
+// Ring i goes once through every host: through its member i, or, on a host with fewer members, i
+// modulo their number. So whatever is divided among rings crosses each host's link once.
+class SetHosts {
+ public:
+  // `parts`: of the members, whose world ranks are `ranks`. At least one of each.
+  SetHosts(const HostParts& parts, const std::vector<int>& ranks, AlgorithmTable algorithms,
+           std::int64_t chunk_bytes);
+
+  [[nodiscard]] int hosts() const { return static_cast<int>(parts_.size()); }
+  [[nodiscard]] int host() const { return host_; }  // this rank's
+  [[nodiscard]] int rank() const { return rank_; }  // of this one among its host's members
+  // How many members a host has.
+  [[nodiscard]] int size(int host) const { return static_cast<int>(part(host).size()); }
+  [[nodiscard]] int size() const { return size(host_); }
+  [[nodiscard]] int min_size() const { return min_size_; }
+  [[nodiscard]] int max_size() const { return max_size_; }
+  // The rank within the set of a host's member.
+  [[nodiscard]] int member(int host, int index) const {
+    return part(host)[static_cast<std::size_t>(index)];
+  }
+  [[nodiscard]] int host_of(int member) const;
+  // Which of its host's members it is.
+  [[nodiscard]] int index_of(int member) const;
+  // Which of its host's members takes part in ring i.
+  [[nodiscard]] int member_of_ring(int host, int ring) const { return ring % size(host); }
+
+  // World ranks: of this host's members, and of those who take part in a ring, by host.
+  [[nodiscard]] const std::vector<int>& here() const { return here_; }
+  [[nodiscard]] const std::vector<int>& across(int ring) const {
+    return across_[static_cast<std::size_t>(ring)];
+  }
+
+  // How the set exchanges which sizes.
+  [[nodiscard]] const AlgorithmTable& algorithms() const { return algorithms_; }
+  // What goes over a link at a time, at most.
+  [[nodiscard]] std::int64_t chunk_bytes() const { return chunk_bytes_; }
+
+ private:
+  [[nodiscard]] const std::vector<int>& part(int host) const {
+    return parts_[static_cast<std::size_t>(host)];
+  }
+
+  const std::vector<std::vector<int>> parts_;  // ranks within the set
+  const int host_;
+  const int rank_;
+  const AlgorithmTable algorithms_;
+  const std::int64_t chunk_bytes_;
+  int min_size_ = 0;
+  int max_size_ = 0;
+  std::vector<int> here_;
+  std::vector<std::vector<int>> across_;  // by ring
+  struct Place {
+    int host;
+    int index;
+  };
+  std::vector<Place> places_;  // by rank within the set
+};
+
+// The part of a lane that stays on this host, where its members meet in `channel`.
+[[nodiscard]] Lane lane_within(const Lane& lane, HostChannel* channel);
+// That of a ring, in which this rank takes part.
+[[nodiscard]] Lane lane_across(const Lane& lane, int ring);
+
+}  // namespace rueda

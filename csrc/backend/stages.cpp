@@ -1,0 +1,86 @@
+#include "backend/stages.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "backend/host_operation.h"
+#include "onehost/host_reduction.h"
+
+namespace rueda {
+
+namespace {
+
+// Parts are no smaller, or what the ranks of a host tell each other costs more than overlap saves.
+constexpr std::int64_t min_part = 1 << 20;
+// A share of a part is so many chunks, so that one is on the wire while another is reduced.
+constexpr std::int64_t chunks_of_share = 4;
+// There are at least so many, if they are no smaller than that.
+constexpr std::int64_t few_parts = 4;
+
+}  // namespace
+
+HostPolicy policy_of_stages(const HostPolicy& policy) {
+  HostPolicy stages = policy;
+  stages.flat_limit = std::min(policy.flat_limit, stage_slot_bytes);
+  stages.staged_limit = 0;
+  return stages;
+}
+
+Segment cut(std::int64_t length, std::int64_t cuts, std::int64_t index) {
+  const std::int64_t each = length / cuts;
+  const std::int64_t longer = length % cuts;
+  return {index * each + std::min(index, longer), each + (index < longer ? 1 : 0)};
+}
+
+std::int64_t parts_of(const Lane& lane, std::int64_t bytes, std::int64_t shares) {
+  const std::int64_t share = std::min(chunks_of_share * lane.chunk_bytes, bytes / shares + 1);
+  const std::int64_t max_part = std::max(min_part, bytes / few_parts);
+  const std::int64_t part = std::clamp(share * shares, min_part, max_part);
+  return (bytes + part - 1) / part;
+}
+
+Lane lane_of_part(Lane lane, std::int64_t part) {
+  lane.tag += static_cast<Tag>(part % tags_per_batch);
+  return lane;
+}
+
+std::uint64_t line_up(HostChannel* channel, std::int64_t collectives) {
+  if (channel == nullptr || collectives == 0) return 0;
+  const std::uint64_t first = channel->line_up();
+  for (std::int64_t i = 1; i < collectives; ++i) static_cast<void>(channel->line_up());
+  return first;
+}
+
+bool is_reachable_here(const Lane& lane, const std::byte* data, std::size_t bytes) {
+  const HostChannel* channel = lane.before_links;
+  return channel == nullptr || data == nullptr || channel->host().is_reachable(data, bytes);
+}
+
+std::unique_ptr<Operation> reduce_within(const Lane& lane, const HostPolicy& policy,
+                                         const Reduction& reduction, std::vector<Piece> pieces,
+                                         std::uint64_t ticket) {
+  const Lane within = lane_within(lane, lane.before_links);
+  const ReduceOp op = reduction.op == ReduceOp::average ? ReduceOp::sum : reduction.op;
+  const Combination combination{.dtype = reduction.dtype, .op = op, .prescale = reduction.prescale};
+  // Who has joined is not known, so that it cannot be told whether that is one of these.
+  const bool all_contribute = reduction.contributors == lane.size();
+  auto operation = std::make_unique<HostOperation<HostReduction>>(
+      within, policy, combination, all_contribute ? within.size() : 0, std::move(pieces),
+      HostCollective::Begin::later);
+  operation->start(ticket);
+  return operation;
+}
+
+std::unique_ptr<Operation> pull_within(const Lane& lane, const HostPolicy& policy,
+                                       const std::byte* data, std::size_t bytes,
+                                       std::vector<HostPull::Transfer> transfers,
+                                       std::uint64_t ticket) {
+  auto plan = [transfers = std::move(transfers)](const HostPull&) { return transfers; };
+  auto operation = std::make_unique<HostOperation<HostPull>>(
+      lane_within(lane, lane.after_links), policy, data, bytes, std::vector<std::int64_t>{},
+      std::move(plan), HostCollective::Begin::later);
+  operation->start(ticket);
+  return operation;
+}
+
+}  // namespace rueda

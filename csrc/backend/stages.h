@@ -1,0 +1,51 @@
+// The stages of collectives across hosts: what members of one host do in its memory before and
+// after something has gone to other hosts, and how work is cut into parts that overlap.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/set_hosts.h"
+#include "onehost/host_pull.h"
+#include "plan/ring_plan.h"
+
+namespace rueda {
+
+// How ranks exchange what within a stage: by messages of other hosts they wait long anyway, so that
+// nothing is staged, and slots are smaller than those of a set on one host.
+[[nodiscard]] HostPolicy policy_of_stages(const HostPolicy& policy);
+
+// The first `length` elements are cut as evenly as possible; this is cut number `index`.
+[[nodiscard]] Segment cut(std::int64_t length, std::int64_t cuts, std::int64_t index);
+
+// How many parts `bytes` are moved in where each is divided among `shares` ranks: so many that a
+// share is a few chunks, and that there are a few.
+[[nodiscard]] std::int64_t parts_of(const Lane& lane, std::int64_t bytes, std::int64_t shares);
+
+// The lane of one of an operation's parts: those under way at one time have tags of their own.
+[[nodiscard]] Lane lane_of_part(Lane lane, std::int64_t part);
+
+// Takes places in the queue of a channel, where there is one, for so many collectives: all members
+// do so when an operation begins, and so agree on the order. Returns the first.
+[[nodiscard]] std::uint64_t line_up(HostChannel* channel, std::int64_t collectives);
+
+// Whether the others on this host reach the memory, where there are others.
+[[nodiscard]] bool is_reachable_here(const Lane& lane, const std::byte* data, std::size_t bytes);
+
+// Combines what this host's members contribute, for those of them who have an output. Neither
+// divided nor scaled at the end: that is for those who know all. In lane.before_links.
+[[nodiscard]] std::unique_ptr<Operation> reduce_within(const Lane& lane, const HostPolicy& policy,
+                                                       const Reduction& reduction,
+                                                       std::vector<Piece> pieces,
+                                                       std::uint64_t ticket);
+
+// Takes what other members of this host offer, and offers `data` (null: nothing). In
+// lane.after_links.
+[[nodiscard]] std::unique_ptr<Operation> pull_within(const Lane& lane, const HostPolicy& policy,
+                                                     const std::byte* data, std::size_t bytes,
+                                                     std::vector<HostPull::Transfer> transfers,
+                                                     std::uint64_t ticket);
+
+}  // namespace rueda

@@ -1,0 +1,35 @@
+#include "plan/link_costs.h"
+
+#include "plan/doubling_plan.h"
+
+namespace rueda {
+
+namespace {
+
+// Recursive doubling does not overlap what is combined with what is on the wire, and uses one rank
+// of each host: not for more than this.
+constexpr std::int64_t max_doubling = 256 << 10;
+constexpr std::int64_t min_doubling = 1 << 10;
+
+}  // namespace
+
+double doubling_cost(const LinkCosts& costs, int hosts, std::int64_t bytes) {
+  return doubling_hops(hosts) * (costs.latency + costs.per_byte * static_cast<double>(bytes));
+}
+
+double ring_cost(const LinkCosts& costs, int hosts, std::int64_t bytes) {
+  const double hops = 2.0 * (hosts - 1);
+  return hops * (costs.latency + costs.per_byte * static_cast<double>(bytes) / hosts);
+}
+
+AlgorithmTable algorithms_across(const LinkCosts& costs, int hosts, bool shares) {
+  std::int64_t limit = min_doubling;
+  while (limit < max_doubling &&
+         doubling_cost(costs, hosts, limit) <= ring_cost(costs, hosts, limit)) {
+    limit *= 2;
+  }
+  return AlgorithmTable::of_limit(limit, Algorithm::doubling,
+                                  shares ? Algorithm::hierarchical : Algorithm::ring);
+}
+
+}  // namespace rueda

@@ -1,0 +1,33 @@
+// What messages between hosts cost, and which algorithm is therefore the quickest for which size.
+#pragma once
+
+#include <cstdint>
+
+#include "plan/algorithm_table.h"
+
+namespace rueda {
+
+// A message of n bytes takes latency + n * per_byte nanoseconds. Where nothing was measured, as of
+// a link of 10 Gbit/s.
+struct LinkCosts {
+  double latency = 30'000;
+  double per_byte = 0.8;
+  bool is_measured = false;
+  // What is sent at a time, at most. Transports hand over small messages at once, and agree with
+  // the receiver first on larger ones, which takes a turn that waits behind what is on its way.
+  std::int64_t chunk = large_chunk;
+
+  static constexpr std::int64_t small_chunk = 60 << 10;
+  static constexpr std::int64_t large_chunk = 256 << 10;
+};
+
+// ns that an allreduce across so many hosts takes; what happens within them is left out, since it
+// is the same in all.
+[[nodiscard]] double doubling_cost(const LinkCosts& costs, int hosts, std::int64_t bytes);
+[[nodiscard]] double ring_cost(const LinkCosts& costs, int hosts, std::int64_t bytes);
+
+// Recursive doubling below the size at which rings are quicker, which rings then are within the
+// hierarchy where hosts have several members (`shares`), and one ring of all where each has one.
+[[nodiscard]] AlgorithmTable algorithms_across(const LinkCosts& costs, int hosts, bool shares);
+
+}  // namespace rueda
