@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import resource
 import statistics
 import sys
 import time
@@ -15,20 +16,31 @@ import numpy as np
 
 SENT = Path("/sys/class/net/eth0/statistics/tx_bytes")
 WARM_UP = 3
-# Reduces an array in place; waits for all ranks; which algorithms were chosen.
-Contender = tuple[Callable[[np.ndarray], None], Callable[[], None], str]
+# Reduces an array in place; waits for all ranks.
+Contender = tuple[Callable[[np.ndarray], None], Callable[[], None]]
 
 
-def with_rueda() -> Contender:
+def place() -> tuple[int, int]:
+    """This rank and how many there are, by the launcher."""
+    for rank, size in (
+        ("RUEDA_RANK", "RUEDA_SIZE"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ):
+        if rank in os.environ:
+            return int(os.environ[rank]), int(os.environ[size])
+    raise SystemExit("start it with benchmarks/hosts/measure.py")
+
+
+def with_rueda(compression: str | None = None) -> Contender:
     """By name, as a training loop would."""
     import rueda
 
     rueda.init()
 
     def reduce(tensor: np.ndarray) -> None:
-        rueda.allreduce_(tensor, op=rueda.Sum, name=f"x{tensor.size}")
+        rueda.allreduce_(tensor, op=rueda.Sum, name=f"x{tensor.size}", compression=compression)
 
-    return reduce, rueda.barrier, rueda.options()["algorithm"]
+    return reduce, rueda.barrier
 
 
 def with_gloo() -> Contender:
@@ -36,10 +48,10 @@ def with_gloo() -> Contender:
     import torch
     import torch.distributed as dist
 
-    rank, size = (int(os.environ[f"OMPI_COMM_WORLD_{word}"]) for word in ("RANK", "SIZE"))
+    rank, size = place()
     os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
     dist.init_process_group("gloo", init_method=sys.argv[4], rank=rank, world_size=size)
-    return lambda tensor: dist.all_reduce(torch.from_numpy(tensor)), dist.barrier, ""
+    return lambda tensor: dist.all_reduce(torch.from_numpy(tensor)), dist.barrier
 
 
 def with_mpi() -> Contender:
@@ -59,30 +71,49 @@ def with_mpi() -> Contender:
         data = ctypes.c_void_p(tensor.ctypes.data)
         mpi.MPI_Allreduce(in_place, data, tensor.size, single, total, world)
 
-    return reduce, lambda: mpi.MPI_Barrier(world), ""
+    return reduce, lambda: mpi.MPI_Barrier(world)
+
+
+def processor_seconds() -> float:
+    """Of all threads of this process, so far."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+CONTENDERS: dict[str, Callable[[], Contender]] = {
+    "rueda": with_rueda,
+    "rueda-int8": lambda: with_rueda("int8"),
+    "rueda-fp16": lambda: with_rueda("fp16"),
+    "gloo": with_gloo,
+    "mpi": with_mpi,
+}
 
 
 def main() -> None:
     """Each size, after a warm-up."""
-    contender, sizes, calls = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
-    reduce, barrier, choice = {"rueda": with_rueda, "gloo": with_gloo, "mpi": with_mpi}[contender]()
+    sizes, calls = json.loads(sys.argv[2]), json.loads(sys.argv[3])
+    reduce, barrier = CONTENDERS[sys.argv[1]]()
     results = {}
     for size, count in zip(sizes, calls, strict=True):
         tensor = np.zeros(size // 4, np.float32)
         for _ in range(WARM_UP):
             reduce(tensor)
         barrier()
-        sent = int(SENT.read_text())
+        sent, used = int(SENT.read_text()), processor_seconds()
         times = []
         for _ in range(count):
             begin = time.perf_counter()
             reduce(tensor)
             times.append(time.perf_counter() - begin)
-        sent = int(SENT.read_text()) - sent
+        sent, used = int(SENT.read_text()) - sent, processor_seconds() - used
         barrier()
-        results[size] = {"ms": statistics.median(times) * 1e3, "sent": sent / count}
-    if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
-        print("measured", json.dumps({"results": results, "choice": choice}), flush=True)
+        results[size] = {
+            "ms": statistics.median(times) * 1e3,
+            "sent": sent / count,
+            "cpu": used / count,
+        }
+    if place()[0] == 0:
+        print("measured", json.dumps({"results": results}), flush=True)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,10 @@ class Backoff {
   Backoff(bool oversubscribed, Duration spinning, Placement& placement)
       : oversubscribed_(oversubscribed), spinning_(spinning), placement_(placement) {}
 
+  // From now on, where not oversubscribed: see the constructor.
+  void spin_for(Duration spinning) { spinning_ = spinning; }
+  // Whether it has spun since the last renewal.
+  [[nodiscard]] bool has_spun() const { return spins_ > 0; }
   // Something has happened.
   void renew() { spins_ = 0; }
   // After an attempt without progress: waits a moment and says whether to try again; false: sleep

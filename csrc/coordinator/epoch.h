@@ -88,6 +88,9 @@ class Epoch final : public Progress::Work {
   [[nodiscard]] bool is_active() const override;
   [[nodiscard]] std::optional<Time> next_deadline() const override;
   [[nodiscard]] bool requires_polling() const override;
+  [[nodiscard]] bool awaits_network() const override {
+    return uses_transport() && transport_fd() >= 0;
+  }
   void prepare_to_sleep() override { services_.timeline.flush(); }
   Arming arm() override;
   void disarm() override { world_.transport->disarm(); }

@@ -6,8 +6,6 @@
 
 #include <algorithm>
 
-#include "coordinator/backoff.h"
-
 namespace rueda {
 
 namespace {
@@ -16,6 +14,9 @@ namespace {
 // application, and gives up soon; a caller has nothing else to do.
 constexpr Duration thread_spinning = std::chrono::microseconds(5);
 constexpr Duration caller_spinning = std::chrono::microseconds(100);
+// A network answers within microseconds, or sends many bytes for milliseconds, through which
+// nobody should spin: the time is halved whenever it was in vain, doubled when it was not.
+constexpr Duration least_network_spinning = std::chrono::microseconds(3);
 
 // How often a caller asks whether the progress thread yields the lock.
 constexpr int lock_spins = 200;
@@ -68,7 +69,8 @@ Progress::Progress(Work& work, const HostGroup& host, int world_size_here, Metri
             release();
             return wake;
           },
-          oversubscribed_ ? lock_spins_when_oversubscribed : lock_spins)) {}
+          oversubscribed_ ? lock_spins_when_oversubscribed : lock_spins)),
+      network_spinning_(caller_spinning) {}
 
 Status Progress::start(int first_fd, int second_fd) {
   const SignalsBlocked blocked;
@@ -131,6 +133,13 @@ bool Progress::drive() {
 
 // --- A caller
 
+void Progress::learn_to_spin(Backoff& backoff, bool in_vain) {
+  if (!work_.awaits_network()) return backoff.spin_for(caller_spinning);
+  network_spinning_ = in_vain ? std::max(network_spinning_ / 2, least_network_spinning)
+                              : std::min(network_spinning_ * 2, caller_spinning);
+  backoff.spin_for(network_spinning_);
+}
+
 bool Progress::acquire() {
   if (!lock_->acquire_as_caller()) return false;
   take_over();
@@ -146,8 +155,10 @@ FutexWake Progress::drive_until_done(const HandleState& handle, std::optional<Ti
       if (deadline && now >= *deadline) return FutexWake::timeout;
       if (work_.may_stop(now)) return FutexWake::changed;
       if (step(now)) {
+        if (backoff.has_spun()) learn_to_spin(backoff, false);
         backoff.renew();
       } else if (!backoff.back_off(now)) {
+        learn_to_spin(backoff, true);
         const Slept slept = sleep(deadline, false);
         if (slept.wake == FutexWake::interrupted) return slept.wake;
         if (slept.really) backoff.renew();

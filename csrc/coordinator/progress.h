@@ -9,6 +9,7 @@
 #include <optional>
 #include <thread>
 
+#include "coordinator/backoff.h"
 #include "coordinator/handle_state.h"
 #include "coordinator/metrics.h"
 #include "coordinator/progress_lock.h"
@@ -37,6 +38,8 @@ class Progress {
     [[nodiscard]] virtual std::optional<Time> next_deadline() const = 0;
     // Whether no wake-up announces progress, so that steps have to be repeated.
     [[nodiscard]] virtual bool requires_polling() const = 0;
+    // Whether what is under way is told by the second descriptor: by a network.
+    [[nodiscard]] virtual bool awaits_network() const = 0;
     // The owner is about to sleep.
     virtual void prepare_to_sleep() = 0;
     // The owner is about to sleep, also on the second descriptor where that is needed; `refused`:
@@ -88,6 +91,7 @@ class Progress {
     bool has_lock = true;  // no caller has taken it meanwhile
   };
 
+  void learn_to_spin(Backoff& backoff, bool in_vain);
   void run();
   bool drive();
   void take_over();
@@ -112,6 +116,7 @@ class Progress {
   bool armed_ = false;     // the second descriptor, for a sleep
   int polls_in_vain_ = 0;  // in a row
   bool woken_ = false;     // the progress thread, which has not stepped yet
+  Duration network_spinning_;
   std::thread thread_;
 };
 

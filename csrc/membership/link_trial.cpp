@@ -115,8 +115,9 @@ Expected<std::string> try_links(Transport& transport, const std::vector<int>& ra
   if (!large) return large.status();
   const double best = std::min(*small, *large);
   const double per_byte = std::max(0.0, (best - *one) / static_cast<double>(large_bytes));
-  const bool takes_large = *large * worthwhile_gain < *small;
-  return str(*one, " ", per_byte, " ", takes_large ? large_chunk : small_chunk);
+  // Where it makes no difference, fewer messages cost less.
+  const bool takes_small = *small * worthwhile_gain < *large;
+  return str(*one, " ", per_byte, " ", takes_small ? small_chunk : large_chunk);
 }
 
 std::optional<LinkCosts> costs_of(const std::string& text) {

@@ -17,7 +17,7 @@ namespace {
 
 // So that who waits for a message posts the next receive before more has come than it expects.
 constexpr std::size_t max_read_at_once = 512 << 10;
-constexpr std::size_t receipt_after_bytes = 256 << 10;
+constexpr std::size_t receipt_after_bytes = 64 << 10;
 constexpr std::size_t receipt_after_chunks = 64;
 
 }  // namespace
@@ -40,8 +40,9 @@ IncomingStream::Progress IncomingStream::read(IncomingMessages& messages) {
   if (!open_) read_opening(progress);
   for (std::size_t total = 0; open_ && readable_ && total < max_read_at_once;) {
     total += read_once(messages, progress);
-    if (!progress.status.ok()) break;
+    if (!progress.status.ok()) return progress;
   }
+  if (open_ && !readable_) wake_for(message_ ? header_.bytes - arrived_ : 1);
   return progress;
 }
 
@@ -123,6 +124,17 @@ std::size_t IncomingStream::read_once(IncomingMessages& messages, Progress& prog
   if (message_ && arrived_ == header_.bytes) end_chunk(messages, progress);
   take_headers(messages, progress);
   return count;
+}
+
+// A message is of no use in part, so nobody need wake for a little of a long chunk. Asked for more,
+// the system fixes the connection's window.
+void IncomingStream::wake_for(std::size_t bytes) {
+  constexpr std::size_t worth_a_call = 16 << 10;
+  constexpr std::size_t most = 64 << 10;
+  bytes = bytes < worth_a_call ? 1 : std::min(bytes, most);
+  if (std::exchange(wakes_for_, bytes) == bytes) return;
+  const int least = static_cast<int>(bytes);
+  ::setsockopt(fd(), SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least);
 }
 
 // What lies in the inbox: headers, and the chunks that came along with them.

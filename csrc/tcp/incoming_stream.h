@@ -55,6 +55,7 @@ class IncomingStream {
   void take_inline(IncomingMessages& messages, Progress& progress);
   void end_chunk(IncomingMessages& messages, Progress& progress);
   void place_rest();
+  void wake_for(std::size_t bytes);
 
   StreamOpening opening_;
   SocketLink link_;
@@ -65,6 +66,7 @@ class IncomingStream {
   ChunkHeader header_;                        // of the chunk that is arriving, with
   IncomingMessages::MessagePointer message_;  // null between chunks
   std::size_t arrived_ = 0;                   // bytes of it
+  std::size_t wakes_for_ = 1;                 // bytes that epoll waits for
   std::array<std::byte, 4096> inbox_;         // what was read along
   std::size_t inbox_begin_ = 0;
   std::size_t inbox_end_ = 0;

@@ -1,8 +1,8 @@
 #include "tcp/outgoing_stream.h"
 
 #include <linux/sockios.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "transport/socket.h"
@@ -47,6 +48,12 @@ void OutgoingStream::mark_ready(std::uint32_t events) {
   if ((events & EPOLLOUT) != 0) writable_ = true;
   // Nothing tells again of an end that was there before what comes before it was read.
   if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) ending_ = true;
+}
+
+// Where nobody tells, trying finds out.
+void OutgoingStream::watch_room(bool watched) {
+  room_watched_ = watched;
+  if (!watched) writable_ = true;
 }
 
 Status OutgoingStream::read(OutgoingMessages& messages) {
@@ -123,6 +130,7 @@ Status OutgoingStream::take_receipts(OutgoingMessages& messages, std::span<const
     sent_.pop_front();
     --written_;
     delivered_ += chunk.bytes;
+    under_way_ -= chunk.bytes;
     messages.acknowledge(chunk);
   }
   return {};
@@ -131,7 +139,10 @@ Status OutgoingStream::take_receipts(OutgoingMessages& messages, std::span<const
 Expected<std::size_t> OutgoingStream::write(OutgoingMessages& messages, std::size_t chunk_bytes) {
   std::size_t total = 0;
   if (link_.wants_to_write()) return total;  // the answer has not been accepted yet
-  while (writable_ && (partial_ > 0 || (chunk_bytes > 0 && messages.has_waiting()))) {
+  const auto takes_more = [&] {
+    return chunk_bytes > 0 && under_way_ < budget_ && messages.has_waiting();
+  };
+  while (writable_ && (partial_ > 0 || takes_more())) {
     const std::size_t length = gather(messages, chunk_bytes);
     msghdr message{};
     message.msg_iov = vectors_.data();
@@ -162,11 +173,12 @@ std::size_t OutgoingStream::gather(OutgoingMessages& messages, std::size_t chunk
     gathered += header.size() + chunk.bytes - skipped;
   };
   if (partial_ > 0) add(sent_[written_], partial_);
-  while (chunk_bytes > 0 && gathered < max_gathered_bytes &&
+  while (chunk_bytes > 0 && under_way_ < budget_ && gathered < max_gathered_bytes &&
          headers_.size() < max_gathered_chunks) {
     auto chunk = messages.take(chunk_bytes);
     if (!chunk) break;
     add(*chunk, 0);
+    under_way_ += chunk->bytes;
     sent_.push_back(std::move(*chunk));
   }
   vectors_.clear();
@@ -194,9 +206,34 @@ void OutgoingStream::advance(OutgoingMessages& messages, std::size_t count) {
   partial_ = count;
   const std::size_t kept = written_ + (partial_ > 0 ? 1 : 0);
   while (sent_.size() > kept) {
+    under_way_ -= sent_.back().bytes;
     messages.give_back(std::move(sent_.back()));
     sent_.pop_back();
   }
+}
+
+void OutgoingStream::pace(Time now, bool alone) {
+  constexpr std::size_t least = 128 << 10;
+  constexpr Duration between_looks = std::chrono::milliseconds(20);
+  constexpr Duration moment = std::chrono::milliseconds(25);
+  constexpr double forgetting = 0.8;  // where it had little to carry
+  if (alone) {
+    budget_ = std::numeric_limits<std::size_t>::max();
+    return;
+  }
+  if (under_way_ > 0 && now - paced_ < between_looks) return;
+  if (under_way_ > 0) {
+    const double rate =
+        static_cast<double>(delivered_ - delivered_then_) / to_seconds(now - paced_);
+    rate_ = std::max(rate, forgetting * rate_);
+  }
+  paced_ = now;
+  delivered_then_ = delivered_;
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  ::getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &info, &length);
+  const double reach = to_seconds(moment) + 2e-6 * info.tcpi_min_rtt;
+  budget_ = std::max(least, static_cast<std::size_t>(rate_ * reach));
 }
 
 OutgoingStream::Silence OutgoingStream::silence(Duration patience) const {
@@ -221,6 +258,7 @@ void OutgoingStream::give_back(OutgoingMessages& messages) {
   }
   written_ = 0;
   partial_ = 0;
+  under_way_ = 0;
 }
 
 }  // namespace rueda

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <vector>
 
 #include "core/clock.h"
@@ -33,6 +34,14 @@ class OutgoingStream {
   // What epoll has told: EPOLLIN, EPOLLOUT, ...
   void mark_ready(std::uint32_t events);
 
+  // Whether it has to be told when the system takes more. To be asked after each turn; what has
+  // become of the answer is told with watch_room().
+  [[nodiscard]] bool awaits_room() const { return !is_open() || partial_ > 0 || !writable_; }
+  // Whether a chunk is written in part.
+  [[nodiscard]] bool has_begun() const { return partial_ > 0; }
+  [[nodiscard]] bool is_room_watched() const { return room_watched_; }
+  void watch_room(bool watched);
+
   // Goes on with the opening, or takes receipts. An error where the connection is broken or the
   // peer is none of this world.
   [[nodiscard]] Status read(OutgoingMessages& messages);
@@ -40,6 +49,11 @@ class OutgoingStream {
   // accepts them and there are any. What it has begun to write it ends. Returns how many bytes the
   // system has accepted.
   [[nodiscard]] Expected<std::size_t> write(OutgoingMessages& messages, std::size_t chunk_bytes);
+
+  // One of several: takes no more than this stream carries in a moment, by how much it has carried,
+  // since what it has taken waits in the network's queues where others might have carried it. Told
+  // before each write(); `alone`: it takes all it can.
+  void pace(Time now, bool alone);
 
   // Bytes of chunks that have arrived at the peer, ever.
   [[nodiscard]] std::uint64_t delivered() const { return delivered_; }
@@ -71,12 +85,18 @@ class OutgoingStream {
   bool readable_ = true;
   bool writable_ = false;
   bool ending_ = false;
+  bool room_watched_ = true;
 
   std::deque<OutgoingMessages::Chunk> sent_;  // not acknowledged
   std::size_t written_ = 0;                   // of these, from the front
   std::size_t partial_ = 0;                   // bytes of the one after them, header included
   Receipt acknowledged_ = 0;                  // chunks, ever
   std::uint64_t delivered_ = 0;
+  std::size_t under_way_ = 0;  // bytes of chunks that were taken and not acknowledged
+  std::size_t budget_ = std::numeric_limits<std::size_t>::max();  // that under_way_ may reach
+  double rate_ = 0;                                               // bytes a second
+  Time paced_{};                                                  // when the rate was looked at
+  std::uint64_t delivered_then_ = 0;
   std::vector<std::byte> receipts_;  // less than one
   std::vector<ChunkHeader> headers_;
   std::vector<ConstBytes> parts_;

@@ -9,17 +9,24 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// New streams find their speed, then they are measured.
-constexpr Duration warm_up = 15ms;
-constexpr Duration min_busy = 40ms;
-constexpr std::uint64_t min_bytes = 1 << 20;
-constexpr Duration first_pause_between_trials = 500ms;
+// Streams find their speed, then they are measured. With BBR a stream that was one of several takes
+// some tens of milliseconds until it fills the link alone.
+constexpr Duration warm_up = 80ms;
+constexpr Duration min_busy = 60ms;
+// Of the best rate: below it the link is another.
+constexpr double changed = 0.5;
+constexpr std::uint64_t min_bytes = 512 << 10;
+constexpr Duration first_pause_between_trials = 2s;
 constexpr Duration longest_pause_between_trials = 60s;
 
 }  // namespace
 
 StreamCount::StreamCount(int least)
-    : wanted_(std::min(least, max_streams)), best_(wanted_), pause_(first_pause_between_trials) {}
+    : least_(std::min(least, max_streams)),
+      base_(least_),
+      candidate_(least_),
+      wanted_(least_),
+      pause_(first_pause_between_trials) {}
 
 void StreamCount::observe(Time now, std::uint64_t delivered, int in_use, bool waiting) {
   if (was_waiting_ && in_use == wanted_) {
@@ -29,43 +36,66 @@ void StreamCount::observe(Time now, std::uint64_t delivered, int in_use, bool wa
   last_ = now;
   last_delivered_ = delivered;
   was_waiting_ = waiting;
+  if (candidate_ == base_) {
+    if (waiting && now >= paused_until_) {
+      try_with(base_ > least_ ? std::max(base_ / 2, least_) : std::min(2 * base_, max_streams));
+    }
+    return;
+  }
   if (!warm_ && busy_ >= warm_up) {
     warm_ = true;
     busy_ = {};
     bytes_ = 0;
   }
   if (!warm_ || busy_ < min_busy || bytes_ < min_bytes) return;
-  const double rate = static_cast<double>(bytes_) / to_seconds(busy_);
-  busy_ = {};
-  bytes_ = 0;
-  decide(now, rate);
+  take(now, static_cast<double>(bytes_) / to_seconds(busy_));
 }
 
-void StreamCount::decide(Time now, double rate) {
-  if (settled_) {
-    if (now < settled_until_) return;
-    settled_ = false;
-    rate_ = rate;
-  } else if (wanted_ == best_ || rate >= min_gain * rate_) {
-    if (wanted_ > best_) pause_ = first_pause_between_trials;
-    best_ = wanted_;
-    rate_ = rate;
-  } else if (wanted_ >= 4 * best_) {
-    return settle(now);
-  }
-  if (wanted_ >= max_streams) return settle(now);
-  try_with(std::min(2 * wanted_, max_streams));
+void StreamCount::measure(int streams) {
+  wanted_ = streams;
+  warm_ = false;
+  busy_ = {};
+  bytes_ = 0;
 }
 
 void StreamCount::try_with(int streams) {
-  wanted_ = streams;
-  warm_ = false;
+  candidate_ = streams;
+  measured_ = 0;
+  measure(base_);
 }
 
-void StreamCount::settle(Time now) {
-  wanted_ = best_;
-  settled_ = true;
-  settled_until_ = now + pause_;
+void StreamCount::take(Time now, double rate) {
+  rates_[measured_++] = rate;
+  if (measured_ == rates_.size()) return judge(now);
+  measure(measured_ % 2 == 0 ? base_ : candidate_);
+}
+
+void StreamCount::judge(Time now) {
+  const auto [first_base, first, second_base, second] = rates_;
+  const bool is_more = candidate_ > base_;
+  // A trial may leave streams slower than they were: their best counts, unless the link has
+  // changed.
+  const double base_rate = std::max(first_base, second_base);
+  best_rate_ = base_rate < changed * best_rate_ ? base_rate : std::max(best_rate_, base_rate);
+  const bool gains = std::min(first, second) >= min_gain * best_rate_;
+  const bool loses_little = first + second >= max_loss * (first_base + second_base);
+  const int before = base_;
+  if (is_more ? gains : loses_little) {
+    base_ = candidate_;
+    best_rate_ = std::max(first, second);
+    pause_ = first_pause_between_trials;
+    if (!is_more || base_ == max_streams) return pause(now);
+    return try_with(std::min(2 * base_, max_streams));
+  }
+  const bool may_try_more = base_ < max_streams && candidate_ < std::min(4 * before, max_streams);
+  if (!may_try_more) return pause(now);
+  try_with(std::min(is_more ? 2 * candidate_ : 2 * base_, max_streams));
+}
+
+void StreamCount::pause(Time now) {
+  candidate_ = base_;
+  measure(base_);
+  paused_until_ = now + pause_;
   pause_ = std::min(2 * pause_, longest_pause_between_trials);
 }
 

@@ -17,7 +17,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::uint32_t all_events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+constexpr std::uint32_t incoming_events = EPOLLIN | EPOLLRDHUP | EPOLLET;
+constexpr std::uint32_t outgoing_events = incoming_events | EPOLLOUT;
 // Of what waits, the system takes no more ahead than this: what it has taken goes over that stream,
 // however slow that is.
 constexpr int unsent_bytes = 256 << 10;
@@ -77,7 +78,7 @@ void TcpPeer::admit(SocketLink link) {
   const auto slot = static_cast<std::size_t>(free - in_.begin());
   *free = std::make_unique<IncomingStream>(context_.key, context_.handshake.rank(), peer_,
                                            std::move(link));
-  context_.watched.add((*free)->fd(), all_events, TcpWatched::incoming, index_of(slot));
+  context_.watched.add((*free)->fd(), incoming_events, TcpWatched::incoming, index_of(slot));
 }
 
 void TcpPeer::mark_ready(TcpWatched source, std::size_t index, std::uint32_t events) {
@@ -111,7 +112,7 @@ void TcpPeer::open_stream(std::size_t slot, Time now) {
                                                 std::move(fd).value());
   out_[slot]->limit_unsent(slot == 0 ? unsent_bytes : unsent_bytes_of_several);
   opened_[slot] = now;
-  context_.watched.add(out_[slot]->fd(), all_events, TcpWatched::outgoing, index_of(slot));
+  context_.watched.add(out_[slot]->fd(), outgoing_events, TcpWatched::outgoing, index_of(slot));
   context_.call_at(now + opening_patience);
 }
 
@@ -144,7 +145,7 @@ void TcpPeer::leave_silent_streams(Time now) {
   for (const std::size_t slot : silent) {
     if (answered) drop(slot, Status(ErrorCode::transport, "silent, unlike others"), now);
   }
-  if (outgoing_.has_unfinished()) context_.call_at(next_look_);
+  if (answered || !silent.empty()) context_.call_at(next_look_);
 }
 
 // A stream has broken, or could not be opened.
@@ -252,6 +253,7 @@ bool TcpPeer::write(Time now) {
     // Those beyond what is wanted are kept for the next trial; they serve where others are missing.
     const bool takes = slot < wanted || in_use == 0;
     if (takes) ++in_use;
+    out_[slot]->pace(now, wanted == 1);
     const std::size_t limit = wanted > 1 ? chunk_bytes_of_several : chunk_bytes;
     const auto count = out_[slot]->write(outgoing_, takes ? limit : 0);
     if (!count) {
@@ -260,14 +262,29 @@ bool TcpPeer::write(Time now) {
       continue;
     }
     written += count.value();
+    watch_room(slot);
   }
+  const int settled = count_.settled();
   count_.observe(now, delivered, in_use, outgoing_.has_waiting());
+  if (count_.settled() != settled) {
+    log(LogLevel::debug, "rank ", peer_, " is sent data over ", count_.settled(), " streams");
+  }
   const bool several = count_.wanted() > 1;
   if (several != (wanted > 1) && out_[0]) {
     out_[0]->limit_unsent(several ? unsent_bytes_of_several : unsent_bytes);
   }
   if (outgoing_.has_waiting() && in_use < count_.wanted()) open_streams(now);
   return written > 0;
+}
+
+// Only while there is something to write: a stream that has room again is no reason to wake.
+void TcpPeer::watch_room(std::size_t slot) {
+  OutgoingStream& stream = *out_[slot];
+  const bool is_needed = stream.awaits_room() && (outgoing_.has_waiting() || stream.has_begun());
+  if (is_needed == stream.is_room_watched()) return;
+  stream.watch_room(is_needed);
+  context_.watched.change(stream.fd(), is_needed ? outgoing_events : incoming_events,
+                          TcpWatched::outgoing, index_of(slot));
 }
 
 bool TcpPeer::has_work() const {

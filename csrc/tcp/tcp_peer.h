@@ -92,6 +92,7 @@ class TcpPeer {
   void open_stream(std::size_t slot, Time now);
   [[nodiscard]] Source source_of(std::size_t slot) const;
   void leave_silent_streams(Time now);
+  void watch_room(std::size_t slot);
   void drop(std::size_t slot, const Status& cause, Time now);
   void drop_incoming(std::size_t slot);
   [[nodiscard]] int open_count() const;
