@@ -127,25 +127,26 @@ Source TcpPeer::source_of(std::size_t slot) const {
   return source;
 }
 
-// A link that is cut says nothing, and TCP waits for long. Where others are answered, what is under
-// way on a silent stream goes over them.
+// A link that is cut says nothing, and TCP waits for long. What is under way on a silent stream
+// goes over others, if there are any that are not silent.
 void TcpPeer::leave_silent_streams(Time now) {
   if (now < next_look_ || open_count() < 2) return;
   next_look_ = now + patience / 4;
   std::vector<std::size_t> silent;
-  bool answered = false;
+  bool has_other = false;  // that may carry it
+  bool is_busy = false;
   for (std::size_t slot = 0; slot < out_.size(); ++slot) {
     if (!out_[slot] || !out_[slot]->is_open()) continue;
     switch (out_[slot]->silence(patience)) {
-      case OutgoingStream::Silence::idle: break;
-      case OutgoingStream::Silence::answered: answered = true; break;
+      case OutgoingStream::Silence::idle: has_other = true; break;
+      case OutgoingStream::Silence::answered: has_other = is_busy = true; break;
       case OutgoingStream::Silence::silent: silent.push_back(slot);
     }
   }
   for (const std::size_t slot : silent) {
-    if (answered) drop(slot, Status(ErrorCode::transport, "silent, unlike others"), now);
+    if (has_other) drop(slot, Status(ErrorCode::transport, "silent, unlike others"), now);
   }
-  if (answered || !silent.empty()) context_.call_at(next_look_);
+  if (is_busy || !silent.empty()) context_.call_at(next_look_);
 }
 
 // A stream has broken, or could not be opened.

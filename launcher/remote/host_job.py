@@ -68,7 +68,9 @@ def prepare(job: HostJob) -> Prepared:
     check_number(len(job.identities), len(job.identities))
     provide_descriptors(len(job.identities), started_here=True)
     command = check_command(job.command, local=True)
-    address = interface_address(job.interface) if job.interface else job.reached_at
+    # Each of several carries data; the first, whatever else ranks tell each other.
+    chosen = [interface_address(part) for part in job.interface.split(",") if part]
+    address = chosen[0] if chosen else job.reached_at
     if not job.interface and is_own(address):
         os.environ["RUEDA_INTERFACE"] = address  # the ranks meet and exchange data in one network
     listener, rendezvous = _open_rendezvous(address) if job.first == 0 else (None, "")

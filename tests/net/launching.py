@@ -63,7 +63,7 @@ class Launcher:
         return Ran(done.returncode, done.stdout, done.stderr)
 
     @contextmanager
-    def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    def running(self, *arguments: str, ranks: int = 4) -> Iterator[subprocess.Popen[str]]:
         """A job once its ranks have marked that they are `ready`."""
         process = subprocess.Popen(
             self.line(*arguments),
@@ -75,7 +75,7 @@ class Launcher:
             text=True,
         )
         try:
-            self.wait_for("ready", 4, process)
+            self.wait_for("ready", ranks, process)
             yield process
         finally:
             if process.poll() is None:
