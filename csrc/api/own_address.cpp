@@ -4,7 +4,7 @@
 namespace rueda {
 
 std::string own_address(const std::string& interface) {
-  auto address = reachable_address(interfaces_of(interface).front());
+  auto address = reachable_address(interface);
   address.status().throw_if_error();
   return *std::move(address);
 }

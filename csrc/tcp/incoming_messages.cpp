@@ -113,9 +113,16 @@ void IncomingMessages::match(Message& message, Posted posted) {
   }
   message.spans = std::move(posted.spans);
   message.ticket = std::move(posted.ticket);
-  if (!message.whole) return;
-  SpanCursor<std::byte> target(message.spans);
-  copy_into(target, ConstBytes(message.kept.get(), message.length));
+  if (message.whole) hand_out(message);
+}
+
+// To the receive that it is matched with.
+void IncomingMessages::hand_out(Message& message) {
+  if (message.kept) {
+    SpanCursor<std::byte> target(message.spans);
+    copy_into(target, ConstBytes(message.kept.get(), message.length));
+    message.kept.reset();
+  }
   finish(*message.ticket, {});
 }
 
@@ -127,18 +134,8 @@ void IncomingMessages::place(Message& message, std::size_t offset, std::size_t b
   }
   if (message.kept) {
     parts.emplace_back(message.kept.get() + offset, bytes);
-    return;
-  }
-  for (const MutableBytes& span : message.spans) {
-    if (bytes == 0) return;
-    if (offset >= span.size()) {
-      offset -= span.size();
-      continue;
-    }
-    const std::size_t count = std::min(span.size() - offset, bytes);
-    parts.push_back(span.subspan(offset, count));
-    offset = 0;
-    bytes -= count;
+  } else {
+    append_slice(message.spans, offset, bytes, parts);
   }
 }
 
@@ -147,14 +144,7 @@ bool IncomingMessages::add(const MessagePointer& message, std::size_t offset, st
   message->arrived += message->parts.add(offset, offset + bytes);
   if (message->arrived < message->length) return false;
   message->whole = true;
-  if (message->ticket) {
-    if (message->kept) {
-      SpanCursor<std::byte> target(message->spans);
-      copy_into(target, ConstBytes(message->kept.get(), message->length));
-      message->kept.reset();
-    }
-    finish(*message->ticket, {});
-  }
+  if (message->ticket) hand_out(*message);
   close_if_over(message);
   return true;
 }

@@ -57,6 +57,7 @@ class IncomingMessages {
   [[nodiscard]] bool is_in_turn(std::uint64_t number) const;
   void take_turn(const MessagePointer& message);
   void match(Message& message, Posted posted);
+  static void hand_out(Message& message);
   void close_if_over(const MessagePointer& message);
 
   const int peer_;

@@ -18,19 +18,7 @@ ChunkHeader OutgoingMessages::Chunk::header() const {
 }
 
 void OutgoingMessages::Chunk::append_to(std::vector<ConstBytes>& parts, std::size_t skipped) const {
-  std::size_t before = offset + skipped;
-  std::size_t left = bytes - skipped;
-  for (const ConstBytes& span : message->spans) {
-    if (left == 0) return;
-    if (before >= span.size()) {
-      before -= span.size();
-      continue;
-    }
-    const std::size_t count = std::min(span.size() - before, left);
-    parts.push_back(span.subspan(before, count));
-    before = 0;
-    left -= count;
-  }
+  append_slice(message->spans, offset + skipped, bytes - skipped, parts);
 }
 
 Ticket OutgoingMessages::send(Tag tag, std::span<const ConstBytes> spans) {

@@ -91,7 +91,7 @@ Expected<std::vector<Listener>> listen_for(std::span<const int> host_of,
   if (std::adjacent_find(host_of.begin(), host_of.end(), std::not_equal_to<>()) == host_of.end()) {
     return listeners;
   }
-  const auto host = reachable_address(interfaces_of(interface).front());
+  const auto host = reachable_address(interface);
   if (!host.ok()) return host.status();
   auto remote = listen_on(join_tcp(host.value(), 0));
   if (!remote.ok()) return remote.status();

@@ -286,7 +286,18 @@ Accepted accept_from(int listener) {
   return {};
 }
 
-Expected<std::string> reachable_address(const std::string& interface) {
+std::vector<std::string> interfaces_of(const std::string& option) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin <= option.size();) {
+    const std::size_t end = std::min(option.find(',', begin), option.size());
+    parts.push_back(option.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+Expected<std::string> reachable_address(const std::string& interfaces) {
+  const std::string interface = interfaces_of(interfaces).front();
   if (!interface.empty()) {
     if (const std::string address = interface_address(interface); !address.empty()) return address;
   }
@@ -303,16 +314,6 @@ Expected<std::string> reachable_address(const std::string& interface) {
   }
   if (const std::string address = interface_address(""); !address.empty()) return address;
   return std::string("127.0.0.1");
-}
-
-std::vector<std::string> interfaces_of(const std::string& option) {
-  std::vector<std::string> parts;
-  for (std::size_t begin = 0; begin <= option.size();) {
-    const std::size_t end = std::min(option.find(',', begin), option.size());
-    parts.push_back(option.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
 }
 
 std::string random_name() {

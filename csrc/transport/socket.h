@@ -68,10 +68,10 @@ struct AbstractAddress {
   socklen_t length = 0;
 };
 
-// The address under which ranks of other hosts can reach this one. `interface` names a network
-// interface or is an address or host name; empty takes what this host's name resolves to, or the
-// first interface's address where that is a loopback.
-[[nodiscard]] Expected<std::string> reachable_address(const std::string& interface);
+// The address under which ranks of other hosts can reach this one. `interfaces` names a network
+// interface or is an address or host name, the first where it lists several; empty takes what this
+// host's name resolves to, or the first interface's address where that is a loopback.
+[[nodiscard]] Expected<std::string> reachable_address(const std::string& interfaces);
 
 // The parts of Options::interface, "eth0,eth1": at least one, which may be empty.
 [[nodiscard]] std::vector<std::string> interfaces_of(const std::string& option);

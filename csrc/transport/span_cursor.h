@@ -46,6 +46,24 @@ class SpanCursor {
   std::size_t remaining_ = 0;
 };
 
+// Appends to `parts` where `count` bytes of the concatenation of `spans`, from the `offset`-th on,
+// lie.
+template <class Byte>
+void append_slice(const std::vector<std::span<Byte>>& spans, std::size_t offset, std::size_t count,
+                  std::vector<std::span<Byte>>& parts) {
+  for (const std::span<Byte>& span : spans) {
+    if (count == 0) return;
+    if (offset >= span.size()) {
+      offset -= span.size();
+      continue;
+    }
+    const std::size_t here = std::min(span.size() - offset, count);
+    parts.push_back(span.subspan(offset, here));
+    offset = 0;
+    count -= here;
+  }
+}
+
 // Fills `target` with `source`, which must not be longer than what remains.
 inline void copy_into(SpanCursor<std::byte>& target, std::span<const std::byte> source) {
   while (!source.empty()) {

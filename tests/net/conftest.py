@@ -1,5 +1,22 @@
-"""The fixture that makes labs."""
+"""The fixtures that make labs."""
 
-from .lab.fixture import make_lab
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from .lab import Lab
+from .lab.fixture import make_lab, or_skip
 
 __all__ = ["make_lab"]
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    """Three hosts for all tests of a file: they leave its links as they were."""
+    with or_skip():
+        made = Lab(3)
+        made.up()
+    yield made
+    made.down()

@@ -18,16 +18,6 @@ from .launching import Launcher
 TWO = ["-H", "h0:1,h1:1", "--init-timeout", "20"]
 
 
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    """One for all tests of this file."""
-    with or_skip():
-        made = Lab(3)
-        made.up()
-    yield made
-    made.down()
-
-
 @pytest.fixture
 def launcher(lab: Lab, tmp_path: Path) -> Iterator[Launcher]:
     """Over ssh; skips where there is no sshd."""

@@ -24,16 +24,6 @@ WAITS = """
 """
 
 
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    """One for all tests of this file: they leave its links as they were."""
-    with or_skip():
-        made = Lab(3)
-        made.up()
-    yield made
-    made.down()
-
-
 def agents_of(lab: Lab, kind: str) -> list[str]:
     """What reaches the other hosts."""
     if kind == "agent":

@@ -18,16 +18,6 @@ PARALLEL = Path(__file__).parents[1] / "parallel" / "python"
 TWO = ["-H", "h0:2,h1:2", "--no-prefix"]
 
 
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    """One for all tests of this file."""
-    with or_skip():
-        made = Lab(3)
-        made.up()
-    yield made
-    made.down()
-
-
 @pytest.fixture
 def launcher(lab: Lab, tmp_path: Path) -> Iterator[Launcher]:
     """Nothing may be left running."""

@@ -47,21 +47,7 @@ class Allreduce {
     return static_cast<float>(rank + 1) * (1 + static_cast<float>(i % 50));
   }
 
-  // Until all are done, or nothing moves. `eagerness`: of 10 chances to acknowledge a send before
-  // everything else has come to rest, how many are taken.
-  void run(unsigned eagerness) {
-    std::vector<std::size_t> order(operations_.size());
-    std::iota(order.begin(), order.end(), std::size_t{0});
-    for (int left = 200'000; left > 0; --left) {
-      std::shuffle(order.begin(), order.end(), network_.random());
-      bool moved = false;
-      for (const std::size_t rank : order) moved = operations_[rank]->advance() || moved;
-      moved = network_.deliver() || moved;
-      if (!moved || network_.random()() % 10 < eagerness) moved = network_.acknowledge() || moved;
-      if (!moved) return;
-    }
-    FAIL("the allreduce never comes to rest");
-  }
+  void run(unsigned eagerness) { run_late(network_, operations_, eagerness, 200'000); }
 
   [[nodiscard]] const Operation& operation(int rank) const {
     return *operations_[static_cast<std::size_t>(rank)];

@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 #include <deque>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <utility>
 #include <vector>
@@ -138,5 +139,23 @@ class LateTransport final : public Transport {
   Network& network_;
   const int rank_;
 };
+
+// Advances operations, one of each rank, until all are done, or nothing moves; fails where that
+// takes more than `turns`. `eagerness`: of 10 chances to acknowledge a send before everything else
+// has come to rest, how many are taken.
+template <class Operations>
+void run_late(Network& network, const Operations& operations, unsigned eagerness, int turns) {
+  std::vector<std::size_t> order(operations.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  for (int left = turns; left > 0; --left) {
+    std::shuffle(order.begin(), order.end(), network.random());
+    bool moved = false;
+    for (const std::size_t rank : order) moved = operations[rank]->advance() || moved;
+    moved = network.deliver() || moved;
+    if (!moved || network.random()() % 10 < eagerness) moved = network.acknowledge() || moved;
+    if (!moved) return;
+  }
+  FAIL("the operations never come to rest");
+}
 
 }  // namespace rueda::test
