@@ -91,6 +91,7 @@ class Epoch final : public Progress::Work {
   [[nodiscard]] bool awaits_network() const override {
     return uses_transport() && transport_fd() >= 0;
   }
+  [[nodiscard]] bool awaits_messages() const override { return negotiates(); }
   void prepare_to_sleep() override { services_.timeline.flush(); }
   Arming arm() override;
   void disarm() override { world_.transport->disarm(); }

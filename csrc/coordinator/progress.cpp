@@ -3,8 +3,11 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace rueda {
 
@@ -49,9 +52,8 @@ bool share_processors(const HostGroup& host, int ranks) {
   return host.memory() ? host.memory()->is_oversubscribed() : is_oversubscribed(ranks);
 }
 
-WakeWord* wake_word_of(const HostGroup& host, WakeWord& own) {
-  const auto& memory = host.memory();
-  return memory ? &memory->header(memory->rank()).wake : &own;
+bool is_alone(const HostGroup& host) {
+  return !host.memory() || host.memory()->size() == 1;
 }
 
 }  // namespace
@@ -61,7 +63,10 @@ Progress::Progress(Work& work, const HostGroup& host, int world_size_here, Metri
       metrics_(metrics),
       oversubscribed_(share_processors(host, world_size_here)),
       placement_(host.memory()),
-      word_(wake_word_of(host, own_word_)),
+      woken_by_others_(!is_alone(host)),
+      own_event_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      target_(host.memory() ? host.memory()->wake_target(host.memory()->rank())
+                            : WakeTarget{&own_word_, own_event_.get()}),
       lock_(std::make_shared<ProgressLock>(
           [this](const HandleState& handle, std::optional<Time> deadline) {
             take_over();
@@ -74,8 +79,10 @@ Progress::Progress(Work& work, const HostGroup& host, int world_size_here, Metri
 
 Status Progress::start(int first_fd, int second_fd) {
   const SignalsBlocked blocked;
+  if (target_.event < 0) return {ErrorCode::initialization, "no descriptor is left for an event"};
+  descriptors_ = {first_fd, second_fd};
   Status watches = watcher_.start(first_fd, second_fd,
-                                  [this] { lock_->notify(ProgressLock::readable, *word_); });
+                                  [this] { lock_->notify(ProgressLock::readable, target_); });
   if (!watches.ok()) return watches;
   thread_ = std::thread([this] { run(); });
   return {};
@@ -182,7 +189,7 @@ void Progress::take_over() {
 void Progress::release() {
   if (is_unfinished(Clock::now())) lock_->set(ProgressLock::unfinished);
   rearm_watcher();
-  lock_->release(*word_);
+  lock_->release(target_);
 }
 
 void Progress::yield_to_caller() {
@@ -211,16 +218,19 @@ Progress::Slept Progress::sleep(std::optional<Time> until, bool as_thread) {
   if (work_.requires_polling()) return back_off_polling(as_thread);
   polls_in_vain_ = 0;
   work_.prepare_to_sleep();
-  rearm_watcher();
-  Sleeper sleeper(*word_);
+  const auto on = work_.awaits_network() || work_.awaits_messages() ? Sleeper::On::descriptors
+                                                                    : Sleeper::On::word;
+  on == Sleeper::On::descriptors ? empty_event() : rearm_watcher();
+  Sleeper sleeper(*target_.word, on, woken_by_others_);
   const Time now = Clock::now();
-  if (step(now) || watcher_.has_seen() || work_.may_stop(now)) return {};
+  if (step(now) || work_.may_stop(now)) return {};
+  if (on == Sleeper::On::word && watcher_.has_seen()) return {};
   if (as_thread && lock_->is_wanted_by_caller()) return {};
   const Work::Arming arming = work_.arm();
   if (arming == Work::Arming::refused) return {};
   armed_ = arming == Work::Arming::armed;
   const auto due = work_.next_deadline();
-  return park(sleeper, until && due ? std::min(until, due) : (until ? until : due), as_thread);
+  return park(sleeper, on, until && due ? std::min(until, due) : (until ? until : due), as_thread);
 }
 
 // The processor is given away to whoever wants it, and after a long wait the owner pauses for short
@@ -232,27 +242,37 @@ Progress::Slept Progress::back_off_polling(bool as_thread) {
     sched_yield();
     return {};
   }
-  Sleeper sleeper(*word_);
+  Sleeper sleeper(*target_.word, Sleeper::On::word, woken_by_others_);
   if (lock_->has(ProgressLock::queued) || lock_->has(ProgressLock::readable)) return {};
-  Slept slept = park(sleeper, Clock::now() + polling_pause, as_thread);
+  Slept slept = park(sleeper, Sleeper::On::word, Clock::now() + polling_pause, as_thread);
   slept.really = false;
   return slept;
 }
 
-Progress::Slept Progress::park(Sleeper& sleeper, std::optional<Time> deadline, bool as_thread) {
+Progress::Slept Progress::park(Sleeper& sleeper, Sleeper::On on, std::optional<Time> deadline,
+                               bool as_thread) {
   Slept slept;
   slept.really = true;
-  if (!as_thread) {
-    metrics_.caller_sleeps.add(1);
-    slept.wake = sleeper.sleep(deadline);
-  } else {
-    metrics_.sleeps.add(1);
-    lock_->mark_parked();
-    slept.wake = sleeper.sleep(deadline);
-    slept.has_lock = lock_->reclaim();
-  }
-  if (slept.has_lock) disarm();
+  std::array<pollfd, 3> watched{pollfd{target_.event, POLLIN, 0},
+                                pollfd{descriptors_[0], POLLIN, 0},
+                                pollfd{descriptors_[1], POLLIN, 0}};
+  (as_thread ? metrics_.sleeps : metrics_.caller_sleeps).add(1);
+  if (as_thread) lock_->mark_parked();
+  slept.wake = on == Sleeper::On::word ? sleeper.sleep(deadline) : sleeper.sleep(deadline, watched);
+  if (as_thread) slept.has_lock = lock_->reclaim();
+  if (!slept.has_lock) return slept;
+  event_is_full_ = event_is_full_ || watched[0].revents != 0;
+  if (watched[1].revents != 0) lock_->set(ProgressLock::readable);
+  disarm();
   return slept;
+}
+
+// By the owner alone: a progress thread that has lost the lock may still sleep on the event, and
+// must not take from it what was meant for the owner.
+void Progress::empty_event() {
+  if (!std::exchange(event_is_full_, false)) return;
+  std::uint64_t count = 0;
+  [[maybe_unused]] const auto got = ::read(target_.event, &count, sizeof count);
 }
 
 void Progress::disarm() {

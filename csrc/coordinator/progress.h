@@ -1,8 +1,12 @@
 // Makes work progress: in a thread of its own, or in a caller that waits for a handle anyway.
 // Whoever holds the progress lock steps, spins for a moment where something is expected, and then
-// sleeps on one futex word. Descriptors are watched by a second thread, which wakes the owner.
+// sleeps: on the descriptors where others are awaited through these, elsewhere on one futex word,
+// while a second thread watches the descriptors and wakes the owner.
 #pragma once
 
+#include <poll.h>
+
+#include <array>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -16,6 +20,7 @@
 #include "coordinator/watcher.h"
 #include "core/clock.h"
 #include "core/status.h"
+#include "core/unique_fd.h"
 #include "onehost/host_group.h"
 #include "onehost/placement.h"
 #include "onehost/wake.h"
@@ -40,6 +45,8 @@ class Progress {
     [[nodiscard]] virtual bool requires_polling() const = 0;
     // Whether what is under way is told by the second descriptor: by a network.
     [[nodiscard]] virtual bool awaits_network() const = 0;
+    // Whether messages on the first descriptor are expected.
+    [[nodiscard]] virtual bool awaits_messages() const = 0;
     // The owner is about to sleep.
     virtual void prepare_to_sleep() = 0;
     // The owner is about to sleep, also on the second descriptor where that is needed; `refused`:
@@ -71,7 +78,7 @@ class Progress {
   // Handles that are waited for with it make progress meanwhile. Any thread.
   [[nodiscard]] const std::shared_ptr<ProgressLock>& lock() const { return lock_; }
   // There are commands. Any thread.
-  void notify() { lock_->notify(ProgressLock::queued, *word_); }
+  void notify() { lock_->notify(ProgressLock::queued, target_); }
 
   // --- For callers that hold the lock while they hand in work
 
@@ -99,7 +106,8 @@ class Progress {
   bool step(Time now);
   Slept sleep(std::optional<Time> until, bool as_thread);
   Slept back_off_polling(bool as_thread);
-  Slept park(Sleeper& sleeper, std::optional<Time> deadline, bool as_thread);
+  Slept park(Sleeper& sleeper, Sleeper::On on, std::optional<Time> deadline, bool as_thread);
+  void empty_event();
   void disarm();
   void rearm_watcher();
   [[nodiscard]] bool is_unfinished(Time now) const;
@@ -107,10 +115,14 @@ class Progress {
 
   Work& work_;
   Metrics& metrics_;
-  const bool oversubscribed_;  // the ranks of this host share processors
-  Placement placement_;        // of the owner of the lock
+  const bool oversubscribed_;   // the ranks of this host share processors
+  Placement placement_;         // of the owner of the lock
+  const bool woken_by_others_;  // of this host, who leave fencing to sleepers
   WakeWord own_word_{};
-  WakeWord* const word_;  // on which the owner sleeps; where the others of this host can reach it
+  UniqueFd own_event_;
+  WakeTarget target_;  // where the owner sleeps; where the others of this host can reach it
+  std::array<int, 2> descriptors_{-1, -1};
+  bool event_is_full_ = false;  // as the owner has seen
   const std::shared_ptr<ProgressLock> lock_;
   Watcher watcher_;
   bool armed_ = false;     // the second descriptor, for a sleep

@@ -37,9 +37,9 @@ bool ProgressLock::acquire_when_yielded(const HandleState& handle) {
   return acquired;
 }
 
-void ProgressLock::notify(Work work, WakeWord& word) {
+void ProgressLock::notify(Work work, const WakeTarget& target) {
   set(work);
-  wake(word);
+  wake(target);
   if (owner_.load() == Owner::none) wake(idle_word_);
 }
 
@@ -54,17 +54,17 @@ bool ProgressLock::reclaim() {
 }
 
 bool ProgressLock::park(Counter& sleeps) {
-  Sleeper sleeper(idle_word_);
+  Sleeper sleeper(idle_word_, Sleeper::On::word, false);
   if (owner_.load() == Owner::none && !is_wanted_by_caller() && work_.load() != 0) return false;
   sleeps.add(1);
   (void)sleeper.sleep(std::nullopt);
   return true;
 }
 
-// The word belongs to the engine, which may be gone once the lock is free. A progress thread that
+// The target belongs to the engine, which may be gone once the lock is free. A progress thread that
 // still sleeps there, because a caller took the lock from it, parks on idle_word_ when it is woken.
-void ProgressLock::release(WakeWord& word) {
-  if (work_.load() != 0) wake(word);
+void ProgressLock::release(const WakeTarget& target) {
+  if (work_.load() != 0) wake(target);
   owner_.store(Owner::none);
   if (work_.load() != 0) wake(idle_word_);
 }

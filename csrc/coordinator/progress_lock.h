@@ -47,8 +47,9 @@ class ProgressLock {
 
   // Waits for the handle, making progress if possible.
   FutexWake wait(const HandleState& handle, std::optional<Time> deadline);
-  // There is something to do: wakes the owner, which sleeps on `word`, or else the progress thread.
-  void notify(Work work, WakeWord& word);
+  // There is something to do: wakes the owner, which sleeps at `target`, or else the progress
+  // thread.
+  void notify(Work work, const WakeTarget& target);
   [[nodiscard]] bool has(Work work) const { return (work_.load() & work) != 0; }
   // Nobody acquires the lock any more. Async-signal-safe.
   void close() { owner_.store(Owner::closed); }
@@ -74,8 +75,8 @@ class ProgressLock {
   // What has been done, or is known to be there.
   void clear(Work work) { work_.fetch_and(~static_cast<std::uint32_t>(work)); }
   void set(Work work) { work_.fetch_or(work); }
-  // Where there is work left, the progress thread is woken, which may sleep on `word`.
-  void release(WakeWord& word);
+  // Where there is work left, the progress thread is woken, which may sleep at `target`.
+  void release(const WakeTarget& target);
   // For the progress thread, in favour of a caller that waits for the lock.
   void yield_to_caller() { owner_.store(Owner::none); }
 

@@ -291,7 +291,7 @@ std::vector<Submission> Replay::empty(Plan& plan) {
 
 void Replay::wake_member(int member) {
   const int rank = parts_.own.ranks[static_cast<std::size_t>(member)];
-  wake(parts_.own.memory->header(rank).wake);
+  wake(parts_.own.memory->wake_target(rank));
 }
 
 void Replay::wake_others() {

@@ -137,9 +137,9 @@ void HostChannel::notify() {
   const bool fence = !host_->sleepers_fence();
   for (int member = 0; member < size(); ++member) {
     if (member == rank_ || blocks_[index(member)] == nullptr) continue;
-    WakeWord& word =
-        woken_by_ == WokenBy::rank ? host_->header(host_rank(member)).wake : block(member).wake;
-    fence ? wake(word) : wake_without_fence(word);
+    const WakeTarget target = woken_by_ == WokenBy::rank ? host_->wake_target(host_rank(member))
+                                                         : WakeTarget{&block(member).wake};
+    fence ? wake(target) : wake_without_fence(target);
   }
 }
 

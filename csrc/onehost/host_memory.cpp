@@ -20,7 +20,8 @@ HostMemory::HostMemory(const Bootstrap& bootstrap, RegisteredMemory& registered)
       registered_mappings_(control_.size()),
       registered_(control_.size()),
       remote_(control_.size()),
-      processes_(control_.size()) {
+      processes_(control_.size()),
+      events_(control_.size()) {
   for (int rank = 0; rank < bootstrap.size(); ++rank) {
     world_ranks_.push_back(bootstrap.world_rank(rank));
   }

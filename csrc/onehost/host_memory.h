@@ -17,6 +17,7 @@
 
 #include "core/clock.h"
 #include "core/status.h"
+#include "core/unique_fd.h"
 #include "onehost/control_memory.h"
 #include "onehost/direct_access.h"
 #include "onehost/peer_process.h"
@@ -44,6 +45,10 @@ class HostMemory {
 
   [[nodiscard]] HostRankHeader& header(int rank) const {
     return control_[static_cast<std::size_t>(rank)].header();
+  }
+  // To wake the rank's coordinator, or whoever drives it.
+  [[nodiscard]] WakeTarget wake_target(int rank) const {
+    return {&header(rank).wake, events_[static_cast<std::size_t>(rank)].get()};
   }
 
   // Takes zeroed memory from this rank's control memory and makes it known to the others under
@@ -132,6 +137,7 @@ class HostMemory {
   std::vector<std::byte*> registered_;
   std::vector<RemoteProcess> remote_;
   std::vector<PeerProcess> processes_;
+  std::vector<UniqueFd> events_;  // each an eventfd
   std::unique_ptr<ControlBlocks> blocks_;
   Status no_direct_access_;
   std::mutex visitors_mutex_;

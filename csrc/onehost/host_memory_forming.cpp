@@ -1,6 +1,7 @@
 // How the ranks of a host come to reach each other: they tell each other who they are, hand their
 // files on through rank 0, and try who may read whose memory. After each round either all ranks go
 // on or none does.
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,7 +27,7 @@ constexpr std::size_t control_bytes = std::size_t{4} << 30;
 constexpr std::size_t min_control_bytes = std::size_t{16} << 20;
 
 // What is handed on, in this order. The last only where every rank has it.
-enum Descriptor : std::size_t { control_file, registered_file, own_process };
+enum Descriptor : std::size_t { control_file, registered_file, wake_event, own_process };
 
 }  // namespace
 
@@ -58,6 +59,8 @@ class HostMemoryForming {
     if (!control) return control.status();
     memory_.reset(new HostMemory(bootstrap_, *registered.value()));
     control_ = std::move(control).value();
+    event_.reset(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    if (!event_) return system_error("cannot make an event", errno);
     process_ = PeerProcess::open_own();
     admit_peers();
     HostPeerInfo card;
@@ -82,7 +85,7 @@ class HostMemoryForming {
     if (Status read = read_cards(told); !read.ok()) return read;
     const bool all_tell_their_end = std::all_of(
         cards_.begin(), cards_.end(), [](const HostPeerInfo& card) { return card.tells_its_end; });
-    std::vector<int> own{control_.get(), memory_->registered_memory_->fd()};
+    std::vector<int> own{control_.get(), memory_->registered_memory_->fd(), event_.get()};
     if (all_tell_their_end) own.push_back(process_.get());
     const MeetingPoint place{listener_ ? listener_->fd.get() : -1, cards_[0].address,
                              cards_[0].world};
@@ -123,6 +126,7 @@ class HostMemoryForming {
     if (rank == bootstrap_.rank() && !memory_->control_[index].populate_front()) {
       return system_error("cannot share memory", ENOMEM);
     }
+    memory_->events_[index] = std::move(fds[wake_event]);
     UniqueFd process = fds.size() > own_process ? std::move(fds[own_process]) : UniqueFd();
     memory_->processes_[index] = PeerProcess(cards_[index].process, std::move(process));
     return take_registered(index, fds[registered_file].get());
@@ -167,6 +171,7 @@ class HostMemoryForming {
   const AccessProbe probe_;
   std::shared_ptr<HostMemory> memory_;
   UniqueFd control_;
+  UniqueFd event_;
   UniqueFd process_;
   std::optional<Listener> listener_;
   std::vector<HostPeerInfo> cards_;

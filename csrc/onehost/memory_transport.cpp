@@ -42,7 +42,7 @@ class MemoryTransport final : public RingTransport {
   std::span<const std::byte> find_inlet(int place) override {
     return {host_->find(place, ring_key(host_->rank())), ring_bytes_};
   }
-  void wake(int place) override { rueda::wake(host_->header(place).wake); }
+  void wake(int place) override { rueda::wake(host_->wake_target(place)); }
 
   const std::shared_ptr<HostMemory> host_;
   const std::size_t ring_bytes_;

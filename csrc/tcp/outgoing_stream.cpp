@@ -221,14 +221,16 @@ void OutgoingStream::pace(Time now, bool alone) {
     budget_ = std::numeric_limits<std::size_t>::max();
     return;
   }
-  if (under_way_ > 0 && now - paced_ < between_looks) return;
+  const bool was_alone = budget_ == std::numeric_limits<std::size_t>::max();
   if (under_way_ > 0) {
+    if (now - paced_ < between_looks) return;
     const double rate =
         static_cast<double>(delivered_ - delivered_then_) / to_seconds(now - paced_);
     rate_ = std::max(rate, forgetting * rate_);
   }
   paced_ = now;
   delivered_then_ = delivered_;
+  if (under_way_ == 0 && !was_alone) return;
   tcp_info info{};
   socklen_t length = sizeof info;
   ::getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &info, &length);

@@ -1,8 +1,13 @@
 #include "onehost/wake.h"
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
 #include <catch2/catch.hpp>
 #include <thread>
 
+#include "core/unique_fd.h"
 #include "rank_threads.h"
 
 namespace rueda::test::wake_test {
@@ -71,6 +76,56 @@ TEST_CASE("nothing is counted while nobody sleeps, and a sleep ends at its deadl
     CHECK(sleeper.sleep(std::nullopt) == FutexWake::changed);  // at once: it came before
   }
   CHECK(word.sleepers == 0);
+}
+
+TEST_CASE("who sleeps on descriptors is woken by them, by the event, or not at all") {
+  WakeWord word{};
+  const UniqueFd event(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  const UniqueFd other(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  const WakeTarget target{&word, event.get()};
+  std::array<pollfd, 2> watched{pollfd{event.get(), POLLIN, 0}, pollfd{other.get(), POLLIN, 0}};
+  wake(target);
+  {
+    Sleeper sleeper(word, Sleeper::On::descriptors);
+    CHECK(sleeper.sleep(Clock::now() + seconds(0.001), watched) == FutexWake::timeout);
+    wake(target);
+    CHECK(word.wakes == 1);
+    CHECK(sleeper.sleep(std::nullopt, watched) == FutexWake::changed);
+    CHECK((watched[0].revents == POLLIN && watched[1].revents == 0));
+    ::eventfd_t count = 0;
+    CHECK(::eventfd_read(event.get(), &count) == 0);
+    CHECK(::eventfd_write(other.get(), 1) == 0);
+    CHECK(sleeper.sleep(std::nullopt, watched) == FutexWake::changed);
+    CHECK((watched[0].revents == 0 && watched[1].revents == POLLIN));
+  }
+  CHECK(word.sleepers == 0);
+  wake(target);
+  CHECK(word.wakes == 1);
+}
+
+TEST_CASE("those who sleep on a word and on descriptors are woken together") {
+  WakeWord word{};
+  const UniqueFd event(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  const WakeTarget target{&word, event.get()};
+  std::atomic<bool> ready{false};
+  run_ranks(3, [&](int rank) {
+    if (rank == 0) {
+      const Time deadline = soon();
+      while (word.sleepers != (1U << 16) + 1) {
+        expect(Clock::now() < deadline, "two sleepers");
+        std::this_thread::yield();
+      }
+      ready.store(true, std::memory_order_release);
+      return wake(target);
+    }
+    const auto on = rank == 1 ? Sleeper::On::word : Sleeper::On::descriptors;
+    std::array<pollfd, 1> watched{pollfd{event.get(), POLLIN, 0}};
+    Sleeper sleeper(word, on);
+    while (!ready.load(std::memory_order_acquire)) {
+      const FutexWake woken = rank == 1 ? sleeper.sleep(soon()) : sleeper.sleep(soon(), watched);
+      expect(woken != FutexWake::timeout, "a wake-up that comes");
+    }
+  });
 }
 
 }  // namespace rueda::test::wake_test
