@@ -19,8 +19,16 @@ class Contributions {
   Contributions(std::span<const std::byte* const> sent, std::size_t offset)
       : sent_(sent), offset_(offset) {}
 
+  // Not those of each, but what all have contributed to an allreduce, combined.
+  static Contributions combined(const std::byte* result, std::size_t offset) {
+    Contributions contributions;
+    contributions.result_ = result + offset;
+    return contributions;
+  }
+
   // Whether they are at hand.
-  explicit operator bool() const { return !sent_.empty(); }
+  explicit operator bool() const { return !sent_.empty() || result_ != nullptr; }
+  [[nodiscard]] const std::byte* result() const { return result_; }  // null: of each
   [[nodiscard]] const std::byte* of(int member) const {
     return sent_[static_cast<std::size_t>(member)] + offset_;
   }
@@ -28,6 +36,7 @@ class Contributions {
  private:
   std::span<const std::byte* const> sent_;
   std::size_t offset_ = 0;
+  const std::byte* result_ = nullptr;
 };
 
 // As Backend's functions of these names. All are over when they return. Every member contributes.

@@ -6,12 +6,12 @@
 namespace rueda {
 
 SetHosts::SetHosts(const HostParts& parts, const std::vector<int>& ranks, AlgorithmTable algorithms,
-                   std::int64_t chunk_bytes)
+                   const LinkCosts& costs)
     : parts_(parts.members),
       host_(parts.index),
       rank_(parts.rank),
       algorithms_(std::move(algorithms)),
-      chunk_bytes_(chunk_bytes),
+      costs_(costs),
       places_(ranks.size()) {
   const auto world_rank = [&](int member) { return ranks[static_cast<std::size_t>(member)]; };
   min_size_ = max_size_ = size(0);

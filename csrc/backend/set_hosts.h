@@ -8,6 +8,7 @@
 #include "backend/backend.h"
 #include "onehost/host_group.h"
 #include "plan/algorithm_table.h"
+#include "plan/link_costs.h"
 
 namespace rueda {
 
@@ -17,7 +18,7 @@ class SetHosts {
  public:
   // `parts`: of the members, whose world ranks are `ranks`. At least one of each.
   SetHosts(const HostParts& parts, const std::vector<int>& ranks, AlgorithmTable algorithms,
-           std::int64_t chunk_bytes);
+           const LinkCosts& costs);
 
   [[nodiscard]] int hosts() const { return static_cast<int>(parts_.size()); }
   [[nodiscard]] int host() const { return host_; }  // this rank's
@@ -46,7 +47,14 @@ class SetHosts {
   // How the set exchanges which sizes.
   [[nodiscard]] const AlgorithmTable& algorithms() const { return algorithms_; }
   // What goes over a link at a time, at most.
-  [[nodiscard]] std::int64_t chunk_bytes() const { return chunk_bytes_; }
+  [[nodiscard]] std::int64_t chunk_bytes() const { return costs_.chunk; }
+  // Whether so many bytes may travel with what ranks say to each other anyway: they are exchanged
+  // as quickly as can be, and that is no slower.
+  [[nodiscard]] bool may_be_eager(std::size_t bytes) const {
+    const auto length = static_cast<std::int64_t>(bytes);
+    return algorithms_.choose(length) == Algorithm::doubling &&
+           length <= eager_limit(costs_, hosts());
+  }
 
  private:
   [[nodiscard]] const std::vector<int>& part(int host) const {
@@ -57,7 +65,7 @@ class SetHosts {
   const int host_;
   const int rank_;
   const AlgorithmTable algorithms_;
-  const std::int64_t chunk_bytes_;
+  const LinkCosts costs_;
   int min_size_ = 0;
   int max_size_ = 0;
   std::vector<int> here_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "reduce/combine.h"
+
 namespace rueda {
 
 std::optional<std::size_t> contributed_bytes(const Replay::Batch& batch) {
@@ -27,6 +29,10 @@ std::optional<std::size_t> contributed_bytes(const Replay::Batch& batch) {
   return bytes;
 }
 
+bool can_be_combined(const Replay::Batch& batch) {
+  return batch.front().response->request.collective == Collective::allreduce;
+}
+
 void contribute(const Replay::Batch& batch, int rank, std::byte* target) {
   for (const Replay::Member& member : batch) {
     const Submission& submission = *member.submission;
@@ -37,6 +43,36 @@ void contribute(const Replay::Batch& batch, int rank, std::byte* target) {
     if (bytes > 0) std::memcpy(target, is_broadcast ? submission.output : submission.input, bytes);
     target += bytes;
   }
+}
+
+namespace {
+
+void combine(const Replay::Batch& batch, const Combination& combination,
+             std::span<const std::byte* const> inputs, std::byte* target) {
+  std::int64_t count = 0;
+  for (const Replay::Member& member : batch) count += member.response->request.count();
+  const Combiner combiner(combination);
+  if (count > 0) combiner({&target, 1}, inputs, count, Stores::cached);
+}
+
+}  // namespace
+
+void combine_contributions(const Replay::Batch& batch,
+                           std::span<const std::byte* const> contributions, std::byte* target) {
+  const Request& request = batch.front().response->request;
+  combine(batch, {.dtype = request.dtype, .op = request.op, .prescale = request.prescale},
+          contributions, target);
+}
+
+void combine_partial(const Replay::Batch& batch, std::span<const std::byte* const> partial,
+                     int contributors, std::byte* target) {
+  const Request& request = batch.front().response->request;
+  Combination combination{.dtype = request.dtype, .op = request.op};
+  if (contributors > 0) {
+    if (request.op == ReduceOp::average) combination.divisor = contributors;
+    combination.postscale = request.postscale;
+  }
+  combine(batch, combination, partial, target);
 }
 
 }  // namespace rueda

@@ -63,8 +63,7 @@ Replay::Replay(HostParts parts, std::shared_ptr<const ProcessSetMembers> members
       metrics_(metrics),
       events_(std::move(events)),
       key_(table_key(members_->id)) {
-  const auto size = static_cast<std::size_t>(members_->size());
-  may_have_table_ = options_.plans > 0 && parts_.leaders.size() < size &&
+  may_have_table_ = options_.plans > 0 && members_->size() > 1 &&
                     parts_.own.ranks.size() <= ReadinessTable::max_members;
   if (!may_have_table_ || !leads()) return;
   if (parts_.own) make_table();
@@ -94,7 +93,8 @@ void Replay::make_leader() {
     own_table_.resize(ReadinessTable::bytes(slots) / sizeof(CacheLine) + 1);
     use_table(own_table_.front().bytes.data(), slots);
   }
-  leader_.emplace(*readiness_, parts_.index, static_cast<int>(parts_.leaders.size()));
+  leader_.emplace(*readiness_, parts_.index, static_cast<int>(parts_.leaders.size()),
+                  what_goes_along());
   if (!has_room && parts_.own) leader_->end();
 }
 
@@ -110,9 +110,7 @@ void Replay::use_table(std::byte* memory, int slots) {
   using Decided = ReadinessTable::Decided;
   const auto members = static_cast<int>(std::max<std::size_t>(parts_.own.ranks.size(), 1));
   readiness_.emplace(memory, slots, members, spans_hosts() ? Decided::by_hosts : Decided::here);
-  if (!spans_hosts()) {
-    eager_.emplace(parts_.own.memory, parts_.own.ranks, members_->rank, key_, slots);
-  }
+  eager_.emplace(parts_, key_, slots);
   by_slot_.assign(static_cast<std::size_t>(slots), nullptr);
   for (int slot = 0; slot < slots; ++slot) free_slots_.push_back(slot);
 }
@@ -164,16 +162,16 @@ bool Replay::take(std::vector<Submission>& submissions, Time now, bool gpus_wait
 
 // What is to be exchanged must have a length that all know.
 void Replay::prepare_to_send(Plan& plan) {
-  if (spans_hosts()) return;
   plan.sent = {0};
   for (const Batch& batch : plan.batches) {
     const auto bytes = contributed_bytes(batch);
-    if (!bytes || *bytes > EagerBuffers::capacity || !events_.may_be_eager(*bytes)) {
+    if (!bytes || *bytes > EagerExchange::capacity || !events_.may_be_eager(*bytes) ||
+        (spans_hosts() && !can_be_combined(batch))) {
       return plan.sent.clear();
     }
     plan.sent.push_back(round_up(plan.sent.back() + *bytes, alignof(std::max_align_t)));
   }
-  if (plan.sent.back() > EagerBuffers::capacity) return plan.sent.clear();
+  if (plan.sent.back() > EagerExchange::capacity) return plan.sent.clear();
   eager_->reserve(plan.place.slot, plan.sent.back());
 }
 
@@ -195,6 +193,49 @@ void Replay::join(Plan& plan) {
   } else if (!leads()) {
     wake_member(0);
   }
+}
+
+RoundLeader::Along Replay::what_goes_along() {
+  const auto plan_at = [this](ReadinessTable::Plan place) -> const Plan& {
+    return *by_slot_[static_cast<std::size_t>(place.slot)];
+  };
+  return {[=, this](ReadinessTable::Plan place) { return collect_here(plan_at(place)); },
+          [=, this](ReadinessTable::Plan place, const std::vector<RoundAgreement::Bytes>& partial,
+                    bool is_result) { return combine(plan_at(place), partial, is_result); },
+          [=, this](ReadinessTable::Plan place, const RoundAgreement::Bytes& result) {
+            const Plan& plan = plan_at(place);
+            if (!plan.sent.empty()) eager_->hand_out(place.slot, plan.round, result);
+          }};
+}
+
+// By the leader, which has joined the round, too.
+RoundAgreement::Bytes Replay::collect_here(const Plan& plan) {
+  std::vector<const std::byte*> sent;
+  if (plan.sent.empty() ||
+      !eager_->collect_here(plan.place.slot, plan.round, plan.sent.back(), sent)) {
+    return {};
+  }
+  RoundAgreement::Bytes partial(plan.sent.back());
+  for (std::size_t batch = 0; batch < plan.batches.size(); ++batch) {
+    std::vector<const std::byte*> contributions = sent;
+    for (const std::byte*& contribution : contributions) contribution += plan.sent[batch];
+    combine_contributions(plan.batches[batch], contributions, partial.data() + plan.sent[batch]);
+  }
+  return partial;
+}
+
+RoundAgreement::Bytes Replay::combine(const Plan& plan,
+                                      const std::vector<RoundAgreement::Bytes>& partial,
+                                      bool is_result) const {
+  if (partial.front().size() != plan.sent.back()) return {};
+  RoundAgreement::Bytes combined(partial.front().size());
+  for (std::size_t batch = 0; batch < plan.batches.size(); ++batch) {
+    std::vector<const std::byte*> inputs;
+    for (const auto& bytes : partial) inputs.push_back(bytes.data() + plan.sent[batch]);
+    combine_partial(plan.batches[batch], inputs, is_result ? members_->size() : 0,
+                    combined.data() + plan.sent[batch]);
+  }
+  return combined;
 }
 
 bool Replay::holds(const std::string& name) const {
@@ -469,21 +510,37 @@ bool Replay::read_log() {
     }
     read_ = position;
     moved = true;
-    if (together.size() == 1) run(*together.front());
-    if (together.size() > 1) run_fused(together);
+    // What is at hand goes last: it needs no order among the ranks, and ends at once, whereupon the
+    // log may be read on before this returns.
+    const auto at_hand = std::stable_partition(together.begin(), together.end(), [&](Plan* plan) {
+      return together.size() > 1 && !is_at_hand(*plan, contributions_);
+    });
+    const Plans fused(together.begin(), at_hand);
+    if (fused.size() == 1) run(*fused.front());
+    if (fused.size() > 1) run_fused(fused);
+    for (auto plan = at_hand; plan != together.end(); ++plan) run(**plan);
   }
+}
+
+// Where all that lies which was sent along with the round: into `sent`.
+bool Replay::is_at_hand(const Plan& plan, std::vector<const std::byte*>& sent) {
+  return !plan.sent.empty() && eager_->collect(plan.place.slot, plan.round, plan.sent.back(), sent);
 }
 
 void Replay::run(Plan& plan) {
   // An execution may lead to another one.
   std::vector<const std::byte*> sent = std::exchange(contributions_, {});
-  const bool is_eager =
-      !plan.sent.empty() && eager_->collect(plan.place.slot, plan.round, plan.sent.back(), sent);
+  const bool is_eager = is_at_hand(plan, sent);
   finish_round(plan);
   if (is_eager) metrics_.plans_eager.add(1);
   for (std::size_t batch = 0; batch < plan.batches.size(); ++batch) {
-    events_.execute(plan.batches[batch],
-                    is_eager ? Contributions(sent, plan.sent[batch]) : Contributions());
+    Contributions contributions;
+    if (is_eager && spans_hosts()) {
+      contributions = Contributions::combined(sent.front(), plan.sent[batch]);
+    } else if (is_eager) {
+      contributions = Contributions(sent, plan.sent[batch]);
+    }
+    events_.execute(plan.batches[batch], contributions);
   }
   contributions_ = std::move(sent);
   if (plan.forgotten) bury(plan);

@@ -8,15 +8,15 @@
 // member that is submitted differently, a wait for a member while others are missing here, a pause
 // in the submission of members, a round for which others have not come in a long time.
 //
-// What a plan exchanges is sent along when a rank joins, where it is small (see EagerBuffers): then
-// the plan's batches are over as soon as they are executed.
+// What a plan exchanges is sent along when a rank joins, where it is small (see EagerExchange):
+// then the plan's batches are over as soon as they are executed.
 //
 // A plan that was cancelled is replaced when its members have been negotiated again.
 //
 // Of a set that spans hosts, the first member on each leads the others there (see RoundLeader). A
 // round that all of them have joined is reported, and executed when all hosts are ready. If it is
-// cancelled in between, it is undecided: its members wait for what all hosts decide. Nothing is
-// sent along, and what is on GPUs is negotiated each time.
+// cancelled in between, it is undecided: its members wait for what all hosts decide. What is on
+// GPUs is negotiated each time.
 //
 // What runs on GPUs must be enqueued in one order on all ranks, whether it is replayed or
 // negotiated, or collectives wait for each other there. So a rank that asks for anything on GPUs to
@@ -39,11 +39,11 @@
 #include <vector>
 
 #include "backend/eager.h"
+#include "coordinator/eager_exchange.h"
 #include "coordinator/metrics.h"
 #include "coordinator/process_sets.h"
 #include "coordinator/round_leader.h"
 #include "coordinator/submission.h"
-#include "onehost/eager_buffers.h"
 #include "onehost/host_group.h"
 #include "onehost/readiness_table.h"
 #include "plan/fusion_plan.h"
@@ -79,7 +79,7 @@ class Replay {
   };
 
   // The first member on each host makes the readiness table, before it negotiates anything. Without
-  // room for it, or with plans = 0, nothing is ever replayed, nor where no members share memory.
+  // room for it, or with plans = 0, nothing is ever replayed.
   Replay(HostParts parts, std::shared_ptr<const ProcessSetMembers> members, const Options& options,
          Metrics& metrics, Events events);
   ~Replay();
@@ -173,6 +173,12 @@ class Replay {
   void prepare_to_send(Plan& plan);
   void join(Plan& plan);
   bool read_log();
+  [[nodiscard]] bool is_at_hand(const Plan& plan, std::vector<const std::byte*>& sent);
+  [[nodiscard]] RoundLeader::Along what_goes_along();
+  [[nodiscard]] RoundAgreement::Bytes collect_here(const Plan& plan);
+  [[nodiscard]] RoundAgreement::Bytes combine(const Plan& plan,
+                                              const std::vector<RoundAgreement::Bytes>& partial,
+                                              bool is_result) const;
   void run(Plan& plan);
   void run_fused(const Plans& plans);
   void finish_round(Plan& plan);
@@ -202,7 +208,7 @@ class Replay {
   };
   std::vector<CacheLine> own_table_;   // of a leader that shares it with nobody
   std::optional<RoundLeader> leader_;  // where the set spans hosts, on the first member of each
-  std::optional<EagerBuffers> eager_;
+  std::optional<EagerExchange> eager_;
   bool may_have_table_ = false;
   bool searched_ = false;
 

@@ -1,6 +1,17 @@
 #include "coordinator/round_leader.h"
 
+#include <utility>
+
 namespace rueda {
+
+RoundLeader::RoundLeader(const ReadinessTable& table, int host, int hosts, Along along)
+    : table_(table),
+      agreement_(
+          host, hosts,
+          [this](std::uint64_t plan, std::vector<RoundAgreement::Bytes> sent, bool is_result) {
+            return along_.combine(plans_.at(plan).place, std::move(sent), is_result);
+          }),
+      along_(std::move(along)) {}
 
 void RoundLeader::learn(ReadinessTable::Plan plan) {
   last_learned_ = plan.number;
@@ -37,7 +48,7 @@ bool RoundLeader::step(bool is_busy) {
 }
 
 void RoundLeader::carry_out_decisions() {
-  for (const RoundAgreement::Decision decision : agreement_.take_decisions()) {
+  for (const RoundAgreement::Decision& decision : agreement_.take_decisions()) {
     has_decided_ = true;
     carry_out(decision);
   }
@@ -65,7 +76,7 @@ void RoundLeader::read_reports() {
       } else {
         known.is_ready = true;
         ++undecided_;
-        agreement_.ready(report->plan.number);
+        agreement_.ready(report->plan.number, along_.collect(report->plan));
       }
     }
     if (report->is_cancelled) cancel(known);
@@ -76,7 +87,7 @@ void RoundLeader::cancel(Known& plan) {
   if (!std::exchange(plan.is_cancelled, true)) agreement_.cancel(plan.place.number);
 }
 
-void RoundLeader::carry_out(RoundAgreement::Decision decision) {
+void RoundLeader::carry_out(const RoundAgreement::Decision& decision) {
   const auto found = plans_.find(decision.plan);
   if (found == plans_.end()) {
     if (!decision.goes && decision.plan > last_learned_) cancelled_early_.insert(decision.plan);
@@ -84,6 +95,7 @@ void RoundLeader::carry_out(RoundAgreement::Decision decision) {
   }
   Known& known = found->second;
   if (decision.goes) {
+    along_.hand_out(known.place, decision.result);
     table_.decide(known.place, decision.with_next);
   } else {
     known.is_cancelled = true;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <set>
 #include <span>
 #include <unordered_map>
@@ -20,9 +21,20 @@ namespace rueda {
 
 class RoundLeader {
  public:
+  // What travels along with the news that a host is ready, see RoundAgreement.
+  struct Along {
+    // Of a round that all members here have joined: what they send, combined; empty: nothing.
+    std::function<RoundAgreement::Bytes(ReadinessTable::Plan)> collect;
+    // Of a round that no member here has read of yet, as RoundAgreement has it.
+    std::function<RoundAgreement::Bytes(ReadinessTable::Plan, std::vector<RoundAgreement::Bytes>,
+                                        bool is_result)>
+        combine;
+    // Of a round that goes, and that no member here has read of yet.
+    std::function<void(ReadinessTable::Plan, const RoundAgreement::Bytes& result)> hand_out;
+  };
+
   // `host`: of this rank, among the `hosts` of the set. `table`: of this host, Decided::by_hosts.
-  RoundLeader(const ReadinessTable& table, int host, int hosts)
-      : table_(table), agreement_(host, hosts) {}
+  RoundLeader(const ReadinessTable& table, int host, int hosts, Along along);
 
   // Plans, in the order of their numbers.
   void learn(ReadinessTable::Plan plan);
@@ -58,13 +70,14 @@ class RoundLeader {
   using Plans = std::unordered_map<std::uint64_t, Known>;  // by number
 
   void carry_out_decisions();
-  void carry_out(RoundAgreement::Decision decision);
+  void carry_out(const RoundAgreement::Decision& decision);
   void read_reports();
   void cancel(Known& plan);
   void settle(Known& plan);
 
   ReadinessTable table_;
   RoundAgreement agreement_;
+  const Along along_;
   Plans plans_;
   std::set<std::uint64_t> cancelled_early_;  // not learned yet
   std::uint64_t last_learned_ = 0;

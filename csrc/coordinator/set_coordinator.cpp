@@ -143,7 +143,9 @@ Replay::Events SetCoordinator::replay_events() {
   events.execute = [this](Replay::Batch& batch, const Contributions& contributions) {
     execute_again(batch, contributions);
   };
-  events.may_be_eager = [this](std::size_t bytes) { return context_.backend->may_be_eager(bytes); };
+  events.may_be_eager = [this](std::size_t bytes) {
+    return hosts_ ? hosts_->may_be_eager(bytes) : context_.backend->may_be_eager(bytes);
+  };
   events.send = [this](int member, std::vector<std::byte> message) {
     events_.send(members_->ranks[static_cast<std::size_t>(member)], std::move(message));
   };
@@ -451,7 +453,8 @@ void SetCoordinator::execute(std::vector<BatchMember> members, BatchOrder order,
   lane.channel = own.channel.get();
   lane.before_links = own.before_links.get();
   lane.after_links = own.after_links.get();
-  lane.tag = batch_tag(members_->id, order, own.next_batch++);
+  // What is at hand needs no messages, and may be executed in another order than elsewhere.
+  if (!contributions) lane.tag = batch_tag(members_->id, order, own.next_batch++);
   running_.push_back(
       std::make_unique<Execution>(context_, lane, std::move(members), now, contributions));
 }

@@ -1,6 +1,7 @@
 #include "onehost/eager_buffers.h"
 
 #include <new>
+#include <utility>
 
 namespace rueda {
 
@@ -10,33 +11,33 @@ std::size_t part_of(int slot, int part_slots) {
   return static_cast<std::size_t>(slot / part_slots);
 }
 
-// The two buffers of a slot share a page where they fit.
-std::size_t stride_of(std::size_t bytes) {
-  return bytes <= small_page / 2 ? small_page / 2 : EagerBuffers::capacity;
-}
-
 }  // namespace
 
 EagerBuffers::EagerBuffers(std::shared_ptr<HostMemory> host, std::vector<int> members, int rank,
-                           std::uint64_t key, int slots)
+                           const Settings& settings)
     : host_(std::move(host)),
       members_(std::move(members)),
       rank_(rank),
-      key_(key),
-      opened_(part_of(slots + part_slots - 1, part_slots)),
+      settings_(settings),
+      opened_(part_of(settings.slots + part_slots - 1, part_slots)),
       parts_(opened_.size(), std::vector<Part*>(members_.size())),
-      reserved_(static_cast<std::size_t>(slots)) {}
+      reserved_(static_cast<std::size_t>(settings.slots)) {}
 
 EagerBuffers::~EagerBuffers() {
-  for (std::size_t part = 0; part < opened_.size(); ++part) {
+  for (std::size_t part = 0; host_ && part < opened_.size(); ++part) {
     if (opened_[part]) host_->retire(key_of(part), members_);
   }
 }
 
 EagerBuffers::Part* EagerBuffers::publish(std::size_t part) {
+  const std::size_t bytes = sizeof(Part) + 2 * settings_.capacity * part_slots;
+  if (!host_) {
+    auto* const memory = static_cast<Part*>(std::aligned_alloc(alignof(Part), bytes));
+    if (memory != nullptr) private_.emplace_back(memory);
+    return memory;
+  }
   try {
-    std::byte* const memory = host_->publish(key_of(part), sizeof(Part), sizeof(Part::lines));
-    return reinterpret_cast<Part*>(memory);
+    return reinterpret_cast<Part*>(host_->publish(key_of(part), bytes, sizeof(Part)));
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
@@ -44,7 +45,7 @@ EagerBuffers::Part* EagerBuffers::publish(std::size_t part) {
 
 EagerBuffers::Part* EagerBuffers::find(int member, std::size_t part) {
   Part*& found = parts_[part][static_cast<std::size_t>(member)];
-  if (found == nullptr) {
+  if (found == nullptr && host_) {
     found = reinterpret_cast<Part*>(
         host_->find(members_[static_cast<std::size_t>(member)], key_of(part)));
   }
@@ -53,13 +54,14 @@ EagerBuffers::Part* EagerBuffers::find(int member, std::size_t part) {
 
 void EagerBuffers::reserve(int slot, std::size_t bytes) {
   const std::size_t part = part_of(slot, part_slots);
-  Part*& own = parts_[part][static_cast<std::size_t>(rank_)];
-  if (!opened_[part]) own = publish(part);
+  const bool is_new = !opened_[part];
   opened_[part] = true;
+  if (!writes()) return;
+  Part*& own = parts_[part][static_cast<std::size_t>(rank_)];
+  if (is_new) own = publish(part);
   bool has_memory = own != nullptr;
-  if (has_memory && bytes > line_bytes) {
-    auto& buffers = own->buffers[static_cast<std::size_t>(slot % part_slots)];
-    has_memory = populate(buffers.data(), 2 * stride_of(bytes));
+  if (has_memory && host_ && bytes > line_bytes) {
+    has_memory = populate(buffers_of(*own, slot), 2 * stride_of(bytes));
   }
   reserved_[static_cast<std::size_t>(slot)] = has_memory;
   if (own == nullptr) return;
@@ -67,11 +69,22 @@ void EagerBuffers::reserve(int slot, std::size_t bytes) {
   for (Line& line : own->lines[static_cast<std::size_t>(slot % part_slots)]) line.has_content = 0;
 }
 
-std::byte* EagerBuffers::content_of(Part& part, int slot, std::uint64_t round, std::size_t bytes) {
+std::byte* EagerBuffers::buffers_of(Part& part, int slot) const {
+  const auto index = static_cast<std::size_t>(slot % part_slots);
+  return reinterpret_cast<std::byte*>(&part + 1) + index * 2 * settings_.capacity;
+}
+
+// The two buffers of a slot share a page where they fit.
+std::size_t EagerBuffers::stride_of(std::size_t bytes) const {
+  return bytes <= small_page / 2 ? small_page / 2 : settings_.capacity;
+}
+
+std::byte* EagerBuffers::content_of(Part& part, int slot, std::uint64_t round,
+                                    std::size_t bytes) const {
   const auto index = static_cast<std::size_t>(slot % part_slots);
   const std::size_t parity = round & 1;
   return bytes <= line_bytes ? part.lines[index][parity].content.data()
-                             : part.buffers[index].data() + parity * stride_of(bytes);
+                             : buffers_of(part, slot) + parity * stride_of(bytes);
 }
 
 std::byte* EagerBuffers::offer(int slot, std::uint64_t round, std::size_t bytes) {
@@ -81,15 +94,22 @@ std::byte* EagerBuffers::offer(int slot, std::uint64_t round, std::size_t bytes)
   return content_of(own, slot, round, bytes);
 }
 
+void EagerBuffers::withdraw(int slot, std::uint64_t round) {
+  if (!reserved_[static_cast<std::size_t>(slot)]) return;
+  Part& own = *parts_[part_of(slot, part_slots)][static_cast<std::size_t>(rank_)];
+  own.lines[static_cast<std::size_t>(slot % part_slots)][round & 1].has_content = 0;
+}
+
 bool EagerBuffers::collect(int slot, std::uint64_t round, std::size_t bytes,
                            std::vector<const std::byte*>& contributions) {
   contributions.clear();
-  for (int member = 0; member < static_cast<int>(members_.size()); ++member) {
+  const int writers = settings_.writers == Writers::all ? static_cast<int>(members_.size()) : 1;
+  for (int member = 0; member < writers; ++member) {
     Part* const part = find(member, part_of(slot, part_slots));
     if (part == nullptr) return false;
     // A look at this rank's own line would wait until what it has written is in the cache.
     const bool has_content =
-        member == rank_
+        member == rank_ && settings_.writers == Writers::all
             ? reserved_[static_cast<std::size_t>(slot)]
             : part->lines[static_cast<std::size_t>(slot % part_slots)][round & 1].has_content != 0;
     if (!has_content) return false;

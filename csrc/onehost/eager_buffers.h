@@ -10,11 +10,14 @@
 //
 // The memory is published in parts as plans need it. A member without memory sends nothing along,
 // which all others see.
+//
+// Or the first member alone writes, what has come to it from other hosts.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <vector>
 
@@ -25,27 +28,39 @@ namespace rueda {
 
 class EagerBuffers {
  public:
-  // Bytes that fit into a buffer.
-  static constexpr std::size_t capacity = 4096;
+  enum class Writers : std::uint8_t { all, first };
+  struct Settings {
+    std::uint64_t key = 0;        // publishes under key + 1 and so on, one key for each 128 slots
+    int slots = 0;                // as the readiness table has
+    std::size_t capacity = 4096;  // bytes that fit into a buffer: a multiple of 2 small pages
+    Writers writers = Writers::all;
+  };
 
-  // `members`: host ranks in the order of the set; `rank`: the index of this one. Publishes under
-  // key + 1, key + 2 and so on, one key for each 128 slots.
+  // `members`: host ranks in the order of the set; `rank`: the index of this one. Without `host` it
+  // is alone, and the memory is its own.
   EagerBuffers(std::shared_ptr<HostMemory> host, std::vector<int> members, int rank,
-               std::uint64_t key, int slots);
+               const Settings& settings);
   ~EagerBuffers();
   EagerBuffers(const EagerBuffers&) = delete;
   EagerBuffers& operator=(const EagerBuffers&) = delete;
 
   // Takes memory for what this rank is going to send along with rounds of the plan in `slot`, at
-  // most `capacity` bytes. Without memory, offer() gives null until reserve() is called anew. All
+  // most the capacity. Without memory, offer() gives null until reserve() is called anew. All
   // members call it for the same slots.
   void reserve(int slot, std::size_t bytes);
+  // Whether a writer has memory.
+  [[nodiscard]] bool is_reserved(int slot) const {
+    return reserved_[static_cast<std::size_t>(slot)];
+  }
 
   // Where this rank puts `bytes` before it joins `round`: as many as were reserved. Aligned to 8
   // bytes. Null: it sends nothing along.
   [[nodiscard]] std::byte* offer(int slot, std::uint64_t round, std::size_t bytes);
 
-  // Once all have joined the round: where that lies which each member has sent along with it, in
+  // Nothing was sent along with a round after all. By a writer.
+  void withdraw(int slot, std::uint64_t round);
+
+  // Once all have joined the round: where that lies which each writer has sent along with it, in
   // their order. False: one has sent nothing.
   [[nodiscard]] bool collect(int slot, std::uint64_t round, std::size_t bytes,
                              std::vector<const std::byte*>& contributions);
@@ -58,25 +73,32 @@ class EagerBuffers {
     std::uint64_t has_content;
     std::array<std::byte, line_bytes> content;
   };
+  // Behind the lines are two buffers for each slot.
   struct Part {
     std::array<std::array<Line, 2>, part_slots> lines;
-    std::array<std::array<std::byte, 2 * capacity>, part_slots> buffers;
   };
-  static_assert(sizeof(Part::lines) % small_page == 0);
+  static_assert(sizeof(Part) % small_page == 0);
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
 
+  [[nodiscard]] bool writes() const { return settings_.writers == Writers::all || rank_ == 0; }
   [[nodiscard]] Part* publish(std::size_t part);
   [[nodiscard]] Part* find(int member, std::size_t part);
-  [[nodiscard]] static std::byte* content_of(Part& part, int slot, std::uint64_t round,
-                                             std::size_t bytes);
-  [[nodiscard]] std::uint64_t key_of(std::size_t part) const { return key_ + 1 + part; }
+  [[nodiscard]] std::byte* buffers_of(Part& part, int slot) const;
+  [[nodiscard]] std::size_t stride_of(std::size_t bytes) const;
+  [[nodiscard]] std::byte* content_of(Part& part, int slot, std::uint64_t round,
+                                      std::size_t bytes) const;
+  [[nodiscard]] std::uint64_t key_of(std::size_t part) const { return settings_.key + 1 + part; }
 
   const std::shared_ptr<HostMemory> host_;
   const std::vector<int> members_;
   const int rank_;
-  const std::uint64_t key_;
-  std::vector<bool> opened_;               // parts, by this rank and so by all
-  std::vector<std::vector<Part*>> parts_;  // by part and member; null: not found yet
-  std::vector<bool> reserved_;             // slots
+  const Settings settings_;
+  std::vector<std::unique_ptr<Part, Free>> private_;  // parts, where there is no host
+  std::vector<bool> opened_;                          // parts, by this rank and so by all
+  std::vector<std::vector<Part*>> parts_;             // by part and member; null: not found yet
+  std::vector<bool> reserved_;                        // slots
 };
 
 }  // namespace rueda

@@ -1,5 +1,7 @@
 #include "plan/link_costs.h"
 
+#include <algorithm>
+
 #include "plan/doubling_plan.h"
 
 namespace rueda {
@@ -20,6 +22,16 @@ double doubling_cost(const LinkCosts& costs, int hosts, std::int64_t bytes) {
 double ring_cost(const LinkCosts& costs, int hosts, std::int64_t bytes) {
   const double hops = 2.0 * (hosts - 1);
   return hops * (costs.latency + costs.per_byte * static_cast<double>(bytes) / hosts);
+}
+
+std::int64_t eager_limit(const LinkCosts& costs, int hosts) {
+  constexpr int fanout = 4;
+  int levels = 0;
+  for (int below = hosts - 1; below > 0; below = (below - 1) / fanout) ++levels;
+  const int children = std::min(hosts - 1, fanout);
+  const double per_byte = costs.per_byte * (levels * (1 + children) - doubling_hops(hosts));
+  const double saved = costs.latency * doubling_hops(hosts);
+  return per_byte > 0 ? static_cast<std::int64_t>(saved / per_byte) : max_doubling;
 }
 
 AlgorithmTable algorithms_across(const LinkCosts& costs, int hosts, bool shares) {

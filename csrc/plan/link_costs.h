@@ -26,6 +26,11 @@ struct LinkCosts {
 [[nodiscard]] double doubling_cost(const LinkCosts& costs, int hosts, std::int64_t bytes);
 [[nodiscard]] double ring_cost(const LinkCosts& costs, int hosts, std::int64_t bytes);
 
+// The most that should travel up and down the tree in which hosts agree anyway (RoundAgreement)
+// rather than be exchanged by recursive doubling afterwards: there a host sends it to each of its
+// children, one after the other, and saves doubling_cost().
+[[nodiscard]] std::int64_t eager_limit(const LinkCosts& costs, int hosts);
+
 // Recursive doubling below the size at which rings are quicker, which rings then are within the
 // hierarchy where hosts have several members (`shares`), and one ring of all where each has one.
 [[nodiscard]] AlgorithmTable algorithms_across(const LinkCosts& costs, int hosts, bool shares);

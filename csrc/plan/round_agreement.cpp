@@ -8,6 +8,14 @@ namespace rueda {
 
 namespace {
 
+// Of all that goes with one message: rather than send more to every host, what is ready is fused.
+constexpr std::size_t max_result_bytes = 16 << 10;
+
+RoundAgreement::Bytes read_bytes(Reader& reader) {
+  const auto bytes = reader.block();
+  return {bytes.begin(), bytes.end()};
+}
+
 void write_plans(Writer& writer, const std::vector<std::uint64_t>& plans) {
   writer.unsigned_integer(plans.size());
   for (const std::uint64_t plan : plans) writer.unsigned_integer(plan);
@@ -23,8 +31,8 @@ std::vector<std::uint64_t> read_plans(Reader& reader) {
 
 // --- What this host says
 
-void RoundAgreement::ready(std::uint64_t plan) {
-  if (!has_ended_) add_ready(plan);
+void RoundAgreement::ready(std::uint64_t plan, Bytes sent) {
+  if (!has_ended_) add_ready(host_, plan, std::move(sent));
 }
 
 void RoundAgreement::cancel(std::uint64_t plan) {
@@ -35,15 +43,25 @@ void RoundAgreement::end() {
   (tree_.is_root() ? down_.ends : up_.ends) = true;
 }
 
-void RoundAgreement::add_ready(std::uint64_t plan) {
-  std::size_t& count = ready_[plan];
-  if (++count <= tree_.children().size()) return;
-  ready_.erase(plan);
-  if (tree_.is_root()) {
-    down_.decisions.push_back({plan, true});
-  } else {
-    up_.ready.push_back(plan);
+void RoundAgreement::add_ready(int host, std::uint64_t plan, Bytes sent) {
+  Ready& known = ready_[plan];
+  if (!sent.empty()) known.sent.emplace(host, std::move(sent));
+  if (++known.count <= tree_.children().size()) return;
+  const std::size_t length = known.sent.empty() ? 0 : known.sent.begin()->second.size();
+  const auto is_as_long = [&](const auto& one) { return one.second.size() == length; };
+  const bool is_whole = combine_ && known.sent.size() == known.count &&
+                        std::all_of(known.sent.begin(), known.sent.end(), is_as_long) &&
+                        (!tree_.is_root() || result_bytes_ + length <= max_result_bytes);
+  Bytes combined;
+  if (is_whole) {
+    std::vector<Bytes> all;
+    for (auto& [top, bytes] : known.sent) all.push_back(std::move(bytes));
+    combined = combine_(plan, std::move(all), tree_.is_root());
   }
+  ready_.erase(plan);
+  if (!tree_.is_root()) return up_.ready.push_back({plan, std::move(combined)});
+  result_bytes_ += combined.size();
+  down_.decisions.push_back({plan, true, false, std::move(combined)});
 }
 
 // The root's own decisions take effect at once, though they travel with the next flush.
@@ -71,7 +89,11 @@ bool RoundAgreement::receive(int host, std::span<const std::byte> message) {
 bool RoundAgreement::receive_up(int child, Reader& reader) {
   const std::uint64_t known = reader.unsigned_integer();
   const std::uint8_t ends = reader.byte();
-  const std::vector<std::uint64_t> ready = read_plans(reader);
+  std::vector<ReadySubtree> ready(reader.size());
+  for (ReadySubtree& subtree : ready) {
+    subtree.plan = reader.unsigned_integer();
+    subtree.sent = read_bytes(reader);
+  }
   const std::vector<std::uint64_t> cancelled = read_plans(reader);
   if (!reader.ok() || !reader.at_end() || ends > 1 || known > messages_down_) return false;
   if (has_ended_) return true;
@@ -81,8 +103,8 @@ bool RoundAgreement::receive_up(int child, Reader& reader) {
     return std::all_of(children.begin(), children.end(),
                        [&](int node) { return known_below_[node] >= plan.second; });
   });
-  for (const std::uint64_t plan : ready) {
-    if (!is_late(child, plan)) add_ready(plan);
+  for (ReadySubtree& subtree : ready) {
+    if (!is_late(child, subtree.plan)) add_ready(child, subtree.plan, std::move(subtree.sent));
   }
   for (const std::uint64_t plan : cancelled) {
     if (!is_late(child, plan)) add_cancelled(plan);
@@ -104,30 +126,32 @@ bool RoundAgreement::receive_down(Reader& reader) {
   for (Decision& decision : message.decisions) {
     const std::uint64_t value = reader.unsigned_integer();
     decision = {value >> 1, (value & 1) != 0};
+    decision.result = read_bytes(reader);
   }
   if (!reader.ok() || !reader.at_end() || ends > 1) return false;
-  apply(message);
+  apply(std::move(message));
   return true;
 }
 
-void RoundAgreement::apply(const DownMessage& message) {
+void RoundAgreement::apply(DownMessage message) {
   if (has_ended_) return;
   ++messages_down_;
   Decision* last = nullptr;  // that goes
   decided_.reserve(decided_.size() + message.decisions.size());
-  for (const Decision& decision : message.decisions) {
-    decided_.push_back(decision);
-    if (decision.goes) {
+  for (Decision& decision : message.decisions) {
+    const std::uint64_t plan = decision.plan;
+    Decision& added = decided_.emplace_back(std::move(decision));
+    if (added.goes) {
       if (last != nullptr) last->with_next = true;
-      last = &decided_.back();
+      last = &added;
       continue;
     }
     acknowledges_ = true;
-    ready_.erase(decision.plan);
+    ready_.erase(plan);
     // Or it would seem to be said by one who knows.
-    std::erase(up_.ready, decision.plan);
-    std::erase(up_.cancelled, decision.plan);
-    if (has_children()) cancelled_.try_emplace(decision.plan, messages_down_);
+    std::erase_if(up_.ready, [&](const auto& ready) { return ready.plan == plan; });
+    std::erase(up_.cancelled, plan);
+    if (has_children()) cancelled_.try_emplace(plan, messages_down_);
   }
   if (!message.ends) return;
   has_ended_ = true;
@@ -151,17 +175,19 @@ void RoundAgreement::flush_root() {
   const bool only_goes = std::all_of(down_.decisions.begin(), down_.decisions.end(),
                                      [](const Decision& decision) { return decision.goes; });
   if (!down_.ends && only_goes && (is_busy_ || down_.decisions.empty())) return;
-  const DownMessage message = std::exchange(down_, {});
+  DownMessage message = std::exchange(down_, {});
+  result_bytes_ = 0;
   Writer writer;
   writer.byte(static_cast<std::uint8_t>(MessageKind::rounds_down));
   writer.byte(message.ends ? 1 : 0);
   writer.unsigned_integer(message.decisions.size());
   for (const Decision& decision : message.decisions) {
     writer.unsigned_integer(decision.plan << 1 | (decision.goes ? 1 : 0));
+    writer.block(decision.result);
   }
   const std::vector<std::byte> bytes = writer.take();
   for (const int child : tree_.children()) outgoing_.push_back({child, bytes});
-  apply(message);
+  apply(std::move(message));
 }
 
 void RoundAgreement::flush_up() {
@@ -173,7 +199,11 @@ void RoundAgreement::flush_up() {
   writer.byte(static_cast<std::uint8_t>(MessageKind::rounds_up));
   writer.unsigned_integer(messages_down_);
   writer.byte(message.ends ? 1 : 0);
-  write_plans(writer, message.ready);
+  writer.unsigned_integer(message.ready.size());
+  for (const ReadySubtree& subtree : message.ready) {
+    writer.unsigned_integer(subtree.plan);
+    writer.block(subtree.sent);
+  }
   write_plans(writer, message.cancelled);
   outgoing_.push_back({tree_.parent(), writer.take()});
 }

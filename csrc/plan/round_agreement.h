@@ -11,11 +11,15 @@
 // While a host is busy it holds back what it is ready for, and the root what goes, for there is
 // nothing that could run earlier. What goes at once can be fused.
 //
+// A host may send something small along with the news that it is ready. Where every host has, it is
+// combined on the way up, and the result goes down with the decision: a small allreduce.
+//
 // So a host that cancels what it is ready for knows only by the decision whether it came in time.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <utility>
@@ -28,10 +32,12 @@ namespace rueda {
 
 class RoundAgreement {
  public:
+  using Bytes = std::vector<std::byte>;
   struct Decision {
     std::uint64_t plan = 0;
     bool goes = false;       // otherwise it is cancelled
     bool with_next = false;  // goes together with the next one that goes
+    Bytes result = {};       // of what was sent along; empty: not all hosts have
     bool operator==(const Decision&) const = default;
   };
   struct Outgoing {
@@ -39,11 +45,17 @@ class RoundAgreement {
     std::vector<std::byte> message;
   };
 
-  RoundAgreement(int host, int hosts, int fanout = 4) : tree_(host, hosts, fanout) {}
+  // What this host and the hosts beneath it have sent along with a round, in the order of the
+  // hosts at their tops; `is_result`: these are all. What it gives is as long as each of them.
+  using Combine = std::function<Bytes(std::uint64_t plan, std::vector<Bytes> sent, bool is_result)>;
+
+  // Without `combine` nothing is sent along.
+  RoundAgreement(int host, int hosts, Combine combine = {}, int fanout = 4)
+      : tree_(host, hosts, fanout), host_(host), combine_(std::move(combine)) {}
 
   // This host is ready for the next round; once until that is decided, and not once the decisions
-  // that have been received say that the plan is cancelled.
-  void ready(std::uint64_t plan);
+  // that have been received say that the plan is cancelled. `sent`: along with it; empty: nothing.
+  void ready(std::uint64_t plan, Bytes sent = {});
   // Once, and not after such a decision either.
   void cancel(std::uint64_t plan);
   // Nothing is done again from now on.
@@ -68,8 +80,16 @@ class RoundAgreement {
   [[nodiscard]] std::size_t kept() const { return ready_.size() + cancelled_.size(); }
 
  private:
+  struct Ready {
+    std::size_t count = 0;      // of this host and the children
+    std::map<int, Bytes> sent;  // by each of those who have sent something along
+  };
+  struct ReadySubtree {
+    std::uint64_t plan = 0;
+    Bytes sent;  // by all of its hosts, combined; or empty
+  };
   struct UpMessage {
-    std::vector<std::uint64_t> ready;
+    std::vector<ReadySubtree> ready;
     std::vector<std::uint64_t> cancelled;
     bool ends = false;
   };
@@ -82,14 +102,16 @@ class RoundAgreement {
   [[nodiscard]] bool receive_down(Reader& reader);
   // Whether the child said what it says of the plan before it knew that this is cancelled.
   [[nodiscard]] bool is_late(int child, std::uint64_t plan) const;
-  void add_ready(std::uint64_t plan);
+  void add_ready(int host, std::uint64_t plan, Bytes sent);
   void add_cancelled(std::uint64_t plan);
-  void apply(const DownMessage& message);
+  void apply(DownMessage message);
   void flush_root();
   void flush_up();
 
   const Tree tree_;
-  std::map<std::uint64_t, std::size_t> ready_;  // of this host and the children, how many are
+  const int host_;
+  const Combine combine_;
+  std::map<std::uint64_t, Ready> ready_;  // plans
   // Plans that are cancelled, until all children know it: the number of the message that says so.
   std::map<std::uint64_t, std::uint64_t> cancelled_;
   std::map<int, std::uint64_t> known_below_;  // how many messages each child has had
@@ -97,6 +119,7 @@ class RoundAgreement {
   UpMessage up_;                              // for the next flush
   bool acknowledges_ = false;                 // with the next flush
   DownMessage down_;                          // the same, at the root
+  std::size_t result_bytes_ = 0;              // in it
   bool is_busy_ = false;
   bool has_ended_ = false;
   std::vector<Outgoing> outgoing_;

@@ -37,6 +37,11 @@ class Writer {
     const auto* data = reinterpret_cast<const std::byte*>(value.data());
     bytes_.insert(bytes_.end(), data, data + value.size());
   }
+  // With its length.
+  void block(std::span<const std::byte> value) {
+    unsigned_integer(value.size());
+    bytes_.insert(bytes_.end(), value.begin(), value.end());
+  }
   template <class Range>
   void integers(const Range& values) {
     unsigned_integer(values.size());
@@ -81,6 +86,12 @@ class Reader {
   std::string text() {
     const std::size_t length = size();
     std::string value(reinterpret_cast<const char*>(rest_.data()), length);
+    rest_ = rest_.subspan(length);
+    return value;
+  }
+  std::span<const std::byte> block() {
+    const std::size_t length = size();
+    const auto value = rest_.first(length);
     rest_ = rest_.subspan(length);
     return value;
   }

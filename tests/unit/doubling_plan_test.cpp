@@ -123,6 +123,10 @@ TEST_CASE("the table across hosts follows from what links cost") {
   CHECK(algorithms_across(gigabit, 3, true).choose(64 << 10) == Algorithm::hierarchical);
   CHECK(doubling_cost(gigabit, 4, 1000) == 2 * (50'000 + 8'000));
   CHECK(ring_cost(gigabit, 4, 1000) == 6 * (50'000 + 2'000));
+  // Up and down once: with two hosts it saves a turn and takes its length twice, not once.
+  CHECK(eager_limit(gigabit, 2) == 50'000 / 8);
+  CHECK(eager_limit(gigabit, 4) == 2 * 50'000 / (2 * 8));
+  CHECK(eager_limit(gigabit, 21) == 6 * 50'000 / (8 * (2 * 5 - 6)));
 }
 
 TEST_CASE("one option overrides both tables, each by what it is for") {

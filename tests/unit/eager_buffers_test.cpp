@@ -62,10 +62,10 @@ TEST_CASE("all see what each has sent along with every round") {
     };
     wait_until([&] { return place.host->find(0, 1) != nullptr; });
     ReadinessTable table(place.host->find(0, 1), slots, size);
-    EagerBuffers buffers(place.host, place.members, place.rank, key, slots);
+    EagerBuffers buffers(place.host, place.members, place.rank, {.key = key, .slots = slots});
     std::uint64_t read = 0;
     std::vector<const std::byte*> sent;
-    std::array<std::byte, EagerBuffers::capacity> expected{};
+    std::array<std::byte, EagerBuffers::Settings().capacity> expected{};
     std::uint64_t number = 0;
     for (const int slot : {0, 127, 128, 299}) {
       for (const std::size_t bytes : {0, 1, 56, 57, 2048, 2049, 4096}) {
@@ -97,6 +97,47 @@ TEST_CASE("all see what each has sent along with every round") {
   });
 }
 
+TEST_CASE("what the first member alone writes is read by all, unless it withdraws it") {
+  const auto bytes = GENERATE(std::size_t{8}, std::size_t{3000});
+  std::barrier together(3);
+  run_members(3, [&](const Place& place) {
+    EagerBuffers buffers(place.host, place.members, place.rank,
+                         {.key = key, .slots = slots, .writers = EagerBuffers::Writers::first});
+    std::vector<const std::byte*> sent;
+    for (const int slot : {0, 299}) {
+      buffers.reserve(slot, bytes);
+      expect(buffers.is_reserved(slot) == (place.rank == 0), "memory of the first");
+      for (std::uint64_t round = 0; round < 6; ++round) {
+        std::vector<std::byte> expected(bytes);
+        fill(expected.data(), bytes, 0, slot, round);
+        const bool withdraws = round >= 4;
+        if (place.rank == 0) fill(buffers.offer(slot, round, bytes), bytes, 0, slot, round);
+        if (place.rank == 0 && withdraws) buffers.withdraw(slot, round);
+        together.arrive_and_wait();
+        expect(buffers.collect(slot, round, bytes, sent) == !withdraws, "whether there is any");
+        const bool is_right =
+            withdraws || std::equal(expected.begin(), expected.end(), sent.front());
+        expect(is_right && sent.size() == (withdraws ? 0 : 1), "what the first has written");
+        together.arrive_and_wait();
+      }
+    }
+  });
+}
+
+TEST_CASE("who is alone needs no host's memory") {
+  EagerBuffers buffers(nullptr, {0}, 0, {.key = key, .slots = slots});
+  std::vector<const std::byte*> sent;
+  for (const std::size_t bytes : {8, 4096}) {
+    buffers.reserve(7, bytes);
+    for (std::uint64_t round = 0; round < 3; ++round) {
+      std::byte* const own = buffers.offer(7, round, bytes);
+      fill(own, bytes, 0, 7, round);
+      REQUIRE(buffers.collect(7, round, bytes, sent));
+      CHECK((sent.size() == 1 && sent.front() == own));
+    }
+  }
+}
+
 TEST_CASE("without the memory of one member nothing is collected by any, and later again") {
   std::barrier together(2);
   run_members(2, [&](const Place& place) {
@@ -108,7 +149,7 @@ TEST_CASE("without the memory of one member nothing is collected by any, and lat
       }
     } catch (const std::bad_alloc&) {
     }
-    EagerBuffers buffers(place.host, place.members, place.rank, key, slots);
+    EagerBuffers buffers(place.host, place.members, place.rank, {.key = key, .slots = slots});
     buffers.reserve(3, 8);
     expect((buffers.offer(3, 0, 8) != nullptr) == (place.rank == 0), "memory of one");
     together.arrive_and_wait();

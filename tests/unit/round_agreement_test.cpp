@@ -18,8 +18,9 @@ using Decision = RoundAgreement::Decision;
 
 class Hosts {
  public:
-  Hosts(int size, unsigned seed) : random_(seed), decided_(static_cast<std::size_t>(size)) {
-    for (int host = 0; host < size; ++host) nodes_.emplace_back(host, size);
+  Hosts(int size, unsigned seed, const RoundAgreement::Combine& combine = {})
+      : random_(seed), decided_(static_cast<std::size_t>(size)) {
+    for (int host = 0; host < size; ++host) nodes_.emplace_back(host, size, combine);
   }
 
   [[nodiscard]] int size() const { return static_cast<int>(nodes_.size()); }
@@ -37,7 +38,7 @@ class Hosts {
     take(host);
   }
   void take(int host) {
-    for (const Decision decision : at(host).take_decisions()) decided(host).push_back(decision);
+    for (const Decision& decision : at(host).take_decisions()) decided(host).push_back(decision);
   }
   // Delivers the oldest message of some pair; false where there is none.
   bool deliver() {
@@ -108,6 +109,60 @@ TEST_CASE("what becomes ready on busy hosts goes together, once they are not") {
   if (cancels) all.push_back({9, false});
   CHECK(hosts.decided(0) == all);
   CHECK(hosts.decided(1) == all);
+}
+
+TEST_CASE("what all hosts send along comes back combined, and nothing where one sends nothing") {
+  const int size = GENERATE(2, 3, 6, 22);
+  const int silent = GENERATE(-1, 0, 1);
+  // Who is combined in which order, as texts.
+  const auto combine = [](std::uint64_t plan, std::vector<RoundAgreement::Bytes> sent,
+                          bool is_result) {
+    CHECK(plan == 7);
+    std::byte total{};
+    for (const auto& one : sent) {
+      REQUIRE(one.size() == 2);
+      CHECK(one.back() == std::byte{0});
+      total = std::byte(static_cast<int>(total) + static_cast<int>(one.front()));
+    }
+    return RoundAgreement::Bytes{total, std::byte{is_result}};
+  };
+  Hosts hosts(size, 5, combine);
+  for (int round = 0; round < 3; ++round) {
+    int total = 0;
+    for (int host = 0; host < size; ++host) {
+      total += host + round;
+      const RoundAgreement::Bytes own{std::byte(host + round), std::byte{0}};
+      hosts.at(host).ready(7, host == silent ? RoundAgreement::Bytes() : own);
+      hosts.flush(host);
+    }
+    hosts.settle();
+    const RoundAgreement::Bytes result{std::byte(total), std::byte{1}};
+    for (int host = 0; host < size; ++host) {
+      const auto decided = std::exchange(hosts.decided(host), {});
+      REQUIRE(decided.size() == 1);
+      CHECK(decided.front().goes);
+      CHECK(decided.front().result == (silent < 0 ? result : RoundAgreement::Bytes()));
+    }
+  }
+}
+
+TEST_CASE("no more is sent along than hosts had better exchange together") {
+  constexpr std::size_t length = 4096;
+  const auto combine = [](std::uint64_t, std::vector<RoundAgreement::Bytes> sent, bool) {
+    return sent.front();
+  };
+  Hosts hosts(3, 1, combine);
+  for (int host = 0; host < 3; ++host) {
+    for (std::uint64_t plan = 0; plan < 9; ++plan) {
+      hosts.at(host).ready(plan, RoundAgreement::Bytes(length));
+    }
+  }
+  hosts.settle();
+  for (int host = 0; host < 3; ++host) {
+    const auto& decided = hosts.decided(host);
+    REQUIRE(decided.size() == 9);
+    for (std::size_t i = 0; i < 9; ++i) CHECK(decided[i].result.size() == (i < 4 ? length : 0));
+  }
 }
 
 TEST_CASE("what one host cancels goes on no host, however many are ready") {
@@ -223,9 +278,13 @@ TEST_CASE("a message that no host sends is refused") {
   RoundAgreement inner(1, 6);
   const auto up = [](auto... rest) { return bytes({3, rest...}); };
   const auto down = [](auto... rest) { return bytes({4, rest...}); };
-  CHECK(root.receive(1, up(0, 0, 1, 9, 0)));
+  CHECK(root.receive(1, up(0, 0, 1, 9, 0, 0)));
+  CHECK(root.receive(1, up(0, 0, 1, 8, 2, 77, 77, 0)));
   CHECK(inner.receive(5, up(0, 0, 0, 0)));
-  CHECK(inner.receive(0, down(0, 1, 8)));
+  CHECK(inner.receive(0, down(0, 1, 8, 0)));
+  CHECK(inner.receive(0, down(0, 1, 8, 1, 77)));
+  CHECK_FALSE(root.receive(1, up(0, 0, 1, 9, 5, 77, 0)));  // less than is said
+  CHECK_FALSE(inner.receive(0, down(0, 1, 8, 2, 77)));
   CHECK_FALSE(root.receive(5, up(0, 0, 0, 0)));     // not a child
   CHECK_FALSE(inner.receive(2, down(0, 0)));        // not its parent
   CHECK_FALSE(root.receive(1, down(0, 0)));         // from a child

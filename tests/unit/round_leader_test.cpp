@@ -19,6 +19,13 @@ using State = ReadinessTable::State;
 using Joined = ReadinessTable::Joined;
 using Audience = ReadinessTable::Audience;
 
+RoundLeader::Along nothing_along() {
+  using Bytes = RoundAgreement::Bytes;
+  return {[](ReadinessTable::Plan) { return Bytes(); },
+          [](ReadinessTable::Plan, const std::vector<Bytes>&, bool) { return Bytes(); },
+          [](ReadinessTable::Plan, const Bytes&) {}};
+}
+
 struct alignas(64) CacheLine {
   std::array<std::byte, 64> bytes{};
 };
@@ -85,7 +92,8 @@ class Hosts {
       memory_.emplace_back(ReadinessTable::bytes(slots) / sizeof(CacheLine) + 1);
       const ReadinessTable table(memory_.back().front().bytes.data(), slots, size,
                                  ReadinessTable::Decided::by_hosts);
-      leaders.push_back(std::make_unique<RoundLeader>(table, host, static_cast<int>(sizes.size())));
+      leaders.push_back(std::make_unique<RoundLeader>(table, host, static_cast<int>(sizes.size()),
+                                                      nothing_along()));
       for (int member = 0; member < size; ++member) {
         members.emplace_back(table, member == 0 ? leaders.back().get() : nullptr);
       }

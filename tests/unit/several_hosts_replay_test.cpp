@@ -4,6 +4,7 @@
 #include <barrier>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <mutex>
 #include <random>
 
 #include "core/strings.h"
@@ -94,9 +95,10 @@ TEST_CASE("a step that repeats costs each host one message to the first host, an
 TEST_CASE("what was negotiated one by one is fused when it is replayed together") {
   const HostOf host_of = some_hosts();
   constexpr int tensors = 50;
+  constexpr std::size_t length = 1100;  // too long to be sent along
   std::barrier together(4);
   run_on(host_of, [&](int rank, Runtime& engine) {
-    std::vector<std::vector<float>> data(tensors, std::vector<float>(30));
+    std::vector<std::vector<float>> data(tensors, std::vector<float>(length));
     for (int round = 0; round < 20; ++round) {
       std::vector<Handle> handles;
       for (int i = 0; i < tensors; ++i) {
@@ -118,6 +120,82 @@ TEST_CASE("what was negotiated one by one is fused when it is replayed together"
     expect(metric(engine, "tensors_fused") > 0, "some were fused");
     together.arrive_and_wait();
   });
+}
+
+TEST_CASE("what is small is over once all hosts are ready, without a message of its own") {
+  const HostOf host_of = some_hosts();
+  const auto length = GENERATE(std::size_t{1}, std::size_t{13}, std::size_t{1024});
+  constexpr int rounds = 30;
+  std::barrier together(4);
+  run_on(host_of, [&](int rank, Runtime& engine) {
+    const auto of = [&](int round, std::size_t i) {
+      return static_cast<float>(rank * round) + static_cast<float>(i);
+    };
+    std::int64_t messages = 0;
+    for (int round = 0; round <= rounds; ++round) {
+      if (round == 1) {
+        together.arrive_and_wait();
+        messages = metric(engine, "allreduce_messages_sent");
+      }
+      std::vector<float> mean(length);
+      std::vector<float> least(length);
+      std::vector<std::int32_t> scaled(length);
+      for (std::size_t i = 0; i < length; ++i) {
+        mean[i] = least[i] = of(round, i);
+        scaled[i] = rank + 1;
+      }
+      Submission averaged = allreduce_of(mean, DataType::float32, "mean", ReduceOp::average);
+      averaged.request.prescale = 4;
+      averaged.request.postscale = 0.5;
+      finish(run(engine, std::move(averaged)));
+      finish(run(engine, allreduce_of(least, DataType::float32, "least", ReduceOp::min)));
+      finish(run(engine, allreduce_of(scaled, DataType::int32, "integers", ReduceOp::sum)));
+      for (std::size_t i = 0; i < length; ++i) {
+        const auto index = static_cast<float>(i);
+        expect(mean[i] == 2 * (1.5F * static_cast<float>(round) + index), "the mean, scaled");
+        expect(least[i] == index, "rank 0's");
+        expect(scaled[i] == 10, "the sum");
+      }
+    }
+    together.arrive_and_wait();
+    expect(metric(engine, "plans_eager") == 3 * rounds, "all but the first round");
+    expect(metric(engine, "allreduce_messages_sent") == messages, "no message");
+    together.arrive_and_wait();
+  });
+}
+
+TEST_CASE("16-bit floats that travel along have the same bits on all ranks") {
+  const HostOf host_of = some_hosts();
+  constexpr std::size_t length = 333;
+  std::mutex mutex;
+  std::vector<std::vector<std::uint16_t>> results;
+  run_on(host_of, [&](int rank, Runtime& engine) {
+    std::vector<std::uint16_t> tensor(length);
+    for (int round = 0; round < 4; ++round) {
+      std::mt19937 random(static_cast<unsigned>(rank));
+      for (std::uint16_t& value : tensor) {
+        value = static_cast<std::uint16_t>(0x3C00 + random() % 0x3FF);
+      }
+      finish(run(engine, allreduce_of(tensor, DataType::float16, "x", ReduceOp::average)));
+    }
+    expect(metric(engine, "plans_eager") == 3, "all but the first");
+    const std::scoped_lock lock(mutex);
+    results.push_back(tensor);
+  });
+  for (const auto& result : results) CHECK(result == results.front());
+}
+
+TEST_CASE("where one host has forced an algorithm nothing is sent along") {
+  Options options;
+  options.algorithm = "ring";
+  run_on(
+      some_hosts(),
+      [](int, Runtime& engine) {
+        for (int round = 0; round < 5; ++round) sum(engine, "x");
+        expect(metric(engine, "plans_replayed") == 4, "replayed");
+        expect(metric(engine, "plans_eager") == 0, "over a ring");
+      },
+      options);
 }
 
 TEST_CASE("every collective is replayed across hosts, and right") {

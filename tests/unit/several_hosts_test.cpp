@@ -102,7 +102,7 @@ TEST_CASE("a set of one rank of each host uses no host's memory") {
     for (int round = 0; round < 5; ++round) {
       expect(sum(engine, across, "across", 1000) == 2, "the sum across hosts");
     }
-    expect(metric(engine, "plans_replayed") == replayed, "nothing was replayed");
+    expect(metric(engine, "plans_replayed") == replayed + 4, "all but the first");
     expect(metric(engine, "allreduce_messages_sent") > 0, "messages");
   });
 }
