@@ -51,4 +51,15 @@ AlgorithmChoice choose_algorithm(std::int64_t bytes) {
   return choice;
 }
 
+std::vector<HostLink> host_links() {
+  std::vector<HostLink> links;
+  for (const TriedLink& tried : current_runtime()->links_tried()) {
+    const double ns_per_byte = tried.costs.per_byte;
+    const bool is_known = tried.costs.is_measured && ns_per_byte > 0;
+    links.push_back({tried.transport, tried.costs.is_measured ? tried.costs.latency / 1000 : 0,
+                     is_known ? 8 / ns_per_byte : 0, tried.obstacle});
+  }
+  return links;
+}
+
 }  // namespace rueda

@@ -154,6 +154,14 @@ PYBIND11_MODULE(_native, module) {
     return py::make_tuple(choice.algorithm, choice.registered, choice.predicted_us,
                           choice.predicted_registered_us);
   });
+  module.def("host_links", [] {
+    py::list links;
+    for (const rueda::HostLink& link : rueda::host_links()) {
+      links.append(
+          py::make_tuple(link.transport, link.latency_us, link.gbit_per_second, link.obstacle));
+    }
+    return links;
+  });
   module.def("options", &rueda::options);
   // Whether GPUs are served, by what the kernels were compiled, and the version of NCCL.
   module.def("gpu_support", [] {

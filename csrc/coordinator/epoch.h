@@ -63,6 +63,7 @@ class Epoch final : public Progress::Work {
   // Of the world.
   [[nodiscard]] AlgorithmTable algorithms_of_world() const;
   [[nodiscard]] const LinkCosts& link_costs() const { return world_.link_costs; }
+  [[nodiscard]] const std::vector<TriedLink>& links_tried() const { return world_.links_tried; }
   [[nodiscard]] ProcessSets& process_sets() { return process_sets_; }
   [[nodiscard]] const ProcessSets& process_sets() const { return process_sets_; }
   // Takes what adding a process set needs of the memory that its ranks share, where this is such a

@@ -83,6 +83,7 @@ class Runtime {
   [[nodiscard]] const AlgorithmTable& algorithms() const { return epoch_.algorithms(); }
   [[nodiscard]] AlgorithmTable algorithms_of_world() const { return epoch_.algorithms_of_world(); }
   [[nodiscard]] const LinkCosts& link_costs() const { return epoch_.link_costs(); }
+  [[nodiscard]] const std::vector<TriedLink>& links_tried() const { return epoch_.links_tried(); }
   // Whether nothing of the set is accepted any more. Cheap.
   [[nodiscard]] bool is_broken(int set_id = 0) const { return commands_.is_closed(set_id); }
   // Why; ok while it is accepted.

@@ -138,11 +138,11 @@ std::optional<LinkCosts> costs_of(const std::string& text) {
 
 }  // namespace
 
-Expected<LinkCosts> measure_links(Bootstrap& world, Transport& transport,
-                                  const std::vector<int>& host_of, Time deadline) {
+Expected<LinkCosts> measure_links(Bootstrap& world, const std::string& name, Transport& transport,
+                                  const std::vector<int>& host_of, Time end, Time deadline) {
   const std::vector<int> ranks = first_ranks(host_of);
   if (ranks.size() < 2) return LinkCosts{};
-  const auto all = world.allgather("links", try_links(transport, ranks, deadline), deadline);
+  const auto all = world.allgather(name, try_links(transport, ranks, end), deadline);
   if (!all) return all.status();
   LinkCosts slowest{.latency = 0, .per_byte = 0, .is_measured = true};
   for (const int rank : ranks) {

@@ -10,7 +10,6 @@
 #include "membership/host.h"
 #include "membership/host_beacon.h"
 #include "membership/inproc_world.h"
-#include "membership/link_trial.h"
 #include "membership/world_facts.h"
 #include "onehost/memory_transport.h"
 #include "tcp/tcp_transport.h"
@@ -70,9 +69,9 @@ Expected<HostGroup> form_host(Bootstrap& bootstrap, const Options& options,
 // host shares memory only where each of its ranks says so.
 Expected<std::vector<std::string>> agree_on_memory(Bootstrap& bootstrap, Expected<HostGroup>& host,
                                                    Time deadline) {
-  using Text = Expected<std::string>;
-  auto all =
-      bootstrap.allgather("host", host ? Text(host->obstacle()) : Text(host.status()), deadline);
+  const Expected<std::string> own =
+      host ? Expected(host->obstacle()) : Expected<std::string>(host.status());
+  auto all = bootstrap.allgather("host", own, deadline);
   if (!host) return host.status();
   if (!all) return all;
   std::vector<int> alone;
@@ -83,15 +82,27 @@ Expected<std::vector<std::string>> agree_on_memory(Bootstrap& bootstrap, Expecte
   return all;
 }
 
-// Collective.
-Expected<std::unique_ptr<Transport>> make_transport(Links links, const MpiCapability& mpi,
-                                                    const HostGroup& host, Bootstrap& bootstrap,
-                                                    const std::string& interface, Time deadline) {
-  if (links == Links::memory) return make_memory_transport(host.memory(), bootstrap.size());
-  auto between = links == Links::mpi ? mpi.make_transport()
-                                     : open_tcp_transport(bootstrap, interface, deadline);
-  if (!between || !host.memory()) return between;
-  return join_host(host, std::move(between).value());
+// Whichever of two kinds is quicker, where none was asked for by name.
+Expected<HostLinks> choose_between(Bootstrap& bootstrap, const Options& options, Links links,
+                                   std::unique_ptr<Transport> opened,
+                                   const std::vector<int>& host_of, Time deadline) {
+  OpenLinks tcp;
+  if (links == Links::mpi && options.transport == "auto") {
+    tcp = [&] { return open_tcp_transport(bootstrap, options.interface, deadline); };
+  }
+  return choose_host_links(bootstrap, std::move(opened), tcp, host_of, deadline);
+}
+
+// What moves data between hosts; on one host, between all its ranks. Collective.
+Expected<std::unique_ptr<Transport>> open_links(Links links, const MpiCapability& mpi,
+                                                const HostGroup& host, Bootstrap& bootstrap,
+                                                const std::string& interface, Time deadline) {
+  switch (links) {
+    case Links::memory: return make_memory_transport(host.memory(), bootstrap.size());
+    case Links::mpi: return mpi.make_transport();
+    case Links::tcp: return open_tcp_transport(bootstrap, interface, deadline);
+  }
+  return Status(ErrorCode::internal, "unknown links");
 }
 
 // A host where ranks do not answer each other is of no use to the other hosts either.
@@ -110,6 +121,7 @@ std::string Topology::describe(int peer) const {
 
 Expected<std::unique_ptr<Transport>> join_host(const HostGroup& host,
                                                std::unique_ptr<Transport> between) {
+  if (!host.memory()) return between;
   auto within = make_memory_transport(host.memory(), between->size());
   if (!within) return within;
   std::vector<std::size_t> link_of;
@@ -145,15 +157,26 @@ Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const M
   if (!links) return not_formed().because(links.status());
   auto control =
       open_control_socket(bootstrap, world.topology.host_of, options.interface, deadline);
-  auto transport = make_transport(*links, mpi, world.host, bootstrap, options.interface, deadline);
+  auto transport = open_links(*links, mpi, world.host, bootstrap, options.interface, deadline);
   const Status own = control.ok() ? transport.status() : control.status();
   const Status ready = bootstrap.agree("ready", own, deadline);
   if (!own.ok() || !ready.ok()) return not_formed().because(own.ok() ? ready : own);
   if (Status measured = measure_host(bootstrap, world.host, deadline); !measured.ok())
     return not_formed().because(measured);
-  const auto costs = measure_links(bootstrap, *transport.value(), world.topology.host_of, deadline);
-  if (!costs) return not_formed().because(costs.status());
-  world.link_costs = costs.value();
+  auto chosen = choose_between(bootstrap, options, *links, std::move(transport).value(),
+                               world.topology.host_of, deadline);
+  if (!chosen) return not_formed().because(chosen.status());
+  world.link_costs = chosen->costs;
+  world.links_tried = std::move(chosen->tried);
+  if (*links == Links::memory) {
+    transport = std::move(chosen->transport);
+  } else {
+    transport = join_host(world.host, std::move(chosen->transport));
+  }
+  const Status joined = bootstrap.agree("joined", transport.status(), deadline);
+  if (!transport || !joined.ok()) {
+    return not_formed().because(transport ? joined : transport.status());
+  }
   world.control = std::move(control).value();
   world.transport = std::move(transport).value();
   log(LogLevel::info, world.topology.describe(world.topology.rank), " of ", world.topology.size,

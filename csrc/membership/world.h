@@ -9,6 +9,7 @@
 
 #include "core/options.h"
 #include "core/status.h"
+#include "membership/host_links.h"
 #include "onehost/host_group.h"
 #include "plan/link_costs.h"
 #include "transport/bootstrap.h"
@@ -38,7 +39,8 @@ struct World {
   std::unique_ptr<ControlLane> control;
   std::unique_ptr<Transport> transport;
   HostGroup host;
-  LinkCosts link_costs;  // between hosts, the same on all ranks
+  LinkCosts link_costs;                // between hosts, the same on all ranks
+  std::vector<TriedLink> links_tried;  // between hosts; that which is used comes first
 };
 
 // Makes MPI's bulk transport; empty where MPI cannot carry bulk, with the reason in `unavailable`.
@@ -47,8 +49,8 @@ struct MpiCapability {
   Status unavailable;
 };
 
-// The links of a rank in a world of several hosts: memory to the ranks of its own, which shares it,
-// and `between` to all others.
+// The links of a rank in a world of several hosts: memory to the ranks of its own, where that
+// shares any, and `between` to all others.
 [[nodiscard]] Expected<std::unique_ptr<Transport>> join_host(const HostGroup& host,
                                                              std::unique_ptr<Transport> between);
 

@@ -21,6 +21,11 @@ struct LinkCosts {
   static constexpr std::int64_t large_chunk = 256 << 10;
 };
 
+// Whether links of one kind should be taken rather than those of another, which are there already.
+// Large messages decide; where these take about as long, what takes clearly longer for small ones
+// loses.
+[[nodiscard]] bool is_quicker(const LinkCosts& these, const LinkCosts& those);
+
 // ns that an allreduce across so many hosts takes; what happens within them is left out, since it
 // is the same in all.
 [[nodiscard]] double doubling_cost(const LinkCosts& costs, int hosts, std::int64_t bytes);

@@ -313,6 +313,17 @@ struct AlgorithmChoice {
 };
 [[nodiscard]] AlgorithmChoice choose_algorithm(std::int64_t bytes);
 
+// A kind of link that was tried between hosts at init, by its slowest link.
+struct HostLink {
+  std::string transport;  // "mpi", "tcp"
+  double latency_us = 0;
+  double gbit_per_second = 0;
+  std::string obstacle;  // why it cannot be used; empty where it can
+};
+// The first is the one that is used (RUEDA_TRANSPORT forces one, and then no other is tried). Empty
+// on one host. Throws NotInitializedError.
+[[nodiscard]] std::vector<HostLink> host_links();
+
 // Counters of this rank since init(), by name (docs/observability.md lists them).
 [[nodiscard]] std::map<std::string, std::int64_t> metrics();
 // For optimizers: a parameter has no gradient on this rank, and zeros are reduced in its place.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,15 @@ _EPILOG = """
     note         a remark on what was found, or null
     why_not      the reason where found is false, else null
     what_to_do   text or null
+With -H it prints instead
+  schema       1, as above
+  ranks        how many
+  hosts        of each host's name, its ranks
+  links        what was tried between hosts, the one that is used first:
+    transport, latency_us, gbit_per_second, obstacle
+  allreduce    for growing sizes: bytes, algorithm, predicted_us
+
+
 Names: rueda, native extension, librueda, MPI plug-in, MPI library, MPI
 threads, ULFM, mpirun, transport inproc, transport shm, transport mpi,
 GPU support, NCCL, CUDA driver, CUDA toolkit, torch, numpy, Python, CPU cores, instruction sets,
@@ -34,8 +44,17 @@ GPU support, NCCL, CUDA driver, CUDA toolkit, torch, numpy, Python, CPU cores, i
 
 \b
 Exit code: 0 where a world can be formed (the extension loads, and shared
-memory or MPI can carry its data), else 1.
+memory or MPI can carry its data), else 1. With -H that of the ranks.
 """
+
+
+def _check_hosts(hosts: str, ssh: str | None, as_json: bool) -> int:
+    """Starts one rank for each slot, which report what the links between them were found to be."""
+    run = [sys.executable, "-m", "rueda.launcher", "run", "-H", hosts, "--no-prefix"]
+    if ssh is not None:
+        run += ["--ssh", ssh]
+    report = [sys.executable, "-m", "rueda.links", *(["--json"] if as_json else [])]
+    return subprocess.run([*run, *report], check=False).returncode
 
 
 def _remarks(row: Row) -> str:
@@ -69,12 +88,20 @@ def make_check_command(native: Native) -> click.Command:
 
     @click.command("check", epilog=_EPILOG, short_help="List what is built and found.")
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+    @click.option(
+        "-H", "--hosts", metavar="HOST:SLOTS,...",
+        help="Start ranks there and tell what the links between them were found to be, and what "
+        "is chosen for which size. With MPI: mpirun -H ... python -m rueda.links",
+    )  # fmt: skip
+    @click.option("--ssh", metavar="COMMAND", help="How `rueda run` reaches hosts; with -H.")
     @click.pass_context
-    def check(context: click.Context, as_json: bool) -> None:
+    def check(context: click.Context, as_json: bool, hosts: str | None, ssh: str | None) -> None:
         """Lists Rueda's parts and what it can use, each with its path and version, or why not.
 
-        A table on a terminal, one line per component otherwise.
+        A table on a terminal, one line per component otherwise. With -H, tries the links between hosts.
         """
+        if hosts is not None:
+            context.exit(_check_hosts(hosts, ssh, as_json))
         from .report import make_report  # `rueda run` has no use for what it imports
 
         report = make_report(native)

@@ -83,7 +83,9 @@ else:
     from rueda.objects import allgather_object, broadcast_object
     from rueda.observation import (
         AlgorithmChoice,
+        HostLink,
         choose_algorithm,
+        host_links,
         metrics,
         options,
         start_timeline,
@@ -133,6 +135,7 @@ __all__ = [
     "BitXor",
     "DuplicateNameError",
     "Handle",
+    "HostLink",
     "InitializationError",
     "InternalError",
     "InvalidArgumentError",
@@ -179,6 +182,7 @@ __all__ = [
     "grouped_allreduce_",
     "grouped_allreduce_async",
     "grouped_allreduce_async_",
+    "host_links",
     "init",
     "is_homogeneous",
     "is_initialized",

@@ -10,7 +10,9 @@ from rueda.errors import InvalidArgumentError
 
 __all__ = [
     "AlgorithmChoice",
+    "HostLink",
     "choose_algorithm",
+    "host_links",
     "metrics",
     "options",
     "start_timeline",
@@ -50,6 +52,33 @@ def choose_algorithm(size: int) -> AlgorithmChoice:
         True
     """
     return AlgorithmChoice(*_native.choose_algorithm(size))
+
+
+class HostLink(NamedTuple):
+    """A kind of link that was tried between hosts at init, by its slowest link."""
+
+    transport: str
+    """``"mpi"`` or ``"tcp"``."""
+    latency_us: float
+    """Microseconds that a message of one byte takes."""
+    gbit_per_second: float
+    """Of large messages, in one direction while the other is in use, too; 0 where that was too quick to measure."""
+    obstacle: str
+    """Why it cannot be used; empty where it can."""
+
+
+def host_links() -> list[HostLink]:
+    """What was tried between hosts at :func:`rueda.init`; the first is what is used. Empty on one host.
+
+    Where ranks have met through MPI, MPI and TCP are both measured, unless ``RUEDA_TRANSPORT`` names one; otherwise
+    there is TCP alone. Raises :class:`rueda.NotInitializedError`.
+
+    Example::
+
+        >>> [link.transport for link in rueda.host_links()]
+        []
+    """
+    return [HostLink(*link) for link in _native.host_links()]
 
 
 def metrics() -> dict[str, int]:

@@ -71,6 +71,17 @@ def test_torch_distributed(make_lab: MakeLab) -> None:
     ]
 
 
+def test_mpi_and_tcp_are_both_tried(make_lab: MakeLab) -> None:
+    ended = check_on_hosts(make_lab(2), PARALLEL / "check_host_links.py", 2, ["auto"])
+    assert ended.output.count("links agree") == 4, ended.output
+
+
+@pytest.mark.parametrize("wanted", ["mpi", "tcp"])
+def test_links_that_are_asked_for_are_used_untried(make_lab: MakeLab, wanted: str) -> None:
+    ended = check_on_hosts(make_lab(3), PARALLEL / "check_host_links.py", 1, [wanted])
+    assert ended.output.count("links agree") == 3, ended.output
+
+
 def test_a_rank_that_dies_on_another_host_is_named(make_lab: MakeLab) -> None:
     ended = run_on_hosts(make_lab(2), LOSES_A_RANK, 2)
     assert ended.returncode != 0

@@ -1,0 +1,83 @@
+"""What the links of a world were found to be, as rank 0 sees it: ``mpirun -H a,b python -m rueda.links``.
+
+``rueda check -H a,b`` starts it without MPI.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from typing import Any
+
+SIZES = [1 << exponent for exponent in range(3, 31)]
+
+
+def measure() -> dict[str, Any]:
+    """The world's hosts, links and algorithms, as ``rueda check --help`` documents them. Within a world."""
+    import rueda
+
+    hosts = Counter(rueda.allgather_object(_host_name()))
+    choices = [(size, rueda.choose_algorithm(size)) for size in SIZES]
+    return {
+        "schema": 1,
+        "ranks": rueda.size(),
+        "hosts": dict(hosts),
+        "links": [link._asdict() for link in rueda.host_links()],
+        "allreduce": [
+            {"bytes": size, "algorithm": choice.algorithm, "predicted_us": choice.predicted_us}
+            for size, choice in choices
+        ],
+    }
+
+
+def _host_name() -> str:
+    import socket
+
+    return socket.gethostname()
+
+
+def _size(bytes: int) -> str:
+    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if bytes >= 1 << power:
+            return f"{bytes >> power} {unit}"
+    return f"{bytes} bytes"
+
+
+def describe(world: dict[str, Any]) -> str:
+    """What :func:`measure` has found, as lines of text."""
+    hosts = ", ".join(f"{name} ({ranks})" for name, ranks in world["hosts"].items())
+    lines = [f"ranks: {world['ranks']} on {len(world['hosts'])} hosts: {hosts}"]
+    for index, link in enumerate(world["links"]):
+        words = ["used" if index == 0 else "not used"]
+        if link["obstacle"]:
+            words = [f"cannot be used: {link['obstacle']}"]
+        elif link["latency_us"] > 0:
+            words.append(f"{link['latency_us']:.1f} µs")
+            rate = link["gbit_per_second"]
+            words.append(f"{rate:.2f} Gbit/s" if rate > 0 else "rate too high to measure")
+        lines.append(f"link {link['transport']}: {', '.join(words)}")
+    before = None
+    for row in world["allreduce"]:
+        if row["algorithm"] == before:
+            continue
+        before = row["algorithm"]
+        lines.append(
+            f"allreduce from {_size(row['bytes'])}: {before}, {row['predicted_us']:.0f} µs predicted"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Prints it once; with ``--json`` as one object."""
+    import rueda
+
+    rueda.init()
+    world = measure()
+    if rueda.rank() == 0:
+        print(json.dumps(world) if "--json" in sys.argv[1:] else describe(world), flush=True)
+    rueda.shutdown()
+
+
+if __name__ == "__main__":
+    main()
