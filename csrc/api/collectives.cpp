@@ -92,6 +92,7 @@ std::vector<Handle> grouped_allreduce(std::span<const TensorView> inputs,
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     Submission submission = submission_of(Collective::allreduce, inputs[i], "");
     set_reduction(submission.request, options);
+    submission.request.priority = options.priority;
     set_wire(submission.request, options.wire_dtype);
     set_compression(submission, options, i);
     set_group(submission.request, options.name, static_cast<int>(i),

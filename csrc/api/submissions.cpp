@@ -36,6 +36,7 @@ Submission allreduce_submission(Collective collective, const TensorView& input, 
                                 const AllreduceOptions& options) {
   Submission submission = submission_of(collective, input, options.name);
   set_reduction(submission.request, options);
+  submission.request.priority = options.priority;
   set_wire(submission.request, options.wire_dtype);
   set_compression(submission, options, 0);
   submission.output = static_cast<std::byte*>(output);

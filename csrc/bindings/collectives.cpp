@@ -58,13 +58,14 @@ namespace {
 Handle submit_allreduce(std::uintptr_t input, std::uintptr_t output, Shape shape, int dtype,
                         const std::string& name, int op, double prescale, double postscale, int set,
                         int wire, int device, std::uintptr_t stream, int codec, double fraction,
-                        std::uintptr_t residual, std::uint64_t seed) {
+                        std::uintptr_t residual, std::uint64_t seed, std::int32_t priority) {
   return allreduce(view(input, std::move(shape), dtype, device, stream), pointer(output),
                    {.name = name,
                     .op = reduce_op(op),
                     .prescale_factor = prescale,
                     .postscale_factor = postscale,
                     .process_set = {set},
+                    .priority = priority,
                     .wire_dtype = wire_type(wire),
                     .compression = compression(codec, fraction),
                     .residuals = {static_cast<float*>(pointer(residual))},
@@ -76,7 +77,7 @@ std::vector<Handle> submit_grouped_allreduce(
     std::vector<Shape> shapes, const std::vector<int>& dtypes, const std::string& name, int op,
     double prescale, double postscale, int set, int wire, const std::vector<int>& devices,
     std::uintptr_t stream, int codec, double fraction, const std::vector<std::uintptr_t>& residuals,
-    std::uint64_t seed) {
+    std::uint64_t seed, std::int32_t priority) {
   std::vector<TensorView> views;
   std::vector<void*> targets;
   std::vector<float*> kept;
@@ -94,6 +95,7 @@ std::vector<Handle> submit_grouped_allreduce(
                             .prescale_factor = prescale,
                             .postscale_factor = postscale,
                             .process_set = {set},
+                            .priority = priority,
                             .wire_dtype = wire_type(wire),
                             .compression = compression(codec, fraction),
                             .residuals = std::move(kept),
@@ -122,13 +124,15 @@ void bind_collectives(py::module_& module) {
              py::arg("shape"), py::arg("dtype"), py::arg("name"), py::arg("op"),
              py::arg("prescale"), py::arg("postscale"), py::arg("set"), py::arg("wire") = -1,
              py::arg("device") = host_device, py::arg("stream") = 0, py::arg("codec") = 0,
-             py::arg("fraction") = 0.0, py::arg("residual") = 0, py::arg("seed") = 0);
+             py::arg("fraction") = 0.0, py::arg("residual") = 0, py::arg("seed") = 0,
+             py::arg("priority") = 0);
   module.def("grouped_allreduce", &submit_grouped_allreduce, released, py::arg("inputs"),
              py::arg("outputs"), py::arg("shapes"), py::arg("dtypes"), py::arg("name"),
              py::arg("op"), py::arg("prescale"), py::arg("postscale"), py::arg("set"),
              py::arg("wire") = -1, py::arg("devices") = std::vector<int>(), py::arg("stream") = 0,
              py::arg("codec") = 0, py::arg("fraction") = 0.0,
-             py::arg("residuals") = std::vector<std::uintptr_t>(), py::arg("seed") = 0);
+             py::arg("residuals") = std::vector<std::uintptr_t>(), py::arg("seed") = 0,
+             py::arg("priority") = 0);
   module.def("reduce_scatter", &submit_reduce_scatter, released, py::arg("input"), py::arg("shape"),
              py::arg("dtype"), py::arg("name"), py::arg("op"), py::arg("prescale"),
              py::arg("postscale"), py::arg("splits"), py::arg("set"),

@@ -58,10 +58,23 @@ Execution::Execution(const ExecutionContext& context, const Lane& lane,
   }
   try {
     await_inputs();
+    if (!contributions && priority() != 0) set_priority(priority());
     start(contributions);
   } catch (const std::bad_alloc&) {
     status_ = Status(ErrorCode::internal, str("no memory for the ", describe()));
     done_ = true;
+  }
+}
+
+// Another batch may have its tags next.
+Execution::~Execution() {
+  if (has_priority_) set_priority(0);
+}
+
+void Execution::set_priority(std::int32_t priority) {
+  has_priority_ = priority != 0;
+  for (Tag tag = 0; tag < tags_per_batch; ++tag) {
+    lane_.transport->set_priority(lane_.tag + tag, priority);
   }
 }
 

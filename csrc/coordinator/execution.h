@@ -42,6 +42,7 @@ class Execution {
             Time now, const Contributions& contributions = {});
   Execution(const Execution&) = delete;
   Execution& operator=(const Execution&) = delete;
+  ~Execution();
 
   // Goes on without blocking; returns whether anything moved. Once the collective is over,
   // completes the handles.
@@ -53,6 +54,7 @@ class Execution {
   // Completes the handles with an error. No transport may touch the tensors any more.
   void fail(const Status& reason);
 
+  [[nodiscard]] std::int32_t priority() const { return request().priority; }
   [[nodiscard]] bool uses_transport() const { return operation_ && operation_->uses_transport(); }
   [[nodiscard]] bool must_be_polled() const { return operation_ && operation_->must_be_polled(); }
   // What others wait for does not count.
@@ -65,6 +67,8 @@ class Execution {
 
  private:
   void start(const Contributions& contributions);
+  // Of its messages, where other batches share the links.
+  void set_priority(std::int32_t priority);
   void await_inputs();
   void start_allreduce(const Contributions& contributions);
   void agree_on_persistent();
@@ -90,6 +94,7 @@ class Execution {
   std::unique_ptr<Operation> operation_;
   Time started_at_;
   Time last_moved_;
+  bool has_priority_ = false;  // its tags have one
   bool done_ = false;
   Status status_;
 };

@@ -26,8 +26,9 @@ bool is_same(const Request& left, const Request& right) {
   return left.collective == right.collective && left.dtype == right.dtype &&
          left.on_gpu == right.on_gpu && left.wire == right.wire &&
          left.compression == right.compression && left.op == right.op && left.root == right.root &&
-         left.prescale == right.prescale && left.postscale == right.postscale &&
-         left.group_size == right.group_size && left.shape.size() == right.shape.size() &&
+         left.priority == right.priority && left.prescale == right.prescale &&
+         left.postscale == right.postscale && left.group_size == right.group_size &&
+         left.shape.size() == right.shape.size() &&
          std::equal(left.shape.begin() + skipped, left.shape.end(),
                     right.shape.begin() + skipped) &&
          left.splits == right.splits && left.group == right.group;
@@ -450,6 +451,7 @@ void Replay::make_plan(const ResponseList& responses, std::span<const Fusion* co
   plan.place = {free_slots_.front(), next_plan_++};
   free_slots_.pop_front();
   by_slot_[static_cast<std::size_t>(plan.place.slot)] = &plan;
+  plan.urgency.priority = responses[batches.front()->members.front()].request.priority;
   bool comes_again = false;
   for (const Fusion* batch : batches) {
     Batch& members = plan.batches.emplace_back();
@@ -457,29 +459,31 @@ void Replay::make_plan(const ResponseList& responses, std::span<const Fusion* co
       const std::string& name = responses[index].request.name;
       by_name_[name] = {&plan, plan.batches.size() - 1, members.size()};
       members.push_back({std::make_shared<const Response>(responses[index]), std::nullopt});
+      plan.urgency.priority = std::max(plan.urgency.priority, responses[index].request.priority);
+      plan.urgency.bytes += responses[index].request.bytes();
       plan.on_gpu = plan.on_gpu || responses[index].request.on_gpu;
       comes_again = comes_again || is_pending(name);
     }
     plan.members += members.size();
   }
   prepare_to_send(plan);
-  if (leader_) leader_->learn(plan.place);
+  if (leader_) leader_->learn(plan.place, plan.urgency);
   if (suspended_ || comes_again) cancel(plan);
 }
 
 // --- Progress
 
-bool Replay::step(Time now, bool is_busy) {
+bool Replay::step(Time now, const Load& load) {
   if (!readiness_) return false;
-  bool moved = lead(is_busy);
+  bool moved = lead(load);
   moved = read_log() || moved;
   moved = release_cancelled() || moved;
   return renegotiate_overdue(now) || moved;
 }
 
-bool Replay::lead(bool is_busy) {
+bool Replay::lead(const Load& load) {
   if (!leader_) return false;
-  const bool decided = leader_->step(is_busy);
+  const bool decided = leader_->step(load);
   if (decided) wake_others();
   for (RoundAgreement::Outgoing& outgoing : leader_->take_outgoing()) {
     const int member = parts_.leaders[static_cast<std::size_t>(outgoing.host)];

@@ -124,9 +124,9 @@ class Replay {
 
   // What the leader of another host has sent; false for what no leader sends.
   [[nodiscard]] bool receive(int member, std::span<const std::byte> message);
-  // Reads the readiness table; returns whether anything happened. `is_busy`: enough batches are
-  // under way to hold back rounds that can be fused.
-  bool step(Time now, bool is_busy = false);
+  // Reads the readiness table; returns whether anything happened. `load`: of what is under way,
+  // which rounds may wait for, to be fused.
+  bool step(Time now, const Load& load = {});
   // Whether this rank waits for the others.
   [[nodiscard]] bool waits() const { return !joined_.empty(); }
   // Whether it waits for a message.
@@ -140,6 +140,7 @@ class Replay {
   struct Plan {
     ReadinessTable::Plan place;
     std::vector<Batch> batches;
+    Urgency urgency;  // the greatest priority of its members, and all their bytes
     std::size_t members = 0;
     std::size_t collected = 0;
     std::uint64_t round = 0;  // executed so far
@@ -184,7 +185,7 @@ class Replay {
   void finish_round(Plan& plan);
   bool release_cancelled();
   bool renegotiate_overdue(Time now);
-  bool lead(bool is_busy);
+  bool lead(const Load& load);
   // Calls it off, and hands back what it holds unless it is decided, or all hosts are to decide.
   void cancel(Plan& plan, Audience audience = Audience::all_hosts);
   void release(Plan& plan);

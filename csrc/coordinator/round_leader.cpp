@@ -13,9 +13,9 @@ RoundLeader::RoundLeader(const ReadinessTable& table, int host, int hosts, Along
           }),
       along_(std::move(along)) {}
 
-void RoundLeader::learn(ReadinessTable::Plan plan) {
+void RoundLeader::learn(ReadinessTable::Plan plan, Urgency urgency) {
   last_learned_ = plan.number;
-  Known& known = plans_[plan.number] = {plan};
+  Known& known = plans_[plan.number] = {plan, urgency};
   if (cancelled_early_.erase(plan.number) > 0 || has_ended_) {
     known.is_cancelled = true;
     table_.decide_cancelled(plan);
@@ -39,9 +39,9 @@ bool RoundLeader::receive(int host, std::span<const std::byte> message) {
   return is_sound;
 }
 
-bool RoundLeader::step(bool is_busy) {
+bool RoundLeader::step(const Load& load) {
   read_reports();
-  agreement_.set_busy(is_busy);
+  agreement_.set_load(load);
   agreement_.flush();
   carry_out_decisions();
   return std::exchange(has_decided_, false);
@@ -76,7 +76,7 @@ void RoundLeader::read_reports() {
       } else {
         known.is_ready = true;
         ++undecided_;
-        agreement_.ready(report->plan.number, along_.collect(report->plan));
+        agreement_.ready(report->plan.number, along_.collect(report->plan), known.urgency);
       }
     }
     if (report->is_cancelled) cancel(known);

@@ -37,7 +37,7 @@ class RoundLeader {
   RoundLeader(const ReadinessTable& table, int host, int hosts, Along along);
 
   // Plans, in the order of their numbers.
-  void learn(ReadinessTable::Plan plan);
+  void learn(ReadinessTable::Plan plan, Urgency urgency = {});
   // All hosts forget it. This rank has cancelled it before.
   void forget(ReadinessTable::Plan plan);
   // Nothing is done again from now on, on any host.
@@ -45,9 +45,9 @@ class RoundLeader {
 
   // False for what no leader sends.
   [[nodiscard]] bool receive(int host, std::span<const std::byte> message);
-  // `is_busy`: enough batches are under way here. Returns whether anything has been decided since
-  // the last step, which the members are to be woken for.
-  bool step(bool is_busy = false);
+  // `load`: of what is under way here. Returns whether anything has been decided since the last
+  // step, which the members are to be woken for.
+  bool step(const Load& load = {});
   [[nodiscard]] std::vector<RoundAgreement::Outgoing> take_outgoing() {
     return agreement_.take_outgoing();
   }
@@ -63,6 +63,7 @@ class RoundLeader {
  private:
   struct Known {
     ReadinessTable::Plan place;
+    Urgency urgency;
     bool is_ready = false;      // as all hosts know, and that is not decided
     bool is_cancelled = false;  // all hosts know, or have been told
     bool is_forgotten = false;  // but for what is to be decided

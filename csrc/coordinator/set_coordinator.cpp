@@ -39,6 +39,12 @@ bool is_executed(const Request& request) {
 constexpr Duration collecting_pause = std::chrono::milliseconds(2);
 constexpr std::int64_t max_plans = 1024;
 
+// Between hosts the news that others are ready may wait in the queue of a link behind what is
+// under way, 50 ms and more at 1 Gbit/s: large tensors that follow one another keep the link from
+// being idle meanwhile, since so many of them are under way.
+constexpr std::size_t large_bytes = 1 << 20;
+constexpr std::size_t large_in_flight = 16;
+
 // A round that others do not come to is negotiated early enough for the stall to be reported in
 // time.
 Replay::Options replay_options(const Options& options) {
@@ -327,12 +333,12 @@ void SetCoordinator::finish(Submission submission, const Status& status, Operati
 
 bool SetCoordinator::step(Time now) {
   // Before what has been agreed on since: rounds that were decided before come first.
-  bool moved = replay_.step(now, running_.size() >= batches_in_flight_);
+  bool moved = replay_.step(now, load());
   moved = advance(now) || moved;
   moved = submit_deferred(now) || moved;
   if (!changed_ && !(deadline_ && now >= *deadline_)) return moved;
   changed_ = false;
-  negotiator_.set_busy(running_.size() >= batches_in_flight_);
+  negotiator_.set_load(load());
   negotiator_.flush(now);
   for (Negotiator::Outgoing& outgoing : negotiator_.take_outgoing()) {
     events_.send(members_->ranks[static_cast<std::size_t>(outgoing.peer)],
@@ -358,6 +364,13 @@ bool SetCoordinator::advance(Time now) {
     changed_ = changed_ || negotiator_.holds_back();
   }
   return moved;
+}
+
+Load SetCoordinator::load() const {
+  Load load{.is_busy = running_.size() >= batches_in_flight_};
+  if (!running_.empty()) load.most_urgent = running_.front()->priority();
+  if (hosts_ && running_.size() < large_in_flight) load.large = large_bytes;
+  return load;
 }
 
 bool SetCoordinator::uses_transport() const {
@@ -455,8 +468,12 @@ void SetCoordinator::execute(std::vector<BatchMember> members, BatchOrder order,
   lane.after_links = own.after_links.get();
   // What is at hand needs no messages, and may be executed in another order than elsewhere.
   if (!contributions) lane.tag = batch_tag(members_->id, order, own.next_batch++);
-  running_.push_back(
-      std::make_unique<Execution>(context_, lane, std::move(members), now, contributions));
+  // The most urgent is advanced first.
+  const std::int32_t priority = members.front().response->request.priority;
+  const auto place = std::find_if(running_.begin(), running_.end(),
+                                  [&](const auto& other) { return other->priority() < priority; });
+  running_.insert(
+      place, std::make_unique<Execution>(context_, lane, std::move(members), now, contributions));
 }
 
 void SetCoordinator::answer(const Response& response, Time now) {

@@ -125,6 +125,8 @@ class SetCoordinator {
   void add_pending(Submission submission);
   std::optional<Submission> take_pending(const std::string& name);
   bool advance(Time now);
+  // Of what is under way.
+  [[nodiscard]] Load load() const;
 
   std::shared_ptr<const ProcessSetMembers> members_;
   std::int64_t fusion_threshold_;
@@ -152,7 +154,7 @@ class SetCoordinator {
   std::size_t pending_on_gpus_ = 0;                      // of these
   std::unordered_map<std::string, std::vector<std::vector<Submission>>> deferred_;  // by name
   std::unordered_map<std::string, int> warnings_;  // of names that only others have submitted
-  std::list<std::unique_ptr<Execution>> running_;
+  std::list<std::unique_ptr<Execution>> running_;  // the most urgent first
   OpenHandle join_handle_;
   bool join_waits_ = false;  // for what was submitted before and is deferred or undecided
   int next_persistent_ = 0;

@@ -16,11 +16,11 @@ struct Fusion {
 };
 
 // Batches the responses of one list, the same way on every rank: allreduces that agree in
-// dtype, compression, operation, scale and absent ranks share a batch of up to `threshold` bytes, looking past
-// what does not fit (other dtypes, or a tensor that is too large) to the first of the last few
-// batches with room for it; a tensor that fills the threshold, and every other kind of response,
-// has a batch of its own. A threshold of 0 fuses nothing. Batches are in the order of their first
-// members.
+// dtype, compression, operation, scale, priority and absent ranks share a batch of up to
+// `threshold` bytes, looking past what does not fit (other dtypes, or a tensor that is too large)
+// to the first of the last few batches with room for it; a tensor that fills the threshold, and
+// every other kind of response, has a batch of its own. A threshold of 0 fuses nothing. Batches are
+// in the order of their first members.
 [[nodiscard]] std::vector<Fusion> fuse(const ResponseList& responses, std::int64_t threshold);
 [[nodiscard]] std::vector<Fusion> fuse(std::span<const Response* const> responses,
                                        std::int64_t threshold);

@@ -42,6 +42,7 @@ void write(Writer& writer, const Request& request) {
   if (is_sparse(request.compression.codec)) writer.real(request.compression.fraction);
   write_enum(writer, request.op);
   writer.byte(request.on_gpu ? 1 : 0);
+  writer.integer(request.priority);
   writer.real(request.prescale);
   writer.real(request.postscale);
   writer.integer(request.root);
@@ -66,6 +67,7 @@ Request read_request(Reader& reader) {
   if (is_sparse(request.compression.codec)) request.compression.fraction = reader.real();
   request.op = read_enum(reader, ReduceOp::bit_xor);
   request.on_gpu = reader.byte() != 0;
+  request.priority = read_int(reader);
   request.prescale = reader.real();
   request.postscale = reader.real();
   request.root = read_int(reader);

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "core/clock.h"
+#include "plan/load.h"
 #include "plan/negotiation_message.h"
 #include "plan/response.h"
 #include "plan/response_cache.h"
@@ -72,9 +73,9 @@ class Negotiator {
   // it.
   void break_off(const std::string& why);
 
-  // While busy, the root holds back what is ready (until the fusion threshold), so that it is
+  // The root holds back what is ready, as the load says, until the fusion threshold: so that it is
   // fused.
-  void set_busy(bool busy) { busy_ = busy; }
+  void set_load(const Load& load) { load_ = load; }
 
   // Checks for stalls, then turns what has been submitted and received since the last call into
   // messages and responses. One flush after many submissions costs one message.
@@ -87,7 +88,8 @@ class Negotiator {
   [[nodiscard]] std::optional<Time> next_deadline() const;
   // Not ok once a rank of the set has left, or close() was called.
   [[nodiscard]] const Status& closed() const { return closed_; }
-  // Whether the root holds back responses: they come with the first flush() after set_busy(false).
+  // Whether the root holds back responses: they come with the first flush() once the load allows
+  // it.
   [[nodiscard]] bool holds_back() const { return !ready_.empty(); }
 
  private:
@@ -151,6 +153,8 @@ class Negotiator {
   void flush_root();
   void queue_ready(const std::string& name);
   [[nodiscard]] bool may_release() const;
+  [[nodiscard]] std::int32_t priority_of(const std::string& name) const;
+  [[nodiscard]] std::vector<std::string> take_held();
   [[nodiscard]] ResponseList release();
   [[nodiscard]] ResponseList fail_unfinished_groups() const;
   void send_down(ResponseList list);
@@ -200,7 +204,7 @@ class Negotiator {
   std::map<std::string, Status> missed_;            // what failed before this rank came
 
   // Root only.
-  bool busy_ = false;
+  Load load_;
   std::vector<std::string> ready_;                          // to be released, in order
   std::map<std::string, std::vector<std::string>> groups_;  // complete members of incomplete groups
 

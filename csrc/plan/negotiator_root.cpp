@@ -19,7 +19,9 @@ constexpr std::size_t max_variants = 8;
 
 void Negotiator::flush_root() {
   for (const std::string& name : std::exchange(newly_complete_, {})) queue_ready(name);
-  if (may_release()) send_down(release());
+  std::vector<std::string> held = may_release() ? std::vector<std::string>() : take_held();
+  send_down(release());
+  ready_ = std::move(held);
   const bool resolved = std::all_of(unresolved_.begin(), unresolved_.end(),
                                     [](const auto& child) { return child.second == 0; });
   if (joined_.size() == options_.members.size() && resolved) {
@@ -60,7 +62,7 @@ void Negotiator::queue_ready(const std::string& name) {
 }
 
 bool Negotiator::may_release() const {
-  if (!busy_ || !leaving_.empty() || joined_.size() == options_.members.size()) return true;
+  if (!load_.is_busy || !leaving_.empty() || joined_.size() == options_.members.size()) return true;
   std::size_t held_bytes = 0;
   for (const std::string& name : ready_) {
     const Request& request = pending_.at(name).variants.front().request;
@@ -70,9 +72,31 @@ bool Negotiator::may_release() const {
          static_cast<std::size_t>(std::max<std::int64_t>(0, options_.fusion_threshold));
 }
 
-// Errors go first: a member of a group that was fine when it became ready may have been amended
-// since, and then no other member may be executed.
+std::int32_t Negotiator::priority_of(const std::string& name) const {
+  return pending_.at(name).variants.front().request.priority;
+}
+
+// Out of what is ready, what has to wait for what is under way.
+std::vector<std::string> Negotiator::take_held() {
+  const auto held =
+      std::stable_partition(ready_.begin(), ready_.end(), [this](const std::string& name) {
+        const Request& request = pending_.at(name).variants.front().request;
+        return !load_.holds_back({request.priority, request.error.ok() ? request.bytes() : 0});
+      });
+  std::vector<std::string> taken(std::make_move_iterator(held),
+                                 std::make_move_iterator(ready_.end()));
+  ready_.erase(held, ready_.end());
+  return taken;
+}
+
+// The most urgent first, of these what has been ready for longest. Errors go before all: a member
+// of a group that was fine when it became ready may have been amended since, and then no other
+// member may be executed.
 ResponseList Negotiator::release() {
+  std::stable_sort(ready_.begin(), ready_.end(),
+                   [this](const std::string& left, const std::string& right) {
+                     return priority_of(left) > priority_of(right);
+                   });
   ResponseList list;
   Groups failed;
   for (const std::string& name : ready_) {

@@ -176,6 +176,9 @@ std::optional<Difference> compare(const Request& left, const Request& right) {
   if (left.root != right.root) {
     return Difference{"root rank", text(left.root), text(right.root)};
   }
+  if (left.priority != right.priority) {
+    return Difference{"priority", text(left.priority), text(right.priority)};
+  }
   if (left.prescale != right.prescale) {
     return Difference{"prescale factor", text(left.prescale), text(right.prescale)};
   }

@@ -35,7 +35,8 @@ struct Request {
   std::optional<DataType> wire;  // allreduce: what the elements travel as, if not as they are
   Compression compression;       // allreduce: or what is sent in their place
   ReduceOp op = ReduceOp::sum;
-  bool on_gpu = false;  // the tensor lies in a GPU's memory
+  bool on_gpu = false;        // the tensor lies in a GPU's memory
+  std::int32_t priority = 0;  // what has a greater one goes first
   double prescale = 1.0;
   double postscale = 1.0;
   int root = -1;  // broadcast: rank within the process set

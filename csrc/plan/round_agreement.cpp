@@ -31,8 +31,10 @@ std::vector<std::uint64_t> read_plans(Reader& reader) {
 
 // --- What this host says
 
-void RoundAgreement::ready(std::uint64_t plan, Bytes sent) {
-  if (!has_ended_) add_ready(host_, plan, std::move(sent));
+void RoundAgreement::ready(std::uint64_t plan, Bytes sent, Urgency urgency) {
+  if (has_ended_) return;
+  urgencies_[plan] = urgency;
+  add_ready(host_, plan, std::move(sent));
 }
 
 void RoundAgreement::cancel(std::uint64_t plan) {
@@ -140,6 +142,7 @@ void RoundAgreement::apply(DownMessage message) {
   decided_.reserve(decided_.size() + message.decisions.size());
   for (Decision& decision : message.decisions) {
     const std::uint64_t plan = decision.plan;
+    urgencies_.erase(plan);
     Decision& added = decided_.emplace_back(std::move(decision));
     if (added.goes) {
       if (last != nullptr) last->with_next = true;
@@ -155,6 +158,7 @@ void RoundAgreement::apply(DownMessage message) {
   }
   if (!message.ends) return;
   has_ended_ = true;
+  urgencies_.clear();
   ready_.clear();
   cancelled_.clear();
   up_ = {};
@@ -171,12 +175,41 @@ void RoundAgreement::flush() {
   }
 }
 
+template <class Said>
+std::vector<Said> RoundAgreement::take(std::vector<Said>& said, bool everything) const {
+  const auto is_held = [&](const Said& each) {
+    const auto urgency = urgencies_.find(each.plan);
+    return !everything && urgency != urgencies_.end() && load_.holds_back(urgency->second);
+  };
+  const auto held = std::stable_partition(said.begin(), said.end(), std::not_fn(is_held));
+  std::vector<Said> taken(std::make_move_iterator(said.begin()), std::make_move_iterator(held));
+  said.erase(said.begin(), held);
+  return taken;
+}
+
+void RoundAgreement::sort(std::vector<Decision>& decisions) const {
+  const auto goes = [](const Decision& decision) { return decision.goes; };
+  const auto priority_of = [this](const Decision& decision) {
+    const auto urgency = urgencies_.find(decision.plan);
+    return urgency == urgencies_.end() ? 0 : urgency->second.priority;
+  };
+  for (auto begin = decisions.begin(); begin != decisions.end();) {
+    const auto end = std::find_if_not(begin, decisions.end(), goes);
+    std::stable_sort(begin, end, [&](const Decision& left, const Decision& right) {
+      return priority_of(left) > priority_of(right);
+    });
+    begin = std::find_if(end, decisions.end(), goes);
+  }
+}
+
 void RoundAgreement::flush_root() {
   const bool only_goes = std::all_of(down_.decisions.begin(), down_.decisions.end(),
                                      [](const Decision& decision) { return decision.goes; });
-  if (!down_.ends && only_goes && (is_busy_ || down_.decisions.empty())) return;
-  DownMessage message = std::exchange(down_, {});
-  result_bytes_ = 0;
+  DownMessage message{take(down_.decisions, down_.ends || !only_goes),
+                      std::exchange(down_.ends, false)};
+  if (message.decisions.empty() && !message.ends) return;
+  sort(message.decisions);
+  for (const Decision& decision : message.decisions) result_bytes_ -= decision.result.size();
   Writer writer;
   writer.byte(static_cast<std::uint8_t>(MessageKind::rounds_down));
   writer.byte(message.ends ? 1 : 0);
@@ -191,10 +224,11 @@ void RoundAgreement::flush_root() {
 }
 
 void RoundAgreement::flush_up() {
-  const bool is_urgent = !up_.cancelled.empty() || up_.ends || acknowledges_;
-  if (!is_urgent && (is_busy_ || up_.ready.empty())) return;
+  const bool cannot_wait = !up_.cancelled.empty() || up_.ends || acknowledges_;
+  const UpMessage message{take(up_.ready, cannot_wait), std::exchange(up_.cancelled, {}), up_.ends};
+  if (message.ready.empty() && !cannot_wait) return;
   acknowledges_ = false;
-  const UpMessage message = std::exchange(up_, {});
+  up_.ends = false;
   Writer writer;
   writer.byte(static_cast<std::uint8_t>(MessageKind::rounds_up));
   writer.unsigned_integer(messages_down_);

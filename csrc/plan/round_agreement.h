@@ -9,7 +9,8 @@
 // of a cancellation before; after that no round of the plan goes any more.
 //
 // While a host is busy it holds back what it is ready for, and the root what goes, for there is
-// nothing that could run earlier. What goes at once can be fused.
+// nothing that could run earlier; but not what Load lets begin all the same. What goes at once can
+// be fused, and the most urgent goes first.
 //
 // A host may send something small along with the news that it is ready. Where every host has, it is
 // combined on the way up, and the result goes down with the decision: a small allreduce.
@@ -25,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "plan/load.h"
 #include "plan/tree.h"
 #include "plan/wire.h"
 
@@ -55,14 +57,15 @@ class RoundAgreement {
 
   // This host is ready for the next round; once until that is decided, and not once the decisions
   // that have been received say that the plan is cancelled. `sent`: along with it; empty: nothing.
-  void ready(std::uint64_t plan, Bytes sent = {});
+  // `urgency`: the same on all hosts.
+  void ready(std::uint64_t plan, Bytes sent = {}, Urgency urgency = {});
   // Once, and not after such a decision either.
   void cancel(std::uint64_t plan);
   // Nothing is done again from now on.
   void end();
 
-  // Whether enough is under way on this host that will end without anything being decided.
-  void set_busy(bool busy) { is_busy_ = busy; }
+  // What is under way on this host.
+  void set_load(const Load& load) { load_ = load; }
 
   // False for what no RoundAgreement sends.
   [[nodiscard]] bool receive(int host, std::span<const std::byte> message);
@@ -105,6 +108,11 @@ class RoundAgreement {
   void add_ready(int host, std::uint64_t plan, Bytes sent);
   void add_cancelled(std::uint64_t plan);
   void apply(DownMessage message);
+  // What does not have to wait for what is under way, or everything; the rest stays.
+  template <class Said>
+  [[nodiscard]] std::vector<Said> take(std::vector<Said>& said, bool everything) const;
+  // The most urgent of those that go first. None overtakes a cancellation.
+  void sort(std::vector<Decision>& decisions) const;
   void flush_root();
   void flush_up();
 
@@ -114,13 +122,14 @@ class RoundAgreement {
   std::map<std::uint64_t, Ready> ready_;  // plans
   // Plans that are cancelled, until all children know it: the number of the message that says so.
   std::map<std::uint64_t, std::uint64_t> cancelled_;
-  std::map<int, std::uint64_t> known_below_;  // how many messages each child has had
-  std::uint64_t messages_down_ = 0;           // that were applied here
-  UpMessage up_;                              // for the next flush
-  bool acknowledges_ = false;                 // with the next flush
-  DownMessage down_;                          // the same, at the root
-  std::size_t result_bytes_ = 0;              // in it
-  bool is_busy_ = false;
+  std::map<int, std::uint64_t> known_below_;    // how many messages each child has had
+  std::uint64_t messages_down_ = 0;             // that were applied here
+  UpMessage up_;                                // for the next flush
+  bool acknowledges_ = false;                   // with the next flush
+  DownMessage down_;                            // the same, at the root
+  std::size_t result_bytes_ = 0;                // in it
+  std::map<std::uint64_t, Urgency> urgencies_;  // of plans that this host is ready for
+  Load load_;
   bool has_ended_ = false;
   std::vector<Outgoing> outgoing_;
   std::vector<Decision> decided_;

@@ -21,10 +21,11 @@ void OutgoingMessages::Chunk::append_to(std::vector<ConstBytes>& parts, std::siz
   append_slice(message->spans, offset + skipped, bytes - skipped, parts);
 }
 
-Ticket OutgoingMessages::send(Tag tag, std::span<const ConstBytes> spans) {
+Ticket OutgoingMessages::send(Tag tag, std::span<const ConstBytes> spans, std::int32_t priority) {
   auto message = std::make_shared<Message>();
   message->number = ++messages_;
   message->tag = tag;
+  message->priority = priority;
   for (const ConstBytes& span : spans) message->length += span.size();
   if (message->length <= max_copied_bytes) {
     message->copy = std::make_unique_for_overwrite<std::byte[]>(message->length);
@@ -45,7 +46,10 @@ Ticket OutgoingMessages::send(Tag tag, std::span<const ConstBytes> spans) {
   ++unfinished_;
   open_.emplace(message->number, message);
   Ticket ticket = message->ticket;
-  waiting_.push_back(std::move(message));
+  const auto place = std::find_if(waiting_.rbegin(), waiting_.rend(), [&](const auto& earlier) {
+    return earlier->priority >= priority;
+  });
+  waiting_.insert(place.base(), std::move(message));
   return ticket;
 }
 

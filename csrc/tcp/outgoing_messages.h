@@ -33,6 +33,7 @@ class OutgoingMessages {
     std::uint64_t number = 0;
     std::uint64_t previous = 0;
     Tag tag = 0;
+    std::int32_t priority = 0;
     std::size_t length = 0;
     std::vector<ConstBytes> spans;      // the caller's, or of `copy`
     std::unique_ptr<std::byte[]> copy;  // of a short one
@@ -53,7 +54,9 @@ class OutgoingMessages {
     void append_to(std::vector<ConstBytes>& parts, std::size_t skipped = 0) const;
   };
 
-  Ticket send(Tag tag, std::span<const ConstBytes> spans);
+  // What has a greater priority is handed out first, chunk by chunk: also before the rest of a
+  // message that was begun.
+  Ticket send(Tag tag, std::span<const ConstBytes> spans, std::int32_t priority = 0);
 
   // Whether there is something to hand out.
   [[nodiscard]] bool has_waiting() const { return !returned_.empty() || !waiting_.empty(); }
@@ -84,7 +87,7 @@ class OutgoingMessages {
 
   const int peer_;
   std::uint64_t messages_ = 0;
-  std::deque<std::shared_ptr<Message>> waiting_;  // of which not everything was handed out
+  std::deque<std::shared_ptr<Message>> waiting_;  // not all handed out; in order
   std::deque<Chunk> returned_;
   std::unordered_map<Tag, Chain> chains_;  // of messages that are not acknowledged
   std::unordered_map<std::uint64_t, std::shared_ptr<Message>> open_;  // whose tickets are not done

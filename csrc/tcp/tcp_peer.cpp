@@ -41,9 +41,9 @@ TcpPeer::TcpPeer(int peer, std::vector<std::string> addresses, const Context& co
       incoming_(peer),
       count_(static_cast<int>(std::max(addresses_.size(), context.own_hosts.size()))) {}
 
-Ticket TcpPeer::send(Tag tag, std::span<const ConstBytes> spans) {
+Ticket TcpPeer::send(Tag tag, std::span<const ConstBytes> spans, std::int32_t priority) {
   if (!failure_.ok()) return finished_ticket(peer_, failure_);
-  Ticket ticket = outgoing_.send(tag, spans);
+  Ticket ticket = outgoing_.send(tag, spans, priority);
   write(Clock::now());
   return ticket;
 }

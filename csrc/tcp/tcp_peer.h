@@ -54,7 +54,7 @@ class TcpPeer {
   TcpPeer(const TcpPeer&) = delete;
   TcpPeer& operator=(const TcpPeer&) = delete;
 
-  Ticket send(Tag tag, std::span<const ConstBytes> spans);
+  Ticket send(Tag tag, std::span<const ConstBytes> spans, std::int32_t priority = 0);
   // Where this rank is its own peer: copied at once.
   Ticket send_to_itself(Tag tag, std::span<const ConstBytes> spans);
   Ticket recv(Tag tag, std::span<const MutableBytes> spans);

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <iterator>
 #include <sstream>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -43,6 +44,7 @@ class TcpTransport final : public Transport {
   Ticket recv(int peer, Tag tag, std::span<const MutableBytes> spans) override {
     return at(peer).recv(tag, spans);
   }
+  void set_priority(Tag tag, std::int32_t priority) override;
   bool progress() override;
 
   [[nodiscard]] int wait_fd() const override { return watched_.fd(); }
@@ -69,8 +71,9 @@ class TcpTransport final : public Transport {
   const TcpPeer::Context context_;
   std::vector<std::unique_ptr<TcpPeer>> peers_;
   PendingHandshakes pending_;
-  std::vector<int> active_;      // peers of which something was told, or that have work left
-  std::vector<char> is_active_;  // of each peer: whether it is among them
+  std::vector<int> active_;  // peers of which something was told, or that have work left
+  std::unordered_map<Tag, std::int32_t> priorities_;  // but 0
+  std::vector<char> is_active_;                       // of each peer: whether it is among them
 };
 
 TcpTransport::TcpTransport(int rank, std::vector<std::vector<std::string>> addresses,
@@ -114,7 +117,17 @@ TcpTransport::~TcpTransport() {
 }
 
 Ticket TcpTransport::send(int peer, Tag tag, std::span<const ConstBytes> spans) {
-  return peer == rank() ? at(peer).send_to_itself(tag, spans) : at(peer).send(tag, spans);
+  if (peer == rank()) return at(peer).send_to_itself(tag, spans);
+  const auto priority = priorities_.find(tag);
+  return at(peer).send(tag, spans, priority == priorities_.end() ? 0 : priority->second);
+}
+
+void TcpTransport::set_priority(Tag tag, std::int32_t priority) {
+  if (priority == 0) {
+    priorities_.erase(tag);
+  } else {
+    priorities_[tag] = priority;
+  }
 }
 
 bool TcpTransport::progress() {

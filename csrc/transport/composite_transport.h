@@ -27,6 +27,9 @@ class CompositeTransport final : public Transport {
   Ticket recv(int peer, Tag tag, std::span<const MutableBytes> spans) override {
     return link_to(peer).recv(peer, tag, spans);
   }
+  void set_priority(Tag tag, std::int32_t priority) override {
+    for (const auto& link : links_) link->set_priority(tag, priority);
+  }
   bool progress() override;
 
   [[nodiscard]] bool requires_polling() const override;

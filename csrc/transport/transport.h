@@ -53,6 +53,11 @@ class Transport {
   // Receives one message into the concatenation of `spans`.
   virtual Ticket recv(int peer, Tag tag, std::span<const MutableBytes> spans) = 0;
 
+  // Messages with this tag that are sent from now on go before those of tags with a lesser
+  // priority, also before the rest of one that is on its way; 0 for each tag to begin with. For
+  // transports that choose what goes next.
+  virtual void set_priority(Tag /*tag*/, std::int32_t /*priority*/) {}
+
   // Moves whatever can move without blocking; returns whether anything did.
   virtual bool progress() = 0;
 

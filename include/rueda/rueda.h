@@ -157,6 +157,10 @@ struct AllreduceOptions {
   double prescale_factor = 1.0;   // multiplies each rank's input before the reduction
   double postscale_factor = 1.0;  // multiplies the result
   ProcessSet process_set = {};
+  // Of what all ranks are ready for, what has the greatest goes first, and between hosts over TCP
+  // it also overtakes what is under way, chunk by chunk. The same on every rank. Tensors with
+  // different priorities share no fusion buffer. No promise: it tells what is wanted first.
+  std::int32_t priority = 0;
   // What the elements of float32 and float64 tensors travel as: float16, bfloat16 or float32,
   // converted where they are packed, `prescale_factor` applied before, and back where they are
   // unpacked. Tensors of other types, and those that are no wider, travel as they are. Anything

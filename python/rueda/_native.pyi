@@ -98,6 +98,7 @@ def allreduce(
     fraction: float = 0.0,
     residual: int = 0,
     seed: int = 0,
+    priority: int = 0,
 ) -> Handle: ...
 def grouped_allreduce(
     inputs: list[int],
@@ -116,6 +117,7 @@ def grouped_allreduce(
     fraction: float = 0.0,
     residuals: list[int] = ...,
     seed: int = 0,
+    priority: int = 0,
 ) -> list[Handle]: ...
 def reduce_scatter(
     input: int,

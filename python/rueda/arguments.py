@@ -13,6 +13,7 @@ __all__ = [
     "factor_of",
     "fits",
     "label_of",
+    "priority_of",
     "reduction_of",
     "root_of",
     "rows_of",
@@ -20,6 +21,7 @@ __all__ = [
 ]
 
 RANK_BITS = 32
+_PRIORITY_BITS = 32
 _ROW_BITS = 64
 
 
@@ -98,6 +100,17 @@ def root_of(root_rank: int) -> int:
     if not fits(root, RANK_BITS):
         raise Refusal(f"root rank {_shown(root)} is not in the process set")
     return root
+
+
+def priority_of(priority: int) -> int:
+    """A priority as an integer. Raises Refusal."""
+    try:
+        number = operator.index(priority)
+    except TypeError:
+        raise Refusal(f"priority={_shown(priority)} is not a whole number") from None
+    if not fits(number, _PRIORITY_BITS):
+        raise Refusal(f"priority={_shown(number)} has more than {_PRIORITY_BITS} bits")
+    return number
 
 
 def _shown(value: object) -> str:

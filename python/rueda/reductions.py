@@ -87,8 +87,12 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     compression: Codec | str | None = None,
+    priority: int = 0,
 ) -> Handle[Array]:
     """:func:`allreduce` that returns a :class:`rueda.Handle` at once. ``array`` must not be written meanwhile.
+
+    ``priority``: of what all ranks are ready for, what has the greatest goes first; between hosts over TCP it
+    overtakes what is on its way. The same on every rank, otherwise :class:`rueda.MismatchError`.
 
     Example::
 
@@ -97,7 +101,14 @@ def allreduce_async(
         array([1., 1.])
     """
     return _collectives.allreduce(
-        array, name, op, prescale_factor, postscale_factor, process_set, compression=compression
+        array,
+        name,
+        op,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        compression=compression,
+        priority=priority,
     )
 
 
@@ -138,6 +149,7 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     compression: Codec | str | None = None,
+    priority: int = 0,
 ) -> Handle[Array]:
     """:func:`allreduce_` that returns a handle at once. ``array`` must be neither read nor written meanwhile.
 
@@ -157,6 +169,7 @@ def allreduce_async_(
         process_set,
         in_place=True,
         compression=compression,
+        priority=priority,
     )
 
 
@@ -191,6 +204,7 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     compression: Codec | str | None = None,
+    priority: int = 0,
 ) -> Handle[list[Array]]:
     """:func:`grouped_allreduce` that returns one handle for all arrays at once.
 
@@ -201,7 +215,14 @@ def grouped_allreduce_async(
         [array([1., 1.]), array([0.])]
     """
     return _collectives.grouped_allreduce(
-        arrays, name, op, prescale_factor, postscale_factor, process_set, compression=compression
+        arrays,
+        name,
+        op,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        compression=compression,
+        priority=priority,
     )
 
 
@@ -236,6 +257,7 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     compression: Codec | str | None = None,
+    priority: int = 0,
 ) -> Handle[list[Array]]:
     """:func:`grouped_allreduce_` that returns one handle for all arrays at once.
 
@@ -255,6 +277,7 @@ def grouped_allreduce_async_(
         process_set,
         in_place=True,
         compression=compression,
+        priority=priority,
     )
 
 

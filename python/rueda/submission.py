@@ -8,7 +8,15 @@ from typing import Generic, TypeVar
 
 from rueda import _native, dtypes
 from rueda.adapter import Adapter, Refusal, View
-from rueda.arguments import factor_of, label_of, reduction_of, root_of, rows_of, text_of
+from rueda.arguments import (
+    factor_of,
+    label_of,
+    priority_of,
+    reduction_of,
+    root_of,
+    rows_of,
+    text_of,
+)
 from rueda.compression import Codec, Feedback, codec_of
 from rueda.errors import InvalidArgumentError
 from rueda.handles import Handle, combine
@@ -78,6 +86,7 @@ class Collectives(Generic[A]):
         wire: int = NO_WIRE,
         compression: Codec | str | None = None,
         feedback: Feedback | None = None,
+        priority: int = 0,
     ) -> Handle[A]:
         try:
             codec, fraction, seed = codec_of(compression)
@@ -99,6 +108,7 @@ class Collectives(Generic[A]):
                 fraction,
                 feedback.residual if feedback else 0,
                 feedback.seed if feedback else seed,
+                priority_of(priority),
             )
         except Refusal as refusal:
             return refuse(name, process_set, refusal)  # type: ignore[return-value]  # never returns
@@ -122,6 +132,7 @@ class Collectives(Generic[A]):
         wire: int = NO_WIRE,
         compression: Codec | str | None = None,
         feedback: Sequence[Feedback] = (),
+        priority: int = 0,
     ) -> Handle[list[A]]:
         group = list(arrays)
 
@@ -149,6 +160,7 @@ class Collectives(Generic[A]):
                 fraction,
                 [each.residual for each in feedback],
                 feedback[0].seed if feedback else seed,
+                priority_of(priority),
             )
 
             def finish(_: object) -> list[A]:

@@ -85,7 +85,7 @@ class NegotiationSimulator {
     touch(index);
   }
   void set_busy(int index, bool busy) {
-    negotiator(index).set_busy(busy);
+    negotiator(index).set_load({.is_busy = busy});
     touch(index);
   }
 

@@ -94,7 +94,7 @@ TEST_CASE("what all hosts are ready for goes, with one message up and one down")
 TEST_CASE("what becomes ready on busy hosts goes together, once they are not") {
   Hosts hosts(2, 1);
   const int busy = GENERATE(0, 1);
-  hosts.at(busy).set_busy(true);
+  hosts.at(busy).set_load({.is_busy = true});
   for (const std::uint64_t plan : {1, 2, 3}) {
     hosts.at(0).ready(plan);
     hosts.at(1).ready(plan);
@@ -103,7 +103,7 @@ TEST_CASE("what becomes ready on busy hosts goes together, once they are not") {
   }
   const bool cancels = GENERATE(true, false);  // what the other may wait for is not held back
   if (cancels) hosts.at(busy).cancel(9);
-  hosts.at(busy).set_busy(cancels);
+  hosts.at(busy).set_load({.is_busy = cancels});
   hosts.settle();
   std::vector<Decision> all{{1, true, true}, {2, true, true}, {3, true}};
   if (cancels) all.push_back({9, false});
@@ -243,7 +243,7 @@ TEST_CASE("all hosts see the same decisions, and no round goes to which one was 
     switch (hosts.below(3)) {
       case 0:
         hear(host);
-        hosts.at(host).set_busy(hosts.below(4) == 0);
+        hosts.at(host).set_load({.is_busy = hosts.below(4) == 0});
         act(host);
         break;
       case 1: hosts.flush(host); break;
@@ -255,7 +255,7 @@ TEST_CASE("all hosts see the same decisions, and no round goes to which one was 
   for (std::size_t number = 0; number < plans; ++number) {
     if (!std::exchange(known[0][number].cancelled, true)) hosts.at(0).cancel(number);
   }
-  for (int host = 0; host < size; ++host) hosts.at(host).set_busy(false);
+  for (int host = 0; host < size; ++host) hosts.at(host).set_load({.is_busy = false});
   hosts.settle();
   std::uint64_t rounds = 0;
   for (int host = 0; host < size; ++host) {

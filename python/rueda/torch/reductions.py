@@ -84,8 +84,12 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     compression: Codec | str | None = None,
+    priority: int = 0,
 ) -> Handle[torch.Tensor]:
     """:func:`allreduce` that returns a :class:`rueda.Handle` at once. ``tensor`` must not be written meanwhile.
+
+    ``priority``: of what all ranks are ready for, what has the greatest goes first; between hosts over TCP it
+    overtakes what is on its way. The same on every rank, otherwise :class:`rueda.MismatchError`.
 
     Example::
 
@@ -94,7 +98,14 @@ def allreduce_async(
         tensor([1., 1.])
     """
     return _collectives.allreduce(
-        tensor, name, op, prescale_factor, postscale_factor, process_set, compression=compression
+        tensor,
+        name,
+        op,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        compression=compression,
+        priority=priority,
     )
 
 
@@ -135,6 +146,7 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     compression: Codec | str | None = None,
+    priority: int = 0,
 ) -> Handle[torch.Tensor]:
     """:func:`allreduce_` that returns a handle at once. ``tensor`` must be neither read nor written meanwhile.
 
@@ -154,6 +166,7 @@ def allreduce_async_(
         process_set,
         in_place=True,
         compression=compression,
+        priority=priority,
     )
 
 
@@ -189,6 +202,7 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     compression: Codec | str | None = None,
+    priority: int = 0,
 ) -> Handle[list[torch.Tensor]]:
     """:func:`grouped_allreduce` that returns one handle for all tensors at once.
 
@@ -199,7 +213,14 @@ def grouped_allreduce_async(
         [tensor([1., 1.]), tensor([0.])]
     """
     return _collectives.grouped_allreduce(
-        tensors, name, op, prescale_factor, postscale_factor, process_set, compression=compression
+        tensors,
+        name,
+        op,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        compression=compression,
+        priority=priority,
     )
 
 
@@ -234,6 +255,7 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     compression: Codec | str | None = None,
+    priority: int = 0,
 ) -> Handle[list[torch.Tensor]]:
     """:func:`grouped_allreduce_` that returns one handle for all tensors at once.
 
@@ -253,6 +275,7 @@ def grouped_allreduce_async_(
         process_set,
         in_place=True,
         compression=compression,
+        priority=priority,
     )
 
 
