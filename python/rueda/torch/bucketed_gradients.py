@@ -18,12 +18,18 @@ MISFIT = "gradient_misfit"
 
 
 class BucketedGradients:
-    """The buckets that the ranks have agreed on, if any. ``prefix`` begins the names of their operations."""
+    """The buckets that the ranks have agreed on, if any. ``prefix`` begins the names of their operations.
 
-    def __init__(self, prefix: str, reduction: Reduction, bucket_bytes: int) -> None:
+    ``has_priorities``: whether those that the next forward pass needs first go first.
+    """
+
+    def __init__(
+        self, prefix: str, reduction: Reduction, bucket_bytes: int, has_priorities: bool = False
+    ) -> None:
         self._prefix = prefix
         self._reduction = reduction
         self._bucket_bytes = bucket_bytes
+        self._has_priorities = has_priorities
         self._buckets: list[Bucket] = []
         self._watched: dict[int, Watched] = {}  # by the id of the slot
         self._agreed = Agreement(why_not="the first step is not over")
@@ -63,7 +69,9 @@ class BucketedGradients:
             why = f"a gradient no longer fits its bucket: {bucket.misfit}"
             bucket.handle = self._reduction.refuse(bucket.name, why, reason=MISFIT)
         else:
-            bucket.handle = self._reduction.start(bucket.flat, bucket.name)
+            bucket.handle = self._reduction.start(
+                bucket.flat, bucket.name, priority=bucket.priority
+            )
 
     def start_incomplete(self) -> None:
         """Submits all other buckets with what there is; gradients that this rank lacks count as zeros."""
@@ -166,6 +174,8 @@ class BucketedGradients:
                 owner = by_parameter[slot.parameter]
                 owner.slot = slot
                 self._watched[id(slot)] = owner
+            if self._has_priorities:
+                bucket.priority = max(self._watched[id(slot)].priority() for slot in bucket.slots)
         return True
 
     def leave(self, why_not: str) -> None:

@@ -315,6 +315,7 @@ class Bucket:
             offset += description.bytes()
         self.waiting = len(self.slots)  # gradients that are not ready yet in this step
         self.misfit = ""  # why this rank cannot use the bucket in this step
+        self.priority = 0
         self.handle: Handle[torch.Tensor] | Handle[None] | None = None  # while it is being reduced
 
     def start_over(self) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import torch
 
 from rueda import _native, lifecycle
 from rueda.errors import InvalidArgumentError
+from rueda.handles import Handle
 from rueda.operations import ReduceOp
 from rueda.process_sets import ProcessSet, takes_part
 from rueda.torch.bucketed_gradients import BucketedGradients
@@ -58,6 +61,7 @@ class ReducerOptions:
     sparse_as_dense: bool = False
     groups: tuple[tuple[str, ...], ...] = ()  # names of parameters, the same on every rank
     policy: CompressionPolicy | None = None  # which gradients the core compresses
+    overlap_forward: bool = False
 
 
 def _new_prefix(process_set: ProcessSet) -> str:
@@ -71,6 +75,18 @@ def _new_prefix(process_set: ProcessSet) -> str:
     _reducers[process_set_id] += 1
     of_set = "" if process_set_id == 0 else f".set{process_set_id}"
     return f"gradient{of_set}" + ("" if number == 0 else f".{number}")
+
+
+def _nothing() -> None:
+    """Where there is nothing to be called."""
+
+
+class _Reducing(NamedTuple):
+    """All gradients of one step, on their way."""
+
+    buckets: list[tuple[Bucket, Handle[object]]]
+    separate: list[InFlight]
+    order: list[int]  # in which they became ready while undecided
 
 
 class GradientReducer:
@@ -94,9 +110,18 @@ class GradientReducer:
             wire_of(options.compression),
         )
         self._separate = SeparateGradients(
-            prefix, options.compression, reduction, options.sparse_as_dense
+            prefix,
+            options.compression,
+            reduction,
+            options.sparse_as_dense,
+            has_priorities=options.overlap_forward,
         )
-        self._bucketed = BucketedGradients(f"{prefix}.buckets", reduction, options.bucket_bytes)
+        self._bucketed = BucketedGradients(
+            f"{prefix}.buckets",
+            reduction,
+            options.bucket_bytes,
+            has_priorities=options.overlap_forward,
+        )
         self.options = options
         self.passes = passes
         self.synchronized = False  # nothing has changed since synchronize()
@@ -105,6 +130,8 @@ class GradientReducer:
         self._order: list[int] = []  # in which gradients became ready while undecided
         self._groups: list[Group] = []
         self._is_member = takes_part(options.process_set)
+        # Called before the first gradient of a step: what the step before has left for later is over then.
+        self.before_gradients: Callable[[], None] = _nothing
 
     def add(self, parameter: torch.Tensor, name: str) -> None:
         """Watches a parameter from now on."""
@@ -182,9 +209,48 @@ class GradientReducer:
 
     def synchronize(self) -> None:
         """Submits what this rank has no gradient for, as zeros, then waits until every ``.grad`` is reduced."""
-        if not self._is_member:
-            self.synchronized = True
-            return
+        if self._is_member:
+            reducing = self._begin_rest()
+            errors, unfit = self._bucketed.receive(reducing.buckets)
+            errors += self._separate.receive(reducing.separate)
+            self._end(errors, unfit, reducing.order)
+        self.synchronized = True
+
+    def may_defer(self) -> bool:
+        """Whether the step is like those before it, so that what it needs of other ranks has been submitted."""
+        return self._is_member and not self._undecided
+
+    def defer(
+        self,
+    ) -> tuple[list[tuple[list[torch.Tensor], Callable[[], None]]], Callable[[], None]]:
+        """Begins as synchronize() does, and returns at once.
+
+        Returns parameters with what waits for the gradients of those, to be called once each, and what is to be
+        called after all of them.
+        """
+        reducing = self._begin_rest()
+        unfit: list[Watched] = []
+
+        def receive_bucket(bucket: Bucket, handle: Handle[object]) -> None:
+            errors, others = self._bucketed.receive([(bucket, handle)])
+            self._end_part(errors, others)
+            unfit.extend(others)
+
+        def receive_separate(gradient: InFlight) -> None:
+            self._end_part(self._separate.receive([gradient]), [])
+
+        parts: list[tuple[list[torch.Tensor], Callable[[], None]]] = [
+            ([slot.parameter for slot in bucket.slots], partial(receive_bucket, bucket, handle))
+            for bucket, handle in reducing.buckets
+        ]
+        parts += [
+            ([gradient.parameter], partial(receive_separate, gradient))
+            for gradient in reducing.separate
+        ]
+        return parts, lambda: self._agree_anew(unfit, reducing.order)
+
+    def _begin_rest(self) -> _Reducing:
+        """Submits what is not on its way, and takes all that is."""
         if self._bucketed.of_another_world():
             self._leave_world()
         for watched in self._watched:
@@ -201,13 +267,22 @@ class GradientReducer:
         separate = self._take_separate()
         self.start_over()
         self._separate.steps += 1
-        errors, unfit = self._bucketed.receive(buckets)
+        return _Reducing(buckets, separate, order)
+
+    def _end(self, errors: list[Exception], unfit: list[Watched], order: list[int]) -> None:
+        self._end_part(errors, unfit)
+        self._agree_anew(unfit, order)
+
+    def _end_part(self, errors: list[Exception], unfit: list[Watched]) -> None:
+        """Reduces by themselves what did not fit its bucket on some rank; then raises the first error."""
         for watched in unfit:
             if watched.parameter.requires_grad:
                 self._separate.submit(watched)
-        errors += self._separate.receive([*separate, *self._take_separate()])
+        errors = errors + self._separate.receive(self._take_separate())
         if errors:
             raise errors[0]
+
+    def _agree_anew(self, unfit: list[Watched], order: list[int]) -> None:
         if self._undecided or unfit:
             keep_gradients_in_heap(watched.parameter for watched in self._watched)
             groups = [[member.number for member in group.members] for group in self._groups]
@@ -215,7 +290,6 @@ class GradientReducer:
                 self._watched, order, groups, self._refusal, self._bytes_limit()
             )
             self._undecided = self._undecided and not decided
-        self.synchronized = True
 
     def _group_of(self, watched: Watched) -> Group | None:
         """With which others a gradient is submitted now. Buckets take the place of groups."""
@@ -274,6 +348,7 @@ class GradientReducer:
 
     def _before_accumulation(self, watched: Watched) -> None:
         """Refuses to add to a gradient that is being reduced."""
+        self.before_gradients()
         if watched.passes_left <= 0:
             raise InvalidArgumentError(
                 f"the gradient of '{watched.name}' was computed more often than "

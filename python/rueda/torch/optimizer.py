@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +18,12 @@ from rueda.process_sets import ProcessSet, global_process_set
 from rueda.torch.buckets import GradientBuckets
 from rueda.torch.compression import CompressionPolicy, Compressor, Rules, policy_of
 from rueda.torch.compression_state import COMPRESSION_STATE, CompressionState
+from rueda.torch.deferred_updates import (
+    DeferredUpdates,
+    Update,
+    cannot_defer,
+    updates_each_alone,
+)
 from rueda.torch.gradient_groups import agree_on_groups
 from rueda.torch.gradients import GradientReducer, ReducerOptions
 from rueda.torch.reductions import allreduce
@@ -32,9 +40,13 @@ class Distributed(torch.optim.Optimizer):
 
     _rueda: GradientReducer
     _rueda_synchronizes: bool
+    _rueda_deferred: DeferredUpdates
+    _rueda_clears: bool | None  # set_to_none, where zero_grad() was called while updates were left
+    _rueda_told: bool  # why step() waits
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's state, with what compressed gradients have lost so far on this rank."""
+        self._rueda_deferred.finish()
         state: dict[str, Any] = super().state_dict()
         kept = self._rueda.compression_state()
         if kept is not None:
@@ -43,6 +55,7 @@ class Distributed(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads a state. Gradients that are being reduced are forgotten, so that a step can be taken anew."""
+        self._rueda_deferred.finish()
         self._rueda.give_up()
         rest = dict(state_dict)
         self._rueda.load_compression_state(rest.pop(COMPRESSION_STATE, None))
@@ -51,19 +64,85 @@ class Distributed(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Loss] | None = None) -> Any:
         """Waits for the gradients' reduction, then takes the optimizer's step.
 
+        With ``overlap_forward`` neither, where that is possible: see DistributedOptimizer().
+
         ``closure`` may be called several times; each time its gradients are reduced and its loss is averaged over the
         ranks, so that an optimizer which decides by the loss decides the same everywhere.
         """
+        self._rueda_deferred.finish()
         if closure is not None:
             return super().step(lambda: self._reduced(closure))  # type: ignore[arg-type,return-value]
         if self._rueda_synchronizes and not self._rueda.synchronized:
+            if self._defers():
+                return self._defer()
             self.synchronize()
         self._rueda.synchronized = False
         return super().step()
 
+    def _defers(self) -> bool:
+        reducer = self._rueda
+        if not (reducer.options.overlap_forward and reducer.may_defer()):
+            return False
+        own = vars(self)
+        has_hooks = own.get("_optimizer_step_pre_hooks") or own.get("_optimizer_step_post_hooks")
+        scaled = own.get("grad_scale") is not None or own.get("found_inf") is not None
+        why_not = "hooks of step() are registered" if has_hooks else cannot_defer()
+        if why_not and not self._rueda_told:
+            self._rueda_told = True
+            warnings.warn(f"step() waits despite overlap_forward=True: {why_not}", stacklevel=3)
+        return not (why_not or scaled)
+
+    def _defer(self) -> None:
+        # With today's learning rate, whatever a scheduler makes of it before the update is made.
+        options = [{name: _kept(value) for name, value in g.items()} for g in self.param_groups]
+        group_of = {
+            parameter: number
+            for number, group in enumerate(self.param_groups)
+            for parameter in group["params"]
+        }
+        with torch._C.DisableTorchFunction():
+            parts, finished = self._rueda.defer()
+
+        def update(parameters: Iterable[torch.Tensor]) -> None:
+            chosen: dict[int, dict[str, Any]] = {}
+            for parameter in parameters:
+                number = group_of[parameter]
+                group = chosen.setdefault(number, {**options[number], "params": []})
+                group["params"].append(parameter)
+            with self._only(list(chosen.values())):
+                super(Distributed, self).step()
+                if self._rueda_clears is not None:
+                    super(Distributed, self).zero_grad(self._rueda_clears)
+
+        def make(parameters: list[torch.Tensor], receive: Callable[[], None]) -> None:
+            receive()
+            update(parameters)
+
+        self._rueda_clears = None
+        reduced = {parameter for parameters, _ in parts for parameter in parameters}
+        update(parameter for parameter in group_of if parameter not in reduced)
+        updates = [
+            Update(parameters, partial(make, parameters, receive)) for parameters, receive in parts
+        ]
+        self._rueda_deferred.begin(updates, finished)
+
+    @contextmanager
+    def _only(self, groups: list[dict[str, Any]]) -> Iterator[None]:
+        """Within it the optimizer has these groups of parameters."""
+        kept, self.param_groups = self.param_groups, groups
+        try:
+            yield
+        finally:
+            self.param_groups = kept
+
     def synchronize(self) -> None:
         """Waits until every parameter's ``.grad`` is reduced, so that gradients can be clipped before step()."""
+        self._rueda_deferred.finish()
         self._rueda.synchronize()
+
+    def finish_updates(self) -> None:
+        """With ``overlap_forward``, makes the updates that step() has left for later; raises what went wrong."""
+        self._rueda_deferred.finish()
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -83,10 +162,22 @@ class Distributed(torch.optim.Optimizer):
                 f"{len(in_flight)} gradients are being reduced, '{in_flight[0]}' among them"
             )
         self._rueda.start_over()
-        super().zero_grad(set_to_none)
+        deferred = self._rueda_deferred
+        if not deferred.are_left():
+            return super().zero_grad(set_to_none)
+        # The others' gradients are cleared once they have been used.
+        self._rueda_clears = set_to_none
+        groups = [
+            {**group, "params": [p for p in group["params"] if not deferred.awaits(p)]}
+            for group in self.param_groups
+        ]
+        with self._only(groups), torch._C.DisableTorchFunction():
+            super().zero_grad(set_to_none)
+        return None
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group; its parameters are named by their position."""
+        self._rueda_deferred.finish()
         super().add_param_group(param_group)
         number = len(self.param_groups) - 1
         for position, parameter in enumerate(self.param_groups[number]["params"]):
@@ -95,6 +186,7 @@ class Distributed(torch.optim.Optimizer):
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Changes the number of backward passes that make a step."""
         _check_passes(passes)
+        self._rueda_deferred.finish()
         self._rueda.passes = passes
         self._rueda.start_over()
 
@@ -104,6 +196,7 @@ class Distributed(torch.optim.Optimizer):
 
     def __reduce__(self) -> Any:
         """A copy is distributed as well, under names of its own: every rank must make it, in the same order."""
+        self._rueda_deferred.finish()
         kind = type(self)
         layer, base = kind.__bases__
         reducer = self._rueda
@@ -143,6 +236,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     bucket_bytes: int = DEFAULT_BUCKET_BYTES,
     groups: int | Iterable[Iterable[torch.Tensor]] | None = None,
     sparse_as_dense: bool = False,
+    overlap_forward: bool = False,
     layer: type[Distributed] = Distributed,
 ) -> Any:
     """Returns an optimizer like ``optimizer`` whose step() uses the gradients of all ranks.
@@ -176,6 +270,17 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     - ``sparse_as_dense``: reduces sparse gradients, as of ``Embedding(sparse=True)``, as dense ones and makes them
       sparse again. By default their values and indices are gathered from all ranks, which is less where few
       rows are used. A rank without such a gradient contributes none, if it had a sparse one before.
+    - ``overlap_forward``: step() does not wait. Each parameter's update is made when the parameter is used next, as by
+      its layer in the next forward pass, while gradients of later layers are still on their way; those that are needed
+      first go first (see ``priority`` of :func:`rueda.torch.allreduce_async`). The parameters become the same, to the
+      bit, as without. For the optimizers of torch that update each element by its own gradient. Every use of a
+      parameter by a function, method or attribute of torch finds it updated, such as ``state_dict()``, a norm or
+      an average of weights, and so does ``.grad``, but only in the thread that calls step(): call
+      ``finish_updates()`` after step() before another thread, TorchScript, or a NumPy array or view that was made
+      earlier looks at a parameter's memory, and before ``optimizer.state`` is looked at. An error of a reduction
+      is raised at that use, and other parameters are updated. Clear gradients by ``optimizer.zero_grad()``, since
+      ``model.zero_grad()`` waits. step() waits as usual with a closure, after synchronize(), with hooks
+      of step(), in the first step, with torch.compile() and within ``torch.device(...)``.
     - ``layer``: for compatible APIs, a subclass with the methods that are laid over those of ``optimizer``.
 
     With buckets each ``.grad`` is replaced by a tensor in its bucket at the end of the first step, and whenever
@@ -187,9 +292,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     A parameter that has no gradient on this rank contributes zeros, since it may have one elsewhere; its ``.grad`` is
     never ``None`` after a step.
 
-    Besides the optimizer's own methods there are ``synchronize()``, which waits for the gradients so that they can be
-    clipped; ``skip_synchronize()``, a context in which step() does not; ``set_backward_passes_per_step(n)``; and
-    ``gradient_buckets()``.
+    Besides the optimizer's own methods there are ``finish_updates()``, see above; ``synchronize()``, which waits for
+    the gradients so that they can be clipped; ``skip_synchronize()``, a context in which step() does not;
+    ``set_backward_passes_per_step(n)``; and ``gradient_buckets()``.
     zero_grad() between backward() and step(), and more backward passes than agreed, raise
     :class:`rueda.InvalidArgumentError`. So does step() on a rank on which a gradient was resized while it was being
     reduced; the others cannot know, and take theirs.
@@ -221,6 +326,13 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     if bucket_bytes < 1:
         raise InvalidArgumentError(f"bucket_bytes={bucket_bytes} is less than 1")
     names = names_of(optimizer, named_parameters)
+    if overlap_forward and not updates_each_alone(type(optimizer)):
+        raise InvalidArgumentError(
+            f"overlap_forward=True: {type(optimizer).__name__} is not known to update each parameter by its own "
+            f"gradient alone"
+        )
+    if overlap_forward and optimizer.defaults.get("differentiable"):
+        raise InvalidArgumentError("overlap_forward=True excludes differentiable=True")
     compressor, policy = policy_of(compression)
 
     options = ReducerOptions(
@@ -233,6 +345,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
         sparse_as_dense,
         agree_on_groups(groups, names, process_set),
         policy,
+        overlap_forward,
     )
     return _distributed(layer, optimizer, names, options, backward_passes_per_step)
 
@@ -254,6 +367,9 @@ def _distributed(
     reducer = GradientReducer(options, passes)
     distributed._rueda = reducer
     distributed._rueda_synchronizes = True
+    distributed._rueda_deferred = deferred = DeferredUpdates()
+    distributed._rueda_told = False
+    reducer.before_gradients = deferred.finish
     for parameter, name in names.items():
         reducer.add(parameter, name)
     reducer.form_groups()
@@ -277,6 +393,11 @@ def _restored(
     distributed = _distributed(layer, optimizer, named, options, passes)
     distributed._rueda.load_compression_state(compression)
     return distributed
+
+
+def _kept(option: Any) -> Any:
+    """A group's option as it is now."""
+    return option.clone() if isinstance(option, torch.Tensor) else option
 
 
 def _check_passes(passes: int) -> None:

@@ -46,12 +46,13 @@ class Reduction:
         name: str,
         codec: Codec | None = None,
         feedback: Feedback | None = None,
+        priority: int = 0,
     ) -> Handle[torch.Tensor]:
         """Begins to reduce a contiguous tensor in place."""
         wire = self.wire if codec is None else NO_WIRE
         factors = self._factors()
         return _collectives.allreduce(
-            tensor, name, self.op, *factors, self.process_set, True, wire, codec, feedback
+            tensor, name, self.op, *factors, self.process_set, True, wire, codec, feedback, priority
         )
 
     def start_group(
@@ -60,12 +61,22 @@ class Reduction:
         name: str,
         codec: Codec | None = None,
         feedback: Sequence[Feedback] = (),
+        priority: int = 0,
     ) -> Handle[list[torch.Tensor]]:
         """Begins to reduce contiguous tensors in place, none before all are ready on all ranks."""
         wire = self.wire if codec is None else NO_WIRE
         factors = self._factors()
         return _collectives.grouped_allreduce(
-            tensors, name, self.op, *factors, self.process_set, True, wire, codec, feedback
+            tensors,
+            name,
+            self.op,
+            *factors,
+            self.process_set,
+            True,
+            wire,
+            codec,
+            feedback,
+            priority,
         )
 
     def gather(
@@ -121,6 +132,10 @@ class Watched:
         self.codec: Codec | None = None  # by which the core compresses its gradient
         self.residual: torch.Tensor | None = None  # what that has lost, where it is kept
 
+    def priority(self) -> int:
+        """Models name their parameters in about the order in which forward() uses them. Below all that have none."""
+        return -1 - self.number
+
 
 class Group:
     """Parameters whose gradients are reduced together where there are no buckets."""
@@ -144,12 +159,18 @@ class SeparateGradients:
     """Submits gradients that are in no bucket, and receives them."""
 
     def __init__(
-        self, prefix: str, compression: Compressor, reduction: Reduction, sparse_as_dense: bool
+        self,
+        prefix: str,
+        compression: Compressor,
+        reduction: Reduction,
+        sparse_as_dense: bool,
+        has_priorities: bool = False,
     ) -> None:
         self._prefix = prefix
         self._compression = compression
         self._reduction = reduction
         self._sparse_as_dense = sparse_as_dense
+        self._has_priorities = has_priorities  # what the next forward pass needs first goes first
         self.steps = 0  # so that elements which are chosen at random are others in each
 
     def submit(self, watched: Watched) -> None:
@@ -166,7 +187,9 @@ class SeparateGradients:
             refused = self._reduction.refuse(name, str(unfit), unsupported=True)
             watched.in_flight = InFlight(watched.name, watched.parameter, refused, None, None)
             return
-        handle = self._reduction.start(wire, name, watched.codec, self._feedback(watched))
+        handle = self._reduction.start(
+            wire, name, watched.codec, self._feedback(watched), self._priority_of([watched])
+        )
         watched.in_flight = InFlight(watched.name, watched.parameter, handle, wire, dtype, sparse)
 
     def submit_group(self, group: Group) -> None:
@@ -189,7 +212,9 @@ class SeparateGradients:
                 return
         codec = group.members[0].codec
         feedback = [kept for kept in map(self._feedback, group.members) if kept is not None]
-        handle = self._reduction.start_group([wire for wire, _, _ in wires], name, codec, feedback)
+        handle = self._reduction.start_group(
+            [wire for wire, _, _ in wires], name, codec, feedback, self._priority_of(group.members)
+        )
         for member, (wire, dtype, sparse) in zip(group.members, wires, strict=True):
             member.in_flight = InFlight(member.name, member.parameter, handle, wire, dtype, sparse)
 
@@ -204,6 +229,9 @@ class SeparateGradients:
             except Exception as error:
                 errors.append(error)
         return errors
+
+    def _priority_of(self, watched: Sequence[Watched]) -> int:
+        return max(each.priority() for each in watched) if self._has_priorities else 0
 
     def _feedback(self, watched: Watched) -> Feedback | None:
         if watched.codec is None:

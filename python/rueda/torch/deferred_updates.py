@@ -1,0 +1,149 @@
+"""Updates of parameters that are made when the parameters are used next, not when step() is called.
+
+A step's gradients arrive while the next forward pass is at work, and each layer waits for its own only (Peng et al.,
+"A generic communication scheduler for distributed DNN training acceleration", SOSP 2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+
+__all__ = ["DeferredUpdates", "Update", "cannot_defer", "updates_each_alone"]
+
+# What these make of a parameter depends on its own gradient and state only, element by element.
+_EACH_ALONE = frozenset(
+    {
+        torch.optim.ASGD,
+        torch.optim.Adadelta,
+        torch.optim.Adagrad,
+        torch.optim.Adam,
+        torch.optim.AdamW,
+        torch.optim.Adamax,
+        torch.optim.NAdam,
+        torch.optim.RAdam,
+        torch.optim.RMSprop,
+        torch.optim.Rprop,
+        torch.optim.SGD,
+    }
+)
+
+
+def updates_each_alone(kind: type[torch.optim.Optimizer]) -> bool:
+    """Whether optimizers of exactly this class may update parameters at different times."""
+    return kind in _EACH_ALONE
+
+
+def cannot_defer() -> str:
+    """Why updates cannot be left for later just now; empty where they can."""
+    if any(not isinstance(mode, DeferredUpdates) for mode in _get_current_function_mode_stack()):
+        return (
+            "a torch function mode, such as torch.device() or torch.set_default_device(), is active"
+        )
+    if torch._dynamo.utils.counters["frames"]:
+        return "torch.compile() is in use, and compiled code reads parameters unseen"
+    return ""
+
+
+@dataclass
+class Update:
+    """Of parameters whose gradients arrive together. ``make`` waits for these and updates; it is called once."""
+
+    parameters: Sequence[torch.Tensor]
+    make: Callable[[], None]
+
+
+class DeferredUpdates(TorchFunctionMode):
+    """Makes each update before anything else happens to its parameters.
+
+    While updates are left, torch tells of every function, method and attribute that a parameter is given to in this
+    thread. What looks at a parameter's memory otherwise sees the old values until finish(): a view or NumPy array that
+    was made before, another thread, TorchScript.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left: dict[int, Update] = {}  # by the id of each parameter
+        self._finished: Callable[[], None] | None = None
+        self._is_entered = False
+
+    def begin(self, updates: Sequence[Update], finished: Callable[[], None]) -> None:
+        """Leaves ``updates`` for later; none may be left. ``finished`` is called after the last one."""
+        assert not self._left
+        self._left = {id(p): update for update in updates for p in update.parameters}
+        self._finished = finished
+        if not self._is_entered:
+            self.__enter__()  # type: ignore[no-untyped-call]
+            self._is_entered = True
+
+    def are_left(self) -> bool:
+        """Whether any is."""
+        return bool(self._left)
+
+    def awaits(self, parameter: torch.Tensor) -> bool:
+        """Whether the parameter's is."""
+        return id(parameter) in self._left
+
+    def finish(self) -> None:
+        """Makes all that are left, and raises the first error afterwards."""
+        if not self._is_entered:
+            return
+        with torch._C.DisableTorchFunction():
+            while self._left:
+                self._make(next(iter(self._left.values())))
+        stack = _get_current_function_mode_stack()
+        if stack and stack[-1] is self:
+            self._is_entered = False
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Called by torch in the place of ``func``."""
+        if self._left:
+            self._make_for(args)
+            if kwargs:
+                self._make_for(kwargs.values())
+        return func(*args, **(kwargs or {}))
+
+    def _make_for(self, arguments: Any) -> None:
+        for argument in arguments:
+            if isinstance(argument, torch.Tensor):
+                update = self._left.get(id(argument))
+                if update is not None:
+                    self._make(update)
+            elif isinstance(argument, list | tuple):
+                self._make_for(argument)
+            elif isinstance(argument, dict):
+                self._make_for(argument.values())
+
+    def _make(self, update: Update) -> None:
+        for parameter in update.parameters:
+            del self._left[id(parameter)]
+        try:
+            update.make()
+        except BaseException:
+            self._finished = None
+            self._make_rest()
+            raise
+        if not self._left and self._finished is not None:
+            finished, self._finished = self._finished, None
+            finished()
+
+    def _make_rest(self) -> None:
+        """After an error, which is the one to be raised: none is to change a gradient later."""
+        while self._left:
+            update = next(iter(self._left.values()))
+            for parameter in update.parameters:
+                del self._left[id(parameter)]
+            with suppress(Exception):
+                update.make()
