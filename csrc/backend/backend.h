@@ -46,6 +46,9 @@ struct TransferCounters {
 
 // Slots of the channels in which the members of a host meet for a set that spans hosts.
 inline constexpr std::size_t stage_slot_bytes = 64 << 10;
+// How many channels for what comes after the links: batches take them in turn, so that one which
+// overtakes others on the links need not wait for them there.
+inline constexpr std::size_t after_channels = 8;
 // How many tags an operation has, for messages that may overtake each other.
 inline constexpr Tag tags_per_batch = 4;
 

@@ -8,9 +8,9 @@ namespace rueda {
 
 Sequence::Sequence(std::vector<Step> steps) : steps_(std::move(steps)) {}
 
-bool Sequence::advance() {
+bool Sequence::advance_to(std::size_t step) {
   bool moved = false;
-  while (!done()) {
+  while (!done() && step_ < step) {
     if (!std::exchange(begun_, true)) operation_ = steps_[step_]();
     if (operation_) {
       moved = operation_->advance() || moved;
@@ -30,11 +30,23 @@ std::vector<int> Sequence::awaited() const {
   return operation_ ? operation_->awaited() : std::vector<int>{};
 }
 
-Pipeline::Pipeline(std::int64_t parts, std::size_t width, MakePart make)
-    : parts_(parts), width_(width), make_(std::move(make)), done_(parts == 0) {}
+namespace {
+
+// Of parts whose free steps may be over: each is looked at again and again.
+constexpr std::size_t max_ahead = 64;
+
+}  // namespace
+
+Pipeline::Pipeline(std::int64_t parts, std::size_t width, MakePart make, std::size_t free_steps)
+    : parts_(parts),
+      width_(width),
+      make_(std::move(make)),
+      free_steps_(free_steps),
+      done_(parts == 0) {}
 
 bool Pipeline::begin_next() {
-  if (begun_ == parts_ || running_.size() >= width_) return false;
+  const std::size_t ahead = free_steps_ > 0 ? max_ahead : 0;
+  if (begun_ == parts_ || running_.size() >= width_ + ahead) return false;
   if (!running_.empty() && running_.back().completed() == 0) return false;
   running_.emplace_back(make_(begun_++));
   return true;
@@ -43,8 +55,9 @@ bool Pipeline::begin_next() {
 bool Pipeline::advance() {
   if (done_) return false;
   bool moved = begin_next();
+  std::size_t place = 0;
   for (Sequence& part : running_) {
-    moved = part.advance() || moved;
+    moved = (place++ < width_ ? part.advance() : part.advance_to(free_steps_)) || moved;
     if (part.status().ok()) continue;
     status_ = part.status();
     done_ = true;

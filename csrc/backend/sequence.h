@@ -19,7 +19,9 @@ class Sequence final : public Operation {
 
   explicit Sequence(std::vector<Step> steps);
 
-  bool advance() override;
+  bool advance() override { return advance_to(steps_.size()); }
+  // Goes on, but begins none of the steps from this one on.
+  bool advance_to(std::size_t step);
   [[nodiscard]] bool done() const override { return step_ == steps_.size() || !status_.ok(); }
   [[nodiscard]] const Status& status() const override { return status_; }
   [[nodiscard]] std::vector<int> awaited() const override;
@@ -35,12 +37,14 @@ class Sequence final : public Operation {
 };
 
 // Sequences of which several are under way at once, so that their steps overlap: the next one
-// begins when the first step of the one before is over, and is `width` ahead of the oldest at most.
+// begins when the first step of the one before is over, and is `width` ahead of the oldest at most;
+// but for the first `free_steps` of each, which go on long before, so that others who have a place
+// in the same queue need not wait for what holds up the steps that follow.
 class Pipeline final : public Operation {
  public:
   using MakePart = std::function<std::vector<Sequence::Step>(std::int64_t part)>;
 
-  Pipeline(std::int64_t parts, std::size_t width, MakePart make);
+  Pipeline(std::int64_t parts, std::size_t width, MakePart make, std::size_t free_steps = 0);
 
   bool advance() override;
   [[nodiscard]] bool done() const override { return done_; }
@@ -53,6 +57,7 @@ class Pipeline final : public Operation {
   const std::int64_t parts_;
   const std::size_t width_;
   const MakePart make_;
+  const std::size_t free_steps_;
   std::int64_t begun_ = 0;
   std::deque<Sequence> running_;
   bool done_;

@@ -24,8 +24,8 @@ std::uint64_t channel_key(int set_id, std::size_t order) {
 }
 
 // No process set has such a number.
-std::uint64_t stage_key(int set_id, std::size_t order, bool after) {
-  return std::uint64_t{1} << 61 | channel_key(set_id, order) << 1 | (after ? 1U : 0U);
+std::uint64_t stage_key(int set_id, std::size_t order, std::size_t stage) {
+  return std::uint64_t{1} << 61 | channel_key(set_id, order) << 4 | stage;
 }
 
 // Whether more is to be done than to tell the application that all have agreed.
@@ -92,7 +92,7 @@ SetCoordinator::SetCoordinator(std::shared_ptr<const ProcessSetMembers> members,
 std::shared_ptr<ControlRoom> SetCoordinator::reserve(const HostMembers& host, bool spans_hosts) {
   if (!host) return nullptr;
   // Before and after the links.
-  const std::size_t channels = spans_hosts ? 2 * batch_orders : batch_orders;
+  const std::size_t channels = (spans_hosts ? 1 + after_channels : 1) * batch_orders;
   const std::size_t slot = spans_hosts ? stage_slot_bytes : slot_bytes;
   return HostMemory::reserve(host.memory,
                              std::vector<std::size_t>(channels, HostChannel::bytes_for(slot)));
@@ -109,8 +109,11 @@ void SetCoordinator::open_channels(Order& order) {
     order.channel = open(context_.host, members_->rank, channel_key(id, number), slot_bytes);
   }
   if (here_ && !order.before_links) {
-    order.before_links = open(here_, rank_here_, stage_key(id, number, false), stage_slot_bytes);
-    order.after_links = open(here_, rank_here_, stage_key(id, number, true), stage_slot_bytes);
+    order.before_links = open(here_, rank_here_, stage_key(id, number, 0), stage_slot_bytes);
+    for (std::size_t i = 0; i < after_channels; ++i) {
+      order.after_links[i] =
+          open(here_, rank_here_, stage_key(id, number, i + 1), stage_slot_bytes);
+    }
   }
 }
 
@@ -465,7 +468,7 @@ void SetCoordinator::execute(std::vector<BatchMember> members, BatchOrder order,
   lane.set_id = members_->id;
   lane.channel = own.channel.get();
   lane.before_links = own.before_links.get();
-  lane.after_links = own.after_links.get();
+  lane.after_links = own.after_links[own.next_batch % after_channels].get();
   // What is at hand needs no messages, and may be executed in another order than elsewhere.
   if (!contributions) lane.tag = batch_tag(members_->id, order, own.next_batch++);
   // The most urgent is advanced first.
@@ -607,9 +610,12 @@ void SetCoordinator::fail_all(const Status& reason) {
   for (const auto& execution : running_) execution->fail(reason);
   running_.clear();
   for (const Order& order : orders_) {
-    for (const auto* channel : {&order.channel, &order.before_links, &order.after_links}) {
-      if (*channel) (*channel)->stop();
-    }
+    const auto stop = [](const std::unique_ptr<HostChannel>& channel) {
+      if (channel) channel->stop();
+    };
+    stop(order.channel);
+    stop(order.before_links);
+    std::for_each(order.after_links.begin(), order.after_links.end(), stop);
   }
   for (Submission& submission : replay_.give_up()) {
     if (pending_.contains(submission.request.name)) {  // submitted again, after it was decided

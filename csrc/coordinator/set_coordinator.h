@@ -138,7 +138,7 @@ class SetCoordinator {
     std::unique_ptr<HostChannel> channel;  // null where the ranks do not share memory
     // Of a set that spans hosts: of the members here, see Lane; null where this rank is alone.
     std::unique_ptr<HostChannel> before_links;
-    std::unique_ptr<HostChannel> after_links;
+    std::array<std::unique_ptr<HostChannel>, after_channels> after_links;
     std::uint64_t next_batch = 0;
   };
   const HostMembers here_;  // of a set that spans hosts, the members on this one

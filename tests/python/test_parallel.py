@@ -92,6 +92,7 @@ def test_reductions_with_extreme_options(worlds: Worlds, run: Run, check: str) -
             "large_gradients",
             "optimizer",
             "optimizer_use",
+            "overlap",
             "persistent",
             "state",
         )

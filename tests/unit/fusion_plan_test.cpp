@@ -35,6 +35,7 @@ ResponseList random_list(std::mt19937& random) {
     if (random() % 5 == 0) response.request.op = ReduceOp::max;
     if (random() % 5 == 0) response.request.prescale = 0.5;
     if (random() % 8 == 0) response.request.postscale = 2;
+    if (random() % 5 == 0) response.request.priority = 3;
     if (random() % 8 == 0) response.absent = {1, 3};
     if (random() % 8 == 0) response.request.collective = Collective::broadcast;
     if (random() % 12 == 0) response.kind = ResponseKind::error;
@@ -140,5 +141,11 @@ TEST_CASE(
 }
 
 }  // namespace
+
+TEST_CASE("what differs in priority is not fused") {
+  ResponseList list{allreduce(1), allreduce(1), allreduce(1), allreduce(1)};
+  list[1].request.priority = list[2].request.priority = -4;
+  CHECK(members_of(fuse(list, 1 << 20)) == Batches{{0, 3}, {1, 2}});
+}
 
 }  // namespace rueda::test::fusion_plan_test

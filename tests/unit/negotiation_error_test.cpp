@@ -45,6 +45,7 @@ const std::vector<Deviation> deviations{
     {"shape", [](Request& it) { it.shape = {4, 1}; }},
     {"op", [](Request& it) { it.op = ReduceOp::max; }},
     {"root rank", [](Request& it) { it.root = 0; }},
+    {"priority", [](Request& it) { it.priority = 1; }},
     {"prescale factor", [](Request& it) { it.prescale = 0.5; }},
     {"postscale factor", [](Request& it) { it.postscale = 2; }},
     {"splits", [](Request& it) { it.splits = {4}; }},

@@ -1,5 +1,6 @@
 // Agreement without errors: any order of submissions, messages and flushes, on
 // unit/negotiation_simulator.h.
+#include <algorithm>
 #include <numeric>
 
 #include "unit/negotiation_simulator.h"
@@ -216,6 +217,61 @@ TEST_CASE("a busy root holds back until the fusion threshold, a lull or the end"
   simulator.leave(2);
   simulator.settle();
   REQUIRE(simulator.agreed.size() == 4);  // e, then the end
+  simulator.require_agreement();
+}
+
+Request urgent(const std::string& name, std::int32_t priority) {
+  Request request = allreduce_of(name);
+  request.priority = priority;
+  return request;
+}
+
+std::vector<std::string> names_of(const ResponseList& list) {
+  std::vector<std::string> names;
+  for (const Response& response : list) names.push_back(response.request.name);
+  return names;
+}
+
+TEST_CASE("of what is ready the most urgent goes first, on all ranks in the same order") {
+  NegotiationSimulator simulator(3, {}, 1);
+  const std::vector<std::pair<std::string, int>> all{{"a", -2}, {"b", 0}, {"c", 5}, {"d", 0}};
+  for (int rank = 0; rank < 3; ++rank) {
+    for (const auto& [name, priority] : all) {
+      REQUIRE(simulator.submit(rank, urgent(name, priority)).ok());
+    }
+  }
+  simulator.set_busy(0, true);
+  simulator.settle();
+  REQUIRE(simulator.agreed.empty());
+  simulator.set_busy(0, false);
+  simulator.settle();
+  REQUIRE(simulator.agreed.size() == 1);
+  CHECK(names_of(simulator.agreed.front()) == std::vector<std::string>{"c", "b", "d", "a"});
+  simulator.require_agreement();
+}
+
+TEST_CASE("a busy root lets go what is more urgent than what is under way, and what is large") {
+  NegotiationSimulator simulator(3, {}, 1);
+  simulator.negotiator(0).set_load({.is_busy = true, .most_urgent = 2, .large = 64});
+  Request large = allreduce_of("large");
+  large.shape = {16};
+  for (int rank = 0; rank < 3; ++rank) {
+    for (const Request& request :
+         {urgent("less", 1), urgent("equal", 2), urgent("more", 3), large}) {
+      REQUIRE(simulator.submit(rank, request).ok());
+    }
+  }
+  simulator.settle();
+  std::vector<std::string> gone;
+  for (const ResponseList& list : simulator.agreed) {
+    for (const std::string& name : names_of(list)) gone.push_back(name);
+  }
+  std::sort(gone.begin(), gone.end());
+  CHECK(gone == std::vector<std::string>{"large", "more"});
+  CHECK(simulator.negotiator(0).holds_back());
+  simulator.set_busy(0, false);
+  simulator.settle();
+  CHECK(names_of(simulator.agreed.back()) == std::vector<std::string>{"equal", "less"});
   simulator.require_agreement();
 }
 

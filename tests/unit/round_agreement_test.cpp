@@ -111,6 +111,44 @@ TEST_CASE("what becomes ready on busy hosts goes together, once they are not") {
   CHECK(hosts.decided(1) == all);
 }
 
+TEST_CASE("of what goes at once the most urgent is first, and none overtakes a cancellation") {
+  Hosts hosts(2, 1);
+  hosts.at(0).set_load({.is_busy = true});
+  const auto ready = [&](std::uint64_t plan, std::int32_t priority) {
+    for (int host = 0; host < 2; ++host) hosts.at(host).ready(plan, {}, {.priority = priority});
+    hosts.settle();
+  };
+  ready(1, -3);
+  ready(2, 0);
+  ready(3, 4);
+  CHECK(hosts.decided(1).empty());
+  hosts.at(0).cancel(9);
+  hosts.settle();
+  const std::vector<Decision> all{{3, true, true}, {2, true, true}, {1, true}, {9, false}};
+  CHECK(hosts.decided(0) == all);
+  CHECK(hosts.decided(1) == all);
+}
+
+TEST_CASE("what is more urgent than what is under way, and what is large, is not held back") {
+  Hosts hosts(2, 1);
+  const int busy = GENERATE(0, 1);
+  hosts.at(busy).set_load({.is_busy = true, .most_urgent = 2, .large = 100});
+  const auto ready = [&](std::uint64_t plan, Urgency urgency) {
+    for (int host = 0; host < 2; ++host) hosts.at(host).ready(plan, {}, urgency);
+    hosts.settle();
+  };
+  ready(1, {.priority = 2, .bytes = 99});
+  CHECK(hosts.decided(1).empty());
+  ready(2, {.priority = 3});
+  ready(3, {.priority = 1, .bytes = 100});
+  const std::vector<Decision> first{{2, true}, {3, true}};
+  CHECK(std::exchange(hosts.decided(0), {}) == first);
+  CHECK(std::exchange(hosts.decided(1), {}) == first);
+  hosts.at(busy).set_load({});
+  hosts.settle();
+  CHECK(hosts.decided(1) == std::vector<Decision>{{1, true}});
+}
+
 TEST_CASE("what all hosts send along comes back combined, and nothing where one sends nothing") {
   const int size = GENERATE(2, 3, 6, 22);
   const int silent = GENERATE(-1, 0, 1);

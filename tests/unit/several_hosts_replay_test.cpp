@@ -419,7 +419,7 @@ TEST_CASE("a host without room for a table negotiates, and so do the others with
     if (rank == 2) {
       // All is taken but what the set's channels need.
       const auto& memory = engine.host().memory();
-      const std::vector<std::size_t> channels(2 * batch_orders,
+      const std::vector<std::size_t> channels((1 + after_channels) * batch_orders,
                                               HostChannel::bytes_for(stage_slot_bytes));
       const auto room = HostMemory::reserve(memory, channels);
       try {

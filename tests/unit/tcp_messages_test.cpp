@@ -267,4 +267,29 @@ TEST_CASE("a stream is opened by who knows the key, and only once") {
   CHECK_FALSE(calling.is_confirmation({}));
 }
 
+TEST_CASE("what is more urgent is handed out before the rest of what was begun") {
+  OutgoingMessages out(1);
+  const Content large = content_of(300 << 10, 1);
+  const Content small = content_of(100 << 10, 2);
+  const auto send = [&](Tag tag, const Content& content, std::int32_t priority) {
+    const ConstBytes span(content);
+    return out.send(tag, {&span, 1}, priority);
+  };
+  const auto tags = [&](int chunks) {
+    std::vector<Tag> taken;
+    for (int i = 0; i < chunks; ++i) {
+      const auto chunk = out.take(100 << 10);
+      taken.push_back(chunk ? chunk->message->tag : 99);
+    }
+    return taken;
+  };
+  const Ticket first = send(1, large, 0);
+  CHECK(tags(1) == std::vector<Tag>{1});
+  const Ticket late = send(4, small, -1);
+  const Ticket urgent = send(2, small, 5);
+  const Ticket more = send(3, small, 7);
+  const Ticket again = send(2, small, 5);
+  CHECK(tags(7) == std::vector<Tag>{3, 2, 2, 1, 1, 4, 99});
+}
+
 }  // namespace rueda::test::tcp_messages_test

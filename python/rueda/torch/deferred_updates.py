@@ -39,9 +39,14 @@ def updates_each_alone(kind: type[torch.optim.Optimizer]) -> bool:
     return kind in _EACH_ALONE
 
 
+def _active_modes() -> list[TorchFunctionMode]:
+    """Of this thread, the innermost last."""
+    return _get_current_function_mode_stack()  # type: ignore[no-any-return,no-untyped-call]
+
+
 def cannot_defer() -> str:
     """Why updates cannot be left for later just now; empty where they can."""
-    if any(not isinstance(mode, DeferredUpdates) for mode in _get_current_function_mode_stack()):
+    if any(not isinstance(mode, DeferredUpdates) for mode in _active_modes()):
         return (
             "a torch function mode, such as torch.device() or torch.set_default_device(), is active"
         )
@@ -96,7 +101,7 @@ class DeferredUpdates(TorchFunctionMode):
         with torch._C.DisableTorchFunction():
             while self._left:
                 self._make(next(iter(self._left.values())))
-        stack = _get_current_function_mode_stack()
+        stack = _active_modes()
         if stack and stack[-1] is self:
             self._is_entered = False
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
