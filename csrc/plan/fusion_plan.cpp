@@ -22,7 +22,7 @@ bool is_fusable(const Response& response) {
 // NaN.
 auto kind_of(const Response& response) {
   const Request& request = response.request;
-  return std::tuple(request.priority, request.on_gpu, request.dtype, request.wire,
+  return std::tuple(request.on_gpu, request.priority, request.dtype, request.wire,
                     request.compression.codec,
                     std::bit_cast<std::uint64_t>(request.compression.fraction), request.op,
                     std::bit_cast<std::uint64_t>(request.prescale),
