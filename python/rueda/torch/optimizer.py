@@ -274,13 +274,13 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
       its layer in the next forward pass, while gradients of later layers are still on their way; those that are needed
       first go first (see ``priority`` of :func:`rueda.torch.allreduce_async`). The parameters become the same, to the
       bit, as without. For the optimizers of torch that update each element by its own gradient. Every use of a
-      parameter by a function, method or attribute of torch finds it updated, such as ``state_dict()``, a norm or
-      an average of weights, and so does ``.grad``, but only in the thread that calls step(): call
-      ``finish_updates()`` after step() before another thread, TorchScript, or a NumPy array or view that was made
-      earlier looks at a parameter's memory, and before ``optimizer.state`` is looked at. An error of a reduction
-      is raised at that use, and other parameters are updated. Clear gradients by ``optimizer.zero_grad()``, since
-      ``model.zero_grad()`` waits. step() waits as usual with a closure, after synchronize(), with hooks
-      of step(), in the first step, with torch.compile() and within ``torch.device(...)``.
+      parameter by a function, method or attribute of torch finds it updated, such as ``state_dict()``, a norm or an
+      average of weights, and so does ``.grad``, but only in the thread that calls step(): call ``finish_updates()``
+      after step() before another thread, TorchScript, or a NumPy array or view that was made earlier looks at a
+      parameter's memory, before a model is compiled, and before ``optimizer.state`` is looked at. An error of a
+      reduction is raised at that use, and other parameters are updated. Clear gradients by ``optimizer.zero_grad()``,
+      since ``model.zero_grad()`` waits. step() waits as usual with a closure, after synchronize(), with hooks of
+      step(), in the first step, with torch.compile() and within ``torch.device(...)``.
     - ``layer``: for compatible APIs, a subclass with the methods that are laid over those of ``optimizer``.
 
     With buckets each ``.grad`` is replaced by a tensor in its bucket at the end of the first step, and whenever

@@ -55,6 +55,21 @@ def check_shape_differs() -> None:
     parallel.still_works()
 
 
+def check_priority_differs_or_is_none() -> None:
+    for known in (False, True):
+        if known:
+            rueda.allreduce_async(np.ones(3), name="urgent", priority=2).result()
+        with parallel.raises(rueda.MismatchError, "'urgent'", "priority", "2", "-7", culprit()):
+            rueda.allreduce_async(np.ones(3), name="urgent", priority=-7 if last() else 2).result()
+    for wrong, text in (("high", "'high'"), (1 << 31, "2147483648")):
+        with parallel.raises(rueda.InvalidArgumentError, "'urgent'", "priority", text):
+            handle = rueda.allreduce_async(
+                np.ones(3), name="urgent", priority=wrong if last() else 0
+            )
+            handle.result()
+    parallel.still_works()
+
+
 def check_the_error_names_a_rank() -> None:
     handle = rueda.allreduce_async(np.ones(4 if last() else 3), name="bad")
     peer = None
