@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "backend/compressed_faults.h"
 #include "core/strings.h"
 #include "reduce/kernels/block_format.h"
 #include "reduce/reduce.h"
@@ -20,10 +21,9 @@ std::int64_t chunk_elements(const Lane& lane) {
 }  // namespace
 
 CompressedAllreduce::CompressedAllreduce(const Lane& lane, const Reduction& reduction,
-                                         std::vector<Piece> pieces)
+                                         std::vector<Piece> pieces, ReportFault report)
     : lane_(lane),
-      reduction_(reduction),
-      tensors_(reduction, std::move(pieces), lane.size(), chunk_elements(lane)) {
+      tensors_(reduction, std::move(pieces), lane, chunk_elements(lane), std::move(report)) {
   const bool tells_sizes = !tensors_.codec().has_fixed_size();
   for (int distance = 1; distance < lane_.size(); ++distance) {
     const int rank = (lane_.rank + distance) % lane_.size();
@@ -86,8 +86,7 @@ bool CompressedAllreduce::reduce_own_chunk() {
 // Ranks come in their order: the first one's values begin the sum.
 void CompressedAllreduce::add_contribution(int rank, const CompressedChunk& chunk) {
   const auto add = [&](ConstBytes bytes) {
-    return rank == 0 ? tensors_.begin_sum(chunk, bytes, sum_.data())
-                     : tensors_.add_to_sum(chunk, bytes, sum_.data());
+    return tensors_.add_to_sum(chunk, rank, bytes, sum_.data());
   };
   bool is_right = true;
   if (rank != lane_.rank) {
@@ -170,17 +169,6 @@ bool CompressedAllreduce::is_over() const {
          std::all_of(peers_.begin(), peers_.end(), is_served);
 }
 
-Status CompressedAllreduce::status_of_piece(std::size_t piece) const {
-  if (tensors_.is_finite(piece)) return {};
-  const std::string_view codec = name_of(reduction_.compression.codec);
-  return {ErrorCode::invalid_argument,
-          str("the compression ", codec,
-              " met a NaN, an infinity or a number beyond its range, on "
-              "one rank or in the sum over all"),
-          -1,
-          {.reason = ErrorReason::not_finite}};
-}
-
 std::vector<int> CompressedAllreduce::awaited() const {
   std::vector<int> ranks;
   for (const Peer& peer : peers_) {
@@ -200,6 +188,19 @@ void CompressedAllreduce::fail_malformed(int rank) {
   const int peer = lane_.world_rank(rank);
   fail(
       Status(ErrorCode::transport, str("rank ", peer, " sent a malformed compressed chunk"), peer));
+}
+
+std::unique_ptr<Operation> compressed_allreduce(const Lane& lane, const Reduction& reduction,
+                                                std::vector<Piece> pieces) {
+  const auto faults = std::make_shared<CompressedFaults>(pieces.size(), lane);
+  const auto report = [faults](std::size_t piece, int rank) {
+    if (rank == all_ranks) return faults->found_in_result(piece);
+    faults->found_in_contribution(piece, rank);
+  };
+  const auto reduce = [=, pieces = std::move(pieces)] {
+    return std::make_unique<CompressedAllreduce>(lane, reduction, pieces, report);
+  };
+  return compressed_operation(faults, reduction.compression.codec, {reduce});
 }
 
 }  // namespace rueda

@@ -23,14 +23,15 @@ namespace rueda {
 class CompressedAllreduce : public Operation {
  public:
   // Requires reduction.compression for floating-point elements that are summed up or averaged.
-  // Throws std::bad_alloc.
-  CompressedAllreduce(const Lane& lane, const Reduction& reduction, std::vector<Piece> pieces);
+  // `report` is told by all ranks alike whose results are of no use, and by some what contributions
+  // are. Throws std::bad_alloc.
+  CompressedAllreduce(const Lane& lane, const Reduction& reduction, std::vector<Piece> pieces,
+                      ReportFault report);
 
   // Encodes or decodes one chunk at most, so that the transport gets on with its work in between.
   bool advance() override;
   [[nodiscard]] bool done() const override { return done_; }
   [[nodiscard]] const Status& status() const override { return status_; }
-  [[nodiscard]] Status status_of_piece(std::size_t piece) const override;
   [[nodiscard]] std::vector<int> awaited() const override;
 
  private:
@@ -58,7 +59,6 @@ class CompressedAllreduce : public Operation {
   void fail_malformed(int rank);
 
   Lane lane_;
-  Reduction reduction_;
   CompressedTensors tensors_;
   std::deque<Peer> peers_;  // beginning with the next rank; they stay where they are
   ChunkBuffers buffers_;
@@ -71,5 +71,11 @@ class CompressedAllreduce : public Operation {
   bool done_ = false;
   Status status_;
 };
+
+// The whole of it: what became of a piece is told with the ranks that have contributed what the
+// codec cannot hold.
+[[nodiscard]] std::unique_ptr<Operation> compressed_allreduce(const Lane& lane,
+                                                              const Reduction& reduction,
+                                                              std::vector<Piece> pieces);
 
 }  // namespace rueda

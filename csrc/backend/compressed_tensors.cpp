@@ -17,19 +17,21 @@ using RunSize = std::uint32_t;
 }  // namespace
 
 CompressedTensors::CompressedTensors(const Reduction& reduction, std::vector<Piece> pieces,
-                                     int ranks, std::int64_t chunk)
+                                     const Lane& lane, std::int64_t chunk, ReportFault report)
     : reduction_(reduction),
       pieces_(std::move(pieces)),
-      layout_(pieces_, ranks, chunk),
+      layout_(pieces_, lane.size(), chunk),
       codec_(make_codec(reduction.compression)),
+      rank_(lane.rank),
       contributors_(std::max(1, reduction.contributors)),
-      not_finite_(pieces_.size(), false) {
+      report_(std::move(report)) {
   scratch_.resize(static_cast<std::size_t>(layout_.longest()));
   decoded_.resize(static_cast<std::size_t>(layout_.longest()));
 }
 
 CodecRun CompressedTensors::described(const PieceRun& run, int partials) const {
-  return {run.count, run.first, partials, pieces_[run.piece].seed};
+  const Piece& piece = pieces_[run.piece];
+  return {run.count, piece.first + run.first, partials, piece.seed};
 }
 
 std::size_t CompressedTensors::max_bytes(const CompressedChunk& chunk, int partials) const {
@@ -102,6 +104,7 @@ void CompressedTensors::copy_own(const CompressedChunk& chunk, float* target) {
     const float* const values = gather(run, to);
     const auto bytes = static_cast<std::size_t>(run.count) * sizeof(float);
     if (values != to) std::memcpy(to, values, bytes);
+    if (!are_within(to, run.count, codec_->limit())) report_(run.piece, rank_);
     const Piece& piece = pieces_[run.piece];
     if (piece.residual != nullptr) std::fill_n(piece.residual + run.first, run.count, 0.0F);
   }
@@ -128,21 +131,16 @@ bool CompressedTensors::for_each_run(const CompressedChunk& chunk, ConstBytes so
   return source.empty();
 }
 
-bool CompressedTensors::begin_sum(const CompressedChunk& chunk, ConstBytes source,
-                                  float* sum) const {
-  return for_each_run(
-      chunk, source, 1, [&](const PieceRun& run, ConstBytes bytes, const CodecRun& described) {
-        float* const to = sum + run.in_chunk;
-        return codec_->decode(to, bytes.data(), bytes.size(), described) != Decoded::malformed;
-      });
-}
-
-bool CompressedTensors::add_to_sum(const CompressedChunk& chunk, ConstBytes source,
+bool CompressedTensors::add_to_sum(const CompressedChunk& chunk, int rank, ConstBytes source,
                                    float* sum) const {
   return for_each_run(
       chunk, source, 1, [&](const PieceRun& run, ConstBytes bytes, const CodecRun& described) {
         float* const to = sum + run.in_chunk;
-        return codec_->decode_add(to, bytes.data(), bytes.size(), described) != Decoded::malformed;
+        const Decoded found = rank == 0
+                                  ? codec_->decode(to, bytes.data(), bytes.size(), described)
+                                  : codec_->decode_add(to, bytes.data(), bytes.size(), described);
+        if (found == Decoded::not_finite) report_(run.piece, rank);
+        return found != Decoded::malformed;
       });
 }
 
@@ -171,7 +169,7 @@ bool CompressedTensors::take_result(const CompressedChunk& chunk, ConstBytes sou
             in_place ? reinterpret_cast<float*>(target) : decoded_.data() + run.in_chunk;
         const Decoded found = codec_->decode(values, bytes.data(), bytes.size(), described);
         if (found == Decoded::malformed) return false;
-        if (found == Decoded::not_finite) not_finite_[run.piece] = true;
+        if (found == Decoded::not_finite) report_(run.piece, all_ranks);
         if (target != nullptr && !in_place) {
           const auto* const from = reinterpret_cast<const std::byte*>(values);
           cast(target, reduction_.dtype, from, DataType::float32, run.count);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <vector>
 
 #include "backend/backend.h"
@@ -11,11 +12,16 @@
 
 namespace rueda {
 
+// A value of a piece is not finite, or more than the codec holds: in the contribution of a rank of
+// the lane, or in what all ranks take.
+using ReportFault = std::function<void(std::size_t piece, int rank)>;
+inline constexpr int all_ranks = -1;
+
 class CompressedTensors {
  public:
   // Requires reduction.compression. Throws std::bad_alloc.
-  CompressedTensors(const Reduction& reduction, std::vector<Piece> pieces, int ranks,
-                    std::int64_t chunk);
+  CompressedTensors(const Reduction& reduction, std::vector<Piece> pieces, const Lane& lane,
+                    std::int64_t chunk, ReportFault report);
 
   [[nodiscard]] const CompressedLayout& layout() const { return layout_; }
   [[nodiscard]] const Codec& codec() const { return *codec_; }
@@ -34,16 +40,15 @@ class CompressedTensors {
   // The same as float32, where the codec need not have seen it: nothing is lost of it.
   void copy_own(const CompressedChunk& chunk, float* target);
 
-  // sum[i] = or += what a rank has contributed. False where no encode() has written it.
-  [[nodiscard]] bool begin_sum(const CompressedChunk& chunk, ConstBytes source, float* sum) const;
-  [[nodiscard]] bool add_to_sum(const CompressedChunk& chunk, ConstBytes source, float* sum) const;
+  // sum[i] = what `rank` has contributed, where that is the first one, or += it. False where no
+  // encode() has written it.
+  [[nodiscard]] bool add_to_sum(const CompressedChunk& chunk, int rank, ConstBytes source,
+                                float* sum) const;
   // What the owner makes of the sum before all ranks take it. Returns the bytes.
   std::size_t encode_result(const CompressedChunk& chunk, float* sum, std::byte* target) const;
 
   // Decodes a result into the tensors. False where no encode_result() has written it.
   [[nodiscard]] bool take_result(const CompressedChunk& chunk, ConstBytes source);
-  // Whether a result of this tensor was not finite, which every rank finds alike.
-  [[nodiscard]] bool is_finite(std::size_t piece) const { return !not_finite_[piece]; }
 
  private:
   [[nodiscard]] std::size_t max_bytes(const CompressedChunk& chunk, int partials) const;
@@ -60,9 +65,10 @@ class CompressedTensors {
   std::vector<Piece> pieces_;
   CompressedLayout layout_;
   std::unique_ptr<const Codec> codec_;
+  int rank_;
   int contributors_;
-  std::vector<bool> not_finite_;  // by piece
-  std::vector<float> scratch_;    // of a chunk
+  ReportFault report_;
+  std::vector<float> scratch_;  // of a chunk
   std::vector<float> decoded_;
 };
 

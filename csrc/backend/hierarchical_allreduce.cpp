@@ -38,13 +38,7 @@ class Allreduce {
       contribute(output(whole.offset), input(whole.offset), whole.count, reduction_);
       return nullptr;
     }
-    std::vector<Piece> pieces;
-    for (int index = 0; index < slices_; ++index) {
-      const Segment segment = slice(part, index);
-      std::byte* const target = index == rank_ ? output(segment.offset) : nullptr;
-      pieces.push_back({input(segment.offset), target, segment.count});
-    }
-    return reduce_within(lane_, policy_, reduction_, std::move(pieces),
+    return reduce_slices(lane_, policy_, reduction_, piece_, slices_of(part),
                          before_ + static_cast<std::uint64_t>(part));
   }
 
@@ -63,16 +57,8 @@ class Allreduce {
 
   [[nodiscard]] std::unique_ptr<Operation> gather(std::int64_t part) const {
     if (lane_.after_links == nullptr) return nullptr;
-    std::vector<HostPull::Transfer> transfers;
-    for (int index = 0; index < slices_; ++index) {
-      const Segment segment = slice(part, index);
-      if (index == rank_) continue;
-      transfers.push_back({index, 0, output(segment.offset), bytes(segment.count)});
-    }
-    const bool offers = rank_ < slices_;
-    const Segment own = offers ? slice(part, rank_) : Segment{};
-    return pull_within(lane_, policy_, offers ? output(own.offset) : nullptr, bytes(own.count),
-                       std::move(transfers), after_ + static_cast<std::uint64_t>(part));
+    return gather_slices(lane_, policy_, piece_.output, element_, slices_of(part),
+                         after_ + static_cast<std::uint64_t>(part));
   }
 
  private:
@@ -85,6 +71,11 @@ class Allreduce {
     const Segment whole = cut(piece_.count, parts_, part);
     const Segment slice = cut(whole.count, slices_, index);
     return {whole.offset + slice.offset, slice.count};
+  }
+  [[nodiscard]] std::vector<Segment> slices_of(std::int64_t part) const {
+    std::vector<Segment> slices;
+    for (int index = 0; index < slices_; ++index) slices.push_back(slice(part, index));
+    return slices;
   }
   [[nodiscard]] std::size_t bytes(std::int64_t count) const {
     return static_cast<std::size_t>(count) * element_;

@@ -1,18 +1,20 @@
 // Collectives of process sets that span hosts. What the members of a host can do in its memory is
 // done there, so that every byte crosses each host's link as often as it has to and no more:
 //
-//   allreduce       see hierarchical_allreduce.h
+//   allreduce       see hierarchical_allreduce.h, hierarchical_compressed.h
 //   reduce-scatter  reduce-scatter within, a ring for each member's place across
 //   all-gather      a ring for each member's place across, all-gather within
 //   broadcast       from host to host, then to all within; large ones in parts that overlap
 //   all-to-all      as the inner backend does it
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "backend/backend.h"
 #include "backend/broadcast_operation.h"
 #include "backend/contribute.h"
 #include "backend/hierarchical_allreduce.h"
+#include "backend/hierarchical_compressed.h"
 #include "backend/lengths.h"
 #include "backend/narrowed_allreduce.h"
 #include "backend/packed_allreduce.h"
@@ -82,9 +84,14 @@ class HierarchicalBackend final : public Backend {
 
   std::unique_ptr<Operation> allreduce(const Lane& lane, const Reduction& reduction,
                                        std::vector<Piece> pieces) override {
-    // What is encoded goes from each rank straight to the owners.
-    if (lane.hosts == nullptr || reduction.compression.codec != CodecKind::none) {
-      return inner_->allreduce(lane, reduction, std::move(pieces));
+    if (lane.hosts == nullptr) return inner_->allreduce(lane, reduction, std::move(pieces));
+    if (reduction.compression.codec != CodecKind::none) {
+      // Whatever its size and its batch, so that these do not change what a tensor becomes.
+      const bool one_ring = goes_around_one_ring(lane, std::numeric_limits<std::int64_t>::max());
+      if (one_ring || lane.hosts->max_size() == 1) {
+        return inner_->allreduce(lane, reduction, std::move(pieces));
+      }
+      return hierarchical_compressed(lane, policy_, buffers_, reduction, std::move(pieces));
     }
     if (reduction.wire) return narrowed_allreduce(*this, buffers_, lane, reduction, pieces);
     std::int64_t count = 0;

@@ -33,7 +33,7 @@ class OnehostBackend : public Backend {
   std::unique_ptr<Operation> allreduce(const Lane& lane, const Reduction& reduction,
                                        std::vector<Piece> pieces) override {
     if (reduction.compression.codec != CodecKind::none) {
-      return std::make_unique<CompressedAllreduce>(lane, reduction, std::move(pieces));
+      return compressed_allreduce(lane, reduction, std::move(pieces));
     }
     if (reduction.wire) {
       return narrowed_allreduce(*this, buffers_, lane, reduction, pieces);

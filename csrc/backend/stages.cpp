@@ -10,8 +10,6 @@ namespace rueda {
 
 namespace {
 
-// Parts are no smaller, or what the ranks of a host tell each other costs more than overlap saves.
-constexpr std::int64_t min_part = 1 << 20;
 // A share of a part is so many chunks, so that one is on the wire while another is reduced.
 constexpr std::int64_t chunks_of_share = 4;
 // There are at least so many, if they are no smaller than that.
@@ -71,6 +69,20 @@ std::unique_ptr<Operation> reduce_within(const Lane& lane, const HostPolicy& pol
   return operation;
 }
 
+std::unique_ptr<Operation> reduce_slices(const Lane& lane, const HostPolicy& policy,
+                                         const Reduction& reduction, const Piece& piece,
+                                         const std::vector<Segment>& slices, std::uint64_t ticket) {
+  const std::size_t element = size_of(reduction.dtype);
+  std::vector<Piece> pieces;
+  for (std::size_t index = 0; index < slices.size(); ++index) {
+    const std::size_t offset = static_cast<std::size_t>(slices[index].offset) * element;
+    const bool is_own = index == static_cast<std::size_t>(lane.hosts->rank());
+    pieces.push_back({piece.input == nullptr ? nullptr : piece.input + offset,
+                      is_own ? piece.output + offset : nullptr, slices[index].count});
+  }
+  return reduce_within(lane, policy, reduction, std::move(pieces), ticket);
+}
+
 std::unique_ptr<Operation> pull_within(const Lane& lane, const HostPolicy& policy,
                                        const std::byte* data, std::size_t bytes,
                                        std::vector<HostPull::Transfer> transfers,
@@ -81,6 +93,25 @@ std::unique_ptr<Operation> pull_within(const Lane& lane, const HostPolicy& polic
       std::move(plan), HostCollective::Begin::later);
   operation->start(ticket);
   return operation;
+}
+
+std::unique_ptr<Operation> gather_slices(const Lane& lane, const HostPolicy& policy,
+                                         std::byte* output, std::size_t element,
+                                         const std::vector<Segment>& slices, std::uint64_t ticket) {
+  const auto rank = static_cast<std::size_t>(lane.hosts->rank());
+  const auto bytes = [element](std::int64_t count) {
+    return static_cast<std::size_t>(count) * element;
+  };
+  std::vector<HostPull::Transfer> transfers;
+  for (std::size_t index = 0; index < slices.size(); ++index) {
+    if (index == rank) continue;
+    const Segment& slice = slices[index];
+    transfers.push_back(
+        {static_cast<int>(index), 0, output + bytes(slice.offset), bytes(slice.count)});
+  }
+  const Segment own = rank < slices.size() ? slices[rank] : Segment{};
+  const std::byte* const data = rank < slices.size() ? output + bytes(own.offset) : nullptr;
+  return pull_within(lane, policy, data, bytes(own.count), std::move(transfers), ticket);
 }
 
 }  // namespace rueda

@@ -13,6 +13,10 @@
 
 namespace rueda {
 
+// Parts of so many bytes are no smaller, or what the ranks of a host tell each other costs more
+// than overlap saves.
+inline constexpr std::int64_t min_part = 1 << 20;
+
 // How ranks exchange what within a stage: by messages of other hosts they wait long anyway, so that
 // nothing is staged, and slots are smaller than those of a set on one host.
 [[nodiscard]] HostPolicy policy_of_stages(const HostPolicy& policy);
@@ -41,11 +45,25 @@ namespace rueda {
                                                        std::vector<Piece> pieces,
                                                        std::uint64_t ticket);
 
+// The same of slices of one piece, which has an output: slice i is for member i.
+[[nodiscard]] std::unique_ptr<Operation> reduce_slices(const Lane& lane, const HostPolicy& policy,
+                                                       const Reduction& reduction,
+                                                       const Piece& piece,
+                                                       const std::vector<Segment>& slices,
+                                                       std::uint64_t ticket);
+
 // Takes what other members of this host offer, and offers `data` (null: nothing). In
 // lane.after_links.
 [[nodiscard]] std::unique_ptr<Operation> pull_within(const Lane& lane, const HostPolicy& policy,
                                                      const std::byte* data, std::size_t bytes,
                                                      std::vector<HostPull::Transfer> transfers,
                                                      std::uint64_t ticket);
+
+// Takes slice i of `output` from member i's, for all members but this one, which offers its own.
+// One element is `element` bytes. In lane.after_links.
+[[nodiscard]] std::unique_ptr<Operation> gather_slices(const Lane& lane, const HostPolicy& policy,
+                                                       std::byte* output, std::size_t element,
+                                                       const std::vector<Segment>& slices,
+                                                       std::uint64_t ticket);
 
 }  // namespace rueda

@@ -1,5 +1,6 @@
 #include "reduce/codec.h"
 
+#include <bit>
 #include <cassert>
 
 #include "reduce/codecs.h"
@@ -23,6 +24,17 @@ std::unique_ptr<const Codec> make_codec(const Compression& compression,
   }
   assert(false);
   return nullptr;
+}
+
+// Floats without their signs are ordered like their bits. Without branches, so that it is
+// vectorised.
+bool are_within(const float* values, std::int64_t count, float limit) {
+  const auto most = std::bit_cast<std::int32_t>(limit);
+  std::int32_t above = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    above |= (std::bit_cast<std::int32_t>(values[i]) & 0x7fffffff) > most ? 1 : 0;
+  }
+  return above == 0;
 }
 
 void keep_residual(float* residual, const float* values, const float* decoded, std::int64_t count) {

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 
 #include "rueda/compression.h"
@@ -39,6 +40,9 @@ class Codec {
   [[nodiscard]] virtual std::size_t max_bytes(const CodecRun& run) const = 0;
   [[nodiscard]] virtual bool has_fixed_size() const { return true; }
 
+  // The largest magnitude that it holds; others are not finite to it.
+  [[nodiscard]] virtual float limit() const { return std::numeric_limits<float>::max(); }
+
   // Whether an owner's own contribution has to be encoded, too, before it is added to the others':
   // a sum of sparse contributions is sparse only then.
   [[nodiscard]] virtual bool encodes_own() const { return false; }
@@ -62,6 +66,9 @@ struct KernelTable;
 // With the kernels of one instruction set (reduce/instruction_set.h).
 [[nodiscard]] std::unique_ptr<const Codec> make_codec(const Compression& compression,
                                                       const KernelTable& kernels);
+
+// Whether no magnitude is above `limit`, nor is there a NaN.
+[[nodiscard]] bool are_within(const float* values, std::int64_t count, float limit);
 
 // residual[i] = values[i] - decoded[i]: what error feedback adds to the next values.
 void keep_residual(float* residual, const float* values, const float* decoded, std::int64_t count);

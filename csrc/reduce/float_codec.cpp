@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cassert>
 
 #include "reduce/cast.h"
@@ -32,6 +33,11 @@ class FloatCodec final : public Codec {
 
   [[nodiscard]] std::size_t max_bytes(const CodecRun& run) const override {
     return static_cast<std::size_t>(run.count) * 2;
+  }
+
+  // What lies halfway to the next number, which would be infinite, is rounded to that.
+  [[nodiscard]] float limit() const override {
+    return std::bit_cast<float>(wire_ == DataType::float16 ? 0x477fefff : 0x7f7f7fff);
   }
 
   std::size_t encode(std::byte* target, const float* values, const CodecRun& run) const override {

@@ -17,6 +17,7 @@ struct Piece {
   // it chooses at random.
   float* residual = nullptr;
   std::uint64_t seed = 0;
+  std::int64_t first = 0;  // where it begins in its tensor
 };
 
 // Whether a rank contributes to a batch: it does to all pieces or to none.

@@ -39,7 +39,8 @@ class Allreduce {
       operations_.push_back(std::make_unique<CompressedAllreduce>(
           lane, reduction,
           std::vector<Piece>{{begin, begin, first},
-                             {second, second, static_cast<std::int64_t>(count) - first}}));
+                             {second, second, static_cast<std::int64_t>(count) - first}},
+          [](std::size_t, int) { FAIL("all values are finite"); }));
     }
   }
 
