@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +40,53 @@ def with_rueda(compression: str | None = None) -> Contender:
 
     def reduce(tensor: np.ndarray) -> None:
         rueda.allreduce_(tensor, op=rueda.Sum, name=f"x{tensor.size}", compression=compression)
+
+    return reduce, rueda.barrier
+
+
+def with_optimizer(compression: object) -> Contender:
+    """Gradients of four parameters, by rueda.torch; `compression` is a codec's name or one of Compression's."""
+    import rueda
+    import rueda.torch as rt
+    import torch
+
+    rueda.init()
+    optimizers: dict[int, tuple[list[torch.nn.Parameter], Any]] = {}
+
+    def reduce(tensor: np.ndarray) -> None:
+        if tensor.size not in optimizers:
+            parameters = [
+                torch.nn.Parameter(part) for part in torch.from_numpy(tensor).clone().chunk(4)
+            ]
+            optimizers[tensor.size] = (
+                parameters,
+                rt.DistributedOptimizer(
+                    torch.optim.SGD(parameters, lr=0.0),
+                    [(f"p{number}", each) for number, each in enumerate(parameters)],
+                    compression=getattr(rt.Compression, str(compression).partition("-")[2])
+                    if str(compression).startswith("wire-")
+                    else compression,
+                ),
+            )
+        parameters, optimizer = optimizers[tensor.size]
+        torch.autograd.backward([each.dot(each.detach()) for each in parameters])
+        optimizer.synchronize()
+
+    return reduce, rueda.barrier
+
+
+def with_horovod() -> Contender:
+    """By the name and the place that Horovod has for it."""
+    import rueda
+    import rueda.horovod.torch as hvd
+    import torch
+
+    hvd.init()
+
+    def reduce(tensor: np.ndarray) -> None:
+        hvd.allreduce(
+            torch.from_numpy(tensor), name=f"x{tensor.size}", compression=hvd.Compression.fp16
+        )
 
     return reduce, rueda.barrier
 
@@ -84,6 +132,10 @@ CONTENDERS: dict[str, Callable[[], Contender]] = {
     "rueda": with_rueda,
     "rueda-int8": lambda: with_rueda("int8"),
     "rueda-fp16": lambda: with_rueda("fp16"),
+    "rueda-torch": lambda: with_optimizer(None),
+    "rueda-torch-fp16": lambda: with_optimizer("fp16"),
+    "rueda-torch-wire": lambda: with_optimizer("wire-fp16"),
+    "rueda-horovod": with_horovod,
     "gloo": with_gloo,
     "mpi": with_mpi,
 }

@@ -28,8 +28,11 @@ void set_compression(Submission& submission, const AllreduceOptions& options, st
   if (info(request.dtype).kind != DataKind::floating) return;
   if (halves && size_of(request.dtype) <= 2) return;
   request.compression = options.compression;
-  submission.residual = index < options.residuals.size() ? options.residuals[index] : nullptr;
-  submission.seed = options.seed;
+  const auto kept = [index](const std::vector<float*>& each) {
+    return index < each.size() ? each[index] : nullptr;
+  };
+  submission.kept = {kept(options.residuals), kept(options.velocities),
+                     static_cast<float>(options.momentum), options.seed};
 }
 
 Submission allreduce_submission(Collective collective, const TensorView& input, void* output,

@@ -31,7 +31,7 @@ CompressedTensors::CompressedTensors(const Reduction& reduction, std::vector<Pie
 
 CodecRun CompressedTensors::described(const PieceRun& run, int partials) const {
   const Piece& piece = pieces_[run.piece];
-  return {run.count, piece.first + run.first, partials, piece.seed};
+  return {run.count, piece.first + run.first, partials, piece.kept.seed};
 }
 
 std::size_t CompressedTensors::max_bytes(const CompressedChunk& chunk, int partials) const {
@@ -63,8 +63,13 @@ const float* CompressedTensors::gather(const PieceRun& run, float* scratch) cons
     cast(target, DataType::float32, input, reduction_.dtype, run.count, reduction_.prescale);
     values = scratch;
   }
-  if (piece.residual == nullptr) return values;
-  add_residual(scratch, values, piece.residual + run.first, run.count);
+  const KeptByCodec kept = piece.kept.from(run.first);
+  if (kept.velocity != nullptr) {
+    add_momentum(kept.velocity, values, kept.momentum, run.count);
+    values = kept.velocity;
+  }
+  if (kept.residual == nullptr) return values;
+  add_residual(scratch, values, kept.residual, run.count);
   return scratch;
 }
 
@@ -81,7 +86,7 @@ std::size_t CompressedTensors::encode(const CompressedChunk& chunk, std::byte* t
   for (const PieceRun& run : chunk.runs) {
     const float* const values = gather(run, scratch_.data() + run.in_chunk);
     const std::size_t written = encode_run(target + bytes, values, described(run, 1));
-    if (pieces_[run.piece].residual != nullptr && pieces_[run.piece].input != nullptr) {
+    if (pieces_[run.piece].kept.residual != nullptr && pieces_[run.piece].input != nullptr) {
       const std::size_t head = codec_->has_fixed_size() ? 0 : sizeof(RunSize);
       keep_lost(run, values, {target + bytes + head, written - head});
     }
@@ -95,7 +100,9 @@ void CompressedTensors::keep_lost(const PieceRun& run, const float* values, Cons
   float* const decoded = decoded_.data() + run.in_chunk;
   const Decoded found = codec_->decode(decoded, encoded.data(), encoded.size(), described(run, 1));
   if (found != Decoded::finite) return;
-  keep_residual(pieces_[run.piece].residual + run.first, values, decoded, run.count);
+  const KeptByCodec kept = pieces_[run.piece].kept.from(run.first);
+  keep_residual(kept.residual, values, decoded, run.count);
+  if (kept.velocity != nullptr) mask_momentum(kept.velocity, decoded, run.count);
 }
 
 void CompressedTensors::copy_own(const CompressedChunk& chunk, float* target) {
@@ -106,7 +113,8 @@ void CompressedTensors::copy_own(const CompressedChunk& chunk, float* target) {
     if (values != to) std::memcpy(to, values, bytes);
     if (!are_within(to, run.count, codec_->limit())) report_(run.piece, rank_);
     const Piece& piece = pieces_[run.piece];
-    if (piece.residual != nullptr) std::fill_n(piece.residual + run.first, run.count, 0.0F);
+    float* const residual = piece.kept.residual;
+    if (residual != nullptr) std::fill_n(residual + run.first, run.count, 0.0F);
   }
 }
 

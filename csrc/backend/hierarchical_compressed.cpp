@@ -101,9 +101,8 @@ class CompressedHierarchy {
     std::vector<Piece> pieces;
     for (const SlicedRun& run : runs) {
       const Piece& tensor = pieces_[run.tensor];
-      float* const residual = tensor.residual == nullptr ? nullptr : tensor.residual + run.first;
       pieces.push_back(
-          {output(run.at), output(run.at), run.count, residual, tensor.seed, run.first});
+          {output(run.at), output(run.at), run.count, tensor.kept.from(run.first), run.first});
     }
     Reduction across = reduction_;
     across.dtype = DataType::float32;

@@ -58,7 +58,8 @@ namespace {
 Handle submit_allreduce(std::uintptr_t input, std::uintptr_t output, Shape shape, int dtype,
                         const std::string& name, int op, double prescale, double postscale, int set,
                         int wire, int device, std::uintptr_t stream, int codec, double fraction,
-                        std::uintptr_t residual, std::uint64_t seed, std::int32_t priority) {
+                        std::uintptr_t residual, std::uint64_t seed, std::uintptr_t velocity,
+                        double momentum, std::int32_t priority) {
   return allreduce(view(input, std::move(shape), dtype, device, stream), pointer(output),
                    {.name = name,
                     .op = reduce_op(op),
@@ -69,6 +70,8 @@ Handle submit_allreduce(std::uintptr_t input, std::uintptr_t output, Shape shape
                     .wire_dtype = wire_type(wire),
                     .compression = compression(codec, fraction),
                     .residuals = {static_cast<float*>(pointer(residual))},
+                    .velocities = {static_cast<float*>(pointer(velocity))},
+                    .momentum = momentum,
                     .seed = seed});
 }
 
@@ -77,13 +80,17 @@ std::vector<Handle> submit_grouped_allreduce(
     std::vector<Shape> shapes, const std::vector<int>& dtypes, const std::string& name, int op,
     double prescale, double postscale, int set, int wire, const std::vector<int>& devices,
     std::uintptr_t stream, int codec, double fraction, const std::vector<std::uintptr_t>& residuals,
-    std::uint64_t seed, std::int32_t priority) {
+    std::uint64_t seed, const std::vector<std::uintptr_t>& velocities, double momentum,
+    std::int32_t priority) {
   std::vector<TensorView> views;
   std::vector<void*> targets;
-  std::vector<float*> kept;
-  for (const std::uintptr_t residual : residuals) {
-    kept.push_back(static_cast<float*>(pointer(residual)));
-  }
+  const auto arrays = [](const std::vector<std::uintptr_t>& addresses) {
+    std::vector<float*> arrays;
+    for (const std::uintptr_t each : addresses) {
+      arrays.push_back(static_cast<float*>(pointer(each)));
+    }
+    return arrays;
+  };
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const int device = devices.empty() ? host_device : devices.at(i);
     views.push_back(view(inputs[i], std::move(shapes.at(i)), dtypes.at(i), device, stream));
@@ -98,7 +105,9 @@ std::vector<Handle> submit_grouped_allreduce(
                             .priority = priority,
                             .wire_dtype = wire_type(wire),
                             .compression = compression(codec, fraction),
-                            .residuals = std::move(kept),
+                            .residuals = arrays(residuals),
+                            .velocities = arrays(velocities),
+                            .momentum = momentum,
                             .seed = seed});
 }
 
@@ -125,13 +134,14 @@ void bind_collectives(py::module_& module) {
              py::arg("prescale"), py::arg("postscale"), py::arg("set"), py::arg("wire") = -1,
              py::arg("device") = host_device, py::arg("stream") = 0, py::arg("codec") = 0,
              py::arg("fraction") = 0.0, py::arg("residual") = 0, py::arg("seed") = 0,
-             py::arg("priority") = 0);
+             py::arg("velocity") = 0, py::arg("momentum") = 0.0, py::arg("priority") = 0);
   module.def("grouped_allreduce", &submit_grouped_allreduce, released, py::arg("inputs"),
              py::arg("outputs"), py::arg("shapes"), py::arg("dtypes"), py::arg("name"),
              py::arg("op"), py::arg("prescale"), py::arg("postscale"), py::arg("set"),
              py::arg("wire") = -1, py::arg("devices") = std::vector<int>(), py::arg("stream") = 0,
              py::arg("codec") = 0, py::arg("fraction") = 0.0,
              py::arg("residuals") = std::vector<std::uintptr_t>(), py::arg("seed") = 0,
+             py::arg("velocities") = std::vector<std::uintptr_t>(), py::arg("momentum") = 0.0,
              py::arg("priority") = 0);
   module.def("reduce_scatter", &submit_reduce_scatter, released, py::arg("input"), py::arg("shape"),
              py::arg("dtype"), py::arg("name"), py::arg("op"), py::arg("prescale"),

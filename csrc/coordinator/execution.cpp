@@ -124,8 +124,7 @@ void Execution::start_allreduce(const Contributions& contributions) {
     if (member.submission) {
       piece.input = member.submission->input;
       piece.output = member.submission->output;
-      piece.residual = member.submission->residual;
-      piece.seed = member.submission->seed;
+      piece.kept = member.submission->kept;
     }
     pieces.push_back(piece);
   }

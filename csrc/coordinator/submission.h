@@ -12,6 +12,7 @@
 #include "core/clock.h"
 #include "onehost/host_memory.h"
 #include "plan/request.h"
+#include "reduce/piece.h"
 
 namespace rueda {
 
@@ -27,9 +28,7 @@ struct Submission {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;     // null where the engine allocates the result
   std::vector<std::int64_t> rows;  // alltoall: for each rank of the set
-  // With a compression: see AllreduceOptions.
-  float* residual = nullptr;
-  std::uint64_t seed = 0;
+  KeptByCodec kept;  // with a compression: see AllreduceOptions
   int device = host_device;
   void* stream = nullptr;              // of the device
   std::shared_ptr<DeviceEvent> ready;  // on a GPU: what has to be done before the tensor is touched

@@ -8,15 +8,26 @@
 
 namespace rueda {
 
+// What a compression needs of a tensor from call to call.
+struct KeptByCodec {
+  float* residual = nullptr;  // for each element what has been lost of it so far, or null
+  float* velocity = nullptr;  // for each element what momentum has gathered, or null
+  float momentum = 0;
+  std::uint64_t seed = 0;  // of what is chosen at random
+
+  // That of the elements from `first` on.
+  [[nodiscard]] KeptByCodec from(std::int64_t first) const {
+    const auto shifted = [first](float* each) { return each == nullptr ? nullptr : each + first; };
+    return {shifted(residual), shifted(velocity), momentum, seed};
+  }
+};
+
 // One tensor of a batch.
 struct Piece {
   const std::byte* input = nullptr;  // null, and not empty: this rank contributes nothing
   std::byte* output = nullptr;       // may be the input; null: this rank has no use for the result
   std::int64_t count = 0;            // elements
-  // With a compression: what it has lost of this tensor so far, as float32, or null; and for what
-  // it chooses at random.
-  float* residual = nullptr;
-  std::uint64_t seed = 0;
+  KeptByCodec kept = {};
   std::int64_t first = 0;  // where it begins in its tensor
 };
 

@@ -176,6 +176,13 @@ struct AllreduceOptions {
   // tensor's last contribution is added to this one, multiplied by `prescale_factor`, and replaced
   // by what is lost now (error feedback). Zeros to begin with. Each rank's own.
   std::vector<float*> residuals = {};
+  // With residuals of a sparse codec: float32 for each element of each tensor, or none, and a
+  // factor of at least 0 and below 1. What is contributed is u = momentum * u + input in the place
+  // of the input, and u becomes 0 where an element travels: momentum correction and momentum factor
+  // masking (Lin et al., "Deep gradient compression", ICLR 2018, sections 3.2 and 3.3). Zeros to
+  // begin with. Each rank's own.
+  std::vector<float*> velocities = {};
+  double momentum = 0;
   // random_k: chooses the elements. Results are small where all ranks give the same number, and
   // training needs another one in each step.
   std::uint64_t seed = 0;

@@ -23,6 +23,7 @@
 #include "rueda/rueda.h"
 #include "rueda/torch/autograd.h"
 #include "rueda/torch/collectives.h"
+#include "rueda/torch/compression.h"
 #include "rueda/torch/memory.h"
 #include "rueda/torch/optimizer.h"
 #include "rueda/torch/state.h"

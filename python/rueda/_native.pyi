@@ -98,6 +98,8 @@ def allreduce(
     fraction: float = 0.0,
     residual: int = 0,
     seed: int = 0,
+    velocity: int = 0,
+    momentum: float = 0.0,
     priority: int = 0,
 ) -> Handle: ...
 def grouped_allreduce(
@@ -117,6 +119,8 @@ def grouped_allreduce(
     fraction: float = 0.0,
     residuals: list[int] = ...,
     seed: int = 0,
+    velocities: list[int] = ...,
+    momentum: float = 0.0,
     priority: int = 0,
 ) -> list[Handle]: ...
 def reduce_scatter(

@@ -151,11 +151,16 @@ class RandomK(_Sparse):
 
 
 class Feedback(NamedTuple):
-    """Error feedback for one operation: where what was lost lies, as float32, and what chooses elements at random."""
+    """Error feedback for one operation: where what was lost lies, as float32, and what chooses elements at random.
+
+    With momentum correction also where momentum is gathered.
+    """
 
     residual: int = 0  # address; 0 where none is kept
     seed: int = 0
     owner: object = None  # keeps the memory
+    velocity: int = 0  # address; 0 where none is kept
+    momentum: float = 0.0
 
 
 _makers: dict[str, Callable[..., Codec]] = {

@@ -108,6 +108,8 @@ class Collectives(Generic[A]):
                 fraction,
                 feedback.residual if feedback else 0,
                 feedback.seed if feedback else seed,
+                feedback.velocity if feedback else 0,
+                feedback.momentum if feedback else 0.0,
                 priority_of(priority),
             )
         except Refusal as refusal:
@@ -160,6 +162,8 @@ class Collectives(Generic[A]):
                 fraction,
                 [each.residual for each in feedback],
                 feedback[0].seed if feedback else seed,
+                [each.velocity for each in feedback],
+                feedback[0].momentum if feedback else 0.0,
                 priority_of(priority),
             )
 

@@ -105,6 +105,83 @@ void test_training() {
   expect_same_parameters(together, alone, "LBFGS");
 }
 
+// With codecs that all ranks agree on by the parameters' names.
+void test_compression() {
+  using enum CodecKind;
+  const auto train = [](nn::Sequential& model, rt::DistributedOptimizer& optimizer, int first,
+                        int last) {
+    for (int step = first; step < last; ++step) {
+      optimizer.zero_grad();
+      loss_of(model, share_of(inputs_of(step))).backward();
+      optimizer.step();
+    }
+  };
+  const auto make = [](nn::Sequential& model) {
+    return torch::optim::SGD(model->parameters(), torch::optim::SGDOptions(0.1));
+  };
+  auto plain = make_plain_model(7);
+  auto plain_sgd = make(plain);
+  rt::DistributedOptimizer plain_optimizer(plain_sgd, plain->named_parameters());
+  train(plain, plain_optimizer, 0, 4);
+
+  rt::CompressionPolicy policy({{"*.bias", {}}, {"2.*", {random_k, 0.5}}, {"*", {int8}}});
+  policy.min_elements = 0;
+  expect(policy.codec_for("0.bias", 8).codec == none, "no codec for a bias");
+  expect(policy.codec_for("2.weight", 16).codec == random_k, "the first rule that fits");
+  policy.min_elements = 17;
+  expect(policy.codec_for("2.weight", 16).codec == none, "too few elements");
+  policy.min_elements = 0;
+  auto whole = make_plain_model(7);
+  auto whole_sgd = make(whole);
+  rt::DistributedOptimizer optimizer(whole_sgd, whole->named_parameters(), {.compression = policy});
+  train(whole, optimizer, 0, 2);
+  const rt::CompressionState state = optimizer.compression_state();
+  expect(state.steps == 2 && state.residuals.size() == 1, "what is kept");
+  expect(state.residuals.at("2.weight").abs().sum().item<float>() > 0, "what has been lost");
+
+  // Another one that goes on where this one is.
+  auto second = make_plain_model(7);
+  auto second_sgd = make(second);
+  rt::DistributedOptimizer resumed(second_sgd, second->named_parameters(), {.compression = policy});
+  train(second, resumed, 0, 1);
+  {
+    const torch::NoGradGuard no_grad;
+    for (const auto& item : whole->named_parameters()) {
+      second->named_parameters()[item.key()].copy_(item.value());
+    }
+  }
+  resumed.load_compression_state(state);
+  train(whole, optimizer, 2, 4);
+  train(second, resumed, 2, 4);
+  for (const auto& item : whole->named_parameters()) {
+    expect_equal(second->named_parameters()[item.key()], item.value(), "resumed: " + item.key());
+    expect_equal(rt::broadcast(item.value().detach(), 0), item.value().detach(),
+                 "the same on every rank: " + item.key());
+    expect(torch::allclose(item.value(), plain->named_parameters()[item.key()], 0, 0.1),
+           "near to what it is without: " + item.key());
+  }
+  rt::CompressionState other = state;
+  other.residuals["2.weight"] = torch::zeros({3});
+  expect_throws<InvalidArgumentError>([&] { resumed.load_compression_state(other); },
+                                      "of '2.weight' has lost");
+
+  // What is not finite is named, with the rank, and training goes on.
+  optimizer.zero_grad();
+  const auto hook = whole->named_parameters()["0.weight"].register_hook(
+      [](const torch::Tensor& gradient) { return rank() == size() - 1 ? gradient / 0 : gradient; });
+  loss_of(whole, share_of(inputs_of(0))).backward();
+  expect_throws<InvalidArgumentError>([&] { optimizer.step(); },
+                                      rt::detail::text("on rank ", size() - 1));
+  whole->named_parameters()["0.weight"].remove_hook(hook);
+  train(whole, optimizer, 4, 6);
+
+  auto simple = make_plain_model(7);
+  auto simple_sgd = make(simple);
+  rt::DistributedOptimizer by_codec(simple_sgd, {.compression = {top_k, 0.01}});
+  train(simple, by_codec, 0, 2);
+  expect(by_codec.compression_state().residuals.empty(), "all tensors are small");
+}
+
 void test_gradients() {
   auto used = torch::ones({3}, torch::requires_grad());
   auto sometimes = torch::ones({2, 2}, torch::requires_grad());
@@ -275,6 +352,7 @@ void test_broadcasts() {
 
 void test_optimizer() {
   test_training();
+  test_compression();
   test_gradients();
   test_bad_input();
   test_hooks_that_throw();

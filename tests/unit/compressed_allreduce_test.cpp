@@ -29,7 +29,7 @@ Submission compressed(Values& data, Compression compression, const std::string& 
                       ReduceOp op = ReduceOp::sum) {
   Submission submission = allreduce_of(data, DataType::float32, name, op);
   submission.request.compression = compression;
-  submission.seed = 3;
+  submission.kept.seed = 3;
   return submission;
 }
 
@@ -296,8 +296,8 @@ TEST_CASE("with error feedback everything arrives in the end") {
     for (int round = 0; round < rounds; ++round) {
       Values data = input;
       Submission submission = compressed(data, compression);
-      submission.residual = residual.data();
-      submission.seed = static_cast<std::uint64_t>(round);
+      submission.kept.residual = residual.data();
+      submission.kept.seed = static_cast<std::uint64_t>(round);
       finish(submit(engine, std::move(submission)));
       for (std::size_t i = 0; i < count; ++i) received[i] += double{data[i]};
     }

@@ -87,7 +87,7 @@ Submission compressed(Values& data, Compression compression, const std::string& 
                       ReduceOp op = ReduceOp::sum) {
   Submission submission = allreduce_of(data, DataType::float32, name, op);
   submission.request.compression = compression;
-  submission.seed = 3;
+  submission.kept.seed = 3;
   return submission;
 }
 
@@ -271,7 +271,7 @@ TEST_CASE("what a codec loses across hosts is what the ranks' residuals hold tog
     for (int round = 0; round < 3; ++round) {
       Values data = input_of(rank, count);
       Submission submission = compressed(data, compression);
-      submission.residual = residuals[static_cast<std::size_t>(rank)].data();
+      submission.kept.residual = residuals[static_cast<std::size_t>(rank)].data();
       finish(submit(engine, std::move(submission)));
       for (std::size_t i = 0; rank == 0 && i < count; ++i) received[i] += double{data[i]};
     }

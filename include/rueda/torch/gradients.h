@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "rueda/torch/collectives.h"
+#include "rueda/torch/compression.h"
 
 namespace rueda::libtorch {
 
@@ -26,6 +27,8 @@ struct DistributedOptimizerOptions {
   // f: with average, gradients are divided by f before they are summed up, and the sum by size/f.
   double gradient_predivide_factor = 1.0;
   ProcessSet process_set = {};  // who averages
+  // What is sent in the place of which gradients, for floating-point ones of the CPU.
+  CompressionPolicy compression = {};
 };
 
 namespace detail {
@@ -39,6 +42,16 @@ namespace detail {
   const int number = optimizers_of_set[set.id]++;
   return text("libtorch", set.id == 0 ? "" : text(".set", set.id),
               number == 0 ? "" : text(".", number));
+}
+
+// Of a parameter's gradients: a number that is the same on every rank, and another one for each
+// step. 64-bit FNV-1a.
+[[nodiscard]] inline std::uint64_t seed_of(const std::string& name, std::int64_t step) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char letter : name + text("@", step)) {
+    hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3;
+  }
+  return hash;
 }
 
 // Called by autograd once a gradient has been accumulated in its parameter. LibTorch has a hook of
@@ -80,6 +93,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     const std::lock_guard lock(mutex_);
     const std::size_t number = watched_.size();
     watched_.push_back({parameter, name, options_.backward_passes_per_step});
+    choose_codec(watched_.back());
     if (!parameter.requires_grad()) return;
     Watched& watched = watched_.back();
     // Hooks outlive the reducer where the caller holds the graph.
@@ -109,6 +123,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
         handles.push_back(*watched.in_flight);
       }
       count_from_zero();
+      ++steps_;
     }
     const std::vector<::torch::Tensor> gradients = wait_for_all(handles);
     for (auto& [parameter, number] : parameters) {
@@ -140,6 +155,40 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     }
   }
 
+  // The state itself, not a copy.
+  [[nodiscard]] CompressionState compression_state() {
+    const std::lock_guard lock(mutex_);
+    CompressionState state{.steps = steps_};
+    for (const Watched& watched : watched_) {
+      if (watched.residual.defined()) state.residuals.emplace(watched.name, watched.residual);
+    }
+    return state;
+  }
+
+  // Where it has nothing of a parameter, nothing has been lost.
+  void load_compression_state(const CompressionState& state) {
+    const std::lock_guard lock(mutex_);
+    const ::torch::NoGradGuard no_grad;
+    for (const Watched& watched : watched_) {
+      const auto kept = state.residuals.find(watched.name);
+      if (kept == state.residuals.end() || !watched.residual.defined()) continue;
+      if (kept->second.numel() == watched.residual.numel()) continue;
+      throw InvalidArgumentError(
+          text("the state keeps ", kept->second.numel(), " elements that the compression of '",
+               watched.name, "' has lost, and the parameter has ", watched.residual.numel()));
+    }
+    for (Watched& watched : watched_) {
+      if (!watched.residual.defined()) continue;
+      const auto kept = state.residuals.find(watched.name);
+      if (kept == state.residuals.end()) {
+        watched.residual.zero_();
+      } else {
+        watched.residual.copy_(kept->second.reshape({-1}));
+      }
+    }
+    steps_ = state.steps;
+  }
+
   // A loss, averaged over the ranks.
   [[nodiscard]] ::torch::Tensor average(const ::torch::Tensor& loss) const {
     return allreduce(loss, {.name = prefix_ + "/loss", .process_set = options_.process_set});
@@ -155,6 +204,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     // where the parameter required no gradient when it was added.
     decltype(::torch::autograd::impl::grad_accumulator(
         std::declval<const ::torch::Tensor&>())) accumulator = {};
+    Compression compression = {};
+    ::torch::Tensor residual = {};  // float32, where error feedback keeps it
     unsigned before_accumulation = 0;
     std::uintptr_t after_accumulation = 0;
   };
@@ -196,6 +247,15 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     if (--watched.passes_left == 0) submit(watched);
   }
 
+  void choose_codec(Watched& watched) const {
+    const ::torch::Tensor& parameter = watched.parameter;
+    const CompressionPolicy& policy = options_.compression;
+    watched.compression = policy.codec_for(watched.name, parameter.numel());
+    if (policy.keeps_residual(watched.compression)) {
+      watched.residual = ::torch::zeros({parameter.numel()}, ::torch::kFloat);
+    }
+  }
+
   void submit(Watched& watched) const {
     ::torch::Tensor& gradient = watched.parameter.mutable_grad();
     if (!gradient.defined()) {
@@ -204,11 +264,17 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
       gradient = ::torch::zeros_like(watched.parameter);
     }
     const double factor = options_.gradient_predivide_factor;
-    watched.in_flight = allreduce_async_(gradient, {.name = prefix_ + "/" + watched.name,
-                                                    .op = options_.op,
-                                                    .prescale_factor = 1.0 / factor,
-                                                    .postscale_factor = factor,
-                                                    .process_set = options_.process_set});
+    AllreduceOptions options{.name = prefix_ + "/" + watched.name,
+                             .op = options_.op,
+                             .prescale_factor = 1.0 / factor,
+                             .postscale_factor = factor,
+                             .process_set = options_.process_set,
+                             .compression = watched.compression};
+    if (watched.residual.defined()) {
+      options.residuals = {watched.residual.data_ptr<float>()};
+    }
+    options.seed = seed_of(watched.name, steps_);
+    watched.in_flight = allreduce_async_(gradient, options);
   }
 
   // Backward passes, that is.
@@ -225,6 +291,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   std::mutex mutex_;  // backward passes may run in several threads
   std::vector<Watched> watched_;
   bool synchronized_ = false;  // nothing has changed since synchronize()
+  std::int64_t steps_ = 0;     // so that elements which are chosen at random are others in each
 };
 
 }  // namespace detail

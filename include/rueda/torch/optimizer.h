@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "rueda/torch/collectives.h"
+#include "rueda/torch/compression.h"
 #include "rueda/torch/gradients.h"
 
 namespace rueda::libtorch {
@@ -33,6 +34,12 @@ namespace rueda::libtorch {
 // its gradient is always defined after a step. One that does not require a gradient is left out;
 // that must be so on every rank. Gradients are dense and need not be contiguous; a sparse one is
 // refused.
+//
+// With options.compression fewer bytes of gradients travel, for all of them or by their names:
+//
+//   using enum rueda::CodecKind;
+//   DistributedOptimizer optimizer(adam, model->named_parameters(), {.compression = int8});
+//   {.compression = {{{"*.bias", {}}, {"embedding.*", {top_k, 0.01}}, {"*", {int8}}}}}
 //
 // Not to be used from several threads at once; backward() may run in any thread.
 class DistributedOptimizer {
@@ -88,6 +95,14 @@ class DistributedOptimizer {
     reducer_->expect_nothing_in_flight("zero_grad()");
     reducer_->start_over();
     optimizer_.zero_grad(set_to_none);
+  }
+
+  // What error feedback keeps, to be saved with the optimizer's own state: by each rank for itself,
+  // where a run is to be resumed exactly. The tensors are those that the next step changes.
+  [[nodiscard]] CompressionState compression_state() { return reducer_->compression_state(); }
+  // Copies it back. Throws InvalidArgumentError for residuals of another size.
+  void load_compression_state(const CompressionState& state) {
+    reducer_->load_compression_state(state);
   }
 
   // Adds a group to the optimizer; its parameters are named by their position.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Protocol
 
 import torch
 
-from rueda.compression import Codec, named_codec
+from rueda.compression import Codec, RandomK, TopK, named_codec
 from rueda.errors import InvalidArgumentError
 from rueda.submission import NO_WIRE
 from rueda.torch.tensors import code_of
@@ -106,6 +106,11 @@ Rules = Mapping[str, Codec | str | None] | Iterable[tuple[str, Codec | str | Non
 # Less is not worth the conversion, and small tensors are often the ones that suffer: biases, norms.
 MIN_ELEMENTS = 1024
 
+# Of which warming up begins, and in how many stages the fraction comes down: each is another one for the ranks to
+# agree on.
+WARM_UP_FRACTION = 0.25
+WARM_UP_STAGES = 4
+
 
 @dataclass(frozen=True, init=False)
 class CompressionPolicy:
@@ -119,6 +124,15 @@ class CompressionPolicy:
       (Karimireddy et al., "Error feedback fixes SignSGD", ICML 2019, algorithm 2), which sparse codecs need. It costs
       4 bytes for each element of the compressed parameters, which the optimizer's state_dict() holds. By default for
       sparse codecs only: the others lose too little.
+    - ``momentum``: m of momentum correction, in the place of the optimizer's own, which has to be 0. What is compressed
+      is u' = m u + x, and u is set to 0 where an element has been sent; where no sparse codec with error feedback
+      compresses, u is formed after the reduction, as the optimizer would. 4 bytes for each element of all parameters.
+    - ``warm_up_steps``: so many steps begin with a fraction of 0.25 for sparse codecs and come down to theirs in four
+      stages.
+    - ``clip_norm`` c: each gradient that is compressed is scaled down, before anything is added to it, to a norm of
+      c / sqrt(ranks).
+
+    The last three are of Lin et al., "Deep gradient compression", ICLR 2018, sections 3.1 to 3.3 and equations 4 and 5.
 
     Example::
 
@@ -132,22 +146,38 @@ class CompressionPolicy:
     rules: tuple[tuple[str, Codec | None], ...]
     min_elements: int
     error_feedback: bool | None
+    momentum: float
+    warm_up_steps: int
+    clip_norm: float | None
 
     def __init__(
         self,
         rules: Rules,
         min_elements: int = MIN_ELEMENTS,
         error_feedback: bool | None = None,
+        momentum: float = 0.0,
+        warm_up_steps: int = 0,
+        clip_norm: float | None = None,
     ) -> None:
         pairs = rules.items() if isinstance(rules, Mapping) else rules
         try:
             named = tuple((str(pattern), named_codec(codec)) for pattern, codec in pairs)
         except ValueError as error:
             raise InvalidArgumentError(str(error)) from None
+        for option, is_right, bounds in (
+            (f"momentum={momentum!r}", 0 <= momentum < 1, "is at least 0 and below 1"),
+            (f"warm_up_steps={warm_up_steps!r}", warm_up_steps >= 0, "is at least 0"),
+            (f"clip_norm={clip_norm!r}", clip_norm is None or clip_norm > 0, "is above 0"),
+        ):
+            if not is_right:
+                raise InvalidArgumentError(f"{option} of a CompressionPolicy {bounds}")
         # As the class is frozen: it may be compared, copied and sent.
         object.__setattr__(self, "rules", named)
         object.__setattr__(self, "min_elements", min_elements)
         object.__setattr__(self, "error_feedback", error_feedback)
+        object.__setattr__(self, "momentum", float(momentum))
+        object.__setattr__(self, "warm_up_steps", int(warm_up_steps))
+        object.__setattr__(self, "clip_norm", clip_norm)
 
     def codec_for(self, name: str, elements: int) -> Codec | None:
         """The codec for a parameter; ``None`` where its gradient travels as it is."""
@@ -158,6 +188,23 @@ class CompressionPolicy:
     def keeps_residual(self, codec: Codec) -> bool:
         """Whether what this codec loses is kept for the next step."""
         return codec.fraction_sent > 0 if self.error_feedback is None else self.error_feedback
+
+    def corrects_momentum(self, codec: Codec | None) -> bool:
+        """Whether momentum is gathered before this codec compresses, and not after the reduction."""
+        return (
+            self.momentum > 0
+            and codec is not None
+            and codec.fraction_sent > 0
+            and self.keeps_residual(codec)
+        )
+
+    def codec_at(self, codec: Codec | None, step: int) -> Codec | None:
+        """What a parameter's codec is in a step: while it warms up, a sparse one sends more."""
+        if not isinstance(codec, TopK | RandomK) or step >= self.warm_up_steps:
+            return codec
+        stage = WARM_UP_STAGES * step // self.warm_up_steps
+        first = max(WARM_UP_FRACTION, codec.fraction)
+        return replace(codec, fraction=first * (codec.fraction / first) ** (stage / WARM_UP_STAGES))
 
 
 def policy_of(compression: object) -> tuple[Compressor, CompressionPolicy | None]:

@@ -1,55 +1,89 @@
-"""What error feedback keeps between steps, as an optimizer's state_dict() holds it."""
+"""What compression keeps between steps, as an optimizer's state_dict() holds it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypedDict
 
 import torch
 
 from rueda.errors import InvalidArgumentError
+from rueda.torch.compression import CompressionPolicy
 from rueda.torch.separate_gradients import Watched
 
-__all__ = ["COMPRESSION_STATE", "CompressionState", "compression_state", "load_compression_state"]
+__all__ = [
+    "COMPRESSION_STATE",
+    "CompressionState",
+    "compression_state",
+    "load_compression_state",
+    "shared_by_ranks",
+]
 
 # The key in an optimizer's state_dict().
 COMPRESSION_STATE = "rueda_compression"
 
+Kept = dict[str, torch.Tensor]  # by the parameter's name
+
 
 class CompressionState(TypedDict):
-    """Of one rank: the others have lost other parts of their gradients."""
+    """Of one rank. Only ``momenta`` and ``steps`` are the same on all: others have lost other parts of gradients."""
 
     steps: int
-    residuals: dict[str, torch.Tensor]  # by the parameter's name
+    residuals: Kept
+    velocities: Kept  # of momentum correction
+    momenta: Kept  # momentum of gradients after their reduction
 
 
-def compression_state(watched: Sequence[Watched], steps: int) -> CompressionState | None:
+def compression_state(
+    watched: Sequence[Watched], policy: CompressionPolicy | None, steps: int
+) -> CompressionState | None:
     """The state itself, not a copy, as torch's optimizers hand out theirs."""
-    if not any(each.codec for each in watched):
+    if policy is None or not any(each.codec or each.velocity is not None for each in watched):
         return None
-    residuals = {each.name: each.residual for each in watched if each.residual is not None}
-    return {"steps": steps, "residuals": residuals}
+    state = CompressionState(steps=steps, residuals={}, velocities={}, momenta={})
+    for name, kind, kept in _kept(watched, policy):
+        state[kind][name] = kept  # type: ignore[literal-required]
+    return state
 
 
-def load_compression_state(watched: Sequence[Watched], state: CompressionState | None) -> int:
-    """Copies the residuals of a state, zeros where it has none; returns its steps.
+def shared_by_ranks(state: CompressionState) -> CompressionState:
+    """What other ranks may begin with, which have lost nothing yet."""
+    return {**state, "residuals": {}, "velocities": {}}
 
-    Raises :class:`rueda.InvalidArgumentError` for residuals of another size.
+
+def load_compression_state(
+    watched: Sequence[Watched], policy: CompressionPolicy | None, state: CompressionState | None
+) -> int:
+    """Copies what a state keeps, zeros where it has nothing; returns its steps.
+
+    Raises :class:`rueda.InvalidArgumentError` for something of another size.
     """
-    residuals = {} if state is None else state["residuals"]
-    for each in watched:
-        kept = residuals.get(each.name)
-        if kept is not None and each.residual is not None and kept.numel() != each.residual.numel():
+    found = []
+    for name, kind, kept in _kept(watched, policy):
+        loaded = None if state is None else state.get(kind, {}).get(name)  # type: ignore[attr-defined]
+        if loaded is not None and loaded.numel() != kept.numel():
             raise InvalidArgumentError(
-                f"the state keeps {kept.numel()} elements that the compression of '{each.name}' has lost, "
-                f"and the parameter has {each.residual.numel()}"
+                f"the state keeps {loaded.numel()} elements for the compression of '{name}' ({kind}), "
+                f"and the parameter has {kept.numel()}"
             )
-    for each in watched:
-        if each.residual is None:
-            continue
-        kept = residuals.get(each.name)
-        if kept is None:
-            each.residual.zero_()
-        elif kept is not each.residual:
-            each.residual.copy_(kept.reshape(-1))
+        found.append((kept, loaded))
+    for kept, loaded in found:
+        if loaded is None:
+            kept.zero_()
+        elif loaded is not kept:
+            kept.copy_(loaded.reshape(-1))
     return 0 if state is None else int(state["steps"])
+
+
+def _kept(
+    watched: Sequence[Watched], policy: CompressionPolicy | None
+) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """Parameter, key of the state and tensor."""
+    if policy is None:
+        return
+    for each in watched:
+        if each.residual is not None:
+            yield each.name, "residuals", each.residual
+        if each.velocity is not None:
+            own = policy.corrects_momentum(each.codec)
+            yield each.name, "velocities" if own else "momenta", each.velocity

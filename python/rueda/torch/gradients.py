@@ -112,6 +112,7 @@ class GradientReducer:
         self._separate = SeparateGradients(
             prefix,
             options.compression,
+            options.policy,
             reduction,
             options.sparse_as_dense,
             has_priorities=options.overlap_forward,
@@ -162,11 +163,11 @@ class GradientReducer:
 
     def compression_state(self) -> CompressionState | None:
         """What the next steps depend on besides the optimizer's own state; ``None`` where nothing is compressed."""
-        return compression_state(self._watched, self._separate.steps)
+        return compression_state(self._watched, self.options.policy, self._separate.steps)
 
     def load_compression_state(self, state: CompressionState | None) -> None:
         """The inverse; without a state, nothing has been lost yet. Raises InvalidArgumentError."""
-        self._separate.steps = load_compression_state(self._watched, state)
+        self._separate.steps = load_compression_state(self._watched, self.options.policy, state)
 
     def _choose_codec(self, watched: Watched) -> None:
         policy = self.options.policy
@@ -176,6 +177,8 @@ class GradientReducer:
         watched.codec = policy.codec_for(watched.name, parameter.numel())
         if watched.codec is not None and policy.keeps_residual(watched.codec):
             watched.residual = torch.zeros(parameter.numel(), dtype=torch.float32)
+        if policy.momentum > 0:
+            watched.velocity = torch.zeros(parameter.numel(), dtype=torch.float32)
 
     def in_flight(self) -> list[str]:
         """Names of the parameters whose gradients are ready, so that they may be on their way."""
@@ -217,8 +220,13 @@ class GradientReducer:
         self.synchronized = True
 
     def may_defer(self) -> bool:
-        """Whether the step is like those before it, so that what it needs of other ranks has been submitted."""
-        return self._is_member and not self._undecided
+        """Whether the step is like those before it, so that what it needs of other ranks has been submitted.
+
+        Momentum that is gathered here is gathered of all gradients at once.
+        """
+        policy = self.options.policy
+        gathers = policy is not None and policy.momentum != 0
+        return self._is_member and not self._undecided and not gathers
 
     def defer(
         self,
@@ -271,6 +279,7 @@ class GradientReducer:
 
     def _end(self, errors: list[Exception], unfit: list[Watched], order: list[int]) -> None:
         self._end_part(errors, unfit)
+        self._gather_momentum()
         self._agree_anew(unfit, order)
 
     def _end_part(self, errors: list[Exception], unfit: list[Watched]) -> None:
@@ -290,6 +299,19 @@ class GradientReducer:
                 self._watched, order, groups, self._refusal, self._bytes_limit()
             )
             self._undecided = self._undecided and not decided
+
+    def _gather_momentum(self) -> None:
+        """Of the gradients that have none from before they were compressed."""
+        policy = self.options.policy
+        if policy is None or policy.momentum == 0:
+            return
+        for watched in self._watched:
+            gradient, velocity = watched.parameter.grad, watched.velocity
+            if gradient is None or velocity is None or policy.corrects_momentum(watched.codec):
+                continue
+            velocity.mul_(policy.momentum).add_(gradient.detach().reshape(-1))
+            with torch.no_grad():
+                gradient.copy_(velocity.view(gradient.shape))
 
     def _group_of(self, watched: Watched) -> Group | None:
         """With which others a gradient is submitted now. Buckets take the place of groups."""

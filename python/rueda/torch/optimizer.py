@@ -334,6 +334,10 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     if overlap_forward and optimizer.defaults.get("differentiable"):
         raise InvalidArgumentError("overlap_forward=True excludes differentiable=True")
     compressor, policy = policy_of(compression)
+    if policy and policy.momentum > 0 and any(g.get("momentum") for g in optimizer.param_groups):
+        raise InvalidArgumentError(
+            f"momentum={policy.momentum} of the compression takes the place of the optimizer's, which is not 0"
+        )
 
     options = ReducerOptions(
         compressor,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from rueda.operations import Average, ReduceOp
 from rueda.process_sets import ProcessSet
 from rueda.submission import NO_WIRE, Collectives, changed_in_flight, refuse
 from rueda.torch.buckets import Slot
-from rueda.torch.compression import Compressor
+from rueda.torch.compression import CompressionPolicy, Compressor
 from rueda.torch.sparse import no_rows, sparse_allreduce_async
 from rueda.torch.tensors import TorchAdapter
 
@@ -118,6 +119,7 @@ class Watched:
         "residual",
         "slot",
         "sparse_dimensions",
+        "velocity",
     )
 
     def __init__(self, parameter: torch.Tensor, name: str, number: int, passes: int) -> None:
@@ -131,6 +133,9 @@ class Watched:
         self.sparse_dimensions = 0  # of its last gradient
         self.codec: Codec | None = None  # by which the core compresses its gradient
         self.residual: torch.Tensor | None = None  # what that has lost, where it is kept
+        self.velocity: torch.Tensor | None = (
+            None  # what momentum has gathered, where the policy has it
+        )
 
     def priority(self) -> int:
         """Models name their parameters in about the order in which forward() uses them. Below all that have none."""
@@ -162,16 +167,19 @@ class SeparateGradients:
         self,
         prefix: str,
         compression: Compressor,
+        policy: CompressionPolicy | None,
         reduction: Reduction,
         sparse_as_dense: bool,
         has_priorities: bool = False,
     ) -> None:
         self._prefix = prefix
         self._compression = compression
+        self._policy = policy
         self._reduction = reduction
         self._sparse_as_dense = sparse_as_dense
         self._has_priorities = has_priorities  # what the next forward pass needs first goes first
-        self.steps = 0  # so that elements which are chosen at random are others in each
+        # So that elements which are chosen at random are others in each; and to warm up.
+        self.steps = 0
 
     def submit(self, watched: Watched) -> None:
         """Begins to reduce ``.grad``; nothing there counts as zeros."""
@@ -187,8 +195,9 @@ class SeparateGradients:
             refused = self._reduction.refuse(name, str(unfit), unsupported=True)
             watched.in_flight = InFlight(watched.name, watched.parameter, refused, None, None)
             return
+        self._clip(watched, wire)
         handle = self._reduction.start(
-            wire, name, watched.codec, self._feedback(watched), self._priority_of([watched])
+            wire, name, self._codec(watched), self._feedback(watched), self._priority_of([watched])
         )
         watched.in_flight = InFlight(watched.name, watched.parameter, handle, wire, dtype, sparse)
 
@@ -210,7 +219,9 @@ class SeparateGradients:
                 for each in group.members:
                     each.in_flight = InFlight(each.name, each.parameter, refused, None, None)
                 return
-        codec = group.members[0].codec
+        for member, (wire, _, _) in zip(group.members, wires, strict=True):
+            self._clip(member, wire)
+        codec = self._codec(group.members[0])
         feedback = [kept for kept in map(self._feedback, group.members) if kept is not None]
         handle = self._reduction.start_group(
             [wire for wire, _, _ in wires], name, codec, feedback, self._priority_of(group.members)
@@ -233,12 +244,31 @@ class SeparateGradients:
     def _priority_of(self, watched: Sequence[Watched]) -> int:
         return max(each.priority() for each in watched) if self._has_priorities else 0
 
+    def _codec(self, watched: Watched) -> Codec | None:
+        return self._policy.codec_at(watched.codec, self.steps) if self._policy else None
+
+    def _clip(self, watched: Watched, gradient: torch.Tensor) -> None:
+        """Of each rank for itself, so that the norm of the sum of independent ones is below the limit."""
+        limit = self._policy.clip_norm if self._policy else None
+        if limit is None or watched.codec is None:
+            return
+        limit /= math.sqrt(self._reduction.process_set.size())
+        gradient.mul_(torch.clamp(limit / gradient.norm().clamp(min=1e-30), max=1.0))
+
     def _feedback(self, watched: Watched) -> Feedback | None:
-        if watched.codec is None:
+        if watched.codec is None or self._policy is None:
             return None
         seed = zlib.crc32(watched.name.encode()) << 32 | self.steps & 0xFFFFFFFF
-        residual = watched.residual
-        return Feedback(0 if residual is None else residual.data_ptr(), seed, residual)
+        residual, velocity = watched.residual, watched.velocity
+        if not self._policy.corrects_momentum(watched.codec):
+            velocity = None
+        return Feedback(
+            0 if residual is None else residual.data_ptr(),
+            seed,
+            (residual, velocity),
+            0 if velocity is None else velocity.data_ptr(),
+            self._policy.momentum,
+        )
 
     def _gradient_of(self, watched: Watched) -> torch.Tensor:
         """``.grad``, made where there is none: sparse where it was so before, since it may be elsewhere."""

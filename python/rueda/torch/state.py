@@ -15,7 +15,7 @@ from rueda.lifecycle import rank
 from rueda.objects import allgather_object, broadcast_object
 from rueda.process_sets import ProcessSet, global_process_set
 from rueda.submission import Collectives, refuse
-from rueda.torch.compression_state import COMPRESSION_STATE
+from rueda.torch.compression_state import COMPRESSION_STATE, shared_by_ranks
 from rueda.torch.tensors import TorchAdapter
 
 __all__ = ["broadcast_optimizer_state", "broadcast_parameters"]
@@ -95,7 +95,7 @@ def _shared_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     state = optimizer.state_dict()
     kept = state.get(COMPRESSION_STATE)
     if kept is not None:
-        state[COMPRESSION_STATE] = {"steps": kept["steps"], "residuals": {}}
+        state[COMPRESSION_STATE] = shared_by_ranks(kept)
     return state
 
 

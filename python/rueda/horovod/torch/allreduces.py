@@ -58,9 +58,10 @@ def allreduce(
         reduced = handle.result()
     else:
         require_usable(name, process_set)
-        reduced = reductions.allreduce(
-            sent, name, wanted, prescale_factor, postscale_factor, process_set
-        )
+        # What compress() has made is nobody else's.
+        is_own = sent is not tensor and not sent.requires_grad and sent.is_contiguous()
+        reduce = reductions.allreduce_ if is_own else reductions.allreduce
+        reduced = reduce(sent, name, wanted, prescale_factor, postscale_factor, process_set)
     result: Tensor = compression.decompress(reduced, context)
     return result
 
