@@ -2,20 +2,22 @@
 
     rueda run -np 4 python benchmarks/compression/train_transformer.py [--steps N] [CODEC ...]
 
-A codec is one of rueda.compression, by its name, with ``-feedback`` behind it for none of the error feedback that it
-has by default. All begin with the same parameters and see the same batches. The table has the mean loss over the last
-tenth of the steps, how much that is above the one without compression, and the mean squared error over the mean square
-of the sum over ranks of the gradients that the uncompressed training ends with: of all together, and of the parameter
-with the largest.
+CODEC is described in specs.py. With each seed all codecs
+begin with the same parameters and see the same batches. The table has the mean loss over the last tenth of the steps,
+how much that is above the one without compression, as mean and standard error over the seeds, and the mean squared
+error over the mean square of the sum over ranks of the gradients that the uncompressed training of the last seed ends
+with: of all together, and of the parameter with the largest.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import rueda.torch as rueda
+import specs
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -51,26 +53,37 @@ def load() -> torch.Tensor:
     return torch.tensor([characters.index(each) for each in text])
 
 
-def loss_of(model: Transformer, text: torch.Tensor, step: int) -> torch.Tensor:
+def loss_of(model: Transformer, text: torch.Tensor, seed: int, step: int) -> torch.Tensor:
     """Of this rank's batch."""
-    random = np.random.default_rng((step, rueda.rank()))
+    random = np.random.default_rng((seed, step, rueda.rank()))
     starts = random.integers(0, len(text) - CONTEXT - 1, BATCH)
     batch = torch.stack([text[start : start + CONTEXT + 1] for start in starts])
     return F.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
 
 
-def train(spec: str, text: torch.Tensor, steps: int) -> tuple[float, Transformer]:
+def make_optimizer(model: Transformer, spec: str, steps: int, kind: str) -> Any:
+    """Adam, or SGD with momentum; with momentum correction, that is Adam's first moment."""
+    momentum = 0.0 if specs.corrects_momentum(spec) else specs.MOMENTUM
+    inner: torch.optim.Optimizer
+    if kind == "sgd":
+        inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
+    else:
+        inner = torch.optim.Adam(model.parameters(), lr=1e-3, betas=(momentum, 0.999))
+    policy = specs.policy_of(spec, steps)
+    return rueda.DistributedOptimizer(inner, model.named_parameters(), compression=policy)
+
+
+def train(
+    spec: str, text: torch.Tensor, seed: int, steps: int, kind: str
+) -> tuple[float, Transformer]:
     """The loss at the end, and the model."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     model = Transformer(int(text.max()) + 1)
-    codec, _, without = spec.partition("-")
-    policy = rueda.CompressionPolicy({"*": codec}, error_feedback=False if without else None)
-    inner = torch.optim.Adam(model.parameters(), lr=1e-3)
-    optimizer = rueda.DistributedOptimizer(inner, model.named_parameters(), compression=policy)
+    optimizer = make_optimizer(model, spec, steps, kind)
     losses = []
     for step in range(steps):
         optimizer.zero_grad()
-        loss = loss_of(model, text, step)
+        loss = loss_of(model, text, seed, step)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
@@ -96,29 +109,39 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("codecs", nargs="*", default=CODECS, metavar="CODEC")
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--optimizer", choices=["adam", "sgd"], default="adam")
     options = parser.parse_args()
     rueda.init()
     torch.set_num_threads(1)
     text = load()
-    if rueda.rank() == 0:
-        print("| codec | loss | above none | NMSE of gradients | of the worst |")
-        print("| --- | ---: | ---: | ---: | ---: |")
-    plain, model = train("none", text, options.steps)
+    losses: dict[str, list[float]] = {spec: [] for spec in options.codecs}
+    above: dict[str, list[float]] = {spec: [] for spec in options.codecs}
+    for seed in range(options.seeds):
+        plain, model = train("none", text, seed, options.steps, options.optimizer)
+        for spec in options.codecs:
+            loss = plain
+            if spec != "none":
+                loss, _ = train(spec, text, seed, options.steps, options.optimizer)
+            losses[spec].append(loss)
+            above[spec].append(100 * (loss / plain - 1))
     model.zero_grad()
-    loss_of(model, text, options.steps).backward()
+    loss_of(model, text, 0, options.steps).backward()
     gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     exact = {
         name: rueda.allreduce(gradient.double(), name=f"exact {name}", op=rueda.Sum)
         for name, gradient in gradients.items()
     }
+    if rueda.rank() == 0:
+        print("| codec | loss | above none, % | NMSE of gradients | of the worst |")
+        print("| --- | ---: | ---: | ---: | ---: |")
     for spec in options.codecs:
-        loss = plain if spec == "none" else train(spec, text, options.steps)[0]
-        error, worst = errors(gradients, exact, spec.partition("-")[0])
+        error, worst = errors(gradients, exact, specs.codec_of(spec))
         if rueda.rank() == 0:
-            shown = spec.replace("-feedback", ", no error feedback")
-            above = 100 * (loss / plain - 1)
             print(
-                f"| {shown} | {loss:.4f} | {above:+.1f} % | {error:.1e} | {worst:.1e} |", flush=True
+                f"| {specs.shown(spec)} | {np.mean(losses[spec]):.4f} "
+                f"| {specs.with_error(above[spec])} | {error:.1e} | {worst:.1e} |",
+                flush=True,
             )
     rueda.shutdown()
 

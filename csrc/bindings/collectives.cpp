@@ -75,6 +75,12 @@ Handle submit_allreduce(std::uintptr_t input, std::uintptr_t output, Shape shape
                     .seed = seed});
 }
 
+std::vector<float*> arrays_at(const std::vector<std::uintptr_t>& addresses) {
+  std::vector<float*> arrays;
+  for (const std::uintptr_t each : addresses) arrays.push_back(static_cast<float*>(pointer(each)));
+  return arrays;
+}
+
 std::vector<Handle> submit_grouped_allreduce(
     const std::vector<std::uintptr_t>& inputs, const std::vector<std::uintptr_t>& outputs,
     std::vector<Shape> shapes, const std::vector<int>& dtypes, const std::string& name, int op,
@@ -84,13 +90,6 @@ std::vector<Handle> submit_grouped_allreduce(
     std::int32_t priority) {
   std::vector<TensorView> views;
   std::vector<void*> targets;
-  const auto arrays = [](const std::vector<std::uintptr_t>& addresses) {
-    std::vector<float*> arrays;
-    for (const std::uintptr_t each : addresses) {
-      arrays.push_back(static_cast<float*>(pointer(each)));
-    }
-    return arrays;
-  };
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const int device = devices.empty() ? host_device : devices.at(i);
     views.push_back(view(inputs[i], std::move(shapes.at(i)), dtypes.at(i), device, stream));
@@ -105,8 +104,8 @@ std::vector<Handle> submit_grouped_allreduce(
                             .priority = priority,
                             .wire_dtype = wire_type(wire),
                             .compression = compression(codec, fraction),
-                            .residuals = arrays(residuals),
-                            .velocities = arrays(velocities),
+                            .residuals = arrays_at(residuals),
+                            .velocities = arrays_at(velocities),
                             .momentum = momentum,
                             .seed = seed});
 }

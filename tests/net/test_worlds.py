@@ -89,6 +89,18 @@ def test_hosts_over_tcp(launcher: Launcher) -> None:
     assert "ok check_the_world_sums_over_all_hosts" in ran.out
 
 
+@pytest.mark.parametrize("hosts", ["h0:2,h1:2", "h0:1,h1:2"])
+def test_compression_over_tcp(launcher: Launcher, hosts: str) -> None:
+    where = ["-H", hosts, "--no-prefix"]
+    ran = launcher.run(*where, "python3", str(PARALLEL / "check_compression.py"))
+    assert ran.code == 0, ran.out + ran.err
+    assert "ok check_fewer_bytes_travel" in ran.out
+    pytest.importorskip("torch")
+    ran = launcher.run(*where, "python3", str(PARALLEL / "check_torch_compression.py"))
+    assert ran.code == 0, ran.out + ran.err
+    assert "ok check_momentum_is_gathered_before_elements_are_chosen" in ran.out
+
+
 LOSES_A_RANK = """
     import numpy as np
     import rueda

@@ -92,12 +92,13 @@ def check_sparse_codecs_send_what_they_should() -> None:
 
 
 def check_what_is_not_finite_is_named_and_the_world_goes_on() -> None:
+    last = rueda.size() - 1
     for codec in CODECS:
         for bad in (np.nan, np.inf, -np.inf):
             array = np.ones(500, np.float32)
-            if rueda.rank() == rueda.size() - 1:
+            if rueda.rank() == last:
                 array[321] = bad
-            with raises(rueda.InvalidArgumentError, "'layer3.weight'", "NaN"):
+            with raises(rueda.InvalidArgumentError, "'layer3.weight'", "NaN", f"on rank {last}"):
                 rueda.allreduce(array, name="layer3.weight", compression=codec)
     reasons = []
     try:
@@ -105,6 +106,37 @@ def check_what_is_not_finite_is_named_and_the_world_goes_on() -> None:
     except rueda.InvalidArgumentError as error:
         reasons = [error.reason, error.tensor]
     assert reasons == ["not_finite", "loss"], reasons
+    still_works()
+
+
+def check_of_tensors_that_share_a_batch_the_one_is_named() -> None:
+    last = rueda.size() - 1
+    for codec in CODECS:
+        arrays = [np.ones(1000, np.float32) for _ in range(20)]
+        if rueda.rank() == last:
+            arrays[13][77] = np.nan
+        handles = [
+            rueda.allreduce_async_(array, name=f"fused.{number}", compression=codec)
+            for number, array in enumerate(arrays)
+        ]
+        for number, handle in enumerate(handles):
+            if number == 13:
+                with raises(rueda.InvalidArgumentError, "'fused.13'", f"on rank {last}"):
+                    handle.result()
+            else:
+                handle.result()
+                assert np.count_nonzero(arrays[number]) >= 100
+        arrays[13] = np.full(1000, np.nan if rueda.rank() == last else 1, np.float32)
+        with raises(rueda.InvalidArgumentError, ".13'", f"on rank {last}"):
+            rueda.grouped_allreduce(arrays, name="group", compression=codec)
+    still_works()
+
+
+def check_a_sum_beyond_a_codec_is_no_ranks_fault() -> None:
+    if rueda.size() == 1:
+        return
+    with raises(rueda.InvalidArgumentError, "in the sum over all ranks"):
+        rueda.allreduce(np.full(100, 60_000.0), name="x", op=rueda.Sum, compression="fp16")
     still_works()
 
 
@@ -134,8 +166,14 @@ def check_fewer_bytes_travel() -> None:
     before = rueda.metrics()["allreduce_payload_bytes_sent"]
     rueda.allreduce(noise(rueda.rank(), size), name="bytes", compression="int8")
     sent = rueda.metrics()["allreduce_payload_bytes_sent"] - before
-    bits = 8 * sent / (2 * (rueda.size() - 1) / rueda.size() * size)
-    assert bits <= 8.25, bits
+    # Whoever shares a host shares its link, if there are other hosts.
+    host = rueda.rank() - rueda.local_rank()
+    places = rueda.allgather(np.array([[sent, host]]))
+    hosts = len(set(places[:, 1]))
+    senders = hosts if hosts > 1 else rueda.size()
+    here = places[places[:, 1] == host, 0].sum() if hosts > 1 else sent
+    bits = 8 * here / (2 * (senders - 1) / senders * size)
+    assert 8 < bits <= 8.25, bits
 
 
 if __name__ == "__main__":

@@ -156,15 +156,91 @@ def check_what_is_not_finite_names_the_parameter() -> None:
     if rueda.rank() == 0:
         network[2].weight.register_hook(lambda gradient: gradient * float("nan"))
     F.cross_entropy(network(share(x).float()), share(y)).backward()
-    with raises(rueda.InvalidArgumentError, "2.weight", "NaN"):
+    with raises(rueda.InvalidArgumentError, "2.weight", "NaN", "on rank 0"):
         optimizer.step()
     still_works()
+
+
+def kept(optimizer: Any, what: str, name: str) -> torch.Tensor:
+    tensor: torch.Tensor = optimizer.state_dict()["rueda_compression"][what][name]
+    return tensor.clone()
+
+
+def check_momentum_is_gathered_before_elements_are_chosen() -> None:
+    policy = rt.CompressionPolicy({"*.bias": None, "*": "topk:0.1"}, 0, momentum=0.5)
+    network = model()
+    optimizer = rt.DistributedOptimizer(
+        torch.optim.SGD(network.parameters(), lr=0.1),
+        network.named_parameters(),
+        policy,
+        op=rueda.Sum,
+    )
+    name, weight = "2.weight", network[2].weight
+    state = {what: torch.zeros(weight.numel()) for what in ("residuals", "velocities")}
+    momentum = torch.zeros_like(network[2].bias)
+    for step in range(5):
+        x, y = batch(step)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(network(share(x).float()), share(y))
+        own = torch.autograd.grad(loss, [weight, network[2].bias], retain_graph=True)
+        loss.backward()
+        optimizer.synchronize()
+        before, state = state, {what: kept(optimizer, what, name) for what in state}
+        gathered = 0.5 * before["velocities"] + own[0].reshape(-1)
+        # Over all ranks: whatever was gathered has arrived, or is a residual.
+        total = rt.allreduce(before["residuals"] + gathered - state["residuals"], op=rueda.Sum)
+        torch.testing.assert_close(weight.grad.reshape(-1), total, rtol=1e-3, atol=1e-5)
+        if rueda.local_size() == rueda.size():
+            travelled = state["residuals"] != before["residuals"] + gathered
+            assert 0 < int(travelled.sum()) < weight.numel() / 4
+            torch.testing.assert_close(state["velocities"], gathered * ~travelled)
+        momentum = 0.5 * momentum + rt.allreduce(own[1], op=rueda.Sum)
+        torch.testing.assert_close(network[2].bias.grad, momentum, rtol=1e-4, atol=1e-6)
+        optimizer.step()
+    same_bits(*network.parameters())
+    assert optimizer.state_dict()["rueda_compression"]["momenta"].keys() == {
+        "0.bias",
+        "2.bias",
+        "4.bias",
+    }
+
+
+def check_warming_up_and_clipping() -> None:
+    policy = rt.CompressionPolicy(
+        {"*": "topk:0.001"}, 0, warm_up_steps=8, clip_norm=1e-3, momentum=0.9
+    )
+    codec = policy.codec_for("x", 5000)
+    fractions = [policy.codec_at(codec, step).fraction for step in range(10)]
+    assert fractions[0] == fractions[1] == 0.25
+    assert fractions[8] == fractions[9] == 0.001
+    assert sorted(set(fractions), reverse=True) == list(dict.fromkeys(fractions))
+    assert len(set(fractions)) == 5
+    network = model()
+    optimizer = rt.DistributedOptimizer(
+        torch.optim.SGD(network.parameters(), lr=0.1), network.named_parameters(), policy
+    )
+    train(network, optimizer, last=10)
+    same_bits(*network.parameters())
+    first = model()
+    plain = rt.DistributedOptimizer(
+        torch.optim.SGD(first.parameters(), lr=0.1),
+        first.named_parameters(),
+        rt.CompressionPolicy({"*": "fp16"}, 0, clip_norm=1e-3),
+    )
+    train(first, plain, last=1)
+    for parameter in first.parameters():
+        assert 0 < float(parameter.grad.norm()) <= 1.01e-3 / rueda.size() ** 0.5
 
 
 def check_wrong_options() -> None:
     for wrong in ("int9", {"*": "topk:3"}, 7):
         with raises(rueda.InvalidArgumentError, "compression="):
             distributed(model(), wrong)
+    for option in ({"momentum": 1.0}, {"warm_up_steps": -1}, {"clip_norm": 0.0}):
+        with raises(rueda.InvalidArgumentError, next(iter(option))):
+            rt.CompressionPolicy({"*": "int8"}, **option)  # type: ignore[arg-type]
+    with raises(rueda.InvalidArgumentError, "takes the place of the optimizer's"):
+        distributed(model(), rt.CompressionPolicy({"*": "topk"}, momentum=0.9))
 
 
 if __name__ == "__main__":
