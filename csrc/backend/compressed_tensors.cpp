@@ -81,28 +81,36 @@ std::size_t CompressedTensors::encode_run(std::byte* target, const float* values
   return sizeof(RunSize) + bytes;
 }
 
+ConstBytes CompressedTensors::without_size(const std::byte* encoded, std::size_t bytes) const {
+  const std::size_t head = codec_->has_fixed_size() ? 0 : sizeof(RunSize);
+  return {encoded + head, bytes - head};
+}
+
+// Null where a value was not finite.
+const float* CompressedTensors::decoded(const PieceRun& run, ConstBytes encoded, int partials) {
+  float* const target = decoded_.data() + run.in_chunk;
+  const Decoded found =
+      codec_->decode(target, encoded.data(), encoded.size(), described(run, partials));
+  return found == Decoded::finite ? target : nullptr;
+}
+
+// What was not finite leaves the residual as it was.
 std::size_t CompressedTensors::encode(const CompressedChunk& chunk, std::byte* target) {
   std::size_t bytes = 0;
   for (const PieceRun& run : chunk.runs) {
     const float* const values = gather(run, scratch_.data() + run.in_chunk);
-    const std::size_t written = encode_run(target + bytes, values, described(run, 1));
-    if (pieces_[run.piece].kept.residual != nullptr && pieces_[run.piece].input != nullptr) {
-      const std::size_t head = codec_->has_fixed_size() ? 0 : sizeof(RunSize);
-      keep_lost(run, values, {target + bytes + head, written - head});
-    }
+    std::byte* const encoded = target + bytes;
+    const std::size_t written = encode_run(encoded, values, described(run, 1));
     bytes += written;
+    const Piece& piece = pieces_[run.piece];
+    const KeptByCodec kept = piece.kept.from(run.first);
+    if (kept.residual == nullptr || piece.input == nullptr) continue;
+    const float* const sent = decoded(run, without_size(encoded, written), 1);
+    if (sent == nullptr) continue;
+    keep_residual(kept.residual, values, sent, run.count);
+    if (kept.velocity != nullptr) mask_momentum(kept.velocity, sent, run.count);
   }
   return bytes;
-}
-
-// What was not finite leaves the residual as it was.
-void CompressedTensors::keep_lost(const PieceRun& run, const float* values, ConstBytes encoded) {
-  float* const decoded = decoded_.data() + run.in_chunk;
-  const Decoded found = codec_->decode(decoded, encoded.data(), encoded.size(), described(run, 1));
-  if (found != Decoded::finite) return;
-  const KeptByCodec kept = pieces_[run.piece].kept.from(run.first);
-  keep_residual(kept.residual, values, decoded, run.count);
-  if (kept.velocity != nullptr) mask_momentum(kept.velocity, decoded, run.count);
 }
 
 void CompressedTensors::copy_own(const CompressedChunk& chunk, float* target) {
@@ -153,14 +161,24 @@ bool CompressedTensors::add_to_sum(const CompressedChunk& chunk, int rank, Const
 }
 
 std::size_t CompressedTensors::encode_result(const CompressedChunk& chunk, float* sum,
-                                             std::byte* target) const {
+                                             std::byte* target) {
   if (reduction_.op == ReduceOp::average) {
     divide(sum, chunk.count, DataType::float32, reduction_.divisor);
   }
   scale(sum, chunk.count, DataType::float32, reduction_.postscale);
+  const bool is_average = reduction_.op == ReduceOp::average;
+  const double factor = (is_average ? 1.0 / reduction_.divisor : 1.0) * reduction_.postscale;
   std::size_t bytes = 0;
   for (const PieceRun& run : chunk.runs) {
-    bytes += encode_run(target + bytes, sum + run.in_chunk, described(run, contributors_));
+    std::byte* const encoded = target + bytes;
+    const float* const values = sum + run.in_chunk;
+    const std::size_t written = encode_run(encoded, values, described(run, contributors_));
+    bytes += written;
+    float* const residual = pieces_[run.piece].kept.from(run.first).residual;
+    if (residual == nullptr || codec_->encodes_own() || factor == 0) continue;
+    const float* const taken = decoded(run, without_size(encoded, written), contributors_);
+    if (taken == nullptr) continue;
+    keep_residual(residual, values, taken, run.count, static_cast<float>(1 / factor));
   }
   return bytes;
 }

@@ -44,8 +44,10 @@ class CompressedTensors {
   // encode() has written it.
   [[nodiscard]] bool add_to_sum(const CompressedChunk& chunk, int rank, ConstBytes source,
                                 float* sum) const;
-  // What the owner makes of the sum before all ranks take it. Returns the bytes.
-  std::size_t encode_result(const CompressedChunk& chunk, float* sum, std::byte* target) const;
+  // What the owner makes of the sum before all ranks take it. With error feedback what is lost of
+  // it becomes the residuals of this rank's own contribution, of which nothing was lost. Returns
+  // the bytes.
+  std::size_t encode_result(const CompressedChunk& chunk, float* sum, std::byte* target);
 
   // Decodes a result into the tensors. False where no encode_result() has written it.
   [[nodiscard]] bool take_result(const CompressedChunk& chunk, ConstBytes source);
@@ -55,8 +57,9 @@ class CompressedTensors {
   [[nodiscard]] CodecRun described(const PieceRun& run, int partials) const;
   [[nodiscard]] std::byte* element(std::byte* data, std::int64_t index) const;
   const float* gather(const PieceRun& run, float* scratch) const;
-  void keep_lost(const PieceRun& run, const float* values, ConstBytes encoded);
   std::size_t encode_run(std::byte* target, const float* values, const CodecRun& run) const;
+  [[nodiscard]] ConstBytes without_size(const std::byte* encoded, std::size_t bytes) const;
+  [[nodiscard]] const float* decoded(const PieceRun& run, ConstBytes encoded, int partials);
   template <class Visit>
   [[nodiscard]] bool for_each_run(const CompressedChunk& chunk, ConstBytes source, int partials,
                                   const Visit& visit) const;

@@ -37,8 +37,9 @@ bool are_within(const float* values, std::int64_t count, float limit) {
   return above == 0;
 }
 
-void keep_residual(float* residual, const float* values, const float* decoded, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) residual[i] = values[i] - decoded[i];
+void keep_residual(float* residual, const float* values, const float* decoded, std::int64_t count,
+                   float factor) {
+  for (std::int64_t i = 0; i < count; ++i) residual[i] = (values[i] - decoded[i]) * factor;
 }
 
 void add_momentum(float* velocity, const float* values, float momentum, std::int64_t count) {

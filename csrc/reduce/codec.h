@@ -70,8 +70,9 @@ struct KernelTable;
 // Whether no magnitude is above `limit`, nor is there a NaN.
 [[nodiscard]] bool are_within(const float* values, std::int64_t count, float limit);
 
-// residual[i] = values[i] - decoded[i]: what error feedback adds to the next values.
-void keep_residual(float* residual, const float* values, const float* decoded, std::int64_t count);
+// residual[i] = (values[i] - decoded[i]) * factor: what error feedback adds to the next values.
+void keep_residual(float* residual, const float* values, const float* decoded, std::int64_t count,
+                   float factor = 1.0F);
 // velocity[i] = momentum * velocity[i] + values[i].
 void add_momentum(float* velocity, const float* values, float momentum, std::int64_t count);
 // velocity[i] = 0 where element i travels.
