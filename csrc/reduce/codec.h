@@ -3,8 +3,23 @@
 // A codec is a pure function: the same values give the same bytes, and the same bytes the same
 // values, on every CPU. So ranks that decode one rank's bytes hold the same bits.
 //
-// A new codec is a class behind make_codec(). Its size may depend on the values (lossless coding),
-// on how many ranks are summed up in them (sparse sums), or on neither (quantisation, low rank).
+// A new codec is a class behind make_codec(). How others fit than those that are there:
+//
+//   5 bits   integers in blocks with a scale, as int8: the size depends on the count alone.
+//   1 bit    signs and one or two magnitudes of a run (Seide et al., "1-bit SGD", Interspeech 2014):
+//            so does this one's. It needs error feedback in both directions, which the residuals
+//            are, without encodes_own().
+//   lossless (Huffman, ANS): has_fixed_size() is false and max_bytes() is that of a run which is
+//            stored as it is. A run and a message tell their sizes.
+//   low rank (Vogels et al., "PowerSGD", NeurIPS 2019): no codec of runs, since it needs the whole
+//            matrix and two sums with an orthogonalisation between them. These sums are two
+//            allreduces of the factors P and Q, which are small, in the place of one of the
+//            gradient; each may have a codec of its own. What is kept, the residual and Q, belongs
+//            to whoever submits them, as residuals do. So it is a way to submit gradients
+//            (python/rueda/torch/separate_gradients.py), and takes nothing else of this interface.
+//
+// What a codec keeps of a tensor between calls comes with its Piece (reduce/piece.h) and is applied
+// around encode(), so that codecs themselves are without state.
 #pragma once
 
 #include <cstddef>
