@@ -6,9 +6,9 @@
 // A new codec is a class behind make_codec(). How others fit than those that are there:
 //
 //   5 bits   integers in blocks with a scale, as int8: the size depends on the count alone.
-//   1 bit    signs and one or two magnitudes of a run (Seide et al., "1-bit SGD", Interspeech 2014):
-//            so does this one's. It needs error feedback in both directions, which the residuals
-//            are, without encodes_own().
+//   1 bit    signs and one or two magnitudes of a run (Seide et al., "1-bit stochastic gradient
+//            descent", Interspeech 2014): so does this one's. It needs error feedback in both
+//            directions, which the residuals are, without encodes_own().
 //   lossless (Huffman, ANS): has_fixed_size() is false and max_bytes() is that of a run which is
 //            stored as it is. A run and a message tell their sizes.
 //   low rank (Vogels et al., "PowerSGD", NeurIPS 2019): no codec of runs, since it needs the whole

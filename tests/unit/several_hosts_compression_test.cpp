@@ -290,4 +290,47 @@ TEST_CASE("what a codec loses in both directions is what the ranks' residuals ho
   CHECK(largest < 1e-3);
 }
 
+TEST_CASE("momentum is gathered before elements are chosen, and ends where one has travelled") {
+  const Hosts hosts = GENERATE(Hosts{0, 0, 1, 1}, Hosts{0, 1, 2});
+  const double fraction = GENERATE(0.05, 1.0);
+  constexpr std::size_t count = 20'000;
+  constexpr double momentum = 0.5;
+  std::vector<Values> residuals(hosts.size(), Values(count));
+  std::vector<Values> velocities(hosts.size(), Values(count));
+  const auto total = [&](const std::vector<Values>& each, std::size_t i) {
+    return std::accumulate(each.begin(), each.end(), 0.0,
+                           [i](double sum, const Values& values) { return sum + values[i]; });
+  };
+  const std::vector<double> exact = exact_sum(size_of(hosts), count);
+  for (int round = 0; round < 3; ++round) {
+    const std::vector<Values> lost = residuals;
+    const std::vector<Values> gathered = velocities;
+    Values received;
+    run_on(hosts, [&](int rank, Runtime& engine) {
+      Values data = input_of(rank, count);
+      Submission submission = compressed(data, {CodecKind::top_k, fraction});
+      const auto own = static_cast<std::size_t>(rank);
+      submission.kept.residual = residuals[own].data();
+      submission.kept.velocity = velocities[own].data();
+      submission.kept.momentum = momentum;
+      finish(submit(engine, std::move(submission)));
+      if (rank == 0) received = std::move(data);
+    });
+    double largest = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      const double due = total(lost, i) + momentum * total(gathered, i) + exact[i];
+      largest = std::max(largest, std::fabs(received[i] + total(residuals, i) - due));
+    }
+    std::int64_t moving = 0;  // of all hosts
+    for (const Values& each : velocities) {
+      moving += std::ssize(each) - std::count(each.begin(), each.end(), 0.0F);
+    }
+    CAPTURE(hosts, fraction, round);
+    CHECK(largest < 1e-3);
+    const std::int64_t all = std::int64_t{count} * (*std::ranges::max_element(hosts) + 1);
+    CHECK(std::fabs(static_cast<double>(moving) / static_cast<double>(all) - (1 - fraction)) <
+          0.001);
+  }
+}
+
 }  // namespace rueda::test::several_hosts_compression_test
