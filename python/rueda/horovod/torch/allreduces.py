@@ -17,13 +17,28 @@ from rueda.horovod.process_sets import ProcessSet, global_process_set
 from rueda.horovod.torch.adasum import adasum_async
 from rueda.horovod.torch.compression import Compression
 from rueda.horovod.torch.pending import begun, require_usable
-from rueda.horovod.torch.reduce_ops import AdasumOp, Op, Sum, chosen
+from rueda.horovod.torch.reduce_ops import AdasumOp, Average, Op, Sum, chosen
 from rueda.horovod.torch.whole_averages import divided, is_of_whole_numbers
+from rueda.submission import NO_WIRE, Collectives
 from rueda.torch import reductions
+from rueda.torch.compression import wire_of
+from rueda.torch.tensors import TorchAdapter
 
 __all__ = ["allreduce", "allreduce_", "allreduce_async", "allreduce_async_"]
 
 Tensor = torch.Tensor
+_collectives = Collectives(TorchAdapter(gpus=True))
+
+
+def _narrows(tensor: Tensor, op: Op, compression: Any) -> bool:
+    """Whether elements are converted while they are packed, which spares two tensors."""
+    return (
+        wire_of(compression) != NO_WIRE
+        and op in (Average, Sum)
+        and tensor.dtype in (torch.float32, torch.float64)
+        and tensor.device.type == "cpu"
+        and not tensor.requires_grad
+    )
 
 
 @translated
@@ -52,16 +67,22 @@ def allreduce(
         tensor([1., 2.])
     """
     wanted = chosen(op, average)
+    if _narrows(tensor, wanted, compression):
+        require_usable(name, process_set)
+        factors = prescale_factor, postscale_factor
+        wire = wire_of(compression)
+        return _collectives.allreduce(
+            tensor, name, wanted, *factors, process_set, wire=wire
+        ).result()
     sent, context = compression.compress(tensor)
     if isinstance(wanted, AdasumOp) or is_of_whole_numbers(sent, wanted):
         handle = _begun(sent, name, wanted, prescale_factor, postscale_factor, process_set, False)
         reduced = handle.result()
     else:
         require_usable(name, process_set)
-        # What compress() has made is nobody else's.
-        is_own = sent is not tensor and not sent.requires_grad and sent.is_contiguous()
-        reduce = reductions.allreduce_ if is_own else reductions.allreduce
-        reduced = reduce(sent, name, wanted, prescale_factor, postscale_factor, process_set)
+        reduced = reductions.allreduce(
+            sent, name, wanted, prescale_factor, postscale_factor, process_set
+        )
     result: Tensor = compression.decompress(reduced, context)
     return result
 
