@@ -28,7 +28,7 @@ struct Submission {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;     // null where the engine allocates the result
   std::vector<std::int64_t> rows;  // alltoall: for each rank of the set
-  KeptByCodec kept;  // with a compression: see AllreduceOptions
+  KeptByCodec kept;                // with a compression: see AllreduceOptions
   int device = host_device;
   void* stream = nullptr;              // of the device
   std::shared_ptr<DeviceEvent> ready;  // on a GPU: what has to be done before the tensor is touched
