@@ -22,19 +22,17 @@ class Allreduce {
         reduction_(reduction),
         piece_(piece),
         element_(size_of(reduction.dtype)),
-        doubles_(algorithm == Algorithm::doubling),
         rank_(lane.hosts->rank()),
-        slices_(doubles_ ? 1 : lane.hosts->min_size()),
-        parts_(count_parts()),
-        before_(line_up(lane.before_links, parts_)),
-        after_(line_up(lane.after_links, parts_)) {}
+        plan_(*lane.hosts, algorithm, piece.count, element_, lane.chunk_bytes),
+        before_(line_up(lane.before_links, plan_.parts())),
+        after_(line_up(lane.after_links, plan_.parts())) {}
 
-  [[nodiscard]] std::int64_t parts() const { return parts_; }
+  [[nodiscard]] std::int64_t parts() const { return plan_.parts(); }
 
   // Each slice goes to the member that carries it, which is left with what this host contributes.
   [[nodiscard]] std::unique_ptr<Operation> reduce(std::int64_t part) const {
     if (lane_.before_links == nullptr) {
-      const Segment whole = cut(piece_.count, parts_, part);
+      const Segment whole = plan_.part(part);
       contribute(output(whole.offset), input(whole.offset), whole.count, reduction_);
       return nullptr;
     }
@@ -43,10 +41,10 @@ class Allreduce {
   }
 
   [[nodiscard]] std::unique_ptr<Operation> cross(std::int64_t part) const {
-    if (rank_ >= slices_) return nullptr;
+    if (rank_ >= plan_.slices()) return nullptr;
     const Lane across = lane_of_part(lane_across(lane_, rank_), part);
-    const Segment own = slice(part, rank_);
-    if (doubles_) {
+    const Segment own = plan_.slice(part, rank_);
+    if (plan_.doubles()) {
       return std::make_unique<DoublingOperation>(across, reduction_, output(own.offset), own.count);
     }
     RingPlan ring = RingPlan::allreduce(across.rank, across.size(), own.count,
@@ -62,19 +60,9 @@ class Allreduce {
   }
 
  private:
-  [[nodiscard]] std::int64_t count_parts() const {
-    if (piece_.count == 0) return 0;
-    const auto bytes = static_cast<std::int64_t>(this->bytes(piece_.count));
-    return doubles_ ? 1 : parts_of(lane_, bytes, std::int64_t{slices_} * lane_.hosts->hosts());
-  }
-  [[nodiscard]] Segment slice(std::int64_t part, int index) const {
-    const Segment whole = cut(piece_.count, parts_, part);
-    const Segment slice = cut(whole.count, slices_, index);
-    return {whole.offset + slice.offset, slice.count};
-  }
   [[nodiscard]] std::vector<Segment> slices_of(std::int64_t part) const {
     std::vector<Segment> slices;
-    for (int index = 0; index < slices_; ++index) slices.push_back(slice(part, index));
+    for (int index = 0; index < plan_.slices(); ++index) slices.push_back(plan_.slice(part, index));
     return slices;
   }
   [[nodiscard]] std::size_t bytes(std::int64_t count) const {
@@ -92,10 +80,8 @@ class Allreduce {
   const Reduction reduction_;
   const Piece piece_;
   const std::size_t element_;
-  const bool doubles_;
   const int rank_;  // among the members here
-  const int slices_;
-  const std::int64_t parts_;
+  const HierarchyPlan plan_;
   const std::uint64_t before_;  // the first places in the channels' queues
   const std::uint64_t after_;
 };

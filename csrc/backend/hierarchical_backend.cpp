@@ -274,7 +274,7 @@ class HierarchicalBackend final : public Backend {
     const bool carries = carrier == hosts.rank();
     const auto across = std::make_shared<std::vector<int>>(hosts.across(0));
     (*across)[static_cast<std::size_t>(root_host)] = lane.world_rank(root);
-    const std::int64_t parts = parts_of(lane, bytes, 1);
+    const std::int64_t parts = parts_of(lane.chunk_bytes, bytes, 1);
     const std::uint64_t ticket = line_up(lane.after_links, parts);
     const auto steps = [=, this](std::int64_t part) -> std::vector<Sequence::Step> {
       const Segment segment = cut(bytes, parts, part);

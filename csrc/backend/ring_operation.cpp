@@ -7,9 +7,6 @@ namespace rueda {
 
 namespace {
 
-// Hops whose receives are posted ahead: enough to hide the turn-around of one chunk.
-constexpr std::int64_t window = 4;
-
 bool is_done(const Ticket& ticket) {
   return !ticket || ticket->done;
 }
@@ -23,12 +20,13 @@ RingOperation::RingOperation(const Lane& lane, RingPlan plan, std::byte* data,
       data_(data),
       element_size_(element_size),
       reduces_(reduction != nullptr),
-      reduction_(reduction != nullptr ? *reduction : Reduction{}) {
+      reduction_(reduction != nullptr ? *reduction : Reduction{}),
+      progress_(plan_) {
   if (plan_.hops() == 0) {
     if (reduces_) finish_reduced(plan_.own_segment());
     done_ = true;
   }
-  if (reduces_) staging_.resize(window);
+  if (reduces_) staging_.resize(RingProgress::window);
 }
 
 bool RingOperation::advance() {
@@ -41,7 +39,7 @@ bool RingOperation::advance() {
     again = again && !done_;
     moved = moved || again;
   }
-  if (!done_ && received_ == plan_.hops() && sent_ == plan_.hops()) {
+  if (!done_ && progress_.is_over()) {
     done_ = true;
     moved = true;
   }
@@ -49,25 +47,19 @@ bool RingOperation::advance() {
 }
 
 std::byte* RingOperation::staging(std::int64_t index) {
-  return staging_[static_cast<std::size_t>(index % window)].data();
-}
-
-// A chunk of the second half replaces one that this rank sent in the first: that send must be over.
-bool RingOperation::may_overwrite(std::int64_t index) const {
-  const std::int64_t first_half = plan_.hops() / 2;
-  return !plan_.has_both_phases() || index < first_half || sent_ > index - first_half;
+  return staging_[static_cast<std::size_t>(index % RingProgress::window)].data();
 }
 
 bool RingOperation::post_receives() {
   bool moved = false;
-  while (receives_posted_ < plan_.hops() && receives_posted_ < received_ + window &&
-         may_overwrite(receives_posted_)) {
-    const Hop hop = plan_.hop(receives_posted_);
+  while (progress_.may_post_receive()) {
+    const std::int64_t index = progress_.receives_posted();
+    const Hop hop = plan_.hop(index);
     Pending pending{hop, nullptr};
     if (hop.recv.count > 0) {
       std::byte* target = at(hop.recv);
       if (hop.reduces) {
-        auto& slot = staging_[static_cast<std::size_t>(receives_posted_ % window)];
+        auto& slot = staging_[static_cast<std::size_t>(index % RingProgress::window)];
         if (slot.size() < bytes(hop.recv)) slot.resize(bytes(hop.recv));
         target = slot.data();
       }
@@ -76,7 +68,7 @@ bool RingOperation::post_receives() {
           lane_.transport->recv(lane_.world_rank(plan_.previous()), lane_.tag, {&span, 1});
     }
     receiving_.push_back(std::move(pending));
-    ++receives_posted_;
+    progress_.post_receive();
     moved = true;
   }
   return moved;
@@ -95,15 +87,16 @@ bool RingOperation::take_receives() {
       const Segment& segment = pending.hop.recv;
       lane_.counters->payload_bytes_received.add(static_cast<std::int64_t>(bytes(segment)));
       if (pending.hop.reduces) {
-        reduce(at(segment), staging(received_), segment.count, reduction_.dtype, reduction_.op);
+        reduce(at(segment), staging(progress_.received()), segment.count, reduction_.dtype,
+               reduction_.op);
         lane_.counters->bytes_reduced.add(static_cast<std::int64_t>(bytes(segment)));
       }
     }
     if (pending.hop.reduces && pending.hop.step == plan_.ranks() - 2) {
       finish_reduced(pending.hop.recv);
     }
-    ++received_;
-    if (received_ % plan_.chunks() == 0) lane_.counters->ring_steps.add(1);
+    progress_.receive();
+    if (progress_.received() % plan_.chunks() == 0) lane_.counters->ring_steps.add(1);
     moved = true;
   }
   return moved;
@@ -111,8 +104,8 @@ bool RingOperation::take_receives() {
 
 bool RingOperation::post_sends() {
   bool moved = false;
-  while (sends_posted_ < plan_.hops() && sends_posted_ < received_ + plan_.chunks()) {
-    const Hop hop = plan_.hop(sends_posted_);
+  while (progress_.may_post_send()) {
+    const Hop hop = plan_.hop(progress_.sends_posted());
     Pending pending{hop, nullptr};
     if (hop.send.count > 0) {
       const ConstBytes span(at(hop.send), bytes(hop.send));
@@ -121,7 +114,7 @@ bool RingOperation::post_sends() {
       lane_.counters->payload_bytes_sent.add(static_cast<std::int64_t>(span.size()));
     }
     sending_.push_back(std::move(pending));
-    ++sends_posted_;
+    progress_.post_send();
     moved = true;
   }
   return moved;
@@ -136,7 +129,7 @@ bool RingOperation::take_sends() {
       fail(ticket->status);
       return true;
     }
-    ++sent_;
+    progress_.finish_send();
     moved = true;
   }
   return moved;
@@ -160,7 +153,7 @@ void RingOperation::fail(const Status& status) {
 
 std::vector<int> RingOperation::awaited() const {
   std::vector<int> ranks;
-  if (received_ < plan_.hops()) ranks.push_back(lane_.world_rank(plan_.previous()));
+  if (progress_.received() < plan_.hops()) ranks.push_back(lane_.world_rank(plan_.previous()));
   if (!sending_.empty() && (ranks.empty() || plan_.next() != plan_.previous())) {
     ranks.push_back(lane_.world_rank(plan_.next()));
   }

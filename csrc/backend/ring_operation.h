@@ -7,6 +7,7 @@
 
 #include "backend/backend.h"
 #include "plan/ring_plan.h"
+#include "plan/ring_progress.h"
 
 namespace rueda {
 
@@ -41,7 +42,6 @@ class RingOperation : public Operation {
   bool take_receives();
   bool post_sends();
   bool take_sends();
-  [[nodiscard]] bool may_overwrite(std::int64_t index) const;
   void finish_reduced(const Segment& segment);
   void fail(const Status& status);
 
@@ -52,10 +52,7 @@ class RingOperation : public Operation {
   bool reduces_;
   Reduction reduction_;
 
-  std::int64_t receives_posted_ = 0;
-  std::int64_t received_ = 0;
-  std::int64_t sends_posted_ = 0;
-  std::int64_t sent_ = 0;
+  RingProgress progress_;
   std::deque<Pending> receiving_;
   std::deque<Pending> sending_;
   std::vector<std::vector<std::byte>> staging_;

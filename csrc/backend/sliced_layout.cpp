@@ -1,6 +1,6 @@
 #include "backend/sliced_layout.h"
 
-#include "backend/stages.h"
+#include "plan/hierarchy_plan.h"
 
 namespace rueda {
 

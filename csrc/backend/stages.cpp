@@ -8,15 +8,6 @@
 
 namespace rueda {
 
-namespace {
-
-// A share of a part is so many chunks, so that one is on the wire while another is reduced.
-constexpr std::int64_t chunks_of_share = 4;
-// There are at least so many, if they are no smaller than that.
-constexpr std::int64_t few_parts = 4;
-
-}  // namespace
-
 HostPolicy policy_of_stages(const HostPolicy& policy) {
   HostPolicy stages = policy;
   stages.flat_limit = std::min(policy.flat_limit, stage_slot_bytes);
@@ -24,17 +15,22 @@ HostPolicy policy_of_stages(const HostPolicy& policy) {
   return stages;
 }
 
-Segment cut(std::int64_t length, std::int64_t cuts, std::int64_t index) {
-  const std::int64_t each = length / cuts;
-  const std::int64_t longer = length % cuts;
-  return {index * each + std::min(index, longer), each + (index < longer ? 1 : 0)};
+Lane lane_within(const Lane& lane, HostChannel* channel) {
+  Lane within = lane;
+  within.members = &lane.hosts->here();
+  within.rank = lane.hosts->rank();
+  within.channel = channel;
+  within.hosts = nullptr;
+  return within;
 }
 
-std::int64_t parts_of(const Lane& lane, std::int64_t bytes, std::int64_t shares) {
-  const std::int64_t share = std::min(chunks_of_share * lane.chunk_bytes, bytes / shares + 1);
-  const std::int64_t max_part = std::max(min_part, bytes / few_parts);
-  const std::int64_t part = std::clamp(share * shares, min_part, max_part);
-  return (bytes + part - 1) / part;
+Lane lane_across(const Lane& lane, int ring) {
+  Lane across = lane;
+  across.members = &lane.hosts->across(ring);
+  across.rank = lane.hosts->host();
+  across.channel = nullptr;
+  across.hosts = nullptr;
+  return across;
 }
 
 Lane lane_of_part(Lane lane, std::int64_t part) {

@@ -1,5 +1,5 @@
 // The stages of collectives across hosts: what members of one host do in its memory before and
-// after something has gone to other hosts, and how work is cut into parts that overlap.
+// after something has gone to other hosts.
 #pragma once
 
 #include <cstdint>
@@ -7,26 +7,20 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/set_hosts.h"
 #include "onehost/host_pull.h"
-#include "plan/ring_plan.h"
+#include "plan/hierarchy_plan.h"
+#include "plan/set_hosts.h"
 
 namespace rueda {
-
-// Parts of so many bytes are no smaller, or what the ranks of a host tell each other costs more
-// than overlap saves.
-inline constexpr std::int64_t min_part = 1 << 20;
 
 // How ranks exchange what within a stage: by messages of other hosts they wait long anyway, so that
 // nothing is staged, and slots are smaller than those of a set on one host.
 [[nodiscard]] HostPolicy policy_of_stages(const HostPolicy& policy);
 
-// The first `length` elements are cut as evenly as possible; this is cut number `index`.
-[[nodiscard]] Segment cut(std::int64_t length, std::int64_t cuts, std::int64_t index);
-
-// How many parts `bytes` are moved in where each is divided among `shares` ranks: so many that a
-// share is a few chunks, and that there are a few.
-[[nodiscard]] std::int64_t parts_of(const Lane& lane, std::int64_t bytes, std::int64_t shares);
+// The part of a lane that stays on this host, where its members meet in `channel`.
+[[nodiscard]] Lane lane_within(const Lane& lane, HostChannel* channel);
+// That of a ring, in which this rank takes part.
+[[nodiscard]] Lane lane_across(const Lane& lane, int ring);
 
 // The lane of one of an operation's parts: those under way at one time have tags of their own.
 [[nodiscard]] Lane lane_of_part(Lane lane, std::int64_t part);

@@ -11,13 +11,13 @@
 #include <unordered_map>
 #include <vector>
 
-#include "backend/set_hosts.h"
 #include "coordinator/execution.h"
 #include "coordinator/process_sets.h"
 #include "coordinator/replay.h"
 #include "coordinator/submission.h"
 #include "core/options.h"
 #include "plan/negotiator.h"
+#include "plan/set_hosts.h"
 
 namespace rueda {
 

@@ -25,7 +25,7 @@ RingPlan::RingPlan(int rank, std::vector<Segment> segments, std::int64_t chunk,
                    bool reduce_scatters, bool gathers)
     : rank_(rank),
       size_(static_cast<int>(segments.size())),
-      segments_(std::move(segments)),
+      segments_(std::make_shared<const std::vector<Segment>>(std::move(segments))),
       chunk_(std::max<std::int64_t>(chunk, 1)),
       reduce_scatters_(reduce_scatters),
       gathers_(gathers) {
@@ -56,6 +56,12 @@ RingPlan RingPlan::reduce_scatter(int rank, std::vector<Segment> segments, std::
 
 RingPlan RingPlan::allgather(int rank, std::vector<Segment> segments, std::int64_t chunk) {
   return {rank, std::move(segments), chunk, false, true};
+}
+
+RingPlan RingPlan::of_rank(int rank) const {
+  RingPlan plan = *this;
+  plan.rank_ = rank;
+  return plan;
 }
 
 int RingPlan::steps() const {

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace rueda {
@@ -47,6 +48,9 @@ class RingPlan {
   static RingPlan reduce_scatter(int rank, std::vector<Segment> segments, std::int64_t chunk);
   static RingPlan allgather(int rank, std::vector<Segment> segments, std::int64_t chunk);
 
+  // The same ring as another rank goes through it; shares the segments with this one.
+  [[nodiscard]] RingPlan of_rank(int rank) const;
+
   [[nodiscard]] int ranks() const { return size_; }
   [[nodiscard]] int next() const { return (rank_ + 1) % size_; }
   [[nodiscard]] int previous() const { return (rank_ + size_ - 1) % size_; }
@@ -58,7 +62,7 @@ class RingPlan {
   [[nodiscard]] Hop hop(std::int64_t index) const;
 
   [[nodiscard]] Segment segment(int owner) const {
-    return segments_[static_cast<std::size_t>(owner)];
+    return (*segments_)[static_cast<std::size_t>(owner)];
   }
   [[nodiscard]] Segment own_segment() const { return segment(rank_); }
   // Whether the second half of the hops overwrites data that was sent in the first.
@@ -71,7 +75,7 @@ class RingPlan {
 
   int rank_;
   int size_;
-  std::vector<Segment> segments_;  // by rank
+  std::shared_ptr<const std::vector<Segment>> segments_;  // by rank
   std::int64_t chunk_;
   std::int64_t chunks_ = 0;
   bool reduce_scatters_;

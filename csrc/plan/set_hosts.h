@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "backend/backend.h"
-#include "onehost/host_group.h"
 #include "plan/algorithm_table.h"
 #include "plan/link_costs.h"
 
@@ -16,9 +14,10 @@ namespace rueda {
 // modulo their number. So whatever is divided among rings crosses each host's link once.
 class SetHosts {
  public:
-  // `parts`: of the members, whose world ranks are `ranks`. At least one of each.
-  SetHosts(const HostParts& parts, const std::vector<int>& ranks, AlgorithmTable algorithms,
-           const LinkCosts& costs);
+  // `members`: of each host all of them, ranks within the set, of which this one is number `rank`
+  // on `host`. `ranks`: their world ranks. At least one of each.
+  SetHosts(std::vector<std::vector<int>> members, int host, int rank, const std::vector<int>& ranks,
+           AlgorithmTable algorithms, const LinkCosts& costs);
 
   [[nodiscard]] int hosts() const { return static_cast<int>(parts_.size()); }
   [[nodiscard]] int host() const { return host_; }  // this rank's
@@ -76,10 +75,5 @@ class SetHosts {
   };
   std::vector<Place> places_;  // by rank within the set
 };
-
-// The part of a lane that stays on this host, where its members meet in `channel`.
-[[nodiscard]] Lane lane_within(const Lane& lane, HostChannel* channel);
-// That of a ring, in which this rank takes part.
-[[nodiscard]] Lane lane_across(const Lane& lane, int ring);
 
 }  // namespace rueda

@@ -1,0 +1,47 @@
+// How an allreduce across hosts is cut: into parts that overlap, each into a slice for every member
+// of a host that carries one to the other hosts.
+#pragma once
+
+#include <cstdint>
+
+#include "plan/algorithm_table.h"
+#include "plan/ring_plan.h"
+#include "plan/set_hosts.h"
+
+namespace rueda {
+
+// Parts of so many bytes are no smaller, or what the ranks of a host tell each other costs more
+// than overlap saves.
+inline constexpr std::int64_t min_part = 1 << 20;
+
+// The first `length` elements are cut as evenly as possible; this is cut number `index`.
+[[nodiscard]] Segment cut(std::int64_t length, std::int64_t cuts, std::int64_t index);
+
+// How many parts `bytes` are moved in where each is divided among `shares` ranks: so many that a
+// share is a few chunks of `chunk_bytes`, and that there are a few.
+[[nodiscard]] std::int64_t parts_of(std::int64_t chunk_bytes, std::int64_t bytes,
+                                    std::int64_t shares);
+
+// The same on all members. Slice i of each part is carried by member i of each host: with
+// Algorithm::hierarchical as many as the smallest host has members, with Algorithm::doubling one.
+class HierarchyPlan {
+ public:
+  // `count` elements of `element` bytes, which go over the links in chunks of at most
+  // `chunk_bytes`.
+  HierarchyPlan(const SetHosts& hosts, Algorithm algorithm, std::int64_t count, std::size_t element,
+                std::int64_t chunk_bytes);
+
+  [[nodiscard]] bool doubles() const { return doubles_; }
+  [[nodiscard]] int slices() const { return slices_; }
+  [[nodiscard]] std::int64_t parts() const { return parts_; }  // none of nothing
+  [[nodiscard]] Segment part(std::int64_t part) const { return cut(count_, parts_, part); }
+  [[nodiscard]] Segment slice(std::int64_t part, int index) const;
+
+ private:
+  std::int64_t count_;
+  bool doubles_;
+  int slices_;
+  std::int64_t parts_ = 0;
+};
+
+}  // namespace rueda
