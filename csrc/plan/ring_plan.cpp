@@ -76,13 +76,14 @@ Segment RingPlan::part(int owner, std::int64_t chunk_index) const {
 
 Hop RingPlan::hop(std::int64_t index) const {
   const int step = static_cast<int>(index / chunks_);
-  const std::int64_t chunk_index = index % chunks_;
+  const std::int64_t chunk_index = index - step * chunks_;
   const bool reduces = reduce_scatters_ && step < size_ - 1;
   // In the reduce-scatter the segment that ends here starts at the next rank, P-1 hops upstream;
   // in the all-gather each rank starts with the segment it owns.
-  const int turn = step % (size_ - 1);
+  const int turn = step < size_ - 1 ? step : step - (size_ - 1);
   const int first = reduces ? rank_ - 1 : rank_;
-  const auto wrap = [this](int value) { return ((value % size_) + size_) % size_; };
+  // Of what is not below -size.
+  const auto wrap = [this](int value) { return value < 0 ? value + size_ : value; };
   return {step, chunk_index, part(wrap(first - turn), chunk_index),
           part(wrap(first - turn - 1), chunk_index), reduces};
 }
