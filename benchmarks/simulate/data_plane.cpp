@@ -88,7 +88,7 @@ void DataPlane::receive(const Event& event) {
 }
 
 void DataPlane::fetch_ahead() const {
-  constexpr std::size_t distance = 6;
+  constexpr std::size_t distance = 10;
   const Event* const event = fabric_.timeline.after(distance);
   if (event == nullptr || event->kind != EventKind::direct) return;
   const auto* const operation = std::bit_cast<const std::byte*>(event->key);

@@ -75,7 +75,10 @@ class EventQueue {
     taken_ = 0;
     if (next == buckets_.begin() || next->size() <= max_sorted) {
       sorted_.swap(*next);
-      std::stable_sort(sorted_.begin(), sorted_.end(), earlier);
+      // Ranks in step add events in the order of their times.
+      if (!std::is_sorted(sorted_.begin(), sorted_.end(), earlier)) {
+        std::stable_sort(sorted_.begin(), sorted_.end(), earlier);
+      }
       base_ = sorted_.front().key;
       const auto width = static_cast<int>(next - buckets_.begin());  // of what differs
       sorted_until_ = width == 0 ? base_ : base_ | ((std::uint64_t{1} << (width - 1)) - 1);
