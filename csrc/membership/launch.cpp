@@ -60,6 +60,16 @@ constexpr std::array lesser_launchers{
     Launcher{"the launcher", LaunchKind::foreign, "WORLD_SIZE", "RANK", "WORLD_SIZE"},
 };
 
+// For PMI_RANK and PMI_SIZE, which several set: whose they are. Hydra may itself start its proxies
+// through srun, so its own variable is asked before Slurm's.
+std::string_view name_of(const Launcher& launcher, const Environment& environment) {
+  if (launcher.mark != "PMI_SIZE") return launcher.name;
+  if (non_empty(environment, "I_MPI_MPIRUN")) return "Intel MPI's mpirun";
+  if (non_empty(environment, "MPI_LOCALNRANKS")) return "Hydra (MPICH, Intel MPI)";
+  if (non_empty(environment, "SLURM_STEP_ID")) return "srun";
+  return launcher.name;
+}
+
 Launch impossible(Launch launch, const std::string& problem) {
   launch.kind = LaunchKind::foreign;
   launch.problem = str(problem, ": ", advice);
@@ -76,18 +86,19 @@ std::optional<Launch> recognise(const Launcher& launcher, const Environment& env
   if (launcher.mark == "SLURM_STEP_ID" && !size_text) return std::nullopt;
   const auto rank = number(rank_text);
   const auto size = number(size_text);
+  const std::string_view name = name_of(launcher, environment);
   Launch launch{
       .kind = launcher.kind,
       .rank = rank.value_or(0),
       .size = size.value_or(0),
-      .launcher = std::string(launcher.name),
+      .launcher = std::string(name),
       .evidence = str(shown(launcher.size, size_text), ", ", shown(launcher.rank, rank_text),
                       launcher.mark == launcher.size ? "" : str(", ", launcher.mark, " is set"))};
   if (size == 1 && (launcher.kind == LaunchKind::foreign || launcher.name == "srun"))
     return std::nullopt;
   if (!rank || !size || *size == 0 || *rank >= *size) {
     return impossible(launch,
-                      str(launcher.name, "'s variables are invalid (", launch.evidence, ")"));
+                      str("the variables of ", name, " are invalid (", launch.evidence, ")"));
   }
   if (launcher.kind == LaunchKind::foreign) {
     return impossible(launch,

@@ -29,9 +29,10 @@ struct Launch {
 
 // Recognises, innermost first: RUEDA_RANK, RUEDA_SIZE and RUEDA_RENDEZVOUS, with RUEDA_SECRET
 // and RUEDA_RENDEZVOUS_LISTENER;
-// torchrun (TORCHELASTIC_RUN_ID); Open MPI; PMI_RANK and PMI_SIZE; PMIX_RANK; a step of Slurm with
-// more than one task; horovodrun; RANK and WORLD_SIZE. A launcher whose variables are incomplete or
-// no numbers is foreign, with that as the problem.
+// torchrun (TORCHELASTIC_RUN_ID); Open MPI; PMI_RANK and PMI_SIZE (of Intel MPI where I_MPI_MPIRUN
+// is set, of Hydra where MPI_LOCALNRANKS is, of srun with PMI-2 where SLURM_STEP_ID is); a step of
+// Slurm with more than one task; PMIX_RANK; horovodrun; RANK and WORLD_SIZE. A launcher whose
+// variables are incomplete or no numbers is foreign, with that as the problem.
 [[nodiscard]] Launch detect_launch(const Environment& environment);
 
 // For a process that no launcher claims: a sentence where the environment tells of several tasks or
