@@ -53,8 +53,9 @@ ControlPlane::ControlPlane(const Settings& settings, const SetHosts& hosts, Time
   }
 }
 
-bool ControlPlane::is_busy(int rank) const {
-  return events_.running(rank) >= static_cast<std::size_t>(settings_.engine.batches_in_flight);
+Load ControlPlane::load(int rank) const {
+  return load_of(events_.running(rank),
+                 static_cast<std::size_t>(settings_.engine.batches_in_flight), settings_.hosts > 1);
 }
 
 // --- What happens
@@ -82,7 +83,8 @@ void ControlPlane::handle(const Event& event) {
   }
   if (event.kind == EventKind::report) {
     RoundAgreement& agreement = agreements_[static_cast<std::size_t>(hosts_.host_of(rank))];
-    agreement.ready(event.key, RoundAgreement::Bytes(plans_[event.key].sent_along));
+    const Plan& plan = plans_[event.key];
+    agreement.ready(event.key, RoundAgreement::Bytes(plan.sent_along), {.bytes = plan.bytes});
     return step(rank);
   }
   const std::vector<std::byte> message = std::move(messages_[event.key]);
@@ -120,7 +122,7 @@ void ControlPlane::join(int rank, Plan& plan) {
 void ControlPlane::step(int rank) {
   if (replays_ && is_leader(rank)) step_rounds(rank);
   Negotiator& negotiator = negotiators_[static_cast<std::size_t>(rank)];
-  negotiator.set_busy(is_busy(rank));
+  negotiator.set_load(load(rank));
   negotiator.flush(timeline_.clock(rank));
   for (Negotiator::Outgoing& outgoing : negotiator.take_outgoing()) {
     send(rank, outgoing.peer, std::move(outgoing.message));
@@ -133,7 +135,7 @@ void ControlPlane::step(int rank) {
 void ControlPlane::step_rounds(int rank) {
   const int host = hosts_.host_of(rank);
   RoundAgreement& agreement = agreements_[static_cast<std::size_t>(host)];
-  agreement.set_busy(is_busy(rank));
+  agreement.set_load(load(rank));
   agreement.flush();
   for (RoundAgreement::Outgoing& outgoing : agreement.take_outgoing()) {
     send(rank, hosts_.member(outgoing.host, 0), std::move(outgoing.message));
@@ -205,8 +207,9 @@ void ControlPlane::learn(const Batch& batch) {
   plan.tensors = batch.tensors;
   plan.collected.resize(static_cast<std::size_t>(settings_.ranks()));
   plan.joined.resize(static_cast<std::size_t>(settings_.hosts));
-  const auto bytes = static_cast<std::size_t>(batch.bytes());
-  if (bytes <= EagerExchange::capacity && hosts_.may_be_eager(bytes)) plan.sent_along = bytes;
+  plan.bytes = static_cast<std::size_t>(batch.bytes());
+  const bool is_eager = plan.bytes <= EagerExchange::capacity && hosts_.may_be_eager(plan.bytes);
+  if (is_eager) plan.sent_along = plan.bytes;
   for (const std::size_t tensor : plan.tensors) plan_of_[tensor] = &plan;
 }
 

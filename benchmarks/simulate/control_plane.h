@@ -11,6 +11,7 @@
 
 #include "data_plane.h"
 #include "links.h"
+#include "plan/load.h"
 #include "plan/negotiator.h"
 #include "plan/round_agreement.h"
 #include "plan/set_hosts.h"
@@ -52,7 +53,8 @@ class ControlPlane {
     std::vector<std::size_t> tensors;
     std::vector<std::size_t> collected;  // by rank: of its next round
     std::vector<int> joined;             // by host: ranks
-    std::size_t sent_along = 0;          // bytes; none where it is too large
+    std::size_t bytes = 0;
+    std::size_t sent_along = 0;  // of these; none where they are too many
   };
 
   // Rounds that all hosts execute together.
@@ -62,7 +64,7 @@ class ControlPlane {
   };
 
   [[nodiscard]] bool is_leader(int rank) const { return hosts_.index_of(rank) == 0; }
-  [[nodiscard]] bool is_busy(int rank) const;
+  [[nodiscard]] Load load(int rank) const;
   void join(int rank, Plan& plan);
   void step(int rank);
   void step_rounds(int rank);

@@ -39,12 +39,6 @@ bool is_executed(const Request& request) {
 constexpr Duration collecting_pause = std::chrono::milliseconds(2);
 constexpr std::int64_t max_plans = 1024;
 
-// Between hosts the news that others are ready may wait in the queue of a link behind what is
-// under way, 50 ms and more at 1 Gbit/s: large tensors that follow one another keep the link from
-// being idle meanwhile, since so many of them are under way.
-constexpr std::size_t large_bytes = 1 << 20;
-constexpr std::size_t large_in_flight = 16;
-
 // A round that others do not come to is negotiated early enough for the stall to be reported in
 // time.
 Replay::Options replay_options(const Options& options) {
@@ -370,9 +364,8 @@ bool SetCoordinator::advance(Time now) {
 }
 
 Load SetCoordinator::load() const {
-  Load load{.is_busy = running_.size() >= batches_in_flight_};
+  Load load = load_of(running_.size(), batches_in_flight_, hosts_ != nullptr);
   if (!running_.empty()) load.most_urgent = running_.front()->priority();
-  if (hosts_ && running_.size() < large_in_flight) load.large = large_bytes;
   return load;
 }
 

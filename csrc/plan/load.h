@@ -27,4 +27,17 @@ struct Load {
   }
 };
 
+// With so many batches `running`, of which all have the same priority. `in_flight`: how many there
+// should be.
+[[nodiscard]] inline Load load_of(std::size_t running, std::size_t in_flight, bool spans_hosts) {
+  // Between hosts the news that others are ready may wait in the queue of a link behind what is
+  // under way, 50 ms and more at 1 Gbit/s: large tensors that follow one another keep the link from
+  // being idle meanwhile, since so many of them are under way.
+  constexpr std::size_t large_bytes = 1 << 20;
+  constexpr std::size_t large_in_flight = 16;
+  Load load{.is_busy = running >= in_flight};
+  if (spans_hosts && running < large_in_flight) load.large = large_bytes;
+  return load;
+}
+
 }  // namespace rueda

@@ -67,7 +67,7 @@ def allreduce(
         tensor([1., 2.])
     """
     wanted = chosen(op, average)
-    if _narrows(tensor, wanted, compression):
+    if not isinstance(wanted, AdasumOp) and _narrows(tensor, wanted, compression):
         require_usable(name, process_set)
         factors = prescale_factor, postscale_factor
         wire = wire_of(compression)
