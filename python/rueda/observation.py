@@ -55,7 +55,13 @@ def choose_algorithm(size: int) -> AlgorithmChoice:
 
 
 class HostLink(NamedTuple):
-    """A kind of link that was tried between hosts at init, by its slowest link."""
+    """A kind of link that was tried between hosts at init, by its slowest link.
+
+    Example::
+
+        >>> [link for link in rueda.host_links() if link.obstacle]
+        []
+    """
 
     transport: str
     """``"mpi"`` or ``"tcp"``."""
