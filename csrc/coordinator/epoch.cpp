@@ -102,11 +102,13 @@ std::vector<int> Epoch::neighbours() const {
 
 // --- Progress
 
-bool Epoch::advance(Time now, bool readable) {
+bool Epoch::advance(Time now, Readable readable) {
   // A message that is expected at any moment is looked for without waiting to be told of it.
-  bool moved = (readable || negotiates()) && world_.control->progress();
+  bool moved = (readable.first || negotiates()) && world_.control->progress();
   if (!failure_.ok()) return moved;
-  if (uses_transport()) moved = world_.transport->progress() || moved;
+  // Others may wait for an answer of the transport after this rank's part is done: over a network
+  // what was lost is sent again, and acknowledged again.
+  if (uses_transport() || readable.second) moved = world_.transport->progress() || moved;
   moved = step_sets(now) || moved;
   if (!failure_.ok()) return true;
   moved = messages_.step(now) || moved;

@@ -85,7 +85,7 @@ class Epoch final : public Progress::Work {
   void carry_out_now(Command command);
 
   bool take_commands(Time now) override;
-  bool advance(Time now, bool readable) override;
+  bool advance(Time now, Readable readable) override;
   [[nodiscard]] bool is_active() const override;
   [[nodiscard]] std::optional<Time> next_deadline() const override;
   [[nodiscard]] bool requires_polling() const override;

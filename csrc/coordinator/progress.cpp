@@ -206,8 +206,10 @@ bool Progress::step(Time now) {
   }
   const bool readable = lock_->has(ProgressLock::readable);
   if (readable) lock_->clear(ProgressLock::readable);
-  if (readable && watcher_.has_seen_second()) work_.disarm();  // takes late rings
-  moved = work_.advance(now, readable) || moved;
+  const bool seen_second = readable && watcher_.has_seen_second();
+  if (seen_second) work_.disarm();  // takes late rings
+  const bool second_readable = std::exchange(second_readable_, false) || seen_second;
+  moved = work_.advance(now, {readable, second_readable}) || moved;
   if (moved) polls_in_vain_ = 0;
   return moved;
 }
@@ -263,6 +265,7 @@ Progress::Slept Progress::park(Sleeper& sleeper, Sleeper::On on, std::optional<T
   if (!slept.has_lock) return slept;
   event_is_full_ = event_is_full_ || watched[0].revents != 0;
   if (watched[1].revents != 0) lock_->set(ProgressLock::readable);
+  second_readable_ = second_readable_ || watched[2].revents != 0;
   disarm();
   return slept;
 }

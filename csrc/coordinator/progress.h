@@ -34,9 +34,13 @@ class Progress {
    public:
     // Carries out what the application has asked for; returns whether there was anything.
     virtual bool take_commands(Time now) = 0;
-    // Moves all that can move without blocking; returns whether anything did. `readable`: the first
-    // watched descriptor has been seen to be readable since the last call.
-    virtual bool advance(Time now, bool readable) = 0;
+    // Which of the watched descriptors have been seen to be readable since the last call.
+    struct Readable {
+      bool first = false;
+      bool second = false;
+    };
+    // Moves all that can move without blocking; returns whether anything did.
+    virtual bool advance(Time now, Readable readable) = 0;
     // Whether something may happen so soon that it is worth spinning for.
     [[nodiscard]] virtual bool is_active() const = 0;
     // When to step though nothing happens.
@@ -125,9 +129,10 @@ class Progress {
   bool event_is_full_ = false;  // as the owner has seen
   const std::shared_ptr<ProgressLock> lock_;
   Watcher watcher_;
-  bool armed_ = false;     // the second descriptor, for a sleep
-  int polls_in_vain_ = 0;  // in a row
-  bool woken_ = false;     // the progress thread, which has not stepped yet
+  bool armed_ = false;            // the second descriptor, for a sleep
+  bool second_readable_ = false;  // as the owner has seen
+  int polls_in_vain_ = 0;         // in a row
+  bool woken_ = false;            // the progress thread, which has not stepped yet
   Duration network_spinning_;
   std::thread thread_;
 };

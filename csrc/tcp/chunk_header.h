@@ -2,10 +2,10 @@
 //
 // A stream is a TCP connection over which one rank sends to another. It carries chunks, each a
 // header and its bytes; receipts come back over it, each the number of chunks that have arrived
-// over this stream so far (64 bits). A chunk says which part of which message it is. So any stream
-// between two ranks can carry any chunk, in any order, and what was under way on one that breaks
-// goes over another. Whoever opens streams shows that it belongs to the world, and to this epoch of
-// it (stream_opening.h); so a chunk needs not say that.
+// over this stream so far (64 bits). A header of zeros alone asks for a receipt. A chunk says which
+// part of which message it is. So any stream between two ranks can carry any chunk, in any order,
+// and what was under way on one that breaks goes over another. Whoever opens streams shows that it
+// belongs to the world, and to this epoch of it (stream_opening.h); so a chunk needs not say that.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +25,11 @@ struct ChunkHeader {
   Tag tag = 0;
 };
 static_assert(sizeof(ChunkHeader) == 40, "as it is on the wire");
+
+// Whether it asks for a receipt.
+[[nodiscard]] inline bool is_question(const ChunkHeader& header) {
+  return header.message == 0 && header.length == 0 && header.bytes == 0;
+}
 
 using Receipt = std::uint64_t;
 

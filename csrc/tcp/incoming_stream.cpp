@@ -142,6 +142,10 @@ void IncomingStream::take_headers(IncomingMessages& messages, Progress& progress
   while (progress.status.ok() && !message_ && inbox_end_ - inbox_begin_ >= sizeof(ChunkHeader)) {
     std::memcpy(&header_, inbox_.data() + inbox_begin_, sizeof header_);
     inbox_begin_ += sizeof header_;
+    if (is_question(header_)) {
+      asked_ = true;
+      continue;
+    }
     auto message = messages.begin(header_);
     if (!message) {
       progress.status = message.status();
@@ -188,6 +192,7 @@ void IncomingStream::send_receipt() {
   // A receipt that is not accepted is left for the next; part of one would garble all later ones.
   const ssize_t sent = ::send(fd(), &received_, sizeof received_, MSG_NOSIGNAL);
   if (sent < 0) return;
+  asked_ = false;
   unreceipted_chunks_ = 0;
   unreceipted_bytes_ = 0;
   if (static_cast<std::size_t>(sent) == sizeof received_) return;

@@ -45,6 +45,8 @@ class IncomingStream {
   // Whether so much has arrived since the last receipt that one is due.
   [[nodiscard]] bool owes_much() const;
   [[nodiscard]] bool owes() const { return unreceipted_chunks_ > 0; }
+  // Whether the peer has asked for a receipt.
+  [[nodiscard]] bool is_asked() const { return asked_; }
   // Tells the peer what has arrived.
   void send_receipt();
 
@@ -74,6 +76,7 @@ class IncomingStream {
   std::vector<iovec> vectors_;
 
   Receipt received_ = 0;  // chunks, ever
+  bool asked_ = false;
   std::size_t unreceipted_chunks_ = 0;
   std::size_t unreceipted_bytes_ = 0;
 };

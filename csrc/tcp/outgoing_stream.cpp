@@ -248,6 +248,16 @@ OutgoingStream::Silence OutgoingStream::silence(Duration patience) const {
   return silent > std::max<Duration>(patience, 4 * usual) ? Silence::silent : Silence::answered;
 }
 
+Status OutgoingStream::ask_for_receipt() {
+  if (link_.wants_to_write() || partial_ > 0) return {};
+  const ChunkHeader question;
+  const ssize_t sent = ::send(fd(), &question, sizeof question, MSG_NOSIGNAL);
+  if (sent == static_cast<ssize_t>(sizeof question)) return {};
+  if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return {};
+  // Part of it would garble all that comes after.
+  return system_error("connection broken", sent < 0 ? errno : EPIPE);
+}
+
 bool OutgoingStream::is_flushed() const {
   int unsent = 0;
   return partial_ == 0 && (::ioctl(fd(), SIOCOUTQ, &unsent) != 0 || unsent == 0);

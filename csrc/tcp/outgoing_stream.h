@@ -61,6 +61,11 @@ class OutgoingStream {
   // though something is under way; and whether something is, and it has not.
   enum class Silence : std::uint8_t { idle, answered, silent };
   [[nodiscard]] Silence silence(Duration patience) const;
+  // Whether chunks have left and no receipt tells of them yet.
+  [[nodiscard]] bool awaits_receipt() const { return written_ > 0; }
+  // Asks for a receipt, where nothing else is being written, so that silence() tells whether there
+  // is still somebody to send one. An error where the connection is broken.
+  [[nodiscard]] Status ask_for_receipt();
   // Whether everything that was written has been received by the peer's system.
   [[nodiscard]] bool is_flushed() const;
   // It has broken: what has not been acknowledged goes back.

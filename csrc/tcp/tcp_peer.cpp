@@ -28,6 +28,7 @@ constexpr std::size_t chunk_bytes_of_several = 64 << 10;
 // How long a stream may be silent that is not the only one, and take to open.
 constexpr Duration patience = 150ms;
 constexpr Duration opening_patience = 500ms;
+constexpr Duration pause_between_questions = 1s;
 constexpr Duration first_pause = 10ms;
 constexpr int max_doublings = 6;
 
@@ -128,17 +129,28 @@ Source TcpPeer::source_of(std::size_t slot) const {
 }
 
 // A link that is cut says nothing, and TCP waits for long. What is under way on a silent stream
-// goes over others, if there are any that are not silent.
+// goes over others, if there are any that are not silent. Where all that was sent has arrived, but
+// the receipt may have been lost, asking for another makes the silence heard.
 void TcpPeer::leave_silent_streams(Time now) {
-  if (now < next_look_ || open_count() < 2) return;
-  next_look_ = now + patience / 4;
+  if (open_count() < 2) return;
+  if (now < next_look_) {
+    if (is_watching_) context_.call_at(next_look_);
+    return;
+  }
   std::vector<std::size_t> silent;
   bool has_other = false;  // that may carry it
   bool is_busy = false;
+  bool awaits_receipt = false;
   for (std::size_t slot = 0; slot < out_.size(); ++slot) {
     if (!out_[slot] || !out_[slot]->is_open()) continue;
     switch (out_[slot]->silence(patience)) {
-      case OutgoingStream::Silence::idle: has_other = true; break;
+      case OutgoingStream::Silence::idle:
+        has_other = true;
+        if (!out_[slot]->awaits_receipt()) break;
+        awaits_receipt = true;
+        if (now < next_question_) break;
+        if (const Status asked = out_[slot]->ask_for_receipt(); !asked.ok()) drop(slot, asked, now);
+        break;
       case OutgoingStream::Silence::answered: has_other = is_busy = true; break;
       case OutgoingStream::Silence::silent: silent.push_back(slot);
     }
@@ -146,7 +158,10 @@ void TcpPeer::leave_silent_streams(Time now) {
   for (const std::size_t slot : silent) {
     if (has_other) drop(slot, Status(ErrorCode::transport, "silent, unlike others"), now);
   }
-  if (is_busy || !silent.empty()) context_.call_at(next_look_);
+  if (now >= next_question_) next_question_ = now + pause_between_questions;
+  is_watching_ = is_busy || awaits_receipt || !silent.empty();
+  next_look_ = now + patience / 4;
+  if (is_watching_) context_.call_at(next_look_);
 }
 
 // A stream has broken, or could not be opened.
@@ -187,9 +202,9 @@ bool TcpPeer::progress(Time now) {
   leave_silent_streams(now);
   moved = write(now) || moved;
   for (auto& stream : in_) {
-    if (stream && stream->owes() && (ended_message_ || stream->owes_much())) {
-      stream->send_receipt();
-    }
+    if (!stream) continue;
+    const bool is_due = stream->owes() && (ended_message_ || stream->owes_much());
+    if (is_due || stream->is_asked()) stream->send_receipt();
   }
   ended_message_ = false;
   return moved;
@@ -275,6 +290,9 @@ bool TcpPeer::write(Time now) {
     out_[0]->limit_unsent(several ? unsent_bytes_of_several : unsent_bytes);
   }
   if (outgoing_.has_waiting() && in_use < count_.wanted()) open_streams(now);
+  if (written > 0 && in_use > 1 && !std::exchange(is_watching_, true)) {
+    context_.call_at(std::max(next_look_, now + patience / 4));
+  }
   return written > 0;
 }
 

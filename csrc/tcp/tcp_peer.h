@@ -116,6 +116,8 @@ class TcpPeer {
   Status obstacle_;  // the first since then
   Time next_attempt_{};
   Time next_look_{};  // for silent streams
+  Time next_question_{};
+  bool is_watching_ = false;  // nothing else may tell that the next look is due
   int attempts_ = 0;
   Status failure_;
 };

@@ -158,10 +158,10 @@ Expected<UniqueFd> connect_tcp(const std::string& address, const Source& source)
   if (!source.host.empty() || source.port != 0) {
     if (Status bound = bind_to(fd.get(), first.ai_family, source); !bound.ok()) return bound;
   }
-  if (::connect(fd.get(), first.ai_addr, first.ai_addrlen) != 0 && errno != EINPROGRESS) {
-    return system_error("cannot connect to " + address, errno);
-  }
-  return fd;
+  if (::connect(fd.get(), first.ai_addr, first.ai_addrlen) == 0 || errno == EINPROGRESS) return fd;
+  // The last connection between the same two ports has not ended yet, or ended a moment ago.
+  if (errno == EADDRNOTAVAIL && source.port != 0) return connect_tcp(address, {source.host});
+  return system_error("cannot connect to " + address, errno);
 }
 
 bool is_loopback(const sockaddr* address) {

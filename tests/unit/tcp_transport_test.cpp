@@ -188,6 +188,41 @@ TEST_CASE("a stream opens, carries and is acknowledged") {
   CHECK(sender.delivered() == bytes.size());
 }
 
+TEST_CASE("a receipt that has not come is asked for, between chunks") {
+  Ends ends;
+  OutgoingStream sender(ends.calling, ends.key, 1, std::move(ends.near));
+  sender.mark_ready(EPOLLOUT);
+  REQUIRE(sender.read(ends.out).ok());
+  IncomingStream receiver(ends.key, 1, 0, ends.welcomed());
+  const Bytes bytes = pattern(2 * OutgoingMessages::max_copied_bytes, 1);
+  Bytes received(bytes.size());
+  const auto turn = [&] {
+    sender.mark_ready(EPOLLIN | EPOLLOUT);
+    receiver.mark_ready(EPOLLIN);
+    REQUIRE(sender.read(ends.out).ok());
+    if (sender.is_open()) REQUIRE(sender.write(ends.out, bytes.size()).ok());
+    REQUIRE(receiver.read(ends.in).status.ok());
+  };
+  for (int round = 0; round < 3; ++round) {
+    const Ticket out = ends.out.send(3, std::array{ConstBytes(bytes)});
+    const Ticket in = ends.in.recv(3, std::array{MutableBytes(received)});
+    for (int count = 0; count < 50 && !in->done; ++count) turn();
+    REQUIRE(in->done);
+    CHECK(sender.awaits_receipt());
+    CHECK_FALSE(receiver.is_asked());
+    REQUIRE(sender.ask_for_receipt().ok());
+    turn();
+    CHECK(receiver.is_asked());
+    CHECK_FALSE(out->done);
+    receiver.send_receipt();
+    CHECK_FALSE(receiver.is_asked());
+    turn();
+    CHECK(out->done);
+    CHECK_FALSE(sender.awaits_receipt());
+  }
+  CHECK(received == bytes);
+}
+
 TEST_CASE("who has heard a stream being opened cannot open one") {
   const auto opening_of = [](Ends& ends) {  // all that the opener says until it is let in
     OutgoingStream sender(ends.calling, ends.key, 1, std::move(ends.near));
