@@ -1,0 +1,1 @@
+#include "plan/survivor_agreement.h"

@@ -1,0 +1,109 @@
+// Agrees between the processes of an epoch that broke which of them are left, and which epoch they
+// form next.
+//
+// A pure state machine: messages, losses and the time go in; messages and a decision come out. Each
+// member tells the others which members it has lost. What all know is the union of that, from which
+// each computes by the same rule who stays (see survivor_choice.h). A member decides once all that
+// stay have told it that they have come to the same result.
+//
+// A decision is an intention: the decided world lives only if all its members take part in forming
+// it. Who cannot form it says so, and all agree anew under a higher number. Since others may have
+// formed it all the same, whoever agrees from then on needs a majority of its members, too, as of
+// the epoch that broke (dynamic voting: Jajodia and Mutchler 1990, Lotem, Keidar and Dolev 1997).
+// So no two worlds without a common member come out of an epoch:
+// - Members that have certainly ended do not count. Of the others those that stay must be more than
+//   half, or half with the lowest-numbered of them. Otherwise they stop.
+// - Who has formed a world answers those who have not with its number and members. Who is a member
+//   agrees anew from there; who is none is expelled, and stops.
+// - Who has itself been silent for long (it was stopped and wakes up) does not know what others
+//   have done meanwhile: for it, those that have ended count as unreachable.
+//
+// Drive it from the moment the epoch has broken until the new world is formed, also while that is
+// being formed: a decision can be withdrawn. Keep it afterwards, for receive() and take_messages()
+// only, until the next one takes its place: it answers those who come late.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/clock.h"
+#include "core/status.h"
+#include "plan/survivor_message.h"
+
+namespace rueda {
+
+class SurvivorAgreement {
+ public:
+  // Members are named by the number of their process, which never changes.
+  struct Settings {
+    int rank = 0;              // this process
+    std::vector<int> members;  // of the epoch that broke, sorted; `rank` is one of them
+    std::uint64_t epoch = 0;   // its number
+    Duration patience{};       // a member that is silent for so long is lost: the heartbeat
+    int min_size = 1;          // of a world
+    // This process may have been silent for longer than half of `patience` before the agreement
+    // began: it was stopped, or did not get to run.
+    bool was_stopped = false;
+  };
+
+  SurvivorAgreement(Settings settings, Time now);
+
+  // What `member` has sent, in its order. Messages may get lost before this object exists, at the
+  // cost of a quarter of `patience`. What no SurvivorAgreement sends is ignored and counted.
+  void receive(int member, std::span<const std::byte> message, Time now);
+
+  // The member gives a sign of life in another way: its process runs, but has not begun to agree.
+  void hear(int member, Time now);
+
+  // The member is lost. `ended`: its process has certainly ended (its connection was closed, or is
+  // refused by its host; its process descriptor says so), and everything that it had sent was
+  // handed to receive() before. `unreachable`: anything else. The first report of a member holds.
+  void lose(int member, Loss kind, const Status& cause, Time now);
+
+  // Does what is due, at next_deadline() at the latest. Whoever calls this more than half of
+  // `patience` late counts as stopped.
+  void advance(Time now);
+  [[nodiscard]] std::optional<Time> next_deadline() const;
+
+  struct Message {
+    int member;
+    std::vector<std::byte> bytes;
+  };
+  // To be sent. Where several messages have arrived hand in all of them first: one answer serves.
+  [[nodiscard]] std::vector<Message> take_messages();
+
+  struct Decision {
+    std::vector<int> members;  // sorted
+    std::uint64_t epoch = 0;   // higher than that of any world that was ever decided on
+    // Those of Settings::members that are not in `members`, sorted, and why.
+    std::vector<std::pair<int, Status>> lost;
+  };
+  // Nothing while undecided, and nothing again after a decision was withdrawn: whoever forms it
+  // gives up at once. An error (peer_lost) where this process must stop: it is in the minority, was
+  // expelled by the others, or fewer than min_size are left. The text says who is lost, and why.
+  // An error is final.
+  [[nodiscard]] const std::optional<Expected<Decision>>& decision() const { return decision_; }
+
+  // The decided world could not be formed: agrees anew. Does nothing where the decision has been
+  // withdrawn already.
+  void not_formed(Time now);
+  // The decided world is formed: all its members have taken part. Only while decision() has it.
+  void formed();
+
+  // The epoch whose members exchange the message; nothing for what no SurvivorAgreement sends.
+  // Whoever is in that epoch and has not seen it break learns from the message that it has.
+  [[nodiscard]] static std::optional<std::uint64_t> epoch_of(std::span<const std::byte> message);
+
+  [[nodiscard]] std::uint64_t messages_ignored() const { return ignored_; }
+
+ private:
+  std::optional<Expected<Decision>> decision_;
+  std::uint64_t ignored_ = 0;
+};
+
+}  // namespace rueda
