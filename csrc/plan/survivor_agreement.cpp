@@ -1,1 +1,410 @@
 #include "plan/survivor_agreement.h"
+
+#include <algorithm>
+#include <cassert>
+#include <iterator>
+
+#include "core/strings.h"
+#include "plan/rank_list.h"
+
+namespace rueda {
+
+namespace {
+
+template <class Key, class Value>
+std::vector<Key> keys_of(const std::map<Key, Value>& items) {
+  std::vector<Key> keys;
+  for (const auto& item : items) keys.push_back(item.first);
+  return keys;
+}
+
+std::vector<int> without(const std::vector<int>& all, const std::vector<int>& some) {
+  std::vector<int> rest;
+  std::set_difference(all.begin(), all.end(), some.begin(), some.end(), std::back_inserter(rest));
+  return rest;
+}
+
+// How often a member gives a sign of life.
+Duration beat_of(Duration patience) {
+  return patience / 4;
+}
+
+}  // namespace
+
+SurvivorAgreement::SurvivorAgreement(Settings settings, Time now)
+    : settings_(std::move(settings)), members_(settings_.members), last_call_(now) {
+  assert(contains(members_, settings_.rank));
+  view_.epoch = settings_.epoch;
+  view_.proposal = settings_.epoch + 1;
+  for (const int member : members_) {
+    if (member != settings_.rank) peers_[member].heard = now;
+  }
+  own_ = {view_.proposal, outcome_of(view_)};
+  tell_all(now);
+  decide(now);
+}
+
+std::optional<std::uint64_t> SurvivorAgreement::epoch_of(std::span<const std::byte> message) {
+  const auto decoded = decode_survivor_message(message);
+  const auto* const view = decoded ? std::get_if<SurvivorView>(&*decoded) : nullptr;
+  if (view == nullptr) return std::nullopt;
+  return view->epoch;
+}
+
+SurvivorAgreement::Outcome SurvivorAgreement::outcome_of(const SurvivorView& view) const {
+  Outcome outcome;
+  outcome.ended = keys_of(view.ended);
+  outcome.given_up = keys_of(view.given_up);
+  std::set<BrokenLink> broken;
+  for (const auto& item : view.broken) broken.insert(item.first);
+  outcome.survivors = choose_survivors(without(members_, outcome.ended), broken);
+  return outcome;
+}
+
+bool SurvivorAgreement::is_plausible(const SurvivorView& view) const {
+  const auto is_member = [&](int number) { return contains(members_, number); };
+  return std::all_of(view.ended.begin(), view.ended.end(),
+                     [&](const auto& item) { return is_member(item.first); }) &&
+         std::all_of(view.broken.begin(), view.broken.end(), [&](const auto& item) {
+           return is_member(item.first.observer) && is_member(item.first.member);
+         });
+}
+
+// --- What comes in ---------------------------------------------------------------------------
+
+// A process that was stopped has measured no silence but its own.
+void SurvivorAgreement::notice_pause(Time now) {
+  if (now - last_call_ > beat_of(settings_.patience) + settings_.patience / 2) {
+    settings_.was_stopped = true;
+    for (auto& peer : peers_) peer.second.heard = now;
+  }
+  last_call_ = now;
+}
+
+void SurvivorAgreement::receive(int member, std::span<const std::byte> message, Time now) {
+  if (decision_ && !decision_->ok()) return;
+  const auto decoded = decode_survivor_message(message);
+  if (!decoded || member == settings_.rank) {
+    ++ignored_;
+    return;
+  }
+  if (!is_over()) notice_pause(now);
+  if (const auto* const view = std::get_if<SurvivorView>(&*decoded)) {
+    receive_view(member, *view, now);
+  } else {
+    receive_has_gone_on(std::get<EpochHasGoneOn>(*decoded), now);
+  }
+}
+
+void SurvivorAgreement::receive_view(int member, const SurvivorView& view, Time now) {
+  const std::uint64_t reached = is_formed_ ? decision_->value().epoch : view_.epoch;
+  if (view.epoch < reached) latecomers_.insert(member);
+  if (view.epoch < reached || is_formed_) return;
+  const auto found = peers_.find(member);
+  if (found == peers_.end() || (view.epoch == view_.epoch && !is_plausible(view))) {
+    ++ignored_;
+    return;
+  }
+  Peer& peer = found->second;
+  peer.heard = now;
+  if (view.epoch > view_.epoch) {
+    // Told what this process knows, it answers that the epoch has gone on.
+    peer.has_gone_on = true;
+    answers_.insert(member);
+    return;
+  }
+  peer.said = Said{view.proposal, outcome_of(view)};
+  merge(view);
+  update(&*peer.said, now);
+  const bool gets_beats = contains(own_.outcome.survivors, member);
+  if (!view.is_answer && (view.knows_nothing || !gets_beats)) answers_.insert(member);
+}
+
+void SurvivorAgreement::merge(const SurvivorView& view) {
+  view_.ended.insert(view.ended.begin(), view.ended.end());
+  view_.broken.insert(view.broken.begin(), view.broken.end());
+  for (const auto& [members, number] : view.given_up) {
+    std::uint64_t& known = view_.given_up[members];
+    known = std::max(known, number);
+  }
+  // Who does not reach this process is not reached by it either: so the choice between the two
+  // does not depend on who says so first. Only a process that is frozen does not answer.
+  if (settings_.was_stopped) return;
+  for (const auto& [link, cause] : view.broken) {
+    if (link.member != settings_.rank) continue;
+    view_.broken.try_emplace({settings_.rank, link.observer}, cause);
+  }
+}
+
+void SurvivorAgreement::receive_has_gone_on(const EpochHasGoneOn& message, Time now) {
+  if (is_formed_ || message.epoch <= view_.epoch) return;
+  if (!contains(message.members, settings_.rank)) {
+    stop(str("the others have gone on without rank ", settings_.rank, " (epoch ", message.epoch,
+             ": ", describe_ranks(message.members), ")",
+             message.cause.ok() ? "" : ": " + message.cause.to_string()));
+    return;
+  }
+  if (!without(message.members, members_).empty()) {
+    ++ignored_;
+    return;
+  }
+  // A world that this process is forming meanwhile may come to life with it.
+  if (!formed_by_others_ || formed_by_others_->epoch < message.epoch) formed_by_others_ = message;
+  decide(now);
+}
+
+void SurvivorAgreement::hear(int member, Time now) {
+  if (is_over()) return;
+  notice_pause(now);
+  const auto found = peers_.find(member);
+  if (found != peers_.end()) found->second.heard = now;
+}
+
+// Whether a member that has ended cannot have decided on a world without this process. It would
+// have told it so before, or have missed its signs of life for as long as this process its own.
+bool SurvivorAgreement::is_witness_of_end(const Peer& peer, Time now) const {
+  return !settings_.was_stopped && !peer.has_gone_on &&
+         now - peer.heard <= settings_.patience / 2 &&
+         (!peer.said || contains(peer.said->outcome.survivors, settings_.rank));
+}
+
+void SurvivorAgreement::lose(int member, Loss kind, const Status& cause, Time now) {
+  if (is_over()) return;
+  notice_pause(now);
+  const auto found = peers_.find(member);
+  const BrokenLink link{settings_.rank, member};
+  if (found == peers_.end() || view_.ended.contains(member) || view_.broken.contains(link)) return;
+  if (kind == Loss::ended && is_witness_of_end(found->second, now)) {
+    view_.ended.emplace(member, shortened(cause));
+  } else {
+    view_.broken.emplace(link, shortened(cause));
+  }
+  update(nullptr, now);
+}
+
+void SurvivorAgreement::advance(Time now) {
+  if (is_over()) return;
+  notice_pause(now);
+  for (const int member : own_.outcome.survivors) {
+    if (member == settings_.rank || now - peers_.at(member).heard < settings_.patience) continue;
+    view_.broken.try_emplace({settings_.rank, member},
+                             Status(ErrorCode::peer_lost,
+                                    str("rank ", settings_.rank, " has not heard of rank ", member,
+                                        " for ", to_seconds(now - peers_.at(member).heard), " s"),
+                                    member));
+  }
+  update(nullptr, now);
+  if (is_over() || now < next_beat_) return;
+  beats_ = true;
+  next_beat_ = now + beat_of(settings_.patience);
+}
+
+std::optional<Time> SurvivorAgreement::next_deadline() const {
+  if (is_over()) return std::nullopt;
+  Time deadline = next_beat_;
+  for (const int member : own_.outcome.survivors) {
+    if (member == settings_.rank) continue;
+    deadline = std::min(deadline, peers_.at(member).heard + settings_.patience);
+  }
+  if (cut_off_since_) {
+    deadline = std::min(deadline, *cut_off_since_ + beat_of(settings_.patience));
+  }
+  return deadline;
+}
+
+// --- What follows from it --------------------------------------------------------------------
+
+// `said`: what was received and is part of view_ now.
+void SurvivorAgreement::update(const Said* said, Time now) {
+  const bool is_behind = said != nullptr && said->proposal > own_.proposal;
+  Outcome outcome = outcome_of(view_);
+  // That a lost member has ended is no reason to withdraw a decision.
+  const bool is_same = decision_ ? outcome.survivors == own_.outcome.survivors &&
+                                       outcome.given_up == own_.outcome.given_up
+                                 : outcome == own_.outcome;
+  if (!is_same || is_behind) {
+    if (decision_) {
+      withdraw();
+      outcome = outcome_of(view_);
+    }
+    own_.outcome = std::move(outcome);
+    if (is_behind && said->outcome == own_.outcome) {
+      own_.proposal = said->proposal;
+    } else {
+      own_.proposal = std::max(own_.proposal, said != nullptr ? said->proposal : 0) + 1;
+    }
+    view_.proposal = own_.proposal;
+    tell_all(now);
+  }
+  decide(now);
+}
+
+// Others may form the world all the same.
+void SurvivorAgreement::withdraw() {
+  const Decision& decided = decision_->value();
+  std::uint64_t& number = view_.given_up[decided.members];
+  number = std::max(number, decided.epoch);
+  decision_.reset();
+}
+
+void SurvivorAgreement::not_formed(std::uint64_t epoch, Time now) {
+  if (is_over() || !decision_ || decision_->value().epoch != epoch) return;
+  notice_pause(now);
+  withdraw();
+  own_ = {own_.proposal + 1, outcome_of(view_)};
+  view_.proposal = own_.proposal;
+  tell_all(now);
+  decide(now);
+}
+
+void SurvivorAgreement::formed() {
+  assert(decision_ && decision_->ok());
+  is_formed_ = true;
+  tells_all_ = beats_ = false;
+  answers_.clear();
+}
+
+bool SurvivorAgreement::all_say_the_same() const {
+  const std::vector<int>& survivors = own_.outcome.survivors;
+  return std::all_of(survivors.begin(), survivors.end(), [&](int member) {
+    return member == settings_.rank || peers_.at(member).said == own_;
+  });
+}
+
+// Whether this process reaches none of those that stay.
+bool SurvivorAgreement::is_cut_off() const {
+  const std::vector<int>& survivors = own_.outcome.survivors;
+  return std::all_of(survivors.begin(), survivors.end(),
+                     [&](int member) { return view_.broken.contains({settings_.rank, member}); });
+}
+
+void SurvivorAgreement::decide(Time now) {
+  if (decision_) return;
+  if (formed_by_others_) {
+    continue_from(*std::exchange(formed_by_others_, std::nullopt), now);
+  }
+  if (contains(own_.outcome.survivors, settings_.rank)) {
+    cut_off_since_.reset();
+    if (all_say_the_same()) conclude();
+  } else if (!is_cut_off()) {
+    cut_off_since_.reset();  // one of those that stay will tell what becomes of it
+  } else if (!cut_off_since_) {
+    cut_off_since_ = now;  // until others have had the time to confirm what this process has seen
+  } else if (now - *cut_off_since_ >= beat_of(settings_.patience)) {
+    stop(str("rank ", settings_.rank, " does not reach those that stay, ",
+             describe_ranks(own_.outcome.survivors)));
+  }
+}
+
+void SurvivorAgreement::conclude() {
+  const std::vector<int>& survivors = own_.outcome.survivors;
+  const std::vector<std::vector<int>>& given_up = own_.outcome.given_up;
+  const auto is_majority_of = [&](const std::vector<int>& members) {
+    return has_quorum(survivors, members, own_.outcome.ended);
+  };
+  const auto left = str(survivors.size(), " of ", settings_.members.size(), " ranks");
+  if (!is_majority_of(members_) || !std::all_of(given_up.begin(), given_up.end(), is_majority_of)) {
+    stop(str(left, " cannot go on: others may live and have the majority"));
+  } else if (survivors.size() < static_cast<std::size_t>(std::max(settings_.min_size, 0))) {
+    stop(str(left, " are left, fewer than ", settings_.min_size));
+  } else {
+    decision_ = Decision{survivors, own_.proposal, lost()};
+  }
+}
+
+void SurvivorAgreement::stop(const std::string& why) {
+  std::string text = why;
+  const auto gone = lost();
+  for (const auto& [member, cause] : gone) text += str("; rank ", member, ": ", cause.to_string());
+  const int first = gone.empty() ? -1 : gone.front().first;
+  decision_ = Status(ErrorCode::peer_lost, std::move(text), first);
+  tells_all_ = beats_ = false;
+  answers_.clear();
+  latecomers_.clear();
+}
+
+std::vector<std::pair<int, Status>> SurvivorAgreement::lost() const {
+  std::vector<std::pair<int, Status>> lost;
+  for (const int member : without(settings_.members, own_.outcome.survivors)) {
+    if (member != settings_.rank) lost.emplace_back(member, cause_of(member));
+  }
+  return lost;
+}
+
+Status SurvivorAgreement::cause_of(int member) const {
+  if (const auto found = lost_earlier_.find(member); found != lost_earlier_.end()) {
+    return found->second;
+  }
+  if (const auto found = view_.ended.find(member); found != view_.ended.end()) {
+    return found->second;
+  }
+  // What one that stays says before what the member itself says.
+  const Status* best = nullptr;
+  for (const auto& [link, cause] : view_.broken) {
+    const bool is_observed = link.member == member;
+    if (!is_observed && link.observer != member) continue;
+    const int other = is_observed ? link.observer : link.member;
+    if (contains(own_.outcome.survivors, other) && is_observed) return cause;
+    if (best == nullptr) best = &cause;
+  }
+  return best != nullptr ? *best : Status();
+}
+
+// The world in which this process was to take part was formed without its knowing, and is broken
+// since it did not take part.
+void SurvivorAgreement::continue_from(const EpochHasGoneOn& message, Time now) {
+  for (const int member : without(members_, message.members)) {
+    if (member != settings_.rank) lost_earlier_.emplace(member, cause_of(member));
+    peers_.erase(member);
+    view_.ended.erase(member);
+  }
+  members_ = message.members;
+  view_.epoch = message.epoch;
+  view_.broken.clear();  // found anew where it still is so
+  std::erase_if(view_.given_up, [&](const auto& item) { return item.second <= message.epoch; });
+  for (auto& [member, peer] : peers_) peer = Peer{now, std::nullopt, false};
+  view_.proposal = std::max(own_.proposal, message.epoch) + 1;
+  own_ = {view_.proposal, outcome_of(view_)};
+  tell_all(now);
+}
+
+// --- What goes out ---------------------------------------------------------------------------
+
+void SurvivorAgreement::tell_all(Time now) {
+  tells_all_ = true;
+  next_beat_ = now + beat_of(settings_.patience);
+}
+
+std::vector<SurvivorAgreement::Message> SurvivorAgreement::take_messages() {
+  std::vector<Message> messages;
+  const auto tell = [&](int member, bool is_answer) {
+    SurvivorView view = view_;
+    view.knows_nothing = !peers_.at(member).said;
+    view.is_answer = is_answer;
+    messages.push_back({member, encode(view)});
+    answers_.erase(member);
+  };
+  if (std::exchange(tells_all_, false)) {
+    beats_ = false;
+    for (const auto& peer : peers_) {
+      if (!view_.ended.contains(peer.first)) tell(peer.first, false);
+    }
+  }
+  if (std::exchange(beats_, false)) {
+    for (const int member : own_.outcome.survivors) {
+      if (member != settings_.rank) tell(member, false);
+    }
+  }
+  for (const int member : std::exchange(answers_, {})) tell(member, true);
+  for (const int member : std::exchange(latecomers_, {})) {
+    EpochHasGoneOn answer{view_.epoch, members_, cause_of(member)};
+    if (is_formed_) {
+      answer.epoch = decision_->value().epoch;
+      answer.members = decision_->value().members;
+    }
+    messages.push_back({member, encode(answer)});
+  }
+  return messages;
+}
+
+}  // namespace rueda

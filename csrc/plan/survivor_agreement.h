@@ -27,7 +27,9 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -89,19 +91,82 @@ class SurvivorAgreement {
   // An error is final.
   [[nodiscard]] const std::optional<Expected<Decision>>& decision() const { return decision_; }
 
-  // The decided world could not be formed: agrees anew. Does nothing where the decision has been
-  // withdrawn already.
-  void not_formed(Time now);
+  // The decided world with this number could not be formed: agrees anew. Does nothing where the
+  // decision is not that one any more.
+  void not_formed(std::uint64_t epoch, Time now);
   // The decided world is formed: all its members have taken part. Only while decision() has it.
   void formed();
 
-  // The epoch whose members exchange the message; nothing for what no SurvivorAgreement sends.
-  // Whoever is in that epoch and has not seen it break learns from the message that it has.
+  // The epoch that is agreed on: that of the settings, or a later one, formed by others, in which
+  // this process was to take part.
+  [[nodiscard]] std::uint64_t epoch() const { return view_.epoch; }
+
+  // The epoch that has broken for the sender; nothing for an answer and for what no
+  // SurvivorAgreement sends. Whoever is in that epoch and has not seen it break learns it from
+  // this.
   [[nodiscard]] static std::optional<std::uint64_t> epoch_of(std::span<const std::byte> message);
 
   [[nodiscard]] std::uint64_t messages_ignored() const { return ignored_; }
 
  private:
+  // What follows from a view; members agree once they have come to the same one.
+  struct Outcome {
+    std::vector<int> survivors;
+    std::vector<int> ended;
+    std::vector<std::vector<int>> given_up;
+    [[nodiscard]] bool operator==(const Outcome&) const = default;
+  };
+  // A member sends different outcomes under different numbers only, so two worlds that have a
+  // member in common never have the same number.
+  struct Said {
+    std::uint64_t proposal = 0;
+    Outcome outcome;
+    [[nodiscard]] bool operator==(const Said&) const = default;
+  };
+  struct Peer {
+    Time heard;                // the last sign of life
+    std::optional<Said> said;  // last
+    bool has_gone_on = false;  // has sent something of a later epoch
+  };
+
+  [[nodiscard]] bool is_over() const { return is_formed_ || (decision_ && !decision_->ok()); }
+  [[nodiscard]] Outcome outcome_of(const SurvivorView& view) const;
+  [[nodiscard]] bool is_plausible(const SurvivorView& view) const;
+  [[nodiscard]] bool is_witness_of_end(const Peer& peer, Time now) const;
+  [[nodiscard]] bool all_say_the_same() const;
+  [[nodiscard]] bool is_cut_off() const;
+  [[nodiscard]] Status cause_of(int member) const;
+  [[nodiscard]] std::vector<std::pair<int, Status>> lost() const;
+
+  void notice_pause(Time now);
+  void receive_view(int member, const SurvivorView& view, Time now);
+  void receive_has_gone_on(const EpochHasGoneOn& message, Time now);
+  void merge(const SurvivorView& view);
+  void update(const Said* said, Time now);
+  void withdraw();
+  void decide(Time now);
+  void conclude();
+  void stop(const std::string& why);
+  void continue_from(const EpochHasGoneOn& message, Time now);
+  void tell_all(Time now);
+
+  Settings settings_;
+  std::vector<int> members_;            // of the epoch agreed on, view_.epoch
+  std::map<int, Status> lost_earlier_;  // those of Settings::members that are not in it
+  SurvivorView view_;
+  Said own_;                                        // what follows from view_
+  std::map<int, Peer> peers_;                       // the other members
+  std::optional<EpochHasGoneOn> formed_by_others_;  // with this process, which is forming a world
+  std::optional<Time> cut_off_since_;
+  bool is_formed_ = false;
+  Time last_call_;
+  Time next_beat_;
+
+  bool tells_all_ = false;    // those that have not ended
+  bool beats_ = false;        // tells the survivors
+  std::set<int> answers_;     // members to be answered
+  std::set<int> latecomers_;  // to be told that the epoch has gone on
+
   std::optional<Expected<Decision>> decision_;
   std::uint64_t ignored_ = 0;
 };

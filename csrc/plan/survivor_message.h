@@ -1,12 +1,53 @@
 // What members of an epoch that broke tell each other, and its encoding (see SurvivorAgreement).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/status.h"
+#include "plan/survivor_choice.h"
 
 namespace rueda {
 
 // How a member was lost. `ended`: its process is gone for good. `unreachable`: it is silent, and
 // may live.
 enum class Loss : std::uint8_t { ended, unreachable };
+
+// All that the sender knows.
+struct SurvivorView {
+  std::uint64_t epoch = 0;     // that broke
+  std::uint64_t proposal = 0;  // the number of the epoch that is to be formed
+  bool knows_nothing = false;  // of the receiver: it has sent the sender no view yet
+  bool is_answer = false;      // and is not answered itself
+  std::map<int, Status> ended;
+  std::map<BrokenLink, Status> broken;
+  // Worlds that were decided on and given up, which some members may have formed all the same: the
+  // highest number of each.
+  std::map<std::vector<int>, std::uint64_t> given_up;
+};
+
+// The answer to who asks in an epoch that has been succeeded.
+struct EpochHasGoneOn {
+  std::uint64_t epoch = 0;  // that was formed
+  std::vector<int> members;
+  Status cause;  // why the receiver is not one of them, where the sender knows
+};
+
+using SurvivorMessage = std::variant<SurvivorView, EpochHasGoneOn>;
+
+[[nodiscard]] std::vector<std::byte> encode(const SurvivorMessage& message);
+// Nothing for what encode() never makes.
+[[nodiscard]] std::optional<SurvivorMessage> decode_survivor_message(
+    std::span<const std::byte> bytes);
+
+// `cause` as one line of at most 1000 bytes, so that messages stay small: they hold one for each
+// lost member.
+[[nodiscard]] Status shortened(const Status& cause);
 
 }  // namespace rueda
