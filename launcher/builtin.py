@@ -15,8 +15,10 @@ from .environment import without_identity
 from .errors import LaunchError
 from .failure import Failure
 from .job import Job
+from .losses import Losses
 from .output import RankOutput, ended_by, ended_well
 from .placement import identity, place
+from .sink import say
 from .supervised_run import SupervisedRun
 from .supervisor import Supervisor
 
@@ -59,6 +61,7 @@ class BuiltinRun(SupervisedRun):
         super().__init__(output, grace, relay)
         self._job = job
         self._failures: list[Failure] = []
+        self._losses = Losses(job.ranks, {**os.environ, **job.settings})
 
     def _has_failed(self) -> bool:
         return bool(self._failures)
@@ -102,6 +105,9 @@ class BuiltinRun(SupervisedRun):
             return
         if how.status == 0:
             come.leave(how.rank)
+            return
+        if self._losses.bears(how):
+            say(self._losses.describe(how))
             return
         if not self._failures:
             supervisor.end_after(min(MOMENT, self._grace))

@@ -140,7 +140,11 @@ FLAGS = [
     HorovodFlag("-p --ssh-port", refused="--ssh 'ssh -p PORT' says it"),
     HorovodFlag("-i --ssh-identity-file", refused="--ssh 'ssh -i FILE' says it"),
     HorovodFlag("--jsrun", refused="start the ranks with jsrun itself", is_flag=True),
-    HorovodFlag("--min-np --min-num-proc", refused=_ELASTIC),
+    HorovodFlag(
+        "--min-num-proc",
+        sets=lambda value: {"RUEDA_MIN_NP": value, "RUEDA_RECOVERY": "on"},
+        help="--min-np.",
+    ),
     HorovodFlag("--max-np --max-num-proc", refused=_ELASTIC),
     HorovodFlag("--slots-per-host", refused=_ELASTIC),
     HorovodFlag("--elastic-timeout", refused=_ELASTIC),

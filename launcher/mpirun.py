@@ -127,8 +127,14 @@ def command_line(mpirun: Mpirun, job: Job, options: MpirunOptions) -> list[str]:
     argv += ["--output", "tag"] if mpirun.major >= 5 else ["--tag-output"]
     if os.geteuid() == 0:
         argv.append("--allow-run-as-root")
-    if options.ulfm:
+    recovers = {**os.environ, **job.settings}.get("RUEDA_RECOVERY") == "on"
+    if options.ulfm or recovers:
         if mpirun.major < 5:
-            raise LaunchError(f"--ulfm needs Open MPI 5; {mpirun.path} is {mpirun.version}")
+            what = "--ulfm" if options.ulfm else "RUEDA_RECOVERY=on"
+            raise LaunchError(f"{what} needs Open MPI 5; {mpirun.path} is {mpirun.version}")
         argv += ["--with-ft", "ulfm"]
+    if recovers:
+        argv += ["--runtime-options", "error-nonzero-status=false"]
+        # Its hierarchical collectives fail after a failure (open-mpi/ompi issue 13915).
+        argv += ["--mca", "coll", "^han"]
     return [*argv, *_variables(job), *options.extra, *job.command]

@@ -82,6 +82,8 @@ def _make_job(
     ranks = check_ranks(values["ranks"], hosts, values["oversubscribe"])
     forward, given = parse_forwards(values["forward"])
     settings = {**given, **from_horovod, **environment_of(flags, values)}
+    if "RUEDA_MIN_NP" in settings:
+        settings.setdefault("RUEDA_RECOVERY", "on")
     if values["horovod"]:
         inherited = settings.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
         settings["PYTHONPATH"] = alias_path(inherited)
@@ -99,6 +101,8 @@ def _choose_mpirun(request: RunRequest, job: Job, native: Native) -> mpirun.Mpir
     if request.bootstrap == "rendezvous" or not (job.is_local or _asks_for_mpi(request, job)):
         return None
     insists = request.bootstrap == "mpi" or request.mpirun_path is not None
+    if _recovers(job) and not insists:
+        return None  # mpirun ends all ranks when one is lost, unless it is told much
     if native.lacks_mpi and not insists and job.is_local:
         say("the MPI plug-in is not built; the ranks are started directly, see 'rueda check'")
         return None
@@ -118,6 +122,11 @@ def _choose_mpirun(request: RunRequest, job: Job, native: Native) -> mpirun.Mpir
         )
     say("no mpirun was found; the ranks are started directly on this host")
     return None
+
+
+def _recovers(job: Job) -> bool:
+    """Whether the ranks go on without those that are lost."""
+    return {**os.environ, **job.settings}.get("RUEDA_RECOVERY") == "on"
 
 
 def _asks_for_mpi(request: RunRequest, job: Job) -> bool:

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "api/current_runtime.h"
+#include "api/succession.h"
 #include "core/log.h"
 #include "core/unknown_variables.h"
 #include "membership/launcher_notice.h"
@@ -23,7 +24,10 @@ struct Process {
   std::mutex life;  // held through init and shutdown
   std::mutex mutex;
   std::shared_ptr<Runtime> runtime;
-  std::atomic<Runtime*> watched{nullptr};  // by the fork handler, which may not take a lock
+  std::unique_ptr<Succession> succession;  // with recovery; under `life`
+  // By the fork handler, which may not take a lock.
+  std::atomic<Runtime*> watched{nullptr};
+  std::atomic<Succession*> watched_succession{nullptr};
   std::atomic<bool> forked{false};
   MpiPlugin* mpi = nullptr;  // once MPI is in use
   bool broken = false;       // a world ended in a failure, and MPI has formed none since
@@ -39,8 +43,10 @@ Process& process() {
 void after_fork_in_child() {
   Process& state = process();
   Runtime* runtime = state.watched.exchange(nullptr);
+  Succession* succession = state.watched_succession.exchange(nullptr);
   if (runtime == nullptr && state.mpi == nullptr) return;
   state.forked = true;
+  if (succession != nullptr) succession->close_after_fork();
   if (runtime != nullptr) runtime->close_after_fork();
 }
 
@@ -82,8 +88,10 @@ T value_or_throw(Expected<T> expected) {
 }
 
 // Returns once all ranks have connected: one that leaves at once must not be gone before.
-std::shared_ptr<Runtime> start_runtime(World world, Bootstrap& bootstrap, const Options& options) {
-  auto started = Runtime::start(std::move(world), options);
+std::shared_ptr<Runtime> start_runtime(World world, Bootstrap& bootstrap, const Options& options,
+                                       std::function<void(const Status&)> on_failure) {
+  auto started =
+      Runtime::start(std::move(world), options, LossPolicy::end_world, std::move(on_failure));
   const Time deadline = Clock::now() + seconds(options.init_timeout);
   const Status all = bootstrap.agree("connected", started.status(), deadline);
   started.status().throw_if_error();
@@ -91,6 +99,26 @@ std::shared_ptr<Runtime> start_runtime(World world, Bootstrap& bootstrap, const 
   if (!all.ok()) runtime->abort(all.to_string());
   all.throw_if_error();
   return runtime;
+}
+
+// Under `life`.
+void end_succession() {
+  process().watched_succession = nullptr;
+  process().succession.reset();
+}
+
+std::function<void(const Status&)> open_succession(Bootstrap& bootstrap, const Topology& topology,
+                                                   const Options& options) {
+  end_succession();
+  if (options.recovery != "on" || topology.size == 1) return {};
+  const auto start = [options](World world, Bootstrap& members,
+                               std::function<void(const Status&)> on_failure) {
+    return start_runtime(std::move(world), members, options, std::move(on_failure));
+  };
+  process().succession = value_or_throw(Succession::open(
+      bootstrap, topology, options, start, Clock::now() + seconds(options.init_timeout)));
+  process().watched_succession = process().succession.get();
+  return process().succession->on_first_failure();
 }
 
 LogLevel log_level(const std::string& name) {
@@ -154,7 +182,8 @@ void init(const std::map<std::string, std::string>& overrides) {
     notify_launcher(process_environment(), opened.launch, Arrival::met);
   }
   set_log_rank(world.topology.rank);
-  set_runtime(start_runtime(std::move(world), *opened.bootstrap, options));
+  auto on_failure = open_succession(*opened.bootstrap, world.topology, options);
+  set_runtime(start_runtime(std::move(world), *opened.bootstrap, options, std::move(on_failure)));
   // All that MPI has started are in this world: nobody is missing for MPI_Finalize.
   if (opened.mpi != nullptr) state.broken = false;
 }
@@ -168,6 +197,28 @@ void shutdown() {
     runtime->shutdown();
     process().broken = process().broken || !runtime->failure().ok();
   }
+  end_succession();
+}
+
+Recovery recover(double timeout) {
+  Process& state = process();
+  if (state.forked) throw_forked();
+  const std::lock_guard life(state.life);
+  const auto broken = current_runtime();
+  if (!state.succession) {
+    throw UnsupportedError(
+        "recover() needs a world of several ranks that was formed with the option recovery=on");
+  }
+  if (!broken->is_broken()) {
+    throw InvalidArgumentError("the world is whole: there is nothing to recover from");
+  }
+  auto next = value_or_throw(state.succession->take_next(Clock::now() + seconds(timeout)));
+  take_runtime();
+  broken->shutdown();
+  state.broken = true;  // as MPI sees it
+  set_log_rank(next.runtime->topology().rank);
+  set_runtime(std::move(next.runtime));
+  return std::move(next.recovery);
 }
 
 void abort(const std::string& cause) {
@@ -177,6 +228,7 @@ void abort(const std::string& cause) {
     runtime->abort(cause);
     process().broken = true;
   }
+  end_succession();
 }
 
 bool is_initialized() {

@@ -68,8 +68,8 @@ void raise(const Error& error) {
 }  // namespace
 
 ErrorReason error_reason(const std::string& name) {
-  for (const ErrorReason reason :
-       {ErrorReason::deadline, ErrorReason::gradient_misfit, ErrorReason::not_finite}) {
+  for (const ErrorReason reason : {ErrorReason::deadline, ErrorReason::gradient_misfit,
+                                   ErrorReason::not_finite, ErrorReason::unreachable}) {
     if (name == name_of(reason)) return reason;
   }
   return ErrorReason::unspecified;

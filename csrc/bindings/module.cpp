@@ -72,6 +72,21 @@ void init_interruptibly(const std::map<std::string, std::string>& overrides) {
   init(overrides);
 }
 
+// Ctrl-C ends the wait; the world is formed all the same.
+py::tuple recover_interruptibly(double timeout) {
+  const Recovery recovery = [&] {
+    const GilReleased released;
+    const Interruptible interruptible([] {
+      const py::gil_scoped_acquire gil;
+      raise_signals();
+    });
+    return recover(timeout);
+  }();
+  py::dict lost;
+  for (const auto& [rank, cause] : recovery.lost) lost[py::int_(rank)] = cause;
+  return py::make_tuple(recovery.epoch, recovery.previous_ranks, lost);
+}
+
 // Where a signal handler raises, the change of the sets goes on.
 int add_set(std::vector<int> ranks) {
   const Handle handle = [&] {
@@ -95,6 +110,7 @@ void bind_life(py::module_& module) {
   const py::call_guard<GilReleased> released;
   module.def("init", &init_interruptibly);
   module.def("shutdown", &shutdown, released);
+  module.def("recover", &recover_interruptibly, py::arg("timeout"));
   module.def("host_identity", &host_identity);
   module.def("own_address", &own_address, py::arg("interface"));
   module.def("is_initialized", &is_initialized);

@@ -20,8 +20,10 @@ enum class ControlMessage : std::uint8_t {
   failure,         // the world of the sender is broken
   loss,            // a rank is lost; the world goes on without it
   point_to_point,  // offers and answers of messages between two ranks
+  question,        // whether the receiver is there; answered at once
+  answer,          // to a question
 };
-inline constexpr std::size_t control_messages = 4;
+inline constexpr std::size_t control_messages = 6;
 
 class ActiveMessages {
  public:

@@ -18,6 +18,11 @@ std::size_t kept_buffers(const Options& options) {
   return static_cast<std::size_t>(options.batches_in_flight) + 1;
 }
 
+// Without recovery a rank that is silent may come back: what waits for it has time-outs of its own.
+Duration patience_of(const Options& options) {
+  return options.recovery == "on" ? seconds(options.heartbeat) : Duration();
+}
+
 std::optional<Time> earlier(std::optional<Time> left, std::optional<Time> right) {
   if (!left || !right) return left ? left : right;
   return std::min(*left, *right);
@@ -36,7 +41,8 @@ Epoch::Epoch(World world, const EpochServices& services, LossPolicy on_loss)
       messages_(world_.host, *world_.transport, *world_.control,
                 [this](int peer, std::span<const std::byte> message) {
                   control_.send(peer, ControlMessage::point_to_point, message);
-                }) {
+                }),
+      heartbeat_(neighbours(), patience_of(services.options)) {
   handle_messages();
 }
 
@@ -116,6 +122,8 @@ bool Epoch::advance(Time now, Readable readable) {
     fail(status);
     return true;
   }
+  look_for_silence(now);
+  if (!failure_.ok()) return true;
   const Duration timeout = seconds(services_.options.transfer_timeout);
   for (const auto& [id, set] : sets_) {
     if (Status status = set->broken(now, timeout); !status.ok()) {
@@ -181,6 +189,7 @@ std::optional<Time> Epoch::next_deadline() const {
   if (!failure_.ok()) return earliest;
   earliest = earlier(earliest, messages_.next_deadline());
   earliest = earlier(earliest, devices_->next_look());
+  earliest = earlier(earliest, heartbeat_.next_look());
   const double timeout = services_.options.transfer_timeout;
   for (const auto& [id, set] : sets_) {
     earliest = earlier(earliest, set->next_deadline());

@@ -4,6 +4,7 @@
 // Used by the owner of the progress lock only, but for what is said to be for any thread.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -26,6 +27,7 @@
 #include "coordinator/timeline.h"
 #include "core/options.h"
 #include "membership/world.h"
+#include "plan/heartbeat.h"
 
 namespace rueda {
 
@@ -35,6 +37,7 @@ struct EpochServices {
   CommandQueue& commands;
   Metrics& metrics;
   Timeline& timeline;
+  std::function<void(const Status&)> on_failure = {};  // once, when the epoch breaks
 };
 
 // What becomes of the epoch when a rank is lost: it ends for all ranks, or goes on for the process
@@ -138,6 +141,7 @@ class Epoch final : public Progress::Work {
 
   // --- Failures
   void on_peer_lost(int peer, const Status& cause);
+  void look_for_silence(Time now);
   void lose(int rank, const Status& reason);
   void fail(const Status& reason);
   void tell_neighbours(ControlMessage kind, const Status& reason);
@@ -159,6 +163,7 @@ class Epoch final : public Progress::Work {
   std::map<int, std::unique_ptr<SetCoordinator>> sets_;
   ActiveMessages control_;
   PointToPoint messages_;
+  Heartbeat heartbeat_;  // of the neighbours in the world's tree
   struct EarlyMessage {
     int peer;
     std::vector<std::byte> payload;

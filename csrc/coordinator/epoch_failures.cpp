@@ -19,6 +19,15 @@ void Epoch::handle_messages() {
   control_.handle(ControlMessage::loss, [this](int /*peer*/, std::span<const std::byte> payload) {
     return receive_loss(payload);
   });
+  control_.handle(ControlMessage::question, [this](int peer, std::span<const std::byte> payload) {
+    if (!payload.empty()) return false;
+    control_.send(peer, ControlMessage::answer, {});
+    return true;
+  });
+  control_.handle(ControlMessage::answer, [this](int peer, std::span<const std::byte> payload) {
+    heartbeat_.hear(peer);
+    return payload.empty();
+  });
   control_.handle(ControlMessage::point_to_point,
                   [this](int peer, std::span<const std::byte> payload) {
                     if (failure_.ok()) messages_.receive(peer, payload);
@@ -70,6 +79,19 @@ void Epoch::on_peer_lost(int peer, const Status& cause) {
                  .because(cause));
 }
 
+// What was asked long ago may have been answered, and the answer not been read: the control plane
+// was moved just before.
+void Epoch::look_for_silence(Time now) {
+  const Heartbeat::Look look = heartbeat_.look(now, in_flight());
+  for (const int peer : look.ask) control_.send(peer, ControlMessage::question, {});
+  if (!look.silent) return;
+  const int peer = *look.silent;
+  lose(peer, Status(ErrorCode::peer_lost,
+                    str(topology().describe(peer), " has not answered for ",
+                        services_.options.heartbeat, " s"),
+                    peer, {.reason = ErrorReason::unreachable}));
+}
+
 // Its neighbours in the world's tree notice the loss themselves, the others learn of it from
 // theirs.
 void Epoch::lose(int rank, const Status& reason) {
@@ -108,6 +130,7 @@ void Epoch::fail(const Status& reason) {
   devices_->abort(reason);
   for (const auto& [id, set] : sets_) set->fail_all(reason);
   messages_.fail_all(reason);
+  if (services_.on_failure) services_.on_failure(reason);
 }
 
 void Epoch::tell_neighbours(ControlMessage kind, const Status& reason) {

@@ -2,12 +2,13 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <utility>
+
+#include "core/signals_blocked.h"
 
 namespace rueda {
 
@@ -31,22 +32,6 @@ constexpr Duration polling_pause = std::chrono::milliseconds(1);
 
 // Steps after a handle is done, for what its end has set going.
 constexpr int final_steps = 3;
-
-// Signals are for the application's threads: the main thread of Python must see Ctrl-C.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_{};
-};
 
 bool share_processors(const HostGroup& host, int ranks) {
   return host.memory() ? host.memory()->is_oversubscribed() : is_oversubscribed(ranks);

@@ -5,14 +5,18 @@
 
 namespace rueda {
 
-Runtime::Runtime(World world, const Options& options, LossPolicy on_loss)
+Runtime::Runtime(World world, const Options& options, LossPolicy on_loss,
+                 std::function<void(const Status&)> on_failure)
     : options_(options),
-      epoch_(std::move(world), {options_, commands_, metrics_, timeline_}, on_loss),
+      epoch_(std::move(world), {options_, commands_, metrics_, timeline_, std::move(on_failure)},
+             on_loss),
       progress_(epoch_, epoch_.host(), epoch_.topology().local_size, metrics_) {}
 
 Expected<std::unique_ptr<Runtime>> Runtime::start(World world, const Options& options,
-                                                  LossPolicy on_loss) {
-  std::unique_ptr<Runtime> runtime(new Runtime(std::move(world), options, on_loss));
+                                                  LossPolicy on_loss,
+                                                  std::function<void(const Status&)> on_failure) {
+  std::unique_ptr<Runtime> runtime(
+      new Runtime(std::move(world), options, on_loss, std::move(on_failure)));
   const TimelineStyle style{
       options.timeline_format == "horovod" ? TimelineFormat::horovod : TimelineFormat::rueda,
       options.timeline_cycles == "1"};

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -30,8 +31,10 @@ namespace rueda {
 class Runtime {
  public:
   // Connects to the neighbours in the world's tree and starts the progress thread.
-  static Expected<std::unique_ptr<Runtime>> start(World world, const Options& options,
-                                                  LossPolicy on_loss = LossPolicy::end_world);
+  // `on_failure` is called once, when the world breaks, by whoever makes progress.
+  static Expected<std::unique_ptr<Runtime>> start(
+      World world, const Options& options, LossPolicy on_loss = LossPolicy::end_world,
+      std::function<void(const Status&)> on_failure = {});
   // Shuts down.
   ~Runtime();
   Runtime(const Runtime&) = delete;
@@ -96,7 +99,8 @@ class Runtime {
   void close_after_fork();
 
  private:
-  Runtime(World world, const Options& options, LossPolicy on_loss);
+  Runtime(World world, const Options& options, LossPolicy on_loss,
+          std::function<void(const Status&)> on_failure);
 
   std::vector<Handle> open_handles(std::vector<Submission>& submissions) const;
   // Makes the submissions into a command; nothing when they are refused. `queue`: puts it there.

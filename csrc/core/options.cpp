@@ -87,6 +87,16 @@ constexpr std::array table{
         &Options::init_timeout},
     OptionSpec{"shutdown_timeout", "RUEDA_SHUTDOWN_TIMEOUT", "", seconds, "", false,
                "How long shutdown() waits for what is in flight.", &Options::shutdown_timeout},
+    OptionSpec{"recovery", "RUEDA_RECOVERY", "", choice, "off|on", true,
+               "Whether the other ranks form a new world when one is lost, which recover() enters.",
+               &Options::recovery},
+    OptionSpec{"heartbeat", "RUEDA_HEARTBEAT", "", seconds, "", true,
+               "With recovery: a rank that others wait for and that has been silent for this long "
+               "is lost, as if it had ended.",
+               &Options::heartbeat},
+    OptionSpec{"min_np", "RUEDA_MIN_NP", "", count, "", true,
+               "With recovery: a world of fewer ranks is not formed; those that are left stop.",
+               &Options::min_np},
     OptionSpec{"timeline", "RUEDA_TIMELINE", "HOROVOD_TIMELINE", text, "", false,
                "Write a Chrome trace of every tensor to this file. %r stands for the rank; without "
                "it rank 0 alone writes.",

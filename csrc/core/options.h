@@ -28,6 +28,9 @@ struct Options {
   double transfer_timeout = 600;
   double init_timeout = 120;
   double shutdown_timeout = 30;
+  std::string recovery = "off";
+  double heartbeat = 1;
+  std::int64_t min_np = 1;
   std::string timeline;
   std::string timeline_format = "auto";  // as rueda; read_options() makes it horovod
   std::string timeline_cycles = "0";

@@ -180,7 +180,7 @@ Status read_status(Reader& reader) {
   std::string message = reader.text();
   const int peer = read_int(reader);
   ErrorDetails details;
-  details.reason = read_enum(reader, ErrorReason::not_finite);
+  details.reason = read_enum(reader, ErrorReason::unreachable);
   details.tensor = reader.text();
   details.field = reader.text();
   details.values = read_list(reader, [](Reader& from) { return from.text(); });

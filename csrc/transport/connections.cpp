@@ -98,7 +98,8 @@ bool Connections::settle_suspicions() {
     pending_.catch_up();  // the peer's good-bye may be on a connection that is not let in yet
     const auto cause = at(peer).settle();
     if (!cause || !is_running()) continue;
-    handlers_.on_loss(peer, Status(ErrorCode::peer_lost, cause->to_string(), peer));
+    handlers_.on_loss(peer, Status(ErrorCode::peer_lost, cause->to_string(), peer,
+                                   {.reason = cause->details().reason}));
   }
   return !suspects.empty();
 }

@@ -1,6 +1,5 @@
 #include "transport/control_socket.h"
 
-#include <algorithm>
 #include <deque>
 #include <functional>
 #include <string>
@@ -9,8 +8,7 @@
 
 #include "core/strings.h"
 #include "transport/connections.h"
-#include "transport/key.h"
-#include "transport/socket.h"
+#include "transport/endpoints.h"
 
 namespace rueda {
 
@@ -81,76 +79,18 @@ Status SocketControl::close(Time deadline) {
       left.front());
 }
 
-// For ranks of this host, and one more for those of others, if there are any.
-Expected<std::vector<Listener>> listen_for(std::span<const int> host_of,
-                                           const std::string& interface) {
-  std::vector<Listener> listeners;
-  auto local = listen_on(str("unix:@rueda-", random_name()));
-  if (!local.ok()) return local.status();
-  listeners.push_back(std::move(local).value());
-  if (std::adjacent_find(host_of.begin(), host_of.end(), std::not_equal_to<>()) == host_of.end()) {
-    return listeners;
-  }
-  const auto host = reachable_address(interface);
-  if (!host.ok()) return host.status();
-  auto remote = listen_on(join_tcp(host.value(), 0));
-  if (!remote.ok()) return remote.status();
-  listeners.push_back(std::move(remote).value());
-  return listeners;
-}
-
-// What a rank tells of itself.
-struct Contact {
-  std::string local;   // its address for ranks of its host
-  std::string remote;  // for those of others; may be missing
-  std::string word;    // random: rank 0's is the world's
-
-  [[nodiscard]] std::string encode() const { return local + " " + remote + " " + word; }
-  static Contact decode(const std::string& text) {
-    const auto first = text.find(' ');
-    const auto last = text.rfind(' ');
-    if (first == last) return {};  // nonsense, which nobody can reach
-    return {text.substr(0, first), text.substr(first + 1, last - first - 1), text.substr(last + 1)};
-  }
-};
-
-Contact contact_of(const std::vector<Listener>& listeners) {
-  const bool has_remote = listeners.size() > 1;
-  return {listeners.front().address, has_remote ? listeners[1].address : "", random_name()};
-}
-
 }  // namespace
 
 Expected<std::unique_ptr<ControlLane>> open_control_socket(Bootstrap& bootstrap,
                                                            std::span<const int> host_of,
                                                            const std::string& interface,
                                                            Time deadline) {
-  const int rank = bootstrap.rank();
   const Status failed(ErrorCode::initialization, "the control lane cannot be opened");
-  auto listeners = listen_for(host_of, interface);
-  const auto told = bootstrap.allgather(
-      "control",
-      listeners.ok() ? Expected<std::string>(contact_of(*listeners).encode()) : listeners.status(),
-      deadline);
-  if (!listeners.ok()) return failed.because(listeners.status());
-  if (!told.ok()) return failed.because(told.status());
-  std::vector<std::string> addresses;
-  for (std::size_t peer = 0; peer < told->size(); ++peer) {
-    const Contact contact = Contact::decode((*told)[peer]);
-    const bool same_host = host_of[peer] == host_of[static_cast<std::size_t>(rank)];
-    addresses.push_back(same_host ? contact.local : contact.remote);
-  }
-  // Of the word that the ranks hear of each other, and of what they knew before: whoever listens to
-  // the bootstrap alone does not know it.
-  const std::string world = Contact::decode(told->front()).word;
-  const Key key = Key(bootstrap.secret()).derive({"rueda control lane", world});
-  auto lane = std::make_unique<SocketControl>(
-      Connections::Settings{.name = "control lane",
-                            .protocol = "ruedactl",
-                            .rank = rank,
-                            .addresses = std::move(addresses),
-                            .listeners = std::move(listeners).value(),
-                            .key = key});
+  auto settings = exchange_endpoints(
+      bootstrap, {.name = "control lane", .key = "control", .protocol = "ruedactl"}, host_of,
+      interface, deadline);
+  if (!settings) return failed.because(settings.status());
+  auto lane = std::make_unique<SocketControl>(std::move(settings).value());
   if (const Status opened = lane->open(); !opened.ok()) return failed.because(opened);
   return std::unique_ptr<ControlLane>(std::move(lane));
 }

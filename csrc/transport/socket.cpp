@@ -324,7 +324,10 @@ std::string random_name() {
 }
 
 Status system_error(std::string_view what, int error) {
-  return Status(ErrorCode::transport, str(what, ": ", std::strerror(error)));
+  const bool is_silent = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
+  const auto reason = is_silent ? ErrorReason::unreachable : ErrorReason::unspecified;
+  return Status(ErrorCode::transport, str(what, ": ", std::strerror(error)), -1,
+                {.reason = reason});
 }
 
 }  // namespace rueda

@@ -36,6 +36,7 @@ enum class ErrorReason : std::uint8_t {
   gradient_misfit,  // refuse(): a gradient no longer fits its bucket; all can go on without the
                     // bucket
   not_finite,       // a compressed allreduce met a NaN, an infinity or what its codec cannot hold
+  unreachable,      // peer_lost: nothing answers, so that the process may live all the same
 };
 
 // "gradient_misfit"; empty where unspecified.

@@ -92,6 +92,23 @@ void init(const std::map<std::string, std::string>& options = {});
 // and on the ranks that wait for this one. init() may follow. Happens by itself at exit.
 void shutdown();
 [[nodiscard]] bool is_initialized();
+// What recover() has found.
+struct Recovery {
+  std::uint64_t epoch = 0;          // of the new world: higher than that of any before
+  std::vector<int> previous_ranks;  // of each of its ranks: the rank in the world that broke
+  struct Lost {
+    int rank = 0;  // in the world that broke
+    std::string cause;
+  };
+  std::vector<Lost> lost;  // by rank
+};
+// Enters the world of those that are left of one that has broken. Collective over them, but none
+// waits for another to call it: the world is formed meanwhile. Ranks are numbered anew, in their
+// order; process sets are to be added again. Needs init({{"recovery", "on"}}). Throws
+// InvalidArgumentError where the world is whole, PeerLostError where this rank must stop (it is one
+// of a minority, the others have gone on without it, or fewer than the option min_np are left),
+// TimeoutError after `timeout` seconds, after which it may be called again.
+Recovery recover(double timeout = 60);
 // Tells the other ranks that this one failed and why: they raise PeerLostError with `cause` at
 // once. For a process that is about to exit because of an error.
 void abort(const std::string& cause);

@@ -16,6 +16,7 @@ from ..failure import Failure
 from ..job import Job
 from ..output import RankOutput, Stream
 from ..placement import HostShare, identity, place
+from ..sink import say
 from ..supervisor import Supervisor
 from ..version import installed_version
 from . import address, ssh
@@ -239,6 +240,14 @@ class RemoteRun(BuiltinRun):
 
     def _lose(self, supervisor: Supervisor, connection: Connection) -> None:
         if not self._started:
+            return
+        gone = [
+            Failure(rank, 1, connection.name, f"its host is gone: {connection.lost}")
+            for rank in connection.share.ranks
+        ]
+        if not supervisor.ending and self._losses.bears(*gone):
+            for failure in gone:
+                say(self._losses.describe(failure))
             return
         if not self._lost and not supervisor.ending:
             self._failures_before_loss = len(self._failures)

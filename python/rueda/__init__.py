@@ -109,6 +109,7 @@ else:
         global_process_set,
         remove_process_set,
     )
+    from rueda.recovery import Recovery, recover
     from rueda.reductions import (
         allreduce,
         allreduce_,
@@ -146,6 +147,7 @@ __all__ = [
     "PeerLostError",
     "ProcessSet",
     "Product",
+    "Recovery",
     "ReduceOp",
     "RuedaError",
     "ShutdownError",
@@ -193,6 +195,7 @@ __all__ = [
     "options",
     "poll",
     "rank",
+    "recover",
     "recv",
     "recv_async",
     "reducescatter",

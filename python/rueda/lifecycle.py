@@ -96,6 +96,12 @@ def is_initialized() -> bool:
     return _native.is_initialized()
 
 
+def count_world() -> None:
+    """This process has entered another world."""
+    global _worlds
+    _worlds += 1
+
+
 def world_number() -> int:
     """How many worlds this process has formed so far; another number means another world."""
     return _worlds

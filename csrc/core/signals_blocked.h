@@ -1,0 +1,24 @@
+// Signals are for the application's threads: the main thread of Python must see Ctrl-C.
+#pragma once
+
+#include <signal.h>
+
+namespace rueda {
+
+// Threads that are started while it lives take no signals.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
+}  // namespace rueda

@@ -1,0 +1,101 @@
+#include "membership/member_bootstrap.h"
+
+#include <algorithm>
+
+#include "core/strings.h"
+#include "plan/wire.h"
+
+namespace rueda {
+
+MemberBootstrap::MemberBootstrap(Links links, std::vector<int> processes, int rank)
+    : links_(std::move(links)),
+      processes_(std::move(processes)),
+      rank_(rank),
+      reached_(processes_.size()) {}
+
+Status MemberBootstrap::put(const std::string& key, const std::string& value) {
+  if (!known_.emplace(key, value).second) {
+    return Status(ErrorCode::internal, str("'", key, "' is put twice"));
+  }
+  fresh_.emplace_back(key, value);
+  return {};
+}
+
+Expected<std::string> MemberBootstrap::get(const std::string& key) {
+  const auto found = known_.find(key);
+  if (found != known_.end()) return found->second;
+  return Status(ErrorCode::initialization, str("nobody has put '", key, "'"));
+}
+
+// To the first rank: this one has come to the barrier. From it: all have.
+Status MemberBootstrap::barrier(Time deadline) {
+  ++barriers_;
+  reached_[static_cast<std::size_t>(rank_)] = barriers_;
+  if (rank_ != 0) {
+    links_.send(processes_.front(), encode());
+    fresh_.clear();
+  }
+  while (!missing().empty()) {
+    const Status waited = links_.wait(deadline);
+    if (waited.ok()) continue;
+    if (waited.code() != ErrorCode::timeout) return waited;
+    return Status(ErrorCode::initialization,
+                  str(describe_ranks(missing()), " did not answer before the deadline"),
+                  missing().front());
+  }
+  if (rank_ == 0) {
+    const std::vector<std::byte> message = encode();
+    for (std::size_t peer = 1; peer < processes_.size(); ++peer) {
+      links_.send(processes_[peer], message);
+    }
+    fresh_.clear();
+  }
+  return {};
+}
+
+// Whom this rank waits for: the first rank for all, every other for the first.
+std::vector<int> MemberBootstrap::missing() const {
+  std::vector<int> ranks;
+  const std::size_t count = rank_ == 0 ? reached_.size() : 1;
+  for (std::size_t peer = 0; peer < count; ++peer) {
+    if (reached_[peer] < barriers_) ranks.push_back(static_cast<int>(peer));
+  }
+  return ranks;
+}
+
+std::vector<std::byte> MemberBootstrap::encode() const {
+  Writer writer;
+  writer.unsigned_integer(barriers_);
+  writer.unsigned_integer(fresh_.size());
+  for (const auto& [key, value] : fresh_) {
+    writer.text(key);
+    writer.text(value);
+  }
+  return writer.take();
+}
+
+void MemberBootstrap::receive(int process, std::span<const std::byte> message) {
+  const auto found = std::find(processes_.begin(), processes_.end(), process);
+  if (found == processes_.end()) return;
+  Reader reader(message);
+  const std::uint64_t barrier = reader.unsigned_integer();
+  const std::uint64_t count = reader.unsigned_integer();
+  Entries entries;
+  for (std::uint64_t i = 0; i < count && reader.ok(); ++i) {
+    std::string key = reader.text();
+    std::string value = reader.text();
+    entries.emplace_back(std::move(key), std::move(value));
+  }
+  if (!reader.ok()) return;
+  learn(std::move(entries));
+  reached_[static_cast<std::size_t>(found - processes_.begin())] = barrier;
+}
+
+void MemberBootstrap::learn(Entries entries) {
+  for (auto& [key, value] : entries) {
+    if (!known_.emplace(key, value).second) continue;  // this rank's own, which comes back
+    if (rank_ == 0) fresh_.emplace_back(std::move(key), std::move(value));
+  }
+}
+
+}  // namespace rueda

@@ -1,0 +1,294 @@
+#include "membership/membership.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/interruption.h"
+#include "core/log.h"
+#include "core/signals_blocked.h"
+#include "core/strings.h"
+#include "core/wait_fd.h"
+#include "plan/wire.h"
+#include "transport/endpoints.h"
+
+namespace rueda {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+// What forming a world may take before its members look anew who is there.
+constexpr Duration forming_timeout = 10s;
+constexpr Duration between_interruptions = 100ms;
+
+// Kinds of messages. After the kind comes the epoch that is being formed, or that has broken.
+constexpr std::uint8_t agreement_message = 1;
+constexpr std::uint8_t bootstrap_message = 2;
+
+}  // namespace
+
+Membership::Membership(Connections::Settings settings, const Options& options, std::string secret,
+                       Enter enter)
+    : process_(settings.rank),
+      options_(options),
+      secret_(std::move(secret)),
+      enter_(std::move(enter)),
+      connections_(
+          std::move(settings),
+          {[this](int process, std::span<const std::byte> message) { receive(process, message); },
+           [this](int process, const Status& cause) { lose(process, cause); }, [] {}}) {
+  present_.members.resize(static_cast<std::size_t>(connections_.size()));
+  std::iota(present_.members.begin(), present_.members.end(), 0);
+}
+
+Expected<std::unique_ptr<Membership>> Membership::open(Bootstrap& bootstrap,
+                                                       const Topology& topology,
+                                                       const Options& options, Enter enter,
+                                                       Time deadline) {
+  auto settings = exchange_endpoints(
+      bootstrap, {.name = "membership", .key = "membership", .protocol = "ruedamem"},
+      topology.host_of, options.interface, deadline);
+  if (!settings) return settings.status();
+  std::unique_ptr<Membership> membership(
+      new Membership(std::move(settings).value(), options, bootstrap.secret(), std::move(enter)));
+  const Status opened = membership->connections_.open();
+  const Status all = bootstrap.agree("membership/open", opened, deadline);
+  if (!opened.ok() || !all.ok()) return opened.ok() ? all : opened;
+  const SignalsBlocked blocked;
+  membership->thread_ = std::thread([self = membership.get()] { self->run(); });
+  return membership;
+}
+
+Membership::~Membership() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  connections_.wake();
+  if (thread_.joinable()) thread_.join();
+}
+
+// --- Any thread
+
+void Membership::report(std::uint64_t epoch, const Status& reason) {
+  log(LogLevel::debug, "epoch ", epoch, " has broken: ", reason.to_string());
+  {
+    const std::lock_guard lock(mutex_);
+    if (!reported_ || epoch > reported_->epoch) reported_ = Report{epoch, reason};
+  }
+  connections_.wake();
+}
+
+Expected<Membership::Change> Membership::await_newer(std::uint64_t epoch, Time deadline) {
+  std::unique_lock lock(mutex_);
+  const auto is_there = [&] {
+    return outcome_ && (!outcome_->ok() || outcome_->value().epoch > epoch);
+  };
+  while (!is_there()) {
+    const Time now = Clock::now();
+    if (now >= deadline) {
+      return Status(ErrorCode::timeout, "no other world was formed before the deadline");
+    }
+    changed_.wait_until(lock, std::min(deadline, now + between_interruptions));
+    lock.unlock();
+    if (is_interruptible()) look_for_interruption();
+    lock.lock();
+  }
+  return *outcome_;
+}
+
+// --- The thread
+
+void Membership::run() {
+  pthread_setname_np(pthread_self(), "rueda-members");
+  while (pump(std::nullopt)) {
+    if (!agreement_ && has_report()) begin_agreement(Clock::now());
+    if (!agreement_ || !agreement_->decision()) continue;
+    if (const auto& decision = *agreement_->decision(); !decision.ok()) {
+      conclude(decision.status());
+      break;
+    }
+    form();
+  }
+}
+
+bool Membership::has_report() {
+  const std::lock_guard lock(mutex_);
+  return reported_ && reported_->epoch >= present_.epoch;
+}
+
+// Whom the world has lost for its silence is not waited for again.
+void Membership::lose_reported(Time now) {
+  const std::lock_guard lock(mutex_);
+  if (!reported_ || reported_->epoch != present_.epoch) return;
+  const Status& reason = reported_->reason;
+  const bool is_silence = reason.details().reason == ErrorReason::unreachable;
+  if (!is_silence || reason.peer() < 0) return;
+  const int process = present_.members[static_cast<std::size_t>(reason.peer())];
+  agreement_->lose(process, Loss::unreachable, reason, now);
+}
+
+// Waits for one thing to happen, at most until `until`. False once this process leaves.
+bool Membership::pump(std::optional<Time> until) {
+  constexpr Duration for_ever = 24h;
+  Time deadline = until.value_or(Clock::now() + for_ever);
+  if (agreement_) {
+    if (const auto due = agreement_->next_deadline()) deadline = std::min(deadline, *due);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopping_) return false;
+  }
+  if (!connections_.progress()) wait_readable(connections_.wait_fd(), deadline);
+  while (connections_.progress()) continue;
+  if (agreement_) agreement_->advance(Clock::now());
+  flush();
+  const std::lock_guard lock(mutex_);
+  return !stopping_;
+}
+
+void Membership::flush() {
+  for (SurvivorAgreement* agreement : {last_.get(), agreement_.get()}) {
+    if (agreement == nullptr) continue;
+    for (auto& [member, bytes] : agreement->take_messages()) {
+      send(member, agreement_message, 0, bytes);
+    }
+  }
+}
+
+void Membership::begin_agreement(Time now) {
+  agreement_ = std::make_unique<SurvivorAgreement>(
+      SurvivorAgreement::Settings{.rank = process_,
+                                  .members = present_.members,
+                                  .epoch = present_.epoch,
+                                  .patience = seconds(options_.heartbeat),
+                                  .min_size = static_cast<int>(options_.min_np)},
+      now);
+  for (const auto& [process, loss] : gone_) {
+    agreement_->lose(process, loss.first, loss.second, now);
+  }
+  lose_reported(now);
+  agreement_->advance(now);
+  flush();
+}
+
+bool Membership::is_decided() const {
+  return agreement_ && agreement_->decision() && agreement_->decision()->ok();
+}
+
+void Membership::form() {
+  const SurvivorAgreement::Decision decision = agreement_->decision()->value();
+  log(LogLevel::debug, "forming epoch ", decision.epoch, " of processes ",
+      describe_ranks(decision.members));
+  const Status formed = form_world_of(decision);
+  if (!formed.ok()) {
+    log(LogLevel::debug, "epoch ", decision.epoch, " was not formed: ", formed.to_string());
+    agreement_->not_formed(decision.epoch, Clock::now());
+    flush();
+    return;
+  }
+  agreement_->formed();
+  flush();
+  last_ = std::move(agreement_);
+  present_.epoch = decision.epoch;
+  present_.members = decision.members;
+  present_.lost.insert(present_.lost.end(), decision.lost.begin(), decision.lost.end());
+  early_.erase(early_.begin(), early_.upper_bound(decision.epoch));
+  conclude(present_);
+}
+
+Status Membership::form_world_of(const SurvivorAgreement::Decision& decision) {
+  const auto stands = [&]() -> Status {
+    if (is_decided() && agreement_->decision()->value().epoch == decision.epoch) return {};
+    return Status(ErrorCode::peer_lost, "another member was lost meanwhile");
+  };
+  MemberBootstrap::Links links{.send =
+                                   [&](int process, const std::vector<std::byte>& message) {
+                                     send(process, bootstrap_message, decision.epoch, message);
+                                   },
+                               .wait = [&](Time deadline) -> Status {
+                                 if (!pump(deadline))
+                                   return Status(ErrorCode::shutdown, "this rank has shut down");
+                                 if (Status status = stands(); !status.ok()) return status;
+                                 if (Clock::now() < deadline) return {};
+                                 return Status(ErrorCode::timeout,
+                                               "nothing has come before the deadline");
+                               },
+                               .secret = secret_};
+  const auto own = std::find(decision.members.begin(), decision.members.end(), process_);
+  MemberBootstrap bootstrap(std::move(links), decision.members,
+                            static_cast<int>(own - decision.members.begin()));
+  forming_ = {decision.epoch, &bootstrap};
+  for (const Early& early : std::exchange(early_[decision.epoch], {})) {
+    bootstrap.receive(early.process, early.message);
+  }
+  Options options = options_;
+  options.init_timeout = std::min(options.init_timeout, to_seconds(forming_timeout));
+  auto world =
+      form_world(bootstrap, options, {nullptr, Status(ErrorCode::unsupported, "a rank was lost")});
+  Status formed =
+      world ? enter_(std::move(world).value(), bootstrap, decision.epoch) : world.status();
+  forming_ = {};
+  if (formed.ok()) formed = stands();
+  return formed;
+}
+
+void Membership::conclude(const Expected<Change>& outcome) {
+  {
+    const std::lock_guard lock(mutex_);
+    outcome_ = outcome;
+  }
+  changed_.notify_all();
+}
+
+// --- Messages
+
+void Membership::send(int process, std::uint8_t kind, std::uint64_t epoch,
+                      std::span<const std::byte> payload) {
+  Writer writer;
+  writer.byte(kind);
+  writer.unsigned_integer(epoch);
+  std::vector<std::byte> message = writer.take();
+  message.insert(message.end(), payload.begin(), payload.end());
+  connections_.send(process, message);
+}
+
+void Membership::receive(int process, std::span<const std::byte> message) {
+  Reader reader(message);
+  const std::uint8_t kind = reader.byte();
+  const std::uint64_t epoch = reader.unsigned_integer();
+  if (!reader.ok()) return;
+  const auto payload = reader.rest();
+  if (kind == agreement_message) return receive_agreement(process, payload);
+  if (kind != bootstrap_message) return;
+  if (forming_.bootstrap != nullptr && epoch == forming_.epoch) {
+    forming_.bootstrap->receive(process, payload);
+  } else if (epoch > present_.epoch) {
+    early_[epoch].push_back({process, {payload.begin(), payload.end()}});
+  }
+}
+
+// That an epoch has broken may be new to this process: it may not be able to see what others do,
+// or they have lost it and gone on.
+void Membership::receive_agreement(int process, std::span<const std::byte> payload) {
+  const Time now = Clock::now();
+  const auto broken = SurvivorAgreement::epoch_of(payload);
+  if (!broken) return;
+  if (!agreement_ && *broken >= present_.epoch) begin_agreement(now);
+  if (agreement_ && *broken >= present_.epoch) {
+    agreement_->receive(process, payload, now);
+  } else if (last_) {
+    last_->receive(process, payload, now);
+  }
+}
+
+void Membership::lose(int process, const Status& cause) {
+  const Loss loss =
+      cause.details().reason == ErrorReason::unreachable ? Loss::unreachable : Loss::ended;
+  gone_.emplace(process, std::pair(loss, cause));
+  if (agreement_) agreement_->lose(process, loss, cause, Clock::now());
+}
+
+}  // namespace rueda

@@ -1,0 +1,125 @@
+// The part of a process that outlives its worlds: it decides with the other processes of the job
+// which of them form the next one when a world has broken, and enters that.
+//
+// It has connections of its own to all others (opened when a world breaks), so nothing depends on
+// the world's connections, on the rank that gathers, or on whoever started the job. It has a thread
+// of its own, which sleeps while the world is whole and does all the rest, whatever the application
+// is doing: the application learns that its world has broken, and asks for the next when it likes.
+//
+// Processes are numbered by their ranks in the first world.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/options.h"
+#include "membership/member_bootstrap.h"
+#include "membership/world.h"
+#include "plan/survivor_agreement.h"
+#include "transport/connections.h"
+
+namespace rueda {
+
+class Membership {
+ public:
+  // What is known of a world that was entered.
+  struct Change {
+    std::uint64_t epoch = 0;   // its number: 0 for the first, higher for each later one
+    std::vector<int> members;  // of each rank the process, ascending
+    // Who was lost since the first world, by process, and why.
+    std::vector<std::pair<int, Status>> lost = {};
+  };
+  // Starts work in a world that was formed. Collective over its ranks, by the membership's thread;
+  // an error where they do not all succeed.
+  using Enter = std::function<Status(World world, Bootstrap& bootstrap, std::uint64_t epoch)>;
+
+  // Collective over all ranks of the first world.
+  static Expected<std::unique_ptr<Membership>> open(Bootstrap& bootstrap, const Topology& topology,
+                                                    const Options& options, Enter enter,
+                                                    Time deadline);
+  // To the others this process has ended, without a good-bye.
+  ~Membership();
+  Membership(const Membership&) = delete;
+  Membership& operator=(const Membership&) = delete;
+
+  // --- Any thread
+
+  // The world with this number has broken. Does nothing for an older one.
+  void report(std::uint64_t epoch, const Status& reason);
+  // Waits until a world newer than `epoch` was entered. peer_lost where this process must stop: it
+  // is in the minority, was expelled, or too few are left. ErrorCode::timeout at the deadline.
+  // Throws what an interruption throws.
+  Expected<Change> await_newer(std::uint64_t epoch, Time deadline);
+
+  // In a forked child. Async-signal-safe.
+  void close_after_fork() { connections_.close_after_fork(); }
+
+ private:
+  Membership(Connections::Settings settings, const Options& options, std::string secret,
+             Enter enter);
+
+  void run();
+  // What the thread does next until there is a decision, a report, or nothing more to do.
+  bool pump(std::optional<Time> until);
+  void flush();
+  void begin_agreement(Time now);
+  void form();
+  Status form_world_of(const SurvivorAgreement::Decision& decision);
+  void conclude(const Expected<Change>& outcome);
+
+  void receive(int process, std::span<const std::byte> message);
+  void receive_agreement(int process, std::span<const std::byte> payload);
+  void lose(int process, const Status& cause);
+  void send(int process, std::uint8_t kind, std::uint64_t epoch,
+            std::span<const std::byte> payload);
+  [[nodiscard]] bool is_decided() const;
+  [[nodiscard]] bool has_report();
+  void lose_reported(Time now);
+
+  const int process_;
+  const Options options_;
+  const std::string secret_;
+  const Enter enter_;
+  Connections connections_;
+
+  // --- Of the thread
+  Change present_;
+  std::unique_ptr<SurvivorAgreement> agreement_;  // since the present world broke
+  std::unique_ptr<SurvivorAgreement> last_;       // answers who comes late
+  struct Forming {
+    std::uint64_t epoch = 0;
+    MemberBootstrap* bootstrap = nullptr;
+  };
+  Forming forming_;
+  struct Early {
+    int process;
+    std::vector<std::byte> message;
+  };
+  std::map<std::uint64_t, std::vector<Early>> early_;  // for worlds that others form already
+  std::map<int, std::pair<Loss, Status>> gone_;        // by process
+
+  // --- Shared
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  struct Report {
+    std::uint64_t epoch = 0;
+    Status reason;
+  };
+  std::optional<Report> reported_;  // of an epoch that has broken
+  std::optional<Expected<Change>> outcome_;
+  bool stopping_ = false;
+
+  std::thread thread_;
+};
+
+}  // namespace rueda

@@ -1,0 +1,32 @@
+// Where the ranks of a world listen for connections of one kind, and how each reaches the others.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/clock.h"
+#include "core/status.h"
+#include "transport/bootstrap.h"
+#include "transport/connections.h"
+
+namespace rueda {
+
+// A kind of connection.
+struct EndpointNames {
+  std::string name;           // for messages: "control lane"
+  std::string key;            // of the exchange, see Bootstrap::allgather()
+  std::string_view protocol;  // 8 characters
+};
+
+// Collective over all ranks of `bootstrap`. Each listens on a Unix socket for those of its host
+// and, where `host_of` has several, on TCP at `interface` for the others; all learn the addresses
+// of all. ErrorCode::initialization or transport where one of them cannot, or the ranks do not meet
+// until the deadline.
+[[nodiscard]] Expected<Connections::Settings> exchange_endpoints(Bootstrap& bootstrap,
+                                                                 const EndpointNames& names,
+                                                                 std::span<const int> host_of,
+                                                                 const std::string& interface,
+                                                                 Time deadline);
+
+}  // namespace rueda
