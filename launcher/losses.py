@@ -31,7 +31,7 @@ class Losses:
     def describe(self, failure: Failure) -> str:
         """What to say when a rank is lost."""
         where = f"rank {failure.rank}" + (f" on {failure.host}" if failure.host else "")
-        return f"{where} is lost ({failure.describe_status()}); the other ranks go on"
+        return f"{where} is lost, {failure.describe_status()}; the other ranks go on"
 
 
 def _least(ranks: int, text: str) -> int:

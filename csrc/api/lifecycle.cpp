@@ -107,16 +107,16 @@ void end_succession() {
   process().succession.reset();
 }
 
-std::function<void(const Status&)> open_succession(Bootstrap& bootstrap, const Topology& topology,
+std::function<void(const Status&)> open_succession(Bootstrap& bootstrap, const World& first,
                                                    const Options& options) {
   end_succession();
-  if (options.recovery != "on" || topology.size == 1) return {};
+  if (options.recovery != "on" || first.topology.size == 1) return {};
   const auto start = [options](World world, Bootstrap& members,
                                std::function<void(const Status&)> on_failure) {
     return start_runtime(std::move(world), members, options, std::move(on_failure));
   };
   process().succession = value_or_throw(Succession::open(
-      bootstrap, topology, options, start, Clock::now() + seconds(options.init_timeout)));
+      bootstrap, first, options, start, Clock::now() + seconds(options.init_timeout)));
   process().watched_succession = process().succession.get();
   return process().succession->on_first_failure();
 }
@@ -182,7 +182,7 @@ void init(const std::map<std::string, std::string>& overrides) {
     notify_launcher(process_environment(), opened.launch, Arrival::met);
   }
   set_log_rank(world.topology.rank);
-  auto on_failure = open_succession(*opened.bootstrap, world.topology, options);
+  auto on_failure = open_succession(*opened.bootstrap, world, options);
   set_runtime(start_runtime(std::move(world), *opened.bootstrap, options, std::move(on_failure)));
   // All that MPI has started are in this world: nobody is missing for MPI_Finalize.
   if (opened.mpi != nullptr) state.broken = false;

@@ -8,15 +8,14 @@ namespace rueda {
 
 Succession::Succession(Start start) : start_(std::move(start)) {}
 
-Expected<std::unique_ptr<Succession>> Succession::open(Bootstrap& bootstrap,
-                                                       const Topology& topology,
+Expected<std::unique_ptr<Succession>> Succession::open(Bootstrap& bootstrap, const World& first,
                                                        const Options& options, Start start,
                                                        Time deadline) {
   std::unique_ptr<Succession> succession(new Succession(std::move(start)));
-  succession->taken_members_.resize(static_cast<std::size_t>(topology.size));
+  succession->taken_members_.resize(static_cast<std::size_t>(first.topology.size));
   std::iota(succession->taken_members_.begin(), succession->taken_members_.end(), 0);
   auto membership = Membership::open(
-      bootstrap, topology, options,
+      bootstrap, first, options,
       [self = succession.get()](World world, Bootstrap& members, std::uint64_t epoch) {
         return self->enter(std::move(world), members, epoch);
       },

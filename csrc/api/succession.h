@@ -22,7 +22,7 @@ class Succession {
                                                        OnFailure on_failure)>;
 
   // Collective over the ranks of the first world.
-  static Expected<std::unique_ptr<Succession>> open(Bootstrap& bootstrap, const Topology& topology,
+  static Expected<std::unique_ptr<Succession>> open(Bootstrap& bootstrap, const World& first,
                                                     const Options& options, Start start,
                                                     Time deadline);
   // Leaves a world that nobody has taken.

@@ -23,16 +23,27 @@ using namespace std::chrono_literals;
 constexpr Duration forming_timeout = 10s;
 constexpr Duration between_interruptions = 100ms;
 
+double milliseconds(Duration duration) {
+  return 1e3 * to_seconds(duration);
+}
+
+std::string join(const std::vector<int>& numbers) {
+  std::string text;
+  for (const int number : numbers) text += str(text.empty() ? "" : ", ", number);
+  return text;
+}
+
 // Kinds of messages. After the kind comes the epoch that is being formed, or that has broken.
 constexpr std::uint8_t agreement_message = 1;
 constexpr std::uint8_t bootstrap_message = 2;
 
 }  // namespace
 
-Membership::Membership(Connections::Settings settings, const Options& options, std::string secret,
-                       Enter enter)
+Membership::Membership(Connections::Settings settings, const Options& options,
+                       const KnownCosts& costs, std::string secret, Enter enter)
     : process_(settings.rank),
       options_(options),
+      costs_(costs),
       secret_(std::move(secret)),
       enter_(std::move(enter)),
       connections_(
@@ -43,16 +54,16 @@ Membership::Membership(Connections::Settings settings, const Options& options, s
   std::iota(present_.members.begin(), present_.members.end(), 0);
 }
 
-Expected<std::unique_ptr<Membership>> Membership::open(Bootstrap& bootstrap,
-                                                       const Topology& topology,
+Expected<std::unique_ptr<Membership>> Membership::open(Bootstrap& bootstrap, const World& first,
                                                        const Options& options, Enter enter,
                                                        Time deadline) {
   auto settings = exchange_endpoints(
       bootstrap, {.name = "membership", .key = "membership", .protocol = "ruedamem"},
-      topology.host_of, options.interface, deadline);
+      first.topology.host_of, options.interface, deadline);
   if (!settings) return settings.status();
-  std::unique_ptr<Membership> membership(
-      new Membership(std::move(settings).value(), options, bootstrap.secret(), std::move(enter)));
+  std::unique_ptr<Membership> membership(new Membership(
+      std::move(settings).value(), options, KnownCosts{first.host.costs(), first.link_costs},
+      bootstrap.secret(), std::move(enter)));
   const Status opened = membership->connections_.open();
   const Status all = bootstrap.agree("membership/open", opened, deadline);
   if (!opened.ok() || !all.ok()) return opened.ok() ? all : opened;
@@ -119,6 +130,15 @@ bool Membership::has_report() {
   return reported_ && reported_->epoch >= present_.epoch;
 }
 
+// How the world has noticed it says more than that the process cannot be called.
+Status Membership::cause_of(int process, const Status& cause) {
+  const std::lock_guard lock(mutex_);
+  if (!reported_ || reported_->epoch != present_.epoch || reported_->reason.peer() < 0)
+    return cause;
+  const auto rank = static_cast<std::size_t>(reported_->reason.peer());
+  return present_.members[rank] == process ? reported_->reason : cause;
+}
+
 // Whom the world has lost for its silence is not waited for again.
 void Membership::lose_reported(Time now) {
   const std::lock_guard lock(mutex_);
@@ -159,6 +179,7 @@ void Membership::flush() {
 }
 
 void Membership::begin_agreement(Time now) {
+  broken_at_ = now;
   agreement_ = std::make_unique<SurvivorAgreement>(
       SurvivorAgreement::Settings{.rank = process_,
                                   .members = present_.members,
@@ -180,8 +201,7 @@ bool Membership::is_decided() const {
 
 void Membership::form() {
   const SurvivorAgreement::Decision decision = agreement_->decision()->value();
-  log(LogLevel::debug, "forming epoch ", decision.epoch, " of processes ",
-      describe_ranks(decision.members));
+  const Time began = Clock::now();
   const Status formed = form_world_of(decision);
   if (!formed.ok()) {
     log(LogLevel::debug, "epoch ", decision.epoch, " was not formed: ", formed.to_string());
@@ -189,6 +209,9 @@ void Membership::form() {
     flush();
     return;
   }
+  log(LogLevel::info, "epoch ", decision.epoch, " of processes ", join(decision.members),
+      ": agreed on within ", milliseconds(began - broken_at_), ", formed within ",
+      milliseconds(Clock::now() - began), " ms");
   agreement_->formed();
   flush();
   last_ = std::move(agreement_);
@@ -226,8 +249,8 @@ Status Membership::form_world_of(const SurvivorAgreement::Decision& decision) {
   }
   Options options = options_;
   options.init_timeout = std::min(options.init_timeout, to_seconds(forming_timeout));
-  auto world =
-      form_world(bootstrap, options, {nullptr, Status(ErrorCode::unsupported, "a rank was lost")});
+  auto world = form_world(bootstrap, options,
+                          {nullptr, Status(ErrorCode::unsupported, "a rank was lost")}, costs_);
   Status formed =
       world ? enter_(std::move(world).value(), bootstrap, decision.epoch) : world.status();
   forming_ = {};
@@ -287,8 +310,8 @@ void Membership::receive_agreement(int process, std::span<const std::byte> paylo
 void Membership::lose(int process, const Status& cause) {
   const Loss loss =
       cause.details().reason == ErrorReason::unreachable ? Loss::unreachable : Loss::ended;
-  gone_.emplace(process, std::pair(loss, cause));
-  if (agreement_) agreement_->lose(process, loss, cause, Clock::now());
+  gone_.emplace(process, std::pair(loss, cause_of(process, cause)));
+  if (agreement_) agreement_->lose(process, loss, gone_.at(process).second, Clock::now());
 }
 
 }  // namespace rueda

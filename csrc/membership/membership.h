@@ -44,7 +44,7 @@ class Membership {
   using Enter = std::function<Status(World world, Bootstrap& bootstrap, std::uint64_t epoch)>;
 
   // Collective over all ranks of the first world.
-  static Expected<std::unique_ptr<Membership>> open(Bootstrap& bootstrap, const Topology& topology,
+  static Expected<std::unique_ptr<Membership>> open(Bootstrap& bootstrap, const World& first,
                                                     const Options& options, Enter enter,
                                                     Time deadline);
   // To the others this process has ended, without a good-bye.
@@ -65,8 +65,8 @@ class Membership {
   void close_after_fork() { connections_.close_after_fork(); }
 
  private:
-  Membership(Connections::Settings settings, const Options& options, std::string secret,
-             Enter enter);
+  Membership(Connections::Settings settings, const Options& options, const KnownCosts& costs,
+             std::string secret, Enter enter);
 
   void run();
   // What the thread does next until there is a decision, a report, or nothing more to do.
@@ -85,15 +85,18 @@ class Membership {
   [[nodiscard]] bool is_decided() const;
   [[nodiscard]] bool has_report();
   void lose_reported(Time now);
+  [[nodiscard]] Status cause_of(int process, const Status& cause);
 
   const int process_;
   const Options options_;
+  const KnownCosts costs_;
   const std::string secret_;
   const Enter enter_;
   Connections connections_;
 
   // --- Of the thread
   Change present_;
+  Time broken_at_{};                              // the present world
   std::unique_ptr<SurvivorAgreement> agreement_;  // since the present world broke
   std::unique_ptr<SurvivorAgreement> last_;       // answers who comes late
   struct Forming {

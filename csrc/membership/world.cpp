@@ -133,7 +133,8 @@ Expected<std::unique_ptr<Transport>> join_host(const HostGroup& host,
       std::make_unique<CompositeTransport>(std::move(links), std::move(link_of)));
 }
 
-Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const MpiCapability& mpi) {
+Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const MpiCapability& mpi,
+                           const std::optional<KnownCosts>& known) {
   if (bootstrap.size() == 1) return solo_world();
   const Time deadline = Clock::now() + seconds(options.init_timeout);
   const auto beacon = light_beacon(bootstrap.rank());
@@ -161,10 +162,14 @@ Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const M
   const Status own = control.ok() ? transport.status() : control.status();
   const Status ready = bootstrap.agree("ready", own, deadline);
   if (!own.ok() || !ready.ok()) return not_formed().because(own.ok() ? ready : own);
-  if (Status measured = measure_host(bootstrap, world.host, deadline); !measured.ok())
+  if (known) {
+    world.host.take_costs(known->host);
+  } else if (Status measured = measure_host(bootstrap, world.host, deadline); !measured.ok()) {
     return not_formed().because(measured);
-  auto chosen = choose_between(bootstrap, options, *links, std::move(transport).value(),
-                               world.topology.host_of, deadline);
+  }
+  auto chosen = known ? HostLinks{std::move(transport).value(), known->links, {}}
+                      : choose_between(bootstrap, options, *links, std::move(transport).value(),
+                                       world.topology.host_of, deadline);
   if (!chosen) return not_formed().because(chosen.status());
   world.link_costs = chosen->costs;
   world.links_tried = std::move(chosen->tried);

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,11 +55,19 @@ struct MpiCapability {
 [[nodiscard]] Expected<std::unique_ptr<Transport>> join_host(const HostGroup& host,
                                                              std::unique_ptr<Transport> between);
 
+// What exchanges cost, as the ranks of an earlier world have measured it: the same on all ranks of
+// a host, and of the world.
+struct KnownCosts {
+  HostCosts host;
+  LinkCosts links;
+};
+
 // Exchanges topology and options through `bootstrap`, chooses the links with the other ranks
 // and opens the lanes. Fails on every rank with ErrorCode::initialization where options that must
 // agree differ (naming the option, the ranks and the values) or where no transport serves all
-// ranks.
+// ranks. What is `known` on all ranks is not measured again.
 [[nodiscard]] Expected<World> form_world(Bootstrap& bootstrap, const Options& options,
-                                         const MpiCapability& mpi);
+                                         const MpiCapability& mpi,
+                                         const std::optional<KnownCosts>& known = std::nullopt);
 
 }  // namespace rueda

@@ -46,6 +46,8 @@ class HostGroup {
   // Collective over all ranks of `world`, too: what things cost within each host, as its first rank
   // has measured it. Fails on all ranks of a host where one does not answer.
   Status measure(Bootstrap& world, Time deadline);
+  // Instead of measure(): what its ranks have measured before.
+  void take_costs(const HostCosts& costs) { costs_ = costs; }
   // Why they share no memory; empty where they do.
   [[nodiscard]] const std::string& obstacle() const { return obstacle_; }
   // All ranks of the world know that these share no memory, and so no rank of their hosts does.
