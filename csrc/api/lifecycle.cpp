@@ -200,7 +200,7 @@ void shutdown() {
   end_succession();
 }
 
-Recovery recover(double timeout) {
+Recovery recover(double timeout, bool break_whole) {
   Process& state = process();
   if (state.forked) throw_forked();
   const std::lock_guard life(state.life);
@@ -210,7 +210,10 @@ Recovery recover(double timeout) {
         "recover() needs a world of several ranks that was formed with the option recovery=on");
   }
   if (!broken->is_broken()) {
-    throw InvalidArgumentError("the world is whole: there is nothing to recover from");
+    if (!break_whole) {
+      throw InvalidArgumentError("the world is whole: there is nothing to recover from");
+    }
+    broken->abort("it begins anew");
   }
   auto next = value_or_throw(state.succession->take_next(Clock::now() + seconds(timeout)));
   take_runtime();

@@ -73,14 +73,14 @@ void init_interruptibly(const std::map<std::string, std::string>& overrides) {
 }
 
 // Ctrl-C ends the wait; the world is formed all the same.
-py::tuple recover_interruptibly(double timeout) {
+py::tuple recover_interruptibly(double timeout, bool break_whole) {
   const Recovery recovery = [&] {
     const GilReleased released;
     const Interruptible interruptible([] {
       const py::gil_scoped_acquire gil;
       raise_signals();
     });
-    return recover(timeout);
+    return recover(timeout, break_whole);
   }();
   py::dict lost;
   for (const auto& [rank, cause] : recovery.lost) lost[py::int_(rank)] = cause;
@@ -110,7 +110,7 @@ void bind_life(py::module_& module) {
   const py::call_guard<GilReleased> released;
   module.def("init", &init_interruptibly);
   module.def("shutdown", &shutdown, released);
-  module.def("recover", &recover_interruptibly, py::arg("timeout"));
+  module.def("recover", &recover_interruptibly, py::arg("timeout"), py::arg("break_whole"));
   module.def("host_identity", &host_identity);
   module.def("own_address", &own_address, py::arg("interface"));
   module.def("is_initialized", &is_initialized);

@@ -107,8 +107,9 @@ struct Recovery {
 // order; process sets are to be added again. Needs init({{"recovery", "on"}}). Throws
 // InvalidArgumentError where the world is whole, PeerLostError where this rank must stop (it is one
 // of a minority, the others have gone on without it, or fewer than the option min_np are left),
-// TimeoutError after `timeout` seconds, after which it may be called again.
-Recovery recover(double timeout = 60);
+// TimeoutError after `timeout` seconds, after which it may be called again. `break_whole`: where
+// the world is whole it is broken first, as by a failure of this rank, and formed anew of all.
+Recovery recover(double timeout = 60, bool break_whole = false);
 // Tells the other ranks that this one failed and why: they raise PeerLostError with `cause` at
 // once. For a process that is about to exit because of an error.
 void abort(const std::string& cause);

@@ -30,7 +30,7 @@ class Recovery:
     lost: dict[int, str]
 
 
-def recover(timeout: float = 60.0) -> Recovery:
+def recover(timeout: float = 60.0, *, break_whole: bool = False) -> Recovery:
     """Enters the world of the ranks that are left of one that has broken; no process is started anew.
 
     The world must have been formed with ``rueda.init(recovery="on")`` (``RUEDA_RECOVERY=on``, which ``rueda run
@@ -38,13 +38,15 @@ def recover(timeout: float = 60.0) -> Recovery:
     are left agree on who that is, and form the new world in the background, whatever the application is doing: this
     waits for it, up to ``timeout`` seconds, but not for the others to call it. Ranks are numbered anew, in their order.
     Results that some ranks have got and others have not are the application's to settle: begin again from a state that
-    all had. Process sets, persistent operations and what holds gradients (optimizers see to it themselves) are of the
+    all had. ``break_whole``: where the world is whole it is broken first, as by a failure of this rank, and formed anew
+    of all. Process sets, persistent operations and what holds gradients (optimizers see to it themselves) are of the
     old world.
 
     Raises :class:`rueda.PeerLostError` where this rank must stop: it is one of a minority, so that two worlds can never
     go on side by side, the others have gone on without it, or fewer than ``min_np`` are left; the text says which.
-    :class:`rueda.InvalidArgumentError` where the world is whole, :class:`rueda.UnsupportedError` without recovery,
-    :class:`rueda.TimeoutError` after ``timeout``, after which it may be called again.
+    :class:`rueda.InvalidArgumentError` where the world is whole and is not to be broken,
+    :class:`rueda.UnsupportedError` without recovery, :class:`rueda.TimeoutError` after ``timeout``, after which it may
+    be called again.
 
     Example::
 
@@ -56,7 +58,7 @@ def recover(timeout: float = 60.0) -> Recovery:
                 lost = rueda.recover().lost  # {2: "rank 2 (host-a, pid 4711) is gone: ..."}
                 step = int(rueda.allreduce(np.array([step]), op=rueda.Min, name="step")[0])
     """
-    epoch, previous_ranks, lost = _native.recover(float(timeout))
+    epoch, previous_ranks, lost = _native.recover(float(timeout), bool(break_whole))
     count_world()
     release_completed()
     forget_process_sets()

@@ -16,8 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from rueda.horovod.basics import init, shutdown
+import rueda.observation
+import rueda.recovery
+from rueda.horovod.basics import init, is_initialized, shutdown, size
 from rueda.horovod.elastic_state import State, run_fn
+from rueda.horovod.exceptions import translated
 from rueda.horovod.torch.elastic.sampler import ElasticSampler
 from rueda.horovod.torch.elastic.state import ObjectState, TorchState
 
@@ -30,8 +33,8 @@ T = TypeVar("T")
 def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
     """Decorator of the training function, whose first argument is a :class:`State`.
 
-    The function begins anew, from the last commit, when a collective fails on any rank and all processes are
-    still there; see ``docs/horovod.md``.
+    The function begins anew, from the last commit, when a collective fails on any rank. Where the job was started with
+    ``rueda run --min-np`` (``RUEDA_RECOVERY=on``) it also goes on without ranks that are lost; see ``docs/horovod.md``.
 
     Example::
 
@@ -47,5 +50,13 @@ def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P],
 
 
 def _reset() -> None:
-    shutdown()
-    init()
+    if is_initialized() and rueda.observation.options()["recovery"] == "on" and size() > 1:
+        _recover()
+    else:
+        shutdown()
+        init()
+
+
+@translated
+def _recover() -> None:
+    rueda.recovery.recover(break_whole=True)
