@@ -1,0 +1,196 @@
+"""Runs a job, deals the blows of its schedule, and measures how long the others take to go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .schedule import Blow, World
+
+RANK = Path(__file__).with_name("rank.py")
+PATIENCE = 30.0  # seconds, after which a job that does not go on hangs
+HEARTBEAT = 1.0
+
+
+class Hang(AssertionError):
+    """A job that did not do in time what it had to; the text has what its ranks said."""
+
+
+@dataclass
+class Outcome:
+    """What became of a world."""
+
+    # Of each blow: its kind, and the seconds until all that are left had a right result.
+    delays: list[tuple[str, float]] = field(default_factory=list)
+    # Of each frozen rank: the seconds until the others were told.
+    named: list[float] = field(default_factory=list)
+
+
+def command(ranks: int, arguments: Sequence[str], extra: Sequence[str] = ()) -> list[str]:
+    """A job on this host."""
+    rueda = str(Path(sys.executable).with_name("rueda"))
+    return [
+        rueda, "run", "--min-np", "1", "-np", str(ranks), "--oversubscribe", "--no-prefix", *extra,
+        sys.executable, str(RANK), *arguments,
+    ]  # fmt: skip
+
+
+class Job:
+    """One world under way."""
+
+    def __init__(
+        self,
+        world: World,
+        make_command: Callable[[Sequence[str]], Sequence[str]],
+        variables: Mapping[str, str],
+    ) -> None:
+        """`make_command`: of the arguments of a rank, how the job is started."""
+        self._world = world
+        self._folder = Path(tempfile.mkdtemp(prefix="rueda-chaos-"))
+        self._alive = set(range(world.ranks))
+        self._process = subprocess.Popen(
+            make_command([str(self._folder), world.phase, str(world.seed)]),
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "RUEDA_HEARTBEAT": str(HEARTBEAT),
+                **variables,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+        self._pids: dict[int, int] = {}
+
+    def run(self) -> Outcome:
+        """Deals all blows; raises Hang where the others do not go on, AssertionError for wrong results."""
+        outcome = Outcome()
+        try:
+            self._pids = {
+                process: self._await(process, lambda lines: _find(lines, "born"), "start")["pid"]
+                for process in sorted(self._alive)
+            }
+            time.sleep(0.05)
+            for blow in self._world.blows:
+                self._deal(blow, outcome)
+            (self._folder / "end").touch()
+            self._finish()
+        except BaseException:
+            self._kill_all()
+            raise
+        return outcome
+
+    def _deal(self, blow: Blow, outcome: Outcome) -> None:
+        time.sleep(blow.delay)
+        if blow.kind == "pause":
+            self._pause(blow)
+            return
+        seen = {process: len(self._diary(process)) for process in self._alive}
+        number = signal.SIGSTOP if blow.kind == "freeze" else signal.SIGKILL
+        for position, victim in enumerate(blow.victims):
+            if position > 0 and blow.gap:
+                time.sleep(blow.gap)
+            began = time.monotonic()
+            os.kill(self._pids[victim], number)
+        self._alive -= set(blow.victims)
+        ends = [self._when_right(process, seen[process]) for process in sorted(self._alive)]
+        outcome.delays.append((blow.kind, max(ends) - began))
+        if blow.kind == "freeze":
+            told = [self._first(process, seen[process], "broken") for process in self._alive]
+            outcome.named.append(max(told) - began)
+            os.kill(self._pids[blow.victims[0]], signal.SIGCONT)
+            self._await(
+                blow.victims[0],
+                lambda lines: _find(lines, "expelled") or _find(lines, "broken"),
+                "learn that it was expelled",
+            )
+            with suppress(ProcessLookupError):
+                os.kill(self._pids[blow.victims[0]], signal.SIGKILL)
+
+    def _pause(self, blow: Blow) -> None:
+        """Half of a heartbeat is not long enough to be lost."""
+        seen = {process: len(self._diary(process)) for process in self._alive}
+        os.kill(self._pids[blow.victims[0]], signal.SIGSTOP)
+        time.sleep(HEARTBEAT / 2)
+        os.kill(self._pids[blow.victims[0]], signal.SIGCONT)
+        time.sleep(HEARTBEAT / 4)
+        for process in self._alive:
+            news = self._diary(process)[seen[process] :]
+            assert not news, f"rank {process} after a pause of {blow.victims[0]}: {news}"
+
+    def _when_right(self, process: int, seen: int) -> float:
+        """When the rank first had a right result in a world of those that are left."""
+
+        def look(lines: list[dict]) -> dict | None:
+            right = [line for line in lines[seen:] if line["event"] == "right"]
+            fitting = [line for line in right if line["size"] == len(self._alive)]
+            return fitting[0] if fitting else None
+
+        return float(self._await(process, look, f"go on as one of {len(self._alive)}")["at"])
+
+    def _first(self, process: int, seen: int, event: str) -> float:
+        return float(_find(self._diary(process)[seen:], event)["at"])
+
+    def _await(self, process: int, look: Callable[[list[dict]], dict | None], what: str) -> dict:
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            if (found := look(self._diary(process))) is not None:
+                return found
+            if self._process.poll() is not None:
+                break
+            time.sleep(0.002)
+        raise Hang(f"rank {process} did not {what}\n{self._describe()}")
+
+    def _diary(self, process: int) -> list[dict]:
+        try:
+            text = (self._folder / f"rank{process}").read_text()
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+    def _finish(self) -> None:
+        try:
+            output, _ = self._process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise Hang(f"the job did not end\n{self._describe()}") from None
+        assert self._process.returncode == 0, f"{output}\n{self._describe()}"
+        for process in self._alive:
+            last = self._diary(process)[-1]
+            assert last["event"] == "end", (process, last)
+            assert last["size"] == len(self._alive), (process, last)
+
+    def _describe(self) -> str:
+        """What the ranks have written, and where those that are left are."""
+        for process in self._alive & set(self._pids):
+            with suppress(ProcessLookupError):
+                os.kill(self._pids[process], signal.SIGUSR1)
+        time.sleep(0.5)
+        self._kill_all()
+        output = self._process.communicate()[0]
+        diaries = [
+            f"rank {process}: {line}"
+            for process in range(self._world.ranks)
+            for line in self._diary(process)[-6:]
+        ]
+        blows = [str(blow) for blow in self._world.blows]
+        return "\n".join([f"{self._world}", *blows, *diaries, output])
+
+    def _kill_all(self) -> None:
+        for pid in self._pids.values():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.kill()
+
+
+def _find(lines: list[dict], event: str) -> dict | None:
+    return next((line for line in lines if line["event"] == event), None)
