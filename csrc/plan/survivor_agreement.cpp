@@ -29,6 +29,12 @@ Duration beat_of(Duration patience) {
   return patience / 4;
 }
 
+Status does_not_reach(int observer, int member, const Status& cause) {
+  return Status(ErrorCode::peer_lost, str("rank ", observer, " does not reach rank ", member),
+                observer)
+      .because(cause);
+}
+
 }  // namespace
 
 SurvivorAgreement::SurvivorAgreement(Settings settings, Time now)
@@ -88,7 +94,10 @@ void SurvivorAgreement::receive(int member, std::span<const std::byte> message, 
     ++ignored_;
     return;
   }
-  if (!is_over()) notice_pause(now);
+  if (!is_over()) {
+    notice_pause(now);
+    if (const auto found = peers_.find(member); found != peers_.end()) found->second.heard = now;
+  }
   if (const auto* const view = std::get_if<SurvivorView>(&*decoded)) {
     receive_view(member, *view, now);
   } else {
@@ -106,18 +115,19 @@ void SurvivorAgreement::receive_view(int member, const SurvivorView& view, Time 
     return;
   }
   Peer& peer = found->second;
-  peer.heard = now;
   if (view.epoch > view_.epoch) {
     // Told what this process knows, it answers that the epoch has gone on.
     peer.has_gone_on = true;
     answers_.insert(member);
     return;
   }
-  peer.said = Said{view.proposal, outcome_of(view)};
+  const Said said{view.proposal, outcome_of(view)};
+  peer.said = said;
   merge(view);
-  update(&*peer.said, now);
+  update(&said, now);
   const bool gets_beats = contains(own_.outcome.survivors, member);
-  if (!view.is_answer && (view.knows_nothing || !gets_beats)) answers_.insert(member);
+  if (is_over() || view.epoch != view_.epoch || view.is_answer) return;
+  if (view.knows_nothing || !gets_beats) answers_.insert(member);
 }
 
 void SurvivorAgreement::merge(const SurvivorView& view) {
@@ -132,7 +142,8 @@ void SurvivorAgreement::merge(const SurvivorView& view) {
   if (settings_.was_stopped) return;
   for (const auto& [link, cause] : view.broken) {
     if (link.member != settings_.rank) continue;
-    view_.broken.try_emplace({settings_.rank, link.observer}, cause);
+    view_.broken.try_emplace({settings_.rank, link.observer},
+                             shortened(does_not_reach(link.observer, settings_.rank, cause)));
   }
 }
 
@@ -206,6 +217,8 @@ std::optional<Time> SurvivorAgreement::next_deadline() const {
     if (member == settings_.rank) continue;
     deadline = std::min(deadline, peers_.at(member).heard + settings_.patience);
   }
+  const auto objections = decision_ ? std::nullopt : objections_until();
+  if (objections && *objections > last_call_) deadline = std::min(deadline, *objections);
   if (cut_off_since_) {
     deadline = std::min(deadline, *cut_off_since_ + beat_of(settings_.patience));
   }
@@ -234,6 +247,12 @@ void SurvivorAgreement::update(const Said* said, Time now) {
       own_.proposal = std::max(own_.proposal, said != nullptr ? said->proposal : 0) + 1;
     }
     view_.proposal = own_.proposal;
+    for (auto& [member, peer] : peers_) {
+      const bool is_lost = !contains(own_.outcome.survivors, member);
+      if (is_lost != peer.lost_since.has_value()) {
+        peer.lost_since = is_lost ? std::optional(now) : std::nullopt;
+      }
+    }
     tell_all(now);
   }
   decide(now);
@@ -271,6 +290,19 @@ bool SurvivorAgreement::all_say_the_same() const {
   });
 }
 
+// The time until which it waits for a lost member that is still heard to say what it knows: it may
+// be the other one that goes.
+std::optional<Time> SurvivorAgreement::objections_until() const {
+  std::optional<Time> until;
+  for (const auto& [member, peer] : peers_) {
+    const bool agrees = peer.said && !contains(peer.said->outcome.survivors, member);
+    if (!peer.lost_since || agrees || view_.ended.contains(member)) continue;
+    const Time end = std::min(peer.heard, *peer.lost_since) + settings_.patience / 2;
+    if (!until || *until < end) until = end;
+  }
+  return until;
+}
+
 // Whether this process reaches none of those that stay.
 bool SurvivorAgreement::is_cut_off() const {
   const std::vector<int>& survivors = own_.outcome.survivors;
@@ -285,7 +317,7 @@ void SurvivorAgreement::decide(Time now) {
   }
   if (contains(own_.outcome.survivors, settings_.rank)) {
     cut_off_since_.reset();
-    if (all_say_the_same()) conclude();
+    if (all_say_the_same() && objections_until().value_or(now) <= now) conclude();
   } else if (!is_cut_off()) {
     cut_off_since_.reset();  // one of those that stay will tell what becomes of it
   } else if (!cut_off_since_) {
@@ -314,9 +346,14 @@ void SurvivorAgreement::conclude() {
 
 void SurvivorAgreement::stop(const std::string& why) {
   std::string text = why;
-  const auto gone = lost();
-  for (const auto& [member, cause] : gone) text += str("; rank ", member, ": ", cause.to_string());
-  const int first = gone.empty() ? -1 : gone.front().first;
+  int first = -1;
+  for (const auto& [member, peer] : peers_) {
+    const auto found = view_.broken.find({settings_.rank, member});
+    const Status cause = found != view_.broken.end() ? found->second : cause_of(member);
+    if (cause.ok()) continue;
+    text += str("; rank ", member, ": ", cause.to_string());
+    if (first < 0) first = member;
+  }
   decision_ = Status(ErrorCode::peer_lost, std::move(text), first);
   tells_all_ = beats_ = false;
   answers_.clear();
@@ -338,31 +375,29 @@ Status SurvivorAgreement::cause_of(int member) const {
   if (const auto found = view_.ended.find(member); found != view_.ended.end()) {
     return found->second;
   }
-  // What one that stays says before what the member itself says.
-  const Status* best = nullptr;
+  // What one that stays says, or else what it says itself.
+  Status own;
   for (const auto& [link, cause] : view_.broken) {
-    const bool is_observed = link.member == member;
-    if (!is_observed && link.observer != member) continue;
-    const int other = is_observed ? link.observer : link.member;
-    if (contains(own_.outcome.survivors, other) && is_observed) return cause;
-    if (best == nullptr) best = &cause;
+    if (link.member == member && contains(own_.outcome.survivors, link.observer)) return cause;
+    if (link.observer == member && own.ok()) own = does_not_reach(member, link.member, cause);
   }
-  return best != nullptr ? *best : Status();
+  return own;
 }
 
 // The world in which this process was to take part was formed without its knowing, and is broken
 // since it did not take part.
 void SurvivorAgreement::continue_from(const EpochHasGoneOn& message, Time now) {
   for (const int member : without(members_, message.members)) {
-    if (member != settings_.rank) lost_earlier_.emplace(member, cause_of(member));
+    lost_earlier_.emplace(member, cause_of(member));
     peers_.erase(member);
+    answers_.erase(member);
     view_.ended.erase(member);
   }
   members_ = message.members;
   view_.epoch = message.epoch;
   view_.broken.clear();  // found anew where it still is so
   std::erase_if(view_.given_up, [&](const auto& item) { return item.second <= message.epoch; });
-  for (auto& [member, peer] : peers_) peer = Peer{now, std::nullopt, false};
+  for (auto& [member, peer] : peers_) peer = Peer{now};
   view_.proposal = std::max(own_.proposal, message.epoch) + 1;
   own_ = {view_.proposal, outcome_of(view_)};
   tell_all(now);

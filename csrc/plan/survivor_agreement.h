@@ -124,9 +124,10 @@ class SurvivorAgreement {
     [[nodiscard]] bool operator==(const Said&) const = default;
   };
   struct Peer {
-    Time heard;                // the last sign of life
-    std::optional<Said> said;  // last
-    bool has_gone_on = false;  // has sent something of a later epoch
+    Time heard;                           // the last sign of life
+    std::optional<Said> said = {};        // last
+    bool has_gone_on = false;             // has sent something of a later epoch
+    std::optional<Time> lost_since = {};  // in this process's view
   };
 
   [[nodiscard]] bool is_over() const { return is_formed_ || (decision_ && !decision_->ok()); }
@@ -135,6 +136,7 @@ class SurvivorAgreement {
   [[nodiscard]] bool is_witness_of_end(const Peer& peer, Time now) const;
   [[nodiscard]] bool all_say_the_same() const;
   [[nodiscard]] bool is_cut_off() const;
+  [[nodiscard]] std::optional<Time> objections_until() const;
   [[nodiscard]] Status cause_of(int member) const;
   [[nodiscard]] std::vector<std::pair<int, Status>> lost() const;
 
