@@ -41,12 +41,12 @@ SurvivorAgreement::SurvivorAgreement(Settings settings, Time now)
     : settings_(std::move(settings)), members_(settings_.members), last_call_(now) {
   assert(contains(members_, settings_.rank));
   view_.epoch = settings_.epoch;
-  view_.proposal = settings_.epoch + 1;
   for (const int member : members_) {
-    if (member != settings_.rank) peers_[member].heard = now;
+    if (member == settings_.rank) continue;
+    const auto heard = settings_.heard.find(member);
+    peers_[member].heard = heard != settings_.heard.end() ? std::min(heard->second, now) : now;
   }
-  own_ = {view_.proposal, outcome_of(view_)};
-  tell_all(now);
+  begin_proposal(settings_.epoch + 1, now);
   decide(now);
 }
 
@@ -60,10 +60,16 @@ std::optional<std::uint64_t> SurvivorAgreement::epoch_of(std::span<const std::by
 SurvivorAgreement::Outcome SurvivorAgreement::outcome_of(const SurvivorView& view) const {
   Outcome outcome;
   outcome.ended = keys_of(view.ended);
-  outcome.given_up = keys_of(view.given_up);
   std::set<BrokenLink> broken;
   for (const auto& item : view.broken) broken.insert(item.first);
   outcome.survivors = choose_survivors(without(members_, outcome.ended), broken);
+  // Who is here and has not decided on a world by now never will: its number has passed.
+  for (const auto& [members, world] : view.given_up) {
+    const bool is_possible = std::all_of(members.begin(), members.end(), [&](int member) {
+      return world.decided.contains(member) || !contains(outcome.survivors, member);
+    });
+    if (is_possible) outcome.given_up.push_back(members);
+  }
   return outcome;
 }
 
@@ -133,9 +139,10 @@ void SurvivorAgreement::receive_view(int member, const SurvivorView& view, Time 
 void SurvivorAgreement::merge(const SurvivorView& view) {
   view_.ended.insert(view.ended.begin(), view.ended.end());
   view_.broken.insert(view.broken.begin(), view.broken.end());
-  for (const auto& [members, number] : view.given_up) {
-    std::uint64_t& known = view_.given_up[members];
-    known = std::max(known, number);
+  for (const auto& [members, world] : view.given_up) {
+    GivenUp& known = view_.given_up[members];
+    known.epoch = std::max(known.epoch, world.epoch);
+    known.decided.insert(world.decided.begin(), world.decided.end());
   }
   // Who does not reach this process is not reached by it either: so the choice between the two
   // does not depend on who says so first. Only a process that is frozen does not answer.
@@ -230,39 +237,40 @@ std::optional<Time> SurvivorAgreement::next_deadline() const {
 // `said`: what was received and is part of view_ now.
 void SurvivorAgreement::update(const Said* said, Time now) {
   const bool is_behind = said != nullptr && said->proposal > own_.proposal;
-  Outcome outcome = outcome_of(view_);
+  const Outcome outcome = outcome_of(view_);
   // That a lost member has ended is no reason to withdraw a decision.
   const bool is_same = decision_ ? outcome.survivors == own_.outcome.survivors &&
                                        outcome.given_up == own_.outcome.given_up
                                  : outcome == own_.outcome;
   if (!is_same || is_behind) {
-    if (decision_) {
-      withdraw();
-      outcome = outcome_of(view_);
-    }
-    own_.outcome = std::move(outcome);
-    if (is_behind && said->outcome == own_.outcome) {
-      own_.proposal = said->proposal;
-    } else {
-      own_.proposal = std::max(own_.proposal, said != nullptr ? said->proposal : 0) + 1;
-    }
-    view_.proposal = own_.proposal;
-    for (auto& [member, peer] : peers_) {
-      const bool is_lost = !contains(own_.outcome.survivors, member);
-      if (is_lost != peer.lost_since.has_value()) {
-        peer.lost_since = is_lost ? std::optional(now) : std::nullopt;
-      }
-    }
-    tell_all(now);
+    if (decision_) withdraw();
+    const bool is_heard_of = is_behind && said->outcome == outcome_of(view_);
+    begin_proposal(is_heard_of ? said->proposal
+                               : std::max(own_.proposal, said != nullptr ? said->proposal : 0) + 1,
+                   now);
   }
   decide(now);
+}
+
+void SurvivorAgreement::begin_proposal(std::uint64_t number, Time now) {
+  view_.proposal = number;
+  own_ = {number, outcome_of(view_)};
+  for (auto& [member, peer] : peers_) {
+    const bool is_lost = !contains(own_.outcome.survivors, member);
+    if (is_lost != peer.lost_since.has_value()) {
+      peer.lost_since = is_lost ? std::optional(now) : std::nullopt;
+    }
+  }
+  tells_all_ = true;
+  next_beat_ = now + beat_of(settings_.patience);
 }
 
 // Others may form the world all the same.
 void SurvivorAgreement::withdraw() {
   const Decision& decided = decision_->value();
-  std::uint64_t& number = view_.given_up[decided.members];
-  number = std::max(number, decided.epoch);
+  GivenUp& world = view_.given_up[decided.members];
+  world.epoch = std::max(world.epoch, decided.epoch);
+  world.decided.insert(settings_.rank);
   decision_.reset();
 }
 
@@ -270,9 +278,7 @@ void SurvivorAgreement::not_formed(std::uint64_t epoch, Time now) {
   if (is_over() || !decision_ || decision_->value().epoch != epoch) return;
   notice_pause(now);
   withdraw();
-  own_ = {own_.proposal + 1, outcome_of(view_)};
-  view_.proposal = own_.proposal;
-  tell_all(now);
+  begin_proposal(own_.proposal + 1, now);
   decide(now);
 }
 
@@ -296,7 +302,10 @@ std::optional<Time> SurvivorAgreement::objections_until() const {
   std::optional<Time> until;
   for (const auto& [member, peer] : peers_) {
     const bool agrees = peer.said && !contains(peer.said->outcome.survivors, member);
-    if (!peer.lost_since || agrees || view_.ended.contains(member)) continue;
+    if (!peer.lost_since || agrees || view_.ended.contains(member) ||
+        view_.broken.contains({settings_.rank, member})) {
+      continue;
+    }
     const Time end = std::min(peer.heard, *peer.lost_since) + settings_.patience / 2;
     if (!until || *until < end) until = end;
   }
@@ -396,19 +405,13 @@ void SurvivorAgreement::continue_from(const EpochHasGoneOn& message, Time now) {
   members_ = message.members;
   view_.epoch = message.epoch;
   view_.broken.clear();  // found anew where it still is so
-  std::erase_if(view_.given_up, [&](const auto& item) { return item.second <= message.epoch; });
+  std::erase_if(view_.given_up,
+                [&](const auto& item) { return item.second.epoch <= message.epoch; });
   for (auto& [member, peer] : peers_) peer = Peer{now};
-  view_.proposal = std::max(own_.proposal, message.epoch) + 1;
-  own_ = {view_.proposal, outcome_of(view_)};
-  tell_all(now);
+  begin_proposal(std::max(own_.proposal, message.epoch) + 1, now);
 }
 
 // --- What goes out ---------------------------------------------------------------------------
-
-void SurvivorAgreement::tell_all(Time now) {
-  tells_all_ = true;
-  next_beat_ = now + beat_of(settings_.patience);
-}
 
 std::vector<SurvivorAgreement::Message> SurvivorAgreement::take_messages() {
   std::vector<Message> messages;

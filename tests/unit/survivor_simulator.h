@@ -286,6 +286,7 @@ class SurvivorSimulator {
     settings.patience = seconds(1);
     settings.min_size = options_.min_size;
     settings.was_stopped = stopped_.contains(number);
+    settings.heard = self.heard;
     self.agreement = std::make_unique<SurvivorAgreement>(settings, now_);
     look(number);
   }
