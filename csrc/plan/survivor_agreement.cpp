@@ -29,18 +29,24 @@ Duration beat_of(Duration patience) {
   return patience / 4;
 }
 
+Status does_not_reach(int observer, int member, const Status& cause) {
+  return Status(ErrorCode::peer_lost, str("rank ", observer, " does not reach rank ", member),
+                observer)
+      .because(cause);
+}
+
 }  // namespace
 
 SurvivorAgreement::SurvivorAgreement(Settings settings, Time now)
     : settings_(std::move(settings)), members_(settings_.members), last_call_(now) {
   assert(contains(members_, settings_.rank));
   view_.epoch = settings_.epoch;
-  view_.proposal = settings_.epoch + 1;
   for (const int member : members_) {
-    if (member != settings_.rank) peers_[member].heard = now;
+    if (member == settings_.rank) continue;
+    const auto heard = settings_.heard.find(member);
+    peers_[member].heard = heard != settings_.heard.end() ? std::min(heard->second, now) : now;
   }
-  own_ = {view_.proposal, outcome_of(view_)};
-  tell_all(now);
+  begin_proposal(settings_.epoch + 1, now);
   decide(now);
 }
 
@@ -54,10 +60,16 @@ std::optional<std::uint64_t> SurvivorAgreement::epoch_of(std::span<const std::by
 SurvivorAgreement::Outcome SurvivorAgreement::outcome_of(const SurvivorView& view) const {
   Outcome outcome;
   outcome.ended = keys_of(view.ended);
-  outcome.given_up = keys_of(view.given_up);
   std::set<BrokenLink> broken;
   for (const auto& item : view.broken) broken.insert(item.first);
   outcome.survivors = choose_survivors(without(members_, outcome.ended), broken);
+  // Who is here and has not decided on a world by now never will: its number has passed.
+  for (const auto& [members, world] : view.given_up) {
+    const bool is_possible = std::all_of(members.begin(), members.end(), [&](int member) {
+      return world.decided.contains(member) || !contains(outcome.survivors, member);
+    });
+    if (is_possible) outcome.given_up.push_back(members);
+  }
   return outcome;
 }
 
@@ -88,7 +100,10 @@ void SurvivorAgreement::receive(int member, std::span<const std::byte> message, 
     ++ignored_;
     return;
   }
-  if (!is_over()) notice_pause(now);
+  if (!is_over()) {
+    notice_pause(now);
+    if (const auto found = peers_.find(member); found != peers_.end()) found->second.heard = now;
+  }
   if (const auto* const view = std::get_if<SurvivorView>(&*decoded)) {
     receive_view(member, *view, now);
   } else {
@@ -106,33 +121,36 @@ void SurvivorAgreement::receive_view(int member, const SurvivorView& view, Time 
     return;
   }
   Peer& peer = found->second;
-  peer.heard = now;
   if (view.epoch > view_.epoch) {
     // Told what this process knows, it answers that the epoch has gone on.
     peer.has_gone_on = true;
     answers_.insert(member);
     return;
   }
-  peer.said = Said{view.proposal, outcome_of(view)};
+  const Said said{view.proposal, outcome_of(view)};
+  peer.said = said;
   merge(view);
-  update(&*peer.said, now);
+  update(&said, now);
   const bool gets_beats = contains(own_.outcome.survivors, member);
-  if (!view.is_answer && (view.knows_nothing || !gets_beats)) answers_.insert(member);
+  if (is_over() || view.epoch != view_.epoch || view.is_answer) return;
+  if (view.knows_nothing || !gets_beats) answers_.insert(member);
 }
 
 void SurvivorAgreement::merge(const SurvivorView& view) {
   view_.ended.insert(view.ended.begin(), view.ended.end());
   view_.broken.insert(view.broken.begin(), view.broken.end());
-  for (const auto& [members, number] : view.given_up) {
-    std::uint64_t& known = view_.given_up[members];
-    known = std::max(known, number);
+  for (const auto& [members, world] : view.given_up) {
+    GivenUp& known = view_.given_up[members];
+    known.epoch = std::max(known.epoch, world.epoch);
+    known.decided.insert(world.decided.begin(), world.decided.end());
   }
   // Who does not reach this process is not reached by it either: so the choice between the two
   // does not depend on who says so first. Only a process that is frozen does not answer.
   if (settings_.was_stopped) return;
   for (const auto& [link, cause] : view.broken) {
     if (link.member != settings_.rank) continue;
-    view_.broken.try_emplace({settings_.rank, link.observer}, cause);
+    view_.broken.try_emplace({settings_.rank, link.observer},
+                             shortened(does_not_reach(link.observer, settings_.rank, cause)));
   }
 }
 
@@ -206,6 +224,8 @@ std::optional<Time> SurvivorAgreement::next_deadline() const {
     if (member == settings_.rank) continue;
     deadline = std::min(deadline, peers_.at(member).heard + settings_.patience);
   }
+  const auto objections = decision_ ? std::nullopt : objections_until();
+  if (objections && *objections > last_call_) deadline = std::min(deadline, *objections);
   if (cut_off_since_) {
     deadline = std::min(deadline, *cut_off_since_ + beat_of(settings_.patience));
   }
@@ -217,33 +237,40 @@ std::optional<Time> SurvivorAgreement::next_deadline() const {
 // `said`: what was received and is part of view_ now.
 void SurvivorAgreement::update(const Said* said, Time now) {
   const bool is_behind = said != nullptr && said->proposal > own_.proposal;
-  Outcome outcome = outcome_of(view_);
+  const Outcome outcome = outcome_of(view_);
   // That a lost member has ended is no reason to withdraw a decision.
   const bool is_same = decision_ ? outcome.survivors == own_.outcome.survivors &&
                                        outcome.given_up == own_.outcome.given_up
                                  : outcome == own_.outcome;
   if (!is_same || is_behind) {
-    if (decision_) {
-      withdraw();
-      outcome = outcome_of(view_);
-    }
-    own_.outcome = std::move(outcome);
-    if (is_behind && said->outcome == own_.outcome) {
-      own_.proposal = said->proposal;
-    } else {
-      own_.proposal = std::max(own_.proposal, said != nullptr ? said->proposal : 0) + 1;
-    }
-    view_.proposal = own_.proposal;
-    tell_all(now);
+    if (decision_) withdraw();
+    const bool is_heard_of = is_behind && said->outcome == outcome_of(view_);
+    begin_proposal(is_heard_of ? said->proposal
+                               : std::max(own_.proposal, said != nullptr ? said->proposal : 0) + 1,
+                   now);
   }
   decide(now);
+}
+
+void SurvivorAgreement::begin_proposal(std::uint64_t number, Time now) {
+  view_.proposal = number;
+  own_ = {number, outcome_of(view_)};
+  for (auto& [member, peer] : peers_) {
+    const bool is_lost = !contains(own_.outcome.survivors, member);
+    if (is_lost != peer.lost_since.has_value()) {
+      peer.lost_since = is_lost ? std::optional(now) : std::nullopt;
+    }
+  }
+  tells_all_ = true;
+  next_beat_ = now + beat_of(settings_.patience);
 }
 
 // Others may form the world all the same.
 void SurvivorAgreement::withdraw() {
   const Decision& decided = decision_->value();
-  std::uint64_t& number = view_.given_up[decided.members];
-  number = std::max(number, decided.epoch);
+  GivenUp& world = view_.given_up[decided.members];
+  world.epoch = std::max(world.epoch, decided.epoch);
+  world.decided.insert(settings_.rank);
   decision_.reset();
 }
 
@@ -251,9 +278,7 @@ void SurvivorAgreement::not_formed(std::uint64_t epoch, Time now) {
   if (is_over() || !decision_ || decision_->value().epoch != epoch) return;
   notice_pause(now);
   withdraw();
-  own_ = {own_.proposal + 1, outcome_of(view_)};
-  view_.proposal = own_.proposal;
-  tell_all(now);
+  begin_proposal(own_.proposal + 1, now);
   decide(now);
 }
 
@@ -271,6 +296,22 @@ bool SurvivorAgreement::all_say_the_same() const {
   });
 }
 
+// The time until which it waits for a lost member that is still heard to say what it knows: it may
+// be the other one that goes.
+std::optional<Time> SurvivorAgreement::objections_until() const {
+  std::optional<Time> until;
+  for (const auto& [member, peer] : peers_) {
+    const bool agrees = peer.said && !contains(peer.said->outcome.survivors, member);
+    if (!peer.lost_since || agrees || view_.ended.contains(member) ||
+        view_.broken.contains({settings_.rank, member})) {
+      continue;
+    }
+    const Time end = std::min(peer.heard, *peer.lost_since) + settings_.patience / 2;
+    if (!until || *until < end) until = end;
+  }
+  return until;
+}
+
 // Whether this process reaches none of those that stay.
 bool SurvivorAgreement::is_cut_off() const {
   const std::vector<int>& survivors = own_.outcome.survivors;
@@ -285,7 +326,7 @@ void SurvivorAgreement::decide(Time now) {
   }
   if (contains(own_.outcome.survivors, settings_.rank)) {
     cut_off_since_.reset();
-    if (all_say_the_same()) conclude();
+    if (all_say_the_same() && objections_until().value_or(now) <= now) conclude();
   } else if (!is_cut_off()) {
     cut_off_since_.reset();  // one of those that stay will tell what becomes of it
   } else if (!cut_off_since_) {
@@ -314,9 +355,14 @@ void SurvivorAgreement::conclude() {
 
 void SurvivorAgreement::stop(const std::string& why) {
   std::string text = why;
-  const auto gone = lost();
-  for (const auto& [member, cause] : gone) text += str("; rank ", member, ": ", cause.to_string());
-  const int first = gone.empty() ? -1 : gone.front().first;
+  int first = -1;
+  for (const auto& [member, peer] : peers_) {
+    const auto found = view_.broken.find({settings_.rank, member});
+    const Status cause = found != view_.broken.end() ? found->second : cause_of(member);
+    if (cause.ok()) continue;
+    text += str("; rank ", member, ": ", cause.to_string());
+    if (first < 0) first = member;
+  }
   decision_ = Status(ErrorCode::peer_lost, std::move(text), first);
   tells_all_ = beats_ = false;
   answers_.clear();
@@ -338,42 +384,34 @@ Status SurvivorAgreement::cause_of(int member) const {
   if (const auto found = view_.ended.find(member); found != view_.ended.end()) {
     return found->second;
   }
-  // What one that stays says before what the member itself says.
-  const Status* best = nullptr;
+  // What one that stays says, or else what it says itself.
+  Status own;
   for (const auto& [link, cause] : view_.broken) {
-    const bool is_observed = link.member == member;
-    if (!is_observed && link.observer != member) continue;
-    const int other = is_observed ? link.observer : link.member;
-    if (contains(own_.outcome.survivors, other) && is_observed) return cause;
-    if (best == nullptr) best = &cause;
+    if (link.member == member && contains(own_.outcome.survivors, link.observer)) return cause;
+    if (link.observer == member && own.ok()) own = does_not_reach(member, link.member, cause);
   }
-  return best != nullptr ? *best : Status();
+  return own;
 }
 
 // The world in which this process was to take part was formed without its knowing, and is broken
 // since it did not take part.
 void SurvivorAgreement::continue_from(const EpochHasGoneOn& message, Time now) {
   for (const int member : without(members_, message.members)) {
-    if (member != settings_.rank) lost_earlier_.emplace(member, cause_of(member));
+    lost_earlier_.emplace(member, cause_of(member));
     peers_.erase(member);
+    answers_.erase(member);
     view_.ended.erase(member);
   }
   members_ = message.members;
   view_.epoch = message.epoch;
   view_.broken.clear();  // found anew where it still is so
-  std::erase_if(view_.given_up, [&](const auto& item) { return item.second <= message.epoch; });
-  for (auto& [member, peer] : peers_) peer = Peer{now, std::nullopt, false};
-  view_.proposal = std::max(own_.proposal, message.epoch) + 1;
-  own_ = {view_.proposal, outcome_of(view_)};
-  tell_all(now);
+  std::erase_if(view_.given_up,
+                [&](const auto& item) { return item.second.epoch <= message.epoch; });
+  for (auto& [member, peer] : peers_) peer = Peer{now};
+  begin_proposal(std::max(own_.proposal, message.epoch) + 1, now);
 }
 
 // --- What goes out ---------------------------------------------------------------------------
-
-void SurvivorAgreement::tell_all(Time now) {
-  tells_all_ = true;
-  next_beat_ = now + beat_of(settings_.patience);
-}
 
 std::vector<SurvivorAgreement::Message> SurvivorAgreement::take_messages() {
   std::vector<Message> messages;

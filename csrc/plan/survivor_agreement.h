@@ -51,6 +51,8 @@ class SurvivorAgreement {
     // This process may have been silent for longer than half of `patience` before the agreement
     // began: it was stopped, or did not get to run.
     bool was_stopped = false;
+    // When members gave their last sign of life, where that was before the agreement begins.
+    std::map<int, Time> heard = {};
   };
 
   SurvivorAgreement(Settings settings, Time now);
@@ -113,7 +115,7 @@ class SurvivorAgreement {
   struct Outcome {
     std::vector<int> survivors;
     std::vector<int> ended;
-    std::vector<std::vector<int>> given_up;
+    std::vector<std::vector<int>> given_up;  // worlds that may be formed all the same
     [[nodiscard]] bool operator==(const Outcome&) const = default;
   };
   // A member sends different outcomes under different numbers only, so two worlds that have a
@@ -124,9 +126,10 @@ class SurvivorAgreement {
     [[nodiscard]] bool operator==(const Said&) const = default;
   };
   struct Peer {
-    Time heard;                // the last sign of life
-    std::optional<Said> said;  // last
-    bool has_gone_on = false;  // has sent something of a later epoch
+    Time heard;                           // the last sign of life
+    std::optional<Said> said = {};        // last
+    bool has_gone_on = false;             // has sent something of a later epoch
+    std::optional<Time> lost_since = {};  // in this process's view
   };
 
   [[nodiscard]] bool is_over() const { return is_formed_ || (decision_ && !decision_->ok()); }
@@ -135,6 +138,7 @@ class SurvivorAgreement {
   [[nodiscard]] bool is_witness_of_end(const Peer& peer, Time now) const;
   [[nodiscard]] bool all_say_the_same() const;
   [[nodiscard]] bool is_cut_off() const;
+  [[nodiscard]] std::optional<Time> objections_until() const;
   [[nodiscard]] Status cause_of(int member) const;
   [[nodiscard]] std::vector<std::pair<int, Status>> lost() const;
 
@@ -143,12 +147,12 @@ class SurvivorAgreement {
   void receive_has_gone_on(const EpochHasGoneOn& message, Time now);
   void merge(const SurvivorView& view);
   void update(const Said* said, Time now);
+  void begin_proposal(std::uint64_t number, Time now);
   void withdraw();
   void decide(Time now);
   void conclude();
   void stop(const std::string& why);
   void continue_from(const EpochHasGoneOn& message, Time now);
-  void tell_all(Time now);
 
   Settings settings_;
   std::vector<int> members_;            // of the epoch agreed on, view_.epoch

@@ -72,9 +72,10 @@ void write(Writer& writer, const SurvivorView& view) {
     write(writer, cause);
   }
   writer.unsigned_integer(view.given_up.size());
-  for (const auto& [members, number] : view.given_up) {
+  for (const auto& [members, world] : view.given_up) {
     writer.integers(members);
-    writer.unsigned_integer(number);
+    writer.unsigned_integer(world.epoch);
+    writer.integers(world.decided);
   }
 }
 
@@ -98,11 +99,17 @@ SurvivorView read_view(Reader& reader) {
     if (link.observer == link.member) from.fail();
     return std::pair(link, read_cause(from));
   });
-  view.given_up = read_map<std::vector<int>, std::uint64_t>(reader, [&](Reader& from) {
+  view.given_up = read_map<std::vector<int>, GivenUp>(reader, [&](Reader& from) {
     std::vector<int> members = read_members(from);
-    const std::uint64_t number = from.unsigned_integer();
-    if (number <= view.epoch || number >= view.proposal) from.fail();
-    return std::pair(std::move(members), number);
+    GivenUp world;
+    world.epoch = from.unsigned_integer();
+    if (world.epoch <= view.epoch || world.epoch >= view.proposal) from.fail();
+    const std::vector<int> decided = read_members(from);
+    if (!std::includes(members.begin(), members.end(), decided.begin(), decided.end())) {
+      from.fail();
+    }
+    world.decided.insert(decided.begin(), decided.end());
+    return std::pair(std::move(members), std::move(world));
   });
   return view;
 }

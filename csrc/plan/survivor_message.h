@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <variant>
@@ -19,6 +20,13 @@ namespace rueda {
 // may live.
 enum class Loss : std::uint8_t { ended, unreachable };
 
+// A world that was decided on and given up. Others may have formed it all the same, if all its
+// members have decided on it.
+struct GivenUp {
+  std::uint64_t epoch = 0;  // the highest number that it had
+  std::set<int> decided;    // the members that are known to have decided on it
+};
+
 // All that the sender knows.
 struct SurvivorView {
   std::uint64_t epoch = 0;     // that broke
@@ -27,9 +35,7 @@ struct SurvivorView {
   bool is_answer = false;      // and is not answered itself
   std::map<int, Status> ended;
   std::map<BrokenLink, Status> broken;
-  // Worlds that were decided on and given up, which some members may have formed all the same: the
-  // highest number of each.
-  std::map<std::vector<int>, std::uint64_t> given_up;
+  std::map<std::vector<int>, GivenUp> given_up;  // by their members
 };
 
 // The answer to who asks in an epoch that has been succeeded.

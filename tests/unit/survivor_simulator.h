@@ -1,0 +1,449 @@
+// Processes that agree who is left, without threads: messages have delays of their own, in order
+// between two processes; processes end, freeze and wake up, links are cut and mended.
+//
+// Each process lives as the library does: in a world it gives signs of life; when that breaks, it
+// agrees with the others, forms the decided world, and lives on in it, or stops. A world is formed
+// once all its members have arrived. Each hears of that after a while, or not at all, and gives up
+// if the decision is withdrawn before: so some may have formed what others have given up.
+#pragma once
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <queue>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/strings.h"
+#include "plan/rank_list.h"
+#include "plan/survivor_agreement.h"
+
+namespace rueda::test {
+
+class SurvivorSimulator {
+ public:
+  struct Options {
+    int size = 4;
+    unsigned seed = 1;
+    int min_size = 1;
+    double max_delay = 0.02;     // of a message, in units of the heartbeat, which is a second
+    double lost_arrivals = 0;    // how often a process does not hear that all have arrived
+    double forming_timeout = 3;  // after which a process gives up
+  };
+  struct World {
+    std::vector<int> members;
+    std::uint64_t parent = 0;  // the epoch that broke
+    std::set<int> arrived;
+    std::set<int> formed;  // the members that have
+  };
+  enum class State { in_world, agreeing, forming, stopped, ended };
+  struct Process {
+    State state = State::in_world;
+    std::uint64_t epoch = first_epoch;
+    std::vector<int> members;
+    std::unique_ptr<SurvivorAgreement> agreement;
+    std::uint64_t forming = 0;
+    std::map<int, Time> heard;
+    Time last_run{};
+    Time frozen_until{};
+    bool was_frozen = false;
+    Status error;
+    std::vector<std::pair<int, Status>> lost;
+    int decisions = 0;
+  };
+
+  static constexpr std::uint64_t first_epoch = 4;
+
+  explicit SurvivorSimulator(const Options& options)
+      : options_(options), random_(options.seed), processes_(at(options.size)) {
+    World& first = worlds_[first_epoch];
+    for (int number = 0; number < options.size; ++number) first.members.push_back(number);
+    first.formed = {first.members.begin(), first.members.end()};
+    for (int number = 0; number < options.size; ++number) {
+      Process& process = processes_[at(number)];
+      process.members = first.members;
+      for (const int other : process.members) process.heard[other] = Time{};
+      schedule(Time{} + seconds(real(0.25)), [this, number] { beat(number); });
+    }
+  }
+
+  [[nodiscard]] int size() const { return options_.size; }
+  Process& process(int number) { return processes_[at(number)]; }
+  const std::map<std::uint64_t, World>& worlds() const { return worlds_; }
+  [[nodiscard]] Time now() const { return now_; }
+  [[nodiscard]] int sent() const { return sent_; }
+  void reset_sent() { sent_ = 0; }
+  double real(double limit) { return std::uniform_real_distribution<>(0, limit)(random_); }
+  int below(int limit) { return static_cast<int>(random_() % static_cast<unsigned>(limit)); }
+
+  // --- What happens to processes, after `delay` seconds.
+
+  void end(double delay, int number) {
+    after(delay, [this, number] {
+      if (process(number).state != State::ended) end_now(number);
+    });
+  }
+  void freeze(double delay, int number, double duration) {
+    after(delay, [this, number, duration] {
+      process(number).frozen_until = now_ + seconds(duration);
+      process(number).was_frozen = true;
+    });
+  }
+  // One way; for good, unless it is mended.
+  void cut(double delay, int from, int to) {
+    after(delay, [this, from, to] { cut_.insert({from, to}); });
+  }
+  void mend(double delay, int from, int to) {
+    after(delay, [this, from, to] {
+      cut_.erase({from, to});
+      // A new connection is refused where nobody listens any more.
+      if (process(from).state == State::ended || process(from).state == State::stopped) {
+        tell_end(from, to);
+      }
+    });
+  }
+  // Whoever is in a world finds it broken.
+  void break_world(double delay, int number) {
+    after(delay, [this, number] {
+      if (process(number).state == State::in_world) begin_to_agree(number);
+    });
+  }
+  void give_up_forming(double delay, int number) {
+    after(delay, [this, number] {
+      Process& self = process(number);
+      if (self.state != State::forming) return;
+      self.agreement->not_formed(self.forming, now_);
+      look(number);
+    });
+  }
+  void set_lost_arrivals(double share) { options_.lost_arrivals = share; }
+
+  std::function<void(int from, int to, const std::vector<std::byte>& message)> on_send;
+  // Called whenever a process begins to form a world.
+  std::function<void(int number, const SurvivorAgreement::Decision& decision)> on_decision;
+
+  void run(double duration) {
+    const Time end = now_ + seconds(duration);
+    while (!events_.empty() && events_.top().time <= end) {
+      const Event event = events_.top();
+      events_.pop();
+      now_ = event.time;
+      event.act();
+    }
+    now_ = end;
+  }
+
+  // --- What must hold.
+
+  // Of worlds that all their members have formed each comes from the one before.
+  void require_one_world() const {
+    std::uint64_t last = first_epoch;
+    for (const auto& [epoch, world] : worlds_) {
+      if (world.formed.size() != world.members.size() || epoch == first_epoch) continue;
+      INFO("world " << epoch << " of " << describe_ranks(world.members) << " after " << last);
+      REQUIRE(descends(epoch, last));
+      last = epoch;
+    }
+  }
+  // Everybody lives in a world with all its members, or has stopped with a reason.
+  void require_rest() {
+    for (int number = 0; number < size(); ++number) {
+      const Process& self = process(number);
+      if (self.state == State::ended || self.frozen_until > now_) continue;
+      CAPTURE(number, static_cast<int>(self.state), self.epoch, self.error.to_string());
+      if (self.state == State::stopped) {
+        REQUIRE_FALSE(self.error.ok());
+        continue;
+      }
+      REQUIRE(self.state == State::in_world);
+      for (const int member : self.members) {
+        REQUIRE(process(member).state == State::in_world);
+        REQUIRE(process(member).epoch == self.epoch);
+      }
+    }
+  }
+  void require_world_of(const std::vector<int>& members) {
+    for (const int number : members) {
+      Process& self = process(number);
+      CAPTURE(number, static_cast<int>(self.state), self.error.to_string());
+      REQUIRE(self.state == State::in_world);
+      REQUIRE(self.members == members);
+    }
+  }
+
+ private:
+  struct Event {
+    Time time;
+    std::uint64_t order = 0;  // of events at the same time
+    std::function<void()> act;
+    bool operator<(const Event& other) const {
+      return std::pair(other.time, other.order) < std::pair(time, order);
+    }
+  };
+
+  static std::size_t at(int number) { return static_cast<std::size_t>(number); }
+
+  void schedule(Time time, std::function<void()> act) {
+    events_.push({time, ++order_, std::move(act)});
+  }
+  void after(double delay, std::function<void()> act) {
+    schedule(now_ + seconds(delay), std::move(act));
+  }
+
+  // Runs `act` at the process when it is not frozen, in the order in which it was due.
+  void at_process(int number, const std::function<void()>& act) {
+    Process& self = process(number);
+    if (self.state == State::ended) return;
+    if (self.frozen_until > now_) {
+      schedule(self.frozen_until, [this, number, act] { at_process(number, act); });
+      return;
+    }
+    // As the library's own progress would notice that it did not run.
+    if (self.state == State::in_world && now_ - self.last_run > seconds(0.75)) {
+      stopped_.insert(number);
+      for (auto& item : self.heard) item.second = now_;
+    }
+    self.last_run = now_;
+    act();
+  }
+
+  // In order between two processes.
+  void send(int from, int to, const std::function<void()>& act) {
+    if (cut_.contains({from, to})) return;
+    Time& last = last_arrival_[{from, to}];
+    last = std::max(last, now_ + seconds(real(options_.max_delay)));
+    schedule(last, [this, from, to, act] {
+      if (!cut_.contains({from, to})) at_process(to, act);
+    });
+  }
+
+  void end_now(int number) {
+    process(number).state = State::ended;
+    for (int other = 0; other < size(); ++other) {
+      if (other != number) tell_end(number, other);
+    }
+  }
+  void tell_end(int number, int other) {
+    send(number, other, [this, number, other] {
+      Process& self = process(other);
+      if (self.state == State::stopped) return;
+      if (self.state == State::in_world) {
+        if (!rueda::contains(self.members, number)) return;
+        begin_to_agree(other);
+      }
+      self.agreement->lose(number, Loss::ended,
+                           Status(ErrorCode::peer_lost, str("rank ", number, " was killed")), now_);
+      look(other);
+    });
+  }
+
+  void beat(int number) {
+    if (process(number).state == State::ended) return;
+    schedule(now_ + seconds(0.25), [this, number] { beat(number); });
+    if (process(number).frozen_until > now_) return;
+    at_process(number, [this, number] {
+      Process& self = process(number);
+      if (self.state != State::in_world) return;
+      for (const int other : self.members) {
+        if (other == number) continue;
+        send(number, other, [this, number, other, epoch = self.epoch] {
+          Process& receiver = process(other);
+          if (receiver.state == State::in_world && receiver.epoch == epoch) {
+            receiver.heard[number] = now_;
+          } else if (receiver.state == State::agreeing && receiver.agreement->epoch() == epoch) {
+            receiver.agreement->hear(number, now_);
+            look(other);
+          }
+        });
+      }
+      std::vector<int> silent;
+      for (const int other : self.members) {
+        if (other != number && now_ - self.heard[other] >= seconds(1)) silent.push_back(other);
+      }
+      if (silent.empty()) return;
+      begin_to_agree(number);
+      for (const int other : silent) {
+        self.agreement->lose(other, Loss::unreachable,
+                             Status(ErrorCode::peer_lost, str("rank ", other, " is silent")), now_);
+      }
+      look(number);
+    });
+  }
+
+  void begin_to_agree(int number) {
+    Process& self = process(number);
+    self.state = State::agreeing;
+    SurvivorAgreement::Settings settings;
+    settings.rank = number;
+    settings.members = self.members;
+    settings.epoch = self.epoch;
+    settings.patience = seconds(1);
+    settings.min_size = options_.min_size;
+    settings.was_stopped = stopped_.contains(number);
+    settings.heard = self.heard;
+    self.agreement = std::make_unique<SurvivorAgreement>(settings, now_);
+    look(number);
+  }
+
+  void receive(int from, int to, const std::vector<std::byte>& message) {
+    Process& self = process(to);
+    if (self.state == State::stopped) return;
+    if (self.state == State::in_world && SurvivorAgreement::epoch_of(message) == self.epoch) {
+      begin_to_agree(to);
+    }
+    self.heard[from] = now_;
+    if (!self.agreement) return;  // nobody has lost anything yet
+    self.agreement->receive(from, message, now_);
+    look(to);
+  }
+
+  // Does what the agreement says.
+  void look(int number) {
+    Process& self = process(number);
+    for (SurvivorAgreement::Message& message : self.agreement->take_messages()) {
+      ++sent_;
+      if (on_send) on_send(number, message.member, message.bytes);
+      send(number, message.member, [this, number, to = message.member, bytes = message.bytes] {
+        receive(number, to, bytes);
+      });
+    }
+    if (self.state == State::in_world) return;  // it only answers
+    const auto& decision = self.agreement->decision();
+    const bool still_decided = decision && decision->ok() && (*decision)->epoch == self.forming;
+    if (self.state == State::forming && !still_decided) {
+      abandon(number);
+    }
+    if (decision && !decision->ok()) {
+      self.error = decision->status();
+      self.state = State::stopped;
+      schedule(now_ + seconds(0.1), [this, number] {
+        if (process(number).state == State::stopped) end_stopped(number);
+      });
+      return;
+    }
+    if (decision && self.state == State::agreeing) begin_to_form(number, **decision);
+    wake(number);
+  }
+
+  // A process that has stopped exits, so that others see it end; it keeps its error.
+  void end_stopped(int number) {
+    for (int other = 0; other < size(); ++other) {
+      if (other != number) tell_end(number, other);
+    }
+  }
+
+  void wake(int number) {
+    const auto deadline = process(number).agreement->next_deadline();
+    if (!deadline) return;
+    Time& planned = wakes_[number];
+    if (planned > now_ && planned <= *deadline) return;
+    planned = std::max(*deadline, now_) + seconds(real(options_.max_delay) + 1e-6);
+    schedule(planned, [this, number] {
+      at_process(number, [this, number] {
+        Process& self = process(number);
+        if (self.state != State::agreeing && self.state != State::forming) return;
+        self.agreement->advance(now_);
+        look(number);
+      });
+    });
+  }
+
+  // Whoever has formed the world or waits for it sees this one leave.
+  void abandon(int number) {
+    Process& self = process(number);
+    const std::uint64_t epoch = std::exchange(self.forming, 0);
+    self.state = State::agreeing;
+    for (const int other : worlds_.at(epoch).members) {
+      if (other == number) continue;
+      send(number, other, [this, other, epoch] {
+        Process& receiver = process(other);
+        if (receiver.state == State::in_world && receiver.epoch == epoch) begin_to_agree(other);
+      });
+    }
+  }
+
+  void begin_to_form(int number, const SurvivorAgreement::Decision& decision) {
+    Process& self = process(number);
+    self.state = State::forming;
+    self.forming = decision.epoch;
+    self.lost = decision.lost;
+    ++self.decisions;
+    const auto [found, is_new] = worlds_.try_emplace(decision.epoch);
+    if (is_new) {
+      found->second.members = decision.members;
+      found->second.parent = self.agreement->epoch();
+    }
+    // A number stands for one world.
+    REQUIRE(found->second.members == decision.members);
+    REQUIRE(rueda::contains(decision.members, number));
+    if (on_decision) on_decision(number, decision);
+    const auto still = [this, number, epoch = decision.epoch] {
+      const Process& process_now = process(number);
+      return process_now.state == State::forming && process_now.forming == epoch;
+    };
+    schedule(now_ + seconds(real(2 * options_.max_delay)), [=, this, epoch = decision.epoch] {
+      at_process(number, [=, this] {
+        if (still()) arrive(number, epoch);
+      });
+    });
+    schedule(now_ + seconds(options_.forming_timeout + real(0.5)), [=, this] {
+      at_process(number, [=, this] {
+        if (!still()) return;
+        process(number).agreement->not_formed(process(number).forming, now_);
+        look(number);
+      });
+    });
+  }
+
+  void arrive(int number, std::uint64_t epoch) {
+    World& world = worlds_.at(epoch);
+    world.arrived.insert(number);
+    if (world.arrived.size() < world.members.size()) return;
+    for (const int member : world.members) {
+      if (real(1) < options_.lost_arrivals) continue;
+      schedule(now_ + seconds(real(2 * options_.max_delay)), [this, member, epoch] {
+        at_process(member, [this, member, epoch] { form(member, epoch); });
+      });
+    }
+  }
+
+  void form(int number, std::uint64_t epoch) {
+    Process& self = process(number);
+    if (self.state != State::forming || self.forming != epoch) return;  // gave up before
+    self.agreement->formed();
+    self.state = State::in_world;
+    self.epoch = epoch;
+    self.forming = 0;
+    self.members = worlds_.at(epoch).members;
+    stopped_.erase(number);
+    for (const int other : self.members) self.heard[other] = now_;
+    worlds_.at(epoch).formed.insert(number);
+    require_one_world();
+  }
+
+  [[nodiscard]] bool descends(std::uint64_t epoch, std::uint64_t from) const {
+    while (epoch > from) epoch = worlds_.at(epoch).parent;
+    return epoch == from;
+  }
+
+  Options options_;
+  std::mt19937 random_;
+  Time now_{};
+  std::uint64_t order_ = 0;
+  std::priority_queue<Event> events_;
+  std::vector<Process> processes_;
+  std::map<std::uint64_t, World> worlds_;
+  std::set<std::pair<int, int>> cut_;
+  std::map<std::pair<int, int>, Time> last_arrival_;
+  std::map<int, Time> wakes_;
+  std::set<int> stopped_;
+  int sent_ = 0;
+};
+
+}  // namespace rueda::test
