@@ -5,11 +5,13 @@ namespace rueda {
 namespace {
 
 thread_local std::function<void()> current;
+thread_local Duration pause{};
 
 }  // namespace
 
-Interruptible::Interruptible(std::function<void()> look) {
+Interruptible::Interruptible(std::function<void()> look, Duration between_looks) {
   current = std::move(look);
+  pause = between_looks;
 }
 
 Interruptible::~Interruptible() {
@@ -25,6 +27,10 @@ void look_for_interruption() {
   const auto look = std::exchange(current, nullptr);
   look();
   current = look;
+}
+
+Duration pause_between_looks() {
+  return pause;
 }
 
 }  // namespace rueda

@@ -11,14 +11,15 @@ namespace rueda {
 
 namespace {
 
-// A signal can come just before the sleep, and does not end it then.
-constexpr std::chrono::milliseconds between_looks{200};
+// Without end, for poll(). A signal can come just before the sleep, and does not end it then.
+constexpr std::chrono::milliseconds longest{60'000};
 
 bool wait_for(int fd, short events, Time deadline) {
   using std::chrono::milliseconds;
   for (;;) {
     const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
-    const milliseconds most = is_interruptible() ? between_looks : milliseconds(60'000);
+    const milliseconds most =
+        is_interruptible() ? std::chrono::ceil<milliseconds>(pause_between_looks()) : longest;
     const auto bounded = std::clamp(left, milliseconds(0), most);
     pollfd entry{fd, events, 0};
     const int found = ::poll(&entry, 1, static_cast<int>(bounded.count()));

@@ -7,10 +7,11 @@
 
 namespace rueda {
 
-MemberBootstrap::MemberBootstrap(Links links, std::vector<int> processes, int rank)
+MemberBootstrap::MemberBootstrap(Links links, std::vector<int> processes, int own)
     : links_(std::move(links)),
       processes_(std::move(processes)),
-      rank_(rank),
+      rank_(static_cast<int>(std::find(processes_.begin(), processes_.end(), own) -
+                             processes_.begin())),
       reached_(processes_.size()) {}
 
 Status MemberBootstrap::put(const std::string& key, const std::string& value) {
@@ -36,9 +37,8 @@ Status MemberBootstrap::barrier(Time deadline) {
     fresh_.clear();
   }
   while (!missing().empty()) {
-    const Status waited = links_.wait(deadline);
-    if (waited.ok()) continue;
-    if (waited.code() != ErrorCode::timeout) return waited;
+    if (const Status waited = links_.wait(deadline); !waited.ok()) return waited;
+    if (missing().empty() || Clock::now() < deadline) continue;
     return Status(ErrorCode::initialization,
                   str(describe_ranks(missing()), " did not answer before the deadline"),
                   missing().front());

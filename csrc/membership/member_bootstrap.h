@@ -21,14 +21,14 @@ class MemberBootstrap final : public Bootstrap {
   struct Links {
     // To another of the processes; what it sends back goes to receive().
     std::function<void(int process, std::vector<std::byte> message)> send;
-    // Waits until something has come, and hands it out. An error where this world cannot be formed
-    // any more; ErrorCode::timeout at the deadline.
+    // Waits until something has come, and hands it out, at most until the deadline. An error where
+    // this world cannot be formed any more.
     std::function<Status(Time deadline)> wait;
     std::string secret;  // of the job
   };
 
-  // `processes`: of each rank its number; `rank`: this one.
-  MemberBootstrap(Links links, std::vector<int> processes, int rank);
+  // `processes`: of each rank its number; `own`: that of this one.
+  MemberBootstrap(Links links, std::vector<int> processes, int own);
 
   // A message that another process's MemberBootstrap for the same world has sent. What none sends
   // is dropped.

@@ -22,9 +22,15 @@ using namespace std::chrono_literals;
 // What forming a world may take before its members look anew who is there.
 constexpr Duration forming_timeout = 10s;
 constexpr Duration between_interruptions = 100ms;
+constexpr Duration between_looks = 5ms;
 
 double milliseconds(Duration duration) {
   return 1e3 * to_seconds(duration);
+}
+
+void trace(std::string_view way, int process, std::span<const std::byte> message) {
+  if (!is_logged(LogLevel::trace)) return;
+  log(LogLevel::trace, way, process, ": ", describe_survivor_message(message));
 }
 
 std::string join(const std::vector<int>& numbers) {
@@ -161,7 +167,9 @@ bool Membership::pump(std::optional<Time> until) {
     const std::lock_guard lock(mutex_);
     if (stopping_) return false;
   }
+  pumping_ = true;
   if (!connections_.progress()) wait_readable(connections_.wait_fd(), deadline);
+  pumping_ = false;
   while (connections_.progress()) continue;
   if (agreement_) agreement_->advance(Clock::now());
   flush();
@@ -173,6 +181,7 @@ void Membership::flush() {
   for (SurvivorAgreement* agreement : {last_.get(), agreement_.get()}) {
     if (agreement == nullptr) continue;
     for (auto& [member, bytes] : agreement->take_messages()) {
+      trace("to process ", member, bytes);
       send(member, agreement_message, 0, bytes);
     }
   }
@@ -191,6 +200,10 @@ void Membership::begin_agreement(Time now) {
     agreement_->lose(process, loss.first, loss.second, now);
   }
   lose_reported(now);
+  for (const auto& [process, message] : early_views_[present_.epoch]) {
+    agreement_->receive(process, message, now);
+  }
+  early_views_.erase(early_views_.begin(), early_views_.upper_bound(present_.epoch));
   agreement_->advance(now);
   flush();
 }
@@ -222,40 +235,47 @@ void Membership::form() {
   conclude(present_);
 }
 
+Status Membership::stands(std::uint64_t epoch) const {
+  if (is_decided() && agreement_->decision()->value().epoch == epoch) return {};
+  return Status(ErrorCode::peer_lost, "another member was lost meanwhile");
+}
+
+Status Membership::wait_for_members(std::uint64_t epoch, Time deadline) {
+  if (Status status = stands(epoch); !status.ok()) return status;
+  if (!pump(deadline)) return Status(ErrorCode::shutdown, "this rank has shut down");
+  return stands(epoch);
+}
+
 Status Membership::form_world_of(const SurvivorAgreement::Decision& decision) {
-  const auto stands = [&]() -> Status {
-    if (is_decided() && agreement_->decision()->value().epoch == decision.epoch) return {};
-    return Status(ErrorCode::peer_lost, "another member was lost meanwhile");
-  };
-  MemberBootstrap::Links links{.send =
-                                   [&](int process, const std::vector<std::byte>& message) {
-                                     send(process, bootstrap_message, decision.epoch, message);
-                                   },
-                               .wait = [&](Time deadline) -> Status {
-                                 if (!pump(deadline))
-                                   return Status(ErrorCode::shutdown, "this rank has shut down");
-                                 if (Status status = stands(); !status.ok()) return status;
-                                 if (Clock::now() < deadline) return {};
-                                 return Status(ErrorCode::timeout,
-                                               "nothing has come before the deadline");
-                               },
-                               .secret = secret_};
-  const auto own = std::find(decision.members.begin(), decision.members.end(), process_);
-  MemberBootstrap bootstrap(std::move(links), decision.members,
-                            static_cast<int>(own - decision.members.begin()));
-  forming_ = {decision.epoch, &bootstrap};
-  for (const Early& early : std::exchange(early_[decision.epoch], {})) {
+  const std::uint64_t epoch = decision.epoch;
+  MemberBootstrap bootstrap(
+      {[this, epoch](int process, const std::vector<std::byte>& message) {
+         send(process, bootstrap_message, epoch, message);
+       },
+       [this, epoch](Time deadline) { return wait_for_members(epoch, deadline); }, secret_},
+      decision.members, process_);
+  forming_ = {epoch, &bootstrap};
+  for (const Early& early : std::exchange(early_[epoch], {})) {
     bootstrap.receive(early.process, early.message);
   }
   Options options = options_;
   options.init_timeout = std::min(options.init_timeout, to_seconds(forming_timeout));
-  auto world = form_world(bootstrap, options,
-                          {nullptr, Status(ErrorCode::unsupported, "a rank was lost")}, costs_);
-  Status formed =
-      world ? enter_(std::move(world).value(), bootstrap, decision.epoch) : world.status();
+  const MpiCapability no_mpi{nullptr, Status(ErrorCode::unsupported, "a rank was lost")};
+  Status formed;
+  try {
+    // Members may be lost while this one waits for another in other ways than over the bootstrap.
+    const Interruptible interruptible(
+        [this, epoch] {
+          if (!pumping_) wait_for_members(epoch, Clock::now()).throw_if_error();
+        },
+        between_looks);
+    auto world = form_world(bootstrap, options, no_mpi, costs_);
+    formed = world ? enter_(std::move(world).value(), bootstrap, epoch) : world.status();
+  } catch (const Error& error) {
+    formed = Status(error.code(), error.what(), error.peer());
+  }
   forming_ = {};
-  if (formed.ok()) formed = stands();
-  return formed;
+  return formed.ok() ? stands(epoch) : formed;
 }
 
 void Membership::conclude(const Expected<Change>& outcome) {
@@ -296,9 +316,14 @@ void Membership::receive(int process, std::span<const std::byte> message) {
 // That an epoch has broken may be new to this process: it may not be able to see what others do,
 // or they have lost it and gone on.
 void Membership::receive_agreement(int process, std::span<const std::byte> payload) {
+  trace("from process ", process, payload);
   const Time now = Clock::now();
   const auto broken = SurvivorAgreement::epoch_of(payload);
   if (!broken) return;
+  // Others may have formed and lost the world that this process is still forming.
+  if (*broken > present_.epoch) {
+    early_views_[*broken][process].assign(payload.begin(), payload.end());
+  }
   if (!agreement_ && *broken >= present_.epoch) begin_agreement(now);
   if (agreement_ && *broken >= present_.epoch) {
     agreement_->receive(process, payload, now);

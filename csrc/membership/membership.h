@@ -75,6 +75,9 @@ class Membership {
   void begin_agreement(Time now);
   void form();
   Status form_world_of(const SurvivorAgreement::Decision& decision);
+  // Whether this is still what was decided.
+  [[nodiscard]] Status stands(std::uint64_t epoch) const;
+  Status wait_for_members(std::uint64_t epoch, Time deadline);
   void conclude(const Expected<Change>& outcome);
 
   void receive(int process, std::span<const std::byte> message);
@@ -97,6 +100,7 @@ class Membership {
   // --- Of the thread
   Change present_;
   Time broken_at_{};                              // the present world
+  bool pumping_ = false;                          // waits for messages
   std::unique_ptr<SurvivorAgreement> agreement_;  // since the present world broke
   std::unique_ptr<SurvivorAgreement> last_;       // answers who comes late
   struct Forming {
@@ -109,7 +113,9 @@ class Membership {
     std::vector<std::byte> message;
   };
   std::map<std::uint64_t, std::vector<Early>> early_;  // for worlds that others form already
-  std::map<int, std::pair<Loss, Status>> gone_;        // by process
+  // Of worlds that this process has not entered yet, what each has said last.
+  std::map<std::uint64_t, std::map<int, std::vector<std::byte>>> early_views_;
+  std::map<int, std::pair<Loss, Status>> gone_;  // by process
 
   // --- Shared
   std::mutex mutex_;

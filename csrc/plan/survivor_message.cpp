@@ -4,7 +4,9 @@
 #include <functional>
 #include <utility>
 
+#include "core/strings.h"
 #include "plan/negotiation_message.h"
+#include "plan/rank_list.h"
 
 namespace rueda {
 
@@ -168,6 +170,26 @@ Status shortened(const Status& cause) {
     text += "...";
   }
   return {cause.code(), std::move(text), cause.peer()};
+}
+
+std::string describe_survivor_message(std::span<const std::byte> bytes) {
+  const auto message = decode_survivor_message(bytes);
+  if (!message) return "nonsense";
+  if (const auto* const gone = std::get_if<EpochHasGoneOn>(&*message)) {
+    return str("epoch ", gone->epoch, " was formed: ", describe_ranks(gone->members));
+  }
+  const auto& view = std::get<SurvivorView>(*message);
+  std::string text =
+      str("epoch ", view.epoch, ", proposal ", view.proposal,
+          view.knows_nothing ? ", knows nothing" : "", view.is_answer ? ", an answer" : "");
+  for (const auto& item : view.ended) text += str(", ", item.first, " has ended");
+  for (const auto& item : view.broken) {
+    text += str(", ", item.first.observer, " does not reach ", item.first.member);
+  }
+  for (const auto& [members, world] : view.given_up) {
+    text += str(", gave up epoch ", world.epoch, ", ", describe_ranks(members));
+  }
+  return text;
 }
 
 }  // namespace rueda

@@ -52,6 +52,9 @@ using SurvivorMessage = std::variant<SurvivorView, EpochHasGoneOn>;
 [[nodiscard]] std::optional<SurvivorMessage> decode_survivor_message(
     std::span<const std::byte> bytes);
 
+// In one line, for the log.
+[[nodiscard]] std::string describe_survivor_message(std::span<const std::byte> bytes);
+
 // `cause` as one line of at most 1000 bytes, so that messages stay small: they hold one for each
 // lost member.
 [[nodiscard]] Status shortened(const Status& cause);

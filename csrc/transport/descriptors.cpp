@@ -14,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/interruption.h"
 #include "core/sha256.h"
 #include "core/strings.h"
 #include "core/wait_fd.h"
@@ -111,9 +112,11 @@ class PendingCalls {
       entries.push_back({call.socket.get(), POLLIN, 0});
       deadline = std::min(deadline, call.deadline);
     }
+    if (is_interruptible()) deadline = std::min(deadline, Clock::now() + pause_between_looks());
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
     ::poll(entries.data(), entries.size(),
            static_cast<int>(std::clamp<long long>(left.count(), 0, max_sleep.count())));
+    look_for_interruption();
   }
 
   // Takes out those that have said who they are; closes those that are none of ours.

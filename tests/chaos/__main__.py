@@ -5,7 +5,10 @@ python -m tests.chaos --kills 200 --transport shm --seed 7
 
 from __future__ import annotations
 
+import itertools
+import math
 import statistics
+import sys
 import time
 from collections import defaultdict
 
@@ -23,8 +26,20 @@ from .schedule import KINDS, worlds
 @click.option("--seed", type=int, default=7, show_default=True)
 @click.option("--kinds", default="kill,first,two,again", show_default=True,
               help=f"Of {', '.join(KINDS)}.")  # fmt: skip
+@click.option("--world", "only", type=int, help="Only the job with this number, again and again.")
+@click.option("--slow", type=float, default=math.inf,
+              help="Print what the ranks wrote where they took longer, in seconds.")  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Print each world's schedule.")
-def main(kills: int, ranks: int, transport: str, seed: int, kinds: str, verbose: bool) -> None:
+def main(
+    kills: int,
+    ranks: int,
+    transport: str,
+    seed: int,
+    kinds: str,
+    only: int | None,
+    slow: float,
+    verbose: bool,
+) -> None:
     """Runs the schedule; ends with an error at the first job that hangs or computes wrongly."""
     chosen = tuple(kinds.split(","))
     if unknown := set(chosen) - set(KINDS):
@@ -35,7 +50,11 @@ def main(kills: int, ranks: int, transport: str, seed: int, kinds: str, verbose:
     named: list[float] = []
     began = time.monotonic()
     count = 0
-    for world in worlds(kills, ranks, seed, chosen):
+    schedule = worlds(kills, ranks, seed, chosen)
+    if only is not None:
+        everything = worlds(sys.maxsize, ranks, seed, chosen)
+        schedule = itertools.repeat(next(itertools.islice(everything, only, None)), kills)
+    for world in schedule:
         if verbose:
             blows = "; ".join(map(str, world.blows))
             click.echo(f"world {world.number}, {world.phase}: {blows}")
@@ -44,6 +63,8 @@ def main(kills: int, ranks: int, transport: str, seed: int, kinds: str, verbose:
             delays[kind].append(delay)
         if verbose:
             click.echo("  " + ", ".join(f"{delay * 1e3:.1f} ms" for _, delay in outcome.delays))
+        if any(delay > slow for _, delay in outcome.delays):
+            click.echo(outcome.output)
         named += outcome.named
         count += sum(len(blow.victims) for blow in world.blows if blow.kind != "pause")
     click.echo(f"{count} ranks lost in {world.number + 1} jobs of {ranks} over {transport}, seed {seed}: "

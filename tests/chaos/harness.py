@@ -33,6 +33,7 @@ class Outcome:
     delays: list[tuple[str, float]] = field(default_factory=list)
     # Of each frozen rank: the seconds until the others were told.
     named: list[float] = field(default_factory=list)
+    output: str = ""
 
 
 def command(ranks: int, arguments: Sequence[str], extra: Sequence[str] = ()) -> list[str]:
@@ -84,7 +85,7 @@ class Job:
             for blow in self._world.blows:
                 self._deal(blow, outcome)
             (self._folder / "end").touch()
-            self._finish()
+            outcome.output = self._finish()
         except BaseException:
             self._kill_all()
             raise
@@ -158,7 +159,7 @@ class Job:
             return []
         return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
-    def _finish(self) -> None:
+    def _finish(self) -> str:
         try:
             output, _ = self._process.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
@@ -168,6 +169,7 @@ class Job:
             last = self._diary(process)[-1]
             assert last["event"] == "end", (process, last)
             assert last["size"] == len(self._alive), (process, last)
+        return output
 
     def _describe(self) -> str:
         """What the ranks have written, and where those that are left are."""
