@@ -82,7 +82,7 @@ void Epoch::on_peer_lost(int peer, const Status& cause) {
 // What was asked long ago may have been answered, and the answer not been read: the control plane
 // was moved just before.
 void Epoch::look_for_silence(Time now) {
-  const Heartbeat::Look look = heartbeat_.look(now, in_flight());
+  const Heartbeat::Look look = heartbeat_.look(now, in_flight() || negotiates());
   for (const int peer : look.ask) control_.send(peer, ControlMessage::question, {});
   if (!look.silent) return;
   const int peer = *look.silent;
@@ -122,6 +122,7 @@ void Epoch::fail(const Status& reason) {
   const auto& memory = world_.host.memory();
   if (memory) memory->header(memory->rank()).has_failed.store(1);
   log(LogLevel::debug, "the world is broken: ", reason.to_string());
+  fence(reason);
   services_.commands.close(reason);
   tell_neighbours(ControlMessage::failure, reason);
   // All at once: what waits for other ranks to stop comes after.
@@ -131,6 +132,18 @@ void Epoch::fail(const Status& reason) {
   for (const auto& [id, set] : sets_) set->fail_all(reason);
   messages_.fail_all(reason);
   if (services_.on_failure) services_.on_failure(reason);
+}
+
+// A rank of this host that does not answer may be stopped in the middle of a transfer.
+void Epoch::fence(const Status& reason) {
+  if (services_.options.recovery != "on") return;
+  if (reason.details().reason != ErrorReason::unreachable || reason.peer() < 0) return;
+  const auto member = world_.host.rank_of(reason.peer());
+  if (!member || *member == world_.host.memory()->rank()) return;
+  if (world_.host.memory()->fence(*member)) {
+    log(LogLevel::warning, topology().describe(reason.peer()),
+        " was killed: it did not answer, and must not touch this host's memory later");
+  }
 }
 
 void Epoch::tell_neighbours(ControlMessage kind, const Status& reason) {

@@ -31,4 +31,8 @@ bool PeerProcess::has_ended() const {
   return ::poll(&entry, 1, 0) > 0;
 }
 
+bool PeerProcess::kill() const {
+  return fd_ && ::syscall(SYS_pidfd_send_signal, fd_.get(), SIGKILL, nullptr, 0) == 0;
+}
+
 }  // namespace rueda

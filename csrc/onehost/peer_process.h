@@ -1,4 +1,4 @@
-// Whether the process of another rank has ended.
+// The process of another rank: whether it has ended, and its end.
 #pragma once
 
 #include "core/unique_fd.h"
@@ -17,6 +17,9 @@ class PeerProcess {
   PeerProcess(int process, UniqueFd fd);
 
   [[nodiscard]] bool has_ended() const;
+  // Ends it, as SIGKILL does, also where it is stopped; false where it cannot be told for sure from
+  // another process.
+  bool kill() const;
 
  private:
   int process_ = -1;

@@ -109,14 +109,18 @@ class Job:
         if blow.kind == "freeze":
             told = [self._first(process, seen[process], "broken") for process in self._alive]
             outcome.named.append(max(told) - began)
-            os.kill(self._pids[blow.victims[0]], signal.SIGCONT)
-            self._await(
-                blow.victims[0],
-                lambda lines: _find(lines, "expelled") or _find(lines, "broken"),
-                "learn that it was expelled",
-            )
-            with suppress(ProcessLookupError):
-                os.kill(self._pids[blow.victims[0]], signal.SIGKILL)
+            self._await_death(blow.victims[0])
+
+    def _await_death(self, process: int) -> None:
+        """A frozen rank must not touch the memory of its host again: it is killed."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            try:
+                os.kill(self._pids[process], 0)
+            except ProcessLookupError:
+                return
+            time.sleep(0.01)
+        raise Hang(f"rank {process}, which was frozen, lives on\n{self._describe()}")
 
     def _pause(self, blow: Blow) -> None:
         """Half of a heartbeat is not long enough to be lost."""
