@@ -91,7 +91,7 @@ bool SurvivorAgreement::is_plausible(const SurvivorView& view) const {
 // A process that was stopped has measured no silence but its own.
 void SurvivorAgreement::notice_pause(Time now) {
   if (now - last_call_ > beat_of(settings_.patience) + settings_.patience / 2) {
-    settings_.was_stopped = true;
+    settings_.was_stopped = was_stopped_since_decision_ = true;
     for (auto& peer : peers_) peer.second.heard = now;
   }
   last_call_ = now;
@@ -126,9 +126,15 @@ void SurvivorAgreement::receive_view(int member, const SurvivorView& view, Time 
   }
   Peer& peer = found->second;
   if (view.epoch > view_.epoch) {
-    // Told what this process knows, it answers that the epoch has gone on.
     peer.has_gone_on = true;
-    answers_.insert(member);
+    if (const std::vector<int>* const members = find_world(view.epoch)) {
+      receive_has_gone_on({view.epoch, *members, {}}, now);
+    }
+    if (is_over() || view.epoch > view_.epoch) {
+      answers_.insert(member);  // told what this process knows, it says what has become of it
+    } else {
+      receive_view(member, view, now);
+    }
     return;
   }
   const Said said{view.proposal, outcome_of(view)};
@@ -141,6 +147,14 @@ void SurvivorAgreement::receive_view(int member, const SurvivorView& view, Time 
   const bool may_lack =
       (!view_.broken.empty() || !view_.given_up.empty()) && said.outcome != own_.outcome;
   if (view.knows_nothing || !gets_beats || may_lack) answers_.insert(member);
+}
+
+// The members of a world on which this process has decided, or others.
+const std::vector<int>* SurvivorAgreement::find_world(std::uint64_t epoch) const {
+  if (decision_ && decision_->value().epoch == epoch) return &decision_->value().members;
+  const auto found = std::find_if(view_.given_up.begin(), view_.given_up.end(),
+                                  [&](const auto& item) { return item.second.epoch == epoch; });
+  return found != view_.given_up.end() ? &found->first : nullptr;
 }
 
 void SurvivorAgreement::merge(const SurvivorView& view) {
@@ -293,8 +307,9 @@ void SurvivorAgreement::not_formed(std::uint64_t epoch, Time now) {
   decide(now);
 }
 
-void SurvivorAgreement::formed() {
+void SurvivorAgreement::formed(Time now) {
   assert(decision_ && decision_->ok());
+  notice_pause(now);
   is_formed_ = true;
   tells_all_ = beats_ = false;
   answers_.clear();
@@ -361,6 +376,7 @@ void SurvivorAgreement::conclude() {
     stop(str(left, " are left, fewer than ", settings_.min_size));
   } else {
     decision_ = Decision{survivors, own_.proposal, lost()};
+    was_stopped_since_decision_ = false;
   }
 }
 
