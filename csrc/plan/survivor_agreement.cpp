@@ -63,10 +63,12 @@ SurvivorAgreement::Outcome SurvivorAgreement::outcome_of(const SurvivorView& vie
   std::set<BrokenLink> broken;
   for (const auto& item : view.broken) broken.insert(item.first);
   outcome.survivors = choose_survivors(without(members_, outcome.ended), broken);
-  // Who is here and has not decided on a world by now never will: its number has passed.
+  // A member that has not decided on a world and has made a later proposal never will.
   for (const auto& [members, world] : view.given_up) {
     const bool is_possible = std::all_of(members.begin(), members.end(), [&](int member) {
-      return world.decided.contains(member) || !contains(outcome.survivors, member);
+      const auto reached = view.reached.find(member);
+      return world.decided.contains(member) || reached == view.reached.end() ||
+             reached->second <= world.epoch;
     });
     if (is_possible) outcome.given_up.push_back(members);
   }
@@ -76,6 +78,8 @@ SurvivorAgreement::Outcome SurvivorAgreement::outcome_of(const SurvivorView& vie
 bool SurvivorAgreement::is_plausible(const SurvivorView& view) const {
   const auto is_member = [&](int number) { return contains(members_, number); };
   return std::all_of(view.ended.begin(), view.ended.end(),
+                     [&](const auto& item) { return is_member(item.first); }) &&
+         std::all_of(view.reached.begin(), view.reached.end(),
                      [&](const auto& item) { return is_member(item.first); }) &&
          std::all_of(view.broken.begin(), view.broken.end(), [&](const auto& item) {
            return is_member(item.first.observer) && is_member(item.first.member);
@@ -87,7 +91,7 @@ bool SurvivorAgreement::is_plausible(const SurvivorView& view) const {
 // A process that was stopped has measured no silence but its own.
 void SurvivorAgreement::notice_pause(Time now) {
   if (now - last_call_ > beat_of(settings_.patience) + settings_.patience / 2) {
-    settings_.was_stopped = true;
+    settings_.was_stopped = was_stopped_since_decision_ = true;
     for (auto& peer : peers_) peer.second.heard = now;
   }
   last_call_ = now;
@@ -122,9 +126,15 @@ void SurvivorAgreement::receive_view(int member, const SurvivorView& view, Time 
   }
   Peer& peer = found->second;
   if (view.epoch > view_.epoch) {
-    // Told what this process knows, it answers that the epoch has gone on.
     peer.has_gone_on = true;
-    answers_.insert(member);
+    if (const std::vector<int>* const members = find_world(view.epoch)) {
+      receive_has_gone_on({view.epoch, *members, {}}, now);
+    }
+    if (is_over() || view.epoch > view_.epoch) {
+      answers_.insert(member);  // told what this process knows, it says what has become of it
+    } else {
+      receive_view(member, view, now);
+    }
     return;
   }
   const Said said{view.proposal, outcome_of(view)};
@@ -133,7 +143,18 @@ void SurvivorAgreement::receive_view(int member, const SurvivorView& view, Time 
   update(&said, now);
   const bool gets_beats = contains(own_.outcome.survivors, member);
   if (is_over() || view.epoch != view_.epoch || view.is_answer) return;
-  if (view.knows_nothing || !gets_beats) answers_.insert(member);
+  // It may lack something from which nothing followed here, so that it was not told.
+  const bool may_lack =
+      (!view_.broken.empty() || !view_.given_up.empty()) && said.outcome != own_.outcome;
+  if (view.knows_nothing || !gets_beats || may_lack) answers_.insert(member);
+}
+
+// The members of a world on which this process has decided, or others.
+const std::vector<int>* SurvivorAgreement::find_world(std::uint64_t epoch) const {
+  if (decision_ && decision_->value().epoch == epoch) return &decision_->value().members;
+  const auto found = std::find_if(view_.given_up.begin(), view_.given_up.end(),
+                                  [&](const auto& item) { return item.second.epoch == epoch; });
+  return found != view_.given_up.end() ? &found->first : nullptr;
 }
 
 void SurvivorAgreement::merge(const SurvivorView& view) {
@@ -143,6 +164,10 @@ void SurvivorAgreement::merge(const SurvivorView& view) {
     GivenUp& known = view_.given_up[members];
     known.epoch = std::max(known.epoch, world.epoch);
     known.decided.insert(world.decided.begin(), world.decided.end());
+  }
+  for (const auto& [member, number] : view.reached) {
+    std::uint64_t& known = view_.reached[member];
+    known = std::max(known, number);
   }
   // Who does not reach this process is not reached by it either: so the choice between the two
   // does not depend on who says so first. Only a process that is frozen does not answer.
@@ -253,7 +278,7 @@ void SurvivorAgreement::update(const Said* said, Time now) {
 }
 
 void SurvivorAgreement::begin_proposal(std::uint64_t number, Time now) {
-  view_.proposal = number;
+  view_.proposal = view_.reached[settings_.rank] = number;
   own_ = {number, outcome_of(view_)};
   for (auto& [member, peer] : peers_) {
     const bool is_lost = !contains(own_.outcome.survivors, member);
@@ -282,8 +307,9 @@ void SurvivorAgreement::not_formed(std::uint64_t epoch, Time now) {
   decide(now);
 }
 
-void SurvivorAgreement::formed() {
+void SurvivorAgreement::formed(Time now) {
   assert(decision_ && decision_->ok());
+  notice_pause(now);
   is_formed_ = true;
   tells_all_ = beats_ = false;
   answers_.clear();
@@ -350,6 +376,7 @@ void SurvivorAgreement::conclude() {
     stop(str(left, " are left, fewer than ", settings_.min_size));
   } else {
     decision_ = Decision{survivors, own_.proposal, lost()};
+    was_stopped_since_decision_ = false;
   }
 }
 
@@ -401,12 +428,14 @@ void SurvivorAgreement::continue_from(const EpochHasGoneOn& message, Time now) {
     peers_.erase(member);
     answers_.erase(member);
     view_.ended.erase(member);
+    view_.reached.erase(member);
   }
   members_ = message.members;
   view_.epoch = message.epoch;
   view_.broken.clear();  // found anew where it still is so
   std::erase_if(view_.given_up,
                 [&](const auto& item) { return item.second.epoch <= message.epoch; });
+  std::erase_if(view_.reached, [&](const auto& item) { return item.second <= message.epoch; });
   for (auto& [member, peer] : peers_) peer = Peer{now};
   begin_proposal(std::max(own_.proposal, message.epoch) + 1, now);
 }

@@ -48,8 +48,8 @@ class SurvivorAgreement {
     std::uint64_t epoch = 0;   // its number
     Duration patience{};       // a member that is silent for so long is lost: the heartbeat
     int min_size = 1;          // of a world
-    // This process may have been silent for longer than half of `patience` before the agreement
-    // began: it was stopped, or did not get to run.
+    // This process may have been silent for longer than half of `patience` since it has decided on
+    // the epoch that broke: it was stopped, or did not get to run.
     bool was_stopped = false;
     // When members gave their last sign of life, where that was before the agreement begins.
     std::map<int, Time> heard = {};
@@ -97,7 +97,10 @@ class SurvivorAgreement {
   // decision is not that one any more.
   void not_formed(std::uint64_t epoch, Time now);
   // The decided world is formed: all its members have taken part. Only while decision() has it.
-  void formed();
+  void formed(Time now);
+  // Whether this process was stopped between its decision and formed(): others may have gone on
+  // already. For Settings::was_stopped of the next agreement.
+  [[nodiscard]] bool was_stopped() const { return was_stopped_since_decision_; }
 
   // The epoch that is agreed on: that of the settings, or a later one, formed by others, in which
   // this process was to take part.
@@ -141,6 +144,7 @@ class SurvivorAgreement {
   [[nodiscard]] std::optional<Time> objections_until() const;
   [[nodiscard]] Status cause_of(int member) const;
   [[nodiscard]] std::vector<std::pair<int, Status>> lost() const;
+  [[nodiscard]] const std::vector<int>* find_world(std::uint64_t epoch) const;
 
   void notice_pause(Time now);
   void receive_view(int member, const SurvivorView& view, Time now);
@@ -163,6 +167,7 @@ class SurvivorAgreement {
   std::optional<EpochHasGoneOn> formed_by_others_;  // with this process, which is forming a world
   std::optional<Time> cut_off_since_;
   bool is_formed_ = false;
+  bool was_stopped_since_decision_ = false;
   Time last_call_;
   Time next_beat_;
 

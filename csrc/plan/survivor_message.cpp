@@ -79,6 +79,11 @@ void write(Writer& writer, const SurvivorView& view) {
     writer.unsigned_integer(world.epoch);
     writer.integers(world.decided);
   }
+  writer.unsigned_integer(view.reached.size());
+  for (const auto& [member, number] : view.reached) {
+    writer.integer(member);
+    writer.unsigned_integer(number);
+  }
 }
 
 SurvivorView read_view(Reader& reader) {
@@ -112,6 +117,12 @@ SurvivorView read_view(Reader& reader) {
     }
     world.decided.insert(decided.begin(), decided.end());
     return std::pair(std::move(members), std::move(world));
+  });
+  view.reached = read_map<int, std::uint64_t>(reader, [&](Reader& from) {
+    const int member = read_member(from);
+    const std::uint64_t number = from.unsigned_integer();
+    if (number <= view.epoch || number > view.proposal) from.fail();
+    return std::pair(member, number);
   });
   return view;
 }

@@ -36,6 +36,9 @@ struct SurvivorView {
   std::map<int, Status> ended;
   std::map<BrokenLink, Status> broken;
   std::map<std::vector<int>, GivenUp> given_up;  // by their members
+  // The highest proposal that each member is known to have made, or `proposal`. Whatever it has
+  // decided on before is known, too.
+  std::map<int, std::uint64_t> reached;
 };
 
 // The answer to who asks in an epoch that has been succeeded.

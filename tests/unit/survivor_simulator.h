@@ -416,12 +416,13 @@ class SurvivorSimulator {
   void form(int number, std::uint64_t epoch) {
     Process& self = process(number);
     if (self.state != State::forming || self.forming != epoch) return;  // gave up before
-    self.agreement->formed();
+    self.agreement->formed(now_);
     self.state = State::in_world;
     self.epoch = epoch;
     self.forming = 0;
     self.members = worlds_.at(epoch).members;
     stopped_.erase(number);
+    if (self.agreement->was_stopped()) stopped_.insert(number);
     for (const int other : self.members) self.heard[other] = now_;
     worlds_.at(epoch).formed.insert(number);
     require_one_world();
