@@ -25,7 +25,7 @@ void Epoch::handle_messages() {
     return true;
   });
   control_.handle(ControlMessage::answer, [this](int peer, std::span<const std::byte> payload) {
-    heartbeat_.hear(peer);
+    heartbeat_.hear(peer, Clock::now());
     return payload.empty();
   });
   control_.handle(ControlMessage::point_to_point,
@@ -83,7 +83,9 @@ void Epoch::on_peer_lost(int peer, const Status& cause) {
 // was moved just before.
 void Epoch::look_for_silence(Time now) {
   const Heartbeat::Look look = heartbeat_.look(now, in_flight() || negotiates());
-  for (const int peer : look.ask) control_.send(peer, ControlMessage::question, {});
+  if (look.ask) {
+    for (const int peer : neighbours()) control_.send(peer, ControlMessage::question, {});
+  }
   if (!look.silent) return;
   const int peer = *look.silent;
   lose(peer, Status(ErrorCode::peer_lost,

@@ -194,7 +194,8 @@ void Membership::begin_agreement(Time now) {
                                   .members = present_.members,
                                   .epoch = present_.epoch,
                                   .patience = seconds(options_.heartbeat),
-                                  .min_size = static_cast<int>(options_.min_np)},
+                                  .min_size = static_cast<int>(options_.min_np),
+                                  .was_stopped = was_stopped_},
       now);
   for (const auto& [process, loss] : gone_) {
     agreement_->lose(process, loss.first, loss.second, now);
@@ -225,7 +226,8 @@ void Membership::form() {
   log(LogLevel::info, "epoch ", decision.epoch, " of processes ", join(decision.members),
       ": agreed on within ", milliseconds(began - broken_at_), ", formed within ",
       milliseconds(Clock::now() - began), " ms");
-  agreement_->formed();
+  agreement_->formed(Clock::now());
+  was_stopped_ = agreement_->was_stopped();
   flush();
   last_ = std::move(agreement_);
   present_.epoch = decision.epoch;

@@ -101,6 +101,7 @@ class Membership {
   Change present_;
   Time broken_at_{};                              // the present world
   bool pumping_ = false;                          // waits for messages
+  bool was_stopped_ = false;                      // while it formed the present world
   std::unique_ptr<SurvivorAgreement> agreement_;  // since the present world broke
   std::unique_ptr<SurvivorAgreement> last_;       // answers who comes late
   struct Forming {

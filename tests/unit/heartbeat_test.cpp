@@ -1,0 +1,92 @@
+// Who is asked whether it is there, and who counts as lost.
+#include "plan/heartbeat.h"
+
+#include <catch2/catch.hpp>
+#include <chrono>
+
+namespace rueda::test::heartbeat_test {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Duration patience = 1s;
+const Time start = Time() + 1h;
+
+// A rank that waits from `start` on, and looks when it is told to.
+struct Waiting {
+  Heartbeat heartbeat{{1, 5}, patience};
+  Time now = start;
+  int questions = 0;
+
+  // Until `end`, or until one is lost. `answers`: whether a rank answers at a time.
+  template <class Answers>
+  std::optional<int> until(Time end, const Answers& answers) {
+    while (now < end) {
+      const Heartbeat::Look look = heartbeat.look(now, true);
+      if (look.silent) return look.silent;
+      if (look.ask) {
+        ++questions;
+        for (const int rank : {1, 5}) {
+          if (answers(rank, now)) heartbeat.hear(rank, now);
+        }
+      }
+      REQUIRE(heartbeat.next_look());
+      REQUIRE(*heartbeat.next_look() > now);
+      now = *heartbeat.next_look();
+    }
+    return std::nullopt;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("who answers is not lost, and is asked eight times in each heartbeat") {
+  Waiting waiting;
+  CHECK_FALSE(waiting.until(start + 100s, [](int, Time) { return true; }));
+  CHECK(waiting.questions >= 790);
+  CHECK(waiting.questions <= 800);
+}
+
+TEST_CASE("a rank that stops is lost within a heartbeat of its stop, and not before") {
+  const auto after = std::chrono::milliseconds(GENERATE(take(40, random(0, 5000))));
+  Waiting waiting;
+  const auto lost = waiting.until(
+      start + 100s, [&](int rank, Time at) { return rank == 1 || at < start + after; });
+  CHECK(lost == 5);
+  CHECK(waiting.now <= start + after + patience);
+  CHECK(waiting.now >= start + after + patience - patience / 8);
+}
+
+TEST_CASE("a pause of half a heartbeat loses nobody") {
+  const auto after = std::chrono::milliseconds(GENERATE(take(40, random(0, 5000))));
+  Waiting waiting;
+  CHECK_FALSE(waiting.until(start + 20s, [&](int rank, Time at) {
+    return rank == 1 || at < start + after || at >= start + after + patience / 2;
+  }));
+}
+
+TEST_CASE("who was stopped itself asks anew before it blames anybody") {
+  Waiting waiting;
+  CHECK_FALSE(waiting.until(start + 2s, [](int, Time) { return true; }));
+  waiting.now += 10s;  // nobody has answered, since nobody was asked
+  const Heartbeat::Look look = waiting.heartbeat.look(waiting.now, true);
+  CHECK(look.ask);
+  CHECK_FALSE(look.silent);
+  CHECK(waiting.until(waiting.now + 5s, [](int rank, Time) { return rank == 1; }) == 5);
+}
+
+TEST_CASE("nothing is asked of anybody while nothing is waited for, or for ever") {
+  Heartbeat idle({1, 2}, patience);
+  CHECK_FALSE(idle.look(start, false).ask);
+  CHECK_FALSE(idle.next_look());
+  CHECK_FALSE(idle.look(start, true).silent);
+  CHECK(idle.next_look());
+  CHECK_FALSE(idle.look(start + 10s, false).silent);
+  CHECK_FALSE(idle.next_look());
+  Heartbeat patient({1, 2}, Duration());
+  CHECK_FALSE(patient.look(start, true).ask);
+  CHECK_FALSE(patient.next_look());
+}
+
+}  // namespace rueda::test::heartbeat_test
