@@ -45,7 +45,7 @@ TEST_CASE("those that stay reach each other, and nobody goes without need") {
   for (const int member : members) {
     const auto misses = std::count_if(survivors.begin(), survivors.end(),
                                       [&](int other) { return is_broken(member, other); });
-    REQUIRE((misses == 0) == contains(survivors, member));
+    REQUIRE((misses == 0) == rueda::contains(survivors, member));
   }
 }
 
