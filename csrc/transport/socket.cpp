@@ -125,7 +125,7 @@ Expected<UniqueFd> connect_unix(const std::string& address) {
   const timeval connect_timeout{5, 0};
   if (fd) ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &connect_timeout, sizeof connect_timeout);
   if (!fd || ::connect(fd.get(), name.get(), name.length) != 0) {
-    return system_error("cannot connect to " + address, errno);
+    return connection_error("cannot connect to " + address, errno);
   }
   if (Status ours = check_peer_user(fd.get()); !ours.ok()) return ours;
   ::fcntl(fd.get(), F_SETFL, O_NONBLOCK);
@@ -153,7 +153,7 @@ Expected<UniqueFd> connect_tcp(const std::string& address, const Source& source)
   if (!list) return list.status();
   const addrinfo& first = *list.value();
   UniqueFd fd(::socket(first.ai_family, stream_flags, 0));
-  if (!fd) return system_error("cannot connect to " + address, errno);
+  if (!fd) return connection_error("cannot connect to " + address, errno);
   prepare_tcp(fd.get());
   if (!source.host.empty() || source.port != 0) {
     if (Status bound = bind_to(fd.get(), first.ai_family, source); !bound.ok()) return bound;
@@ -161,7 +161,7 @@ Expected<UniqueFd> connect_tcp(const std::string& address, const Source& source)
   if (::connect(fd.get(), first.ai_addr, first.ai_addrlen) == 0 || errno == EINPROGRESS) return fd;
   // The last connection between the same two ports has not ended yet, or ended a moment ago.
   if (errno == EADDRNOTAVAIL && source.port != 0) return connect_tcp(address, {source.host});
-  return system_error("cannot connect to " + address, errno);
+  return connection_error("cannot connect to " + address, errno);
 }
 
 bool is_loopback(const sockaddr* address) {
@@ -242,7 +242,7 @@ Status finish_connecting(int fd) {
   int error = 0;
   socklen_t length = sizeof error;
   if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
-  return error == 0 ? Status() : system_error("cannot connect", error);
+  return error == 0 ? Status() : connection_error("cannot connect", error);
 }
 
 Status check_peer_user(int fd) {
@@ -324,8 +324,12 @@ std::string random_name() {
 }
 
 Status system_error(std::string_view what, int error) {
-  const bool is_silent = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
-  const auto reason = is_silent ? ErrorReason::unreachable : ErrorReason::unspecified;
+  return Status(ErrorCode::transport, str(what, ": ", std::strerror(error)));
+}
+
+Status connection_error(std::string_view what, int error) {
+  const bool is_told = error == ECONNREFUSED || error == ECONNRESET || error == EPIPE;
+  const auto reason = is_told ? ErrorReason::unspecified : ErrorReason::unreachable;
   return Status(ErrorCode::transport, str(what, ": ", std::strerror(error)), -1,
                 {.reason = reason});
 }

@@ -81,5 +81,8 @@ struct AbstractAddress {
 
 // "what: strerror(error)"
 [[nodiscard]] Status system_error(std::string_view what, int error);
+// The same of a connection: ErrorReason::unreachable unless the other side has told that nobody is
+// there, or not any more.
+[[nodiscard]] Status connection_error(std::string_view what, int error);
 
 }  // namespace rueda

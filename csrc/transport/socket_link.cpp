@@ -22,7 +22,7 @@ Status broken(int error) {
   if (error == EPIPE || error == ECONNRESET || error == 0) {
     return Status(ErrorCode::transport, "connection closed without good-bye");
   }
-  return system_error("connection broken", error);
+  return connection_error("connection broken", error);
 }
 
 }  // namespace

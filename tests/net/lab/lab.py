@@ -191,6 +191,13 @@ class Lab:
         """What connections that are made from now on use: reno, cubic or bbr."""
         use_congestion_control([self.namespace(host) for host in self.names], name)
 
+    def part(self, some: Sequence[str], others: Sequence[str]) -> None:
+        """Loses every packet from any of `some` to any of `others` and back, without a word."""
+        for sides in ((some, others), (others, some)):
+            for host in sides[0]:
+                addresses = [self.address(other) for other in sides[1]]
+                self.link(host).inner.drop_to(addresses, self._rate or "10gbit")
+
     def lose(self, per_mille: int) -> None:
         """Loses packets at random on all links; offloads are turned off for it."""
         self._turn_off_offloads()

@@ -83,6 +83,21 @@ class End:
                 "match", match, port, str(number), hex(count - 1), "flowid", name,
             )  # fmt: skip
 
+    def drop_to(self, addresses: Sequence[str], rate: str) -> None:
+        """Drops what would leave here for these addresses (IPv4); the rest leaves at `rate`."""
+        on = ("dev", self.interface)
+        self.unlimited()
+        self.tc("qdisc", "add", *on, "root", "handle", "1:", "htb", "default", "2")
+        self._htb_class("1:", "1:2", rate)
+        self._htb_class("1:", "1:3", rate)
+        # A queue into which no packet fits.
+        self.tc("qdisc", "add", *on, "parent", "1:3", "handle", "30:", "bfifo", "limit", "1")
+        for address in addresses:
+            self.tc(
+                "filter", "add", *on, "parent", "1:", "protocol", "ip", "prio", "1", "u32",
+                "match", "ip", "dst", f"{address}/32", "flowid", "1:3",
+            )  # fmt: skip
+
     def _htb_class(self, parent: str, name: str, rate: str) -> None:
         burst = str(_burst(rate))
         self.tc(

@@ -1,0 +1,101 @@
+"""Ranks on several hosts that go on without others: killed ones, and hosts that are cut off."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from .lab.fixture import MakeLab
+from .launching import Launcher
+
+pytest.importorskip("rueda._native")
+
+PROGRAM = """
+    import json
+    import numpy as np
+    import rueda
+    rueda.init()
+    process = rank
+    def total(name="x"):
+        return rueda.allreduce(np.full(1000, rueda.rank() + 1.0), op=rueda.Sum, name=name)
+    def tell(**what):
+        pathlib.Path(f"told.{process}").write_text(json.dumps(what))
+    total()
+    mark("ready")
+    began = time.monotonic()
+    try:
+        while True:
+            total()
+            if process in DYING and pathlib.Path("now").exists():
+                os.kill(os.getpid(), signal.SIGKILL)
+    except rueda.RuedaError as error:
+        noticed = time.monotonic()
+    try:
+        recovery = rueda.recover(timeout=30)
+        expected = rueda.size() * (rueda.size() + 1) / 2
+        assert np.all(total() == expected)
+        tell(left=recovery.previous_ranks, lost=recovery.lost, size=rueda.size())
+        wait_for("told", ALL)
+    except rueda.PeerLostError as error:
+        tell(stopped=str(error))
+"""
+
+
+def told(folder: Path, ranks: Sequence[int]) -> list[dict]:
+    """What ranks have said of what became of them."""
+    return [json.loads((folder / f"told.{rank}").read_text()) for rank in ranks]
+
+
+def program(launcher: Launcher, dying: set[int], telling: int) -> list[str]:
+    """A job in which the ranks `dying` kill themselves on demand, and `telling` ranks have a say."""
+    text = PROGRAM.replace("DYING", repr(dying or {-1})).replace("ALL", str(telling))
+    return launcher.program(text)
+
+
+def test_ranks_of_other_hosts_are_lost(make_lab: MakeLab, tmp_path: Path) -> None:
+    lab = make_lab(3, rate="1gbit")
+    launcher = Launcher(lab, tmp_path, [str(lab.agent)])
+    line = ["-H", "h0:2,h1:1,h2:2", "--min-np", "2", *program(launcher, {0, 3}, 3)]
+    with launcher.running(*line, ranks=5) as process:
+        (tmp_path / "now").touch()
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, out + err
+    for one in told(tmp_path, [1, 2, 4]):
+        assert one["size"] == 3, one
+        assert {0, 3} >= {int(rank) for rank in one["lost"]}, one
+
+
+def test_a_host_that_falls_silent_is_lost_and_stops_itself(
+    make_lab: MakeLab, tmp_path: Path
+) -> None:
+    lab = make_lab(4, rate="1gbit")
+    launcher = Launcher(lab, tmp_path, [str(lab.agent)])
+    line = ["-H", "h0:1,h1:1,h2:1,h3:1", "--min-np", "1", *program(launcher, set(), 4)]
+    with launcher.running(*line, ranks=4) as process:
+        lab.link("h2", 0).silence()
+        out, err = process.communicate(timeout=90)
+    assert process.returncode == 0, out + err
+    for one in told(tmp_path, [0, 1, 3]):
+        assert one["left"] == [0, 1, 3], one
+        assert list(one["lost"]) == ["2"], one
+    (alone,) = told(tmp_path, [2])
+    assert "stopped" in alone, alone  # a minority never goes on
+
+
+def test_two_halves_never_both_go_on(make_lab: MakeLab, tmp_path: Path) -> None:
+    lab = make_lab(4, rate="1gbit")
+    launcher = Launcher(lab, tmp_path, [str(lab.agent)])
+    line = ["-H", "h0:1,h1:1,h2:1,h3:1", "--min-np", "1", *program(launcher, set(), 4)]
+    with launcher.running(*line, ranks=4) as process:
+        lab.part(["h0", "h1"], ["h2", "h3"])
+        out, err = process.communicate(timeout=90)
+    assert process.returncode == 0, out + err
+    for one in told(tmp_path, [0, 1]):
+        assert one["left"] == [0, 1], one  # the half with the lowest number
+    for one in told(tmp_path, [2, 3]):
+        assert "those that stay, ranks 0 and 1" in one["stopped"] or "majority" in one["stopped"], (
+            one
+        )

@@ -1,0 +1,273 @@
+"""Ranks that go on without those that were lost: what recover() finds, refuses and says."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from launching import Ended, check, find_mpirun, run
+from rueda_command import LAUNCHER
+
+pytest.importorskip("rueda._native")
+
+ON = {"RUEDA_RECOVERY": "on"}
+PREAMBLE = """
+import os, signal, time
+import numpy as np
+import rueda
+
+def total(name="x", count=1000):
+    return rueda.allreduce(np.full(count, rueda.rank() + 1.0, np.float32), op=rueda.Sum, name=name)
+
+def until_broken():
+    try:
+        while True:
+            total()
+    except rueda.PeerLostError as error:
+        return error
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def whole(count):
+    assert rueda.size() == count, rueda.size()
+    assert np.all(total() == count * (count + 1) // 2)
+
+"""
+
+
+def lose(program: str, size: int, lost: set[int], **variables: str) -> list[Ended]:
+    """Runs ranks of which some kill themselves; all others must succeed."""
+    ended = run(PREAMBLE + program, size, extra={**ON, **variables})
+    for rank, how in enumerate(ended):
+        expected = -signal.SIGKILL if rank in lost else 0
+        assert how.returncode == expected, f"rank {rank}\n" + "\n".join(e.output for e in ended)
+    return ended
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("lost", [{0}, {2}, {0, 1}, {1, 3}, {0, 2, 3}], ids=str)
+def test_those_that_are_left_go_on(lost: set[int], transport: str) -> None:
+    lose(
+        f"""
+rueda.init()
+rank = rueda.rank()
+total()
+if rank in {lost}:
+    die()
+until_broken()
+seen = {{}}
+while len(seen) < {len(lost)}:
+    recovery = rueda.recover()
+    left = [r for r in recovery.previous_ranks]
+    for old, cause in recovery.lost.items():
+        assert "is gone" in cause or "connect" in cause or "connection" in cause, cause
+        seen[old] = cause
+    if len(seen) < {len(lost)}:
+        until_broken()
+assert rueda.rank() == sorted(set(range(4)) - {lost}).index(rank)
+whole({4 - len(lost)})
+""",
+        4,
+        lost,
+        RUEDA_TRANSPORT=transport,
+    )
+
+
+def test_recover_says_who_is_lost_and_who_was_who() -> None:
+    lose(
+        """
+rueda.init()
+rank = rueda.rank()
+members = rueda.add_process_set([0, 2])
+if rank == 1:
+    die()
+error = until_broken()
+assert error.peer == 1, error
+recovery = rueda.recover()
+assert recovery.previous_ranks == [0, 2], recovery
+assert list(recovery.lost) == [1] and "pid" in recovery.lost[1], recovery
+first = recovery.epoch
+whole(2)
+if rank == 0:
+    die()
+until_broken()
+recovery = rueda.recover()
+assert recovery.previous_ranks == [1] and list(recovery.lost) == [0], recovery
+assert recovery.epoch > first
+whole(1)
+""",
+        3,
+        {0, 1},
+    )
+
+
+def test_a_whole_world_is_broken_only_when_asked() -> None:
+    check(
+        PREAMBLE
+        + """
+rueda.init()
+try:
+    rueda.recover()
+except rueda.InvalidArgumentError as error:
+    assert "whole" in str(error)
+else:
+    raise AssertionError("not refused")
+whole(3)
+rank = rueda.rank()
+for _ in range(3):
+    if rank == 1:
+        rueda.recover(break_whole=True)
+    else:
+        error = until_broken()
+        assert "begins anew" in str(error), error
+        recovery = rueda.recover()
+        assert recovery.lost == {} and recovery.previous_ranks == [0, 1, 2]
+    assert rueda.rank() == rank
+    whole(3)
+""",
+        3,
+        extra=ON,
+    )
+
+
+def test_without_recovery_there_is_none() -> None:
+    check(
+        PREAMBLE
+        + """
+rueda.init()
+try:
+    rueda.recover()
+except rueda.UnsupportedError as error:
+    assert "recovery=on" in str(error)
+else:
+    raise AssertionError("not refused")
+whole(2)
+""",
+        2,
+    )
+
+
+def test_fewer_than_the_least_stop_with_the_cause() -> None:
+    lose(
+        """
+rueda.init()
+if rueda.rank() == 2:
+    die()
+until_broken()
+try:
+    rueda.recover()
+except rueda.PeerLostError as error:
+    assert "of 3 ranks are left, fewer than 3" in str(error), error
+    assert "rank 2" in str(error) and "is gone" in str(error), error
+else:
+    raise AssertionError("went on")
+""",
+        3,
+        {2},
+        RUEDA_MIN_NP="3",
+    )
+
+
+def test_a_rank_that_raises_is_lost_with_its_reason() -> None:
+    ended = run(
+        PREAMBLE
+        + """
+rueda.init()
+if rueda.rank() == 1:
+    raise ValueError("no more data")
+until_broken()
+recovery = rueda.recover()
+assert "no more data" in recovery.lost[1], recovery
+whole(2)
+""",
+        3,
+        extra=ON,
+    )
+    assert [how.returncode for how in ended] == [0, 1, 0], [how.output for how in ended]
+
+
+def test_the_world_is_formed_while_the_application_is_busy() -> None:
+    lose(
+        """
+rueda.init()
+rank = rueda.rank()
+total()
+if rank == 0:
+    die()
+if rank == 2:
+    time.sleep(2.5)  # longer than a heartbeat: it computes, and its threads answer
+    until_broken()
+else:
+    until_broken()
+recovery = rueda.recover()
+assert list(recovery.lost) == [0], recovery
+whole(3)
+""",
+        4,
+        {0},
+    )
+
+
+def test_leaving_in_order_ends_what_recovers_too() -> None:
+    check(
+        PREAMBLE
+        + """
+for _ in range(3):
+    rueda.init()
+    whole(3)
+    rueda.shutdown()
+""",
+        3,
+        extra=ON,
+    )
+
+
+def test_forked_children_do_not_keep_a_lost_rank_alive() -> None:
+    lose(
+        """
+rueda.init()
+if rueda.rank() == 1:
+    if os.fork() == 0:
+        time.sleep(3)
+        os._exit(0)
+    die()
+began = time.monotonic()
+until_broken()
+rueda.recover()
+assert time.monotonic() - began < 2.5
+whole(2)
+""",
+        3,
+        {1},
+    )
+
+
+@pytest.mark.skipif(find_mpirun() is None, reason="no mpirun")
+def test_under_mpirun_the_job_goes_on(tmp_path: Path) -> None:
+    import subprocess
+
+    from launching import environment
+
+    (tmp_path / "program.py").write_text(
+        PREAMBLE
+        + """
+rueda.init()
+total()
+if rueda.rank() == 0:
+    die()
+until_broken()
+rueda.recover()
+whole(3)
+print("went on", flush=True)
+"""
+    )
+    ran = subprocess.run(
+        [*LAUNCHER, "run", "--bootstrap", "mpi", "--min-np", "2", "-np", "4", "--oversubscribe",
+         "python3", "program.py"],
+        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    if "needs Open MPI 5" in ran.stderr:
+        pytest.skip("needs Open MPI 5")
+    assert ran.stdout.count("went on") == 3, ran.stdout + ran.stderr
