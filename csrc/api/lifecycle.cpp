@@ -227,11 +227,11 @@ Recovery recover(double timeout, bool break_whole) {
 void abort(const std::string& cause) {
   if (process().forked) return;
   const std::lock_guard life(process().life);
+  end_succession();  // first: the others shall not form a world with this rank
   if (const auto runtime = take_runtime()) {
     runtime->abort(cause);
     process().broken = true;
   }
-  end_succession();
 }
 
 bool is_initialized() {

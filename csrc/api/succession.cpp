@@ -22,16 +22,25 @@ Expected<std::unique_ptr<Succession>> Succession::open(Bootstrap& bootstrap, con
       deadline);
   if (!membership) return membership.status();
   succession->membership_ = std::move(membership).value();
+  succession->reports_->membership = succession->membership_.get();
   return succession;
 }
 
 Succession::~Succession() {
+  {
+    const std::lock_guard lock(reports_->mutex);
+    reports_->membership = nullptr;
+  }
   membership_.reset();  // ends its thread
-  if (next_) next_->shutdown();
+  // The others have to go on without this process: a leave would leave them in a world with it.
+  if (next_) next_->abort("it has not taken part in the world that was formed");
 }
 
-Succession::OnFailure Succession::failure_of(std::uint64_t epoch) {
-  return [this, epoch](const Status& reason) { membership_->report(epoch, reason); };
+Succession::OnFailure Succession::failure_of(std::uint64_t epoch) const {
+  return [reports = reports_, epoch](const Status& reason) {
+    const std::lock_guard lock(reports->mutex);
+    if (reports->membership != nullptr) reports->membership->report(epoch, reason);
+  };
 }
 
 // By the membership's thread.
@@ -42,8 +51,10 @@ Status Succession::enter(World world, Bootstrap& bootstrap, std::uint64_t epoch)
     {
       const std::lock_guard lock(mutex_);
       skipped = std::exchange(next_, std::move(runtime));
+      next_epoch_ = epoch;
     }
-    if (skipped) skipped->shutdown();  // it broke before anybody took it
+    // It broke before anybody took it. Others may not have noticed yet: to them this is no leave.
+    if (skipped) skipped->abort("another world was formed");
   } catch (const Error& error) {
     return Status(error.code(), error.what(), error.peer());
   }
@@ -51,13 +62,17 @@ Status Succession::enter(World world, Bootstrap& bootstrap, std::uint64_t epoch)
 }
 
 Expected<Succession::Next> Succession::take_next(Time deadline) {
-  auto change = membership_->await_newer(taken_epoch_, deadline);
-  if (!change) return change.status();
   Next next;
-  {
-    const std::lock_guard lock(mutex_);
-    next.runtime = std::exchange(next_, nullptr);
+  auto change = membership_->await_newer(taken_epoch_, deadline);
+  while (change && !next.runtime) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (next_epoch_ == change->epoch) next.runtime = std::exchange(next_, nullptr);
+    }
+    // Otherwise a later one is being entered, which has taken its place.
+    if (!next.runtime) change = membership_->await_newer(change->epoch, deadline);
   }
+  if (!change) return change.status();
   next.recovery.epoch = change->epoch;
   const auto rank_of = [this](int process) {
     const auto found = std::find(taken_members_.begin(), taken_members_.end(), process);

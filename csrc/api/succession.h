@@ -25,13 +25,13 @@ class Succession {
   static Expected<std::unique_ptr<Succession>> open(Bootstrap& bootstrap, const World& first,
                                                     const Options& options, Start start,
                                                     Time deadline);
-  // Leaves a world that nobody has taken.
+  // To the others this process has ended. Runtimes that were started may live on, and break.
   ~Succession();
   Succession(const Succession&) = delete;
   Succession& operator=(const Succession&) = delete;
 
   // For the runtime of the first world.
-  [[nodiscard]] OnFailure on_first_failure() { return failure_of(0); }
+  [[nodiscard]] OnFailure on_first_failure() const { return failure_of(0); }
 
   struct Next {
     std::shared_ptr<Runtime> runtime;
@@ -45,14 +45,22 @@ class Succession {
   void close_after_fork() { membership_->close_after_fork(); }
 
  private:
+  // What runtimes tell of their ends, for as long as somebody wants to know.
+  struct Reports {
+    std::mutex mutex;
+    Membership* membership = nullptr;
+  };
+
   explicit Succession(Start start);
 
-  OnFailure failure_of(std::uint64_t epoch);
+  [[nodiscard]] OnFailure failure_of(std::uint64_t epoch) const;
   Status enter(World world, Bootstrap& bootstrap, std::uint64_t epoch);
 
   const Start start_;
+  const std::shared_ptr<Reports> reports_ = std::make_shared<Reports>();
   std::mutex mutex_;
-  std::shared_ptr<Runtime> next_;
+  std::shared_ptr<Runtime> next_;  // entered, and not taken yet
+  std::uint64_t next_epoch_ = 0;
   std::uint64_t taken_epoch_ = 0;
   std::vector<int> taken_members_;
   std::unique_ptr<Membership> membership_;

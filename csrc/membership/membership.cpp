@@ -198,7 +198,7 @@ void Membership::begin_agreement(Time now) {
                                   .was_stopped = was_stopped_},
       now);
   for (const auto& [process, loss] : gone_) {
-    agreement_->lose(process, loss.first, loss.second, now);
+    agreement_->lose(process, loss.first, cause_of(process, loss.second), now);
   }
   lose_reported(now);
   for (const auto& [process, message] : early_views_[present_.epoch]) {
@@ -337,8 +337,8 @@ void Membership::receive_agreement(int process, std::span<const std::byte> paylo
 void Membership::lose(int process, const Status& cause) {
   const Loss loss =
       cause.details().reason == ErrorReason::unreachable ? Loss::unreachable : Loss::ended;
-  gone_.emplace(process, std::pair(loss, cause_of(process, cause)));
-  if (agreement_) agreement_->lose(process, loss, gone_.at(process).second, Clock::now());
+  if (!gone_.emplace(process, std::pair(loss, cause)).second) return;
+  if (agreement_) agreement_->lose(process, loss, cause_of(process, cause), Clock::now());
 }
 
 }  // namespace rueda
