@@ -91,6 +91,7 @@ find_test_tools() {
     command -v ccache >/dev/null || require "ccache is missing" ccache
     command -v ip >/dev/null || require "iproute2 is missing" iproute2
     command -v nft >/dev/null || require "nftables is missing" nftables || say "there is no nft: what needs it is skipped"
+    command -v spin >/dev/null || require "spin is missing" spin || say "there is no spin: the model of membership is not checked"
     unpack_sshd || say "there is no sshd: what needs it is skipped"
   fi
 }
