@@ -9,6 +9,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "api/bindings.h"
@@ -28,9 +30,16 @@ namespace {
 constexpr int first_world = std::numeric_limits<int>::max() - (1 << 25) + 1;
 static_assert(first_world > first_formed + group_generations * process_set_limit);
 
+// What the ranks of a world have measured, and that world's address.
+struct Measured {
+  std::string world;
+  KnownCosts costs;
+};
+
 // Leaked on purpose, as what lifecycle.cpp keeps.
 struct Worlds {
   std::mutex mutex;
+  std::optional<Measured> measured;
   std::map<int, std::shared_ptr<Runtime>> open;
   int next = first_world;
   bool prepared = false;
@@ -111,6 +120,25 @@ std::unique_ptr<Bootstrap> meet(const WorldMeeting& meeting, const Options& opti
   return std::move(met).value();
 }
 
+// What all ranks have measured together in an earlier world; nothing where one of them was not
+// there.
+Expected<std::optional<KnownCosts>> common_costs(Bootstrap& bootstrap, Time deadline) {
+  const auto own = [] {
+    const std::lock_guard lock(worlds().mutex);
+    return worlds().measured;
+  }();
+  const auto all = bootstrap.allgather("measured in", own ? own->world : std::string(), deadline);
+  if (!all) return all.status();
+  const bool is_common = own && std::all_of(all->begin(), all->end(),
+                                            [&](const auto& each) { return each == own->world; });
+  return is_common ? std::optional(own->costs) : std::nullopt;
+}
+
+void remember(const std::string& address, const World& world) {
+  const std::lock_guard lock(worlds().mutex);
+  worlds().measured = {address, {world.host.costs(), world.link_costs}};
+}
+
 }  // namespace
 
 ProcessSet open_world(const WorldMeeting& meeting) {
@@ -121,9 +149,13 @@ ProcessSet open_world(const WorldMeeting& meeting) {
   prepare();
   set_log_level(log_level_of(options->log_level));
   const auto bootstrap = meet(meeting, *options);
-  auto world = form_world(*bootstrap, *options,
-                          {nullptr, Status(ErrorCode::unsupported, "the world is not MPI's")});
+  const auto known = common_costs(*bootstrap, Clock::now() + seconds(options->init_timeout));
+  known.status().throw_if_error();
+  auto world =
+      form_world(*bootstrap, *options,
+                 {nullptr, Status(ErrorCode::unsupported, "the world is not MPI's")}, *known);
   world.status().throw_if_error();
+  if (!*known && meeting.size > 1) remember(meeting.address, *world);
   return {add(start_runtime(std::move(world).value(), *bootstrap, *options))};
 }
 
