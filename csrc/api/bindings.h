@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -49,6 +50,40 @@ struct BegunAllreduce {
 };
 [[nodiscard]] BegunAllreduce begin_persistent_allreduce(const TensorView& input, void* output,
                                                         const AllreduceOptions& options);
+
+// --- Worlds of a process beside its own
+//
+// Each is formed of ranks that its owner names, and ended without regard to any other, as
+// fault-tolerant training does whenever its members change. One process may be several ranks of
+// one. It has one process set, of all its ranks, by which collectives and messages find it. The
+// timeline, the metrics and persistent operations are those of the process's own world.
+
+// So many may be open at a time.
+inline constexpr int world_limit = 64;
+
+// How the ranks meet: connect_rendezvous() says what each field is. One rank alone needs no
+// address.
+struct WorldMeeting {
+  int rank = 0;
+  int size = 1;
+  std::string address = {};
+  std::string secret = {};
+  int listener = -1;
+  std::map<std::string, std::string> options = {};  // before those of the environment
+};
+
+// Collective over the ranks of the world; returns once all have connected. Throws
+// InitializationError where they do not meet, and NotInitializedError in a process that was forked
+// from one with worlds.
+[[nodiscard]] ProcessSet open_world(const WorldMeeting& meeting);
+
+// Ends the world. Without a cause this rank leaves: what all have agreed on is finished, the rest
+// fails with ShutdownError. With one, what is under way fails at once, on the other ranks with a
+// PeerLostError that tells the cause. Does nothing where it has been closed. Any thread may call it
+// while others wait for operations; nothing touches their tensors once these have returned.
+void close_world(ProcessSet set, const std::string& cause = {});
+
+// ---
 
 // Done, and nothing touches the tensors any more, GPUs included.
 [[nodiscard]] bool is_finished(const Handle& handle);

@@ -20,13 +20,15 @@ void set_group(Request& request, const std::string& group, int index, int group_
 Handle submit(ProcessSet set, Submission submission) {
   std::vector<Submission> one;
   one.push_back(std::move(submission));
-  return current_runtime()->submit(set.id, std::move(one)).front();
+  const auto [runtime, set_id] = runtime_of(set);
+  return runtime->submit(set_id, std::move(one)).front();
 }
 
 Handle submit_and_wait(ProcessSet set, Submission submission, std::optional<Time> deadline) {
   std::vector<Submission> one;
   one.push_back(std::move(submission));
-  return current_runtime()->submit_and_wait(set.id, std::move(one), deadline).front();
+  const auto [runtime, set_id] = runtime_of(set);
+  return runtime->submit_and_wait(set_id, std::move(one), deadline).front();
 }
 
 Submission barrier_submission(const CallOptions& options) {
@@ -82,7 +84,7 @@ Handle allreduce_blocking(const TensorView& input, void* output, const Allreduce
 std::vector<Handle> grouped_allreduce(std::span<const TensorView> inputs,
                                       std::span<void* const> outputs,
                                       const AllreduceOptions& options) {
-  const auto runtime = current_runtime();
+  const auto [runtime, set_id] = runtime_of(options.process_set);
   if (inputs.size() != outputs.size()) {
     throw InvalidArgumentError(
         str("grouped_allreduce: ", inputs.size(), " inputs and ", outputs.size(), " outputs"));
@@ -100,7 +102,7 @@ std::vector<Handle> grouped_allreduce(std::span<const TensorView> inputs,
     submission.output = static_cast<std::byte*>(outputs[i]);
     submissions.push_back(std::move(submission));
   }
-  return runtime->submit(options.process_set.id, std::move(submissions));
+  return runtime->submit(set_id, std::move(submissions));
 }
 
 Handle allgather(const TensorView& input, const CallOptions& options) {
@@ -109,7 +111,8 @@ Handle allgather(const TensorView& input, const CallOptions& options) {
 
 Handle broadcast(const TensorView& tensor, int root, const CallOptions& options) {
   Submission submission = submission_of(Collective::broadcast, tensor, options.name);
-  if (const auto members = current_runtime()->process_sets().find(options.process_set.id)) {
+  const auto [runtime, set_id] = runtime_of(options.process_set);
+  if (const auto members = runtime->process_sets().find(set_id)) {
     const auto found = std::find(members->ranks.begin(), members->ranks.end(), root);
     submission.request.root = static_cast<int>(found - members->ranks.begin());
     if (found == members->ranks.end()) {
@@ -133,7 +136,8 @@ Handle reduce_scatter(const TensorView& input, const ReduceScatterOptions& optio
 Handle alltoall(const TensorView& input, const std::vector<std::int64_t>& splits,
                 const CallOptions& options) {
   Submission submission = submission_of(Collective::alltoall, input, options.name);
-  const auto members = current_runtime()->process_sets().find(options.process_set.id);
+  const auto [runtime, set_id] = runtime_of(options.process_set);
+  const auto members = runtime->process_sets().find(set_id);
   const std::int64_t ranks = members ? members->size() : 1;
   auto rows = alltoall_rows(input, splits, ranks);
   // Only this rank knows its splits: the others are told when they are wrong.
@@ -154,7 +158,8 @@ Handle barrier_blocking(const CallOptions& options, std::optional<Time> deadline
 }
 
 Handle join(const CallOptions& options) {
-  return current_runtime()->join(options.process_set.id);
+  const auto [runtime, set_id] = runtime_of(options.process_set);
+  return runtime->join(set_id);
 }
 
 Handle refuse(const std::string& name, ProcessSet process_set, const std::string& why,
@@ -166,7 +171,8 @@ Handle refuse(const std::string& name, ProcessSet process_set, const std::string
     if (group_size > 0) set_group(submission.request, name, i, group_size);
     submissions.push_back(std::move(submission));
   }
-  return current_runtime()->submit(process_set.id, std::move(submissions)).front();
+  const auto [runtime, set_id] = runtime_of(process_set);
+  return runtime->submit(set_id, std::move(submissions)).front();
 }
 
 }  // namespace rueda

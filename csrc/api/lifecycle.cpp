@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "api/current_runtime.h"
+#include "api/start_runtime.h"
 #include "api/succession.h"
 #include "core/log.h"
 #include "core/unknown_variables.h"
@@ -87,20 +88,6 @@ T value_or_throw(Expected<T> expected) {
   return *std::move(expected);
 }
 
-// Returns once all ranks have connected: one that leaves at once must not be gone before.
-std::shared_ptr<Runtime> start_runtime(World world, Bootstrap& bootstrap, const Options& options,
-                                       std::function<void(const Status&)> on_failure) {
-  auto started =
-      Runtime::start(std::move(world), options, LossPolicy::end_world, std::move(on_failure));
-  const Time deadline = Clock::now() + seconds(options.init_timeout);
-  const Status all = bootstrap.agree("connected", started.status(), deadline);
-  started.status().throw_if_error();
-  std::shared_ptr<Runtime> runtime = std::move(started).value();
-  if (!all.ok()) runtime->abort(all.to_string());
-  all.throw_if_error();
-  return runtime;
-}
-
 // Under `life`.
 void end_succession() {
   process().watched_succession = nullptr;
@@ -119,14 +106,6 @@ std::function<void(const Status&)> open_succession(Bootstrap& bootstrap, const W
       bootstrap, first, options, start, Clock::now() + seconds(options.init_timeout)));
   process().watched_succession = process().succession.get();
   return process().succession->on_first_failure();
-}
-
-LogLevel log_level(const std::string& name) {
-  constexpr std::string_view names[] = {"trace", "debug", "info", "warning", "error", "off"};
-  for (int i = 0; i < 6; ++i) {
-    if (names[i] == name) return static_cast<LogLevel>(i);
-  }
-  return LogLevel::warning;
 }
 
 // Once, by rank 0; `rueda run` has done so itself.
@@ -165,7 +144,7 @@ void init(const std::map<std::string, std::string>& overrides) {
     }
     return;
   }
-  set_log_level(log_level(options.log_level));
+  set_log_level(log_level_of(options.log_level));
   warn_of_unknown_variables(process_environment());
   OpenedBootstrap opened = value_or_throw(open_bootstrap(options, process_environment()));
   if (!std::exchange(state.prepared, true)) {

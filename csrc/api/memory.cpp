@@ -28,8 +28,8 @@ std::shared_ptr<std::byte[]> allocate(std::size_t bytes) {
   return allocate_ordinary(bytes);
 }
 
-std::size_t settle_tensor(const void* tensor, std::size_t bytes) {
-  const auto runtime = current_runtime();
+std::size_t settle_tensor(const void* tensor, std::size_t bytes, ProcessSet process_set) {
+  const auto runtime = runtime_of(process_set).runtime;
   const auto& memory = runtime->host().memory();
   if (!memory || !memory->has_direct_access() || !runtime->host_policy().huge_pages) return 0;
   if (memory->registered(tensor, bytes)) return 0;

@@ -9,15 +9,16 @@ Handle submit(bool is_send, const TensorView& tensor, int peer, const MessageOpt
   if (tensor.device != host_device) {
     throw UnsupportedError("send and recv take tensors of the host only");
   }
+  const auto [runtime, set_id] = runtime_of(options.process_set);
   MessageRequest request;
   request.is_send = is_send;
-  request.set_id = options.process_set.id;
+  request.set_id = set_id;
   request.peer = peer;
   request.tag = options.tag;
   request.dtype = tensor.dtype;
   request.count = tensor.count();
   request.data = static_cast<std::byte*>(tensor.data);
-  return current_runtime()->submit_message(std::move(request));
+  return runtime->submit_message(std::move(request));
 }
 
 }  // namespace

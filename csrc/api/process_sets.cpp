@@ -12,7 +12,8 @@ namespace rueda {
 namespace {
 
 std::shared_ptr<const ProcessSetMembers> members_of(ProcessSet set) {
-  auto members = current_runtime()->process_sets().find(set.id);
+  const auto [runtime, set_id] = runtime_of(set);
+  auto members = runtime->process_sets().find(set_id);
   if (!members) throw InvalidArgumentError(str("there is no process set ", set.id));
   return members;
 }

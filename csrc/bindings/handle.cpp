@@ -77,10 +77,13 @@ void bind_memory(py::module_& module) {
         release_output(memory.bytes, reinterpret_cast<void*>(stream));
       });
   module.def("allocate", [](std::size_t bytes) { return Memory{allocate(bytes), bytes}; });
-  module.def("settle_tensor", [](std::uintptr_t pointer, std::size_t bytes) {
-    const GilReleased released;
-    return settle_tensor(reinterpret_cast<const void*>(pointer), bytes);
-  });
+  module.def(
+      "settle_tensor",
+      [](std::uintptr_t pointer, std::size_t bytes, int set) {
+        const GilReleased released;
+        return settle_tensor(reinterpret_cast<const void*>(pointer), bytes, {set});
+      },
+      py::arg("pointer"), py::arg("bytes"), py::arg("set") = 0);
 }
 
 void bind_handle(py::module_& module) {

@@ -87,6 +87,18 @@ py::tuple recover_interruptibly(double timeout, bool break_whole) {
   return py::make_tuple(recovery.epoch, recovery.previous_ranks, lost);
 }
 
+// As init_interruptibly().
+int open_world_interruptibly(int rank, int size, const std::string& address,
+                             const std::string& secret, int listener,
+                             const std::map<std::string, std::string>& overrides) {
+  const GilReleased released;
+  const Interruptible interruptible([] {
+    const py::gil_scoped_acquire gil;
+    raise_signals();
+  });
+  return open_world({rank, size, address, secret, listener, overrides}).id;
+}
+
 // Where a signal handler raises, the change of the sets goes on.
 int add_set(std::vector<int> ranks) {
   const Handle handle = [&] {
@@ -124,6 +136,14 @@ void bind_life(py::module_& module) {
   module.def("is_homogeneous", &is_homogeneous);
 }
 
+void bind_worlds(py::module_& module) {
+  module.def("open_world", &open_world_interruptibly, py::arg("rank"), py::arg("size"),
+             py::arg("address"), py::arg("secret"), py::arg("listener"), py::arg("options"));
+  module.def(
+      "close_world", [](int set, const std::string& cause) { close_world({set}, cause); },
+      py::arg("set"), py::arg("cause"), py::call_guard<GilReleased>());
+}
+
 void bind_process_sets(py::module_& module) {
   const py::call_guard<GilReleased> released;
   module.def("add_process_set", &add_set);
@@ -153,6 +173,7 @@ PYBIND11_MODULE(_native, module) {
   bind_memory(module);
   bind_handle(module);
   bind_life(module);
+  bind_worlds(module);
   bind_process_sets(module);
   bind_collectives(module);
   bind_blocking(module);

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -17,7 +18,8 @@ namespace {
 std::atomic<LogLevel> threshold{LogLevel::warning};
 std::atomic<int> log_rank{-1};
 
-constexpr std::array<std::string_view, 5> level_names{"trace", "debug", "info", "warning", "error"};
+constexpr std::array<std::string_view, 6> level_names{"trace",   "debug", "info",
+                                                      "warning", "error", "off"};
 
 // How long a line waits where standard error is non-blocking and nobody reads it.
 constexpr int write_timeout_ms = 1000;
@@ -37,6 +39,12 @@ void write_fully(int fd, std::string_view text) {
 }
 
 }  // namespace
+
+LogLevel log_level_of(std::string_view name) {
+  const auto found = std::find(level_names.begin(), level_names.end(), name);
+  if (found == level_names.end()) return LogLevel::warning;
+  return static_cast<LogLevel>(found - level_names.begin());
+}
 
 void set_log_level(LogLevel level) {
   threshold = level;

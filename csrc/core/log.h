@@ -10,6 +10,9 @@ namespace rueda {
 
 enum class LogLevel { trace, debug, info, warning, error, off };
 
+// By its name; `warning` for what is none.
+[[nodiscard]] LogLevel log_level_of(std::string_view name);
+
 void set_log_level(LogLevel level);
 // The number that prefixes every line; -1 (the default) prints none.
 void set_log_rank(int rank);

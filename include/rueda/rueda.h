@@ -319,12 +319,12 @@ class CompletionQueue {
 [[nodiscard]] std::shared_ptr<std::byte[]> allocate(std::size_t bytes);
 
 // Says that a tensor in ordinary memory stays where it is and will be reduced there again and
-// again, as Rueda knows of persistent operations without being told: it is put onto huge pages
-// where the ranks of this host reach it through the kernel (RUEDA_HUGE_PAGES). Once is enough; it
+// again by `process_set`, as Rueda knows of persistent operations without being told: it is put onto
+// huge pages where the ranks of this host reach it through the kernel (RUEDA_HUGE_PAGES). Once is enough; it
 // may take some milliseconds for each 2 MiB. Contents stay, also of what is being reduced. Returns
 // the bytes that lie on huge pages now; 0 where nothing is gained by it.
 // Throws NotInitializedError.
-std::size_t settle_tensor(const void* tensor, std::size_t bytes);
+std::size_t settle_tensor(const void* tensor, std::size_t bytes, ProcessSet process_set = {});
 
 // Whether all ranks are on this host and read and write each other's ordinary memory through the
 // kernel, so that a large tensor is reduced where it lies. Throws NotInitializedError.

@@ -16,7 +16,9 @@ LARGE = 1 << 18  # elements of float32: 1 MiB
 def settled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     places: list[tuple[int, int]] = []
     monkeypatch.setattr(
-        recurring._native, "settle_tensor", lambda *place: places.append(place) or 0
+        recurring._native,
+        "settle_tensor",
+        lambda pointer, size, _: places.append((pointer, size)) or 0,
     )
     return places
 
@@ -27,8 +29,8 @@ def test_a_large_tensor_is_settled_once_when_it_comes_for_the_third_time(
     tensors = recurring.RecurringTensors()
     bucket, small = torch.zeros(LARGE), torch.zeros(LARGE - 1)
     for times in range(1, 7):
-        tensors.note(bucket)
-        tensors.note(small)
+        tensors.note(bucket, 0)
+        tensors.note(small, 0)
         assert settled == ([(bucket.data_ptr(), 1 << 20)] if times >= 3 else [])
 
 
@@ -36,10 +38,10 @@ def test_another_size_at_the_same_place_is_another_tensor(settled: list[tuple[in
     tensors = recurring.RecurringTensors()
     memory = torch.zeros(2 * LARGE)
     for _ in range(2):
-        tensors.note(memory)
-        tensors.note(memory[:LARGE])
+        tensors.note(memory, 0)
+        tensors.note(memory[:LARGE], 0)
     assert not settled
-    tensors.note(memory)
+    tensors.note(memory, 0)
     assert settled == [(memory.data_ptr(), 2 << 20)]
 
 
@@ -48,10 +50,10 @@ def test_gaps_and_an_endless_number_of_tensors_settle_nothing(
 ) -> None:
     tensors = recurring.RecurringTensors()
     for _ in range(3):
-        tensors.note(torch.zeros(LARGE, 2)[:, 0])
+        tensors.note(torch.zeros(LARGE, 2)[:, 0], 0)
     memory = torch.zeros(LARGE + 3000)
     for _ in range(3):
         for begin in range(0, 3000, 2):
-            tensors.note(memory[begin : begin + LARGE])
+            tensors.note(memory[begin : begin + LARGE], 0)
     assert not settled
     assert len(tensors._seen) <= recurring._MOST_TENSORS

@@ -98,6 +98,7 @@ def test_reductions_with_extreme_options(worlds: Worlds, run: Run, check: str) -
         )
         for size in SIZES
     ]
+    + [Run("check_torch_agreement.py", size) for size in (2, 3, 4)]
 )
 def test_torch(worlds: Worlds, run: Run, check: str) -> None:
     worlds.check(run, check)

@@ -54,6 +54,7 @@ from rueda.operations import (
     Sum,
 )
 from rueda.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from rueda.torch.agreement import Divergence, DivergenceError, check_agreement
 from rueda.torch.compression import Compression, CompressionPolicy, Compressor
 from rueda.torch.exchanges import (
     allgather,
@@ -94,6 +95,8 @@ __all__ = [
     "CompressionPolicy",
     "Compressor",
     "DistributedOptimizer",
+    "Divergence",
+    "DivergenceError",
     "DuplicateNameError",
     "Handle",
     "InitializationError",
@@ -133,6 +136,7 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "check_agreement",
     "cross_rank",
     "cross_size",
     "global_process_set",

@@ -62,6 +62,7 @@ class ReducerOptions:
     groups: tuple[tuple[str, ...], ...] = ()  # names of parameters, the same on every rank
     policy: CompressionPolicy | None = None  # which gradients the core compresses
     overlap_forward: bool = False
+    check_every: int = 0
 
 
 def _new_prefix(process_set: ProcessSet) -> str:

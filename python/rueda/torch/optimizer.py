@@ -15,6 +15,7 @@ from rueda.compression import Codec
 from rueda.errors import InvalidArgumentError
 from rueda.operations import Average, ReduceOp, Sum
 from rueda.process_sets import ProcessSet, global_process_set
+from rueda.torch.agreement import PeriodicCheck
 from rueda.torch.buckets import GradientBuckets
 from rueda.torch.compression import CompressionPolicy, Compressor, Rules, policy_of
 from rueda.torch.compression_state import COMPRESSION_STATE, CompressionState
@@ -42,6 +43,7 @@ class Distributed(torch.optim.Optimizer):
     _rueda_synchronizes: bool
     _rueda_deferred: DeferredUpdates
     _rueda_clears: bool | None  # set_to_none, where zero_grad() was called while updates were left
+    _rueda_check: PeriodicCheck
     _rueda_told: bool  # why step() waits
 
     def state_dict(self) -> dict[str, Any]:
@@ -69,6 +71,14 @@ class Distributed(torch.optim.Optimizer):
         ``closure`` may be called several times; each time its gradients are reduced and its loss is averaged over the
         ranks, so that an optimizer which decides by the loss decides the same everywhere.
         """
+        result = self._step(closure)
+        if self._rueda_check.is_due():
+            self._rueda_deferred.finish()
+            parameters = [p for group in self.param_groups for p in group["params"]]
+            self._rueda_check.run(zip(self._rueda.names(), parameters, strict=True))
+        return result
+
+    def _step(self, closure: Callable[[], Loss] | None) -> Any:
         self._rueda_deferred.finish()
         if closure is not None:
             return super().step(lambda: self._reduced(closure))  # type: ignore[arg-type,return-value]
@@ -237,6 +247,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     groups: int | Iterable[Iterable[torch.Tensor]] | None = None,
     sparse_as_dense: bool = False,
     overlap_forward: bool = False,
+    check_every: int = 0,
     layer: type[Distributed] = Distributed,
 ) -> Any:
     """Returns an optimizer like ``optimizer`` whose step() uses the gradients of all ranks.
@@ -281,6 +292,10 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
       reduction is raised at that use, and other parameters are updated. Clear gradients by ``optimizer.zero_grad()``,
       since ``model.zero_grad()`` waits. step() waits as usual with a closure, after synchronize(), with hooks of
       step(), in the first step, with torch.compile() and within ``torch.device(...)``.
+    - ``check_every``: at every so many steps, which all ranks count alike, the parameters of all ranks are
+      compared to the bit, see :func:`check_agreement`: where they differ on less than half of the ranks they get the
+      majority's, with a warning that names rank, tensor and element, otherwise :class:`DivergenceError` is raised. 0,
+      the default, compares nothing.
     - ``layer``: for compatible APIs, a subclass with the methods that are laid over those of ``optimizer``.
 
     With buckets each ``.grad`` is replaced by a tensor in its bucket at the end of the first step, and whenever
@@ -323,6 +338,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
             f"gradient_predivide_factor={gradient_predivide_factor} is not positive"
         )
     _check_passes(backward_passes_per_step)
+    if check_every < 0:
+        raise InvalidArgumentError(f"check_every={check_every} is negative")
     if bucket_bytes < 1:
         raise InvalidArgumentError(f"bucket_bytes={bucket_bytes} is less than 1")
     names = names_of(optimizer, named_parameters)
@@ -350,6 +367,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
         agree_on_groups(groups, names, process_set),
         policy,
         overlap_forward,
+        check_every,
     )
     return _distributed(layer, optimizer, names, options, backward_passes_per_step)
 
@@ -373,6 +391,7 @@ def _distributed(
     distributed._rueda_synchronizes = True
     distributed._rueda_deferred = deferred = DeferredUpdates()
     distributed._rueda_told = False
+    distributed._rueda_check = PeriodicCheck(options.check_every, options.process_set)
     reducer.before_gradients = deferred.finish
     for parameter, name in names.items():
         reducer.add(parameter, name)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, cast
 
@@ -19,6 +18,7 @@ from torch.distributed.rendezvous import register_rendezvous_handler
 from rueda import _native, lifecycle
 from rueda.errors import InitializationError, InvalidArgumentError, RuedaError, UnsupportedError
 from rueda.objects import broadcast_object
+from rueda.torch.c10d.meeting import arranged, stall_options, wait_for_the_others
 from rueda.torch.c10d.operations import Membership
 from rueda.torch.c10d.process_group import RuedaProcessGroup
 
@@ -26,8 +26,6 @@ __all__ = ["register"]
 
 # By any of these Rueda finds the other ranks itself.
 LAUNCHER_VARIABLES = ("RUEDA_RENDEZVOUS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")
-# How long an error waits for the others to read it, in seconds.
-GRACE = 10.0
 TORCH_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -90,7 +88,7 @@ def _rendezvous(
     url: str, timeout: timedelta = timedelta(minutes=30), **_: object
 ) -> Iterator[tuple[Store, int, int]]:
     """``rueda://``: the ranks meet as in :func:`rueda.init`, and rank 0 serves a store for torch.distributed."""
-    lifecycle.init((), **_options(timeout))
+    lifecycle.init((), **stall_options(timeout))
     rank, size = lifecycle.rank(), lifecycle.size()
     one_host = lifecycle.local_size() == size
     store = None
@@ -143,73 +141,25 @@ def _create(options: Any, _: object) -> RuedaProcessGroup:
     return RuedaProcessGroup(store, rank, size, options.timeout, membership)
 
 
-def _wait_for_the_others(store: Store, rank: int, size: int) -> None:
-    """Before all ranks raise what they have read: rank 0 most often serves the store, which ends with it."""
-    store.set(f"read/{rank}", "")
-    if rank == 0:
-        with suppress(
-            RuntimeError, dist.DistError
-        ):  # one that does not come must not hide the error
-            store.wait([f"read/{peer}" for peer in range(size)], timedelta(seconds=GRACE))
-
-
 _generation = 0  # how many default groups this process has made
-
-
-def _options(timeout: timedelta) -> dict[str, float]:
-    """What the group's timeout means for the world: then an operation fails, and names the ranks that are missing."""
-    if "RUEDA_STALL_ERROR" in os.environ or "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS" in os.environ:
-        return {}
-    return {"stall_error": timeout.total_seconds()}
 
 
 def _enter_world(store: Store, rank: int, size: int, timeout: timedelta) -> bool:
     """Forms Rueda's world out of the ranks of the store; false where there is one already."""
     if lifecycle.is_initialized():
         return False
-    # Of processes that can reach each other's abstract sockets.
-    host = _native.host_identity()
-    store.set(f"host/{rank}", host)
-    variables = {"RUEDA_RANK": str(rank), "RUEDA_SIZE": str(size)}
-    with ExitStack() as stack:
-        if rank == 0:
-            one_host = all(store.get(f"host/{peer}").decode() == host for peer in range(size))
-            answer = _offer_on_one_host() if one_host else _offer_to_hosts(variables, stack)
-            # Whoever can reach the store can read the secret; on one host the user is checked as well.
-            answer |= {"secret": secrets.token_hex(32), "options": _options(timeout)}
-            store.set("world", json.dumps(answer))
-        said = json.loads(store.get("world"))
-        if "error" in said:
-            _wait_for_the_others(store, rank, size)
-            raise InitializationError(
-                f"rank 0 cannot serve the ranks of other hosts: {said['error']}"
-            )
-        variables |= {"RUEDA_RENDEZVOUS": said["address"], "RUEDA_SECRET": said["secret"]}
-        stack.enter_context(_environment(variables))
-        lifecycle.init((), bootstrap="rendezvous", **said["options"])
+    with arranged(store, rank, size, stall_options(timeout)) as meeting:
+        variables = {
+            "RUEDA_RANK": str(rank),
+            "RUEDA_SIZE": str(size),
+            "RUEDA_RENDEZVOUS": meeting.address,
+            "RUEDA_SECRET": meeting.secret,
+        }
+        if meeting.listener >= 0:
+            variables["RUEDA_RENDEZVOUS_LISTENER"] = str(meeting.listener)
+        with _environment(variables):
+            lifecycle.init((), bootstrap="rendezvous", **meeting.options)
     return True
-
-
-def _offer_on_one_host() -> dict[str, object]:
-    return {"address": f"unix:@rueda-{secrets.token_hex(16)}"}
-
-
-def _offer_to_hosts(variables: dict[str, str], stack: ExitStack) -> dict[str, object]:
-    """Listens before any rank is told of it, so that nobody else can take the port; ``variables`` tell rank 0."""
-    try:
-        listener = stack.enter_context(
-            _listen(_native.own_address(os.environ.get("RUEDA_INTERFACE", "")))
-        )
-    except (RuedaError, OSError) as error:
-        return {"error": str(error)}
-    host, port = listener.getsockname()[:2]
-    variables["RUEDA_RENDEZVOUS_LISTENER"] = str(listener.fileno())
-    return {"address": f"tcp:[{host}]:{port}" if ":" in host else f"tcp:{host}:{port}"}
-
-
-def _listen(host: str) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, 0), family=family, backlog=socket.SOMAXCONN)
 
 
 @contextmanager
@@ -240,7 +190,7 @@ def _require_world(store: Store, is_world: bool, ranks: list[int], rank: int) ->
     for peer, expected in enumerate(ranks):
         found = int(store.get(f"rank/{peer}"))
         if found != expected or (is_world and size != len(ranks)):
-            _wait_for_the_others(store, rank, len(ranks))
+            wait_for_the_others(store, rank, len(ranks))
             raise InitializationError(
                 f"rank {expected} of torch.distributed is rank {found} of {size} in Rueda's world, which "
                 f"exists already: they must agree"

@@ -40,6 +40,7 @@ class Messages(Operations):
             lambda _: [tensors[0]],
             tensor,
             self._timeout,
+            on_fatal=self._on_fatal,
             placement=placement,
         )
         return self._begun(work)
@@ -77,6 +78,7 @@ class Messages(Operations):
             (target, received),
             self._timeout,
             self._membership.ranks.index,
+            self._on_fatal,
             placement,
         )
         return self._begun(work)

@@ -164,6 +164,7 @@ class Operations(dist.ProcessGroup):
             seconds_of(options, self._timeout),
             on_settled=partial(self._forget, name),
             on_error=self._names.restart,
+            on_fatal=self._on_fatal,
             placement=placement,
         )
         self._works[name] = work
@@ -201,6 +202,9 @@ class Operations(dist.ProcessGroup):
         if before is not None:
             before.outlast()
         return name
+
+    def _on_fatal(self, error: Exception) -> None:
+        """An operation has failed so that the group is of no use any more; see :class:`RuedaWork`."""
 
     def _require_open(self) -> None:
         if self._closed or lifecycle.world_number() != self._world:

@@ -7,7 +7,7 @@ from contextlib import suppress
 import torch
 
 from rueda import _native
-from rueda.errors import NotInitializedError
+from rueda.errors import NotInitializedError, ShutdownError
 
 __all__ = ["RecurringTensors"]
 
@@ -26,8 +26,8 @@ class RecurringTensors:
     def __init__(self) -> None:
         self._seen: dict[tuple[int, int], int] = {}
 
-    def note(self, tensor: torch.Tensor) -> None:
-        """``tensor`` is being reduced in place."""
+    def note(self, tensor: torch.Tensor, set_id: int) -> None:
+        """``tensor`` is being reduced in place by that process set."""
         if not tensor.is_cpu or tensor.nbytes < _LEAST_BYTES or not tensor.is_contiguous():
             return
         place = tensor.data_ptr(), tensor.nbytes
@@ -35,5 +35,6 @@ class RecurringTensors:
             self._seen.clear()
         times = self._seen[place] = self._seen.get(place, 0) + 1
         if times == _OFTEN:
-            with suppress(NotInitializedError):  # the world has just gone: the operation tells
-                _native.settle_tensor(*place)
+            # Where the world has just gone, the operation tells.
+            with suppress(NotInitializedError, ShutdownError):
+                _native.settle_tensor(*place, set_id)

@@ -12,7 +12,7 @@ from torch.distributed import Work
 
 from rueda import _native, dtypes
 from rueda.adapter import Refusal
-from rueda.errors import RuedaError
+from rueda.errors import RuedaError, StalledError
 from rueda.operations import Average, ReduceOp, Sum
 from rueda.submission import NO_WIRE
 from rueda.torch.c10d.arguments import (
@@ -99,7 +99,7 @@ class Reductions(Operations):
             options,
             placement,
         )
-        _recurring.note(tensor)
+        _recurring.note(tensor, set_id)
         return work
 
     def _allreduce_sparse(self, tensor: torch.Tensor, op: Any, options: Any) -> Work:
@@ -173,9 +173,12 @@ class Reductions(Operations):
             )
         except FATAL as error:
             say_timed_out(error, seconds_of(options, self._timeout))
+            self._on_fatal(error)
             raise
         except RuedaError as error:
             say_timed_out(error, seconds_of(options, self._timeout))
+            if isinstance(error, StalledError):
+                self._on_fatal(error)
             self._names.restart()
             raise
         return DoneWork([tensor])

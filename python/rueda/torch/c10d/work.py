@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import TypeVar
 
 import torch
 from torch.distributed import Work
@@ -33,6 +34,8 @@ __all__ = [
     "timed_out",
 ]
 
+E = TypeVar("E", bound=Exception)
+
 # Errors after which the world, and every group in it, is of no use any more.
 FATAL = (PeerLostError, ShutdownError, RuedaTimeoutError)
 # The reason of errors whose text tells the time limit.
@@ -56,7 +59,9 @@ class RuedaWork(Work):
     """The future of one operation of a process group.
 
     ``what`` describes it in errors, ``timeout`` is how many seconds it may take from now on, ``on_settled`` is called
-    with this once it is done, ``on_error`` once :meth:`wait` is about to raise an error that all ranks have been told.
+    with this once it is done, ``on_error`` once :meth:`wait` is about to raise an error that all ranks have been told,
+    ``on_fatal`` with an error after which the group is of no use, before anybody else is told of that: it may be called
+    several times, from any thread.
 
     On tensors of a GPU an operation is done once all its work has been enqueued there. The host waits for that alone;
     streams wait for the results: the current one of :meth:`wait`, and those of whoever waits for the future.
@@ -71,6 +76,7 @@ class RuedaWork(Work):
         timeout: float,
         on_settled: Callable[[RuedaWork], object] | None = None,
         on_error: Callable[[], None] | None = None,
+        on_fatal: Callable[[Exception], object] | None = None,
         placement: Placement = ON_HOST,
     ) -> None:
         super().__init__()
@@ -90,6 +96,7 @@ class RuedaWork(Work):
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None  # follows self._done
         self._on_settled = on_settled
         self._on_error = on_error
+        self._on_fatal = on_fatal
         self._source = -1
         self._handle: Handle[list[torch.Tensor]] = Handle(submit, finish, references)
         self._natives = self._handle._submitted()
@@ -125,7 +132,7 @@ class RuedaWork(Work):
         end = now + seconds if seconds > 0 else max(now, self.deadline)
         for native in self._natives:
             if not native.wait(max(0.0, end - time.monotonic())):
-                raise self._late(seconds if seconds > 0 else self._timeout)
+                raise self._tell_fatal(self._late(seconds if seconds > 0 else self._timeout))
         self._settle(aside)
 
     def is_completed(self) -> bool:
@@ -208,10 +215,13 @@ class RuedaWork(Work):
 
     def on_deadline(self) -> None:
         """See Completable."""
+        if self._settled:
+            return
+        error = self._tell_fatal(self._late(self._timeout))
         with self._lock:
             if self._settled:
                 return
-            self._error = self._late(self._timeout)
+            self._error = error
             self._is_known_to_all = False
             self._settled = True
             done = self._done
@@ -242,10 +252,17 @@ class RuedaWork(Work):
             self._settled = True
             self._natives = ()  # with them goes the memory of results, which may be large
             done = self._done
+        if isinstance(self._error, (*FATAL, StalledError)):
+            self._tell_fatal(self._error)
         if self._on_settled is not None:
             self._on_settled(self)
         if done is not None:
             done.set_result(None)
+
+    def _tell_fatal(self, error: E) -> E:
+        if self._on_fatal is not None:
+            self._on_fatal(error)
+        return error
 
     def _late(self, seconds: float) -> RuedaTimeoutError:
         return RuedaTimeoutError(
@@ -300,10 +317,13 @@ class MessageWork(RuedaWork):
         references: object,
         timeout: float,
         group_rank: Callable[[int], int],
+        on_fatal: Callable[[Exception], object] | None = None,
         placement: Placement = ON_HOST,
     ) -> None:
         def receive(natives: Sequence[_native.Handle]) -> list[torch.Tensor]:
             self._source = group_rank(natives[0].source())
             return finish(natives)
 
-        super().__init__(what, submit, receive, references, timeout, placement=placement)
+        super().__init__(
+            what, submit, receive, references, timeout, on_fatal=on_fatal, placement=placement
+        )

@@ -1,0 +1,20 @@
+#include "api/start_runtime.h"
+
+#include <utility>
+
+namespace rueda {
+
+std::shared_ptr<Runtime> start_runtime(World world, Bootstrap& bootstrap, const Options& options,
+                                       std::function<void(const Status&)> on_failure) {
+  auto started =
+      Runtime::start(std::move(world), options, LossPolicy::end_world, std::move(on_failure));
+  const Time deadline = Clock::now() + seconds(options.init_timeout);
+  const Status all = bootstrap.agree("connected", started.status(), deadline);
+  started.status().throw_if_error();
+  std::shared_ptr<Runtime> runtime = std::move(started).value();
+  if (!all.ok()) runtime->abort(all.to_string());
+  all.throw_if_error();
+  return runtime;
+}
+
+}  // namespace rueda

@@ -1,0 +1,292 @@
+"""Whether the ranks still have the same parameters, and what to do where they do not."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rueda.errors import InvalidArgumentError, MismatchError, RuedaError
+from rueda.objects import allgather_object
+from rueda.process_sets import ProcessSet, global_process_set
+from rueda.torch.exchanges import allgather, broadcast
+from rueda.torch.fingerprints import BLOCK_BYTES, bits_of, block_hashes, combined
+
+__all__ = ["Divergence", "DivergenceError", "PeriodicCheck", "check_agreement"]
+
+Tensors = (
+    torch.nn.Module
+    | Mapping[str, torch.Tensor]
+    | Iterable[tuple[str, torch.Tensor]]
+    | Iterable[torch.Tensor]
+)
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """A tensor that some ranks have with other bits than the majority.
+
+    - ``tensor``: its name.
+    - ``ranks``: who has other bits. Where there is no majority, who has others than rank ``reference``.
+    - ``reference``: a rank of the majority; where there is none, the first rank.
+    - ``has_majority``: whether more than half of the ranks agree.
+    - ``element``: the index of the first element that differs on the first of ``ranks``.
+    - ``elements``: how many differ there within the first 32 KiB that do.
+    - ``blocks``: how many blocks of 32 KiB differ there.
+    - ``values``: the element's bits as hexadecimal numbers, there and on ``reference``.
+    """
+
+    tensor: str
+    ranks: tuple[int, ...]
+    reference: int
+    has_majority: bool
+    element: tuple[int, ...]
+    elements: int
+    blocks: int
+    values: tuple[str, str]
+
+    def __str__(self) -> str:
+        who = f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"ranks {list(self.ranks)}"
+        more = f", and {self.elements - 1} more beside it" if self.elements > 1 else ""
+        more += f", in {self.blocks} blocks of 32 KiB" if self.blocks > 1 else ""
+        place = f"element {list(self.element)}" if self.element else "its element"
+        return (
+            f"'{self.tensor}' differs on {who}: {place} has the bits {self.values[0]} on rank {self.ranks[0]}, "
+            f"{self.values[1]} on rank {self.reference}{more}"
+        )
+
+
+class DivergenceError(RuedaError):
+    """The ranks no longer have the same tensors. ``divergences`` tells which, the same on every rank."""
+
+    divergences: list[Divergence]
+
+    def __init__(self, divergences: list[Divergence], why: str) -> None:
+        first, ranks = divergences[0], {rank for each in divergences for rank in each.ranks}
+        more = len(divergences) - 1
+        others = (
+            f"; {more} more {'tensors differ' if more > 1 else 'tensor differs'}" if more else ""
+        )
+        peer = next(iter(ranks)) if len(ranks) == 1 and first.has_majority else None
+        super().__init__(f"{first}{others}. {why}", peer, tensor=first.tensor)
+        self.divergences = divergences
+
+
+def check_agreement(
+    tensors: Tensors,
+    optimizer: torch.optim.Optimizer | None = None,
+    repair: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[Divergence]:
+    """Compares the tensors of all ranks to the bit, so that a flipped bit or a silent divergence is found.
+
+    ``tensors``: a module, whose parameters are compared, or what :func:`rueda.torch.broadcast_parameters` takes.
+    ``optimizer``: compares the tensors of its state, too. Any dtypes and layouts but sparse ones; NaNs with other bits
+    differ, as do 0.0 and -0.0. Where all agree, the ranks exchange 16 bytes each.
+
+    Where they do not, raises :class:`DivergenceError` on every rank, which names rank, tensor and element. With
+    ``repair`` ranks that differ from more than half of them get the majority's tensors instead, and what they had is
+    returned; without a majority, as between two ranks, nobody can tell who is right, and that is raised. Then no tensor
+    has been changed. Raises :class:`rueda.MismatchError` where the ranks' tensors differ in number, name, shape or
+    dtype, and :class:`rueda.InvalidArgumentError` for sparse ones, on every rank.
+
+    Example::
+
+        >>> model = torch.nn.Linear(3, 1)
+        >>> rueda.torch.check_agreement(model, repair=True)
+        []
+    """
+    named = _named(tensors, optimizer)
+    sparse = any(tensor.layout != torch.strided for _, tensor in named)
+    hashes = [] if sparse else [block_hashes(tensor) for _, tensor in named]
+    wholes = torch.tensor([combined(each) for each in hashes], dtype=torch.int64)
+    layout = repr([(name, _kind(tensor)) for name, tensor in named])
+    told = torch.tensor([[_of_text(layout), combined(wholes)]], dtype=torch.int64)
+    found = allgather(told, "agreement", process_set)
+    if not sparse and bool((found == found[0]).all()):
+        return []
+    _require_one_layout(named, process_set)
+    return _handle(named, hashes, wholes, repair, process_set)
+
+
+def _handle(
+    named: Sequence[tuple[str, torch.Tensor]],
+    hashes: Sequence[torch.Tensor],
+    wholes: torch.Tensor,
+    repair: bool,
+    process_set: ProcessSet,
+) -> list[Divergence]:
+    """Names what differs, and repairs it or raises: the same on every rank."""
+    every = allgather(wholes.view(1, -1), "agreement.tensors", process_set)
+    differing = [int(i) for i in (every != every[0]).any(0).nonzero()]
+    divergences = [
+        _located(*named[i], hashes[i], every[:, i].tolist(), process_set) for i in differing
+    ]
+    if not all(each.has_majority for each in divergences):
+        raise DivergenceError(
+            [each for each in divergences if not each.has_majority]
+            + [each for each in divergences if each.has_majority],
+            "No majority of the ranks has the same bits, so that nobody can tell who is right",
+        )
+    if not repair:
+        raise DivergenceError(divergences, "repair=True would take what the majority has")
+    own = _members(process_set)[process_set.rank()]
+    for i, each in zip(differing, divergences, strict=True):
+        tensor = named[i][1].detach()
+        content = bits_of(tensor).clone()
+        right = broadcast(content, each.reference, "agreement.repair", process_set)
+        if own in each.ranks:
+            tensor.copy_(_from_bits(right, tensor))
+    return divergences
+
+
+def _located(
+    name: str,
+    tensor: torch.Tensor,
+    hashes: torch.Tensor,
+    wholes: list[int],
+    process_set: ProcessSet,
+) -> Divergence:
+    """Where the first rank that differs does so first."""
+    members = _members(process_set)
+    value, count = Counter(wholes).most_common(1)[0]
+    has_majority = 2 * count > len(wholes)
+    reference = wholes.index(value) if has_majority else 0
+    others = [rank for rank, whole in enumerate(wholes) if whole != wholes[reference]]
+    victim = others[0]
+    every = allgather(hashes.view(1, -1), "agreement.blocks", process_set)
+    blocks = (every[victim] != every[reference]).nonzero().view(-1)
+    begin = int(blocks[0]) * BLOCK_BYTES
+    content = bits_of(tensor)[begin : begin + BLOCK_BYTES].view(1, -1).cpu()
+    block = allgather(content, "agreement.block", process_set)
+    size = tensor.element_size()
+    there, right = block[victim].view(-1, size), block[reference].view(-1, size)
+    elements = (there != right).any(1).nonzero().view(-1)
+    first = int(elements[0])
+    return Divergence(
+        name,
+        tuple(members[rank] for rank in others),
+        members[reference],
+        has_majority,
+        _index(begin // size + first, tensor.shape),
+        len(elements),
+        len(blocks),
+        (_hexadecimal(there[first]), _hexadecimal(right[first])),
+    )
+
+
+def _index(number: int, shape: torch.Size) -> tuple[int, ...]:
+    index = []
+    for extent in reversed(shape):
+        number, place = divmod(number, extent)
+        index.append(place)
+    return tuple(reversed(index))
+
+
+def _hexadecimal(content: torch.Tensor) -> str:
+    return "0x" + bytes(content.tolist())[::-1].hex()
+
+
+def _from_bits(content: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return content.view(like.dtype).view(like.shape)
+
+
+def _members(process_set: ProcessSet) -> list[int]:
+    return list(process_set.ranks)
+
+
+def _named(
+    tensors: Tensors, optimizer: torch.optim.Optimizer | None
+) -> list[tuple[str, torch.Tensor]]:
+    if isinstance(tensors, torch.nn.Module):
+        tensors = tensors.named_parameters()
+    if isinstance(tensors, Mapping):
+        tensors = tensors.items()
+    named = [
+        each if isinstance(each, tuple) else (str(number), each)
+        for number, each in enumerate(tensors)
+    ]
+    wrong = [name for name, each in named if not isinstance(each, torch.Tensor)]
+    if wrong:
+        raise InvalidArgumentError(f"'{wrong[0]}' is not a tensor")
+    return named + (_state_of(optimizer, named) if optimizer is not None else [])
+
+
+def _state_of(
+    optimizer: torch.optim.Optimizer, named: list[tuple[str, torch.Tensor]]
+) -> list[tuple[str, torch.Tensor]]:
+    names = {id(tensor): name for name, tensor in named}
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    found = []
+    for number, parameter in enumerate(parameters):
+        owner = names.get(id(parameter), str(number))
+        state: dict[str, Any] = optimizer.state.get(parameter, {})
+        found += [
+            (f"{owner}/{key}", value)
+            for key, value in sorted(state.items())
+            if isinstance(value, torch.Tensor)
+        ]
+    return found
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}" + (
+        "" if tensor.layout == torch.strided else f" {tensor.layout}"
+    )
+
+
+def _of_text(text: str) -> int:
+    content = text.encode()
+    return combined(block_hashes(torch.frombuffer(bytearray(content), dtype=torch.uint8))) + len(
+        content
+    )
+
+
+def _require_one_layout(named: Sequence[tuple[str, torch.Tensor]], process_set: ProcessSet) -> None:
+    mine = [(name, _kind(tensor)) for name, tensor in named]
+    every = allgather_object(mine, "agreement.layout", process_set)
+    members = _members(process_set)
+    for rank, theirs in zip(members, every, strict=True):
+        sparse = [name for name, kind in theirs if "torch.sparse" in kind]
+        if sparse:
+            raise InvalidArgumentError(
+                f"'{sparse[0]}' on rank {rank} is sparse: only dense tensors can be compared",
+                rank,
+                tensor=sparse[0],
+            )
+    for rank, theirs in zip(members, every, strict=True):
+        if theirs == every[0]:
+            continue
+        for (name, kind), (other, its) in zip(every[0], theirs, strict=False):
+            if (name, kind) != (other, its):
+                raise MismatchError(
+                    f"the ranks compare other tensors: rank {members[0]} has '{name}', {kind}, in the place of "
+                    f"'{other}', {its}, on rank {rank}",
+                    tensor=name,
+                )
+        raise MismatchError(
+            f"the ranks compare other tensors: rank {members[0]} has {len(every[0])}, rank {rank} {len(theirs)}"
+        )
+
+
+class PeriodicCheck:
+    """:func:`check_agreement` of an optimizer's parameters at every so many of its steps, with repair."""
+
+    def __init__(self, every: int, process_set: ProcessSet) -> None:
+        self._every = every
+        self._process_set = process_set
+        self._steps = 0
+
+    def is_due(self) -> bool:
+        """Counts a step."""
+        self._steps += 1
+        return self._every > 0 and self._steps % self._every == 0
+
+    def run(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Warns of what was repaired."""
+        for each in check_agreement(named, repair=True, process_set=self._process_set):
+            warnings.warn(f"{each}; it has been repaired", stacklevel=4)
