@@ -120,9 +120,11 @@ void RendezvousStore::take_turns() {
 void RendezvousStore::sleep() {
   using std::chrono::milliseconds;
   const Time now = Clock::now();
-  Time wake = stopping_ ? now + milliseconds(100) : Time::max();
+  // Read once: who is told to stop in between would sleep without being woken, for ever.
+  const bool is_stopping = stopping_;
+  Time wake = is_stopping ? now + milliseconds(100) : Time::max();
   std::vector<pollfd> entries;
-  if (!stopping_) {
+  if (!is_stopping) {
     entries.push_back({stop_.get(), POLLIN, 0});
     if (now >= accept_after_) {
       entries.push_back({listener_.fd.get(), POLLIN, 0});

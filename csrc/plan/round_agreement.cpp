@@ -135,8 +135,12 @@ bool RoundAgreement::receive_down(Reader& reader) {
     const std::uint64_t value = reader.unsigned_integer();
     decision = {value >> 1, (value & 1) != 0};
     decision.result = read_bytes(reader);
-    if (!decision.goes && !decision.result.empty()) return false;
-    if (!decision.goes || has_ended_) continue;
+    if (!decision.goes) {
+      if (!decision.result.empty()) return false;
+      own_.erase(decision.plan);
+      continue;
+    }
+    if (has_ended_) continue;
     // Nothing goes without this host and those beneath it, and no result is longer than what it has
     // sent along.
     const auto own = own_.find(decision.plan);

@@ -383,6 +383,12 @@ TEST_CASE("nothing is combined, or goes, but what this host has said it is ready
     CHECK(inner.receive(0, down(1, 19, 0)));
     CHECK_FALSE(inner.receive(0, down(1, 19, 0)));
   }
+  SECTION("what is cancelled does not go with the same message") {
+    RoundAgreement leaf(1, 2, combine);
+    leaf.ready(9, bytes({1, 2}));
+    leaf.flush();
+    CHECK_FALSE(leaf.receive(0, down(2, 18, 0, 19, 2, 7, 7)));
+  }
 }
 
 }  // namespace rueda::test::round_agreement_test
