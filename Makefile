@@ -2,8 +2,9 @@
 VENV ?= .venv
 PYTHON ?= python3
 JOBS ?= $(shell nproc)
-# How often `make soak` repeats.
+# How often `make soak` repeats, and for how long it and `make fuzz` do what takes any time.
 ROUNDS ?= 20
+MINUTES ?= 10
 
 SHELL := /bin/bash
 export PYTHON
@@ -97,8 +98,19 @@ test-gpu:  ## all GPU tests; without a GPU those over its doubles
 bench-gpu:  ## measures on a GPU: kernels, overhead, staging, training
 	@.ci/bench-gpu.sh
 
+.PHONY: fuzz
+fuzz: tools  ## what peers send, changed at random, guided by coverage: make fuzz MINUTES=60; needs clang
+	@cmake --preset fuzz >/dev/null
+	@cmake --build --preset fuzz -j $(JOBS)
+	python tests/fuzz/run.py build/fuzz $(MINUTES) --jobs $(JOBS)
+
+.PHONY: worlds
+worlds: build  ## worlds formed, used and ended for MINUTES: nothing may grow
+	python tests/python/soak_worlds.py --minutes $(MINUTES)
+
 .PHONY: soak
-soak: build asan tsan torch-versions  ## the tests again and again: make soak ROUNDS=100
+soak: build worlds asan tsan torch-versions  ## the tests again and again: make soak ROUNDS=100 MINUTES=60
+	@if command -v clang++ >/dev/null; then $(MAKE) --no-print-directory fuzz; else echo 'clang is not installed: no fuzzing'; fi
 	ctest --test-dir build/release --output-on-failure -j $(JOBS) --repeat until-fail:$(ROUNDS)
 	ctest --test-dir build/tsan --output-on-failure -j $(JOBS) --repeat until-fail:$(ROUNDS)
 	for round in $$(seq $(ROUNDS)); do python -m pytest -q -x tests/python tests/launcher tests/bench || exit 1; done

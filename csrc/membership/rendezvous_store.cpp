@@ -13,6 +13,7 @@
 
 #include "core/limited_log.h"
 #include "core/strings.h"
+#include "transport/strangers.h"
 
 namespace rueda {
 
@@ -21,10 +22,6 @@ namespace {
 using Verb = RendezvousWords::Verb;
 
 constexpr auto parting_timeout = std::chrono::seconds(5);
-// What a connection gets to show that it belongs to the job.
-constexpr auto handshake_timeout = std::chrono::seconds(10);
-// Beside one for each rank.
-constexpr std::size_t max_pending = 64;
 constexpr auto key_purpose = "rueda rendezvous 2";
 
 LimitedLog& warnings() {
@@ -123,9 +120,11 @@ void RendezvousStore::take_turns() {
 void RendezvousStore::sleep() {
   using std::chrono::milliseconds;
   const Time now = Clock::now();
-  Time wake = stopping_ ? now + milliseconds(100) : Time::max();
+  // Read once: who is told to stop in between would sleep without being woken, for ever.
+  const bool is_stopping = stopping_;
+  Time wake = is_stopping ? now + milliseconds(100) : Time::max();
   std::vector<pollfd> entries;
-  if (!stopping_) {
+  if (!is_stopping) {
     entries.push_back({stop_.get(), POLLIN, 0});
     if (now >= accept_after_) {
       entries.push_back({listener_.fd.get(), POLLIN, 0});
@@ -161,7 +160,7 @@ void RendezvousStore::accept_all() {
     }
     const auto pending = static_cast<std::size_t>(std::count_if(
         clients_.begin(), clients_.end(), [](const auto& client) { return client->rank < 0; }));
-    if (pending >= max_pending + static_cast<std::size_t>(size_)) drop_oldest_pending();
+    if (pending >= max_strangers + static_cast<std::size_t>(size_)) drop_oldest_pending();
     auto client = std::make_unique<Client>();
     client->link = SocketLink(std::move(next.fd), false);
     client->since = Clock::now();

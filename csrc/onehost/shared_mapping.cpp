@@ -35,6 +35,8 @@ UniqueFd open_memory_file() {
   constexpr unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   UniqueFd fd(::memfd_create("rueda", flags | not_executable));
   if (!fd && errno == EINVAL) fd.reset(::memfd_create("rueda", flags));
+  // Whoever may look into /proc/<pid>/fd could open it otherwise, whatever its user.
+  if (fd) ::fchmod(fd.get(), S_IRUSR | S_IWUSR);
   return fd;
 }
 

@@ -33,8 +33,8 @@ std::vector<std::uint64_t> read_plans(Reader& reader) {
 
 void RoundAgreement::ready(std::uint64_t plan, Bytes sent, Urgency urgency) {
   if (has_ended_) return;
-  urgencies_[plan] = urgency;
-  add_ready(host_, plan, std::move(sent));
+  own_[plan] = {urgency, sent.size()};
+  static_cast<void>(add_ready(host_, plan, std::move(sent)));
 }
 
 void RoundAgreement::cancel(std::uint64_t plan) {
@@ -45,25 +45,30 @@ void RoundAgreement::end() {
   (tree_.is_root() ? down_.ends : up_.ends) = true;
 }
 
-void RoundAgreement::add_ready(int host, std::uint64_t plan, Bytes sent) {
-  Ready& known = ready_[plan];
-  if (!sent.empty()) known.sent.emplace(host, std::move(sent));
-  if (++known.count <= tree_.children().size()) return;
-  const std::size_t length = known.sent.empty() ? 0 : known.sent.begin()->second.size();
+bool RoundAgreement::add_ready(int host, std::uint64_t plan, Bytes sent) {
+  auto& said = ready_[plan];
+  if (!said.emplace(host, std::move(sent)).second) return false;
+  if (said.size() <= tree_.children().size()) return true;
+  // What another host has sent along fits where this one's does, or is none of this plan's.
+  const std::size_t length = own_.at(plan).bytes;
   const auto is_as_long = [&](const auto& one) { return one.second.size() == length; };
-  const bool is_whole = combine_ && known.sent.size() == known.count &&
-                        std::all_of(known.sent.begin(), known.sent.end(), is_as_long) &&
+  const bool is_whole = combine_ && length > 0 &&
+                        std::all_of(said.begin(), said.end(), is_as_long) &&
                         (!tree_.is_root() || result_bytes_ + length <= max_result_bytes);
   Bytes combined;
   if (is_whole) {
     std::vector<Bytes> all;
-    for (auto& [top, bytes] : known.sent) all.push_back(std::move(bytes));
+    for (auto& [top, bytes] : said) all.push_back(std::move(bytes));
     combined = combine_(plan, std::move(all), tree_.is_root());
   }
   ready_.erase(plan);
-  if (!tree_.is_root()) return up_.ready.push_back({plan, std::move(combined)});
-  result_bytes_ += combined.size();
-  down_.decisions.push_back({plan, true, false, std::move(combined)});
+  if (tree_.is_root()) {
+    result_bytes_ += combined.size();
+    down_.decisions.push_back({plan, true, false, std::move(combined)});
+  } else {
+    up_.ready.push_back({plan, std::move(combined)});
+  }
+  return true;
 }
 
 // The root's own decisions take effect at once, though they travel with the next flush.
@@ -106,7 +111,8 @@ bool RoundAgreement::receive_up(int child, Reader& reader) {
                        [&](int node) { return known_below_[node] >= plan.second; });
   });
   for (ReadySubtree& subtree : ready) {
-    if (!is_late(child, subtree.plan)) add_ready(child, subtree.plan, std::move(subtree.sent));
+    if (is_late(child, subtree.plan)) continue;
+    if (!add_ready(child, subtree.plan, std::move(subtree.sent))) return false;
   }
   for (const std::uint64_t plan : cancelled) {
     if (!is_late(child, plan)) add_cancelled(plan);
@@ -129,6 +135,19 @@ bool RoundAgreement::receive_down(Reader& reader) {
     const std::uint64_t value = reader.unsigned_integer();
     decision = {value >> 1, (value & 1) != 0};
     decision.result = read_bytes(reader);
+    if (!decision.goes) {
+      if (!decision.result.empty()) return false;
+      own_.erase(decision.plan);
+      continue;
+    }
+    if (has_ended_) continue;
+    // Nothing goes without this host and those beneath it, and no result is longer than what it has
+    // sent along.
+    const auto own = own_.find(decision.plan);
+    const std::size_t length = decision.result.size();
+    if (own == own_.end() || ready_.contains(decision.plan)) return false;
+    if (length > 0 && length != own->second.bytes) return false;
+    own_.erase(own);
   }
   if (!reader.ok() || !reader.at_end() || ends > 1) return false;
   apply(std::move(message));
@@ -142,7 +161,7 @@ void RoundAgreement::apply(DownMessage message) {
   decided_.reserve(decided_.size() + message.decisions.size());
   for (Decision& decision : message.decisions) {
     const std::uint64_t plan = decision.plan;
-    urgencies_.erase(plan);
+    own_.erase(plan);
     Decision& added = decided_.emplace_back(std::move(decision));
     if (added.goes) {
       if (last != nullptr) last->with_next = true;
@@ -158,7 +177,7 @@ void RoundAgreement::apply(DownMessage message) {
   }
   if (!message.ends) return;
   has_ended_ = true;
-  urgencies_.clear();
+  own_.clear();
   ready_.clear();
   cancelled_.clear();
   up_ = {};
@@ -178,8 +197,8 @@ void RoundAgreement::flush() {
 template <class Said>
 std::vector<Said> RoundAgreement::take(std::vector<Said>& said, bool everything) const {
   const auto is_held = [&](const Said& each) {
-    const auto urgency = urgencies_.find(each.plan);
-    return !everything && urgency != urgencies_.end() && load_.holds_back(urgency->second);
+    const auto own = own_.find(each.plan);
+    return !everything && own != own_.end() && load_.holds_back(own->second.urgency);
   };
   const auto held = std::stable_partition(said.begin(), said.end(), std::not_fn(is_held));
   std::vector<Said> taken(std::make_move_iterator(said.begin()), std::make_move_iterator(held));
@@ -190,8 +209,8 @@ std::vector<Said> RoundAgreement::take(std::vector<Said>& said, bool everything)
 void RoundAgreement::sort(std::vector<Decision>& decisions) const {
   const auto goes = [](const Decision& decision) { return decision.goes; };
   const auto priority_of = [this](const Decision& decision) {
-    const auto urgency = urgencies_.find(decision.plan);
-    return urgency == urgencies_.end() ? 0 : urgency->second.priority;
+    const auto own = own_.find(decision.plan);
+    return own == own_.end() ? 0 : own->second.urgency.priority;
   };
   for (auto begin = decisions.begin(); begin != decisions.end();) {
     const auto end = std::find_if_not(begin, decisions.end(), goes);

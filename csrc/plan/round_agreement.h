@@ -83,9 +83,9 @@ class RoundAgreement {
   [[nodiscard]] std::size_t kept() const { return ready_.size() + cancelled_.size(); }
 
  private:
-  struct Ready {
-    std::size_t count = 0;      // of this host and the children
-    std::map<int, Bytes> sent;  // by each of those who have sent something along
+  struct Own {
+    Urgency urgency;
+    std::size_t bytes = 0;  // sent along
   };
   struct ReadySubtree {
     std::uint64_t plan = 0;
@@ -105,7 +105,8 @@ class RoundAgreement {
   [[nodiscard]] bool receive_down(Reader& reader);
   // Whether the child said what it says of the plan before it knew that this is cancelled.
   [[nodiscard]] bool is_late(int child, std::uint64_t plan) const;
-  void add_ready(int host, std::uint64_t plan, Bytes sent);
+  // False where the host has said so before, and nothing has been decided since.
+  [[nodiscard]] bool add_ready(int host, std::uint64_t plan, Bytes sent);
   void add_cancelled(std::uint64_t plan);
   void apply(DownMessage message);
   // What does not have to wait for what is under way, or everything; the rest stays.
@@ -119,16 +120,17 @@ class RoundAgreement {
   const Tree tree_;
   const int host_;
   const Combine combine_;
-  std::map<std::uint64_t, Ready> ready_;  // plans
+  // Of a plan, who of this host and the children is ready, and what each has sent along.
+  std::map<std::uint64_t, std::map<int, Bytes>> ready_;
   // Plans that are cancelled, until all children know it: the number of the message that says so.
   std::map<std::uint64_t, std::uint64_t> cancelled_;
-  std::map<int, std::uint64_t> known_below_;    // how many messages each child has had
-  std::uint64_t messages_down_ = 0;             // that were applied here
-  UpMessage up_;                                // for the next flush
-  bool acknowledges_ = false;                   // with the next flush
-  DownMessage down_;                            // the same, at the root
-  std::size_t result_bytes_ = 0;                // in it
-  std::map<std::uint64_t, Urgency> urgencies_;  // of plans that this host is ready for
+  std::map<int, std::uint64_t> known_below_;  // how many messages each child has had
+  std::uint64_t messages_down_ = 0;           // that were applied here
+  UpMessage up_;                              // for the next flush
+  bool acknowledges_ = false;                 // with the next flush
+  DownMessage down_;                          // the same, at the root
+  std::size_t result_bytes_ = 0;              // in it
+  std::map<std::uint64_t, Own> own_;          // plans that this host is ready for
   Load load_;
   bool has_ended_ = false;
   std::vector<Outgoing> outgoing_;

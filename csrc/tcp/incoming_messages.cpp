@@ -1,6 +1,7 @@
 #include "tcp/incoming_messages.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "core/strings.h"
@@ -22,6 +23,7 @@ class IncomingMessages::Message {
   std::vector<MutableBytes> spans;    // of the receive, with `ticket`
   Ticket ticket;
   bool unwanted = false;  // its receive has failed
+  bool lost = false;      // there was no memory to keep it
 };
 
 Ticket IncomingMessages::recv(Tag tag, std::span<const MutableBytes> spans) {
@@ -100,6 +102,15 @@ void IncomingMessages::take_turn(const MessagePointer& first) {
 }
 
 void IncomingMessages::match(Message& message, Posted posted) {
+  if (message.lost) {
+    finish(*posted.ticket,
+           Status(ErrorCode::transport,
+                  str("no memory for the ", message.length, " bytes that rank ", peer_,
+                      " sent with tag ", message.tag, " before they were to be received"),
+                  peer_));
+    message.unwanted = true;
+    return;
+  }
   if (posted.length != message.length) {
     // The message is read to its end, but goes nowhere.
     finish(*posted.ticket,
@@ -128,9 +139,13 @@ void IncomingMessages::hand_out(Message& message) {
 
 void IncomingMessages::place(Message& message, std::size_t offset, std::size_t bytes,
                              std::vector<MutableBytes>& parts) {
-  if (message.whole || message.unwanted) return;
+  if (message.whole || message.unwanted || message.lost) return;
   if (!message.ticket && !message.kept) {
-    message.kept = std::make_unique_for_overwrite<std::byte[]>(message.length);
+    // Only what arrives of it is touched; but of its length nothing is known except what the peer
+    // says, and a peer that lies must not end this process.
+    message.kept.reset(new (std::nothrow) std::byte[message.length]);
+    message.lost = message.kept == nullptr;
+    if (message.lost) return;
   }
   if (message.kept) {
     parts.emplace_back(message.kept.get() + offset, bytes);

@@ -10,6 +10,7 @@
 #include "transport/matching.h"
 #include "transport/socket.h"
 #include "transport/span_cursor.h"
+#include "transport/strangers.h"
 
 namespace rueda {
 
@@ -69,17 +70,35 @@ Ticket TcpPeer::recv(Tag tag, std::span<const MutableBytes> spans) {
 // --- Streams
 
 bool TcpPeer::expects_stream() const {
-  return failure_.ok() &&
-         std::any_of(in_.begin(), in_.end(), [](const auto& stream) { return !stream; });
+  return failure_.ok() && std::any_of(in_.begin(), in_.end(), [](const auto& stream) {
+           return !stream || !stream->is_open();
+         });
 }
 
 void TcpPeer::admit(SocketLink link) {
-  const auto free =
-      std::find_if(in_.begin(), in_.end(), [](const auto& stream) { return !stream; });
-  const auto slot = static_cast<std::size_t>(free - in_.begin());
-  *free = std::make_unique<IncomingStream>(context_.key, context_.handshake.rank(), peer_,
-                                           std::move(link));
-  context_.watched.add((*free)->fd(), incoming_events, TcpWatched::incoming, index_of(slot));
+  std::size_t slot = 0;
+  // Free, or else the oldest of those that have proved nothing.
+  const auto comes_before = [this](std::size_t left, std::size_t right) {
+    if (!in_[left] || !in_[right]) return !in_[left] && in_[right] != nullptr;
+    if (in_[left]->is_open() || in_[right]->is_open()) return !in_[left]->is_open();
+    return admitted_[left] < admitted_[right];
+  };
+  for (std::size_t other = 1; other < in_.size(); ++other) {
+    if (comes_before(other, slot)) slot = other;
+  }
+  if (in_[slot]) drop_incoming(slot);
+  in_[slot] = std::make_unique<IncomingStream>(context_.key, context_.handshake.rank(), peer_,
+                                               std::move(link));
+  admitted_[slot] = Clock::now();
+  context_.watched.add(in_[slot]->fd(), incoming_events, TcpWatched::incoming, index_of(slot));
+}
+
+void TcpPeer::drop_unproved(Time now) {
+  for (std::size_t slot = 0; slot < in_.size(); ++slot) {
+    if (!in_[slot] || in_[slot]->is_open()) continue;
+    const Time end = admitted_[slot] + handshake_timeout;
+    now >= end ? drop_incoming(slot) : context_.call_at(end);
+  }
 }
 
 void TcpPeer::mark_ready(TcpWatched source, std::size_t index, std::uint32_t events) {
@@ -198,6 +217,7 @@ void TcpPeer::drop_incoming(std::size_t slot) {
 
 bool TcpPeer::progress(Time now) {
   bool moved = read_incoming();
+  drop_unproved(now);
   moved = read_outgoing(now) || moved;
   leave_silent_streams(now);
   moved = write(now) || moved;

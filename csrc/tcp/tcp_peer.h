@@ -59,7 +59,9 @@ class TcpPeer {
   Ticket send_to_itself(Tag tag, std::span<const ConstBytes> spans);
   Ticket recv(Tag tag, std::span<const MutableBytes> spans);
 
-  // Whether another stream of the peer's is welcome.
+  // Whether another stream of the peer's is welcome. Whoever has heard a hello on the way can say
+  // it again: what has not proved yet that the peer opened it just now makes room for others, the
+  // oldest first, and is closed in time.
   [[nodiscard]] bool expects_stream() const;
   void admit(SocketLink link);
 
@@ -95,6 +97,7 @@ class TcpPeer {
   void watch_room(std::size_t slot);
   void drop(std::size_t slot, const Status& cause, Time now);
   void drop_incoming(std::size_t slot);
+  void drop_unproved(Time now);
   [[nodiscard]] int open_count() const;
 
   const int peer_;
@@ -109,6 +112,7 @@ class TcpPeer {
   std::array<std::unique_ptr<OutgoingStream>, StreamCount::max_streams> out_;
   std::array<std::unique_ptr<IncomingStream>, max_incoming> in_;
   std::array<Time, StreamCount::max_streams> opened_{};
+  std::array<Time, max_incoming> admitted_{};
 
   bool ended_message_ = false;  // its receipts are due
   bool closing_ = false;

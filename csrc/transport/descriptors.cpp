@@ -19,13 +19,11 @@
 #include "core/strings.h"
 #include "core/wait_fd.h"
 #include "transport/socket.h"
+#include "transport/strangers.h"
 
 namespace rueda {
 
 namespace {
-
-// What a connection gets to say which rank it is.
-constexpr auto handshake_timeout = std::chrono::seconds(5);
 
 // What a rank says first.
 struct Claim {
@@ -96,7 +94,7 @@ class PendingCalls {
 
   // Where there are too many, the oldest makes room.
   void add(UniqueFd socket) {
-    if (calls_.size() >= max_pending + static_cast<std::size_t>(size_)) drop_oldest();
+    if (calls_.size() >= max_strangers + static_cast<std::size_t>(size_)) drop_oldest();
     calls_.push_back({std::move(socket), {}, 0, Clock::now() + handshake_timeout});
   }
   void drop_oldest() {
@@ -156,7 +154,6 @@ class PendingCalls {
     return is_ours && rank > 0 && rank < size_ ? State::claims : State::over;
   }
 
-  static constexpr std::size_t max_pending = 64;  // beside one for each rank
   static constexpr std::chrono::milliseconds max_sleep{60'000};
 
   const decltype(Claim::world) world_;

@@ -78,4 +78,12 @@ bool Handshake::is_welcome_of(int peer, std::span<const std::byte> payload) cons
   return equal_in_constant_time(payload, proof("welcome", peer, rank_));
 }
 
+Digest Handshake::good_bye() const {
+  return proof("good-bye", rank_, anybody);
+}
+
+bool Handshake::is_good_bye_of(int peer, std::span<const std::byte> payload) const {
+  return equal_in_constant_time(payload, proof("good-bye", peer, anybody));
+}
+
 }  // namespace rueda

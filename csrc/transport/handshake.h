@@ -11,6 +11,9 @@
 // two steps and one pair of ranks in one direction, so that none can be sent back to its author or
 // passed on to a third rank. Nothing in it is fresh: whoever is called must let in one connection
 // of each rank, once, so that a hello that was heard on the way is of no use.
+//
+// A rank that leaves says good-bye, with a proof, to who has not said hello yet: without it nothing
+// on the way could be told from a rank that has left in good order.
 #pragma once
 
 #include <cstddef>
@@ -67,7 +70,15 @@ class Handshake {
   // Whether this is what `peer`, which was called, answers.
   [[nodiscard]] bool is_welcome_of(int peer, std::span<const std::byte> payload) const;
 
+  // What this rank says, in place of a welcome, to whoever calls while it leaves. Nobody knows it
+  // before, and afterwards it is true.
+  [[nodiscard]] Digest good_bye() const;
+  // Whether this is what `peer`, which was called, says as it leaves.
+  [[nodiscard]] bool is_good_bye_of(int peer, std::span<const std::byte> payload) const;
+
  private:
+  static constexpr int anybody = -1;
+
   [[nodiscard]] Digest proof(std::string_view step, int from, int to) const;
 
   const std::string protocol_;

@@ -115,15 +115,27 @@ void PeerConnection::read(SocketLink& link, std::size_t bound) {
 }
 
 Status PeerConnection::handle_frame(const Frame& frame, bool is_outgoing) {
+  if (is_outgoing && !welcomed_) return handle_first_frame(frame);
   if (frame.kind == FrameKind::good_bye) {
     const bool more_to_come = is_outgoing && !frame.payload.empty();
     (more_to_come ? is_leaving_ : has_left_) = true;
   } else if (!is_outgoing) {
     context_.on_message(peer_, frame.payload);
-  } else if (context_.handshake.is_welcome_of(peer_, frame.payload)) {
+  } else {
+    return Status(ErrorCode::transport, "a message from a rank that was not to send any here");
+  }
+  return {};
+}
+
+// Of whoever answers where the peer is called: only a proof shows that it is the peer.
+Status PeerConnection::handle_first_frame(const Frame& frame) {
+  if (frame.kind == FrameKind::welcome && context_.handshake.is_welcome_of(peer_, frame.payload)) {
     welcomed_ = true;
     first_failure_ = {};
     outgoing_.forget_sent();
+  } else if (frame.kind == FrameKind::good_bye &&
+             context_.handshake.is_good_bye_of(peer_, frame.payload)) {
+    has_left_ = true;
   } else {
     return Status(ErrorCode::transport, "what answers there is none of this world's ranks");
   }

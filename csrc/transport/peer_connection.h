@@ -81,6 +81,7 @@ class PeerConnection {
   void write();
   void read(SocketLink& link, std::size_t bound = 1 << 20);
   [[nodiscard]] Status handle_frame(const Frame& frame, bool is_outgoing);
+  [[nodiscard]] Status handle_first_frame(const Frame& frame);
   void suspect(const SocketLink& link, const Status& cause);
   void forget(SocketLink& link);
 

@@ -1,7 +1,11 @@
 #include "transport/pending_handshakes.h"
 
 #include <fcntl.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "core/limited_log.h"
@@ -24,15 +28,18 @@ UniqueFd spare_descriptor() {
 }  // namespace
 
 PendingHandshakes::PendingHandshakes(std::string name, const Handshake& handshake,
-                                     std::vector<Listener> listeners, Owner owner)
+                                     std::vector<Listener> listeners, Owner owner, Duration timeout)
     : name_(std::move(name)),
       handshake_(handshake),
       listeners_(std::move(listeners)),
       owner_(std::move(owner)),
+      timeout_(timeout),
       spare_(spare_descriptor()) {}
 
 bool PendingHandshakes::open() {
-  if (!watched_.open()) return false;
+  timer_.reset(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  if (!timer_ || !watched_.open()) return false;
+  watched_.add(timer_.get(), EPOLLIN, Source::timer);
   for (const Listener& listener : listeners_) {
     watched_.add(listener.fd.get(), EPOLLIN, Source::listener);
   }
@@ -44,6 +51,7 @@ void PendingHandshakes::progress() {
     switch (event.source) {
       case Source::listener: return accept_all();
       case Source::pending: return read_hello(pending_[event.index]);
+      case Source::timer: return reject_overdue();
     }
   });
 }
@@ -81,22 +89,42 @@ void PendingHandshakes::make_room(const Listener& listener) {
 }
 
 void PendingHandshakes::add(UniqueFd fd) {
-  const Time now = Clock::now();
   Pending* place = nullptr;
   for (Pending& pending : pending_) {
     read_hello(pending);
-    if (pending.link.is_open() && now - pending.since > handshake_timeout) {
-      reject(pending, "said nothing");
-    }
     if (!pending.link.is_open()) place = &pending;
   }
   if (place == nullptr) {
     place = oldest();
     reject(*place, "said nothing while many others came");
   }
-  *place = Pending{SocketLink(std::move(fd), false), now};
+  const bool is_first = oldest() == nullptr;
+  *place = Pending{SocketLink(std::move(fd), false), Clock::now()};
   watched_.add(place->link.fd(), EPOLLIN, Source::pending,
                static_cast<std::size_t>(place - pending_.data()));
+  if (is_first) set_timer();
+}
+
+void PendingHandshakes::reject_overdue() {
+  std::uint64_t expirations = 0;
+  [[maybe_unused]] const auto got = ::read(timer_.get(), &expirations, sizeof expirations);
+  const Time now = Clock::now();
+  for (Pending& pending : pending_) {
+    read_hello(pending);
+    if (pending.link.is_open() && now - pending.since >= timeout_) reject(pending, "said nothing");
+  }
+  set_timer();
+}
+
+// For the oldest. It may have gone when the timer expires, and another be the oldest then.
+void PendingHandshakes::set_timer() {
+  const Pending* const first = oldest();
+  if (first == nullptr) return;
+  const Duration left = std::max<Duration>(first->since + timeout_ - Clock::now(), Duration(1));
+  itimerspec after{};
+  after.it_value.tv_sec = std::chrono::duration_cast<std::chrono::seconds>(left).count();
+  after.it_value.tv_nsec = (left % std::chrono::seconds(1)).count();
+  ::timerfd_settime(timer_.get(), 0, &after, nullptr);
 }
 
 // Null where there is none.
@@ -144,9 +172,11 @@ void PendingHandshakes::forget(Pending& pending) {
 void PendingHandshakes::close() {
   for (Pending& pending : pending_) {
     if (!pending.link.is_open()) continue;
-    pending.link.end_with(frame_of(FrameKind::good_bye, {}));
+    pending.link.end_with(frame_of(FrameKind::good_bye, handshake_.good_bye()));
     forget(pending);
   }
+  watched_.remove(timer_.get());
+  timer_.reset();
   for (Listener& listener : listeners_) {
     watched_.remove(listener.fd.get());
     listener.fd.reset();
@@ -156,6 +186,7 @@ void PendingHandshakes::close() {
 void PendingHandshakes::close_after_fork() {
   for (Pending& pending : pending_) pending.link.drop();
   for (Listener& listener : listeners_) listener.fd.reset();
+  timer_.reset();
   watched_.close();
 }
 

@@ -1,8 +1,8 @@
 // Accepts connections for a rank: listens, and reads from those who have connected until it is
 // known which rank each of them is. Costs little, whoever connects, and keeps no rank out for long:
 //
-//   - `max_pending` handshakes are pending at most. Where more come, the oldest is rejected.
-//   - One that is older than `handshake_timeout` is rejected when the next connection comes.
+//   - `max_strangers` handshakes are pending at most. Where more come, the oldest is rejected.
+//   - One that is older than `handshake_timeout` is rejected (strangers.h has both).
 //   - 64 connections are accepted at most at each listener before others have their turn.
 //   - No more is read from a connection than its hello, 48 bytes.
 //   - Where this process has no descriptor left, the oldest one is closed, or the one that waits.
@@ -14,7 +14,6 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <string>
@@ -28,14 +27,12 @@
 #include "transport/handshake.h"
 #include "transport/socket.h"
 #include "transport/socket_link.h"
+#include "transport/strangers.h"
 
 namespace rueda {
 
 class PendingHandshakes {
  public:
-  static constexpr std::size_t max_pending = 64;
-  static constexpr auto handshake_timeout = std::chrono::seconds(30);
-
   // Called within progress() and catch_up().
   struct Owner {
     // Whether `peer` may enter: has no connection to this rank, and has not left.
@@ -47,7 +44,7 @@ class PendingHandshakes {
 
   // `name` is what warnings begin with. `handshake` must outlive this.
   PendingHandshakes(std::string name, const Handshake& handshake, std::vector<Listener> listeners,
-                    Owner owner);
+                    Owner owner, Duration timeout = handshake_timeout);
   // False where the system has no descriptor for it: errno tells why. Everything below needs it.
   [[nodiscard]] bool open();
 
@@ -64,7 +61,7 @@ class PendingHandshakes {
   void close_after_fork();
 
  private:
-  enum class Source : std::uint32_t { listener, pending };
+  enum class Source : std::uint32_t { listener, pending, timer };
   struct Pending {
     SocketLink link;
     Time since;  // it is connected
@@ -72,6 +69,8 @@ class PendingHandshakes {
 
   void accept_all();
   void make_room(const Listener& listener);
+  void reject_overdue();
+  void set_timer();
   void add(UniqueFd fd);
   Pending* oldest();
   void read_hello(Pending& pending);
@@ -83,9 +82,11 @@ class PendingHandshakes {
   const Handshake& handshake_;
   std::vector<Listener> listeners_;
   const Owner owner_;
+  const Duration timeout_;
   EpollSet<Source> watched_;
-  UniqueFd spare_;                            // given up for a moment where no other is left
-  std::array<Pending, max_pending> pending_;  // in no order; those that are open
+  UniqueFd timer_;                              // expires when the oldest is overdue
+  UniqueFd spare_;                              // given up for a moment where no other is left
+  std::array<Pending, max_strangers> pending_;  // in no order; those that are open
 };
 
 }  // namespace rueda

@@ -6,7 +6,6 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include <chrono>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,11 +48,6 @@ struct Accepted {
 // A connection that waits at `listener`. Those of other users are closed at once, with a warning,
 // a bounded number per call: a listener that is still readable afterwards is to be asked again.
 [[nodiscard]] Accepted accept_from(int listener);
-
-// Who serves other things as well takes no more connections than this before it looks at those.
-inline constexpr int max_accepted_at_once = 64;
-// When to try again where a process lacks descriptors: nothing tells when one is free again.
-inline constexpr auto accept_back_off = std::chrono::milliseconds(100);
 
 // Whether the process at the other end of an AF_UNIX stream runs under this one's effective user
 // id; nobody else, root included, is let in. On a connecting socket this is the process that

@@ -21,6 +21,7 @@ from .ssh import why_not_reached
 
 # After SIGKILL for its ranks a host gets this long to say that they are gone.
 _KILLED_WITHIN = 5.0
+_OF_A_RANK = (Kind.OUT, Kind.ERR, Kind.EXIT)
 
 
 class Connection:
@@ -183,8 +184,11 @@ class Connection:
             self.give_up("it says what is not understood")
 
     def _handle(self, frame: Frame) -> None:
+        """Raises NotOurs or ValueError where no host says this."""
+        if frame.kind in _OF_A_RANK and frame.rank not in self.share.ranks:
+            raise NotOurs
         if frame.kind == Kind.PREPARED:
-            self.rendezvous = str(frame.json()["rendezvous"])
+            self.rendezvous = str(frame.json().get("rendezvous", ""))
             self._on_change()
         elif frame.kind == Kind.REFUSED:
             self.refusal = frame.payload.decode(errors="replace")

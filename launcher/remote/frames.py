@@ -17,6 +17,7 @@ _MARK = b"rueda-host "
 _HEAD = struct.Struct("!cII")
 # No frame that either side sends is longer; a job's variables and command line fit.
 _MAX_PAYLOAD = 64 << 20
+_MAX_HELLO = 64 << 10  # of its line
 
 
 class Kind(Enum):
@@ -49,11 +50,18 @@ class Frame:
     payload: bytes
 
     def json(self) -> dict[str, Any]:
-        """The payload of a frame that carries JSON."""
-        value = json.loads(self.payload)
+        """The payload of a frame that carries JSON. Raises ValueError."""
+        value = _read_json(self.payload)
         if not isinstance(value, dict):
             raise ValueError("not an object")
         return value
+
+
+def _read_json(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 class NotOurs(Exception):
@@ -125,12 +133,14 @@ class HelloReader:
                 continue
             self.before += text
             self.facts = _facts(facts)
+        if self.facts is None:  # a line that does not end is none of ours
+            self.rest = self.rest[-_MAX_HELLO:]
         return self.facts is not None
 
 
 def _facts(text: bytes) -> dict[str, str]:
     try:
-        facts = json.loads(text)
+        facts = _read_json(text)
     except ValueError:
         facts = None
     return {str(k): str(v) for k, v in facts.items()} if isinstance(facts, dict) else {}

@@ -217,6 +217,50 @@ print("ran")
     assert all(secret not in trace.read_text() for trace in traces)
 
 
+def test_a_process_that_a_rank_starts_inherits_nothing(tmp_path: Path) -> None:
+    """No descriptor of a world; and what a rank shares belongs to its user alone."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        """
+import os, stat, subprocess, sys
+import numpy as np
+import rueda
+LIST = "import os; print(sorted(os.listdir('/proc/self/fd'), key=int))"
+def inherited():
+    child = [sys.executable, "-c", LIST]
+    return subprocess.run(child, close_fds=False, capture_output=True, text=True, check=True).stdout
+before = inherited()
+rueda.init()
+memory = rueda.empty(100_000, np.float32)
+memory[:] = 1
+rueda.allreduce_(memory, op=rueda.Sum, name="x")
+assert np.all(memory == rueda.size())
+assert inherited() == before, (inherited(), before)
+shared = []
+for name in os.listdir("/proc/self/fd"):
+    try:
+        if "memfd:rueda" in os.readlink(f"/proc/self/fd/{name}"):
+            shared.append(stat.S_IMODE(os.stat(f"/proc/self/fd/{name}").st_mode))
+    except OSError:
+        pass
+mapped = [line.split() for line in open("/proc/self/maps") if "memfd:rueda" in line]
+assert mapped
+for line in mapped:
+    path = f"/proc/self/map_files/{line[0]}"
+    if os.geteuid() == 0:
+        shared.append(stat.S_IMODE(os.stat(path).st_mode))
+assert all(mode == 0o600 for mode in shared), [oct(mode) for mode in shared]
+rueda.shutdown()
+print("ran")
+"""
+    )
+    for transport in ("shm", "tcp"):
+        line = [sys.executable, "-m", "rueda", "run", "--no-mpi", "-np", "2"]
+        line += ["--transport", transport]
+        ended = run_to_end([*line, *command(program)], {}, 120, "rueda run")
+        assert ended.output.count("]<stdout>: ran") == 2, ended.output
+
+
 def test_a_dry_run_does_not_show_a_secret() -> None:
     line = [sys.executable, "-m", "rueda", "run", "--no-mpi", "--dry-run", "-np", "2", "true"]
     ended = run_to_end(line, None, 60, "rueda run")

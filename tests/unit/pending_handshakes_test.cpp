@@ -11,6 +11,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -32,7 +33,7 @@ Handshake rank_of_world(int rank) {
 
 // Rank 0, which is called, and whom it has let in.
 struct Called {
-  Called() {
+  explicit Called(Duration timeout = handshake_timeout) {
     set_log_level(LogLevel::off);
     auto listener = listen_on("unix:@rueda-test-" + random_name());
     REQUIRE(listener.ok());
@@ -45,7 +46,8 @@ struct Called {
                                  [this](int peer, SocketLink link) {
                                    REQUIRE(admitted.count(peer) == 0);
                                    admitted.emplace(peer, std::move(link));
-                                 }});
+                                 }},
+        timeout);
     REQUIRE(pending->open());
   }
   ~Called() { set_log_level(LogLevel::warning); }
@@ -158,8 +160,7 @@ TEST_CASE("a connection that ends before its hello is forgotten") {
 TEST_CASE("only so many handshakes are pending, and the oldest makes room") {
   Called called;
   std::vector<UniqueFd> silent;
-  for (std::size_t i = 0; i < PendingHandshakes::max_pending; ++i)
-    silent.push_back(called.call({}));
+  for (std::size_t i = 0; i < max_strangers; ++i) silent.push_back(called.call({}));
   for (const UniqueFd& fd : silent) CHECK_FALSE(is_closed(fd));
   const UniqueFd next = called.call({});
   CHECK(is_closed(silent[0]));
@@ -170,6 +171,24 @@ TEST_CASE("only so many handshakes are pending, and the oldest makes room") {
   CHECK(called.admitted.count(1) == 1);
   const UniqueFd another = called.call({});
   CHECK_FALSE(is_closed(silent[2]));
+}
+
+TEST_CASE("who says nothing is rejected in time, though nobody else comes") {
+  Called called(std::chrono::milliseconds(50));
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 3; ++i) {
+    silent.push_back(called.call({std::byte{'r'}}));
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  const Time deadline = soon();
+  for (const UniqueFd& fd : silent) {
+    while (!is_closed(fd)) {
+      REQUIRE(wait_readable(called.pending->wait_fd(), deadline));
+      called.pending->progress();
+    }
+  }
+  // Nothing is left to wait for.
+  CHECK_FALSE(wait_readable(called.pending->wait_fd(), Clock::now() + seconds(0.2)));
 }
 
 TEST_CASE("what has been said but not been read is taken into account by catching up") {
@@ -188,7 +207,8 @@ TEST_CASE("who is pending when a rank leaves hears its good-bye, and nobody can 
   called.pending->close();
   const Answer answer = answer_to(std::move(fd));
   CHECK(answer.kind == FrameKind::good_bye);
-  CHECK(answer.payload.empty());
+  CHECK(rank_of_world(1).is_good_bye_of(0, answer.payload));
+  CHECK_FALSE(rank_of_world(1).is_good_bye_of(2, answer.payload));
   CHECK(answer.has_ended);
   CHECK_FALSE(start_connecting(called.address).ok());
 }

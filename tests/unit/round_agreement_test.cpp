@@ -320,7 +320,7 @@ TEST_CASE("a message that no host sends is refused") {
   CHECK(root.receive(1, up(0, 0, 1, 8, 2, 77, 77, 0)));
   CHECK(inner.receive(5, up(0, 0, 0, 0)));
   CHECK(inner.receive(0, down(0, 1, 8, 0)));
-  CHECK(inner.receive(0, down(0, 1, 8, 1, 77)));
+  CHECK_FALSE(inner.receive(0, down(0, 1, 8, 1, 77)));     // a result of what is cancelled
   CHECK_FALSE(root.receive(1, up(0, 0, 1, 9, 5, 77, 0)));  // less than is said
   CHECK_FALSE(inner.receive(0, down(0, 1, 8, 2, 77)));
   CHECK_FALSE(root.receive(5, up(0, 0, 0, 0)));     // not a child
@@ -335,6 +335,60 @@ TEST_CASE("a message that no host sends is refused") {
   CHECK_FALSE(inner.receive(0, down(2, 0)));        // ends, or not
   CHECK_FALSE(inner.receive(0, down(0, 0, 0)));     // too long
   CHECK_FALSE(inner.receive(0, bytes({})));
+}
+
+// What came along goes into room for as much as this host has sent, and is combined with that.
+TEST_CASE("nothing is combined, or goes, but what this host has said it is ready for") {
+  std::size_t combined = 0;
+  const auto combine = [&](std::uint64_t, const std::vector<RoundAgreement::Bytes>& sent, bool) {
+    for (const auto& one : sent) REQUIRE(one.size() == 2);
+    ++combined;
+    return sent.front();
+  };
+  const auto up = [](auto... rest) { return bytes({3, 0, 0, rest...}); };
+  const auto down = [](auto... rest) { return bytes({4, 0, rest...}); };
+  SECTION("a host that says so twice counts once") {
+    RoundAgreement root(0, 3, combine);
+    CHECK(root.receive(1, up(1, 9, 2, 7, 7, 0)));
+    CHECK_FALSE(root.receive(1, up(1, 9, 2, 7, 7, 0)));
+    CHECK(root.receive(2, up(1, 9, 2, 7, 7, 0)));
+    CHECK(combined == 0);
+  }
+  SECTION("what is longer or shorter is not combined") {
+    RoundAgreement root(0, 2, combine);
+    const int length = GENERATE(0, 1, 2, 3);
+    root.ready(9, bytes({1, 2}));
+    std::vector<std::byte> message = bytes({3, 0, 0, 1, 9, length});
+    message.resize(message.size() + static_cast<std::size_t>(length) + 1);
+    CHECK(root.receive(1, message));
+    root.flush();
+    CHECK(combined == (length == 2 ? 1 : 0));
+    CHECK(root.take_decisions().size() == 1);
+  }
+  SECTION("a result that is longer or shorter is none") {
+    const int length = GENERATE(0, 1, 2, 3);
+    RoundAgreement leaf(1, 2, combine);
+    leaf.ready(9, bytes({1, 2}));
+    leaf.flush();
+    std::vector<std::byte> message = bytes({4, 0, 1, 19, length});
+    message.resize(message.size() + static_cast<std::size_t>(length));
+    CHECK(leaf.receive(0, message) == (length == 0 || length == 2));
+  }
+  SECTION("what this host, or one beneath it, is not ready for does not go") {
+    RoundAgreement inner(1, 6, combine);
+    CHECK_FALSE(inner.receive(0, down(1, 19, 0)));
+    inner.ready(9, bytes({1, 2}));
+    CHECK_FALSE(inner.receive(0, down(1, 19, 0)));
+    CHECK(inner.receive(5, up(1, 9, 2, 7, 7, 0)));
+    CHECK(inner.receive(0, down(1, 19, 0)));
+    CHECK_FALSE(inner.receive(0, down(1, 19, 0)));
+  }
+  SECTION("what is cancelled does not go with the same message") {
+    RoundAgreement leaf(1, 2, combine);
+    leaf.ready(9, bytes({1, 2}));
+    leaf.flush();
+    CHECK_FALSE(leaf.receive(0, down(2, 18, 0, 19, 2, 7, 7)));
+  }
 }
 
 }  // namespace rueda::test::round_agreement_test

@@ -223,6 +223,24 @@ TEST_CASE("what cannot be part of a message is refused") {
   CHECK_FALSE(in.begin({.message = 1, .length = 8, .bytes = 4, .tag = 2}).ok());
 }
 
+// Its bytes go nowhere: the peer's word for a length ends no process.
+TEST_CASE("a message for which there is no memory fails the receive that asks for it") {
+  Link link;
+  const ChunkHeader header{1, 0, std::uint64_t{1} << 47, 0, 8, 5};
+  const auto message = link.in.begin(header);
+  REQUIRE(message.ok());
+  for (int time = 0; time < 2; ++time) {
+    std::vector<MutableBytes> parts;
+    IncomingMessages::place(**message, 0, 8, parts);
+    CHECK(parts.empty());
+  }
+  CHECK_FALSE(link.in.add(*message, 0, 8));
+  Content buffer(8);
+  const Ticket ticket = link.in.recv(5, std::array{MutableBytes(buffer)});
+  REQUIRE(ticket->done);
+  CHECK(contains(ticket->status, "no memory for the 140737488355328 bytes"));
+}
+
 TEST_CASE("an interval set counts what is new and joins what touches") {
   for (std::uint32_t seed = 0; seed < 50; ++seed) {
     CAPTURE(seed);
