@@ -13,6 +13,7 @@ import torch
 
 from rueda.compression import Codec
 from rueda.errors import InvalidArgumentError
+from rueda.leaves import Leaves
 from rueda.operations import Average, ReduceOp, Sum
 from rueda.process_sets import ProcessSet, global_process_set
 from rueda.torch.buckets import GradientBuckets
@@ -25,8 +26,9 @@ from rueda.torch.deferred_updates import (
     updates_each_alone,
 )
 from rueda.torch.gradient_groups import agree_on_groups
-from rueda.torch.gradients import GradientReducer, ReducerOptions
+from rueda.torch.gradients import GradientReducer, ReducerOptions, new_prefix
 from rueda.torch.reductions import allreduce
+from rueda.torch.reproducible import Reproducible, make_reproducible
 
 __all__ = ["Distributed", "DistributedOptimizer", "names_of"]
 
@@ -237,6 +239,11 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     groups: int | Iterable[Iterable[torch.Tensor]] | None = None,
     sparse_as_dense: bool = False,
     overlap_forward: bool = False,
+    reproducible: bool = False,
+    leaves: int | Leaves | None = None,
+    seed: int = 0,
+    leaf_threads: int = 1,
+    named_buffers: Iterable[tuple[str, torch.Tensor]] = (),
     layer: type[Distributed] = Distributed,
 ) -> Any:
     """Returns an optimizer like ``optimizer`` whose step() uses the gradients of all ranks.
@@ -281,6 +288,14 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
       reduction is raised at that use, and other parameters are updated. Clear gradients by ``optimizer.zero_grad()``,
       since ``model.zero_grad()`` waits. step() waits as usual with a closure, after synchronize(), with hooks of
       step(), in the first step, with torch.compile() and within ``torch.device(...)``.
+    - ``reproducible``: the parameters get the same bits however many ranks there are. The global batch is a number of
+      ``leaves``, the same in every run; the loop goes through those of this rank, ``for leaf in optimizer.leaves():``,
+      and calls backward() once for each, and gradients are averaged over the leaves (docs/reproducible.md).
+      ``seed``: of what is random within leaves. ``leaf_threads``: with how many threads torch computes a leaf, since
+      its kernels divide their sums among threads, and launchers give a rank fewer the more there are.
+      ``named_buffers``: usually ``model.named_buffers()``, those that forward() changes, as of BatchNorm; they
+      are averaged over the leaves as well. Of the other options only ``process_set`` and ``bucket_bytes`` go with it.
+      Parameters on the CPU.
     - ``layer``: for compatible APIs, a subclass with the methods that are laid over those of ``optimizer``.
 
     With buckets each ``.grad`` is replaced by a tensor in its bucket at the end of the first step, and whenever
@@ -312,7 +327,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
         >>> norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         >>> optimizer.step()
     """
-    if isinstance(optimizer, Distributed):
+    if isinstance(optimizer, (Distributed, Reproducible)):
         raise InvalidArgumentError("the optimizer is a DistributedOptimizer already")
     if op not in (Average, Sum):
         raise InvalidArgumentError(f"op={op!r}: gradients are averaged or summed")
@@ -326,6 +341,41 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     if bucket_bytes < 1:
         raise InvalidArgumentError(f"bucket_bytes={bucket_bytes} is less than 1")
     names = names_of(optimizer, named_parameters)
+    if reproducible:
+        excluded = {
+            "compression": compression is not None,
+            "backward_passes_per_step": backward_passes_per_step != 1,
+            "op": op != Average,
+            "gradient_predivide_factor": gradient_predivide_factor != 1.0,
+            "gradient_as_bucket_view": gradient_as_bucket_view is not None,
+            "groups": groups is not None,
+            "sparse_as_dense": sparse_as_dense,
+            "overlap_forward": overlap_forward,
+            "layer": layer is not Distributed,
+        }
+        for option, given in excluded.items():
+            if given:
+                raise InvalidArgumentError(f"reproducible=True excludes {option}")
+        if leaves is None:
+            raise InvalidArgumentError(
+                "reproducible=True needs leaves, such as leaves=8, the same in every run"
+            )
+        if leaf_threads < 1:
+            raise InvalidArgumentError(f"leaf_threads={leaf_threads} is less than 1")
+        prefix = new_prefix(process_set)
+        return make_reproducible(
+            optimizer,
+            names,
+            prefix,
+            leaves,
+            seed,
+            leaf_threads,
+            named_buffers,
+            process_set,
+            bucket_bytes,
+        )
+    if leaves is not None:
+        raise InvalidArgumentError("leaves are for reproducible=True")
     if overlap_forward and not updates_each_alone(type(optimizer)):
         raise InvalidArgumentError(
             f"overlap_forward=True: {type(optimizer).__name__} is not known to update each parameter by its own "
