@@ -128,7 +128,7 @@ class LeafSums:
         self._added = 0
 
     def add(self, value: npt.ArrayLike) -> None:
-        """What the next leaf yields. It is not changed, and may be later. Raises InvalidArgumentError after the last."""
+        """What the next leaf yields; it is copied. Raises InvalidArgumentError after the last."""
         if self._added == len(self._leaves.own):
             raise InvalidArgumentError(f"this rank has no more than {self._added} leaves")
         total = np.array(value)
