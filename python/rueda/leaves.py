@@ -154,13 +154,15 @@ def allreduce_leaves(
     name: str | None = None,
     op: ReduceOp = Average,
     postscale_factor: float = 1.0,
+    output: Array | None = None,
 ) -> Array:
     """Reduces partial sums of leaves; every rank gets the bits that one rank alone would get.
 
     ``partials``: of shape ``[len(leaves.partials), ...]``, see :meth:`LeafSums.partials`; the rest of the shape and
     the dtype are the same on every rank. ``op``: by default the average over the leaves. Every sum within has the
     dtype of the array: 16-bit floats are rounded at each node of the tree.
-    Returns a new array without the first dimension. Raises as :func:`rueda.allreduce`, also where ranks differ in
+    ``output``: where the result goes, contiguous, also ``partials[0]``; by default into a new array.
+    Returns the result, without the first dimension. Raises as :func:`rueda.allreduce`, also where ranks differ in
     their leaves, and :class:`rueda.InvalidArgumentError` on every rank where one rank's first extent is wrong.
 
     Example::
@@ -169,7 +171,7 @@ def allreduce_leaves(
         >>> rueda.allreduce_leaves(np.array([[3.0, 5.0]]), leaves, name="gradient")  # of two leaves
         array([1.5, 2.5])
     """
-    return allreduce_leaves_async(partials, leaves, name, op, postscale_factor).result()
+    return allreduce_leaves_async(partials, leaves, name, op, postscale_factor, output).result()
 
 
 def allreduce_leaves_async(
@@ -178,6 +180,7 @@ def allreduce_leaves_async(
     name: str | None = None,
     op: ReduceOp = Average,
     postscale_factor: float = 1.0,
+    output: Array | None = None,
 ) -> Handle[Array]:
     """:func:`allreduce_leaves` that returns a handle at once. ``partials`` must not be written meanwhile.
 
@@ -190,7 +193,7 @@ def allreduce_leaves_async(
     given = np.asarray(partials)
     return _collectives.allreduce_leaves(
         given,
-        np.empty(given.shape[1:], given.dtype),
+        np.empty(given.shape[1:], given.dtype) if output is None else output,
         leaves.ranks,
         len(leaves.partials),
         name,

@@ -143,6 +143,11 @@ class Collectives(Generic[A]):
                     f"an array of shape {list(view.shape)} was given, and this rank's leaves have {own} partial "
                     f"sums of {len(leaf_ranks)} leaves, so that its first extent must be {own}"
                 )
+            if output.shape != view.shape[1:] or output.dtype != view.dtype:
+                raise Refusal(
+                    f"the output has the shape {list(output.shape)} and the partial sums have "
+                    f"{list(view.shape[1:])} each, or another dtype"
+                )
             arguments = (
                 view.pointer,
                 output.pointer,

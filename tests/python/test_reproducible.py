@@ -66,7 +66,7 @@ def twice():
         loss = model(torch.ones(1, 3)).sum()
         loss.backward(retain_graph=True)
         loss.backward()
-fails("second gradient", twice)
+fails("once for each", twice)
 def early():
     for leaf in optimizer.leaves():
         break

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import torch
 
@@ -17,7 +17,7 @@ from rueda.submission import Collectives, refuse
 from rueda.torch.heap import keep_gradients_in_heap
 from rueda.torch.tensors import TorchAdapter
 
-__all__ = ["LeafBucket", "LeafGradients"]
+__all__ = ["LeafGradients", "LeafSum"]
 
 _collectives = Collectives(TorchAdapter())
 
@@ -47,7 +47,7 @@ class LeafBucket:
         self._rows = _rows(max(1, len(leaves.partials)), ends[-1], tensors[0].dtype)
 
     def place(self, number: int, partial: int) -> torch.Tensor:
-        """Where a partial sum of tensor ``number`` lies; that of partial 0 is also its result."""
+        """Where a partial sum of tensor ``number`` lies."""
         return self._rows[partial][self._slices[number]].view(self.tensors[number].shape)
 
     def start(self) -> None:
@@ -69,36 +69,88 @@ class LeafBucket:
         """Fails on every rank."""
         self.handle = refuse(self.name, self.leaves.process_set, Refusal(why, True))  # type: ignore[assignment]
 
+    def complete_one(self) -> None:
+        """The partial sums of one more tensor are complete."""
+        self.waiting -= 1
+        if self.waiting == 0 and self.handle is None:
+            self.start()
+
     def start_over(self) -> None:
         """Waits for all tensors again."""
         self.waiting = len(self.tensors)
         self.handle = None
 
 
+class LeafSum:
+    """One tensor: what this rank's leaves yield for it is added up as it comes, with O(log n) values kept."""
+
+    __slots__ = ("_bucket", "_completes", "_merges", "_places", "_stack", "added", "tensor")
+
+    def __init__(self, bucket: LeafBucket, number: int, leaves: Leaves) -> None:
+        self.tensor = bucket.tensors[number]
+        self.added = 0  # leaves
+        self._bucket = bucket
+        self._stack: list[torch.Tensor] = []
+        self._merges = leaves.merges
+        ends = list(accumulate(count for _, count in leaves.partials))
+        self._places = [bucket.place(number, partial) for partial in range(max(1, len(ends)))]
+        # Where the partial sum goes that is complete after a leaf.
+        self._completes = {end - 1: place for end, place in zip(ends, self._places, strict=False)}
+
+    @property
+    def result(self) -> torch.Tensor:
+        """The average over the leaves, once the bucket is reduced; it takes the place of the first partial sum."""
+        return self._places[0]
+
+    def start_over(self) -> None:
+        """Begins with the first leaf."""
+        self.added = 0
+        self._stack.clear()
+
+    def add(self, value: torch.Tensor) -> None:
+        """What the next leaf yields. ``value`` is not used elsewhere and may be changed. Without autograd."""
+        position = self.added
+        if value.layout != torch.strided:
+            self._bucket.refuse(
+                f"a gradient of layout {value.layout} cannot be summed up over leaves"
+            )
+            return
+        self.added = position + 1
+        stack = self._stack
+        place = self._completes.get(position)
+        merges = self._merges[position]
+        for _ in range(merges if place is None else merges - 1):
+            value = stack.pop().add_(value)
+        if place is None:
+            stack.append(value)
+        elif merges == 0:
+            place.copy_(value)
+        else:
+            torch.add(stack.pop(), value, out=place)
+        if self.added == len(self._merges):
+            self._bucket.complete_one()
+
+
 class LeafGradients:
     """One step: what each leaf yields comes in, averages over all leaves come out.
 
-    A tensor's values of this rank's leaves are added up as they come, with O(log n) of them kept; with the last leaf's
-    its partial sums are complete, and a bucket is reduced once those of all its tensors are, while backward() goes on.
+    With the last leaf of this rank the partial sums of a tensor are complete, and a bucket is reduced once those of
+    all its tensors are, while backward() goes on.
     """
 
     def __init__(self, prefix: str, leaves: Leaves, bucket_bytes: int) -> None:
         self.leaves = leaves
+        self.sums: list[LeafSum] = []
         self._prefix = prefix
         self._bucket_bytes = bucket_bytes
-        self.buckets: list[LeafBucket] = []
-        self._places: dict[torch.Tensor, tuple[LeafBucket, int]] = {}
-        self._stacks: dict[torch.Tensor, list[torch.Tensor]] = {}
-        self._added: dict[torch.Tensor, int] = {}
-        # After which of this rank's leaves which partial sum is complete.
-        lengths = [count for _, count in leaves.partials]
-        self._completes = {sum(lengths[: i + 1]) - 1: i for i in range(len(lengths))}
+        self._buckets: list[LeafBucket] = []
         self._finished = 0  # leaves
         self._begun = False
 
-    def add_tensors(self, tensors: dict[torch.Tensor, str]) -> None:
+    def add_tensors(self, tensors: dict[torch.Tensor, str]) -> list[LeafSum]:
         """These take part as well. In the opposite order, in which backward() comes to them, they share buckets."""
         open_buckets: dict[torch.dtype, list[torch.Tensor]] = {}
+        before = len(self.sums)
         for tensor, name in reversed(tensors.items()):
             if tensor.device.type != "cpu":
                 raise InvalidArgumentError(
@@ -111,96 +163,68 @@ class LeafGradients:
         for members in open_buckets.values():
             self._close(members, tensors)
         keep_gradients_in_heap(tensors)
+        return self.sums[before:]
 
     def _close(self, members: list[torch.Tensor], names: dict[torch.Tensor, str]) -> None:
         first, last = names[members[0]], names[members[-1]]
         what = first if len(members) == 1 else f"{first}..{last}"
         bucket = LeafBucket(f"{self._prefix}/{what}", members, self.leaves)
-        self.buckets.append(bucket)
-        for number, tensor in enumerate(members):
-            self._places[tensor] = bucket, number
+        self._buckets.append(bucket)
+        self.sums += [LeafSum(bucket, number, self.leaves) for number in range(len(members))]
 
     def begin(self) -> None:
         """A step. What is still on its way is waited for, and forgotten."""
-        for bucket in self.buckets:
+        for bucket in self._buckets:
             if bucket.handle is not None:
                 bucket.handle.wait()
             bucket.start_over()
-        self._stacks = {tensor: [] for tensor in self._places}
-        self._added = dict.fromkeys(self._places, 0)
+        for each in self.sums:
+            each.start_over()
         self._finished = 0
         self._begun = True
-
-    def is_begun(self) -> bool:
-        """Whether a step is under way."""
-        return self._begun
 
     def forget(self) -> None:
         """The step is over. Its results stay as they are until the next one begins."""
         self._begun = False
-        for bucket in self.buckets:
+        for bucket in self._buckets:
             bucket.start_over()
 
-    def has(self, tensor: torch.Tensor) -> bool:
-        """Whether the leaf under way has yielded a value of it."""
-        return self._added[tensor] > self._finished
+    def add(self, leaf_sum: LeafSum, value: torch.Tensor) -> None:
+        """What the leaf under way yields. Raises InvalidArgumentError where there is none or it has done so."""
+        if not self._begun or leaf_sum.added > self._finished or self.is_complete():
+            raise InvalidArgumentError(
+                "a gradient that belongs to no leaf: call backward() once for each, and only within the loop over "
+                "the optimizer's leaves()"
+            )
+        leaf_sum.add(value)
 
     @torch.no_grad()
-    def add(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
-        """What the leaf under way yields for a tensor. ``value`` is not used elsewhere and may be changed."""
-        bucket, number = self._places[tensor]
-        position = self._added[tensor] if self._begun else len(self.leaves.own)
-        if position == len(self.leaves.own) or position > self._finished:
-            raise InvalidArgumentError(
-                f"'{bucket.name}': a second gradient within a leaf: call backward() once for each, and only within "
-                f"the loop over the optimizer's leaves()"
-            )
-        if value.layout != torch.strided:
-            bucket.refuse(f"a gradient of layout {value.layout} cannot be summed up over leaves")
-            return
-        self._added[tensor] = position + 1
-        stack = self._stacks[tensor]
-        merges = self.leaves.merges[position]
-        partial = self._completes.get(position)
-        for left in range(merges, 0, -1):
-            before = stack.pop()
-            if left == 1 and partial is not None:
-                torch.add(before, value, out=bucket.place(number, partial))
-            else:
-                value = before.add_(value)
-        if partial is None:
-            stack.append(value)
-        elif merges == 0:
-            bucket.place(number, partial).copy_(value)
-        if self._added[tensor] == len(self.leaves.own):
-            self._complete(bucket)
-
-    def _complete(self, bucket: LeafBucket) -> None:
-        bucket.waiting -= 1
-        if bucket.waiting == 0 and bucket.handle is None:
-            bucket.start()
-
     def end_leaf(self) -> None:
         """Of what the leaf has yielded no value, it is zeros."""
-        for tensor in self._places:
-            if not self.has(tensor):
-                self.add(tensor, torch.zeros_like(tensor, memory_format=torch.contiguous_format))
+        for each in self.sums:
+            if each.added == self._finished:
+                zeros = torch.zeros_like(each.tensor, memory_format=torch.contiguous_format)
+                each.add(zeros)
         self._finished += 1
 
     def end(self) -> None:
         """After the last leaf, also of a rank that has none."""
         if not self.leaves.own:
-            for bucket in self.buckets:
+            for bucket in self._buckets:
                 bucket.start()
+
+    def is_begun(self) -> bool:
+        """Whether a step is under way."""
+        return self._begun
 
     def is_complete(self) -> bool:
         """Whether all leaves of this rank are over."""
         return self._finished == len(self.leaves.own)
 
-    def receive(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Waits; each tensor with its average over the leaves, valid until the next step begins."""
+    def wait(self) -> None:
+        """Until all averages are there. Raises the first error, after the last reduction has ended."""
         errors: list[Exception] = []
-        for bucket in self.buckets:
+        for bucket in self._buckets:
             try:
                 assert bucket.handle is not None
                 bucket.handle.result()
@@ -208,6 +232,3 @@ class LeafGradients:
                 errors.append(error)
         if errors:
             raise errors[0]
-        return [
-            (tensor, bucket.place(number, 0)) for tensor, (bucket, number) in self._places.items()
-        ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from rueda.errors import InvalidArgumentError
 from rueda.leaves import LeafBatch, Leaves, allreduce_leaves, leaf_seed
 from rueda.process_sets import ProcessSet, takes_part
-from rueda.torch.leaf_gradients import LeafGradients
+from rueda.torch.leaf_gradients import LeafGradients, LeafSum
 
 __all__ = ["LEAF_STATE", "Leaf", "Reproducible", "make_reproducible"]
 
@@ -50,7 +51,8 @@ class Reproducible(torch.optim.Optimizer):
 
     _rueda_leaves: Leaves
     _rueda_gradients: LeafGradients
-    _rueda_buffers: list[torch.Tensor]
+    _rueda_trained: list[LeafSum]
+    _rueda_buffers: list[LeafSum]
     _rueda_seed: int
     _rueda_threads: int
     _rueda_step: int
@@ -74,18 +76,19 @@ class Reproducible(torch.optim.Optimizer):
         gradients.begin()
         self._rueda_synchronized = False
         self._rueda_kept = {}
-        for parameter in self._rueda_parameters():
-            parameter.grad = None
-        before = [buffer.clone() for buffer in self._rueda_buffers]
+        for each in self._rueda_trained:
+            each.tensor.grad = None
+        before = [each.tensor.clone() for each in self._rueda_buffers]
         for number in self._rueda_leaves.own:
             kept = self._rueda_kept.setdefault(number, {})
             seed = leaf_seed(self._rueda_seed, self._rueda_step, number)
             leaf = Leaf(number, self._rueda_step, seed, batch, kept)
             if leaf.samples is None or len(leaf.samples) > 0:
                 yield from self._computed(leaf)
-            for buffer, old in zip(self._rueda_buffers, before, strict=True):
-                gradients.add(buffer, buffer.clone())
-                buffer.copy_(old)
+            with torch.no_grad():
+                for each, old in zip(self._rueda_buffers, before, strict=True):
+                    gradients.add(each, each.tensor.clone())
+                    each.tensor.copy_(old)
             gradients.end_leaf()
         gradients.end()
 
@@ -101,9 +104,6 @@ class Reproducible(torch.optim.Optimizer):
             if threads != self._rueda_threads:
                 torch.set_num_threads(threads)
 
-    def _rueda_parameters(self) -> Iterator[torch.Tensor]:
-        return (p for group in self.param_groups for p in group["params"])
-
     def synchronize(self) -> None:
         """Waits until every parameter's ``.grad`` is the average over the leaves."""
         if self._rueda_synchronized:
@@ -113,13 +113,12 @@ class Reproducible(torch.optim.Optimizer):
             raise InvalidArgumentError(
                 "step() was called before all leaves of this rank were computed: go through leaves() to its end"
             )
-        buffers = set(map(id, self._rueda_buffers))
+        gradients.wait()
+        for each in self._rueda_trained:
+            each.tensor.grad = each.result
         with torch.no_grad():
-            for tensor, average in gradients.receive():
-                if id(tensor) in buffers:
-                    tensor.copy_(average)
-                else:
-                    tensor.grad = average
+            for each in self._rueda_buffers:
+                each.tensor.copy_(each.result)
         self._rueda_synchronized = True
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -198,22 +197,22 @@ def make_reproducible(
     gradients = LeafGradients(prefix, shared, bucket_bytes)
     trained = {p: name for p, name in names.items() if p.requires_grad}
     buffers = {buffer: name for name, buffer in named_buffers}
-    gradients.add_tensors(trained)
-    gradients.add_tensors(buffers)
+    made._rueda_trained = gradients.add_tensors(trained)
+    made._rueda_buffers = gradients.add_tensors(buffers)
     made._rueda_leaves = shared
     made._rueda_gradients = gradients
-    made._rueda_buffers = list(buffers)
     made._rueda_seed = seed
     made._rueda_threads = threads
     made._rueda_step = 0
     made._rueda_kept = {}
     made._rueda_synchronized = False
 
-    def take(parameter: torch.Tensor) -> None:
+    def take(leaf_sum: LeafSum, parameter: torch.Tensor) -> None:
         gradient, parameter.grad = parameter.grad, None
         assert gradient is not None
-        gradients.add(parameter, gradient)
+        gradients.add(leaf_sum, gradient)
 
-    for parameter in trained:
-        parameter.register_post_accumulate_grad_hook(take)  # type: ignore[no-untyped-call]
+    for each in made._rueda_trained:
+        hook = partial(take, each)
+        each.tensor.register_post_accumulate_grad_hook(hook)
     return made
