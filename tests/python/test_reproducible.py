@@ -72,6 +72,9 @@ def early():
         break
     optimizer.step()
 fails("go through leaves()", early)
+import copy
+fails("cannot be copied", lambda: copy.deepcopy(optimizer))
+fails("added later", lambda: optimizer.add_param_group({"params": [torch.zeros(1)]}))
 state = optimizer.state_dict()
 state["rueda_leaves"]["leaves"] = 5
 fails("of 5 leaves", lambda: optimizer.load_state_dict(state))
@@ -101,6 +104,42 @@ for step in range(3):
     optimizer.step()
 import hashlib
 print("parameters", hashlib.sha256(b"".join(p.detach().numpy().tobytes() for _, p in named)).hexdigest()[:16])
+rueda.shutdown()
+"""
+
+
+# After two steps only some ranks go on, which keep their leaves and take over those of the others.
+FEWER = """
+import sys
+import rueda, rueda.torch, torch, hashlib
+rueda.init()
+rest = rueda.ProcessSet([r for r in range(rueda.size()) if r != 1])
+rueda.add_process_set(rest)
+torch.manual_seed(0)
+layers = torch.nn.Linear(5, 40), torch.nn.BatchNorm1d(40), torch.nn.Dropout(0.3), torch.nn.Linear(40, 2)
+model = torch.nn.Sequential(*layers)
+inner = torch.optim.Adam(model.parameters())
+leaves = rueda.Leaves(8)
+optimizer = rueda.torch.DistributedOptimizer(
+    inner, model.named_parameters(), reproducible=True, leaves=leaves, named_buffers=model.named_buffers()
+)
+def steps(number):
+    for _ in range(number):
+        for leaf in optimizer.leaves():
+            model(torch.rand(6, 5)).square().mean().backward()
+        optimizer.step()
+steps(2)
+try:
+    optimizer.redistribute(rueda.Leaves(9))
+    raise AssertionError("nothing raised")
+except rueda.InvalidArgumentError as error:
+    assert "9 leaves" in str(error)
+if rest.included():
+    if rueda.size() > 1:
+        optimizer.redistribute(leaves.without([1], rest))
+    steps(2)
+    bits = b"".join(v.reshape(-1).view(torch.uint8).numpy().tobytes() for v in model.state_dict().values())
+    print("parameters", hashlib.sha256(bits).hexdigest()[:16])
 rueda.shutdown()
 """
 
@@ -174,6 +213,11 @@ def test_the_number_of_ranks_may_change_between_runs(tmp_path: Path) -> None:
 
 def test_leaves_in_which_a_parameter_is_not_used() -> None:
     hashes = {hash_in(check(UNUSED, size)[0].output) for size in (1, 3, 4)}
+    assert len(hashes) == 1
+
+
+def test_ranks_that_go_on_without_others() -> None:
+    hashes = {hash_in(check(FEWER, size)[0].output) for size in (1, 3, 4)}
     assert len(hashes) == 1
 
 

@@ -174,14 +174,18 @@ class LeafGradients:
 
     def begin(self) -> None:
         """A step. What is still on its way is waited for, and forgotten."""
-        for bucket in self._buckets:
-            if bucket.handle is not None:
-                bucket.handle.wait()
-            bucket.start_over()
+        self.abandon()
         for each in self.sums:
             each.start_over()
         self._finished = 0
         self._begun = True
+
+    def abandon(self) -> None:
+        """Waits for what is on its way, however it ends."""
+        for bucket in self._buckets:
+            if bucket.handle is not None:
+                bucket.handle.wait()
+            bucket.start_over()
 
     def forget(self) -> None:
         """The step is over. Its results stay as they are until the next one begins."""

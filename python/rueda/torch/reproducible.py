@@ -51,6 +51,10 @@ class Reproducible(torch.optim.Optimizer):
 
     _rueda_leaves: Leaves
     _rueda_gradients: LeafGradients
+    _rueda_names: dict[torch.Tensor, str]  # of what is trained
+    _rueda_buffer_names: dict[torch.Tensor, str]
+    _rueda_prefix: str
+    _rueda_bucket_bytes: int
     _rueda_trained: list[LeafSum]
     _rueda_buffers: list[LeafSum]
     _rueda_seed: int
@@ -103,6 +107,34 @@ class Reproducible(torch.optim.Optimizer):
             torch.set_rng_state(state)
             if threads != self._rueda_threads:
                 torch.set_num_threads(threads)
+
+    def redistribute(self, leaves: Leaves) -> None:
+        """Divides the leaves anew from the next step on: over other ranks, as after one was lost, or in another way.
+
+        Every rank of ``leaves.process_set`` calls it. Their number does not change.
+
+        Example::
+
+            survivors = rueda.add_process_set([0, 1, 3])
+            optimizer.redistribute(rueda.Leaves(8, survivors))
+        """
+        if leaves.count != self._rueda_leaves.count:
+            raise InvalidArgumentError(
+                f"{leaves.count} leaves were given, and the optimizer has {self._rueda_leaves.count}"
+            )
+        self._rueda_gradients.abandon()
+        self._rueda_take(leaves)
+
+    def _rueda_take(self, leaves: Leaves) -> None:
+        if not takes_part(leaves.process_set):
+            raise InvalidArgumentError("reproducible=True: this rank is not in the process set")
+        gradients = LeafGradients(self._rueda_prefix, leaves, self._rueda_bucket_bytes)
+        self._rueda_leaves = leaves
+        self._rueda_gradients = gradients
+        self._rueda_trained = gradients.add_tensors(self._rueda_names)
+        self._rueda_buffers = gradients.add_tensors(self._rueda_buffer_names)
+        self._rueda_kept = {}
+        self._rueda_synchronized = False
 
     def synchronize(self) -> None:
         """Waits until every parameter's ``.grad`` is the average over the leaves."""
@@ -164,6 +196,11 @@ class Reproducible(torch.optim.Optimizer):
             self._rueda_seed = kept["seed"]
         super().load_state_dict(rest)
 
+    def __reduce__(self) -> Any:
+        raise InvalidArgumentError(
+            "reproducible=True: the optimizer cannot be copied: make another, and load its state_dict()"
+        )
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Not once the leaves are known."""
         if hasattr(self, "_rueda_gradients"):
@@ -191,28 +228,20 @@ def make_reproducible(
     kind: Any = type(base.__name__, (Reproducible, base), {"__module__": base.__module__})
     made = kind.__new__(kind)
     made.__dict__.update({k: v for k, v in vars(optimizer).items() if k != "step"})
-    if not takes_part(process_set):
-        raise InvalidArgumentError("reproducible=True: this rank is not in the process set")
-    shared = leaves if isinstance(leaves, Leaves) else Leaves(leaves, process_set)
-    gradients = LeafGradients(prefix, shared, bucket_bytes)
-    trained = {p: name for p, name in names.items() if p.requires_grad}
-    buffers = {buffer: name for name, buffer in named_buffers}
-    made._rueda_trained = gradients.add_tensors(trained)
-    made._rueda_buffers = gradients.add_tensors(buffers)
-    made._rueda_leaves = shared
-    made._rueda_gradients = gradients
+    made._rueda_names = {p: name for p, name in names.items() if p.requires_grad}
+    made._rueda_buffer_names = {buffer: name for name, buffer in named_buffers}
+    made._rueda_prefix = prefix
+    made._rueda_bucket_bytes = bucket_bytes
     made._rueda_seed = seed
     made._rueda_threads = threads
     made._rueda_step = 0
-    made._rueda_kept = {}
-    made._rueda_synchronized = False
+    made._rueda_take(leaves if isinstance(leaves, Leaves) else Leaves(leaves, process_set))
 
-    def take(leaf_sum: LeafSum, parameter: torch.Tensor) -> None:
+    def take(number: int, parameter: torch.Tensor) -> None:
         gradient, parameter.grad = parameter.grad, None
         assert gradient is not None
-        gradients.add(leaf_sum, gradient)
+        made._rueda_gradients.add(made._rueda_trained[number], gradient)
 
-    for each in made._rueda_trained:
-        hook = partial(take, each)
-        each.tensor.register_post_accumulate_grad_hook(hook)
+    for number, each in enumerate(made._rueda_trained):
+        each.tensor.register_post_accumulate_grad_hook(partial(take, number))
     return made
