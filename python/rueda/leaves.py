@@ -120,7 +120,16 @@ class Leaves:
 
 
 class LeafSums:
-    """Adds up what the leaves of this rank yield, in ascending order and along the tree: O(log n) arrays are kept."""
+    """Adds up what the leaves of this rank yield, in ascending order and along the tree: O(log n) arrays are kept.
+
+    Example::
+
+        >>> sums = rueda.Leaves(4).sums()  # of one rank
+        >>> for leaf in range(4):
+        ...     sums.add(np.array([leaf, 1.0]))
+        >>> sums.partials((2,), np.float64)
+        array([[6., 4.]])
+    """
 
     def __init__(self, leaves: Leaves) -> None:
         self._leaves = leaves
@@ -205,7 +214,14 @@ def allreduce_leaves_async(
 
 @dataclass(frozen=True)
 class LeafBatch:
-    """The global batch of one step: which samples each leaf has."""
+    """The global batch of one step: which samples each leaf has.
+
+    Example::
+
+        >>> batch = next(rueda.LeafSampler(3, leaves=2, leaf_size=2, shuffle=False).epoch(0))
+        >>> batch.samples[1].tolist(), round(batch.weight(0) + batch.weight(1), 6)
+        ([2], 2.0)
+    """
 
     samples: tuple[npt.NDArray[np.int64], ...]
 
