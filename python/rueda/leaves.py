@@ -90,8 +90,9 @@ class Leaves:
         self.count = _whole(count, "leaves")
         self.process_set = process_set
         own = _native.rank_in(identify(process_set))
+        self._size = process_set.size()  # which a world that has lost ranks does not tell any more
         if ranks is None:
-            self.ranks = tuple(_native.divide_leaves(self.count, process_set.size()))
+            self.ranks = tuple(_native.divide_leaves(self.count, self._size))
         else:
             self.ranks = tuple(_whole(rank, "ranks", least=0) for rank in ranks)
         if len(self.ranks) != self.count:
@@ -108,10 +109,12 @@ class Leaves:
     def without(self, lost: Iterable[int], process_set: ProcessSet) -> Leaves:
         """The leaves once ranks of the set are lost; ``process_set`` are the others, in the same order.
 
+        After :func:`rueda.recover` that is the world: ``leaves.without(recovery.lost, rueda.global_process_set)``.
+
         The others keep their leaves, and the lost ranks' go to those that have fewest.
         """
         gone = set(lost)
-        survivors = sorted(set(range(self.process_set.size())) - gone)
+        survivors = sorted(set(range(self._size)) - gone)
         ranks = _native.reassign_leaves(list(self.ranks), survivors)
         return Leaves(self.count, process_set, ranks)
 

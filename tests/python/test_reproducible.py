@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import signal
 from functools import cache
 from pathlib import Path
 
 import pytest
 from hosts import check_on_hosts
-from launching import check, command, find_mpirun, mpirun_line, run_to_end
+from launching import check, command, find_mpirun, mpirun_line, run, run_to_end
 from net.lab.fixture import MakeLab
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "python"
@@ -144,6 +145,53 @@ rueda.shutdown()
 """
 
 
+# One rank is killed in a step; the others take over its leaves and do that step again.
+KILLED = """
+import copy, hashlib, os, signal, sys
+import numpy as np
+import rueda, rueda.torch, torch
+rueda.init(recovery="on")
+first_rank, kill_at, phase = rueda.rank(), int(sys.argv[1]), sys.argv[2]
+torch.manual_seed(0)
+layers = torch.nn.Linear(5, 40), torch.nn.BatchNorm1d(40), torch.nn.Dropout(0.3), torch.nn.Linear(40, 2)
+model = torch.nn.Sequential(*layers)
+leaves = rueda.Leaves(8)
+optimizer = rueda.torch.DistributedOptimizer(
+    torch.optim.Adam(model.parameters()),
+    model.named_parameters(),
+    reproducible=True,
+    leaves=leaves,
+    named_buffers=model.named_buffers(),
+)
+def die(where, step):
+    if (step, where, first_rank) == (kill_at, phase, 1):
+        os.kill(os.getpid(), signal.SIGKILL)
+def state():
+    return copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+step, before, now = 0, None, state()
+while step < 6:
+    try:
+        for leaf in optimizer.leaves():
+            model(torch.rand(6, 5)).square().mean().backward()
+            die("leaves", step)
+        die("reducing", step)
+        optimizer.step()
+        before, now, step = now, state(), step + 1
+    except rueda.PeerLostError:
+        lost = rueda.recover().lost
+        leaves = leaves.without(lost, rueda.global_process_set)
+        optimizer.redistribute(leaves)
+        common = int(rueda.allreduce(np.array([step]), op=rueda.Min, name="common")[0])
+        if common < step:  # others have not seen the end of this step
+            step, now = common, before
+        model.load_state_dict(now[0])
+        optimizer.load_state_dict(copy.deepcopy(now[1]))
+bits = b"".join(v.reshape(-1).view(torch.uint8).numpy().tobytes() for v in model.state_dict().values())
+print("parameters", hashlib.sha256(bits).hexdigest()[:16])
+rueda.shutdown()
+"""
+
+
 @pytest.fixture(autouse=True)
 def libraries() -> None:
     pytest.importorskip("torch")
@@ -219,6 +267,16 @@ def test_leaves_in_which_a_parameter_is_not_used() -> None:
 def test_ranks_that_go_on_without_others() -> None:
     hashes = {hash_in(check(FEWER, size)[0].output) for size in (1, 3, 4)}
     assert len(hashes) == 1
+
+
+@pytest.mark.parametrize(("kill_at", "phase"), [(0, "leaves"), (2, "reducing"), (5, "reducing")])
+def test_a_rank_that_is_killed_changes_no_bits(kill_at: int, phase: str) -> None:
+    undisturbed = hash_in(check(KILLED, 1, ["-1", "never"])[0].output)
+    ended = run(KILLED, 4, [str(kill_at), phase])
+    assert ended[1].returncode == -signal.SIGKILL, ended[1].output
+    for rank in (0, 2, 3):
+        assert ended[rank].returncode == 0, ended[rank].output
+        assert hash_in(ended[rank].output) == undisturbed
 
 
 def test_without_leaves_the_number_of_ranks_changes_bits() -> None:
