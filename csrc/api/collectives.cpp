@@ -97,6 +97,7 @@ std::vector<Handle> grouped_allreduce(std::span<const TensorView> inputs,
     submission.request.priority = options.priority;
     set_wire(submission.request, options.wire_dtype);
     set_compression(submission, options, i);
+    submission.request.leaf_ranks = options.leaf_ranks;
     set_group(submission.request, options.name, static_cast<int>(i),
               static_cast<int>(inputs.size()));
     submission.output = static_cast<std::byte*>(outputs[i]);

@@ -42,6 +42,7 @@ Submission allreduce_submission(Collective collective, const TensorView& input, 
   submission.request.priority = options.priority;
   set_wire(submission.request, options.wire_dtype);
   set_compression(submission, options, 0);
+  submission.request.leaf_ranks = options.leaf_ranks;
   submission.output = static_cast<std::byte*>(output);
   return submission;
 }

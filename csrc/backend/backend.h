@@ -17,6 +17,7 @@
 #include "onehost/channel.h"
 #include "onehost/host_collective.h"
 #include "plan/algorithm_table.h"
+#include "plan/leaf_tree.h"
 #include "reduce/combine.h"
 #include "reduce/piece.h"
 #include "rueda/compression.h"
@@ -127,6 +128,10 @@ struct Reduction {
   int divisor = 1;                    // of an average
   std::optional<DataType> wire = {};  // what elements travel as, if not as they are
   Compression compression = {};       // or what is sent in their place
+  // Each rank contributes partial sums of leaves, and `divisor` is the number of leaves; the input
+  // of a piece is then an array for each of them, one after the other, and not null, also where a
+  // rank has none. Null: each contributes one array.
+  std::shared_ptr<const LeafPlan> leaves = {};
 };
 
 // One pass over the inputs of all that contribute.

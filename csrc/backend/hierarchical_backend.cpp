@@ -15,6 +15,7 @@
 #include "backend/contribute.h"
 #include "backend/hierarchical_allreduce.h"
 #include "backend/hierarchical_compressed.h"
+#include "backend/leaf_allreduce.h"
 #include "backend/lengths.h"
 #include "backend/narrowed_allreduce.h"
 #include "backend/packed_allreduce.h"
@@ -85,6 +86,9 @@ class HierarchicalBackend final : public Backend {
   std::unique_ptr<Operation> allreduce(const Lane& lane, const Reduction& reduction,
                                        std::vector<Piece> pieces) override {
     if (lane.hosts == nullptr) return inner_->allreduce(lane, reduction, std::move(pieces));
+    if (reduction.leaves) {
+      return std::make_unique<LeafAllreduce>(lane, reduction, std::move(pieces));
+    }
     if (reduction.compression.codec != CodecKind::none) {
       // Whatever its size and its batch, so that these do not change what a tensor becomes.
       const bool one_ring = goes_around_one_ring(lane, std::numeric_limits<std::int64_t>::max());

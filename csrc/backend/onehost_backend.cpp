@@ -3,6 +3,7 @@
 #include "backend/backend.h"
 #include "backend/compressed_allreduce.h"
 #include "backend/host_operation.h"
+#include "backend/leaf_allreduce.h"
 #include "backend/lengths.h"
 #include "backend/narrowed_allreduce.h"
 #include "backend/packed_allreduce.h"
@@ -43,6 +44,7 @@ class OnehostBackend : public Backend {
     const std::size_t bytes = static_cast<std::size_t>(count) * size_of(reduction.dtype);
     const auto policy = policy_for(lane, bytes);
     if (!policy) return ring_->allreduce(lane, reduction, std::move(pieces));
+    if (reduction.leaves) return leaf_allreduce(lane, *policy, reduction, std::move(pieces));
     if (bytes > policy->flat_limit && must_pack(lane, reduction, pieces)) {
       return packed_allreduce(buffers_, lane, reduction.dtype, pieces, [&](const Piece& all) {
         return host_allreduce(lane, *policy, reduction, {all});
@@ -128,10 +130,23 @@ class OnehostBackend : public Backend {
     if (pieces.size() > 1) return true;
     const Piece& piece = pieces.front();
     const std::size_t bytes = static_cast<std::size_t>(piece.count) * size_of(reduction.dtype);
-    const auto reachable = [&](const std::byte* data) {
-      return data == nullptr || host.is_reachable(data, bytes);
+    const int inputs = reduction.leaves ? reduction.leaves->partials_of(lane.rank) : 1;
+    const auto reachable = [&](const std::byte* data, std::size_t length) {
+      return data == nullptr || length == 0 || host.is_reachable(data, length);
     };
-    return !reachable(piece.input) || !reachable(piece.output);
+    return !reachable(piece.input, static_cast<std::size_t>(inputs) * bytes) ||
+           !reachable(piece.output, bytes);
+  }
+
+  std::unique_ptr<Operation> leaf_allreduce(const Lane& lane, const HostPolicy& policy,
+                                            const Reduction& reduction, std::vector<Piece> pieces) {
+    const auto start = [&](std::vector<Piece> all) {
+      return std::make_unique<HostOperation<HostReduction>>(lane, policy, combination_of(reduction),
+                                                            reduction.leaves, std::move(all));
+    };
+    if (!must_pack(lane, reduction, pieces)) return start(std::move(pieces));
+    return packed_leaves(buffers_, lane, reduction, pieces,
+                         [&](const Piece& all) { return start({all}); });
   }
 
   static std::unique_ptr<Operation> host_allreduce(const Lane& lane, const HostPolicy& policy,

@@ -5,6 +5,7 @@
 #include "backend/broadcast_operation.h"
 #include "backend/compressed_allreduce.h"
 #include "backend/contribute.h"
+#include "backend/leaf_allreduce.h"
 #include "backend/lengths.h"
 #include "backend/narrowed_allreduce.h"
 #include "backend/packed_operation.h"
@@ -23,6 +24,9 @@ class RingBackend : public Backend {
   // A single tensor is reduced where it lies; several share a fusion buffer.
   std::unique_ptr<Operation> allreduce(const Lane& lane, const Reduction& reduction,
                                        std::vector<Piece> pieces) override {
+    if (reduction.leaves) {
+      return std::make_unique<LeafAllreduce>(lane, reduction, std::move(pieces));
+    }
     if (reduction.compression.codec != CodecKind::none) {
       return compressed_allreduce(lane, reduction, std::move(pieces));
     }

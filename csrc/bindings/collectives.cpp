@@ -59,7 +59,7 @@ Handle submit_allreduce(std::uintptr_t input, std::uintptr_t output, Shape shape
                         const std::string& name, int op, double prescale, double postscale, int set,
                         int wire, int device, std::uintptr_t stream, int codec, double fraction,
                         std::uintptr_t residual, std::uint64_t seed, std::uintptr_t velocity,
-                        double momentum, std::int32_t priority) {
+                        double momentum, std::int32_t priority, std::vector<int> leaf_ranks) {
   return allreduce(view(input, std::move(shape), dtype, device, stream), pointer(output),
                    {.name = name,
                     .op = reduce_op(op),
@@ -72,7 +72,8 @@ Handle submit_allreduce(std::uintptr_t input, std::uintptr_t output, Shape shape
                     .residuals = {static_cast<float*>(pointer(residual))},
                     .velocities = {static_cast<float*>(pointer(velocity))},
                     .momentum = momentum,
-                    .seed = seed});
+                    .seed = seed,
+                    .leaf_ranks = std::move(leaf_ranks)});
 }
 
 std::vector<float*> arrays_at(const std::vector<std::uintptr_t>& addresses) {
@@ -133,7 +134,8 @@ void bind_collectives(py::module_& module) {
              py::arg("prescale"), py::arg("postscale"), py::arg("set"), py::arg("wire") = -1,
              py::arg("device") = host_device, py::arg("stream") = 0, py::arg("codec") = 0,
              py::arg("fraction") = 0.0, py::arg("residual") = 0, py::arg("seed") = 0,
-             py::arg("velocity") = 0, py::arg("momentum") = 0.0, py::arg("priority") = 0);
+             py::arg("velocity") = 0, py::arg("momentum") = 0.0, py::arg("priority") = 0,
+             py::arg("leaf_ranks") = std::vector<int>());
   module.def("grouped_allreduce", &submit_grouped_allreduce, released, py::arg("inputs"),
              py::arg("outputs"), py::arg("shapes"), py::arg("dtypes"), py::arg("name"),
              py::arg("op"), py::arg("prescale"), py::arg("postscale"), py::arg("set"),
@@ -142,6 +144,15 @@ void bind_collectives(py::module_& module) {
              py::arg("residuals") = std::vector<std::uintptr_t>(), py::arg("seed") = 0,
              py::arg("velocities") = std::vector<std::uintptr_t>(), py::arg("momentum") = 0.0,
              py::arg("priority") = 0);
+  module.def("divide_leaves", &divide_leaves);
+  module.def("reassign_leaves", &reassign_leaves);
+  // What follows each leaf, and the partial sums as (first, count).
+  module.def("schedule_of", [](int total, std::vector<int> leaves) {
+    const LeafSchedule schedule = schedule_of(total, std::move(leaves));
+    std::vector<std::pair<int, int>> partials;
+    for (const LeafNode& node : schedule.partials) partials.emplace_back(node.first, node.count);
+    return std::pair(schedule.merges, partials);
+  });
   module.def("reduce_scatter", &submit_reduce_scatter, released, py::arg("input"), py::arg("shape"),
              py::arg("dtype"), py::arg("name"), py::arg("op"), py::arg("prescale"),
              py::arg("postscale"), py::arg("splits"), py::arg("set"),

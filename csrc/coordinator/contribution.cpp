@@ -13,7 +13,8 @@ std::optional<std::size_t> contributed_bytes(const Replay::Batch& batch) {
     const Response& agreed = *member.response;
     const Request& request = agreed.request;
     const bool is_compressed = request.compression.codec != CodecKind::none;
-    if (request.on_gpu || request.wire || is_compressed) return std::nullopt;
+    if (request.on_gpu || request.wire || is_compressed || !request.leaf_ranks.empty())
+      return std::nullopt;
     switch (request.collective) {
       case Collective::allreduce:
       case Collective::reduce_scatter:

@@ -104,9 +104,19 @@ void Execution::await_inputs() {
 Reduction Execution::reduction() const {
   const auto absent = static_cast<int>(members_.front().response->absent.size());
   const int present = lane_.size() - absent;
-  const int divisor = context_.averages_over_all ? lane_.size() : present;
-  return {request().dtype,     request().op, present,        request().prescale,
-          request().postscale, divisor,      request().wire, request().compression};
+  const std::vector<int>& leaf_ranks = request().leaf_ranks;
+  const bool has_leaves = !leaf_ranks.empty();
+  const int among_ranks = context_.averages_over_all ? lane_.size() : present;
+  return {.dtype = request().dtype,
+          .op = request().op,
+          .contributors = present,
+          .prescale = request().prescale,
+          .postscale = request().postscale,
+          .divisor = has_leaves ? static_cast<int>(leaf_ranks.size()) : among_ranks,
+          .wire = request().wire,
+          .compression = request().compression,
+          .leaves = has_leaves ? std::make_shared<LeafPlan>(plan_leaves(leaf_ranks, lane_.size()))
+                               : nullptr};
 }
 
 std::byte* Execution::allocate_output(Shape shape) {
@@ -123,6 +133,10 @@ void Execution::start_allreduce(const Contributions& contributions) {
     Piece piece{nullptr, nullptr, member.response->request.count()};
     if (member.submission) {
       piece.input = member.submission->input;
+      // Of a rank without leaves there may be no address.
+      if (piece.input == nullptr && !request().leaf_ranks.empty()) {
+        piece.input = member.submission->output;
+      }
       piece.output = member.submission->output;
       piece.kept = member.submission->kept;
     }

@@ -25,10 +25,10 @@ bool is_same(const Request& left, const Request& right) {
   const auto skipped = may_differ_in_first_extent(left.collective) && !left.shape.empty() ? 1 : 0;
   return left.collective == right.collective && left.dtype == right.dtype &&
          left.on_gpu == right.on_gpu && left.wire == right.wire &&
-         left.compression == right.compression && left.op == right.op && left.root == right.root &&
-         left.priority == right.priority && left.prescale == right.prescale &&
-         left.postscale == right.postscale && left.group_size == right.group_size &&
-         left.shape.size() == right.shape.size() &&
+         left.compression == right.compression && left.leaf_ranks == right.leaf_ranks &&
+         left.op == right.op && left.root == right.root && left.priority == right.priority &&
+         left.prescale == right.prescale && left.postscale == right.postscale &&
+         left.group_size == right.group_size && left.shape.size() == right.shape.size() &&
          std::equal(left.shape.begin() + skipped, left.shape.end(),
                     right.shape.begin() + skipped) &&
          left.splits == right.splits && left.group == right.group;

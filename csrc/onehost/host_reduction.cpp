@@ -15,6 +15,23 @@ bool is_seen(Place place) {
   return place != Place::address;
 }
 
+HostPolicy only_direct(HostPolicy policy) {
+  policy.flat_limit = 0;
+  policy.staged_limit = 0;
+  return policy;
+}
+
+// Where each source of `plan` is among all inputs by member.
+std::vector<std::size_t> order_of(const LeafPlan& plan) {
+  std::vector<std::size_t> order;
+  for (const LeafPlan::Source& source : plan.sources) {
+    const auto before =
+        std::accumulate(plan.partials.begin(), plan.partials.begin() + source.rank, source.number);
+    order.push_back(static_cast<std::size_t>(before));
+  }
+  return order;
+}
+
 }  // namespace
 
 HostReduction::HostReduction(HostChannel& channel, const HostPolicy& policy,
@@ -52,6 +69,31 @@ HostReduction::HostReduction(HostChannel& channel, const HostPolicy& policy,
   own_part_ = Range{std::accumulate(lengths.begin(), own, std::int64_t{0}), *own};
   // Nobody else writes it.
   for (Reach& reach : outputs_) reach = {};
+}
+
+HostReduction::HostReduction(HostChannel& channel, const HostPolicy& policy,
+                             const Combination& combination, std::shared_ptr<const LeafPlan> leaves,
+                             std::vector<Piece> pieces)
+    : HostCollective(channel, only_direct(policy)),
+      element_(size_of(combination.dtype)),
+      all_contribute_(true),
+      combination_(combination),
+      combiner_(combination),
+      leaves_(std::move(leaves)),
+      tree_(std::in_place, combination, leaves_->merges),
+      pieces_(std::move(pieces)),
+      order_(order_of(*leaves_)) {
+  for (const Piece& piece : pieces_) {
+    count_ += piece.count;
+    inputs_.push_back(Reach::of(channel_.host(), piece.input, input_bytes(piece)));
+    outputs_.push_back(Reach::of(channel_.host(), piece.output, bytes_of(piece.count)));
+  }
+  bytes_ = bytes_of(count_);
+  start();
+}
+
+std::size_t HostReduction::input_bytes(const Piece& piece) const {
+  return bytes_of(piece.count) * static_cast<std::size_t>(inputs_of(channel_.rank()));
 }
 
 // --- Arrival
@@ -105,7 +147,7 @@ void HostReduction::expose() {
   std::byte* target = pieces_.size() == 1 ? channel_.line().data() : channel_.table();
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
     const Piece& piece = pieces_[i];
-    give(inputs_[i], piece.input, bytes_of(piece.count));
+    give(inputs_[i], piece.input, input_bytes(piece));
     if (piece.output != piece.input) give(outputs_[i], piece.output, bytes_of(piece.count));
     const Exposure exposure{inputs_[i].where, outputs_[i].where, inputs_[i].place,
                             outputs_[i].place};
@@ -149,6 +191,11 @@ HostCollective::Work HostReduction::work() {
 // identity.
 void HostReduction::combine(std::span<std::byte* const> targets, std::int64_t count,
                             Stores stores) {
+  if (tree_) {
+    ordered_.clear();
+    for (const std::size_t source : order_) ordered_.push_back(sources_[source]);
+    return (*tree_)(targets, ordered_, count, stores);
+  }
   if (!sources_.empty()) return combiner_(targets, sources_, count, stores);
   for (std::byte* target : targets) {
     fill_identity(target, count, combination_.dtype, combination_.op);
@@ -293,10 +340,39 @@ Status HostReduction::combine_chunk(std::int64_t first, std::int64_t count) {
   return {};
 }
 
-// For a chunk of each rank, and one for a result that has no place here.
+// For a chunk of each input, and one for a result that has no place here.
 std::byte* HostReduction::scratch(std::size_t index) const {
   const std::size_t chunk = bytes_of(std::min(chunk_, count_));
-  return channel_.scratch((static_cast<std::size_t>(channel_.size()) + 1) * chunk) + index * chunk;
+  return channel_.scratch((input_count() + 1) * chunk) + index * chunk;
+}
+
+// Appends to `sources_` what a member contributes to `part`.
+Status HostReduction::find_inputs(int member, const Part& part) {
+  const HostMemory& host = channel_.host();
+  const std::size_t bytes = bytes_of(part.count);
+  const std::size_t stride = bytes_of(pieces_[part.piece].count);
+  for (int number = 0; number < inputs_of(member); ++number) {
+    const std::size_t offset = bytes_of(part.first) + static_cast<std::size_t>(number) * stride;
+    if (member == channel_.rank()) {
+      const std::byte* const own = pieces_[part.piece].input;
+      if (own != nullptr) sources_.push_back(own + offset);
+      continue;
+    }
+    const Exposure exposure = exposure_of(member, part.piece);
+    const Reach input = Reach{exposure.input_place, exposure.input}.at(offset);
+    const int peer = channel_.host_rank(member);
+    if (const std::byte* seen = input.seen(host, peer)) {
+      sources_.push_back(seen);
+    } else if (input.place == Place::address) {
+      std::byte* const copy = scratch(sources_.size());
+      if (Status status = host.read_from(peer, copy, input.where, bytes); !status.ok()) {
+        return status;
+      }
+      traffic_.kernel += static_cast<std::int64_t>(bytes);
+      sources_.push_back(copy);
+    }
+  }
+  return {};
 }
 
 Status HostReduction::combine_part(const Part& part) {
@@ -310,24 +386,14 @@ Status HostReduction::combine_part(const Part& part) {
   for (std::size_t i = 0; i < ranks; ++i) {
     const auto member = static_cast<int>(i);
     const int peer = channel_.host_rank(member);
+    if (Status status = find_inputs(member, part); !status.ok()) return status;
     if (member == channel_.rank()) {
       const Piece& own = pieces_[part.piece];
-      if (own.input != nullptr) sources_.push_back(own.input + offset);
       if (own.output != nullptr) targets_.push_back(own_output(part.piece, part.first));
       continue;
     }
     const Exposure exposure = exposure_of(member, part.piece);
-    const Reach input = Reach{exposure.input_place, exposure.input}.at(offset);
     const Reach output = Reach{exposure.output_place, exposure.output}.at(offset);
-    if (const std::byte* seen = input.seen(host, peer)) {
-      sources_.push_back(seen);
-    } else if (input.place == Place::address) {
-      std::byte* const copy = scratch(i);
-      if (Status status = host.read_from(peer, copy, input.where, bytes); !status.ok())
-        return status;
-      traffic_.kernel += static_cast<std::int64_t>(bytes);
-      sources_.push_back(copy);
-    }
     if (std::byte* seen = output.seen(host, peer)) {
       targets_.push_back(seen);
     } else if (output.place == Place::address) {
@@ -336,7 +402,7 @@ Status HostReduction::combine_part(const Part& part) {
   }
   if (targets_.empty()) {
     if (pushes_.empty()) return {};
-    targets_.push_back(scratch(ranks));
+    targets_.push_back(scratch(input_count()));
   }
   const Stores stores =
       bytes_ >= policy_.streaming_min && pushes_.empty() ? Stores::streaming : Stores::cached;

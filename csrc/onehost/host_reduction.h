@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -17,8 +18,10 @@
 #include "onehost/host_collective.h"
 #include "onehost/host_reach.h"
 #include "onehost/staging.h"
+#include "plan/leaf_tree.h"
 #include "reduce/combine.h"
 #include "reduce/piece.h"
+#include "reduce/tree_combiner.h"
 
 namespace rueda {
 
@@ -30,6 +33,10 @@ class HostReduction final : public HostCollective {
   // `contributors`: how many ranks do not give null.
   HostReduction(HostChannel& channel, const HostPolicy& policy, const Combination& combination,
                 int contributors, std::vector<Piece> pieces, Begin begin = Begin::now);
+  // Allreduce of partial sums of leaves: a piece's input is an array for each of this rank's. Ranks
+  // reach into each other's memory, whatever the size.
+  HostReduction(HostChannel& channel, const HostPolicy& policy, const Combination& combination,
+                std::shared_ptr<const LeafPlan> leaves, std::vector<Piece> pieces);
   // Reduce-scatter of `input` (null: nothing is contributed): lengths[r] elements for rank r.
   HostReduction(HostChannel& channel, const HostPolicy& policy, const Combination& combination,
                 int contributors, const std::byte* input, std::byte* output,
@@ -57,7 +64,17 @@ class HostReduction final : public HostCollective {
   [[nodiscard]] std::size_t bytes_of(std::int64_t count) const {
     return static_cast<std::size_t>(count) * element_;
   }
-  [[nodiscard]] bool fits_line() const { return bytes_ <= line_bytes && all_contribute_; }
+  [[nodiscard]] bool fits_line() const {
+    return bytes_ <= line_bytes && all_contribute_ && (!leaves_ || bytes_ == 0);
+  }
+  // How many arrays a member's input has, how many all have, and how long this rank's is.
+  [[nodiscard]] int inputs_of(int member) const {
+    return leaves_ ? leaves_->partials_of(member) : 1;
+  }
+  [[nodiscard]] std::size_t input_count() const {
+    return leaves_ ? leaves_->sources.size() : static_cast<std::size_t>(channel_.size());
+  }
+  [[nodiscard]] std::size_t input_bytes(const Piece& piece) const;
   void copy_in(std::byte* target) const;
   void copy_into_slot();
   void expose();
@@ -77,12 +94,15 @@ class HostReduction final : public HostCollective {
   Work work_direct();
   [[nodiscard]] Status combine_chunk(std::int64_t first, std::int64_t count);
   [[nodiscard]] Status combine_part(const Part& part);
+  [[nodiscard]] Status find_inputs(int member, const Part& part);
   [[nodiscard]] std::byte* scratch(std::size_t index) const;
 
   const std::size_t element_;
   const bool all_contribute_;
   const Combination combination_;
   const Combiner combiner_;
+  const std::shared_ptr<const LeafPlan> leaves_;
+  std::optional<TreeCombiner> tree_;
   std::vector<Piece> pieces_;
   std::int64_t count_ = 0;
   std::size_t bytes_ = 0;
@@ -107,7 +127,9 @@ class HostReduction final : public HostCollective {
   std::optional<Staging> staging_;
 
   std::vector<std::byte*> targets_;
-  std::vector<const std::byte*> sources_;
+  std::vector<const std::byte*> sources_;  // by member
+  std::vector<std::size_t> order_;         // of leaves: which of them come one after the other
+  std::vector<const std::byte*> ordered_;
   struct Push {
     int member;
     std::uint64_t where;

@@ -24,8 +24,8 @@ auto kind_of(const Response& response) {
   const Request& request = response.request;
   return std::tuple(request.on_gpu, request.priority, request.dtype, request.wire,
                     request.compression.codec,
-                    std::bit_cast<std::uint64_t>(request.compression.fraction), request.op,
-                    std::bit_cast<std::uint64_t>(request.prescale),
+                    std::bit_cast<std::uint64_t>(request.compression.fraction), request.leaf_ranks,
+                    request.op, std::bit_cast<std::uint64_t>(request.prescale),
                     std::bit_cast<std::uint64_t>(request.postscale), response.absent);
 }
 

@@ -16,7 +16,7 @@ struct Fusion {
 };
 
 // Batches the responses of one list, the same way on every rank: allreduces that agree in
-// dtype, compression, operation, scale, priority and absent ranks share a batch of up to
+// dtype, compression, leaves, operation, scale, priority and absent ranks share a batch of up to
 // `threshold` bytes, looking past what does not fit (other dtypes, or a tensor that is too large)
 // to the first of the last few batches with room for it; a tensor that fills the threshold, and
 // every other kind of response, has a batch of its own. A threshold of 0 fuses nothing. Batches are

@@ -40,6 +40,7 @@ void write(Writer& writer, const Request& request) {
   write_enum(writer, request.wire.value_or(request.dtype));
   write_enum(writer, request.compression.codec);
   if (is_sparse(request.compression.codec)) writer.real(request.compression.fraction);
+  writer.integers(request.leaf_ranks);
   write_enum(writer, request.op);
   writer.byte(request.on_gpu ? 1 : 0);
   writer.integer(request.priority);
@@ -65,6 +66,7 @@ Request read_request(Reader& reader) {
   if (wire != request.dtype) request.wire = wire;
   request.compression.codec = read_enum(reader, CodecKind::random_k);
   if (is_sparse(request.compression.codec)) request.compression.fraction = reader.real();
+  request.leaf_ranks = reader.integers<int>();
   request.op = read_enum(reader, ReduceOp::bit_xor);
   request.on_gpu = reader.byte() != 0;
   request.priority = read_int(reader);

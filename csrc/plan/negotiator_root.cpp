@@ -201,6 +201,11 @@ Status Negotiator::verdict_on_absent(const std::string& name, const Entry& entry
     return {ErrorCode::invalid_argument, str(quoted(name), ": ", name_of(request.collective),
                                              " cannot run once ", describe(absent), " has joined")};
   }
+  if (!request.leaf_ranks.empty()) {
+    return {ErrorCode::invalid_argument,
+            str(quoted(name), ": an allreduce of leaves cannot run once ", describe(absent),
+                " has joined, whose leaves would be missing")};
+  }
   return {};
 }
 

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/strings.h"
+#include "rueda/leaves.h"
 
 namespace rueda {
 
@@ -38,6 +39,11 @@ std::string compression_of(const Request& request) {
   const Compression& compression = request.compression;
   const std::string_view name = name_of(compression.codec);
   return is_sparse(compression.codec) ? str(name, " of ", compression.fraction) : std::string(name);
+}
+
+std::string leaves_of(const Request& request) {
+  if (request.leaf_ranks.empty()) return "none";
+  return str(request.leaf_ranks.size(), " of ranks ", list_of(request.leaf_ranks));
 }
 
 bool reduces(Collective collective) {
@@ -115,6 +121,38 @@ Status validate_compression(const Request& request) {
   return {};
 }
 
+Status validate_leaves(const Request& request, int set_size) {
+  const std::vector<int>& ranks = request.leaf_ranks;
+  if (ranks.empty()) return {};
+  const auto refuse = [&](ErrorCode code, const auto&... parts) {
+    return Status(code, str("'", request.name, "': ", parts...));
+  };
+  if (request.collective != Collective::allreduce) {
+    return refuse(ErrorCode::unsupported, "only an allreduce can be of leaves, not a ",
+                  name_of(request.collective));
+  }
+  if (ranks.size() > max_leaves) {
+    return refuse(ErrorCode::invalid_argument, ranks.size(), " leaves are more than the ",
+                  max_leaves, " that there may be");
+  }
+  for (std::size_t leaf = 0; leaf < ranks.size(); ++leaf) {
+    if (ranks[leaf] >= 0 && ranks[leaf] < set_size) continue;
+    return refuse(ErrorCode::invalid_argument, "leaf ", leaf, " is rank ", ranks[leaf],
+                  "'s, which is not in the process set, whose ranks are 0 to ", set_size - 1);
+  }
+  if (request.on_gpu) {
+    return refuse(ErrorCode::unsupported, "only tensors on the CPU can be of leaves");
+  }
+  if (request.wire || request.compression.codec != CodecKind::none) {
+    return refuse(ErrorCode::unsupported, "an allreduce of leaves cannot be compressed");
+  }
+  if (request.prescale != 1.0) {
+    return refuse(ErrorCode::unsupported, "partial sums of leaves cannot be scaled by ",
+                  request.prescale, " before they are added up: scale the result");
+  }
+  return {};
+}
+
 // Whether the number of bytes is a std::int64_t, also where an extent of 0 comes after large ones.
 bool fits(const Request& request) {
   std::int64_t rest =
@@ -166,6 +204,9 @@ std::optional<Difference> compare(const Request& left, const Request& right) {
   }
   if (left.compression != right.compression) {
     return Difference{"compression", compression_of(left), compression_of(right)};
+  }
+  if (left.leaf_ranks != right.leaf_ranks) {
+    return Difference{"leaves", leaves_of(left), leaves_of(right)};
   }
   if (left.shape.size() != right.shape.size() || shared_extents(left) != shared_extents(right)) {
     return Difference{"shape", to_string(left.shape), to_string(right.shape)};
@@ -219,6 +260,7 @@ Status validate(const Request& request, int set_size) {
   }
   if (Status status = validate_wire(request); !status.ok()) return status;
   if (Status status = validate_compression(request); !status.ok()) return status;
+  if (Status status = validate_leaves(request, set_size); !status.ok()) return status;
   if (reduces(request.collective) &&
       !(std::isfinite(request.prescale) && std::isfinite(request.postscale))) {
     return refuse(ErrorCode::invalid_argument, "scale factors must be finite, got ",

@@ -34,6 +34,9 @@ struct Request {
   DataType dtype = DataType::float32;
   std::optional<DataType> wire;  // allreduce: what the elements travel as, if not as they are
   Compression compression;       // allreduce: or what is sent in their place
+  // allreduce: for each leaf the rank of the set that has computed it (rueda/leaves.h); empty:
+  // each rank contributes one tensor.
+  std::vector<int> leaf_ranks;
   ReduceOp op = ReduceOp::sum;
   bool on_gpu = false;        // the tensor lies in a GPU's memory
   std::int32_t priority = 0;  // what has a greater one goes first

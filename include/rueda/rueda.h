@@ -24,6 +24,7 @@
 
 #include "rueda/compression.h"
 #include "rueda/error.h"
+#include "rueda/leaves.h"
 #include "rueda/types.h"
 
 namespace rueda {
@@ -204,6 +205,14 @@ struct AllreduceOptions {
   // random_k: chooses the elements. Results are small where all ranks give the same number, and
   // training needs another one in each step.
   std::uint64_t seed = 0;
+  // For each leaf the rank of the set that has computed it, such as divide_leaves() says, the same
+  // on every rank (rueda/leaves.h). The input's memory then has an array of the given shape for
+  // each of this rank's partial sums, one after the other (schedule_of() says which; none: any
+  // address), and the result is the root of the tree over the leaves; an average divides by the
+  // number of leaves. Its bits do not depend on how many ranks there are and who computes what.
+  // `output` may be the first partial sum. On the CPU, without a compression or a prescale factor;
+  // anything else is an UnsupportedError on every rank. Empty: each rank contributes one array.
+  std::vector<int> leaf_ranks = {};
 };
 
 // output[i] = op over ranks of input[i]. `output` has room for the input and may be the input

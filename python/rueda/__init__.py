@@ -67,6 +67,15 @@ else:
         join,
     )
     from rueda.handles import Handle, poll, synchronize
+    from rueda.leaves import (
+        LeafBatch,
+        LeafSampler,
+        LeafSums,
+        Leaves,
+        allreduce_leaves,
+        allreduce_leaves_async,
+        leaf_seed,
+    )
     from rueda.lifecycle import (
         cross_rank,
         cross_size,
@@ -140,6 +149,10 @@ __all__ = [
     "InitializationError",
     "InternalError",
     "InvalidArgumentError",
+    "LeafBatch",
+    "LeafSampler",
+    "LeafSums",
+    "Leaves",
     "Max",
     "Min",
     "MismatchError",
@@ -165,6 +178,8 @@ __all__ = [
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
+    "allreduce_leaves",
+    "allreduce_leaves_async",
     "alltoall",
     "alltoall_async",
     "barrier",
@@ -189,6 +204,7 @@ __all__ = [
     "is_homogeneous",
     "is_initialized",
     "join",
+    "leaf_seed",
     "local_rank",
     "local_size",
     "metrics",

@@ -106,6 +106,7 @@ def allreduce(
     velocity: int = 0,
     momentum: float = 0.0,
     priority: int = 0,
+    leaf_ranks: list[int] = ...,
 ) -> Handle: ...
 def grouped_allreduce(
     inputs: list[int],
@@ -128,6 +129,9 @@ def grouped_allreduce(
     momentum: float = 0.0,
     priority: int = 0,
 ) -> list[Handle]: ...
+def divide_leaves(leaves: int, ranks: int) -> list[int]: ...
+def reassign_leaves(leaf_ranks: list[int], survivors: list[int]) -> list[int]: ...
+def schedule_of(total: int, leaves: list[int]) -> tuple[list[int], list[tuple[int, int]]]: ...
 def reduce_scatter(
     input: int,
     shape: Sequence[int],

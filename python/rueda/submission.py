@@ -122,6 +122,64 @@ class Collectives(Generic[A]):
 
         return Handle(lambda: (_native.allreduce(*arguments),), finish, references, view.follow)
 
+    def allreduce_leaves(
+        self,
+        partials: object,
+        target: A,
+        leaf_ranks: Sequence[int],
+        own: int,
+        name: str | None,
+        op: ReduceOp,
+        postscale: float,
+        process_set: ProcessSet,
+        priority: int = 0,
+    ) -> Handle[A]:
+        """Into ``target``, which may be the first of this rank's ``own`` partial sums."""
+        try:
+            source, view = self._adapter.read(partials)
+            target, output = self._adapter.write(target)
+            if not view.shape or view.shape[0] != own:
+                raise Refusal(
+                    f"an array of shape {list(view.shape)} was given, and this rank's leaves have {own} partial "
+                    f"sums of {len(leaf_ranks)} leaves, so that its first extent must be {own}"
+                )
+            if output.shape != view.shape[1:] or output.dtype != view.dtype:
+                raise Refusal(
+                    f"the output has the shape {list(output.shape)} and the partial sums have "
+                    f"{list(view.shape[1:])} each, or another dtype"
+                )
+            arguments = (
+                view.pointer,
+                output.pointer,
+                view.shape[1:],
+                view.dtype,
+                text_of(name),
+                reduction_of(op),
+                1.0,
+                factor_of(postscale),
+                identify(process_set),
+                NO_WIRE,
+                view.device,
+                view.stream,
+                0,
+                0.0,
+                0,
+                0,
+                0,
+                0.0,
+                priority_of(priority),
+                list(leaf_ranks),
+            )
+        except Refusal as refusal:
+            return refuse(name, process_set, refusal)  # type: ignore[return-value]  # never returns
+
+        def finish(_: object) -> A:
+            self._require_unchanged(source, view, name)
+            return target
+
+        references = (source, target, view.owner, output.owner)
+        return Handle(lambda: (_native.allreduce(*arguments),), finish, references, view.follow)
+
     def grouped_allreduce(
         self,
         arrays: Iterable[object],

@@ -7,7 +7,12 @@ from launching import PARALLEL, check, find_mpirun
 from worlds import Run, Worlds, each_check
 
 SIZES = [1, 2, 3, 4]
-COLLECTIVES = ["check_reductions.py", "check_exchanges.py", "check_compression.py"]
+COLLECTIVES = [
+    "check_reductions.py",
+    "check_exchanges.py",
+    "check_compression.py",
+    "check_leaves.py",
+]
 OVER_MPI = {"RUEDA_TRANSPORT": "mpi"}
 OVER_TCP = {"RUEDA_TRANSPORT": "tcp"}
 SHORT_STALLS = {"RUEDA_STALL_WARNING": "1", "RUEDA_STALL_ERROR": "2"}
@@ -26,6 +31,9 @@ def torch() -> object:
         *(Run(script, size) for script in COLLECTIVES for size in SIZES),
         *(Run("check_messages.py", size) for size in (1, 4)),  # two and three ranks: below
         Run("check_exchanges.py", 3, extra={"RUEDA_JOIN_AVERAGE": "all"}),
+        Run("check_leaves.py", 8),
+        Run("check_leaves.py", 3, extra={"RUEDA_FUSION_THRESHOLD": "0"}),
+        *(Run("check_leaves.py", size, extra={"RUEDA_ALGORITHM": "ring"}) for size in (2, 3, 4)),
         *(Run(script, 3, extra=OVER_TCP) for script in [*COLLECTIVES, "check_messages.py"]),
     ]
 )

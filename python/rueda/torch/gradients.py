@@ -38,7 +38,7 @@ from rueda.torch.separate_gradients import (
     Watched,
 )
 
-__all__ = ["GradientReducer", "ReducerOptions"]
+__all__ = ["GradientReducer", "ReducerOptions", "new_prefix"]
 
 # A copy of so much into a bucket goes through memory, not through the cache, and costs more than what the kernel
 # takes to copy half of it between ranks. Where exactly that begins was not settled: docs/benchmarks.md.
@@ -65,7 +65,7 @@ class ReducerOptions:
     check_every: int = 0
 
 
-def _new_prefix(process_set: ProcessSet) -> str:
+def new_prefix(process_set: ProcessSet) -> str:
     """Under what the gradients of the next optimizer are named.
 
     Optimizers that live side by side must not meet under one name. The members of a set create those for it in the
@@ -103,7 +103,7 @@ class GradientReducer:
     """
 
     def __init__(self, options: ReducerOptions, passes: int) -> None:
-        prefix = _new_prefix(options.process_set)
+        prefix = new_prefix(options.process_set)
         reduction = Reduction(
             options.op,
             options.predivide_factor,

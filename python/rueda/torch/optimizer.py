@@ -13,6 +13,7 @@ import torch
 
 from rueda.compression import Codec
 from rueda.errors import InvalidArgumentError
+from rueda.leaves import Leaves
 from rueda.operations import Average, ReduceOp, Sum
 from rueda.process_sets import ProcessSet, global_process_set
 from rueda.torch.agreement import PeriodicCheck
@@ -26,8 +27,9 @@ from rueda.torch.deferred_updates import (
     updates_each_alone,
 )
 from rueda.torch.gradient_groups import agree_on_groups
-from rueda.torch.gradients import GradientReducer, ReducerOptions
+from rueda.torch.gradients import GradientReducer, ReducerOptions, new_prefix
 from rueda.torch.reductions import allreduce
+from rueda.torch.reproducible import Reproducible, make_reproducible
 
 __all__ = ["Distributed", "DistributedOptimizer", "names_of"]
 
@@ -248,6 +250,11 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     sparse_as_dense: bool = False,
     overlap_forward: bool = False,
     check_every: int = 0,
+    reproducible: bool = False,
+    leaves: int | Leaves | None = None,
+    seed: int = 0,
+    leaf_threads: int = 1,
+    named_buffers: Iterable[tuple[str, torch.Tensor]] = (),
     layer: type[Distributed] = Distributed,
 ) -> Any:
     """Returns an optimizer like ``optimizer`` whose step() uses the gradients of all ranks.
@@ -296,6 +303,14 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
       compared to the bit, see :func:`check_agreement`: where they differ on less than half of the ranks they get the
       majority's, with a warning that names rank, tensor and element, otherwise :class:`DivergenceError` is raised. 0,
       the default, compares nothing.
+    - ``reproducible``: the parameters get the same bits however many ranks there are. The global batch is a number of
+      ``leaves``, the same in every run; the loop goes through those of this rank, ``for leaf in optimizer.leaves():``,
+      and calls backward() once for each, and gradients are averaged over the leaves (docs/reproducible.md).
+      ``seed``: of what is random within leaves. ``leaf_threads``: with how many threads torch computes a leaf, since
+      its kernels divide their sums among threads, and launchers give a rank fewer the more there are.
+      ``named_buffers``: usually ``model.named_buffers()``, those that forward() changes, as of BatchNorm; they
+      are averaged over the leaves as well. Of the other options only ``process_set`` and ``bucket_bytes`` go with it.
+      Parameters on the CPU.
     - ``layer``: for compatible APIs, a subclass with the methods that are laid over those of ``optimizer``.
 
     With buckets each ``.grad`` is replaced by a tensor in its bucket at the end of the first step, and whenever
@@ -327,7 +342,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
         >>> norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         >>> optimizer.step()
     """
-    if isinstance(optimizer, Distributed):
+    if isinstance(optimizer, (Distributed, Reproducible)):
         raise InvalidArgumentError("the optimizer is a DistributedOptimizer already")
     if op not in (Average, Sum):
         raise InvalidArgumentError(f"op={op!r}: gradients are averaged or summed")
@@ -343,6 +358,42 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     if bucket_bytes < 1:
         raise InvalidArgumentError(f"bucket_bytes={bucket_bytes} is less than 1")
     names = names_of(optimizer, named_parameters)
+    if reproducible:
+        excluded = {
+            "compression": compression is not None,
+            "backward_passes_per_step": backward_passes_per_step != 1,
+            "op": op != Average,
+            "gradient_predivide_factor": gradient_predivide_factor != 1.0,
+            "gradient_as_bucket_view": gradient_as_bucket_view is not None,
+            "groups": groups is not None,
+            "sparse_as_dense": sparse_as_dense,
+            "overlap_forward": overlap_forward,
+            "check_every": check_every != 0,
+            "layer": layer is not Distributed,
+        }
+        for option, given in excluded.items():
+            if given:
+                raise InvalidArgumentError(f"reproducible=True excludes {option}")
+        if leaves is None:
+            raise InvalidArgumentError(
+                "reproducible=True needs leaves, such as leaves=8, the same in every run"
+            )
+        if leaf_threads < 1:
+            raise InvalidArgumentError(f"leaf_threads={leaf_threads} is less than 1")
+        prefix = new_prefix(process_set)
+        return make_reproducible(
+            optimizer,
+            names,
+            prefix,
+            leaves,
+            seed,
+            leaf_threads,
+            named_buffers,
+            process_set,
+            bucket_bytes,
+        )
+    if leaves is not None:
+        raise InvalidArgumentError("leaves are for reproducible=True")
     if overlap_forward and not updates_each_alone(type(optimizer)):
         raise InvalidArgumentError(
             f"overlap_forward=True: {type(optimizer).__name__} is not known to update each parameter by its own "

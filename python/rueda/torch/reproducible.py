@@ -1,0 +1,247 @@
+"""An optimizer whose parameters have the same bits however many ranks train them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from rueda.errors import InvalidArgumentError
+from rueda.leaves import LeafBatch, Leaves, allreduce_leaves, leaf_seed
+from rueda.process_sets import ProcessSet, takes_part
+from rueda.torch.leaf_gradients import LeafGradients, LeafSum
+
+__all__ = ["LEAF_STATE", "Leaf", "Reproducible", "make_reproducible"]
+
+# Under this name the optimizer's state_dict() has what leaves need to go on.
+LEAF_STATE = "rueda_leaves"
+
+
+class Leaf:
+    """One leaf of a step, while it is computed."""
+
+    def __init__(
+        self,
+        number: int,
+        step: int,
+        seed: int,
+        batch: LeafBatch | None,
+        kept: dict[str, float],
+    ) -> None:
+        self.number = number
+        self.step = step
+        # Of this leaf in this step, whoever computes it. Torch's generator of the CPU has been seeded with it.
+        self.seed = seed
+        self.samples = None if batch is None else torch.from_numpy(batch.samples[number])
+        self.weight = 1.0 if batch is None else batch.weight(number)
+        self._kept = kept
+
+    def keep(self, **values: torch.Tensor | float) -> None:
+        """Numbers of this leaf of which averages() is to have the average over all leaves."""
+        for name, value in values.items():
+            number = value.detach() if isinstance(value, torch.Tensor) else value
+            self._kept[name] = float(number) * self.weight
+
+
+class Reproducible(torch.optim.Optimizer):
+    """The methods that DistributedOptimizer(reproducible=True) lays over the class of the optimizer it is given."""
+
+    _rueda_leaves: Leaves
+    _rueda_gradients: LeafGradients
+    _rueda_names: dict[torch.Tensor, str]  # of what is trained
+    _rueda_buffer_names: dict[torch.Tensor, str]
+    _rueda_prefix: str
+    _rueda_bucket_bytes: int
+    _rueda_trained: list[LeafSum]
+    _rueda_buffers: list[LeafSum]
+    _rueda_seed: int
+    _rueda_threads: int
+    _rueda_step: int
+    _rueda_kept: dict[int, dict[str, float]]  # by leaf, of the step under way
+    _rueda_synchronized: bool
+
+    def leaves(self, batch: LeafBatch | None = None) -> Iterator[Leaf]:
+        """This rank's leaves of the next step, in the order in which they are to be computed.
+
+        Call backward() once for each. Gradients begin anew with the first leaf. With a ``batch`` of a
+        :class:`rueda.LeafSampler` a leaf has its ``samples`` and ``weight``, by which its mean loss is multiplied.
+        While a leaf is computed, torch's generator on the CPU is one of its own, and so are the optimizer's
+        ``named_buffers``; torch computes with ``leaf_threads`` threads.
+        """
+        gradients = self._rueda_gradients
+        if batch is not None and len(batch.samples) != self._rueda_leaves.count:
+            raise InvalidArgumentError(
+                f"the batch is divided into {len(batch.samples)} leaves, and the optimizer has "
+                f"{self._rueda_leaves.count}"
+            )
+        gradients.begin()
+        self._rueda_synchronized = False
+        self._rueda_kept = {}
+        for each in self._rueda_trained:
+            each.tensor.grad = None
+        before = [each.tensor.clone() for each in self._rueda_buffers]
+        for number in self._rueda_leaves.own:
+            kept = self._rueda_kept.setdefault(number, {})
+            seed = leaf_seed(self._rueda_seed, self._rueda_step, number)
+            leaf = Leaf(number, self._rueda_step, seed, batch, kept)
+            if leaf.samples is None or len(leaf.samples) > 0:
+                yield from self._computed(leaf)
+            with torch.no_grad():
+                for each, old in zip(self._rueda_buffers, before, strict=True):
+                    gradients.add(each, each.tensor.clone())
+                    each.tensor.copy_(old)
+            gradients.end_leaf()
+        gradients.end()
+
+    def _computed(self, leaf: Leaf) -> Iterator[Leaf]:
+        state, threads = torch.get_rng_state(), torch.get_num_threads()
+        torch.default_generator.manual_seed(leaf.seed)
+        if threads != self._rueda_threads:
+            torch.set_num_threads(self._rueda_threads)
+        try:
+            yield leaf
+        finally:
+            torch.set_rng_state(state)
+            if threads != self._rueda_threads:
+                torch.set_num_threads(threads)
+
+    def redistribute(self, leaves: Leaves) -> None:
+        """Divides the leaves anew from the next step on: over other ranks, as after one was lost, or in another way.
+
+        Every rank of ``leaves.process_set`` calls it. Their number does not change.
+
+        Example::
+
+            survivors = rueda.add_process_set([0, 1, 3])
+            optimizer.redistribute(rueda.Leaves(8, survivors))
+        """
+        if leaves.count != self._rueda_leaves.count:
+            raise InvalidArgumentError(
+                f"{leaves.count} leaves were given, and the optimizer has {self._rueda_leaves.count}"
+            )
+        self._rueda_gradients.abandon()
+        self._rueda_take(leaves)
+
+    def _rueda_take(self, leaves: Leaves) -> None:
+        if not takes_part(leaves.process_set):
+            raise InvalidArgumentError("reproducible=True: this rank is not in the process set")
+        gradients = LeafGradients(self._rueda_prefix, leaves, self._rueda_bucket_bytes)
+        self._rueda_leaves = leaves
+        self._rueda_gradients = gradients
+        self._rueda_trained = gradients.add_tensors(self._rueda_names)
+        self._rueda_buffers = gradients.add_tensors(self._rueda_buffer_names)
+        self._rueda_kept = {}
+        self._rueda_synchronized = False
+
+    def synchronize(self) -> None:
+        """Waits until every parameter's ``.grad`` is the average over the leaves."""
+        if self._rueda_synchronized:
+            return
+        gradients = self._rueda_gradients
+        if not gradients.is_begun() or not gradients.is_complete():
+            raise InvalidArgumentError(
+                "step() was called before all leaves of this rank were computed: go through leaves() to its end"
+            )
+        gradients.wait()
+        for each in self._rueda_trained:
+            each.tensor.grad = each.result
+        with torch.no_grad():
+            for each in self._rueda_buffers:
+                each.tensor.copy_(each.result)
+        self._rueda_synchronized = True
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Waits for the gradients' averages over the leaves, then takes the optimizer's step."""
+        if closure is not None:
+            raise InvalidArgumentError("reproducible=True: step() takes no closure")
+        self.synchronize()
+        self._rueda_gradients.forget()
+        self._rueda_synchronized = False
+        self._rueda_step += 1
+        return super().step()
+
+    def averages(self, *names: str) -> list[float]:
+        """Of numbers that each leaf of the last step has kept, see :meth:`Leaf.keep`; the same bits on every rank.
+
+        A leaf that has not kept one of them counts as 0. Collective: every rank asks for the same names.
+        """
+        sums = self._rueda_leaves.sums()
+        for number in self._rueda_leaves.own:
+            kept = self._rueda_kept.get(number, {})
+            sums.add(np.array([kept.get(name, 0.0) for name in names]))
+        partials = sums.partials((len(names),), np.float64)
+        averages: list[float] = allreduce_leaves(partials, self._rueda_leaves).tolist()
+        return averages
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's state, with the number of the step, from which the leaves' seeds follow."""
+        state: dict[str, Any] = super().state_dict()
+        leaves = self._rueda_leaves.count
+        state[LEAF_STATE] = {"step": self._rueda_step, "leaves": leaves, "seed": self._rueda_seed}
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads a state. Raises InvalidArgumentError where that is of other leaves."""
+        rest = dict(state_dict)
+        kept = rest.pop(LEAF_STATE, None)
+        if kept is not None:
+            if kept["leaves"] != self._rueda_leaves.count:
+                raise InvalidArgumentError(
+                    f"the state is of {kept['leaves']} leaves, and the optimizer has {self._rueda_leaves.count}"
+                )
+            self._rueda_step = kept["step"]
+            self._rueda_seed = kept["seed"]
+        super().load_state_dict(rest)
+
+    def __reduce__(self) -> Any:
+        raise InvalidArgumentError(
+            "reproducible=True: the optimizer cannot be copied: make another, and load its state_dict()"
+        )
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Not once the leaves are known."""
+        if hasattr(self, "_rueda_gradients"):
+            raise InvalidArgumentError("reproducible=True: parameters cannot be added later")
+        super().add_param_group(param_group)
+
+
+# As of Distributed.step.
+Reproducible.step.hooked = True  # type: ignore[attr-defined]
+
+
+def make_reproducible(
+    optimizer: torch.optim.Optimizer,
+    names: dict[torch.Tensor, str],
+    prefix: str,
+    leaves: int | Leaves,
+    seed: int,
+    threads: int,
+    named_buffers: Iterable[tuple[str, torch.Tensor]],
+    process_set: ProcessSet,
+    bucket_bytes: int,
+) -> Any:
+    """What DistributedOptimizer(reproducible=True) returns."""
+    base = optimizer.__class__
+    kind: Any = type(base.__name__, (Reproducible, base), {"__module__": base.__module__})
+    made = kind.__new__(kind)
+    made.__dict__.update({k: v for k, v in vars(optimizer).items() if k != "step"})
+    made._rueda_names = {p: name for p, name in names.items() if p.requires_grad}
+    made._rueda_buffer_names = {buffer: name for name, buffer in named_buffers}
+    made._rueda_prefix = prefix
+    made._rueda_bucket_bytes = bucket_bytes
+    made._rueda_seed = seed
+    made._rueda_threads = threads
+    made._rueda_step = 0
+    made._rueda_take(leaves if isinstance(leaves, Leaves) else Leaves(leaves, process_set))
+
+    def take(number: int, parameter: torch.Tensor) -> None:
+        gradient, parameter.grad = parameter.grad, None
+        assert gradient is not None
+        made._rueda_gradients.add(made._rueda_trained[number], gradient)
+
+    for number, each in enumerate(made._rueda_trained):
+        each.tensor.register_post_accumulate_grad_hook(partial(take, number))
+    return made
