@@ -77,6 +77,13 @@ struct WorldMeeting {
 // from one with worlds.
 [[nodiscard]] ProcessSet open_world(const WorldMeeting& meeting);
 
+// Forms a world of the ranks that meet there and makes it the process's own in the place of the
+// present one, which is left: to take in newcomers, who are in none yet, and to do without ranks
+// that are to leave (these call shutdown()). Collective over the ranks of the new world. Tells each
+// one's rank in the present world, -1 for a newcomer. Throws InitializationError where the world
+// cannot be formed, and the present one stays; UnsupportedError where the ranks met through MPI.
+Recovery enter_world(const WorldMeeting& meeting);
+
 // Ends the world. Without a cause this rank leaves: what all have agreed on is finished, the rest
 // fails with ShutdownError. With one, what is under way fails at once, on the other ranks with a
 // PeerLostError that tells the cause. Does nothing where it has been closed. Any thread may call it

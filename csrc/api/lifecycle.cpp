@@ -3,13 +3,21 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <map>
 #include <mutex>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "api/bindings.h"
 #include "api/current_runtime.h"
 #include "api/start_runtime.h"
 #include "api/succession.h"
 #include "core/log.h"
+#include "core/strings.h"
 #include "core/unknown_variables.h"
+#include "membership/bootstrap_rendezvous.h"
 #include "membership/launcher_notice.h"
 #include "membership/open_bootstrap.h"
 #include "membership/world.h"
@@ -25,7 +33,10 @@ struct Process {
   std::mutex life;  // held through init and shutdown
   std::mutex mutex;
   std::shared_ptr<Runtime> runtime;
-  std::unique_ptr<Succession> succession;  // with recovery; under `life`
+  // Under `life`.
+  std::unique_ptr<Succession> succession;        // with recovery
+  std::uint64_t epoch = 0;                       // of the world; higher than that of any before
+  std::map<std::string, std::string> overrides;  // what init() was given
   // By the fork handler, which may not take a lock.
   std::atomic<Runtime*> watched{nullptr};
   std::atomic<Succession*> watched_succession{nullptr};
@@ -94,18 +105,60 @@ void end_succession() {
   process().succession.reset();
 }
 
-std::function<void(const Status&)> open_succession(Bootstrap& bootstrap, const World& first,
-                                                   const Options& options) {
-  end_succession();
-  if (options.recovery != "on" || first.topology.size == 1) return {};
-  const auto start = [options](World world, Bootstrap& members,
-                               std::function<void(const Status&)> on_failure) {
-    return start_runtime(std::move(world), members, options, std::move(on_failure));
+// The options of a world after the first: it does not write over the timeline of the one before.
+Options options_of_later(Options options, std::uint64_t epoch) {
+  if (!options.timeline.empty()) options.timeline += str(".epoch", epoch);
+  return options;
+}
+
+std::unique_ptr<Succession> make_succession(Bootstrap& bootstrap, const World& first,
+                                            const Options& options, std::uint64_t epoch) {
+  if (options.recovery != "on" || first.topology.size == 1) return nullptr;
+  const auto start = [options](World world, Bootstrap& members, std::uint64_t later,
+                               Succession::OnFailure on_failure) {
+    return start_runtime(std::move(world), members, options_of_later(options, later),
+                         std::move(on_failure));
   };
-  process().succession = value_or_throw(Succession::open(
-      bootstrap, first, options, start, Clock::now() + seconds(options.init_timeout)));
-  process().watched_succession = process().succession.get();
-  return process().succession->on_first_failure();
+  return value_or_throw(Succession::open(bootstrap, first, options, epoch, start,
+                                         Clock::now() + seconds(options.init_timeout)));
+}
+
+Succession::OnFailure failures_of_first(const std::unique_ptr<Succession>& succession) {
+  return succession ? succession->on_first_failure() : Succession::OnFailure();
+}
+
+// Under `life`. Returns what was there before.
+std::unique_ptr<Succession> set_succession(std::unique_ptr<Succession> succession) {
+  process().watched_succession = succession.get();
+  return std::exchange(process().succession, std::move(succession));
+}
+
+// Under `life`.
+void prepare_process() {
+  if (std::exchange(process().prepared, true)) return;
+  pthread_atfork(nullptr, nullptr, after_fork_in_child);
+  std::atexit(at_exit);
+}
+
+// What a process says of itself where it enters a world with newcomers.
+struct Past {
+  std::uint64_t epoch = 0;
+  int rank = -1;  // a newcomer
+};
+
+std::string text_of(const Past& past) {
+  return str(past.epoch, " ", past.rank);
+}
+
+Expected<std::vector<Past>> exchange_pasts(Bootstrap& bootstrap, const Past& own, Time deadline) {
+  const auto all = bootstrap.allgather("past", text_of(own), deadline);
+  if (!all) return all.status();
+  std::vector<Past> pasts;
+  for (const std::string& text : *all) {
+    Past& past = pasts.emplace_back();
+    std::istringstream(text) >> past.epoch >> past.rank;
+  }
+  return pasts;
 }
 
 // Once, by rank 0; `rueda run` has done so itself.
@@ -147,10 +200,7 @@ void init(const std::map<std::string, std::string>& overrides) {
   set_log_level(log_level_of(options.log_level));
   warn_of_unknown_variables(process_environment());
   OpenedBootstrap opened = value_or_throw(open_bootstrap(options, process_environment()));
-  if (!std::exchange(state.prepared, true)) {
-    pthread_atfork(nullptr, nullptr, after_fork_in_child);
-    std::atexit(at_exit);
-  }
+  prepare_process();
   if (opened.mpi != nullptr) {
     state.mpi = opened.mpi;
     // The application may finalise MPI itself: the runtime must have left it by then.
@@ -161,8 +211,13 @@ void init(const std::map<std::string, std::string>& overrides) {
     notify_launcher(process_environment(), opened.launch, Arrival::met);
   }
   set_log_rank(world.topology.rank);
-  auto on_failure = open_succession(*opened.bootstrap, world, options);
-  set_runtime(start_runtime(std::move(world), *opened.bootstrap, options, std::move(on_failure)));
+  end_succession();
+  auto succession = make_succession(*opened.bootstrap, world, options, 0);
+  set_runtime(
+      start_runtime(std::move(world), *opened.bootstrap, options, failures_of_first(succession)));
+  set_succession(std::move(succession));
+  state.epoch = 0;
+  state.overrides = overrides;
   // All that MPI has started are in this world: nobody is missing for MPI_Finalize.
   if (opened.mpi != nullptr) state.broken = false;
 }
@@ -200,7 +255,49 @@ Recovery recover(double timeout, bool break_whole) {
   state.broken = true;  // as MPI sees it
   set_log_rank(next.runtime->topology().rank);
   set_runtime(std::move(next.runtime));
+  state.epoch = next.recovery.epoch;
   return std::move(next.recovery);
+}
+
+Recovery enter_world(const WorldMeeting& meeting) {
+  Process& state = process();
+  if (state.forked) throw_forked();
+  const std::lock_guard life(state.life);
+  if (state.mpi != nullptr) {
+    throw UnsupportedError(
+        "ranks that have met through MPI take in no others: start the job with 'rueda run' without "
+        "MPI");
+  }
+  const auto present = find_runtime();
+  auto overrides = meeting.options;
+  if (present) overrides.insert(state.overrides.begin(), state.overrides.end());
+  const Options options = value_or_throw(read_options(process_environment(), overrides));
+  if (!present) set_log_level(log_level_of(options.log_level));
+  prepare_process();
+  const Time deadline = Clock::now() + seconds(options.init_timeout);
+  const auto bootstrap = value_or_throw(connect_rendezvous(
+      meeting.address, meeting.rank, meeting.size, deadline, meeting.secret, meeting.listener));
+  const Past own = present ? Past{state.epoch, present->topology().rank} : Past();
+  const auto pasts = value_or_throw(exchange_pasts(*bootstrap, own, deadline));
+  Recovery entered;
+  for (const Past& past : pasts) {
+    entered.epoch = std::max(entered.epoch, past.epoch + 1);
+    entered.previous_ranks.push_back(past.rank);
+  }
+  const MpiCapability no_mpi{nullptr, Status(ErrorCode::unsupported, "the ranks met without MPI")};
+  World world = value_or_throw(form_world(*bootstrap, options, no_mpi));
+  auto succession = make_succession(*bootstrap, world, options, entered.epoch);
+  auto runtime =
+      start_runtime(std::move(world), *bootstrap, options_of_later(options, entered.epoch),
+                    failures_of_first(succession));
+  // From here on nothing fails: all are in the new world.
+  set_log_rank(runtime->topology().rank);
+  set_runtime(std::move(runtime));
+  state.epoch = entered.epoch;
+  state.overrides = overrides;
+  const auto before = set_succession(std::move(succession));
+  if (present) present->shutdown();
+  return entered;
 }
 
 void abort(const std::string& cause) {

@@ -6,18 +6,19 @@
 
 namespace rueda {
 
-Succession::Succession(Start start) : start_(std::move(start)) {}
+Succession::Succession(Start start, std::uint64_t first_epoch)
+    : start_(std::move(start)), first_epoch_(first_epoch), taken_epoch_(first_epoch) {}
 
 Expected<std::unique_ptr<Succession>> Succession::open(Bootstrap& bootstrap, const World& first,
-                                                       const Options& options, Start start,
-                                                       Time deadline) {
-  std::unique_ptr<Succession> succession(new Succession(std::move(start)));
+                                                       const Options& options, std::uint64_t epoch,
+                                                       Start start, Time deadline) {
+  std::unique_ptr<Succession> succession(new Succession(std::move(start), epoch));
   succession->taken_members_.resize(static_cast<std::size_t>(first.topology.size));
   std::iota(succession->taken_members_.begin(), succession->taken_members_.end(), 0);
   auto membership = Membership::open(
-      bootstrap, first, options,
-      [self = succession.get()](World world, Bootstrap& members, std::uint64_t epoch) {
-        return self->enter(std::move(world), members, epoch);
+      bootstrap, first, options, epoch,
+      [self = succession.get()](World world, Bootstrap& members, std::uint64_t later) {
+        return self->enter(std::move(world), members, later);
       },
       deadline);
   if (!membership) return membership.status();
@@ -46,7 +47,7 @@ Succession::OnFailure Succession::failure_of(std::uint64_t epoch) const {
 // By the membership's thread.
 Status Succession::enter(World world, Bootstrap& bootstrap, std::uint64_t epoch) {
   try {
-    auto runtime = start_(std::move(world), bootstrap, failure_of(epoch));
+    auto runtime = start_(std::move(world), bootstrap, epoch, failure_of(epoch));
     std::shared_ptr<Runtime> skipped;
     {
       const std::lock_guard lock(mutex_);

@@ -19,19 +19,19 @@ class Succession {
   // Starts a runtime in a world that was formed; collective. Throws where one of its ranks does not
   // succeed. `on_failure` is for Runtime::start().
   using Start = std::function<std::shared_ptr<Runtime>(World world, Bootstrap& bootstrap,
-                                                       OnFailure on_failure)>;
+                                                       std::uint64_t epoch, OnFailure on_failure)>;
 
-  // Collective over the ranks of the first world.
+  // Collective over the ranks of the first world, whose number is `epoch`.
   static Expected<std::unique_ptr<Succession>> open(Bootstrap& bootstrap, const World& first,
-                                                    const Options& options, Start start,
-                                                    Time deadline);
+                                                    const Options& options, std::uint64_t epoch,
+                                                    Start start, Time deadline);
   // To the others this process has ended. Runtimes that were started may live on, and break.
   ~Succession();
   Succession(const Succession&) = delete;
   Succession& operator=(const Succession&) = delete;
 
   // For the runtime of the first world.
-  [[nodiscard]] OnFailure on_first_failure() const { return failure_of(0); }
+  [[nodiscard]] OnFailure on_first_failure() const { return failure_of(first_epoch_); }
 
   struct Next {
     std::shared_ptr<Runtime> runtime;
@@ -51,17 +51,18 @@ class Succession {
     Membership* membership = nullptr;
   };
 
-  explicit Succession(Start start);
+  Succession(Start start, std::uint64_t first_epoch);
 
   [[nodiscard]] OnFailure failure_of(std::uint64_t epoch) const;
   Status enter(World world, Bootstrap& bootstrap, std::uint64_t epoch);
 
   const Start start_;
+  const std::uint64_t first_epoch_;
   const std::shared_ptr<Reports> reports_ = std::make_shared<Reports>();
   std::mutex mutex_;
   std::shared_ptr<Runtime> next_;  // entered, and not taken yet
   std::uint64_t next_epoch_ = 0;
-  std::uint64_t taken_epoch_ = 0;
+  std::uint64_t taken_epoch_;
   std::vector<int> taken_members_;
   std::unique_ptr<Membership> membership_;
 };

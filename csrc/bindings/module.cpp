@@ -99,6 +99,22 @@ int open_world_interruptibly(int rank, int size, const std::string& address,
   return open_world({rank, size, address, secret, listener, overrides}).id;
 }
 
+// As init_interruptibly(). Returns the number of the world, and of each rank that in the one
+// before.
+py::tuple enter_world_interruptibly(int rank, int size, const std::string& address,
+                                    const std::string& secret, int listener,
+                                    const std::map<std::string, std::string>& overrides) {
+  const Recovery entered = [&] {
+    const GilReleased released;
+    const Interruptible interruptible([] {
+      const py::gil_scoped_acquire gil;
+      raise_signals();
+    });
+    return enter_world({rank, size, address, secret, listener, overrides});
+  }();
+  return py::make_tuple(entered.epoch, entered.previous_ranks);
+}
+
 // Where a signal handler raises, the change of the sets goes on.
 int add_set(std::vector<int> ranks) {
   const Handle handle = [&] {
@@ -138,6 +154,8 @@ void bind_life(py::module_& module) {
 
 void bind_worlds(py::module_& module) {
   module.def("open_world", &open_world_interruptibly, py::arg("rank"), py::arg("size"),
+             py::arg("address"), py::arg("secret"), py::arg("listener"), py::arg("options"));
+  module.def("enter_world", &enter_world_interruptibly, py::arg("rank"), py::arg("size"),
              py::arg("address"), py::arg("secret"), py::arg("listener"), py::arg("options"));
   module.def(
       "close_world", [](int set, const std::string& cause) { close_world({set}, cause); },

@@ -46,7 +46,8 @@ constexpr std::uint8_t bootstrap_message = 2;
 }  // namespace
 
 Membership::Membership(Connections::Settings settings, const Options& options,
-                       const KnownCosts& costs, std::string secret, Enter enter)
+                       const KnownCosts& costs, std::string secret, std::uint64_t epoch,
+                       Enter enter)
     : process_(settings.rank),
       options_(options),
       costs_(costs),
@@ -56,20 +57,21 @@ Membership::Membership(Connections::Settings settings, const Options& options,
           std::move(settings),
           {[this](int process, std::span<const std::byte> message) { receive(process, message); },
            [this](int process, const Status& cause) { lose(process, cause); }, [] {}}) {
+  present_.epoch = epoch;
   present_.members.resize(static_cast<std::size_t>(connections_.size()));
   std::iota(present_.members.begin(), present_.members.end(), 0);
 }
 
 Expected<std::unique_ptr<Membership>> Membership::open(Bootstrap& bootstrap, const World& first,
-                                                       const Options& options, Enter enter,
-                                                       Time deadline) {
+                                                       const Options& options, std::uint64_t epoch,
+                                                       Enter enter, Time deadline) {
   auto settings = exchange_endpoints(
       bootstrap, {.name = "membership", .key = "membership", .protocol = "ruedamem"},
       first.topology.host_of, options.interface, deadline);
   if (!settings) return settings.status();
   std::unique_ptr<Membership> membership(new Membership(
       std::move(settings).value(), options, KnownCosts{first.host.costs(), first.link_costs},
-      bootstrap.secret(), std::move(enter)));
+      bootstrap.secret(), epoch, std::move(enter)));
   const Status opened = membership->connections_.open();
   const Status all = bootstrap.agree("membership/open", opened, deadline);
   if (!opened.ok() || !all.ok()) return opened.ok() ? all : opened;

@@ -34,7 +34,7 @@ class Membership {
  public:
   // What is known of a world that was entered.
   struct Change {
-    std::uint64_t epoch = 0;   // its number: 0 for the first, higher for each later one
+    std::uint64_t epoch = 0;   // its number, higher for each later one
     std::vector<int> members;  // of each rank the process, ascending
     // Who was lost since the first world, by process, and why.
     std::vector<std::pair<int, Status>> lost = {};
@@ -43,10 +43,10 @@ class Membership {
   // an error where they do not all succeed.
   using Enter = std::function<Status(World world, Bootstrap& bootstrap, std::uint64_t epoch)>;
 
-  // Collective over all ranks of the first world.
+  // Collective over all ranks of the first world, whose number is `epoch`.
   static Expected<std::unique_ptr<Membership>> open(Bootstrap& bootstrap, const World& first,
-                                                    const Options& options, Enter enter,
-                                                    Time deadline);
+                                                    const Options& options, std::uint64_t epoch,
+                                                    Enter enter, Time deadline);
   // To the others this process has ended, without a good-bye.
   ~Membership();
   Membership(const Membership&) = delete;
@@ -66,7 +66,7 @@ class Membership {
 
  private:
   Membership(Connections::Settings settings, const Options& options, const KnownCosts& costs,
-             std::string secret, Enter enter);
+             std::string secret, std::uint64_t epoch, Enter enter);
 
   void run();
   // What the thread does next until there is a decision, a report, or nothing more to do.

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from rueda import _native
-from rueda.errors import PeerLostError, ShutdownError
+from rueda.errors import PeerLostError, ShutdownError, UnsupportedError
 from rueda.handles import release_completed
 from rueda.process_sets import ProcessSet, add_process_set, forget_process_sets
 
@@ -44,7 +44,8 @@ def init(process_sets: Iterable[ProcessSet] = (), **options: object) -> None:
 
     Under ``mpirun`` the ranks meet through MPI, under ``rueda run`` without MPI through its rendezvous; without a
     launcher the world has one rank. ``options`` override the environment (``docs/options.md`` lists them).
-    ``process_sets`` are added at once, in this order, which must be the same on every rank.
+    ``process_sets`` are added at once, in this order, which must be the same on every rank. In a process that
+    ``rueda run --max-np`` has started to join a job it waits until the others take it in: see :mod:`rueda.elastic`.
 
     The world is left at exit. When an exception ends the main thread, the other ranks are told its text first and
     raise :class:`rueda.PeerLostError` with it.
@@ -60,12 +61,27 @@ def init(process_sets: Iterable[ProcessSet] = (), **options: object) -> None:
     """
     global _owner, _worlds
     is_new = not _native.is_initialized()
-    _native.init({name: str(value) for name, value in options.items()})
+    given = {name: str(value) for name, value in options.items()}
+    if is_new and os.environ.get("RUEDA_JOINER") and _worlds == 0:
+        _join(list(process_sets), given)
+    else:
+        _native.init(given)
     _worlds += is_new
     _owner = os.getpid()
     _install_hooks()
     for process_set in process_sets:
         add_process_set(process_set)
+
+
+def _join(process_sets: list[ProcessSet], options: dict[str, str]) -> None:
+    """Enters the world of a job that is under way."""
+    from rueda.elastic import changes  # which imports this module
+
+    if process_sets:
+        raise UnsupportedError(
+            "the process sets of a job whose ranks come and go are added after init(), whenever its world has changed"
+        )
+    changes.join(options)
 
 
 def shutdown() -> None:

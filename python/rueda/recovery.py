@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rueda import _native
@@ -9,7 +10,14 @@ from rueda.handles import release_completed
 from rueda.lifecycle import count_world
 from rueda.process_sets import forget_process_sets
 
-__all__ = ["Recovery", "recover"]
+__all__ = ["Recovery", "on_recovery", "recover"]
+
+_listeners: list[Callable[[list[int]], None]] = []
+
+
+def on_recovery(listener: Callable[[list[int]], None]) -> None:
+    """``listener(previous_ranks)`` is called whenever the world has been formed anew of those that are left."""
+    _listeners.append(listener)
 
 
 @dataclass(frozen=True)
@@ -50,16 +58,23 @@ def recover(timeout: float = 60.0, *, break_whole: bool = False) -> Recovery:
 
     Example::
 
+        >>> try:
+        ...     lost = rueda.recover().lost  # {2: "rank 2 (host-a, pid 4711) is gone: ..."}
+        ... except (rueda.UnsupportedError, rueda.InvalidArgumentError):
+        ...     lost = {}  # nothing to recover from
+
         rueda.init(recovery="on")
         while step < steps:
             try:
                 gradient = rueda.allreduce(local_gradient(step), name="gradient")
             except rueda.PeerLostError:
-                lost = rueda.recover().lost  # {2: "rank 2 (host-a, pid 4711) is gone: ..."}
+                rueda.recover()
                 step = int(rueda.allreduce(np.array([step]), op=rueda.Min, name="step")[0])
     """
     epoch, previous_ranks, lost = _native.recover(float(timeout), bool(break_whole))
     count_world()
     release_completed()
     forget_process_sets()
+    for listener in _listeners:
+        listener(list(previous_ranks))
     return Recovery(epoch, list(previous_ranks), dict(sorted(lost.items())))

@@ -76,7 +76,6 @@ def test_flags_without_effect_say_why(flags: list[str], why: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        (["--min-np", "1"], "--min-num-proc is not there: the number of ranks cannot change"),
         (["--host-discovery-script", "x"], "docs/horovod.md"),
         (["--check-build"], "run 'rueda check' instead"),
         (["-p", "22"], "--ssh-port is not there: --ssh 'ssh -p PORT'"),

@@ -33,8 +33,8 @@ class Rank {
     auto formed = form_world(*bootstrap, options, {nullptr, Status(ErrorCode::unsupported, "")});
     expect_ok(formed.status(), "forming the first world");
     auto succession = Succession::open(
-        *bootstrap, formed.value(), options,
-        [this](World world, Bootstrap& members, Succession::OnFailure on_failure) {
+        *bootstrap, formed.value(), options, 0,
+        [this](World world, Bootstrap& members, std::uint64_t, Succession::OnFailure on_failure) {
           return start(std::move(world), members, std::move(on_failure));
         },
         soon());

@@ -1,17 +1,19 @@
 """Training that goes on after a failed step: what is to survive it, and the loop that begins anew.
 
-What Rueda can recover from today is written in docs/horovod.md: errors that leave every process alive.
+docs/horovod.md tells from what it recovers.
 """
 
 from __future__ import annotations
 
 import functools
 import queue
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
+from rueda.elastic import changes
 from rueda.errors import (
     DuplicateNameError,
     InvalidArgumentError,
@@ -107,6 +109,10 @@ class State:
     def check_host_updates(self) -> None:
         """Raises :class:`HostsUpdatedInterrupt` on every rank where any was told of a change; collective."""
         newest, update = self._last_updated_timestamp, HostUpdateResult.no_update
+        joining, leaving = changes.wanted()
+        if joining or leaving:
+            newest = max(newest, time.time())
+            update |= (joining * HostUpdateResult.added) | (leaving * HostUpdateResult.removed)
         while not self._host_messages.empty():
             timestamp, result = self._host_messages.get()
             if timestamp > self._last_updated_timestamp:
@@ -179,26 +185,31 @@ def _may_recover(error: BaseException) -> bool:
 
 
 def run_fn(
-    func: Callable[Concatenate[Any, P], T], reset: Callable[[], None]
+    func: Callable[Concatenate[Any, P], T],
+    reset: Callable[[], None],
+    update: Callable[[], bool] | None = None,
 ) -> Callable[Concatenate[Any, P], T]:
     """The function ``func(state, ...)``, begun anew after a failure that a new world can repair.
 
     The state is synchronised first. After :class:`HorovodInternalError`, or a :class:`rueda.RuedaError` out of
     backward(), it is restored; after :class:`HostsUpdatedInterrupt` it stays as it is. Then ``reset`` forms the
     world anew, the reset callbacks are called, and ``func`` begins again. Errors that would only come back, such as a
-    difference between ranks, are raised as they are.
+    difference between ranks, are raised as they are. ``update``: called before ``reset`` after HostsUpdatedInterrupt;
+    where it tells that it has changed the world, reset is not called.
     """
 
     @functools.wraps(func)
     def wrapper(state: Any, *args: P.args, **kwargs: P.kwargs) -> T:
         skip_sync = False
         while True:
+            is_update = False
             try:
                 if not skip_sync:
                     state.sync()
                 return func(state, *args, **kwargs)
             except HostsUpdatedInterrupt as interrupt:
                 skip_sync = interrupt.skip_sync
+                is_update = True
             except (HorovodInternalError, RuedaError) as error:
                 if not _may_recover(error):
                     if isinstance(error, RuedaError):
@@ -206,7 +217,8 @@ def run_fn(
                     raise
                 state.restore()
                 skip_sync = False
-            reset()
+            if not (is_update and update is not None and update()):
+                reset()
             state.on_reset()
 
     return wrapper  # type: ignore[return-value]  # its first parameter has a name

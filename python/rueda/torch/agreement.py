@@ -38,6 +38,12 @@ class Divergence:
     - ``elements``: how many differ there within the first 32 KiB that do.
     - ``blocks``: how many blocks of 32 KiB differ there.
     - ``values``: the element's bits as hexadecimal numbers, there and on ``reference``.
+
+    Example::
+
+        >>> from rueda.torch import Divergence
+        >>> print(Divergence("weight", (2,), 0, True, (1, 0), 1, 1, ("3f800001", "3f800000")))
+        'weight' differs on rank 2: element [1, 0] has the bits 3f800001 on rank 2, ...
     """
 
     tensor: str
@@ -61,7 +67,13 @@ class Divergence:
 
 
 class DivergenceError(RuedaError):
-    """The ranks no longer have the same tensors. ``divergences`` tells which, the same on every rank."""
+    """The ranks no longer have the same tensors. ``divergences`` tells which, the same on every rank.
+
+    Example::
+
+        >>> issubclass(rueda.torch.DivergenceError, rueda.RuedaError)
+        True
+    """
 
     divergences: list[Divergence]
 

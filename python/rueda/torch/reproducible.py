@@ -62,6 +62,7 @@ class Reproducible(torch.optim.Optimizer):
     _rueda_step: int
     _rueda_kept: dict[int, dict[str, float]]  # by leaf, of the step under way
     _rueda_synchronized: bool
+    _rueda_before: list[torch.Tensor]  # the buffers, as every leaf of the step under way finds them
 
     def leaves(self, batch: LeafBatch | None = None) -> Iterator[Leaf]:
         """This rank's leaves of the next step, in the order in which they are to be computed.
@@ -82,7 +83,7 @@ class Reproducible(torch.optim.Optimizer):
         self._rueda_kept = {}
         for each in self._rueda_trained:
             each.tensor.grad = None
-        before = [each.tensor.clone() for each in self._rueda_buffers]
+        before = self._rueda_before = [each.tensor.clone() for each in self._rueda_buffers]
         for number in self._rueda_leaves.own:
             kept = self._rueda_kept.setdefault(number, {})
             seed = leaf_seed(self._rueda_seed, self._rueda_step, number)
@@ -94,6 +95,7 @@ class Reproducible(torch.optim.Optimizer):
                     gradients.add(each, each.tensor.clone())
                     each.tensor.copy_(old)
             gradients.end_leaf()
+        self._rueda_before = []
         gradients.end()
 
     def _computed(self, leaf: Leaf) -> Iterator[Leaf]:
@@ -108,10 +110,15 @@ class Reproducible(torch.optim.Optimizer):
             if threads != self._rueda_threads:
                 torch.set_num_threads(threads)
 
+    def divide_anew(self) -> None:
+        """Divides the leaves evenly over the ranks of the world, as after it has changed: see :meth:`redistribute`."""
+        self.redistribute(Leaves(self._rueda_leaves.count))
+
     def redistribute(self, leaves: Leaves) -> None:
         """Divides the leaves anew from the next step on: over other ranks, as after one was lost, or in another way.
 
-        Every rank of ``leaves.process_set`` calls it. Their number does not change.
+        Every rank of ``leaves.process_set`` calls it. Their number does not change. A step under way is given up:
+        buffers are as they were before it.
 
         Example::
 
@@ -123,6 +130,9 @@ class Reproducible(torch.optim.Optimizer):
                 f"{leaves.count} leaves were given, and the optimizer has {self._rueda_leaves.count}"
             )
         self._rueda_gradients.abandon()
+        with torch.no_grad():
+            for each, old in zip(self._rueda_buffers, self._rueda_before, strict=False):
+                each.tensor.copy_(old)
         self._rueda_take(leaves)
 
     def _rueda_take(self, leaves: Leaves) -> None:
@@ -134,6 +144,7 @@ class Reproducible(torch.optim.Optimizer):
         self._rueda_trained = gradients.add_tensors(self._rueda_names)
         self._rueda_buffers = gradients.add_tensors(self._rueda_buffer_names)
         self._rueda_kept = {}
+        self._rueda_before = []
         self._rueda_synchronized = False
 
     def synchronize(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import parallel
 import rueda
+import rueda.elastic
 import rueda.horovod.torch as hvd
 import rueda.torch
 import rueda.torch.c10d
@@ -20,6 +21,7 @@ import torch.distributed as dist
 MODULES = [
     "rueda",
     "rueda.compression",
+    "rueda.elastic",
     "rueda.torch",
     "rueda.torch.c10d",
     "rueda.horovod.torch",

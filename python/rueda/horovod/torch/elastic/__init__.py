@@ -18,6 +18,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import rueda.observation
 import rueda.recovery
+from rueda.elastic import changes
+from rueda.errors import PeerLostError
 from rueda.horovod.basics import init, is_initialized, shutdown, size
 from rueda.horovod.elastic_state import State, run_fn
 from rueda.horovod.exceptions import translated
@@ -34,7 +36,8 @@ def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P],
     """Decorator of the training function, whose first argument is a :class:`State`.
 
     The function begins anew, from the last commit, when a collective fails on any rank. Where the job was started with
-    ``rueda run --min-np`` (``RUEDA_RECOVERY=on``) it also goes on without ranks that are lost; see ``docs/horovod.md``.
+    ``rueda run --min-np`` (``RUEDA_RECOVERY=on``) it also goes on without ranks that are lost, and with ``--max-np``
+    commit() lets in the processes that the launcher has started to join; see ``docs/horovod.md``.
 
     Example::
 
@@ -46,7 +49,7 @@ def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P],
         >>> train(hvd.elastic.ObjectState(epoch=0))
         2
     """
-    return run_fn(func, _reset)
+    return run_fn(func, _reset, _update)
 
 
 def _reset() -> None:
@@ -55,6 +58,14 @@ def _reset() -> None:
     else:
         shutdown()
         init()
+
+
+def _update() -> bool:
+    """Lets newcomers in, and goes on without those that leave; False where nothing has come of it."""
+    try:
+        return changes.update() is not None
+    except PeerLostError:
+        return False  # by reset() the others go on
 
 
 @translated

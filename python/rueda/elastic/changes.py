@@ -1,0 +1,261 @@
+"""Ranks that join and leave between steps."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rueda import _native
+from rueda.elastic.session import Session, process_number
+from rueda.errors import InitializationError, ShutdownError
+from rueda.handles import release_completed
+from rueda.lifecycle import count_world
+from rueda.objects import allgather_object, broadcast_object
+from rueda.operations import Max
+from rueda.process_sets import forget_process_sets
+from rueda.recovery import on_recovery
+from rueda.reductions import allreduce
+
+__all__ = ["Change", "join", "update", "wanted"]
+
+_log = logging.getLogger("rueda")
+
+# Those who enter a world are all there already; seconds.
+_ENTERING = 15
+
+
+@dataclass(frozen=True)
+class Change:
+    """How :func:`update` has changed the world.
+
+    ``epoch``: the number of the new world. ``previous_ranks``: of each of its ranks, the rank in the world before, and
+    -1 for one that has joined. ``left``: the ranks of the world before that have left.
+
+    Example::
+
+        >>> rueda.elastic.Change(3, [0, 2, -1], [1]).joined
+        [2]
+    """
+
+    epoch: int
+    previous_ranks: list[int]
+    left: list[int]
+
+    @property
+    def joined(self) -> list[int]:
+        """The ranks that are new."""
+        return [rank for rank, before in enumerate(self.previous_ranks) if before < 0]
+
+
+@dataclass
+class _Elastic:
+    """What this process knows of its job."""
+
+    number: int = -1
+    session: Session | None = None
+    # By the launcher: who waits to join, and who is to leave.
+    joiners: list[int] = field(default_factory=list)
+    leaving: list[int] = field(default_factory=list)
+    # Of each rank the number; nothing before it is known.
+    members: list[int] = field(default_factory=list)
+    # How the ranks of the present world have met.
+    rendezvous: str = ""
+
+    def listen(self) -> None:
+        """Takes what the launcher has said."""
+        if self.session is None:
+            return
+        for message in self.session.receive():
+            self.joiners = _numbers(message.get("joiners"), self.joiners)
+            self.leaving = _numbers(message.get("leaving"), self.leaving)
+
+
+def _numbers(told: Any, before: list[int]) -> list[int]:
+    if isinstance(told, list) and all(isinstance(each, int) for each in told):
+        return sorted(told)
+    return before
+
+
+_here: _Elastic | None = None
+
+
+def _elastic() -> _Elastic:
+    """Of this process; begun with the first use."""
+    global _here
+    if _here is None:
+        _here = _Elastic(rendezvous=os.environ.get("RUEDA_RENDEZVOUS", ""))
+        number = process_number()
+        address = os.environ.get("RUEDA_LAUNCHER", "")
+        if os.environ.get("RUEDA_ELASTIC") == "1" and address and number is not None:
+            _here.number = number
+            on_recovery(_take_survivors)
+            try:
+                _here.session = Session(address, number)
+            except OSError as error:
+                _log.warning("the launcher cannot be reached, so that no ranks join: %s", error)
+    return _here
+
+
+# --- Joining
+
+
+def join(options: Mapping[str, str]) -> None:
+    """Waits until the ranks of the job take this process in, and enters their world with them."""
+    here = _elastic()
+    if here.session is None:
+        raise InitializationError("the launcher that has started this process cannot be reached")
+    here.session.send(ready=here.number)
+    while True:
+        for message in here.session.receive():
+            door = message.get("enter")
+            if isinstance(door, dict):
+                _enter(int(door["rank"]), int(door["size"]), str(door["address"]), -1, options)
+                return
+        if not here.session.is_open:
+            raise InitializationError("the launcher has ended before this process could join")
+        here.session.wait(1.0)
+
+
+def _enter(
+    rank: int, size: int, address: str, listener: int, options: Mapping[str, str]
+) -> tuple[int, list[int]]:
+    epoch, previous = _native.enter_world(
+        rank,
+        size,
+        address,
+        os.environ.get("RUEDA_SECRET", ""),
+        listener,
+        {**options, "init_timeout": str(_ENTERING)},
+    )
+    here = _elastic()
+    here.rendezvous = address
+    here.members = list(allgather_object(here.number, "elastic.members"))
+    here.joiners = [number for number in here.joiners if number not in here.members]
+    _tell_launcher()
+    return epoch, list(previous)
+
+
+# --- Members
+
+
+def wanted() -> tuple[bool, bool]:
+    """Whether the launcher has said that processes wait to join, and that members are to leave; does not wait."""
+    here = _elastic()
+    here.listen()
+    members = here.members or list(range(_native.size()))
+    return bool(here.joiners), any(number in here.leaving for number in members)
+
+
+def update() -> Change | None:
+    """Takes in the processes that wait to join, and leaves out those that are to leave; collective over the world.
+
+    To be called between steps, when no operation is under way. Nothing happens, at the price of one small allreduce,
+    while the launcher (``rueda run --max-np``, ``--host-discovery-script``) has not said that the job changes, and
+    outside of such jobs. A process that is to leave ends with ``SystemExit(0)``. Where those who wait do not come after
+    all the world stays as it is, with a warning. Returns the change, or nothing.
+
+    After a change ranks are numbered anew: those that stay keep their order, newcomers come last. Process sets,
+    persistent operations and buckets are of the old world. Newcomers enter the world by their :func:`rueda.init`, so
+    what follows there must be collective with what follows here: :func:`steps` sees to that.
+
+    Raises what :func:`rueda.allreduce` raises, among others :class:`rueda.PeerLostError`, after which
+    :func:`rueda.recover` helps.
+
+    Example::
+
+        >>> rueda.elastic.update() is None
+        True
+    """
+    told = np.array([any(wanted())], np.int32)
+    if not allreduce(told, "elastic.wanted", Max)[0]:
+        return None
+    return _change()
+
+
+def _change() -> Change | None:
+    here = _elastic()
+    if not here.members:
+        here.members = list(allgather_object(here.number, "elastic.members"))
+    joiners, leaving = broadcast_object((here.joiners, here.leaving), 0, "elastic.plan")
+    joiners = [number for number in joiners if number not in here.members]
+    staying = [rank for rank, number in enumerate(here.members) if number not in leaving]
+    if not staying or (not joiners and len(staying) == len(here.members)):
+        return None
+    first = staying[0]
+    size = len(staying) + len(joiners)
+    own = _native.rank()
+    listener, address = _open_door(here.rendezvous) if own == first else (None, "")
+    address = broadcast_object(address, first, "elastic.door")
+    if own not in staying:
+        _leave()
+        return None
+    if own == first and here.session is not None:
+        ranks = {str(number): len(staying) + i for i, number in enumerate(joiners)}
+        here.session.send(door={"address": address, "joiners": ranks, "size": size})
+    try:
+        epoch, previous = _enter(
+            staying.index(own), size, address, -1 if listener is None else listener.detach(), {}
+        )
+    except InitializationError as error:
+        _settle_failure(error, joiners)
+        return None
+    count_world()
+    release_completed()
+    forget_process_sets()
+    left = sorted(set(range(len(here.members))) - set(staying))
+    return Change(epoch, previous, left)
+
+
+def _open_door(rendezvous: str) -> tuple[socket.socket | None, str]:
+    """Where the ranks of the next world meet: as those of the present one have met."""
+    if not rendezvous.startswith("tcp:"):
+        return None, f"unix:@rueda-{secrets.token_hex(16)}"
+    host = _native.own_address(_native.options()["interface"])
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, 0), family=family)
+    port = listener.getsockname()[1]
+    return listener, f"tcp:[{host}]:{port}" if family == socket.AF_INET6 else f"tcp:{host}:{port}"
+
+
+def _leave() -> None:
+    """Waits until the others have gone on without this rank; returns where they have not."""
+    try:
+        allreduce(np.zeros(1, np.int32), "elastic.outcome", Max)
+    except ShutdownError:
+        _native.shutdown()
+        sys.exit(0)
+
+
+def _settle_failure(error: InitializationError, joiners: list[int]) -> None:
+    """The world stays, where all ranks have failed to enter another one."""
+    allreduce(np.zeros(1, np.int32), "elastic.outcome", Max)
+    _log.warning("no world was formed with the processes that wait to join: %s", error)
+    here = _elastic()
+    here.joiners = [number for number in here.joiners if number not in joiners]
+    if _native.rank() == 0 and here.session is not None:
+        here.session.send(refused={"joiners": joiners, "why": str(error)})
+
+
+# --- The launcher
+
+
+def _take_survivors(previous_ranks: list[int]) -> None:
+    """After recovery the launcher hears who is left."""
+    here = _elastic()
+    before = here.members or list(range(max(previous_ranks) + 1))
+    here.members = [before[rank] for rank in previous_ranks]
+    _tell_launcher()
+
+
+def _tell_launcher() -> None:
+    here = _elastic()
+    if here.session is not None and _native.rank() == 0:
+        here.session.send(formed={"members": here.members})

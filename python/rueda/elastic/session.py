@@ -1,0 +1,89 @@
+"""What a rank of an elastic job and its launcher tell each other: objects of JSON, a line each, both ways."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import time
+from typing import Any
+
+__all__ = ["Session", "process_number"]
+
+# A line that is longer comes from nobody who means well.
+_LONGEST = 1 << 16
+
+
+def process_number() -> int | None:
+    """The number by which the launcher knows this process; nothing where no launcher has numbered it."""
+    text = os.environ.get("RUEDA_JOINER") or os.environ.get("RUEDA_RANK")
+    return int(text) if text else None
+
+
+class Session:
+    """A connection to the launcher.
+
+    What the launcher says is looked for without a wait. When it is gone nothing more comes, and what is said to it is
+    dropped: the job goes on without it.
+
+    Raises ``OSError`` where the launcher cannot be reached.
+    """
+
+    def __init__(self, address: str, number: int) -> None:
+        self._buffer = b""
+        self._is_open = True
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.connect(address.replace("@", "\0", 1))
+        self._socket.setblocking(False)
+        self.send(hello=number)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the launcher is there."""
+        return self._is_open
+
+    def send(self, **message: Any) -> None:
+        """Says something; what the launcher has no room for ends the session."""
+        if not self._is_open:
+            return
+        try:
+            line = json.dumps(message).encode() + b"\n"
+            if self._socket.send(line) < len(line):
+                self.close()
+        except OSError:
+            self.close()
+
+    def receive(self) -> list[dict[str, Any]]:
+        """What has come since the last call."""
+        while self._is_open:
+            try:
+                piece = self._socket.recv(_LONGEST)
+            except BlockingIOError:
+                break
+            except OSError:
+                piece = b""
+            self._buffer += piece
+            if not piece or len(self._buffer) > _LONGEST * 16:
+                self.close()
+        *lines, self._buffer = self._buffer.split(b"\n")
+        messages = []
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                message = json.loads(line)
+                if isinstance(message, dict):
+                    messages.append(message)
+        return messages
+
+    def wait(self, seconds: float) -> None:
+        """Returns when something has come, or after this time."""
+        if self._is_open:
+            select.select([self._socket], [], [], seconds)
+        else:
+            time.sleep(seconds)
+
+    def close(self) -> None:
+        """Ends it."""
+        self._is_open = False
+        self._socket.close()

@@ -1,0 +1,179 @@
+"""A training loop that goes on whoever comes and goes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+from rueda import lifecycle
+from rueda.elastic.changes import update
+from rueda.elastic.shared_state import SharedState
+from rueda.errors import InvalidArgumentError, PeerLostError
+from rueda.objects import allgather_object, broadcast_object
+from rueda.recovery import recover
+
+__all__ = ["Step", "steps"]
+
+_log = logging.getLogger("rueda")
+
+# How many steps a rank has done whose state is not yet the others'.
+_NOTHING = -1
+
+
+class Step:
+    """One step of :func:`steps`: everything that it does goes into ``with step:``.
+
+    ``number``: from 0. It may come again where a rank was lost meanwhile.
+
+    Example::
+
+        >>> for step in rueda.elastic.steps(2):
+        ...     with step:
+        ...         print(step.number)
+        0
+        1
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.lost: PeerLostError | None = None
+        self._is_done = False
+
+    def __enter__(self) -> Step:
+        self._is_done = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if isinstance(error, PeerLostError) and _recovers():
+            self.lost = error
+        return self.lost is not None
+
+    def check(self) -> None:
+        """Raises :class:`rueda.InvalidArgumentError` where the loop's body has not entered the step."""
+        if not self._is_done:
+            raise InvalidArgumentError(
+                f"step {self.number} was not entered: write 'for step in rueda.elastic.steps(...): with step: ...'"
+            )
+
+
+def steps(total: int, *state: Any, every: int = 1) -> Iterator[Step]:
+    """The steps of a training from which ranks may be lost, and which others may join; no step is lost or done twice.
+
+    ``total``: how many there are. ``state``: what all ranks have in common, objects with ``state_dict()`` and
+    ``load_state_dict()``: the model, the optimizer, of which there may be one, samplers. At the start every rank gets
+    what rank 0 has. ``every``: after how many steps newcomers are let in.
+
+    When a rank is lost (``rueda run --min-np``) the others go on in a new world: those that had not come to the end of
+    the step do it again, unless one of them had taken the optimizer's step, in which case all get its state. Nothing
+    else is brought back: take the step's data by its number, and let optimizer.step() come after everything else that
+    ranks do together. Between steps,
+    processes that wait to join (``rueda run --max-np``) are let in, and get the state and the number of the step. With
+    ``DistributedOptimizer(reproducible=True)`` the leaves are divided anew, and the parameters end with the bits of a
+    run that nothing has disturbed.
+
+    Collective over the world; a newcomer comes here after its :func:`rueda.init` without any other collective.
+
+    Raises :class:`rueda.PeerLostError` where this rank must stop, see :func:`rueda.recover`, and
+    :class:`rueda.InvalidArgumentError` on every rank where the ranks' states are of different kinds.
+
+    Example::
+
+        >>> model = torch.nn.Linear(3, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> optimizer = rueda.torch.DistributedOptimizer(optimizer, model.named_parameters())
+        >>> for step in rueda.elastic.steps(3, model, optimizer):
+        ...     with step:
+        ...         optimizer.zero_grad()
+        ...         model(torch.ones(2, 3)).sum().backward()
+        ...         optimizer.step()
+        >>> step.number
+        2
+    """
+    if total < 0 or every < 1:
+        raise InvalidArgumentError(f"steps(): total={total} and every={every} make no sense")
+    course = _Course(SharedState(state), every)
+    course.begin()
+    while course.number < total:
+        if not course.prepare():
+            continue
+        step = Step(course.number)
+        yield step
+        step.check()
+        course.end(step)
+
+
+class _Course:
+    """How far the training is."""
+
+    def __init__(self, state: SharedState, every: int) -> None:
+        self.number = 0
+        self._state = state
+        self._every = every
+        self._looked_at = -1  # the step before which newcomers were looked for
+
+    def begin(self) -> None:
+        """A rank that is new gets what the others have; at the start of the job, what rank 0 has."""
+        try:
+            self._share(0)
+            self._looked_at = self.number  # as those did who have let this rank in
+        except PeerLostError as error:
+            self._recover(error, _NOTHING)
+
+    def prepare(self) -> bool:
+        """Lets newcomers in. False where a rank was lost meanwhile."""
+        try:
+            if self._looked_at != self.number and self.number % self._every == 0:
+                self._looked_at = self.number
+                if update() is not None:
+                    self._state.take_world()
+                    self._share(0)
+        except PeerLostError as error:
+            self._recover(error, self.number)
+            return False
+        self._state.begin_step()
+        return True
+
+    def end(self, step: Step) -> None:
+        """The step is done, or goes on without ranks that were lost."""
+        if step.lost is None:
+            self.number += 1
+        else:
+            self._recover(step.lost, self.number + self._state.has_stepped)
+
+    def _share(self, source: int) -> None:
+        number = broadcast_object(self.number, source, "elastic.step")
+        self._state.copy_from(source)
+        self.number = number
+
+    def _recover(self, error: PeerLostError, done: int) -> None:
+        """Until a world is formed in which all have done equally many steps; this rank has done ``done``."""
+        while True:
+            if not _recovers():
+                raise error
+            self._state.give_up_step()
+            recovery = recover()
+            _log.info("step %d goes on without %s", self.number, recovery.lost)
+            self._state.take_world()
+            try:
+                every = allgather_object(done, "elastic.done")
+                furthest = max(every)
+                self.number = max(done, 0)
+                if min(every) < furthest or furthest == _NOTHING:
+                    self._share(every.index(furthest))
+                self._looked_at = -1
+                return
+            except PeerLostError as again:
+                error = again
+
+
+def _recovers() -> bool:
+    from rueda.observation import options
+
+    return lifecycle.is_initialized() and options()["recovery"] == "on" and lifecycle.size() > 1

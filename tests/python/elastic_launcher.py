@@ -1,0 +1,180 @@
+"""The launcher's part of a job whose ranks come and go, without its decisions: those are the tests'."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import uuid
+from typing import IO, Any
+
+from launching import Ended, command, environment
+
+_PATIENCE = 60.0
+
+
+class ElasticJob:
+    """Processes of one program, numbered as they are started. Use as a context manager.
+
+    ``members``: what the first rank of the newest world has said of it.
+    """
+
+    def __init__(self, program: str, size: int, **variables: str) -> None:
+        self._program = program
+        self._name = f"rueda-test-{uuid.uuid4().hex}"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(f"\0{self._name}-launcher")
+        self._socket.listen(64)
+        self._variables = {
+            "RUEDA_ELASTIC": "1",
+            "RUEDA_RECOVERY": "on",
+            "RUEDA_LAUNCHER": f"@{self._name}-launcher",
+            "RUEDA_SECRET": uuid.uuid4().hex,
+            **variables,
+        }
+        self._lock = threading.Condition()
+        self._sessions: dict[int, socket.socket] = {}
+        self._ready: list[int] = []
+        self._leaving: list[int] = []
+        self.members: list[int] = []
+        self.worlds: list[list[int]] = []
+        self.refused: list[dict[str, Any]] = []
+        self.processes: dict[int, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
+        threading.Thread(target=self._accept, daemon=True).start()
+        for rank in range(size):
+            self._start(
+                rank,
+                {
+                    "RUEDA_RANK": str(rank),
+                    "RUEDA_SIZE": str(size),
+                    "RUEDA_RENDEZVOUS": f"unix:@{self._name}",
+                },
+            )
+
+    def __enter__(self) -> ElasticJob:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process, file in self.processes.values():
+            process.kill()
+            process.wait()
+            file.close()
+        self._socket.close()
+
+    # --- What tests decide
+
+    def start_joiner(self, program: str | None = None) -> int:
+        """Starts one more process; returns its number."""
+        number = len(self.processes)
+        self._start(number, {"RUEDA_JOINER": str(number)}, program)
+        return number
+
+    def let_leave(self, *numbers: int) -> None:
+        """Tells members to leave."""
+        with self._lock:
+            self._leaving = list(numbers)
+            self._tell(leaving=self._leaving)
+
+    def kill(self, number: int) -> None:
+        """Kills a process."""
+        self.processes[number][0].kill()
+
+    def await_world(self, *numbers: int) -> None:
+        """Returns once the newest world has these processes as its ranks."""
+        with self._lock:
+            arrived = self._lock.wait_for(lambda: self.members == list(numbers), _PATIENCE)
+        assert arrived, f"the worlds were {self.worlds}\n{self.outputs()}"
+
+    def await_refusal(self) -> dict[str, Any]:
+        """Returns what the job has said of joiners that did not come."""
+        with self._lock:
+            assert self._lock.wait_for(lambda: self.refused, _PATIENCE), self.outputs()
+        return self.refused[-1]
+
+    def ended(self) -> dict[int, Ended]:
+        """Waits for all processes."""
+        deadline = time.monotonic() + _PATIENCE
+        for process, _ in self.processes.values():
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"a process hangs\n{self.outputs()}") from None
+        return {
+            number: Ended(process.returncode, self._output(number))
+            for number, (process, _) in self.processes.items()
+        }
+
+    def outputs(self) -> str:
+        """What all have written."""
+        return "\n".join(f"--- {n}\n{self._output(n)}" for n in self.processes)
+
+    # --- What a launcher does
+
+    def _start(self, number: int, identity: dict[str, str], program: str | None = None) -> None:
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - closed at the end
+        process = subprocess.Popen(
+            command(program or self._program),
+            env=environment({**self._variables, **identity}),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+        )
+        self.processes[number] = (process, file)
+
+    def _output(self, number: int) -> str:
+        file = self.processes[number][1]
+        file.seek(0)
+        return file.read().decode(errors="replace")
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._socket.accept()
+                threading.Thread(target=self._hear, args=(connection,), daemon=True).start()
+
+    def _hear(self, connection: socket.socket) -> None:
+        number = -1
+        with connection, connection.makefile("rb") as lines, contextlib.suppress(OSError):
+            for line in lines:
+                if not line.startswith(b"{"):
+                    continue  # `waiting` and `met`, see launcher/arrivals.py
+                message = json.loads(line)
+                with self._lock:
+                    if "hello" in message:
+                        number = message["hello"]
+                        self._sessions[number] = connection
+                    self._take(number, message)
+                    self._lock.notify_all()
+        with self._lock:
+            self._sessions.pop(number, None)
+            if number in self._ready:
+                self._ready.remove(number)
+                self._tell(joiners=self._ready)
+
+    def _take(self, number: int, message: dict[str, Any]) -> None:
+        if "ready" in message:
+            self._ready.append(number)
+        if "ready" in message or "hello" in message:
+            self._tell(joiners=self._ready, leaving=self._leaving)
+        if door := message.get("door"):
+            for joiner, rank in door["joiners"].items():
+                self._say(int(joiner), enter={**door, "rank": rank})
+        if formed := message.get("formed"):
+            self.members = formed["members"]
+            self.worlds.append(self.members)
+            self._ready = [each for each in self._ready if each not in self.members]
+        if refused := message.get("refused"):
+            self.refused.append(refused)
+            self._ready = [each for each in self._ready if each not in refused["joiners"]]
+
+    def _tell(self, **message: Any) -> None:
+        for number in list(self._sessions):
+            self._say(number, **message)
+
+    def _say(self, number: int, **message: Any) -> None:
+        with contextlib.suppress(OSError, KeyError):
+            self._sessions[number].sendall(json.dumps(message).encode() + b"\n")

@@ -1,0 +1,140 @@
+"""Ranks that join and leave while a job trains."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from elastic_launcher import ElasticJob
+from launching import Ended, check
+
+pytest.importorskip("rueda._native")
+
+
+def all_well(job: ElasticJob, *but: int) -> dict[int, Ended]:
+    ended = job.ended()
+    for number, how in ended.items():
+        expected = -signal.SIGKILL if number in but else 0
+        assert how.returncode == expected, f"process {number}: {how.returncode}\n{job.outputs()}"
+    return ended
+
+
+MEMBERS = """
+import os, time
+import numpy as np
+import rueda, rueda.elastic
+
+def run(until):
+    # until(): whether the world is as it is to be at the end.
+    is_new = "RUEDA_JOINER" in os.environ  # it comes where the others are after update()
+    while True:
+        time.sleep(0.002)
+        try:
+            if not is_new:
+                rueda.elastic.update()
+            is_new = False
+            if rueda.allreduce(np.array([until()], np.int32), "done", rueda.Min)[0]:
+                break
+        except rueda.PeerLostError:
+            rueda.recover()
+    size = rueda.size()
+    total = rueda.allreduce(np.full(1000, rueda.rank() + 1.0), "sum", rueda.Sum)
+    assert np.all(total == size * (size + 1) // 2)
+    print("ended as", rueda.rank(), "of", size, flush=True)
+
+rueda.init()
+print("began as", rueda.rank(), "of", rueda.size(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_newcomers_are_taken_in(size: int, transport: str) -> None:
+    program = MEMBERS + f"run(lambda: rueda.size() == {size + 2})"
+    with ElasticJob(program, size, RUEDA_TRANSPORT=transport) as job:
+        job.start_joiner()
+        job.start_joiner()
+        ended = all_well(job)
+    for number in (size, size + 1):
+        assert re.search(r"began as [1-4] of", ended[number].output), ended[number].output
+
+
+def test_a_lost_rank_is_replaced_again_and_again() -> None:
+    program = (
+        MEMBERS
+        + "run(lambda: rueda.size() == 3 and rueda.elastic.changes._here.members[-1:] == [6])"
+    )
+    with ElasticJob(program, 3) as job:
+        present = [0, 1, 2]
+        job.start_joiner()
+        job.await_world(0, 1, 2, 3)
+        present = [0, 1, 2, 3]
+        for lost in (0, 2):
+            job.kill(lost)
+            present.remove(lost)
+            job.await_world(*present)
+            joiner = job.start_joiner()
+            present.append(joiner)
+            job.await_world(*present)
+        job.kill(1)
+        present.remove(1)
+        job.await_world(*present)
+        job.start_joiner()
+        job.kill(3)
+        all_well(job, 0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("leaving", [(0,), (1,), (0, 2)], ids=str)
+def test_ranks_that_are_told_to_leave_end_well(leaving: tuple[int, ...]) -> None:
+    program = MEMBERS + f"run(lambda: rueda.size() == {3 - len(leaving)})"
+    with ElasticJob(program, 3) as job:
+        job.let_leave(*leaving)
+        ended = all_well(job)
+    for number, how in ended.items():
+        assert ("ended as" in how.output) == (number not in leaving), how.output
+
+
+def test_some_leave_and_others_join_at_once() -> None:
+    program = (
+        MEMBERS
+        + "run(lambda: rueda.size() == 3 and rueda.elastic.changes._here.members == [1, 2, 3])"
+    )
+    with ElasticJob(program, 3) as job:
+        job.let_leave(0)
+        job.start_joiner()
+        all_well(job)
+
+
+def test_a_newcomer_that_does_not_come_leaves_the_world_as_it_is(tmp_path: Path) -> None:
+    never = """
+        import os, time
+        from rueda.elastic import session
+        own = session.Session(os.environ["RUEDA_LAUNCHER"], session.process_number())
+        own.send(ready=session.process_number())
+        time.sleep(600)
+    """
+    program = MEMBERS + "rueda.elastic.changes._ENTERING = 2\n"
+    program += "run(lambda: os.path.exists(os.environ['ENOUGH']))"
+    enough = tmp_path / "enough"
+    with ElasticJob(program, 2, ENOUGH=str(enough)) as job:
+        stranger = job.start_joiner(never)
+        refusal = job.await_refusal()
+        assert refusal["joiners"] == [stranger]
+        enough.touch()
+        for number in (0, 1):
+            assert job.processes[number][0].wait(60) == 0, job.outputs()
+        assert "no world was formed with" in job.outputs()
+        assert "ended as 0 of 2" in job.outputs()
+
+
+def test_outside_of_an_elastic_job_nothing_changes() -> None:
+    check(
+        """
+        import rueda, rueda.elastic
+        rueda.init()
+        assert rueda.elastic.update() is None
+        """,
+        2,
+    )

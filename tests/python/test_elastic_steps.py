@@ -1,0 +1,146 @@
+"""Training with rueda.elastic.steps() while ranks are killed, leave and join."""
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+from functools import cache
+
+import pytest
+from elastic_launcher import ElasticJob
+from launching import check
+
+pytest.importorskip("rueda._native")
+pytest.importorskip("torch")
+
+# Ends with the hash of the parameters. KILL: "process:step:phase" where a process kills itself.
+PROGRAM = """
+import hashlib, os, signal, time
+import rueda, rueda.elastic, rueda.torch, torch
+
+rueda.init()
+number = int(os.environ.get("RUEDA_JOINER") or os.environ["RUEDA_RANK"])
+torch.manual_seed(number)  # what rank 0 has is what counts
+reproducible = os.environ.get("REPRODUCIBLE") == "1"
+model = torch.nn.Sequential(
+    torch.nn.Linear(6, 20), torch.nn.BatchNorm1d(20), torch.nn.ReLU(), torch.nn.Linear(20, 3)
+)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+named = model.named_parameters()
+if reproducible:
+    optimizer = rueda.torch.DistributedOptimizer(
+        optimizer, named, reproducible=True, leaves=8, named_buffers=model.named_buffers()
+    )
+else:
+    optimizer = rueda.torch.DistributedOptimizer(optimizer, named)
+kills = [each.split(":") for each in os.environ.get("KILL", "").split()]
+
+def moment(step, phase):
+    if [str(number), str(step), phase] in kills:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def batch(step, leaf):
+    generator = torch.Generator().manual_seed(1000 * step + leaf)
+    return torch.rand(4, 6, generator=generator), torch.rand(4, 3, generator=generator)
+
+def loss(step, leaf):
+    inputs, targets = batch(step, leaf)
+    return torch.nn.functional.mse_loss(model(inputs), targets)
+
+for step in rueda.elastic.steps(int(os.environ.get("STEPS", 12)), model, optimizer):
+    with step:
+        moment(step.number, "begin")
+        if reproducible:
+            for leaf in optimizer.leaves():
+                loss(step.number, leaf.number).backward()
+                moment(step.number, "leaves")
+        else:
+            optimizer.zero_grad()
+            loss(step.number, rueda.rank()).backward()
+        moment(step.number, "reducing")
+        optimizer.step()
+        moment(step.number, "stepped")
+        print("step", step.number, "of", rueda.size(), flush=True)
+    time.sleep(float(os.environ.get("PAUSE", 0)))
+values = model.state_dict() if reproducible else dict(model.named_parameters())  # buffers are each rank's
+bits = b"".join(v.detach().reshape(-1).view(torch.uint8).numpy().tobytes() for v in values.values())
+print("parameters", hashlib.sha256(bits).hexdigest()[:16], flush=True)
+"""
+
+
+STEPS = 12
+
+
+def hashes_of(outputs: dict[int, str]) -> set[str]:
+    return {
+        found for text in outputs.values() for found in re.findall(r"parameters (\w{16})", text)
+    }
+
+
+@cache
+def undisturbed(steps: int) -> str:
+    ended = check(PROGRAM, 1, extra={"REPRODUCIBLE": "1", "STEPS": str(steps)})
+    (found,) = hashes_of({0: ended[0].output})
+    return found
+
+
+def steps_of(output: str) -> list[int]:
+    return [int(number) for number in re.findall(r"^step (\d+) of", output, re.M)]
+
+
+@pytest.mark.parametrize(
+    ("lost", "phase"), [(0, "leaves"), (0, "stepped"), (1, "begin"), (1, "reducing")]
+)
+def test_a_killed_rank_does_not_change_the_bits(lost: int, phase: str) -> None:
+    with ElasticJob(
+        PROGRAM, 3, REPRODUCIBLE="1", STEPS=str(STEPS), KILL=f"{lost}:5:{phase}"
+    ) as job:
+        ended = job.ended()
+        for number, how in ended.items():
+            expected = -signal.SIGKILL if number == lost else 0
+            assert how.returncode == expected, job.outputs()
+        survivors = {n: how.output for n, how in ended.items() if n != lost}
+        assert hashes_of(survivors) == {undisturbed(STEPS)}, job.outputs()
+        for output in survivors.values():
+            assert steps_of(output) == sorted(set(steps_of(output))), output
+
+
+def test_without_leaves_all_that_are_left_have_the_same_parameters() -> None:
+    with ElasticJob(PROGRAM, 4, STEPS=str(STEPS), KILL="1:3:reducing 3:7:stepped") as job:
+        ended = job.ended()
+        assert [ended[n].returncode for n in (0, 2)] == [0, 0], job.outputs()
+        assert len(hashes_of({n: ended[n].output for n in (0, 2)})) == 1, job.outputs()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_kills_and_joins_at_random_do_not_change_the_bits(seed: int) -> None:
+    chance = random.Random(seed)
+    size, steps = 3, 40
+    phases = ["begin", "leaves", "reducing", "stepped"]
+    killed = chance.sample(range(size), chance.randint(1, 2))
+    kills = [f"{n}:{chance.randint(3, 30)}:{chance.choice(phases)}" for n in killed]
+    variables = {"REPRODUCIBLE": "1", "STEPS": str(steps)}
+    with ElasticJob(PROGRAM, size, KILL=" ".join(kills), PAUSE="0.15", **variables) as job:
+        joiners = [job.start_joiner() for _ in range(chance.randint(1, 2))]
+        ended = job.ended()
+        alive = [n for n in ended if n not in killed]
+        assert [ended[n].returncode for n in alive] == [0] * len(alive), job.outputs()
+        assert hashes_of({n: ended[n].output for n in alive}) == {undisturbed(steps)}, (
+            f"{kills}\n{job.outputs()}"
+        )
+        for number in joiners:
+            assert steps_of(ended[number].output), job.outputs()
+
+
+def test_a_newcomer_with_another_model_is_refused_by_all() -> None:
+    other = (
+        PROGRAM.replace("torch.nn.Linear(6, 20)", "torch.nn.Linear(6, 21)")
+        .replace("BatchNorm1d(20)", "BatchNorm1d(21)")
+        .replace("Linear(20, 3)", "Linear(21, 3)")
+    )
+    with ElasticJob(PROGRAM, 2, PAUSE="0.1", STEPS="100") as job:
+        job.start_joiner(other)
+        for number, how in job.ended().items():
+            assert how.returncode == 1, job.outputs()
+            assert "state 0: '0.weight' is (21, 6)" in how.output, f"{number}\n{job.outputs()}"
