@@ -20,15 +20,22 @@ _BACKLOG = 1 << 16
 _SENTENCE = 0.2
 
 
+OnSession = Callable[[socket.socket, bytes], None]
+
+
 class ArrivalSocket:
     """An abstract socket on which the library of each rank says that it has come.
 
     What has been said waits there, however long the launcher is busy with the output of the ranks. Only
-    what processes of the same user say counts. Use as an asynchronous context manager.
+    what processes of the same user say counts. Who begins with '{' goes on speaking: `on_session` gets the
+    connection, and what has been said. Use as an asynchronous context manager.
     """
 
-    def __init__(self, on_words: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, on_words: Callable[[bytes], None], on_session: OnSession | None = None
+    ) -> None:
         self._on_words = on_words
+        self._on_session = on_session
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.setblocking(False)
         self.address = f"@rueda-launcher-{secrets.token_hex(8)}"
@@ -50,10 +57,17 @@ class ArrivalSocket:
         with contextlib.suppress(BlockingIOError):
             while True:
                 connection, _ = self._socket.accept()
-                with connection, contextlib.suppress(OSError):
-                    if _user_of(connection) in (os.geteuid(), 0):
-                        connection.settimeout(_SENTENCE)
-                        self._on_words(connection.recv(256))
+                with contextlib.ExitStack() as closing, contextlib.suppress(OSError):
+                    closing.enter_context(connection)
+                    if _user_of(connection) not in (os.geteuid(), 0):
+                        continue
+                    connection.settimeout(_SENTENCE)
+                    words = connection.recv(256)
+                    if self._on_session is not None and words.startswith(b"{"):
+                        closing.pop_all()
+                        self._on_session(connection, words)
+                    else:
+                        self._on_words(words)
 
 
 class Arrivals:
@@ -112,9 +126,14 @@ class Arrivals:
 class LocalArrivals(Arrivals):
     """Those of ranks of this host, who say it here. Use as an asynchronous context manager."""
 
-    def __init__(self, ranks: int, on_absence: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        ranks: int,
+        on_absence: Callable[[str], None],
+        on_session: OnSession | None = None,
+    ) -> None:
         super().__init__(ranks, on_absence)
-        self._socket = ArrivalSocket(self.take)
+        self._socket = ArrivalSocket(self.take, on_session)
 
     @property
     def address(self) -> str:

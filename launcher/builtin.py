@@ -20,7 +20,7 @@ from .output import RankOutput, ended_by, ended_well
 from .placement import identity, place
 from .sink import say
 from .supervised_run import SupervisedRun
-from .supervisor import Supervisor
+from .supervisor import Child, Supervisor
 
 # After the first failure the other ranks get this long to notice and to report their own errors.
 MOMENT = 2.0
@@ -87,12 +87,7 @@ class BuiltinRun(SupervisedRun):
             for rank in range(self._job.ranks):
                 variables = rank_variables(rank, self._job, rendezvous)
                 variables[arrivals.VARIABLE] = come.address
-                try:
-                    self._spawn(supervisor, come, rank, {**base, **variables})
-                except OSError as error:
-                    raise LaunchError(
-                        why_not_started(self._job.command[0], rank, self._job.ranks, error)
-                    ) from error
+                self._spawn(supervisor, come, rank, {**base, **variables}, self._job.ranks)
                 await supervisor.give_way()
                 if supervisor.ending:
                     break
@@ -119,18 +114,24 @@ class BuiltinRun(SupervisedRun):
         come: arrivals.Arrivals,
         rank: int,
         environment: dict[str, str],
-    ) -> None:
+        wanted: int,
+    ) -> Child:
+        """Starts a rank, of `wanted`; raises LaunchError where the system does not."""
+
         def on_exit(status: int) -> None:
             self._rank_has_ended(supervisor, come, Failure(rank, status, socket.gethostname()))
 
-        supervisor.spawn(
-            self._job.command,
-            environment,
-            lambda stream, chunk: self._output.write(rank, stream, chunk),
-            on_exit,
-            # As under mpirun, rank 0 reads what is piped in.
-            stdin=None if rank == 0 and not os.isatty(0) else subprocess.DEVNULL,
-        )
+        try:
+            return supervisor.spawn(
+                self._job.command,
+                environment,
+                lambda stream, chunk: self._output.write(rank, stream, chunk),
+                on_exit,
+                # As under mpirun, rank 0 reads what is piped in.
+                stdin=None if rank == 0 and not os.isatty(0) else subprocess.DEVNULL,
+            )
+        except OSError as error:
+            raise LaunchError(why_not_started(self._job.command[0], rank, wanted, error)) from error
 
 
 def why_not_started(program: str, started: int, wanted: int, error: OSError) -> str:

@@ -50,11 +50,6 @@ def _mebibytes(value: str) -> dict[str, str]:
 _CYCLES = "there are no cycles: a submission wakes whoever works on it"
 _MEASURED = "the algorithm follows what is measured at init, see --algorithm"
 _TUNING = "Rueda measures once at init and does not tune while it runs"
-_ELASTIC = (
-    "the number of ranks cannot change while a job runs; hvd.elastic begins anew with the same "
-    "ranks, see docs/horovod.md"
-)
-
 FLAGS = [
     HorovodFlag("--fusion-threshold-mb", sets=_mebibytes, help="--fusion-threshold, in MiB."),
     HorovodFlag(
@@ -145,12 +140,7 @@ FLAGS = [
         sets=lambda value: {"RUEDA_MIN_NP": value, "RUEDA_RECOVERY": "on"},
         help="--min-np.",
     ),
-    HorovodFlag("--max-np --max-num-proc", refused=_ELASTIC),
-    HorovodFlag("--slots-per-host", refused=_ELASTIC),
-    HorovodFlag("--elastic-timeout", refused=_ELASTIC),
-    HorovodFlag("--reset-limit", refused=_ELASTIC),
-    HorovodFlag("--blacklist-cooldown-range", refused=_ELASTIC, values=2),
-    HorovodFlag("--host-discovery-script", refused=_ELASTIC),
+    HorovodFlag("--max-num-proc", stands_for=("max_np", ""), help="--max-np."),
 ]
 
 
@@ -192,8 +182,20 @@ def apply_horovod_flags(
         if flag.stands_for is not None:
             target, fixed = flag.stands_for
             if not changed[target]:
-                changed[target] = fixed or (Path(value) if target == "hostfile" else value)
+                changed[target] = fixed or _converted(target, value)
     return changed, settings
+
+
+def _converted(target: str, value: Any) -> Any:
+    """The value of a flag of horovodrun as that of `rueda run` for which it stands."""
+    if target == "hostfile":
+        return Path(value)
+    if target != "max_np":
+        return value
+    try:
+        return int(value)
+    except ValueError:
+        raise LaunchError(f"--max-num-proc {value}: give a number of ranks") from None
 
 
 def alias_path(inherited: str | None) -> str:

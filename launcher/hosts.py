@@ -87,6 +87,19 @@ def parse_hostfile(path: Path) -> tuple[Host, ...]:
     return _merged(hosts, str(path))
 
 
+def parse_host_line(script: str, line: str, default_slots: int | None) -> Host:
+    """Parses a line of a discovery script: `host:2`, or `host` for `default_slots`."""
+    match = _HOST.fullmatch(line)
+    if match is None:
+        raise LaunchError(
+            f"'{script}' has printed '{line}', which is not a host; print 'name:slots'"
+        )
+    slots = match["slots"] or (str(default_slots) if default_slots else None)
+    if slots is not None and int(slots) == 0:
+        return Host(match["name"], 0)
+    return _host(match["name"], slots, f"'{script}'", "{}:2")
+
+
 def format_hosts(hosts: Iterable[Host]) -> str:
     """The argument of `-H` that parses to `hosts`."""
     return ",".join(map(str, hosts))

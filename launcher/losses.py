@@ -18,7 +18,9 @@ class Losses:
         """`variables`: what the ranks get. Raises LaunchError for a least number that cannot be."""
         self._ranks = ranks
         self._recovers = variables.get("RUEDA_RECOVERY") == "on"
-        self._least = _least(ranks, variables.get("RUEDA_MIN_NP", "1")) if self._recovers else ranks
+        self._least = (
+            least_of(ranks, variables.get("RUEDA_MIN_NP", "1")) if self._recovers else ranks
+        )
         self._lost: list[Failure] = []
 
     def bears(self, *failures: Failure) -> bool:
@@ -34,7 +36,8 @@ class Losses:
         return f"{where} is lost, {failure.describe_status()}; the other ranks go on"
 
 
-def _least(ranks: int, text: str) -> int:
+def least_of(ranks: int, text: str) -> int:
+    """What RUEDA_MIN_NP asks for; raises LaunchError where that cannot be."""
     try:
         least = int(text)
     except ValueError:

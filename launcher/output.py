@@ -25,15 +25,18 @@ def open_rank_files(directory: Path | None, ranks: int) -> list[Sink]:
     if directory is None:
         return []
     width = len(str(ranks - 1))
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        paths = [directory / f"rank.{r:0{width}}" for r in range(ranks)]
-        return [Sink(os.open(path, flags, 0o666), f"'{path}'") for path in paths]
+        return [_open_rank_file(directory / f"rank.{r:0{width}}") for r in range(ranks)]
     except OSError as error:
         raise LaunchError(
             f"--output-filename: cannot write to '{error.filename}': {error.strerror}"
         ) from error
+
+
+def _open_rank_file(path: Path) -> Sink:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    return Sink(os.open(path, flags, 0o666), f"'{path}'")
 
 
 class RankOutput:
@@ -45,6 +48,7 @@ class RankOutput:
     """
 
     def __init__(self, ranks: int, directory: Path | None, prefix: bool) -> None:
+        self._directory = directory
         self._files = open_rank_files(directory, ranks)
         self._prefix = prefix
         self._assemblers: dict[tuple[int, Stream], LineAssembler] = {}
@@ -56,6 +60,7 @@ class RankOutput:
     def write(self, rank: int, stream: Stream, chunk: bytes) -> None:
         """Takes a piece of a rank's output."""
         if self._files:
+            self._open_file_of(rank)
             self.writer.put(len(chunk), lambda: self._write_file(self._files[rank], chunk))
         assembler = self._assemblers.setdefault((rank, stream), LineAssembler())
         self._show(rank, stream, assembler.feed(chunk))
@@ -70,6 +75,19 @@ class RankOutput:
         for (rank, stream), assembler in self._assemblers.items():
             self._show(rank, stream, assembler.finish())
         self.writer.put(0, self._close_files)
+
+    def _open_file_of(self, rank: int) -> None:
+        """Of a process that has joined later."""
+        assert self._directory is not None
+        while rank >= len(self._files):
+            path = self._directory / f"rank.{len(self._files)}"
+            try:
+                self._files.append(_open_rank_file(path))
+            except OSError as error:
+                lost = Sink(os.open(os.devnull, os.O_WRONLY), f"'{path}'")
+                lost.error = error
+                self._files.append(lost)
+                self._report_file(lost)
 
     def _write_stream(self, sink: Sink, text: bytes) -> None:
         if sink.write(text):

@@ -14,6 +14,8 @@ import click
 
 from . import builtin, mpirun
 from .cores import usable_cores
+from .elastic.flags import elastic_of, is_elastic
+from .elastic.run import Elastic, ElasticRun
 from .environment import parse_forwards, threads_per_rank
 from .errors import LaunchError
 from .guardian import guard
@@ -41,6 +43,7 @@ class RunRequest:
     mpirun_path: str | None
     mpirun_options: mpirun.MpirunOptions
     reach: remote.Reach
+    elastic: Elastic | None
     output_directory: Path | None
     prefix: bool
     grace: float
@@ -82,7 +85,7 @@ def _make_job(
     ranks = check_ranks(values["ranks"], hosts, values["oversubscribe"])
     forward, given = parse_forwards(values["forward"])
     settings = {**given, **from_horovod, **environment_of(flags, values)}
-    if "RUEDA_MIN_NP" in settings:
+    if "RUEDA_MIN_NP" in settings or is_elastic(values):
         settings.setdefault("RUEDA_RECOVERY", "on")
     if values["horovod"]:
         inherited = settings.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
@@ -101,6 +104,10 @@ def _choose_mpirun(request: RunRequest, job: Job, native: Native) -> mpirun.Mpir
     if request.bootstrap == "rendezvous" or not (job.is_local or _asks_for_mpi(request, job)):
         return None
     insists = request.bootstrap == "mpi" or request.mpirun_path is not None
+    if request.elastic is not None and insists:
+        raise LaunchError(
+            "--max-np: ranks cannot join a job that mpirun has started; leave out --mpirun"
+        )
     if _recovers(job) and not insists:
         return None  # mpirun ends all ranks when one is lost, unless it is told much
     if native.lacks_mpi and not insists and job.is_local:
@@ -161,16 +168,22 @@ def _run_remote(request: RunRequest, job: Job) -> int:
 
 
 def _run_builtin(request: RunRequest, job: Job) -> int:
+    if not job.is_local and request.elastic is not None:
+        raise LaunchError("--max-np: ranks join on the launcher's own host only; leave out -H")
     if not job.is_local:
         return _run_remote(request, job)
     if request.dry_run:
         click.echo("\n".join(builtin.dry_run(job)))
         return 0
-    provide_descriptors(job.ranks, started_here=True)
+    elastic = request.elastic
+    most = job.ranks if elastic is None else elastic.limits.most
+    provide_descriptors(most, started_here=True)
     relay = guard(request.grace)
 
     async def run() -> int:
         output = RankOutput(job.ranks, request.output_directory, request.prefix)
+        if elastic is not None:
+            return await ElasticRun(job, elastic, output, request.grace, relay).run()
         return await builtin.BuiltinRun(job, output, request.grace, relay).run()
 
     return asyncio.run(run())
@@ -204,7 +217,7 @@ def _start_timeout(settings: Mapping[str, str]) -> float:
         raise LaunchError(f"{name}='{text}' is no number of seconds") from None
 
 
-def _request(values: Mapping[str, Any], settings: Mapping[str, str]) -> RunRequest:
+def _request(values: Mapping[str, Any], ranks: int, settings: Mapping[str, str]) -> RunRequest:
     try:
         extra = tuple(shlex.split(values["mpi_args"]))
     except ValueError as error:
@@ -220,6 +233,7 @@ def _request(values: Mapping[str, Any], settings: Mapping[str, str]) -> RunReque
             _start_timeout(settings),
             values["host_timeout"],
         ),
+        elastic=elastic_of(values, ranks, settings),
         output_directory=values["output_directory"],
         prefix=values["prefix"],
         grace=values["grace"],
@@ -235,7 +249,7 @@ def make_run_command(native: Native) -> click.Command:
     def run(context: click.Context, /, **values: Any) -> None:
         values, from_horovod = apply_horovod_flags(values, say)
         job = _make_job(values, flags, from_horovod)
-        request = _request(values, job.settings)
+        request = _request(values, job.ranks, job.settings)
         if native.module is None:
             say(
                 f"the native extension is missing ({native.why_not}): no flags for the library's "

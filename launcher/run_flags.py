@@ -67,6 +67,7 @@ The soft limit of open files is raised where the ranks of this host need more.
 _SECTIONS = {
     "ranks": "Ranks and hosts",
     "forward": "Environment and output",
+    "max_np": "Ranks that join (--min-np: ranks that may be lost)",
     "ssh": "Other hosts",
     "mpirun_path": "MPI",
     "dry_run": "Inspection",
@@ -144,6 +145,33 @@ _FLAGS = [
     click.option(
         "--grace", type=click.FloatRange(min=0), default=5.0, metavar="SECONDS",
         help="How long ranks have to end after SIGTERM before they are killed. Default 5.",
+    ),
+    click.option(
+        "--max-np", type=int, metavar="N",
+        help="Let ranks join while the job runs, up to so many: in the place of those that are lost, and "
+        "where --host-discovery-script names more slots. On this host, without MPI.",
+    ),
+    click.option(
+        "--host-discovery-script", metavar="PATH",
+        help="A program that prints a line 'localhost:SLOTS' whenever it is asked, each second: so many "
+        "ranks may run then. Without it: as many as --max-np says.",
+    ),
+    click.option(
+        "--slots-per-host", type=click.IntRange(min=1), metavar="N",
+        help="Slots of a host for which that program prints no number.",
+    ),
+    click.option(
+        "--elastic-timeout", type=click.FloatRange(min=0), default=600.0, metavar="SECONDS",
+        help="How long the job waits at its start until there are slots for all its ranks. Default 600.",
+    ),
+    click.option(
+        "--reset-limit", type=click.IntRange(min=0), metavar="N",
+        help="How many ranks may be lost before the job ends. Default: no limit.",
+    ),
+    click.option(
+        "--blacklist-cooldown-range", type=float, nargs=2, metavar="SECONDS SECONDS",
+        help="How long no other process is started after one has failed; the first number is doubled "
+        "with each further failure, up to the second. Default 1 60.",
     ),
     click.option(
         "--ssh", metavar="COMMAND",

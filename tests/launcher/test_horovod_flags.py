@@ -76,11 +76,13 @@ def test_flags_without_effect_say_why(flags: list[str], why: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        (["--host-discovery-script", "x"], "docs/horovod.md"),
+        (["--host-discovery-script", "x"], "say with --max-np how many"),
+        (["--max-num-proc", "1"], "--max-np 1 is less than the 2 ranks"),
+        (["--max-num-proc", "many"], "give a number of ranks"),
         (["--check-build"], "run 'rueda check' instead"),
         (["-p", "22"], "--ssh-port is not there: --ssh 'ssh -p PORT'"),
         (["--fusion-threshold-mb", "much"], "give a number of MiB"),
-        (["--blacklist-cooldown-range", "1", "2"], "cannot change"),
+        (["--blacklist-cooldown-range", "1", "2"], "give --max-np, too"),
     ],
 )
 def test_flags_that_cannot_be_are_refused(flags: list[str], why: str) -> None:
@@ -92,7 +94,7 @@ def test_flags_that_cannot_be_are_refused(flags: list[str], why: str) -> None:
 def test_every_flag_is_parsed() -> None:
     for flag in FLAGS:
         for name in flag.names.split():
-            values = [] if flag.is_flag else ["1"] * flag.values
+            values = [] if flag.is_flag else ["2"] * flag.values
             result = run("--gloo", name, *values)
             assert "No such option" not in result.output, name
             assert (result.exit_code == 0) == (not flag.refused and flag.names != "-hostfile"), name

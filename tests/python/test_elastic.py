@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from pathlib import Path
@@ -138,3 +139,53 @@ def test_outside_of_an_elastic_job_nothing_changes() -> None:
         """,
         2,
     )
+
+
+HOROVOD = """
+import os, time
+import horovod.torch as hvd
+import torch
+
+hvd.init()
+print("began as", hvd.rank(), "of", hvd.size(), flush=True)
+model = torch.nn.Linear(3, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+resets = []
+
+@hvd.elastic.run
+def train(state):
+    while True:
+        time.sleep(0.002)
+        optimizer.zero_grad()
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        state.batch += 1
+        enough = hvd.allreduce(torch.tensor([float(hvd.size() == WANTED)]), name="enough", op=hvd.Min)
+        if enough.item() == 1:
+            return
+        state.commit()
+
+state = hvd.elastic.TorchState(model, optimizer, batch=0)
+state.register_reset_callbacks([lambda: resets.append(hvd.size())])
+train(state)
+weights = hvd.allgather(model.weight.detach().reshape(1, -1), name="weights")
+assert torch.equal(weights, weights[:1].expand_as(weights)), weights
+print("ended as", hvd.rank(), "of", hvd.size(), "resets", resets, flush=True)
+"""
+
+
+def test_horovods_loop_takes_newcomers_in_and_goes_on_without_those_that_leave() -> None:
+    pytest.importorskip("torch")
+    from rueda.launcher.horovod_flags import alias_path
+
+    path = alias_path(os.environ.get("PYTHONPATH"))
+    with ElasticJob(HOROVOD.replace("WANTED", "3"), 2, PYTHONPATH=path) as job:
+        job.start_joiner()
+        ended = all_well(job)
+    assert "ended as 2 of 3 resets []" in ended[2].output, ended[2].output
+    assert "ended as 0 of 3 resets [3]" in ended[0].output, ended[0].output
+    with ElasticJob(HOROVOD.replace("WANTED", "2"), 3, PYTHONPATH=path) as job:
+        job.let_leave(0)
+        ended = all_well(job)
+    assert "ended as 0 of 2 resets [2]" in ended[1].output, ended[1].output

@@ -1,0 +1,49 @@
+"""What the flags of `rueda run` say of jobs whose ranks come and go."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import LaunchError
+from ..losses import least_of
+from .growth import Limits
+from .run import Elastic
+
+# What means nothing without one of the first two.
+_NEEDS = ("slots_per_host", "reset_limit", "blacklist_cooldown_range")
+
+
+def is_elastic(values: Mapping[str, Any]) -> bool:
+    """Whether ranks may join."""
+    return values["max_np"] is not None or values["host_discovery_script"] is not None
+
+
+def elastic_of(
+    values: Mapping[str, Any], ranks: int, settings: Mapping[str, str]
+) -> Elastic | None:
+    """What is asked for, or nothing; raises LaunchError for what makes no sense."""
+    if not is_elastic(values):
+        for name in _NEEDS:
+            if values[name]:
+                flag = "--" + name.replace("_", "-")
+                raise LaunchError(f"{flag} is for jobs whose ranks come and go: give --max-np, too")
+        return None
+    most = values["max_np"]
+    if most is None:
+        raise LaunchError("--host-discovery-script: say with --max-np how many ranks there may be")
+    if most < ranks:
+        raise LaunchError(f"--max-np {most} is less than the {ranks} ranks of -np")
+    first, longest = values["blacklist_cooldown_range"] or (1.0, 60.0)
+    if not 0 <= first <= longest:
+        raise LaunchError(
+            f"--blacklist-cooldown-range {first:g} {longest:g}: give two numbers of seconds, the smaller first"
+        )
+    least = least_of(ranks, {**os.environ, **settings}.get("RUEDA_MIN_NP", "1"))
+    return Elastic(
+        Limits(least, most, values["reset_limit"], (first, longest)),
+        values["host_discovery_script"],
+        values["slots_per_host"],
+        values["elastic_timeout"],
+    )

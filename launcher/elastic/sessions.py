@@ -1,0 +1,99 @@
+"""What the launcher and the ranks of an elastic job tell each other: objects of JSON, a line each, both ways."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import Callable
+from typing import Any
+
+# Of a line, and of what a rank has not read.
+_LONGEST = 1 << 16
+
+
+class Session:
+    """A connection to one process, whose number its first message tells.
+
+    Nonsense ends it, and so does a process that does not read.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        begin: bytes,
+        on_message: Callable[[Session, dict[str, Any]], None],
+        on_end: Callable[[Session], None],
+    ) -> None:
+        """`begin`: what has been read from it already."""
+        self.number = -1
+        self._connection = connection
+        self._on_message = on_message
+        self._on_end = on_end
+        self._read = b""
+        self._unsent = b""
+        self._is_open = True
+        self._loop = asyncio.get_running_loop()
+        connection.setblocking(False)
+        self._loop.add_reader(connection, self._receive)
+        self._take(begin)
+
+    def send(self, **message: Any) -> None:
+        """Says something, now or when the process reads."""
+        if not self._is_open:
+            return
+        self._unsent += json.dumps(message).encode() + b"\n"
+        self._flush()
+
+    def close(self) -> None:
+        """Ends it."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._loop.remove_reader(self._connection)
+        self._loop.remove_writer(self._connection)
+        self._connection.close()
+        self._on_end(self)
+
+    def _flush(self) -> None:
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[self._connection.send(self._unsent) :]
+        except BlockingIOError:
+            if len(self._unsent) > _LONGEST:
+                self.close()
+            else:
+                self._loop.add_writer(self._connection, self._flush)
+            return
+        except OSError:
+            self.close()
+            return
+        self._loop.remove_writer(self._connection)
+
+    def _receive(self) -> None:
+        try:
+            piece = self._connection.recv(_LONGEST)
+        except BlockingIOError:
+            return
+        except OSError:
+            piece = b""
+        if piece:
+            self._take(piece)
+        else:
+            self.close()
+
+    def _take(self, piece: bytes) -> None:
+        *lines, self._read = (self._read + piece).split(b"\n")
+        if len(self._read) > _LONGEST:
+            self.close()
+        for line in lines:
+            if not self._is_open:
+                return
+            message = None
+            with contextlib.suppress(ValueError):
+                message = json.loads(line)
+            if isinstance(message, dict):
+                self._on_message(self, message)
+            else:
+                self.close()

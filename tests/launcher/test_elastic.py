@@ -1,0 +1,192 @@
+"""`rueda run --max-np`: lost ranks are replaced, and others join and leave."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rueda_command import Ran
+
+from .conftest import Rueda, has_ended
+
+Elastic = Callable[..., Ran]
+
+# Counts in steps that take a while until ENOUGH, which is the same for all.
+PROGRAM = """
+import os, pathlib, signal, sys, time
+import numpy as np
+import rueda, rueda.elastic
+
+number = int(os.environ.get("RUEDA_JOINER") or os.environ["RUEDA_RANK"])
+def before_init(): pass
+def in_step(step): pass
+def is_enough(sizes): return False
+SPECIAL
+pathlib.Path(f"pid.{number}").write_text(str(os.getpid()))
+before_init()
+rueda.init()
+print("began as", rueda.rank(), "of", rueda.size(), flush=True)
+
+class Count:
+    value = 0.0
+    enough = False
+    def state_dict(self): return {"value": self.value}
+    def load_state_dict(self, state): self.value = state["value"]
+
+count = Count()
+sizes = []
+for step in rueda.elastic.steps(3000, count):
+    with step:
+        time.sleep(0.01)
+        in_step(step.number)
+        one = rueda.allreduce(np.ones(1), "one", rueda.Average)[0]
+        enough = rueda.allreduce(np.array([is_enough(sizes)], np.int32), "enough", rueda.Max)[0]
+        count.value += one
+        if not sizes or rueda.size() != sizes[-1]:
+            sizes.append(rueda.size())
+    if step.lost is None and enough:
+        break
+assert count.value == step.number + 1, (count.value, step.number)
+print("was of", *sizes, flush=True)
+"""
+
+
+@pytest.fixture
+def elastic(rueda: Rueda, tmp_path: Path) -> Iterator[Elastic]:
+    """Runs the program with a few lines of its own; no process may be left."""
+
+    def run(special: str, *flags: str) -> Ran:
+        (tmp_path / "program.py").write_text(PROGRAM.replace("SPECIAL", special))
+        return rueda("run", *flags, "python3", "program.py")
+
+    yield run
+    for file in tmp_path.glob("pid.*"):
+        assert has_ended(int(file.read_text())), file.name
+
+
+def test_a_lost_rank_is_replaced(elastic: Elastic) -> None:
+    ran = elastic(
+        """
+def in_step(step):
+    if number == 1 and step == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+def is_enough(sizes): return sizes[-2:] == [2, 3]
+""",
+        "-np", "3", "--min-np", "1", "--max-np", "3", "--blacklist-cooldown-range", "0", "1",
+    )  # fmt: skip
+    assert ran.code == 0, ran.out + ran.err
+    assert "process 1 is lost, killed by SIGKILL" in ran.err, ran.err
+    assert "process 3 is started to join the job" in ran.err, ran.err
+    assert ran.out.count("was of 3 2 3") == 2, ran.out + ran.err
+    assert re.search(r"\[3\]<stdout>: began as 2 of 3", ran.out), ran.out
+    assert re.search(r"\[3\]<stdout>: was of 3$", ran.out, re.M), ran.out
+
+
+def test_one_that_cannot_join_is_tried_again(elastic: Elastic) -> None:
+    ran = elastic(
+        """
+def before_init():
+    if number in (2, 3):
+        sys.exit(7)
+def is_enough(sizes): return rueda.size() == 3
+""",
+        "-np", "2", "--max-np", "3", "--blacklist-cooldown-range", "0.1", "0.2",
+    )  # fmt: skip
+    assert ran.code == 0, ran.out + ran.err
+    assert ran.err.count("has not joined, exit code 7; the job goes on") == 2, ran.err
+    assert "[4]<stdout>: began as 2 of 3" in ran.out, ran.out
+
+
+def test_a_discovery_script_lets_ranks_join_and_leave(elastic: Elastic, tmp_path: Path) -> None:
+    script = tmp_path / "hosts.sh"
+    script.write_text("#!/bin/sh\necho localhost:$(cat slots)\n")
+    script.chmod(0o755)
+    (tmp_path / "slots").write_text("1")
+    ran = elastic(
+        """
+seen = []
+def in_step(step):
+    if rueda.rank() == 0 and (not seen or seen[-1] != rueda.size()):
+        seen.append(rueda.size())
+        wanted = {1: "3", 3: "2", 2: "2"}[rueda.size()]
+        pathlib.Path("slots.new").write_text(wanted)
+        os.replace("slots.new", "slots")
+def is_enough(sizes): return sizes[-2:] == [3, 2]
+""",
+        "-np", "1", "--max-np", "3", "--host-discovery-script", "./hosts.sh",
+    )  # fmt: skip
+    assert ran.code == 0, ran.out + ran.err
+    assert "[0]<stdout>: was of 1 3 2" in ran.out or "[0]<stdout>: was of 1 2 3 2" in ran.out, (
+        ran.out
+    )
+    assert "is lost" not in ran.err, ran.err
+
+
+def test_a_discovery_script_that_fails_is_reported_and_the_job_goes_on(
+    elastic: Elastic, tmp_path: Path
+) -> None:
+    script = tmp_path / "hosts.sh"
+    script.write_text(
+        "#!/bin/sh\n"
+        "if [ ! -e asked ]; then touch asked; echo localhost:2\n"
+        "elif [ ! -e again ]; then touch again; echo 'no such cluster'; exit 3\n"
+        "else touch third; echo 'what?'; fi\n"
+    )
+    script.chmod(0o755)
+    ran = elastic(
+        """
+def is_enough(sizes): return os.path.exists("third")
+def in_step(step): time.sleep(0.02)
+""",
+        "-np", "2", "--max-np", "2", "--host-discovery-script", "./hosts.sh",
+    )  # fmt: skip
+    assert ran.code == 0, ran.out + ran.err
+    assert "'./hosts.sh' has ended with 3: no such cluster" in ran.err, ran.err
+    assert ran.out.count("was of 2") == 2, ran.out
+
+
+def test_too_few_slots_at_the_start(elastic: Elastic, tmp_path: Path) -> None:
+    script = tmp_path / "hosts.sh"
+    script.write_text("#!/bin/sh\necho localhost:1\n")
+    script.chmod(0o755)
+    ran = elastic(
+        "", "-np", "2", "--max-np", "2", "--host-discovery-script", "./hosts.sh", "--elastic-timeout", "1"
+    )  # fmt: skip
+    assert ran.code == 2, ran.out + ran.err
+    assert "1 slots of 2 were there within 1 s (--elastic-timeout)" in ran.err, ran.err
+
+
+def test_the_job_ends_after_too_many_losses(elastic: Elastic) -> None:
+    ran = elastic(
+        """
+def in_step(step):
+    if step > 3 and rueda.rank() == rueda.size() - 1 and rueda.size() == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+""",
+        "-np", "2", "--max-np", "2", "--reset-limit", "1", "--blacklist-cooldown-range", "0", "0",
+    )  # fmt: skip
+    assert ran.code == 128 + 9, ran.out + ran.err
+    assert "it is the loss number 2, and --reset-limit is 1" in ran.err, ran.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (["--max-np", "1"], "--max-np 1 is less than the 2 ranks of -np"),
+        (["--max-np", "4", "--min-np", "3"], "--min-np 3: a job of 2 ranks"),
+        (
+            ["--reset-limit", "3"],
+            "--reset-limit is for jobs whose ranks come and go: give --max-np",
+        ),
+        (["--host-discovery-script", "x"], "say with --max-np"),
+        (["--max-np", "2", "--blacklist-cooldown-range", "3", "1"], "the smaller first"),
+        (["--max-np", "4", "-H", "localhost:1,elsewhere:1"], "on the launcher's own host only"),
+        (["--max-np", "4", "--bootstrap", "mpi"], "cannot join a job that mpirun has started"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(rueda: Rueda, flags: list[str], why: str) -> None:
+    ran = rueda("run", "-np", "2", *flags, "true")
+    assert ran.code == 2, ran.out + ran.err
+    assert why in ran.err, ran.err

@@ -1,0 +1,113 @@
+"""When processes are started to join a job, and when they are to leave it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rueda.launcher.elastic.growth import Growth, Limits
+
+
+def test_what_is_lost_is_replaced_after_a_while_that_doubles() -> None:
+    growth = Growth(Limits(1, 3, cooldown=(1.0, 3.0)), 3, 3)
+    assert growth.missing(0.0) == 0
+    for now, pause in ((10.0, 1.0), (20.0, 2.0), (30.0, 3.0), (40.0, 3.0)):
+        growth.ended(growth.members[-1] if now == 10.0 else growth.start(), False, now)
+        assert growth.missing(now + pause - 0.01) == 0
+        assert growth.missing(now + pause) == 1
+
+
+def test_a_process_that_has_joined_shortens_the_pause_again() -> None:
+    growth = Growth(Limits(1, 2, cooldown=(1.0, 60.0)), 2, 2)
+    growth.ended(1, False, 0.0)
+    growth.ended(growth.start(), False, 10.0)
+    joiner = growth.start()
+    growth.formed([0, joiner])
+    growth.ended(joiner, False, 20.0)
+    assert growth.missing(21.0) == 1
+
+
+def test_who_is_ready_is_told_until_it_is_a_member() -> None:
+    growth = Growth(Limits(1, 3), 1, 3)
+    first, second = growth.start(), growth.start()
+    growth.is_ready(second)
+    growth.is_ready(first)
+    growth.is_ready(0)
+    assert growth.ready == [first, second]
+    growth.formed([0, second])
+    assert growth.ready == [first]
+    assert growth.refuse([first, second]) == [first]
+    assert growth.ready == []
+
+
+def test_fewer_slots_let_the_last_leave_but_not_the_least_number() -> None:
+    growth = Growth(Limits(2, 4), 4, 4)
+    growth.set_slots(1)
+    assert growth.leaving == [2, 3]
+    growth.set_slots(4)  # they may have heard of it
+    assert growth.leaving == [2, 3]
+    growth.ended(3, True, 0.0)
+    assert growth.leaving == [2]
+    assert growth.missing(0.0) == 2
+
+
+def test_a_rank_that_has_done_its_work_is_not_replaced() -> None:
+    growth = Growth(Limits(1, 3), 2, 3)
+    joiner = growth.start()
+    growth.ended(0, True, 0.0)
+    assert growth.missing(100.0) == 0
+    assert growth.unwanted == [joiner]
+
+
+def test_the_job_ends_with_too_few_ranks_or_too_many_losses() -> None:
+    growth = Growth(Limits(2, 4, changes=1), 4, 4)
+    joiner = growth.start()
+    assert growth.bears_loss_of(joiner)
+    assert growth.bears_loss_of(3)
+    growth.ended(3, False, 0.0)
+    assert not growth.bears_loss_of(2)
+    assert "--reset-limit is 1" in growth.why_not(2)
+    growth = Growth(Limits(2, 2), 2, 2)
+    assert not growth.bears_loss_of(0)
+    assert "1 ranks are left, fewer than --min-np 2" in growth.why_not(0)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["start", "ready", "form", "lose", "end", "slots", "refuse"]),
+            st.integers(0, 9),
+        ),
+        max_size=60,
+    )
+)
+def test_there_are_never_more_processes_than_allowed(events: list[tuple[str, int]]) -> None:
+    limits = Limits(1, 5, cooldown=(0.0, 0.0))
+    growth = Growth(limits, 3, 5)
+    alive = {0, 1, 2}
+    for now, (event, value) in enumerate(events):
+        chosen = sorted(alive)[value % len(alive)] if alive else None
+        if event == "start" and growth.missing(now) > 0:
+            number = growth.start()
+            assert number not in alive
+            assert number > 2
+            alive.add(number)
+        elif event == "ready" and chosen is not None:
+            growth.is_ready(chosen)
+        elif event == "form":
+            growth.formed(sorted({n for n in growth.members if n in alive} | set(growth.ready)))
+        elif event in ("lose", "end") and chosen is not None:
+            growth.ended(chosen, event == "end", now)
+            alive.discard(chosen)
+        elif event == "slots":
+            growth.set_slots(value)
+        elif event == "refuse":
+            for number in growth.refuse(growth.ready):
+                growth.ended(number, False, now)
+                alive.discard(number)
+        assert len(alive - set(growth.leaving)) + growth.missing(now) <= max(
+            limits.most, len(alive - set(growth.leaving))
+        )
+        assert set(growth.ready) <= alive
+        assert set(growth.leaving) <= alive
+        if {n for n in alive if growth.was_member(n)}:
+            assert not set(growth.ready) & set(growth.unwanted)
