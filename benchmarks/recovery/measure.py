@@ -1,0 +1,117 @@
+"""How long the others take to go on when a rank is killed: Rueda beside ULFM and torchft, all in one run.
+
+From just before SIGKILL is sent until the last of those that are left holds the checked result of its next allreduce,
+all processes by the same clock. Four ranks of this host do allreduces of random sizes; a rank is killed at a random
+moment (idle, while others wait for each other, in the middle of a large one), then another, until two are left; then
+the next job. Contenders take turns, a job each, with the same schedules:
+
+- `shm`, `tcp`, `mpi`: Rueda under `rueda run --min-np`, over shared memory, over TCP, and started by mpirun with ULFM;
+- `ulfm`: MPI_Allreduce of the mpirun on the PATH with --with-ft ulfm: revoke, shrink, and the next one;
+- `torchft`: its Manager over gloo with the lighthouse's settings tuned; `torchft-defaults`: with its program's
+  defaults; `torchft-rueda`: tuned, over ProcessGroupRueda.
+
+    python benchmarks/recovery/measure.py --kills 200 --contenders shm,tcp,mpi,ulfm
+    python benchmarks/recovery/measure.py --kills 20 --contenders shm,torchft,torchft-defaults
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).parent
+sys.path.insert(0, str(ROOT))
+from tests.chaos import harness  # noqa: E402
+from tests.chaos.schedule import worlds  # noqa: E402
+
+RANKS = 4
+# As long as torchft's defaults may take, and more.
+harness.PATIENCE = 150.0
+
+
+@dataclass
+class Contender:
+    """One of those that take turns."""
+
+    name: str
+    delays: list[float] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
+
+    def command(self, folder: Path, arguments: Sequence[str]) -> list[str]:
+        """How a job is started."""
+        if self.name in ("shm", "tcp", "mpi"):
+            extra = ["--bootstrap", "mpi"] if self.name == "mpi" else ["--no-mpi"]
+            return harness.command(RANKS, arguments, extra)
+        if self.name == "ulfm":
+            return [
+                "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
+                "--with-ft", "ulfm", "--runtime-options", "error-nonzero-status=false",
+                "--mca", "coll", "^han", "-np", str(RANKS), str(folder / "ulfm_rank"), *arguments,
+            ]  # fmt: skip
+        way = {"torchft": "tuned", "torchft-defaults": "defaults", "torchft-rueda": "rueda"}[
+            self.name
+        ]
+        return [sys.executable, str(HERE / "torchft_job.py"), str(RANKS), way, *arguments]
+
+
+NAMES = ("shm", "tcp", "mpi", "ulfm", "torchft", "torchft-defaults", "torchft-rueda")
+
+
+@click.command(help=__doc__)
+@click.option("--kills", type=click.IntRange(min=1), default=20, show_default=True)
+@click.option("--contenders", default="shm,tcp,mpi,ulfm", show_default=True)
+@click.option("--seed", type=int, default=7, show_default=True)
+def main(kills: int, contenders: str, seed: int) -> None:
+    """Runs the schedule and prints a table."""
+    names = contenders.split(",")
+    if unknown := set(names) - set(NAMES):
+        raise click.BadParameter(f"{', '.join(sorted(unknown))}: choose of {', '.join(NAMES)}")
+    rivals = [Contender(each) for each in names]
+    for rival in rivals:
+        rival.variables["CHAOS_MEASURED"] = "1"
+        if rival.name in ("shm", "tcp"):
+            rival.variables["RUEDA_TRANSPORT"] = rival.name
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if "ulfm" in names:
+            compiled = ["mpicc", "-O2", "-o", str(folder / "ulfm_rank"), str(HERE / "ulfm_rank.c")]
+            subprocess.run(compiled, check=True)
+        for world, rival in itertools.product(worlds(kills, RANKS, seed, ("kill",)), rivals):
+            try:
+                job = harness.Job(world, lambda rest: rival.command(folder, rest), rival.variables)  # noqa: B023
+                rival.delays += [delay for _, delay in job.run().delays]
+            except AssertionError as error:
+                rival.failures.append(str(error))
+                click.echo(f"{rival.name}, job {world.number}: {str(error)[:2000]}", err=True)
+    print_table(rivals)
+
+
+def print_table(rivals: list[Contender]) -> None:
+    """In Markdown."""
+    click.echo("| | kills | median ms | p99 | most | jobs that hung or went wrong |")
+    click.echo("| --- | --- | --- | --- | --- | --- |")
+    for rival in rivals:
+        ordered = sorted(1e3 * delay for delay in rival.delays)
+        if not ordered:
+            click.echo(f"| {rival.name} | 0 | | | | {len(rival.failures)} |")
+            continue
+        late = ordered[min(len(ordered) - 1, math.floor(len(ordered) * 0.99))]
+        click.echo(
+            f"| {rival.name} | {len(ordered)} | {statistics.median(ordered):.1f} | {late:.1f} "
+            f"| {ordered[-1]:.1f} | {len(rival.failures)} |"
+        )
+
+
+if __name__ == "__main__":
+    main()
