@@ -5,6 +5,8 @@ JOBS ?= $(shell nproc)
 # How often `make soak` repeats, and for how long it and `make fuzz` do what takes any time.
 ROUNDS ?= 20
 MINUTES ?= 10
+# How many ranks `make chaos` kills over each transport.
+KILLS ?= 200
 
 SHELL := /bin/bash
 export PYTHON
@@ -109,11 +111,17 @@ worlds: build  ## worlds formed, used and ended for MINUTES: nothing may grow
 	python tests/python/soak_worlds.py --minutes $(MINUTES)
 
 .PHONY: soak
-soak: build worlds asan tsan torch-versions  ## the tests again and again: make soak ROUNDS=100 MINUTES=60
+soak: build worlds chaos asan tsan torch-versions  ## the tests again and again: make soak ROUNDS=100 MINUTES=60
 	@if command -v clang++ >/dev/null; then $(MAKE) --no-print-directory fuzz; else echo 'clang is not installed: no fuzzing'; fi
 	ctest --test-dir build/release --output-on-failure -j $(JOBS) --repeat until-fail:$(ROUNDS)
 	ctest --test-dir build/tsan --output-on-failure -j $(JOBS) --repeat until-fail:$(ROUNDS)
 	for round in $$(seq $(ROUNDS)); do python -m pytest -q -x tests/python tests/launcher tests/bench || exit 1; done
+
+.PHONY: chaos
+chaos: build  ## kills, freezes and adds ranks at random moments: make chaos KILLS=200
+	for transport in shm tcp mpi; do python -m tests.chaos --kills $(KILLS) --transport $$transport || exit 1; done
+	python -m tests.chaos --kills $(KILLS) --kinds freeze,pause
+	RUEDA_TEST_SEEDS=20 python -m pytest -q -x tests/python/test_elastic_steps.py
 
 # ONLY: names, * standing for anything.
 .PHONY: mutants

