@@ -1,4 +1,4 @@
-"""How long the others take to go on when a rank is killed: Rueda beside ULFM and torchft, all in one run.
+"""How long the others take to go on when a rank is killed: Rueda beside ULFM, all in one run.
 
 From just before SIGKILL is sent until the last of those that are left holds the checked result of its next allreduce,
 all processes by the same clock. Four ranks of this host do allreduces of random sizes; a rank is killed at a random
@@ -6,12 +6,9 @@ moment (idle, while others wait for each other, in the middle of a large one), t
 the next job. Contenders take turns, a job each, with the same schedules:
 
 - `shm`, `tcp`, `mpi`: Rueda under `rueda run --min-np`, over shared memory, over TCP, and started by mpirun with ULFM;
-- `ulfm`: MPI_Allreduce of the mpirun on the PATH with --with-ft ulfm: revoke, shrink, and the next one;
-- `torchft`: its Manager over gloo with the lighthouse's settings tuned; `torchft-defaults`: with its program's
-  defaults; `torchft-rueda`: tuned, over ProcessGroupRueda.
+- `ulfm`: MPI_Allreduce of the mpirun on the PATH with --with-ft ulfm: revoke, shrink, and the next one.
 
     python benchmarks/recovery/measure.py --kills 200 --contenders shm,tcp,mpi,ulfm
-    python benchmarks/recovery/measure.py --kills 20 --contenders shm,torchft,torchft-defaults
 """
 
 from __future__ import annotations
@@ -35,8 +32,6 @@ from tests.chaos import harness  # noqa: E402
 from tests.chaos.schedule import worlds  # noqa: E402
 
 RANKS = 4
-# As long as torchft's defaults may take, and more.
-harness.PATIENCE = 150.0
 
 
 @dataclass
@@ -53,19 +48,14 @@ class Contender:
         if self.name in ("shm", "tcp", "mpi"):
             extra = ["--bootstrap", "mpi"] if self.name == "mpi" else ["--no-mpi"]
             return harness.command(RANKS, arguments, extra)
-        if self.name == "ulfm":
-            return [
-                "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
-                "--with-ft", "ulfm", "--runtime-options", "error-nonzero-status=false",
-                "--mca", "coll", "^han", "-np", str(RANKS), str(folder / "ulfm_rank"), *arguments,
-            ]  # fmt: skip
-        way = {"torchft": "tuned", "torchft-defaults": "defaults", "torchft-rueda": "rueda"}[
-            self.name
-        ]
-        return [sys.executable, str(HERE / "torchft_job.py"), str(RANKS), way, *arguments]
+        return [
+            "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
+            "--with-ft", "ulfm", "--runtime-options", "error-nonzero-status=false",
+            "--mca", "coll", "^han", "-np", str(RANKS), str(folder / "ulfm_rank"), *arguments,
+        ]  # fmt: skip
 
 
-NAMES = ("shm", "tcp", "mpi", "ulfm", "torchft", "torchft-defaults", "torchft-rueda")
+NAMES = ("shm", "tcp", "mpi", "ulfm")
 
 
 @click.command(help=__doc__)
