@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from launching import Ended, command, environment
 
-_PATIENCE = 60.0
+_PATIENCE = 120.0
 
 
 class ElasticJob:
@@ -88,6 +88,12 @@ class ElasticJob:
         with self._lock:
             arrived = self._lock.wait_for(lambda: self.members == list(numbers), _PATIENCE)
         assert arrived, f"the worlds were {self.worlds}\n{self.outputs()}"
+
+    def await_ready(self, *numbers: int) -> None:
+        """Returns once these wait to join."""
+        with self._lock:
+            arrived = self._lock.wait_for(lambda: set(numbers) <= set(self._ready), _PATIENCE)
+        assert arrived, f"{self._ready} wait to join\n{self.outputs()}"
 
     def await_refusal(self) -> dict[str, Any]:
         """Returns what the job has said of joiners that did not come."""

@@ -7,6 +7,7 @@ import random
 import re
 import signal
 from functools import cache
+from pathlib import Path
 
 import pytest
 from elastic_launcher import ElasticJob
@@ -49,7 +50,11 @@ def loss(step, leaf):
     inputs, targets = batch(step, leaf)
     return torch.nn.functional.mse_loss(model(inputs), targets)
 
-for step in rueda.elastic.steps(int(os.environ.get("STEPS", 12)), model, optimizer):
+gate = os.environ.get("GATE")  # until which the ranks wait, for those that are to join
+while gate and not os.path.exists(gate):
+    time.sleep(0.01)
+steps = int(os.environ.get("STEPS", 12))
+for step in rueda.elastic.steps(steps, model, optimizer, every=int(os.environ.get("EVERY", 1))):
     with step:
         moment(step.number, "begin")
         if reproducible:
@@ -63,7 +68,6 @@ for step in rueda.elastic.steps(int(os.environ.get("STEPS", 12)), model, optimiz
         optimizer.step()
         moment(step.number, "stepped")
         print("step", step.number, "of", rueda.size(), flush=True)
-    time.sleep(float(os.environ.get("PAUSE", 0)))
 values = model.state_dict() if reproducible else dict(model.named_parameters())  # buffers are each rank's
 bits = b"".join(v.detach().reshape(-1).view(torch.uint8).numpy().tobytes() for v in values.values())
 print("parameters", hashlib.sha256(bits).hexdigest()[:16], flush=True)
@@ -113,15 +117,18 @@ def test_without_leaves_all_that_are_left_have_the_same_parameters() -> None:
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("RUEDA_TEST_SEEDS", "1"))))
-def test_kills_and_joins_at_random_do_not_change_the_bits(seed: int) -> None:
+def test_kills_and_joins_at_random_do_not_change_the_bits(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
-    size, steps = 3, 40
+    size, steps, gate = 3, 40, tmp_path / "gate"
     phases = ["begin", "leaves", "reducing", "stepped"]
     killed = chance.sample(range(size), chance.randint(1, 2))
     kills = [f"{n}:{chance.randint(3, 30)}:{chance.choice(phases)}" for n in killed]
-    variables = {"REPRODUCIBLE": "1", "STEPS": str(steps)}
-    with ElasticJob(PROGRAM, size, KILL=" ".join(kills), PAUSE="0.15", **variables) as job:
+    variables = {"REPRODUCIBLE": "1", "STEPS": str(steps), "GATE": str(gate)}
+    variables |= {"EVERY": str(chance.randint(1, 20)), "KILL": " ".join(kills)}
+    with ElasticJob(PROGRAM, size, **variables) as job:
         joiners = [job.start_joiner() for _ in range(chance.randint(1, 2))]
+        job.await_ready(*joiners)
+        gate.touch()
         ended = job.ended()
         alive = [n for n in ended if n not in killed]
         assert [ended[n].returncode for n in alive] == [0] * len(alive), job.outputs()
@@ -132,14 +139,16 @@ def test_kills_and_joins_at_random_do_not_change_the_bits(seed: int) -> None:
             assert steps_of(ended[number].output), job.outputs()
 
 
-def test_a_newcomer_with_another_model_is_refused_by_all() -> None:
+def test_a_newcomer_with_another_model_is_refused_by_all(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
     other = (
         PROGRAM.replace("torch.nn.Linear(6, 20)", "torch.nn.Linear(6, 21)")
         .replace("BatchNorm1d(20)", "BatchNorm1d(21)")
         .replace("Linear(20, 3)", "Linear(21, 3)")
     )
-    with ElasticJob(PROGRAM, 2, PAUSE="0.1", STEPS="100") as job:
-        job.start_joiner(other)
+    with ElasticJob(PROGRAM, 2, GATE=str(gate)) as job:
+        job.await_ready(job.start_joiner(other))
+        gate.touch()
         for number, how in job.ended().items():
             assert how.returncode == 1, job.outputs()
             assert "state 0: '0.weight' is (21, 6)" in how.output, f"{number}\n{job.outputs()}"
