@@ -48,7 +48,8 @@ RUEDA_BOOTSTRAP=rendezvous, RUEDA_RENDEZVOUS, the address of rank 0's socket,
 and RUEDA_SECRET, which the ranks prove to each other to know. RUEDA_LAUNCHER
 is where the library tells that a rank has come to init(). On several hosts
 rank 0 also inherits the socket that listens there already, whose descriptor
-is RUEDA_RENDEZVOUS_LISTENER.
+is RUEDA_RENDEZVOUS_LISTENER. With --max-np ranks have RUEDA_ELASTIC=1, and one
+that joins later has RUEDA_JOINER, its number, in the place of RUEDA_RANK.
 
 \b
 Other hosts, without MPI: each is reached once, by 'ssh HOST', which must get in

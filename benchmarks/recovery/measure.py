@@ -78,13 +78,17 @@ def main(kills: int, contenders: str, seed: int) -> None:
             compiled = ["mpicc", "-O2", "-o", str(folder / "ulfm_rank"), str(HERE / "ulfm_rank.c")]
             subprocess.run(compiled, check=True)
         for world, rival in itertools.product(worlds(kills, RANKS, seed, ("kill",)), rivals):
+            outcome = harness.Outcome()
             try:
                 job = harness.Job(world, lambda rest: rival.command(folder, rest), rival.variables)  # noqa: B023
-                rival.delays += [delay for _, delay in job.run().delays]
+                job.run(outcome)
             except AssertionError as error:
                 rival.failures.append(str(error))
                 click.echo(f"{rival.name}, job {world.number}: {str(error)[:2000]}", err=True)
+            rival.delays += [delay for _, delay in outcome.delays]
     print_table(rivals)
+    if any(rival.failures for rival in rivals):
+        sys.exit(1)
 
 
 def print_table(rivals: list[Contender]) -> None:

@@ -86,7 +86,7 @@ static void recover(int* step) {
   do {
     MPI_Comm left;
     MPIX_Comm_revoke(comm);
-    MPIX_Comm_shrink(comm, &left);
+    if (MPIX_Comm_shrink(comm, &left) != MPI_SUCCESS) abort();
     comm = left;
     MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
   } while (maximum(step) != MPI_SUCCESS || allreduce(*step, 1000) != MPI_SUCCESS);
