@@ -256,6 +256,11 @@ Recovery recover(double timeout, bool break_whole) {
   set_log_rank(next.runtime->topology().rank);
   set_runtime(std::move(next.runtime));
   state.epoch = next.recovery.epoch;
+  // How the world has noticed it says more than that the rank could not be called afterwards.
+  const Status cause = broken->failure();
+  for (Recovery::Lost& lost : next.recovery.lost) {
+    if (lost.rank == cause.peer()) lost.cause = cause.to_string();
+  }
   return std::move(next.recovery);
 }
 
