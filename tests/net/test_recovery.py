@@ -33,8 +33,16 @@ PROGRAM = """
                 os.kill(os.getpid(), signal.SIGKILL)
     except rueda.RuedaError as error:
         noticed = time.monotonic()
+    if process in DYING:  # another died before it
+        os.kill(os.getpid(), signal.SIGKILL)
     try:
         recovery = rueda.recover(timeout=30)
+        # Those that die may be lost one after the other.
+        while max(DYING) >= 0 and rueda.size() > size - len(DYING):
+            try:
+                total()
+            except rueda.PeerLostError:
+                rueda.recover(timeout=30)
         expected = rueda.size() * (rueda.size() + 1) / 2
         assert np.all(total() == expected)
         tell(left=recovery.previous_ranks, lost=recovery.lost, size=rueda.size())
