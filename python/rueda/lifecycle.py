@@ -113,9 +113,11 @@ def is_initialized() -> bool:
 
 
 def count_world() -> None:
-    """This process has entered another world."""
+    """This process has entered another world: what it had of the one before is forgotten."""
     global _worlds
     _worlds += 1
+    release_completed()
+    forget_process_sets()
 
 
 def world_number() -> int:

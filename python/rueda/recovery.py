@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rueda import _native
-from rueda.handles import release_completed
-from rueda.lifecycle import count_world
-from rueda.process_sets import forget_process_sets
+from rueda.lifecycle import count_world, is_initialized, size
+from rueda.observation import options
 
-__all__ = ["Recovery", "on_recovery", "recover"]
+__all__ = ["Recovery", "can_recover", "on_recovery", "recover"]
 
 _listeners: list[Callable[[list[int]], None]] = []
 
@@ -36,6 +35,11 @@ class Recovery:
     epoch: int
     previous_ranks: list[int]
     lost: dict[int, str]
+
+
+def can_recover() -> bool:
+    """Whether this process is in a world that :func:`recover` can follow."""
+    return is_initialized() and options()["recovery"] == "on" and size() > 1
 
 
 def recover(timeout: float = 60.0, *, break_whole: bool = False) -> Recovery:
@@ -73,8 +77,6 @@ def recover(timeout: float = 60.0, *, break_whole: bool = False) -> Recovery:
     """
     epoch, previous_ranks, lost = _native.recover(float(timeout), bool(break_whole))
     count_world()
-    release_completed()
-    forget_process_sets()
     for listener in _listeners:
         listener(list(previous_ranks))
     return Recovery(epoch, list(previous_ranks), dict(sorted(lost.items())))

@@ -16,11 +16,9 @@ import numpy as np
 from rueda import _native
 from rueda.elastic.session import Session, process_number
 from rueda.errors import InitializationError, ShutdownError
-from rueda.handles import release_completed
 from rueda.lifecycle import count_world
 from rueda.objects import allgather_object, broadcast_object
 from rueda.operations import Max
-from rueda.process_sets import forget_process_sets
 from rueda.recovery import on_recovery
 from rueda.reductions import allreduce
 
@@ -208,8 +206,6 @@ def _change() -> Change | None:
         _settle_failure(error, joiners)
         return None
     count_world()
-    release_completed()
-    forget_process_sets()
     left = sorted(set(range(len(here.members))) - set(staying))
     return Change(epoch, previous, left)
 

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
-from rueda import lifecycle
 from rueda.elastic.changes import update
 from rueda.elastic.shared_state import SharedState
 from rueda.errors import InvalidArgumentError, PeerLostError
 from rueda.objects import allgather_object, broadcast_object
-from rueda.recovery import recover
+from rueda.recovery import can_recover, recover
 
 __all__ = ["Step", "steps"]
 
@@ -51,7 +50,7 @@ class Step:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        if isinstance(error, PeerLostError) and _recovers():
+        if isinstance(error, PeerLostError) and can_recover():
             self.lost = error
         return self.lost is not None
 
@@ -155,7 +154,7 @@ class _Course:
     def _recover(self, error: PeerLostError, done: int) -> None:
         """Until a world is formed in which all have done equally many steps; this rank has done ``done``."""
         while True:
-            if not _recovers():
+            if not can_recover():
                 raise error
             self._state.give_up_step()
             recovery = recover()
@@ -171,9 +170,3 @@ class _Course:
                 return
             except PeerLostError as again:
                 error = again
-
-
-def _recovers() -> bool:
-    from rueda.observation import options
-
-    return lifecycle.is_initialized() and options()["recovery"] == "on" and lifecycle.size() > 1

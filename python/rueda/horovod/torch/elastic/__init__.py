@@ -16,11 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-import rueda.observation
 import rueda.recovery
 from rueda.elastic import changes
 from rueda.errors import PeerLostError
-from rueda.horovod.basics import init, is_initialized, shutdown, size
+from rueda.horovod.basics import init, shutdown
 from rueda.horovod.elastic_state import State, run_fn
 from rueda.horovod.exceptions import translated
 from rueda.horovod.torch.elastic.sampler import ElasticSampler
@@ -53,7 +52,7 @@ def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P],
 
 
 def _reset() -> None:
-    if is_initialized() and rueda.observation.options()["recovery"] == "on" and size() > 1:
+    if rueda.recovery.can_recover():
         _recover()
     else:
         shutdown()
