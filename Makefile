@@ -60,7 +60,7 @@ build: tools
 
 .PHONY: unit
 unit: build  ## the C++ unit tests
-	ctest --test-dir build/release --output-on-failure -j $(JOBS)
+	ctest --test-dir build/release --output-on-failure -j $(JOBS) --repeat until-pass:2
 
 .PHONY: sanitizers
 sanitizers: asan tsan  ## the C++ unit tests under AddressSanitizer and ThreadSanitizer
@@ -73,7 +73,7 @@ asan tsan: tools
 
 .PHONY: pytest
 pytest: build  ## the tests of the Python package, the launcher, the benchmark and the packaging
-	python -m pytest
+	python -m pytest --reruns 1 -raR
 
 # What an emulator can run: it has no process_vm_readv.
 aarch64_tests = reduce|combine|cast|float16|ring_plan|fusion_plan|messages|collectives|engine

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <random>
@@ -88,12 +89,19 @@ using Bytes = std::vector<std::byte>;
 
 inline Bytes pattern(std::size_t size, std::uint32_t seed) {
   Bytes bytes(size);
-  std::uint32_t state = seed * 2654435761U + 12345U;
-  for (std::byte& byte : bytes) {
-    state = state * 1664525U + 1013904223U;
-    byte = static_cast<std::byte>(state >> 24);
+  std::uint64_t state = seed * 6364136223846793005ULL + 1442695040888963407ULL;
+  for (std::size_t at = 0; at < size; at += sizeof state) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    const std::uint64_t word = state ^ (state >> 32);
+    std::memcpy(&bytes[at], &word, std::min(sizeof word, size - at));
   }
   return bytes;
+}
+
+// As ==, but by memcmp: ThreadSanitizer looks at each byte that == reads.
+inline bool same(const Bytes& left, const Bytes& right) {
+  return left.size() == right.size() &&
+         (left.empty() || std::memcmp(left.data(), right.data(), left.size()) == 0);
 }
 
 inline Ticket send(ConformanceRank& self, int peer, Tag tag, const Bytes& bytes) {
@@ -121,7 +129,7 @@ inline void ring_of_sizes(ConformanceRank& self) {
     const Bytes sent = pattern(size, static_cast<std::uint32_t>(self.rank()));
     Bytes received(size);
     finish_all(self, {receive(self, left, 1, received), send(self, right, 1, sent)});
-    expect(received == pattern(size, static_cast<std::uint32_t>(left)), str("bytes of ", size));
+    expect(same(received, pattern(size, static_cast<std::uint32_t>(left))), str("bytes of ", size));
   }
 }
 
@@ -136,7 +144,7 @@ inline void vectored(ConformanceRank& self) {
   const std::array targets{into.subspan(0, 100'001), into.subspan(0, 0),
                            into.subspan(100'001, 199'998), into.subspan(299'999)};
   finish_all(self, {self.transport.send(peer, 9, sources), self.transport.recv(peer, 9, targets)});
-  expect(received == pattern(300'000, static_cast<std::uint32_t>(peer)), "bytes of many spans");
+  expect(same(received, pattern(300'000, static_cast<std::uint32_t>(peer))), "bytes of many spans");
 
   const Ticket nothing_in = self.transport.recv(peer, 9, {});
   finish_all(self, {self.transport.send(peer, 9, {}), nothing_in});
@@ -148,7 +156,7 @@ inline void to_itself(ConformanceRank& self) {
     Bytes received(size);
     const Ticket out = send(self, self.rank(), 3, sent);
     finish_all(self, {receive(self, self.rank(), 3, received), out});
-    expect(received == sent, str("bytes of ", size, " to itself"));
+    expect(same(received, sent), str("bytes of ", size, " to itself"));
   }
 }
 
@@ -163,7 +171,7 @@ inline void tags_out_of_order(ConformanceRank& self) {
   for (Tag tag = 0; tag < tags; ++tag) sends.push_back(send(self, peer, tag, sent[tag]));
   for (Tag tag = tags; tag-- > 0;) {
     finish_all(self, {receive(self, peer, tag, received[tag])});
-    expect(received[tag] == sent[tag], str("bytes of tag ", tag));
+    expect(same(received[tag], sent[tag]), str("bytes of tag ", tag));
   }
   finish_all(self, sends);
 }
@@ -182,7 +190,7 @@ inline void early_and_late_receives(ConformanceRank& self) {
   self.transport.progress();
   sends.push_back(receive(self, left, 2, late));
   finish_all(self, sends);
-  expect(early == sent && late == sent, "bytes of early and late receives");
+  expect(same(early, sent) && same(late, sent), "bytes of early and late receives");
 }
 
 // Every rank exchanges with every rank, itself too, several messages per tag, starting in an order
@@ -228,7 +236,8 @@ inline void all_to_all(ConformanceRank& self) {
     if (random() % 4 == 0) self.transport.progress();
   }
   finish_all(self, tickets);
-  expect(buffers == expected, "bytes of an exchange of all with all");
+  expect(std::equal(buffers.begin(), buffers.end(), expected.begin(), same),
+         "bytes of an exchange of all with all");
 }
 
 inline void wrong_length(ConformanceRank& self) {
@@ -249,7 +258,7 @@ inline void wrong_length(ConformanceRank& self) {
     // What comes after it is not harmed.
     const Bytes next = pattern(32, 2);
     finish_all(self, {receive(self, left, 4, received), send(self, right, 4, next), out});
-    expect(received == next, "bytes after a wrong length");
+    expect(same(received, next), "bytes after a wrong length");
     self.barrier();
   }
 }
@@ -264,7 +273,7 @@ inline void sleeping_ping_pong(ConformanceRank& self) {
     if (self.rank() < peer) finish_all(self, {send(self, peer, 6, sent)});
     finish_all(self, {receive(self, peer, 6, received)});
     if (self.rank() > peer) finish_all(self, {send(self, peer, 6, sent)});
-    expect(received == sent, str("bytes of round ", round));
+    expect(same(received, sent), str("bytes of round ", round));
   }
 }
 
@@ -285,7 +294,7 @@ inline void sleeping_on_a_full_ring(ConformanceRank& self) {
       const Ticket out = send(self, right, 2, sent);
       finish_all(self, {in, out});
     }
-    expect(received == sent, str("bytes of round ", round));
+    expect(same(received, sent), str("bytes of round ", round));
   }
 }
 
@@ -308,10 +317,11 @@ inline void a_receiver_that_does_not_receive(ConformanceRank& self) {
   expect(static_cast<std::size_t>(done) * message <= on_the_way,
          str(done, " messages have left their sender, and nobody has taken any"));
   self.barrier();
+  Bytes received(message);
   for (std::size_t i = 0; takes_part && !sends && i < messages; ++i) {
-    Bytes received(message);
+    std::fill(received.begin(), received.end(), std::byte{0});
     finish_all(self, {receive(self, peer, 1, received)});
-    expect(received == sent, str("bytes of message ", i));
+    expect(same(received, sent), str("bytes of message ", i));
   }
   finish_all(self, tickets);
 }
@@ -319,14 +329,18 @@ inline void a_receiver_that_does_not_receive(ConformanceRank& self) {
 inline void quiet_when_idle(ConformanceRank& self) {
   ring_of_sizes(self);
   self.barrier();
-  while (self.transport.progress()) {
-  }
+  // A peer may still have to acknowledge what it has got.
+  const auto is_quiet = [&] {
+    while (self.transport.progress()) {
+    }
+    if (!self.transport.arm()) return false;
+    const int fd = self.transport.wait_fd();
+    const bool quiet = fd < 0 || !wait_readable(fd, Clock::now());
+    self.transport.disarm();
+    return quiet;
+  };
+  await(is_quiet, "an idle transport can be slept upon, and its descriptor is quiet");
   expect(!self.transport.requires_polling(), "an idle transport need not be polled");
-  expect(self.transport.arm(), "an idle transport can be slept upon");
-  if (self.transport.wait_fd() >= 0) {
-    expect(!wait_readable(self.transport.wait_fd(), Clock::now()), "an idle descriptor is quiet");
-  }
-  self.transport.disarm();
   self.barrier();
 }
 
@@ -368,9 +382,10 @@ inline void failure_of_a_peer(ConformanceRank& self) {
   finish_all(self, tickets);
   for (int peer = 0; peer < self.size(); ++peer) {
     const bool is_lost = loses && peer == lost;
-    expect(is_lost || heard[static_cast<std::size_t>(peer)] == sent, str("bytes from rank ", peer));
+    expect(is_lost || same(heard[static_cast<std::size_t>(peer)], sent),
+           str("bytes from rank ", peer));
   }
-  expect(received == before, "no buffer of the lost peer is touched");
+  expect(same(received, before), "no buffer of the lost peer is touched");
   self.barrier();
 }
 
@@ -397,7 +412,7 @@ inline void aborting(ConformanceRank& self) {
   const Bytes before = received;
   self.barrier();
   self.transport.progress();
-  expect(received == before, "no buffer is touched after abort");
+  expect(same(received, before), "no buffer is touched after abort");
   self.barrier();
 }
 

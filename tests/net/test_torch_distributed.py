@@ -18,6 +18,7 @@ pytest.importorskip("torch")
 
 PROGRAM = """
     import os
+    import sys
     import torch
     import torch.distributed as dist
     import rueda
@@ -35,7 +36,8 @@ PROGRAM = """
                 assert torch.all(total == sum(ranks)), (name, total)
         dist.barrier()
         dist.destroy_process_group()
-    print("done", rank, flush=True)
+    sys.stdout.write(f"done {rank}\\n")  # in one piece: the ranks of a host share a pipe
+    sys.stdout.flush()
 """
 
 

@@ -171,9 +171,10 @@ def find_mpirun() -> str | None:
 
 def run_to_end(line: Sequence[str], extra: dict[str, str] | None, limit: float, what: str) -> Ended:
     """Runs a launcher, called ``what`` in errors, in a process group of its own."""
+    # Ranks share the launcher's output: each writes what it prints in one piece, when it flushes or ends.
     with subprocess.Popen(
         line,
-        env=environment(extra),
+        env=environment({"PYTHONUNBUFFERED": "", **(extra or {})}),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
