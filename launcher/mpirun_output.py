@@ -15,6 +15,8 @@ _PROCESS = r"process rank (\d+) with PID \d+ on node (\S+) "
 _SIGNAL = re.compile(_PROCESS + r"exited on signal (\d+)")
 _ABORT = re.compile(_PROCESS + r'calling "abort"')
 _IMPROPER = re.compile(_PROCESS + r"exiting improperly")
+# After a second signal: the launcher's own, where mpirun takes longer to end its ranks than `--grace`.
+_IMPATIENCE = re.compile(r"Abort is in progress\.\.\.hit ctrl-c again to forcibly terminate\s*")
 _SUPERFLUOUS = re.compile(r"Primary job\s+terminated normally, but \d+ process")
 
 
@@ -38,12 +40,13 @@ class Notices:
     def __init__(self) -> None:
         self.failures: list[Failure] = []
         self._block: list[str] | None = None
+        self._drops_blank = False
 
     def see(self, line: str) -> str:
         """Takes one line; returns what to show: nothing where the launcher says it better."""
         if not _RULE.fullmatch(line):
             if self._block is None:
-                return line
+                return self._show(line)
             self._block.append(line)
             return ""
         if self._block is None:
@@ -54,6 +57,12 @@ class Notices:
     def finish(self) -> str:
         """What is left of an unfinished block."""
         return self._close(self._block) if self._block is not None else ""
+
+    def _show(self, line: str) -> str:
+        was_impatience = self._drops_blank
+        self._drops_blank = _IMPATIENCE.fullmatch(line) is not None
+        is_its_end = was_impatience and not line.strip()
+        return "" if self._drops_blank or is_its_end else line
 
     def _close(self, block: list[str]) -> str:
         self._block = None

@@ -97,3 +97,10 @@ def test_understood_notices_are_not_repeated_and_others_are_shown(tmp_path: Path
     shown = sorter.write("stderr", (rule + OPEN_MPI_5_EXIT + rule + other + "a warning\n").encode())
     assert "".join(text for _, text in shown + sorter.finish()) == other + "a warning\n"
     assert sorter.failures == [Failure(1, 3)]
+
+
+def test_what_mpirun_says_to_a_second_signal_is_not_shown() -> None:
+    sorter = MpirunOutput(RankOutput(2, None, prefix=True), 2, b" ")
+    said = "before\n\nAbort is in progress...hit ctrl-c again to forcibly terminate\n\n\nafter\n"
+    shown = sorter.write("stderr", said.encode())
+    assert "".join(text for _, text in shown + sorter.finish()) == "before\n\n\nafter\n"

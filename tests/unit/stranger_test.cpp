@@ -470,7 +470,9 @@ TEST_CASE("those who answer calls sleep while no descriptor is left, and end at 
     return ended;
   }();
   CHECK(contains(status, "rank 1 did not come"));
-  CHECK(now.ru_nvcsw - begun.ru_nvcsw >= 3);
+  // Each nap is a voluntary switch, and a crowded machine makes them long; who looks again at once
+  // makes none.
+  CHECK(now.ru_nvcsw - begun.ru_nvcsw >= 1);
 }
 
 TEST_CASE("silent connections to a control lane cost no rank its place") {
