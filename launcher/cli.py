@@ -11,6 +11,7 @@ import sys
 
 import click
 
+from .analyze import make_analyze_command
 from .check import make_check_command
 from .native import Native, load_native
 from .output import OUTPUT_LOST
@@ -52,10 +53,11 @@ def build(native: Native) -> click.Group:
         help="Print the version and exit.",
     )  # fmt: skip
     def rueda() -> None:
-        """Ring allreduce for training across processes: starts jobs, says what is installed, measures."""
+        """Ring allreduce for training across processes: starts jobs, measures, tells what went wrong."""
 
     rueda.add_command(make_run_command(native))
     rueda.add_command(make_check_command(native))
+    rueda.add_command(make_analyze_command())
     return rueda
 
 

@@ -105,9 +105,10 @@ void end_succession() {
   process().succession.reset();
 }
 
-// The options of a world after the first: it does not write over the timeline of the one before.
+// The options of a world after the first: it does not write over what the one before has written.
 Options options_of_later(Options options, std::uint64_t epoch) {
   if (!options.timeline.empty()) options.timeline += str(".epoch", epoch);
+  if (!options.flight_recorder.empty()) options.flight_recorder += str("/epoch", epoch);
   return options;
 }
 
@@ -354,6 +355,10 @@ void start_timeline(const std::string& path, TimelineFormat format, bool mark_cy
 
 void stop_timeline() {
   current_runtime()->stop_timeline();
+}
+
+void write_flight_record() {
+  current_runtime()->flight_recorder().write("asked for by the application").throw_if_error();
 }
 
 std::map<std::string, std::string> options() {

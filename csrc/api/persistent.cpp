@@ -18,6 +18,15 @@ void PersistentLife::begin() {
   }
   fail_if_broken();
   to_be_waited_for_ = true;
+  FlightRecorder& recorder = runtime_->flight_recorder();
+  if (!is_recorded_ || !recorder.is_on()) return;
+  run_ = recorder.submit(set_id_, request_, Clock::now());
+  recorder.start(run_);
+}
+
+void PersistentLife::end(const Status& status) {
+  to_be_waited_for_ = false;
+  runtime_->flight_recorder().end(std::exchange(run_, 0), status);
 }
 
 void PersistentLife::fail_if_broken() const {

@@ -16,7 +16,9 @@ constexpr auto max_pause = std::chrono::microseconds(200);
 class DeviceRun final : public PersistentRun {
  public:
   DeviceRun(const PersistentTensor& tensor, std::shared_ptr<DeviceReduction> reduction)
-      : life_(tensor), stream_(tensor.input.stream), reduction_(std::move(reduction)) {}
+      : life_(tensor), stream_(tensor.input.stream), reduction_(std::move(reduction)) {
+    life_.record_runs();
+  }
 
   void begin(std::optional<void*> stream) override {
     life_.begin();
@@ -45,7 +47,7 @@ class DeviceRun final : public PersistentRun {
 
  private:
   [[noreturn]] void fail(const Status& status) {
-    life_.end();
+    life_.end(status);
     life_.fail_if_broken();  // whose error it was in the first place
     // The end of the process set is no failure.
     if (status.code() == ErrorCode::shutdown) throw ShutdownError(status.to_string());

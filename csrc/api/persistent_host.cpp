@@ -59,7 +59,9 @@ class HostRun final : public PersistentRun {
                    members.size(),
                    {{copy_ ? copy_.get() : input_, copy_ ? copy_.get() : output_,
                      element_count(tensor.input.shape)}},
-                   HostCollective::Begin::later) {}
+                   HostCollective::Begin::later) {
+    life_.record_runs();
+  }
 
   void begin(std::optional<void*>) override {
     life_.begin();
@@ -111,7 +113,7 @@ class HostRun final : public PersistentRun {
 
   // What failed on this rank has failed for all: the others count on it.
   void finish() {
-    life_.end();
+    life_.end(reduction_.status());
     if (!reduction_.status().ok()) {
       channel_.stop();
       life_.give_up(reduction_.status());
@@ -130,7 +132,7 @@ class HostRun final : public PersistentRun {
 
   // The world of this rank is over, so that nothing of the others may be touched any more.
   [[noreturn]] void fail_ended() {
-    life_.end();
+    life_.end(Status(ErrorCode::shutdown, "its world has ended"));
     life_.fail_if_broken();
     throw ShutdownError(str("'", life_.name(), "' cannot go on: its world has ended"));
   }

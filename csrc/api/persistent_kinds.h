@@ -64,14 +64,23 @@ class PersistentLife {
   explicit PersistentLife(const PersistentTensor& tensor)
       : runtime_(tensor.runtime),
         set_id_(tensor.options.process_set.id),
-        name_(tensor.options.name) {}
+        name_(tensor.options.name) {
+    request_.name = name_;
+    request_.collective = Collective::persistent_allreduce;
+    request_.dtype = tensor.input.dtype;
+    request_.shape = tensor.input.shape;
+    request_.op = tensor.options.op;
+  }
 
   [[nodiscard]] Runtime& runtime() const { return *runtime_; }
   [[nodiscard]] const std::string& name() const { return name_; }
   // Throws where the last run has not been waited for, however quick it was, and where the world or
   // the process set is over or broken.
   void begin();
-  void end() { to_be_waited_for_ = false; }
+  // It has been waited for, and came to this.
+  void end(const Status& status = {});
+  // For the flight recorder, by a kind that is not an operation of the engine each time.
+  void record_runs() { is_recorded_ = true; }
   [[nodiscard]] bool is_broken() const { return runtime_->is_broken(set_id_); }
   void fail_if_broken() const;
   // The others count on this rank, so the world is over for them, too. Throws.
@@ -81,7 +90,10 @@ class PersistentLife {
   std::shared_ptr<Runtime> runtime_;
   int set_id_;
   std::string name_;
+  Request request_;
   bool to_be_waited_for_ = false;
+  bool is_recorded_ = false;
+  FlightRecorder::Number run_ = 0;
 };
 
 }  // namespace rueda

@@ -146,6 +146,7 @@ ProcessSet open_world(const WorldMeeting& meeting) {
   auto options = read_options(process_environment(), meeting.options);
   options.status().throw_if_error();
   options->timeline.clear();
+  options->flight_recorder.clear();
   prepare();
   set_log_level(log_level_of(options->log_level));
   const auto bootstrap = meet(meeting, *options);

@@ -204,6 +204,7 @@ PYBIND11_MODULE(_native, module) {
     rueda::start_timeline(path, format, mark_cycles);
   });
   module.def("stop_timeline", &rueda::stop_timeline);
+  module.def("write_flight_record", &rueda::write_flight_record);
   module.def("choose_algorithm", [](std::int64_t bytes) {
     const rueda::AlgorithmChoice choice = rueda::choose_algorithm(bytes);
     return py::make_tuple(choice.algorithm, choice.registered, choice.predicted_us,

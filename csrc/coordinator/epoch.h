@@ -19,6 +19,7 @@
 #include "coordinator/active_messages.h"
 #include "coordinator/command.h"
 #include "coordinator/command_queue.h"
+#include "coordinator/flight_recorder.h"
 #include "coordinator/metrics.h"
 #include "coordinator/point_to_point.h"
 #include "coordinator/process_sets.h"
@@ -37,6 +38,7 @@ struct EpochServices {
   CommandQueue& commands;
   Metrics& metrics;
   Timeline& timeline;
+  FlightRecorder& recorder;
   std::function<void(const Status&)> on_failure = {};  // once, when the epoch breaks
 };
 

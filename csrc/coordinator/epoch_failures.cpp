@@ -134,6 +134,7 @@ void Epoch::fail(const Status& reason) {
   for (const auto& [id, set] : sets_) set->fail_all(reason);
   messages_.fail_all(reason);
   if (services_.on_failure) services_.on_failure(reason);
+  services_.recorder.dump(reason.to_string());  // the last, for a disk may be slow
 }
 
 // A rank of this host that does not answer may be stopped in the middle of a transfer.

@@ -115,10 +115,12 @@ SetCoordinator::Events Epoch::events_of(int id) {
 void Epoch::open_set(std::shared_ptr<const ProcessSetMembers> members,
                      std::shared_ptr<ControlRoom> room) {
   const int id = members->id;
+  services_.recorder.know_set(id, members->ranks);
   const ExecutionContext context{backend_.get(),
                                  devices_.get(),
                                  &services_.metrics,
                                  &services_.timeline,
+                                 &services_.recorder,
                                  world_.host.members(members->ranks),
                                  services_.options.join_average == "all",
                                  id};

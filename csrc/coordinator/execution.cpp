@@ -276,6 +276,7 @@ std::vector<int> Execution::awaited() const {
 }
 
 void Execution::record_start(const BatchMember& member) {
+  if (member.submission) context_.recorder->start(member.submission->handle->flight.number);
   context_.timeline->write([&](TimelineWriter& writer) {
     std::optional<TimelineWriter::Wait> wait;
     if (const auto& submission = member.submission) {

@@ -8,6 +8,7 @@
 #include "backend/backend.h"
 #include "backend/device_backend.h"
 #include "backend/eager.h"
+#include "coordinator/flight_recorder.h"
 #include "coordinator/metrics.h"
 #include "coordinator/submission.h"
 #include "coordinator/timeline.h"
@@ -22,6 +23,7 @@ struct ExecutionContext {
   DeviceBackend* devices;
   Metrics* metrics;
   Timeline* timeline;
+  FlightRecorder* recorder;
   HostMembers host;                // those of the set, where they share memory
   bool averages_over_all = false;  // also over ranks that have joined
   int set_id = 0;

@@ -1,11 +1,13 @@
 #include "coordinator/handle_state.h"
 
 #include "coordinator/completion_queue.h"
+#include "coordinator/flight_recorder.h"
 #include "coordinator/progress_lock.h"
 
 namespace rueda {
 
 void HandleState::complete(Status result, OperationOutput result_output) {
+  if (flight.recorder != nullptr) flight.recorder->end(flight.number, result);
   status = std::move(result);
   output = std::move(result_output);
   done.store(1);

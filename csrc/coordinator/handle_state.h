@@ -14,6 +14,7 @@
 
 namespace rueda {
 
+class FlightRecorder;
 class ProgressLock;
 class CompletionInbox;
 class DeviceEvent;
@@ -25,6 +26,12 @@ struct OperationOutput : Output {
   int persistent = -1;                         // persistent operation: its number within the set
   std::shared_ptr<DeviceEvent> finished;       // on a GPU: when the result is there
   std::shared_ptr<DeviceReduction> reduction;  // persistent operation on a GPU: what starts it
+};
+
+// Where the recorder has the operation; nothing where none does. The recorder outlives it.
+struct FlightEntry {
+  FlightRecorder* recorder = nullptr;
+  std::uint64_t number = 0;
 };
 
 struct HandleState {
@@ -66,6 +73,7 @@ struct HandleState {
   bool watch(std::shared_ptr<CompletionInbox> inbox, std::uint64_t token);
 
   const std::shared_ptr<ProgressLock> progress_lock;
+  FlightEntry flight;  // set and read by whoever drives the engine
   std::atomic<std::uint32_t> done{0};
   mutable std::atomic<int> waiting{0};
   mutable std::atomic<int> sleeping{0};  // of them, those that have to be woken

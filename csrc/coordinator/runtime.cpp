@@ -8,8 +8,10 @@ namespace rueda {
 Runtime::Runtime(World world, const Options& options, LossPolicy on_loss,
                  std::function<void(const Status&)> on_failure)
     : options_(options),
-      epoch_(std::move(world), {options_, commands_, metrics_, timeline_, std::move(on_failure)},
-             on_loss),
+      recorder_(options.flight_recorder, static_cast<std::size_t>(options.flight_recorder_size),
+                world.topology.rank, world.topology.size),
+      epoch_(std::move(world),
+             {options_, commands_, metrics_, timeline_, recorder_, std::move(on_failure)}, on_loss),
       progress_(epoch_, epoch_.host(), epoch_.topology().local_size, metrics_) {}
 
 Expected<std::unique_ptr<Runtime>> Runtime::start(World world, const Options& options,

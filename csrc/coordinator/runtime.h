@@ -18,6 +18,7 @@
 
 #include "coordinator/command_queue.h"
 #include "coordinator/epoch.h"
+#include "coordinator/flight_recorder.h"
 #include "coordinator/metrics.h"
 #include "coordinator/progress.h"
 #include "coordinator/submission.h"
@@ -70,6 +71,9 @@ class Runtime {
   }
   void stop_timeline() { timeline_.close(); }
 
+  // What this rank did last; nothing is recorded without Options::flight_recorder.
+  [[nodiscard]] FlightRecorder& flight_recorder() { return recorder_; }
+
   // Leaves the world: what all ranks have agreed on is finished, the rest fails with ShutdownError.
   void shutdown();
   // Tells all ranks that this one is lost because of `cause`, then stops.
@@ -112,6 +116,7 @@ class Runtime {
   const Options options_;
   Metrics metrics_;
   Timeline timeline_;
+  FlightRecorder recorder_;
   CommandQueue commands_;
   Epoch epoch_;
   Progress progress_;

@@ -158,12 +158,24 @@ Replay::Events SetCoordinator::replay_events() {
 // --- Submission
 
 void SetCoordinator::submit(std::vector<Submission> submissions, Time now) {
+  record(submissions);
   if (defer(submissions)) return;
   context_.metrics->tensors_submitted.add(static_cast<std::int64_t>(submissions.size()));
   if (refuse_duplicates(submissions)) return;
   if (replay_.take(submissions, now, pending_on_gpus_ > 0)) return;
   changed_ = true;
   submit_group(std::move(submissions), now);
+}
+
+// Once each: what was deferred comes again.
+void SetCoordinator::record(std::vector<Submission>& submissions) {
+  FlightRecorder& recorder = *context_.recorder;
+  if (!recorder.is_on()) return;
+  for (Submission& submission : submissions) {
+    FlightEntry& entry = submission.handle->flight;
+    if (entry.number != 0 || submission.is_refusal) continue;
+    entry = {&recorder, recorder.submit(members_->id, submission.request, submission.submitted_at)};
+  }
 }
 
 void SetCoordinator::submit_group(std::vector<Submission> submissions, Time now) {
@@ -285,6 +297,13 @@ void SetCoordinator::join(OpenHandle handle) {
         join_handle_ ? Status(ErrorCode::invalid_argument, "join() was called again while joining")
                      : negotiator_.closed());
     return;
+  }
+  if (context_.recorder->is_on()) {
+    Request request;
+    request.name = "join";
+    request.collective = Collective::join;
+    handle->flight = {context_.recorder,
+                      context_.recorder->submit(members_->id, request, Clock::now())};
   }
   join_handle_ = std::move(handle);
   join_waits_ = true;
@@ -410,7 +429,17 @@ void SetCoordinator::handle(ResponseList responses, Time now) {
       answer(first, now);
     }
   }
+  record_stall(responses);
   replay_.learn(responses, batches, [this](const std::string& name) { return is_pending(name); });
+}
+
+// Whoever then ends the job by force leaves a record of why.
+void SetCoordinator::record_stall(const ResponseList& responses) {
+  const auto stall = std::find_if(responses.begin(), responses.end(), [](const Response& response) {
+    return response.kind == ResponseKind::warning ||
+           (response.kind == ResponseKind::error && response.status.code() == ErrorCode::stalled);
+  });
+  if (stall != responses.end()) context_.recorder->dump(stall->status.to_string());
 }
 
 void SetCoordinator::execute(const ResponseList& responses, const std::vector<std::size_t>& batch,

@@ -95,6 +95,8 @@ class SetCoordinator {
   void fail_all(const Status& reason);
 
  private:
+  void record(std::vector<Submission>& submissions);
+  void record_stall(const ResponseList& responses);
   void submit_group(std::vector<Submission> submissions, Time now);
   void renegotiate(std::vector<Submission> submissions);
   // Whether the submissions have to wait until one of their names is free: it is refused, and the

@@ -112,6 +112,14 @@ constexpr std::array table{
                "Mark in a timeline of Horovod's format where tensors that were agreed on together "
                "begin.",
                &Options::timeline_cycles},
+    OptionSpec{"flight_recorder", "RUEDA_FLIGHT_RECORDER", "", text, "", false,
+               "A folder. When the world fails or stalls, each rank writes there what it did last, "
+               "and `rueda analyze` finds where the ranks began to differ.",
+               &Options::flight_recorder},
+    OptionSpec{"flight_recorder_size", "RUEDA_FLIGHT_RECORDER_SIZE", "", count, "", false,
+               "How many operations that have ended the flight recorder remembers, besides all "
+               "that are open.",
+               &Options::flight_recorder_size},
     OptionSpec{"log_level", "RUEDA_LOG_LEVEL", "HOROVOD_LOG_LEVEL", choice,
                "trace|debug|info|warning|error|off", false, "What is written to standard error.",
                &Options::log_level},

@@ -34,6 +34,8 @@ struct Options {
   std::string timeline;
   std::string timeline_format = "auto";  // as rueda; read_options() makes it horovod
   std::string timeline_cycles = "0";
+  std::string flight_recorder;
+  std::int64_t flight_recorder_size = 2000;
   std::string join_average = "present";
   std::string log_level = "warning";
   std::string mpi_library;

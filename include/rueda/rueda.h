@@ -379,6 +379,10 @@ void start_timeline(const std::string& path, TimelineFormat format = TimelineFor
                     bool mark_cycles = false);
 // Ends the file that is being written, if any.
 void stop_timeline();
+// Writes what this rank did last into the folder that the option `flight_recorder` names, as is done
+// when the world fails or stalls; `rueda analyze` reads it. Throws InvalidArgumentError where there
+// is no such folder, InitializationError where the file cannot be written.
+void write_flight_record();
 // The options in force, by name.
 [[nodiscard]] std::map<std::string, std::string> options();
 

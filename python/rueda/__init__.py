@@ -99,6 +99,7 @@ else:
         options,
         start_timeline,
         stop_timeline,
+        write_flight_record,
     )
     from rueda.operations import (
         Average,
@@ -224,4 +225,5 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
     "synchronize",
+    "write_flight_record",
 ]

@@ -17,6 +17,7 @@ __all__ = [
     "options",
     "start_timeline",
     "stop_timeline",
+    "write_flight_record",
 ]
 
 
@@ -133,6 +134,21 @@ def stop_timeline() -> None:
         >>> rueda.stop_timeline()
     """
     _native.stop_timeline()
+
+
+def write_flight_record() -> None:
+    """Writes what this rank did last into the folder that ``RUEDA_FLIGHT_RECORDER`` names.
+
+    The same is done by itself when the world fails or a tensor is waited for too long; ``rueda analyze`` reads it.
+    Raises :class:`rueda.NotInitializedError`, :class:`rueda.InvalidArgumentError` where there is no such folder, and
+    :class:`rueda.InitializationError` where the file cannot be written.
+
+    Example::
+
+        >>> if rueda.options()["flight_recorder"]:
+        ...     rueda.write_flight_record()
+    """
+    _native.write_flight_record()
 
 
 def options() -> dict[str, str]:

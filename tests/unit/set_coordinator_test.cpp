@@ -43,7 +43,7 @@ class SetByHand {
       events.failed = [](const Response&) {};
       events.joined = [] {};
       const ExecutionContext context{member.backend.get(), member.devices.get(), &member.metrics,
-                                     &member.timeline, HostMembers{host, ranks}};
+                                     &member.timeline, &member.recorder, HostMembers{host, ranks}};
       auto described = std::make_shared<ProcessSetMembers>(ProcessSetMembers{0, ranks, rank});
       member.set =
           std::make_unique<SetCoordinator>(std::move(described), parts_of(rank, ranks), nullptr,
@@ -94,6 +94,7 @@ class SetByHand {
   struct Member {
     Metrics metrics;
     Timeline timeline;
+    FlightRecorder recorder;
     std::unique_ptr<Transport> transport;
     std::unique_ptr<Backend> backend;
     std::unique_ptr<DeviceBackend> devices;

@@ -1,0 +1,166 @@
+"""What `rueda analyze` prints."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from .comparison import Analysis, Divergence, RankSummary
+from .records import Operation
+
+# How many of them are told in full.
+MAX_DIVERGENCES = 5
+MAX_OPEN = 3
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def _of_set(operation: Operation) -> str:
+    return f" in process set {operation.set}" if operation.set else ""
+
+
+def _divergence_lines(analysis: Analysis, divergence: Divergence) -> Iterator[str]:
+    operation = divergence.operation
+    if divergence.kind == "mismatch":
+        yield f"{operation}{_of_set(operation)} is not the same on all ranks:"
+        for name, values in divergence.fields.items():
+            told = ", ".join(
+                f"{value or 'scalar'} on {_ranks(ranks)}" for value, ranks in values.items()
+            )
+            yield f"  {name}: {told}"
+        return
+    verb = "was" if len(divergence.missing) == 1 else "were"
+    yield f"{operation}{_of_set(operation)} was submitted by {_ranks(divergence.ranks)};"
+    yield f"  {_ranks(divergence.missing)} {verb} missing:"
+    for rank in divergence.missing:
+        later = (analysis.world.records[rank].written - operation.submitted) / 1e6
+        when = f"{later:.3f} s later" if later >= 0 else f"{-later:.3f} s before"
+        yield f"  rank {rank} wrote its record {when}; {_place_of(_summary_of(analysis, rank))}"
+
+
+def _summary_of(analysis: Analysis, rank: int) -> RankSummary:
+    return next(summary for summary in analysis.summaries if summary.rank == rank)
+
+
+def _place_of(summary: RankSummary) -> str:
+    if summary.open:
+        named = ", ".join(
+            f"{operation} ({operation.stage})" for operation in summary.open[:MAX_OPEN]
+        )
+        more = len(summary.open) - MAX_OPEN
+        return f"it waited for {named}" + (f" and {more} more" if more > 0 else "")
+    if summary.last_done is not None:
+        return f"it waited for nothing; the last that it did was {summary.last_done}"
+    return "it had done nothing"
+
+
+def _rank_line(summary: RankSummary) -> str:
+    late = (
+        "" if summary.lateness_ms is None else f", {summary.lateness_ms:.1f} ms late in the median"
+    )
+    return (
+        f"rank {summary.rank} ({summary.host}, pid {summary.pid}): {summary.submitted} submitted{late}; "
+        f"{_place_of(summary)}"
+    )
+
+
+def _world_lines(analysis: Analysis) -> Iterator[str]:
+    world = analysis.world
+    if world.epoch:
+        yield f"The world of epoch {world.epoch}:"
+    written = datetime.fromtimestamp(min(record.written for record in world.records.values()) / 1e6)
+    yield f"{len(world.records)} of {world.size} ranks left a record, the first at {written:%Y-%m-%d %H:%M:%S}."
+    for path, why in world.damaged.items():
+        yield f"'{path}' cannot be read: {why}"
+    for reason in dict.fromkeys(record.why for _, record in sorted(world.records.items())):
+        ranks = [rank for rank, record in sorted(world.records.items()) if record.why == reason]
+        yield f"Why, says {_ranks(ranks)}: {reason}"
+    yield ""
+    for summary in analysis.summaries:
+        yield _rank_line(summary)
+    for rank in analysis.without_record:
+        yield f"rank {rank}: no record. It was killed, or its host's files are not here."
+    yield ""
+    yield from _verdict_lines(analysis)
+
+
+def _verdict_lines(analysis: Analysis) -> Iterator[str]:
+    found = analysis.divergences
+    for count, divergence in enumerate(found[:MAX_DIVERGENCES]):
+        lines = list(_divergence_lines(analysis, divergence))
+        yield ("First divergence: " if count == 0 else "Then: ") + lines[0]
+        yield from lines[1:]
+    if len(found) > MAX_DIVERGENCES:
+        yield f"And {len(found) - MAX_DIVERGENCES} more, which --json tells."
+    if not found:
+        yield "No divergence: all ranks that left a record have submitted the same."
+    if analysis.reordered is not None:
+        first, other, rank, other_rank = analysis.reordered
+        yield (
+            f"The order differs, which Rueda allows: number {first.number} was {first} on rank {rank}, "
+            f"{other} on rank {other_rank}."
+        )
+
+
+def lines_of(analyses: Sequence[Analysis]) -> Iterator[str]:
+    """For people, a world after the other."""
+    for count, analysis in enumerate(analyses):
+        if count:
+            yield ""
+        yield from _world_lines(analysis)
+
+
+def _operation_json(operation: Operation | None) -> dict[str, object] | None:
+    return None if operation is None else dataclasses.asdict(operation)
+
+
+def _world_json(analysis: Analysis) -> dict[str, object]:
+    reordered = analysis.reordered
+    return {
+        "epoch": analysis.world.epoch,
+        "size": analysis.world.size,
+        "folder": str(analysis.world.folder),
+        "ranks": {
+            str(summary.rank): {
+                "host": summary.host,
+                "pid": summary.pid,
+                "why": summary.why,
+                "submitted": summary.submitted,
+                "lateness_ms": summary.lateness_ms,
+                "last_done": _operation_json(summary.last_done),
+                "open": [_operation_json(operation) for operation in summary.open],
+            }
+            for summary in analysis.summaries
+        },
+        "without_record": analysis.without_record,
+        "damaged": analysis.world.damaged,
+        "divergences": [
+            {
+                "kind": divergence.kind,
+                "operation": _operation_json(divergence.operation),
+                "ranks": divergence.ranks,
+                "missing": divergence.missing,
+                "fields": divergence.fields,
+            }
+            for divergence in analysis.divergences
+        ],
+        "reordered": reordered
+        and {
+            "operations": [_operation_json(operation) for operation in reordered[:2]],
+            "ranks": reordered[2:],
+        },
+    }
+
+
+def as_json(analyses: Sequence[Analysis]) -> dict[str, object]:
+    """Schema 1, as `rueda analyze --help` documents it."""
+    return {
+        "schema": 1,
+        "diverged": any(analysis.divergences for analysis in analyses),
+        "worlds": [_world_json(analysis) for analysis in analyses],
+    }

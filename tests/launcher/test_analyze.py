@@ -1,0 +1,301 @@
+"""Where ranks began to differ, in records that are laid side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rueda.launcher.analyze.comparison import Analysis, compare
+from rueda.launcher.analyze.records import Operation, Record, WorldRecords, read_folder
+from rueda.launcher.analyze.report import lines_of
+
+from .conftest import Rueda
+
+SECOND = 1_000_000
+
+
+class Rank:
+    """Records as a rank would, all of its operations in set 0 unless told otherwise."""
+
+    def __init__(self, rank: int, size: int, capacity: int = 1000) -> None:
+        self.rank, self.size, self.capacity = rank, size, capacity
+        self.operations: list[Operation] = []
+        self.counts: dict[int, dict[str, int]] = {}
+        self.sets: dict[int, tuple[int, ...]] = {0: tuple(range(size))}
+
+    def do(self, name: str, stage: str = "done", set: int = 0, **fields: Any) -> None:
+        names = self.counts.setdefault(set, {})
+        names[name] = names.get(name, 0) + 1
+        values = {
+            "collective": "allreduce",
+            "dtype": "float32",
+            "shape": (4,),
+            "op": "sum",
+        } | fields
+        number = len(self.operations) + 1
+        self.operations.append(
+            Operation(
+                number=number,
+                set=set,
+                name=name,
+                of_name=names[name],
+                stage=stage,
+                submitted=number * SECOND,
+                **values,
+            )
+        )
+
+    def record(self, written: int = 100 * SECOND) -> Record:
+        ended = [operation for operation in self.operations if not operation.is_open]
+        forgotten = max(0, len(ended) - self.capacity)
+        gone = set(map(id, ended[:forgotten]))
+        return Record(
+            rank=self.rank, size=self.size, host="here", pid=100 + self.rank, written=written,
+            why="a test", forgotten=forgotten, sets=self.sets, counts=self.counts,
+            operations=tuple(o for o in self.operations if id(o) not in gone),
+        )  # fmt: skip
+
+
+def ranks_of(size: int, capacity: int = 1000) -> list[Rank]:
+    return [Rank(rank, size, capacity) for rank in range(size)]
+
+
+def analyse(ranks: list[Rank]) -> Analysis:
+    return compare(WorldRecords(Path("here"), 0, {rank.rank: rank.record() for rank in ranks}))
+
+
+def text_of(analysis: Analysis) -> str:
+    return "\n".join(lines_of([analysis]))
+
+
+def test_ranks_that_do_the_same_do_not_diverge() -> None:
+    ranks = ranks_of(3)
+    for rank in ranks:
+        rank.do("a")
+        rank.do("b", "running")
+    analysis = analyse(ranks)
+    assert analysis.divergences == ()
+    assert analysis.reordered is None
+    assert "No divergence" in text_of(analysis)
+    assert "it waited for allreduce 'b' (running)" in text_of(analysis)
+
+
+def test_the_first_operation_that_a_rank_has_not_submitted() -> None:
+    ranks = ranks_of(3)
+    for rank in ranks:
+        rank.do("a")
+        if rank.rank != 1:
+            rank.do("b", "submitted")
+            rank.do("c", "submitted")
+    first, second = analyse(ranks).divergences
+    assert (first.kind, first.operation.name, first.ranks, first.missing) == (
+        "missing",
+        "b",
+        (0, 2),
+        (1,),
+    )
+    assert second.operation.name == "c"
+    text = text_of(analyse(ranks))
+    assert "First divergence: allreduce 'b' was submitted by ranks 0 and 2;" in text
+    assert "rank 1 wrote its record 98.000 s later; it waited for nothing" in text
+    assert "the last that it did was allreduce 'a'" in text
+
+
+def test_a_name_that_comes_again_is_told_by_its_count() -> None:
+    ranks = ranks_of(2)
+    for rank in ranks:
+        for _ in range(3):
+            rank.do("w")
+    ranks[0].do("w", "submitted")
+    (divergence,) = analyse(ranks).divergences
+    assert divergence.operation.of_name == 4
+    assert "'w' (number 4 of this name)" in text_of(analyse(ranks))
+
+
+@pytest.mark.parametrize(
+    ("field", "fields", "told"),
+    [
+        ("shape", {"shape": (5,)}, "shape: 4 on ranks 0 and 2, 5 on rank 1"),
+        ("shape", {"shape": ()}, "shape: 4 on ranks 0 and 2, scalar on rank 1"),
+        ("dtype", {"dtype": "int8"}, "dtype: float32 on ranks 0 and 2, int8 on rank 1"),
+        ("op", {"op": "max"}, "op: sum on ranks 0 and 2, max on rank 1"),
+        (
+            "collective",
+            {"collective": "broadcast"},
+            "collective: allreduce on ranks 0 and 2, broadcast",
+        ),
+    ],
+)
+def test_fields_that_differ(field: str, fields: dict[str, Any], told: str) -> None:
+    ranks = ranks_of(3)
+    for rank in ranks:
+        rank.do("a", "failed", **(fields if rank.rank == 1 else {}))
+    (divergence,) = analyse(ranks).divergences
+    assert divergence.kind == "mismatch"
+    assert field in divergence.fields
+    assert told in text_of(analyse(ranks))
+
+
+@pytest.mark.parametrize("collective", ["allgather", "alltoall"])
+def test_first_extents_may_differ_where_they_may(collective: str) -> None:
+    ranks = ranks_of(2)
+    for rank in ranks:
+        rank.do("a", collective=collective, shape=(rank.rank, 3), op=None)
+    assert analyse(ranks).divergences == ()
+    ranks[1].do("b", collective=collective, shape=(1, 4), op=None)
+    ranks[0].do("b", collective=collective, shape=(1, 3), op=None)
+    (divergence,) = analyse(ranks).divergences
+    assert divergence.fields["shape"] == {"?x3": (0,), "?x4": (1,)}
+
+
+def test_what_is_forgotten_is_not_missing() -> None:
+    ranks = [Rank(0, 2), Rank(1, 2, capacity=2)]
+    for rank in ranks:
+        for count in range(6):
+            rank.do(f"of{count}")
+    assert analyse(ranks).divergences == ()
+    assert ranks[1].record().forgotten == 4
+
+
+def test_a_rank_that_has_joined_takes_part_in_everything() -> None:
+    ranks = ranks_of(2)
+    ranks[0].do("a")
+    ranks[0].do("b", "running")
+    ranks[1].do("join", "submitted", collective="join", op=None, shape=())
+    assert analyse(ranks).divergences == ()
+
+
+def test_only_members_of_a_set_can_be_missing() -> None:
+    ranks = ranks_of(3)
+    for rank in ranks[:2]:
+        rank.sets[7] = (0, 1)
+    ranks[0].do("a", "submitted", set=7)
+    (divergence,) = analyse(ranks).divergences
+    assert divergence.missing == (1,)
+    assert "'a' in process set 7 was submitted by rank 0;" in text_of(analyse(ranks))
+
+
+def test_a_rank_without_a_record() -> None:
+    ranks = ranks_of(3)
+    for rank in ranks:
+        rank.do("a", "running")
+    analysis = analyse([ranks[0], ranks[2]])
+    assert analysis.without_record == (1,)
+    assert analysis.divergences == ()
+    assert "rank 1: no record. It was killed" in text_of(analysis)
+
+
+def test_another_order_is_told_and_is_no_divergence() -> None:
+    ranks = ranks_of(2)
+    for rank in ranks:
+        for name in ("a", "b", "c") if rank.rank == 0 else ("a", "c", "b"):
+            rank.do(name)
+    analysis = analyse(ranks)
+    assert analysis.divergences == ()
+    assert "number 2 was allreduce 'b' on rank 0, allreduce 'c' on rank 1" in text_of(analysis)
+
+
+@given(st.data())
+def test_a_planted_divergence_is_found(data: st.DataObject) -> None:
+    size = data.draw(st.integers(2, 5))
+    names = data.draw(st.lists(st.sampled_from("abc"), min_size=1, max_size=20))
+    capacity = data.draw(st.integers(0, 30))
+    left_out = data.draw(st.integers(0, len(names) - 1))
+    culprits = data.draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=size - 1))
+    ranks = ranks_of(size, capacity)
+    for rank in ranks:
+        for count, name in enumerate(names):
+            if count >= left_out and rank.rank in culprits:
+                continue
+            rank.do(name, "done" if count < left_out else "submitted")
+    first = analyse(ranks).divergences[0]
+    assert first.kind == "missing"
+    assert first.missing == tuple(sorted(culprits))
+    assert first.operation.number == left_out + 1
+
+
+def write(folder: Path, rank: Rank, **changes: Any) -> Path:
+    record = rank.record()
+    operations = [{k: v for k, v in vars(o).items() if v is not None} for o in record.operations]
+    folder.mkdir(exist_ok=True)
+    path = folder / f"rank{rank.rank}.json"
+    content = {"rueda_flight_record": 1, **vars(record), "operations": operations, **changes}
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_files_and_the_command(rueda: Rueda, tmp_path: Path) -> None:
+    ranks = ranks_of(2)
+    for rank in ranks:
+        rank.do("a")
+    ranks[0].do("b", "submitted")
+    for rank in ranks:
+        write(tmp_path / "dump", rank)
+    ran = rueda("analyze", "dump")
+    assert ran.code == 1, ran
+    assert "First divergence: allreduce 'b' was submitted by rank 0;" in ran.out
+    ran = rueda("analyze", "dump", "--json")
+    assert ran.code == 1, ran
+    report = json.loads(ran.out)
+    assert (report["schema"], report["diverged"]) == (1, True)
+    (world,) = report["worlds"]
+    assert world["divergences"][0]["operation"]["name"] == "b"
+    assert world["divergences"][0]["missing"] == [1]
+    assert world["ranks"]["1"]["last_done"]["name"] == "a"
+    ranks[1].do("b")
+    write(tmp_path / "dump", ranks[1])
+    ran = rueda("analyze", "dump")
+    assert ran.code == 0, ran
+
+
+def test_worlds_after_a_loss_are_told_apart(tmp_path: Path) -> None:
+    for epoch, size in ((0, 3), (2, 2)):
+        folder = tmp_path / f"epoch{epoch}" if epoch else tmp_path
+        for rank in ranks_of(size):
+            write(folder, rank)
+    (tmp_path / "rank0.previous.json").write_text("{}")
+    (tmp_path / "epochs").mkdir()
+    worlds = read_folder(tmp_path)
+    assert [(world.epoch, world.size) for world in worlds] == [(0, 3), (2, 2)]
+    text = "\n".join(lines_of([compare(world) for world in worlds]))
+    assert "The world of epoch 2:" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("", "no JSON"),
+        ("{", "no JSON"),
+        ("[]", "not a flight record"),
+        ('{"rank": 1}', "not a flight record"),
+        ('{"rueda_flight_record": 2}', "another version of Rueda"),
+        ('{"rueda_flight_record": 1}', "damaged flight record: 'sets'"),
+        ('{"rueda_flight_record": 1, "sets": {}, "counts": {}, "operations": [{}]}', "damaged"),
+    ],
+)
+def test_files_that_are_none(rueda: Rueda, tmp_path: Path, content: str, why: str) -> None:
+    dump = tmp_path / "dump"
+    dump.mkdir()
+    (dump / "rank0.json").write_text(content)
+    ran = rueda("analyze", "dump")
+    assert ran.code == 2, ran
+    assert "has no record that can be read" in " ".join(ran.err.split())
+    assert why in " ".join(ran.err.split())
+    rank = Rank(1, 2)
+    rank.do("a")
+    write(dump, rank)
+    ran = rueda("analyze", "dump")
+    assert ran.code == 0, ran
+    assert "rank0.json' cannot be read: " in ran.out
+    assert "1 of 2 ranks left a record" in ran.out
+
+
+@pytest.mark.parametrize(("folder", "why"), [("none", "No such file"), (".", "has no records")])
+def test_folders_without_records(rueda: Rueda, folder: str, why: str) -> None:
+    ran = rueda("analyze", folder)
+    assert ran.code == 2
+    assert why in " ".join(ran.err.split())
