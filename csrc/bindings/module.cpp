@@ -2,6 +2,7 @@
 // lists what is here.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <sys/eventfd.h>
 
 #include <map>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "core/interruption.h"
 #include "core/options.h"
 #include "core/unknown_variables.h"
+#include "core/whereabouts.h"
 #include "errors.h"
 #include "gil.h"
 #include "handle.h"
@@ -152,6 +154,24 @@ void bind_life(py::module_& module) {
   module.def("is_homogeneous", &is_homogeneous);
 }
 
+// `event`: an eventfd, which is written to when the engine wants to know where the application is.
+void bind_whereabouts(py::module_& module) {
+  module.def(
+      "guide_whereabouts",
+      [](int event, std::string excuse) {
+        whereabouts().register_guide([event] { static_cast<void>(eventfd_write(event, 1)); },
+                                     std::move(excuse));
+      },
+      py::arg("event"), py::arg("excuse"));
+  module.def("newest_whereabouts_question", [] { return whereabouts().newest_question(); });
+  module.def(
+      "answer_whereabouts",
+      [](std::uint64_t question, std::string text) {
+        whereabouts().answer(question, std::move(text));
+      },
+      py::arg("question"), py::arg("text"));
+}
+
 void bind_worlds(py::module_& module) {
   module.def("open_world", &open_world_interruptibly, py::arg("rank"), py::arg("size"),
              py::arg("address"), py::arg("secret"), py::arg("listener"), py::arg("options"));
@@ -192,6 +212,7 @@ PYBIND11_MODULE(_native, module) {
   bind_handle(module);
   bind_life(module);
   bind_worlds(module);
+  bind_whereabouts(module);
   bind_process_sets(module);
   bind_collectives(module);
   bind_blocking(module);

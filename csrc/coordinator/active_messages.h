@@ -22,8 +22,10 @@ enum class ControlMessage : std::uint8_t {
   point_to_point,  // offers and answers of messages between two ranks
   question,        // whether the receiver is there; answered at once
   answer,          // to a question
+  where,           // where the receiver's application is, which others wait for
+  whereabouts,     // the answer to that
 };
-inline constexpr std::size_t control_messages = 6;
+inline constexpr std::size_t control_messages = 8;
 
 class ActiveMessages {
  public:

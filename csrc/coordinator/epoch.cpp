@@ -42,6 +42,7 @@ Epoch::Epoch(World world, const EpochServices& services, LossPolicy on_loss)
                 [this](int peer, std::span<const std::byte> message) {
                   control_.send(peer, ControlMessage::point_to_point, message);
                 }),
+      whereabouts_(control_),
       heartbeat_(neighbours(), patience_of(services.options)) {
   handle_messages();
 }
@@ -118,6 +119,7 @@ bool Epoch::advance(Time now, Readable readable) {
   moved = step_sets(now) || moved;
   if (!failure_.ok()) return true;
   moved = messages_.step(now) || moved;
+  moved = whereabouts_.step(now) || moved;
   if (Status status = devices_->watch(now); !status.ok()) {
     fail(status);
     return true;
@@ -188,6 +190,7 @@ std::optional<Time> Epoch::next_deadline() const {
   std::optional<Time> earliest = leaving_until_;
   if (!failure_.ok()) return earliest;
   earliest = earlier(earliest, messages_.next_deadline());
+  earliest = earlier(earliest, whereabouts_.next_look());
   earliest = earlier(earliest, devices_->next_look());
   earliest = earlier(earliest, heartbeat_.next_look());
   const double timeout = services_.options.transfer_timeout;

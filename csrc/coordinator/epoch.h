@@ -26,6 +26,7 @@
 #include "coordinator/progress.h"
 #include "coordinator/set_coordinator.h"
 #include "coordinator/timeline.h"
+#include "coordinator/whereabouts_answers.h"
 #include "core/options.h"
 #include "membership/world.h"
 #include "plan/heartbeat.h"
@@ -140,6 +141,7 @@ class Epoch final : public Progress::Work {
   bool receive_negotiation(int peer, std::span<const std::byte> payload);
   bool receive_failure(int peer, std::span<const std::byte> payload);
   bool receive_loss(std::span<const std::byte> payload);
+  bool receive_whereabouts(int peer, std::span<const std::byte> payload);
 
   // --- Failures
   void on_peer_lost(int peer, const Status& cause);
@@ -166,6 +168,7 @@ class Epoch final : public Progress::Work {
   std::map<int, std::unique_ptr<SetCoordinator>> sets_;
   ActiveMessages control_;
   PointToPoint messages_;
+  WhereaboutsAnswers whereabouts_;
   Heartbeat heartbeat_;  // of the neighbours in the world's tree
   struct EarlyMessage {
     int peer;

@@ -4,6 +4,7 @@
 #include "coordinator/epoch.h"
 #include "core/log.h"
 #include "core/strings.h"
+#include "plan/inquiry.h"
 #include "plan/negotiation_message.h"
 
 namespace rueda {
@@ -33,6 +34,22 @@ void Epoch::handle_messages() {
                     if (failure_.ok()) messages_.receive(peer, payload);
                     return true;
                   });
+  control_.handle(ControlMessage::where, [this](int peer, std::span<const std::byte> payload) {
+    return whereabouts_.receive(peer, payload, Clock::now());
+  });
+  control_.handle(ControlMessage::whereabouts,
+                  [this](int peer, std::span<const std::byte> payload) {
+                    return receive_whereabouts(peer, payload);
+                  });
+}
+
+bool Epoch::receive_whereabouts(int peer, std::span<const std::byte> payload) {
+  auto answer = decode_whereabouts_answer(payload);
+  if (!answer) return false;
+  const auto set = sets_.find(answer->set_id);
+  if (!failure_.ok() || set == sets_.end()) return true;  // it has ended meanwhile
+  set->second->hear_whereabouts(peer, std::move(answer->text), Clock::now());
+  return true;
 }
 
 bool Epoch::receive_negotiation(int peer, std::span<const std::byte> payload) {

@@ -3,6 +3,7 @@
 
 #include "coordinator/epoch.h"
 #include "core/strings.h"
+#include "plan/inquiry.h"
 #include "plan/wire.h"
 
 namespace rueda {
@@ -109,6 +110,9 @@ SetCoordinator::Events Epoch::events_of(int id) {
   };
   // Ranks have numbered what they did not sit out.
   events.joined = [this, id] { services_.commands.restart_numbers(id); };
+  events.ask_whereabouts = [this, id](int peer) {
+    control_.send(peer, ControlMessage::where, encode_whereabouts_question(id));
+  };
   return events;
 }
 

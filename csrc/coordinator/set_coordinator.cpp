@@ -120,6 +120,7 @@ NegotiatorOptions SetCoordinator::negotiator_options(const Options& options) con
   result.fusion_threshold = options.fusion_threshold;
   result.stall_warning = seconds(options.stall_warning);
   result.stall_error = seconds(options.stall_error);
+  result.asks_whereabouts = static_cast<bool>(events_.ask_whereabouts);
   result.is_watched = [timeline = context_.timeline] { return timeline->is_open(); };
   result.on_ready = [this](const Request& request, std::span<const int> ranks, Time now) {
     context_.timeline->write([&](TimelineWriter& writer) {
@@ -326,17 +327,29 @@ void SetCoordinator::leave() {
   changed_ = true;
 }
 
-void SetCoordinator::receive(int peer, std::span<const std::byte> message, Time now) {
+std::optional<int> SetCoordinator::member_of(int peer) const {
   const auto& ranks = members_->ranks;
   const auto found = std::lower_bound(ranks.begin(), ranks.end(), peer);
-  if (found == ranks.end() || *found != peer) return;
-  const auto member = static_cast<int>(found - ranks.begin());
+  if (found == ranks.end() || *found != peer) return std::nullopt;
+  return static_cast<int>(found - ranks.begin());
+}
+
+void SetCoordinator::receive(int peer, std::span<const std::byte> message, Time now) {
+  const auto member = member_of(peer);
+  if (!member) return;
   if (is_about_rounds(message)) {
-    if (replay_.receive(member, message)) return;
+    if (replay_.receive(*member, message)) return;
     negotiator_.break_off(str("a malformed message about rounds arrived from rank ", peer));
   } else {
-    negotiator_.receive(member, message, now);
+    negotiator_.receive(*member, message, now);
   }
+  changed_ = true;
+}
+
+void SetCoordinator::hear_whereabouts(int peer, std::string text, Time now) {
+  const auto member = member_of(peer);
+  if (!member || closed()) return;
+  negotiator_.hear_whereabouts(*member, std::move(text), now);
   changed_ = true;
 }
 
@@ -359,6 +372,9 @@ bool SetCoordinator::step(Time now) {
   for (Negotiator::Outgoing& outgoing : negotiator_.take_outgoing()) {
     events_.send(members_->ranks[static_cast<std::size_t>(outgoing.peer)],
                  std::move(outgoing.message));
+  }
+  for (const int member : negotiator_.take_questions()) {
+    events_.ask_whereabouts(members_->ranks[static_cast<std::size_t>(member)]);
   }
   for (ResponseList& responses : negotiator_.take_responses()) handle(std::move(responses), now);
   deadline_ = negotiator_.next_deadline();

@@ -35,6 +35,8 @@ class SetCoordinator {
     std::function<void(const Response& response)> failed;
     // All members have joined: called before anyone hears of it.
     std::function<void()> joined;
+    // Asks a member (world rank) where its application is, see hear_whereabouts(). May be empty.
+    std::function<void(int peer)> ask_whereabouts;
   };
 
   // `parts`: which of the members share memory. `hosts`: the same for operations across hosts; null
@@ -57,6 +59,8 @@ class SetCoordinator {
   void join(OpenHandle handle);
   void leave();
   void receive(int peer, std::span<const std::byte> message, Time now);
+  // What a member says of where it is.
+  void hear_whereabouts(int peer, std::string text, Time now);
 
   // Negotiates, starts what has been agreed on and advances what is in flight, as far as possible
   // without blocking; returns whether anything happened.
@@ -116,6 +120,7 @@ class SetCoordinator {
   void execute_again(Replay::Batch& batch, const Contributions& contributions);
   void finish_barrier(Submission submission);
   [[nodiscard]] Replay::Events replay_events();
+  [[nodiscard]] std::optional<int> member_of(int peer) const;
   struct Order;
   void open_channels(Order& order);
   [[nodiscard]] NegotiatorOptions negotiator_options(const Options& options) const;

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "core/clock.h"
+#include "plan/inquiry.h"
 #include "plan/load.h"
 #include "plan/negotiation_message.h"
 #include "plan/response.h"
@@ -38,6 +39,8 @@ struct NegotiatorOptions {
   std::int64_t fusion_threshold = 64 << 20;  // bytes that end the root's holding back
   Duration stall_warning{};                  // zero: never
   Duration stall_error{};                    // zero: never
+  // Whether ranks that are waited for can be asked where they are: see take_questions().
+  bool asks_whereabouts = false;
   // Told when ranks of the set turn out to be ready for a request: this one, or all of a child's
   // subtree that have not joined. For whoever watches; it must not call back. May be empty. What it
   // is told costs something to find out, so is_watched is asked before.
@@ -88,6 +91,10 @@ class Negotiator {
   [[nodiscard]] std::optional<Time> next_deadline() const;
   // Not ok once a rank of the set has left, or close() was called.
   [[nodiscard]] const Status& closed() const { return closed_; }
+  // The ranks that are to be asked where they are, now that others have waited for them for long.
+  // What each says is handed to hear_whereabouts() and goes into the report, which waits for it.
+  [[nodiscard]] std::vector<int> take_questions() { return inquiry_.take_questions(); }
+  void hear_whereabouts(int rank, std::string text, Time now);
   // Whether the root holds back responses: they come with the first flush() once the load allows
   // it.
   [[nodiscard]] bool holds_back() const { return !ready_.empty(); }
@@ -113,6 +120,7 @@ class Negotiator {
     Time since;
     Time next_report;
     bool reported = false;
+    bool inquiring = false;  // the report waits for answers
   };
   using Entries = std::map<std::string, Entry>;
   // The groups that an entry belongs to; more than one only where ranks disagree. "" for none.
@@ -165,6 +173,8 @@ class Negotiator {
   [[nodiscard]] Status verdict_on_absent(const std::string& name, const Entry& entry) const;
   [[nodiscard]] Status verdict_on_variants(const std::string& name, const Entry& entry) const;
   void check_stalls(Time now);
+  [[nodiscard]] std::vector<int> missing_beside(const std::vector<int>& ready) const;
+  [[nodiscard]] bool inquire(Entry& entry, Time now);
   // Adds a warning or errors for what has waited too long.
   void judge(const std::string& name, const Entry& entry, Time now, ResponseList& responses) const;
   [[nodiscard]] Duration report_interval() const;
@@ -207,6 +217,7 @@ class Negotiator {
   Load load_;
   std::vector<std::string> ready_;                          // to be released, in order
   std::map<std::string, std::vector<std::string>> groups_;  // complete members of incomplete groups
+  Inquiry inquiry_;
 
   std::vector<Outgoing> outgoing_;
   std::vector<ResponseList> agreed_;

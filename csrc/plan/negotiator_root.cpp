@@ -301,6 +301,7 @@ void Negotiator::check_stalls(Time now) {
     if (entry.complete) continue;
     if (now >= entry.next_report) {
       if (tree_.is_root()) {
+        if (inquire(entry, now)) continue;
         judge(name, entry, now, responses);
       } else {
         up_.announcements.push_back(announce(entry, true));
@@ -314,9 +315,7 @@ void Negotiator::check_stalls(Time now) {
   send_down(std::move(responses));
 }
 
-void Negotiator::judge(const std::string& name, const Entry& entry, Time now,
-                       ResponseList& responses) const {
-  const std::vector<int> ready = ready_ranks(entry);
+std::vector<int> Negotiator::missing_beside(const std::vector<int>& ready) const {
   std::vector<bool> here(options_.members.size(), false);
   for (const int rank : ready) here[static_cast<std::size_t>(rank)] = true;
   for (const int rank : joined_) here[static_cast<std::size_t>(rank)] = true;
@@ -324,6 +323,32 @@ void Negotiator::judge(const std::string& name, const Entry& entry, Time now,
   for (int rank = 0; rank < tree_.size(); ++rank) {
     if (!here[static_cast<std::size_t>(rank)]) missing.push_back(rank);
   }
+  return missing;
+}
+
+// Whether the report on `entry`, which is due, has to wait for what missing ranks say; once only.
+bool Negotiator::inquire(Entry& entry, Time now) {
+  if (!options_.asks_whereabouts || std::exchange(entry.inquiring, false)) return false;
+  const auto until = inquiry_.begin(missing_beside(ready_ranks(entry)), now);
+  if (!until) return false;
+  entry.inquiring = true;
+  entry.next_report = *until;
+  next_check_ = std::min(next_check_, *until);
+  return true;
+}
+
+void Negotiator::hear_whereabouts(int rank, std::string text, Time now) {
+  if (!inquiry_.hear(rank, std::move(text))) return;
+  for (auto& [name, entry] : pending_) {
+    if (entry.inquiring) entry.next_report = now;
+  }
+  next_check_ = now;
+}
+
+void Negotiator::judge(const std::string& name, const Entry& entry, Time now,
+                       ResponseList& responses) const {
+  const std::vector<int> ready = ready_ranks(entry);
+  const std::vector<int> missing = missing_beside(ready);
   if (missing.empty()) return;  // the last announcements are under way
 
   const bool fails =
@@ -341,7 +366,8 @@ void Negotiator::judge(const std::string& name, const Entry& entry, Time now,
       Status(ErrorCode::stalled,
              str(quoted(name), " (", name_of(response.request.collective), ") has waited for ",
                  std::round(to_seconds(now - entry.since) * 10) / 10, " s: submitted by ",
-                 describe(ready), ", missing on ", describe(missing)),
+                 describe(ready), ", missing on ", describe(missing),
+                 inquiry_.report(missing, [this](const auto& ranks) { return describe(ranks); })),
              world_rank(missing.front()), {.tensor = name});
   if (!fails) {
     responses.push_back(std::move(response));

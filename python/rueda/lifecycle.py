@@ -15,6 +15,7 @@ from rueda import _native
 from rueda.errors import PeerLostError, ShutdownError, UnsupportedError
 from rueda.handles import release_completed
 from rueda.process_sets import ProcessSet, add_process_set, forget_process_sets
+from rueda.whereabouts import start_telling
 
 __all__ = [
     "cross_rank",
@@ -66,6 +67,8 @@ def init(process_sets: Iterable[ProcessSet] = (), **options: object) -> None:
         _join(list(process_sets), given)
     else:
         _native.init(given)
+    if is_new and size() > 1:
+        start_telling()
     _worlds += is_new
     _owner = os.getpid()
     _install_hooks()

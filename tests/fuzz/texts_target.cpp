@@ -1,18 +1,20 @@
-// What ranks tell each other when a world is formed, and errors that travel.
+// What ranks tell each other when a world is formed, errors that travel, and where ranks are that
+// others wait for.
 #include <string>
 
 #include "fuzz/script.h"
 #include "membership/member_bootstrap.h"
 #include "membership/world_facts.h"
 #include "onehost/host_peer_info.h"
+#include "plan/inquiry.h"
 #include "plan/negotiation_message.h"
 
 namespace rueda::fuzz {
 
 namespace {
 
-enum class Kind { facts, peer_info, status, bootstrap };
-constexpr int kinds = 4;
+enum class Kind { facts, peer_info, status, bootstrap, question, whereabouts };
+constexpr int kinds = 6;
 
 std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -68,6 +70,20 @@ void read_bootstrap(std::span<const std::byte> bytes) {
   static_cast<void>(bootstrap.barrier(Time{}));
 }
 
+void read_question(std::span<const std::byte> bytes) {
+  const auto set_id = decode_whereabouts_question(bytes);
+  if (!set_id) return;
+  require(decode_whereabouts_question(encode_whereabouts_question(*set_id)) == set_id);
+}
+
+void read_whereabouts(std::span<const std::byte> bytes) {
+  const auto answer = decode_whereabouts_answer(bytes);
+  if (!answer) return;
+  require(answer->text.size() <= max_whereabouts);
+  const auto again = decode_whereabouts_answer(encode(*answer));
+  require(again && again->set_id == answer->set_id && again->text == answer->text);
+}
+
 void run(std::span<const std::byte> bytes) {
   Script script(bytes);
   switch (static_cast<Kind>(script.below(kinds))) {
@@ -77,6 +93,8 @@ void run(std::span<const std::byte> bytes) {
       return;
     case Kind::status: return read_a_status(script.rest());
     case Kind::bootstrap: return read_bootstrap(script.rest());
+    case Kind::question: return read_question(script.rest());
+    case Kind::whereabouts: return read_whereabouts(script.rest());
   }
 }
 
@@ -98,7 +116,10 @@ std::vector<Bytes> seeds() {
   info.processors = {0, 1, 2};
   return {
       seed(Kind::facts, bytes_of_text(own_facts().encode())),
-      seed(Kind::peer_info, bytes_of_text(info.encode())), seed(Kind::status, status.take()),
+      seed(Kind::peer_info, bytes_of_text(info.encode())),
+      seed(Kind::status, status.take()),
+      seed(Kind::question, encode_whereabouts_question(3)),
+      seed(Kind::whereabouts, encode(WhereaboutsAnswer{3, "at train.py:41 in load"})),
       ScriptWriter().byte(static_cast<int>(Kind::bootstrap)).byte(3).block(entries.take()).take()};
 }
 

@@ -1,5 +1,7 @@
 // Stalls: who is told what, when, and that a retry works although messages cross the error.
 #include <set>
+#include <string>
+#include <vector>
 
 #include "unit/negotiation_simulator.h"
 
@@ -62,6 +64,66 @@ TEST_CASE("a warning names who has submitted and who has not, in the rhythm of t
     simulator.require_agreement();
     REQUIRE(simulator.rank(0).answers.at("x").front().kind == ResponseKind::execute);
   }
+}
+
+// The root of three ranks, of which 0 and 2 have submitted a tensor at the time 0.
+Negotiator root_that_waits(double warning, double error) {
+  NegotiatorOptions options = options_of(warning, error);
+  options.members = {0, 1, 2};
+  options.asks_whereabouts = true;
+  Negotiator root(options);
+  REQUIRE(root.submit(allreduce_of("x"), Time{}).ok());
+  root.flush(Time{});
+  return root;
+}
+
+std::string report_of(Negotiator& root) {
+  const std::vector<ResponseList> lists = root.take_responses();
+  REQUIRE(lists.size() == 1);
+  return lists.front().front().status.to_string();
+}
+
+TEST_CASE("a report says where those are that are missing") {
+  Negotiator root = root_that_waits(10, 0);
+  const Time due = Time{} + seconds(10);
+  root.flush(due);
+  REQUIRE(root.take_questions() == std::vector<int>{1, 2});
+  REQUIRE(root.take_responses().empty());  // it waits for what they say
+  root.hear_whereabouts(2, "at b.py:2 in f", due);
+  root.flush(due);
+  REQUIRE(root.take_responses().empty());
+  root.hear_whereabouts(1, "at a.py:1 in f", due);
+  REQUIRE(root.next_deadline() == due);
+  root.flush(due);
+  REQUIRE(report_of(root).ends_with(
+      "missing on ranks 1 and 2; rank 1 is at a.py:1 in f; rank 2 is at b.py:2 in f"));
+  // The next report asks anew.
+  root.flush(Time{} + seconds(20));
+  REQUIRE(root.take_questions() == std::vector<int>{1, 2});
+}
+
+TEST_CASE("a report waits a second for answers, and no longer") {
+  Negotiator root = root_that_waits(0, 10);
+  const Time due = Time{} + seconds(10);
+  root.flush(due);
+  root.hear_whereabouts(1, "at a.py:1 in f", due);
+  REQUIRE(root.next_deadline() == due + seconds(1));
+  root.flush(due + seconds(0.9));
+  REQUIRE(root.take_responses().empty());
+  root.flush(due + seconds(1));
+  const std::string text = report_of(root);
+  REQUIRE(text.find("rank 1 is at a.py:1 in f; rank 2 is silent") != std::string::npos);
+}
+
+TEST_CASE("ranks that cannot tell where they are delay no report, and are not mentioned") {
+  Negotiator root = root_that_waits(10, 0);
+  const Time due = Time{} + seconds(10);
+  root.flush(due);
+  root.hear_whereabouts(1, "", due);
+  root.hear_whereabouts(2, "", due);
+  root.hear_whereabouts(2, "at last", due);  // has not been asked again
+  root.flush(due);
+  REQUIRE(report_of(root).ends_with("missing on ranks 1 and 2"));
 }
 
 TEST_CASE("joined ranks are not missing") {

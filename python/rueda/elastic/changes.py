@@ -21,6 +21,7 @@ from rueda.objects import allgather_object, broadcast_object
 from rueda.operations import Max
 from rueda.recovery import on_recovery
 from rueda.reductions import allreduce
+from rueda.whereabouts import start_telling
 
 __all__ = ["Change", "join", "update", "wanted"]
 
@@ -133,6 +134,7 @@ def _enter(
         listener,
         {**options, "init_timeout": str(_ENTERING)},
     )
+    start_telling()
     here = _elastic()
     here.rendezvous = address
     here.members = list(allgather_object(here.number, "elastic.members"))

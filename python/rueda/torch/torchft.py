@@ -26,6 +26,7 @@ from rueda.torch.c10d.meeting import arranged, stall_options
 from rueda.torch.c10d.names import Names
 from rueda.torch.c10d.operations import Membership
 from rueda.torch.c10d.process_group import RuedaProcessGroup
+from rueda.whereabouts import start_telling
 
 __all__ = ["ProcessGroupRueda"]
 
@@ -145,6 +146,7 @@ class PrivateWorld(RuedaProcessGroup):
 def _open(store: Store, rank: int, size: int, timeout: timedelta) -> int:
     if size == 1:
         return _native.open_world(rank, size, "", "", -1, {})
+    start_telling(threading.main_thread())  # this one is of the manager
     options = stall_options(timeout) | {"init_timeout": timeout.total_seconds()}
     with arranged(store, rank, size, options) as meeting:
         return _native.open_world(

@@ -1,0 +1,50 @@
+// Tells ranks that wait for this one where its application is: what that says of itself, or, where
+// it does not within a moment, what keeps it from saying so. Used by the owner of the progress
+// lock.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "coordinator/active_messages.h"
+#include "core/clock.h"
+#include "core/whereabouts.h"
+
+namespace rueda {
+
+class WhereaboutsAnswers {
+ public:
+  // The application has so long; less than whoever asks waits for an answer (Inquiry::timeout).
+  static constexpr Duration patience = std::chrono::milliseconds(400);
+
+  // Both are referred to.
+  explicit WhereaboutsAnswers(ActiveMessages& control, Whereabouts& application = whereabouts())
+      : control_(control), application_(application) {}
+
+  // Takes a question; false where it is malformed.
+  bool receive(int peer, std::span<const std::byte> message, Time now);
+  // Sends what can be answered now; returns whether there was anything.
+  bool step(Time now);
+  // When to call step() again; nothing while nobody has asked.
+  [[nodiscard]] std::optional<Time> next_look() const { return next_look_; }
+
+ private:
+  struct Question {
+    int peer = 0;
+    int set_id = 0;
+    std::uint64_t number = 0;  // Whereabouts::ask()
+    Time asked{};
+  };
+  void send(const Question& question, const std::string& text);
+
+  ActiveMessages& control_;
+  Whereabouts& application_;
+  std::vector<Question> open_;
+  std::optional<Time> next_look_;
+};
+
+}  // namespace rueda

@@ -1,0 +1,118 @@
+"""Tells the engine at which line the application is, for ranks that wait for this one.
+
+A thread sleeps until the engine asks, which it does when another rank has waited for too long. It sees the stacks of
+all threads as soon as it gets the GIL: also while the application sleeps, waits for data or computes without the GIL.
+Where the GIL is not to be had the engine says that instead, and nobody reads Python's memory without it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+from rueda import _native
+
+__all__ = ["describe_place", "start_telling"]
+
+# What the engine says after "rank 2 is" when this does not answer.
+_EXCUSE = "in code that has not let go of Python's GIL"
+
+# The process whose engine is told, and the thread of it that has entered the world.
+_process: int | None = None
+_worker: threading.Thread | None = None
+
+
+def start_telling(worker: threading.Thread | None = None) -> None:
+    """From now on the engine is told where ``worker`` is, the calling thread unless another is named."""
+    global _process, _worker
+    _worker = worker or threading.current_thread()
+    if _process == os.getpid():
+        return
+    _process = os.getpid()
+    event = os.eventfd(0, os.EFD_CLOEXEC)
+    _native.guide_whereabouts(event, _EXCUSE)
+    threading.Thread(
+        target=_tell_whenever_asked, args=(event,), name="rueda-where", daemon=True
+    ).start()
+
+
+def _tell_whenever_asked(event: int) -> None:
+    while True:
+        os.eventfd_read(event)
+        question = _native.newest_whereabouts_question()
+        try:
+            text = _place_of_the_worker()
+        except Exception as error:  # a source file without a name, say: no reason to be silent
+            text = f"at a line that cannot be told ({type(error).__name__})"
+        _native.answer_whereabouts(question, text)
+
+
+def _place_of_the_worker() -> str:
+    main = threading.main_thread()
+    worker = _worker if _worker is not None and _worker.is_alive() else main
+    frames = sys._current_frames()
+    frame = frames.get(worker.ident or 0)
+    if frame is None:
+        return "about to end: its thread runs no Python any more"
+    name = "" if worker is main else f" in thread {worker.name!r}"
+    return describe_place(frame) + name
+
+
+def describe_place(frame: FrameType) -> str:
+    """Where a thread is, to be read after "rank 2 is"; ``frame``: the innermost of its stack.
+
+    The application's lines are named, the two innermost of them. Between these and what is done at the moment there may
+    be other libraries: the first of their functions is named, and the last.
+
+    Example::
+
+        >>> import sys
+        >>> describe_place(sys._getframe()).startswith("at ")
+        True
+    """
+    stack = list(_outwards(frame))
+    own = [f for f in stack if _is_of_application(f)]
+    if not own:
+        return "at " + _line_of(stack[0])
+    within = stack[: stack.index(own[0])]
+    text = "at " + _line_of(own[0])
+    if within:
+        lines = dict.fromkeys([_line_of(within[-1]), _line_of(within[0])])
+        text += f" (in {', then '.join(lines)})"
+    if len(own) > 1:
+        text += f", called from {_line_of(own[1])}"
+    return text
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _is_of_application(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    if file.startswith("<frozen"):
+        return False
+    parts = Path(file).parts
+    if "site-packages" in parts or "dist-packages" in parts:
+        return False
+    libraries = (sysconfig.get_path("stdlib"), str(Path(__file__).parent))
+    return not any(Path(file).is_relative_to(library) for library in libraries)
+
+
+def _line_of(frame: FrameType) -> str:
+    return f"{_short(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+def _short(file: str) -> str:
+    """Beneath the working directory, or beneath where modules are found; otherwise whole."""
+    path = Path(file)
+    roots = [os.getcwd(), *sys.path, sysconfig.get_path("stdlib")]
+    below = [path.relative_to(root) for root in roots if root and path.is_relative_to(root)]
+    return str(min(below, key=lambda name: len(name.parts), default=path))

@@ -1,0 +1,124 @@
+"""What is said of a tensor that some ranks do not submit: where these are, as far as they can tell."""
+
+from __future__ import annotations
+
+import queue
+import re
+import sys
+import sysconfig
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from launching import Job
+from rueda.whereabouts import describe_place
+
+# Rank 0 waits; each of the others is held up by something else.
+TRAIN = """\
+import ctypes, os, queue, threading, time
+import numpy as np, rueda
+
+def wait_for_the_others():
+    try:
+        rueda.allreduce(np.ones(3), name="gradient")
+    except rueda.StalledError as error:
+        print("told:", error, flush=True)
+        time.sleep(600)
+
+def load_batch():
+    time.sleep(600)  # sleeps
+
+def wait_for_data():
+    queue.Queue().get()  # waits
+
+def hold_the_gil():
+    ctypes.PyDLL(None).sleep(600)
+
+def compute():
+    while True: pass  # computes
+
+def wait_for_another():
+    rueda.allreduce(np.ones(3), name="other")  # is elsewhere
+
+def load_batch_in_a_thread():
+    load_batch()  # in a thread
+
+def train():
+    rueda.init()
+    acts[rueda.rank()]()  # step
+
+acts = [wait_for_the_others, load_batch, wait_for_data, hold_the_gil, compute, wait_for_another,
+        load_batch_in_a_thread]
+if os.environ["RUEDA_RANK"] == "6":
+    threading.Thread(target=train, name="trainer").start()
+    threading.Event().wait()
+train()
+"""
+
+
+def line_with(mark: str) -> int:
+    """The number of the only line with this comment."""
+    (number,) = (n for n, line in enumerate(TRAIN.splitlines(), 1) if line.endswith(f"# {mark}"))
+    return number
+
+
+def test_a_stall_names_the_line_of_each_missing_rank(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    limits = {"RUEDA_STALL_WARNING": "2", "RUEDA_STALL_ERROR": "4"}
+    with Job(script, 7, extra=limits) as job:
+        job.wait_for_output(0, "told:")
+        output = job.output(0)
+    warning = next(line for line in output.splitlines() if "'gradient'" in line)
+    error = next(line for line in output.splitlines() if line.startswith("told:"))
+    called = f"called from train.py:{line_with('step')} in train"
+    for text in (warning, error):
+        assert "missing on ranks 1-6; rank 1 is" in text
+        assert f"rank 1 is at train.py:{line_with('sleeps')} in load_batch, {called};" in text
+        data = f"rank 2 is at train.py:{line_with('waits')} in wait_for_data (in queue.py:"
+        assert data in text
+        assert " in get, then threading.py:" in text
+        assert "rank 3 is in code that has not let go of Python's GIL for " in text
+        assert f"rank 4 is at train.py:{line_with('computes')} in compute, {called};" in text
+        assert (
+            f"rank 6 is at train.py:{line_with('sleeps')} in load_batch, called from train.py:"
+            f"{line_with('in a thread')} in load_batch_in_a_thread in thread 'trainer'" in text
+        )
+    # Its own stall ends at about the same time as the others'.
+    elsewhere = f"rank 5 is at train.py:{line_with('is elsewhere')} in wait_for_another (in rueda/"
+    assert elsewhere in warning
+
+
+def test_the_applications_line_is_told_before_those_of_libraries() -> None:
+    waiting: queue.Queue[None] = queue.Queue()
+
+    def wait() -> None:
+        waiting.get()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    text = ""
+    deadline = time.monotonic() + 60
+    try:
+        while ", then threading.py:" not in text and time.monotonic() < deadline:
+            text = describe_place(sys._current_frames()[thread.ident or 0])
+    finally:
+        waiting.put(None)
+        thread.join()
+    assert re.fullmatch(
+        r"at \S*test_stalls.py:\d+ in wait \(in queue.py:\d+ in get, then threading.py:\d+ in wait\)",
+        text,
+    )
+
+
+def test_where_there_are_only_libraries_the_innermost_line_is_told() -> None:
+    frames: list[FrameType] = []
+    file = f"{sysconfig.get_path('stdlib')}/package/made_up.py"
+    names: dict[str, Any] = {"sys": sys, "frames": frames}
+    exec(compile("def act():\n frames.append(sys._getframe())", file, "exec"), names)
+    thread = threading.Thread(target=names["act"])
+    thread.start()
+    thread.join()
+    assert describe_place(frames[0]) == "at package/made_up.py:2 in act"

@@ -1,0 +1,76 @@
+// Whom to ask where they are, what is made of it, and what travels.
+#include "plan/inquiry.h"
+
+#include <catch2/catch.hpp>
+#include <numeric>
+
+#include "core/strings.h"
+
+namespace rueda::test::inquiry_test {
+namespace {
+
+std::string report_of(const Inquiry& inquiry, const std::vector<int>& missing) {
+  return inquiry.report(missing,
+                        [](const std::vector<int>& ranks) { return describe_ranks(ranks); });
+}
+
+TEST_CASE("ranks at the same place are named together") {
+  Inquiry inquiry;
+  const std::vector<int> missing{1, 2, 5, 6};
+  REQUIRE(inquiry.begin(missing, Time{}) == Time{} + Inquiry::timeout);
+  REQUIRE(inquiry.take_questions() == missing);
+  REQUIRE(!inquiry.hear(1, "at a.py:1 in f"));
+  REQUIRE(!inquiry.hear(2, "at b.py:2 in g"));
+  REQUIRE(!inquiry.hear(6, ""));
+  REQUIRE(!inquiry.hear(7, "at c.py:3 in h"));  // was not asked
+  REQUIRE(inquiry.hear(5, "at a.py:1 in f"));
+  REQUIRE(report_of(inquiry, missing) ==
+          "; ranks 1 and 5 are at a.py:1 in f; rank 2 is at b.py:2 in g");
+  REQUIRE(report_of(inquiry, {2, 6}) == "; rank 2 is at b.py:2 in g");
+}
+
+TEST_CASE("few of many are asked, and nobody twice in a row") {
+  Inquiry inquiry;
+  std::vector<int> missing(1000);
+  std::iota(missing.begin(), missing.end(), 0);
+  REQUIRE(inquiry.begin(missing, Time{}));
+  REQUIRE(inquiry.take_questions().size() == Inquiry::max_asked);
+  REQUIRE(inquiry.begin(missing, Time{} + Inquiry::timeout / 2) == Time{} + Inquiry::timeout);
+  REQUIRE(inquiry.take_questions().empty());
+  for (int rank = 0; rank < static_cast<int>(Inquiry::max_asked); ++rank)
+    inquiry.hear(rank, "at old.py:1");
+  REQUIRE(!inquiry.begin(missing, Time{} + Inquiry::timeout / 2));
+  REQUIRE(inquiry.begin(missing, Time{} + Inquiry::timeout));
+  REQUIRE(inquiry.take_questions().size() == Inquiry::max_asked);
+  // What was said before is not repeated.
+  REQUIRE(report_of(inquiry, missing).find("old.py") == std::string::npos);
+}
+
+TEST_CASE("answers travel in one line that is not too long") {
+  const std::string broad(max_whereabouts - 1, 'x');
+  const auto answer = decode_whereabouts_answer(encode(WhereaboutsAnswer{7, broad + "ä\ny"}));
+  REQUIRE(answer);
+  REQUIRE(answer->set_id == 7);
+  REQUIRE(answer->text == broad);  // not half a character
+  const auto lines = decode_whereabouts_answer(encode(WhereaboutsAnswer{-1, "a\nb\x1b[31m"}));
+  REQUIRE(lines);
+  REQUIRE(lines->text == "a b [31m");
+  REQUIRE(decode_whereabouts_question(encode_whereabouts_question(12)) == 12);
+}
+
+TEST_CASE("what no rank of this build sends is malformed") {
+  auto message = encode(WhereaboutsAnswer{1, "here"});
+  REQUIRE(decode_whereabouts_answer(message));
+  message[2] = std::byte{'\n'};
+  REQUIRE(!decode_whereabouts_answer(message));
+  message = encode(WhereaboutsAnswer{1, "here"});
+  message.push_back(std::byte{0});
+  REQUIRE(!decode_whereabouts_answer(message));
+  message.resize(3);
+  REQUIRE(!decode_whereabouts_answer(message));
+  REQUIRE(!decode_whereabouts_answer({}));
+  REQUIRE(!decode_whereabouts_question({}));
+}
+
+}  // namespace
+}  // namespace rueda::test::inquiry_test
