@@ -78,9 +78,10 @@ struct WorldMeeting {
 [[nodiscard]] ProcessSet open_world(const WorldMeeting& meeting);
 
 // Forms a world of the ranks that meet there and makes it the process's own in the place of the
-// present one, which is left: to take in newcomers, who are in none yet, and to do without ranks
-// that are to leave (these call shutdown()). Collective over the ranks of the new world. Tells each
-// one's rank in the present world, -1 for a newcomer. Throws InitializationError where the world
+// present one, if any, which is left: to take in newcomers, who are in none yet, and to do without
+// ranks that are to leave (these call shutdown()); or as the first one, of ranks that no launcher
+// tells of each other. Collective over the ranks of the new world. Tells each one's rank in the
+// present world, -1 for a newcomer. Throws InitializationError where the world
 // cannot be formed, and the present one stays; UnsupportedError where the ranks met through MPI.
 Recovery enter_world(const WorldMeeting& meeting);
 

@@ -107,6 +107,7 @@ void end_succession() {
 
 // The options of a world after the first: it does not write over what the one before has written.
 Options options_of_later(Options options, std::uint64_t epoch) {
+  if (epoch == 0) return options;
   if (!options.timeline.empty()) options.timeline += str(".epoch", epoch);
   if (!options.flight_recorder.empty()) options.flight_recorder += str("/epoch", epoch);
   return options;
@@ -269,12 +270,12 @@ Recovery enter_world(const WorldMeeting& meeting) {
   Process& state = process();
   if (state.forked) throw_forked();
   const std::lock_guard life(state.life);
-  if (state.mpi != nullptr) {
+  const auto present = find_runtime();
+  if (present && state.mpi != nullptr) {
     throw UnsupportedError(
         "ranks that have met through MPI take in no others: start the job with 'rueda run' without "
         "MPI");
   }
-  const auto present = find_runtime();
   auto overrides = meeting.options;
   if (present) overrides.insert(state.overrides.begin(), state.overrides.end());
   const Options options = value_or_throw(read_options(process_environment(), overrides));
@@ -287,7 +288,7 @@ Recovery enter_world(const WorldMeeting& meeting) {
   const auto pasts = value_or_throw(exchange_pasts(*bootstrap, own, deadline));
   Recovery entered;
   for (const Past& past : pasts) {
-    entered.epoch = std::max(entered.epoch, past.epoch + 1);
+    if (past.rank >= 0) entered.epoch = std::max(entered.epoch, past.epoch + 1);
     entered.previous_ranks.push_back(past.rank);
   }
   const MpiCapability no_mpi{nullptr, Status(ErrorCode::unsupported, "the ranks met without MPI")};

@@ -87,6 +87,7 @@ else:
         rank,
         shutdown,
         size,
+        world,
     )
     from rueda.memory import empty
     from rueda.objects import allgather_object, broadcast_object
@@ -225,5 +226,6 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
     "synchronize",
+    "world",
     "write_flight_record",
 ]

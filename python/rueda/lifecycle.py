@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import atexit
 import functools
+import operator
 import os
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import NoReturn
 
-from rueda import _native
-from rueda.errors import PeerLostError, ShutdownError, UnsupportedError
+from rueda import _native, rendezvous
+from rueda.arguments import RANK_BITS, fits
+from rueda.errors import InvalidArgumentError, PeerLostError, ShutdownError, UnsupportedError
 from rueda.handles import release_completed
 from rueda.process_sets import ProcessSet, add_process_set, forget_process_sets
 from rueda.whereabouts import start_telling
@@ -28,6 +31,7 @@ __all__ = [
     "rank",
     "shutdown",
     "size",
+    "world",
 ]
 
 # The process that called init(). A child made by fork() inherits the hooks, but must not act on them: the
@@ -40,7 +44,14 @@ _worlds = 0
 _exit_code: object = None
 
 
-def init(process_sets: Iterable[ProcessSet] = (), **options: object) -> None:
+def init(
+    process_sets: Iterable[ProcessSet] = (),
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    rendezvous: str | None = None,
+    **options: object,
+) -> None:
     """Forms the world; does nothing when it exists already.
 
     Under ``mpirun`` the ranks meet through MPI, under ``rueda run`` without MPI through its rendezvous; without a
@@ -48,11 +59,16 @@ def init(process_sets: Iterable[ProcessSet] = (), **options: object) -> None:
     ``process_sets`` are added at once, in this order, which must be the same on every rank. In a process that
     ``rueda run --max-np`` has started to join a job it waits until the others take it in: see :mod:`rueda.elastic`.
 
+    ``rank``, ``size`` and ``rendezvous``, all three, are for processes that something else has started: they meet at
+    the address that :func:`rueda.rendezvous.open` has returned in the process with rank 0, whatever the environment
+    says. (``size=1`` needs no address.) :func:`rueda.world` also leaves the world again.
+
     The world is left at exit. When an exception ends the main thread, the other ranks are told its text first and
     raise :class:`rueda.PeerLostError` with it.
 
     Raises :class:`rueda.InitializationError` for options that are not accepted or differ between ranks, and where a
-    launcher says that there are more ranks, but they are not found.
+    launcher says that there are more ranks, but they are not found, or ranks do not meet within ``init_timeout``;
+    :class:`rueda.InvalidArgumentError` for a rank, size or rendezvous that cannot be meant.
 
     Example::
 
@@ -63,17 +79,74 @@ def init(process_sets: Iterable[ProcessSet] = (), **options: object) -> None:
     global _owner, _worlds
     is_new = not _native.is_initialized()
     given = {name: str(value) for name, value in options.items()}
-    if is_new and os.environ.get("RUEDA_JOINER") and _worlds == 0:
+    if (rank, size, rendezvous) != (None, None, None):
+        _meet(rank, size, rendezvous, given)
+    elif is_new and os.environ.get("RUEDA_JOINER") and _worlds == 0:
         _join(list(process_sets), given)
     else:
         _native.init(given)
-    if is_new and size() > 1:
+    if is_new and _native.size() > 1:
         start_telling()
     _worlds += is_new
     _owner = os.getpid()
     _install_hooks()
     for process_set in process_sets:
         add_process_set(process_set)
+
+
+def _meet(rank: object, size: object, address: str | None, options: dict[str, str]) -> None:
+    """The world of ranks that something else has started."""
+    try:
+        own, count = operator.index(rank), operator.index(size)  # type: ignore[arg-type]
+    except TypeError:
+        own, count = -1, 0
+    if not (0 <= own < count and fits(count, RANK_BITS)):
+        raise InvalidArgumentError(
+            f"init(rank={rank!r}, size={size!r}): both must be given, and ranks are whole numbers from 0 to size-1"
+        )
+    if _native.is_initialized():
+        raise InvalidArgumentError(
+            f"init(rank={own}, size={count}): this process is in a world already; leave it with rueda.shutdown() first"
+        )
+    if address is None and count == 1:
+        _native.init({**options, "bootstrap": "none"})
+        return
+    if address is None:
+        raise InvalidArgumentError(
+            f"init(rank={own}, size={count}) needs rendezvous=, the address that rueda.rendezvous.open({count}) has "
+            "returned in the process with rank 0"
+        )
+    rendezvous.enter(rendezvous.meeting_of(own, count, address), own, options)
+
+
+@contextmanager
+def world(rank: int, size: int, rendezvous: str | None = None, **options: object) -> Iterator[None]:
+    """The world of :func:`init` for as long as the block runs, for programs that swallow exceptions.
+
+    At its end the world is left. Where it ends by an exception, the other ranks are told its text first, and raise
+    :class:`rueda.PeerLostError` with it, instead of waiting for a rank whose process lives on. Arguments and errors are
+    those of :func:`init`.
+
+    Example::
+
+        >>> rueda.shutdown()
+        >>> with rueda.world(0, 1):
+        ...     rueda.allreduce([1.0, 2.0], op=rueda.Sum).tolist()
+        [1.0, 2.0]
+        >>> rueda.is_initialized()
+        False
+        >>> rueda.init()
+    """
+    init((), rank=rank, size=size, rendezvous=rendezvous, **options)
+    try:
+        yield
+    except BaseException as error:
+        # An echo of what happened on another rank is no news to the others.
+        if not isinstance(error, PeerLostError | ShutdownError) and _native.is_initialized():
+            _native.abort(describe(type(error), error))
+        raise
+    finally:
+        shutdown()
 
 
 def _join(process_sets: list[ProcessSet], options: dict[str, str]) -> None:

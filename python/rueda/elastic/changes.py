@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
-import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rueda import _native
+from rueda.door import open_door
 from rueda.elastic.session import Session, process_number
 from rueda.errors import InitializationError, ShutdownError
 from rueda.lifecycle import count_world
@@ -192,7 +191,9 @@ def _change() -> Change | None:
     first = staying[0]
     size = len(staying) + len(joiners)
     own = _native.rank()
-    listener, address = _open_door(here.rendezvous) if own == first else (None, "")
+    listener, address = (
+        open_door(here.rendezvous.startswith("tcp:")) if own == first else (None, "")
+    )
     address = broadcast_object(address, first, "elastic.door")
     if own not in staying:
         _leave()
@@ -210,17 +211,6 @@ def _change() -> Change | None:
     count_world()
     left = sorted(set(range(len(here.members))) - set(staying))
     return Change(epoch, previous, left)
-
-
-def _open_door(rendezvous: str) -> tuple[socket.socket | None, str]:
-    """Where the ranks of the next world meet: as those of the present one have met."""
-    if not rendezvous.startswith("tcp:"):
-        return None, f"unix:@rueda-{secrets.token_hex(16)}"
-    host = _native.own_address(_native.options()["interface"])
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, 0), family=family)
-    port = listener.getsockname()[1]
-    return listener, f"tcp:[{host}]:{port}" if family == socket.AF_INET6 else f"tcp:{host}:{port}"
 
 
 def _leave() -> None:

@@ -39,6 +39,7 @@ from rueda.lifecycle import (
     rank,
     shutdown,
     size,
+    world,
 )
 from rueda.objects import allgather_object, broadcast_object
 from rueda.observation import metrics, options, start_timeline, stop_timeline
@@ -169,4 +170,5 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
     "synchronize",
+    "world",
 ]

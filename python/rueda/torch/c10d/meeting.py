@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from rueda import _native
+from rueda.door import listen
 from rueda.errors import InitializationError, RuedaError
 
 __all__ = ["Meeting", "arranged", "stall_options", "wait_for_the_others"]
@@ -88,13 +89,7 @@ def _listen_on_one_host(stack: ExitStack) -> tuple[dict[str, object], int]:
 
 def _listen_to_hosts(stack: ExitStack) -> tuple[dict[str, object], int]:
     try:
-        own = _native.own_address(os.environ.get("RUEDA_INTERFACE", ""))
-        family = socket.AF_INET6 if ":" in own else socket.AF_INET
-        listener = stack.enter_context(
-            socket.create_server((own, 0), family=family, backlog=socket.SOMAXCONN)
-        )
+        listener, address = listen()
     except (RuedaError, OSError) as error:
         return {"error": str(error)}, -1
-    host, port = listener.getsockname()[:2]
-    address = f"tcp:[{host}]:{port}" if ":" in host else f"tcp:{host}:{port}"
-    return {"address": address}, listener.fileno()
+    return {"address": address}, stack.enter_context(listener).fileno()

@@ -1,0 +1,129 @@
+"""Where ranks meet that another program has started: Spark, Ray, a scheduler, a notebook.
+
+One process opens a rendezvous and tells the others its address, by whatever means that program offers for small
+messages; then all enter a world there::
+
+    address = rueda.rendezvous.open(size)  # rank 0; told to the others
+    rueda.init(rank=rank, size=size, rendezvous=address)  # or with rueda.world(rank, size, address):
+
+The port is open before anybody knows the address, so no rank comes too early. The address holds a secret that was made
+for this world alone, so nobody else can enter it, and a task that is retried can never enter the world of the try
+before. Tell it through channels that you trust, and keep it out of logs: its ``repr`` leaves the secret out.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import socket
+from dataclasses import dataclass
+
+from rueda import _native
+from rueda.door import listen
+from rueda.errors import InitializationError, InvalidArgumentError
+
+__all__ = ["Address", "close", "open"]
+
+_FORM = re.compile(
+    r"rueda\+tcp://(?P<secret>[0-9a-f]{64})@(?P<where>[^@/]+:[0-9]+)/(?P<size>[1-9][0-9]*)"
+)
+
+# By address: the sockets that this process has opened, until it enters a world there.
+_listeners: dict[str, socket.socket] = {}
+
+
+class Address(str):
+    """``rueda+tcp://SECRET@HOST:PORT/SIZE``: a text that any program can hand on.
+
+    Example::
+
+        >>> print(repr(rueda.rendezvous.Address("rueda+tcp://" + 64 * "f" + "@10.0.0.1:4711/4")))
+        Address('rueda+tcp://...@10.0.0.1:4711/4')
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        scheme, _, rest = self.partition("://")
+        return f"Address('{scheme}://...@{rest.rpartition('@')[2]}')"
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What an address says: where, for how many ranks, and what they prove to know."""
+
+    where: str  # tcp:HOST:PORT
+    size: int
+    secret: str
+    listener: socket.socket | None  # of rank 0: listens there
+
+
+def open(size: int, interface: str = "") -> Address:
+    """Opens a rendezvous for ``size`` ranks in this process, which must enter the world as rank 0; tells its address.
+
+    ``interface``: the network interface, or an address of this host, at which other hosts reach it; by default
+    ``RUEDA_INTERFACE``, else that of the route to other hosts, and on a host without a network the loopback.
+    One that is not used is closed by :func:`close`, or with the process.
+
+    Raises :class:`rueda.InvalidArgumentError` for a size that is no positive whole number, and
+    :class:`rueda.InitializationError` where the interface does not exist or nothing can listen there.
+
+    Example::
+
+        >>> address = rueda.rendezvous.open(4, interface="127.0.0.1")
+        >>> rueda.rendezvous.close(address)
+    """
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise InvalidArgumentError(f"a rendezvous is for one rank or more, not size={size!r}")
+    try:
+        listener, where = listen(interface)
+    except OSError as error:
+        raise InitializationError(f"no rendezvous can be opened: {error}") from error
+    address = Address(f"rueda+tcp://{secrets.token_hex(32)}@{where.removeprefix('tcp:')}/{size}")
+    _listeners[address] = listener
+    return address
+
+
+def close(address: str) -> None:
+    """Gives up a rendezvous that this process has opened and nobody shall enter any more; else does nothing."""
+    if (listener := _listeners.pop(address, None)) is not None:
+        listener.close()
+
+
+def meeting_of(rank: int, size: int, address: str) -> Meeting:
+    """How rank ``rank`` of ``size`` is to enter; the process that has opened the address does so once.
+
+    Raises :class:`rueda.InvalidArgumentError` for what cannot be meant, before anything is sent.
+    """
+    known = _FORM.fullmatch(address) if isinstance(address, str) else None
+    if known is None:  # which is not told: it may hold a secret
+        raise InvalidArgumentError(
+            "rendezvous= is an address that rueda.rendezvous.open() has returned, as a text"
+        )
+    if int(known["size"]) != size:
+        raise InvalidArgumentError(
+            f"the rendezvous was opened for a world of {known['size']}, and rank {rank} is to enter one of {size}"
+        )
+    listener = None
+    if rank == 0:
+        if address not in _listeners:
+            raise InvalidArgumentError(
+                "rank 0 is the process that has called rueda.rendezvous.open(), once for each world: this one has not "
+                f"opened {Address(address)!r}, or has used it already"
+            )
+        listener = _listeners.pop(address)
+    elif address in _listeners:
+        raise InvalidArgumentError(
+            f"rank 0 is the process that has called rueda.rendezvous.open(): this one is to be rank {rank}"
+        )
+    return Meeting(f"tcp:{known['where']}", size, known["secret"], listener)
+
+
+def enter(meeting: Meeting, rank: int, options: dict[str, str]) -> None:
+    """Makes the world of those who meet there the process's own. Raises :class:`rueda.InitializationError`."""
+    listener = -1 if meeting.listener is None else meeting.listener.fileno()
+    try:
+        _native.enter_world(rank, meeting.size, meeting.where, meeting.secret, listener, options)
+    finally:
+        if meeting.listener is not None:
+            meeting.listener.close()

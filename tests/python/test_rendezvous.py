@@ -1,0 +1,174 @@
+"""Worlds of ranks that something else has started: an address is told to them, and they meet there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from launching import Job, alone
+
+# The address goes through a file here, as through an engine's own messages there.
+HERE = """
+    import os, pathlib, sys, time, numpy as np, rueda
+    rank, size = int(os.environ["MY_RANK"]), int(os.environ["MY_SIZE"])
+    def told(name, value=None):
+        path = pathlib.Path(os.environ["MY_FOLDER"]) / name
+        if value is not None:
+            path.with_suffix(".part").write_text(value)
+            path.with_suffix(".part").rename(path)
+        deadline = time.monotonic() + 60
+        while not path.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return path.read_text()
+"""
+
+
+def job(program: str, size: int, folder: Path, extra: dict[str, str] | None = None) -> Job:
+    """Ranks that know nothing of each other; what they inherit of a launcher must not matter."""
+    return Job(
+        # Each process is told its own number by the order in which it comes.
+        HERE.replace('int(os.environ["MY_RANK"])', 'int(os.environ.pop("RUEDA_RANK"))') + program,
+        size,
+        extra={"MY_SIZE": str(size), "MY_FOLDER": str(folder), **(extra or {})},
+    )
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_ranks_meet_at_an_address_that_they_are_told(size: int, tmp_path: Path) -> None:
+    program = """
+    for turn in range(3):  # each world has an address of its own
+        opened = rueda.rendezvous.open(size) if rank == 0 else None
+        with rueda.world(rank, size, told(f"address{turn}", opened), log_level="error"):
+            assert (rueda.rank(), rueda.size()) == (rank, size)
+            total = rueda.allreduce(np.full(5, rank + turn), op=rueda.Sum)
+            assert total.tolist() == [sum(range(size)) + size * turn] * 5
+            assert rueda.options()["log_level"] == "error"
+        assert not rueda.is_initialized()
+    print("done")
+    """
+    with job(program, size, tmp_path) as started:
+        ended = started.wait(60)
+    assert [(e.returncode, e.output) for e in ended] == [(0, "done\n")] * size
+
+
+def test_an_exception_that_is_swallowed_reaches_the_others(tmp_path: Path) -> None:
+    program = """
+    opened = rueda.rendezvous.open(size) if rank == 0 else None
+    try:
+        with rueda.world(rank, size, told("address", opened)):
+            rueda.barrier()
+            if rank == 1:
+                raise KeyError("the cause")
+            rueda.allreduce(np.ones(3), name="never")
+    except KeyError:
+        told("over", "")
+        print("swallowed")
+    except rueda.PeerLostError as error:
+        print("told of", error)
+        told("over")  # that process lives on
+    assert not rueda.is_initialized()
+    """
+    with job(program, 3, tmp_path) as started:
+        ended = started.wait(60)
+    assert [e.returncode for e in ended] == [0, 0, 0], ended
+    assert ended[1].output == "swallowed\n"
+    for rank in (0, 2):
+        assert "told of" in ended[rank].output
+        assert "KeyError: 'the cause'" in ended[rank].output
+
+
+def test_a_retried_rank_enters_no_old_world(tmp_path: Path) -> None:
+    program = """
+    first = told("first", rueda.rendezvous.open(size) if rank == 0 else None)
+    if rank == 0:
+        rueda.rendezvous.close(first)
+    second = told("second", rueda.rendezvous.open(size) if rank == 0 else None)
+    if rank == 1:
+        where = second.partition("@")[2]
+        old = first.partition("@")[0] + "@" + where  # even at the same port
+        try:
+            rueda.init(rank=rank, size=size, rendezvous=old, init_timeout=5)
+        except rueda.InitializationError as error:
+            assert "secret" in str(error), error
+            print("kept out")
+    rueda.init(rank=rank, size=size, rendezvous=second)
+    rueda.barrier()
+    """
+    with job(program, 2, tmp_path) as started:
+        ended = started.wait(60)
+    assert [e.returncode for e in ended] == [0, 0], ended
+    assert "kept out" in ended[1].output
+
+
+def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
+    program = """
+    opened = rueda.rendezvous.open(3) if rank == 0 else None
+    try:
+        rueda.init(rank=rank, size=3, rendezvous=told("address", opened), init_timeout=1)
+    except rueda.InitializationError as error:
+        print(error)
+    """
+    with job(program, 2, tmp_path) as started:
+        ended = started.wait(60)
+    assert [e.returncode for e in ended] == [0, 0], ended
+    # Whose time is up first tells; who is told by that one that it has left says so.
+    assert any("rank 2" in each.output for each in ended), ended
+    assert all(each.output for each in ended), ended
+
+
+def test_bad_input_is_told_at_once() -> None:
+    ended = alone(
+        """
+        import rueda
+        def told(call):
+            try:
+                call()
+            except rueda.InvalidArgumentError as error:
+                print(error)
+            else:
+                raise AssertionError
+        init = rueda.init
+        address = rueda.rendezvous.open(2, interface="127.0.0.1")
+        told(lambda: init(rank=0, size=3, rendezvous=address))
+        told(lambda: init(rank=1, size=2, rendezvous=address))
+        told(lambda: init(rank=2, size=2, rendezvous=address))
+        told(lambda: init(rank=0, size=2))
+        told(lambda: init(rank=0, rendezvous=address))
+        told(lambda: init(size=2))
+        told(lambda: init(rank="0", size=2, rendezvous=address))
+        told(lambda: init(rank=0, size=2, rendezvous="tcp:127.0.0.1:80"))
+        told(lambda: init(rank=0, size=2, rendezvous=7))
+        rueda.rendezvous.close(address)
+        rueda.rendezvous.close(address)
+        told(lambda: init(rank=0, size=2, rendezvous=address))
+        for size in (0, -1, 1.5, True, "2"):
+            told(lambda: rueda.rendezvous.open(size))
+        try:
+            rueda.rendezvous.open(2, interface="no-such-interface")
+        except rueda.InitializationError as error:
+            print(error)
+        print(repr(address))
+        assert not rueda.is_initialized()
+        with rueda.world(0, 1):
+            told(lambda: init(rank=0, size=1))
+            init()
+        """
+    )
+    assert ended.returncode == 0, ended
+    for sentence in (
+        "the rendezvous was opened for a world of 2, and rank 0 is to enter one of 3",
+        "this one is to be rank 1",
+        "init(rank=2, size=2): both must be given, and ranks are whole numbers from 0 to size-1",
+        "init(rank=0, size=2) needs rendezvous=",
+        "init(rank=0, size=None)",
+        "init(rank=None, size=2)",
+        "rendezvous= is an address that rueda.rendezvous.open() has returned",
+        "once for each world: this one has not opened Address('rueda+tcp://...@127.0.0.1:",
+        "a rendezvous is for one rank or more, not size=1.5",
+        "no-such-interface",
+        "this process is in a world already",
+    ):
+        assert sentence in ended.stdout, sentence
+    assert re.search(r"[0-9a-f]{64}", ended.stdout) is None  # no secret is told
