@@ -153,6 +153,14 @@ void Epoch::fail(const Status& reason) {
   if (services_.on_failure) services_.on_failure(reason);
 }
 
+std::vector<std::string> Epoch::interrupted() const {
+  std::vector<std::string> operations;
+  for (const auto& [id, set] : sets_) {
+    operations.insert(operations.end(), set->interrupted().begin(), set->interrupted().end());
+  }
+  return operations;
+}
+
 // A rank of this host that does not answer may be stopped in the middle of a transfer.
 void Epoch::fence(const Status& reason) {
   if (services_.options.recovery != "on") return;

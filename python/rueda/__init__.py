@@ -118,7 +118,7 @@ else:
         global_process_set,
         remove_process_set,
     )
-    from rueda.recovery import Recovery, recover
+    from rueda.recovery import Lost, Recovery, recover
     from rueda.reductions import (
         allreduce,
         allreduce_,
@@ -153,6 +153,7 @@ __all__ = [
     "LeafSampler",
     "LeafSums",
     "Leaves",
+    "Lost",
     "Max",
     "Min",
     "MismatchError",

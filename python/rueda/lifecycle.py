@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 import sys
@@ -15,7 +16,7 @@ from rueda import _native
 from rueda.errors import PeerLostError, ShutdownError, UnsupportedError
 from rueda.handles import release_completed
 from rueda.process_sets import ProcessSet, add_process_set, forget_process_sets
-from rueda.whereabouts import start_telling
+from rueda.whereabouts import describe_origin, start_telling
 
 __all__ = [
     "cross_rank",
@@ -48,8 +49,8 @@ def init(process_sets: Iterable[ProcessSet] = (), **options: object) -> None:
     ``process_sets`` are added at once, in this order, which must be the same on every rank. In a process that
     ``rueda run --max-np`` has started to join a job it waits until the others take it in: see :mod:`rueda.elastic`.
 
-    The world is left at exit. When an exception ends the main thread, the other ranks are told its text first and
-    raise :class:`rueda.PeerLostError` with it.
+    The world is left at exit. When an exception ends the main thread, the other ranks are told its text and its lines
+    first and raise :class:`rueda.PeerLostError` with them.
 
     Raises :class:`rueda.InitializationError` for options that are not accepted or differ between ranks, and where a
     launcher says that there are more ranks, but they are not found.
@@ -225,7 +226,7 @@ def _install_hooks() -> None:
             echo = issubclass(kind, PeerLostError | ShutdownError)
             in_main = threading.current_thread() is threading.main_thread()
             if _is_owner() and in_main and not echo:
-                _native.abort(describe(kind, value))
+                _native.abort(_describe_with_origin(kind, value, traceback))
 
     sys.excepthook = tell_the_others
     _watch_exit()
@@ -260,6 +261,16 @@ def describe(kind: type[BaseException], value: BaseException) -> str:
     ):  # an exception class of the application may be broken; ours must still get out
         text = ""
     return f"{kind.__name__}: {text}" if text else kind.__name__
+
+
+def _describe_with_origin(
+    kind: type[BaseException], value: BaseException, traceback: TracebackType | None
+) -> str:
+    text = describe(kind, value)
+    with contextlib.suppress(Exception):  # what is said without the line must be said all the same
+        if origin := describe_origin(traceback):
+            text += f", raised {origin}"
+    return text
 
 
 def _is_owner() -> bool:

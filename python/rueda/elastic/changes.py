@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from rueda import _native
-from rueda.elastic.session import Session, process_number
 from rueda.errors import InitializationError, ShutdownError
+from rueda.launcher_session import Session, process_number
 from rueda.lifecycle import count_world
 from rueda.objects import allgather_object, broadcast_object
 from rueda.operations import Max
@@ -97,7 +97,7 @@ def _elastic() -> _Elastic:
             _here.number = number
             on_recovery(_take_survivors)
             try:
-                _here.session = Session(address, number)
+                _here.session = Session(address, hello=number)
             except OSError as error:
                 _log.warning("the launcher cannot be reached, so that no ranks join: %s", error)
     return _here
