@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Mapping
 
 from . import arrivals
+from .endings import Endings
 from .environment import without_identity
 from .errors import LaunchError
 from .failure import Failure
@@ -62,6 +63,7 @@ class BuiltinRun(SupervisedRun):
         self._job = job
         self._failures: list[Failure] = []
         self._losses = Losses(job.ranks, {**os.environ, **job.settings})
+        self._endings = Endings()
 
     def _has_failed(self) -> bool:
         return bool(self._failures)
@@ -77,7 +79,7 @@ class BuiltinRun(SupervisedRun):
         return ended_well(self._output)
 
     async def _run_ranks(self, supervisor: Supervisor) -> None:
-        async with self._arrivals(self._job.ranks, supervisor) as come:
+        async with self._arrivals(self._job.ranks, supervisor, self._endings.accept) as come:
             base = {
                 **without_identity(os.environ),
                 **self._job.settings,
@@ -92,6 +94,7 @@ class BuiltinRun(SupervisedRun):
                 if supervisor.ending:
                     break
             await supervisor.wait()
+            self._endings.close()
 
     def _rank_has_ended(
         self, supervisor: Supervisor, come: arrivals.Arrivals, how: Failure
@@ -119,10 +122,12 @@ class BuiltinRun(SupervisedRun):
         """Starts a rank, of `wanted`; raises LaunchError where the system does not."""
 
         def on_exit(status: int) -> None:
-            self._rank_has_ended(supervisor, come, Failure(rank, status, socket.gethostname()))
+            how = Failure(rank, status, socket.gethostname())
+            self._endings.note(child.process.pid, how)
+            self._rank_has_ended(supervisor, come, how)
 
         try:
-            return supervisor.spawn(
+            child = supervisor.spawn(
                 self._job.command,
                 environment,
                 lambda stream, chunk: self._output.write(rank, stream, chunk),
@@ -132,6 +137,7 @@ class BuiltinRun(SupervisedRun):
             )
         except OSError as error:
             raise LaunchError(why_not_started(self._job.command[0], rank, wanted, error)) from error
+        return child
 
 
 def why_not_started(program: str, started: int, wanted: int, error: OSError) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from .arrivals import LocalArrivals
+from .arrivals import LocalArrivals, OnSession
 from .output import RankOutput
 from .supervisor import Supervisor
 
@@ -48,6 +48,10 @@ class SupervisedRun(ABC):
             self._absence = sentence
             supervisor.end_after(0)
 
-    def _arrivals(self, ranks: int, supervisor: Supervisor) -> LocalArrivals:
-        """Hears which ranks of this host have come."""
-        return LocalArrivals(ranks, lambda sentence: self._notice_absence(supervisor, sentence))
+    def _arrivals(
+        self, ranks: int, supervisor: Supervisor, on_session: OnSession | None = None
+    ) -> LocalArrivals:
+        """Hears which ranks of this host have come; `on_session`: as ArrivalSocket has it."""
+        return LocalArrivals(
+            ranks, lambda sentence: self._notice_absence(supervisor, sentence), on_session
+        )

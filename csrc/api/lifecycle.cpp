@@ -260,9 +260,14 @@ Recovery recover(double timeout, bool break_whole) {
   state.epoch = next.recovery.epoch;
   // How the world has noticed it says more than that the rank could not be called afterwards.
   const Status cause = broken->failure();
+  const Topology& topology = broken->topology();
   for (Recovery::Lost& lost : next.recovery.lost) {
+    const auto rank = static_cast<std::size_t>(lost.rank);
+    lost.host = topology.host_names[rank];
+    lost.process_id = topology.process_ids[rank];
     if (lost.rank == cause.peer()) lost.cause = cause.to_string();
   }
+  next.recovery.interrupted = broken->interrupted();
   return std::move(next.recovery);
 }
 

@@ -84,9 +84,11 @@ py::tuple recover_interruptibly(double timeout, bool break_whole) {
     });
     return recover(timeout, break_whole);
   }();
-  py::dict lost;
-  for (const auto& [rank, cause] : recovery.lost) lost[py::int_(rank)] = cause;
-  return py::make_tuple(recovery.epoch, recovery.previous_ranks, lost);
+  py::list lost;
+  for (const Recovery::Lost& each : recovery.lost) {
+    lost.append(py::make_tuple(each.rank, each.host, each.process_id, each.cause));
+  }
+  return py::make_tuple(recovery.epoch, recovery.previous_ranks, lost, recovery.interrupted);
 }
 
 // As init_interruptibly().

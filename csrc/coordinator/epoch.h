@@ -84,6 +84,8 @@ class Epoch final : public Progress::Work {
   [[nodiscard]] int transport_fd() const { return world_.transport->wait_fd(); }
   // What broke the epoch; ok where nothing did. Any thread, once progress has ended.
   [[nodiscard]] const Status& failure() const { return failure_; }
+  // The operations that were open then, e.g. "allreduce of 'x'"; the same.
+  [[nodiscard]] std::vector<std::string> interrupted() const;
 
   // --- For the owner of the progress lock
 

@@ -154,6 +154,14 @@ void Epoch::fail(const Status& reason) {
   services_.recorder.dump(reason.to_string());  // the last, for a disk may be slow
 }
 
+std::vector<std::string> Epoch::interrupted() const {
+  std::vector<std::string> operations;
+  for (const auto& [id, set] : sets_) {
+    operations.insert(operations.end(), set->interrupted().begin(), set->interrupted().end());
+  }
+  return operations;
+}
+
 // A rank of this host that does not answer may be stopped in the middle of a transfer.
 void Epoch::fence(const Status& reason) {
   if (services_.options.recovery != "on") return;

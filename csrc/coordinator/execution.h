@@ -57,6 +57,8 @@ class Execution {
   void fail(const Status& reason);
 
   [[nodiscard]] std::int32_t priority() const { return request().priority; }
+  // Of the first of its tensors.
+  [[nodiscard]] const std::string& name() const { return request().name; }
   [[nodiscard]] bool uses_transport() const { return operation_ && operation_->uses_transport(); }
   [[nodiscard]] bool must_be_polled() const { return operation_ && operation_->must_be_polled(); }
   // What others wait for does not count.

@@ -98,6 +98,8 @@ class Runtime {
 
   // What broke the world; ok where nothing did. After shutdown() or abort().
   [[nodiscard]] const Status& failure() const { return epoch_.failure(); }
+  // The operations that were open then, the first of many; the same.
+  [[nodiscard]] std::vector<std::string> interrupted() const { return epoch_.interrupted(); }
 
   // In a forked child: gives up what the parent's peers watch. Async-signal-safe.
   void close_after_fork();

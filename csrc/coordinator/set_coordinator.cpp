@@ -34,6 +34,23 @@ bool is_executed(const Request& request) {
          (request.collective == Collective::persistent_allreduce && request.on_gpu);
 }
 
+// So many are named of what a failure has interrupted; the rest is mostly more of the same.
+constexpr std::size_t max_interrupted = 16;
+
+std::string describe(const Request& request) {
+  return str(name_of(request.collective), " of '", request.name, "'");
+}
+
+// The error of an operation that ends with its set; what it says of the tensor comes on top of what
+// `reason` says of the rank.
+Status error_of(const std::string& operation, const std::string& tensor, const Status& reason) {
+  ErrorDetails details = reason.details();
+  details.tensor = tensor;
+  return Status(reason.code(), str("the ", operation, " cannot complete"), reason.peer(),
+                std::move(details))
+      .because(reason);
+}
+
 // A pause between the submissions of a plan's members after which they are negotiated: those who
 // wait for the first ones shall not have to wait for the last.
 constexpr Duration collecting_pause = std::chrono::milliseconds(2);
@@ -603,8 +620,7 @@ void SetCoordinator::close(const Status& reason) {
   }
   pending_on_gpus_ = 0;
   for (auto& [name, submission] : std::exchange(pending_, {})) {
-    const Status status =
-        Status(reason.code(), str("'", name, "' cannot complete"), reason.peer()).because(reason);
+    const Status status = error_of(describe(submission.request), name, reason);
     finish(std::move(submission), status);
   }
   if (join_handle_) std::exchange(join_handle_, {})->complete(reason);
@@ -644,8 +660,17 @@ std::optional<Time> SetCoordinator::oldest_move() const {
   return oldest;
 }
 
+void SetCoordinator::note_interrupted(const std::string& operation) {
+  if (interrupted_.size() == max_interrupted) return;
+  const std::string set = members_->name();
+  interrupted_.push_back(set.empty() ? operation : str(operation, " (", set, ")"));
+}
+
 void SetCoordinator::fail_all(const Status& reason) {
-  for (const auto& execution : running_) execution->fail(reason);
+  for (const auto& execution : running_) {
+    note_interrupted(execution->describe());
+    execution->fail(error_of(execution->describe(), execution->name(), reason));
+  }
   running_.clear();
   for (const Order& order : orders_) {
     const auto stop = [](const std::unique_ptr<HostChannel>& channel) {
@@ -662,6 +687,11 @@ void SetCoordinator::fail_all(const Status& reason) {
       add_pending(std::move(submission));
     }
   }
+  std::set<std::string> open;  // in an order that can be told again
+  for (const auto& [name, submission] : pending_) {
+    if (!submission.is_refusal) open.insert(describe(submission.request));
+  }
+  for (const std::string& operation : open) note_interrupted(operation);
   deadline_.reset();
   changed_ = false;
   if (!closed()) negotiator_.close(reason);

@@ -97,6 +97,8 @@ class SetCoordinator {
   void retire(const Status& reason);
   // Fails everything that is open. The transport must have been aborted.
   void fail_all(const Status& reason);
+  // What that was, e.g. "allreduce of 'x'"; the first of many.
+  [[nodiscard]] const std::vector<std::string>& interrupted() const { return interrupted_; }
 
  private:
   void record(std::vector<Submission>& submissions);
@@ -129,6 +131,7 @@ class SetCoordinator {
   void answer(const Response& response, Time now);
   void fail_pending(const Response& response, Time now);
   void close(const Status& reason);
+  void note_interrupted(const std::string& operation);
   void add_pending(Submission submission);
   std::optional<Submission> take_pending(const std::string& name);
   bool advance(Time now);
@@ -165,6 +168,7 @@ class SetCoordinator {
   OpenHandle join_handle_;
   bool join_waits_ = false;  // for what was submitted before and is deferred or undecided
   int next_persistent_ = 0;
+  std::vector<std::string> interrupted_;
   Status retired_;        // why, once the set has been removed
   bool changed_ = false;  // since the last flush
   std::optional<Time> deadline_;

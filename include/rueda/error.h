@@ -45,7 +45,7 @@ enum class ErrorReason : std::uint8_t {
 // What the text of an error says, for programs that decide by it.
 struct ErrorDetails {
   ErrorReason reason = ErrorReason::unspecified;
-  std::string tensor = {};  // mismatch, stalled, not_finite, refuse(): the name of the operation
+  std::string tensor = {};  // the name of the operation that failed, or of the first of its batch
   // mismatch: what ranks disagree about ("shape", "dtype", "op", "operation", "root rank", ...),
   // and the values that it has as they stand in the text, first that of most ranks.
   std::string field = {};

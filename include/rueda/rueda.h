@@ -100,8 +100,12 @@ struct Recovery {
   struct Lost {
     int rank = 0;  // in the world that broke
     std::string cause;
+    std::string host = {};
+    int process_id = 0;
   };
   std::vector<Lost> lost;  // by rank
+  // What was open on this rank when the world broke, e.g. "allreduce of 'x'"; the first of many.
+  std::vector<std::string> interrupted = {};
 };
 // Enters the world of those that are left of one that has broken. Collective over them, but none
 // waits for another to call it: the world is formed meanwhile. Ranks are numbered anew, in their
@@ -328,11 +332,11 @@ class CompletionQueue {
 [[nodiscard]] std::shared_ptr<std::byte[]> allocate(std::size_t bytes);
 
 // Says that a tensor in ordinary memory stays where it is and will be reduced there again and
-// again by `process_set`, as Rueda knows of persistent operations without being told: it is put onto
-// huge pages where the ranks of this host reach it through the kernel (RUEDA_HUGE_PAGES). Once is enough; it
-// may take some milliseconds for each 2 MiB. Contents stay, also of what is being reduced. Returns
-// the bytes that lie on huge pages now; 0 where nothing is gained by it.
-// Throws NotInitializedError.
+// again by `process_set`, as Rueda knows of persistent operations without being told: it is put
+// onto huge pages where the ranks of this host reach it through the kernel (RUEDA_HUGE_PAGES). Once
+// is enough; it may take some milliseconds for each 2 MiB. Contents stay, also of what is being
+// reduced. Returns the bytes that lie on huge pages now; 0 where nothing is gained by it. Throws
+// NotInitializedError.
 std::size_t settle_tensor(const void* tensor, std::size_t bytes, ProcessSet process_set = {});
 
 // Whether all ranks are on this host and read and write each other's ordinary memory through the

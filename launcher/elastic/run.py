@@ -18,11 +18,11 @@ from ..errors import LaunchError
 from ..failure import Failure
 from ..job import Job
 from ..output import RankOutput
+from ..sessions import Session
 from ..sink import say
 from ..supervisor import Child, Supervisor
 from .discovery import Discovery
 from .growth import Growth, Limits
-from .sessions import Session
 
 # How often it is looked whether processes are to be started; seconds.
 _LOOK = 0.2
@@ -87,6 +87,7 @@ class ElasticRun(BuiltinRun):
             await supervisor.wait()
             for session in list(self._sessions):
                 session.close()
+            self._endings.close()
 
     async def _await_slots(self, supervisor: Supervisor, discovery: Discovery) -> None:
         deadline = time.monotonic() + self._elastic.start_timeout
@@ -162,6 +163,7 @@ class ElasticRun(BuiltinRun):
         Session(connection, begin, self._take, self._forget)
 
     def _forget(self, session: Session) -> None:
+        self._endings.forget(session)
         if session in self._sessions:
             self._sessions.remove(session)
 
@@ -173,6 +175,8 @@ class ElasticRun(BuiltinRun):
                 if session not in self._sessions:
                     self._sessions.append(session)
                 session.send(joiners=growth.ready, leaving=growth.leaving)
+            if message.get("endings") is True:
+                self._endings.tell(session)
             if "ready" in message:
                 growth.is_ready(int(message["ready"]))
             if "door" in message:

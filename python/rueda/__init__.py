@@ -120,7 +120,7 @@ else:
         global_process_set,
         remove_process_set,
     )
-    from rueda.recovery import Recovery, recover
+    from rueda.recovery import Lost, Recovery, recover
     from rueda.reductions import (
         allreduce,
         allreduce_,
@@ -155,6 +155,7 @@ __all__ = [
     "LeafSampler",
     "LeafSums",
     "Leaves",
+    "Lost",
     "Max",
     "Min",
     "MismatchError",

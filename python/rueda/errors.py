@@ -27,7 +27,8 @@ class RuedaError(RuntimeError):
     Programs that decide by more than the class look at the attributes, never at the text, whose words may change:
 
     - ``peer``: the rank that caused the error, or ``None`` where no single rank did.
-    - ``tensor``: the name of the operation that failed, where ranks differ, some are missing, or one refuses.
+    - ``tensor``: the name of the operation that failed, where ranks differ, some are missing, one refuses, or one is
+      lost; of a batch of several the first.
     - ``field``, ``values``: what ranks disagree about (``"shape"``, ``"dtype"``, ``"op"``, ``"operation"``,
       ``"root rank"``, ...), and its values as the text has them, first that of most ranks.
     - ``reason``: ``"deadline"`` where the caller's own time limit has passed, ``"gradient_misfit"`` where a gradient

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import NoReturn
 
@@ -18,7 +18,7 @@ from rueda.arguments import RANK_BITS, fits
 from rueda.errors import InvalidArgumentError, PeerLostError, ShutdownError, UnsupportedError
 from rueda.handles import release_completed
 from rueda.process_sets import ProcessSet, add_process_set, forget_process_sets
-from rueda.whereabouts import start_telling
+from rueda.whereabouts import describe_origin, start_telling
 
 __all__ = [
     "cross_rank",
@@ -63,8 +63,8 @@ def init(
     the address that :func:`rueda.rendezvous.open` has returned in the process with rank 0, whatever the environment
     says. (``size=1`` needs no address.) :func:`rueda.world` also leaves the world again.
 
-    The world is left at exit. When an exception ends the main thread, the other ranks are told its text first and
-    raise :class:`rueda.PeerLostError` with it.
+    The world is left at exit. When an exception ends the main thread, the other ranks are told its text and its lines
+    first and raise :class:`rueda.PeerLostError` with them.
 
     Raises :class:`rueda.InitializationError` for options that are not accepted or differ between ranks, and where a
     launcher says that there are more ranks, but they are not found, or ranks do not meet within ``init_timeout``;
@@ -143,7 +143,7 @@ def world(rank: int, size: int, rendezvous: str | None = None, **options: object
     except BaseException as error:
         # An echo of what happened on another rank is no news to the others.
         if not isinstance(error, PeerLostError | ShutdownError) and _native.is_initialized():
-            _native.abort(describe(type(error), error))
+            _native.abort(_describe_with_origin(type(error), error, error.__traceback__))
         raise
     finally:
         shutdown()
@@ -298,7 +298,7 @@ def _install_hooks() -> None:
             echo = issubclass(kind, PeerLostError | ShutdownError)
             in_main = threading.current_thread() is threading.main_thread()
             if _is_owner() and in_main and not echo:
-                _native.abort(describe(kind, value))
+                _native.abort(_describe_with_origin(kind, value, traceback))
 
     sys.excepthook = tell_the_others
     _watch_exit()
@@ -333,6 +333,16 @@ def describe(kind: type[BaseException], value: BaseException) -> str:
     ):  # an exception class of the application may be broken; ours must still get out
         text = ""
     return f"{kind.__name__}: {text}" if text else kind.__name__
+
+
+def _describe_with_origin(
+    kind: type[BaseException], value: BaseException, traceback: TracebackType | None
+) -> str:
+    text = describe(kind, value)
+    with suppress(Exception):  # what is said without the line must be said all the same
+        if origin := describe_origin(traceback):
+            text += f", raised {origin}"
+    return text
 
 
 def _is_owner() -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rueda import _native
+from rueda.endings import endings
 from rueda.lifecycle import count_world, is_initialized, size
 from rueda.observation import options
 
-__all__ = ["Recovery", "can_recover", "on_recovery", "recover"]
+__all__ = ["Lost", "Recovery", "can_recover", "on_recovery", "recover"]
 
 _listeners: list[Callable[[list[int]], None]] = []
 
@@ -20,11 +21,50 @@ def on_recovery(listener: Callable[[list[int]], None]) -> None:
 
 
 @dataclass(frozen=True)
+class Lost:
+    """A rank that is gone.
+
+    ``rank``: in the world that broke. ``host``, ``process_id``: where it was. ``cause``: how the others have noticed
+    it; where it has raised, the exception's text and its lines.
+
+    Example::
+
+        >>> lost = rueda.Lost(2, "host-a", 4711, "rank 2 (host-a, pid 4711) is gone: connection closed")
+        >>> print(lost.exit_status, lost.ending)
+        None None
+    """
+
+    rank: int
+    host: str
+    process_id: int
+    cause: str
+
+    @property
+    def exit_status(self) -> int | None:
+        """Its exit code, or the signal that has ended it, negated; ``None`` where that is not known, or not yet.
+
+        Only the parent of the process gets to know it, and tells it where that is ``rueda run`` with all ranks on one
+        host. It mostly has done so by the time that :func:`recover` returns, and otherwise a moment later. Does not
+        wait for it.
+        """
+        known = endings.of(self.host, self.process_id)
+        return known.status if known else None
+
+    @property
+    def ending(self) -> str | None:
+        """The same in words, such as ``"killed by SIGKILL (Killed)"`` or ``"exit code 3"``."""
+        known = endings.of(self.host, self.process_id)
+        return known.how if known else None
+
+
+@dataclass(frozen=True)
 class Recovery:
     """What :func:`recover` has found.
 
     ``epoch``: the number of the new world, higher than that of any before; the first has 0. ``previous_ranks``: of
-    each of its ranks, the rank in the world that broke. ``lost``: the ranks of that world that are gone, and why.
+    each of its ranks, the rank in the world that broke. ``lost``: the ranks of that world that are gone, and why;
+    ``details``: more of each. ``interrupted``: the operations that were open on this rank when the world broke, such
+    as ``"allreduce of 'gradient'"``; where there were many, the first of them.
 
     Example::
 
@@ -35,6 +75,8 @@ class Recovery:
     epoch: int
     previous_ranks: list[int]
     lost: dict[int, str]
+    details: dict[int, Lost] = field(default_factory=dict)
+    interrupted: list[str] = field(default_factory=list)
 
 
 def can_recover() -> bool:
@@ -75,8 +117,13 @@ def recover(timeout: float = 60.0, *, break_whole: bool = False) -> Recovery:
                 rueda.recover()
                 step = int(rueda.allreduce(np.array([step]), op=rueda.Min, name="step")[0])
     """
-    epoch, previous_ranks, lost = _native.recover(float(timeout), bool(break_whole))
+    endings.ask()  # answered while the world is formed
+    epoch, previous_ranks, lost, interrupted = _native.recover(float(timeout), bool(break_whole))
     count_world()
     for listener in _listeners:
         listener(list(previous_ranks))
-    return Recovery(epoch, list(previous_ranks), dict(sorted(lost.items())))
+    details = {
+        rank: Lost(rank, host, process, cause) for rank, host, process, cause in sorted(lost)
+    }
+    causes = {rank: each.cause for rank, each in details.items()}
+    return Recovery(epoch, list(previous_ranks), causes, details, list(interrupted))

@@ -11,13 +11,13 @@ import os
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator
+import traceback
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 
 from rueda import _native
 
-__all__ = ["describe_place", "start_telling"]
+__all__ = ["describe_origin", "describe_place", "start_telling"]
 
 # What the engine says after "rank 2 is" when this does not answer.
 _EXCUSE = "in code that has not let go of Python's GIL"
@@ -75,24 +75,37 @@ def describe_place(frame: FrameType) -> str:
         >>> describe_place(sys._getframe()).startswith("at ")
         True
     """
-    stack = list(_outwards(frame))
-    own = [f for f in stack if _is_of_application(f)]
+    return _describe(list(traceback.walk_stack(frame)), 2)
+
+
+def describe_origin(raised: TracebackType | None) -> str:
+    """Where an exception comes from, in one line: as :func:`describe_place`, with more of the application's lines.
+
+    Example::
+
+        >>> try:
+        ...     1 / 0
+        ... except ZeroDivisionError as error:
+        ...     describe_origin(error.__traceback__).startswith("at ")
+        True
+    """
+    lines = list(traceback.walk_tb(raised))
+    return _describe(lines[::-1], 6) if lines else ""
+
+
+def _describe(stack: list[tuple[FrameType, int]], most: int) -> str:
+    """``stack``: the innermost first, with line numbers; ``most``: how many lines of the application are named."""
+    own = [i for i, (frame, _) in enumerate(stack) if _is_of_application(frame)]
     if not own:
-        return "at " + _line_of(stack[0])
-    within = stack[: stack.index(own[0])]
-    text = "at " + _line_of(own[0])
+        return "at " + _line_of(*stack[0])
+    within = stack[: own[0]]
+    text = "at " + _line_of(*stack[own[0]])
     if within:
-        lines = dict.fromkeys([_line_of(within[-1]), _line_of(within[0])])
+        lines = dict.fromkeys([_line_of(*within[-1]), _line_of(*within[0])])
         text += f" (in {', then '.join(lines)})"
-    if len(own) > 1:
-        text += f", called from {_line_of(own[1])}"
+    for i in own[1:most]:
+        text += f", called from {_line_of(*stack[i])}"
     return text
-
-
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def _is_of_application(frame: FrameType) -> bool:
@@ -106,8 +119,8 @@ def _is_of_application(frame: FrameType) -> bool:
     return not any(Path(file).is_relative_to(library) for library in libraries)
 
 
-def _line_of(frame: FrameType) -> str:
-    return f"{_short(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}"
+def _line_of(frame: FrameType, number: int) -> str:
+    return f"{_short(frame.f_code.co_filename)}:{number} in {frame.f_code.co_name}"
 
 
 def _short(file: str) -> str:

@@ -111,9 +111,9 @@ def test_some_leave_and_others_join_at_once() -> None:
 def test_a_newcomer_that_does_not_come_leaves_the_world_as_it_is(tmp_path: Path) -> None:
     never = """
         import os, time
-        from rueda.elastic import session
-        own = session.Session(os.environ["RUEDA_LAUNCHER"], session.process_number())
-        own.send(ready=session.process_number())
+        from rueda.launcher_session import Session, process_number
+        own = Session(os.environ["RUEDA_LAUNCHER"], hello=process_number())
+        own.send(ready=process_number())
         time.sleep(600)
     """
     program = MEMBERS + "rueda.elastic.changes._ENTERING = 2\n"

@@ -72,7 +72,14 @@ TEST_CASE("nobody waits for a rank that fails before it has heard that it is awa
         handle.state()->wait(Clock::now() + std::chrono::seconds(5)) == FutexWake::changed;
     together.arrive_and_wait();  // rank 1's engine lives until here
     expect(ends, "an operation that ends although a rank will never come to it");
-    expect(handle.state()->status.code() == ErrorCode::peer_lost, "the reason");
+    const Status& status = handle.state()->status;
+    expect(status.code() == ErrorCode::peer_lost && status.peer() == 1, "the reason");
+    // Under way on the others, not agreed on as far as rank 1 knows: it is named all the same.
+    expect(status.details().tensor == "x", "the tensor");
+    expect(status.to_string().starts_with("the allreduce of 'x' cannot complete: "),
+           status.to_string());
+    engine.shutdown();
+    expect(engine.interrupted() == std::vector<std::string>{"allreduce of 'x'"}, "what was open");
   });
 }
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from rueda import _native
 from rueda.door import open_door
-from rueda.elastic.session import Session, process_number
 from rueda.errors import InitializationError, ShutdownError
+from rueda.launcher_session import Session, process_number
 from rueda.lifecycle import count_world
 from rueda.objects import allgather_object, broadcast_object
 from rueda.operations import Max
@@ -96,7 +96,7 @@ def _elastic() -> _Elastic:
             _here.number = number
             on_recovery(_take_survivors)
             try:
-                _here.session = Session(address, number)
+                _here.session = Session(address, hello=number)
             except OSError as error:
                 _log.warning("the launcher cannot be reached, so that no ranks join: %s", error)
     return _here

@@ -1,4 +1,4 @@
-"""What a rank of an elastic job and its launcher tell each other: objects of JSON, a line each, both ways."""
+"""What a rank and its launcher tell each other: objects of JSON, a line each, both ways."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ class Session:
     Raises ``OSError`` where the launcher cannot be reached.
     """
 
-    def __init__(self, address: str, number: int) -> None:
+    def __init__(self, address: str, **greeting: Any) -> None:
+        """``greeting``: what is said first."""
         self._buffer = b""
         self._is_open = True
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.connect(address.replace("@", "\0", 1))
         self._socket.setblocking(False)
-        self.send(hello=number)
+        self.send(**greeting)
 
     @property
     def is_open(self) -> bool:

@@ -1,4 +1,4 @@
-"""What the launcher and the ranks of an elastic job tell each other: objects of JSON, a line each, both ways."""
+"""What the launcher and the ranks tell each other: objects of JSON, a line each, both ways."""
 
 from __future__ import annotations
 
