@@ -85,6 +85,7 @@ from rueda.torch.reductions import (
 )
 from rueda.torch.sparse import sparse_allreduce_async
 from rueda.torch.state import broadcast_optimizer_state, broadcast_parameters
+from rueda.torch.strategies.wrapped import wrap
 
 __all__ = [
     "Average",
@@ -169,4 +170,5 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
     "synchronize",
+    "wrap",
 ]
