@@ -104,6 +104,7 @@ def test_reductions_with_extreme_options(worlds: Worlds, run: Run, check: str) -
             "persistent",
             "state",
             "strategies",
+            "strategies_sparse_and_pairs",
         )
         for size in SIZES
     ]

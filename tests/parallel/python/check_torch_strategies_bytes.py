@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import parallel
 import rueda
 import rueda.torch as rt
@@ -10,7 +12,11 @@ from rueda.torch.strategies import Strategy
 from torch import nn
 
 STEPS = 16
-COUNTERS = ("allreduce_payload_bytes_sent",)
+COUNTERS = (
+    "allreduce_payload_bytes_sent",
+    "allgather_payload_bytes_sent",
+    "point_to_point_bytes_sent",
+)
 
 
 def network() -> nn.Module:
@@ -48,6 +54,8 @@ def check_dense_strategies() -> None:
         ("diloco:8", 2),
         ("diloco:8,fragments=2", 2),
         ("oneshot", 0),
+        ("easgd:4", 4),
+        ("desloc:4,8,16", 4 + 2 + 1),
     ):
         assert sent(strategy) == around(times, whole), strategy
     # In buckets, where gradients are aligned.
@@ -63,6 +71,20 @@ def check_codecs() -> None:
         most = around(times, sum(ELEMENTS) + 2 * (blocks + len(ELEMENTS) * rueda.size()))
         assert least <= sent(strategy) <= most, (strategy, least, sent(strategy), most)
     assert sent("diloco:8,codec=fp16") == around(2, 2 * sum(ELEMENTS))
+
+
+def check_pairs() -> None:
+    """Each sends once, however many ranks there are; of an odd number one is left in each round."""
+    paired = rueda.size() // 2 * 2
+    assert sent("adpsgd:4") == 4 * paired * 4 * sum(ELEMENTS)
+    assert sent("noloco:8") == 2 * paired * 2 * 4 * sum(ELEMENTS)
+
+
+def check_largest_elements() -> None:
+    """2.25 bytes for each that is chosen, and 8 for each parameter, to all other ranks."""
+    chosen = [math.ceil(0.05 * each) for each in ELEMENTS]
+    message = sum(2 * each + math.ceil(each / 4) + 8 for each in chosen)
+    assert sent("sparseloco:8,0.05") == 2 * rueda.size() * (rueda.size() - 1) * message
 
 
 if __name__ == "__main__":

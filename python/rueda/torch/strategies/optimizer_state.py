@@ -15,18 +15,19 @@ from rueda.torch.strategies.replica import Replica
 __all__ = ["average_state", "entries", "entry_names"]
 
 
-def entry_names(optimizer: torch.optim.Optimizer) -> set[str]:
+def entry_names(replica: Replica) -> set[str]:
     """Under which names the optimizer keeps something for a parameter.
 
     Optimizers make their state with their first step, so this lets a copy of it take one, on a parameter of one
     element, and looks.
     """
+    optimizer, kind = replica.optimizer, replica.optimizer_class
     if optimizer.state:
         return {name for kept in optimizer.state.values() for name in kept}
     parameter = torch.zeros(1, requires_grad=True)
     parameter.grad = torch.zeros(1)
     group = {**optimizer.param_groups[0], "params": [parameter], "fused": None, "capturable": False}
-    copy = type(optimizer).__new__(type(optimizer))
+    copy = kind.__new__(kind)
     defaults = {"defaults": optimizer.defaults, "state": defaultdict(dict), "param_groups": [group]}
     copy.__setstate__(defaults)
     copy.step()

@@ -6,8 +6,12 @@ from dataclasses import fields
 
 from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.torch.strategies.accumulation import GradientAccumulation
+from rueda.torch.strategies.des_loc import DESLOC
 from rueda.torch.strategies.diloco import DiLoCo
+from rueda.torch.strategies.easgd import EASGD
+from rueda.torch.strategies.gossip import ADPSGD, NoLoCo
 from rueda.torch.strategies.local_sgd import EpochAveraging, LocalSGD, PostLocalSGD
+from rueda.torch.strategies.sparse_loco import SparseLoCo
 from rueda.torch.strategies.strategy import Strategy
 from rueda.torch.strategies.synchronous import Synchronous
 
@@ -20,6 +24,11 @@ _KINDS: tuple[type[Strategy], ...] = (
     PostLocalSGD,
     EpochAveraging,
     DiLoCo,
+    SparseLoCo,
+    DESLOC,
+    ADPSGD,
+    NoLoCo,
+    EASGD,
 )
 
 

@@ -13,6 +13,7 @@ from rueda.observation import options
 from rueda.operations import Average
 from rueda.process_sets import ProcessSet
 from rueda.submission import Collectives
+from rueda.torch.exchanges import allgather
 from rueda.torch.point_to_point import recv_async, send_async
 from rueda.torch.strategies.named import Named, assign
 from rueda.torch.tensors import TorchAdapter
@@ -75,6 +76,7 @@ class Replica:
         prefix: str,
     ) -> None:
         self.optimizer = optimizer
+        self.optimizer_class = type(optimizer)
         self.parameters = dict(parameters)
         self.process_set = process_set
         self.prefix = prefix  # of the names of operations
@@ -120,12 +122,18 @@ class Replica:
         """Gives all ranks the mean of their parameters; where that fails, they stay as they are."""
         assign(self.parameters, self.average(self.parameters, "parameters"))
 
-    def exchange(self, tensors: Named, partner: int, number: int) -> dict[str, torch.Tensor]:
+    def gather(self, tensor: torch.Tensor, what: str) -> torch.Tensor:
+        """The tensors of all ranks, one behind the other in the order of the ranks."""
+        return allgather(tensor, f"{self.prefix}/{what}", self.process_set)
+
+    def exchange(
+        self, tensors: Named, partner: int, number: int, timeout: float | None = None
+    ) -> dict[str, torch.Tensor]:
         """Swaps tensors with one other rank, of the world, which calls this with this rank; returns the other's.
 
         ``number``: that of the exchange, from 0 on, the same on both. No third rank takes part or waits. Raises
-        :class:`rueda.TimeoutError` after ``RUEDA_STALL_ERROR`` seconds without an answer, and as
-        :func:`rueda.torch.send`.
+        :class:`rueda.TimeoutError` after ``timeout`` seconds without an answer, by default ``RUEDA_STALL_ERROR``, and
+        as :func:`rueda.torch.send`.
         """
         received = {
             name: torch.empty(each.shape, dtype=each.dtype) for name, each in tensors.items()
@@ -137,7 +145,7 @@ class Replica:
             recv_async(each, partner, tag, where) for each in received.values()
         ]
         pending += [send_async(each.detach(), partner, tag, where) for each in tensors.values()]
-        limit = float(options()["stall_error"]) or None
+        limit = timeout or float(options()["stall_error"]) or None
         for handle in pending:
             if not handle.wait(limit):
                 raise RuedaTimeoutError(

@@ -264,7 +264,7 @@ def _prepared(strategy: Strategy, replica: Replica) -> Strategy:
     """A copy of the strategy that fits the replica. Raises InvalidArgumentError."""
     strategy.validate(replica)
     if strategy.state_needed:
-        kept = entry_names(replica.optimizer)
+        kept = entry_names(replica)
         for some in strategy.state_needed:
             if kept.isdisjoint(some):
                 raise InvalidArgumentError(
