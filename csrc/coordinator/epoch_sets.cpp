@@ -65,7 +65,14 @@ void Epoch::carry_out(Command command, Time now) {
 }
 
 void Epoch::start(Command command, SetCoordinator& set, Time now) {
-  if (command.kind == Command::Kind::message) return messages_.submit(std::move(command.message));
+  if (command.kind == Command::Kind::message) {
+    if (command.message.is_send) {
+      services_.metrics.point_to_point_messages_sent.add(1);
+      services_.metrics.point_to_point_bytes_sent.add(
+          static_cast<std::int64_t>(command.message.bytes()));
+    }
+    return messages_.submit(std::move(command.message));
+  }
   if (command.kind == Command::Kind::join) return set.join(std::move(command.handle));
   for (const Submission& submission : command.submissions) {
     std::erase_if(refused_elsewhere_,

@@ -28,6 +28,8 @@ struct Metrics {
   Counter tensors_fused;           // that shared a batch with another
   Counter absent_filled;           // in which this rank, having joined, took part with the identity
   SharedCounter gradients_filled;  // that an optimizer had to make up, as zeros
+  Counter point_to_point_messages_sent;  // handed in by the application, with their bytes
+  Counter point_to_point_bytes_sent;
   Counter control_messages_sent;
   Counter control_bytes_sent;
   Counter control_messages_dropped;  // that nothing here could make sense of

@@ -103,9 +103,16 @@ def test_reductions_with_extreme_options(worlds: Worlds, run: Run, check: str) -
             "overlap",
             "persistent",
             "state",
+            "strategies",
+            "strategies_sparse_and_pairs",
         )
         for size in SIZES
     ]
+    + [
+        Run("check_torch_strategies_bytes.py", size, extra={"RUEDA_ALGORITHM": "ring"})
+        for size in (2, 3)
+    ]
+    + [Run("check_torch_strategies_bad_input.py", size) for size in (2, 3)]
     + [Run("check_torch_agreement.py", size) for size in (2, 3, 4)]
 )
 def test_torch(worlds: Worlds, run: Run, check: str) -> None:

@@ -73,7 +73,7 @@ def init(comm: Any = None, process_sets: Iterable[ProcessSet] | str | None = Non
     if not is_initialized():
         warn_of_unused()
         with understood() as settings, world_of(comm) as bootstrap:
-            options: dict[str, object] = {**defaults(), **settings, **bootstrap}
+            options: dict[str, Any] = {**defaults(), **settings, **bootstrap}
             rueda.lifecycle.init((), **options)
     for process_set in wanted:
         if process_set.ranks is None:

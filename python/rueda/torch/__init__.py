@@ -86,6 +86,7 @@ from rueda.torch.reductions import (
 )
 from rueda.torch.sparse import sparse_allreduce_async
 from rueda.torch.state import broadcast_optimizer_state, broadcast_parameters
+from rueda.torch.strategies.wrapped import wrap
 
 __all__ = [
     "Average",
@@ -171,4 +172,5 @@ __all__ = [
     "stop_timeline",
     "synchronize",
     "world",
+    "wrap",
 ]

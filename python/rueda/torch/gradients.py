@@ -10,6 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from rueda import _native, lifecycle
 from rueda.errors import InvalidArgumentError
@@ -65,8 +66,8 @@ class ReducerOptions:
     check_every: int = 0
 
 
-def new_prefix(process_set: ProcessSet) -> str:
-    """Under what the gradients of the next optimizer are named.
+def new_prefix(process_set: ProcessSet, what: str = "gradient") -> str:
+    """Under what the gradients, or whatever else, of the next optimizer are named.
 
     Optimizers that live side by side must not meet under one name. The members of a set create those for it in the
     same order, and other ranks know nothing of them.
@@ -75,7 +76,7 @@ def new_prefix(process_set: ProcessSet) -> str:
     number = _reducers[process_set_id]
     _reducers[process_set_id] += 1
     of_set = "" if process_set_id == 0 else f".set{process_set_id}"
-    return f"gradient{of_set}" + ("" if number == 0 else f".{number}")
+    return f"{what}{of_set}" + ("" if number == 0 else f".{number}")
 
 
 def _nothing() -> None:
@@ -132,6 +133,7 @@ class GradientReducer:
         self._order: list[int] = []  # in which gradients became ready while undecided
         self._groups: list[Group] = []
         self._is_member = takes_part(options.process_set)
+        self._hooks: list[RemovableHandle] = []
         # Called before the first gradient of a step: what the step before has left for later is over then.
         self.before_gradients: Callable[[], None] = _nothing
 
@@ -210,6 +212,13 @@ class GradientReducer:
         for gradient in self._take_separate():
             gradient.handle.wait()
         self.start_over()
+
+    def close(self) -> None:
+        """Gives up what is in flight, and watches no gradient any more."""
+        self.give_up()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
 
     def synchronize(self) -> None:
         """Submits what this rank has no gradient for, as zeros, then waits until every ``.grad`` is reduced."""
@@ -366,8 +375,11 @@ class GradientReducer:
             if reducer is not None:
                 reducer._on_gradient(watched)
 
-        watched.parameter.register_hook(before)  # type: ignore[no-untyped-call]
-        watched.parameter.register_post_accumulate_grad_hook(after)  # type: ignore[no-untyped-call]
+        parameter = watched.parameter
+        self._hooks += [
+            parameter.register_hook(before),  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(after),  # type: ignore[no-untyped-call]
+        ]
 
     def _before_accumulation(self, watched: Watched) -> None:
         """Refuses to add to a gradient that is being reduced."""

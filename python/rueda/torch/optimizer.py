@@ -28,6 +28,7 @@ from rueda.torch.deferred_updates import (
 )
 from rueda.torch.gradient_groups import agree_on_groups
 from rueda.torch.gradients import GradientReducer, ReducerOptions, new_prefix
+from rueda.torch.layered import laid_over
 from rueda.torch.reductions import allreduce
 from rueda.torch.reproducible import Reproducible, make_reproducible
 
@@ -431,12 +432,7 @@ def _distributed(
     passes: int,
 ) -> Any:
     """What DistributedOptimizer() returns, with the methods of ``layer``."""
-    base = optimizer.__class__
-    distributed_class: Any = type(base.__name__, (layer, base), {"__module__": base.__module__})
-    distributed = distributed_class.__new__(distributed_class)
-    # Shared, not copied: a scheduler that holds the old optimizer goes on changing these param_groups. A scheduler
-    # also replaces the old one's step() by a wrapper, which must not hide the new one's.
-    distributed.__dict__.update({k: v for k, v in vars(optimizer).items() if k != "step"})
+    distributed = laid_over(layer, optimizer)
     reducer = GradientReducer(options, passes)
     distributed._rueda = reducer
     distributed._rueda_synchronizes = True

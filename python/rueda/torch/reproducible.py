@@ -12,6 +12,7 @@ import torch
 from rueda.errors import InvalidArgumentError
 from rueda.leaves import LeafBatch, Leaves, allreduce_leaves, leaf_seed
 from rueda.process_sets import ProcessSet, takes_part
+from rueda.torch.layered import laid_over
 from rueda.torch.leaf_gradients import LeafGradients, LeafSum
 
 __all__ = ["LEAF_STATE", "Leaf", "Reproducible", "make_reproducible"]
@@ -235,10 +236,7 @@ def make_reproducible(
     bucket_bytes: int,
 ) -> Any:
     """What DistributedOptimizer(reproducible=True) returns."""
-    base = optimizer.__class__
-    kind: Any = type(base.__name__, (Reproducible, base), {"__module__": base.__module__})
-    made = kind.__new__(kind)
-    made.__dict__.update({k: v for k, v in vars(optimizer).items() if k != "step"})
+    made = laid_over(Reproducible, optimizer)
     made._rueda_names = {p: name for p, name in names.items() if p.requires_grad}
     made._rueda_buffer_names = {buffer: name for name, buffer in named_buffers}
     made._rueda_prefix = prefix

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
@@ -30,7 +30,7 @@ class Meeting(NamedTuple):
     address: str
     secret: str
     listener: int  # a descriptor that listens there already, on rank 0; -1 on others
-    options: dict[str, float]
+    options: dict[str, Any]
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def arranged(store: Store, rank: int, size: int, options: Mapping[str, float]) -
         yield Meeting(said["address"], said["secret"], listener, said["options"])
 
 
-def stall_options(timeout: timedelta) -> dict[str, float]:
+def stall_options(timeout: timedelta) -> dict[str, Any]:
     """What a group's timeout means for the world: then an operation fails, and names the ranks that are missing."""
     if "RUEDA_STALL_ERROR" in os.environ or "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS" in os.environ:
         return {}

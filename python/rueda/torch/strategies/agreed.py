@@ -1,0 +1,85 @@
+"""That all ranks mean the same, before anything begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+from rueda.errors import InvalidArgumentError, MismatchError, UnsupportedError
+from rueda.objects import allgather_object
+from rueda.process_sets import ProcessSet
+
+__all__ = ["agree", "layout_of"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What a rank tells the others."""
+
+    settings: tuple[tuple[str, str], ...] = ()  # what must be the same, with what it is here
+    problem: str = ""
+    unsupported: bool = False
+
+
+def agree(
+    name: str,
+    process_set: ProcessSet,
+    prepare: Callable[[], tuple[T, Mapping[str, str]]],
+) -> T:
+    """What ``prepare`` returns on this rank, if it has succeeded on all and its settings are the same there.
+
+    Collective. Whatever ``prepare`` raises on one rank is raised on all, as :class:`rueda.InvalidArgumentError` or
+    :class:`rueda.UnsupportedError`, with the ranks; :class:`rueda.MismatchError` is, where settings differ.
+    """
+    result: T | None = None
+    cause: Exception | None = None
+    try:
+        result, settings = prepare()
+        told = _Told(tuple(settings.items()))
+    except Exception as error:  # told to every rank
+        cause = error
+        known = isinstance(error, InvalidArgumentError | UnsupportedError)
+        text = str(error) if known else f"{type(error).__name__}: {error}"
+        told = _Told((), text, isinstance(error, UnsupportedError))
+    every: list[_Told] = allgather_object(told, name, process_set)
+    members = process_set.ranks
+    problems = [each.problem for each in every]
+    if any(problems):
+        kind = UnsupportedError if any(each.unsupported for each in every) else InvalidArgumentError
+        raise kind(
+            _by_rank([(m, p) for m, p in zip(members, problems, strict=True) if p])
+        ) from cause
+    for number, (what, _) in enumerate(every[0].settings):
+        values = [each.settings[number][1] for each in every]
+        if len(set(values)) > 1:
+            raise MismatchError(
+                f"the {what} differs between ranks: {_by_rank(list(zip(members, values, strict=True)))}",
+                field=what,
+                values=tuple(sorted(set(values), key=values.count, reverse=True)),
+            )
+    return result  # type: ignore[return-value]  # no rank has a problem
+
+
+def layout_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """Settings for agree(): the number of tensors, and each one's name, dtype and shape."""
+    count = {"number of tensors of the model": str(len(tensors))}
+    return count | {
+        f"tensor {number} of the model": f"'{name}', {each.dtype} {list(each.shape)}"
+        for number, (name, each) in enumerate(tensors.items())
+    }
+
+
+def _by_rank(told: Sequence[tuple[int, str]]) -> str:
+    """Each text once, with the ranks that have it."""
+    ranks: dict[str, list[int]] = {}
+    for rank, text in told:
+        ranks.setdefault(text, []).append(rank)
+    return "; ".join(
+        f"rank{'s' if len(who) > 1 else ''} {', '.join(map(str, who))}: {text}"
+        for text, who in ranks.items()
+    )

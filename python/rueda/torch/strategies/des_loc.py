@@ -1,0 +1,61 @@
+"""Local steps, with parameters and moments averaged at periods of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rueda.torch.strategies.named import assign
+from rueda.torch.strategies.optimizer_state import entries
+from rueda.torch.strategies.replica import Replica
+from rueda.torch.strategies.strategy import Strategy, at_least
+
+__all__ = ["DESLOC"]
+
+# As torch's optimizers call them.
+FIRST_MOMENTS = ("exp_avg", "momentum_buffer")
+SECOND_MOMENTS = ("exp_avg_sq", "square_avg", "max_exp_avg_sq")
+
+
+@dataclass
+class DESLOC(Strategy):
+    """``"desloc:16,48,96"``: local steps, with the parameters and both moments averaged at three periods.
+
+    With Adam inside, after step t: x_i ← 1/P Σ_j x_j where ``period`` divides t, the first moments likewise where
+    ``first`` divides it, the second moments where ``second`` does. Iacob et al., "DES-LOC: desynced low communication
+    adaptive optimizers for training foundation models", 2025, algorithm 1: moments change the more slowly the closer
+    to 1 their decay is, so they can be averaged more seldom than parameters; that they are averaged at all keeps the
+    ranks from going apart. With three equal periods it is Local Adam (Cheng and Glasgow, "Convergence of
+    distributed adaptive optimization with local updates", 2024), at three times the bytes of ``local``; with periods
+    in the proportion 1 : 3 : 6 at half of those. The optimizer must keep moments: Adam, AdamW, NAdam, RAdam.
+
+    Example::
+
+        >>> model = torch.nn.Linear(3, 1)
+        >>> optimizer = torch.optim.Adam(model.parameters())
+        >>> optimizer = rueda.torch.wrap(model, optimizer, strategy="desloc:16,48,96")
+    """
+
+    period: int = 16
+    first: int = 48
+    second: int = 96
+
+    name: ClassVar[str] = "desloc"
+    state_needed: ClassVar[tuple[tuple[str, ...], ...]] = (FIRST_MOMENTS, SECOND_MOMENTS)
+
+    def validate(self, replica: Replica) -> None:
+        at_least(self, 1, "period", "first", "second")
+
+    def after_step(self) -> None:
+        replica, steps = self.replica, self.replica.steps
+        due = dict(replica.parameters) if steps % self.period == 0 else {}
+        if steps % self.first == 0:
+            due |= entries(replica, FIRST_MOMENTS)
+        if steps % self.second == 0:
+            due |= entries(replica, SECOND_MOMENTS)
+        if due:
+            assign(due, replica.average(due, "state"))
+
+    def consolidate(self) -> None:
+        if self.replica.steps % self.period:
+            self.replica.average_parameters()

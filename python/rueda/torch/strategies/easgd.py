@@ -1,0 +1,66 @@
+"""Ranks that are tied to a centre by springs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from rueda.torch.strategies.named import assign, copied, load
+from rueda.torch.strategies.replica import Replica
+from rueda.torch.strategies.strategy import Strategy, at_least, within
+
+__all__ = ["EASGD"]
+
+
+@dataclass
+class EASGD(Strategy):
+    """``"easgd:4"``: elastic averaging: every ``period`` steps ranks and their centre are drawn to each other.
+
+    With z the centre: x_i ← x_i - η ∇f_i(x_i) - a (x_i - z) and z ← z + a Σ_i (x_i - z), which is
+    (1 - β) z + β/P Σ_i x_i with β = P a; in the steps between, x_i ← x_i - η ∇f_i(x_i). All on the right are the old
+    ones. Zhang, Choromanska and LeCun, "Deep learning with elastic averaging SGD", NIPS 2015, section 2, equations 2 to
+    5, in its synchronous form, with the communication period of section 3; β = 0.9 as there. Each rank keeps the
+    centre, which has the same bits on all; consolidate() gives it to all as their parameters.
+
+    Example::
+
+        >>> from rueda.torch.strategies import EASGD
+        >>> EASGD(4).describe()
+        'EASGD(period=4, beta=0.9)'
+    """
+
+    period: int = 4
+    beta: float = 0.9
+
+    name: ClassVar[str] = "easgd"
+
+    def validate(self, replica: Replica) -> None:
+        at_least(self, 1, "period")
+        within(self, 0, 1, "beta")
+
+    def start(self, replica: Replica) -> None:
+        super().start(replica)
+        self._centre = copied(replica.parameters)
+
+    @torch.no_grad()
+    def before_step(self) -> bool:
+        replica = self.replica
+        if (replica.steps + 1) % self.period == 0:
+            means = replica.average(replica.parameters, "parameters")
+            elasticity = self.beta / replica.process_set.size()
+            for name, centre in self._centre.items():
+                parameter = replica.parameters[name]
+                parameter.sub_(elasticity * (parameter - centre))
+                centre.lerp_(means[name], self.beta)
+        return True
+
+    def consolidate(self) -> None:
+        assign(self.replica.parameters, self._centre)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"centre": self._centre}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        load(self._centre, state["centre"])

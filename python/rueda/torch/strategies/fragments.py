@@ -1,0 +1,125 @@
+"""A part of a model that DiLoCo keeps, averages and steps by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from rueda.compression import Codec
+from rueda.torch.strategies.named import Named, assign, copied, difference, load
+from rueda.torch.strategies.replica import Averaging, Replica
+
+__all__ = ["Fragment", "split"]
+
+
+def split(parameters: Mapping[str, torch.Tensor], count: int) -> list[dict[str, torch.Tensor]]:
+    """Parameters that follow each other, in so many runs of about as many elements; none is empty."""
+    rest = list(parameters.items())
+    runs = []
+    for left in range(count, 0, -1):
+        share = sum(each.numel() for _, each in rest) / left
+        run: dict[str, torch.Tensor] = {}
+        taken = 0.0
+        while len(rest) >= left and (not run or taken + rest[0][1].numel() / 2 <= share):
+            name, parameter = rest.pop(0)
+            run[name] = parameter
+            taken += parameter.numel()
+        runs.append(run)
+    return runs
+
+
+class Fragment:
+    """Some parameters, the values that all ranks have agreed on last, and the outer optimizer of those."""
+
+    def __init__(
+        self,
+        number: int,
+        replica: Replica,
+        parameters: Named,
+        outer: Mapping[str, Any],
+        codec: Codec | str | None,
+    ) -> None:
+        self._number = number
+        self._replica = replica
+        self._parameters = parameters
+        self._codec = codec
+        self.agreed = copied(parameters)
+        self._outer = torch.optim.SGD(self.agreed.values(), **outer)
+        self._in_flight: Averaging | None = None
+        self.sent_at = 0  # step of the replica
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a mean is on its way."""
+        return self._in_flight is not None
+
+    def send(self) -> None:
+        """Begins to average what all ranks' local steps have added up to."""
+        self.sent_at = self._replica.steps
+        self._in_flight = self._replica.average_async(
+            difference(self.agreed, self._parameters), f"fragment{self._number}", self._codec
+        )
+
+    @torch.no_grad()
+    def receive(self, mixing: float) -> None:
+        """Waits for the mean, takes the outer step, and moves the parameters to its result, but for ``mixing``."""
+        assert self._in_flight is not None
+        averaging, self._in_flight = self._in_flight, None
+        for name, mean in averaging.result().items():
+            self.agreed[name].grad = mean
+        self._outer.step()
+        self._outer.zero_grad()
+        for name, parameter in self._parameters.items():
+            if mixing:
+                parameter.lerp_(self.agreed[name], 1 - mixing)
+            else:
+                parameter.copy_(self.agreed[name])
+
+    def settle(self) -> None:
+        """Sends and receives whatever is left, so that all ranks have the same parameters."""
+        if self.in_flight:
+            self.receive(0.0)
+        elif self.sent_at != self._replica.steps:
+            self.send()
+            self.receive(0.0)
+        else:
+            assign(self._parameters, self.agreed)
+
+    def drop(self) -> None:
+        """Waits for a mean that is on its way, whose name is free then, and forgets it."""
+        if self._in_flight is not None:
+            self._in_flight.wait()
+            self._in_flight = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """With a mean that is on its way, for which this waits."""
+        if self._in_flight is not None:
+            ready = self._in_flight.result()
+        return {
+            "agreed": self.agreed,
+            "outer": self._outer.state_dict(),
+            "sent_at": self.sent_at,
+            "mean": None if self._in_flight is None else ready,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The inverse."""
+        with torch.no_grad():
+            load(self.agreed, state["agreed"])
+        self._outer.load_state_dict(state["outer"])
+        self.sent_at = int(state["sent_at"])
+        mean = state["mean"]
+        self._in_flight = None if mean is None else _Arrived(mean)
+
+
+class _Arrived(Averaging):
+    """A mean that has come before it was saved."""
+
+    def __init__(self, mean: dict[str, torch.Tensor]) -> None:
+        super().__init__({})
+        self._mean = mean
+
+    def result(self) -> dict[str, torch.Tensor]:
+        return self._mean

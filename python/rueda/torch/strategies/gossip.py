@@ -1,0 +1,127 @@
+"""Ranks that meet in pairs, without an allreduce."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from rueda.lifecycle import rank
+from rueda.torch.strategies.named import assign, copied, difference, load
+from rueda.torch.strategies.pairs import partner_in
+from rueda.torch.strategies.replica import Replica
+from rueda.torch.strategies.strategy import Strategy, at_least, within
+
+__all__ = ["ADPSGD", "NoLoCo"]
+
+
+@dataclass
+class ADPSGD(Strategy):
+    """``"adpsgd:1"``: every ``period`` steps each rank takes the mean of its parameters and another rank's.
+
+    With j the partner of i: x_i ← (x_i + x_j)/2, then x_i ← x_i - η ∇f_i, the gradient being that of x_i before the
+    mean. Lian et al., "Asynchronous decentralized parallel stochastic gradient descent", ICML 2018, algorithm 1.
+    There ranks meet as they come; here the pairs of each round are drawn beforehand, the same on all ranks
+    (``seed``), so that a run can be repeated, and a rank waits for its partner alone, not for a third. A rank sends
+    its parameters once per exchange, however many ranks there are. Both of a pair get the same bits. Parameters in
+    the CPU's memory.
+
+    Example::
+
+        >>> from rueda.torch.strategies import ADPSGD
+        >>> ADPSGD(4).describe()
+        'ADPSGD(period=4, seed=0)'
+    """
+
+    period: int = 1
+    seed: int = 0
+
+    name: ClassVar[str] = "adpsgd"
+
+    def validate(self, replica: Replica) -> None:
+        at_least(self, 1, "period")
+        at_least(self, 0, "seed")
+
+    @torch.no_grad()
+    def before_step(self) -> bool:
+        replica = self.replica
+        number, rest = divmod(replica.steps + 1, self.period)
+        partner = partner_in(number, replica.process_set.ranks, rank(), self.seed)
+        if rest == 0 and partner is not None:
+            theirs = replica.exchange(replica.parameters, partner, number)
+            for name, parameter in replica.parameters.items():
+                parameter.add_(theirs[name]).mul_(0.5)
+        return True
+
+
+@dataclass
+class NoLoCo(Strategy):
+    """``"noloco:16"``: as DiLoCo, but with one other rank, and with outer parameters of each rank's own.
+
+    Every ``period`` steps, with x_i the parameters, y_i the outer ones, j the partner of i, Δ = x - y and ȳ the mean of
+    y_i and y_j: δ_i ← a δ_i + b (Δ_i + Δ_j)/2 - c (y_i - ȳ); y_i ← y_i + δ_i; x_i ← y_i. Kolehmainen et al.,
+    "NoLoCo: no-all-reduce low communication training method for large models", 2025, section 3, with groups of two.
+    a is ``outer_momentum``, b ``outer_lr``, c ``pull``: that draws the ranks' models together, which no allreduce does.
+    Who is left of an odd number steps by itself. Pairs as for :class:`ADPSGD`. A rank sends x and y once in a period;
+    memory for the parameters twice more, in the CPU's memory.
+
+    Example::
+
+        >>> from rueda.torch.strategies import NoLoCo
+        >>> NoLoCo(16).describe()
+        'NoLoCo(period=16, outer_lr=0.7, outer_momentum=0.5, pull=1.0, seed=0)'
+    """
+
+    period: int = 16
+    outer_lr: float = 0.7
+    outer_momentum: float = 0.5
+    pull: float = 1.0
+    seed: int = 0
+
+    name: ClassVar[str] = "noloco"
+
+    def validate(self, replica: Replica) -> None:
+        at_least(self, 1, "period")
+        at_least(self, 0, "outer_lr", "pull", "seed")
+        within(self, 0, 1, "outer_momentum")
+
+    def start(self, replica: Replica) -> None:
+        super().start(replica)
+        self._outer = copied(replica.parameters)
+        self._step = {name: torch.zeros_like(each) for name, each in self._outer.items()}
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        replica = self.replica
+        number, rest = divmod(replica.steps, self.period)
+        if rest:
+            return
+        gone = difference(replica.parameters, self._outer)
+        theirs_gone, theirs_outer = gone, self._outer
+        partner = partner_in(number, replica.process_set.ranks, rank(), self.seed)
+        if partner is not None:
+            ours = {f"gone {name}": each for name, each in gone.items()}
+            ours |= {f"outer {name}": each for name, each in self._outer.items()}
+            theirs = replica.exchange(ours, partner, number)
+            theirs_gone = {name: theirs[f"gone {name}"] for name in gone}
+            theirs_outer = {name: theirs[f"outer {name}"] for name in gone}
+        for name, outer in self._outer.items():
+            apart = (outer - theirs_outer[name]) / 2
+            mean = (gone[name] + theirs_gone[name]) / 2
+            step = self._step[name].mul_(self.outer_momentum)
+            step.add_(mean, alpha=self.outer_lr).sub_(apart, alpha=self.pull)
+        for name, outer in self._outer.items():
+            outer.add_(self._step[name])
+        assign(replica.parameters, self._outer)
+
+    def consolidate(self) -> None:
+        self.replica.average_parameters()
+        assign(self._outer, self.replica.parameters)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"outer": self._outer, "step": self._step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        load(self._outer, state["outer"])
+        load(self._step, state["step"])

@@ -1,0 +1,132 @@
+"""Steps of each rank by itself, with the mean of the parameters now and then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rueda.torch.strategies.replica import Replica
+from rueda.torch.strategies.strategy import Strategy, at_least
+from rueda.torch.strategies.synchronous import Synchronous
+
+__all__ = ["EpochAveraging", "LocalSGD", "PostLocalSGD"]
+
+
+@dataclass
+class LocalSGD(Strategy):
+    """``"local:8"``: each rank takes ``period`` steps with its own gradients, then all take the mean parameters.
+
+    x_i ← x_i - η ∇f_i(x_i); after every H-th step x_i ← 1/P Σ_j x_j, H being ``period``. Stich, "Local SGD converges
+    fast and communicates little", ICLR 2019, algorithm 1; Lin et al., "Don't use large mini-batches, use local SGD",
+    ICLR 2020, section 2, algorithm 1. 1/H of the bytes of synchronous training. The optimizer's state stays each
+    rank's own. All ranks have the same bits after every H-th step.
+
+    Example::
+
+        >>> from rueda.torch.strategies import LocalSGD
+        >>> model = torch.nn.Linear(3, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> optimizer = rueda.torch.wrap(model, optimizer, strategy=LocalSGD(8))  # or "local:8"
+    """
+
+    period: int = 8
+
+    name: ClassVar[str] = "local"
+
+    def validate(self, replica: Replica) -> None:
+        at_least(self, 1, "period")
+
+    def after_step(self) -> None:
+        if self.replica.steps % self.period == 0:
+            self.replica.average_parameters()
+
+    def consolidate(self) -> None:
+        if self.replica.steps % self.period:
+            self.replica.average_parameters()
+
+
+@dataclass
+class PostLocalSGD(Strategy):
+    """``"postlocal:8,after=500"``: synchronous for ``after`` steps, and :class:`LocalSGD` from then on.
+
+    H(t) = 1 for t ≤ t', H for t > t', with t' being ``after`` and H ``period``; in the first phase gradients are
+    averaged. Lin et al., "Don't use large mini-batches, use local SGD", ICLR 2020, section 3, equation 3: while the
+    learning rate is high, ranks that go apart lose accuracy, and afterwards they gain some. t' is usually where
+    the learning rate first falls.
+
+    Example::
+
+        >>> from rueda.torch.strategies import PostLocalSGD
+        >>> PostLocalSGD(8, after=500).describe()
+        'PostLocalSGD(period=8, after=500)'
+    """
+
+    period: int = 8
+    after: int = 0
+
+    name: ClassVar[str] = "postlocal"
+
+    def validate(self, replica: Replica) -> None:
+        at_least(self, 1, "period")
+        at_least(self, 0, "after")
+
+    def start(self, replica: Replica) -> None:
+        super().start(replica)
+        self._first: Synchronous | None = getattr(self, "_first", None)
+        self._begin_phase()
+
+    def _begin_phase(self) -> None:
+        """The first phase has what reduces gradients, the second has not."""
+        if self.replica.steps < self.after:
+            self._first = self._first or Synchronous()
+            self._first.start(self.replica)
+        elif self._first is not None:
+            self._first.stop()
+            self._first = None
+
+    def before_zero_grad(self) -> None:
+        if self._first is not None:
+            self._first.before_zero_grad()
+
+    def before_step(self) -> bool:
+        return self._first is None or self._first.before_step()
+
+    def after_step(self) -> None:
+        if self.replica.steps == self.after:
+            self._begin_phase()
+        elif self._first is None and self._local_steps() % self.period == 0:
+            self.replica.average_parameters()
+
+    def consolidate(self) -> None:
+        if self._first is None and self._local_steps() % self.period:
+            self.replica.average_parameters()
+
+    def _local_steps(self) -> int:
+        return self.replica.steps - self.after
+
+    def stop(self) -> None:
+        if self._first is not None:
+            self._first.stop()
+
+
+@dataclass
+class EpochAveraging(Strategy):
+    """``"oneshot"``: each rank trains by itself for an epoch, then all take the mean parameters.
+
+    x_i ← x_i - η ∇f_i(x_i); at the end of each epoch x_i ← 1/P Σ_j x_j. Zinkevich et al., "Parallelized stochastic
+    gradient descent", NIPS 2010, algorithm 3, average once, at the end of the training; McDonald et al.,
+    "Distributed training strategies for the structured perceptron", NAACL 2010, section 4.2, once per epoch. For
+    comparison: the fewest bytes, and the greatest loss of accuracy. An epoch ends after ``steps_per_epoch`` calls of
+    step(), see wrap(), or with ``end_epoch()``; ranks may take different numbers of steps in it.
+
+    Example::
+
+        >>> model = torch.nn.Linear(3, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> optimizer = rueda.torch.wrap(model, optimizer, strategy="oneshot", steps_per_epoch=100)
+    """
+
+    name: ClassVar[str] = "oneshot"
+
+    def after_epoch(self) -> None:
+        self.replica.average_parameters()

@@ -1,0 +1,108 @@
+"""Strategies by name: as texts, and as users of Elephas know them."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from rueda.errors import InvalidArgumentError, UnsupportedError
+from rueda.torch.strategies.accumulation import GradientAccumulation
+from rueda.torch.strategies.des_loc import DESLOC
+from rueda.torch.strategies.diloco import DiLoCo
+from rueda.torch.strategies.easgd import EASGD
+from rueda.torch.strategies.gossip import ADPSGD, NoLoCo
+from rueda.torch.strategies.local_sgd import EpochAveraging, LocalSGD, PostLocalSGD
+from rueda.torch.strategies.sparse_loco import SparseLoCo
+from rueda.torch.strategies.strategy import Strategy
+from rueda.torch.strategies.synchronous import Synchronous
+
+__all__ = ["parse_strategy", "strategy_of"]
+
+_KINDS: tuple[type[Strategy], ...] = (
+    Synchronous,
+    GradientAccumulation,
+    LocalSGD,
+    PostLocalSGD,
+    EpochAveraging,
+    DiLoCo,
+    SparseLoCo,
+    DESLOC,
+    ADPSGD,
+    NoLoCo,
+    EASGD,
+)
+
+
+def parse_strategy(text: str) -> Strategy:
+    """The strategy that a text such as ``"local:8"`` or ``"diloco:16,codec=int8"`` names.
+
+    Behind the name and a colon its parameters, with commas between them: ``name=value``, or values alone in the order
+    in which the class has them. Raises :class:`rueda.InvalidArgumentError` for a name or parameter that there is not.
+
+    Example::
+
+        >>> from rueda.torch.strategies import parse_strategy
+        >>> parse_strategy("postlocal:8,after=500")
+        PostLocalSGD(period=8, after=500)
+    """
+    name, _, rest = text.partition(":")
+    kind = next((each for each in _KINDS if each.name == name.strip()), None)
+    if kind is None:
+        raise InvalidArgumentError(
+            f"strategy={text!r}: there is no '{name}'; there are {', '.join(k.name for k in _KINDS)}"
+        )
+    types = {field.name: str(field.type) for field in fields(kind)}
+    values: dict[str, object] = {}
+    for position, part in enumerate(filter(None, (each.strip() for each in rest.split(",")))):
+        key, equals, value = part.partition("=")
+        if not equals:
+            key, value = (list(types) + [""] * position)[position], key
+        if key not in types or key in values:
+            raise InvalidArgumentError(
+                f"strategy={text!r}: '{part}' is {'given twice' if key in values else 'no parameter'} of "
+                f"{kind.__name__}, which has {', '.join(types) or 'none'}"
+            )
+        values[key] = _value(text, key, value, types[key])
+    return kind(**values)
+
+
+def _value(text: str, key: str, value: str, kind: str) -> object:
+    if kind not in ("int", "float"):
+        return None if value == "none" else value
+    try:
+        return int(value) if kind == "int" else float(value)
+    except ValueError:
+        raise InvalidArgumentError(
+            f"strategy={text!r}: {key}={value!r} is not a {'whole ' if kind == 'int' else ''}number"
+        ) from None
+
+
+def strategy_of(
+    strategy: Strategy | str | None, mode: str | None, frequency: str | int | None
+) -> Strategy:
+    """What wrap() was told to do. Raises InvalidArgumentError and UnsupportedError."""
+    if strategy is not None and (mode is not None or frequency is not None):
+        raise InvalidArgumentError("strategy= excludes mode= and frequency=, which name one, too")
+    if isinstance(strategy, Strategy):
+        return strategy
+    if isinstance(strategy, str):
+        return parse_strategy(strategy)
+    if strategy is not None:
+        raise InvalidArgumentError(f"strategy={strategy!r} is neither a Strategy nor a text")
+    if mode in ("asynchronous", "hogwild"):
+        raise UnsupportedError(
+            f"mode={mode!r} is not available yet: it needs a server of parameters. Of those that there are, "
+            f"mode='synchronous' with frequency='epoch' or a number of batches exchanges as rarely"
+        )
+    if mode not in (None, "synchronous"):
+        raise InvalidArgumentError(
+            f"mode={mode!r} is not 'synchronous', 'asynchronous' or 'hogwild'"
+        )
+    if frequency in (None, "batch"):
+        return Synchronous()
+    if frequency == "epoch":
+        return EpochAveraging()
+    if isinstance(frequency, int) and not isinstance(frequency, bool):
+        return Synchronous() if frequency == 1 else LocalSGD(frequency)
+    raise InvalidArgumentError(
+        f"frequency={frequency!r} is not 'batch', 'epoch' or a number of batches"
+    )

@@ -1,0 +1,159 @@
+"""One rank's model in training, and what moves its tensors between ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from rueda.compression import Codec, Feedback
+from rueda.errors import TimeoutError as RuedaTimeoutError
+from rueda.handles import Handle
+from rueda.observation import options
+from rueda.operations import Average
+from rueda.process_sets import ProcessSet
+from rueda.submission import Collectives
+from rueda.torch.exchanges import allgather
+from rueda.torch.point_to_point import recv_async, send_async
+from rueda.torch.strategies.named import Named, assign
+from rueda.torch.tensors import TorchAdapter
+
+__all__ = ["Averaging", "Replica"]
+
+_collectives = Collectives(TorchAdapter(gpus=True))
+# Far from what programs number their own messages with.
+_FIRST_TAG = 0x5275_6564 << 31
+
+
+class Averaging:
+    """Tensors that are on their way to become the mean over the ranks.
+
+    Example::
+
+        >>> from rueda.torch.strategies import Averaging
+        >>> Averaging({}).result()
+        {}
+    """
+
+    def __init__(self, handles: Mapping[str, Handle[torch.Tensor]]) -> None:
+        self._handles = handles
+
+    def wait(self) -> None:
+        """Waits until all have ended, well or not."""
+        for handle in self._handles.values():
+            handle.wait()
+
+    def result(self) -> dict[str, torch.Tensor]:
+        """Waits for all, and returns them; raises the first error of those that failed, once all have ended."""
+        self.wait()
+        return {name: handle.result() for name, handle in self._handles.items()}
+
+
+class Replica:
+    """This rank's model and optimizer, as a :class:`Strategy` sees them.
+
+    - ``parameters``: those of the optimizer, by their names in the model.
+    - ``optimizer``: the application's own.
+    - ``steps``: how many steps the optimizer has taken since the strategy began, ``batches`` how often step() was
+      called: strategies may let the optimizer take fewer. The same on all ranks.
+    - ``process_set``: who trains together.
+
+    Example::
+
+        >>> from rueda.torch.strategies import Replica
+        >>> model = torch.nn.Linear(3, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> replica = Replica(optimizer, dict(model.named_parameters()), rueda.torch.global_process_set, "example")
+        >>> sorted(replica.average(replica.parameters, "parameters"))
+        ['bias', 'weight']
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: Mapping[str, torch.Tensor],
+        process_set: ProcessSet,
+        prefix: str,
+    ) -> None:
+        self.optimizer = optimizer
+        self.optimizer_class = type(optimizer)
+        self.parameters = dict(parameters)
+        self.process_set = process_set
+        self.prefix = prefix  # of the names of operations
+        self.steps = 0
+        self.batches = 0
+
+    def average_async(
+        self,
+        tensors: Named,
+        what: str,
+        compression: Codec | str | None = None,
+        residuals: Named | None = None,
+    ) -> Averaging:
+        """Begins to average tensors over the ranks; they must not be written before the result is there.
+
+        ``what`` they are, as errors and the timeline name them: no two of the same name may be on their way at a time.
+        ``compression`` as for :func:`rueda.torch.allreduce`. ``residuals``: float32, contiguous, of as many elements
+        as the tensors: what the codec loses is kept there and added the next time.
+        """
+        handles = {}
+        for name, tensor in tensors.items():
+            residual = None if residuals is None else residuals[name]
+            feedback = None if residual is None else Feedback(residual.data_ptr(), 0, residual)
+            handles[name] = _collectives.allreduce(
+                tensor.detach(),
+                f"{self.prefix}/{what}/{name}",
+                Average,
+                1.0,
+                1.0,
+                self.process_set,
+                compression=compression,
+                feedback=feedback,
+            )
+        return Averaging(handles)
+
+    def average(
+        self, tensors: Named, what: str, compression: Codec | str | None = None
+    ) -> dict[str, torch.Tensor]:
+        """New tensors: the mean over the ranks, the same bits on all. Raises as :func:`rueda.torch.allreduce`."""
+        return self.average_async(tensors, what, compression).result()
+
+    def average_parameters(self) -> None:
+        """Gives all ranks the mean of their parameters; where that fails, they stay as they are."""
+        assign(self.parameters, self.average(self.parameters, "parameters"))
+
+    def gather(self, tensor: torch.Tensor, what: str) -> torch.Tensor:
+        """The tensors of all ranks, one behind the other in the order of the ranks."""
+        return allgather(tensor, f"{self.prefix}/{what}", self.process_set)
+
+    def exchange(
+        self, tensors: Named, partner: int, number: int, timeout: float | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Swaps tensors with one other rank, of the world, which calls this with this rank; returns the other's.
+
+        ``number``: that of the exchange, from 0 on, the same on both. No third rank takes part or waits. Raises
+        :class:`rueda.TimeoutError` after ``timeout`` seconds without an answer, by default ``RUEDA_STALL_ERROR``, and
+        as :func:`rueda.torch.send`.
+        """
+        received = {
+            name: torch.empty(each.shape, dtype=each.dtype) for name, each in tensors.items()
+        }
+        tag = _FIRST_TAG + number
+        where = self.process_set
+        # Receives first, so that what the other sends has where to go. Both are complete before either waits.
+        pending: list[Handle[int] | Handle[None]] = [
+            recv_async(each, partner, tag, where) for each in received.values()
+        ]
+        pending += [send_async(each.detach(), partner, tag, where) for each in tensors.values()]
+        limit = timeout or float(options()["stall_error"]) or None
+        for handle in pending:
+            if not handle.wait(limit):
+                raise RuedaTimeoutError(
+                    f"rank {partner} has not swapped tensors with this one within {limit:g} s: it has taken fewer "
+                    f"steps, or is at work on something else (exchange {number} of '{self.prefix}')",
+                    partner,
+                    reason="deadline",
+                )
+        for handle in pending:
+            handle.result()
+        return received

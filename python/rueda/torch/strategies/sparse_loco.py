@@ -1,0 +1,95 @@
+"""Local steps, of whose sum the largest elements travel, with two bits each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from rueda.errors import InvalidArgumentError
+from rueda.torch.strategies.named import copied, load
+from rueda.torch.strategies.replica import Replica
+from rueda.torch.strategies.sparse_message import decode_all, encode_all
+from rueda.torch.strategies.strategy import Strategy, at_least, within
+
+__all__ = ["SparseLoCo"]
+
+
+@dataclass
+class SparseLoCo(Strategy):
+    """``"sparseloco:16,0.03"``: every ``period`` local steps the largest elements of what they add up to, in two bits.
+
+    With x̃ the parameters that all ranks had last, e_i what is left over on a rank: e_i ← β e_i + (x̃ - x_i);
+    s_i = Q(top_k(e_i)); e_i ← e_i - s_i; x̃ ← x̃ - λ/P Σ_j s_j; x_i ← x̃. β is ``decay``, λ ``outer_lr``. Sarfi et al.,
+    "Communication efficient LLM pre-training with SparseLoCo", 2025, algorithm 1: what is left over takes the place
+    of an outer momentum. top_k leaves the fraction ``density`` of each 4096 elements of a tensor. Q is this library's
+    own, as the core has no codec of 2 bits: ± one of two levels, the means of the greater and of the lesser magnitudes
+    of a tensor, by its mean magnitude; what it loses stays in e_i. A rank gathers 2.25 bytes for each element that is
+    chosen, and 8 for each parameter, from each other rank. All ranks have the same x̃, to the bit, as all add up in
+    the order of the ranks. Memory for the parameters twice more, as float32; in the CPU's memory.
+
+    Example::
+
+        >>> from rueda.torch.strategies import SparseLoCo
+        >>> SparseLoCo(16).describe()
+        'SparseLoCo(period=16, density=0.03, decay=0.95, outer_lr=1.0)'
+    """
+
+    period: int = 16
+    density: float = 0.03
+    decay: float = 0.95
+    outer_lr: float = 1.0
+
+    name: ClassVar[str] = "sparseloco"
+
+    def validate(self, replica: Replica) -> None:
+        at_least(self, 1, "period")
+        at_least(self, 0, "outer_lr")
+        within(self, 0, 1, "density", "decay")
+        if self.density == 0:
+            raise InvalidArgumentError("density=0 of SparseLoCo sends nothing")
+
+    def start(self, replica: Replica) -> None:
+        super().start(replica)
+        self._agreed = copied(replica.parameters)
+        self._left = {n: torch.zeros(each.numel()) for n, each in self._agreed.items()}
+        self._sent_at = 0
+
+    def after_step(self) -> None:
+        if self.replica.steps % self.period == 0:
+            self._exchange()
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        replica = self.replica
+        left = {
+            name: self.decay * each
+            + (self._agreed[name] - replica.parameters[name]).flatten().to(torch.float32)
+            for name, each in self._left.items()
+        }
+        mine = encode_all(left, self.density)
+        gathered = replica.gather(mine, "largest elements")
+        sums = {name: torch.zeros_like(each) for name, each in left.items()}
+        for message in gathered.view(-1, mine.numel()):
+            for name, sent in decode_all(message, left, self.density).items():
+                sums[name].add_(sent)
+        for name, sent in decode_all(mine, left, self.density).items():
+            self._left[name].copy_(left[name] - sent)
+        for name, agreed in self._agreed.items():
+            mean = sums[name] / replica.process_set.size()
+            agreed.sub_(mean.view(agreed.shape), alpha=self.outer_lr)
+            replica.parameters[name].copy_(agreed)
+        self._sent_at = replica.steps
+
+    def consolidate(self) -> None:
+        if self._sent_at != self.replica.steps:
+            self._exchange()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"agreed": self._agreed, "left": self._left, "sent_at": self._sent_at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        load(self._agreed, state["agreed"])
+        load(self._left, state["left"])
+        self._sent_at = int(state["sent_at"])

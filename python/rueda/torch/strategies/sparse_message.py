@@ -1,0 +1,93 @@
+"""The largest elements of tensors as bytes: where they are, and two bits for what they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+from rueda.torch.strategies.named import Named
+
+__all__ = ["CHUNK", "decode_all", "encode_all", "message_bytes"]
+
+# Elements among which the largest are chosen, so that a place takes 16 bits however large the tensor is.
+CHUNK = 4096
+_PLACE_BYTES = 2
+_LEVEL_BYTES = 8
+
+
+def _chunks(tensor: torch.Tensor, density: float) -> Iterator[tuple[torch.Tensor, int]]:
+    """Rows of equal length, and how many elements of each are sent: the whole chunks, then what is left."""
+    whole = tensor.numel() // CHUNK * CHUNK
+    for part, length in ((tensor[:whole], CHUNK), (tensor[whole:], tensor.numel() - whole)):
+        if part.numel():
+            yield part.view(-1, length), math.ceil(density * length)
+
+
+def message_bytes(elements: int, density: float) -> int:
+    """How long the message for a tensor is: 2.25 bytes for each element that is sent, and 8."""
+    whole, rest = divmod(elements, CHUNK)
+    sent = whole * math.ceil(density * CHUNK) + math.ceil(density * rest)
+    return _LEVEL_BYTES + _PLACE_BYTES * sent + -(-sent // 4)
+
+
+def _encode(tensor: torch.Tensor, density: float) -> torch.Tensor:
+    """The message, bytes on the CPU. ``tensor``: flat float32.
+
+    Of each chunk of 4096 elements the ⌈density · 4096⌉ of largest magnitude. An element is ± one of two levels: of
+    magnitudes above the mean of all that are sent, and of the others, the mean of each.
+    """
+    places, values = [], []
+    for rows, count in _chunks(tensor, density):
+        place = rows.abs().topk(count, dim=1).indices
+        places.append(place.flatten())
+        values.append(rows.gather(1, place).flatten())
+    place = torch.cat(places) if places else torch.empty(0, dtype=torch.int64)
+    value = torch.cat(values) if values else torch.empty(0)
+    magnitude = value.abs()
+    is_large = magnitude > magnitude.mean()
+    levels = torch.stack([magnitude[~is_large].mean(), magnitude[is_large].mean()])
+    # A mean of nothing is not a number, and stands for nothing.
+    levels = torch.where(
+        torch.stack([(~is_large).any(), is_large.any()]), levels, torch.zeros_like(levels)
+    )
+    codes = torch.zeros(-(-value.numel() // 4) * 4, dtype=torch.uint8)
+    codes[: value.numel()] = 2 * (value < 0) + is_large
+    packed = (codes.view(-1, 4) << torch.tensor([0, 2, 4, 6], dtype=torch.uint8)).sum(1)
+    return torch.cat(
+        [levels.view(torch.uint8), place.to(torch.int16).view(torch.uint8), packed.to(torch.uint8)]
+    )
+
+
+def _decode(message: torch.Tensor, like: torch.Tensor, density: float) -> torch.Tensor:
+    """What a message says, as a flat float32 tensor of as many elements as ``like``."""
+    result = torch.zeros(like.numel())
+    sent = sum(rows.shape[0] * count for rows, count in _chunks(result, density))
+    levels = message[:_LEVEL_BYTES].clone().view(torch.float32)
+    end = _LEVEL_BYTES + _PLACE_BYTES * sent
+    place = message[_LEVEL_BYTES:end].clone().view(torch.int16).to(torch.int64)
+    codes = (message[end:, None] >> torch.tensor([0, 2, 4, 6], dtype=torch.uint8)).flatten() & 3
+    codes = codes[:sent].to(torch.int64)
+    value = levels[codes & 1] * (1 - (codes & 2)).to(torch.float32)
+    taken = 0
+    for rows, count in _chunks(result, density):
+        here = slice(taken, taken + rows.shape[0] * count)
+        rows.scatter_(1, place[here].view(-1, count), value[here].view(-1, count))
+        taken = here.stop
+    return result
+
+
+def encode_all(tensors: Named, density: float) -> torch.Tensor:
+    """One message for all."""
+    return torch.cat([_encode(each, density) for each in tensors.values()])
+
+
+def decode_all(message: torch.Tensor, like: Named, density: float) -> dict[str, torch.Tensor]:
+    """Its inverse."""
+    lengths = [message_bytes(each.numel(), density) for each in like.values()]
+    parts = torch.split(message, lengths)
+    return {
+        name: _decode(part, each, density)
+        for part, (name, each) in zip(parts, like.items(), strict=True)
+    }

@@ -1,0 +1,112 @@
+"""The interface of a strategy: what ranks exchange in training, and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from rueda.errors import InvalidArgumentError
+from rueda.torch.strategies.replica import Replica
+
+__all__ = ["Strategy", "at_least", "within"]
+
+
+@dataclass
+class Strategy:
+    """What the ranks exchange, and when. A strategy of your own is a dataclass that derives from this one.
+
+    Its fields are its parameters, on which the ranks must agree. What it keeps while it trains belongs into other
+    attributes, made in :meth:`start`: wrap() works on a copy, so that one object may describe several trainings.
+    All methods are called on every rank of the set alike, so each may call collectives.
+
+    In a loop of ``zero_grad()``, ``backward()``, ``step()``, the wrapped optimizer's step() is: ``before_step()``, the
+    optimizer's own step, ``after_step()``. ``self.replica`` is this rank's model, with what moves tensors between
+    ranks. Of the methods, a strategy defines those that it needs.
+
+    Example::
+
+        >>> from dataclasses import dataclass
+        >>> from rueda.torch.strategies import Strategy
+        >>> @dataclass
+        ... class AverageAtPowers(Strategy):  # after steps 1, 2, 4, 8, ...
+        ...     base: int = 2
+        ...     def after_step(self):
+        ...         if self.replica.steps == self.base ** (self.replica.steps.bit_length() - 1):
+        ...             self.replica.average_parameters()
+        >>> model = torch.nn.Linear(3, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> optimizer = rueda.torch.wrap(model, optimizer, strategy=AverageAtPowers())
+    """
+
+    name: ClassVar[str] = ""
+    """How it begins as a text; empty for one that is given as an object only."""
+
+    ranks_stay_equal: ClassVar[bool] = False
+    """Whether parameters and optimizers have the same bits on all ranks after every step."""
+
+    reduces_gradients: ClassVar[bool] = False
+    """Whether before_step() makes the gradients those of all ranks; a closure's loss is averaged then, too."""
+
+    state_needed: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    """What the optimizer must keep for each parameter: of each tuple, at least one of these entries of its state."""
+
+    def describe(self) -> str:
+        """The class with its parameters, as the ranks compare it."""
+        values = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in fields(self))
+        return f"{type(self).__name__}({values})"
+
+    def validate(self, replica: Replica) -> None:
+        """Raises :class:`rueda.InvalidArgumentError` for parameters that make no sense; told to every rank."""
+
+    def start(self, replica: Replica) -> None:
+        """Begins; all ranks have the same parameters. Called again where a state is loaded."""
+        self.replica = replica
+
+    def before_zero_grad(self) -> None:
+        """Before gradients are cleared."""
+
+    def before_step(self) -> bool:
+        """After backward(), before the optimizer's step; ``False`` where that is to be left out."""
+        return True
+
+    def after_step(self) -> None:
+        """After the optimizer's step; ``replica.steps`` counts it already."""
+
+    def after_epoch(self) -> None:
+        """After an epoch, as ``steps_per_epoch`` or ``end_epoch()`` tell."""
+
+    def consolidate(self) -> None:
+        """Gives all ranks the same parameters, the ones that the training has come to."""
+        self.replica.average_parameters()
+
+    def before_switch(self) -> None:
+        """Raises :class:`rueda.InvalidArgumentError`, on every rank, where something would be lost."""
+
+    def stop(self) -> None:
+        """Ends, after consolidate(): another strategy goes on."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is to be saved of this rank, besides the model, the optimizer and the number of steps."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The inverse, on a strategy that has started."""
+
+
+def at_least(strategy: Strategy, least: float, *names: str) -> None:
+    """Raises InvalidArgumentError where one of these parameters is no number or is less."""
+    within(strategy, least, float("inf"), *names)
+
+
+def within(strategy: Strategy, least: float, most: float, *names: str) -> None:
+    """Raises InvalidArgumentError where one of these parameters is no number or out of bounds."""
+    for name in names:
+        value = getattr(strategy, name)
+        kind = {field.name: field.type for field in fields(strategy)}[name]
+        whole = kind in (int, "int")
+        right = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+        if not right or not least <= value <= most:
+            bounds = f"at least {least:g}" + ("" if most == float("inf") else f", at most {most:g}")
+            raise InvalidArgumentError(
+                f"{name}={value!r} of {type(strategy).__name__} is not a {'whole ' if whole else ''}number of {bounds}"
+            )

@@ -1,0 +1,71 @@
+"""Every step, with the gradients of all ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from rueda.compression import Codec
+from rueda.torch.compression import policy_of
+from rueda.torch.optimizer import DistributedOptimizer
+from rueda.torch.strategies.replica import Replica
+from rueda.torch.strategies.strategy import Strategy
+
+__all__ = ["Synchronous"]
+
+
+@dataclass
+class Synchronous(Strategy):
+    """``"sync"``: synchronous stochastic gradient descent, each step with the mean gradient of all P ranks.
+
+    x_{t+1} = x_t - η/P Σ_i ∇f_i(x_t), with whatever optimizer in the place of "- η". Dean et al., "Large scale
+    distributed deep networks", NIPS 2012, section 4; Chen et al., "Revisiting distributed synchronous SGD", 2016,
+    algorithms 3 and 4. All ranks keep the same bits. It is :func:`rueda.torch.DistributedOptimizer` to the bit:
+    gradients travel while backward() goes on. For more of its options use that itself.
+
+    ``codec``: how gradients are compressed, as there.
+
+    Example::
+
+        >>> from rueda.torch.strategies import Synchronous
+        >>> Synchronous(codec="int8").describe()
+        "Synchronous(codec='int8')"
+    """
+
+    codec: Codec | str | None = None
+
+    name: ClassVar[str] = "sync"
+    ranks_stay_equal: ClassVar[bool] = True
+    reduces_gradients: ClassVar[bool] = True
+
+    def validate(self, replica: Replica) -> None:
+        policy_of(self.codec)
+
+    def start(self, replica: Replica) -> None:
+        super().start(replica)
+        started = getattr(self, "_gradients", None)
+        if started is not None:
+            started._rueda.give_up()
+            return
+        # It gets an optimizer of its own, which never takes a step: the application's does.
+        self._gradients: Any = DistributedOptimizer(
+            torch.optim.SGD(replica.parameters.values(), lr=0.0),
+            replica.parameters.items(),
+            compression=self.codec,
+            process_set=replica.process_set,
+        )
+
+    def before_zero_grad(self) -> None:
+        self._gradients.zero_grad()
+
+    def before_step(self) -> bool:
+        self._gradients.synchronize()
+        return True
+
+    def consolidate(self) -> None:
+        """All ranks have the same parameters already."""
+
+    def stop(self) -> None:
+        self._gradients._rueda.close()

@@ -1,0 +1,274 @@
+"""Any optimizer of torch, with a strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import torch
+
+from rueda.errors import InvalidArgumentError, UnsupportedError
+from rueda.process_sets import ProcessSet, global_process_set, takes_part
+from rueda.torch.gradients import new_prefix
+from rueda.torch.layered import laid_over
+from rueda.torch.optimizer import Distributed, names_of
+from rueda.torch.reductions import allreduce
+from rueda.torch.reproducible import Reproducible
+from rueda.torch.state import broadcast_optimizer_state, broadcast_parameters
+from rueda.torch.strategies.agreed import agree, layout_of
+from rueda.torch.strategies.optimizer_state import average_state, entry_names
+from rueda.torch.strategies.parsing import strategy_of
+from rueda.torch.strategies.replica import Replica
+from rueda.torch.strategies.strategy import Strategy
+
+__all__ = ["Wrapped", "wrap"]
+
+# The key in an optimizer's state_dict().
+STRATEGY_STATE = "rueda_strategy"
+Loss = torch.Tensor | float
+
+
+class Wrapped(torch.optim.Optimizer):
+    """The methods that wrap() lays over the class of the optimizer that it is given."""
+
+    _rueda_replica: Replica
+    _rueda_strategy: Strategy
+    _rueda_steps_per_epoch: int | None
+    _rueda_takes_step: bool | None  # what before_step() has said, where synchronize() has called it
+
+    def step(self, closure: Callable[[], Loss] | None = None) -> Any:
+        """The optimizer's step, with what the strategy does before and after it.
+
+        ``closure`` as for the optimizer; where the strategy averages gradients, its loss is averaged, too, so that an
+        optimizer which decides by the loss decides the same everywhere.
+        """
+        replica, strategy = self._rueda_replica, self._rueda_strategy
+        result = None
+        takes_step = True
+        if closure is not None:
+            result = super().step(lambda: self._evaluated(closure))  # type: ignore[arg-type,return-value]
+        else:
+            self.synchronize()
+            takes_step, self._rueda_takes_step = bool(self._rueda_takes_step), None
+            if takes_step:
+                super().step()
+        replica.batches += 1
+        if takes_step:
+            replica.steps += 1
+            strategy.after_step()
+        if self._rueda_steps_per_epoch and replica.batches % self._rueda_steps_per_epoch == 0:
+            strategy.after_epoch()
+        return result
+
+    def _evaluated(self, closure: Callable[[], Loss]) -> Loss:
+        with torch.enable_grad():
+            loss = closure()
+        strategy = self._rueda_strategy
+        if not strategy.before_step():
+            raise UnsupportedError(
+                f"{strategy.describe()} does not take a step for every batch, and so takes no closure"
+            )
+        if not strategy.reduces_gradients:
+            return loss
+        local = torch.as_tensor(loss).detach()
+        average = allreduce(local, process_set=self._rueda_replica.process_set)
+        return average if isinstance(loss, torch.Tensor) else float(average)
+
+    def synchronize(self) -> None:
+        """Waits until gradients are those that step() will use, so that they can be clipped."""
+        if self._rueda_takes_step is None:
+            self._rueda_takes_step = self._rueda_strategy.before_step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clears gradients."""
+        self._rueda_takes_step = None
+        self._rueda_strategy.before_zero_grad()
+        super().zero_grad(set_to_none)
+
+    def end_epoch(self) -> None:
+        """Tells the strategy that an epoch has ended, where wrap() was not given ``steps_per_epoch``. Collective."""
+        self._rueda_strategy.after_epoch()
+
+    def consolidate(self) -> None:
+        """Gives the models of all ranks the same parameters, those that the training has come to so far.
+
+        Collective. Before the model is evaluated or saved, and at the end of the training. Within a period it is an
+        exchange like those at its end, and the training goes on from there.
+        """
+        self._rueda_strategy.consolidate()
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy in use."""
+        return self._rueda_strategy
+
+    def switch(
+        self,
+        strategy: Strategy | str | None = None,
+        *,
+        mode: str | None = None,
+        frequency: str | int | None = None,
+    ) -> None:
+        """Goes on with another strategy, named as for wrap(). Collective.
+
+        All ranks begin it with the same parameters, see :meth:`consolidate`, and with the mean of what their
+        optimizers keep. Raises as wrap(); then the training goes on with the present strategy.
+        """
+        replica, old = self._rueda_replica, self._rueda_strategy
+
+        def prepare() -> tuple[Strategy, dict[str, str]]:
+            old.before_switch()
+            new = _prepared(strategy_of(strategy, mode, frequency), replica)
+            return new, {"strategy": new.describe()}
+
+        new = agree(f"{replica.prefix}/switch", replica.process_set, prepare)
+        old.consolidate()
+        if not old.ranks_stay_equal:
+            average_state(replica)
+        old.stop()
+        replica.steps = replica.batches = 0
+        new.start(replica)
+        self._rueda_strategy = new
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's state, with what this rank's strategy keeps."""
+        state: dict[str, Any] = super().state_dict()
+        replica, strategy = self._rueda_replica, self._rueda_strategy
+        state[STRATEGY_STATE] = {
+            "strategy": strategy.describe(),
+            "steps": replica.steps,
+            "batches": replica.batches,
+            "kept": strategy.state_dict(),
+        }
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads a state; that of an optimizer without a strategy lets the strategy begin anew.
+
+        Load the model first. Raises :class:`rueda.InvalidArgumentError` for the state of another strategy.
+        """
+        rest = dict(state_dict)
+        kept = rest.pop(STRATEGY_STATE, None)
+        replica, strategy = self._rueda_replica, self._rueda_strategy
+        if kept is not None and kept["strategy"] != strategy.describe():
+            raise InvalidArgumentError(
+                f"the state is that of {kept['strategy']}, and this is {strategy.describe()}: load it there, then "
+                f"switch()"
+            )
+        super().load_state_dict(rest)
+        replica.steps = 0 if kept is None else int(kept["steps"])
+        replica.batches = 0 if kept is None else int(kept["batches"])
+        self._rueda_takes_step = None
+        strategy.start(replica)
+        if kept is not None:
+            strategy.load_state_dict(kept["kept"])
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Is refused: strategies keep something for each parameter from the beginning on."""
+        raise UnsupportedError("give the optimizer all its parameters before wrap()")
+
+    def __reduce__(self) -> NoReturn:
+        raise UnsupportedError(
+            "a wrapped optimizer is not copied: copy the plain one, and wrap the copy on every rank"
+        )
+
+
+# torch wraps each class's step() so that hooks of the application run; the class below has been wrapped already.
+Wrapped.step.hooked = True  # type: ignore[attr-defined]
+
+
+def wrap(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    strategy: Strategy | str | None = None,
+    *,
+    mode: str | None = None,
+    frequency: str | int | None = None,
+    steps_per_epoch: int | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Returns an optimizer like ``optimizer`` that trains ``model`` on all ranks as the strategy says. Collective.
+
+    The one line that makes a training loop distributed: the loop stays as it is, with its zero_grad(), backward() and
+    step(), on this rank's share of the data. All ranks begin with the model and the optimizer of the first. The result
+    is an instance of ``optimizer``'s class and shares its state and param_groups, so learning rate schedulers work as
+    before; use it in place of ``optimizer`` from now on. docs/strategies.md tells which strategy suits what.
+
+    - ``strategy``: a :class:`rueda.torch.strategies.Strategy`, or a text such as ``"local:8"``, ``"diloco:16"`` or
+      ``"diloco:16,codec=int8"``. By default ``"sync"``: gradients are averaged in every step.
+    - ``mode`` and ``frequency``, in its place, as Elephas has them: ``mode="synchronous"`` with
+      ``frequency="batch"``, which is ``"sync"``, ``"epoch"``, which is ``"oneshot"``, or a number k of batches, which
+      is ``"local:k"``. The modes ``"asynchronous"`` and ``"hogwild"`` are not available yet.
+    - ``steps_per_epoch``: how many calls of step() are an epoch, for strategies that care for epochs. Without it,
+      call ``end_epoch()`` after each.
+    - ``process_set``: who trains together; all ranks by default.
+
+    Besides the optimizer's own methods there are ``consolidate()``, which gives all ranks the same parameters, before
+    the model is evaluated or saved; ``switch(strategy)``, to go on with another; ``synchronize()``, after which
+    gradients can be clipped; ``end_epoch()``; and ``strategy``. ``state_dict()`` has what the strategy keeps, which is
+    each rank's own: every rank saves and loads its own, or saves after consolidate() only.
+
+    Raises, on every rank, :class:`rueda.MismatchError` where ranks have other strategies, parameters of these, or
+    models, :class:`rueda.InvalidArgumentError` for a strategy that there is not or that makes no sense, an optimizer
+    without the state that the strategy needs, and parameters of the optimizer that are not in the model, and
+    :class:`rueda.UnsupportedError` for modes that are not available. The world goes on after each.
+
+    Example::
+
+        >>> model = torch.nn.Linear(3, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> optimizer = rueda.torch.wrap(model, optimizer, strategy="local:8")
+        >>> for batch in torch.ones(16, 4, 3):
+        ...     optimizer.zero_grad()
+        ...     model(batch).sum().backward()
+        ...     optimizer.step()
+        >>> optimizer.consolidate()
+    """
+    if not takes_part(process_set):
+        raise InvalidArgumentError(f"this rank is no member of {process_set!r}")
+
+    def prepare() -> tuple[tuple[Strategy, Replica], dict[str, str]]:
+        if isinstance(optimizer, Distributed | Reproducible | Wrapped):
+            raise InvalidArgumentError("the optimizer is a distributed one already")
+        if steps_per_epoch is not None and steps_per_epoch < 1:
+            raise InvalidArgumentError(f"steps_per_epoch={steps_per_epoch} is less than 1")
+        chosen = strategy_of(strategy, mode, frequency)
+        names = names_of(optimizer, model.named_parameters())
+        replica = Replica(optimizer, {n: p for p, n in names.items()}, process_set, prefix)
+        settings = {
+            "strategy": chosen.describe(),
+            "number of steps per epoch": str(steps_per_epoch),
+            "optimizer": type(optimizer).__name__,
+            **layout_of(model.state_dict()),
+            "parameters of the optimizer": ", ".join(replica.parameters),
+        }
+        return (_prepared(chosen, replica), replica), settings
+
+    prefix = new_prefix(process_set, "strategy")
+    chosen, replica = agree(f"{prefix}/wrap", process_set, prepare)
+    first = process_set.ranks[0]
+    broadcast_parameters(model.state_dict(), first, process_set)
+    broadcast_optimizer_state(optimizer, first, process_set)
+    wrapped = laid_over(Wrapped, optimizer)
+    wrapped._rueda_replica = replica
+    wrapped._rueda_strategy = chosen
+    wrapped._rueda_steps_per_epoch = steps_per_epoch
+    wrapped._rueda_takes_step = None
+    replica.optimizer = wrapped
+    chosen.start(replica)
+    return wrapped
+
+
+def _prepared(strategy: Strategy, replica: Replica) -> Strategy:
+    """A copy of the strategy that fits the replica. Raises InvalidArgumentError."""
+    strategy.validate(replica)
+    if strategy.state_needed:
+        kept = entry_names(replica)
+        for some in strategy.state_needed:
+            if kept.isdisjoint(some):
+                raise InvalidArgumentError(
+                    f"{strategy.describe()} needs an optimizer that keeps {' or '.join(some)} for each parameter, and "
+                    f"{type(replica.optimizer).__name__} keeps {', '.join(sorted(kept)) or 'nothing'}"
+                )
+    return replace(strategy)

@@ -1,0 +1,177 @@
+"""Every rank: strategies that cannot be; all ranks are told, and go on."""
+
+from __future__ import annotations
+
+import parallel
+import rueda
+import rueda.torch as rt
+import torch
+from parallel import raises, still_works
+from rueda.torch.strategies import DiLoCo, GradientAccumulation, LocalSGD, PostLocalSGD, Strategy
+from simulated import fresh, train
+from torch import nn
+from training import same_bits, sgd
+
+
+def refuses(kind: type[BaseException], *parts: str, **options: object) -> None:
+    """wrap() on every rank, with what the others do not have given as a list: others first, then the last."""
+    mine = {
+        key: value[rueda.rank() == LAST] if isinstance(value, list) else value
+        for key, value in options.items()
+    }
+    trained, optimizer = fresh(sgd)
+    with raises(kind, *parts):
+        rt.wrap(trained, optimizer, **mine)
+    still_works()
+
+
+def check_strategies_that_differ() -> None:
+    others = "rank 0:" if LAST == 1 else "ranks 0"
+    refuses(
+        rt.MismatchError,
+        "the strategy differs",
+        f"{others}",
+        "LocalSGD(period=8)",
+        f"rank {LAST}: LocalSGD(period=16)",
+        strategy=["local:8", "local:16"],
+    )
+    refuses(
+        rt.MismatchError,
+        "LocalSGD(period=8)",
+        f"rank {LAST}: Synchronous(codec=None)",
+        strategy=["local:8", "sync"],
+    )
+    refuses(
+        rt.MismatchError,
+        f"rank {LAST}: 12",
+        "steps per epoch",
+        strategy="oneshot",
+        steps_per_epoch=[10, 12],
+    )
+
+
+def check_parameters_without_sense() -> None:
+    for strategy, text in (
+        ("local:0", "period=0"),
+        (LocalSGD(0), "period=0 of LocalSGD is not a whole number of at least 1"),
+        (LocalSGD(2.5), "period=2.5"),
+        ("local:-3", "period=-3"),
+        ("local:eight", "period='eight' is not a whole number"),
+        ("local:8,period=8", "given twice"),
+        ("local:8,9", "no parameter"),
+        ("local:8,speed=9", "'speed=9' is no parameter of LocalSGD, which has period"),
+        ("locale:8", "there is no 'locale'; there are sync, accumulate, local"),
+        (GradientAccumulation(0), "batches=0"),
+        (PostLocalSGD(4, after=-1), "after=-1"),
+        ("diloco:4,delay=4", "delay=4 of DiLoCo is not less than period=4"),
+        ("diloco:4,fragments=5", "more than the 4 parameters"),
+        ("diloco:4,mixing=2", "mixing=2.0 of DiLoCo is not a number of at least 0, at most 1"),
+        ("diloco:4,codec=int7", "int7"),
+        ("sync:codec=int7", "int7"),
+        (7, "strategy=7"),
+    ):
+        refuses(rt.InvalidArgumentError, text, strategy=strategy)
+        # On one rank alone: the others are told of it.
+        refuses(rt.InvalidArgumentError, f"rank {LAST}: ", text, strategy=["sync", strategy])
+    refuses(rt.InvalidArgumentError, "steps_per_epoch=0", steps_per_epoch=0)
+
+
+def check_modes() -> None:
+    for mode in ("asynchronous", "hogwild"):
+        for frequency in ("batch", "epoch"):
+            refuses(rt.UnsupportedError, mode, "not available yet", mode=mode, frequency=frequency)
+    refuses(rt.UnsupportedError, f"rank {LAST}: ", mode=["synchronous", "hogwild"])
+    refuses(rt.InvalidArgumentError, "mode='together'", mode="together")
+    refuses(rt.InvalidArgumentError, "frequency='week'", mode="synchronous", frequency="week")
+    refuses(rt.InvalidArgumentError, "period=0", frequency=0)
+    refuses(rt.InvalidArgumentError, "excludes", strategy="sync", mode="synchronous")
+    for frequency, told in (
+        ("batch", "Synchronous(codec=None)"),
+        (1, "Synchronous(codec=None)"),
+        ("epoch", "EpochAveraging()"),
+        (5, "LocalSGD(period=5)"),
+    ):
+        trained, optimizer = fresh(sgd)
+        wrapped = rt.wrap(trained, optimizer, mode="synchronous", frequency=frequency)
+        assert wrapped.strategy.describe() == told
+
+
+def check_models_that_differ() -> None:
+    wide = rueda.rank() == LAST
+    trained = nn.Linear(3, 5 if wide else 4)
+    with raises(rt.MismatchError, "[5, 3]", "[4, 3]", f"rank {LAST}", "'weight'"):
+        rt.wrap(trained, torch.optim.SGD(trained.parameters(), lr=0.1), strategy="local:2")
+    trained = nn.Linear(3, 4, bias=not wide)
+    with raises(rt.MismatchError, "number of tensors of the model", f"rank {LAST}: 1"):
+        rt.wrap(trained, torch.optim.SGD(trained.parameters(), lr=0.1), strategy="local:2")
+    trained = nn.Linear(3, 4)
+    kind = torch.optim.Adam if wide else torch.optim.SGD
+    with raises(rt.MismatchError, "optimizer", f"rank {LAST}: Adam"):
+        rt.wrap(trained, kind(trained.parameters(), lr=0.1), strategy="local:2")
+    other = nn.Linear(3, 4)
+    with raises(rt.InvalidArgumentError, "named_parameters lacks"):
+        rt.wrap(trained, torch.optim.SGD(other.parameters(), lr=0.1))
+    still_works()
+
+
+def check_what_a_wrapped_optimizer_refuses() -> None:
+    trained, optimizer = fresh(sgd)
+    wrapped = rt.wrap(trained, optimizer, strategy="local:2")
+    with raises(rt.InvalidArgumentError, "distributed one already"):
+        rt.wrap(trained, wrapped, strategy="local:2")
+    with raises(rt.UnsupportedError, "all its parameters"):
+        wrapped.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+    with raises(rt.UnsupportedError, "not copied"):
+        wrapped.__reduce__()
+    accumulating, optimizer = fresh(sgd)
+    wrapped = rt.wrap(accumulating, optimizer, strategy="accumulate:2")
+    with raises(rt.UnsupportedError, "takes no closure"):
+        wrapped.step(lambda: accumulating(torch.ones(1, 6).double()).sum())
+
+
+def check_switching_to_what_cannot_be() -> None:
+    """The training goes on as it was."""
+    trained, optimizer = fresh(sgd)
+    wrapped = rt.wrap(trained, optimizer, strategy="local:2")
+    train(trained, wrapped, 0, 1)
+    text = "local:3" if rueda.rank() == LAST else "local:4"
+    with raises(rt.MismatchError, "the strategy differs", f"rank {LAST}: LocalSGD(period=3)"):
+        wrapped.switch(text)
+    with raises(rt.InvalidArgumentError, f"rank {LAST}: ", "period=0"):
+        wrapped.switch(LocalSGD(0) if rueda.rank() == LAST else "sync")
+    assert wrapped.strategy.describe() == "LocalSGD(period=2)"
+    train(trained, wrapped, 1, 1)
+    same_bits(*trained.parameters())
+
+
+def check_outer_gradients_that_no_codec_can_hold() -> None:
+    trained, optimizer = fresh(lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    wrapped = rt.wrap(trained, optimizer, strategy=DiLoCo(1, codec="int8"))
+    for parameter in trained.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    if rueda.rank() == LAST:
+        trained[0].weight.grad[0, 0] = float("nan")
+    with raises(rt.InvalidArgumentError, "0.weight"):
+        wrapped.step()
+    wrapped.consolidate()  # what was agreed on last
+    same_bits(*trained.parameters())
+    assert bool(torch.isfinite(trained[0].weight).all())
+    train(trained, wrapped, 0, 2)
+    same_bits(*trained.parameters())
+
+
+def check_user_strategies_that_fail() -> None:
+    class Failing(Strategy):
+        def validate(self, replica: object) -> None:
+            raise KeyError("a mistake")
+
+    trained, optimizer = fresh(sgd)
+    with raises(rt.InvalidArgumentError, "KeyError: 'a mistake'", f"rank {LAST}"):
+        rt.wrap(trained, optimizer, strategy=Failing() if rueda.rank() == LAST else "sync")
+    still_works()
+
+
+if __name__ == "__main__":
+    rueda.init()
+    LAST = rueda.size() - 1
+    parallel.run(globals())

@@ -1,0 +1,264 @@
+"""Every rank: strategies beyond averaging, against a simulation of all workers in one process."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+
+import parallel
+import rueda
+import rueda.torch as rt
+import torch
+from rueda.torch.strategies import Strategy
+from rueda.torch.strategies.pairs import partner_in
+from rueda.torch.strategies.sparse_message import CHUNK, decode_all, encode_all, message_bytes
+from simulated import Workers, fresh, train
+from training import Make, Optimizer, adam, close, same_bits, sgd
+
+SHAPES = [48, 8, 24, 3]  # of the model's parameters
+
+
+def agrees(
+    strategy: Strategy | str, workers: Workers, steps: int, make: Make = sgd, **tolerance: float
+) -> Optimizer:
+    """Trains with the strategy, and compares with the workers; ends with the same parameters everywhere."""
+    trained, optimizer = fresh(make)
+    wrapped = rt.wrap(trained, optimizer, strategy=strategy)
+    train(trained, wrapped, 0, steps)
+    close(trained, workers.mine(), **tolerance)
+    wrapped.consolidate()
+    same_bits(*trained.parameters())
+    return wrapped
+
+
+def check_des_loc() -> None:
+    def after(step: int, them: Workers) -> None:
+        if step % 2 == 0:
+            them.average()
+        if step % 3 == 0:
+            them.average_state("exp_avg")
+        if step % 4 == 0:
+            them.average_state("exp_avg_sq")
+
+    workers = Workers(adam)
+    workers.train(9, after=after)
+    agrees("desloc:2,3,4", workers, 9, adam)
+
+
+def check_des_loc_needs_moments() -> None:
+    for make, kept in (
+        (sgd, "momentum_buffer"),
+        (lambda p: torch.optim.SGD(p, lr=0.1), "nothing"),
+    ):
+        trained, optimizer = fresh(make)
+        with parallel.raises(
+            rt.InvalidArgumentError, "needs an optimizer that keeps exp_avg", f"SGD keeps {kept}"
+        ):
+            rt.wrap(trained, optimizer, strategy="desloc:2,4,8")
+        wrapped = rt.wrap(trained, optimizer, strategy="local:2")
+        with parallel.raises(rt.InvalidArgumentError, "DESLOC", f"keeps {kept}"):
+            wrapped.switch("desloc:2,4,8")
+    for kind in (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam):
+        trained, optimizer = fresh(kind)
+        rt.wrap(trained, optimizer, strategy="desloc:2,4,8")
+    parallel.still_works()
+
+
+def check_easgd() -> None:
+    workers = Workers(sgd)
+    centre = workers.vectors[0]
+    moved: list[torch.Tensor] = []
+
+    def before(step: int, them: Workers) -> None:
+        if step % 2:
+            return
+        old = torch.stack(them.vectors)
+        them.vectors = [each - 0.6 / them.count * (each - centre) for each in old]
+        centre.copy_(0.4 * centre + 0.6 * old.mean(0))
+        moved.append(centre.clone())
+
+    workers.train(7, before=before)
+    trained, optimizer = fresh(sgd)
+    wrapped = rt.wrap(trained, optimizer, strategy="easgd:2,beta=0.6")
+    train(trained, wrapped, 0, 7)
+    close(trained, workers.mine())
+    wrapped.consolidate()
+    workers.set_all(moved[-1])
+    close(trained, workers.mine())
+    same_bits(*trained.parameters())
+
+
+def partners(number: int, count: int, seed: int = 0) -> list[int | None]:
+    return [partner_in(number, list(range(count)), rank, seed) for rank in range(count)]
+
+
+def check_pairs() -> None:
+    """Each rank is in one pair at most, all but one of an odd number are, and in time all meet."""
+    for count in (1, 2, 3, 4, 7):
+        met = set()
+        for number in range(60):
+            drawn = partners(number, count)
+            assert drawn.count(None) == count % 2
+            for rank, partner in enumerate(drawn):
+                assert partner is None or (drawn[partner] == rank and partner != rank)
+                met.add((rank, partner))
+        assert len(met - {(rank, None) for rank in range(count)}) == count * (count - 1)
+
+
+def check_ad_psgd() -> None:
+    def before(step: int, them: Workers) -> None:
+        if step % 2 == 0:
+            old = them.vectors
+            them.vectors = [
+                each if other is None else (each + old[other]) / 2
+                for each, other in zip(old, partners(step // 2, them.count), strict=True)
+            ]
+
+    workers = Workers(sgd)
+    workers.train(9, before=before)
+    agrees("adpsgd:2", workers, 9)
+
+
+def check_both_of_a_pair_have_the_same_bits() -> None:
+    trained, optimizer = fresh(lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    wrapped = rt.wrap(trained, optimizer, strategy="adpsgd:2")
+    train(trained, wrapped, 0, 1)
+    wrapped.zero_grad()
+    wrapped.step()  # without gradients: what the pair has come to
+    data = b"".join(each.detach().numpy().tobytes() for each in trained.parameters())
+    digests = rueda.allgather_object(hashlib.sha256(data).hexdigest())
+    for rank, partner in enumerate(partners(1, rueda.size())):
+        assert partner is None or digests[rank] == digests[partner]
+
+
+def check_no_loco() -> None:
+    workers = Workers(adam)
+    outer = workers.vectors
+    moves = [torch.zeros_like(each) for each in outer]
+
+    def after(step: int, them: Workers) -> None:
+        if step % 3:
+            return
+        gone = [x - y for x, y in zip(them.vectors, outer, strict=True)]
+        drawn = partners(step // 3, them.count, seed=5)
+        groups = [[i] if other is None else [i, other] for i, other in enumerate(drawn)]
+        new = []
+        for i, group in enumerate(groups):
+            mean_gone = sum(gone[j] for j in group) / len(group)
+            mean_outer = sum(outer[j] for j in group) / len(group)
+            moves[i] = 0.5 * moves[i] + 0.7 * mean_gone - 0.9 * (outer[i] - mean_outer)
+            new.append(outer[i] + moves[i])
+        outer[:] = new
+        them.vectors = new
+
+    workers.train(13, after=after)
+    agrees("noloco:3,pull=0.9,seed=5", workers, 13, adam)
+
+
+def check_a_rank_that_does_not_come_is_named() -> None:
+    """Its partner is told after the time limit, and the world goes on."""
+    if rueda.size() < 2:
+        return
+    trained, optimizer = fresh(sgd)
+    wrapped = rt.wrap(trained, optimizer, strategy="local:2")
+    replica = wrapped._rueda_replica
+    if rueda.rank() == 0:
+        with parallel.raises(rt.TimeoutError, "rank 1 has not swapped", "exchange 3"):
+            replica.exchange(replica.parameters, 1, 3, timeout=0.3)
+    rueda.barrier(name="late")
+    if rueda.rank() == 1:  # what was sent is there still
+        theirs = replica.exchange(replica.parameters, 0, 3)
+        assert set(theirs) == set(replica.parameters)
+    parallel.still_works()
+
+
+def quantized(vector: torch.Tensor, density: float) -> torch.Tensor:
+    """What SparseLoCo sends of a parameter with at most 4096 elements, element by element."""
+    count = math.ceil(density * vector.numel())
+    chosen = sorted(range(vector.numel()), key=lambda i: -abs(vector[i]))[:count]
+    magnitudes = [abs(float(vector[i])) for i in chosen]
+    mean = sum(magnitudes) / count
+    large = [each for each in magnitudes if each > mean]
+    small = [each for each in magnitudes if each <= mean]
+    result = torch.zeros_like(vector)
+    for i, magnitude in zip(chosen, magnitudes, strict=True):
+        level = large if magnitude > mean else small
+        result[i] = math.copysign(sum(level) / len(level), vector[i])
+    return result
+
+
+def check_sparse_loco() -> None:
+    workers = Workers(adam)
+    agreed = workers.vectors[0]
+    left = [torch.zeros_like(agreed) for _ in range(workers.count)]
+
+    def after(step: int, them: Workers) -> None:
+        if step % 3:
+            return
+        total = torch.zeros_like(agreed)
+        for i, vector in enumerate(them.vectors):
+            left[i] = 0.8 * left[i] + agreed - vector
+            sent = torch.cat([quantized(part, 0.25) for part in left[i].split(SHAPES)])
+            left[i] -= sent
+            total += sent
+        agreed.sub_(0.9 * total / them.count)
+        them.set_all(agreed)
+
+    workers.train(10, after=after)
+    # What is sent is float32: 2^-24 of steps that are 0.01 each.
+    agrees("sparseloco:3,0.25,decay=0.8,outer_lr=0.9", workers, 10, adam, rtol=1e-6, atol=1e-6)
+
+
+def check_messages_of_the_largest_elements() -> None:
+    torch.manual_seed(1)
+    for elements in (0, 1, 3, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 77):
+        for density in (1e-4, 0.03, 1.0):
+            tensors = {"a": torch.randn(elements), "b": torch.randn(5)}
+            message = encode_all(tensors, density)
+            lengths = [message_bytes(each.numel(), density) for each in tensors.values()]
+            assert message.numel() == sum(lengths)
+            for name, back in decode_all(message, tensors, density).items():
+                tensor = tensors[name]
+                chunks = tensor.split(CHUNK)
+                for part, found in zip(chunks, back.split(CHUNK), strict=True):
+                    sent = found != 0
+                    assert int(sent.sum()) == math.ceil(density * part.numel())
+                    assert bool((found.sign() == part.sign())[sent].all())
+                    if not bool(sent.all()):
+                        assert part[sent].abs().min() >= part[~sent].abs().max()
+                assert torch.linalg.norm(tensor - back) <= torch.linalg.norm(tensor)
+    zeros = {"a": torch.zeros(10)}
+    assert torch.equal(decode_all(encode_all(zeros, 0.5), zeros, 0.5)["a"], zeros["a"])
+
+
+def check_switching_and_resuming() -> None:
+    for strategy in (
+        "sparseloco:3,0.25",
+        "desloc:2,3,4",
+        "easgd:2",
+        "adpsgd:2",
+        "noloco:3",
+    ):
+        trained, optimizer = fresh(adam)
+        wrapped = rt.wrap(trained, optimizer, strategy=strategy)
+        train(trained, wrapped, 0, 4)
+        saved = copy.deepcopy((trained.state_dict(), wrapped.state_dict()))
+        train(trained, wrapped, 4, 5)
+        resumed, optimizer = fresh(adam, seed=2)
+        again = rt.wrap(resumed, optimizer, strategy=strategy)
+        resumed.load_state_dict(saved[0])
+        again.load_state_dict(saved[1])
+        train(resumed, again, 4, 5)
+        close(trained, resumed, rtol=0, atol=0)
+        wrapped.switch("sync")
+        train(trained, wrapped, 9, 2)
+        same_bits(*trained.parameters())
+        wrapped.switch(strategy)
+        train(trained, wrapped, 11, 3)
+        wrapped.consolidate()
+        same_bits(*trained.parameters())
+
+
+if __name__ == "__main__":
+    parallel.run(globals())
