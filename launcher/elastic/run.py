@@ -179,8 +179,10 @@ class ElasticRun(BuiltinRun):
                 self._endings.tell(session)
             if "ready" in message:
                 growth.is_ready(int(message["ready"]))
+            if "follow" in message:
+                self._show("follow", message["follow"])
             if "door" in message:
-                self._open_door(message["door"])
+                self._show("enter", message["door"])
             if "formed" in message:
                 growth.formed([int(number) for number in message["formed"]["members"]])
             if "refused" in message:
@@ -191,17 +193,15 @@ class ElasticRun(BuiltinRun):
             return
         self._tell_members()
 
-    def _open_door(self, door: dict[str, Any]) -> None:
+    def _show(self, what: str, door: dict[str, Any]) -> None:
+        """Tells those who are to join where they meet the members, and with which ranks."""
         ranks = {int(number): int(rank) for number, rank in door["joiners"].items()}
+        rest = {"address": str(door["address"]), "size": int(door["size"])}
+        if "members" in door:
+            rest["members"] = int(door["members"])
         for session in list(self._sessions):
             if session.number in ranks:
-                session.send(
-                    enter={
-                        "address": str(door["address"]),
-                        "rank": ranks[session.number],
-                        "size": int(door["size"]),
-                    }
-                )
+                session.send(**{what: {**rest, "rank": ranks[session.number]}})
 
     def _tell_members(self) -> None:
         """What has changed, and nothing else."""

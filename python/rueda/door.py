@@ -8,10 +8,10 @@ import socket
 
 from rueda import _native
 
-__all__ = ["listen", "open_door"]
+__all__ = ["listen", "meeting_place"]
 
 
-def open_door(across_hosts: bool) -> tuple[socket.socket | None, str]:
+def meeting_place(across_hosts: bool) -> tuple[socket.socket | None, str]:
     """An address for ``open_world()`` and ``enter_world()``, to be served by the rank that calls this.
 
     Within a host it is a name of 128 random bits, which that rank binds when it enters. Across hosts it is a socket

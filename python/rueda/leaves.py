@@ -269,11 +269,15 @@ class LeafSampler:
         batch = self.leaves * self.leaf_size
         return self.items // batch if self.drop_last else -(-self.items // batch)
 
+    def order(self, number: int) -> npt.NDArray[np.int64]:
+        """All samples in the order of an epoch."""
+        if not self.shuffle:
+            return np.arange(self.items)
+        return np.random.default_rng([self.seed & _WORD, number]).permutation(self.items)
+
     def epoch(self, number: int, first_step: int = 0) -> Iterator[LeafBatch]:
         """The batches of an epoch, from ``first_step`` on."""
-        order = np.arange(self.items)
-        if self.shuffle:
-            order = np.random.default_rng([self.seed & _WORD, number]).permutation(self.items)
+        order = self.order(number)
         batch = self.leaves * self.leaf_size
         for step in range(first_step, len(self)):
             samples = order[step * batch : (step + 1) * batch]

@@ -27,12 +27,13 @@ class ElasticJob:
         self._program = program
         self._name = f"rueda-test-{uuid.uuid4().hex}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.bind(f"\0{self._name}-launcher")
+        address = self._address()
+        self._socket.bind(address.replace("@", "\0", 1))
         self._socket.listen(64)
         self._variables = {
             "RUEDA_ELASTIC": "1",
             "RUEDA_RECOVERY": "on",
-            "RUEDA_LAUNCHER": f"@{self._name}-launcher",
+            "RUEDA_LAUNCHER": address,
             "RUEDA_SECRET": uuid.uuid4().hex,
             **variables,
         }
@@ -51,7 +52,7 @@ class ElasticJob:
                 {
                     "RUEDA_RANK": str(rank),
                     "RUEDA_SIZE": str(size),
-                    "RUEDA_RENDEZVOUS": f"unix:@{self._name}",
+                    "RUEDA_RENDEZVOUS": self._rendezvous(),
                 },
             )
 
@@ -64,6 +65,20 @@ class ElasticJob:
             process.wait()
             file.close()
         self._socket.close()
+
+    # --- Where it runs: on this host
+
+    def _address(self) -> str:
+        """Where the launcher listens."""
+        return f"@{self._name}-launcher"
+
+    def _rendezvous(self) -> str:
+        """Where the first ranks meet."""
+        return f"unix:@{self._name}"
+
+    def _command(self, number: int, program: str) -> list[str]:
+        """How a process is started."""
+        return command(program)
 
     # --- What tests decide
 
@@ -123,7 +138,7 @@ class ElasticJob:
     def _start(self, number: int, identity: dict[str, str], program: str | None = None) -> None:
         file = tempfile.TemporaryFile()  # noqa: SIM115 - closed at the end
         process = subprocess.Popen(
-            command(program or self._program),
+            self._command(number, program or self._program),
             env=environment({**self._variables, **identity}),
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -169,6 +184,9 @@ class ElasticJob:
         if door := message.get("door"):
             for joiner, rank in door["joiners"].items():
                 self._say(int(joiner), enter={**door, "rank": rank})
+        if door := message.get("follow"):
+            for joiner, rank in door["joiners"].items():
+                self._say(int(joiner), follow={**door, "rank": rank})
         if formed := message.get("formed"):
             self.members = formed["members"]
             self.worlds.append(self.members)

@@ -1,12 +1,13 @@
 """Jobs whose ranks come and go while they train.
 
 Started with ``rueda run --min-np 2 --max-np 8``, a job goes on without ranks that are lost, and takes in processes that
-the launcher starts in their place or on new hosts. :func:`steps` is a training loop that does all of it;
-:func:`update`, with :func:`rueda.recover`, is what other loops are made of. Horovod's ``hvd.elastic`` is built on the
-same.
+the launcher starts in their place or on new hosts. :func:`steps` is a training loop that does all of it, and
+:class:`StepSampler` deals out its data; :func:`update`, with :func:`rueda.recover`, is what other loops are made of.
+Horovod's ``hvd.elastic`` is built on the same.
 """
 
 from rueda.elastic.changes import Change, update
+from rueda.elastic.step_sampler import StepSampler
 from rueda.elastic.stepping import Step, steps
 
-__all__ = ["Change", "Step", "steps", "update"]
+__all__ = ["Change", "Step", "StepSampler", "steps", "update"]

@@ -7,12 +7,12 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rueda import _native
-from rueda.door import open_door
+from rueda.door import meeting_place
 from rueda.errors import InitializationError, ShutdownError
 from rueda.launcher_session import Session, process_number
 from rueda.lifecycle import count_world
@@ -22,12 +22,28 @@ from rueda.recovery import on_recovery
 from rueda.reductions import allreduce
 from rueda.whereabouts import start_telling
 
-__all__ = ["Change", "join", "update", "wanted"]
+if TYPE_CHECKING:
+    from rueda.torch.replay import Shadow
+    from rueda.torch.state_follower import Follower
+
+__all__ = [
+    "Change",
+    "Door",
+    "change",
+    "join",
+    "look",
+    "open_door",
+    "take_received",
+    "update",
+    "wanted",
+]
 
 _log = logging.getLogger("rueda")
 
 # Those who enter a world are all there already; seconds.
 _ENTERING = 15
+# How long those who are let in may take for what is still under way to them; seconds.
+_FINISHING = 5.0
 
 
 @dataclass(frozen=True)
@@ -53,6 +69,18 @@ class Change:
         return [rank for rank, before in enumerate(self.previous_ranks) if before < 0]
 
 
+@dataclass(frozen=True)
+class Door:
+    """Where members and those who wait to join meet before these are let in.
+
+    ``joiners``: their numbers. ``address`` and ``listener``: a descriptor, -1 but on the rank that has opened it.
+    """
+
+    joiners: list[int]
+    address: str
+    listener: int
+
+
 @dataclass
 class _Elastic:
     """What this process knows of its job."""
@@ -66,6 +94,8 @@ class _Elastic:
     members: list[int] = field(default_factory=list)
     # How the ranks of the present world have met.
     rendezvous: str = ""
+    # What has come in the background while this process waited to join.
+    received: Shadow | None = None
 
     def listen(self) -> None:
         """Takes what the launcher has said."""
@@ -110,16 +140,44 @@ def join(options: Mapping[str, str]) -> None:
     here = _elastic()
     if here.session is None:
         raise InitializationError("the launcher that has started this process cannot be reached")
+    if "torch" in sys.modules:
+        from rueda.torch.state_follower import warm_up
+
+        warm_up()
     here.session.send(ready=here.number)
+    follower: Follower | None = None
     while True:
         for message in here.session.receive():
+            door = message.get("follow")
+            if isinstance(door, dict):
+                follower = _follow(door, follower)
             door = message.get("enter")
             if isinstance(door, dict):
                 _enter(int(door["rank"]), int(door["size"]), str(door["address"]), -1, options)
+                # Meanwhile the others' last step has come, or nearly so.
+                here.received = None if follower is None else follower.finish(_FINISHING)
                 return
         if not here.session.is_open:
             raise InitializationError("the launcher has ended before this process could join")
         here.session.wait(1.0)
+
+
+def _follow(door: dict[str, Any], before: Follower | None) -> Follower:
+    """Begins to take the members' state and their steps."""
+    from rueda.torch.state_follower import Follower  # only members with torch offer it
+
+    if before is not None:
+        before.abort()
+    return Follower(
+        int(door["rank"]), int(door["size"]), int(door["members"]), str(door["address"])
+    )
+
+
+def take_received() -> Shadow | None:
+    """What has come in the background while this process waited to join; once."""
+    here = _elastic()
+    received, here.received = here.received, None
+    return received
 
 
 def _enter(
@@ -173,18 +231,61 @@ def update() -> Change | None:
         >>> rueda.elastic.update() is None
         True
     """
-    told = np.array([any(wanted())], np.int32)
-    if not allreduce(told, "elastic.wanted", Max)[0]:
+    return change() if any(look()) else None
+
+
+def look(*facts: bool) -> list[bool]:
+    """Whether any rank knows of processes that wait to join, and of members that are to leave; collective.
+
+    ``facts``: up to two more of which the same is told.
+    """
+    told = np.zeros(4, np.int32)
+    told[: 2 + len(facts)] = (*wanted(), *facts)
+    return [bool(each) for each in allreduce(told, "elastic.wanted", Max)]
+
+
+def open_door(is_time: bool, is_hopeless: bool) -> Door | None:
+    """Tells those who wait to join where to meet the members, who go on meanwhile.
+
+    Collective over the world. The members have their ranks there, and those who join follow. ``is_time``,
+    ``is_hopeless``: what counts is what rank 0 says. Returns nothing where it is hopeless, and a door without joiners
+    where it is not the time or nobody waits.
+    """
+    here = _elastic()
+    _know_members()
+    own, size = _native.rank(), _native.size()
+    listener, address = None, ""
+    joiners = [number for number in here.joiners if is_time and number not in here.members]
+    if own == 0 and joiners and not is_hopeless:
+        listener, address = meeting_place(here.rendezvous.startswith("tcp:"))
+    joiners, address, is_hopeless = broadcast_object(
+        (joiners, address, is_hopeless), 0, "elastic.follow"
+    )
+    if is_hopeless:
         return None
-    return _change()
+    if joiners and own == 0 and here.session is not None:
+        ranks = {str(number): size + i for i, number in enumerate(joiners)}
+        total = size + len(joiners)
+        here.session.send(
+            follow={"address": address, "joiners": ranks, "size": total, "members": size}
+        )
+    return Door(joiners, address, -1 if listener is None else listener.detach())
 
 
-def _change() -> Change | None:
+def _know_members() -> None:
     here = _elastic()
     if not here.members:
         here.members = list(allgather_object(here.number, "elastic.members"))
+
+
+def change(only: list[int] | None = None) -> Change | None:
+    """What update() does once something is wanted. ``only``: of those who wait to join, these; by default all."""
+    here = _elastic()
+    _know_members()
     joiners, leaving = broadcast_object((here.joiners, here.leaving), 0, "elastic.plan")
     joiners = [number for number in joiners if number not in here.members]
+    if only is not None:
+        joiners = [number for number in joiners if number in only]
     staying = [rank for rank, number in enumerate(here.members) if number not in leaving]
     if not staying or (not joiners and len(staying) == len(here.members)):
         return None
@@ -192,7 +293,7 @@ def _change() -> Change | None:
     size = len(staying) + len(joiners)
     own = _native.rank()
     listener, address = (
-        open_door(here.rendezvous.startswith("tcp:")) if own == first else (None, "")
+        meeting_place(here.rendezvous.startswith("tcp:")) if own == first else (None, "")
     )
     address = broadcast_object(address, first, "elastic.door")
     if own not in staying:

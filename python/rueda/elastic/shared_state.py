@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from rueda.errors import InvalidArgumentError, PeerLostError
+from rueda.errors import InvalidArgumentError
 from rueda.lifecycle import rank
 from rueda.objects import allgather_object, broadcast_object
+
+if TYPE_CHECKING:
+    from rueda.torch.replay import Shadow
+    from rueda.torch.state_pieces import TensorState
 
 __all__ = ["SharedState"]
 
@@ -34,6 +38,7 @@ class SharedState:
                 f"{len(optimizers)} optimizers: steps() takes one; for several use hvd.elastic.run and commit()"
             )
         self._optimizer: Any = optimizers[0] if optimizers else None
+        self._modules = [part for part in parts if _is_module(part)]
         reducer = getattr(self._optimizer, "_rueda", None)
         if reducer is not None and reducer.options.overlap_forward:
             raise InvalidArgumentError(
@@ -66,43 +71,43 @@ class SharedState:
         if hasattr(self._optimizer, "divide_anew"):
             self._optimizer.divide_anew()
 
-    def copy_from(self, source: int) -> None:
-        """Makes it on every rank what the rank ``source`` has; collective.
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer, or nothing."""
+        return self._optimizer
 
-        Where that fails, because a rank is lost, a rank has all of it or nothing.
+    def tensors(self) -> TensorState | None:
+        """The tensors as they are now; nothing where there is nothing of torch's."""
+        if self._optimizer is None and not self._modules:
+            return None
+        from rueda.torch.state_pieces import TensorState
 
-        Raises :class:`rueda.InvalidArgumentError` on every rank where they have states of different kinds.
+        return TensorState(self._modules, self._optimizer)
+
+    def copy_from(self, sources: Sequence[int], received: Shadow | None = None) -> None:
+        """Makes it on every rank what the ranks ``sources`` have, who have the same; collective.
+
+        ``received``: what this rank has got of it before. Where it fails, because a rank is lost, a rank has all of it
+        or nothing.
+
+        Raises :class:`rueda.InvalidArgumentError` on every rank where they have states of different kinds, and
+        :class:`rueda.TransportError` where it has not arrived as it was sent.
         """
         self._compare()
-        received = [
-            (part, self._received(number, part, source))
+        objects = [
+            (part, broadcast_object(part.state_dict(), sources[0], f"elastic.state.{number}"))
             for number, part in enumerate(self._parts)
-            if part is not self._optimizer
+            if not (_is_optimizer(part) or _is_module(part))
         ]
-        if self._optimizer is not None:
-            self._receive_optimizer(source)
-        if rank() != source:
-            for part, state in received:
+        if self._optimizer is not None or self._modules:
+            from rueda.torch.state_exchange import exchange_state
+
+            if received is not None:
+                received.give(self._modules, self._optimizer)
+            exchange_state(self._modules, self._optimizer, sources)
+        if rank() not in sources[:1]:
+            for part, state in objects:
                 part.load_state_dict(state)
-
-    def _receive_optimizer(self, source: int) -> None:
-        before = self._optimizer.state_dict()
-        try:
-            _torch_state("broadcast_optimizer_state")(self._optimizer, source)
-        except PeerLostError:
-            self._optimizer.load_state_dict(before)
-            raise
-
-    def _received(self, number: int, part: Any, source: int) -> Any:
-        if not _is_torch(part, "nn", "Module"):
-            return broadcast_object(part.state_dict(), source, f"elastic.state.{number}")
-        state = part.state_dict()
-        if rank() != source:
-            state = {name: tensor.detach().clone() for name, tensor in state.items()}
-        _torch_state("broadcast_parameters")(
-            {f"{number}.{name}": tensor for name, tensor in state.items()}, source
-        )
-        return state
 
     def _compare(self) -> None:
         """A newcomer may have been started with another program."""
@@ -125,13 +130,17 @@ class SharedState:
 def _outline(part: Any) -> dict[str, str]:
     """What has to be the same everywhere before values can be."""
     outline = {"its type": type(part).__name__}
-    if _is_torch(part, "nn", "Module"):
+    if _is_module(part):
         for name, tensor in part.state_dict().items():
             outline[f"'{name}'"] = f"{tuple(tensor.shape)} of {tensor.dtype}"
     elif _is_optimizer(part):
         for number, group in enumerate(part.param_groups):
             outline[f"the number of parameters in group {number}"] = str(len(group["params"]))
     return outline
+
+
+def _is_module(part: Any) -> bool:
+    return _is_torch(part, "nn", "Module")
 
 
 def _is_optimizer(part: Any) -> bool:
@@ -141,10 +150,3 @@ def _is_optimizer(part: Any) -> bool:
 def _is_torch(part: Any, module: str, name: str) -> bool:
     torch = sys.modules.get("torch")  # nothing is of its classes before it is imported
     return torch is not None and isinstance(part, getattr(getattr(torch, module), name))
-
-
-def _torch_state(name: str) -> Callable[..., None]:
-    import rueda.torch
-
-    function: Callable[..., None] = getattr(rueda.torch, name)
-    return function

@@ -7,15 +7,19 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
-from rueda.elastic.changes import update
+from rueda.elastic.changes import change, look, take_received
+from rueda.elastic.guidance import Guidance
 from rueda.elastic.shared_state import SharedState
 from rueda.errors import InvalidArgumentError, PeerLostError
-from rueda.objects import allgather_object, broadcast_object
+from rueda.objects import allgather_object
 from rueda.recovery import can_recover, recover
 
 __all__ = ["Step", "steps"]
 
 _log = logging.getLogger("rueda")
+
+# State that is smaller is there before a link for it could be opened.
+BACKGROUND_BYTES = 16 << 20
 
 # How many steps a rank has done whose state is not yet the others'.
 _NOTHING = -1
@@ -62,12 +66,15 @@ class Step:
             )
 
 
-def steps(total: int, *state: Any, every: int = 1) -> Iterator[Step]:
+def steps(
+    total: int, *state: Any, every: int = 1, background_bytes: int = BACKGROUND_BYTES
+) -> Iterator[Step]:
     """The steps of a training from which ranks may be lost, and which others may join; no step is lost or done twice.
 
     ``total``: how many there are. ``state``: what all ranks have in common, objects with ``state_dict()`` and
     ``load_state_dict()``: the model, the optimizer, of which there may be one, samplers. At the start every rank gets
-    what rank 0 has. ``every``: after how many steps newcomers are let in.
+    what rank 0 has. ``every``: after how many steps newcomers are let in. ``background_bytes``: models and optimizers
+    that are at least as large travel to newcomers while the others train on; 16 MiB by default.
 
     When a rank is lost (``rueda run --min-np``) the others go on in a new world: those that had not come to the end of
     the step do it again, unless one of them had taken the optimizer's step, in which case all get its state. Nothing
@@ -97,30 +104,34 @@ def steps(total: int, *state: Any, every: int = 1) -> Iterator[Step]:
     """
     if total < 0 or every < 1:
         raise InvalidArgumentError(f"steps(): total={total} and every={every} make no sense")
-    course = _Course(SharedState(state), every)
+    course = _Course(SharedState(state), every, background_bytes)
     course.begin()
-    while course.number < total:
-        if not course.prepare():
-            continue
-        step = Step(course.number)
-        yield step
-        step.check()
-        course.end(step)
+    try:
+        while course.number < total:
+            if not course.prepare():
+                continue
+            step = Step(course.number)
+            yield step
+            step.check()
+            course.end(step)
+    finally:
+        course.close()
 
 
 class _Course:
     """How far the training is."""
 
-    def __init__(self, state: SharedState, every: int) -> None:
+    def __init__(self, state: SharedState, every: int, background_bytes: int) -> None:
         self.number = 0
         self._state = state
+        self._guidance = Guidance(state, background_bytes)
         self._every = every
         self._looked_at = -1  # the step before which newcomers were looked for
 
     def begin(self) -> None:
         """A rank that is new gets what the others have; at the start of the job, what rank 0 has."""
         try:
-            self._share(0)
+            self._share(has_state=False)
             self._looked_at = self.number  # as those did who have let this rank in
         except PeerLostError as error:
             self._recover(error, _NOTHING)
@@ -130,14 +141,36 @@ class _Course:
         try:
             if self._looked_at != self.number and self.number % self._every == 0:
                 self._looked_at = self.number
-                if update() is not None:
-                    self._state.take_world()
-                    self._share(0)
+                self._let_in()
         except PeerLostError as error:
             self._recover(error, self.number)
             return False
         self._state.begin_step()
         return True
+
+    def _let_in(self) -> None:
+        """Those who wait to join begin to follow, and are let in once they are near; members leave at once."""
+        guidance = self._guidance
+        waiting, leaving, is_far, has_failed = look(guidance.is_far(), guidance.has_failed())
+        only: list[int] | None = None
+        if guidance.is_under_way and (has_failed or leaving):
+            guidance.abort()
+        if leaving:
+            only = []
+        elif guidance.is_under_way:
+            if is_far:
+                return
+            only = guidance.end()
+        elif not waiting or guidance.begin():
+            return
+        if change(only) is not None:
+            self._state.take_world()
+            self._share(has_state=True)
+        guidance.abort()
+
+    def close(self) -> None:
+        """The training is over, or given up."""
+        self._guidance.close()
 
     def end(self, step: Step) -> None:
         """The step is done, or goes on without ranks that were lost."""
@@ -146,16 +179,20 @@ class _Course:
         else:
             self._recover(step.lost, self.number + self._state.has_stepped)
 
-    def _share(self, source: int) -> None:
-        number = broadcast_object(self.number, source, "elastic.step")
-        self._state.copy_from(source)
-        self.number = number
+    def _share(self, has_state: bool) -> None:
+        """All get what those have who have the state; where nobody has, what rank 0 has."""
+        every = allgather_object((has_state, self.number), "elastic.step")
+        sources = [rank for rank, (has, _) in enumerate(every) if has] or [0]
+        received = None if has_state else take_received()
+        self._state.copy_from(sources, received)
+        self.number = every[sources[0]][1]
 
     def _recover(self, error: PeerLostError, done: int) -> None:
         """Until a world is formed in which all have done equally many steps; this rank has done ``done``."""
         while True:
             if not can_recover():
                 raise error
+            self._guidance.abort()
             self._state.give_up_step()
             recovery = recover()
             _log.info("step %d goes on without %s", self.number, recovery.lost)
@@ -165,7 +202,7 @@ class _Course:
                 furthest = max(every)
                 self.number = max(done, 0)
                 if min(every) < furthest or furthest == _NOTHING:
-                    self._share(every.index(furthest))
+                    self._share(has_state=done == furthest != _NOTHING)
                 self._looked_at = -1
                 return
             except PeerLostError as again:

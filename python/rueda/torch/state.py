@@ -18,7 +18,13 @@ from rueda.submission import Collectives, refuse
 from rueda.torch.compression_state import COMPRESSION_STATE, shared_by_ranks
 from rueda.torch.tensors import TorchAdapter
 
-__all__ = ["broadcast_optimizer_state", "broadcast_parameters"]
+__all__ = [
+    "allocated",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "filled",
+    "outline_of",
+]
 
 _collectives = Collectives(TorchAdapter(gpus=True))
 
@@ -66,11 +72,10 @@ def broadcast_optimizer_state(
         >>> rueda.torch.broadcast_optimizer_state(optimizer, root_rank=0)
     """
     is_root = rank() == root_rank
-    tensors: list[torch.Tensor] = []
-    outline = _outline(_shared_state(optimizer), tensors) if is_root else None
+    outline, tensors = outline_of(optimizer) if is_root else (None, [])
     outline = broadcast_object(outline, root_rank, "optimizer_state", process_set)
     if not is_root:
-        _allocate(outline, tensors, _device_of(optimizer))
+        tensors = allocated(outline, optimizer)
     _receive(
         [
             (tensor, _broadcast_async(tensor, f"optimizer_state/{i}", root_rank, process_set))
@@ -80,7 +85,7 @@ def broadcast_optimizer_state(
     problem = None
     if not is_root:
         try:
-            optimizer.load_state_dict(_filled(outline, tensors))
+            optimizer.load_state_dict(filled(outline, tensors))
         except Exception as error:  # told to every rank below
             problem = f"rank {rank()}: {type(error).__name__}: {error}"
     problems = [p for p in allgather_object(problem, "optimizer_state", process_set) if p]
@@ -88,6 +93,12 @@ def broadcast_optimizer_state(
         raise InvalidArgumentError(
             f"the optimizer state of rank {root_rank} does not fit on {'; '.join(problems)}"
         )
+
+
+def outline_of(optimizer: torch.optim.Optimizer) -> tuple[Any, list[torch.Tensor]]:
+    """The optimizer's state with slots in the place of its tensors, and those tensors: its own, not copies."""
+    tensors: list[torch.Tensor] = []
+    return _outline(_shared_state(optimizer), tensors), tensors
 
 
 def _shared_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -138,20 +149,25 @@ def _device_of(optimizer: torch.optim.Optimizer) -> torch.device:
     return next((each.device for each in parameters if each.is_cuda), torch.device("cuda"))
 
 
-def _allocate(outline: Any, tensors: list[torch.Tensor], gpu: torch.device) -> None:
-    for slot in _slots(outline):
-        device = gpu if slot.on_gpu else torch.device("cpu")
-        tensors.append(torch.empty(slot.shape, dtype=slot.dtype, device=device))
+def allocated(outline: Any, optimizer: torch.optim.Optimizer | None) -> list[torch.Tensor]:
+    """Tensors for an outline's slots, with any content; without an optimizer, on the CPU."""
+    gpu = torch.device("cpu") if optimizer is None else _device_of(optimizer)
+    return [
+        torch.empty(
+            slot.shape, dtype=slot.dtype, device=gpu if slot.on_gpu else torch.device("cpu")
+        )
+        for slot in _slots(outline)
+    ]
 
 
-def _filled(outline: Any, tensors: list[torch.Tensor]) -> Any:
-    """The inverse of _outline()."""
+def filled(outline: Any, tensors: list[torch.Tensor]) -> Any:
+    """The inverse of outline_of(): the state of which it is the outline, with these tensors."""
     if isinstance(outline, _Slot):
         return tensors[outline.number]
     if isinstance(outline, dict):
-        return {key: _filled(item, tensors) for key, item in outline.items()}
+        return {key: filled(item, tensors) for key, item in outline.items()}
     if type(outline) in (list, tuple):
-        return type(outline)(_filled(item, tensors) for item in outline)
+        return type(outline)(filled(item, tensors) for item in outline)
     return outline
 
 

@@ -1,0 +1,83 @@
+"""What it costs that ranks may be lost and join, while none is and none does.
+
+Two jobs take turns: one without anything of it, and one under `rueda run --min-np --max-np` with rueda.elastic.steps(),
+which looks before each step whether the world is to change. Both train the same model. Of each job the median step.
+
+    python benchmarks/recovery/price.py --rounds 10
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+
+import click
+
+RANK = Path(__file__).with_name("training.py")
+SKIPPED = 20  # steps at the beginning, in which ranks agree on buckets
+
+
+def median_step(elastic: bool, ranks: int, steps: int, width: int) -> float:
+    """Of one job, in seconds."""
+    with tempfile.TemporaryDirectory() as name:
+        rueda = str(Path(sys.executable).with_name("rueda"))
+        extra = ["--min-np", "1", "--max-np", str(ranks)] if elastic else []
+        done = subprocess.run(
+            [
+                rueda,
+                "run",
+                "--no-mpi",
+                "-np",
+                str(ranks),
+                "--oversubscribe",
+                *extra,
+                sys.executable,
+                str(RANK),
+            ],
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "FOLDER": name,
+                "ELASTIC": str(int(elastic)),
+                "STEPS": str(steps),
+                "WIDTH": str(width),
+            },
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise click.ClickException(done.stdout + done.stderr)
+        times = [float(line.split()[0]) for line in (Path(name) / "diary").read_text().splitlines()]
+    return statistics.median(b - a for a, b in pairwise(times[SKIPPED:]))
+
+
+@click.command(help=__doc__)
+@click.option("--ranks", type=click.IntRange(min=2), default=2, show_default=True)
+@click.option("--rounds", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option("--steps", type=click.IntRange(min=SKIPPED + 10), default=400, show_default=True)
+@click.option("--width", type=int, default=256, show_default=True, help="Of the model's 8 layers.")
+def main(ranks: int, rounds: int, steps: int, width: int) -> None:
+    """Prints a line for each round, and what follows from all."""
+    pairs = []
+    for number in range(rounds):
+        order = (False, True) if number % 2 == 0 else (True, False)
+        found = {elastic: median_step(elastic, ranks, steps, width) for elastic in order}
+        pairs.append((found[False], found[True]))
+        click.echo(f"without {found[False] * 1e3:.3f} ms, with {found[True] * 1e3:.3f} ms")
+    ratios = sorted(after / before for before, after in pairs)
+    click.echo(
+        f"without {statistics.median(a for a, _ in pairs) * 1e3:.3f} ms, with "
+        f"{statistics.median(b for _, b in pairs) * 1e3:.3f} ms (medians of {rounds} jobs of {steps} steps each); "
+        f"ratio {statistics.median(ratios):.4f} in the median, {ratios[0]:.4f} to {ratios[-1]:.4f}"
+    )
+
+
+if __name__ == "__main__":
+    main()

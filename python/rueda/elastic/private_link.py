@@ -1,0 +1,96 @@
+"""Messages between the members of a job and processes that are about to join it, in a world beside the job's own."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rueda import _native
+from rueda.handles import Handle
+from rueda.messages import Messages
+from rueda.numpy_arrays import NumpyAdapter
+from rueda.process_sets import ProcessSet
+
+__all__ = ["PrivateLink"]
+
+_messages = Messages(NumpyAdapter())
+
+# Within which those meet who have been told of each other, and within which a message gets through; seconds.
+_MEETING = 10
+_PATIENCE = 120.0
+_LONGEST_HEADER = 1 << 26
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class PrivateLink:
+    """A world of the members, who have their ranks there, and of those who join, whose ranks follow.
+
+    Its ranks have proved the job's secret to each other (docs/security.md). Blocks until all are there; any thread may
+    make it. ``listener``: of the one who opens it, a descriptor, otherwise -1.
+
+    Raises :class:`rueda.InitializationError`. All methods raise :class:`rueda.PeerLostError`,
+    :class:`rueda.ShutdownError` or :class:`rueda.TimeoutError` once the other side is gone.
+    """
+
+    def __init__(self, rank: int, size: int, address: str, listener: int) -> None:
+        self._number = _native.open_world(
+            rank,
+            size,
+            address,
+            os.environ.get("RUEDA_SECRET", ""),
+            listener,
+            {"init_timeout": str(_MEETING), "recovery": "off"},
+        )
+        self._set = ProcessSet(range(size))
+        self._set.process_set_id = self._number
+
+    def send(self, header: Any, payload: Bytes, targets: Sequence[int]) -> None:
+        """A message to each target; returns once they have it."""
+        head = np.frombuffer(bytearray(pickle.dumps(header)), np.uint8)
+        sizes = np.array([head.size, payload.size], np.int64)
+        handles = [
+            _messages.send(part, target, 0, self._set)
+            for target in targets
+            for part in (sizes, head, payload)
+            if part.size
+        ]
+        for handle in handles:
+            handle.result(_PATIENCE)
+
+    def receive(self, source: int, timeout: float | None = None) -> tuple[Any, Handle[int], Bytes]:
+        """The next message's header, and its payload, which is there once the handle is done.
+
+        ``timeout``: how long the message may take to begin, in seconds; by default as long as both live.
+        """
+        sizes = np.empty(2, np.int64)
+        _messages.recv(sizes, source, 0, self._set).result(timeout)
+        if not 0 < sizes[0] <= _LONGEST_HEADER or sizes[1] < 0:
+            raise ValueError(f"a message of {sizes[0]} and {sizes[1]} bytes")
+        head = np.empty(int(sizes[0]), np.uint8)
+        _messages.recv(head, source, 0, self._set).result(_PATIENCE)
+        payload = np.empty(int(sizes[1]), np.uint8)
+        handle = (
+            _messages.recv(payload, source, 0, self._set)
+            if payload.size
+            else Handle(list, lambda _: source, None)
+        )
+        return pickle.loads(head.tobytes()), handle, payload
+
+    def confirm(self, count: int, target: int) -> None:
+        """Says that so many messages have been dealt with."""
+        _messages.send(np.array([count], np.int64), target, 1, self._set).result(_PATIENCE)
+
+    def begin_confirmation(self, source: int) -> tuple[Handle[int], npt.NDArray[np.int64]]:
+        """The next such number, once the handle is done."""
+        count = np.zeros(1, np.int64)
+        return _messages.recv(count, source, 1, self._set), count
+
+    def close(self, cause: str = "") -> None:
+        """Leaves it; with a cause, ends it for all. What waits for it fails. Any thread may call it."""
+        _native.close_world(self._number, cause)

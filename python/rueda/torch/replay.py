@@ -1,0 +1,163 @@
+"""Optimizer steps that others have taken, taken again: what a newcomer needs to follow them while they go on.
+
+A member says once what its state is (:class:`Outset`), and then of each step which gradients and hyperparameters the
+optimizer was called with (:class:`Taken`). :class:`Shadow` takes these steps with an optimizer of the same class on
+tensors of its own, so that they have the same bits afterwards; whoever relies on that compares digests.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rueda.torch.optimizer import Distributed
+from rueda.torch.reproducible import Reproducible
+from rueda.torch.state import filled
+from rueda.torch.state_pieces import TensorState
+
+__all__ = ["Outset", "Shadow", "Taken", "outset_of", "taken_by", "why_not"]
+
+Kind = tuple[tuple[int, ...], torch.dtype]
+
+
+@dataclass(frozen=True)
+class Outset:
+    """All of a state but its tensors' bytes.
+
+    ``kinds``: shape and dtype of each tensor of :class:`TensorState`. ``names`` and ``trained``: as there.
+    ``optimizer``: the class whose step() is taken. ``outline``: of its state.
+    """
+
+    kinds: list[Kind]
+    names: list[tuple[int, str]]
+    trained: list[int]
+    optimizer: type[torch.optim.Optimizer]
+    defaults: dict[str, Any]
+    outline: Any
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A step of the optimizer. ``has``: which parameters had a gradient. ``groups``: hyperparameters."""
+
+    has: list[bool]
+    groups: list[dict[str, Any]]
+
+
+def why_not(state: TensorState, optimizer: torch.optim.Optimizer | None) -> str:
+    """Why steps cannot be taken again elsewhere; nothing where they can."""
+    if optimizer is None:
+        return "there is no optimizer"
+    if None in state.trained:
+        return "the optimizer has parameters of no module"
+    if not all(tensor.is_cpu and tensor.layout == torch.strided for tensor in state.tensors):
+        return "tensors are not in memory of the CPU"
+    if getattr(_base_of(optimizer), "__module__", "__main__") == "__main__":
+        return "the optimizer's class stands in the main program"
+    return ""
+
+
+def outset_of(state: TensorState, optimizer: torch.optim.Optimizer) -> Outset:
+    """Where :func:`why_not` has nothing to say."""
+    return Outset(
+        [(tuple(tensor.shape), tensor.dtype) for tensor in state.tensors],
+        state.names,
+        [number for number in state.trained if number is not None],
+        _base_of(optimizer),
+        optimizer.defaults,
+        {name: state.outline[name] for name in ("state", "param_groups")},
+    )
+
+
+def taken_by(optimizer: torch.optim.Optimizer) -> tuple[Taken, list[torch.Tensor]]:
+    """The step that the optimizer is about to take, and the gradients, those that there are.
+
+    Raises ``ValueError`` for gradients that are not as their parameters.
+    """
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    gradients = []
+    for each in parameters:
+        gradient = each.grad
+        if gradient is None:
+            continue
+        if gradient.layout != torch.strided or gradient.dtype != each.dtype:
+            raise ValueError("a gradient is not as its parameter")
+        gradients.append(gradient.detach())
+    groups = [
+        {name: value for name, value in group.items() if name != "params"}
+        for group in optimizer.param_groups
+    ]
+    return Taken([each.grad is not None for each in parameters], groups), gradients
+
+
+class Shadow:
+    """State and optimizer without a model. ``tensors``: of the state, which are its own from now on."""
+
+    def __init__(self, outset: Outset, tensors: Sequence[torch.Tensor]) -> None:
+        self._outset = outset
+        self._tensors = list(tensors)
+        self._parameters = [torch.nn.Parameter(tensors[number]) for number in outset.trained]
+        state = filled(outset.outline, self._tensors[len(outset.names) :])
+        optimizer: torch.optim.Optimizer = outset.optimizer.__new__(outset.optimizer)
+        kept: defaultdict[Any, Any] = defaultdict(dict)
+        for key, value in state["state"].items():
+            kept[self._parameters[key] if isinstance(key, int) else key] = value
+        groups = [
+            {**group, "params": [self._parameters[number] for number in group["params"]]}
+            for group in state["param_groups"]
+        ]
+        optimizer.__setstate__({"defaults": outset.defaults, "state": kept, "param_groups": groups})
+        self._optimizer = optimizer
+
+    @property
+    def parameters(self) -> Sequence[torch.Tensor]:
+        """What is trained, in the order of the optimizer."""
+        return self._parameters
+
+    def take(self, step: Taken, gradients: Sequence[torch.Tensor]) -> None:
+        """Takes a step with these gradients, one for each parameter that has one."""
+        left = iter(gradients)
+        for parameter, has in zip(self._parameters, step.has, strict=True):
+            parameter.grad = next(left) if has else None
+        for group, now in zip(self._optimizer.param_groups, step.groups, strict=True):
+            group.update(now)
+        self._optimizer.step()
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def give(
+        self, modules: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None
+    ) -> bool:
+        """Loads the state into these; false, and nothing has happened, where they are of another kind."""
+        state = TensorState(modules, optimizer)
+        count = len(self._outset.names)
+        if (
+            optimizer is None
+            or state.names != self._outset.names
+            or state.trained != self._outset.trained
+            or [(tuple(t.shape), t.dtype) for t in state.tensors[:count]]
+            != self._outset.kinds[:count]
+        ):
+            return False
+        for number, module in enumerate(modules):
+            values: Mapping[str, torch.Tensor] = {
+                name: tensor
+                for (owner, name), tensor in zip(self._outset.names, self._tensors, strict=False)
+                if owner == number
+            }
+            module.load_state_dict(values)
+        own = self._optimizer.state_dict()
+        optimizer.load_state_dict({**optimizer.state_dict(), **own})
+        return True
+
+
+def _base_of(optimizer: torch.optim.Optimizer) -> type[torch.optim.Optimizer]:
+    """Its class without what Rueda lays over it."""
+    kind = type(optimizer)
+    if isinstance(optimizer, Distributed | Reproducible):
+        _, kind = kind.__bases__
+    return kind

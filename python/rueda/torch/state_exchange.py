@@ -1,0 +1,214 @@
+"""Gives ranks the state that others have: from all of these at once, compared and checked by digests."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from zlib import crc32
+
+import numpy as np
+import torch
+
+from rueda.errors import TransportError
+from rueda.exchanges import allgather
+from rueda.handles import Handle
+from rueda.lifecycle import rank
+from rueda.messages import Messages
+from rueda.objects import allgather_object, broadcast_object
+from rueda.process_sets import global_process_set
+from rueda.submission import Collectives
+from rueda.torch.fingerprints import bits_of
+from rueda.torch.state import allocated, filled
+from rueda.torch.state_pieces import Piece, TensorState, cut, deal, digest
+from rueda.torch.tensors import TorchAdapter
+
+__all__ = ["exchange_state"]
+
+_log = logging.getLogger("rueda")
+_collectives = Collectives(TorchAdapter(gpus=True))
+_messages = Messages(TorchAdapter())
+
+# Of messages with pieces: no application has this tag by chance.
+_TAG = 0x7275656461737461
+# Pieces under way at once.
+_WINDOW = 16
+
+# What a rank says of a piece: that it is content with its own, which it knows the digest of, or that it has none.
+_CONTENT, _KNOWN, _MISSING = range(3)
+
+
+def exchange_state(
+    modules: Sequence[torch.nn.Module],
+    optimizer: torch.optim.Optimizer | None,
+    sources: Sequence[int],
+) -> None:
+    """Makes the state of every rank that of ``sources``, ranks whose state is the same; collective over the world.
+
+    Parameters that are trained and the optimizer's state come from all sources at once, each of which gives a part;
+    other tensors of the modules, such as statistics of BatchNorm, are on every rank what the first source has. What a
+    rank has already travels not at all: pieces are compared by their digests first, and what has been received is
+    checked by them. ``modules`` and ``optimizer`` are of one kind on all ranks.
+
+    Where it fails, the state of this rank is as before. Raises :class:`rueda.PeerLostError`, and
+    :class:`rueda.TransportError` on every rank where bytes have arrived that nobody has sent.
+    """
+    plan = _Plan(modules, optimizer, sources)
+    received = plan.transfer()
+    plan.check(received)
+    if plan.is_receiver or received:
+        plan.apply(received)
+    size = sum(content.numel() for content in received.values())
+    _log.info("%d bytes of state have come from ranks %s", size, list(sources))
+
+
+class _Plan:
+    """Which pieces there are, who gives and who gets them: the same on every rank."""
+
+    def __init__(
+        self,
+        modules: Sequence[torch.nn.Module],
+        optimizer: torch.optim.Optimizer | None,
+        sources: Sequence[int],
+    ) -> None:
+        self._modules = modules
+        self._optimizer = optimizer
+        state = TensorState(modules, optimizer)
+        first = sources[0]
+        self._outline = broadcast_object(state.outline, first, "elastic.optimizer")
+        known = self._take_outline(state)
+        signatures = allgather(np.array([_signature(state)], np.int64), "elastic.signatures")
+        # Of a source with other tensors nobody can take a part.
+        sources = [each for each in sources if signatures[each] == signatures[first]]
+        self.is_receiver = rank() not in sources
+        self._state = state
+        self._contents = state.contents()
+        self._pieces = cut(state.sizes())
+        agreed = state.agreed()
+        shares = deal(self._pieces, len(sources))
+        self._owners = [
+            sources[share] if piece.tensor in agreed else first
+            for piece, share in zip(self._pieces, shares, strict=True)
+        ]
+        own = np.zeros((1, 2, len(self._pieces)), np.int64)
+        for number, piece in enumerate(self._pieces):
+            is_own = self._owners[number] == rank()
+            if is_own or self.is_receiver or piece.tensor not in agreed:
+                has = known or piece.tensor < state.of_modules()
+                own[0, 0, number] = _KNOWN if has else _MISSING
+                own[0, 1, number] = digest(piece.of(self._contents)) if has else 0
+        table = allgather(own, "elastic.digests")
+        columns = np.arange(len(self._pieces))
+        self._digests = table[self._owners, 1, columns]
+        self._needs = (table[:, 0] == _MISSING) | (
+            (table[:, 0] == _KNOWN) & (table[:, 1] != self._digests)
+        )
+
+    def _take_outline(self, state: TensorState) -> bool:
+        """Gives this rank tensors for the optimizer's state; whether it had those already."""
+        if self._optimizer is None or state.outline is None:
+            return True
+        before = state.tensors[state.of_modules() :]
+        fitting = allocated(self._outline, self._optimizer)
+        if [_kind(each) for each in before] == [_kind(each) for each in fitting]:
+            return True
+        state.tensors[state.of_modules() :] = fitting
+        return False
+
+    def transfer(self) -> dict[int, torch.Tensor]:
+        """Moves what is needed; returns, by its number, each piece that this rank has got."""
+        received: dict[int, torch.Tensor] = {}
+        under_way: list[Handle[object]] = []
+        scratch: list[torch.Tensor] = []  # of what others need
+        all_on_cpu = all(content.is_cpu for content in self._contents)
+        for number, piece in enumerate(self._pieces):
+            needing = np.flatnonzero(self._needs[:, number]).tolist()
+            owner = self._owners[number]
+            if not needing:
+                continue
+            by_message = all_on_cpu and len(needing) == 1
+            if by_message and rank() not in (owner, needing[0]):
+                continue
+            content = piece.of(self._contents)
+            if rank() != owner:
+                content = torch.empty_like(content)
+                if rank() in needing:
+                    received[number] = content
+                else:
+                    scratch.append(content)
+            under_way.append(self._begin(number, piece, content, owner, needing, by_message))
+            if len(under_way) == _WINDOW:
+                under_way.pop(0).result()
+        for handle in under_way:
+            handle.result()
+        return received
+
+    def _begin(
+        self,
+        number: int,
+        piece: Piece,
+        content: torch.Tensor,
+        owner: int,
+        needing: Sequence[int],
+        by_message: bool,
+    ) -> Handle[object]:
+        handle: Handle[object]
+        if not by_message:
+            name = f"elastic.piece/{number}"
+            handle = _collectives.broadcast(  # type: ignore[assignment]
+                content, owner, name, global_process_set, in_place=True
+            )
+        elif rank() == owner:
+            handle = _messages.send(content, needing[0], _TAG, global_process_set)  # type: ignore[assignment]
+        else:
+            handle = _messages.recv(content, owner, _TAG, global_process_set)  # type: ignore[assignment]
+        return handle
+
+    def check(self, received: dict[int, torch.Tensor]) -> None:
+        """Compares what has come with what its owners have; collective."""
+        wrong = [n for n, content in received.items() if digest(content) != self._digests[n]]
+        told = [
+            f"bytes {self._pieces[n].begin} to {self._pieces[n].end} of {self._describe(self._pieces[n].tensor)}, "
+            f"which rank {self._owners[n]} has sent to rank {rank()}"
+            for n in wrong[:1]
+        ]
+        problems = [
+            each for problems in allgather_object(told, "elastic.checked") for each in problems
+        ]
+        if problems:
+            raise TransportError(
+                f"state has arrived otherwise than it was sent: {'; '.join(problems)}",
+                reason="corrupted",
+            )
+
+    def _describe(self, number: int) -> str:
+        if number >= self._state.of_modules():
+            return f"tensor {number - self._state.of_modules()} of the optimizer's state"
+        return f"'{self._state.names[number][1]}'"
+
+    def apply(self, received: dict[int, torch.Tensor]) -> None:
+        """Takes over what has come."""
+        tensors = list(self._state.tensors)
+        contents = dict[int, torch.Tensor]()
+        for number, content in received.items():
+            piece = self._pieces[number]
+            if piece.tensor not in contents:
+                copy = tensors[piece.tensor].clone(memory_format=torch.contiguous_format)
+                tensors[piece.tensor] = copy
+                contents[piece.tensor] = bits_of(copy)
+            contents[piece.tensor][piece.begin : piece.end].copy_(content)
+        for number, module in enumerate(self._modules):
+            mine = [n for n, (owner, _) in enumerate(self._state.names) if owner == number]
+            if not contents.keys().isdisjoint(mine):
+                module.load_state_dict({self._state.names[n][1]: tensors[n] for n in mine})
+        if self._optimizer is not None and self._outline is not None:
+            of_optimizer = tensors[self._state.of_modules() :]
+            self._optimizer.load_state_dict(filled(self._outline, of_optimizer))
+
+
+def _kind(tensor: torch.Tensor) -> tuple[object, ...]:
+    return tuple(tensor.shape), tensor.dtype, tensor.device.type
+
+
+def _signature(state: TensorState) -> int:
+    """Equal where tensors are of equal kinds."""
+    return crc32(repr([_kind(tensor)[:2] for tensor in state.tensors]).encode())

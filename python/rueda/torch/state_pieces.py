@@ -1,0 +1,101 @@
+"""What ranks that train together have in common: tensors in one order, and the pieces into which they are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+
+from rueda.torch.fingerprints import BLOCK_BYTES, bits_of, block_hashes, combined
+from rueda.torch.state import outline_of
+
+__all__ = ["Piece", "TensorState", "cut", "deal", "digest"]
+
+# Small enough that ranks get even shares, large enough that one costs little; whole blocks of fingerprints.
+_PIECE_BYTES = 128 * BLOCK_BYTES
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Bytes ``begin`` to ``end`` of tensor number ``tensor``."""
+
+    tensor: int
+    begin: int
+    end: int
+
+    def of(self, contents: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Its bytes, where ``contents`` are those of the tensors."""
+        return contents[self.tensor][self.begin : self.end]
+
+
+def cut(sizes: Iterable[int]) -> list[Piece]:
+    """Pieces of tensors of these sizes in bytes, in their order; of an empty tensor none."""
+    return [
+        Piece(number, begin, min(size, begin + _PIECE_BYTES))
+        for number, size in enumerate(sizes)
+        for begin in range(0, size, _PIECE_BYTES)
+    ]
+
+
+def deal(pieces: Sequence[Piece], members: int) -> list[int]:
+    """For each piece, which of the members hands it over: each has pieces that follow each other, and as many bytes."""
+    ends = list(accumulate(piece.end - piece.begin for piece in pieces))
+    total = max(1, ends[-1]) if ends else 1
+    middles = [
+        end - (piece.end - piece.begin + 1) // 2 for end, piece in zip(ends, pieces, strict=True)
+    ]
+    return [middle * members // total for middle in middles]
+
+
+def digest(content: torch.Tensor) -> int:
+    """A number of 64 bits by which equal bytes are known, see fingerprints.py."""
+    return combined(block_hashes(content))
+
+
+class TensorState:
+    """The tensors of modules and of an optimizer, as they are now.
+
+    ``tensors``: first all of the modules' ``state_dict()``, then those of the optimizer's. ``outline``: of the
+    optimizer's state, see :func:`rueda.torch.state.outline_of`. ``trained``: for each parameter of the optimizer its
+    number among the tensors, or nothing where it belongs to none of the modules. ``names``: of the modules' tensors,
+    with the module's number.
+    """
+
+    def __init__(
+        self, modules: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None
+    ) -> None:
+        self.names: list[tuple[int, str]] = []
+        self.tensors: list[torch.Tensor] = []
+        numbers: dict[int, int] = {}
+        for number, module in enumerate(modules):
+            for name, tensor in module.state_dict(keep_vars=True).items():
+                numbers.setdefault(id(tensor), len(self.tensors))
+                self.names.append((number, name))
+                self.tensors.append(tensor.detach())
+        self.outline: Any = None
+        parameters: list[torch.Tensor] = []
+        if optimizer is not None:
+            self.outline, own = outline_of(optimizer)
+            self.tensors += own
+            parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        self.trained = [numbers.get(id(each)) for each in parameters]
+
+    def of_modules(self) -> int:
+        """How many of the tensors belong to modules."""
+        return len(self.names)
+
+    def agreed(self) -> set[int]:
+        """Those that have the same bits on all ranks. Others, such as statistics of BatchNorm, may be each rank's."""
+        trained = {number for number in self.trained if number is not None}
+        return trained | set(range(self.of_modules(), len(self.tensors)))
+
+    def sizes(self) -> list[int]:
+        """In bytes."""
+        return [tensor.numel() * tensor.element_size() for tensor in self.tensors]
+
+    def contents(self) -> list[torch.Tensor]:
+        """The tensors' bytes: their own memory where that is possible, otherwise copies."""
+        return [bits_of(tensor) for tensor in self.tensors]

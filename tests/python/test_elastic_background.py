@@ -1,0 +1,175 @@
+"""Newcomers that get the state while the others train on, and get all of it right."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+import pytest
+from elastic_launcher import ElasticJob
+from launching import check
+
+pytest.importorskip("rueda._native")
+pytest.importorskip("torch")
+
+# Goes on until process LAST has joined, and five steps more; ends with the hash of the parameters.
+PROGRAM = """
+import hashlib, logging, os, signal, time
+import rueda, rueda.elastic, rueda.torch, torch
+import rueda.torch.state_feed, rueda.torch.state_exchange
+
+logging.basicConfig(level=logging.INFO, format="%(message)s")
+number = int(os.environ.get("RUEDA_JOINER") or os.environ["RUEDA_RANK"])
+torch.manual_seed(number)
+model = torch.nn.Sequential(torch.nn.Linear(6, 20), torch.nn.BatchNorm1d(20), torch.nn.Linear(20, 3))
+kind = getattr(torch.optim, os.environ.get("OPTIMIZER", "Adam"))
+BEFORE
+rueda.init()
+reproducible = "REPRODUCIBLE" in os.environ
+optimizer = rueda.torch.DistributedOptimizer(
+    kind(model.parameters(), lr=0.01),
+    model.named_parameters(),
+    **dict(reproducible=True, leaves=8, named_buffers=model.named_buffers()) if reproducible else {}
+)
+scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
+
+def loss(step, leaf):
+    generator = torch.Generator().manual_seed(1000 * step + leaf)
+    inputs, targets = torch.rand(4, 6, generator=generator), torch.rand(4, 3, generator=generator)
+    return torch.nn.functional.mse_loss(model(inputs), targets)
+
+until = int(os.environ.get("STEPS", "100000"))
+for step in rueda.elastic.steps(100000, model, optimizer, scheduler, background_bytes=1):
+    with step:
+        if int(os.environ.get("LAST", "-1")) in rueda.elastic.changes._here.members:
+            until = min(until, step.number + 5)
+        time.sleep(float(os.environ.get("PAUSE", "0.01")))
+        if reproducible:
+            for leaf in optimizer.leaves():
+                loss(step.number, leaf.number).backward()
+        else:
+            optimizer.zero_grad()
+            loss(step.number, rueda.rank()).backward()
+        optimizer.step()
+        scheduler.step()
+        AFTER
+    if step.number + 1 >= until:
+        break
+values = model.state_dict() if reproducible else dict(model.named_parameters())
+state = [v for each in optimizer.state_dict()["state"].values() for v in each.values()]
+bits = b"".join(v.detach().reshape(-1).view(torch.uint8).numpy().tobytes() for v in [*values.values(), *state])
+print("ended", step.number + 1, hashlib.sha256(bits).hexdigest()[:16], flush=True)
+"""
+
+
+def program(before: str = "", after: str = "") -> str:
+    return PROGRAM.replace("BEFORE", before).replace("AFTER", after)
+
+
+def ends_of(job: ElasticJob, *lost: int) -> tuple[int, str]:
+    """How many steps all have done who are left, and the hash that they have come to."""
+    ended = job.ended()
+    found = set()
+    for number, how in ended.items():
+        assert how.returncode == (-signal.SIGKILL if number in lost else 0), job.outputs()
+        if number not in lost:
+            (end,) = re.findall(r"^ended (\d+) (\w{16})$", how.output, re.M)
+            found.add((int(end[0]), end[1]))
+    assert len(found) == 1, job.outputs()
+    return found.pop()
+
+
+def late_bytes(job: ElasticJob, number: int) -> int:
+    """How many bytes a newcomer got while the others waited."""
+    (found,) = re.findall(r"^(\d+) bytes of state have come", job.ended()[number].output, re.M)
+    return int(found)
+
+
+@pytest.mark.parametrize("optimizer", ["Adam", "SGD"])
+def test_a_newcomer_follows_the_others_to_the_bit(optimizer: str) -> None:
+    settings = {"REPRODUCIBLE": "1", "OPTIMIZER": optimizer}
+    with ElasticJob(program(), 2, LAST="3", **settings) as job:
+        newcomers = [job.start_joiner(), job.start_joiner()]
+        steps, bits = ends_of(job)
+        statistics = 2 * 20 * 4 + 8  # of BatchNorm, which no optimizer changes
+        assert [late_bytes(job, each) for each in newcomers] == [statistics] * 2, job.outputs()
+    alone = check(program(), 1, extra={**settings, "STEPS": str(steps)})
+    assert f"ended {steps} {bits}" in alone[0].output
+
+
+def test_what_the_optimizer_has_not_done_comes_in_the_end() -> None:
+    clamped = "with torch.no_grad(): model[0].weight.clamp_(-0.05, 0.05)"
+    with ElasticJob(program(after=clamped), 3, LAST="3", RUEDA_TRANSPORT="tcp") as job:
+        newcomer = job.start_joiner()
+        ends_of(job)
+        assert 6 * 20 * 4 <= late_bytes(job, newcomer) < 1500, job.outputs()
+
+
+@pytest.mark.parametrize("lost", ["member", "newcomer"])
+def test_who_is_lost_meanwhile_is_not_missed(lost: str) -> None:
+    victim = {"member": 1, "newcomer": 3}[lost]
+    dies = f"""
+take, count = rueda.torch.state_feed.taken_by, 0
+def taken_by(optimizer):
+    global count
+    count += 1
+    if count == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return take(optimizer)
+if number == {victim} == 1:
+    rueda.torch.state_feed.taken_by = taken_by
+import rueda.torch.replay
+def take_step(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+if number == {victim} == 3:
+    rueda.torch.replay.Shadow.take = take_step
+"""
+    last = {"member": 3, "newcomer": 4}[lost]
+    with ElasticJob(program(dies), 3, LAST=str(last)) as job:
+        job.start_joiner()
+        if lost == "newcomer":
+            job.processes[victim][0].wait(120)
+            job.start_joiner()
+        ends_of(job, victim)
+
+
+def test_bytes_that_come_otherwise_are_found_on_every_rank() -> None:
+    flips = """
+plan = rueda.torch.state_exchange._Plan
+transfer = plan.transfer
+def flip(self):
+    received = transfer(self)
+    received[min(received)][0] ^= 4
+    return received
+if number == 2:
+    plan.transfer = flip
+"""
+    with ElasticJob(program(flips), 2, LAST="2", PAUSE="0") as job:
+        job.start_joiner()
+        for how in job.ended().values():
+            assert how.returncode == 1, job.outputs()
+            assert "TransportError: state has arrived otherwise than it was sent" in how.output
+            assert re.search(r"which rank 0 has sent to rank 2", how.output), job.outputs()
+
+
+def test_shares_are_even_and_make_up_the_whole() -> None:
+    torch = pytest.importorskip("torch")
+    from rueda.torch import state_feed
+    from rueda.torch.state_pieces import cut, deal
+
+    generator = torch.Generator().manual_seed(5)
+    for sizes in ([], [0], [1], [0, 3, 0, 9 << 20, 1], [11 << 20, 4 << 20, 17]):
+        contents = [
+            torch.randint(0, 256, (size,), dtype=torch.uint8, generator=generator) for size in sizes
+        ]
+        for members in (1, 2, 3, 7):
+            shares = [state_feed.share_of(contents, each, members) for each in range(members)]
+            assert sum(share.numel() for share in shares) == sum(sizes)
+            owners = deal(cut(sizes), members)
+            assert owners == sorted(owners)
+            assert max((s.numel() for s in shares), default=0) <= sum(sizes) / members + (5 << 20)
+            copies = [torch.zeros_like(content) for content in contents]
+            state_feed.join_shares(copies, shares)
+            assert all(map(torch.equal, copies, contents))
+    with pytest.raises(ValueError, match="more bytes"):
+        state_feed.join_shares([torch.zeros(3, dtype=torch.uint8)], [torch.zeros(4)])
