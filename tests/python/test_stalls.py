@@ -15,17 +15,17 @@ from typing import Any
 from launching import Job
 from rueda.whereabouts import describe_place
 
-# Rank 0 waits; each of the others is held up by something else.
+# Rank 0 waits, again and again; each of the others is held up by something else.
 TRAIN = """\
 import ctypes, os, queue, threading, time
 import numpy as np, rueda
 
 def wait_for_the_others():
-    try:
-        rueda.allreduce(np.ones(3), name="gradient")
-    except rueda.StalledError as error:
-        print("told:", error, flush=True)
-        time.sleep(600)
+    while True:
+        try:
+            rueda.allreduce(np.ones(3), name="gradient")
+        except rueda.StalledError as error:
+            print("told:", error, flush=True)
 
 def load_batch():
     time.sleep(600)  # sleeps
@@ -40,7 +40,11 @@ def compute():
     while True: pass  # computes
 
 def wait_for_another():
-    rueda.allreduce(np.ones(3), name="other")  # is elsewhere
+    while True:
+        try:
+            rueda.allreduce(np.ones(3), name="other")  # is elsewhere
+        except rueda.StalledError:
+            pass
 
 def load_batch_in_a_thread():
     load_batch()  # in a thread
@@ -67,28 +71,27 @@ def line_with(mark: str) -> int:
 def test_a_stall_names_the_line_of_each_missing_rank(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
-    limits = {"RUEDA_STALL_WARNING": "2", "RUEDA_STALL_ERROR": "4"}
-    with Job(script, 7, extra=limits) as job:
-        job.wait_for_output(0, "told:")
-        output = job.output(0)
-    warning = next(line for line in output.splitlines() if "'gradient'" in line)
-    error = next(line for line in output.splitlines() if line.startswith("told:"))
     called = f"called from train.py:{line_with('step')} in train"
-    for text in (warning, error):
-        assert "missing on ranks 1-6; rank 1 is" in text
-        assert f"rank 1 is at train.py:{line_with('sleeps')} in load_batch, {called};" in text
-        data = f"rank 2 is at train.py:{line_with('waits')} in wait_for_data (in queue.py:"
-        assert data in text
-        assert " in get, then threading.py:" in text
-        assert "rank 3 is in code that has not let go of Python's GIL for " in text
-        assert f"rank 4 is at train.py:{line_with('computes')} in compute, {called};" in text
-        assert (
-            f"rank 6 is at train.py:{line_with('sleeps')} in load_batch, called from train.py:"
-            f"{line_with('in a thread')} in load_batch_in_a_thread in thread 'trainer'" in text
-        )
-    # Its own stall ends at about the same time as the others'.
-    elsewhere = f"rank 5 is at train.py:{line_with('is elsewhere')} in wait_for_another (in rueda/"
-    assert elsewhere in warning
+    expected = [
+        "missing on ranks 1-6; rank 1 is ",
+        f"; rank 1 is at train.py:{line_with('sleeps')} in load_batch, {called};",
+        f"; rank 2 is at train.py:{line_with('waits')} in wait_for_data (in queue.py:",
+        " in get, then threading.py:",
+        "; rank 3 is in code that has not let go of Python's GIL for ",
+        f"; rank 4 is at train.py:{line_with('computes')} in compute, {called};",
+        f"; rank 5 is at train.py:{line_with('is elsewhere')} in wait_for_another (in rueda/",
+        f"; rank 6 is at train.py:{line_with('sleeps')} in load_batch, called from train.py:"
+        f"{line_with('in a thread')} in load_batch_in_a_thread in thread 'trainer'",
+    ]
+    with Job(script, 7, extra={"RUEDA_STALL_WARNING": "1", "RUEDA_STALL_ERROR": "2"}) as job:
+        # Where the machine is busy a rank may not get to answer in time, and does the next time.
+        deadline = time.monotonic() + 120
+        missing = {(kind, text) for kind in ("warning: 'gradient'", "told: ") for text in expected}
+        while missing and time.monotonic() < deadline:
+            time.sleep(0.1)
+            reports = job.output(0).splitlines()
+            missing = {(k, t) for k, t in missing if not any(k in r and t in r for r in reports)}
+        assert not missing, f"{missing}\n{job.report()}"
 
 
 def test_the_applications_line_is_told_before_those_of_libraries() -> None:
