@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
-import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rueda import _native
+from rueda.door import open_door
 from rueda.elastic.session import Session, process_number
 from rueda.errors import InitializationError, ShutdownError
 from rueda.lifecycle import count_world
@@ -22,7 +21,7 @@ from rueda.operations import Max
 from rueda.recovery import on_recovery
 from rueda.reductions import allreduce
 
-__all__ = ["Change", "join", "update", "wanted"]
+__all__ = ["Change", "came_late", "join", "update", "wanted"]
 
 _log = logging.getLogger("rueda")
 
@@ -66,6 +65,8 @@ class _Elastic:
     members: list[int] = field(default_factory=list)
     # How the ranks of the present world have met.
     rendezvous: str = ""
+    # Whether this process has joined a job under way, and has not been given the others' state yet.
+    is_newcomer: bool = False
 
     def listen(self) -> None:
         """Takes what the launcher has said."""
@@ -116,6 +117,7 @@ def join(options: Mapping[str, str]) -> None:
             door = message.get("enter")
             if isinstance(door, dict):
                 _enter(int(door["rank"]), int(door["size"]), str(door["address"]), -1, options)
+                here.is_newcomer = True
                 return
         if not here.session.is_open:
             raise InitializationError("the launcher has ended before this process could join")
@@ -139,6 +141,13 @@ def _enter(
     here.joiners = [number for number in here.joiners if number not in here.members]
     _tell_launcher()
     return epoch, list(previous)
+
+
+def came_late() -> bool:
+    """Whether this process has joined a job under way; told once, to who gives it the others' state."""
+    here = _elastic()
+    is_newcomer, here.is_newcomer = here.is_newcomer, False
+    return is_newcomer
 
 
 # --- Members
@@ -190,7 +199,8 @@ def _change() -> Change | None:
     first = staying[0]
     size = len(staying) + len(joiners)
     own = _native.rank()
-    listener, address = _open_door(here.rendezvous) if own == first else (None, "")
+    across_hosts = here.rendezvous.startswith("tcp:")
+    listener, address = open_door(across_hosts) if own == first else (None, "")
     address = broadcast_object(address, first, "elastic.door")
     if own not in staying:
         _leave()
@@ -200,25 +210,17 @@ def _change() -> Change | None:
         here.session.send(door={"address": address, "joiners": ranks, "size": size})
     try:
         epoch, previous = _enter(
-            staying.index(own), size, address, -1 if listener is None else listener.detach(), {}
+            staying.index(own), size, address, -1 if listener is None else listener.fileno(), {}
         )
     except InitializationError as error:
         _settle_failure(error, joiners)
         return None
+    finally:
+        if listener is not None:
+            listener.close()
     count_world()
     left = sorted(set(range(len(here.members))) - set(staying))
     return Change(epoch, previous, left)
-
-
-def _open_door(rendezvous: str) -> tuple[socket.socket | None, str]:
-    """Where the ranks of the next world meet: as those of the present one have met."""
-    if not rendezvous.startswith("tcp:"):
-        return None, f"unix:@rueda-{secrets.token_hex(16)}"
-    host = _native.own_address(_native.options()["interface"])
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, 0), family=family)
-    port = listener.getsockname()[1]
-    return listener, f"tcp:[{host}]:{port}" if family == socket.AF_INET6 else f"tcp:{host}:{port}"
 
 
 def _leave() -> None:
