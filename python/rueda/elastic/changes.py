@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Change",
     "Door",
+    "came_late",
     "change",
     "join",
     "look",
@@ -96,6 +97,8 @@ class _Elastic:
     rendezvous: str = ""
     # What has come in the background while this process waited to join.
     received: Shadow | None = None
+    # Whether this process has joined a job under way, and has not been given the others' state yet.
+    is_newcomer: bool = False
 
     def listen(self) -> None:
         """Takes what the launcher has said."""
@@ -156,6 +159,7 @@ def join(options: Mapping[str, str]) -> None:
                 _enter(int(door["rank"]), int(door["size"]), str(door["address"]), -1, options)
                 # Meanwhile the others' last step has come, or nearly so.
                 here.received = None if follower is None else follower.finish(_FINISHING)
+                here.is_newcomer = True
                 return
         if not here.session.is_open:
             raise InitializationError("the launcher has ended before this process could join")
@@ -198,6 +202,13 @@ def _enter(
     here.joiners = [number for number in here.joiners if number not in here.members]
     _tell_launcher()
     return epoch, list(previous)
+
+
+def came_late() -> bool:
+    """Whether this process has joined a job under way; told once, to who gives it the others' state."""
+    here = _elastic()
+    is_newcomer, here.is_newcomer = here.is_newcomer, False
+    return is_newcomer
 
 
 # --- Members
@@ -304,11 +315,14 @@ def change(only: list[int] | None = None) -> Change | None:
         here.session.send(door={"address": address, "joiners": ranks, "size": size})
     try:
         epoch, previous = _enter(
-            staying.index(own), size, address, -1 if listener is None else listener.detach(), {}
+            staying.index(own), size, address, -1 if listener is None else listener.fileno(), {}
         )
     except InitializationError as error:
         _settle_failure(error, joiners)
         return None
+    finally:
+        if listener is not None:
+            listener.close()
     count_world()
     left = sorted(set(range(len(here.members))) - set(staying))
     return Change(epoch, previous, left)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
-from rueda.elastic.changes import change, look, take_received
+from rueda.elastic.changes import came_late, change, look, take_received
 from rueda.elastic.guidance import Guidance
 from rueda.elastic.shared_state import SharedState
 from rueda.errors import InvalidArgumentError, PeerLostError
@@ -67,14 +67,20 @@ class Step:
 
 
 def steps(
-    total: int, *state: Any, every: int = 1, background_bytes: int = BACKGROUND_BYTES
+    total: int,
+    *state: Any,
+    every: int = 1,
+    begin: Callable[[], int] | None = None,
+    background_bytes: int = BACKGROUND_BYTES,
 ) -> Iterator[Step]:
     """The steps of a training from which ranks may be lost, and which others may join; no step is lost or done twice.
 
     ``total``: how many there are. ``state``: what all ranks have in common, objects with ``state_dict()`` and
     ``load_state_dict()``: the model, the optimizer, of which there may be one, samplers. At the start every rank gets
-    what rank 0 has. ``every``: after how many steps newcomers are let in. ``background_bytes``: models and optimizers
-    that are at least as large travel to newcomers while the others train on; 16 MiB by default.
+    what rank 0 has. ``every``: after how many steps newcomers are let in. ``begin``: called at the start by the ranks
+    of a job, not by newcomers, to load a checkpoint, say; returns the number of the first step, which is 0 without it.
+    ``background_bytes``: models and optimizers that are at least as large travel to newcomers while the others train
+    on; 16 MiB by default.
 
     When a rank is lost (``rueda run --min-np``) the others go on in a new world: those that had not come to the end of
     the step do it again, unless one of them had taken the optimizer's step, in which case all get its state. Nothing
@@ -104,7 +110,7 @@ def steps(
     """
     if total < 0 or every < 1:
         raise InvalidArgumentError(f"steps(): total={total} and every={every} make no sense")
-    course = _Course(SharedState(state), every, background_bytes)
+    course = _Course(SharedState(state), every, begin, background_bytes)
     course.begin()
     try:
         while course.number < total:
@@ -121,16 +127,26 @@ def steps(
 class _Course:
     """How far the training is."""
 
-    def __init__(self, state: SharedState, every: int, background_bytes: int) -> None:
+    def __init__(
+        self,
+        state: SharedState,
+        every: int,
+        begin: Callable[[], int] | None,
+        background_bytes: int,
+    ) -> None:
         self.number = 0
         self._state = state
         self._guidance = Guidance(state, background_bytes)
         self._every = every
+        self._begin = begin
         self._looked_at = -1  # the step before which newcomers were looked for
 
     def begin(self) -> None:
         """A rank that is new gets what the others have; at the start of the job, what rank 0 has."""
+        is_newcomer = came_late()
         try:
+            if not is_newcomer:
+                self._restore()
             self._share(has_state=False)
             self._looked_at = self.number  # as those did who have let this rank in
         except PeerLostError as error:
@@ -179,6 +195,10 @@ class _Course:
         else:
             self._recover(step.lost, self.number + self._state.has_stepped)
 
+    def _restore(self) -> None:
+        if self._begin is not None:
+            self.number = self._begin()
+
     def _share(self, has_state: bool) -> None:
         """All get what those have who have the state; where nobody has, what rank 0 has."""
         every = allgather_object((has_state, self.number), "elastic.step")
@@ -201,6 +221,8 @@ class _Course:
                 every = allgather_object(done, "elastic.done")
                 furthest = max(every)
                 self.number = max(done, 0)
+                if furthest == _NOTHING:  # the job has just been started: nobody has come to it
+                    self._restore()
                 if min(every) < furthest or furthest == _NOTHING:
                     self._share(has_state=done == furthest != _NOTHING)
                 self._looked_at = -1

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import parallel
 import rueda
+import rueda.checkpoint
 import rueda.elastic
 import rueda.horovod.torch as hvd
 import rueda.torch
@@ -21,6 +22,7 @@ import torch.distributed as dist
 
 MODULES = [
     "rueda",
+    "rueda.checkpoint",
     "rueda.compression",
     "rueda.elastic",
     "rueda.torch",

@@ -1,0 +1,278 @@
+"""What is saved: the states of an application's parts, taken apart into tensors and the rest.
+
+Tensors get the names that torch's planner gives them (``model.0.weight``). The structure around them, with slots in
+their places, is pickled beside them: torch's own entries know neither a dictionary's kinds of keys nor tuples.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+
+from rueda.errors import InvalidArgumentError, UnsupportedError
+from rueda.torch.compression_state import COMPRESSION_STATE, shared_by_ranks
+
+__all__ = [
+    "Content",
+    "Kind",
+    "Slot",
+    "collect",
+    "described",
+    "difference",
+    "kind_of",
+    "names_in",
+    "own_key",
+    "pickled",
+    "put_together",
+]
+
+# The entries of a checkpoint that are Rueda's own, beside those of the application's parts.
+_RESERVED = "rueda"
+
+
+def own_key(rank: int) -> str:
+    """The entry of what this rank alone has; the names of its tensors begin so, too."""
+    return f"{_RESERVED}.rank.{rank}"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Stands for a tensor, which is an entry of its own."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What must be the same where a state is loaded. ``shapes``: of an optimizer's parameters, in each group."""
+
+    name: str
+    shapes: list[list[tuple[int, ...]]] | None = None
+
+
+@dataclass
+class Content:
+    """The state of this rank.
+
+    ``tensors``, ``leaves``: by their names in the checkpoint, what all ranks have alike; ``paths``: where each stands
+    in the nested states. ``of_first``: tensors that need not be alike, of which the first rank's are saved.
+    ``states``: of each part its kind and its state with slots. ``own``, ``own_tensors``: the same of what this rank
+    alone has. Nothing is copied yet.
+    """
+
+    tensors: dict[str, torch.Tensor]
+    leaves: dict[str, Any]
+    paths: dict[str, Any]
+    of_first: set[str]
+    states: dict[str, Any]
+    own: Any
+    own_tensors: dict[str, torch.Tensor]
+
+
+def collect(parts: Mapping[str, Any], each_rank: object, rank: int) -> Content:
+    """Asks each part for its state.
+
+    Raises :class:`rueda.InvalidArgumentError` for what has none, or twice a name, and
+    :class:`rueda.UnsupportedError` for tensors that are sharded, sparse or without data.
+    """
+    nested: dict[str, Any] = {}
+    own: dict[str, Any] = {}
+    of_first: set[str] = set()
+    for name, part in parts.items():
+        state = state_of(name, part)
+        kept = state.get(COMPRESSION_STATE) if isinstance(state, Mapping) else None
+        if kept is not None:
+            state = {**state, COMPRESSION_STATE: shared_by_ranks(kept)}
+            own[name] = {kind: kept[kind] for kind in ("residuals", "velocities")}
+        if isinstance(part, torch.nn.Module):
+            of_first.update(f"{name}.{buffer}" for buffer, _ in part.named_buffers())
+        nested[name] = state
+    flat, paths = _flattened(nested)
+    tensors = {name: each for name, each in flat.items() if isinstance(each, torch.Tensor)}
+    for name, tensor in tensors.items():
+        _require_plain(name, tensor)
+    names = {id(tensor): name for name, tensor in tensors.items()}
+    states = {
+        name: (kind_of(part), _taken_apart(nested[name], names)) for name, part in parts.items()
+    }
+    own_nested = {own_key(rank): {"value": each_rank, "parts": own}}
+    own_flat, _ = _flattened(own_nested)
+    own_tensors = {name: each for name, each in own_flat.items() if isinstance(each, torch.Tensor)}
+    for name, tensor in own_tensors.items():
+        _require_plain(name, tensor)
+    own_names = {id(tensor): name for name, tensor in own_tensors.items()}
+    leaves = {name: each for name, each in flat.items() if name not in tensors}
+    own_state = _taken_apart(own_nested[own_key(rank)], own_names)
+    return Content(tensors, leaves, paths, of_first, states, own_state, own_tensors)
+
+
+def described(content: Content) -> dict[str, object]:
+    """What the ranks must have alike, part by part."""
+    told: dict[str, list[str]] = {name: [str(kind)] for name, (kind, _) in content.states.items()}
+    for name, tensor in content.tensors.items():
+        told[content.paths[name][0]].append(f"{name} {_told(tensor.shape, tensor.dtype)}")
+    for name in content.leaves:
+        told[content.paths[name][0]].append(name)
+    return {f"the state '{name}'": "; ".join(each) for name, each in told.items()}
+
+
+def state_of(name: str, part: Any) -> Any:
+    """A part's ``state_dict()``."""
+    if name.partition(".")[0] == _RESERVED or not name:
+        raise InvalidArgumentError(f"{name!r} cannot be the name of a state: Rueda uses it")
+    if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
+        raise InvalidArgumentError(
+            f"{name}: a {type(part).__name__} has no state_dict() and load_state_dict(); plain values go into extra"
+        )
+    return part.state_dict()
+
+
+def _flattened(nested: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """As torch does it, so that torch finds everything under the names that it expects."""
+    planner = DefaultSavePlanner()
+    try:
+        planner.set_up_planner(nested)
+    except ValueError as error:
+        raise InvalidArgumentError(f"the state has a name twice: {error}") from error
+    return dict(planner.state_dict), dict(planner.mappings)
+
+
+def _require_plain(name: str, tensor: torch.Tensor) -> None:
+    if hasattr(tensor, "__create_write_items__") or hasattr(tensor, "local_shards"):
+        raise UnsupportedError(
+            f"'{name}' is sharded, a {type(tensor).__name__}: rueda.checkpoint saves what every rank has as a whole. "
+            "Use torch.distributed.checkpoint, which works over the backend rueda"
+        )
+    if tensor.layout != torch.strided:
+        raise UnsupportedError(f"'{name}' is sparse: only dense tensors can be saved")
+    if tensor.is_meta:
+        raise UnsupportedError(f"'{name}' is on the device meta and has no data")
+
+
+def _taken_apart(value: Any, names: Mapping[int, str]) -> Any:
+    """``value`` with a slot for each tensor that has a name; others, such as in tuples, stay."""
+    if isinstance(value, torch.Tensor):
+        name = names.get(id(value))
+        return value.detach().cpu().clone() if name is None else Slot(name)
+    if type(value) in (dict, OrderedDict):
+        made = type(value)((key, _taken_apart(item, names)) for key, item in value.items())
+        if hasattr(value, "_metadata"):  # of a module: the versions of its layers
+            made._metadata = value._metadata
+        return made
+    if type(value) in (list, tuple):
+        return type(value)(_taken_apart(item, names) for item in value)
+    return value
+
+
+def put_together(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """The inverse of taking apart."""
+    if isinstance(value, Slot):
+        return tensors[value.name]
+    if type(value) in (dict, OrderedDict):
+        made = type(value)((key, put_together(item, tensors)) for key, item in value.items())
+        if hasattr(value, "_metadata"):
+            made._metadata = value._metadata
+        return made
+    if type(value) in (list, tuple):
+        return type(value)(put_together(item, tensors) for item in value)
+    return value
+
+
+def names_in(value: Any) -> Iterator[str]:
+    """Of the tensors that belong into slots."""
+    if isinstance(value, Slot):
+        yield value.name
+    elif type(value) in (dict, OrderedDict):
+        for item in value.values():
+            yield from names_in(item)
+    elif type(value) in (list, tuple):
+        for item in value:
+            yield from names_in(item)
+
+
+def pickled(what: str, value: object) -> bytes:
+    """Raises :class:`rueda.InvalidArgumentError` where pickle refuses it."""
+    try:
+        return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception as error:  # whatever the object's own __reduce__ raises
+        raise InvalidArgumentError(
+            f"{what} cannot be pickled: {type(error).__name__}: {error}"
+        ) from error
+
+
+def kind_of(part: Any) -> Kind:
+    """Of an object whose state is saved or loaded."""
+    if isinstance(part, torch.optim.Optimizer):
+        shapes = [[tuple(each.shape) for each in group["params"]] for group in part.param_groups]
+        return Kind(type(part).__name__, shapes)
+    if isinstance(part, torch.nn.Module):
+        return Kind("Module")  # whatever its class: its tensors' names and shapes count
+    return Kind(type(part).__name__)
+
+
+def difference(
+    name: str, part: Any, kind: Kind, state: Any, shapes: Mapping[str, tuple[Any, Any]]
+) -> str | None:
+    """Why a state cannot be loaded into a part; ``shapes``: extents and dtype of the checkpoint's tensors."""
+    own = kind_of(part)
+    if own.name != kind.name:
+        return f"{name}: the checkpoint has the state of a {kind.name}, and this is a {own.name}"
+    if own.shapes is not None:
+        return _difference_of_groups(name, kind.shapes or [], own.shapes)
+    if isinstance(part, torch.nn.Module):
+        return _difference_of_modules(name, part, state, shapes)
+    return None
+
+
+def _difference_of_groups(
+    name: str, saved: list[list[tuple[int, ...]]], own: list[list[tuple[int, ...]]]
+) -> str | None:
+    if len(saved) != len(own):
+        return f"{name}: the checkpoint has {len(saved)} groups of parameters, and this optimizer {len(own)}"
+    for group, (theirs, mine) in enumerate(zip(saved, own, strict=True)):
+        if len(theirs) != len(mine):
+            return (
+                f"{name}: group {group} has {len(theirs)} parameters in the checkpoint, and {len(mine)} in this "
+                "optimizer"
+            )
+        for number, (its, shape) in enumerate(zip(theirs, mine, strict=True)):
+            if its != shape:
+                return (
+                    f"{name}: parameter {number} of group {group} has the shape {list(its)} in the checkpoint, and "
+                    f"{list(shape)} in this optimizer"
+                )
+    return None
+
+
+def _difference_of_modules(
+    name: str, module: torch.nn.Module, state: Any, shapes: Mapping[str, tuple[Any, Any]]
+) -> str | None:
+    mine = {
+        key: _told(value.shape, value.dtype) if isinstance(value, torch.Tensor) else "no tensor"
+        for key, value in module.state_dict().items()
+    }
+    saved = {
+        key: _told(*shapes[slot.name]) if isinstance(slot, Slot) else "no tensor"
+        for key, slot in state.items()
+    }
+    differing = [
+        key for key in [*mine, *(set(saved) - set(mine))] if mine.get(key) != saved.get(key)
+    ]
+    if not differing:
+        return None
+    told_of = [
+        f"'{key}' is {saved.get(key, 'missing')} in the checkpoint, and {mine.get(key, 'missing')} in this model"
+        for key in differing[:3]
+    ]
+    more = f"; {len(differing) - 3} more differ" if len(differing) > 3 else ""
+    return f"{name}: {'; '.join(told_of)}{more}"
+
+
+def _told(extents: Any, dtype: Any) -> str:
+    return f"{str(dtype).removeprefix('torch.')}{list(extents)}"

@@ -1,0 +1,135 @@
+"""Where checkpoints lie: which are complete, how one becomes so, and which may go.
+
+A checkpoint is written into a folder whose name begins with a dot, and becomes complete by being renamed to
+``NUMBER-step-STEP``: numbers count up, so that the newest has the highest, whatever its step. What is to be removed
+is renamed first, too. So a folder with such a name is whole, whenever a process was killed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = [
+    "Checkpoint",
+    "available",
+    "latest",
+    "publish",
+    "remove",
+    "remove_leftovers",
+    "retain",
+    "sync",
+    "temporary",
+]
+
+_COMPLETE = re.compile(r"(\d{6,})-step-(\d+)")
+_WRITING, _REMOVING = ".writing-", ".removing-"
+
+
+@dataclass(frozen=True, order=True)
+class Checkpoint:
+    """A complete checkpoint.
+
+    ``number``: counts the checkpoints of a folder in the order of their publication, from 1. ``step``: as given to
+    :func:`save`. ``path``: the folder in which torch finds it.
+
+    Example::
+
+        >>> import pathlib
+        >>> rueda.checkpoint.Checkpoint(1, 500, pathlib.Path("runs/7/000001-step-500")).step
+        500
+    """
+
+    number: int
+    step: int
+    path: Path
+
+
+def available(folder: str | os.PathLike[str]) -> list[Checkpoint]:
+    """The complete checkpoints of a folder, oldest first; none where there is no such folder.
+
+    Not collective: it only looks. Raises ``OSError`` where the folder cannot be read.
+
+    Example::
+
+        >>> rueda.checkpoint.available("/nowhere")
+        []
+    """
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    matches = [match for match in map(_COMPLETE.fullmatch, names) if match]
+    return sorted(Checkpoint(int(m[1]), int(m[2]), Path(folder, m[0])) for m in matches)
+
+
+def latest(folder: str | os.PathLike[str]) -> Checkpoint | None:
+    """The checkpoint that was completed last, or nothing. As :func:`available`.
+
+    Example::
+
+        >>> rueda.checkpoint.latest("/nowhere") is None
+        True
+    """
+    complete = available(folder)
+    return complete[-1] if complete else None
+
+
+def temporary(folder: Path, step: int, token: int) -> Path:
+    """Where a checkpoint is written; ``token`` is of this attempt alone."""
+    return folder / f"{_WRITING}step-{step}-{token:016x}"
+
+
+def publish(written: Path, step: int) -> Checkpoint:
+    """Makes a folder that is wholly on the disk the newest checkpoint, at once."""
+    folder = written.parent
+    while True:
+        last = latest(folder)
+        number = last.number + 1 if last else 1
+        path = folder / f"{number:06}-step-{step}"
+        try:
+            written.rename(path)
+        except OSError as error:
+            if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+                continue  # another job has published one meanwhile
+            raise
+        sync(folder)
+        return Checkpoint(number, step, path)
+
+
+def retain(folder: Path, keep: int) -> None:
+    """Removes all but the ``keep`` newest."""
+    for old in available(folder)[:-keep]:
+        remove(old.path)
+
+
+def remove_leftovers(written: Path) -> None:
+    """Removes what killed processes have left beside ``written``. Nobody else may be writing there."""
+    with suppress(FileNotFoundError):
+        for name in os.listdir(written.parent):
+            if name.startswith((_WRITING, _REMOVING)) and name != written.name:
+                remove(written.parent / name)
+
+
+def remove(path: Path) -> None:
+    """Removes a checkpoint, or what was to be one: first the name by which it would be found, or published."""
+    gone = path
+    if not path.name.startswith(_REMOVING):
+        gone = path.with_name(f"{_REMOVING}{path.name.removeprefix('.')}")
+        with suppress(FileNotFoundError):
+            path.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def sync(folder: Path) -> None:
+    """Puts a folder's list of files onto the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,48 @@
+"""The states of the generators that an application draws from without having made them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["random_states", "set_random_states"]
+
+
+def random_states() -> dict[str, Any]:
+    """Those of ``random``, ``numpy.random`` and torch on this rank, for ``save(each_rank=...)``.
+
+    torch's are that of the CPU and, where CUDA is in use, that of the current GPU.
+
+    Example::
+
+        >>> kept = rueda.checkpoint.random_states()
+        >>> drawn = torch.rand(1)
+        >>> rueda.checkpoint.set_random_states(kept)
+        >>> torch.equal(torch.rand(1), drawn)
+        True
+    """
+    states = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def set_random_states(states: dict[str, Any]) -> None:
+    """Draws go on as they would have after :func:`random_states`.
+
+    Example::
+
+        >>> rueda.checkpoint.set_random_states(rueda.checkpoint.random_states())
+    """
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])
+    torch.set_rng_state(states["torch"])
+    if "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"])

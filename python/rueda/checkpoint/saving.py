@@ -1,0 +1,238 @@
+"""Saving: the caller is held while this rank's part is copied in memory; a thread writes it."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import operator
+import os
+import secrets
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rueda import lifecycle
+from rueda.checkpoint.agreement import WorldBeside, agree
+from rueda.checkpoint.content import collect, described
+from rueda.checkpoint.folder import Checkpoint, temporary
+from rueda.checkpoint.problems import CheckpointError, Problem, problem_of, raise_first
+from rueda.checkpoint.snapshot import Entries, Snapshot, Snapshots
+from rueda.checkpoint.writing import finish, write_share
+from rueda.errors import InvalidArgumentError, RuedaError
+from rueda.errors import TimeoutError as RuedaTimeoutError
+
+__all__ = ["PendingSave", "save"]
+
+_log = logging.getLogger("rueda")
+
+
+class PendingSave:
+    """A checkpoint that is being written.
+
+    Dropping it changes nothing: the checkpoint is completed all the same, also while the process ends in order. Any
+    thread may wait. Where it fails and nobody asks, the log tells.
+
+    Example::
+
+        >>> import tempfile
+        >>> pending = rueda.checkpoint.save(tempfile.mkdtemp(), 0, extra={"epoch": 3})
+        >>> pending.wait(timeout=60)
+        True
+        >>> pending.result().step
+        0
+    """
+
+    def __init__(self, step: int, folder: Path) -> None:
+        self.step = step
+        self.folder = folder
+        self._future: concurrent.futures.Future[Checkpoint] = concurrent.futures.Future()
+
+    def done(self) -> bool:
+        """Whether it is complete, or has failed. Never blocks."""
+        return self._future.done()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Blocks until it is complete or has failed, for ``timeout`` seconds at most; ``False`` where it is not."""
+        return bool(concurrent.futures.wait([self._future], timeout).done)
+
+    def result(self, timeout: float | None = None) -> Checkpoint:
+        """Waits, then returns the complete checkpoint.
+
+        Raises :class:`CheckpointError` on every rank where it has failed, also where a rank was lost meanwhile (its
+        ``__cause__`` tells): the former checkpoint is the latest. Raises
+        :class:`rueda.TimeoutError` after ``timeout`` seconds.
+        """
+        if not self.wait(timeout):
+            raise RuedaTimeoutError(
+                f"the checkpoint of step {self.step} has not been completed within {timeout} seconds",
+                reason="deadline",
+            )
+        return self._future.result()
+
+
+def save(
+    folder: str | os.PathLike[str],
+    step: int,
+    *,
+    extra: object = None,
+    each_rank: object = None,
+    keep: int | None = None,
+    **state: Any,
+) -> PendingSave:
+    """Begins a checkpoint, which all ranks write together in the background; collective over the world.
+
+    Returns when this rank has copied its part of the state into memory, so that training can go on; see
+    :class:`PendingSave` for the rest. Each rank writes about as many bytes. A checkpoint of the same or a higher step
+    that is there already stays: the latest is the one that was completed last.
+
+    - ``folder``: of all checkpoints of a training, which every rank reaches under the same path; made where it is
+      missing. One job at a time may write there: what killed ones have left is removed.
+    - ``step``: how many steps have been taken; not negative.
+    - ``state``: what all ranks have alike, objects with ``state_dict()`` and ``load_state_dict()``, by names such as
+      ``model`` and ``optimizer``. Buffers of modules, which may differ, are rank 0's, and so is what is no tensor. What
+      compressed gradients have lost is saved for each rank.
+    - ``extra``: anything that pickle takes, of rank 0, such as an epoch.
+    - ``each_rank``: anything that pickle takes, of each rank, such as :func:`random_states`.
+    - ``keep``: how many checkpoints to keep, this one among them; older ones are removed once it is complete. All by
+      default.
+
+    Where a save is still under way, this one waits for it first; whether that succeeds is told by its own result.
+
+    Raises on every rank :class:`rueda.InvalidArgumentError` for states that cannot be saved on one of them
+    (:class:`rueda.UnsupportedError` for sharded and sparse tensors), :class:`rueda.MismatchError` where ranks pass
+    other folders, steps or states, :class:`rueda.PeerLostError` and what else collectives raise. Nothing has been
+    written then. Everything later is told by the result.
+
+    Example::
+
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> model = torch.nn.Linear(3, 1)
+        >>> for step in range(3):
+        ...     pending = rueda.checkpoint.save(folder, step, model=model, keep=2)
+        >>> pending.result().step
+        2
+        >>> [each.step for each in rueda.checkpoint.available(folder)]
+        [1, 2]
+    """
+    global _saver
+    if _saver is None:
+        _saver = _Saver()
+    return _saver.save(folder, step, state, extra, each_rank, keep)
+
+
+@dataclass
+class _Job:
+    """A save under way. ``written``: the folder in which it is, until it is published."""
+
+    pending: PendingSave
+    written: Path
+    rank: int
+    ranks: int
+    keep: int | None
+    snapshot: Snapshot | Problem
+
+
+class _Saver:
+    """The saves of this process, one at a time."""
+
+    def __init__(self) -> None:
+        self._beside = WorldBeside()
+        self._snapshots = Snapshots()
+        self._last: PendingSave | None = None
+
+    def save(
+        self,
+        folder: str | os.PathLike[str],
+        step: int,
+        state: Mapping[str, Any],
+        extra: object,
+        each_rank: object,
+        keep: int | None,
+    ) -> PendingSave:
+        """See :func:`save`."""
+        rank, ranks = lifecycle.rank(), lifecycle.size()
+        if self._last is not None:
+            self._last.wait()
+        problem: Exception | None = None
+        details: dict[str, object] = {"call": "save", "step": step, "keep": keep}
+        try:
+            path = Path(os.path.abspath(folder))
+            details["folder"] = str(path)
+            step = _whole("step", step, 0)
+            keep = None if keep is None else _whole("keep", keep, 1)
+            content = collect(state, each_rank, rank)
+            details |= described(content)
+            entries = Entries.of(content, extra, rank)
+        except Exception as error:  # told to every rank
+            problem = error
+        own = (secrets.randbits(63), int(not self._beside.is_usable()))
+        told = agree(details, problem, own)
+        if any(must_form for _, must_form in told):
+            self._beside.form()
+        pending = PendingSave(step, path)
+        snapshot: Snapshot | Problem
+        try:
+            snapshot = self._snapshots.take(content, entries, rank, ranks)
+        except Exception as error:  # such as too little memory; told as a full disk is
+            snapshot = problem_of(error, rank)
+        job = _Job(pending, temporary(path, step, told[0][0]), rank, ranks, keep, snapshot)
+        self._last = pending
+        # Not a daemon: the interpreter waits for it before it ends.
+        threading.Thread(target=self._run, args=(job,), name="rueda-checkpoint").start()
+        return pending
+
+    # --- In the background
+
+    def _run(self, job: _Job) -> None:
+        future = job.pending._future
+        try:
+            complete = self._write(job)
+        except BaseException as error:
+            if not isinstance(error, CheckpointError):  # the others would wait for this rank
+                self._beside.close(f"a checkpoint has failed: {type(error).__name__}: {error}")
+            if job.rank == 0 or not isinstance(error, CheckpointError):  # those are all ranks'
+                _log.warning("%s", error)
+            future.set_exception(error)
+        else:
+            future.set_result(complete)
+
+    def _write(self, job: _Job) -> Checkpoint:
+        what = f"the checkpoint of step {job.pending.step} was not saved"
+        own: Any
+        try:
+            own = job.snapshot
+            if isinstance(own, Snapshot):
+                own = write_share(own, job.written, job.rank)
+        except Exception as error:  # told to every rank
+            own = problem_of(error, job.rank, job.written)
+        every = self._exchange(own, "checkpoint.written", what)
+        outcome: Any = None
+        if job.rank == 0:
+            outcome = finish(every, job.written, job.pending.step, job.keep)
+        outcome = self._exchange(outcome, "checkpoint.published", what)[0]
+        raise_first([each for each in [*every, outcome] if isinstance(each, Problem)], what)
+        assert isinstance(outcome, Checkpoint)
+        return outcome
+
+    def _exchange(self, value: object, name: str, what: str) -> list[Any]:
+        try:
+            return self._beside.exchange(value, name)
+        except RuedaError as error:
+            self._beside.close(f"a checkpoint has failed: {error}")
+            raise CheckpointError(f"{what}: {error}", error.peer) from error
+
+
+def _whole(what: str, value: object, least: int) -> int:
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise InvalidArgumentError(f"{what}={value!r} is not a whole number") from None
+    if number < least:
+        raise InvalidArgumentError(f"{what}={number} is less than {least}")
+    return number
+
+
+_saver: _Saver | None = None

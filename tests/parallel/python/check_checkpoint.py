@@ -1,0 +1,595 @@
+"""Every rank: checkpoints are written together, loaded whole or not at all, and tell what is wrong with them."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import errno
+import logging
+import os
+import random
+import resource
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import parallel
+import rueda
+import rueda.checkpoint as ck
+import rueda.torch as rt
+import torch
+import torch.distributed.checkpoint as dcp
+from rueda.checkpoint.files import MANIFEST, read_manifest
+from torch import nn
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from training import adam, batch, model, sgd, share
+
+logging.getLogger("rueda").setLevel(logging.ERROR)  # failed saves are told by their results here
+
+
+@contextlib.contextmanager
+def folder() -> Iterator[Path]:
+    """The same on all ranks, removed when all are through with it."""
+    own = tempfile.mkdtemp(prefix="checkpoints-") if rueda.rank() == 0 else None
+    path = Path(rueda.broadcast_object(own))
+    try:
+        yield path / "of a run"
+    finally:
+        rueda.barrier()
+        if rueda.rank() == 0:
+            shutil.rmtree(path)
+
+
+def train(net: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
+    for step in steps:
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(share(inputs)), share(targets)).backward()
+        optimizer.step()
+
+
+def distributed(net: nn.Module, make: Any = adam, **options: Any) -> Any:
+    return rt.DistributedOptimizer(make(list(net.parameters())), net.named_parameters(), **options)
+
+
+def bits(tensors: Any) -> list[bytes]:
+    return [
+        bytes(each.detach().contiguous().view(-1).view(torch.uint8).tolist()) for each in tensors
+    ]
+
+
+class Holder:
+    """A part whose state is what it is given."""
+
+    def __init__(self, state: Any = None) -> None:
+        self.state = state
+
+    def state_dict(self) -> Any:
+        return self.state
+
+    def load_state_dict(self, state: Any) -> None:
+        self.state = state
+
+
+def odd_state() -> dict[Any, Any]:
+    """Dtypes, layouts, sizes and structures of many kinds, the same on all ranks."""
+    torch.manual_seed(5)
+    dtypes = [
+        torch.float64,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.uint8,
+        torch.complex64,
+    ]
+    return {
+        **{str(dtype): torch.randn(37, 5).to(dtype) for dtype in [*dtypes, torch.bool]},
+        "large": torch.randn(700, 333),
+        "long rows": torch.randn(2, 3, 90_001),
+        "transposed": torch.randn(50, 60).t(),
+        "strided": torch.randn(40, 6)[:, ::2],
+        "one": torch.tensor(1.5),
+        "none": torch.zeros(0, 4),
+        7: {"nested": [torch.arange(3), {"deep": torch.ones(2)}]},
+        "tuple": (torch.arange(4), "text"),
+        "plain": [1, None, {"set": {3, 4}}],
+        "special": torch.tensor([float("nan"), -0.0, float("inf")]),
+    }
+
+
+def same(left: Any, right: Any) -> bool:
+    if isinstance(left, torch.Tensor):
+        return (
+            left.dtype == right.dtype
+            and left.shape == right.shape
+            and bits([left]) == bits([right])
+        )
+    if isinstance(left, dict):
+        return list(left) == list(right) and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, (list, tuple)):
+        return type(left) is type(right) and len(left) == len(right) and all(map(same, left, right))
+    return bool(left == right)
+
+
+def check_any_state_comes_back_to_the_bit() -> None:
+    with folder() as path:
+        own = {"rank": rueda.rank(), "tensor": torch.full((rueda.rank(),), 2.0)}
+        pending = ck.save(path, 3, odd=Holder(odd_state()), extra={"epoch": 4}, each_rank=own)
+        complete = pending.result(60)
+        assert pending.done()
+        assert (complete.step, complete.number) == (3, 1)
+        assert ck.latest(path) == complete
+        odd = Holder()
+        loaded = ck.load(path, odd=odd)
+        assert loaded is not None
+        assert (loaded.step, loaded.extra, loaded.path) == (3, {"epoch": 4}, complete.path)
+        assert same(odd.state, odd_state()), odd.state
+        assert [each["rank"] for each in loaded.each_rank] == list(range(rueda.size()))
+        assert [len(each["tensor"]) for each in loaded.each_rank] == list(range(rueda.size()))
+
+
+def check_training_goes_on_as_if_nothing_had_happened() -> None:
+    """While the checkpoint is written, and from it afterwards: the bits are those of an undisturbed run."""
+    for make in (adam, sgd):
+        with folder() as path:
+            net = model()
+            optimizer = distributed(net, make)
+            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
+            train(net, optimizer, range(3))
+            scheduler.step()
+            parts = {"model": net, "optimizer": optimizer, "scheduler": scheduler}
+            pending = ck.save(path, 3, **parts, each_rank=ck.random_states())
+            drawn = torch.rand(3), random.random()
+            train(net, optimizer, range(3, 6))
+            pending.result(60)
+            again = model(seed=9)
+            other = distributed(again, make)
+            schedule = torch.optim.lr_scheduler.StepLR(other, 1, gamma=0.1)
+            loaded = ck.load(path, model=again, optimizer=other, scheduler=schedule)
+            assert loaded is not None
+            assert loaded.step == 3
+            assert schedule.state_dict() == scheduler.state_dict()
+            ck.set_random_states(loaded.each_rank[rueda.rank()])
+            assert torch.equal(torch.rand(3), drawn[0])
+            assert random.random() == drawn[1]
+            train(again, other, range(3, 6))
+            assert bits(again.parameters()) == bits(net.parameters())
+
+
+def check_what_compression_has_lost_is_each_ranks() -> None:
+    def make(seed: int) -> tuple[nn.Module, Any]:
+        torch.manual_seed(seed)
+        net = nn.Linear(300, 100)
+        options = rt.CompressionPolicy({"*": "topk:0.1"}, min_elements=0, error_feedback=True)
+        return net, distributed(net, sgd, compression=options)
+
+    def take_steps(net: nn.Module, optimizer: Any, steps: range) -> None:
+        for step in steps:
+            torch.manual_seed(100 * step + rueda.rank())
+            optimizer.zero_grad()
+            net(torch.randn(4, 300)).square().mean().backward()
+            optimizer.step()
+
+    with folder() as path:
+        net, optimizer = make(1)
+        take_steps(net, optimizer, range(3))
+        ck.save(path, 3, model=net, optimizer=optimizer).result(60)
+        take_steps(net, optimizer, range(3, 5))
+        again, other = make(2)
+        ck.load(path, model=again, optimizer=other)
+        kept = other.state_dict()["rueda_compression"]
+        assert any(bool(each.any()) for each in kept["residuals"].values())
+        take_steps(again, other, range(3, 5))
+        assert bits(again.parameters()) == bits(net.parameters())
+
+
+def check_buffers_are_those_of_rank_0() -> None:
+    with folder() as path:
+        net = nn.BatchNorm1d(3)
+        net.running_mean.fill_(float(rueda.rank() + 1))
+        ck.save(path, 0, model=net).result(60)
+        ck.load(path, model=net)
+        assert net.running_mean.tolist() == [1.0] * 3
+
+
+def check_each_rank_writes_about_as_much() -> None:
+    with folder() as path:
+        torch.manual_seed(1)
+        net = nn.Sequential(nn.Linear(400, 400), *(nn.Linear(9, 40) for _ in range(20)))
+        net.append(nn.Embedding(5000, 100))
+        complete = ck.save(path, 0, model=net).result(60)
+        total = sum(each.nbytes for each in net.state_dict().values())
+        for rank in range(rueda.size()):
+            written = (complete.path / f"__{rank}_0.distcp").stat().st_size
+            assert abs(written - total / rueda.size()) < 0.12 * total / rueda.size(), (
+                rank,
+                written,
+            )
+        assert not [each for each in os.listdir(path) if each.startswith(".")]
+
+
+def check_torch_reads_it_without_rueda() -> None:
+    with folder() as path:
+        net = model()
+        optimizer = adam(list(net.parameters()))
+        train(net, distributed(net, adam), range(1))
+        net.zero_grad()
+        net(batch(0)[0]).sum().backward()
+        optimizer.step()
+        complete = ck.save(path, 1, model=net, optimizer=optimizer).result(60)
+        again = model(seed=4)
+        other = adam(list(again.parameters()))
+        again(batch(0)[0]).sum().backward()
+        other.step()  # so that there is a state to be filled
+        states = {"model": again.state_dict(), "optimizer": other.state_dict()}
+        states["optimizer"]["param_groups"][0]["lr"] = 5.0
+        dcp.load(states, checkpoint_id=complete.path, no_dist=True)
+        again.load_state_dict(states["model"])
+        assert bits(again.parameters()) == bits(net.parameters())
+        assert same(states["optimizer"], optimizer.state_dict()), states["optimizer"]
+        single = path / f"single-{rueda.rank()}"
+        dcp_to_torch_save(complete.path, single)
+        converted = torch.load(single, weights_only=False)
+        assert same(dict(converted["model"]), dict(net.state_dict()))
+
+
+def check_only_the_newest_are_kept() -> None:
+    with folder() as path:
+        for step in (5, 9, 2):
+            pending = ck.save(path, step, extra=step, keep=2)
+        pending.result(60)
+        rueda.barrier()
+        assert [(each.number, each.step) for each in ck.available(path)] == [(2, 9), (3, 2)]
+        newest = ck.latest(path)
+        assert newest is not None
+        assert newest.step == 2
+        assert ck.load(path).extra == 2
+        assert ck.load(path, step=9).extra == 9
+        with parallel.raises(ck.CheckpointError, "no checkpoint of step 5", "9, 2"):
+            ck.load(path, step=5)
+        ck.save(path, 9, extra="again").result(60)
+        assert ck.load(path, step=9).extra == "again"
+
+
+def check_where_there_is_none() -> None:
+    with folder() as path:
+        assert ck.latest(path) is None
+        assert ck.load(path, model=model()) is None
+        with parallel.raises(ck.CheckpointError, "no checkpoint of step 1", "none"):
+            ck.load(path, step=1)
+
+
+def check_a_second_save_waits_for_the_first() -> None:
+    with folder() as path, slow_writing() as go_on:
+        first = ck.save(path, 1)
+        assert not first.done()
+        with parallel.raises(rueda.TimeoutError, "step 1", "0.05 seconds"):
+            first.result(timeout=0.05)
+        assert ck.latest(path) is None
+        threading.Timer(0.1, go_on.set).start()
+        second = ck.save(path, 2)
+        assert first.done()
+        assert first.result().step == 1
+        assert second.result(60).number == 2
+
+
+@contextlib.contextmanager
+def writing(replacement: Any) -> Iterator[None]:
+    """The last rank writes its part by ``replacement(write, *arguments)``."""
+    from rueda.checkpoint import saving
+
+    write = saving.write_share
+    if rueda.rank() == rueda.size() - 1:
+        saving.write_share = lambda *arguments: replacement(write, *arguments)
+    try:
+        yield
+    finally:
+        saving.write_share = write
+
+
+@contextlib.contextmanager
+def slow_writing() -> Iterator[threading.Event]:
+    """Until the event is set, the last rank does not write."""
+    go_on = threading.Event()
+
+    def write_later(write: Any, *arguments: Any) -> Any:
+        assert go_on.wait(60)
+        return write(*arguments)
+
+    with writing(write_later):
+        try:
+            yield go_on
+        finally:
+            go_on.set()
+
+
+def check_what_killed_jobs_have_left_is_removed() -> None:
+    with folder() as path:
+        if rueda.rank() == 0:
+            for name in (".writing-step-3-00", ".removing-000001-step-1"):
+                (path / name).mkdir(parents=True)
+                (path / name / "__0_0.distcp").write_bytes(b"half")
+        rueda.barrier()
+        assert ck.latest(path) is None
+        ck.save(path, 4).result(60)
+        assert os.listdir(path) == ["000001-step-4"]
+
+
+# --- Bad input
+
+
+def error_of(pending: ck.PendingSave) -> ck.CheckpointError:
+    try:
+        pending.result(60)
+    except ck.CheckpointError as error:
+        return error
+    raise AssertionError("the save has succeeded")
+
+
+def check_ranks_that_save_different_things_are_told() -> None:
+    if rueda.size() == 1:
+        return
+    last = rueda.size() - 1
+    mine = int(rueda.rank() == last)
+    with folder() as path:
+        with parallel.raises(rueda.MismatchError, "step is", f"3 on ranks [{last}]"):
+            ck.save(path, 2 + mine)
+        with parallel.raises(rueda.MismatchError, "folder is", "other on ranks"):
+            ck.save(path / "other" if mine else path, 2)
+        with parallel.raises(rueda.MismatchError, "keep is"):
+            ck.save(path, 2, keep=5 if mine else None)
+        with parallel.raises(
+            rueda.MismatchError, "the state 'model'", "float32[1, 3]", "float32[1, 4]"
+        ):
+            ck.save(path, 2, model=nn.Linear(3 + mine, 1))
+        with parallel.raises(rueda.MismatchError, "the state 'sampler' is", "missing"):
+            ck.save(path, 2, **({"sampler": Holder({})} if mine else {}))
+        with parallel.raises(rueda.MismatchError, "call is", "load on ranks"):
+            ck.load(path) if mine else ck.save(path, 2)
+        with parallel.raises(rueda.MismatchError, "step is"):
+            ck.load(path, step=1 + mine)
+        parallel.still_works()
+        ck.save(path, 2).result(60)
+
+
+def check_what_cannot_be_saved_is_refused_by_all() -> None:
+    last = rueda.rank() == rueda.size() - 1
+    where = f"rank {rueda.size() - 1}"
+    bad: list[tuple[dict[str, Any], list[str]]] = [
+        ({"model": "a text"}, ["model: a str has no state_dict()", "extra"]),
+        ({"rueda": Holder({})}, ["'rueda' cannot be the name"]),
+        ({"model": Holder({"eye": torch.eye(2).to_sparse()})}, ["'model.eye' is sparse"]),
+        (
+            {"model": Holder({"a": torch.ones(1, device="meta")})},
+            ["'model.a' is on the device meta"],
+        ),
+        ({"model": Holder({"a": {"b": 1}, "a.b": 2})}, ["twice", "model.a.b"]),
+        ({"each_rank": lambda: None}, ["each_rank cannot be pickled"]),
+        ({"keep": 0}, ["keep=0"]),
+        ({"keep": "all"}, ["keep='all'"]),
+    ]
+    with folder() as path:
+        for arguments, parts in bad:
+            unsupported = parts[0].startswith("'model.")
+            kind = rueda.UnsupportedError if unsupported else rueda.InvalidArgumentError
+            with parallel.raises(kind, where, *parts):
+                ck.save(path, 1, **(arguments if last else {}))
+        for step in (-1, 1.5, None):
+            with parallel.raises(rueda.InvalidArgumentError, where, f"step={step}"):
+                ck.save(path, step if last else 1)
+        with parallel.raises(rueda.InvalidArgumentError, where, "NoneType"):
+            ck.save(None if last else path, 1)
+        with parallel.raises(rueda.InvalidArgumentError, "rank 0: extra cannot be pickled"):
+            ck.save(path, 1, extra=lambda: None)
+        assert not path.exists()
+        parallel.still_works()
+
+
+def check_a_folder_that_cannot_be_written() -> None:
+    with folder() as path:
+        if rueda.rank() == 0:
+            path.write_text("a file, not a folder")
+        rueda.barrier()
+        pending = ck.save(path, 1, model=model())
+        with parallel.raises(ck.CheckpointError, "step 1 was not saved", "rank 0", str(path)):
+            pending.result(60)
+        error = error_of(pending)
+        assert (error.peer, error.errno) == (0, errno.ENOTDIR), (error.peer, error.errno)
+        with parallel.raises(ck.CheckpointError, "no checkpoint was loaded", "rank 0", str(path)):
+            ck.load(path)
+        parallel.still_works()
+
+
+@contextlib.contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """In this process; more is refused as a full disk refuses it, with another number."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def check_a_rank_that_cannot_write_all() -> None:
+    """The former checkpoint stays the latest, and the next one is complete."""
+    last = rueda.size() - 1
+    with folder() as path:
+        net = nn.Linear(1000, 1000 * rueda.size())
+        ck.save(path, 1, model=net).result(60)
+        limit = 1 << 20 if rueda.rank() == last else resource.RLIM_INFINITY
+        with files_of_at_most(limit):
+            pending = ck.save(path, 2, model=net)
+            assert pending.wait(60)
+        parts = [
+            "step 2",
+            f"rank {last}: {path}",
+            f"__{last}_0.distcp",
+            "File too large",
+            "errno 27",
+        ]
+        with parallel.raises(ck.CheckpointError, *parts):
+            pending.result()
+        error = error_of(pending)
+        assert (error.peer, error.errno) == (last, errno.EFBIG)
+        assert error.path is not None
+        assert error.path.endswith(f"__{last}_0.distcp"), error.path
+        assert os.listdir(path) == ["000001-step-1"]
+        assert ck.load(path, model=net).step == 1
+        parallel.still_works()
+        assert ck.save(path, 3, model=net).result(60).number == 2
+
+
+def check_a_folder_that_is_not_shared() -> None:
+    """As where hosts have folders of the same name."""
+    last = rueda.size() - 1
+
+    def write_elsewhere(write: Any, snapshot: Any, path: Path, rank: int) -> Any:
+        written = write(snapshot, path, rank)
+        (path / f"__{rank}_0.distcp").unlink()
+        return written
+
+    with folder() as path:
+        with writing(write_elsewhere):
+            pending = ck.save(path, 1, model=model())
+            pending.wait(60)
+        told = f"__{last}_0.distcp was written by rank {last}, and rank 0 finds nothing"
+        with parallel.raises(ck.CheckpointError, "rank 0", told, "share"):
+            pending.result()
+        assert os.listdir(path) == []
+
+
+def check_a_rank_that_does_not_come_to_an_end() -> None:
+    """The others are told which, after RUEDA_STALL_ERROR; the next save works."""
+    if rueda.size() == 1:
+        return
+    rueda.shutdown()
+    rueda.init(stall_warning=1, stall_error=2)
+    last = rueda.size() - 1
+    with folder() as path:
+        with slow_writing() as go_on:
+            pending = ck.save(path, 1)
+            if rueda.rank() == last:
+                time.sleep(3)
+                go_on.set()
+            error = error_of(pending)
+        assert "step 1 was not saved" in str(error), error
+        if rueda.rank() != last:
+            assert isinstance(error.__cause__, rueda.StalledError), repr(error.__cause__)
+            assert f"missing on rank {last}" in str(error), error
+        assert ck.save(path, 2).result(60).step == 2
+        assert ck.available(path)[-1].step == 2
+    rueda.shutdown()
+    rueda.init()
+
+
+def damage(path: Path, how: str) -> None:
+    content = bytearray(path.read_bytes())
+    if how == "flip":
+        content[len(content) // 2] ^= 0x10
+    elif how == "cut":
+        del content[-1:]
+    if how == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(content)
+
+
+def check_a_damaged_checkpoint_is_refused_by_all() -> None:
+    """The text names the file; nothing is changed; the one before can be loaded."""
+    with folder() as path:
+        net = nn.Linear(300, 300)
+        ck.save(path, 1, model=net).result(60)
+        good = bits(net.parameters())
+        complete = ck.save(path, 2, model=net).result(60)
+        for name in sorted(read_manifest(complete.path).files):
+            for how, told in (("flip", "CRC-32"), ("cut", "bytes"), ("remove", "is missing")):
+                file = complete.path / name
+                kept = file.read_bytes()
+                rueda.barrier()
+                if rueda.rank() == 0:
+                    damage(file, how)
+                rueda.barrier()
+                target = nn.Linear(300, 300)
+                before = bits(target.parameters())
+                with parallel.raises(ck.CheckpointError, "step 2 was not loaded", str(file), told):
+                    ck.load(path, model=target)
+                assert bits(target.parameters()) == before
+                rueda.barrier()
+                if rueda.rank() == 0:
+                    file.write_bytes(kept)
+        if rueda.rank() == 0:
+            (complete.path / MANIFEST).write_text('{"version": 1, "files": 3}')
+        rueda.barrier()
+        with parallel.raises(ck.CheckpointError, f"{MANIFEST} is damaged"):
+            ck.load(path, model=net)
+        rueda.barrier()
+        if rueda.rank() == 0:
+            (complete.path / MANIFEST).unlink()
+        rueda.barrier()
+        with parallel.raises(ck.CheckpointError, f"{MANIFEST} is missing", "incomplete"):
+            ck.load(path, model=net)
+        parallel.still_works()
+        target = nn.Linear(300, 300)
+        assert ck.load(path, step=1, model=target).step == 1
+        assert bits(target.parameters()) == good
+
+
+def check_another_model_or_optimizer_is_refused_by_all() -> None:
+    with folder() as path:
+        net = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+        parts = {"model": net, "optimizer": adam(list(net.parameters()))}
+        ck.save(path, 1, **parts).result(60)
+        wider = nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 2))
+        longer = nn.Sequential(*net, nn.Linear(2, 1))
+        cases = [
+            (
+                {"model": wider},
+                "model: '0.weight' is float32[3, 4] in the checkpoint, and float32[3, 5]",
+            ),
+            (
+                {"model": copy.deepcopy(net).double()},
+                "float32[3, 4] in the checkpoint, and float64[3, 4]",
+            ),
+            ({"model": longer}, "'2.weight' is missing in the checkpoint, and float32[1, 2]"),
+            ({"model": nn.Linear(1, 1)}, "more differ"),
+            ({"optimizer": sgd(list(net.parameters()))}, "the state of a Adam, and this is a SGD"),
+            (
+                {"optimizer": adam([net[0].weight])},
+                "group 0 has 4 parameters in the checkpoint, and 1",
+            ),
+            ({"optimizer": adam(list(wider.parameters()))}, "[3, 4] in the checkpoint, and [3, 5]"),
+            ({"scheduler": Holder()}, "the checkpoint has no such state, but model, optimizer"),
+        ]
+        good = bits(net.parameters())
+        for part, told in cases:
+            modules = [each for each in part.values() if isinstance(each, nn.Module)]
+            before = bits(each for module in modules for each in module.parameters())
+            with parallel.raises(rueda.InvalidArgumentError, "step 1 was not loaded", told):
+                ck.load(path, model=net, **part) if "model" not in part else ck.load(path, **part)
+            assert bits(each for module in modules for each in module.parameters()) == before
+            assert bits(net.parameters()) == good
+        parallel.still_works()
+        ck.load(path, **parts)
+
+
+def check_a_part_that_refuses_its_state_is_told_by_all() -> None:
+    class Refusing(Holder):
+        def load_state_dict(self, state: Any) -> None:
+            if rueda.rank() == rueda.size() - 1:
+                raise ValueError("no, thanks")
+
+    with folder() as path:
+        ck.save(path, 1, sampler=Refusing({"at": 3})).result(60)
+        where = f"rank {rueda.size() - 1}"
+        with parallel.raises(rueda.InvalidArgumentError, where, "sampler: ValueError: no, thanks"):
+            ck.load(path, sampler=Refusing())
+        parallel.still_works()
+
+
+if __name__ == "__main__":
+    parallel.run(globals())
