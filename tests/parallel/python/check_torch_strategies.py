@@ -319,5 +319,32 @@ def check_lbfgs() -> None:
     same_bits(*trained.parameters())
 
 
+def check_process_sets() -> None:
+    """Two groups that know nothing of each other."""
+    cut = max(1, rueda.size() // 2)
+    sets = [rueda.add_process_set(range(cut))]
+    if cut < rueda.size():
+        sets.append(rueda.add_process_set(range(cut, rueda.size())))
+    mine = next(each for each in sets if each.included())
+    trained, optimizer = fresh(sgd)
+    for other in sets:
+        if other is not mine:
+            with parallel.raises(rt.InvalidArgumentError, "no member"):
+                rt.wrap(trained, optimizer, process_set=other)
+    wrapped = rt.wrap(trained, optimizer, strategy="local:2", process_set=mine)
+    train(trained, wrapped, 0, 2)
+    wrapped.switch("adpsgd:1")
+    train(trained, wrapped, 2, 2)
+    wrapped.switch("sync")
+    train(trained, wrapped, 4, 2)
+    digest = float(sum(each.detach().double().sum() for each in trained.parameters()))
+    told = rueda.allgather_object(digest)
+    assert len(set(told[:cut])) == 1
+    assert len(set(told[cut:])) <= 1
+    rueda.barrier()
+    for each in sets:
+        rueda.remove_process_set(each)
+
+
 if __name__ == "__main__":
     parallel.run(globals())
