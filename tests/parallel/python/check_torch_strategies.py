@@ -319,6 +319,21 @@ def check_lbfgs() -> None:
     same_bits(*trained.parameters())
 
 
+def check_a_model_that_is_wrapped_again() -> None:
+    """What the first strategy has hooked into the model is gone with it."""
+    trained, optimizer = fresh(sgd)
+    wrapped = rt.wrap(trained, optimizer)
+    train(trained, wrapped, 0, 2)
+    del wrapped
+    before = rueda.metrics()["allreduce_tensors"]
+    again = rt.wrap(trained, sgd(list(trained.parameters())), strategy="local:100")
+    train(trained, again, 2, 3)
+    assert rueda.metrics()["allreduce_tensors"] == before
+    again.switch("sync")
+    train(trained, again, 5, 2)
+    same_bits(*trained.parameters())
+
+
 def check_process_sets() -> None:
     """Two groups that know nothing of each other."""
     cut = max(1, rueda.size() // 2)

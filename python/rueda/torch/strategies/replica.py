@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 
 import torch
@@ -50,7 +51,7 @@ class Replica:
     """This rank's model and optimizer, as a :class:`Strategy` sees them.
 
     - ``parameters``: those of the optimizer, by their names in the model.
-    - ``optimizer``: the application's own.
+    - ``optimizer``: the one that wrap() has returned.
     - ``steps``: how many steps the optimizer has taken since the strategy began, ``batches`` how often step() was
       called: strategies may let the optimizer take fewer. The same on all ranks.
     - ``process_set``: who trains together.
@@ -79,6 +80,18 @@ class Replica:
         self.prefix = prefix  # of the names of operations
         self.steps = 0
         self.batches = 0
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The one that wrap() has returned."""
+        optimizer = self._optimizer()
+        assert optimizer is not None, "the optimizer is gone, and so no step can be under way"
+        return optimizer
+
+    @optimizer.setter
+    def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        # Which keeps this: what a strategy has hooked into a model goes with the last reference to the optimizer.
+        self._optimizer = weakref.ref(optimizer)
 
     def average_async(
         self, tensors: Named, what: str, compression: Codec | str | None = None
