@@ -152,7 +152,7 @@ def check_diloco() -> None:
         (DiLoCo(4), whole),
         (DiLoCo(4, delay=2), whole),
         (DiLoCo(4, fragments=2), halves),
-        (DiLoCo(5, fragments=2, delay=4, mixing=0.5), halves),  # both are on their way at a time
+        (DiLoCo(5, fragments=2, delay=4, mixing=0.25), halves),  # both are on their way at a time
     ):
         workers = Workers(adam)
         simulated = SimulatedDiLoCo(workers, slices, strategy.delay, strategy.mixing)
@@ -163,6 +163,18 @@ def check_diloco() -> None:
         trained, wrapped = agrees(strategy, workers, 11, adam)
         wrapped.consolidate()
         same_bits(*trained.parameters())
+
+
+def check_several_means_are_on_their_way() -> None:
+    """One fragment is asked for after steps 2, 7, ..., the other after 5, 10, ..., and each is used 4 steps later."""
+    trained, optimizer = fresh(adam)
+    wrapped = rt.wrap(trained, optimizer, strategy="diloco:5,fragments=2,delay=4,mixing=0.5")
+    under_way = []
+    for step in range(12):
+        train(trained, wrapped, step, 1)
+        fragments = wrapped.strategy._fragments
+        under_way.append(sum(fragment.in_flight for fragment in fragments))
+    assert under_way == [0, 1, 1, 1, 2, 1, 2, 2, 1, 2, 1, 2]
 
 
 def check_diloco_with_int8() -> None:
@@ -192,7 +204,9 @@ def check_switching() -> None:
     trained, optimizer = fresh(sgd)
     wrapped = rt.wrap(trained, optimizer)
     train(trained, wrapped, 0, 3)
+    first = wrapped.strategy  # kept, and of no effect any more
     wrapped.switch("local:2")
+    assert first is not wrapped.strategy
     train(trained, wrapped, 3, 3)
     wrapped.switch(mode="synchronous", frequency="batch")
     train(trained, wrapped, 6, 3)
@@ -303,6 +317,20 @@ def check_clipping() -> None:
             assert torch.nn.utils.clip_grad_norm_(each.parameters(), 0.05) > 0.05
             trains.step()
     close(trained, alone)
+
+
+def check_a_backward_that_is_forgotten() -> None:
+    """As with DistributedOptimizer: gradients are not cleared while they are being reduced."""
+    trained, optimizer = fresh(sgd)
+    wrapped = rt.wrap(trained, optimizer)
+    train(trained, wrapped, 0, 1)
+    x, y = batch(1)
+    F.cross_entropy(trained(share(x)), share(y)).backward()
+    with parallel.raises(rt.InvalidArgumentError, "zero_grad()"):
+        wrapped.zero_grad()
+    wrapped.step()
+    train(trained, wrapped, 2, 1)
+    same_bits(*trained.parameters())
 
 
 def check_lbfgs() -> None:
