@@ -331,6 +331,11 @@ def check_a_backward_that_is_forgotten() -> None:
     wrapped.step()
     train(trained, wrapped, 2, 1)
     same_bits(*trained.parameters())
+    wrapped.zero_grad(set_to_none=False)
+    assert all(not each.grad.any() for each in trained.parameters())
+    train(trained, wrapped, 3, 1)
+    wrapped.zero_grad()
+    assert all(each.grad is None for each in trained.parameters())
 
 
 def check_lbfgs() -> None:

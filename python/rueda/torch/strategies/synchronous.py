@@ -58,7 +58,9 @@ class Synchronous(Strategy):
         )
 
     def before_zero_grad(self) -> None:
-        self._gradients.zero_grad()
+        # It is asked whether they may be cleared, and counts anew; clearing them is left to the application's.
+        with self._gradients._only([]):
+            self._gradients.zero_grad()
 
     def before_step(self) -> bool:
         self._gradients.synchronize()
