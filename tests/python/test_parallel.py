@@ -113,6 +113,7 @@ def test_reductions_with_extreme_options(worlds: Worlds, run: Run, check: str) -
         for size in (2, 3)
     ]
     + [Run("check_torch_strategies_bad_input.py", size) for size in (2, 3)]
+    + [Run("check_torch_strategies_sparse_and_pairs.py", 3, extra=OVER_TCP)]
     + [Run("check_torch_agreement.py", size) for size in (2, 3, 4)]
 )
 def test_torch(worlds: Worlds, run: Run, check: str) -> None:

@@ -152,7 +152,7 @@ def check_diloco() -> None:
         (DiLoCo(4), whole),
         (DiLoCo(4, delay=2), whole),
         (DiLoCo(4, fragments=2), halves),
-        (DiLoCo(5, fragments=2, delay=4, mixing=0.5), halves),  # both are on their way at a time
+        (DiLoCo(5, fragments=2, delay=4, mixing=0.25), halves),  # both are on their way at a time
     ):
         workers = Workers(adam)
         simulated = SimulatedDiLoCo(workers, slices, strategy.delay, strategy.mixing)
@@ -163,6 +163,18 @@ def check_diloco() -> None:
         trained, wrapped = agrees(strategy, workers, 11, adam)
         wrapped.consolidate()
         same_bits(*trained.parameters())
+
+
+def check_several_means_are_on_their_way() -> None:
+    """One fragment is asked for after steps 2, 7, ..., the other after 5, 10, ..., and each is used 4 steps later."""
+    trained, optimizer = fresh(adam)
+    wrapped = rt.wrap(trained, optimizer, strategy="diloco:5,fragments=2,delay=4,mixing=0.5")
+    under_way = []
+    for step in range(12):
+        train(trained, wrapped, step, 1)
+        fragments = wrapped.strategy._fragments
+        under_way.append(sum(fragment.in_flight for fragment in fragments))
+    assert under_way == [0, 1, 1, 1, 2, 1, 2, 2, 1, 2, 1, 2]
 
 
 def check_diloco_with_int8() -> None:
@@ -192,7 +204,9 @@ def check_switching() -> None:
     trained, optimizer = fresh(sgd)
     wrapped = rt.wrap(trained, optimizer)
     train(trained, wrapped, 0, 3)
+    first = wrapped.strategy  # kept, and of no effect any more
     wrapped.switch("local:2")
+    assert first is not wrapped.strategy
     train(trained, wrapped, 3, 3)
     wrapped.switch(mode="synchronous", frequency="batch")
     train(trained, wrapped, 6, 3)
@@ -305,6 +319,25 @@ def check_clipping() -> None:
     close(trained, alone)
 
 
+def check_a_backward_that_is_forgotten() -> None:
+    """As with DistributedOptimizer: gradients are not cleared while they are being reduced."""
+    trained, optimizer = fresh(sgd)
+    wrapped = rt.wrap(trained, optimizer)
+    train(trained, wrapped, 0, 1)
+    x, y = batch(1)
+    F.cross_entropy(trained(share(x)), share(y)).backward()
+    with parallel.raises(rt.InvalidArgumentError, "zero_grad()"):
+        wrapped.zero_grad()
+    wrapped.step()
+    train(trained, wrapped, 2, 1)
+    same_bits(*trained.parameters())
+    wrapped.zero_grad(set_to_none=False)
+    assert all(not each.grad.any() for each in trained.parameters())
+    train(trained, wrapped, 3, 1)
+    wrapped.zero_grad()
+    assert all(each.grad is None for each in trained.parameters())
+
+
 def check_lbfgs() -> None:
     """Several evaluations per step, decided by the loss of all."""
     trained, optimizer = fresh(lambda p: torch.optim.LBFGS(p, lr=0.5, max_iter=3))
@@ -317,6 +350,48 @@ def check_lbfgs() -> None:
         single.step(partial(evaluated, alone, single, x, y))
     close(trained, alone, rtol=1e-6, atol=1e-8)
     same_bits(*trained.parameters())
+
+
+def check_a_model_that_is_wrapped_again() -> None:
+    """What the first strategy has hooked into the model is gone with it."""
+    trained, optimizer = fresh(sgd)
+    wrapped = rt.wrap(trained, optimizer)
+    train(trained, wrapped, 0, 2)
+    del wrapped
+    before = rueda.metrics()["allreduce_tensors"]
+    again = rt.wrap(trained, sgd(list(trained.parameters())), strategy="local:100")
+    train(trained, again, 2, 3)
+    assert rueda.metrics()["allreduce_tensors"] == before
+    again.switch("sync")
+    train(trained, again, 5, 2)
+    same_bits(*trained.parameters())
+
+
+def check_process_sets() -> None:
+    """Two groups that know nothing of each other."""
+    cut = max(1, rueda.size() // 2)
+    sets = [rueda.add_process_set(range(cut))]
+    if cut < rueda.size():
+        sets.append(rueda.add_process_set(range(cut, rueda.size())))
+    mine = next(each for each in sets if each.included())
+    trained, optimizer = fresh(sgd)
+    for other in sets:
+        if other is not mine:
+            with parallel.raises(rt.InvalidArgumentError, "no member"):
+                rt.wrap(trained, optimizer, process_set=other)
+    wrapped = rt.wrap(trained, optimizer, strategy="local:2", process_set=mine)
+    train(trained, wrapped, 0, 2)
+    wrapped.switch("adpsgd:1")
+    train(trained, wrapped, 2, 2)
+    wrapped.switch("sync")
+    train(trained, wrapped, 4, 2)
+    digest = float(sum(each.detach().double().sum() for each in trained.parameters()))
+    told = rueda.allgather_object(digest)
+    assert len(set(told[:cut])) == 1
+    assert len(set(told[cut:])) <= 1
+    rueda.barrier()
+    for each in sets:
+        rueda.remove_process_set(each)
 
 
 if __name__ == "__main__":

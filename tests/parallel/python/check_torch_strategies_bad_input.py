@@ -68,6 +68,13 @@ def check_parameters_without_sense() -> None:
         ("diloco:4,mixing=2", "mixing=2.0 of DiLoCo is not a number of at least 0, at most 1"),
         ("diloco:4,codec=int7", "int7"),
         ("sync:codec=int7", "int7"),
+        ("adpsgd:0", "period=0 of ADPSGD"),
+        ("noloco:0", "period=0 of NoLoCo"),
+        ("noloco:4,outer_momentum=1.5", "outer_momentum=1.5"),
+        ("sparseloco:16,0", "density=0"),
+        ("sparseloco:16,1.5", "density=1.5"),
+        ("desloc:0,4,8", "period=0"),
+        ("easgd:4,beta=-1", "beta=-1.0"),
         (7, "strategy=7"),
     ):
         refuses(rt.InvalidArgumentError, text, strategy=strategy)
@@ -111,6 +118,15 @@ def check_models_that_differ() -> None:
     other = nn.Linear(3, 4)
     with raises(rt.InvalidArgumentError, "named_parameters lacks"):
         rt.wrap(trained, torch.optim.SGD(other.parameters(), lr=0.1))
+    still_works()
+
+
+def check_parameters_that_are_not_on_the_cpu() -> None:
+    for strategy in ("adpsgd:1", "noloco:2", "sparseloco:2"):
+        trained = nn.Linear(3, 4, device="meta" if rueda.rank() == LAST else "cpu")
+        optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
+        with raises(rt.UnsupportedError, f"rank {LAST}: ", "'weight' is on 'meta'"):
+            rt.wrap(trained, optimizer, strategy=strategy)
     still_works()
 
 

@@ -156,6 +156,21 @@ def check_no_loco() -> None:
     agrees("noloco:3,pull=0.9,seed=5", workers, 13, adam)
 
 
+def check_no_rank_waits_for_a_third() -> None:
+    """One pair takes its step while the others have not begun theirs: they begin once they are told that it is over."""
+    for strategy in ("adpsgd:1", "noloco:1"):
+        drawn = partners(1, rueda.size())
+        others = [rank for rank in range(rueda.size()) if rank not in (0, drawn[0])]
+        trained, optimizer = fresh(sgd)
+        wrapped = rt.wrap(trained, optimizer, strategy=strategy)
+        told = torch.zeros(1)
+        if rueda.rank() in others:
+            rt.recv(told, 0, timeout=100)
+        train(trained, wrapped, 0, 1)
+        for other in others if rueda.rank() == 0 else []:
+            rt.send(told, other)
+
+
 def check_a_rank_that_does_not_come_is_named() -> None:
     """Its partner is told after the time limit, and the world goes on."""
     if rueda.size() < 2:

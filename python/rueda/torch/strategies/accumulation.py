@@ -20,10 +20,9 @@ class GradientAccumulation(Strategy):
     """``"accumulate:4"``: one step with the mean gradient of ``batches`` batches of each of the P ranks.
 
     x_{t+1} = x_t - η/(P·k) Σ_i Σ_j ∇f_ij(x_t), k being ``batches``: synchronous training with a batch k times as
-    large, at 1/k of its bytes. Ott et al., "Scaling neural machine translation", WMT 2018, section 3.3; Chen et al.,
-    "Training deep nets with sublinear memory cost", 2016, is where such batches come from. The loop stays as it is,
-    with zero_grad(), backward() and step() for every batch: all but each k-th step() only take in the gradients, into
-    memory of their own, as large as the parameters. All ranks keep the same bits.
+    large, at 1/k of its bytes. Ott et al., "Scaling neural machine translation", WMT 2018, on training with large
+    batches. The loop stays as it is, with zero_grad(), backward() and step() for every batch: all but each k-th step()
+    only take in the gradients, into memory of their own, as large as the parameters. All ranks keep the same bits.
 
     Example::
 

@@ -29,6 +29,11 @@ class DESLOC(Strategy):
     distributed adaptive optimization with local updates", 2024), at three times the bytes of ``local``; with periods
     in the proportion 1 : 3 : 6 at half of those. The optimizer must keep moments: Adam, AdamW, NAdam, RAdam.
 
+    An element whose gradient has been exactly 0 on a rank so far, as for a pixel or a token that it has not seen, has a
+    second moment of 0 there. Where the first moments are averaged before the second ones have been, its step is the
+    mean first moment divided by Adam's ``eps`` alone, and the model is lost: let ``second`` divide ``first`` then,
+    or make ``eps`` larger (docs/strategies.md has figures).
+
     Example::
 
         >>> model = torch.nn.Linear(3, 1)

@@ -20,7 +20,7 @@ class DiLoCo(Strategy):
 
     After every H-th local step, with x̃ the parameters that all ranks had last: Δ = 1/P Σ_i (x̃ - x_i);
     m ← μ m + Δ; x̃ ← x̃ - λ (Δ + μ m); x_i ← x̃. H is ``period``, λ ``outer_lr``, μ ``outer_momentum``. Douillard et
-    al., "DiLoCo: distributed low-communication training of language models", 2023, algorithm 1 and section 3.1, for
+    al., "DiLoCo: distributed low-communication training of language models", 2023, algorithm 1, whose authors take
     λ = 0.7 and μ = 0.9. 1/H of the bytes of synchronous training; memory for the parameters twice more. All ranks
     have the same x̃, to the bit.
 

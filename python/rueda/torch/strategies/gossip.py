@@ -11,7 +11,7 @@ from rueda.lifecycle import rank
 from rueda.torch.strategies.named import assign, copied, difference, load
 from rueda.torch.strategies.pairs import partner_in
 from rueda.torch.strategies.replica import Replica
-from rueda.torch.strategies.strategy import Strategy, at_least, within
+from rueda.torch.strategies.strategy import Strategy, at_least, on_cpu, within
 
 __all__ = ["ADPSGD", "NoLoCo"]
 
@@ -40,6 +40,7 @@ class ADPSGD(Strategy):
     name: ClassVar[str] = "adpsgd"
 
     def validate(self, replica: Replica) -> None:
+        on_cpu(self, replica)
         at_least(self, 1, "period")
         at_least(self, 0, "seed")
 
@@ -82,6 +83,7 @@ class NoLoCo(Strategy):
     name: ClassVar[str] = "noloco"
 
     def validate(self, replica: Replica) -> None:
+        on_cpu(self, replica)
         at_least(self, 1, "period")
         at_least(self, 0, "outer_lr", "pull", "seed")
         within(self, 0, 1, "outer_momentum")

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 
 import torch
 
-from rueda.compression import Codec, Feedback
+from rueda.compression import Codec
 from rueda.errors import TimeoutError as RuedaTimeoutError
 from rueda.handles import Handle
 from rueda.observation import options
-from rueda.operations import Average
 from rueda.process_sets import ProcessSet
-from rueda.submission import Collectives
 from rueda.torch.exchanges import allgather
 from rueda.torch.point_to_point import recv_async, send_async
+from rueda.torch.reductions import allreduce_async
 from rueda.torch.strategies.named import Named, assign
-from rueda.torch.tensors import TorchAdapter
 
 __all__ = ["Averaging", "Replica"]
 
-_collectives = Collectives(TorchAdapter(gpus=True))
 # Far from what programs number their own messages with.
 _FIRST_TAG = 0x5275_6564 << 31
 
@@ -53,7 +51,7 @@ class Replica:
     """This rank's model and optimizer, as a :class:`Strategy` sees them.
 
     - ``parameters``: those of the optimizer, by their names in the model.
-    - ``optimizer``: the application's own.
+    - ``optimizer``: the one that wrap() has returned.
     - ``steps``: how many steps the optimizer has taken since the strategy began, ``batches`` how often step() was
       called: strategies may let the optimizer take fewer. The same on all ranks.
     - ``process_set``: who trains together.
@@ -83,34 +81,37 @@ class Replica:
         self.steps = 0
         self.batches = 0
 
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The one that wrap() has returned."""
+        optimizer = self._optimizer()
+        assert optimizer is not None, "the optimizer is gone, and so no step can be under way"
+        return optimizer
+
+    @optimizer.setter
+    def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        # Which keeps this: what a strategy has hooked into a model goes with the last reference to the optimizer.
+        self._optimizer = weakref.ref(optimizer)
+
     def average_async(
-        self,
-        tensors: Named,
-        what: str,
-        compression: Codec | str | None = None,
-        residuals: Named | None = None,
+        self, tensors: Named, what: str, compression: Codec | str | None = None
     ) -> Averaging:
         """Begins to average tensors over the ranks; they must not be written before the result is there.
 
         ``what`` they are, as errors and the timeline name them: no two of the same name may be on their way at a time.
-        ``compression`` as for :func:`rueda.torch.allreduce`. ``residuals``: float32, contiguous, of as many elements
-        as the tensors: what the codec loses is kept there and added the next time.
+        ``compression`` as for :func:`rueda.torch.allreduce`.
         """
-        handles = {}
-        for name, tensor in tensors.items():
-            residual = None if residuals is None else residuals[name]
-            feedback = None if residual is None else Feedback(residual.data_ptr(), 0, residual)
-            handles[name] = _collectives.allreduce(
-                tensor.detach(),
-                f"{self.prefix}/{what}/{name}",
-                Average,
-                1.0,
-                1.0,
-                self.process_set,
-                compression=compression,
-                feedback=feedback,
-            )
-        return Averaging(handles)
+        return Averaging(
+            {
+                name: allreduce_async(
+                    tensor.detach(),
+                    f"{self.prefix}/{what}/{name}",
+                    process_set=self.process_set,
+                    compression=compression,
+                )
+                for name, tensor in tensors.items()
+            }
+        )
 
     def average(
         self, tensors: Named, what: str, compression: Codec | str | None = None

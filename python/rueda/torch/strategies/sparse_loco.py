@@ -11,7 +11,7 @@ from rueda.errors import InvalidArgumentError
 from rueda.torch.strategies.named import copied, load
 from rueda.torch.strategies.replica import Replica
 from rueda.torch.strategies.sparse_message import decode_all, encode_all
-from rueda.torch.strategies.strategy import Strategy, at_least, within
+from rueda.torch.strategies.strategy import Strategy, at_least, on_cpu, within
 
 __all__ = ["SparseLoCo"]
 
@@ -44,6 +44,7 @@ class SparseLoCo(Strategy):
     name: ClassVar[str] = "sparseloco"
 
     def validate(self, replica: Replica) -> None:
+        on_cpu(self, replica)
         at_least(self, 1, "period")
         at_least(self, 0, "outer_lr")
         within(self, 0, 1, "density", "decay")

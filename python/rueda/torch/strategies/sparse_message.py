@@ -86,7 +86,7 @@ def encode_all(tensors: Named, density: float) -> torch.Tensor:
 def decode_all(message: torch.Tensor, like: Named, density: float) -> dict[str, torch.Tensor]:
     """Its inverse."""
     lengths = [message_bytes(each.numel(), density) for each in like.values()]
-    parts = torch.split(message, lengths)
+    parts = message.split(lengths)  # type: ignore[no-untyped-call]
     return {
         name: _decode(part, each, density)
         for part, (name, each) in zip(parts, like.items(), strict=True)

@@ -20,10 +20,10 @@ __all__ = ["Synchronous"]
 class Synchronous(Strategy):
     """``"sync"``: synchronous stochastic gradient descent, each step with the mean gradient of all P ranks.
 
-    x_{t+1} = x_t - η/P Σ_i ∇f_i(x_t), with whatever optimizer in the place of "- η". Dean et al., "Large scale
-    distributed deep networks", NIPS 2012, section 4; Chen et al., "Revisiting distributed synchronous SGD", 2016,
-    algorithms 3 and 4. All ranks keep the same bits. It is :func:`rueda.torch.DistributedOptimizer` to the bit:
-    gradients travel while backward() goes on. For more of its options use that itself.
+    x_{t+1} = x_t - η/P Σ_i ∇f_i(x_t), with whatever optimizer in the place of "- η". Goyal et al., "Accurate, large
+    minibatch SGD: training ImageNet in 1 hour", 2017, section 2, equation 2, with the sum over a batch cut into P.
+    All ranks keep the same bits. It is :func:`rueda.torch.DistributedOptimizer` to the bit: gradients travel while
+    backward() goes on. For more of its options use that itself.
 
     ``codec``: how gradients are compressed, as there.
 
@@ -58,7 +58,9 @@ class Synchronous(Strategy):
         )
 
     def before_zero_grad(self) -> None:
-        self._gradients.zero_grad()
+        # It is asked whether they may be cleared, and counts anew; clearing them is left to the application's.
+        with self._gradients._only([]):
+            self._gradients.zero_grad()
 
     def before_step(self) -> bool:
         self._gradients.synchronize()
