@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 from elastic_launcher import ElasticJob
+from hosts import check_on_hosts
 from hypothesis import given
 from hypothesis import strategies as st
 from launching import PARALLEL, Ended, Job, check, find_mpirun, run
+from net.lab.fixture import MakeLab
 from worlds import Run, Worlds, each_check
 
 pytest.importorskip("rueda._native")
@@ -104,6 +106,15 @@ def test_ranks_that_have_met_through_mpi(worlds: Worlds, tmp_path: Path) -> None
     options = {"extra": {"RUEDA_TRANSPORT": "mpi"}, "arguments": (str(tmp_path),)}
     for each in ("check_saving", "check_loading"):
         worlds.check(Run(SIZES, 2, mpirun=True, **options), each)
+
+
+@needs_mpirun
+def test_ranks_of_two_hosts(make_lab: MakeLab, tmp_path: Path) -> None:
+    """Whose threads talk over TCP, whatever carries the application's tensors."""
+    arguments = [str(tmp_path), "check_saving", "check_loading"]
+    ended = check_on_hosts(make_lab(2), PARALLEL / SIZES, 1, arguments)
+    assert "ok check_saving" in ended.output
+    assert "ok check_loading" in ended.output
 
 
 def test_what_is_being_saved_when_a_program_ends_is_completed(tmp_path: Path) -> None:
