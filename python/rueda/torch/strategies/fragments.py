@@ -118,8 +118,10 @@ class _Arrived(Averaging):
     """A mean that has come before it was saved."""
 
     def __init__(self, mean: dict[str, torch.Tensor]) -> None:
-        super().__init__({})
         self._mean = mean
+
+    def wait(self) -> None:
+        """It is there."""
 
     def result(self) -> dict[str, torch.Tensor]:
         return self._mean

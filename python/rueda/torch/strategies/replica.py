@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 
 from rueda.compression import Codec
 from rueda.errors import TimeoutError as RuedaTimeoutError
-from rueda.handles import Handle
+from rueda.handles import Handle, combine
 from rueda.observation import options
 from rueda.process_sets import ProcessSet
 from rueda.torch.exchanges import allgather
 from rueda.torch.point_to_point import recv_async, send_async
-from rueda.torch.reductions import allreduce_async
+from rueda.torch.reductions import allreduce_async, grouped_allreduce_async
 from rueda.torch.strategies.named import Named, assign
 
 __all__ = ["Averaging", "Replica"]
@@ -29,22 +29,23 @@ class Averaging:
     Example::
 
         >>> from rueda.torch.strategies import Averaging
-        >>> Averaging({}).result()
-        {}
+        >>> handle = rueda.torch.grouped_allreduce_async([torch.ones(2)], name="example")
+        >>> Averaging(["weight"], handle).result()
+        {'weight': tensor([1., 1.])}
     """
 
-    def __init__(self, handles: Mapping[str, Handle[torch.Tensor]]) -> None:
-        self._handles = handles
+    def __init__(self, names: Iterable[str], handle: Handle[list[torch.Tensor]]) -> None:
+        self._names = list(names)
+        self._handle = handle
 
     def wait(self) -> None:
         """Waits until all have ended, well or not."""
-        for handle in self._handles.values():
-            handle.wait()
+        self._handle.wait()
 
     def result(self) -> dict[str, torch.Tensor]:
         """Waits for all, and returns them; raises the first error of those that failed, once all have ended."""
         self.wait()
-        return {name: handle.result() for name, handle in self._handles.items()}
+        return dict(zip(self._names, self._handle.result(), strict=True))
 
 
 class Replica:
@@ -101,17 +102,20 @@ class Replica:
         ``what`` they are, as errors and the timeline name them: no two of the same name may be on their way at a time.
         ``compression`` as for :func:`rueda.torch.allreduce`.
         """
-        return Averaging(
-            {
-                name: allreduce_async(
-                    tensor.detach(),
-                    f"{self.prefix}/{what}/{name}",
-                    process_set=self.process_set,
-                    compression=compression,
-                )
-                for name, tensor in tensors.items()
-            }
-        )
+        name = f"{self.prefix}/{what}"
+        values = [each.detach() for each in tensors.values()]
+        if compression is None and values:
+            # Together, so that the ring is cut in the same places each time, and a run repeats its bits.
+            handle = grouped_allreduce_async(values, name, process_set=self.process_set)
+            return Averaging(tensors, handle)
+        # Each is encoded by itself anyway, and a number that a codec cannot hold is told by the parameter's name.
+        each_alone = [
+            allreduce_async(
+                value, f"{name}/{label}", process_set=self.process_set, compression=compression
+            )
+            for label, value in zip(tensors, values, strict=True)
+        ]
+        return Averaging(tensors, combine(each_alone))
 
     def average(
         self, tensors: Named, what: str, compression: Codec | str | None = None
