@@ -112,12 +112,13 @@ def measure(
     times = [(b["at"] - a["at"], a["at"]) for a, b in itertools.pairwise(steps)]
     quiet = [length for length, begin in times[1:] if begin + length < asked]
     disturbed = [length for length, begin in times if begin + length >= asked and begin <= joined]
+    first = next(i for i, line in enumerate(steps) if line["size"] > members)
     return {
         "median step": statistics.median(quiet),
         "longest quiet": max(quiet),
         "longest while joining": max(disturbed),
         "joined after": joined - asked,
-        "of that in the world": joined - notes["entered"]["at"],
+        "pause between steps": steps[first]["begin"] - steps[first - 1]["at"],
         "late bytes": notes["late"]["bytes"],
         "steps while joining": len(disturbed),
     }

@@ -130,6 +130,24 @@ def test_a_newcomer_that_does_not_come_leaves_the_world_as_it_is(tmp_path: Path)
         assert "ended as 0 of 2" in job.outputs()
 
 
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_rank_that_is_lost_while_others_are_let_in_is_not_missed(lost: int) -> None:
+    dies = f"""
+import signal
+entering, told = rueda.elastic.changes._enter, os.environ.get("RUEDA_RANK")
+def enter(*arguments):
+    if told == "{lost}":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return entering(*arguments)
+rueda.elastic.changes._enter = enter
+rueda.elastic.changes._ENTERING = 8
+"""
+    program = MEMBERS + dies + "run(lambda: 3 in rueda.elastic.changes._here.members)"
+    with ElasticJob(program, 3) as job:
+        job.start_joiner()
+        all_well(job, lost)
+
+
 def test_outside_of_an_elastic_job_nothing_changes() -> None:
     check(
         """

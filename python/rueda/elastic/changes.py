@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import numpy as np
 
 from rueda import _native
 from rueda.door import meeting_place
-from rueda.errors import InitializationError, ShutdownError
+from rueda.errors import InitializationError, RuedaError, ShutdownError
 from rueda.launcher_session import Session, process_number
 from rueda.lifecycle import count_world
 from rueda.objects import allgather_object, broadcast_object
@@ -45,6 +46,8 @@ _log = logging.getLogger("rueda")
 _ENTERING = 15
 # How long those who are let in may take for what is still under way to them; seconds.
 _FINISHING = 5.0
+# Within which those that are left let in whom they could not let in when another one was lost; seconds.
+_OPENING_AGAIN = 60.0
 
 
 @dataclass(frozen=True)
@@ -149,20 +152,38 @@ def join(options: Mapping[str, str]) -> None:
         warm_up()
     here.session.send(ready=here.number)
     follower: Follower | None = None
+    failure: RuedaError | None = None
+    deadline = 0.0
     while True:
+        # Of doors to the world the newest: others have been closed again.
+        entrance: dict[str, Any] | None = None
         for message in here.session.receive():
             door = message.get("follow")
             if isinstance(door, dict):
                 follower = _follow(door, follower)
             door = message.get("enter")
             if isinstance(door, dict):
-                _enter(int(door["rank"]), int(door["size"]), str(door["address"]), -1, options)
-                # Meanwhile the others' last step has come, or nearly so.
-                here.received = None if follower is None else follower.finish(_FINISHING)
-                here.is_newcomer = True
-                return
+                entrance = door
+        if entrance is not None:
+            rank, size = int(entrance["rank"]), int(entrance["size"])
+            try:
+                # Not as long as the others wait, who may have opened another door by then.
+                _enter(rank, size, str(entrance["address"]), -1, options, _ENTERING / 2)
+            except RuedaError as error:
+                # Where one of the others was lost at this moment, those that are left open another door. Where it
+                # is this process that does not fit, they have the launcher end it.
+                _log.warning("waiting to join again: %s", error)
+                failure, deadline = error, time.monotonic() + _OPENING_AGAIN
+                here.session.send(ready=here.number)
+                continue
+            # Meanwhile the others' last step has come, or nearly so.
+            here.received = None if follower is None else follower.finish(_FINISHING)
+            here.is_newcomer = True
+            return
         if not here.session.is_open:
             raise InitializationError("the launcher has ended before this process could join")
+        if failure is not None and time.monotonic() > deadline:
+            raise failure
         here.session.wait(1.0)
 
 
@@ -185,7 +206,12 @@ def take_received() -> Shadow | None:
 
 
 def _enter(
-    rank: int, size: int, address: str, listener: int, options: Mapping[str, str]
+    rank: int,
+    size: int,
+    address: str,
+    listener: int,
+    options: Mapping[str, str],
+    timeout: float,
 ) -> tuple[int, list[int]]:
     epoch, previous = _native.enter_world(
         rank,
@@ -193,7 +219,7 @@ def _enter(
         address,
         os.environ.get("RUEDA_SECRET", ""),
         listener,
-        {**options, "init_timeout": str(_ENTERING)},
+        {**options, "init_timeout": str(timeout)},
     )
     start_telling()
     here = _elastic()
@@ -315,9 +341,14 @@ def change(only: list[int] | None = None) -> Change | None:
         here.session.send(door={"address": address, "joiners": ranks, "size": size})
     try:
         epoch, previous = _enter(
-            staying.index(own), size, address, -1 if listener is None else listener.fileno(), {}
+            staying.index(own),
+            size,
+            address,
+            -1 if listener is None else listener.fileno(),
+            {},
+            _ENTERING,
         )
-    except InitializationError as error:
+    except RuedaError as error:  # also where one of those who enter is lost at this moment
         _settle_failure(error, joiners)
         return None
     finally:
@@ -337,7 +368,7 @@ def _leave() -> None:
         sys.exit(0)
 
 
-def _settle_failure(error: InitializationError, joiners: list[int]) -> None:
+def _settle_failure(error: RuedaError, joiners: list[int]) -> None:
     """The world stays, where all ranks have failed to enter another one."""
     allreduce(np.zeros(1, np.int32), "elastic.outcome", Max)
     _log.warning("no world was formed with the processes that wait to join: %s", error)
