@@ -173,9 +173,9 @@ void SurvivorAgreement::merge(const SurvivorView& view) {
   // does not depend on who says so first. Only a process that is frozen does not answer.
   if (settings_.was_stopped) return;
   for (const auto& [link, cause] : view.broken) {
-    if (link.member != settings_.rank) continue;
-    view_.broken.try_emplace({settings_.rank, link.observer},
-                             shortened(does_not_reach(link.observer, settings_.rank, cause)));
+    const BrokenLink back{settings_.rank, link.observer};
+    if (link.member != settings_.rank || view_.broken.contains(back)) continue;
+    view_.broken.emplace(back, shortened(does_not_reach(link.observer, settings_.rank, cause)));
   }
 }
 

@@ -5,27 +5,74 @@
  * two members one message is on its way at a time, with all that its sender knew when it was sent.
  * A member that has decided may form the world as soon as all its members have decided on it.
  *
+ * Whoever hears of a world that was formed with it agrees anew from there, which is not modelled
+ * further, and tells others of it.
+ *
+ * Signs of life repeat what a member knows, so that nothing is unknown for ever to those with whom
+ * it stays. They are modelled where they tell something new: once nothing else happens, or at any
+ * moment (SPEAK_EARLY), which is more to explore. Answers add nothing to that: they are given to
+ * signs of life. Time does not pass otherwise: nobody falls silent but across a partition, and
+ * nobody gives up waiting for what a member that is heard has to say.
+ *
  * Safety (assertions): nobody forms a world while another one lives that is not the same; a number
- * stands for one world. Progress (the last assertion): when nothing happens any more, every member
- * that lives, on the side that has the majority, is in the world or knows that it is to be. Signs of
- * life, which repeat what a member knows, are not modelled, nor is the passing of time.
+ * stands for one world. With a partition that comes later, whoever has formed a world may find that
+ * others never do, which go on without it: then no two worlds are formed by all their members.
+ * Progress (the last assertion): when nothing happens any more, every member
+ * that lives, on the side that has the majority, is in the world or knows that it is to be.
  *
- * Explored exhaustively by spin 6.5.2 (pan -DSAFETY -DCOLLAPSE), without an error: one end and no
- * world given up, 984,025 states and 304 MB; one of each, 3,455,149 and 785 MB; two ends, 11,484,273
- * and 2,269 MB, in 41 s. Two ends and a world given up: the assertion of progress fails in a trace
- * of 45 steps, in which nobody repeats what it knows as signs of life do; whether they resolve it is
- * not shown here. Partitions are not explored to the end.
+ * Explored by spin 6.5.2 (pan -DSAFETY), without an error. Exhaustively (-DCOLLAPSE): one end and no
+ * world given up, 984,030 states and 302 MB. With states known by a hash (-DHC4), which leaves out
+ * some: 302 of the 984,030, so of the largest here perhaps one or two in a hundred. Two ends and a
+ * world given up, 53.5 million states and 3.1 GB, in 12 minutes beside other work; without an end a
+ * partition 1|3 from the start, 7.1 million states, and 2|2, 6.7 million. Not explored: a partition
+ * that comes later (LATER), and signs of life at any moment with more than one end. Both occur in
+ * random runs.
  *
- * `spin -DTRACE -T -n<seed> membership.pml` prints one event to a line and what comes of it.
+ * `spin -DTRACE -DTRACES=<n> -T -n<seed> membership.pml` prints <n> random runs, one event to a
+ * line. Ends, worlds given up and a partition, at once or later, are at random in each:
+ *
+ *   begin S, part S     all agree; from now on two sides do not reach each other (S: the mask of one)
+ *   die P               P ends
+ *   send P Q, speak P Q all that P knows is on its way to Q; as a sign of life, or an answer to one
+ *   receive P Q         what was on its way from P arrives at Q
+ *   miss P Q            it does not, as P has ended
+ *   ended P Q           P hears that Q has ended
+ *   unreachable P Q     P does not reach Q
+ *   give_up P E         P could not form the decided world number E
+ *   form P              P has formed the decided world
+ *   has_gone_on P Q     P tells Q that the epoch has gone on
+ *   = P W E ...         after an event of P: the mask and the number of the world on which it has
+ *                       decided (0 0: none, -1 0: it has stopped), and its view: proposal, the masks
+ *                       ended and broken, reached[0..3], and of each world given up the mask, its
+ *                       number and the mask of those that have decided on it
+ *   rest                the run is over
+ *
+ * tests/unit/survivor_traces_test.cpp does the same to the objects of the library, and compares.
+ * membership.traces keeps twelve of seed 2; tests/model/replay makes others.
  */
 #ifndef DEATHS
 #define DEATHS 2
+#endif
+#ifndef GIVE_UPS
+#ifdef TRACE
+#define GIVE_UPS 3
+#endif
 #endif
 #ifndef GIVE_UPS
 #define GIVE_UPS 1
 #endif
 #ifndef PARTITION
 #define PARTITION 0
+#endif
+#ifndef SPEAK_EARLY
+#ifdef TRACE
+#define SPEAK_EARLY 1
+#else
+#define SPEAK_EARLY 0
+#endif
+#endif
+#ifndef LATER
+#define LATER 0
 #endif
 #ifdef TRACE
 #define SAY(text) text
@@ -41,7 +88,7 @@
 #define COUNT(set) (BIT(set, 0) + BIT(set, 1) + BIT(set, 2) + BIT(set, 3))
 #define LOWEST(set) ((set) & (-(set)))
 #define MAX(a, b) ((a) > (b) -> (a) : (b))
-#define SAME_SIDE(p, q) (BIT(PARTITION, p) == BIT(PARTITION, q))
+#define SAME_SIDE(p, q) (BIT(side, p) == BIT(side, q))
 
 /* SurvivorView; a world given up is a byte, its number and who has decided on it, at the index that
  * is the mask of its members. */
@@ -66,7 +113,7 @@ typedef Member {
   byte untold;    /* those that do not know the view */
   byte formed;    /* the mask of the world that it is in */
   bool stopped;   /* for good: minority, or expelled */
-  bool to_join;   /* a world that others have formed with it */
+  byte to_join;   /* a world that others have formed with it */
 }
 typedef Row {
   View view[N];
@@ -80,6 +127,10 @@ byte deaths = DEATHS;
 byte give_ups = GIVE_UPS;
 byte decided_by[16];   /* of each number: who has ever decided on it */
 byte world_of[16];     /* its members */
+byte lives;            /* the world that all its members have formed */
+byte side = PARTITION; /* the members on one side; 0: no partition */
+byte later = LATER;    /* those on one side of the partition that is to come */
+unsigned news : 16;    /* who has something to tell whom by signs of life */
 
 hidden byte i, j, k, best, key, best_key, removed, counted, present, number, epoch;
 hidden byte adjacent[N];
@@ -92,7 +143,8 @@ hidden byte said_survivors, said_ended;
 hidden int said_possible;
 
 #define ALIVE(p) (!BIT(dead, p))
-#define AGREES(p) (ALIVE(p) && !member[p].stopped && member[p].formed == 0 && !member[p].to_join)
+#define WORLD_OF(p) (member[p].formed | member[p].to_join)
+#define AGREES(p) (ALIVE(p) && !member[p].stopped && WORLD_OF(p) == 0)
 
 #define COPY(from, to) \
   to.proposal = from.proposal; \
@@ -262,7 +314,7 @@ inline decide(p) {
           member[p].said[i].survivors != member[p].own.survivors ||
           member[p].said[i].ended != member[p].own.ended ||
           member[p].said[i].possible != member[p].own.possible) -> same = 0
-      :: i != p && !BIT(member[p].own.survivors, i) && SAME_SIDE(p, i) &&
+      :: i != p && !BIT(member[p].own.survivors, i) &&
          !BIT(member[p].view.ended, i) && (member[p].view.broken & LINK(p, i)) == 0 &&
          (member[p].said[i].proposal == 0 || BIT(member[p].said[i].survivors, i)) ->
         same = 0 /* is heard, and may object */
@@ -379,13 +431,29 @@ inline merge(p) {
   od
 }
 
+/* Who it is, what it has decided (-1 0: it has stopped; 0 0: undecided), and its view. */
 inline tell_state(p) {
   if
-  :: member[p].stopped -> SAY(printf("= %d stopped\n", p))
+  :: member[p].stopped -> SAY(printf("= %d -1 0", p))
   :: !member[p].stopped && member[p].decided != 0 ->
-    SAY(printf("= %d decided %d %d\n", p, member[p].decided, member[p].own.proposal))
-  :: else -> SAY(printf("= %d undecided\n", p))
-  fi
+    SAY(printf("= %d %d %d", p, member[p].decided, member[p].own.proposal))
+  :: else -> SAY(printf("= %d 0 0", p))
+  fi;
+  SAY(printf(" %d %d %d", member[p].view.proposal, member[p].view.ended, member[p].view.broken));
+  SAY(printf(" %d %d", member[p].view.reached[0], member[p].view.reached[1]));
+  SAY(printf(" %d %d", member[p].view.reached[2], member[p].view.reached[3]));
+  i = 1;
+  do
+  :: i < 16 ->
+    if
+    :: member[p].view.given_up[i] != 0 ->
+      SAY(printf(" %d %d %d", i, member[p].view.given_up[i] >> 4, member[p].view.given_up[i] & 15))
+    :: else
+    fi;
+    i++
+  :: else -> break
+  od;
+  SAY(printf("\n"))
 }
 
 /* --- Events ----------------------------------------------------------------------------------- */
@@ -399,15 +467,71 @@ inline tell(p) {
   :: k < N ->
     if
     :: k != p && MAY_SEND(p, k) ->
-      COPY(member[p].view, way[p].view[k]);
-      way[p].on_way[k] = 1;
-      member[p].untold = member[p].untold & ~ONE(k);
+      send(p, k);
       SAY(printf("send %d %d\n", p, k))
     :: else
     fi;
     k++
   :: else -> break
   od
+}
+/* Signs of life go to those that stay in p's view, and are answered by those that do not count the
+ * sender in: so between two of which one counts the other in, each tells all it knows, some time. */
+#define MAY_SPEAK(p, q) (AGREES(p) && AGREES(q) && SAME_SIDE(p, q) && !way[p].on_way[q] && \
+                         !BIT(member[p].view.ended, q) && \
+                         (BIT(member[p].own.survivors, q) || BIT(member[q].own.survivors, p)))
+/* Between whom that would change anything: what is known already, is no event. */
+inline find_news() {
+  news = 0;
+  i = 0;
+  do
+  :: i < N ->
+    j = 0;
+    do
+    :: j < N ->
+      if
+      :: i != j && MAY_SPEAK(i, j) ->
+        same = member[i].own.proposal == member[j].said[i].proposal &&
+               member[i].own.survivors == member[j].said[i].survivors &&
+               member[i].own.ended == member[j].said[i].ended &&
+               member[i].own.possible == member[j].said[i].possible &&
+               (member[i].view.ended & ~member[j].view.ended) == 0 &&
+               (member[i].view.broken & ~member[j].view.broken) == 0;
+        k = 0;
+        do
+        :: same && k < N -> same = member[i].view.reached[k] <= member[j].view.reached[k]; k++
+        :: else -> break
+        od;
+        k = 1;
+        do
+        :: same && k < 16 ->
+          same = (member[i].view.given_up[k] >> 4) <= (member[j].view.given_up[k] >> 4) &&
+                 (member[i].view.given_up[k] & ~member[j].view.given_up[k] & 15) == 0;
+          k++
+        :: else -> break
+        od;
+        if
+        :: !same -> news = news | LINK(i, j)
+        :: else
+        fi
+      :: else
+      fi;
+      j++
+    :: else -> break
+    od;
+    i++
+  :: else -> break
+  od;
+  k = 0
+}
+inline send(p, q) {
+  COPY(member[p].view, way[p].view[q]);
+  way[p].on_way[q] = 1;
+  member[p].untold = member[p].untold & ~ONE(q)
+}
+inline speak(p, q) {
+  SAY(printf("speak %d %d\n", p, q));
+  send(p, q)
 }
 /* q takes no part any more: nothing is on its way to it. */
 inline ignore_for(q) {
@@ -441,14 +565,6 @@ inline receive(p, q) {
   result.ended = member[q].said[p].ended;
   result.possible = member[q].said[p].possible;
   update(q, member[q].said[p].proposal);
-  if
-  :: AGREES(q) && (member[q].view.broken != 0 || member[q].own.possible != 0) &&
-     (member[q].said[p].survivors != member[q].own.survivors ||
-      member[q].said[p].ended != member[q].own.ended ||
-      member[q].said[p].possible != member[q].own.possible) ->
-    member[q].untold = member[q].untold | ONE(p) /* it may lack something */
-  :: else
-  fi;
   take_off(p, q);
   tell_state(q);
   tell(q);
@@ -491,31 +607,71 @@ inline give_up(p) {
 
 #define CAN_FORM(p) (AGREES(p) && member[p].decided != 0 && \
                      (decided_by[member[p].own.proposal] & member[p].decided) == member[p].decided)
+#define SAME_WORLD(p, q) (member[p].formed == member[q].formed && \
+                          member[p].own.proposal == member[q].own.proposal)
 inline form(p) {
   SAY(printf("form %d\n", p));
   member[p].formed = member[p].decided;
   ignore_for(p);
+  same = 1; /* whether the world lives */
   i = 0;
   do
   :: i < N ->
-    assert(!ALIVE(i) || member[i].formed == 0 ||
-           (member[i].formed == member[p].formed &&
-            member[i].own.proposal == member[p].own.proposal));
+    if
+    :: LATER == 0 -> assert(!ALIVE(i) || member[i].formed == 0 || SAME_WORLD(i, p))
+    :: else
+    fi;
+    if
+    :: BIT(member[p].formed, i) && !SAME_WORLD(i, p) -> same = 0
+    :: else
+    fi;
     i++
   :: else -> break
-  od
+  od;
+  if
+  :: same ->
+    assert(lives == 0 || lives == member[p].formed);
+    lives = member[p].formed
+  :: else
+  fi
 }
 
-/* q asks p, which is in a world. */
-#define CAN_HEAR(p, q) (ALIVE(p) && member[p].formed != 0 && SAME_SIDE(p, q) && AGREES(q) && \
-                        (!BIT(member[p].formed, q) || member[q].decided == 0))
+/* q asks p, which is in a world, or agrees anew from one in which it was to take part. */
+#define CAN_HEAR(p, q) (ALIVE(p) && WORLD_OF(p) != 0 && SAME_SIDE(p, q) && AGREES(q) && \
+                        (!BIT(WORLD_OF(p), q) || member[q].decided == 0))
 inline hear(p, q) {
   SAY(printf("has_gone_on %d %d\n", p, q));
   if
-  :: BIT(member[p].formed, q) -> member[q].to_join = 1
+  :: BIT(WORLD_OF(p), q) -> member[q].to_join = WORLD_OF(p)
   :: else -> member[q].stopped = 1; tell_state(q)
   fi;
   ignore_for(q)
+}
+
+#define CAN_PART (side == 0 && later != 0)
+inline part() {
+  side = later;
+  later = 0;
+  SAY(printf("part %d\n", side));
+  i = 0;
+  do
+  :: i < N ->
+    j = 0;
+    do
+    :: j < N ->
+      if
+      :: way[i].on_way[j] && !SAME_SIDE(i, j) ->
+        k = i; /* which take_off() counts with */
+        take_off(k, j);
+        i = k
+      :: else
+      fi;
+      j++
+    :: else -> break
+    od;
+    i++
+  :: else -> break
+  od
 }
 
 #define CAN_DIE(p) (ALIVE(p) && deaths > 0)
@@ -532,33 +688,105 @@ inline check_rest() {
   :: k < N ->
     has_quorum = 1;
     counted = ALL & ~dead;
-    key = (BIT(PARTITION, k) -> (counted & PARTITION) : (counted & ~PARTITION));
-    best = (BIT(PARTITION, k) -> (dead & PARTITION) : (dead & ~PARTITION));
+    key = (BIT(side, k) -> (counted & side) : (counted & ~side));
+    best = (BIT(side, k) -> (dead & side) : (dead & ~side));
     majority_of(key, ALL, best);
-    assert(!ALIVE(k) || !has_quorum || member[k].formed != 0 || member[k].to_join);
+    assert(!ALIVE(k) || !has_quorum || WORLD_OF(k) != 0);
     k++
   :: else -> break
   od
 }
 
 #define PAIR(p, q) \
-  :: CAN_RECEIVE(p, q) -> d_step { receive(p, q); k = 0 } \
-  :: CAN_MISS(p, q) -> d_step { SAY(printf("miss %d %d\n", p, q)); take_off(p, q); k = 0 } \
-  :: CAN_LOSE(p, q) -> d_step { lose(p, q); k = 0 } \
-  :: CAN_HEAR(p, q) -> d_step { hear(p, q); k = 0 }
+  :: CAN_RECEIVE(p, q) -> d_step { receive(p, q); find_news() } \
+  :: CAN_MISS(p, q) -> d_step { SAY(printf("miss %d %d\n", p, q)); take_off(p, q); find_news() } \
+  :: CAN_LOSE(p, q) -> d_step { lose(p, q); find_news() } \
+  :: CAN_HEAR(p, q) -> d_step { hear(p, q); find_news() }
 #define ALONE(p) \
-  :: CAN_DIE(p) -> d_step { die(p); k = 0 } \
-  :: CAN_GIVE_UP(p) -> d_step { give_up(p); k = 0 } \
-  :: CAN_FORM(p) -> d_step { form(p); k = 0 }
+  :: CAN_DIE(p) -> d_step { die(p); find_news() } \
+  :: CAN_GIVE_UP(p) -> d_step { give_up(p); find_news() } \
+  :: CAN_FORM(p) -> d_step { form(p); find_news() }
+
+#define SPEAK(p, q) :: (news & LINK(p, q)) != 0 -> d_step { speak(p, q); find_news() }
+#define SPEAKS \
+  SPEAK(0, 1) SPEAK(0, 2) SPEAK(0, 3) SPEAK(1, 0) SPEAK(1, 2) SPEAK(1, 3) \
+  SPEAK(2, 0) SPEAK(2, 1) SPEAK(2, 3) SPEAK(3, 0) SPEAK(3, 1) SPEAK(3, 2)
+
+#ifdef TRACE
+#ifndef TRACES
+#define TRACES 1
+#endif
+short traces = TRACES;
+/* All as at the start of the run. */
+inline begin_again() {
+  dead = 0; deaths = 0; give_ups = 0; news = 0; lives = 0; side = 0; later = 0;
+  k = 0;
+  do
+  :: k < N ->
+    COPY(nothing, member[k].view);
+    member[k].own.proposal = 0; member[k].own.survivors = 0;
+    member[k].own.ended = 0; member[k].own.possible = 0;
+    member[k].decided = 0; member[k].untold = 0; member[k].formed = 0;
+    member[k].stopped = 0; member[k].to_join = 0;
+    j = 0;
+    do
+    :: j < N ->
+      member[k].said[j].proposal = 0; member[k].said[j].survivors = 0;
+      member[k].said[j].ended = 0; member[k].said[j].possible = 0;
+      take_off(k, j);
+      j++
+    :: else -> break
+    od;
+    k++
+  :: else -> break
+  od;
+  k = 0;
+  do
+  :: k < 16 -> decided_by[k] = 0; world_of[k] = 0; k++
+  :: else -> break
+  od;
+  k = 0
+}
+/* How much may happen: of all between nothing and its limit; two sides at first, later, or never. */
+inline choose_limits() {
+  do
+  :: deaths < DEATHS -> deaths++
+  :: break
+  od;
+  do
+  :: give_ups < GIVE_UPS -> give_ups++
+  :: break
+  od;
+  do
+  :: later < 7 -> later++
+  :: break
+  od;
+  if
+  :: side = later; later = 0
+  :: later != 0
+  fi;
+  if
+  :: side == 0 && later == 0 && deaths == 0 -> deaths = 1
+  :: else
+  fi;
+  printf("begin %d\n", side)
+}
+#endif
 
 init {
+begin:
+  skip;
+#ifdef TRACE
+  d_step { begin_again() }
+  choose_limits(); /* at random, as a d_step is not */
+#endif
   /* Something has broken the epoch. */
   if
-  :: PARTITION != 0
-  :: PARTITION == 0 -> d_step { die(0); k = 0 }
-  :: PARTITION == 0 -> d_step { die(1); k = 0 }
-  :: PARTITION == 0 -> d_step { die(2); k = 0 }
-  :: PARTITION == 0 -> d_step { die(3); k = 0 }
+  :: side != 0 || later != 0
+  :: side == 0 && deaths > 0 -> d_step { die(0); k = 0 }
+  :: side == 0 && deaths > 0 -> d_step { die(1); k = 0 }
+  :: side == 0 && deaths > 0 -> d_step { die(2); k = 0 }
+  :: side == 0 && deaths > 0 -> d_step { die(3); k = 0 }
   fi;
   d_step {
     k = 0;
@@ -572,14 +800,32 @@ init {
     :: else -> break
     od;
     tell(0); tell(1); tell(2); tell(3);
-    k = 0
+    find_news()
   }
   do
   PAIR(0, 1) PAIR(0, 2) PAIR(0, 3) PAIR(1, 0) PAIR(1, 2) PAIR(1, 3)
   PAIR(2, 0) PAIR(2, 1) PAIR(2, 3) PAIR(3, 0) PAIR(3, 1) PAIR(3, 2)
   ALONE(0) ALONE(1) ALONE(2) ALONE(3)
+  :: CAN_PART -> d_step { part(); find_news() }
+#if SPEAK_EARLY
+  SPEAKS
   :: else -> break
+#else
+  :: else ->
+    if
+    SPEAKS
+    :: else -> break
+    fi
+#endif
   od;
   k = 0;
   d_step { check_rest(); k = 0 }
+#ifdef TRACE
+  printf("rest\n");
+  traces--;
+  if
+  :: traces > 0 -> goto begin
+  :: else
+  fi
+#endif
 }

@@ -13,7 +13,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <queue>
 #include <random>
 #include <set>
 #include <string>
@@ -130,9 +129,10 @@ class SurvivorSimulator {
 
   void run(double duration) {
     const Time end = now_ + seconds(duration);
-    while (!events_.empty() && events_.top().time <= end) {
-      const Event event = events_.top();
-      events_.pop();
+    while (!events_.empty() && events_.front().time <= end) {
+      std::pop_heap(events_.begin(), events_.end());
+      const Event event = std::move(events_.back());
+      events_.pop_back();
       now_ = event.time;
       event.act();
     }
@@ -190,7 +190,8 @@ class SurvivorSimulator {
   static std::size_t at(int number) { return static_cast<std::size_t>(number); }
 
   void schedule(Time time, std::function<void()> act) {
-    events_.push({time, ++order_, std::move(act)});
+    events_.push_back({time, ++order_, std::move(act)});
+    std::push_heap(events_.begin(), events_.end());
   }
   void after(double delay, std::function<void()> act) {
     schedule(now_ + seconds(delay), std::move(act));
@@ -214,11 +215,11 @@ class SurvivorSimulator {
   }
 
   // In order between two processes.
-  void send(int from, int to, const std::function<void()>& act) {
+  void send(int from, int to, std::function<void()> act) {
     if (cut_.contains({from, to})) return;
     Time& last = last_arrival_[{from, to}];
     last = std::max(last, now_ + seconds(real(options_.max_delay)));
-    schedule(last, [this, from, to, act] {
+    schedule(last, [this, from, to, act = std::move(act)] {
       if (!cut_.contains({from, to})) at_process(to, act);
     });
   }
@@ -309,9 +310,9 @@ class SurvivorSimulator {
     for (SurvivorAgreement::Message& message : self.agreement->take_messages()) {
       ++sent_;
       if (on_send) on_send(number, message.member, message.bytes);
-      send(number, message.member, [this, number, to = message.member, bytes = message.bytes] {
-        receive(number, to, bytes);
-      });
+      const int to = message.member;
+      send(number, to,
+           [this, number, to, bytes = std::move(message.bytes)] { receive(number, to, bytes); });
     }
     if (self.state == State::in_world) return;  // it only answers
     const auto& decision = self.agreement->decision();
@@ -437,7 +438,7 @@ class SurvivorSimulator {
   std::mt19937 random_;
   Time now_{};
   std::uint64_t order_ = 0;
-  std::priority_queue<Event> events_;
+  std::vector<Event> events_;  // a heap, from which they can be moved
   std::vector<Process> processes_;
   std::map<std::uint64_t, World> worlds_;
   std::set<std::pair<int, int>> cut_;
