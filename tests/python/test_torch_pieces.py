@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from rueda.torch.compression import Compression  # noqa: E402
-from rueda.torch.state import _allocate, _filled, _outline  # noqa: E402
+from rueda.torch.state import _outline, allocated, filled  # noqa: E402
 from rueda.torch.tensors import TorchAdapter  # noqa: E402
 
 leaves = st.one_of(
@@ -46,9 +46,8 @@ def same(left: object, right: object) -> bool:
 def test_states_are_taken_apart_and_put_together(state: object) -> None:
     tensors: list[torch.Tensor] = []
     outline = _outline(state, tensors)
-    assert same(_filled(outline, tensors), state)
-    received: list[torch.Tensor] = []
-    _allocate(outline, received, torch.device("cpu"))
+    assert same(filled(outline, tensors), state)
+    received = allocated(outline, None)
     assert [(t.shape, t.dtype) for t in received] == [(t.shape, t.dtype) for t in tensors]
 
 

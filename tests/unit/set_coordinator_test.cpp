@@ -42,8 +42,9 @@ class SetByHand {
       events.awaited_here = [](const std::string&) {};
       events.failed = [](const Response&) {};
       events.joined = [] {};
-      const ExecutionContext context{member.backend.get(), member.devices.get(), &member.metrics,
-                                     &member.timeline, &member.recorder, HostMembers{host, ranks}};
+      const ExecutionContext context{member.backend.get(), member.devices.get(),
+                                     &member.metrics,      &member.timeline,
+                                     &member.recorder,     HostMembers{host, ranks}};
       auto described = std::make_shared<ProcessSetMembers>(ProcessSetMembers{0, ranks, rank});
       member.set =
           std::make_unique<SetCoordinator>(std::move(described), parts_of(rank, ranks), nullptr,
