@@ -1,7 +1,9 @@
-"""What it costs that ranks may be lost and join, while none is and none does.
+"""What it costs to be ready for failures, while nothing fails.
 
-Two jobs take turns: one without anything of it, and one under `rueda run --min-np --max-np` with rueda.elastic.steps(),
-which looks before each step whether the world is to change. Both train the same model. Of each job the median step.
+Two jobs take turns: one without anything of it, and one with everything on: under `rueda run --min-np --max-np`, with
+rueda.elastic.steps(), which looks before each step whether the world is to change, with the flight recorder, and with
+parameters compared every tenth step. Both train the same model. Of each job the median of ten steps' time: each ten
+have one in which parameters are compared.
 
     python benchmarks/recovery/price.py --rounds 10
 """
@@ -20,13 +22,16 @@ import click
 
 RANK = Path(__file__).with_name("training.py")
 SKIPPED = 20  # steps at the beginning, in which ranks agree on buckets
+CHECK_EVERY = 10
 
 
-def median_step(elastic: bool, ranks: int, steps: int, width: int) -> float:
+def median_step(ready: bool, ranks: int, steps: int, width: int) -> float:
     """Of one job, in seconds."""
     with tempfile.TemporaryDirectory() as name:
         rueda = str(Path(sys.executable).with_name("rueda"))
-        extra = ["--min-np", "1", "--max-np", str(ranks)] if elastic else []
+        extra = (
+            ["--min-np", "1", "--max-np", str(ranks), "--flight-recorder", name] if ready else []
+        )
         done = subprocess.run(
             [
                 rueda,
@@ -43,7 +48,8 @@ def median_step(elastic: bool, ranks: int, steps: int, width: int) -> float:
                 **os.environ,
                 "OMP_NUM_THREADS": "1",
                 "FOLDER": name,
-                "ELASTIC": str(int(elastic)),
+                "ELASTIC": str(int(ready)),
+                "CHECK_EVERY": str(CHECK_EVERY) if ready else "0",
                 "STEPS": str(steps),
                 "WIDTH": str(width),
             },
@@ -55,20 +61,23 @@ def median_step(elastic: bool, ranks: int, steps: int, width: int) -> float:
         if done.returncode != 0:
             raise click.ClickException(done.stdout + done.stderr)
         times = [float(line.split()[0]) for line in (Path(name) / "diary").read_text().splitlines()]
-    return statistics.median(b - a for a, b in pairwise(times[SKIPPED:]))
+    tens = pairwise(times[SKIPPED::CHECK_EVERY])
+    return statistics.median(end - begin for begin, end in tens) / CHECK_EVERY
 
 
 @click.command(help=__doc__)
 @click.option("--ranks", type=click.IntRange(min=2), default=2, show_default=True)
 @click.option("--rounds", type=click.IntRange(min=1), default=10, show_default=True)
-@click.option("--steps", type=click.IntRange(min=SKIPPED + 10), default=400, show_default=True)
+@click.option(
+    "--steps", type=click.IntRange(min=SKIPPED + 2 * CHECK_EVERY), default=400, show_default=True
+)
 @click.option("--width", type=int, default=256, show_default=True, help="Of the model's 8 layers.")
 def main(ranks: int, rounds: int, steps: int, width: int) -> None:
     """Prints a line for each round, and what follows from all."""
     pairs = []
     for number in range(rounds):
         order = (False, True) if number % 2 == 0 else (True, False)
-        found = {elastic: median_step(elastic, ranks, steps, width) for elastic in order}
+        found = {ready: median_step(ready, ranks, steps, width) for ready in order}
         pairs.append((found[False], found[True]))
         click.echo(f"without {found[False] * 1e3:.3f} ms, with {found[True] * 1e3:.3f} ms")
     ratios = sorted(after / before for before, after in pairs)

@@ -25,7 +25,9 @@ model = torch.nn.Sequential(
 )
 rueda.init()
 optimizer = rueda.torch.DistributedOptimizer(
-    torch.optim.Adam(model.parameters(), lr=1e-4), model.named_parameters()
+    torch.optim.Adam(model.parameters(), lr=1e-4),
+    model.named_parameters(),
+    check_every=int(os.environ.get("CHECK_EVERY", "0")),
 )
 sampler = rueda.elastic.StepSampler(1 << 20, batch=256)
 (folder / f"pid{number}").write_text(str(os.getpid()))
