@@ -271,6 +271,14 @@ Recovery recover(double timeout, bool break_whole) {
   return std::move(next.recovery);
 }
 
+void throw_if_rank_is_lost() {
+  const auto present = find_runtime();
+  if (!present) return;
+  // Not where ranks have left it: they are in the new one already.
+  const Status refusal = present->refusal();
+  if (refusal.code() == ErrorCode::peer_lost) refusal.throw_if_error();
+}
+
 Recovery enter_world(const WorldMeeting& meeting) {
   Process& state = process();
   if (state.forked) throw_forked();

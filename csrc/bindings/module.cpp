@@ -103,16 +103,19 @@ int open_world_interruptibly(int rank, int size, const std::string& address,
   return open_world({rank, size, address, secret, listener, overrides}).id;
 }
 
-// As init_interruptibly(). Returns the number of the world, and of each rank that in the one
-// before.
+// As init_interruptibly(); what `look` raises ends it, too. Returns the number of the world, and of
+// each rank that in the one before.
 py::tuple enter_world_interruptibly(int rank, int size, const std::string& address,
                                     const std::string& secret, int listener,
-                                    const std::map<std::string, std::string>& overrides) {
+                                    const std::map<std::string, std::string>& overrides,
+                                    const py::object& look) {
   const Recovery entered = [&] {
     const GilReleased released;
-    const Interruptible interruptible([] {
+    const Interruptible interruptible([&look] {
+      throw_if_rank_is_lost();
       const py::gil_scoped_acquire gil;
       raise_signals();
+      if (!look.is_none()) look();
     });
     return enter_world({rank, size, address, secret, listener, overrides});
   }();
@@ -178,7 +181,8 @@ void bind_worlds(py::module_& module) {
   module.def("open_world", &open_world_interruptibly, py::arg("rank"), py::arg("size"),
              py::arg("address"), py::arg("secret"), py::arg("listener"), py::arg("options"));
   module.def("enter_world", &enter_world_interruptibly, py::arg("rank"), py::arg("size"),
-             py::arg("address"), py::arg("secret"), py::arg("listener"), py::arg("options"));
+             py::arg("address"), py::arg("secret"), py::arg("listener"), py::arg("options"),
+             py::arg("look") = py::none());
   module.def(
       "close_world", [](int set, const std::string& cause) { close_world({set}, cause); },
       py::arg("set"), py::arg("cause"), py::call_guard<GilReleased>());

@@ -1,6 +1,6 @@
 """The extension module: pointers are integers, element types and reductions are numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypedDict
 
 from typing_extensions import Buffer
@@ -64,7 +64,13 @@ def open_world(
     rank: int, size: int, address: str, secret: str, listener: int, options: dict[str, str]
 ) -> int: ...
 def enter_world(
-    rank: int, size: int, address: str, secret: str, listener: int, options: dict[str, str]
+    rank: int,
+    size: int,
+    address: str,
+    secret: str,
+    listener: int,
+    options: dict[str, str],
+    look: Callable[[], None] | None = None,
 ) -> tuple[int, list[int]]: ...
 def close_world(set: int, cause: str) -> None: ...
 def guide_whereabouts(event: int, excuse: str) -> None: ...

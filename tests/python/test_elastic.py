@@ -140,7 +140,7 @@ def enter(*arguments):
         os.kill(os.getpid(), signal.SIGKILL)
     return entering(*arguments)
 rueda.elastic.changes._enter = enter
-rueda.elastic.changes._ENTERING = 8
+rueda.elastic.changes._ENTERING = 1000
 """
     program = MEMBERS + dies + "run(lambda: 3 in rueda.elastic.changes._here.members)"
     with ElasticJob(program, 3) as job:

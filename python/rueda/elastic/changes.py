@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -151,24 +151,15 @@ def join(options: Mapping[str, str]) -> None:
 
         warm_up()
     here.session.send(ready=here.number)
-    follower: Follower | None = None
+    offers = _Offers(here.session)
     failure: RuedaError | None = None
     deadline = 0.0
     while True:
-        # Of doors to the world the newest: others have been closed again.
-        entrance: dict[str, Any] | None = None
-        for message in here.session.receive():
-            door = message.get("follow")
-            if isinstance(door, dict):
-                follower = _follow(door, follower)
-            door = message.get("enter")
-            if isinstance(door, dict):
-                entrance = door
+        entrance = offers.take_entrance()
         if entrance is not None:
             rank, size = int(entrance["rank"]), int(entrance["size"])
             try:
-                # Not as long as the others wait, who may have opened another door by then.
-                _enter(rank, size, str(entrance["address"]), -1, options, _ENTERING / 2)
+                _enter(rank, size, str(entrance["address"]), -1, options, offers.look)
             except RuedaError as error:
                 # Where one of the others was lost at this moment, those that are left open another door. Where it
                 # is this process that does not fit, they have the launcher end it.
@@ -177,6 +168,7 @@ def join(options: Mapping[str, str]) -> None:
                 here.session.send(ready=here.number)
                 continue
             # Meanwhile the others' last step has come, or nearly so.
+            follower = offers.follower
             here.received = None if follower is None else follower.finish(_FINISHING)
             here.is_newcomer = True
             return
@@ -185,6 +177,36 @@ def join(options: Mapping[str, str]) -> None:
         if failure is not None and time.monotonic() > deadline:
             raise failure
         here.session.wait(1.0)
+
+
+class _Offers:
+    """What the launcher tells a process that waits to join: whom to follow meanwhile, and where to enter."""
+
+    def __init__(self, session: Session) -> None:
+        self.follower: Follower | None = None
+        self._session = session
+        self._entrance: dict[str, Any] | None = None
+
+    def take_entrance(self) -> dict[str, Any] | None:
+        """The newest door to the world, once: others have been closed again."""
+        self._listen()
+        entrance, self._entrance = self._entrance, None
+        return entrance
+
+    def look(self) -> None:
+        """While a world is entered: raises :class:`rueda.InitializationError` where another door has been opened."""
+        self._listen()
+        if self._entrance is not None:
+            raise InitializationError("the others have gone on, and have opened another door")
+
+    def _listen(self) -> None:
+        for message in self._session.receive():
+            door = message.get("follow")
+            if isinstance(door, dict):
+                self.follower = _follow(door, self.follower)
+            door = message.get("enter")
+            if isinstance(door, dict):
+                self._entrance = door
 
 
 def _follow(door: dict[str, Any], before: Follower | None) -> Follower:
@@ -211,15 +233,20 @@ def _enter(
     address: str,
     listener: int,
     options: Mapping[str, str],
-    timeout: float,
+    look: Callable[[], None] | None = None,
 ) -> tuple[int, list[int]]:
+    """Enters the world that meets there; what ``look`` raises now and then meanwhile ends that.
+
+    Raises among others :class:`rueda.PeerLostError` where a rank of the present world is lost meanwhile.
+    """
     epoch, previous = _native.enter_world(
         rank,
         size,
         address,
         os.environ.get("RUEDA_SECRET", ""),
         listener,
-        {**options, "init_timeout": str(timeout)},
+        {**options, "init_timeout": str(_ENTERING)},
+        look,
     )
     start_telling()
     here = _elastic()
@@ -346,7 +373,6 @@ def change(only: list[int] | None = None) -> Change | None:
             address,
             -1 if listener is None else listener.fileno(),
             {},
-            _ENTERING,
         )
     except RuedaError as error:  # also where one of those who enter is lost at this moment
         _settle_failure(error, joiners)
