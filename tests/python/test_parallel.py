@@ -112,7 +112,11 @@ def test_reductions_with_extreme_options(worlds: Worlds, run: Run, check: str) -
         Run("check_torch_strategies_bytes.py", size, extra={"RUEDA_ALGORITHM": "ring"})
         for size in (2, 3)
     ]
-    + [Run("check_torch_strategies_bad_input.py", size) for size in (2, 3)]
+    + [
+        Run(f"check_torch_strategies_{part}.py", size)
+        for part in ("bad_input", "state")
+        for size in (2, 3)
+    ]
     + [Run("check_torch_strategies_sparse_and_pairs.py", 3, extra=OVER_TCP)]
     + [Run("check_torch_agreement.py", size) for size in (2, 3, 4)]
 )

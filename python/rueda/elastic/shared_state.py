@@ -32,6 +32,10 @@ class SharedState:
                     f"state {number} of an elastic job, {type(part).__name__}, has no state_dict() and "
                     "load_state_dict()"
                 )
+            if hasattr(part, "_rueda_strategy"):
+                raise InvalidArgumentError(
+                    "an optimizer of rueda.torch.wrap(): steps() takes one of DistributedOptimizer()"
+                )
         optimizers = [part for part in parts if _is_optimizer(part)]
         if len(optimizers) > 1:
             raise InvalidArgumentError(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-__all__ = ["laid_over"]
+__all__ = ["laid_over", "load_in_place"]
 
 
 def laid_over(layer: type[torch.optim.Optimizer], optimizer: torch.optim.Optimizer) -> Any:
@@ -20,3 +21,14 @@ def laid_over(layer: type[torch.optim.Optimizer], optimizer: torch.optim.Optimiz
     made = kind.__new__(kind)
     made.__dict__.update({k: v for k, v in vars(optimizer).items() if k != "step"})
     return made
+
+
+def load_in_place(optimizer: torch.optim.Optimizer, load: Callable[[], None]) -> None:
+    """Calls ``load``, which gives the optimizer other param_groups, and puts these into the list that it had.
+
+    Schedulers that were made before the layer was laid over hold the optimizer below, with the same list.
+    """
+    groups = optimizer.param_groups
+    load()
+    groups[:] = optimizer.param_groups
+    optimizer.param_groups = groups

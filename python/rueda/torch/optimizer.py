@@ -28,7 +28,7 @@ from rueda.torch.deferred_updates import (
 )
 from rueda.torch.gradient_groups import agree_on_groups
 from rueda.torch.gradients import GradientReducer, ReducerOptions, new_prefix
-from rueda.torch.layered import laid_over
+from rueda.torch.layered import laid_over, load_in_place
 from rueda.torch.reductions import allreduce
 from rueda.torch.reproducible import Reproducible, make_reproducible
 
@@ -64,7 +64,7 @@ class Distributed(torch.optim.Optimizer):
         self._rueda.give_up()
         rest = dict(state_dict)
         self._rueda.load_compression_state(rest.pop(COMPRESSION_STATE, None))
-        super().load_state_dict(rest)
+        load_in_place(self, partial(super().load_state_dict, rest))
 
     def step(self, closure: Callable[[], Loss] | None = None) -> Any:
         """Waits for the gradients' reduction, then takes the optimizer's step.

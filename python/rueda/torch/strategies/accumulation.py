@@ -35,6 +35,7 @@ class GradientAccumulation(Strategy):
     batches: int = 4
 
     name: ClassVar[str] = "accumulate"
+    takes_closure: ClassVar[bool] = False  # not every batch has a step
     ranks_stay_equal: ClassVar[bool] = True
     reduces_gradients: ClassVar[bool] = True
 

@@ -35,6 +35,7 @@ class EASGD(Strategy):
     beta: float = 0.9
 
     name: ClassVar[str] = "easgd"
+    takes_closure: ClassVar[bool] = False  # ranks may evaluate it a different number of times
 
     def validate(self, replica: Replica) -> None:
         at_least(self, 1, "period")

@@ -81,6 +81,7 @@ class Fragment:
         """Sends and receives whatever is left, so that all ranks have the same parameters."""
         if self.in_flight:
             self.receive(0.0)
+            self.sent_at = self._replica.steps  # nothing was trained since
         elif self.sent_at != self._replica.steps:
             self.send()
             self.receive(0.0)

@@ -38,6 +38,7 @@ class ADPSGD(Strategy):
     seed: int = 0
 
     name: ClassVar[str] = "adpsgd"
+    takes_closure: ClassVar[bool] = False  # ranks may evaluate it a different number of times
 
     def validate(self, replica: Replica) -> None:
         on_cpu(self, replica)

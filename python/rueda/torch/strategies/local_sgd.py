@@ -65,6 +65,7 @@ class PostLocalSGD(Strategy):
     after: int = 0
 
     name: ClassVar[str] = "postlocal"
+    takes_closure: ClassVar[bool] = False  # ranks may evaluate it a different number of times
 
     def validate(self, replica: Replica) -> None:
         at_least(self, 1, "period")
@@ -90,6 +91,9 @@ class PostLocalSGD(Strategy):
 
     def before_step(self) -> bool:
         return self._first is None or self._first.before_step()
+
+    def has_new_gradients(self) -> bool:
+        return self._first is not None and self._first.has_new_gradients()
 
     def after_step(self) -> None:
         if self.replica.steps == self.after:

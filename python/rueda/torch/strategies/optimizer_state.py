@@ -8,11 +8,11 @@ from collections.abc import Collection
 import torch
 
 from rueda.errors import MismatchError
-from rueda.objects import allgather_object
+from rueda.objects import allgather_object, broadcast_object
 from rueda.torch.strategies.named import assign
 from rueda.torch.strategies.replica import Replica
 
-__all__ = ["average_state", "entries", "entry_names"]
+__all__ = ["average_state", "entries", "entry_names", "take_rest_of_first"]
 
 
 def entry_names(replica: Replica) -> set[str]:
@@ -47,7 +47,7 @@ def entries(replica: Replica, names: Collection[str] | None = None) -> dict[str,
                 wanted
                 and isinstance(kept, torch.Tensor)
                 and kept.is_floating_point()
-                and kept.dim()
+                and (kept.dim() or not parameter.dim())
             ):
                 found[f"{parameter_name}.{name}"] = kept
     return found
@@ -73,3 +73,27 @@ def average_state(replica: Replica) -> None:
                 field="state",
             )
     assign(mine, replica.average(mine, "state"))
+
+
+def take_rest_of_first(replica: Replica) -> None:
+    """Gives all ranks what the first of them has besides: numbers by themselves, such as counts of steps, and options.
+
+    After average_state(), so that all keep the same entries.
+    """
+    optimizer = replica.optimizer
+    averaged = {id(each) for each in entries(replica).values()}
+    rest = {
+        name: {key: v for key, v in optimizer.state.get(each, {}).items() if id(v) not in averaged}
+        for name, each in replica.parameters.items()
+    }
+    options = [
+        {key: value for key, value in group.items() if key != "params"}
+        for group in optimizer.param_groups
+    ]
+    rest, options = broadcast_object(
+        (rest, options), replica.process_set.ranks[0], f"{replica.prefix}/rest", replica.process_set
+    )
+    for name, entries_of_first in rest.items():
+        optimizer.state[replica.parameters[name]].update(entries_of_first)
+    for group, given in zip(optimizer.param_groups, options, strict=True):
+        group.update(given)

@@ -54,7 +54,9 @@ class SparseLoCo(Strategy):
     def start(self, replica: Replica) -> None:
         super().start(replica)
         self._agreed = copied(replica.parameters)
-        self._left = {n: torch.zeros(each.numel()) for n, each in self._agreed.items()}
+        self._left = {
+            n: torch.zeros(each.numel(), dtype=torch.float32) for n, each in self._agreed.items()
+        }
         self._sent_at = 0
 
     def after_step(self) -> None:

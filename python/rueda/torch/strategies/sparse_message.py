@@ -44,7 +44,7 @@ def _encode(tensor: torch.Tensor, density: float) -> torch.Tensor:
         places.append(place.flatten())
         values.append(rows.gather(1, place).flatten())
     place = torch.cat(places) if places else torch.empty(0, dtype=torch.int64)
-    value = torch.cat(values) if values else torch.empty(0)
+    value = torch.cat(values) if values else torch.empty(0, dtype=torch.float32)
     magnitude = value.abs()
     is_large = magnitude > magnitude.mean()
     levels = torch.stack([magnitude[~is_large].mean(), magnitude[is_large].mean()])
@@ -62,7 +62,7 @@ def _encode(tensor: torch.Tensor, density: float) -> torch.Tensor:
 
 def _decode(message: torch.Tensor, like: torch.Tensor, density: float) -> torch.Tensor:
     """What a message says, as a flat float32 tensor of as many elements as ``like``."""
-    result = torch.zeros(like.numel())
+    result = torch.zeros(like.numel(), dtype=torch.float32)
     sent = sum(rows.shape[0] * count for rows, count in _chunks(result, density))
     levels = message[:_LEVEL_BYTES].clone().view(torch.float32)
     end = _LEVEL_BYTES + _PLACE_BYTES * sent

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from rueda.errors import InvalidArgumentError, UnsupportedError
+from rueda.torch.compression_state import CompressionState
 from rueda.torch.strategies.replica import Replica
 
 __all__ = ["Strategy", "at_least", "on_cpu", "within"]
@@ -47,6 +48,9 @@ class Strategy:
     reduces_gradients: ClassVar[bool] = False
     """Whether before_step() makes the gradients those of all ranks; a closure's loss is averaged then, too."""
 
+    takes_closure: ClassVar[bool] = True
+    """Whether step() may be given a closure, which optimizers such as LBFGS evaluate as often as its losses decide."""
+
     state_needed: ClassVar[tuple[tuple[str, ...], ...]] = ()
     """What the optimizer must keep for each parameter: of each tuple, at least one of these entries of its state."""
 
@@ -84,6 +88,17 @@ class Strategy:
 
     def stop(self) -> None:
         """Ends, after consolidate(): another strategy goes on."""
+
+    def has_new_gradients(self) -> bool:
+        """Whether gradients have come since before_step(), as where a gradient scaler has left a step out."""
+        return False
+
+    def compression_state(self) -> CompressionState | None:
+        """What compressed gradients have lost on this rank so far; ``None`` where nothing is compressed."""
+        return None
+
+    def load_compression_state(self, state: CompressionState | None) -> None:
+        """The inverse, on a strategy that has started; without a state, nothing has been lost."""
 
     def state_dict(self) -> dict[str, Any]:
         """What is to be saved of this rank, besides the model, the optimizer and the number of steps."""

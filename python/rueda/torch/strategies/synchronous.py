@@ -9,6 +9,7 @@ import torch
 
 from rueda.compression import Codec
 from rueda.torch.compression import policy_of
+from rueda.torch.compression_state import CompressionState
 from rueda.torch.optimizer import DistributedOptimizer
 from rueda.torch.strategies.replica import Replica
 from rueda.torch.strategies.strategy import Strategy
@@ -65,6 +66,16 @@ class Synchronous(Strategy):
     def before_step(self) -> bool:
         self._gradients.synchronize()
         return True
+
+    def has_new_gradients(self) -> bool:
+        return not self._gradients._rueda.synchronized
+
+    def compression_state(self) -> CompressionState | None:
+        state: CompressionState | None = self._gradients._rueda.compression_state()
+        return state
+
+    def load_compression_state(self, state: CompressionState | None) -> None:
+        self._gradients._rueda.load_compression_state(state)
 
     def consolidate(self) -> None:
         """All ranks have the same parameters already."""

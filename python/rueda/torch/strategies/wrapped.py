@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
 
 from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.process_sets import ProcessSet, global_process_set, takes_part
+from rueda.torch.compression_state import COMPRESSION_STATE
 from rueda.torch.gradients import new_prefix
-from rueda.torch.layered import laid_over
+from rueda.torch.layered import laid_over, load_in_place
 from rueda.torch.optimizer import Distributed, names_of
 from rueda.torch.reductions import allreduce
 from rueda.torch.reproducible import Reproducible
 from rueda.torch.state import broadcast_optimizer_state, broadcast_parameters
 from rueda.torch.strategies.agreed import agree, layout_of
-from rueda.torch.strategies.optimizer_state import average_state, entry_names
+from rueda.torch.strategies.optimizer_state import (
+    average_state,
+    entry_names,
+    take_rest_of_first,
+)
 from rueda.torch.strategies.parsing import strategy_of
 from rueda.torch.strategies.replica import Replica
 from rueda.torch.strategies.strategy import Strategy
@@ -44,6 +50,8 @@ class Wrapped(torch.optim.Optimizer):
         optimizer which decides by the loss decides the same everywhere.
         """
         replica, strategy = self._rueda_replica, self._rueda_strategy
+        if closure is not None and not strategy.takes_closure:
+            raise UnsupportedError(f"{strategy.describe()} takes no closure")
         result = None
         takes_step = True
         if closure is not None:
@@ -65,10 +73,7 @@ class Wrapped(torch.optim.Optimizer):
         with torch.enable_grad():
             loss = closure()
         strategy = self._rueda_strategy
-        if not strategy.before_step():
-            raise UnsupportedError(
-                f"{strategy.describe()} does not take a step for every batch, and so takes no closure"
-            )
+        strategy.before_step()
         if not strategy.reduces_gradients:
             return loss
         local = torch.as_tensor(loss).detach()
@@ -77,7 +82,7 @@ class Wrapped(torch.optim.Optimizer):
 
     def synchronize(self) -> None:
         """Waits until gradients are those that step() will use, so that they can be clipped."""
-        if self._rueda_takes_step is None:
+        if self._rueda_takes_step is None or self._rueda_strategy.has_new_gradients():
             self._rueda_takes_step = self._rueda_strategy.before_step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -112,8 +117,9 @@ class Wrapped(torch.optim.Optimizer):
     ) -> None:
         """Goes on with another strategy, named as for wrap(). Collective.
 
-        All ranks begin it with the same parameters, see :meth:`consolidate`, and with the mean of what their
-        optimizers keep. Raises as wrap(); then the training goes on with the present strategy.
+        All ranks begin it with the same parameters, see :meth:`consolidate`, with the mean of what their optimizers
+        keep, and with what the first has of the rest, such as counts of steps and learning rates. Raises as wrap();
+        then the training goes on with the present strategy.
         """
         replica, old = self._rueda_replica, self._rueda_strategy
 
@@ -126,6 +132,7 @@ class Wrapped(torch.optim.Optimizer):
         old.consolidate()
         if not old.ranks_stay_equal:
             average_state(replica)
+            take_rest_of_first(replica)
         old.stop()
         replica.steps = replica.batches = 0
         new.start(replica)
@@ -141,6 +148,9 @@ class Wrapped(torch.optim.Optimizer):
             "batches": replica.batches,
             "kept": strategy.state_dict(),
         }
+        compression = strategy.compression_state()
+        if compression is not None:
+            state[COMPRESSION_STATE] = compression
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -150,17 +160,19 @@ class Wrapped(torch.optim.Optimizer):
         """
         rest = dict(state_dict)
         kept = rest.pop(STRATEGY_STATE, None)
+        compression = rest.pop(COMPRESSION_STATE, None)
         replica, strategy = self._rueda_replica, self._rueda_strategy
         if kept is not None and kept["strategy"] != strategy.describe():
             raise InvalidArgumentError(
                 f"the state is that of {kept['strategy']}, and this is {strategy.describe()}: load it there, then "
                 f"switch()"
             )
-        super().load_state_dict(rest)
+        load_in_place(self, partial(super().load_state_dict, rest))
         replica.steps = 0 if kept is None else int(kept["steps"])
         replica.batches = 0 if kept is None else int(kept["batches"])
         self._rueda_takes_step = None
         strategy.start(replica)
+        strategy.load_compression_state(compression)
         if kept is not None:
             strategy.load_state_dict(kept["kept"])
 
@@ -207,7 +219,7 @@ def wrap(
     Besides the optimizer's own methods there are ``consolidate()``, which gives all ranks the same parameters, before
     the model is evaluated or saved; ``switch(strategy)``, to go on with another; ``synchronize()``, after which
     gradients can be clipped; ``end_epoch()``; and ``strategy``. ``state_dict()`` has what the strategy keeps, which is
-    each rank's own: every rank saves and loads its own, or saves after consolidate() only.
+    each rank's own: every rank saves and loads its own.
 
     Raises, on every rank, :class:`rueda.MismatchError` where ranks have other strategies, parameters of these, or
     models, :class:`rueda.InvalidArgumentError` for a strategy that there is not or that makes no sense, an optimizer

@@ -1,0 +1,166 @@
+"""Every rank: what a strategy keeps, saved, loaded, and carried over to another."""
+
+from __future__ import annotations
+
+import copy
+
+import parallel
+import rueda
+import rueda.elastic
+import rueda.torch as rt
+import torch
+from parallel import raises
+from rueda.torch.strategies import DiLoCo, PostLocalSGD, SparseLoCo, Synchronous
+from simulated import fresh, train
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils import parameters_to_vector
+from training import batch, same_bits, sgd, share
+
+
+def check_consolidating_twice_changes_nothing() -> None:
+    """Also where a mean was on its way: without training there is nothing to take an outer step for."""
+    trained, optimizer = fresh(sgd)
+    wrapped = rt.wrap(trained, optimizer, strategy=DiLoCo(3, delay=2))
+    train(trained, wrapped, 0, 4)
+    wrapped.consolidate()
+    once = parameters_to_vector(trained.parameters()).detach().clone()
+    wrapped.consolidate()
+    assert torch.equal(parameters_to_vector(trained.parameters()), once)
+    wrapped.switch("sync")
+    assert torch.equal(parameters_to_vector(trained.parameters()), once)
+    train(trained, wrapped, 4, 2)
+    same_bits(*trained.parameters())
+
+
+class Scaled(nn.Module):
+    """With a parameter that is a number by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(6, 4).double()
+        self.scale = nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * self.scale
+
+
+def check_switching_makes_ranks_equal_for_good() -> None:
+    """Numbers by themselves, counts of steps and learning rates included."""
+    trained = Scaled()
+    wrapped = rt.wrap(trained, torch.optim.Adam(trained.parameters(), lr=0.01), strategy="local:4")
+    torch.manual_seed(rueda.rank())
+    for step in range(3):
+        wrapped.zero_grad()
+        trained(torch.rand(5, 6, dtype=torch.float64)).square().mean().backward()
+        if rueda.rank() == 0 and step == 1:  # one step less of this parameter
+            trained.scale.grad = None
+        wrapped.step()
+    wrapped.param_groups[0]["lr"] = 0.01 * (rueda.rank() + 1)
+    wrapped.switch("sync")
+    assert wrapped.param_groups[0]["lr"] == 0.01
+    for _ in range(3):
+        wrapped.zero_grad()
+        trained(torch.rand(5, 6, dtype=torch.float64)).square().mean().backward()
+        wrapped.step()
+        same_bits(*trained.parameters())
+
+
+def _compressed() -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A model that is large enough for its gradients to be compressed."""
+    torch.manual_seed(0)
+    trained = nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
+    return trained, rt.wrap(trained, optimizer, strategy=Synchronous(codec="topk:0.05"))
+
+
+def check_what_compression_has_lost_is_kept() -> None:
+    """As DistributedOptimizer keeps it, to the bit, also through a state."""
+    runs = []
+    for resumes in (False, True):
+        trained, wrapped = _compressed()
+        for step in range(6):
+            if resumes and step == 3:
+                state = copy.deepcopy(wrapped.state_dict())
+                assert any(
+                    bool(each.any()) for each in state["rueda_compression"]["residuals"].values()
+                )
+                parameters = trained.state_dict()
+                trained, wrapped = _compressed()
+                trained.load_state_dict(parameters)
+                wrapped.load_state_dict(state)
+            torch.manual_seed(10 * step + rueda.rank())
+            wrapped.zero_grad()
+            trained(torch.rand(4, 64)).square().mean().backward()
+            wrapped.step()
+        runs.append(parameters_to_vector(trained.parameters()).detach())
+    assert torch.equal(*runs)
+
+
+def check_a_step_that_is_left_out() -> None:
+    """As a gradient scaler does where gradients are not finite: the next gradients are reduced all the same."""
+    runs = []
+    for leaves_out in (False, True):
+        trained, optimizer = fresh(sgd)
+        wrapped = rt.wrap(trained, optimizer)
+        if leaves_out:
+            x, y = batch(7)
+            F.cross_entropy(trained(share(x)), share(y)).backward()
+            wrapped.synchronize()
+            trained.zero_grad()
+        for step in range(2):
+            x, y = batch(step)
+            F.cross_entropy(trained(share(x)), share(y)).backward()
+            wrapped.synchronize()
+            same_bits(*(each.grad for each in trained.parameters()))
+            wrapped.step()
+            trained.zero_grad()
+        same_bits(*trained.parameters())
+        runs.append(parameters_to_vector(trained.parameters()).detach())
+    assert torch.equal(*runs)
+
+
+def check_a_scheduler_of_before() -> None:
+    """It goes on changing the learning rate after a state was loaded."""
+    for wrap in (rt.wrap, lambda trained, optimizer: rt.DistributedOptimizer(optimizer)):
+        trained, optimizer = fresh(sgd)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        wrapped = wrap(trained, optimizer)
+        wrapped.load_state_dict(wrapped.state_dict())
+        before = wrapped.param_groups[0]["lr"]
+        train(trained, wrapped, 0, 1)
+        scheduler.step()
+        assert wrapped.param_groups[0]["lr"] == before / 2
+
+
+def check_another_default_dtype() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        trained, optimizer = fresh(sgd)
+        wrapped = rt.wrap(trained, optimizer, strategy=SparseLoCo(2))
+        train(trained, wrapped, 0, 4)
+        same_bits(*trained.parameters())
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def check_closures_that_are_refused() -> None:
+    """Before anything is evaluated: ranks may do that a different number of times."""
+    for strategy in (PostLocalSGD(2, after=2), "easgd:2", "adpsgd:1", "accumulate:2"):
+        trained, optimizer = fresh(sgd)
+        wrapped = rt.wrap(trained, optimizer, strategy=strategy)
+        with raises(rt.UnsupportedError, "takes no closure"):
+            wrapped.step(lambda: 1 / 0)
+
+
+def check_elastic_steps_refuse_strategies() -> None:
+    trained, optimizer = fresh(sgd)
+    wrapped = rt.wrap(trained, optimizer, strategy="local:2")
+    with raises(rt.InvalidArgumentError, "DistributedOptimizer()"):
+        next(rueda.elastic.steps(1, trained, wrapped))
+
+
+if __name__ == "__main__":
+    rueda.init()
+    parallel.run(globals())
