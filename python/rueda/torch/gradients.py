@@ -45,8 +45,8 @@ __all__ = ["GradientReducer", "ReducerOptions", "new_prefix"]
 # takes to copy half of it between ranks. Where exactly that begins was not settled: docs/benchmarks.md.
 LARGE_GRADIENT_BYTES = 16 << 20
 
-# How many there are for each process set, by its number.
-_reducers: defaultdict[int | None, int] = defaultdict(int)
+# How many there are for each process set, by its world and number.
+_reducers: defaultdict[tuple[int, int | None], int] = defaultdict(int)
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,10 @@ def new_prefix(process_set: ProcessSet, what: str = "gradient") -> str:
     same order, and other ranks know nothing of them.
     """
     process_set_id = process_set.process_set_id
-    number = _reducers[process_set_id]
-    _reducers[process_set_id] += 1
+    # A set ends with its world, and another one of that number may have other members.
+    of_world = 0 if process_set_id == 0 else lifecycle.world_number()
+    number = _reducers[of_world, process_set_id]
+    _reducers[of_world, process_set_id] += 1
     of_set = "" if process_set_id == 0 else f".set{process_set_id}"
     return f"{what}{of_set}" + ("" if number == 0 else f".{number}")
 
