@@ -17,6 +17,7 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
 from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.torch.compression_state import COMPRESSION_STATE, shared_by_ranks
+from rueda.torch.strategies.wrapped import Wrapped
 
 __all__ = [
     "Content",
@@ -79,12 +80,14 @@ def collect(parts: Mapping[str, Any], each_rank: object, rank: int) -> Content:
     """Asks each part for its state.
 
     Raises :class:`rueda.InvalidArgumentError` for what has none, or twice a name, and
-    :class:`rueda.UnsupportedError` for tensors that are sharded, sparse or without data.
+    :class:`rueda.UnsupportedError` for tensors that are sharded, sparse or without data, and for optimizers whose
+    states differ from rank to rank.
     """
     nested: dict[str, Any] = {}
     own: dict[str, Any] = {}
     of_first: set[str] = set()
     for name, part in parts.items():
+        _require_alike(name, part)
         state = state_of(name, part)
         kept = state.get(COMPRESSION_STATE) if isinstance(state, Mapping) else None
         if kept is not None:
@@ -141,6 +144,14 @@ def _flattened(nested: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     except ValueError as error:
         raise InvalidArgumentError(f"the state has a name twice: {error}") from error
     return dict(planner.state_dict), dict(planner.mappings)
+
+
+def _require_alike(name: str, part: Any) -> None:
+    if isinstance(part, Wrapped) and not part.strategy.ranks_stay_equal:
+        raise UnsupportedError(
+            f"{name}: with the strategy {part.strategy.describe()} each rank's optimizer has another state: "
+            'switch("sync") before it is saved, or let every rank torch.save() its own state_dict()'
+        )
 
 
 def _require_plain(name: str, tensor: torch.Tensor) -> None:

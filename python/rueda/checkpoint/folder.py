@@ -19,6 +19,7 @@ __all__ = [
     "Checkpoint",
     "available",
     "latest",
+    "make",
     "publish",
     "remove",
     "remove_leftovers",
@@ -85,8 +86,25 @@ def temporary(folder: Path, step: int, token: int) -> Path:
     return folder / f"{_WRITING}step-{step}-{token:016x}"
 
 
+def make(folder: Path) -> None:
+    """Makes a folder, and those above it, where they are missing; what this process has made is on the disk then.
+
+    Several may make the same ones at once.
+    """
+    try:
+        folder.mkdir()
+    except FileNotFoundError:
+        make(folder.parent)
+        make(folder)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+    else:
+        sync(folder.parent)
+
+
 def publish(written: Path, step: int) -> Checkpoint:
-    """Makes a folder that is wholly on the disk the newest checkpoint, at once."""
+    """Makes a folder that is wholly on the disk the newest checkpoint, at once; its new name is not on the disk yet."""
     folder = written.parent
     while True:
         last = latest(folder)
@@ -98,7 +116,6 @@ def publish(written: Path, step: int) -> Checkpoint:
             if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
                 continue  # another job has published one meanwhile
             raise
-        sync(folder)
         return Checkpoint(number, step, path)
 
 

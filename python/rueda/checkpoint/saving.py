@@ -61,8 +61,8 @@ class PendingSave:
         """Waits, then returns the complete checkpoint.
 
         Raises :class:`CheckpointError` on every rank where it has failed, also where a rank was lost meanwhile (its
-        ``__cause__`` tells): the former checkpoint is the latest. Raises
-        :class:`rueda.TimeoutError` after ``timeout`` seconds.
+        ``__cause__`` tells): the former checkpoint is the latest, unless the text says that this one is there, but may
+        not survive a power failure. Raises :class:`rueda.TimeoutError` after ``timeout`` seconds.
         """
         if not self.wait(timeout):
             raise RuedaTimeoutError(
@@ -101,9 +101,10 @@ def save(
     Where a save is still under way, this one waits for it first; whether that succeeds is told by its own result.
 
     Raises on every rank :class:`rueda.InvalidArgumentError` for states that cannot be saved on one of them
-    (:class:`rueda.UnsupportedError` for sharded and sparse tensors), :class:`rueda.MismatchError` where ranks pass
-    other folders, steps or states, :class:`rueda.PeerLostError` and what else collectives raise. Nothing has been
-    written then. Everything later is told by the result.
+    (:class:`rueda.UnsupportedError` for sharded and sparse tensors, and for optimizers of :func:`rueda.torch.wrap`
+    whose strategy lets the ranks' states differ), :class:`rueda.MismatchError` where ranks pass other folders, steps or
+    states, :class:`rueda.PeerLostError` and what else collectives raise. Nothing has been written then. Everything
+    later is told by the result.
 
     Example::
 
@@ -181,7 +182,15 @@ class _Saver:
         job = _Job(pending, temporary(path, step, told[0][0]), rank, ranks, keep, snapshot)
         self._last = pending
         # Not a daemon: the interpreter waits for it before it ends.
-        threading.Thread(target=self._run, args=(job,), name="rueda-checkpoint").start()
+        thread = threading.Thread(target=self._run, args=(job,), name="rueda-checkpoint")
+        try:
+            thread.start()
+        except Exception as error:  # such as too many threads
+            failed = CheckpointError(f"{_not_saved(step)}: rank {rank}: {error}", rank)
+            failed.__cause__ = error
+            self._beside.close(f"a checkpoint has failed: {error}")  # the others would wait
+            _log.warning("%s", failed)
+            pending._future.set_exception(failed)
         return pending
 
     # --- In the background
@@ -200,7 +209,7 @@ class _Saver:
             future.set_result(complete)
 
     def _write(self, job: _Job) -> Checkpoint:
-        what = f"the checkpoint of step {job.pending.step} was not saved"
+        what = _not_saved(job.pending.step)
         own: Any
         try:
             own = job.snapshot
@@ -212,10 +221,12 @@ class _Saver:
         outcome: Any = None
         if job.rank == 0:
             outcome = finish(every, job.written, job.pending.step, job.keep)
-        outcome = self._exchange(outcome, "checkpoint.published", what)[0]
-        raise_first([each for each in [*every, outcome] if isinstance(each, Problem)], what)
-        assert isinstance(outcome, Checkpoint)
-        return outcome
+        complete, problem = self._exchange(outcome, "checkpoint.published", what)[0]
+        if complete is not None:
+            what = f"{complete.path} is there, but may not survive a power failure"
+        raise_first([each for each in [*every, problem] if isinstance(each, Problem)], what)
+        assert isinstance(complete, Checkpoint)
+        return complete
 
     def _exchange(self, value: object, name: str, what: str) -> list[Any]:
         try:
@@ -223,6 +234,10 @@ class _Saver:
         except RuedaError as error:
             self._beside.close(f"a checkpoint has failed: {error}")
             raise CheckpointError(f"{what}: {error}", error.peer) from error
+
+
+def _not_saved(step: int) -> str:
+    return f"the checkpoint of step {step} was not saved"
 
 
 def _whole(what: str, value: object, least: int) -> int:

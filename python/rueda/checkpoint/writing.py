@@ -16,7 +16,15 @@ from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.storage import WriteResult
 
 from rueda.checkpoint.files import CheckedFiles, FileSum, Manifest
-from rueda.checkpoint.folder import Checkpoint, publish, remove, remove_leftovers, retain
+from rueda.checkpoint.folder import (
+    Checkpoint,
+    make,
+    publish,
+    remove,
+    remove_leftovers,
+    retain,
+    sync,
+)
 from rueda.checkpoint.problems import CheckpointError, Problem, problem_of
 from rueda.checkpoint.snapshot import Snapshot
 
@@ -49,6 +57,7 @@ def write_share(snapshot: Snapshot, folder: Path, rank: int) -> Written:
     """Writes a rank's files, onto the disk. Raises ``OSError`` that names the file."""
     if rank == 0:
         remove_leftovers(folder)
+    make(folder.parent)
     writer, files = _writer(folder)
     writer.set_up_storage_writer(rank == 0)
     plan = writer.prepare_local_plan(snapshot.plan)
@@ -61,27 +70,32 @@ def write_share(snapshot: Snapshot, folder: Path, rank: int) -> Written:
 
 def finish(
     every: Sequence[Written | Problem], folder: Path, step: int, keep: int | None
-) -> Checkpoint | Problem | None:
+) -> tuple[Checkpoint | None, Problem | None]:
     """When all ranks have written, or failed to: makes it the newest checkpoint, or removes it.
 
-    Nothing where some rank has failed.
+    Returns the checkpoint, where it is there, and what has gone wrong here: with both, a power failure may undo that it
+    is there, and older ones have been kept.
     """
     written = [each for each in every if isinstance(each, Written)]
     if len(written) < len(every):
         _try_to_remove(folder)
-        return None
+        return None, None
     try:
         _complete(written, folder, step)
         complete = publish(folder, step)
     except Exception as error:  # told to every rank
         _try_to_remove(folder)
-        return problem_of(error, 0, folder)
+        return None, problem_of(error, 0, folder)
+    try:
+        sync(complete.path.parent)
+    except OSError as error:
+        return complete, problem_of(error, 0, complete.path.parent)
     if keep is not None:
         try:
             retain(complete.path.parent, keep)
         except OSError as error:
             _log.warning("older checkpoints could not be removed: %s", error)
-    return complete
+    return complete, None
 
 
 def _try_to_remove(folder: Path) -> None:

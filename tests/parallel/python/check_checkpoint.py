@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +270,7 @@ def check_a_second_save_waits_for_the_first() -> None:
         with parallel.raises(rueda.TimeoutError, "step 1", "0.05 seconds"):
             first.result(timeout=0.05)
         assert ck.latest(path) is None
+        rueda.barrier()
         threading.Timer(0.1, go_on.set).start()
         second = ck.save(path, 2)
         assert first.done()
@@ -389,6 +390,29 @@ def check_what_cannot_be_saved_is_refused_by_all() -> None:
         parallel.still_works()
 
 
+def check_an_optimizer_whose_ranks_differ_is_refused_by_all() -> None:
+    """Until it has switched to a strategy with which they stay equal."""
+    with folder() as path:
+        net = model()
+        optimizer = rt.wrap(net, adam(list(net.parameters())), strategy="local:3")
+        train(net, optimizer, range(2))
+        told = "rank 0: optimizer: with the strategy LocalSGD(period=3) each rank's optimizer has another state"
+        with parallel.raises(rueda.UnsupportedError, told, 'switch("sync")', "torch.save()"):
+            ck.save(path, 2, model=net, optimizer=optimizer)
+        assert not path.exists()
+        parallel.still_works()
+        for strategy in ("sync", "accumulate:2"):
+            optimizer.switch(strategy)
+            train(net, optimizer, range(2, 4))
+            ck.save(path, 4, model=net, optimizer=optimizer).result(60)
+            again = model(seed=9)
+            other = rt.wrap(again, adam(list(again.parameters())), strategy=strategy)
+            ck.load(path, model=again, optimizer=other)
+            train(net, optimizer, range(4, 6))
+            train(again, other, range(4, 6))
+            assert bits(again.parameters()) == bits(net.parameters())
+
+
 def check_a_folder_that_cannot_be_written() -> None:
     with folder() as path:
         if rueda.rank() == 0:
@@ -402,6 +426,79 @@ def check_a_folder_that_cannot_be_written() -> None:
         with parallel.raises(ck.CheckpointError, "no checkpoint was loaded", "rank 0", str(path)):
             ck.load(path)
         parallel.still_works()
+
+
+@contextlib.contextmanager
+def before_fsync(act: Callable[[str], None]) -> Iterator[None]:
+    """Whenever this process puts something onto the disk, with its path."""
+    fsync = os.fsync
+
+    def act_first(descriptor: int) -> None:
+        act(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    os.fsync = act_first
+    try:
+        yield
+    finally:
+        os.fsync = fsync
+
+
+def check_folders_that_are_made_are_put_onto_the_disk() -> None:
+    with folder() as path:
+        settled: list[str] = []
+        with before_fsync(settled.append):
+            ck.save(path / "of" / "today", 1).result(60)
+        every = {each for theirs in rueda.allgather_object(settled) for each in theirs}
+        for each in (path.parent, path, path / "of", path / "of" / "today"):
+            assert os.path.realpath(each) in every, (each, every)
+
+
+def check_a_checkpoint_whose_name_may_not_be_on_the_disk() -> None:
+    """All are told; it and those before it are kept."""
+    with folder() as path:
+
+        def fail(settled: str) -> None:
+            if settled == os.path.realpath(path):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        ck.save(path, 1).result(60)
+        with before_fsync(fail):
+            error = error_of(ck.save(path, 2, extra="two", keep=1))
+        told = f"{path / '000002-step-2'} is there, but may not survive a power failure: rank 0: {path}: "
+        assert str(error).startswith(told), error
+        assert (error.peer, error.path, error.errno) == (0, str(path), errno.EIO)
+        assert [each.step for each in ck.available(path)] == [1, 2]
+        assert ck.load(path).extra == "two"
+        assert ck.save(path, 3, keep=1).result(60).number == 3
+
+
+def check_a_rank_that_can_start_no_thread() -> None:
+    """The others do not wait for it, and the next save works."""
+    last = rueda.size() - 1
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with folder() as path:
+        ck.save(path, 1).result(60)
+        if rueda.rank() == last:
+            threading.Thread.start = refuse
+        try:
+            pending = ck.save(path, 2)
+        finally:
+            threading.Thread.start = start
+        error = error_of(pending)
+        assert "step 2 was not saved" in str(error), error
+        assert f"rank {last}" in str(error), error
+        assert str(error).endswith("can't start new thread"), error
+        assert error.peer == last
+        if rueda.rank() == last:
+            assert isinstance(error.__cause__, RuntimeError), repr(error.__cause__)
+        parallel.still_works()
+        assert ck.save(path, 3).result(60).step == 3
+        assert [each.step for each in ck.available(path)] == [1, 3]
 
 
 @contextlib.contextmanager
@@ -474,9 +571,14 @@ def check_a_rank_that_does_not_come_to_an_end() -> None:
         with slow_writing() as go_on:
             pending = ck.save(path, 1)
             if rueda.rank() == last:
-                time.sleep(3)
+                others = [path.with_name(f"rank {rank} was told") for rank in range(last)]
+                deadline = time.monotonic() + 50
+                while not all(each.exists() for each in others):
+                    assert time.monotonic() < deadline
+                    time.sleep(0.01)
                 go_on.set()
             error = error_of(pending)
+            path.with_name(f"rank {rueda.rank()} was told").touch()
         assert "step 1 was not saved" in str(error), error
         if rueda.rank() != last:
             assert isinstance(error.__cause__, rueda.StalledError), repr(error.__cause__)
