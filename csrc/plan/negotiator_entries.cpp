@@ -13,7 +13,8 @@ Negotiator::Entries::iterator Negotiator::entry_for(const std::string& name, Tim
   if (inserted || since < state.since) {
     state.since = since;
     // What has been reported once keeps its rhythm, however its age is estimated anew.
-    if (!state.reported) state.next_report = first_report(since);
+    // Nor is a report brought forward that waits for answers.
+    if (!state.reported && !state.inquiring) state.next_report = first_report(since);
     next_check_ = std::min(next_check_, state.next_report);
   }
   return entry;

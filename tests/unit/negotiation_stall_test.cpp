@@ -115,6 +115,29 @@ TEST_CASE("a report waits a second for answers, and no longer") {
   REQUIRE(text.find("rank 1 is at a.py:1 in f; rank 2 is silent") != std::string::npos);
 }
 
+TEST_CASE(
+    "a report that waits for answers is not brought forward by ranks that have waited longer") {
+  NegotiatorOptions options = options_of(10, 0);
+  options.members = {0, 1, 2, 3, 4, 5, 6};
+  options.asks_whereabouts = true;
+  Negotiator root(options);
+  options.rank = 1;  // the parent of ranks 5 and 6
+  Negotiator inner(options);
+  REQUIRE(root.submit(allreduce_of("x"), Time{}).ok());
+  REQUIRE(inner.submit(allreduce_of("x"), Time{} - seconds(0.5)).ok());
+  const Time due = Time{} + seconds(10);
+  root.flush(due);
+  REQUIRE_FALSE(root.take_questions().empty());
+  inner.flush(due);
+  const auto messages = inner.take_outgoing();
+  REQUIRE_FALSE(messages.empty());
+  for (const Negotiator::Outgoing& message : messages) root.receive(1, message.message, due);
+  root.flush(due);
+  REQUIRE(root.take_responses().empty());
+  root.flush(due + seconds(1));
+  REQUIRE(report_of(root).find("silent") != std::string::npos);
+}
+
 TEST_CASE("ranks that cannot tell where they are delay no report, and are not mentioned") {
   Negotiator root = root_that_waits(10, 0);
   const Time due = Time{} + seconds(10);
