@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -65,18 +66,28 @@ void set_aside(const std::string& folder, int rank) {
   std::rename(file_of(folder, rank).c_str(), aside.c_str());
 }
 
-// Of ranks that this world does not have.
-void set_aside_from(const std::string& folder, int size) {
+// The numbers in the names of a folder's entries, where all of the name is `before`, it, and
+// `after`.
+std::vector<int> numbered(const std::string& folder, const std::string& before,
+                          const std::string& after) {
+  std::vector<int> numbers;
   DIR* directory = ::opendir(folder.c_str());
-  if (directory == nullptr) return;
-  std::vector<int> ranks;
+  if (directory == nullptr) return numbers;
   while (const dirent* entry = ::readdir(directory)) {
-    int rank = -1;
-    if (std::sscanf(entry->d_name, "rank%d", &rank) != 1 || rank < size) continue;
-    if (str("rank", rank, ".json") == entry->d_name) ranks.push_back(rank);
+    const std::string name = entry->d_name;
+    if (!name.starts_with(before)) continue;
+    const int number = std::atoi(name.c_str() + before.size());
+    if (str(before, number, after) == name) numbers.push_back(number);
   }
   ::closedir(directory);
-  for (const int rank : ranks) set_aside(folder, rank);
+  return numbers;
+}
+
+// Of the ranks from `size` on, which this world does not have.
+void set_aside_from(const std::string& folder, int size) {
+  for (const int rank : numbered(folder, "rank", ".json")) {
+    if (rank >= size) set_aside(folder, rank);
+  }
 }
 
 Status replace_file(const std::string& path, std::string_view text) {
@@ -86,9 +97,9 @@ Status replace_file(const std::string& path, std::string_view text) {
     ::unlink(unfinished.c_str());
     return status;
   };
-  // Not through a link that another user may have put there.
-  UniqueFd fd(
-      ::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666));
+  // Never into what is there already, which may be anybody's link or pipe.
+  ::unlink(unfinished.c_str());
+  UniqueFd fd(::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!fd) return failed();
   while (!text.empty()) {
     const auto count = ::write(fd.get(), text.data(), text.size());
@@ -113,13 +124,28 @@ FlightRecorder::FlightRecorder(std::string folder, std::size_t capacity, int ran
   if (status.ok() && ::access(folder_.c_str(), W_OK) != 0) status = failure_with(folder_);
   if (!status.ok()) log(LogLevel::error, not_written(status).message());
   set_aside(folder_, rank);
-  if (rank == 0) set_aside_from(folder_, size);
+  if (rank != 0) return;
+  set_aside_from(folder_, size);
+  // Of worlds that an earlier job has formed after losses.
+  for (const int epoch : numbered(folder_, "epoch", "")) {
+    set_aside_from(str(folder_, "/epoch", epoch), 0);
+  }
 }
 
 void FlightRecorder::know_set(int id, const std::vector<int>& ranks) {
   if (!is_on()) return;
   const std::lock_guard lock(mutex_);
   sets_[id] = ranks;
+}
+
+void FlightRecorder::begin_anew(int set) {
+  if (!is_on()) return;
+  const std::lock_guard lock(mutex_);
+  ++generations_[set];
+  const auto names = counts_.find(set);
+  if (names == counts_.end()) return;
+  name_count_ -= names->second.size();
+  counts_.erase(names);
 }
 
 std::uint64_t FlightRecorder::count(int set, const std::string& name) {
@@ -136,6 +162,7 @@ FlightRecorder::Number FlightRecorder::submit(int set, const Request& request, T
   Operation& operation = open_[++last_];
   operation.number = last_;
   operation.set = set;
+  operation.generation = generations_[set];
   operation.of_name = count(set, request.name);
   operation.request = request;
   operation.submitted = when;
@@ -172,10 +199,10 @@ void FlightRecorder::append(std::string& text, const Operation& operation) const
   static constexpr std::string_view stages[] = {"submitted", "running", "done", "failed"};
   const Request& request = operation.request;
   text += str("{\"number\":", operation.number, ",\"set\":", operation.set,
-              ",\"name\":", TraceFile::text(request.name), ",\"of_name\":", operation.of_name,
-              ",\"collective\":\"", name_of(request.collective), "\",\"dtype\":\"",
-              name_of(request.dtype), "\",\"shape\":", list_of(request.shape), ",\"stage\":\"",
-              stages[static_cast<std::size_t>(operation.stage)],
+              ",\"name\":", TraceFile::text(request.name), ",\"generation\":", operation.generation,
+              ",\"of_name\":", operation.of_name, ",\"collective\":\"", name_of(request.collective),
+              "\",\"dtype\":\"", name_of(request.dtype), "\",\"shape\":", list_of(request.shape),
+              ",\"stage\":\"", stages[static_cast<std::size_t>(operation.stage)],
               "\",\"submitted\":", wall_clock(operation.submitted));
   const bool reduces = request.collective == Collective::allreduce ||
                        request.collective == Collective::reduce_scatter ||
@@ -199,6 +226,11 @@ std::string FlightRecorder::text_of(const std::string& why) const {
   bool is_first = true;
   for (const auto& [id, ranks] : sets_) {
     text += str(std::exchange(is_first, false) ? "" : ",", "\"", id, "\":", list_of(ranks));
+  }
+  text += "},\"generations\":{";
+  is_first = true;
+  for (const auto& [id, generation] : generations_) {
+    text += str(std::exchange(is_first, false) ? "" : ",", "\"", id, "\":", generation);
   }
   text += "},\"counts\":{";
   is_first = true;

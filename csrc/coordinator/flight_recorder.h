@@ -35,6 +35,10 @@ class FlightRecorder {
   // The members of a process set, as world ranks.
   void know_set(int id, const std::vector<int>& ranks);
 
+  // All members of a set have joined: each has sat out other operations than the others, so what is
+  // submitted from now on is counted anew.
+  void begin_anew(int set);
+
   // The rank wants it. 0 where nothing is recorded, and the functions below then do nothing.
   Number submit(int set, const Request& request, Time when);
   // All ranks have agreed on it, and it runs.
@@ -52,7 +56,8 @@ class FlightRecorder {
   struct Operation {
     Number number = 0;
     int set = 0;
-    std::uint64_t of_name = 0;  // counts those of this name in the set, from 1; 0 where unknown
+    int generation = 0;         // of the set: how often its members had joined
+    std::uint64_t of_name = 0;  // counts those of this name in it, from 1; 0 where unknown
     Request request;
     Time submitted{};
     Time started{};
@@ -77,7 +82,8 @@ class FlightRecorder {
   std::vector<Operation> ended_;  // a ring, once it is full
   std::uint64_t ended_count_ = 0;
   std::map<int, std::vector<int>> sets_;
-  // By set and name: how many were submitted, also those that are forgotten.
+  std::map<int, int> generations_;  // by set
+  // By set and name: how many were submitted in this generation, also those that are forgotten.
   std::map<int, std::unordered_map<std::string, std::uint64_t>> counts_;
   std::size_t name_count_ = 0;
 };

@@ -564,6 +564,7 @@ void SetCoordinator::answer(const Response& response, Time now) {
     case ResponseKind::joined: {
       OperationOutput output;
       output.last_joined_rank = members_->ranks[static_cast<std::size_t>(response.rank)];
+      context_.recorder->begin_anew(members_->id);
       events_.joined();
       replay_.resume();
       if (join_handle_) std::exchange(join_handle_, {})->complete({}, std::move(output));

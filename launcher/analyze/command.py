@@ -27,9 +27,10 @@ _EPILOG = """
     reordered        operations, ranks; or null
 
 \b
-An operation is printed as: set, name, of_name (counts those of its name),
-number (counts what its rank submitted), collective, dtype, shape, op, root,
-stage (submitted, running, done, failed), submitted, started, ended
+An operation is printed as: set, generation (how often its members had
+joined), name, of_name (counts those of its name since), number (counts
+what its rank submitted), collective, dtype, shape, op, root, stage
+(submitted, running, done, failed), submitted, started, ended
 (microseconds since 1970), error.
 
 \b

@@ -57,11 +57,11 @@ class Analysis:
     reordered: tuple[Operation, Operation, int, int] | None  # the first place, and two ranks
 
 
-Key = tuple[int, str, int]
+Key = tuple[int, int, str, int]
 
 
 def _key(operation: Operation) -> Key:
-    return (operation.set, operation.name, operation.of_name)
+    return (operation.set, operation.generation, operation.name, operation.of_name)
 
 
 def _fields(operation: Operation) -> Iterator[tuple[str, str]]:
@@ -116,9 +116,8 @@ def _by_key(records: Mapping[int, Record]) -> dict[Key, dict[int, Operation]]:
 
 
 def _divergence(
-    records: Mapping[int, Record], key: Key, by_rank: Mapping[int, Operation]
+    records: Mapping[int, Record], by_rank: Mapping[int, Operation]
 ) -> Divergence | None:
-    set_id, name, of_name = key
     first = next(iter(by_rank.values()))
     fields = _differences(by_rank)
     if fields:
@@ -128,10 +127,10 @@ def _divergence(
         return None
     missing = tuple(
         rank
-        for rank in _members(records, set_id)
+        for rank in _members(records, first.set)
         if (record := records.get(rank)) is not None
-        and not record.has_submitted(set_id, name, of_name)
-        and not _has_joined(record, set_id)
+        and not record.has_submitted(first)
+        and not _has_joined(record, first.set)
     )
     return Divergence("missing", first, tuple(by_rank), missing) if missing else None
 
@@ -141,8 +140,8 @@ def _divergences(
 ) -> tuple[Divergence, ...]:
     found = [
         (min(operation.number for operation in by_rank.values()), divergence)
-        for key, by_rank in matched.items()
-        if (divergence := _divergence(records, key, by_rank)) is not None
+        for by_rank in matched.values()
+        if (divergence := _divergence(records, by_rank)) is not None
     ]
     # Ranks of one program count alike, whatever their clocks say.
     found.sort(key=lambda entry: entry[0])

@@ -27,7 +27,8 @@ class Operation:
     number: int  # counts what the rank has submitted to any process set, from 1
     set: int
     name: str
-    of_name: int  # counts those of this name in the set, from 1; 0 where that is unknown
+    generation: int  # of the set: how often its members had joined
+    of_name: int  # counts those of this name in it, from 1; 0 where that is unknown
     collective: str
     dtype: str
     shape: tuple[int, ...]
@@ -61,12 +62,16 @@ class Record:
     why: str
     forgotten: int  # how many operations that had ended are no longer there
     sets: dict[int, tuple[int, ...]]  # the world ranks of each process set
-    counts: dict[int, dict[str, int]]  # by set and name, how many were submitted
+    generations: dict[int, int]  # by set; 0 where there is none
+    counts: dict[int, dict[str, int]]  # by set and name, how many were submitted in its generation
     operations: tuple[Operation, ...]  # by number
 
-    def has_submitted(self, set_id: int, name: str, of_name: int) -> bool:
-        """Also where it is forgotten."""
-        return self.counts.get(set_id, {}).get(name, 0) >= of_name
+    def has_submitted(self, operation: Operation) -> bool:
+        """Also where it is forgotten. Of an earlier generation all members have taken part in everything."""
+        generation = self.generations.get(operation.set, 0)
+        if generation != operation.generation:
+            return generation > operation.generation
+        return self.counts.get(operation.set, {}).get(operation.name, 0) >= operation.of_name
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,7 @@ def read_record(path: Path) -> Record:
         raise ValueError("a flight record of another version of Rueda")
     try:
         content["sets"] = {int(key): tuple(ranks) for key, ranks in content["sets"].items()}
+        content["generations"] = {int(key): int(n) for key, n in content["generations"].items()}
         content["counts"] = {int(key): names for key, names in content["counts"].items()}
         content["operations"] = tuple(_operation(entry) for entry in content["operations"])
         return Record(**content)

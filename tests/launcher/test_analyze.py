@@ -25,6 +25,7 @@ class Rank:
         self.rank, self.size, self.capacity = rank, size, capacity
         self.operations: list[Operation] = []
         self.counts: dict[int, dict[str, int]] = {}
+        self.generations: dict[int, int] = {}
         self.sets: dict[int, tuple[int, ...]] = {0: tuple(range(size))}
 
     def do(self, name: str, stage: str = "done", set: int = 0, **fields: Any) -> None:
@@ -42,6 +43,7 @@ class Rank:
                 number=number,
                 set=set,
                 name=name,
+                generation=self.generations.get(set, 0),
                 of_name=names[name],
                 stage=stage,
                 submitted=number * SECOND,
@@ -55,7 +57,7 @@ class Rank:
         gone = set(map(id, ended[:forgotten]))
         return Record(
             rank=self.rank, size=self.size, host="here", pid=100 + self.rank, written=written,
-            why="a test", forgotten=forgotten, sets=self.sets, counts=self.counts,
+            why="a test", forgotten=forgotten, sets=self.sets, generations=self.generations, counts=self.counts,
             operations=tuple(o for o in self.operations if id(o) not in gone),
         )  # fmt: skip
 
@@ -169,6 +171,23 @@ def test_a_rank_that_has_joined_takes_part_in_everything() -> None:
     assert analyse(ranks).divergences == ()
 
 
+def test_after_a_join_operations_are_counted_anew() -> None:
+    """Until it, each rank has sat out other operations than the others."""
+    ranks = ranks_of(2)
+    for rank, count in zip(ranks, (5, 3), strict=True):
+        for _ in range(count):
+            rank.do("w")
+        rank.do("join", collective="join", op=None, shape=())
+        rank.counts.clear()
+        rank.generations[0] = 1
+        rank.do("w")
+    assert analyse(ranks).divergences == ()
+    ranks[0].do("w", "submitted")
+    (divergence,) = analyse(ranks).divergences
+    assert (divergence.operation.generation, divergence.operation.of_name) == (1, 2)
+    assert divergence.missing == (1,)
+
+
 def test_only_members_of_a_set_can_be_missing() -> None:
     ranks = ranks_of(3)
     for rank in ranks[:2]:
@@ -274,7 +293,10 @@ def test_worlds_after_a_loss_are_told_apart(tmp_path: Path) -> None:
         ('{"rank": 1}', "not a flight record"),
         ('{"rueda_flight_record": 2}', "another version of Rueda"),
         ('{"rueda_flight_record": 1}', "damaged flight record: 'sets'"),
-        ('{"rueda_flight_record": 1, "sets": {}, "counts": {}, "operations": [{}]}', "damaged"),
+        (
+            '{"rueda_flight_record": 1, "sets": {}, "generations": {}, "counts": {}, "operations": [{}]}',
+            "damaged",
+        ),
     ],
 )
 def test_files_that_are_none(rueda: Rueda, tmp_path: Path, content: str, why: str) -> None:
