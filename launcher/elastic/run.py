@@ -196,9 +196,12 @@ class ElasticRun(BuiltinRun):
     def _show(self, what: str, door: dict[str, Any]) -> None:
         """Tells those who are to join where they meet the members, and with which ranks."""
         ranks = {int(number): int(rank) for number, rank in door["joiners"].items()}
-        rest = {"address": str(door["address"]), "size": int(door["size"])}
-        if "members" in door:
-            rest["members"] = int(door["members"])
+        rest: dict[str, Any] = {"address": str(door["address"])}
+        for size in ("size", "members"):
+            if size in door:
+                rest[size] = int(door[size])
+        if "numbers" in door:
+            rest["numbers"] = [int(number) for number in door["numbers"]]
         for session in list(self._sessions):
             if session.number in ranks:
                 session.send(**{what: {**rest, "rank": ranks[session.number]}})

@@ -14,6 +14,8 @@ __all__ = ["Session", "process_number"]
 
 # A line that is longer comes from nobody who means well.
 _LONGEST = 1 << 16
+# The launcher takes connections at once, unless it is stopped; seconds.
+_CONNECTING = 1.0
 
 
 def process_number() -> int | None:
@@ -36,7 +38,12 @@ class Session:
         self._buffer = b""
         self._is_open = True
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.connect(address.replace("@", "\0", 1))
+        self._socket.settimeout(_CONNECTING)
+        try:
+            self._socket.connect(address.replace("@", "\0", 1))
+        except OSError:
+            self._socket.close()
+            raise
         self._socket.setblocking(False)
         self.send(**greeting)
 

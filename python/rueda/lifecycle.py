@@ -141,8 +141,12 @@ def world(rank: int, size: int, rendezvous: str | None = None, **options: object
     try:
         yield
     except BaseException as error:
-        # An echo of what happened on another rank is no news to the others.
-        if not isinstance(error, PeerLostError | ShutdownError) and _native.is_initialized():
+        # An echo of what happened on another rank is no news to the others, and neither is an end in good order.
+        echo = isinstance(error, PeerLostError | ShutdownError)
+        well = isinstance(error, GeneratorExit) or (
+            isinstance(error, SystemExit) and error.code in (None, 0)
+        )
+        if not echo and not well and _native.is_initialized():
             _native.abort(_describe_with_origin(type(error), error, error.__traceback__))
         raise
     finally:

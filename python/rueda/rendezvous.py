@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import secrets
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rueda import _native
 from rueda.door import listen
@@ -54,7 +54,7 @@ class Meeting:
 
     where: str  # tcp:HOST:PORT
     size: int
-    secret: str
+    secret: str = field(repr=False)
     listener: socket.socket | None  # of rank 0: listens there
 
 

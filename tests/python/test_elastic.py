@@ -131,15 +131,20 @@ def test_a_newcomer_that_does_not_come_leaves_the_world_as_it_is(tmp_path: Path)
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_rank_that_is_lost_while_others_are_let_in_is_not_missed(lost: int) -> None:
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_rank_that_is_lost_while_others_are_let_in_is_not_missed(lost: int, when: str) -> None:
+    """Before it comes to where they meet, or once the new world is there."""
     dies = f"""
 import signal
-entering, told = rueda.elastic.changes._enter, os.environ.get("RUEDA_RANK")
+entering, told = rueda._native.enter_world, os.environ.get("RUEDA_RANK")
 def enter(*arguments):
+    if told == "{lost}" and "{when}" == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    entered = entering(*arguments)
     if told == "{lost}":
         os.kill(os.getpid(), signal.SIGKILL)
-    return entering(*arguments)
-rueda.elastic.changes._enter = enter
+    return entered
+rueda._native.enter_world = enter
 rueda.elastic.changes._ENTERING = 1000
 """
     program = MEMBERS + dies + "run(lambda: 3 in rueda.elastic.changes._here.members)"

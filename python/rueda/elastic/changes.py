@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -77,12 +78,13 @@ class Change:
 class Door:
     """Where members and those who wait to join meet before these are let in.
 
-    ``joiners``: their numbers. ``address`` and ``listener``: a descriptor, -1 but on the rank that has opened it.
+    ``joiners``: their numbers. ``address`` and ``listener``: a socket that listens there, on the rank that has opened
+    it, where that is needed.
     """
 
     joiners: list[int]
     address: str
-    listener: int
+    listener: socket.socket | None
 
 
 @dataclass
@@ -157,9 +159,9 @@ def join(options: Mapping[str, str]) -> None:
     while True:
         entrance = offers.take_entrance()
         if entrance is not None:
-            rank, size = int(entrance["rank"]), int(entrance["size"])
+            rank, numbers = int(entrance["rank"]), [int(each) for each in entrance["numbers"]]
             try:
-                _enter(rank, size, str(entrance["address"]), -1, options, offers.look)
+                _enter(rank, numbers, str(entrance["address"]), -1, options, offers.look)
             except RuedaError as error:
                 # Where one of the others was lost at this moment, those that are left open another door. Where it
                 # is this process that does not fit, they have the launcher end it.
@@ -229,7 +231,7 @@ def take_received() -> Shadow | None:
 
 def _enter(
     rank: int,
-    size: int,
+    numbers: list[int],
     address: str,
     listener: int,
     options: Mapping[str, str],
@@ -237,11 +239,14 @@ def _enter(
 ) -> tuple[int, list[int]]:
     """Enters the world that meets there; what ``look`` raises now and then meanwhile ends that.
 
+    ``numbers``: of each rank of that world. Once it is entered nothing is raised any more: where a rank is lost then,
+    the first collective tells.
+
     Raises among others :class:`rueda.PeerLostError` where a rank of the present world is lost meanwhile.
     """
     epoch, previous = _native.enter_world(
         rank,
-        size,
+        len(numbers),
         address,
         os.environ.get("RUEDA_SECRET", ""),
         listener,
@@ -251,8 +256,8 @@ def _enter(
     start_telling()
     here = _elastic()
     here.rendezvous = address
-    here.members = list(allgather_object(here.number, "elastic.members"))
-    here.joiners = [number for number in here.joiners if number not in here.members]
+    here.members = numbers
+    here.joiners = [number for number in here.joiners if number not in numbers]
     _tell_launcher()
     return epoch, list(previous)
 
@@ -333,7 +338,7 @@ def open_door(is_time: bool, is_hopeless: bool) -> Door | None:
         here.session.send(
             follow={"address": address, "joiners": ranks, "size": total, "members": size}
         )
-    return Door(joiners, address, -1 if listener is None else listener.detach())
+    return Door(joiners, address, listener)
 
 
 def _know_members() -> None:
@@ -354,7 +359,7 @@ def change(only: list[int] | None = None) -> Change | None:
     if not staying or (not joiners and len(staying) == len(here.members)):
         return None
     first = staying[0]
-    size = len(staying) + len(joiners)
+    numbers = [here.members[rank] for rank in staying] + joiners
     own = _native.rank()
     listener, address = (
         meeting_place(here.rendezvous.startswith("tcp:")) if own == first else (None, "")
@@ -365,11 +370,12 @@ def change(only: list[int] | None = None) -> Change | None:
         return None
     if own == first and here.session is not None:
         ranks = {str(number): len(staying) + i for i, number in enumerate(joiners)}
-        here.session.send(door={"address": address, "joiners": ranks, "size": size})
+        here.session.send(door={"address": address, "joiners": ranks, "numbers": numbers})
+    left = [rank for rank in range(len(here.members)) if rank not in staying]
     try:
         epoch, previous = _enter(
             staying.index(own),
-            size,
+            numbers,
             address,
             -1 if listener is None else listener.fileno(),
             {},
@@ -381,7 +387,6 @@ def change(only: list[int] | None = None) -> Change | None:
         if listener is not None:
             listener.close()
     count_world()
-    left = sorted(set(range(len(here.members))) - set(staying))
     return Change(epoch, previous, left)
 
 

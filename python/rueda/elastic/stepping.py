@@ -10,7 +10,7 @@ from typing import Any
 from rueda.elastic.changes import came_late, change, look, take_received
 from rueda.elastic.guidance import Guidance
 from rueda.elastic.shared_state import SharedState
-from rueda.errors import InvalidArgumentError, PeerLostError
+from rueda.errors import InitializationError, InvalidArgumentError, PeerLostError
 from rueda.objects import allgather_object
 from rueda.recovery import can_recover, recover
 
@@ -92,8 +92,9 @@ def steps(
 
     Collective over the world; a newcomer comes here after its :func:`rueda.init` without any other collective.
 
-    Raises :class:`rueda.PeerLostError` where this rank must stop, see :func:`rueda.recover`, and
-    :class:`rueda.InvalidArgumentError` on every rank where the ranks' states are of different kinds.
+    Raises :class:`rueda.PeerLostError` where this rank must stop, see :func:`rueda.recover`,
+    :class:`rueda.InvalidArgumentError` on every rank where the ranks' states are of different kinds, and
+    :class:`rueda.InitializationError` where nobody is left but newcomers that have not got the state yet.
 
     Example::
 
@@ -140,12 +141,13 @@ class _Course:
         self._every = every
         self._begin = begin
         self._looked_at = -1  # the step before which newcomers were looked for
+        self._is_newcomer = False  # and has no state yet
 
     def begin(self) -> None:
         """A rank that is new gets what the others have; at the start of the job, what rank 0 has."""
-        is_newcomer = came_late()
+        self._is_newcomer = came_late()
         try:
-            if not is_newcomer:
+            if not self._is_newcomer:
                 self._restore()
             self._share(has_state=False)
             self._looked_at = self.number  # as those did who have let this rank in
@@ -218,8 +220,13 @@ class _Course:
             _log.info("step %d goes on without %s", self.number, recovery.lost)
             self._state.take_world()
             try:
-                every = allgather_object(done, "elastic.done")
+                told = allgather_object((done, self._is_newcomer), "elastic.done")
+                every = [each for each, _ in told]
                 furthest = max(every)
+                if furthest == _NOTHING and all(is_newcomer for _, is_newcomer in told):
+                    raise InitializationError(
+                        "all ranks that had the training's state are lost, and those that are left had not got it yet"
+                    ) from error
                 self.number = max(done, 0)
                 if furthest == _NOTHING:  # the job has just been started: nobody has come to it
                     self._restore()

@@ -7,6 +7,7 @@ with which the optimizer takes each step after that. A thread of its own does th
 from __future__ import annotations
 
 import queue
+import socket
 import threading
 import time
 from collections import deque
@@ -59,9 +60,9 @@ def join_shares(contents: Sequence[torch.Tensor], shares: Sequence[torch.Tensor]
 class Feed:
     """Feeds the processes that are about to join.
 
-    ``rank`` of ``members``: of this process. ``joiners``: how many there are. ``address`` and ``listener``: where all
-    of them meet. Begins at once, with the state as it is; the optimizer's next steps follow by themselves until
-    :meth:`end` or :meth:`release`.
+    ``rank`` of ``members``: of this process. ``joiners``: how many there are. ``address`` and ``listener``, which it
+    closes: where all of them meet. Begins at once, with the state as it is; the optimizer's next steps follow by
+    themselves until :meth:`end` or :meth:`release`.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Feed:
         members: int,
         joiners: int,
         address: str,
-        listener: int,
+        listener: socket.socket | None,
     ) -> None:
         self._member, self._members = rank, members
         self._targets = list(range(members, members + joiners))
@@ -92,7 +93,6 @@ class Feed:
         self._copied = threading.Event()
         self._pushed_at.append((1, time.monotonic()))
         self._pushed = 1
-        self._hook = optimizer.register_step_pre_hook(self._take_step)
         self._thread = threading.Thread(
             target=self._run,
             args=(state, outset_of(state, optimizer), address, listener),
@@ -100,6 +100,7 @@ class Feed:
             daemon=True,
         )
         self._thread.start()
+        self._hook = optimizer.register_step_pre_hook(self._take_step)
 
     # --- What the training does
 
@@ -173,7 +174,9 @@ class Feed:
 
     # --- Its thread
 
-    def _run(self, state: TensorState, outset: Outset, address: str, listener: int) -> None:
+    def _run(
+        self, state: TensorState, outset: Outset, address: str, listener: socket.socket | None
+    ) -> None:
         link = None
         is_sent = False
         try:
@@ -181,9 +184,10 @@ class Feed:
                 share = share_of(state.contents(), self._member, self._members)
             finally:
                 self._copied.set()
-            link = PrivateLink(self._member, self._members + len(self._targets), address, listener)
+            link = self._meet(address, listener)
             self._link = link
-            link.send((outset, digest(share)), share.numpy(), self._targets)
+            if not self._is_over:
+                link.send((outset, digest(share)), share.numpy(), self._targets)
             del share
             while not self._is_over and (entry := self._waiting.get()) is not None:
                 header, share = entry
@@ -198,6 +202,16 @@ class Feed:
         finally:
             if link is not None:
                 link.close(self._failure)
+
+    def _meet(self, address: str, listener: socket.socket | None) -> PrivateLink:
+        size = self._members + len(self._targets)
+        try:
+            return PrivateLink(
+                self._member, size, address, -1 if listener is None else listener.fileno()
+            )
+        finally:
+            if listener is not None:
+                listener.close()
 
     def _await_confirmations(self, link: PrivateLink) -> None:
         deadline = time.monotonic() + _ENDING
