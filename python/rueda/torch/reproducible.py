@@ -12,7 +12,7 @@ import torch
 from rueda.errors import InvalidArgumentError
 from rueda.leaves import LeafBatch, Leaves, allreduce_leaves, leaf_seed
 from rueda.process_sets import ProcessSet, takes_part
-from rueda.torch.layered import laid_over
+from rueda.torch.layered import laid_over, load_in_place
 from rueda.torch.leaf_gradients import LeafGradients, LeafSum
 
 __all__ = ["LEAF_STATE", "Leaf", "Reproducible", "make_reproducible"]
@@ -206,7 +206,7 @@ class Reproducible(torch.optim.Optimizer):
                 )
             self._rueda_step = kept["step"]
             self._rueda_seed = kept["seed"]
-        super().load_state_dict(rest)
+        load_in_place(self, partial(super().load_state_dict, rest))
 
     def __reduce__(self) -> Any:
         raise InvalidArgumentError(

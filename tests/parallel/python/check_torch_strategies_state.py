@@ -134,6 +134,17 @@ def check_a_scheduler_of_before() -> None:
         assert wrapped.param_groups[0]["lr"] == before / 2
 
 
+def check_a_scheduler_of_before_with_leaves() -> None:
+    trained, optimizer = fresh(sgd)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    names = trained.named_parameters()
+    wrapped = rt.DistributedOptimizer(optimizer, names, reproducible=True, leaves=4)
+    wrapped.load_state_dict(wrapped.state_dict())
+    before = wrapped.param_groups[0]["lr"]
+    scheduler.step()
+    assert wrapped.param_groups[0]["lr"] == before / 2
+
+
 def check_another_default_dtype() -> None:
     torch.set_default_dtype(torch.float64)
     try:
