@@ -14,7 +14,7 @@ namespace rueda {
 void PersistentLife::begin() {
   // Whether the others have been quick must not decide whether a second start is an error.
   if (to_be_waited_for_) {
-    throw InvalidArgumentError(str("'", name_, "' is started again before it was waited for"));
+    throw InvalidArgumentError(str("'", name(), "' is started again before it was waited for"));
   }
   fail_if_broken();
   to_be_waited_for_ = true;

@@ -62,10 +62,8 @@ class PersistentAgreement {
 class PersistentLife {
  public:
   explicit PersistentLife(const PersistentTensor& tensor)
-      : runtime_(tensor.runtime),
-        set_id_(tensor.options.process_set.id),
-        name_(tensor.options.name) {
-    request_.name = name_;
+      : runtime_(tensor.runtime), set_id_(tensor.options.process_set.id) {
+    request_.name = tensor.options.name;
     request_.collective = Collective::persistent_allreduce;
     request_.dtype = tensor.input.dtype;
     request_.shape = tensor.input.shape;
@@ -73,7 +71,7 @@ class PersistentLife {
   }
 
   [[nodiscard]] Runtime& runtime() const { return *runtime_; }
-  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] const std::string& name() const { return request_.name; }
   // Throws where the last run has not been waited for, however quick it was, and where the world or
   // the process set is over or broken.
   void begin();
@@ -89,7 +87,6 @@ class PersistentLife {
  private:
   std::shared_ptr<Runtime> runtime_;
   int set_id_;
-  std::string name_;
   Request request_;
   bool to_be_waited_for_ = false;
   bool is_recorded_ = false;
