@@ -20,6 +20,7 @@ pytest.importorskip("torch")
 PROGRAM = """
 import hashlib, os, signal, time
 import rueda, rueda.elastic, rueda.torch, torch
+from rueda.torch import bucket_agreement
 
 rueda.init()
 number = int(os.environ.get("RUEDA_JOINER") or os.environ["RUEDA_RANK"])
@@ -35,7 +36,10 @@ if reproducible:
         optimizer, named, reproducible=True, leaves=8, named_buffers=model.named_buffers()
     )
 else:
-    optimizer = rueda.torch.DistributedOptimizer(optimizer, named)
+    bucket_agreement.MOST_LAYOUTS = int(os.environ.get("MOST_LAYOUTS", bucket_agreement.MOST_LAYOUTS))
+    optimizer = rueda.torch.DistributedOptimizer(
+        optimizer, named, check_every=int(os.environ.get("CHECK_EVERY", "0"))
+    )
 kills = [each.split(":") for each in os.environ.get("KILL", "").split()]
 
 def moment(step, phase):
@@ -69,6 +73,8 @@ for step in rueda.elastic.steps(steps, model, optimizer, every=int(os.environ.ge
         moment(step.number, "stepped")
         print("step", step.number, "of", rueda.size(), flush=True)
 values = model.state_dict() if reproducible else dict(model.named_parameters())  # buffers are each rank's
+if not reproducible:
+    print("buckets", len(optimizer.gradient_buckets().names), flush=True)
 bits = b"".join(v.detach().reshape(-1).view(torch.uint8).numpy().tobytes() for v in values.values())
 print("parameters", hashlib.sha256(bits).hexdigest()[:16], flush=True)
 """
@@ -114,6 +120,28 @@ def test_without_leaves_all_that_are_left_have_the_same_parameters() -> None:
         ended = job.ended()
         assert [ended[n].returncode for n in (0, 2)] == [0, 0], job.outputs()
         assert len(hashes_of({n: ended[n].output for n in (0, 2)})) == 1, job.outputs()
+
+
+@pytest.mark.parametrize("layouts", [0, 1])
+def test_who_joins_meets_the_others_at_each_of_an_optimizers_collectives(
+    layouts: int, tmp_path: Path
+) -> None:
+    # Those that have joined, and a survivor that has not come to the end of a step, count fewer steps than others, and
+    # have never asked for buckets. With layouts=0 there are none, which has to be found again in each world; with 1
+    # there would be none from the second world on, were worlds counted as changes of the model.
+    gate = tmp_path / "gate"
+    variables = {"STEPS": "30", "GATE": str(gate), "KILL": "1:8:stepped 0:20:reducing"}
+    variables |= {"MOST_LAYOUTS": str(layouts), "CHECK_EVERY": "3"}
+    with ElasticJob(PROGRAM, 3, **variables) as job:
+        joiner = job.start_joiner()
+        job.await_ready(joiner)
+        gate.touch()
+        ended = job.ended()
+        assert [ended[n].returncode for n in (2, joiner)] == [0, 0], job.outputs()
+        assert len(hashes_of({n: ended[n].output for n in (2, joiner)})) == 1, job.outputs()
+        for number in (2, joiner):
+            (buckets,) = re.findall(r"^buckets (\d+)", ended[number].output, re.M)
+            assert (int(buckets) > 0) == (layouts > 0), job.outputs()
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("RUEDA_TEST_SEEDS", "1"))))

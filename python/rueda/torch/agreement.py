@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from rueda import lifecycle
 from rueda.errors import InvalidArgumentError, MismatchError, RuedaError
 from rueda.objects import allgather_object
 from rueda.process_sets import ProcessSet, global_process_set
@@ -286,15 +287,23 @@ def _require_one_layout(named: Sequence[tuple[str, torch.Tensor]], process_set: 
 
 
 class PeriodicCheck:
-    """:func:`check_agreement` of an optimizer's parameters at every so many of its steps, with repair."""
+    """:func:`check_agreement` of an optimizer's parameters at every so many of its steps, with repair.
+
+    Steps are counted from the beginning of the present world, so that all its ranks come to the same: of those that
+    have joined, and of those that have not taken a step which others have, the optimizers are younger.
+    """
 
     def __init__(self, every: int, process_set: ProcessSet) -> None:
         self._every = every
         self._process_set = process_set
+        self._world = lifecycle.world_number()
         self._steps = 0
 
     def is_due(self) -> bool:
         """Counts a step."""
+        world = lifecycle.world_number()
+        if world != self._world:
+            self._world, self._steps = world, 0
         self._steps += 1
         return self._every > 0 and self._steps % self._every == 0
 

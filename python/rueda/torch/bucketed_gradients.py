@@ -33,7 +33,7 @@ class BucketedGradients:
         self._buckets: list[Bucket] = []
         self._watched: dict[int, Watched] = {}  # by the id of the slot
         self._agreed = Agreement(why_not="the first step is not over")
-        self._world = 0  # in which the buckets were agreed on
+        self._world: int | None = None  # in which it was decided on buckets, or against them
 
     def describe(self) -> GradientBuckets:
         """How gradients are kept now."""
@@ -49,8 +49,11 @@ class BucketedGradients:
         return bool(self._buckets)
 
     def of_another_world(self) -> bool:
-        """Whether they were agreed on with ranks that are gone."""
-        return bool(self._buckets) and self._world != lifecycle.world_number()
+        """Whether it was decided on buckets, or against them, with other ranks than there are now.
+
+        Also where there are none: those that have joined ask all others, and these have to answer.
+        """
+        return self._world not in (None, lifecycle.world_number())
 
     def start_over(self) -> None:
         """Waits for all gradients again."""
@@ -149,6 +152,7 @@ class BucketedGradients:
         why_not = refusal()
         if why_not:
             self.leave(why_not)
+            self._world = lifecycle.world_number()
             return True
         agreement = agree(
             self._prefix,
@@ -177,6 +181,12 @@ class BucketedGradients:
             if self._has_priorities:
                 bucket.priority = max(self._watched[id(slot)].priority() for slot in bucket.slots)
         return True
+
+    def leave_world(self) -> None:
+        """As leave(), since the world has changed: layouts are counted anew, for the model has not changed."""
+        self.leave("the world has changed")
+        self._agreed.layouts = 0
+        self._world = None
 
     def leave(self, why_not: str) -> None:
         """Lets gradients be reduced by themselves from now on. They stay where they are."""

@@ -336,9 +336,9 @@ class GradientReducer:
         return taken
 
     def _leave_world(self) -> None:
-        """Gives the buckets up, since the ranks are gone with which they were agreed on."""
+        """Gives up what was decided about buckets, since the ranks are gone with which it was."""
         ready = [w for w in self._watched if w.slot and w.passes_left <= 0]
-        self._bucketed.leave("the world has changed")
+        self._bucketed.leave_world()
         self._undecided = True
         for watched in ready:
             self._submit_ready(watched)
