@@ -27,9 +27,13 @@ class Engine:
         arguments: Sequence[str] = (),
         extra: dict[str, str] | None = None,
         limit: float = 120,
+        folder: Path | None = None,
     ) -> list[str]:
-        """Runs the script on ``size`` ranks, all of which must succeed, and returns what each has written."""
-        with Job(script, size, arguments, extra, python=self.python) as job:
+        """Runs the script on ``size`` ranks, all of which must succeed, and returns what each has written.
+
+        ``folder``: where they run; by default where the tests do.
+        """
+        with Job(script, size, arguments, extra, self.python, folder) as job:
             ended = job.wait(limit)
             assert all(rank.returncode == 0 for rank in ended), job.report()
             return [rank.output for rank in ended]

@@ -69,6 +69,7 @@ class Job:
         arguments: Sequence[str] = (),
         extra: dict[str, str] | None = None,
         python: str | Path = sys.executable,
+        folder: Path | None = None,
     ) -> None:
         # A shell that runs the tests in the background has SIGINT ignored, and so would each rank.
         if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -88,6 +89,7 @@ class Job:
             self.ranks.append(
                 subprocess.Popen(
                     command(program, arguments, python),
+                    cwd=folder,
                     env=environment({**world, **(extra or {})}),
                     stdout=file,
                     stderr=subprocess.STDOUT,
