@@ -77,6 +77,12 @@ asan tsan: tools
 pytest: build  ## the tests of the Python package, the launcher, the benchmark and the packaging
 	python -m pytest --reruns 1 -raR
 
+# ENGINES: which; all those of tests/engines where it is empty.
+.PHONY: engines
+engines:  ## an environment for each folder of tests/engines, whose tests are skipped without: make engines ENGINES=optuna
+	@.ci/setup.sh demo
+	@.ci/engines.sh $(ENGINES)
+
 # What an emulator can run: it has no process_vm_readv.
 aarch64_tests = reduce|combine|cast|float16|ring_plan|fusion_plan|messages|collectives|engine
 .PHONY: aarch64

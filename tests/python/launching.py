@@ -35,11 +35,13 @@ def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
     return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **(extra or {})}
 
 
-def command(program: str | Path, arguments: Sequence[str] = ()) -> list[str]:
+def command(
+    program: str | Path, arguments: Sequence[str] = (), python: str | Path = sys.executable
+) -> list[str]:
     """The command line for a script's path or, given as text, a program."""
     if isinstance(program, Path):
-        return [sys.executable, str(program), *arguments]
-    return [sys.executable, "-c", textwrap.dedent(program), *arguments]
+        return [str(python), str(program), *arguments]
+    return [str(python), "-c", textwrap.dedent(program), *arguments]
 
 
 def alone(
@@ -66,6 +68,8 @@ class Job:
         size: int,
         arguments: Sequence[str] = (),
         extra: dict[str, str] | None = None,
+        python: str | Path = sys.executable,
+        folder: Path | None = None,
     ) -> None:
         # A shell that runs the tests in the background has SIGINT ignored, and so would each rank.
         if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -84,7 +88,8 @@ class Job:
             self._files.append(file)
             self.ranks.append(
                 subprocess.Popen(
-                    command(program, arguments),
+                    command(program, arguments, python),
+                    cwd=folder,
                     env=environment({**world, **(extra or {})}),
                     stdout=file,
                     stderr=subprocess.STDOUT,

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.rendezvous import register_rendezvous_handler
 
-from rueda import _native, lifecycle
+from rueda import _native, groups, lifecycle
 from rueda.errors import InitializationError, InvalidArgumentError, RuedaError, UnsupportedError
 from rueda.objects import broadcast_object
 from rueda.torch.c10d.meeting import arranged, stall_options, wait_for_the_others
@@ -199,9 +199,8 @@ def _require_world(store: Store, is_world: bool, ranks: list[int], rank: int) ->
 
 def _form_set(store: Store, rank: int, ranks: list[int]) -> int:
     """A process set that only its members know, under a number that they agree on through the store."""
-    limit, first = _native.process_set_limit, _native.first_formed_set
-    mine = [_native.group_slot(number) for number in _native.process_set_ids() if number >= first]
-    store.set(f"sets/{rank}", json.dumps({"taken": mine, "ranks": ranks}))
+    limit = _native.process_set_limit
+    store.set(f"sets/{rank}", json.dumps({"taken": groups.taken_slots(), "ranks": ranks}))
     if rank == 0:
         taken: set[int] = set()
         wrong = []
@@ -246,15 +245,9 @@ def _form_everywhere(store: Store, rank: int, number: int, ranks: list[int]) -> 
     raise InitializationError(f"the group of ranks {ranks} could not be formed: {why}") from failed
 
 
-_formed = 0
-
-
 def _number_in(slot: int) -> dict[str, object]:
-    """A number that no rank has given or will give to another set, or why there is none."""
-    global _formed
-    generation = _formed * lifecycle.size() + lifecycle.rank()
-    _formed += 1
+    """A number for a set in this slot, or why there is none."""
     try:
-        return {"number": _native.group_number(slot, generation)}
+        return {"number": groups.number_in(slot)}
     except InvalidArgumentError as error:
         return {"error": f"so many groups have been made that their numbers are used up: {error}"}

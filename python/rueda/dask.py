@@ -1,0 +1,172 @@
+"""Ranks as tasks of Dask: one on each worker, as a group that succeeds, fails and is run again together."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import distributed
+
+from rueda import lifecycle, rendezvous
+from rueda.errors import (
+    InvalidArgumentError,
+    PeerLostError,
+    RuedaError,
+    ShutdownError,
+    TimeoutError,
+)
+
+__all__ = ["run"]
+
+_LOOK = 0.5  # seconds after which is looked again at which workers are still there
+
+
+def run(
+    client: distributed.Client,
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    num_proc: int | None = None,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    retries: int = 2,
+    timeout: float = 60.0,
+) -> list[Any]:
+    """Calls ``fn(*args, **kwargs)`` on ``num_proc`` workers at once, which are a world; returns the results, by rank.
+
+    In ``fn`` the world exists already: ``rueda.rank()`` and the collectives work, ``rueda.init()`` does nothing.
+    Workers are processes of their own, and each runs one rank; ranks of one host follow each other. ``num_proc``: by
+    default as many as there are workers.
+
+    Where a worker is lost, all ranks end, and ``fn`` begins anew on all, up to ``retries`` times: it goes on from its
+    own checkpoint, if it has one. What ``fn`` raises on a rank is raised here, with the rank as a note, and is not
+    tried again. ``timeout``: for how many seconds workers may be missing at the beginning, and how long ranks may
+    take to notice that another has failed.
+
+    Raises :class:`rueda.InvalidArgumentError` for arguments that cannot work, :class:`rueda.TimeoutError` where workers
+    or ranks do not come or end within ``timeout``, and :class:`rueda.PeerLostError` where workers were lost too often.
+    """
+    size = len(_workers(client)) if num_proc is None else num_proc
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise InvalidArgumentError(
+            f"rueda.dask.run() needs one worker or more, not num_proc={size!r}: start workers first"
+        )
+    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+        raise InvalidArgumentError(f"retries={retries!r} is no number of times: pass 0 or more")
+    attempt = 0
+    while True:
+        chosen = _choose(client, size, timeout)
+        try:
+            return _run_once(client, chosen, fn, args, kwargs or {}, timeout)
+        except PeerLostError:
+            if attempt == retries:
+                raise
+        attempt += 1
+
+
+def _workers(client: distributed.Client) -> dict[str, Any]:
+    found: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
+    return found
+
+
+def _choose(client: distributed.Client, size: int, timeout: float) -> list[str]:
+    """As many workers, ordered by host, so that the ranks of a host follow each other."""
+    deadline = time.monotonic() + timeout
+    while len(workers := _workers(client)) < size:
+        if time.monotonic() > deadline:
+            raise TimeoutError(
+                f"rueda.dask.run() waits for {size} workers, but there were only {len(workers)} after {timeout} s: "
+                "start more, or choose a smaller num_proc"
+            )
+        time.sleep(_LOOK)
+    if any(address.startswith("inproc:") for address in workers) and size > 1:
+        raise InvalidArgumentError(
+            "each rank needs a worker that is a process of its own, but these workers are threads of one: start the "
+            "cluster with processes=True"
+        )
+    return sorted(workers, key=lambda address: (workers[address]["host"], address))[:size]
+
+
+def _run_once(
+    client: distributed.Client,
+    workers: list[str],
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    timeout: float,
+) -> list[Any]:
+    def on(worker: str, call: Callable[..., Any], *given: Any) -> distributed.Future:
+        return client.submit(call, *given, workers=[worker], allow_other_workers=False, pure=False)
+
+    size = len(workers)
+    opened = on(workers[0], _open, size)
+    _wait(client, [opened], workers[:1], timeout)
+    if not opened.done():
+        client.cancel([opened], force=True)
+        raise PeerLostError(f"worker {workers[0]} was lost before rank 0 began", 0)
+    address = opened.result()
+    ranks = [
+        on(w, _rank, r, size, address, fn, tuple(args), dict(kwargs)) for r, w in enumerate(workers)
+    ]
+    try:
+        _wait(client, ranks, workers, timeout)
+        failed = [r for r, future in enumerate(ranks) if future.status == "error"]
+        lost = [r for r, future in enumerate(ranks) if not future.done()]
+        errors = {r: ranks[r].exception() for r in failed}
+        own = [r for r in failed if not isinstance(errors[r], PeerLostError | ShutdownError)]
+        if own and not lost:
+            error = errors[own[0]]
+            if hasattr(error, "add_note"):  # Python 3.11
+                error.add_note(f"raised on rank {own[0]}, worker {workers[own[0]]}")
+            raise error
+        if lost or failed:
+            gone = ", ".join(f"rank {r} ({workers[r]})" for r in lost or failed)
+            raise PeerLostError(
+                f"workers were lost while they ran ranks: {gone}", (lost or failed)[0]
+            )
+        return client.gather(ranks)  # type: ignore[no-any-return]
+    finally:
+        # Else Dask would run the task of a worker that is lost again, alone.
+        client.cancel(ranks, force=True)
+
+
+def _wait(
+    client: distributed.Client, futures: list[Any], workers: list[str], timeout: float
+) -> None:
+    """Returns when all have ended whose workers are still there; ``timeout`` counts from the first that fails."""
+    deadline = None
+    while True:
+        there = _workers(client)
+        running = [f for f, w in zip(futures, workers, strict=True) if w in there and not f.done()]
+        if not running:
+            return
+        gone = any(w not in there for w in workers)
+        if deadline is None and (gone or any(future.status == "error" for future in futures)):
+            deadline = time.monotonic() + timeout
+        if deadline is not None and time.monotonic() > deadline:
+            still = [w for f, w in zip(futures, workers, strict=True) if f in running]
+            raise TimeoutError(
+                f"a rank has failed, and those on {', '.join(still)} have not noticed within {timeout} s: they have "
+                "begun no collective since; raise timeout="
+            )
+        with contextlib.suppress(distributed.TimeoutError):
+            distributed.wait(running, timeout=_LOOK, return_when="FIRST_COMPLETED")
+
+
+def _open(size: int) -> str:
+    return str(rendezvous.open(size))
+
+
+def _rank(
+    rank: int,
+    size: int,
+    address: str,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    if lifecycle.is_initialized():
+        raise RuedaError("this worker is in a world already: leave it with rueda.shutdown()")
+    with lifecycle.world(rank, size, address):
+        return fn(*args, **kwargs)

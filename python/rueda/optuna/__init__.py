@@ -1,0 +1,21 @@
+"""Optuna's studies with trials that several ranks train together, side by side.
+
+Example::
+
+    import optuna
+    import rueda
+    import rueda.optuna
+
+    rueda.init()
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend("study.log"))
+    study = optuna.create_study(study_name="digits", storage=storage, load_if_exists=True)
+    rueda.optuna.optimize(study, objective, n_trials=30, ranks_per_trial=2)
+    print(study.best_params)
+
+docs/optuna.md has a whole one.
+"""
+
+from rueda.optuna.optimization import optimize
+from rueda.optuna.trial import Trial
+
+__all__ = ["Trial", "optimize"]

@@ -1,0 +1,102 @@
+"""What ranks make sure of before the first trial: the same arguments, and one study."""
+
+from __future__ import annotations
+
+import operator
+import uuid
+from typing import Any
+
+from rueda.errors import InvalidArgumentError
+from rueda.lifecycle import rank, size
+from rueda.objects import allgather_object, broadcast_object
+
+__all__ = ["agree_on_arguments", "agree_on_study"]
+
+MARK = "rueda.optuna"
+"""The study's attribute by which ranks see that it is one."""
+
+_SHARE = (
+    "open the same study on every rank, from a storage that all of them reach, such as "
+    "optuna.storages.JournalStorage on a file of a shared file system"
+)
+
+
+def agree_on_arguments(
+    n_trials: object, timeout: object, ranks_per_trial: object, problem: str
+) -> None:
+    """Raises :class:`rueda.InvalidArgumentError` on every rank where some rank's arguments cannot work or differ."""
+    problem = problem or _wrong(n_trials, timeout, ranks_per_trial)
+    shown = f"n_trials={n_trials!r}, timeout={timeout!r}, ranks_per_trial={ranks_per_trial!r}"
+    everyone = allgather_object((problem, shown), "rueda.optuna.arguments")
+    for number, (wrong, _) in enumerate(everyone):
+        if wrong:
+            raise InvalidArgumentError(f"rueda.optuna.optimize() on rank {number}: {wrong}")
+    for number, (_, other) in enumerate(everyone):
+        if other != everyone[0][1]:
+            raise InvalidArgumentError(
+                f"rueda.optuna.optimize() must get the same arguments on every rank: {everyone[0][1]} on "
+                f"rank 0, {other} on rank {number}"
+            )
+
+
+def _wrong(n_trials: Any, timeout: Any, ranks_per_trial: Any) -> str:
+    try:
+        per_trial = operator.index(ranks_per_trial)
+        count = None if n_trials is None else operator.index(n_trials)
+        seconds = None if timeout is None else float(timeout)
+    except (TypeError, ValueError):
+        return (
+            f"n_trials and ranks_per_trial are whole numbers, timeout is in seconds, not n_trials={n_trials!r}, "
+            f"ranks_per_trial={ranks_per_trial!r}, timeout={timeout!r}"
+        )
+    if per_trial < 1 or size() % per_trial:
+        return (
+            f"{size()} ranks cannot be divided into trials of ranks_per_trial={per_trial}: start a multiple of that, "
+            f"or choose a divisor of {size()}"
+        )
+    if count is not None and count < 1:
+        return f"n_trials={count} would run no trial: pass 1 or more, or None for no limit"
+    if seconds is not None and not seconds >= 0:
+        return f"timeout={seconds} is no time: pass seconds, or None for no limit"
+    return ""
+
+
+def agree_on_study(study: Any, ranks_per_trial: int) -> tuple[bool, bool]:
+    """Whether this rank's study is not that of rank 0 and must get its trials; whether that holds for some rank.
+
+    A random word that rank 0 writes to its study must be read on every rank. Raises
+    :class:`rueda.InvalidArgumentError` on every rank where a study cannot be read or written, where directions differ,
+    and where there are several trials at a time, but not one study.
+    """
+    word, problem = uuid.uuid4().hex, ""
+    if rank() == 0:
+        try:
+            study.set_user_attr(MARK, word)
+        except Exception as error:  # whatever its storage raises
+            problem = f"{type(error).__name__}: {error}"
+    word, problem = broadcast_object((word, problem), 0, "rueda.optuna.word")
+    found, directions = None, None
+    if not problem:
+        try:
+            found = study.user_attrs.get(MARK)
+            directions = [direction.name for direction in study.directions]
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+    everyone = allgather_object((problem, found == word, directions), "rueda.optuna.study")
+    name = getattr(study, "study_name", "")
+    for number, (wrong, is_one, directed) in enumerate(everyone):
+        if wrong:
+            raise InvalidArgumentError(
+                f"the study {name!r} cannot be used on rank {number} ({wrong}): {_SHARE}"
+            )
+        if not is_one and (number == 0 or ranks_per_trial < size()):
+            raise InvalidArgumentError(
+                f"the study of rank {number} is not in the storage of rank 0's, as {size() // ranks_per_trial} trials "
+                f"at a time need it: {_SHARE}; a study in memory serves one trial at a time, with "
+                f"ranks_per_trial={size()}"
+            )
+        if directed != everyone[0][2]:
+            raise InvalidArgumentError(
+                f"the studies' directions differ: {everyone[0][2]} on rank 0, {directed} on rank {number}: {_SHARE}"
+            )
+    return found != word, any(not is_one for _, is_one, _ in everyone)

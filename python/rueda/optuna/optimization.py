@@ -1,0 +1,131 @@
+"""The loop of trials: each team's leader asks the study, tells it, and takes the team along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import optuna
+
+from rueda.lifecycle import rank, size
+from rueda.objects import allgather_object, broadcast_object
+from rueda.optuna.agreement import agree_on_arguments, agree_on_study
+from rueda.optuna.failures import Failure, first_cause, report
+from rueda.optuna.team import Team
+from rueda.optuna.tickets import Tickets
+from rueda.optuna.trial import Trial
+from rueda.process_sets import ProcessSet, add_process_set, remove_process_set
+
+__all__ = ["optimize"]
+
+Callback = Callable[[Any, Any], None]
+_END, _TRIAL = 0, 1  # signals
+
+
+def optimize(
+    study: optuna.Study,
+    objective: Callable[[Trial], Any],
+    n_trials: int | None = None,
+    timeout: float | None = None,
+    ranks_per_trial: int = 2,
+    catch: Iterable[type[Exception]] | type[Exception] = (),
+    callbacks: Iterable[Callback] | None = None,
+    gc_after_trial: bool = False,
+) -> None:
+    """Runs trials on all ranks of the world, each on ``ranks_per_trial`` of them, side by side.
+
+    Every rank calls this, after :func:`rueda.init`, with the same arguments and with the same study, opened from a
+    storage that all reach. Where all ranks train one trial at a time, each may have a study in its own memory: all then
+    get the trials. Which ranks train together: 0 to ``ranks_per_trial`` - 1, and so on; the first of them leads, and
+    alone asks and tells. On the others nothing of Optuna runs.
+
+    - ``n_trials``: of all ranks together; ``None``: until ``timeout`` or ``study.stop()``. Whoever has finished a
+      trial, or has pruned it, begins the next at once.
+    - ``timeout``: in seconds, after which no trial is begun; ``None``: no limit.
+    - ``catch``, ``callbacks``, ``gc_after_trial``: as in ``optuna.Study.optimize``, on leaders. ``study.stop()`` in a
+      callback ends the work of all.
+
+    An objective gets a :class:`rueda.optuna.Trial`; what the lowest rank of a trial returns is recorded. What it raises
+    on one rank, all ranks of the trial raise; the trial is told FAIL. If ``catch`` does not have it, no trial is begun
+    any more, and when all have ended, every rank of the world raises it. With several trials at a time, samplers
+    beyond the first are seeded anew, as by ``n_jobs`` in Optuna: their trials would else be the same.
+
+    Raises :class:`rueda.InvalidArgumentError` on every rank, before anything begins, for arguments that cannot work or
+    differ, and where the ranks do not have one study. Raises :class:`rueda.PeerLostError` where a rank is lost; the
+    trial that it has led stays RUNNING in storages without heartbeat.
+    """
+    problem = "" if isinstance(study, optuna.Study) else f"study is an optuna.Study, not {study!r}"
+    agree_on_arguments(n_trials, timeout, ranks_per_trial, problem)
+    is_copy, copies = agree_on_study(study, ranks_per_trial)
+    per_team = ranks_per_trial
+    sets = [add_process_set(range(i, i + per_team)) for i in range(0, size(), per_team)]
+    leaders = add_process_set(range(0, size(), per_team))
+    number = rank() // per_team
+    team = Team(sets[number])
+    if number > 0 and team.is_leader:
+        study.sampler.reseed_rng()
+    known = len(study.get_trials(deepcopy=False))
+    failure = None
+    if team.is_leader:
+        options = {"catch": catch, "gc_after_trial": gc_after_trial, "timeout": timeout}
+        failure = _lead(team, study, objective, n_trials, leaders, callbacks or (), options)
+    else:
+        _follow(team, objective)
+    if copies:
+        new = broadcast_object(study.get_trials()[known:] if rank() == 0 else None, 0)
+        if is_copy:
+            study.add_trials(new)
+    failures = [each for each in allgather_object(failure, "rueda.optuna.end") if each]
+    for process_set in [*sets, leaders]:
+        remove_process_set(process_set)
+    if failures:
+        first: Failure = first_cause(failures)
+        raise failure.error if failure and failure.rank == first.rank == rank() else first.here()
+
+
+def _lead(
+    team: Team,
+    study: Any,
+    objective: Callable[[Trial], Any],
+    n_trials: int | None,
+    leaders: ProcessSet,
+    callbacks: Iterable[Callback],
+    options: dict[str, Any],
+) -> Failure | None:
+    """The leader's part; returns what ends the work before its time. Raises what ends the world."""
+    tickets = Tickets(leaders, n_trials)
+
+    def train(real: Any) -> Any:
+        team.signal(_TRIAL)
+        return Trial(team, team.form_group(), real).run(objective)
+
+    # Not subject to `catch`: in a world that has failed it raises, and so ends the loop.
+    def go_on(_: Any, __: Any) -> None:
+        if not tickets.take():
+            study.stop()
+
+    failure = None
+    try:
+        if tickets.take():
+            study.optimize(train, callbacks=[*callbacks, go_on], **options)
+    except Exception as error:
+        told = team.failure
+        failure = told if told and told.error is error else report(team.rank, error)
+    if team.broken:
+        raise team.broken
+    tickets.stop()
+    team.signal(_END)
+    tickets.wait_for_all()
+    team.signal(_END)
+    return failure
+
+
+def _follow(team: Team, objective: Callable[[Trial], Any]) -> None:
+    """The part of the others: they train what the leader begins, and leave errors to it."""
+    while team.wait_for_signal() == _TRIAL:
+        try:
+            Trial(team, team.form_group(), None).run(objective)
+        except Exception:
+            if team.broken:
+                raise team.broken from None
+    team.wait_for_signal()  # that all teams have ended

@@ -1,0 +1,82 @@
+"""How many trials there still are to begin, for leaders that take them at their own pace."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import numpy as np
+
+from rueda.errors import RuedaError
+from rueda.point_to_point import recv, send
+from rueda.process_sets import ProcessSet
+
+__all__ = ["Tickets"]
+
+_TAKE, _STOP, _DONE = range(3)
+_REQUESTS, _ANSWERS = 0, 1  # tags
+
+
+class Tickets:
+    """One ticket for each trial, which the first of the leaders hands out, in a thread of its own.
+
+    Leaders wait by messages, for as long as it takes: in a collective, who waits for another's long trial would stall.
+    """
+
+    def __init__(self, leaders: ProcessSet, count: int | None) -> None:
+        self._leaders = leaders
+        self._office = leaders.ranks[0]
+        self._thread: threading.Thread | None = None
+        if leaders.rank() == 0:
+            self._thread = threading.Thread(
+                target=self._work, args=(count,), name="rueda-optuna-tickets", daemon=True
+            )
+            self._thread.start()
+
+    def take(self) -> bool:
+        """Whether there is one more trial to begin."""
+        self._request(_TAKE)
+        return self._answer() == 1
+
+    def stop(self) -> None:
+        """No leader gets any more."""
+        self._request(_STOP)
+
+    def wait_for_all(self) -> None:
+        """Returns when all leaders have come here."""
+        self._request(_DONE)
+        self._answer()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _request(self, what: int) -> None:
+        send(np.array([what], np.int64), self._office, _REQUESTS, self._leaders)
+
+    def _answer(self) -> int:
+        word = np.zeros(1, np.int64)
+        recv(word, self._office, _ANSWERS, self._leaders)
+        return int(word[0])
+
+    def _reply(self, leader: int, word: int) -> None:
+        send(np.array([word], np.int64), leader, _ANSWERS, self._leaders)
+
+    def _work(self, count: int | None) -> None:
+        # Of a world that has failed the leaders learn by themselves, this one's included.
+        with contextlib.suppress(RuedaError):
+            self._serve(count)
+
+    def _serve(self, count: int | None) -> None:
+        left = float("inf") if count is None else count
+        done = 0
+        word = np.zeros(1, np.int64)
+        while done < self._leaders.size():
+            leader = recv(word, None, _REQUESTS, self._leaders)
+            if word[0] == _DONE:
+                done += 1
+            elif word[0] == _STOP:
+                left = 0
+            else:
+                self._reply(leader, int(left > 0))
+                left = max(0, left - 1)
+        for leader in self._leaders.ranks:
+            self._reply(leader, 1)

@@ -1,0 +1,1 @@
+"""Rueda inside other engines, each in an environment of its own."""

@@ -1,0 +1,60 @@
+"""The environments of engines, which `make engines` makes, and ranks that run in them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from launching import Job
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine with a Python environment of its own, in which Rueda is, too."""
+
+    name: str
+    python: Path
+
+    def run(
+        self,
+        script: Path,
+        size: int,
+        arguments: Sequence[str] = (),
+        extra: dict[str, str] | None = None,
+        limit: float = 120,
+        folder: Path | None = None,
+    ) -> list[str]:
+        """Runs the script on ``size`` ranks, all of which must succeed, and returns what each has written.
+
+        ``folder``: where they run; by default where the tests do.
+        """
+        with Job(script, size, arguments, extra, self.python, folder) as job:
+            ended = job.wait(limit)
+            assert all(rank.returncode == 0 for rank in ended), job.report()
+            return [rank.output for rank in ended]
+
+
+def find(name: str) -> Engine | str:
+    """The engine, or why it cannot be used here."""
+    requirements = ROOT / "tests" / "engines" / name / "requirements.txt"
+    assert requirements.exists(), f"there is no {requirements}"
+    python = ROOT / ".engines" / name / "bin" / "python"
+    if not python.exists():
+        return f"there is no .engines/{name}: make engines ENGINES={name}"
+    # Links lead into the environment of all tests, which may have been removed.
+    tried = subprocess.run(
+        [python, "-c", "import rueda; rueda.init"],
+        env={k: v for k, v in os.environ.items() if k != "PYTHONHOME"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if tried.returncode:
+        return f".engines/{name} is out of order, make engines repairs it: {tried.stderr.strip()}"
+    return Engine(name, python)

@@ -1,0 +1,331 @@
+"""Trials of several ranks: what is recorded, pruned and raised. Run on 4 ranks, two to a trial."""
+
+from __future__ import annotations
+
+import struct
+import sys
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import rueda
+import rueda.optuna
+
+TESTS = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(TESTS / "parallel" / "python")]
+from parallel import raises, run, still_works  # noqa: E402
+
+FOLDER = Path(sys.argv[1])
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+Storage = optuna.storages.JournalStorage
+File = optuna.storages.journal.JournalFileBackend
+
+
+def shared(name: str, **options: Any) -> optuna.Study:
+    storage = Storage(File(str(FOLDER / f"{name}.log")))
+    return optuna.create_study(storage=storage, study_name=name, load_if_exists=True, **options)
+
+
+def bits(value: object) -> bytes:
+    return struct.pack("<d", value) if isinstance(value, float) else repr(value).encode()
+
+
+def check_what_trains_is_what_is_recorded() -> None:
+    study = shared("values", pruner=optuna.pruners.ThresholdPruner(upper=0.5))
+    if rueda.rank() == 0:
+        for x in (0.9, 0.1):  # so that some are pruned and some are not
+            study.enqueue_trial({"x": x})
+    rueda.barrier(name="enqueued")
+    seen: dict[int, dict[str, Any]] = {}
+    together: list[tuple[int, ...]] = []
+
+    def objective(trial: rueda.optuna.Trial) -> float:
+        rate = trial.suggest_float("rate", 1e-7, 1e-1, log=True)
+        x = trial.suggest_float("x", 0.0, 1.0)
+        big = trial.suggest_int("big", 2**40, 2**60)
+        kind = trial.suggest_categorical("kind", ["sgd", None, 3, 0.1])
+        seen[trial.number] = {"rate": rate, "x": x, "big": big, "kind": kind}
+        assert trial.params == seen[trial.number]
+        together.append(tuple(trial.process_set.ranks))
+        for step in range(3):
+            # The ranks' shares of a loss: only their sum is x.
+            share = np.array([x * (0.25 if trial.process_set.rank() else 0.75)])
+            loss = rueda.allreduce(share, "loss", rueda.Sum, process_set=trial.process_set)
+            trial.report(float(loss[0]), step)
+            if trial.should_prune():
+                raise optuna.TrialPruned()
+        trial.set_user_attr("ranks", trial.process_set.ranks)
+        assert trial.user_attrs["ranks"] == trial.process_set.ranks
+        return x
+
+    rueda.optuna.optimize(study, objective, n_trials=30, ranks_per_trial=2)
+    mine = rueda.rank() // 2
+    assert set(together) == {(2 * mine, 2 * mine + 1)}
+    trials = study.get_trials()
+    assert [trial.number for trial in trials] == list(range(30))
+    for number, values in seen.items():
+        recorded = trials[number].params
+        assert {k: bits(v) for k, v in values.items()} == {k: bits(v) for k, v in recorded.items()}
+    everyone = rueda.allgather_object(seen)
+    assert everyone[0] == everyone[1]
+    assert everyone[2] == everyone[3]
+    assert everyone[0]
+    assert everyone[2]
+    assert everyone[0].keys() | everyone[2].keys() == set(range(30))
+    assert not everyone[0].keys() & everyone[2].keys()
+    states = {True: optuna.trial.TrialState.PRUNED, False: optuna.trial.TrialState.COMPLETE}
+    for trial in trials:
+        assert trial.state == states[trial.params["x"] > 0.5]
+    assert len({trial.state for trial in trials}) == 2
+    assert study.best_value == min(t.value for t in trials if t.state == states[False])
+    assert len(set(rueda.allgather_object(study.best_trial.number))) == 1
+
+
+def check_whoever_is_free_takes_the_next_trial() -> None:
+    """One trial lasts until all others have been done, by the other two ranks."""
+    study = shared("pace")
+    done: list[int] = []
+
+    def objective(trial: rueda.optuna.Trial) -> float:
+        deadline = time.monotonic() + 60
+        if trial.number == 0:
+            others: list[Any] = []
+            while len(others) < 6:
+                assert time.monotonic() < deadline, "the others have not trained 6 trials"
+                others = study.get_trials(states=[optuna.trial.TrialState.COMPLETE])
+                time.sleep(0.01)
+        done.append(trial.number)
+        return 0.0
+
+    rueda.optuna.optimize(study, objective, n_trials=7)
+    counts = rueda.allgather_object(sorted(done))
+    assert sorted(counts, key=len) == [[0], [0], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6]]
+    still_works()
+
+
+def fails(
+    name: str, objective: Callable[[Any], Any], *parts: str, kind: Any, **options: Any
+) -> Any:
+    """The error must come on all four ranks, and the trials that failed must be told so."""
+    study = shared(name)
+    with raises(kind, *parts):
+        rueda.optuna.optimize(study, objective, n_trials=4, **options)
+    failed = [t for t in study.get_trials() if t.state == optuna.trial.TrialState.FAIL]
+    assert failed
+    assert all(t.state.is_finished() for t in study.get_trials())
+    still_works()
+    return failed
+
+
+def check_an_error_of_one_rank_reaches_those_that_wait_for_it() -> None:
+    def objective(trial: rueda.optuna.Trial) -> float:
+        trial.suggest_float("x", 0, 1)
+        if trial.process_set.rank() == 1:
+            raise KeyError(f"a bad row in trial {trial.number}")
+        rueda.allreduce(np.ones(3), "gradient", process_set=trial.process_set)
+        raise AssertionError("an allreduce went on without a rank")
+
+    fails("waiting in a collective", objective, "a bad row in trial", kind=KeyError)
+
+
+def check_an_error_of_the_leader_reaches_those_that_ask() -> None:
+    def objective(trial: rueda.optuna.Trial) -> float:
+        if trial.process_set.rank() == 0:
+            raise ArithmeticError("the leader divides by nothing")
+        trial.suggest_float("x", 0, 1)
+        raise AssertionError("suggested without the leader")
+
+    try:
+        rueda.optuna.optimize(shared("asking"), objective, n_trials=1)
+    except ArithmeticError as error:
+        causes = rueda.allgather_object(str(error.__cause__))
+        where = causes.index("None")  # it has raised it itself
+        assert where in (0, 2)  # a leader
+        for cause in causes[:where] + causes[where + 1 :]:
+            assert f"on rank {where}:" in cause, cause
+            assert "the leader divides by nothing" in cause, cause
+    else:
+        raise AssertionError("no error")
+    still_works()
+
+
+def check_a_bad_range_is_the_same_error_on_all() -> None:
+    def objective(trial: rueda.optuna.Trial) -> float:
+        try:
+            return trial.suggest_float("x", 2.0, 1.0)
+        except ValueError as error:
+            seen.append(repr(error))
+            raise
+
+    seen: list[str] = []
+    fails("range", objective, "low", "high", kind=ValueError)
+    everyone = [each for texts in rueda.allgather_object(seen) for each in texts]
+    assert len(everyone) in (2, 4)  # the other team may have got no ticket any more
+    assert len(set(everyone)) == 1
+    assert everyone[0].startswith("ValueError(")
+
+
+def check_ranks_that_ask_for_different_things_are_told() -> None:
+    def objective(trial: rueda.optuna.Trial) -> float:
+        return trial.suggest_float(f"x{trial.process_set.rank()}", 0, 1)
+
+    words = ["calls suggest_float('x0', 0, 1", "calls suggest_float('x1', 0, 1"]
+    fails("names", objective, *words, kind=rueda.MismatchError)
+
+    def leaves_early(trial: rueda.optuna.Trial) -> float:
+        if trial.process_set.rank() == 0:
+            return 1.0
+        return trial.suggest_float("y", 0, 1)
+
+    words = ["returns from the objective", "calls suggest_float('y', 0, 1"]
+    fails("returns", leaves_early, *words, kind=rueda.MismatchError)
+
+
+def check_an_error_that_an_objective_keeps_fails_the_trial() -> None:
+    def objective(trial: rueda.optuna.Trial) -> float:
+        if trial.process_set.rank() == 1:
+            raise OSError("no such image")
+        try:
+            trial.suggest_float("x", 0, 1)
+        except OSError:
+            return 1.0
+        raise AssertionError("suggested without a rank")
+
+    fails("kept", objective, "no such image", kind=OSError)
+
+
+def check_what_is_caught_does_not_end_the_study() -> None:
+    class Local(Exception):
+        """Pickle does not take it."""
+
+    def objective(trial: rueda.optuna.Trial) -> float:
+        x = trial.suggest_float("x", 0, 1)
+        if trial.number % 2 and trial.process_set.rank() == 1:
+            raise ValueError("not this one")
+        if trial.number == 2:
+            raise Local("told as text")
+        rueda.barrier(trial.process_set)
+        return x
+
+    study = shared("caught")
+    heard: list[int] = []
+    rueda.optuna.optimize(
+        study,
+        objective,
+        n_trials=8,
+        catch=(ValueError, Local, rueda.RuedaError),
+        callbacks=[lambda _, trial: heard.append(trial.number)],
+    )
+    failed = [t.number for t in study.get_trials() if t.state == optuna.trial.TrialState.FAIL]
+    assert failed == [1, 2, 3, 5, 7]
+    everyone = rueda.allgather_object(heard)
+    assert sorted(everyone[0] + everyone[2]) == list(range(8))
+    assert everyone[1] == everyone[3] == []
+    still_works()
+
+
+def check_stop_in_a_callback_stops_all() -> None:
+    study = shared("stop")
+    rueda.optuna.optimize(
+        study, lambda trial: trial.suggest_float("x", 0, 1), callbacks=[lambda s, _: s.stop()]
+    )
+    assert 1 <= len(study.get_trials()) <= 4
+
+
+def check_timeout_begins_no_trial_any_more() -> None:
+    study = shared("timeout")
+
+    def objective(trial: rueda.optuna.Trial) -> float:
+        time.sleep(0.05)
+        return 0.0
+
+    rueda.optuna.optimize(study, objective, timeout=0.3)
+    begun = study.get_trials()
+    assert all(t.state == optuna.trial.TrialState.COMPLETE for t in begun)
+    rueda.optuna.optimize(study, objective, n_trials=3, timeout=0)
+    assert len(study.get_trials()) == len(begun)
+    still_works()
+
+
+@contextmanager
+def refused(*parts: str) -> Any:
+    with raises(rueda.InvalidArgumentError, *parts):
+        yield
+    still_works()
+
+
+def never(_: Any) -> float:
+    raise AssertionError("a trial has begun")
+
+
+def check_what_cannot_work_is_told_before_anything_begins() -> None:
+    study = shared("refused")
+    begin = rueda.optuna.optimize
+    with refused("4 ranks", "ranks_per_trial=3"):
+        begin(study, never, n_trials=1, ranks_per_trial=3)
+    with refused("ranks_per_trial=0"):
+        begin(study, never, n_trials=1, ranks_per_trial=0)
+    with refused("n_trials=0"):
+        begin(study, never, n_trials=0)
+    with refused("n_trials='many'"):
+        begin(study, never, n_trials="many")
+    with refused("timeout=-1.0"):
+        begin(study, never, timeout=-1)
+    with refused("n_trials=5", "on rank 0", "n_trials=6", "on rank 2"):
+        begin(study, never, n_trials=6 if rueda.rank() == 2 else 5)
+    with refused("on rank 3", "optuna.Study"):
+        begin(None if rueda.rank() == 3 else study, never, n_trials=1)
+    assert study.get_trials() == []
+
+
+def check_studies_that_are_not_one_are_refused() -> None:
+    with refused("rank 1", "JournalStorage", "in memory"):
+        rueda.optuna.optimize(optuna.create_study(), never, n_trials=1)
+    with refused("rank 1", "JournalStorage"):
+        rueda.optuna.optimize(shared(f"of rank {rueda.rank()}"), never, n_trials=1)
+    study = shared("deleted")
+    rueda.barrier(name="opened")
+    if rueda.rank() == 3:
+        optuna.delete_study(study_name="deleted", storage=study._storage)
+    rueda.barrier(name="deleted")
+    with refused("'deleted'", "rank 0", "JournalStorage"):
+        rueda.optuna.optimize(study, never, n_trials=1)
+    study = shared("gone")
+    rueda.barrier(name="opened")
+    if rueda.rank() == 0:
+        (FOLDER / "gone.log").unlink()
+    rueda.barrier(name="gone")
+    with refused("JournalStorage"):
+        rueda.optuna.optimize(study, never, n_trials=1)
+
+
+def check_a_study_in_memory_serves_all_ranks_as_one_team() -> None:
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=1))
+
+    def objective(trial: rueda.optuna.Trial) -> float:
+        return (trial.suggest_float("x", -1, 1) - 0.25) ** 2
+
+    rueda.optuna.optimize(study, objective, n_trials=12, ranks_per_trial=4)
+    alone = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=1))
+    alone.optimize(lambda trial: (trial.suggest_float("x", -1, 1) - 0.25) ** 2, n_trials=12)
+    assert [t.params for t in study.get_trials()] == [t.params for t in alone.get_trials()]
+    assert study.best_trial.number == alone.best_trial.number
+
+
+def check_trials_of_one_rank() -> None:
+    study = shared("single", sampler=optuna.samplers.RandomSampler(seed=1))
+    rueda.optuna.optimize(
+        study, lambda trial: trial.suggest_float("x", 0, 1), n_trials=6, ranks_per_trial=1
+    )
+    assert len(study.get_trials()) == 6
+    # Samplers that are copies of each other would suggest the same.
+    assert len({t.params["x"] for t in study.get_trials()}) == 6
+
+
+if __name__ == "__main__":
+    del sys.argv[1]
+    run(globals())

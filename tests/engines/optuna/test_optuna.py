@@ -1,0 +1,81 @@
+"""rueda.optuna in Optuna's own environment."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from engines.environments import ROOT, Engine
+from launching import Job
+
+HERE = Path(__file__).resolve().parent
+SCRIPT = HERE / "check_optuna.py"
+CHECKS = [
+    each.name
+    for each in ast.parse(SCRIPT.read_text()).body
+    if isinstance(each, ast.FunctionDef) and each.name.startswith("check_")
+]
+# What hangs is to fail while the test still waits.
+STALLS = {"RUEDA_STALL_WARNING": "10", "RUEDA_STALL_ERROR": "30"}
+
+
+@pytest.mark.parametrize("transport", ["", "tcp"])
+def test_checks(engine: Engine, tmp_path: Path, transport: str) -> None:
+    extra = {**STALLS, **({"RUEDA_TRANSPORT": transport} if transport else {})}
+    output = engine.run(SCRIPT, 4, [str(tmp_path)], extra)[0]
+    assert re.findall(r"^ok (\w+)", output, re.MULTILINE) == CHECKS
+
+
+LOSES_A_RANK = """
+import os, sys, time
+import numpy as np
+import optuna, rueda, rueda.optuna
+
+numbers = []
+
+def objective(trial):
+    numbers.append(trial.number)
+    trial.suggest_float("x", 0, 1)
+    print("trains", trial.number, flush=True)
+    if rueda.rank() == 1:
+        time.sleep(600)
+    rueda.allreduce(np.ones(3), "gradient", process_set=trial.process_set)
+    return 0.0
+
+rueda.init()
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(sys.argv[1]))
+study = optuna.create_study(storage=storage, study_name="lost", load_if_exists=True)
+try:
+    rueda.optuna.optimize(study, objective, n_trials=10_000, catch=(Exception,))
+except rueda.PeerLostError as error:
+    print("lost", error.peer, study.get_trials()[numbers[-1]].state.name, flush=True)
+    os._exit(0)
+"""
+
+
+def test_a_rank_that_is_killed_ends_all_teams(engine: Engine, tmp_path: Path) -> None:
+    """Also where `catch` has every exception: no trial could be trained any more."""
+    journal = str(tmp_path / "study.log")
+    with Job(LOSES_A_RANK, 4, [journal], STALLS, python=engine.python) as job:
+        for rank in range(4):
+            job.wait_for_output(rank, "trains")
+        os.kill(job.ranks[1].pid, signal.SIGKILL)
+        ended = job.wait()
+        for rank in (0, 2, 3):
+            assert "lost 1 " in ended[rank].output, job.report()
+        assert "lost 1 FAIL" in ended[0].output, job.report()
+
+
+def test_the_example_of_the_page(engine: Engine, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "optuna.md").read_text()
+    example = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0]
+    script = tmp_path / "search.py"
+    script.write_text(example)
+    outputs = engine.run(script, 4, [], STALLS, folder=tmp_path)
+    best = {re.findall(r"^best: .*", output, re.MULTILINE)[0] for output in outputs}
+    assert len(best) == 1, best
