@@ -1,0 +1,33 @@
+"""Keras 3 on several ranks, the same script for its backends torch, JAX and TensorFlow.
+
+Needs Keras 3, which ``import rueda`` does not. docs/keras.md has an example and tells what is promised.
+"""
+
+try:
+    import keras as _keras
+except ModuleNotFoundError as _error:
+    if _error.name != "keras":
+        raise
+    raise ImportError(
+        "rueda.keras needs Keras 3: pip install 'keras>=3,<4'", name="keras"
+    ) from None
+
+from rueda.keras.versions import check_version as _check_version
+
+_check_version(_keras.__version__)
+
+from rueda.keras.callbacks import (  # noqa: E402 - after the check, whose sentence is clearer than what else would fail
+    BroadcastCallback,
+    LearningRateWarmupCallback,
+    MetricAverageCallback,
+)
+from rueda.keras.optimizer import DistributedOptimizer  # noqa: E402
+from rueda.keras.tape import DistributedGradientTape  # noqa: E402
+
+__all__ = [
+    "BroadcastCallback",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+]

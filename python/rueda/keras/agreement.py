@@ -1,0 +1,92 @@
+"""What ranks compare before they reduce: the gradients' shapes, and who has which."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rueda.errors import MismatchError
+from rueda.objects import allgather_object
+from rueda.process_sets import ProcessSet
+
+__all__ = ["Entry", "agree_on_layout", "agree_on_presence"]
+
+
+class Entry(NamedTuple):
+    """One gradient or variable. Paths are for people: ranks may have made other models before."""
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"'{self.path}' {self.dtype}{list(self.shape)}"
+
+
+def agree_on_layout(label: str, layout: Sequence[Entry], process_set: ProcessSet) -> None:
+    """Raises :class:`rueda.MismatchError`, the same on every rank, where numbers, shapes or dtypes differ."""
+    digests = allgather_object(_digest(layout), f"{label}.layout", process_set)
+    if len(set(digests)) > 1:
+        _raise_difference(label, layout, process_set)
+
+
+def agree_on_presence(
+    label: str,
+    layout: Sequence[Entry],
+    present: Sequence[bool],
+    possible: Sequence[bool],
+    process_set: ProcessSet,
+) -> list[bool]:
+    """Which gradients some rank has; those are to be reduced, a rank without one giving zeros.
+
+    ``possible``: those for which this rank can take a result. What a rank has must be possible on all of them.
+    Raises :class:`rueda.MismatchError`, the same on every rank, where models differ or that is not so.
+    """
+    mine = (_digest(layout), bytes(present), bytes(possible))
+    everyone = allgather_object(mine, f"{label}.presence", process_set)
+    if len({digest for digest, _, _ in everyone}) > 1:
+        _raise_difference(label, layout, process_set)
+    union = [any(there) for there in zip(*(has for _, has, _ in everyone), strict=True)]
+    for index, wanted in enumerate(union):
+        unable = [rank for rank, each in enumerate(everyone) if not each[2][index]]
+        if wanted and unable:
+            owners = [rank for rank, each in enumerate(everyone) if each[1][index]]
+            _fail(
+                label,
+                f"gradient {index} ({layout[index]}) exists on {_ranks(owners, process_set)} and was None on "
+                f"{_ranks(unable, process_set)} when the step was compiled: compute it there too, or train with "
+                f"run_eagerly=True",
+            )
+    return union
+
+
+def _digest(layout: Sequence[Entry]) -> bytes:
+    content = repr([(entry.shape, entry.dtype) for entry in layout])
+    return hashlib.blake2b(content.encode(), digest_size=16).digest()
+
+
+def _raise_difference(label: str, layout: Sequence[Entry], process_set: ProcessSet) -> None:
+    layouts = allgather_object([tuple(entry) for entry in layout], f"{label}.entries", process_set)
+    first = [Entry(*entry) for entry in layouts[0]]
+    for position, entries in enumerate(layouts):
+        other = [Entry(*entry) for entry in entries]
+        here, there = _ranks([0], process_set), _ranks([position], process_set)
+        what = ""
+        for index, (one, two) in enumerate(zip(first, other, strict=False)):
+            if one[1:] != two[1:]:
+                what = f"variable {index} is {one} on {here} and {two} on {there}"
+                break
+        if not what and len(first) != len(other):
+            what = f"there are {len(first)} variables on {here} and {len(other)} on {there}"
+        if what:
+            _fail(label, f"the models differ: {what}; every rank must build and train the same")
+
+
+def _ranks(positions: Sequence[int], process_set: ProcessSet) -> str:
+    numbers = [str(process_set.ranks[position]) for position in positions]
+    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
+
+
+def _fail(label: str, why: str) -> None:
+    raise MismatchError(f"'{label}': {why}", tensor=label)

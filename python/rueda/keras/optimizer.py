@@ -1,0 +1,115 @@
+"""A Keras optimizer that reduces gradients over the ranks before it does anything else with them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+import rueda
+from rueda.errors import InvalidArgumentError
+from rueda.keras.reduction import Reduction
+from rueda.operations import Average, ReduceOp
+from rueda.process_sets import ProcessSet, global_process_set
+
+__all__ = ["DistributedOptimizer"]
+
+_MARK = "_rueda_reduction"
+
+
+def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
+    optimizer: Any,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Makes a Keras optimizer's ``apply()`` reduce gradients over the ranks first; returns ``optimizer`` itself.
+
+    It stays what it was: its class, its configuration, its state. So what is saved is the plain optimizer, and what
+    is loaded has to be given to this function again. Gradients are reduced before they are unscaled, clipped or
+    accumulated, on whichever backend of Keras 3 is in use: torch, JAX or TensorFlow.
+
+    ``optimizer``: with mixed precision a :class:`keras.optimizers.LossScaleOptimizer` around the optimizer proper, so
+    that all ranks decide alike whether a step is skipped; the other way round is refused.
+    ``name``: of the operations, the same on every rank; by default "keras." and the optimizer's name.
+    ``op``: by default the average. ``process_set``: who takes part, all ranks by default.
+
+    Every rank must take the same number of steps. Raises :class:`rueda.InvalidArgumentError` for what is no optimizer
+    of Keras or is distributed already, and :class:`rueda.NotInitializedError`. When it is used,
+    :class:`rueda.MismatchError` is raised on every rank where models differ, and :class:`rueda.UnsupportedError` under
+    TensorFlow's ``jit_compile=True``; within compiled steps JAX and TensorFlow raise their own errors with that text.
+
+    Example::
+
+        >>> optimizer = rueda.keras.DistributedOptimizer(keras.optimizers.SGD(0.1))  # doctest: +SKIP
+        >>> model.compile(optimizer=optimizer, loss="mse")  # doctest: +SKIP
+    """
+    rueda.rank()  # raises where there is no world
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise InvalidArgumentError(
+            f"DistributedOptimizer takes a keras.optimizers.Optimizer, not a {type(optimizer).__name__}"
+        )
+    scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    for each in (optimizer, optimizer.inner_optimizer) if scales else (optimizer,):
+        if _MARK in vars(each):
+            raise InvalidArgumentError(
+                f"the optimizer {each.name!r} is distributed already: give DistributedOptimizer the plain one, once"
+            )
+    reduction = Reduction(name or f"keras.{optimizer.name}", op, process_set)
+    # Past Keras' own __setattr__, which would take them for state that belongs to the model.
+    own = vars(optimizer)
+    own[_MARK] = reduction
+    own["apply"] = _applying(optimizer, reduction)
+    own["build"] = _building(optimizer)
+    if scales:
+        own["stateless_apply"] = _applying_stateless(optimizer, reduction)
+    return optimizer
+
+
+def _applying(optimizer: Any, reduction: Reduction) -> Callable[..., Any]:
+    plain = optimizer.apply
+
+    def apply(grads: Any, trainable_variables: Any = None) -> Any:
+        variables = trainable_variables
+        if variables is None:
+            variables = optimizer._trainable_variables
+        variables = list(variables)
+        return plain(
+            reduction(keras.backend.backend(), list(grads), variables), trainable_variables
+        )
+
+    return apply
+
+
+def _applying_stateless(optimizer: Any, reduction: Reduction) -> Callable[..., Any]:
+    """JAX's way into LossScaleOptimizer, which looks at gradients before any ``apply()``."""
+    plain = optimizer.stateless_apply
+
+    def stateless_apply(optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
+        variables = optimizer._trainable_variables
+        reduced = reduction(keras.backend.backend(), list(grads), variables)
+        return plain(optimizer_variables, reduced, trainable_variables)
+
+    return stateless_apply
+
+
+def _building(optimizer: Any) -> Callable[..., Any]:
+    plain = optimizer.build
+
+    def build(variables: Any) -> Any:
+        frame = inspect.currentframe()
+        caller = (
+            None if frame is None or frame.f_back is None else frame.f_back.f_locals.get("self")
+        )
+        scales = isinstance(caller, keras.optimizers.LossScaleOptimizer)
+        if scales and caller is not optimizer:
+            raise InvalidArgumentError(
+                "a LossScaleOptimizer around DistributedOptimizer looks at each rank's own gradients, so ranks would "
+                "part: use DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer)), "
+                "with mixed_float16 too"
+            )
+        return plain(variables)
+
+    return build

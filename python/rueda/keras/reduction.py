@@ -1,0 +1,178 @@
+"""Reduces the gradients of one step together, on each of Keras' backends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import rueda
+from rueda.errors import UnsupportedError
+from rueda.keras.agreement import Entry, agree_on_presence
+from rueda.operations import ReduceOp
+from rueda.process_sets import ProcessSet
+
+__all__ = ["Reduction"]
+
+
+class Reduction:
+    """Reduces lists of gradients, in which ``None`` stands for one that does not exist.
+
+    A gradient that some ranks lack counts as zeros there; one that all lack stays ``None``. Where steps are compiled
+    (JAX, TensorFlow), which exist is agreed on once, when the first step is traced, and checked in each step;
+    ``agree=False`` demands that all ranks have the same instead, and then tracing needs no other rank.
+    """
+
+    def __init__(self, label: str, op: ReduceOp, process_set: ProcessSet, agree: bool = True):
+        self.label = label
+        self._op = op
+        self._process_set = process_set
+        self._agree = agree
+        self._possible: list[bool] | None = None
+
+    def __call__(
+        self, backend: str, gradients: Sequence[Any], variables: Sequence[Any]
+    ) -> list[Any]:
+        """The reduced gradients, for ``variables``, which give paths and the shapes of missing ones.
+
+        Raises :class:`rueda.MismatchError` on every rank where they differ in number, shape or dtype, and as
+        :func:`rueda.grouped_allreduce`; JAX and TensorFlow raise their own error with its text.
+        """
+        if not gradients:
+            return []
+        reduce = {"torch": self._of_torch, "jax": self._of_jax, "tensorflow": self._of_tensorflow}
+        if backend not in reduce:
+            raise UnsupportedError(
+                f"rueda.keras works on the backends torch, jax and tensorflow, not on {backend!r}"
+            )
+        return reduce[backend](list(gradients), list(variables))
+
+    def _of_torch(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        import torch
+
+        import rueda.torch
+
+        layout = [_entry(v) for v in variables]
+        present = [g is not None for g in gradients]
+        everything = [True] * len(gradients)
+        union = agree_on_presence(self.label, layout, present, everything, self._process_set)
+        chosen = [
+            torch.zeros_like(v.value if hasattr(v, "value") else v) if g is None else g
+            for g, v, wanted in zip(gradients, variables, union, strict=True)
+            if wanted
+        ]
+        with torch.no_grad():
+            reduced = iter(
+                rueda.torch.grouped_allreduce(
+                    chosen, name=self.label, op=self._op, process_set=self._process_set
+                )
+            )
+        return [next(reduced) if wanted else None for wanted in union]
+
+    def _of_jax(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        import jax
+        import jax.numpy as jnp
+        from jax.experimental import io_callback
+
+        def on_host(arrays: list[Any], on_arrays: Callable[..., list[Any]]) -> list[Any]:
+            shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays]
+            result: list[Any] = io_callback(on_arrays, shapes, *arrays, ordered=True)
+            return result
+
+        def zeros(variable: Any) -> Any:
+            return jnp.zeros(variable.shape, str(variable.dtype))
+
+        return self._compiled(gradients, variables, zeros, on_host)
+
+    def _of_tensorflow(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        import tensorflow as tf
+
+        _refuse_xla(tf)
+
+        def on_host(tensors: list[Any], on_arrays: Callable[..., list[Any]]) -> list[Any]:
+            types = [tensor.dtype for tensor in tensors]
+            results = tf.numpy_function(on_arrays, tensors, types, stateful=True)
+            # The eager form gives a lone result as it is, not in a list.
+            results = tf.nest.flatten(results)
+            for result, tensor in zip(results, tensors, strict=True):
+                result.set_shape(tensor.shape)
+            return list(results)
+
+        def zeros(variable: Any) -> Any:
+            return tf.zeros(variable.shape, variable.dtype)
+
+        # tf.convert_to_tensor: gradients of embeddings are IndexedSlices.
+        dense = [g if g is None else tf.convert_to_tensor(g) for g in gradients]
+        return self._compiled(dense, variables, zeros, on_host)
+
+    def _compiled(
+        self,
+        gradients: list[Any],
+        variables: list[Any],
+        zeros: Callable[[Any], Any],
+        on_host: Callable[[list[Any], Callable[..., list[Any]]], list[Any]],
+    ) -> list[Any]:
+        """While a step is traced: puts one call of the host into it, for all gradients at once."""
+        layout = [_entry(v) for v in variables]
+        present = [g is not None for g in gradients]
+        possible = self._possible_of(layout, present)
+        here = [p or q for p, q in zip(present, possible, strict=True)]
+        arrays = [
+            zeros(v) if g is None else g
+            for g, v, taken in zip(gradients, variables, here, strict=True)
+            if taken
+        ]
+
+        def on_arrays(*values: Any) -> list[Any]:
+            union = agree_on_presence(self.label, layout, present, possible, self._process_set)
+            places = [index for index, taken in enumerate(here) if taken]
+            wanted = [place for place, index in enumerate(places) if union[index]]
+            results = [np.asarray(value) for value in values]
+            reduced = rueda.grouped_allreduce(
+                [results[place] for place in wanted],
+                name=self.label,
+                op=self._op,
+                process_set=self._process_set,
+            )
+            for place, value in zip(wanted, reduced, strict=True):
+                results[place] = value
+            return results
+
+        # Without a gradient of its own a rank calls the host all the same: others may have one, and would wait.
+        results = iter(on_host(arrays or [zeros(variables[0])], on_arrays))
+        return [next(results) if taken else None for taken in here]
+
+    def _possible_of(self, layout: list[Entry], present: list[bool]) -> list[bool]:
+        if not self._agree:
+            return present
+        if self._possible is None or len(self._possible) != len(present):
+            everything = [True] * len(present)
+            label = f"{self.label}.traced"
+            self._possible = agree_on_presence(
+                label, layout, present, everything, self._process_set
+            )
+        return self._possible
+
+
+def _entry(variable: Any) -> Entry:
+    path = getattr(variable, "path", None) or getattr(variable, "name", None) or "variable"
+    dtype = variable.dtype
+    name = getattr(dtype, "name", None) or str(dtype)
+    return Entry(
+        str(path),
+        tuple(-1 if n is None else int(n) for n in variable.shape),
+        name.removeprefix("torch."),
+    )
+
+
+def _refuse_xla(tf: Any) -> None:
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    while graph is not None:
+        context = graph._get_control_flow_context()
+        if context is not None and context.IsXLAContext():
+            raise UnsupportedError(
+                "jit_compile=True on TensorFlow compiles the step with XLA, which cannot call Rueda: "
+                "model.compile(..., jit_compile=False)"
+            )
+        graph = getattr(graph, "outer_graph", None)

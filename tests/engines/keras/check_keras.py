@@ -1,0 +1,255 @@
+"""Two ranks of one backend of Keras: KERAS_BACKEND=... rueda run -np 2 python check_keras.py FOLDER PAGE."""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import rueda
+import rueda.keras
+
+BACKEND = keras.backend.backend()
+STEPS, BATCH = 6, 16
+rueda.init()
+assert rueda.size() == 2
+MINE = slice(rueda.rank(), None, 2)
+
+
+def model_of(seed, units=8, **options):
+    keras.utils.set_random_seed(seed)
+    layers = [keras.layers.Dense(units, activation="tanh"), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((4,)), *layers])
+    model.compile(loss="mse", **options)
+    return model
+
+
+def samples():
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=(STEPS * BATCH, 4)).astype("float32")
+    return x, x.sum(1, keepdims=True) ** 2
+
+
+def weights_of(model):
+    return np.concatenate([keras.ops.convert_to_numpy(w).ravel() for w in model.trainable_weights])
+
+
+def same_everywhere(values):
+    everyone = rueda.allgather_object(np.asarray(values))
+    return all(np.array_equal(other, everyone[0]) for other in everyone)
+
+
+def raised(action):
+    """The whole text of what is raised: JAX and TensorFlow put it into errors of their own."""
+    try:
+        action()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError("nothing was raised")
+
+
+def check_two_ranks_train_as_one():
+    x, y = samples()
+    fit = {"epochs": 3, "shuffle": False, "verbose": 0}
+
+    def optimizer():
+        return keras.optimizers.SGD(0.05, momentum=0.9, clipnorm=0.5)
+
+    whole = model_of(0, optimizer=optimizer())
+    expected = whole.fit(x, y, batch_size=BATCH, **fit).history["loss"]
+    model = model_of(rueda.rank(), optimizer=rueda.keras.DistributedOptimizer(optimizer()))
+    callbacks = [rueda.keras.BroadcastCallback(), rueda.keras.MetricAverageCallback()]
+    found = model.fit(x[MINE], y[MINE], batch_size=BATCH // 2, callbacks=callbacks, **fit)
+    assert same_everywhere(weights_of(model))
+    difference = np.abs(weights_of(model) - weights_of(whole)).max()
+    assert difference <= 1e-6, difference
+    np.testing.assert_allclose(found.history["loss"], expected, rtol=1e-5)
+    print("difference", difference)
+
+
+def check_many_parameters():
+    """More than what fits into anything's small buffers: a million."""
+    optimizer = rueda.keras.DistributedOptimizer(keras.optimizers.Adam())
+    model = model_of(0, units=200_000, optimizer=optimizer)
+    x, y = samples()
+    model.fit(x[MINE], y[MINE], batch_size=BATCH // 2, verbose=0)
+    assert same_everywhere(weights_of(model))
+
+
+def check_an_overflow_on_one_rank_skips_the_step_on_all():
+    scaling = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01), initial_scale=8.0)
+    model = model_of(0, optimizer=rueda.keras.DistributedOptimizer(scaling))
+    before = weights_of(model)
+    x, y = samples()
+    x, y = x[MINE][: BATCH // 2], y[MINE][: BATCH // 2].copy()
+    finite = y.copy()
+    if rueda.rank() == 1:
+        y[:] = 3e38  # times the scale: an infinity
+    model.fit(x, y, verbose=0)
+    assert np.array_equal(weights_of(model), before)
+    assert (
+        float(scaling.dynamic_scale.numpy() if BACKEND == "torch" else scaling.dynamic_scale) == 4
+    )
+    model.fit(x, finite, verbose=0)
+    assert np.isfinite(weights_of(model)).all()
+    assert not np.array_equal(weights_of(model), before)
+    assert same_everywhere(weights_of(model))
+
+
+def check_loss_scaling_the_wrong_way_round_is_refused():
+    optimizer = rueda.keras.DistributedOptimizer(keras.optimizers.SGD())
+    model = model_of(0, optimizer=keras.optimizers.LossScaleOptimizer(optimizer))
+    x, y = samples()
+    text = raised(lambda: model.fit(x, y, verbose=0))
+    assert "DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer))" in text, text
+
+
+def apply_as_trainers_do(optimizer, gradients, variables):
+    optimizer.build(variables)
+    if BACKEND == "torch":
+        import torch
+
+        optimizer.apply([g if g is None else torch.tensor(g) for g in gradients], variables)
+    elif BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        there = [index for index, g in enumerate(gradients) if g is not None]
+
+        @tf.function
+        def step(*given):
+            passed = iter(given)
+            optimizer.apply([next(passed) if i in there else None for i in range(3)], variables)
+
+        step(*[tf.constant(gradients[index]) for index in there])
+    else:
+        import jax
+
+        step = jax.jit(optimizer.stateless_apply)
+        values, _ = step(
+            [v.value for v in optimizer.variables], gradients, [v.value for v in variables]
+        )
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+
+
+def check_a_gradient_that_one_rank_lacks_counts_as_zeros():
+    variables = [keras.Variable(np.ones(3, "float32"), name=f"v{i}") for i in range(3)]
+    optimizer = rueda.keras.DistributedOptimizer(keras.optimizers.SGD(1.0, weight_decay=0.5))
+    gradient = np.full(3, 2.0 * (1 + rueda.rank()), "float32")
+    only_here = np.full(3, 4.0, "float32") if rueda.rank() == 0 else None
+    apply_as_trainers_do(optimizer, [gradient, only_here, None], variables)
+    values = [float(keras.ops.convert_to_numpy(v)[0]) for v in variables]
+    # One without a gradient anywhere does not decay either.
+    assert values == [0.5 - 3, 0.5 - 2, 1], values
+
+
+def check_what_is_saved_is_the_plain_optimizer():
+    plain = keras.optimizers.Adam(0.01, clipnorm=1.0)
+    config = plain.get_config()
+    model = model_of(0, optimizer=rueda.keras.DistributedOptimizer(plain))
+    x, y = samples()
+    model.fit(x[MINE], y[MINE], verbose=0)
+    path = os.path.join(sys.argv[1], f"{BACKEND}-{rueda.rank()}.keras")
+    model.save(path)
+    loaded = keras.models.load_model(path)
+    assert type(loaded.optimizer) is type(plain)
+    assert loaded.optimizer.get_config() == config
+    assert "apply" not in vars(loaded.optimizer)
+    for one, two in zip(loaded.optimizer.variables, model.optimizer.variables, strict=True):
+        here, there = keras.ops.convert_to_numpy(one), keras.ops.convert_to_numpy(two)
+        assert np.array_equal(here, there)
+    loaded.compile(optimizer=rueda.keras.DistributedOptimizer(loaded.optimizer), loss="mse")
+    for each in (model, loaded):
+        each.fit(x[MINE], y[MINE], shuffle=False, verbose=0)
+    assert same_everywhere(weights_of(loaded))
+    assert np.array_equal(weights_of(loaded), weights_of(model))
+
+
+def check_the_rate_warms_up():
+    seen = []
+
+    class Watch(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if BACKEND == "jax":
+                self.model.jax_state_sync()
+            seen.append(float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate)))
+
+    model = model_of(0, optimizer=rueda.keras.DistributedOptimizer(keras.optimizers.SGD(0.4)))
+    x, y = samples()
+    warmup = rueda.keras.LearningRateWarmupCallback(0.4, warmup_epochs=2)
+    callbacks = [warmup, Watch()]
+    fit = {"batch_size": BATCH // 2, "epochs": 3, "verbose": 0}
+    model.fit(x[MINE], y[MINE], callbacks=callbacks, **fit)
+    expected = [0.2 + 0.2 * min(step / (2 * STEPS), 1) for step in range(3 * STEPS)]
+    np.testing.assert_allclose(seen, expected, rtol=1e-6)
+
+
+def check_what_is_no_plain_optimizer_is_refused():
+    optimizer = rueda.keras.DistributedOptimizer(keras.optimizers.SGD())
+    assert "distributed already" in raised(lambda: rueda.keras.DistributedOptimizer(optimizer))
+    assert "not a str" in raised(lambda: rueda.keras.DistributedOptimizer("sgd"))
+
+
+def check_tensorflow_with_jit_compile_is_refused():
+    if BACKEND != "tensorflow":
+        return
+    optimizer = rueda.keras.DistributedOptimizer(keras.optimizers.SGD())
+    model = model_of(0, optimizer=optimizer, jit_compile=True)
+    x, y = samples()
+    text = raised(lambda: model.fit(x, y, verbose=0))
+    assert "model.compile(..., jit_compile=False)" in text, text
+
+
+def check_the_tape_of_tensorflow():
+    if BACKEND != "tensorflow":
+        return
+    import tensorflow as tf
+
+    table, unused = tf.Variable(tf.ones([4, 2])), tf.Variable(1.0)
+
+    def gradients(name, row, weight):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, [row]))
+            if weight:
+                loss += unused * weight
+        tape = rueda.keras.DistributedGradientTape(tape, name)
+        return tape.gradient(loss, {"table": table, "unused": unused})
+
+    for run in (gradients, tf.function(gradients)):
+        found = run("rows", rueda.rank(), 0)
+        assert found["unused"] is None
+        assert found["table"].numpy().tolist() == [[0.5, 0.5], [0.5, 0.5], [0, 0], [0, 0]]
+        text = raised(lambda run=run: run("parts", 0, rueda.rank()))
+        assert "exists on rank 1 and was None on rank 0" in text, text
+
+
+def check_the_example_of_the_page():
+    page = Path(sys.argv[2]).read_text()
+    example = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0]
+    names = {}
+    exec(example, names)
+    losses = names["history"].history["loss"]
+    assert losses[-1] < losses[0]
+    assert same_everywhere(losses)
+    assert same_everywhere(weights_of(names["model"]))
+
+
+def check_models_that_differ_are_named_on_every_rank():
+    optimizer = rueda.keras.DistributedOptimizer(keras.optimizers.SGD())
+    model = model_of(0, units=8 + rueda.rank(), optimizer=optimizer)
+    x, y = samples()
+    broadcast = [rueda.keras.BroadcastCallback()]
+    for callbacks in (broadcast, []):
+        text = raised(lambda c=callbacks: model.fit(x[MINE], y[MINE], callbacks=c, verbose=0))
+        for part in ("float32[4, 8] on rank 0", "float32[4, 9] on rank 1", "the models differ"):
+            assert part in text, text
+    model.layers[-1].trainable = rueda.rank() == 0
+    assert rueda.allreduce(np.ones(1), op=rueda.Sum, name="goes on")[0] == 2
+
+
+for check_name, check in list(globals().items()):
+    if check_name.startswith("check_") and callable(check):
+        check()
+        print("ok", check_name, flush=True)
+rueda.shutdown()
