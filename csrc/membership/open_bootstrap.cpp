@@ -10,6 +10,7 @@
 #include "membership/bootstrap_solo.h"
 #include "membership/descriptor_limit.h"
 #include "membership/launcher_notice.h"
+#include "membership/one_host_launch.h"
 
 namespace rueda {
 
@@ -119,6 +120,10 @@ Expected<OpenedBootstrap> open_mpi(Launch launch, const Options& options,
 Expected<OpenedBootstrap> open_bootstrap(const Options& options, const Environment& environment) {
   const Time deadline = Clock::now() + seconds(options.init_timeout);
   Launch launch = detect_launch(environment);
+  // A program that runs MPI means MPI's world.
+  if (options.bootstrap != "mpi" && !mpi_is_running()) {
+    launch = meet_on_one_host(std::move(launch), environment);
+  }
   if (options.bootstrap == "none") return open_solo(std::move(launch));
   if (launch.kind == LaunchKind::rendezvous || launch.kind == LaunchKind::mpi) {
     notify_launcher(environment, launch, Arrival::waiting);

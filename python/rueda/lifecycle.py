@@ -54,8 +54,9 @@ def init(
 ) -> None:
     """Forms the world; does nothing when it exists already.
 
-    Under ``mpirun`` the ranks meet through MPI, under ``rueda run`` without MPI through its rendezvous; without a
-    launcher the world has one rank. ``options`` override the environment (``docs/options.md`` lists them).
+    Under ``mpirun`` the ranks meet through MPI, under ``rueda run`` without MPI through its rendezvous, under plain
+    ``srun`` or ``torchrun`` on one host through a Unix socket; without a launcher the world has one rank.
+    ``options`` override the environment (``docs/options.md`` lists them).
     ``process_sets`` are added at once, in this order, which must be the same on every rank. In a process that
     ``rueda run --max-np`` has started to join a job it waits until the others take it in: see :mod:`rueda.elastic`.
 

@@ -8,6 +8,7 @@
 #include "contains.h"
 #include "core/strings.h"
 #include "membership/bootstrap_solo.h"
+#include "membership/one_host_launch.h"
 #include "membership/open_bootstrap.h"
 
 namespace rueda::test::launch_test {
@@ -26,6 +27,35 @@ Environment environment_of(Variables variables) {
 
 Launch launch_of(Variables variables) {
   return detect_launch(environment_of(std::move(variables)));
+}
+
+Launch meeting_of(const Variables& variables) {
+  return meet_on_one_host(launch_of(variables), environment_of(variables));
+}
+
+const Variables& torchrun() {
+  static const Variables variables{{"TORCHELASTIC_RUN_ID", "none"},
+                                   {"TORCHELASTIC_RESTART_COUNT", "0"},
+                                   {"RANK", "1"},
+                                   {"WORLD_SIZE", "2"},
+                                   {"LOCAL_WORLD_SIZE", "2"},
+                                   {"MASTER_ADDR", "localhost"},
+                                   {"MASTER_PORT", "29500"}};
+  return variables;
+}
+
+const Variables& srun() {
+  static const Variables variables{{"SLURM_JOB_ID", "77"},
+                                   {"SLURM_STEP_ID", "0"},
+                                   {"SLURM_STEP_NUM_TASKS", "4"},
+                                   {"SLURM_STEP_NODELIST", "n1"},
+                                   {"SLURM_PROCID", "2"}};
+  return variables;
+}
+
+Variables with(Variables variables, const std::string& name, const std::string& value) {
+  variables[name] = value;
+  return variables;
 }
 
 }  // namespace
@@ -245,6 +275,56 @@ TEST_CASE("the job's secret is read, and goes into no message") {
   CHECK_FALSE(contains(launch.evidence, "known to few"));
   variables["RUEDA_RANK"] = "2";
   CHECK_FALSE(contains(launch_of(variables).problem, "known to few"));
+}
+
+TEST_CASE("ranks of one host meet where only their attempt of their job meets") {
+  struct Row {
+    const Variables& variables;
+    std::vector<const char*> tell_apart;
+    const char* rank;
+  };
+  const Row table[] = {
+      {torchrun(),
+       {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"},
+       "RANK"},
+      {srun(),
+       {"SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"},
+       "SLURM_PROCID"},
+  };
+  for (const Row& row : table) {
+    const Launch launch = meeting_of(row.variables);
+    INFO(launch.launcher);
+    REQUIRE(launch.kind == LaunchKind::rendezvous);
+    CHECK(launch.problem.empty());
+    CHECK(launch.address.starts_with("unix:@rueda-"));
+    CHECK(launch.address.size() < 100);
+    CHECK(meeting_of(with(row.variables, row.rank, "0")).address == launch.address);
+    for (const char* name : row.tell_apart) {
+      INFO(name);
+      CHECK(meeting_of(with(row.variables, name, "4711")).address != launch.address);
+    }
+    const Launch guarded = meeting_of(with(row.variables, "RUEDA_SECRET", "known to few"));
+    CHECK(guarded.secret == "known to few");
+    CHECK(guarded.address != launch.address);
+    CHECK_FALSE(contains(guarded.address, "known to few"));
+  }
+}
+
+TEST_CASE("ranks that PMI, several hosts or a wrong number describe do not meet on one host") {
+  for (const char* name : {"PMIX_RANK", "PMI_RANK", "PMI_FD", "SLURM_HET_SIZE"}) {
+    INFO(name);
+    CHECK(meeting_of(with(srun(), name, "2")).kind != LaunchKind::rendezvous);
+  }
+  for (const char* list : {"", "n[1-2]", "n[1"}) {
+    INFO(list);
+    CHECK(meeting_of(with(srun(), "SLURM_STEP_NODELIST", list)).kind == LaunchKind::mpi);
+  }
+  CHECK(meeting_of(with(srun(), "SLURM_PROCID", "4")).kind == LaunchKind::foreign);
+  CHECK(meeting_of(with(srun(), "SLURM_STEP_NUM_TASKS", "1")).kind == LaunchKind::none);
+  CHECK(meeting_of(with(torchrun(), "LOCAL_WORLD_SIZE", "1")).kind == LaunchKind::foreign);
+  CHECK(meeting_of(with(torchrun(), "MASTER_PORT", "")).kind == LaunchKind::foreign);
+  CHECK(meeting_of(with(torchrun(), "RANK", "2")).kind == LaunchKind::foreign);
+  CHECK(meeting_of(with(srun(), "OMPI_COMM_WORLD_SIZE", "4")).launcher != "srun");
 }
 
 TEST_CASE("a foreign launcher's world is refused, with what to do") {

@@ -1,0 +1,168 @@
+"""Ranks of one host that srun or torchrun has started: rueda.init() forms their world without MPI and `rueda run`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import uuid
+from pathlib import Path
+
+import pytest
+from launching import environment
+
+MEET = """
+import os, rueda
+rueda.init(init_timeout=60)
+found = rueda.allgather_object((os.environ["JOB"], rueda.rank()))
+assert found == [(os.environ["JOB"], r) for r in range(rueda.size())], found
+print(f"met {rueda.size()}\\n", end="", flush=True)
+"""
+
+
+def slurm_step(job: str, step: str, rank: int, size: int, **more: str) -> dict[str, str]:
+    """What srun sets for a task of a step on one node, without PMI."""
+    return {
+        "SLURM_JOB_ID": job,
+        "SLURM_STEP_ID": step,
+        "SLURM_STEP_NUM_TASKS": str(size),
+        "SLURM_NTASKS": str(size),
+        "SLURM_STEP_NODELIST": "n1",
+        "SLURM_PROCID": str(rank),
+        "SLURM_LOCALID": str(rank),
+        **more,
+    }
+
+
+def start(program: str, variables: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env=environment(variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def end(processes: list[subprocess.Popen[str]]) -> list[str]:
+    """What each wrote. All have to succeed."""
+    try:
+        written = [process.communicate(timeout=120)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0] * len(processes), written
+    return written
+
+
+def unique() -> str:
+    """A job's number that no other test uses at the same time."""
+    return str(uuid.uuid4().int % 10**12)
+
+
+def test_tasks_of_a_step_on_one_node_meet() -> None:
+    job = unique()
+    tasks = [start(MEET, slurm_step(job, "0", rank, 3, JOB="a")) for rank in range(3)]
+    assert all("met 3" in text for text in end(tasks))
+
+
+def test_two_steps_and_a_restarted_one_at_once_do_not_meet() -> None:
+    job = unique()
+    steps = [
+        ("first", "0", {}),
+        ("second", "1", {}),
+        ("restarted", "0", {"SLURM_RESTART_COUNT": "1"}),
+    ]
+    tasks = [
+        start(MEET, slurm_step(job, step, rank, 2, JOB=name, **more))
+        for rank in range(2)
+        for name, step, more in steps
+    ]
+    assert all("met 2" in text for text in end(tasks))
+
+
+def test_a_task_alone_does_not_wait() -> None:
+    assert "met 1" in end([start(MEET, slurm_step(unique(), "0", 0, 1, JOB="a"))])[0]
+
+
+def test_a_task_that_waits_in_vain_says_for_which() -> None:
+    program = """
+    import rueda
+    try:
+        rueda.init(init_timeout=2)
+    except rueda.InitializationError as error:
+        print("error:", error)
+    """
+    text = end([start(program, slurm_step(unique(), "0", 0, 2))])[0]
+    assert "rank 1" in text, text
+
+
+def test_ranks_with_different_secrets_do_not_meet() -> None:
+    program = """
+    import rueda
+    try:
+        rueda.init(init_timeout=3)
+    except rueda.InitializationError as error:
+        print("refused")
+    """
+    job = unique()
+    secrets = [letter * 32 for letter in "ab"]
+    texts = end(
+        [
+            start(program, slurm_step(job, "0", rank, 2, RUEDA_SECRET=secret))
+            for rank, secret in enumerate(secrets)
+        ]
+    )
+    assert all("refused" in text for text in texts), texts
+
+
+def test_two_jobs_of_torchrun_at_once(tmp_path: Path) -> None:
+    pytest.importorskip("torch.distributed")
+    script = tmp_path / "meet.py"
+    script.write_text(MEET)
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+            + [str(script)],
+            env=environment({"JOB": name}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for name in "ab"
+    ]
+    for text in end(jobs):
+        assert text.count("met 2") == 2, text
+
+
+def test_torchrun_restarts_all_in_a_new_world(tmp_path: Path) -> None:
+    """The second attempt meets nobody of the first, whose rank 0 was killed in the world."""
+    pytest.importorskip("torch.distributed")
+    script = tmp_path / "restart.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import os, rueda, signal
+            rueda.init(init_timeout=60)
+            attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+            assert rueda.allgather_object(attempt) == [attempt] * 2
+            if attempt == "0":
+                if rueda.rank() == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                rueda.barrier()
+            print(f"attempt {attempt}\\n", end="", flush=True)
+            """
+        )
+    )
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts", "1"]
+    job = subprocess.Popen(
+        [*line, "--nproc-per-node", "2", str(script)],
+        env=environment({"PATH": os.environ["PATH"]}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    text = end([job])[0]
+    assert text.count("attempt 1") == 2, text
+    assert "attempt 0\n" not in text
