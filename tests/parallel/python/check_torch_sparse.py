@@ -167,6 +167,21 @@ def check_goes_on_though_nobody_waits() -> None:
     assert handle.done()
 
 
+def check_a_name_that_is_pending() -> None:
+    """A second submission raises at the call, on the rank that makes it; the first is not harmed."""
+    tensor = drawn(0, 1, 900, (9000,), (4,), torch.float32)
+    if rueda.size() > 1 and rueda.rank() == 0:
+        first = rt.sparse_allreduce_async(tensor, "twice", rueda.Sum)
+        with parallel.raises(rueda.DuplicateNameError, "'twice'", "rank 0"):
+            rt.sparse_allreduce_async(tensor, "twice", rueda.Sum)
+        rueda.barrier(name="tried")
+        result = first.result()
+    else:
+        rueda.barrier(name="tried")
+        result = rt.sparse_allreduce(tensor, "twice", rueda.Sum)
+    torch.testing.assert_close(result.to_dense(), tensor.to_dense() * rueda.size())
+
+
 def check_factors_and_small_floats() -> None:
     """fp16 and bf16 are added up in float32; each factor is where it belongs."""
     size, me = rueda.size(), rueda.rank()
@@ -210,11 +225,11 @@ def check_process_sets() -> None:
 
 def check_bytes_follow_the_union() -> None:
     """Ranks have all rows in common: each receives about what the union takes, and not as much for every rank."""
-    size, me = rueda.size(), rueda.rank()
+    size = rueda.size()
     if size == 1:
         return
     count, width, extent = 20_000, 16, 10_000_000
-    rows = torch.from_numpy(parallel.np.random.default_rng(7).permutation(extent)[:count]).sort()[0]
+    rows = torch.arange(count) * 499
     tensor = torch.sparse_coo_tensor(rows[None], torch.ones(count, width), (extent, width))
     kinds = ("payload_bytes_received", "bytes_taken")
     received = {}
@@ -234,7 +249,6 @@ def check_bytes_follow_the_union() -> None:
         handle.wait()
         assert handle.choice.algorithm == "split"
         assert received["auto"] <= 1.15 * (8 + 4 * width) * count * 2 * (size - 1) / size
-    del me
 
 
 def check_choice() -> None:
