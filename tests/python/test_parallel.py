@@ -102,6 +102,7 @@ def test_reductions_with_extreme_options(worlds: Worlds, run: Run, check: str) -
             "optimizer_use",
             "overlap",
             "persistent",
+            "sparse",
             "state",
             "strategies",
             "strategies_sparse_and_pairs",

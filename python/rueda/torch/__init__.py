@@ -84,7 +84,8 @@ from rueda.torch.reductions import (
     reducescatter,
     reducescatter_async,
 )
-from rueda.torch.sparse import sparse_allreduce_async
+from rueda.torch.sparse import SparseHandle, sparse_allreduce, sparse_allreduce_async
+from rueda.torch.sparse_choice import SparseChoice, choose_sparse_algorithm
 from rueda.torch.state import broadcast_optimizer_state, broadcast_parameters
 from rueda.torch.strategies.wrapped import wrap
 
@@ -115,6 +116,8 @@ __all__ = [
     "ReduceOp",
     "RuedaError",
     "ShutdownError",
+    "SparseChoice",
+    "SparseHandle",
     "StalledError",
     "Sum",
     "TimeoutError",
@@ -139,6 +142,7 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "check_agreement",
+    "choose_sparse_algorithm",
     "cross_rank",
     "cross_size",
     "global_process_set",
@@ -167,6 +171,7 @@ __all__ = [
     "send_async",
     "shutdown",
     "size",
+    "sparse_allreduce",
     "sparse_allreduce_async",
     "start_timeline",
     "stop_timeline",

@@ -287,8 +287,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
       buckets it is a grouped allreduce. A parameter in no list goes as without groups. The ranks, which must all make
       the optimizer then, compare their groups at once.
     - ``sparse_as_dense``: reduces sparse gradients, as of ``Embedding(sparse=True)``, as dense ones and makes them
-      sparse again. By default their values and indices are gathered from all ranks, which is less where few
-      rows are used. A rank without such a gradient contributes none, if it had a sparse one before.
+      sparse again. By default they go by :func:`rueda.torch.sparse_allreduce`, which is less where few rows
+      are used, and come back coalesced. A rank without such a gradient contributes none, if it had a sparse one before.
     - ``overlap_forward``: step() does not wait. Each parameter's update is made when the parameter is used next, as by
       its layer in the next forward pass, while gradients of later layers are still on their way; those that are needed
       first go first (see ``priority`` of :func:`rueda.torch.allreduce_async`). The parameters become the same, to the

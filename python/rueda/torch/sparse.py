@@ -1,29 +1,120 @@
-"""Sums of sparse tensors over the ranks: what each rank has is gathered, and duplicates add up.
+"""Sums of sparse tensors over the ranks.
 
-Indices and values travel in one operation, as rows of bytes. So a rank that has a dense tensor under the same name
-is noticed as any other difference between ranks.
+``sparse_steps.py`` has what is exchanged, ``sparse_choice.py`` by which algorithm, and ``docs/sparse.md`` what that
+costs.
 """
 
 from __future__ import annotations
 
-import math
+import weakref
 
 import torch
 
 from rueda import _native
 from rueda.adapter import Refusal
-from rueda.errors import MismatchError
-from rueda.handles import Handle, transformed
-from rueda.operations import Average, ReduceOp, Sum
-from rueda.process_sets import ProcessSet, global_process_set
-from rueda.submission import Collectives, refuse
+from rueda.arguments import text_of
+from rueda.errors import DuplicateNameError
+from rueda.handles import Handle
+from rueda.operations import Average, ReduceOp
+from rueda.process_sets import ProcessSet, global_process_set, identify
+from rueda.submission import refuse
+from rueda.torch.completions import Completions
 from rueda.torch.compression import Compression, Compressor
-from rueda.torch.tensors import TorchAdapter, code_of
+from rueda.torch.phases import Phased
+from rueda.torch.sparse_choice import SparseChoice
+from rueda.torch.sparse_steps import SparseAllreduce
 
-__all__ = ["no_rows", "packed", "sparse_allreduce_async", "unpacked"]
+__all__ = [
+    "SparseHandle",
+    "begun",
+    "no_rows",
+    "sparse_allreduce",
+    "sparse_allreduce_async",
+]
 
-_collectives = Collectives(TorchAdapter())
-INDEX_BYTES = 8
+_completions = Completions("rueda-sparse")
+# The newest operation of each set and name: the names of its exchanges are free once it has ended.
+_newest: weakref.WeakValueDictionary[tuple[int, str], SparseHandle] = weakref.WeakValueDictionary()
+
+
+class SparseHandle(Phased[torch.Tensor]):
+    """What :func:`sparse_allreduce_async` returns.
+
+    Example::
+
+        >>> handle = rueda.torch.sparse_allreduce_async(torch.eye(2).to_sparse(1), name="table")
+        >>> handle.wait(), handle.choice.algorithm
+        (True, 'gather')
+    """
+
+    def __init__(
+        self, how: SparseAllreduce, tensor: torch.Tensor, completions: Completions | None
+    ) -> None:
+        self.choice: SparseChoice | None = None
+        """By which algorithm it is done, once the ranks have agreed on that."""
+        super().__init__(how.steps(tensor, self._learn), completions)
+
+    def _learn(self, choice: SparseChoice) -> None:
+        self.choice = choice
+
+
+def begun(how: SparseAllreduce, tensor: torch.Tensor, alone: bool = True) -> SparseHandle:
+    """Begins a sparse allreduce. ``alone``: it goes on though nobody waits for it.
+
+    Raises Refusal, and :class:`rueda.DuplicateNameError` on a rank that gives a name which is pending.
+    """
+    key = identify(how.process_set), how.name
+    before = _newest.get(key) if how.name else None  # type: ignore[arg-type]
+    if before is not None and not before.done():
+        raise DuplicateNameError(
+            f"'{how.name}' was submitted on rank {_native.rank()} before and is still pending: wait for its "
+            f"handle, or use another name",
+            _native.rank(),
+            tensor=how.name,
+        )
+    handle = SparseHandle(how, tensor, _completions if alone else None)
+    if how.name:
+        _newest[key] = handle  # type: ignore[index]
+    return handle
+
+
+def sparse_allreduce(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+    compression: Compressor = Compression.none,
+    *,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    algorithm: str = "auto",
+) -> torch.Tensor:
+    """The sum or the average of the ranks' sparse tensors; every rank gets the same bits.
+
+    ``tensor``: of layout ``torch.sparse_coo`` in the CPU's memory and of any of the 15 dtypes, coalesced or not; how
+    many values it has may differ between ranks, also be 0. Shape, ``sparse_dim``, dtype and all arguments must agree.
+    ``compression`` is for the values. ``prescale_factor`` multiplies each rank's values, ``postscale_factor`` the
+    result; integers cannot be scaled. An average divides by the ranks that contributed, or by all of the set, as that
+    of a dense tensor does (``RUEDA_JOIN_AVERAGE``). ``algorithm``: ``"gather"``, ``"split"`` or ``"dense"`` instead of
+    what :func:`choose_sparse_algorithm` chooses.
+
+    Returns a new tensor that is coalesced and has a value wherever a rank has one. Sums of 16-bit floats are formed in
+    float32 and rounded once on each rank that adds up.
+
+    Raises, on every rank, :class:`rueda.MismatchError` where the tensors or arguments differ,
+    :class:`rueda.InvalidArgumentError` for another op or an index outside of the tensor, and
+    :class:`rueda.UnsupportedError`.
+
+    Example::
+
+        >>> gradient = torch.sparse_coo_tensor([[0, 2]], [1.0, 3.0], (4,))
+        >>> rueda.torch.sparse_allreduce(gradient, name="table").to_dense()
+        tensor([1., 0., 3., 0.])
+    """
+    factors = prescale_factor, postscale_factor
+    return _begun(
+        tensor, name, op, process_set, compression, factors, algorithm, alone=False
+    ).result()
 
 
 def sparse_allreduce_async(
@@ -32,16 +123,14 @@ def sparse_allreduce_async(
     op: ReduceOp = Average,
     process_set: ProcessSet = global_process_set,
     compression: Compressor = Compression.none,
+    *,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    algorithm: str = "auto",
 ) -> Handle[torch.Tensor]:
-    """The sum or the average of the ranks' sparse tensors, as a handle.
+    """:func:`sparse_allreduce` that returns a handle at once. ``tensor`` may be written meanwhile.
 
-    ``tensor``: of layout ``torch.sparse_coo`` in the CPU's memory, coalesced or not; how many values it has may differ
-    between ranks, also be 0. Shape, ``sparse_dim`` and dtype must agree. The result is not coalesced. ``compression``
-    is for the values. An average divides by the ranks that contributed, or by all of the set, as that of a dense tensor
-    does (``RUEDA_JOIN_AVERAGE``).
-
-    Raises, through the handle and on every rank, :class:`rueda.MismatchError` where the tensors differ and
-    :class:`rueda.InvalidArgumentError` for another op.
+    The handle's ``choice`` tells by which algorithm it is done. Its errors are raised through it.
 
     Example::
 
@@ -50,32 +139,26 @@ def sparse_allreduce_async(
         >>> handle.result().to_dense()
         tensor([1., 0., 3., 0.])
     """
+    factors = prescale_factor, postscale_factor
+    return _begun(tensor, name, op, process_set, compression, factors, algorithm, alone=True)
+
+
+def _begun(
+    tensor: torch.Tensor,
+    name: str | None,
+    op: ReduceOp,
+    process_set: ProcessSet,
+    compression: Compressor,
+    factors: tuple[float, float],
+    algorithm: str,
+    alone: bool,
+) -> Handle[torch.Tensor]:
     try:
-        if op not in (Average, Sum):
-            raise Refusal(f"op={op!r}: sparse tensors are averaged or summed")
-        if tensor.layout != torch.sparse_coo:
-            raise Refusal(f"the tensor's layout is {tensor.layout}, not torch.sparse_coo", True)
-        if code_of(tensor.dtype) is None or tensor.device.type != "cpu":
-            raise Refusal(f"sparse {tensor.dtype} on '{tensor.device}' is not supported", True)
+        label = text_of(name) or None
+        how = SparseAllreduce(label, op, factors, process_set, compression, algorithm)
+        return begun(how, tensor, alone)
     except Refusal as refusal:
         return refuse(name, process_set, refusal)  # type: ignore[return-value]  # never returns
-    like = tensor.detach()
-    values, dtype = compression.compress(like._values())
-    gathered = _collectives.allgather(packed(like, values), name, process_set)
-
-    def finish(rows: torch.Tensor) -> torch.Tensor:
-        indices, received, contributors = unpacked(rows, like, values.dtype, name)
-        received = compression.decompress(received, dtype)
-        if op == Average:
-            ranks = contributors
-            if _native.options()["join_average"] == "all":
-                ranks = process_set.size()
-            received = received / ranks if dtype.is_floating_point else received // ranks
-        return torch.sparse_coo_tensor(
-            indices, received.to(like.dtype), like.shape, check_invariants=True
-        )
-
-    return transformed(gathered, finish)
 
 
 def no_rows(like: torch.Tensor, sparse_dimensions: int) -> torch.Tensor:
@@ -83,33 +166,3 @@ def no_rows(like: torch.Tensor, sparse_dimensions: int) -> torch.Tensor:
     indices = torch.empty(sparse_dimensions, 0, dtype=torch.int64)
     values = torch.empty(0, *like.shape[sparse_dimensions:], dtype=like.dtype)
     return torch.sparse_coo_tensor(indices, values, like.shape, check_invariants=True)
-
-
-def packed(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """One row of bytes for each value, and before them one that tells the extents, as negative indices."""
-    dimensions, width = tensor.sparse_dim(), math.prod(values.shape[1:])
-    extents = torch.tensor([[-1 - extent for extent in tensor.shape[:dimensions]]])
-    indices = torch.cat([extents, tensor._indices().t()]).contiguous()
-    rows = torch.cat([values.new_zeros(1, width), values.reshape(len(values), width)])
-    return torch.cat([indices.view(torch.uint8), rows.view(torch.uint8)], dim=1)
-
-
-def unpacked(
-    rows: torch.Tensor, like: torch.Tensor, dtype: torch.dtype, name: str | None
-) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Indices, values, and how many ranks have sent some."""
-    split = like.sparse_dim() * INDEX_BYTES
-    # Copies: a part of a single row counts as contiguous, with the stride of the whole.
-    indices = rows[:, :split].clone(memory_format=torch.contiguous_format).view(torch.int64)
-    heads = indices[:, 0] < 0
-    extents = (-1 - indices[heads]).tolist()
-    if any(other != extents[0] for other in extents):
-        told = ", ".join(str(extent) for extent in extents)
-        raise MismatchError(
-            f"'{name}': the sparse tensors' extents differ between ranks: {told}",
-            tensor=name,
-            field="shape",
-            values=tuple(str(extent) for extent in extents),
-        )
-    values = rows[:, split:].clone(memory_format=torch.contiguous_format).view(dtype)[~heads]
-    return indices[~heads].t(), values.reshape(-1, *like.shape[like.sparse_dim() :]), len(extents)

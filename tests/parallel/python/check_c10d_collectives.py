@@ -88,6 +88,15 @@ def check_allreduce_of_sparse_tensors() -> None:
         future = dist.group.WORLD.allreduce([tensor]).get_future()
         (result,) = future.wait()
         assert result.to_dense().tolist() == [0.0] + [1.0] * (size - 1)
+    # Of so many rows that several exchanges are needed, also though only the future is waited for.
+    for count in (900, 20_000):
+        rows = (torch.arange(count) * 7)[None]
+        tensor = torch.sparse_coo_tensor(rows, torch.ones(count, 4) * rank, (200_000, 4))
+        (result,) = dist.group.WORLD.allreduce([tensor.clone()]).get_future().wait()
+        dist.all_reduce(tensor)
+        for each in (result, tensor):
+            assert torch.equal(each.coalesce().indices(), rows)
+            assert bool((each.coalesce().values() == size * (size - 1) / 2).all())
     still_works()
 
 

@@ -78,7 +78,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     - ``gradient_predivide_factor`` f: with Average, divides by f before the sum and by size/f after it.
     - ``groups``: gradients to reduce together: a number of groups, or lists of parameters. ``num_groups`` is the older
       name for the number.
-    - ``sparse_as_dense``: reduces sparse gradients as dense ones; by default they are gathered.
+    - ``sparse_as_dense``: reduces sparse gradients as dense ones; by default only rows that some rank has travel.
     - ``process_set``: whose gradients are reduced; on other ranks the optimizer works alone.
 
     A parameter without a gradient on this rank contributes zeros. Raises ``ValueError`` for what makes no sense, and,

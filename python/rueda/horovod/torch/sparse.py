@@ -31,7 +31,7 @@ class SparseHandle:
 def sparse_allreduce_async(
     tensor: Tensor, name: str | None, op: Op, process_set: ProcessSet = global_process_set
 ) -> SparseHandle:
-    """The sum or average of sparse tensors; call what is returned for the result, which is not coalesced.
+    """The sum or average of sparse tensors; call what is returned for the result, which is coalesced.
 
     ``tensor``: of layout ``torch.sparse_coo``; how many values it has may differ between ranks, also be 0.
 

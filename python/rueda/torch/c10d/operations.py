@@ -149,14 +149,15 @@ class Operations(dist.ProcessGroup):
         references: object,
         options: Any = None,
         placement: Placement = ON_HOST,
+        make: Callable[..., RuedaWork] = RuedaWork,
     ) -> RuedaWork:
         """Begins a collective under the name that it has on every rank.
 
-        ``references``: all tensors that it touches, see :func:`tensors_in`.
+        ``references``: all tensors that it touches, see :func:`tensors_in`; ``make``: what makes its work.
         """
         self._require_open()
         name = self._next_name(signature)
-        work = RuedaWork(
+        work = make(
             f"{what} '{name}'",
             partial(begin, name),
             finish,

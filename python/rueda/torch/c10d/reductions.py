@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from rueda import _native, dtypes
 from rueda.adapter import Refusal
 from rueda.errors import RuedaError, StalledError
 from rueda.operations import Average, ReduceOp, Sum
+from rueda.process_sets import ProcessSet
 from rueda.submission import NO_WIRE
 from rueda.torch.c10d.arguments import (
     as_refusal,
@@ -29,8 +31,10 @@ from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.operations import Operations, part_of
 from rueda.torch.c10d.placement import placement_of
 from rueda.torch.c10d.recurring import RecurringTensors
+from rueda.torch.c10d.sparse import SparseExchange, SparseWork
 from rueda.torch.c10d.work import FATAL, DoneWork, RuedaWork, say_timed_out
-from rueda.torch.sparse import packed, unpacked
+from rueda.torch.compression import Compression
+from rueda.torch.sparse_steps import SparseAllreduce
 from rueda.torch.tensors import TorchAdapter, usual_code_of
 
 __all__ = ["Reductions"]
@@ -112,36 +116,29 @@ class Reductions(Operations):
                 )
             if not tensor.is_cpu:
                 raise Refusal(f"sparse tensors are summed on the CPU, not on {tensor.device}", True)
-            mine = tensor.detach()
-            values = mine._values() if factor == 1.0 else mine._values() * factor
-            rows, view = read(packed(mine, values))
+            members = ProcessSet(self._membership.ranks)
+            members.process_set_id = self._membership.set_id
+            wanted = SparseAllreduce(
+                None, reduction, (factor, 1.0), members, Compression.none, "auto"
+            )
+            exchange = SparseExchange(wanted, tensor)
         except Refusal as refusal:
             return self._refused("sparse allreduce", refusal, options)
-        set_id = self._membership.set_id
-        what = "the sparse allreduce"
 
-        def finish(natives: Sequence[_native.Handle]) -> list[torch.Tensor]:
-            memory, shape = natives[0].output(1)
-            with _adapter.lent(memory, shape, rows) as gathered:
-                indices, values, _ = unpacked(gathered, tensor, tensor.dtype, what)
-            total = torch.sparse_coo_tensor(indices, values, tensor.shape, check_invariants=True)
-            total = total.coalesce()
-            if reduction == Average:
-                rounding = None if total.is_floating_point() or total.is_complex() else "floor"
-                total = torch.div(total, self.size(), rounding_mode=rounding)
+        def finish(_: Sequence[_native.Handle]) -> list[torch.Tensor]:
             with torch.no_grad():
-                tensor.copy_(total)
+                tensor.copy_(exchange.result())
             return [tensor]
 
+        signature = ("sparse", tensor.shape, tensor.sparse_dim(), tensor.dtype, reduction, factor)
         return self._collective(
             "sparse allreduce",
-            ("sparse", view.shape[1:], reduction, factor),
-            lambda name: [
-                _native.allgather(view.pointer, view.shape, view.dtype, name, set_id, -1, 0)
-            ],
+            signature,
+            exchange.begin,
             finish,
-            (rows, tensor),
+            tensor,
             options,
+            make=partial(SparseWork, exchange),
         )
 
     def _allreduce_now(

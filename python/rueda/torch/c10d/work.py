@@ -21,8 +21,8 @@ from rueda.errors import TimeoutError as RuedaTimeoutError
 from rueda.handles import Handle
 from rueda.torch.c10d.arguments import tensors_in
 from rueda.torch.c10d.compiling import never_compiled
-from rueda.torch.c10d.completions import completions
 from rueda.torch.c10d.placement import ON_HOST, Placement
+from rueda.torch.completions import Completions
 
 __all__ = [
     "DEADLINE",
@@ -40,6 +40,9 @@ E = TypeVar("E", bound=Exception)
 FATAL = (PeerLostError, ShutdownError, RuedaTimeoutError)
 # The reason of errors whose text tells the time limit.
 DEADLINE = "deadline"
+
+completions = Completions("rueda-c10d")
+"""Completes futures."""
 
 
 def timed_out(seconds: float) -> str:
@@ -193,8 +196,12 @@ class RuedaWork(Work):
         if settled:
             self._done.set_result(None)
         else:
-            completions.add(self)
+            self._be_completed()
         return self._future
+
+    def _be_completed(self) -> None:
+        """Has :meth:`on_done` called by another thread."""
+        completions.add(self)
 
     def _outcome(self, _: object) -> list[torch.Tensor]:
         """What the future comes to. On a GPU it is asked on a stream of torch's, which whoever waits then waits for."""

@@ -1,4 +1,4 @@
-"""The thread that completes futures while nobody waits for their operations."""
+"""Threads that go on with operations while nobody waits for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 
 from rueda import _native
 
-__all__ = ["Completable", "Completions", "completions"]
+__all__ = ["Completable", "Completions"]
 
 # Looks so often at least whether it is to end, in seconds.
 LONGEST_WAIT = 60.0
@@ -32,9 +32,10 @@ class Completable(Protocol):
 
 
 class Completions:
-    """Waits for operations in a thread of its own, which begins with the first and ends with the process."""
+    """Waits for operations in a thread called ``name``, which begins with the first and ends with the process."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._lock = threading.Lock()
         self._queue = _native.CompletionQueue()
         self._watched: dict[int, tuple[Completable, int]] = {}  # with the number of natives to come
@@ -52,7 +53,7 @@ class Completions:
             first = not self._deadlines or operation.deadline < self._deadlines[0][0]
             heapq.heappush(self._deadlines, (operation.deadline, token))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="rueda-c10d", daemon=True)
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
                 # Before the interpreter ends: a thread that comes back to it afterwards is killed in the midst of C++.
                 atexit.register(self.close)
@@ -107,7 +108,3 @@ class Completions:
                 heapq.heappop(self._deadlines)
         for operation in late:
             operation.on_deadline()
-
-
-completions = Completions()
-"""Of this process."""

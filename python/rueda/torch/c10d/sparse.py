@@ -1,0 +1,77 @@
+"""A sparse allreduce, which is several operations, as one of a process group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+
+from rueda import _native
+from rueda.torch.c10d.compiling import never_compiled
+from rueda.torch.c10d.work import RuedaWork
+from rueda.torch.sparse import SparseHandle, begun
+from rueda.torch.sparse_rows import keys_of
+from rueda.torch.sparse_steps import SparseAllreduce
+
+__all__ = ["SparseExchange", "SparseWork"]
+
+
+class SparseExchange:
+    """Has of a native handle what :class:`RuedaWork` and its handle ask for.
+
+    Raises Refusal for a tensor that cannot be used.
+    """
+
+    def __init__(self, wanted: SparseAllreduce, tensor: torch.Tensor) -> None:
+        wanted.check(tensor)
+        keys_of(tensor._indices(), tensor.shape[: tensor.sparse_dim()])  # for what it refuses
+        self._wanted = wanted
+        self._tensor = tensor
+        self._handle: SparseHandle | None = None
+
+    def begin(self, name: str) -> Sequence[_native.Handle]:
+        """Begins it under the group's name for it, and returns this in the place of natives."""
+        self._handle = begun(replace(self._wanted, name=name), self._tensor)
+        return (cast(_native.Handle, self),)
+
+    def when_ended(self, call: Callable[[], object]) -> None:
+        """Calls it once this has ended."""
+        self._begun().when_ended(call)
+
+    def result(self) -> torch.Tensor:
+        """Waits; raises the error that it ended with."""
+        return self._begun().result()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """See Handle."""
+        return self._begun().wait(timeout)
+
+    def done(self) -> bool:
+        """See Handle."""
+        return self._begun().done()
+
+    def finished(self) -> bool:
+        """See Handle. Begins nothing, since it is asked while another phase is being begun."""
+        return self._begun()._is_over()
+
+    def check(self) -> None:
+        """Raises the error that it ended with."""
+        self.result()
+
+    def _begun(self) -> SparseHandle:
+        assert self._handle is not None
+        return self._handle
+
+
+@never_compiled
+class SparseWork(RuedaWork):
+    """The future of a sparse allreduce."""
+
+    def __init__(self, exchange: SparseExchange, *arguments: Any, **options: Any) -> None:
+        self._exchange = exchange
+        super().__init__(*arguments, **options)
+
+    def _be_completed(self) -> None:
+        self._exchange.when_ended(self.on_done)

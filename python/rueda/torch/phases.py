@@ -1,0 +1,134 @@
+"""Operations that consist of several, each of which is begun once the one before has completed."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar
+
+from rueda import _native
+from rueda.errors import TimeoutError as RuedaTimeoutError
+from rueda.handles import Handle
+from rueda.torch.completions import Completions
+
+__all__ = ["Phased", "Steps"]
+
+T = TypeVar("T")
+
+Steps = Generator[Sequence[Handle[Any]], list[Any], T]
+"""Yields the operations of a phase, is sent their results, and returns what the whole comes to."""
+
+
+class Phased(Handle[T]):
+    """The handle of such an operation.
+
+    Whoever finds a phase completed begins the next: the caller that waits and, with ``completions``, that thread. So
+    operations go on in whichever order ranks wait for them, or though nobody does.
+    """
+
+    deadline = math.inf  # see Completable
+
+    def __init__(
+        self,
+        steps: Steps[T],
+        completions: Completions | None = None,
+    ) -> None:
+        self._steps = steps
+        self._completions = completions
+        self._lock = threading.Lock()
+        self._ended = False
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self._followers: list[Callable[[], object]] = []
+        self._under_way: Sequence[Handle[Any]] = next(steps)
+        with self._lock:
+            self._watch()
+
+    def done(self) -> bool:
+        """See Handle."""
+        self._advance()
+        return self._ended
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """See Handle."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while not self._ended:
+            for handle in self._under_way:
+                left = None if end is None else max(0.0, end - time.monotonic())
+                if not handle.wait(left):
+                    return False
+            self._advance()
+        return True
+
+    def result(self, timeout: float | None = None) -> T:
+        """See Handle."""
+        if not self.wait(timeout):
+            raise RuedaTimeoutError(
+                f"the operation has not completed within {timeout} seconds", reason="deadline"
+            )
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]  # set together with _ended
+
+    def when_ended(self, call: Callable[[], object]) -> None:
+        """Calls it once this has ended, from whichever thread finds out."""
+        with self._lock:
+            if not self._ended:
+                self._followers.append(call)
+                return
+        call()
+
+    def natives(self) -> tuple[_native.Handle, ...]:
+        """See Completable."""
+        return self._submitted()
+
+    def on_done(self) -> None:
+        """See Completable."""
+        self._advance()
+
+    def on_deadline(self) -> None:
+        """See Completable: there is none, the core has its own."""
+
+    def _submitted(self) -> tuple[_native.Handle, ...]:
+        return tuple(native for handle in self._under_way for native in handle._submitted())
+
+    def _is_over(self) -> bool:
+        return self._ended
+
+    def _advance(self) -> None:
+        """Begins the next phase if this one has completed."""
+        for follower in self._advanced():
+            follower()
+
+    def _advanced(self) -> Sequence[Callable[[], object]]:
+        """Who is to be told that this has ended."""
+        with self._lock:
+            if self._ended or not all(handle.done() for handle in self._under_way):
+                return ()
+            try:
+                self._under_way = self._steps.send([each.result() for each in self._under_way])
+            except StopIteration as stop:
+                self._value = stop.value
+                self._ended = True
+            except Exception as error:
+                self._error = error
+                self._ended = True
+            except BaseException as error:  # Ctrl-C, in the midst of it
+                self._error = error
+                self._ended = True
+                raise
+            finally:
+                if self._ended:
+                    self._under_way = ()
+            if not self._ended:
+                self._watch()
+                return ()
+            followers, self._followers = self._followers, []
+        return followers
+
+    def _watch(self) -> None:
+        """Of a phase once, while nobody else can end it."""
+        if self._completions is not None:
+            self._completions.add(self)

@@ -1,0 +1,278 @@
+"""A sparse allreduce, exchange by exchange.
+
+First every rank learns what the others have; then, by what that costs, every rank gets all rows, or each adds up a
+range of them for all, or the tensors travel dense. Sums are formed in the order of ranks, by one rank or by all alike,
+so every rank has the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from rueda import _native
+from rueda.adapter import Refusal
+from rueda.arguments import factor_of
+from rueda.errors import MismatchError
+from rueda.operations import Average, BitOr, ReduceOp, Sum
+from rueda.process_sets import ProcessSet
+from rueda.submission import Collectives
+from rueda.torch.compression import Compressor
+from rueda.torch.phases import Steps
+from rueda.torch.sparse_choice import (
+    ALGORITHMS,
+    SparseChoice,
+    algorithm_number,
+    choose_sparse_algorithm,
+)
+from rueda.torch.sparse_messages import Header, Layout, block_of, blocks_in, headers_in
+from rueda.torch.sparse_rows import (
+    SIGNED,
+    Rows,
+    averaged,
+    distinct_rows,
+    indices_of,
+    keys_of,
+    sum_of,
+    wide_dtype,
+)
+from rueda.torch.sparse_sample import sample_of, union_sample
+from rueda.torch.tensors import TorchAdapter, code_of
+
+__all__ = ["SparseAllreduce"]
+
+_collectives = Collectives(TorchAdapter())
+
+
+@dataclass(frozen=True)
+class SparseAllreduce:
+    """What is wanted. ``name``: None for an operation without one."""
+
+    name: str | None
+    op: ReduceOp
+    factors: tuple[float, float]
+    process_set: ProcessSet
+    compression: Compressor
+    algorithm: str
+
+    def steps(
+        self, tensor: torch.Tensor, tell: Callable[[SparseChoice], None]
+    ) -> Steps[torch.Tensor]:
+        """The exchanges of one tensor; raises Refusal at once where it cannot be used.
+
+        ``tell`` is called with the algorithm, once ranks have agreed on it.
+        """
+        return _Exchange(self, tensor, tell).steps()
+
+    def check(self, tensor: torch.Tensor) -> None:
+        """Raises Refusal where this is not for such tensors."""
+        if self.op not in (Average, Sum):
+            raise Refusal(f"op={self.op!r}: sparse tensors are averaged or summed")
+        if tensor.layout != torch.sparse_coo:
+            raise Refusal(f"the tensor's layout is {tensor.layout}, not torch.sparse_coo", True)
+        dtype = tensor.dtype
+        if code_of(dtype) is None or tensor.device.type != "cpu":
+            raise Refusal(f"sparse {dtype} on '{tensor.device}' is not supported", True)
+        if dtype == torch.bool and self.op == Average:
+            raise Refusal("average of bool is not defined", True)
+        if not all(math.isfinite(factor_of(factor)) for factor in self.factors):
+            raise Refusal(f"scale factors must be finite, got {self.factors}")
+        if not (dtype.is_floating_point or dtype.is_complex) and self.factors != (1.0, 1.0):
+            raise Refusal(f"sparse tensors of {dtype} are not scaled: scale the result", True)
+
+
+class _Exchange:
+    def __init__(
+        self, how: SparseAllreduce, tensor: torch.Tensor, tell: Callable[[SparseChoice], None]
+    ) -> None:
+        how.check(tensor)
+        self._how = how
+        self._tell = tell
+        like = self._like = tensor.detach()
+        self._extents = like.shape[: like.sparse_dim()]
+        self._dense_shape = like.shape[like.sparse_dim() :]
+        values = like._values()
+        width = math.prod(self._dense_shape)
+        keys = keys_of(like._indices(), self._extents)
+        rows = distinct_rows(keys, values.reshape(len(keys), width), like.is_coalesced())
+        scaled = rows.values if how.factors[0] == 1.0 else rows.values * how.factors[0]
+        narrow = scaled.to(like.dtype).reshape(len(rows.keys), *self._dense_shape)
+        wire, self._context = how.compression.compress(narrow)
+        wire_code = code_of(wire.dtype)
+        if wire_code is None:
+            raise Refusal(f"{wire.dtype}, to which it was compressed, is not supported", True)
+        self._rows = Rows(rows.keys, wire.reshape(len(rows.keys), width))
+        self._layout = Layout(math.prod(self._extents), width, wire.dtype)
+        self._header = Header(
+            _native.rank(),
+            0 if how.name else secrets.randbits(62),
+            len(rows.keys),
+            int(how.op),
+            how.factors,
+            (code_of(like.dtype) or 0, wire_code),
+            algorithm_number(how.algorithm),
+            like.sparse_dim(),
+            tuple(like.shape),
+            sample_of(rows.keys),
+        )
+
+    def steps(self) -> Steps[torch.Tensor]:
+        how, layout = self._how, self._layout
+        message = self._header.message(layout, self._rows, how.algorithm == "auto")
+        (memory,) = yield [_collectives.allgather(message, how.name, how.process_set)]
+        headers = headers_in(memory, self._header, layout)
+        _require_agreement(how.name, headers)
+        divisor = len(headers)
+        if divisor < how.process_set.size() and _native.options()["join_average"] == "all":
+            divisor = how.process_set.size()
+        counts = [header.rows for header in headers]
+        inline = [header.inline for header in headers if header.inline is not None]
+        if len(inline) == len(headers):
+            rows = self._summed(inline, divisor)
+            self._tell(self._choice(counts, len(rows.keys))._replace(algorithm="gather"))
+            return self._result(rows)
+        sample = union_sample([header.keys for header in headers], counts, layout.extent)
+        choice = self._choice(counts, sample.rows)
+        if choice.algorithm == "split" and len(headers) < how.process_set.size():
+            # Some have joined, and cannot take part in an alltoall.
+            is_less = choice.dense_bytes < choice.gather_bytes
+            choice = choice._replace(algorithm="dense" if is_less else "gather")
+        self._tell(choice)
+        if not any(counts):
+            return self._result(self._rows)
+        name = how.name or f"sparse {headers[0].token}"
+        if choice.algorithm == "split":
+            rows = yield from self._split(name, divisor, sample.boundaries(len(headers)))
+        elif choice.algorithm == "dense":
+            rows = yield from self._dense(name)
+        else:
+            rows = yield from self._gather(name, divisor, counts)
+        return self._result(rows)
+
+    def _choice(self, counts: Sequence[int], union: int) -> SparseChoice:
+        choice = choose_sparse_algorithm(counts, union, self._layout.extent, self._layout.row_bytes)
+        wanted = self._how.algorithm
+        return choice if wanted == "auto" else choice._replace(algorithm=wanted)
+
+    def _gather(self, name: str, divisor: int, counts: Sequence[int]) -> Steps[Rows]:
+        how = self._how
+        block = block_of(self._rows, self._layout)
+        (memory,) = yield [_collectives.allgather(block, f"{name}/rows", how.process_set)]
+        parts = blocks_in(memory, self._layout)
+        if [len(part.keys) for part in parts] != [*counts]:
+            raise MismatchError(
+                f"'{name}': a rank has joined before its sparse tensor had been reduced: wait for its handle before "
+                f"join()",
+                tensor=name,
+            )
+        return self._summed(parts, divisor)
+
+    def _split(self, name: str, divisor: int, boundaries: torch.Tensor) -> Steps[Rows]:
+        how, layout = self._how, self._layout
+        blocks = [block_of(part, layout) for part in _cut(self._rows, boundaries)]
+        sizes = [len(block) for block in blocks]
+        ((memory, _),) = yield [
+            _collectives.alltoall_with_counts(
+                torch.cat(blocks), sizes, f"{name}/rows", how.process_set
+            )
+        ]
+        sums = self._summed(blocks_in(memory, layout), divisor)
+        block = block_of(sums, layout)
+        (memory,) = yield [_collectives.allgather(block, f"{name}/sums", how.process_set)]
+        parts = blocks_in(memory, layout)
+        return Rows(
+            torch.cat([part.keys for part in parts]), torch.cat([part.values for part in parts])
+        )
+
+    def _dense(self, name: str) -> Steps[Rows]:
+        how, layout, rows = self._how, self._layout, self._rows
+        computed = SIGNED.get(layout.dtype, layout.dtype)
+        dense = torch.zeros(layout.extent, layout.width, dtype=computed)
+        dense.index_copy_(0, rows.keys, rows.values.view(computed))
+        dense = dense.view(layout.dtype)
+        present = torch.zeros(layout.extent, dtype=torch.uint8)
+        present[rows.keys] = 1
+        yield [
+            _collectives.allreduce(
+                dense, f"{name}/dense", how.op, 1.0, how.factors[1], how.process_set, True
+            ),
+            _collectives.allreduce(
+                present, f"{name}/present", BitOr, 1.0, 1.0, how.process_set, True
+            ),
+        ]
+        keys = present.nonzero().squeeze(1)
+        return Rows(keys, dense.view(computed).index_select(0, keys).view(layout.dtype))
+
+    def _summed(self, parts: Sequence[Rows], divisor: int) -> Rows:
+        """In the dtype of the wire, scaled as it is wanted."""
+        wide = wide_dtype(self._layout.dtype)
+        rows = sum_of([Rows(part.keys, part.values.to(wide)) for part in parts])
+        values = averaged(rows.values, divisor) if self._how.op == Average else rows.values
+        if self._how.factors[1] != 1.0:
+            values = values * self._how.factors[1]
+        return Rows(rows.keys, values.to(self._layout.dtype))
+
+    def _result(self, rows: Rows) -> torch.Tensor:
+        values: Any = rows.values.reshape(len(rows.keys), *self._dense_shape)
+        values = self._how.compression.decompress(values, self._context).to(self._like.dtype)
+        return torch.sparse_coo_tensor(
+            indices_of(rows.keys, self._extents),
+            values,
+            self._like.shape,
+            is_coalesced=True,
+            check_invariants=False,
+        )
+
+
+def _cut(rows: Rows, boundaries: torch.Tensor) -> Iterator[Rows]:
+    places = [0, *torch.searchsorted(rows.keys, boundaries).tolist(), len(rows.keys)]
+    for begin, end in pairwise(places):
+        yield Rows(rows.keys[begin:end], rows.values[begin:end])
+
+
+_FIELDS = ("op", "scale factors", "dtype", "algorithm", "sparse_dim", "shape")
+
+
+def _described(field: str, value: Any) -> str:
+    if field == "shape":
+        return str([*value])
+    if field == "op":
+        return ReduceOp(value).name.lower()
+    if field == "algorithm":
+        return ALGORITHMS[value]
+    if field == "dtype":
+        names = [name for name, _ in _native.data_types()]
+        tensor, wire = (names[code] for code in value)
+        return tensor if tensor == wire else f"{tensor} as {wire}"
+    return str(value)
+
+
+def _require_agreement(name: str | None, headers: Sequence[Header]) -> None:
+    """Raises the same error on every rank where tensors or arguments differ."""
+    if all(header.agreed() == headers[0].agreed() for header in headers):
+        return
+    told = [header.agreed() for header in headers]
+    number = next(i for i in range(len(_FIELDS)) if len({each[i] for each in told}) > 1)
+    field = _FIELDS[number]
+    ranks: dict[str, list[int]] = {}
+    for header, each in zip(headers, told, strict=True):
+        ranks.setdefault(_described(field, each[number]), []).append(header.rank)
+    ordered = sorted(ranks, key=lambda value: -len(ranks[value]))  # stable: first that of rank 0
+    words = [
+        f"{value} on rank{'s' * (len(ranks[value]) > 1)} {', '.join(map(str, ranks[value]))}"
+        for value in ordered
+    ]
+    what = f"'{name}'" if name else "a sparse allreduce without a name"
+    raise MismatchError(
+        f"{what}: {field} of the sparse tensors differs between ranks: {'; '.join(words)}",
+        ranks[ordered[-1]][0],
+        tensor=name,
+        field=field,
+        values=tuple(ordered),
+    )
