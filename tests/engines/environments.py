@@ -11,6 +11,8 @@ from pathlib import Path
 from launching import Job
 
 ROOT = Path(__file__).resolve().parents[2]
+# What hangs is to fail while the test still waits.
+STALLS = {"RUEDA_STALL_WARNING": "10", "RUEDA_STALL_ERROR": "30"}
 
 
 @dataclass(frozen=True)

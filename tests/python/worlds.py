@@ -46,9 +46,14 @@ class Run:
 
     def checks(self) -> list[str]:
         """The script's checks, in its order."""
-        tree = ast.parse((PARALLEL / self.script).read_text())
-        functions = [each.name for each in tree.body if isinstance(each, ast.FunctionDef)]
-        return [name for name in functions if name.startswith("check_")]
+        return checks_in(PARALLEL / self.script)
+
+
+def checks_in(script: Path) -> list[str]:
+    """The checks of a script, in their order."""
+    body = ast.parse(script.read_text()).body
+    functions = [each.name for each in body if isinstance(each, ast.FunctionDef)]
+    return [name for name in functions if name.startswith("check_")]
 
 
 def each_check(runs: Sequence[Run], *marks: Any) -> pytest.MarkDecorator:

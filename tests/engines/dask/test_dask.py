@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 from pathlib import Path
 
 from engines.environments import ROOT, Engine
 from launching import environment
+from worlds import checks_in
 
 SCRIPT = Path(__file__).resolve().parent / "check_dask.py"
-CHECKS = [
-    each.name
-    for each in ast.parse(SCRIPT.read_text()).body
-    if isinstance(each, ast.FunctionDef) and each.name.startswith("check_")
-]
 
 
 def run(engine: Engine, script: Path, folder: Path) -> str:
@@ -36,7 +31,7 @@ def run(engine: Engine, script: Path, folder: Path) -> str:
 
 def test_checks(engine: Engine, tmp_path: Path) -> None:
     output = run(engine, SCRIPT, tmp_path)
-    assert re.findall(r"^ok (\w+)", output, re.MULTILINE) == CHECKS
+    assert re.findall(r"^ok (\w+)", output, re.MULTILINE) == checks_in(SCRIPT)
 
 
 def test_the_example_of_the_page(engine: Engine, tmp_path: Path) -> None:

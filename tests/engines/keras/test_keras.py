@@ -1,45 +1,31 @@
 """rueda.keras with real ranks, on each backend of Keras, in .engines/keras."""
 
-import ast
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from engines.environments import ROOT, STALLS, Engine
+from worlds import checks_in
 
-ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = Path(__file__).resolve().parent / "check_keras.py"
-PYTHON = ROOT / ".engines" / "keras" / "bin" / "python"
-CHECKS = [
-    each.name
-    for each in ast.parse(SCRIPT.read_text()).body
-    if isinstance(each, ast.FunctionDef) and each.name.startswith("check_")
-]
-# What hangs is to fail while the test still waits.
-STALLS = {"RUEDA_STALL_WARNING": "10", "RUEDA_STALL_ERROR": "30"}
 
 
 @pytest.mark.parametrize("backend", ["torch", "jax", "tensorflow"])
-def test_one_script_on_each_backend(backend, tmp_path):
-    if not PYTHON.exists():
-        pytest.skip("there is no .engines/keras: make engines ENGINES=keras")
-    command = [PYTHON, "-m", "rueda", "run", "-np", "2", PYTHON, SCRIPT]
-    ended = subprocess.run(
-        [*map(str, command), str(tmp_path), str(ROOT / "docs" / "keras.md")],
-        env={**os.environ, **STALLS, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
+def test_one_script_on_each_backend(engine: Engine, backend: str, tmp_path: Path) -> None:
+    outputs = engine.run(
+        SCRIPT,
+        2,
+        [str(tmp_path), str(ROOT / "docs" / "keras.md")],
+        {**STALLS, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        limit=240,
     )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    for rank in range(2):
-        assert re.findall(rf"^\[{rank}\]<stdout>: ok (\w+)", ended.stdout, re.MULTILINE) == CHECKS
+    for output in outputs:
+        assert re.findall(r"^ok (\w+)", output, re.MULTILINE) == checks_in(SCRIPT), output
 
 
-def imported_with(tmp_path, version):
+def imported_with(tmp_path: Path, version: str | None) -> str:
     """What `import rueda.keras` says where Keras is of that version, or is not installed."""
     if version is None:
         code = "import sys; sys.modules['keras'] = None\n"
@@ -54,11 +40,11 @@ def imported_with(tmp_path, version):
 
 
 @pytest.mark.parametrize("version", ["2.15.0", "4.0.0"])
-def test_another_major_version_is_refused_in_a_sentence(tmp_path, version):
+def test_another_major_version_is_refused_in_a_sentence(tmp_path: Path, version: str) -> None:
     assert imported_with(tmp_path, version) == (
         f"rueda.keras needs Keras 3 and Keras {version} is installed: pip install 'keras>=3,<4'\n"
     )
 
 
-def test_without_keras_it_is_asked_for_in_a_sentence(tmp_path):
+def test_without_keras_it_is_asked_for_in_a_sentence(tmp_path: Path) -> None:
     assert imported_with(tmp_path, None) == "rueda.keras needs Keras 3: pip install 'keras>=3,<4'\n"

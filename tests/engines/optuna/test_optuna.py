@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import signal
 from pathlib import Path
 
 import pytest
-from engines.environments import ROOT, Engine
+from engines.environments import ROOT, STALLS, Engine
 from launching import Job
+from worlds import checks_in
 
 HERE = Path(__file__).resolve().parent
 SCRIPT = HERE / "check_optuna.py"
-CHECKS = [
-    each.name
-    for each in ast.parse(SCRIPT.read_text()).body
-    if isinstance(each, ast.FunctionDef) and each.name.startswith("check_")
-]
-# What hangs is to fail while the test still waits.
-STALLS = {"RUEDA_STALL_WARNING": "10", "RUEDA_STALL_ERROR": "30"}
 
 
 @pytest.mark.parametrize("transport", ["", "tcp"])
 def test_checks(engine: Engine, tmp_path: Path, transport: str) -> None:
     extra = {**STALLS, **({"RUEDA_TRANSPORT": transport} if transport else {})}
     output = engine.run(SCRIPT, 4, [str(tmp_path)], extra)[0]
-    assert re.findall(r"^ok (\w+)", output, re.MULTILINE) == CHECKS
+    assert re.findall(r"^ok (\w+)", output, re.MULTILINE) == checks_in(SCRIPT)
 
 
 LOSES_A_RANK = """
