@@ -22,6 +22,7 @@
 #include "handle.h"
 #include "persistent.h"
 #include "rueda/rueda.h"
+#include "tables.h"
 
 namespace py = pybind11;
 
@@ -223,6 +224,7 @@ PYBIND11_MODULE(_native, module) {
   bind_collectives(module);
   bind_blocking(module);
   bind_persistent(module);
+  bind_tables(module);
   module.def("metrics", &rueda::metrics);
   module.def("count_filled_gradient", &rueda::count_filled_gradient);
   module.def("has_direct_access", &rueda::has_direct_access);

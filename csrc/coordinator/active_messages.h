@@ -24,8 +24,10 @@ enum class ControlMessage : std::uint8_t {
   answer,          // to a question
   where,           // where the receiver's application is, which others wait for
   whereabouts,     // the answer to that
+  table_request,   // to the owner of a part of a table
+  table_answer,    // of that owner
 };
-inline constexpr std::size_t control_messages = 8;
+inline constexpr std::size_t control_messages = 10;
 
 class ActiveMessages {
  public:

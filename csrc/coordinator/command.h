@@ -3,31 +3,48 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "coordinator/open_handle.h"
 #include "coordinator/point_to_point.h"
 #include "coordinator/submission.h"
+#include "coordinator/table_client.h"
+#include "coordinator/table_owner.h"
 #include "core/status.h"
 
 namespace rueda {
 
 struct Command {
-  enum class Kind : std::uint8_t { submit, message, join, form, dissolve, leave, abort };
+  enum class Kind : std::uint8_t {
+    submit,
+    message,
+    join,
+    form,
+    dissolve,
+    leave,
+    abort,
+    open_table,
+    use_table,
+    close_table,
+  };
   Kind kind = Kind::submit;
   int set_id = 0;
   std::vector<Submission> submissions{};
   OpenHandle handle{};  // join, form
   MessageRequest message{};
-  std::vector<int> ranks{};  // form
-  std::string cause{};       // abort
+  std::vector<int> ranks{};                 // form
+  std::string cause{};                      // abort
+  std::shared_ptr<HeldTable> held{};        // open_table; close_table: its number
+  std::shared_ptr<TableOperation> table{};  // use_table
 
   // Completes all that waits for this command with an error.
   void refuse(const Status& reason) const {
     for (const Submission& submission : submissions) submission.handle->complete(reason);
     if (handle) handle->complete(reason);
     if (message.handle) message.handle->complete(reason);
+    if (table) table->handle->complete(reason);
   }
 };
 

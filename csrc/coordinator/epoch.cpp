@@ -42,6 +42,19 @@ Epoch::Epoch(World world, const EpochServices& services, LossPolicy on_loss)
                 [this](int peer, std::span<const std::byte> message) {
                   control_.send(peer, ControlMessage::point_to_point, message);
                 }),
+      table_client_(
+          messages_,
+          [this](int peer, std::span<const std::byte> message) {
+            control_.send(peer, ControlMessage::table_request, message);
+          },
+          [this](int peer) { return world_.control->has_left(peer); }),
+      table_owner_(
+          messages_, table_client_,
+          [this](int peer, std::span<const std::byte> message) {
+            control_.send(peer, ControlMessage::table_answer, message);
+          },
+          [this](int peer) { return world_.control->has_left(peer); },
+          {seconds(services.options.stall_warning), seconds(services.options.stall_error)}),
       whereabouts_(control_),
       heartbeat_(neighbours(), patience_of(services.options)) {
   handle_messages();
@@ -119,6 +132,8 @@ bool Epoch::advance(Time now, Readable readable) {
   moved = step_sets(now) || moved;
   if (!failure_.ok()) return true;
   moved = messages_.step(now) || moved;
+  moved = table_owner_.step(now) || moved;
+  moved = table_client_.step() || moved;
   moved = whereabouts_.step(now) || moved;
   if (Status status = devices_->watch(now); !status.ok()) {
     fail(status);
@@ -162,9 +177,9 @@ bool Epoch::is_active() const {
 }
 
 bool Epoch::in_flight() const {
-  return messages_.in_flight() || std::any_of(sets_.begin(), sets_.end(), [](const auto& set) {
-           return set.second->in_flight();
-         });
+  return messages_.in_flight() || table_owner_.in_flight() ||
+         std::any_of(sets_.begin(), sets_.end(),
+                     [](const auto& set) { return set.second->in_flight(); });
 }
 
 bool Epoch::uses_transport() const {
@@ -181,15 +196,16 @@ bool Epoch::requires_polling() const {
 }
 
 bool Epoch::negotiates() const {
-  return messages_.expects() || std::any_of(sets_.begin(), sets_.end(), [](const auto& set) {
-           return set.second->negotiates();
-         });
+  return messages_.expects() || table_client_.expects() ||
+         std::any_of(sets_.begin(), sets_.end(),
+                     [](const auto& set) { return set.second->negotiates(); });
 }
 
 std::optional<Time> Epoch::next_deadline() const {
   std::optional<Time> earliest = leaving_until_;
   if (!failure_.ok()) return earliest;
   earliest = earlier(earliest, messages_.next_deadline());
+  earliest = earlier(earliest, table_owner_.next_deadline());
   earliest = earlier(earliest, whereabouts_.next_look());
   earliest = earlier(earliest, devices_->next_look());
   earliest = earlier(earliest, heartbeat_.next_look());
@@ -207,9 +223,10 @@ std::optional<Time> Epoch::next_deadline() const {
 // Whether every set has ended and nothing that was agreed on before is under way: nobody is needed
 // any more.
 bool Epoch::is_over() const {
-  return !messages_.in_flight() && std::all_of(sets_.begin(), sets_.end(), [](const auto& set) {
-    return set.second->closed() && !set.second->in_flight();
-  });
+  return !messages_.in_flight() && !table_owner_.in_flight() &&
+         std::all_of(sets_.begin(), sets_.end(), [](const auto& set) {
+           return set.second->closed() && !set.second->in_flight();
+         });
 }
 
 bool Epoch::may_stop(Time now) const {
@@ -235,6 +252,8 @@ void Epoch::wind_up() {
   for (const auto& [id, set] : sets_) set->fail_all(reason);
   messages_.leave_all();
   messages_.fail_all(reason);
+  table_owner_.fail_all();
+  table_client_.fail_all(reason);
   for (const Command& command : commands) command.refuse(reason);
   const Status closed = world_.control->close(Clock::now() + seconds(goodbye_seconds));
   if (!closed.ok()) log(LogLevel::debug, "closing the control plane: ", closed.to_string());

@@ -25,6 +25,8 @@
 #include "coordinator/process_sets.h"
 #include "coordinator/progress.h"
 #include "coordinator/set_coordinator.h"
+#include "coordinator/table_client.h"
+#include "coordinator/table_owner.h"
 #include "coordinator/timeline.h"
 #include "coordinator/whereabouts_answers.h"
 #include "core/options.h"
@@ -118,6 +120,7 @@ class Epoch final : public Progress::Work {
   // --- Commands
   void carry_out(Command command, Time now);
   void start(Command command, SetCoordinator& set, Time now);
+  void start_on_table(Command command);
 
   // --- Process sets
   void create_group(const Command& command);
@@ -144,6 +147,7 @@ class Epoch final : public Progress::Work {
   bool receive_failure(int peer, std::span<const std::byte> payload);
   bool receive_loss(std::span<const std::byte> payload);
   bool receive_whereabouts(int peer, std::span<const std::byte> payload);
+  void handle_table_messages();
 
   // --- Failures
   void on_peer_lost(int peer, const Status& cause);
@@ -170,6 +174,8 @@ class Epoch final : public Progress::Work {
   std::map<int, std::unique_ptr<SetCoordinator>> sets_;
   ActiveMessages control_;
   PointToPoint messages_;
+  TableClient table_client_;
+  TableOwner table_owner_;
   WhereaboutsAnswers whereabouts_;
   Heartbeat heartbeat_;  // of the neighbours in the world's tree
   struct EarlyMessage {

@@ -41,6 +41,18 @@ void Epoch::handle_messages() {
                   [this](int peer, std::span<const std::byte> payload) {
                     return receive_whereabouts(peer, payload);
                   });
+  handle_table_messages();
+}
+
+void Epoch::handle_table_messages() {
+  control_.handle(ControlMessage::table_request,
+                  [this](int peer, std::span<const std::byte> payload) {
+                    return !failure_.ok() || table_owner_.receive(peer, payload, Clock::now());
+                  });
+  control_.handle(ControlMessage::table_answer,
+                  [this](int peer, std::span<const std::byte> payload) {
+                    return !failure_.ok() || table_client_.receive(peer, payload);
+                  });
 }
 
 bool Epoch::receive_whereabouts(int peer, std::span<const std::byte> payload) {
@@ -133,6 +145,8 @@ void Epoch::lose(int rank, const Status& reason) {
     set->fail_all(reason);
   }
   messages_.lose(rank, reason);
+  table_owner_.lose(rank);
+  table_client_.lose(rank, reason);
 }
 
 void Epoch::fail(const Status& reason) {
@@ -150,6 +164,8 @@ void Epoch::fail(const Status& reason) {
   devices_->abort(reason);
   for (const auto& [id, set] : sets_) set->fail_all(reason);
   messages_.fail_all(reason);
+  table_owner_.fail_all();
+  table_client_.fail_all(reason);
   if (services_.on_failure) services_.on_failure(reason);
   services_.recorder.dump(reason.to_string());  // the last, for a disk may be slow
 }

@@ -51,6 +51,9 @@ void Epoch::carry_out(Command command, Time now) {
       return messages_.leave(command.set_id);
     case Command::Kind::form:
       return failure_.ok() ? create_group(command) : command.refuse(failure_);
+    case Command::Kind::open_table:
+    case Command::Kind::use_table:
+    case Command::Kind::close_table: return start_on_table(std::move(command));
     case Command::Kind::submit:
     case Command::Kind::message:
     case Command::Kind::join: break;
@@ -62,6 +65,18 @@ void Epoch::carry_out(Command command, Time now) {
                                  str("process set ", command.set_id, " has been removed")));
   }
   start(std::move(command), *set->second, now);
+}
+
+void Epoch::start_on_table(Command command) {
+  if (!failure_.ok()) return command.refuse(failure_);
+  if (command.kind == Command::Kind::use_table) {
+    table_client_.submit(std::move(command.table));
+  } else if (command.kind == Command::Kind::open_table) {
+    table_owner_.open(std::move(*command.held));
+    command.handle->complete({});
+  } else {
+    table_owner_.close(command.held->number);
+  }
 }
 
 void Epoch::start(Command command, SetCoordinator& set, Time now) {

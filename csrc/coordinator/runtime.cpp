@@ -151,6 +151,41 @@ Handle Runtime::submit_message(MessageRequest request) {
   return Handle(handle);
 }
 
+Status Runtime::open_table(int set_id, HeldTable table) {
+  std::uint64_t next = next_table_number_;
+  while (next <= table.number &&
+         !next_table_number_.compare_exchange_weak(next, table.number + 1)) {
+  }
+  Command command;
+  command.kind = Command::Kind::open_table;
+  command.set_id = set_id;
+  command.held = std::make_shared<HeldTable>(std::move(table));
+  command.handle = std::make_shared<HandleState>(progress_.lock());
+  const auto handle = command.handle.state();
+  push(std::move(command));
+  while (handle->wait(std::nullopt) == FutexWake::interrupted) continue;
+  return handle->status;
+}
+
+Handle Runtime::use_table(int set_id, std::shared_ptr<TableOperation> operation) {
+  auto handle = std::make_shared<HandleState>(progress_.lock());
+  operation->handle = handle;
+  Command command;
+  command.kind = Command::Kind::use_table;
+  command.set_id = set_id;
+  command.table = std::move(operation);
+  push(std::move(command));
+  return Handle(handle);
+}
+
+void Runtime::close_table(std::uint64_t number) {
+  Command command;
+  command.kind = Command::Kind::close_table;
+  command.held = std::make_shared<HeldTable>();
+  command.held->number = number;
+  push(std::move(command));
+}
+
 Status Runtime::form_set(int id, const std::vector<int>& ranks) {
   Command command;
   command.kind = Command::Kind::form;

@@ -53,6 +53,12 @@ class Runtime {
   Handle join(int set_id);
   // One side of a message between two ranks. What is wrong with it comes with the handle.
   Handle submit_message(MessageRequest request);
+  // A table is opened and closed on all ranks of its set. Numbers are agreed on by them: each is at
+  // least next_table_number() of all, which then is told.
+  [[nodiscard]] std::uint64_t next_table_number() const { return next_table_number_; }
+  Status open_table(int set_id, HeldTable table);
+  Handle use_table(int set_id, std::shared_ptr<TableOperation> operation);
+  void close_table(std::uint64_t number);
   // A set that only its members know, see ProcessSets::form(); and its end on this rank, with which
   // it ends for all.
   Status form_set(int id, const std::vector<int>& ranks);
@@ -122,6 +128,7 @@ class Runtime {
   CommandQueue commands_;
   Epoch epoch_;
   Progress progress_;
+  std::atomic<std::uint64_t> next_table_number_ = 0;
   std::mutex stop_mutex_;
 };
 

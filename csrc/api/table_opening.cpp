@@ -1,0 +1,246 @@
+#include "api/table_opening.h"
+
+#include <algorithm>
+#include <map>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "api/current_runtime.h"
+#include "core/available_memory.h"
+#include "core/interruption.h"
+#include "core/strings.h"
+#include "plan/negotiation_message.h"
+#include "plan/wire.h"
+#include "server/update_rule.h"
+
+namespace rueda {
+
+namespace {
+
+// What one rank says of the table that it opens.
+struct Facts {
+  Status error;
+  std::vector<std::pair<std::string, std::string>> fields;  // that must agree
+  std::uint64_t number = 0;                                 // that it has not given to any table
+  std::int64_t needed = 0;                                  // bytes
+  std::int64_t available = 0;
+};
+
+template <class Values>
+std::string listed(const Values& values) {
+  std::string text;
+  for (const auto& value : values) text += str(text.empty() ? "" : ", ", value);
+  return "[" + text + "]";
+}
+
+std::vector<std::pair<std::string, std::string>> fields_of(const TableOptions& options) {
+  return {{"size", str(options.size)},
+          {"width", str(options.width)},
+          {"initial rows", str(options.initial.value, " +- ", options.initial.spread, ", seed ",
+                               options.initial.seed)},
+          {"bounds", listed(options.bounds)},
+          {"rule", options.rule},
+          {"parameters", listed(options.parameters)},
+          {"order", options.order == TableOrder::ring ? "ring" : "as they come"},
+          {"replicated", options.replicated ? "yes" : "no"}};
+}
+
+Status check(const TableOptions& options, std::size_t ranks) {
+  const auto invalid = [](const auto&... why) {
+    return Status(ErrorCode::invalid_argument, str(why...));
+  };
+  if (Status status = check_parameters(options.rule, options.parameters); !status.ok()) {
+    return status;
+  }
+  if (options.size < 0 || options.width < 0 || (options.size > 0) == (options.width > 0)) {
+    return invalid("it has either a size or rows of a width, not ", options.size, " and ",
+                   options.width);
+  }
+  if (options.width > 0) {
+    if (!options.bounds.empty()) return invalid("a table of rows has no bounds");
+    if (options.order == TableOrder::ring) return invalid("rows have no order of the ring");
+    return {};
+  }
+  if (options.bounds.empty()) return {};
+  if (options.bounds.size() != ranks + 1) {
+    return invalid(options.bounds.size(), " bounds for ", ranks, " ranks: one more is needed");
+  }
+  if (!std::is_sorted(options.bounds.begin(), options.bounds.end())) {
+    return invalid("the bounds ", listed(options.bounds), " do not ascend");
+  }
+  if (options.bounds.front() != 0 || options.bounds.back() != options.size) {
+    return invalid("the bounds ", listed(options.bounds), " leave elements of the ", options.size,
+                   " without an owner");
+  }
+  return {};
+}
+
+std::vector<std::int64_t> bounds_of(const TableOptions& options, std::size_t ranks) {
+  if (!options.bounds.empty()) return options.bounds;
+  const auto count = static_cast<std::int64_t>(ranks);
+  std::vector<std::int64_t> bounds{0};
+  for (std::int64_t i = 0; i < count; ++i) {
+    bounds.push_back(bounds.back() + options.size / count + (i < options.size % count ? 1 : 0));
+  }
+  return bounds;
+}
+
+std::vector<std::byte> encode(const Facts& facts) {
+  Writer writer;
+  write(writer, facts.error);
+  writer.unsigned_integer(facts.fields.size());
+  for (const auto& [field, value] : facts.fields) {
+    writer.text(field);
+    writer.text(value);
+  }
+  writer.unsigned_integer(facts.number);
+  writer.integer(facts.needed);
+  writer.integer(facts.available);
+  Writer framed;
+  framed.block(writer.take());
+  return framed.take();
+}
+
+Facts decode(std::span<const std::byte> bytes) {
+  Reader reader(bytes);
+  Facts facts;
+  facts.error = read_status(reader);
+  const std::size_t fields = reader.size();
+  for (std::size_t i = 0; i < fields && reader.ok(); ++i) {
+    std::string field = reader.text();
+    facts.fields.emplace_back(std::move(field), reader.text());
+  }
+  facts.number = reader.unsigned_integer();
+  facts.needed = reader.integer();
+  facts.available = reader.integer();
+  if (!reader.ok()) throw InternalError("a rank describes its table in another way");
+  return facts;
+}
+
+std::vector<Facts> exchange(const Facts& own, const std::string& name, ProcessSet set) {
+  std::vector<std::byte> bytes = encode(own);
+  const Handle handle =
+      allgather({bytes.data(), {static_cast<std::int64_t>(bytes.size())}, DataType::uint8},
+                {.name = name, .process_set = set});
+  wait_interruptibly(handle);
+  const Output& output = handle.output();
+  Reader reader({output.data.get(), static_cast<std::size_t>(element_count(output.shape))});
+  std::vector<Facts> all;
+  while (!reader.at_end() && reader.ok()) all.push_back(decode(reader.block()));
+  return all;
+}
+
+void compare(const std::vector<Facts>& all, const std::vector<int>& ranks,
+             const std::string& table) {
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].error.ok()) continue;
+    throw InvalidArgumentError(str(table, ": rank ", ranks[i], ": ", all[i].error.message()),
+                               ranks[i]);
+  }
+  for (std::size_t field = 0; field < all.front().fields.size(); ++field) {
+    std::map<std::string, std::vector<int>> values;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      values[all[i].fields.at(field).second].push_back(ranks[i]);
+    }
+    if (values.size() == 1) continue;
+    const std::string& name = all.front().fields[field].first;
+    std::string text;
+    ErrorDetails details{.tensor = table, .field = name};
+    for (const auto& [value, having] : values) {
+      text += str(text.empty() ? "" : ", ", describe_ranks(having), " with ", name, " ", value);
+      details.values.push_back(value);
+    }
+    throw MismatchError(str(table, ": it is opened by ", text), -1, std::move(details));
+  }
+}
+
+// Every rank comes to the same.
+void require_memory(const std::vector<Facts>& all, const std::vector<int>& ranks,
+                    const Topology& topology, const std::string& table) {
+  struct OfHost {
+    std::int64_t needed = 0;
+    std::int64_t available = 0;
+    std::vector<int> ranks;
+  };
+  std::map<int, OfHost> hosts;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const auto rank = static_cast<std::size_t>(ranks[i]);
+    OfHost& host = hosts[rank < topology.host_of.size() ? topology.host_of[rank] : 0];
+    host.needed += all[i].needed;
+    host.available =
+        host.ranks.empty() ? all[i].available : std::min(host.available, all[i].available);
+    host.ranks.push_back(ranks[i]);
+  }
+  for (const auto& [number, host] : hosts) {
+    if (host.available == 0 || host.needed <= host.available) continue;
+    throw InvalidArgumentError(str(table, " needs ", host.needed, " bytes of ",
+                                   describe_ranks(host.ranks), ", whose host has ", host.available,
+                                   " left: more hosts, other bounds or no replicas would help"));
+  }
+}
+
+}  // namespace
+
+void wait_interruptibly(const Handle& handle) {
+  while (!handle.wait_for(pause_between_looks())) {
+    if (is_interruptible()) look_for_interruption();
+  }
+}
+
+OpenedTable open_table(const TableOptions& options) {
+  auto [runtime, set_id] = runtime_of(options.process_set);
+  const auto members = runtime->process_sets().find(set_id);
+  if (!members || members->rank < 0) {
+    throw InvalidArgumentError(str("a table is opened by members of its process set, and rank ",
+                                   runtime->topology().rank, " is none of set ",
+                                   options.process_set.id));
+  }
+  const std::string table = str("table '", options.name, "'");
+  const std::string operation = str("rueda.", table);
+  const std::size_t ranks = members->ranks.size();
+  const auto rank = static_cast<std::size_t>(members->rank);
+  const std::size_t previous = (rank + ranks - 1) % ranks;
+  Facts own{.error = check(options, ranks), .fields = fields_of(options)};
+  std::vector<std::int64_t> bounds;
+  if (own.error.ok() && options.size > 0) {
+    bounds = bounds_of(options, ranks);
+    std::int64_t held = bounds[rank + 1] - bounds[rank];
+    if (options.replicated) held += bounds[previous + 1] - bounds[previous];
+    const int states = find_update_rule(options.rule)->states;
+    own.needed = held * (1 + states) * static_cast<std::int64_t>(sizeof(float));
+  }
+  own.available = available_memory().value_or(0);
+  own.number = runtime->next_table_number();
+  const std::vector<Facts> all = exchange(own, operation, options.process_set);
+  compare(all, members->ranks, table);
+  require_memory(all, members->ranks, runtime->topology(), table);
+
+  OpenedTable opened{runtime, set_id, {}, bounds};
+  HeldTable& held = opened.held;
+  for (const Facts& each : all) held.number = std::max(held.number, each.number);
+  held.name = options.name;
+  held.ranks = members->ranks;
+  held.rank = members->rank;
+  held.in_ring_order = options.order == TableOrder::ring;
+  held.use = std::make_shared<TableUse>(held.number, ranks);
+  const AppliedRule rule{find_update_rule(options.rule), options.parameters};
+  const auto make_shard = [&, &bounds = bounds](std::size_t index) -> std::shared_ptr<Shard> {
+    if (options.width > 0) return std::make_shared<RowShard>(options.width, options.initial, rule);
+    return std::make_shared<DenseShard>(bounds[index], bounds[index + 1], rule);
+  };
+  try {
+    held.own = make_shard(rank);
+    if (options.replicated && ranks > 1) held.replica = make_shard(previous);
+  } catch (const std::bad_alloc&) {
+    refuse(operation, options.process_set, str(table, ": no memory for ", own.needed, " bytes"))
+        .wait();
+  }
+  if (!bounds.empty()) held.own_count = bounds[rank + 1] - bounds[rank];
+  runtime->open_table(set_id, held).throw_if_error();
+  // Nobody asks an owner that has not opened it.
+  wait_interruptibly(barrier({.name = operation, .process_set = options.process_set}));
+  return opened;
+}
+
+}  // namespace rueda

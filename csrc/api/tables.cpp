@@ -1,0 +1,294 @@
+// What a rank does with a table that is open.
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include "api/table_opening.h"
+#include "core/strings.h"
+#include "rueda/server.h"
+
+namespace rueda {
+
+struct Table::State {
+  TableOptions options;
+  OpenedTable opened;
+  std::mutex mutex;
+  std::vector<Handle> handles;  // of operations that may be under way
+  bool closed = false;
+
+  [[nodiscard]] std::size_t ranks() const { return opened.held.ranks.size(); }
+  [[nodiscard]] std::int64_t width() const { return std::max<std::int64_t>(1, options.width); }
+
+  [[nodiscard]] InvalidArgumentError invalid(const std::string& why) const {
+    return InvalidArgumentError(str("table '", options.name, "': ", why));
+  }
+
+  std::shared_ptr<TableOperation> operation(TableVerb verb) {
+    auto made = std::make_shared<TableOperation>();
+    made->use = opened.held.use;
+    made->width = width();
+    made->request.verb = verb;
+    return made;
+  }
+
+  Handle start(std::shared_ptr<TableOperation> operation) {
+    const std::lock_guard lock(mutex);
+    if (closed) throw invalid("it has been closed");
+    std::erase_if(handles, [](const Handle& handle) { return handle.done(); });
+    handles.push_back(opened.runtime->use_table(opened.set_id, std::move(operation)));
+    return handles.back();
+  }
+
+  // The parts of [begin, begin + count), each at its owner.
+  void divide(TableOperation& operation, std::int64_t begin, std::int64_t count) const {
+    if (options.size == 0) throw invalid("it has rows, not elements");
+    if (begin < 0 || count < 0 || begin > options.size || count > options.size - begin) {
+      throw invalid(
+          str("there are no elements ", begin, " to ", begin + count, ", but ", options.size));
+    }
+    const std::vector<std::int64_t>& bounds = opened.bounds;
+    for (std::size_t index = 0; index < ranks(); ++index) {
+      const std::int64_t from = std::max(begin, bounds[index]);
+      const std::int64_t to = std::min(begin + count, bounds[index + 1]);
+      // In ring order each addition is of all parts, be they empty.
+      const bool in_turn = opened.held.in_ring_order && operation.request.verb == TableVerb::add;
+      if (from >= to && !in_turn) continue;
+      operation.parts.push_back({.owner = opened.held.ranks[index],
+                                 .index = index,
+                                 .begin = in_turn ? bounds[index] : from,
+                                 .count = std::max<std::int64_t>(0, to - from)});
+    }
+  }
+
+  // Ticks at owners that have no part of it, too.
+  void tick_elsewhere(TableOperation& operation) {
+    std::vector<bool> told(ranks());
+    for (const TableOperation::Part& part : operation.parts) told[part.index] = true;
+    auto ticks = this->operation(TableVerb::tick);
+    for (std::size_t index = 0; index < ranks(); ++index) {
+      if (told[index]) continue;
+      ticks->parts.push_back({.owner = opened.held.ranks[index], .index = index});
+    }
+    if (!ticks->parts.empty()) start(std::move(ticks));
+  }
+
+  void set_factor(TableOperation& operation, const AddOptions& add) const {
+    operation.request.factor = add.factor;
+    operation.request.by_staleness = add.by_staleness;
+    operation.request.ticks = add.ticks;
+  }
+
+  // The rows at each owner, as `payload` has them: numbers, then, with `values`, their elements.
+  void divide_rows(TableOperation& operation, std::span<const std::int64_t> rows,
+                   std::span<const int> owners, const float* values) const;
+};
+
+void Table::State::divide_rows(TableOperation& operation, std::span<const std::int64_t> rows,
+                               std::span<const int> owners, const float* values) const {
+  if (options.width == 0) throw invalid("it has elements, not rows");
+  if (!owners.empty() && owners.size() != rows.size()) {
+    throw invalid(str(owners.size(), " owners for ", rows.size(), " rows"));
+  }
+  std::vector<std::vector<std::int64_t>> positions(ranks());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] < 0) throw invalid(str("there is no row ", rows[i]));
+    const int owner = owners.empty() ? row_owner(rows[i], ranks()) : owners[i];
+    if (owner < 0 || static_cast<std::size_t>(owner) >= ranks()) {
+      throw invalid(str("row ", rows[i], " is to be owned by rank ", owner, " of ", ranks()));
+    }
+    positions[static_cast<std::size_t>(owner)].push_back(static_cast<std::int64_t>(i));
+  }
+  const auto row_bytes = static_cast<std::size_t>(options.width) * sizeof(float);
+  for (std::size_t index = 0; index < ranks(); ++index) {
+    std::vector<std::int64_t>& mine = positions[index];
+    if (mine.empty()) continue;
+    TableOperation::Part part{.owner = opened.held.ranks[index],
+                              .index = index,
+                              .count = static_cast<std::int64_t>(mine.size())};
+    part.payload_bytes = mine.size() * (sizeof(std::int64_t) + (values ? row_bytes : 0));
+    part.owned.resize(part.payload_bytes);
+    std::byte* target = part.owned.data();
+    for (const std::int64_t position : mine) {
+      std::memcpy(target, &rows[static_cast<std::size_t>(position)], sizeof(std::int64_t));
+      target += sizeof(std::int64_t);
+    }
+    if (values != nullptr) {
+      for (const std::int64_t position : mine) {
+        std::memcpy(target, values + position * options.width, row_bytes);
+        target += row_bytes;
+      }
+    } else {
+      part.positions = std::move(mine);
+    }
+    part.payload = part.owned.data();
+    operation.parts.push_back(std::move(part));
+  }
+}
+
+Table::Table(const TableOptions& options) : state_(std::make_shared<State>()) {
+  state_->options = options;
+  state_->opened = open_table(options);
+}
+
+Table::~Table() = default;
+Table::Table(Table&&) noexcept = default;
+Table& Table::operator=(Table&&) noexcept = default;
+
+const TableOptions& Table::options() const {
+  return state_->options;
+}
+
+const std::vector<std::int64_t>& Table::bounds() const {
+  return state_->opened.bounds;
+}
+
+Handle Table::get(std::span<float> out, const GetOptions& options) {
+  auto operation = state_->operation(TableVerb::get);
+  operation->request.least_clock = options.least_clock;
+  state_->divide(*operation, options.begin, static_cast<std::int64_t>(out.size()));
+  for (TableOperation::Part& part : operation->parts) {
+    part.target = out.data() + (part.begin - options.begin);
+  }
+  return state_->start(std::move(operation));
+}
+
+Handle Table::put(std::span<const float> values, std::int64_t begin) {
+  auto operation = state_->operation(TableVerb::put);
+  state_->divide(*operation, begin, static_cast<std::int64_t>(values.size()));
+  for (TableOperation::Part& part : operation->parts) {
+    part.payload = reinterpret_cast<const std::byte*>(values.data() + (part.begin - begin));
+    part.payload_bytes = static_cast<std::size_t>(part.count) * sizeof(float);
+  }
+  return state_->start(std::move(operation));
+}
+
+Handle Table::add(std::span<const float> delta, const AddOptions& options) {
+  auto operation = state_->operation(TableVerb::add);
+  const auto count = static_cast<std::int64_t>(delta.size());
+  if (state_->opened.held.in_ring_order && (options.begin != 0 || count != state_->options.size)) {
+    throw state_->invalid("in the order of the ring, each addition is of the whole table");
+  }
+  state_->divide(*operation, options.begin, count);
+  state_->set_factor(*operation, options);
+  for (TableOperation::Part& part : operation->parts) {
+    part.payload = reinterpret_cast<const std::byte*>(delta.data() + (part.begin - options.begin));
+    part.payload_bytes = static_cast<std::size_t>(part.count) * sizeof(float);
+  }
+  if (options.ticks) state_->tick_elsewhere(*operation);
+  return state_->start(std::move(operation));
+}
+
+Handle Table::get_rows(std::span<const std::int64_t> rows, std::span<float> out,
+                       std::span<const int> owners, const GetOptions& options) {
+  auto operation = state_->operation(TableVerb::get);
+  operation->request.least_clock = options.least_clock;
+  if (out.size() != rows.size() * static_cast<std::size_t>(state_->options.width)) {
+    throw state_->invalid(str("room for ", out.size(), " elements of ", rows.size(), " rows"));
+  }
+  operation->out = out.data();
+  state_->divide_rows(*operation, rows, owners, nullptr);
+  return state_->start(std::move(operation));
+}
+
+Handle Table::put_rows(std::span<const std::int64_t> rows, std::span<const float> values,
+                       std::span<const int> owners) {
+  auto operation = state_->operation(TableVerb::put);
+  if (values.size() != rows.size() * static_cast<std::size_t>(state_->options.width)) {
+    throw state_->invalid(str(values.size(), " elements for ", rows.size(), " rows"));
+  }
+  state_->divide_rows(*operation, rows, owners, values.data());
+  return state_->start(std::move(operation));
+}
+
+Handle Table::add_rows(std::span<const std::int64_t> rows, std::span<const float> delta,
+                       std::span<const int> owners, const AddOptions& options) {
+  auto operation = state_->operation(TableVerb::add);
+  if (delta.size() != rows.size() * static_cast<std::size_t>(state_->options.width)) {
+    throw state_->invalid(str(delta.size(), " elements for ", rows.size(), " rows"));
+  }
+  state_->divide_rows(*operation, rows, owners, delta.data());
+  state_->set_factor(*operation, options);
+  if (options.ticks) state_->tick_elsewhere(*operation);
+  return state_->start(std::move(operation));
+}
+
+int Table::owner_of(std::int64_t row) const {
+  return row_owner(row, state_->ranks());
+}
+
+Handle Table::tick() {
+  auto operation = state_->operation(TableVerb::tick);
+  for (std::size_t index = 0; index < state_->ranks(); ++index) {
+    operation->parts.push_back({.owner = state_->opened.held.ranks[index], .index = index});
+  }
+  return state_->start(std::move(operation));
+}
+
+Handle Table::finish() {
+  auto operation = state_->operation(TableVerb::tick);
+  operation->request.finishes = true;
+  for (std::size_t index = 0; index < state_->ranks(); ++index) {
+    operation->parts.push_back({.owner = state_->opened.held.ranks[index], .index = index});
+  }
+  return state_->start(std::move(operation));
+}
+
+std::vector<std::vector<std::byte>> Table::call(const std::string& function,
+                                                std::span<const std::byte> arguments) {
+  auto operation = state_->operation(TableVerb::call);
+  operation->request.function = function;
+  operation->results = std::make_shared<std::vector<std::vector<std::byte>>>(state_->ranks());
+  for (std::size_t index = 0; index < state_->ranks(); ++index) {
+    operation->parts.push_back({.owner = state_->opened.held.ranks[index],
+                                .index = index,
+                                .payload = arguments.data(),
+                                .payload_bytes = arguments.size()});
+  }
+  const auto results = operation->results;
+  wait_interruptibly(state_->start(std::move(operation)));
+  return *results;
+}
+
+std::vector<std::uint64_t> Table::staleness() const {
+  std::vector<std::uint64_t> counts;
+  for (const auto& each : state_->opened.held.use->staleness) counts.push_back(each.load());
+  return counts;
+}
+
+std::vector<TablePart> Table::parts() const {
+  const HeldTable& held = state_->opened.held;
+  const auto previous = static_cast<int>((held.rank + held.ranks.size() - 1) % held.ranks.size());
+  std::vector<TablePart> parts;
+  for (const auto& [shard, owner] : {std::pair(held.own, held.rank), {held.replica, previous}}) {
+    if (!shard) continue;
+    TablePart& part = parts.emplace_back();
+    part.owner = owner;
+    part.version = shard->version;
+    shard->visit([&, &shard = shard](std::int64_t index, std::span<const float> values) {
+      if (shard->has_rows()) {
+        part.rows.push_back(index);
+      } else {
+        part.begin = index;
+      }
+      part.values.insert(part.values.end(), values.begin(), values.end());
+    });
+  }
+  return parts;
+}
+
+void Table::close() {
+  std::vector<Handle> handles;
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (state_->closed) return;
+    handles.swap(state_->handles);
+    state_->closed = true;
+  }
+  for (const Handle& handle : handles) wait_interruptibly(handle);
+  wait_interruptibly(barrier({.name = str("rueda.table '", state_->options.name, "' is closed"),
+                              .process_set = state_->options.process_set}));
+  state_->opened.runtime->close_table(state_->opened.held.number);
+}
+
+}  // namespace rueda

@@ -1,0 +1,10 @@
+// Tables of parameters that ranks own parts of.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace rueda::bindings {
+
+void bind_tables(pybind11::module_& module);
+
+}  // namespace rueda::bindings

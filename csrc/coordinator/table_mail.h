@@ -1,0 +1,37 @@
+// The bytes of tables' requests and answers that are too many to travel with their headers:
+// messages between two ranks in a process set of their own, which applications cannot name.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "coordinator/point_to_point.h"
+
+namespace rueda {
+
+inline constexpr int table_mail_set = -2;
+// Up to so many bytes travel with a header.
+inline constexpr std::size_t table_inline_bytes = 4096;
+
+enum class MailOf : std::uint8_t { request, answer };
+
+// One side of such a message. `number` is the request's, among those of the rank that asks.
+inline std::shared_ptr<HandleState> mail(PointToPoint& messages, bool is_send, int peer,
+                                         std::uint64_t number, MailOf what, std::byte* data,
+                                         std::size_t bytes) {
+  MessageRequest message;
+  message.is_send = is_send;
+  message.set_id = table_mail_set;
+  message.peer = peer;
+  message.tag = static_cast<std::int64_t>(number * 2 + (what == MailOf::answer ? 1 : 0));
+  message.dtype = DataType::uint8;
+  message.count = static_cast<std::int64_t>(bytes);
+  message.data = data;
+  auto handle = std::make_shared<HandleState>();
+  message.handle = handle;
+  messages.submit(std::move(message));
+  return handle;
+}
+
+}  // namespace rueda

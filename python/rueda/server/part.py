@@ -1,0 +1,22 @@
+"""What is left of a table when its world has ended."""
+
+from __future__ import annotations
+
+import numpy as np
+
+__all__ = ["Part"]
+
+
+class Part:
+    """What one rank holds of a table: its own part, or the replica of the previous rank's.
+
+    ``owner``: rank within the process set. ``version``: additions counted. ``begin`` or ``rows``: which elements, or
+    which rows, ``values`` are.
+    """
+
+    def __init__(self, owner: int, version: int, begin: int, rows: bytes, values: bytes) -> None:
+        self.owner = owner
+        self.version = version
+        self.begin = begin
+        self.rows = np.frombuffer(rows, np.int64)
+        self.values = np.frombuffer(values, np.float32)

@@ -1,0 +1,223 @@
+"""Tables of rows: embeddings larger than one rank's memory, of which each step touches few rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rueda import _native
+from rueda.errors import InvalidArgumentError
+from rueda.handles import Handle
+from rueda.process_sets import ProcessSet, global_process_set, identify
+from rueda.server.handing_over import hand_over
+from rueda.server.tables import Floats, OpenTable, readable, writeable
+
+__all__ = ["RowTable"]
+
+Rows = npt.NDArray[np.int64]
+Partition = Callable[[Rows], npt.ArrayLike]
+
+
+class RowTable(OpenTable):
+    """Rows of float32, numbered from 0 on, that are divided over the ranks of a process set.
+
+    Rows take memory, at their owners, once they are put or added to; until then they have their initial values, on
+    which all ranks agree without asking: ``initial``, and with a ``spread`` a number from ``[-spread, spread)`` on top
+    that follows from ``seed``, row and column.
+
+    ``width``: elements of each row. ``partition``: which rank of the process set owns each of some rows, as an array,
+    the same for the same row always and on all ranks; by default rows are spread by a hash. ``rule``, ``parameters``,
+    ``replicated``, ``process_set`` and errors are as for :class:`Table`.
+
+    Example::
+
+        >>> with rueda.server.RowTable("words", width=4, spread=0.1) as table:
+        ...     table.add([7, 7, 1_000_000_000], np.ones((3, 4)), ticks=True).result()
+        ...     rows = table.get([7, 8], least_clock=1).result()
+        >>> rows.shape
+        (2, 4)
+    """
+
+    def __init__(
+        self,
+        name: str,
+        width: int,
+        *,
+        initial: float = 0.0,
+        spread: float = 0.0,
+        seed: int = 0,
+        partition: Partition | None = None,
+        rule: str = "sum",
+        parameters: Sequence[float] = (),
+        replicated: bool = False,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        self._options: dict[str, Any] = {
+            "initial": initial,
+            "spread": spread,
+            "seed": seed,
+            "partition": partition,
+            "rule": rule,
+            "parameters": list(parameters),
+            "replicated": replicated,
+        }
+        self.width = width
+        self._partition = partition
+        native = _native.Table(
+            name,
+            0,
+            width,
+            initial,
+            spread,
+            seed,
+            [],
+            rule,
+            list(parameters),
+            False,
+            replicated,
+            identify(process_set),
+        )
+        super().__init__(native, name, process_set)
+
+    def get(
+        self, rows: npt.ArrayLike, out: Floats | None = None, least_clock: int = 0
+    ) -> Handle[Floats]:
+        """The rows, in their order and as often as they are asked for: an array of shape ``(rows, width)``.
+
+        ``rows``: whole numbers of any shape, which the result has before its last extent. Each travels once. ``out``
+        and ``least_clock``: see :meth:`Table.get`.
+        """
+        asked = np.asarray(rows)
+        distinct, places = np.unique(_numbers(asked), return_inverse=True)
+        shape = (*asked.shape, self.width)
+        if out is not None and out.shape != shape:
+            raise InvalidArgumentError(f"get(): out= has shape {out.shape} instead of {shape}")
+        target = None if out is None else writeable(out)
+        owners = self._owners(distinct)
+        come = np.empty((distinct.size, self.width), np.float32)
+
+        def finish(_: object) -> Floats:
+            found = come[places.reshape(asked.shape)]
+            if target is None:
+                return found
+            target[...] = found
+            return target
+
+        return Handle(
+            lambda: [
+                self._native.get_rows(
+                    distinct.ctypes.data,
+                    distinct.size,
+                    _address(owners),
+                    come.ctypes.data,
+                    come.size,
+                    least_clock,
+                )
+            ],
+            finish,
+            (distinct, owners, come, target),
+        )
+
+    def put(self, rows: npt.ArrayLike, values: npt.ArrayLike) -> Handle[None]:
+        """These are the values of the rows from now on; of a row that comes twice, the last."""
+        numbers, source = self._items(rows, values)
+        reverse, last = np.unique(numbers[::-1], return_index=True)
+        kept = np.ascontiguousarray(source[::-1][last])
+        owners = self._owners(reverse)
+        return self._begin(
+            lambda: self._native.put_rows(
+                reverse.ctypes.data, reverse.size, _address(owners), kept.ctypes.data, kept.size
+            ),
+            (reverse, owners, kept),
+        )
+
+    def add(
+        self,
+        rows: npt.ArrayLike,
+        delta: npt.ArrayLike,
+        factor: float = 1.0,
+        by_staleness: bool = False,
+        ticks: bool = False,
+    ) -> Handle[None]:
+        """Adds to the rows, by the table's rule, ``factor`` times what is here for each.
+
+        What is here for a row that comes several times is summed up first, so that each travels once. ``delta`` may be
+        written again at once. ``by_staleness`` and ``ticks``: see :meth:`Table.add`.
+        """
+        numbers, source = self._items(rows, delta)
+        distinct, places = np.unique(numbers, return_inverse=True)
+        order = np.argsort(places, kind="stable")
+        starts = np.searchsorted(places[order], np.arange(distinct.size))
+        summed = (
+            np.add.reduceat(source[order], starts, axis=0) if distinct.size else source[:0].copy()
+        )
+        owners = self._owners(distinct)
+        return self._begin(
+            lambda: self._native.add_rows(
+                distinct.ctypes.data,
+                distinct.size,
+                _address(owners),
+                summed.ctypes.data,
+                summed.size,
+                factor,
+                by_staleness,
+                ticks,
+            ),
+            (distinct, owners, summed),
+            ticks,
+        )
+
+    def restored(self, process_set: ProcessSet = global_process_set) -> RowTable:
+        """A table of the present world with what is left of this one: see :meth:`Table.restored`."""
+        table = RowTable(self.name, self.width, process_set=process_set, **self._options)
+        hand_over(
+            self,
+            lambda part: table.put(part.rows, part.values.reshape(-1, self.width)),
+            process_set,
+        )
+        return table
+
+    def _items(self, rows: npt.ArrayLike, values: npt.ArrayLike) -> tuple[Rows, Floats]:
+        numbers = _numbers(np.asarray(rows))
+        source = readable(values)
+        if source.size != numbers.size * self.width:
+            raise InvalidArgumentError(
+                f"table '{self.name}': values of shape {source.shape} for {numbers.size} rows of "
+                f"{self.width} elements"
+            )
+        return numbers, source.reshape(numbers.size, self.width)
+
+    def _owners(self, rows: Rows) -> npt.NDArray[np.int32] | None:
+        if self._partition is None:
+            return None
+        found = np.ascontiguousarray(self._partition(rows), np.int32)
+        if found.shape != rows.shape:
+            raise InvalidArgumentError(
+                f"table '{self.name}': partition() gave owners of shape {found.shape} for "
+                f"{rows.size} rows"
+            )
+        if rows.size and not (found.min() >= 0 and found.max() < self.owners):
+            row = rows[(found < 0) | (found >= self.owners)][0]
+            raise InvalidArgumentError(
+                f"table '{self.name}': partition() leaves row {row} without one of the "
+                f"{self.owners} ranks as its owner"
+            )
+        return found
+
+
+def _address(owners: npt.NDArray[np.int32] | None) -> int:
+    return 0 if owners is None else owners.ctypes.data
+
+
+def _numbers(rows: npt.NDArray[Any]) -> Rows:
+    if rows.size == 0:
+        return np.empty(0, np.int64)
+    if rows.dtype.kind not in "iu":
+        raise InvalidArgumentError(f"rows are whole numbers, not of dtype {rows.dtype}")
+    numbers = rows.astype(np.int64).reshape(-1)
+    if numbers.min() < 0:
+        raise InvalidArgumentError(f"there is no row {numbers.min()}")
+    return numbers
