@@ -2,8 +2,9 @@
 
     RUEDA_ALGORITHM=ring rueda run -np 4 python benchmarks/strategies/measure.py [--seeds N] [--fixed] [RUN ...]
 
-A run is ``STRATEGY[@BATCH][+adam]``: a strategy as rueda.torch.wrap() takes it as text, a rank's batch (16), and
-whether the ranks' own optimizer is Adam (lr 0.002) in the place of SGD (lr 0.1). ``alone`` is one process that trains
+A run is ``STRATEGY[@BATCH][+adam|+nesterov]``: a strategy as rueda.torch.wrap() takes it as text, a rank's batch (16),
+and whether the ranks' own optimizer is Adam (lr 0.002), or SGD with Nesterov's momentum of 0.9 (lr 0.01), in the place
+of SGD (lr 0.1). ``alone`` is one process that trains
 on all, ``once`` is ``oneshot`` with all epochs as one. All runs go through the same 20 epochs of 1,408 images, 1,760
 batches of 16: each rank takes its share of every epoch, which is drawn anew, or with ``--fixed`` always the same
 images, which no other rank sees. The network is 64-64-10 with ReLU.
@@ -72,6 +73,27 @@ RUNS = [
     "sparseloco:16,0.03+adam",
     "noloco:16+adam",
 ]
+SERVED = [
+    "ssp:0@4",
+    "ssp:0",
+    "ssp:3",
+    "ssp:inf",
+    "downpour:1",
+    "downpour:5",
+    "downpour:20",
+    "downpour:20,guard=scale",
+    "downpour:1,server=adagrad",
+    "adag:5",
+    "adag:20",
+    "dynsgd:5",
+    "dynsgd:20",
+    "hogwild",
+    "aeasgd:1",
+    "aeasgd:4",
+    "aeasgd:16",
+    "eamsgd:4+nesterov",
+    "eamsgd:16+nesterov",
+]
 
 
 class Outcome(NamedTuple):
@@ -95,15 +117,17 @@ def batches(
 
 def train(run: str, seed: int, epochs: int, fixed: bool) -> Outcome:
     """One training by all ranks, each of which returns the same."""
-    text, adam, _ = run.partition("+adam")
+    text, _, kind = run.partition("+")
     strategy, _, batch_text = text.partition("@")
     batch = int(batch_text or 16)
     torch.manual_seed(seed)
     x, y, test_x, test_y = load()
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
-    if adam:
+    if kind == "adam":
         optimizer = torch.optim.Adam(model.parameters(), lr=0.002)
+    elif kind == "nesterov":
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True)
     size, rank = (1, 0) if strategy == "alone" else (rueda.size(), rueda.rank())
     steps_of_epoch = IMAGES // (size * batch)
     distributed = strategy != "alone"
@@ -142,7 +166,8 @@ def row(run: str, outcomes: list[Outcome], sync: float) -> str:
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("runs", nargs="*", default=RUNS, metavar="RUN")
+    parser.add_argument("runs", nargs="*", metavar="RUN")
+    parser.add_argument("--served", action="store_true", help="strategies without synchrony")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--fixed", action="store_true", help="each rank has images of its own")
@@ -158,7 +183,7 @@ def main() -> None:
         )
         print("| --- | ---: | ---: | ---: | ---: | ---: |", flush=True)
     sync = train("sync", 0, options.epochs, options.fixed).sent
-    for run in options.runs:
+    for run in options.runs or (SERVED if options.served else RUNS):
         outcomes = [
             train(run, seed, options.epochs, options.fixed) for seed in range(options.seeds)
         ]

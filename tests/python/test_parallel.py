@@ -105,6 +105,7 @@ def test_reductions_with_extreme_options(worlds: Worlds, run: Run, check: str) -
             "sparse",
             "state",
             "strategies",
+            "strategies_served",
             "strategies_sparse_and_pairs",
         )
         for size in SIZES
@@ -118,7 +119,10 @@ def test_reductions_with_extreme_options(worlds: Worlds, run: Run, check: str) -
         for part in ("bad_input", "state")
         for size in (2, 3)
     ]
-    + [Run("check_torch_strategies_sparse_and_pairs.py", 3, extra=OVER_TCP)]
+    + [
+        Run(f"check_torch_strategies_{part}.py", 3, extra=OVER_TCP)
+        for part in ("served", "sparse_and_pairs")
+    ]
     + [Run("check_torch_agreement.py", size) for size in (2, 3, 4)]
 )
 def test_torch(worlds: Worlds, run: Run, check: str) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from rueda.errors import InvalidArgumentError, UnsupportedError
+from rueda.errors import InvalidArgumentError
 from rueda.torch.strategies.accumulation import GradientAccumulation
+from rueda.torch.strategies.aeasgd import AEASGD, EAMSGD
 from rueda.torch.strategies.des_loc import DESLOC
 from rueda.torch.strategies.diloco import DiLoCo
+from rueda.torch.strategies.downpour import ADAG, Downpour, DynSGD, Hogwild
 from rueda.torch.strategies.easgd import EASGD
 from rueda.torch.strategies.gossip import ADPSGD, NoLoCo
 from rueda.torch.strategies.local_sgd import EpochAveraging, LocalSGD, PostLocalSGD
 from rueda.torch.strategies.sparse_loco import SparseLoCo
+from rueda.torch.strategies.ssp import SSP
 from rueda.torch.strategies.strategy import Strategy
 from rueda.torch.strategies.synchronous import Synchronous
 
@@ -29,6 +32,13 @@ _KINDS: tuple[type[Strategy], ...] = (
     ADPSGD,
     NoLoCo,
     EASGD,
+    SSP,
+    AEASGD,
+    EAMSGD,
+    Downpour,
+    ADAG,
+    DynSGD,
+    Hogwild,
 )
 
 
@@ -79,7 +89,7 @@ def _value(text: str, key: str, value: str, kind: str) -> object:
 def strategy_of(
     strategy: Strategy | str | None, mode: str | None, frequency: str | int | None
 ) -> Strategy:
-    """What wrap() was told to do. Raises InvalidArgumentError and UnsupportedError."""
+    """What wrap() was told to do. Raises InvalidArgumentError."""
     if strategy is not None and (mode is not None or frequency is not None):
         raise InvalidArgumentError("strategy= excludes mode= and frequency=, which name one, too")
     if isinstance(strategy, Strategy):
@@ -88,21 +98,29 @@ def strategy_of(
         return parse_strategy(strategy)
     if strategy is not None:
         raise InvalidArgumentError(f"strategy={strategy!r} is neither a Strategy nor a text")
-    if mode in ("asynchronous", "hogwild"):
-        raise UnsupportedError(
-            f"mode={mode!r} is not available yet: it needs a server of parameters. Of those that there are, "
-            f"mode='synchronous' with frequency='epoch' or a number of batches exchanges as rarely"
-        )
-    if mode not in (None, "synchronous"):
+    if mode not in (None, "synchronous", "asynchronous", "hogwild"):
         raise InvalidArgumentError(
             f"mode={mode!r} is not 'synchronous', 'asynchronous' or 'hogwild'"
         )
-    if frequency in (None, "batch"):
-        return Synchronous()
-    if frequency == "epoch":
+    batches = _batches(frequency)
+    if mode in ("asynchronous", "hogwild"):
+        if batches == 0:
+            raise InvalidArgumentError("frequency=0 is not 'batch', 'epoch' or a number of batches")
+        kind = Downpour if mode == "asynchronous" else Hogwild
+        return kind(batches or 0)
+    if batches is None:
         return EpochAveraging()
+    return Synchronous() if batches == 1 else LocalSGD(batches)
+
+
+def _batches(frequency: str | int | None) -> int | None:
+    """After how many batches ranks exchange; ``None`` after an epoch."""
+    if frequency in (None, "batch"):
+        return 1
+    if frequency == "epoch":
+        return None
     if isinstance(frequency, int) and not isinstance(frequency, bool):
-        return Synchronous() if frequency == 1 else LocalSGD(frequency)
+        return frequency
     raise InvalidArgumentError(
         f"frequency={frequency!r} is not 'batch', 'epoch' or a number of batches"
     )

@@ -1,0 +1,100 @@
+"""Ranks that are tied to a centre by springs, each in its own time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from rueda.errors import InvalidArgumentError
+from rueda.torch.strategies.replica import Replica
+from rueda.torch.strategies.served import Served
+from rueda.torch.strategies.strategy import at_least, within
+
+__all__ = ["AEASGD", "EAMSGD"]
+
+
+@dataclass
+class AEASGD(Served):
+    """``"aeasgd:4"``: asynchronous elastic averaging: every ``period`` steps a rank and the centre are drawn together.
+
+    With z the centre and e = a (x_i - z): x_i ← x_i - e and z ← z + e, a = β/P; in the steps between, and after it,
+    x_i ← x_i - η ∇f_i(x_i). Zhang, Choromanska and LeCun, "Deep learning with elastic averaging SGD", NIPS 2015,
+    section 3.1, algorithm 1; β = 0.9 as in their experiments. Each rank looks for itself, and does not fall apart at
+    long periods, where :class:`Downpour` does. consolidate() gives all ranks the centre.
+
+    Example::
+
+        >>> from rueda.torch.strategies import AEASGD
+        >>> AEASGD(4).describe()
+        'AEASGD(period=4, beta=0.9)'
+    """
+
+    period: int = 4
+    beta: float = 0.9
+
+    name: ClassVar[str] = "aeasgd"
+
+    def validate(self, replica: Replica) -> None:
+        super().validate(replica)
+        at_least(self, 1, "period")
+        within(self, 0, 1, "beta")
+
+    def position(self) -> torch.Tensor:
+        """Where this rank is: what the spring is tied to."""
+        return self.parameters()
+
+    @torch.no_grad()
+    def before_step(self) -> bool:
+        replica = self.replica
+        if (replica.steps + 1) % self.period == 0:
+            pull = self.position().sub_(self.pull()).mul_(self.beta / replica.process_set.size())
+            pushed = self.push(pull)
+            self.set_parameters(self.parameters().sub_(pull))
+            pushed.result()
+        return True
+
+
+@dataclass
+class EAMSGD(AEASGD):
+    """``"eamsgd:4"``: :class:`AEASGD` with Nesterov's momentum: gradients are those of where the momentum leads.
+
+    v ← δ v - η ∇f_i(x_i + δ v); x_i ← x_i + v; every ``period`` steps e = a (x_i - z), x_i ← x_i - e, z ← z + e. Zhang,
+    Choromanska and LeCun, NIPS 2015, section 3.2, algorithm 2. Needs ``torch.optim.SGD(..., momentum=δ,
+    nesterov=True)``, whose parameters are x_i + δ v, with v = -η times what it keeps: look-ahead and step have the
+    same sign. The spring is tied to x_i.
+
+    Example::
+
+        >>> from rueda.torch.strategies import EAMSGD
+        >>> EAMSGD(4).describe()
+        'EAMSGD(period=4, beta=0.9)'
+    """
+
+    name: ClassVar[str] = "eamsgd"
+
+    def validate(self, replica: Replica) -> None:
+        super().validate(replica)
+        groups = replica.optimizer.param_groups
+        right = isinstance(replica.optimizer, torch.optim.SGD) and all(
+            group["nesterov"] and not group["maximize"] for group in groups
+        )
+        if not right:
+            raise InvalidArgumentError(
+                "EAMSGD needs torch.optim.SGD with momentum= and nesterov=True, and without maximize="
+            )
+
+    def position(self) -> torch.Tensor:
+        vector = self.parameters()
+        optimizer = self.replica.optimizer
+        group_of = {id(each): group for group in optimizer.param_groups for each in group["params"]}
+        begin = 0
+        for each in self.replica.parameters.values():
+            kept = optimizer.state.get(each, {}).get("momentum_buffer")
+            if kept is not None:
+                group = group_of[id(each)]
+                part = vector[begin : begin + each.numel()]
+                part.add_(kept.reshape(-1), alpha=group["momentum"] * group["lr"])
+            begin += each.numel()
+        return vector

@@ -1,0 +1,234 @@
+"""Ranks that push what they have learnt to common parameters, and pull these, without waiting for each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from rueda.errors import InvalidArgumentError
+from rueda.handles import Handle
+from rueda.torch.strategies.guard import Guard
+from rueda.torch.strategies.replica import Replica
+from rueda.torch.strategies.served import Served
+from rueda.torch.strategies.strategy import at_least
+
+__all__ = ["ADAG", "Downpour", "DynSGD", "Hogwild"]
+
+_SERVERS = ("sum", "adagrad")
+_GUARDS = ("off", "warn", "scale")
+
+
+@dataclass
+class Downpour(Served):
+    """``"downpour:5"``: every ``window`` steps a rank adds what it has moved by to the centre, and takes the centre.
+
+    With z the centre and x_i = z when it was pulled: x_i ← x_i - η ∇f_i(x_i), H times; then z ← z + (x_i - pulled) and
+    x_i ← z, H being ``window``. Dean et al., "Large scale distributed deep networks", NIPS 2012, section 4.1 and
+    algorithm 4.1 with n_fetch = n_push = H, with the parameters' difference in the place of accumulated gradients, as
+    dist-keras has it. What P ranks have found from nearly the same z is added up, not averaged: it is like a learning
+    rate P·H times as large with a delay of P - 1, and falls apart where that is too much. ``guard="scale"`` measures
+    that and pushes less, ``"warn"`` tells; see :class:`Guard`. ``server="adagrad"``: gradients of the window are
+    pushed, and the centre takes Adagrad's step with ``rate`` (section 4.1, equation 1), which tames it likewise.
+
+    ``window=0``: once in an epoch, see wrap() for ``steps_per_epoch``; ``mode="asynchronous"`` of Elephas.
+
+    Example::
+
+        >>> from rueda.torch.strategies import Downpour
+        >>> Downpour(5, guard="scale").describe()
+        "Downpour(window=5, guard='scale', server='sum', rate=0.05)"
+    """
+
+    window: int = 1
+    guard: str = "off"
+    server: str = "sum"
+    rate: float = 0.05
+
+    name: ClassVar[str] = "downpour"
+    pushes_by_staleness: ClassVar[bool] = False
+
+    def validate(self, replica: Replica) -> None:
+        super().validate(replica)
+        at_least(self, 0, "window", "rate")
+        _one_of(self.server, _SERVERS, "server")
+        _one_of(self.guard, _GUARDS, "guard")
+        if self.guard != "off" and self.server != "sum":
+            raise InvalidArgumentError("guard= is for server='sum': Adagrad scales by itself")
+
+    def rule(self) -> tuple[str, tuple[float, ...]]:
+        return ("sum", ()) if self.server == "sum" else ("adagrad", (self.rate, 1e-8))
+
+    def start(self, replica: Replica) -> None:
+        super().start(replica)
+        self._gradients = torch.zeros(self._size) if self.server == "adagrad" else None
+        self.stability = Guard(replica.process_set.size()) if self.guard != "off" else None
+
+    @torch.no_grad()
+    def before_step(self) -> bool:
+        if self._gradients is not None:
+            begin = 0
+            for each in self.replica.parameters.values():
+                if each.grad is not None:
+                    part = self._gradients[begin : begin + each.numel()]
+                    part.add_(each.grad.reshape(-1))
+                begin += each.numel()
+        return True
+
+    def after_step(self) -> None:
+        if self.window and self.replica.steps % self.window == 0:
+            self.exchange()
+
+    def after_epoch(self) -> None:
+        if not self.window:
+            self.exchange()
+
+    def factor(self) -> float:
+        """By what is multiplied what is pushed."""
+        return 1.0
+
+    def _guarded(self, delta: torch.Tensor) -> float:
+        factor = self.factor()
+        if self.stability is None:
+            return factor
+        advised = self.stability.advise(self.pulled, delta, self.table.staleness(), factor)
+        return factor * advised if self.guard == "scale" else factor
+
+    @torch.no_grad()
+    def exchange(self) -> None:
+        """Pushes, then pulls; nobody is waited for but the owners, who serve while they compute."""
+        delta = self.parameters() - self.pulled if self._gradients is None else self._gradients
+        factor = self._guarded(delta)
+        pushed = self.push(delta, factor=factor, by_staleness=self.pushes_by_staleness)
+        self.set_parameters(self.pull())
+        pushed.result()
+        if self._gradients is not None:
+            self._gradients.zero_()
+
+    def consolidate(self) -> None:
+        if not torch.equal(self.parameters(), self.pulled):
+            self.exchange()
+        super().consolidate()
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()
+        return state if self._gradients is None else {**state, "gradients": self._gradients.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self._gradients is not None:
+            self._gradients.copy_(state["gradients"])
+
+
+@dataclass
+class ADAG(Downpour):
+    """``"adag:5"``: Downpour with each window's move divided by its steps: accumulated gradient normalisation.
+
+    z ← z + (x_i - pulled)/H. Hermans, Spanakis and Möckel, "Accumulated gradient normalization", ACML 2017, section 3,
+    equation 5, AGN, or ADAG in dist-keras. Long windows do no more harm than short ones, and a push is worth one step.
+
+    Example::
+
+        >>> from rueda.torch.strategies import ADAG
+        >>> ADAG(5).window
+        5
+    """
+
+    window: int = 5
+
+    name: ClassVar[str] = "adag"
+
+    def start(self, replica: Replica) -> None:
+        super().start(replica)
+        self._pushed_at: int = replica.steps
+
+    def factor(self) -> float:
+        taken = self.replica.steps - self._pushed_at
+        self._pushed_at = self.replica.steps
+        return 1.0 / max(1, taken)
+
+
+@dataclass
+class DynSGD(Downpour):
+    """``"dynsgd:5"``: Downpour with each push divided by 1 + its staleness, at the centre, in one with the addition.
+
+    z ← z + (x_i - pulled)/(1 + τ), τ being how many pushes the owner has counted since this rank pulled. Jiang et al.,
+    "Heterogeneity-aware distributed parameter servers", SIGMOD 2017, section 5, as dist-keras has it. What comes late
+    counts less.
+
+    Example::
+
+        >>> from rueda.torch.strategies import DynSGD
+        >>> DynSGD(5).window
+        5
+    """
+
+    window: int = 5
+
+    name: ClassVar[str] = "dynsgd"
+    pushes_by_staleness: ClassVar[bool] = True
+
+
+@dataclass
+class Hogwild(Downpour):
+    """``"hogwild"``: Downpour that waits for nothing, not even for its own push to have arrived.
+
+    z ← z - η ∇f_i(x_i), where x_i is the centre as it was read while others, and this rank's last push, were on their
+    way. Niu et al., "Hogwild!: a lock-free approach to parallelizing stochastic gradient descent", NIPS 2011,
+    algorithm 1, with parts of ranks in the place of single elements: what is read of different parts may be of
+    different moments. ``mode="hogwild"`` of Elephas.
+
+    Example::
+
+        >>> from rueda.torch.strategies import Hogwild
+        >>> Hogwild().describe()
+        "Hogwild(window=1, guard='off', server='sum', rate=0.05)"
+    """
+
+    name: ClassVar[str] = "hogwild"
+
+    def start(self, replica: Replica) -> None:
+        super().start(replica)
+        self._coming: tuple[torch.Tensor, Handle[Any]] | None = None
+        self._gone: tuple[torch.Tensor, Handle[None]] | None = None
+
+    @torch.no_grad()
+    def exchange(self) -> None:
+        delta = self.parameters() - self.pulled if self._gradients is None else self._gradients
+        factor = self._guarded(delta)
+        self._finish_push()
+        pushed = delta if self._gradients is None else delta.clone()
+        self._gone = pushed, self.push(pushed, factor=factor)
+        if self._gradients is not None:
+            self._gradients.zero_()
+        coming, self._coming = self._coming, None
+        if coming is None:
+            self.pull()
+        else:
+            self.pulled, handle = coming
+            handle.result()
+        self.set_parameters(self.pulled)
+        spare = torch.empty_like(self.pulled)
+        self._coming = spare, self.table.get(spare.numpy())
+
+    def _finish_push(self) -> None:
+        """What failed is raised; usually it has long been done."""
+        if self._gone is not None:
+            self._gone[1].result()
+        self._gone = None
+
+    def consolidate(self) -> None:
+        super().consolidate()
+        self._finish_push()
+        self._coming = None  # it is from before
+
+    def stop(self) -> None:
+        self._finish_push()
+        self._coming = None
+        super().stop()
+
+
+def _one_of(value: str, choices: tuple[str, ...], name: str) -> None:
+    if value not in choices:
+        raise InvalidArgumentError(f"{name}={value!r} is none of {', '.join(choices)}")

@@ -1,0 +1,113 @@
+"""Whether asynchronous training is stable, from what it does itself."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import torch
+
+from rueda.torch.strategies.delays import constant_limit, stability_limit
+
+__all__ = ["Guard"]
+
+_log = logging.getLogger("rueda")
+
+_KEPT = 0.8  # of what was measured before, at each push
+_SAFETY = 0.8  # of the limit is advised
+_STEPS = 4_000  # of the limit's simulation, which is within some percent
+_MOVED = 0.1  # of pushes that are staler or less stale than before: the limit is found anew
+_RECENT = 400  # pushes to one owner that tell how stale pushes are now
+
+
+class Guard:
+    """Measures by how much pushes over-correct, and how stale they are, and advises to push less where that runs away.
+
+    What a rank pushes, d(x), depends on the parameters x that it began with. Its *gain* is by how much d changes
+    against x: for plain gradients η·L, L being the curvature along the way, for windows of steps what they come to. It
+    is measured between one push and the next, g = -⟨d₂ - d₁, x₂ - x₁⟩/|x₂ - x₁|², over some pushes. With the delays
+    that owners have counted the training is stable where g is below :func:`stability_limit`: that of their
+    distribution, or that of a constant delay of P - 1 or their mean, whichever is least, since P pushes that are upon
+    the same parameters add up, also where this rank's own is the first of them. Noise of batches alone makes g 1/P at
+    most, which is below the limit of P ranks that take turns, so the guard keeps silent there.
+
+    ``gain`` and ``limit`` are what was found last; ``None`` before. ``advised`` counts the pushes that it advised to
+    shrink.
+
+    Example::
+
+        >>> from rueda.torch.strategies.guard import Guard
+        >>> guard, x = Guard(ranks=1), torch.ones(3)
+        >>> for _ in range(3):  # steps of 2.5 times the inverse curvature: each overshoots
+        ...     factor = guard.advise(x, -2.5 * x, {0: 9}, 1.0)
+        ...     x = x - 2.5 * x
+        >>> guard.gain, round(factor, 2)
+        (2.5, 0.64)
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self.gain: float | None = None
+        self.limit: float | None = None
+        self.advised = 0
+        self._ranks = ranks
+        self._last: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._change = self._distance = 0.0
+        self._counted: dict[int, int] = {}  # when the recent pushes began
+        self._delays: dict[int, float] = {}  # of which the limit is
+        self._has_warned = False
+
+    @torch.no_grad()
+    def advise(
+        self,
+        begun_with: torch.Tensor,
+        delta: torch.Tensor,
+        staleness: Mapping[int, int],
+        factor: float,
+    ) -> float:
+        """What to multiply ``factor`` by, at most 1, when ``factor`` times ``delta`` is pushed.
+
+        ``begun_with``: the parameters that were pulled before ``delta`` was found. ``staleness``: how many pushes so
+        far met which, as :meth:`rueda.server.Table.staleness` counts.
+        """
+        if self._last is not None:
+            moved = begun_with - self._last[0]
+            changed = delta - self._last[1]
+            self._change = _KEPT * self._change - float(torch.dot(changed, moved))
+            self._distance = _KEPT * self._distance + float(torch.dot(moved, moved))
+        self._last = begun_with.clone(), delta.clone()
+        self._find_limit(staleness)
+        if self._distance <= 0 or self.limit is None:
+            return 1.0
+        self.gain = self._change / self._distance
+        pushed = self.gain * factor
+        if pushed <= self.limit:
+            return 1.0
+        self.advised += 1
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "pushes over-correct: their gain is %.3g, and with %.3g pushes of others between pull and push on "
+                "average, of %d ranks, it may be %.3g at most: a lower learning rate, shorter windows or guard='scale' "
+                "help",
+                pushed,
+                sum(delay * share for delay, share in self._delays.items()),
+                self._ranks,
+                self.limit,
+            )
+        return _SAFETY * self.limit / pushed
+
+    def _find_limit(self, staleness: Mapping[int, int]) -> None:
+        recent = {delay: count - self._counted.get(delay, 0) for delay, count in staleness.items()}
+        total = sum(recent.values())
+        if total <= 0:
+            return
+        delays = {delay: count / total for delay, count in recent.items() if count > 0}
+        known = set(delays) | set(self._delays)
+        apart = sum(abs(delays.get(each, 0) - self._delays.get(each, 0)) for each in known) / 2
+        if self.limit is None or apart > _MOVED:
+            self._delays = delays
+            mean = sum(delay * share for delay, share in delays.items())
+            in_turns = constant_limit(max(mean, self._ranks - 1))
+            self.limit = min(in_turns, stability_limit(delays, steps=_STEPS))
+        if total > _RECENT * self._ranks:
+            self._counted = dict(staleness)

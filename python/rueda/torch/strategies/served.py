@@ -1,0 +1,118 @@
+"""What strategies have in common whose ranks share parameters through a table, each in its own time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from rueda.errors import UnsupportedError
+from rueda.exchanges import barrier
+from rueda.handles import Handle
+from rueda.server import Table
+from rueda.torch.strategies.replica import Replica
+from rueda.torch.strategies.strategy import Strategy, on_cpu
+
+__all__ = ["Served"]
+
+
+@dataclass
+class Served(Strategy):
+    """Parameters lie in a table, one part at each rank; ranks add to them and read them, and wait for nobody.
+
+    All parameters are one vector, in the order of the model: the *centre*. ``pulled`` is what this rank last read of
+    it. Nothing is the same on all ranks but after consolidate(), and no run repeats the bits of another. Ranks may
+    take different numbers of steps. Parameters of float32 in the CPU's memory. A rank keeps its parameters twice more:
+    what it pulled, and its part of the centre with what is on its way.
+    """
+
+    takes_closure: ClassVar[bool] = False  # ranks may evaluate it a different number of times
+
+    def validate(self, replica: Replica) -> None:
+        on_cpu(self, replica)
+        for name, each in replica.parameters.items():
+            if each.dtype != torch.float32:
+                raise UnsupportedError(
+                    f"{type(self).__name__} is for parameters of float32, and '{name}' is {each.dtype}"
+                )
+
+    def rule(self) -> tuple[str, tuple[float, ...]]:
+        """What an addition does to the centre, and its parameters; see :class:`rueda.server.Table`."""
+        return "sum", ()
+
+    def start(self, replica: Replica) -> None:
+        super().start(replica)
+        started: Table | None = getattr(self, "table", None)
+        if started is not None:
+            started.close()
+        self.pulled = torch.cat([each.detach().reshape(-1) for each in replica.parameters.values()])
+        self._size = self.pulled.numel()
+        rule, parameters = self.rule()
+        self.table = Table(
+            f"{replica.prefix}/centre",
+            self._size,
+            rule=rule,
+            parameters=parameters,
+            process_set=replica.process_set,
+        )
+        self._put_part(self.pulled[slice(*self._part())])
+
+    def _part(self) -> tuple[int, int]:
+        """Where this rank's part of the centre begins and ends."""
+        rank = self.replica.process_set.rank()
+        return self.table.bounds[rank], self.table.bounds[rank + 1]
+
+    def _put_part(self, values: torch.Tensor) -> None:
+        """Every rank puts its own part; collective, so that nobody reads before all have."""
+        self.table.put(values.numpy(), self._part()[0]).result()
+        self._meet("begins")
+
+    def _meet(self, when: str) -> None:
+        barrier(self.replica.process_set, f"{self.replica.prefix}/centre {when}")
+
+    def parameters(self) -> torch.Tensor:
+        """This rank's parameters as a new vector."""
+        return torch.cat([each.detach().reshape(-1) for each in self.replica.parameters.values()])
+
+    @torch.no_grad()
+    def set_parameters(self, vector: torch.Tensor) -> None:
+        """The inverse of :meth:`parameters`."""
+        begin = 0
+        for each in self.replica.parameters.values():
+            each.copy_(vector[begin : begin + each.numel()].view(each.shape))
+            begin += each.numel()
+
+    def push(self, delta: torch.Tensor, **options: Any) -> Handle[None]:
+        """Begins to add to the centre; ``options`` as for :meth:`rueda.server.Table.add`."""
+        return self.table.add(delta.numpy(), **options)
+
+    def pull(self, least_clock: int = 0) -> torch.Tensor:
+        """The centre, with all that this rank has pushed before, into ``pulled``."""
+        self.table.get(self.pulled.numpy(), least_clock=least_clock).result()
+        return self.pulled
+
+    def consolidate(self) -> None:
+        # Who has taken fewer steps is not waited for by those who are at it still.
+        self.table.finish().result()
+        self._meet("is pushed to")
+        self.set_parameters(self.pull())
+        self.table.restart().result()
+        self._meet("goes on")
+
+    def stop(self) -> None:
+        self.table.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        part = torch.empty(self._part()[1] - self._part()[0])
+        self.table.get(part.numpy(), self._part()[0]).result()
+        return {"centre": part, "pulled": self.pulled.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["pulled"].shape != self.pulled.shape:
+            raise ValueError("the state is that of other parameters")
+        part = self._part()
+        if state["centre"].numel() != part[1] - part[0]:
+            raise ValueError("the state is that of another number of ranks")
+        self.pulled.copy_(state["pulled"])
+        self._put_part(state["centre"])

@@ -1,0 +1,53 @@
+"""Ranks that may go a bounded number of steps apart."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from rueda.errors import InvalidArgumentError
+from rueda.torch.strategies.replica import Replica
+from rueda.torch.strategies.served import Served
+from rueda.torch.strategies.strategy import within
+
+__all__ = ["SSP"]
+
+
+@dataclass
+class SSP(Served):
+    """``"ssp:3"``: stale synchronous parallel: no rank goes more than ``slack`` + 1 steps ahead of any other.
+
+    After its step number c rank i adds 1/P (x_i - pulled) to the centre z, and goes on with x_i = z as soon as z has
+    all steps up to c - s of all ranks, s being ``slack``; what else has come is in it as well. Ho et al., "More
+    effective distributed ML via a stale synchronous parallel parameter server", NIPS 2013, section 3. With 0 it is
+    bulk-synchronous: plain SGD comes to the parameters of synchronous training within rounding. With ``inf`` nobody
+    waits (asynchronous parallel). A rank that is slow now and then is caught up with; one that always is slows all
+    down to its pace, whatever the slack.
+
+    Example::
+
+        >>> from rueda.torch.strategies import SSP
+        >>> SSP(3).describe()
+        'SSP(slack=3)'
+    """
+
+    slack: float = 3
+
+    name: ClassVar[str] = "ssp"
+
+    def validate(self, replica: Replica) -> None:
+        super().validate(replica)
+        within(self, 0, math.inf, "slack")
+        if not (math.isinf(self.slack) or float(self.slack).is_integer()):
+            raise InvalidArgumentError(f"slack={self.slack!r} of SSP is no whole number of steps")
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        delta = self.parameters() - self.pulled
+        pushed = self.push(delta, factor=1.0 / self.replica.process_set.size(), ticks=True)
+        least = 0 if math.isinf(self.slack) else max(0, self.table.clock - int(self.slack))
+        self.set_parameters(self.pull(least))
+        pushed.result()

@@ -1,0 +1,340 @@
+"""Every rank: strategies over a table of parameters, against what their equations come to."""
+
+from __future__ import annotations
+
+import mmap
+import random
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import parallel
+import rueda
+import rueda.torch as rt
+import torch
+from rueda.torch.strategies import (
+    ADAG,
+    AEASGD,
+    EAMSGD,
+    SSP,
+    Downpour,
+    DynSGD,
+    Hogwild,
+    Served,
+    Strategy,
+)
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from training import BATCH, Optimizer, model, same_bits
+
+# Single precision: products are added up in another order.
+CLOSE = {"rtol": 2e-5, "atol": 2e-6}
+
+
+def fresh(momentum: float = 0.0) -> tuple[nn.Module, Optimizer]:
+    trained = model().float()
+    parameters = list(trained.parameters())
+    return trained, torch.optim.SGD(parameters, lr=0.1, momentum=momentum, nesterov=momentum > 0)
+
+
+def backward(trained: nn.Module, step: int) -> None:
+    """With this rank's share of a batch."""
+    torch.manual_seed(100 + step)
+    x, y = torch.randn(BATCH, 6), torch.randint(0, 3, (BATCH,))
+    mine = slice(rueda.rank(), None, rueda.size())
+    F.cross_entropy(trained(x[mine]), y[mine]).backward()
+
+
+def train(trained: nn.Module, wrapped: Optimizer, first: int, steps: int) -> None:
+    for step in range(first, first + steps):
+        wrapped.zero_grad()
+        backward(trained, step)
+        wrapped.step()
+
+
+def vector(trained: nn.Module) -> torch.Tensor:
+    return parameters_to_vector(trained.parameters()).detach().clone()
+
+
+class Pushes:
+    """What a strategy of this rank adds to the centre."""
+
+    def __init__(self, strategy: Served) -> None:
+        self.total = torch.zeros_like(strategy.pulled)
+        push = strategy.push
+
+        def noted(delta: torch.Tensor, **options: float) -> object:
+            self.total.add_(delta, alpha=options.get("factor", 1.0))
+            return push(delta, **options)
+
+        strategy.push = noted  # type: ignore[method-assign]
+
+
+def check_without_slack_it_is_synchronous() -> None:
+    """Bulk-synchronous: the mean of the ranks' steps of plain SGD is the step with the mean gradient."""
+    served, optimizer = fresh()
+    wrapped = rt.wrap(served, optimizer, strategy="ssp:0")
+    equal, optimizer = fresh()
+    synchronous = rt.wrap(equal, optimizer)
+    for step in range(12):
+        train(served, wrapped, step, 1)
+        train(equal, synchronous, step, 1)
+        torch.testing.assert_close(vector(served), vector(equal), **CLOSE)
+        # Between a rank's step and the next, the others push: what it has is of one moment of each owner.
+    wrapped.consolidate()
+    same_bits(*served.parameters())
+    wrapped.strategy.stop()
+
+
+def check_no_rank_goes_further_ahead_than_the_slack_allows() -> None:
+    """Each notes its steps where all can read them; one is slow now and then, by chance."""
+    folder = rueda.broadcast_object(tempfile.mkdtemp() if rueda.rank() == 0 else None, 0)
+    path = Path(folder) / "clocks"
+    if rueda.rank() == 0:
+        path.write_bytes(bytes(8 * rueda.size()))
+    rueda.barrier()
+    draw = random.Random(rueda.rank())
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as shared:
+        clocks = np.frombuffer(shared, np.int64)
+        for slack in (0, 2):
+            trained, optimizer = fresh()
+            wrapped = rt.wrap(trained, optimizer, strategy=SSP(slack))
+            furthest = 0
+            for step in range(60):
+                if draw.random() < 0.1:
+                    time.sleep(0.004)
+                train(trained, wrapped, step, 1)
+                # Of others it may be more by now, and not less.
+                clocks[rueda.rank()] = step + 1
+                furthest = max(furthest, step + 1 - int(clocks.min()))
+            assert furthest <= slack + 1, (slack, furthest)
+            wrapped.consolidate()
+            wrapped.strategy.stop()
+            clocks[rueda.rank()] = 0
+            rueda.barrier()
+        del clocks
+    rueda.barrier()
+    if rueda.rank() == 0:
+        shutil.rmtree(folder)
+
+
+def check_what_is_pushed_is_what_the_centre_moves_by() -> None:
+    """Whoever pushes when: nothing is lost, and nothing comes twice."""
+    for strategy in (Downpour(1), Downpour(3), ADAG(4), Hogwild(), SSP(2), AEASGD(2)):
+        trained, optimizer = fresh()
+        wrapped = rt.wrap(trained, optimizer, strategy=strategy)
+        begun = vector(trained)
+        pushes = Pushes(wrapped.strategy)
+        train(trained, wrapped, 0, 10 + rueda.rank())  # not all as many
+        wrapped.consolidate()
+        same_bits(*trained.parameters())
+        total = rueda.allreduce(pushes.total.numpy(), "pushes", op=rueda.Sum)
+        torch.testing.assert_close(vector(trained), begun + torch.from_numpy(total), **CLOSE)
+        train(trained, wrapped, 50, 3)  # it goes on
+        wrapped.consolidate()
+        same_bits(*trained.parameters())
+        wrapped.strategy.stop()
+
+
+def check_the_guard_pushes_less_where_pushes_over_correct() -> None:
+    """A quadratic of curvature 1, each rank with steps of 1.9: alone that converges, and P add up."""
+    ends: dict[str, float] = {}
+    for guard in ("off", "scale"):
+        weights = nn.Parameter(torch.ones(5))
+        module = nn.Module()
+        module.weights = weights
+        wrapped = rt.wrap(
+            module, torch.optim.SGD([weights], lr=1.9), strategy=Downpour(1, guard=guard)
+        )
+        for _ in range(60):
+            rueda.barrier()  # so that all push upon nearly the same
+            wrapped.zero_grad()
+            (weights.square().sum() / 2).backward()
+            wrapped.step()
+        wrapped.consolidate()
+        ends[guard] = float(weights.detach().abs().max())
+        wrapped.strategy.stop()
+    assert ends["scale"] < 1, ends
+    assert rueda.size() == 1 or not ends["off"] < 1e3, ends
+
+
+def check_modes_and_frequencies() -> None:
+    """Elephas' words: each pair trains."""
+    for mode in ("synchronous", "asynchronous", "hogwild"):
+        for frequency in ("batch", "epoch", 3):
+            trained, optimizer = fresh()
+            wrapped = rt.wrap(trained, optimizer, mode=mode, frequency=frequency, steps_per_epoch=4)
+            begun = vector(trained)
+            train(trained, wrapped, 0, 8)
+            wrapped.consolidate()
+            assert not torch.equal(vector(trained), begun)
+            same_bits(*trained.parameters())
+            wrapped.switch("sync")
+
+
+def check_switching_and_states() -> None:
+    trained, optimizer = fresh()
+    wrapped = rt.wrap(trained, optimizer, strategy="local:2")
+    train(trained, wrapped, 0, 4)
+    wrapped.switch(AEASGD(2))
+    train(trained, wrapped, 4, 5)
+    rueda.barrier()
+    state = wrapped.state_dict()
+    kept = vector(trained)
+    centre = rueda.allgather(state["rueda_strategy"]["kept"]["centre"].numpy(), "centre")
+    rueda.barrier()
+    train(trained, wrapped, 9, 5)
+    wrapped.consolidate()
+    vector_to_parameters(kept, trained.parameters())
+    wrapped.load_state_dict(state)
+    pulled = torch.empty(kept.numel())
+    wrapped.strategy.table.get(pulled.numpy()).result()
+    np.testing.assert_array_equal(pulled.numpy(), centre)
+    train(trained, wrapped, 9, 3)
+    wrapped.switch("sync")
+    same_bits(*trained.parameters())
+    train(trained, wrapped, 12, 2)
+    same_bits(*trained.parameters())
+
+
+def check_bad_input() -> None:
+    class Double(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+
+    for strategy, text in (
+        ("ssp:-1", "slack=-1.0 of SSP is not a number of at least 0"),
+        ("ssp:2.5", "slack=2.5 of SSP is no whole number of steps"),
+        ("downpour:-1", "window=-1"),
+        ("downpour:1,guard=yes", "guard='yes' is none of off, warn, scale"),
+        ("downpour:1,server=adam", "server='adam' is none of sum, adagrad"),
+        ("downpour:1,server=adagrad,guard=warn", "guard= is for server='sum'"),
+        ("aeasgd:0", "period=0"),
+        ("eamsgd:4", "EAMSGD needs torch.optim.SGD with momentum= and nesterov=True"),
+    ):
+        trained, optimizer = fresh()
+        with parallel.raises(rt.InvalidArgumentError, text):
+            rt.wrap(trained, optimizer, strategy=strategy)
+        parallel.still_works()
+    wide = Double()
+    with parallel.raises(rt.UnsupportedError, "'weight' is torch.float64"):
+        rt.wrap(wide, torch.optim.SGD(wide.parameters(), lr=0.1), strategy="ssp")
+    for mode, frequency in (("parallel", None), (None, "hour"), ("asynchronous", 0)):
+        trained, optimizer = fresh()
+        with parallel.raises(rt.InvalidArgumentError, "is not"):
+            rt.wrap(trained, optimizer, mode=mode, frequency=frequency)
+    parallel.still_works()
+
+
+# --- One rank: what comes when is known, and so is the result
+
+
+def alone(strategy: Strategy, steps: int, momentum: float = 0.0) -> torch.Tensor:
+    trained, optimizer = fresh(momentum)
+    wrapped = rt.wrap(trained, optimizer, strategy=strategy)
+    train(trained, wrapped, 0, steps)
+    reached = vector(trained)
+    wrapped.strategy.stop()
+    return reached
+
+
+def check_one_rank_downpour_is_plain_training() -> None:
+    if rueda.size() > 1:
+        return
+    plain, optimizer = fresh()
+    train(plain, optimizer, 0, 12)
+    for strategy in (Downpour(1), Downpour(3), DynSGD(4), SSP(0), SSP(3)):
+        torch.testing.assert_close(alone(strategy, 12), vector(plain), **CLOSE)
+
+
+def check_one_rank_adag_takes_the_mean_step_of_a_window() -> None:
+    if rueda.size() > 1:
+        return
+    plain, optimizer = fresh()
+    for window in range(4):
+        begun = vector(plain)
+        train(plain, optimizer, 3 * window, 3)
+        vector_to_parameters(begun + (vector(plain) - begun) / 3, plain.parameters())
+    torch.testing.assert_close(alone(ADAG(3), 12), vector(plain), **CLOSE)
+
+
+def check_one_rank_adagrad_at_the_server() -> None:
+    if rueda.size() > 1:
+        return
+    trained, _ = fresh()
+    squares = torch.zeros_like(vector(trained))
+    for step in range(8):
+        trained.zero_grad()
+        backward(trained, step)
+        gradient = parameters_to_vector([each.grad for each in trained.parameters()])
+        squares += gradient**2
+        moved = vector(trained) - 0.05 * gradient / (squares.sqrt() + 1e-8)
+        vector_to_parameters(moved, trained.parameters())
+    reached = alone(Downpour(1, server="adagrad", rate=0.05), 8)
+    torch.testing.assert_close(reached, vector(trained), **CLOSE)
+
+
+def check_one_rank_hogwild_reads_what_it_had_not_pushed_yet() -> None:
+    if rueda.size() > 1:
+        return
+    trained, _ = fresh()
+    centre = vector(trained)
+    seen = centre.clone()
+    coming: torch.Tensor | None = None
+    for step in range(9):
+        vector_to_parameters(seen, trained.parameters())
+        trained.zero_grad()
+        backward(trained, step)
+        gradient = parameters_to_vector([each.grad for each in trained.parameters()])
+        centre = centre - 0.1 * gradient
+        seen = centre if coming is None else coming
+        coming = centre
+    torch.testing.assert_close(alone(Hogwild(), 9), seen, **CLOSE)
+
+
+def check_one_rank_elastic() -> None:
+    if rueda.size() > 1:
+        return
+    trained, _ = fresh()
+    centre = vector(trained)
+    for step in range(9):
+        trained.zero_grad()
+        backward(trained, step)
+        here = vector(trained)
+        gradient = parameters_to_vector([each.grad for each in trained.parameters()])
+        if (step + 1) % 2 == 0:
+            spring = 0.6 * (here - centre)
+            centre = centre + spring
+            here = here - spring
+        vector_to_parameters(here - 0.1 * gradient, trained.parameters())
+    torch.testing.assert_close(alone(AEASGD(2, beta=0.6), 9), vector(trained), **CLOSE)
+
+
+def check_one_rank_elastic_with_momentum() -> None:
+    """As algorithm 2 has it: the gradient where the momentum leads, from a position of its own."""
+    if rueda.size() > 1:
+        return
+    trained, _ = fresh()
+    here = vector(trained)
+    centre, speed = here.clone(), torch.zeros_like(here)
+    for step in range(9):
+        vector_to_parameters(here + 0.8 * speed, trained.parameters())
+        trained.zero_grad()
+        backward(trained, step)
+        gradient = parameters_to_vector([each.grad for each in trained.parameters()])
+        if (step + 1) % 2 == 0:
+            spring = 0.6 * (here - centre)
+            centre = centre + spring
+            here = here - spring
+        speed = 0.8 * speed - 0.1 * gradient
+        here = here + speed
+    reached = alone(EAMSGD(2, beta=0.6), 9, momentum=0.8)
+    torch.testing.assert_close(reached, here + 0.8 * speed, **CLOSE)
+
+
+if __name__ == "__main__":
+    parallel.run(globals())
