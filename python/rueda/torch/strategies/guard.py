@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 
 import torch
@@ -16,6 +17,7 @@ _log = logging.getLogger("rueda")
 _KEPT = 0.8  # of what was measured before, at each push
 _SAFETY = 0.8  # of the limit is advised
 _STEPS = 4_000  # of the limit's simulation, which is within some percent
+_FEW = 5  # pushes do not tell yet how stale they are
 _MOVED = 0.1  # of pushes that are staler or less stale than before: the limit is found anew
 _RECENT = 400  # pushes to one owner that tell how stale pushes are now
 
@@ -26,10 +28,10 @@ class Guard:
     What a rank pushes, d(x), depends on the parameters x that it began with. Its *gain* is by how much d changes
     against x: for plain gradients η·L, L being the curvature along the way, for windows of steps what they come to. It
     is measured between one push and the next, g = -⟨d₂ - d₁, x₂ - x₁⟩/|x₂ - x₁|², over some pushes. With the delays
-    that owners have counted the training is stable where g is below :func:`stability_limit`: that of their
-    distribution, or that of a constant delay of P - 1 or their mean, whichever is least, since P pushes that are upon
-    the same parameters add up, also where this rank's own is the first of them. Noise of batches alone makes g 1/P at
-    most, which is below the limit of P ranks that take turns, so the guard keeps silent there.
+    that owners have counted the training is stable where g is below :func:`stability_limit`. Over all P ranks their
+    mean is P - 1. Where this rank's own is clearly less, others come upon the same parameters after it, and add up:
+    the limit is that of a constant P - 1 then. Noise of batches alone makes g 1/P at most, which is below that, so
+    the guard keeps silent there.
 
     ``gain`` and ``limit`` are what was found last; ``None`` before. ``advised`` counts the pushes that it advised to
     shrink.
@@ -85,13 +87,13 @@ class Guard:
         self.advised += 1
         if not self._has_warned:
             self._has_warned = True
+            mean = sum(delay * share for delay, share in self._delays.items())
             _log.warning(
-                "pushes over-correct: their gain is %.3g, and with %.3g pushes of others between pull and push on "
-                "average, of %d ranks, it may be %.3g at most: a lower learning rate, shorter windows or guard='scale' "
-                "help",
+                "pushes over-correct: their gain is %.3g, and %d ranks, whose pushes are %.3g others late, may have "
+                "%.3g at most: a lower learning rate, shorter windows or guard='scale' help",
                 pushed,
-                sum(delay * share for delay, share in self._delays.items()),
                 self._ranks,
+                mean if self._delays else self._ranks - 1,
                 self.limit,
             )
         return _SAFETY * self.limit / pushed
@@ -99,15 +101,26 @@ class Guard:
     def _find_limit(self, staleness: Mapping[int, int]) -> None:
         recent = {delay: count - self._counted.get(delay, 0) for delay, count in staleness.items()}
         total = sum(recent.values())
-        if total <= 0:
+        if total < _FEW * self._ranks:  # each push is counted by every rank
+            self.limit = self.limit or stability_limit(_by_chance(self._ranks), steps=_STEPS)
             return
         delays = {delay: count / total for delay, count in recent.items() if count > 0}
         known = set(delays) | set(self._delays)
         apart = sum(abs(delays.get(each, 0) - self._delays.get(each, 0)) for each in known) / 2
-        if self.limit is None or apart > _MOVED:
+        if apart > _MOVED:
             self._delays = delays
             mean = sum(delay * share for delay, share in delays.items())
-            in_turns = constant_limit(max(mean, self._ranks - 1))
-            self.limit = min(in_turns, stability_limit(delays, steps=_STEPS))
+            spread = sum((delay - mean) ** 2 * share for delay, share in delays.items())
+            error = math.sqrt(spread * self._ranks / total)
+            self.limit = (
+                constant_limit(self._ranks - 1)
+                if mean + 2 * error < self._ranks - 1
+                else stability_limit(delays, steps=_STEPS)
+            )
         if total > _RECENT * self._ranks:
             self._counted = dict(staleness)
+
+
+def _by_chance(ranks: int) -> dict[int, float]:
+    """Delays of ranks that come in any order: of each push the next is anybody's."""
+    return {delay: (1 - 1 / ranks) ** delay for delay in range(8 * ranks)}
