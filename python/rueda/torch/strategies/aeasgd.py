@@ -45,15 +45,22 @@ class AEASGD(Served):
         """Where this rank is: what the spring is tied to."""
         return self.parameters()
 
-    @torch.no_grad()
+    def rebase(self) -> None:
+        """This rank stays where it is."""
+        self.pull()
+
     def before_step(self) -> bool:
-        replica = self.replica
-        if (replica.steps + 1) % self.period == 0:
-            pull = self.position().sub_(self.pull()).mul_(self.beta / replica.process_set.size())
-            pushed = self.push(pull)
-            self.set_parameters(self.parameters().sub_(pull))
-            pushed.result()
+        if (self.replica.steps + 1) % self.period == 0:
+            self.attempt(self._exchange)
         return True
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        elasticity = self.beta / self.replica.process_set.size()
+        spring = self.position().sub_(self.pull()).mul_(elasticity)
+        pushed = self.push(spring)
+        self.set_parameters(self.parameters().sub_(spring))
+        pushed.result()
 
 
 @dataclass

@@ -78,11 +78,11 @@ class Downpour(Served):
 
     def after_step(self) -> None:
         if self.window and self.replica.steps % self.window == 0:
-            self.exchange()
+            self.attempt(self.exchange)
 
     def after_epoch(self) -> None:
         if not self.window:
-            self.exchange()
+            self.attempt(self.exchange)
 
     def factor(self) -> float:
         """By what is multiplied what is pushed."""
@@ -108,7 +108,7 @@ class Downpour(Served):
 
     def consolidate(self) -> None:
         if not torch.equal(self.parameters(), self.pulled):
-            self.exchange()
+            self.attempt(self.exchange)
         super().consolidate()
 
     def state_dict(self) -> dict[str, Any]:
@@ -190,8 +190,8 @@ class Hogwild(Downpour):
 
     def start(self, replica: Replica) -> None:
         super().start(replica)
-        self._coming: tuple[torch.Tensor, Handle[Any]] | None = None
-        self._gone: tuple[torch.Tensor, Handle[None]] | None = None
+        self._coming: Handle[torch.Tensor] | None = None
+        self._gone: Handle[None] | None = None
 
     @torch.no_grad()
     def exchange(self) -> None:
@@ -199,24 +199,26 @@ class Hogwild(Downpour):
         factor = self._guarded(delta)
         self._finish_push()
         pushed = delta if self._gradients is None else delta.clone()
-        self._gone = pushed, self.push(pushed, factor=factor)
+        self._gone = self.push(pushed, factor=factor)
         if self._gradients is not None:
             self._gradients.zero_()
         coming, self._coming = self._coming, None
         if coming is None:
             self.pull()
         else:
-            self.pulled, handle = coming
-            handle.result()
+            self.pulled = coming.result()
         self.set_parameters(self.pulled)
-        spare = torch.empty_like(self.pulled)
-        self._coming = spare, self.table.get(spare.numpy())
+        self._coming = self.pull_async()
 
     def _finish_push(self) -> None:
         """What failed is raised; usually it has long been done."""
-        if self._gone is not None:
-            self._gone[1].result()
-        self._gone = None
+        gone, self._gone = self._gone, None
+        if gone is not None:
+            gone.result()
+
+    def _go_on(self) -> None:
+        self._coming = self._gone = None  # of the world that has broken
+        super()._go_on()
 
     def consolidate(self) -> None:
         super().consolidate()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
-from rueda.errors import UnsupportedError
+from rueda.errors import PeerLostError, UnsupportedError
 from rueda.exchanges import barrier
-from rueda.handles import Handle
+from rueda.handles import Handle, transformed
+from rueda.process_sets import global_process_set
+from rueda.recovery import can_recover, recover
 from rueda.server import Table
 from rueda.torch.strategies.replica import Replica
 from rueda.torch.strategies.strategy import Strategy, on_cpu
@@ -25,6 +28,10 @@ class Served(Strategy):
     it. Nothing is the same on all ranks but after consolidate(), and no run repeats the bits of another. Ranks may
     take different numbers of steps. Parameters of float32 in the CPU's memory. A rank keeps its parameters twice more:
     what it pulled, and its part of the centre with what is on its way.
+
+    Where a rank is lost, and the world was formed so that it can be recovered (:func:`rueda.recover`), the others go on
+    in the next exchange: parts of the centre that were a lost rank's are taken from what the first of those that are
+    left has pulled. What a rank has done since it last pulled, and had not pushed, is lost.
     """
 
     takes_closure: ClassVar[bool] = False  # ranks may evaluate it a different number of times
@@ -48,15 +55,19 @@ class Served(Strategy):
             started.close()
         self.pulled = torch.cat([each.detach().reshape(-1) for each in replica.parameters.values()])
         self._size = self.pulled.numel()
+        self.table = self._new_table()
+        self._has_broken = False
+        self._put_part(self.pulled[slice(*self._part())])
+
+    def _new_table(self) -> Table:
         rule, parameters = self.rule()
-        self.table = Table(
-            f"{replica.prefix}/centre",
+        return Table(
+            f"{self.replica.prefix}/centre",
             self._size,
             rule=rule,
             parameters=parameters,
-            process_set=replica.process_set,
+            process_set=self.replica.process_set,
         )
-        self._put_part(self.pulled[slice(*self._part())])
 
     def _part(self) -> tuple[int, int]:
         """Where this rank's part of the centre begins and ends."""
@@ -92,7 +103,47 @@ class Served(Strategy):
         self.table.get(self.pulled.numpy(), least_clock=least_clock).result()
         return self.pulled
 
+    def attempt(self, exchange: Callable[[], None]) -> None:
+        """Exchanges; where a rank is lost, again with those that are left.
+
+        Raises :class:`rueda.PeerLostError` where the world cannot be recovered.
+        """
+        while True:
+            try:
+                if self._has_broken:
+                    self._go_on()
+                return exchange()
+            except PeerLostError:
+                of_world = self.replica.process_set is global_process_set
+                if not (of_world and can_recover()):
+                    raise
+                recover()
+                self._has_broken = True
+
+    def _go_on(self) -> None:
+        """In the world of those that are left, with what they hold of the centre."""
+        table = self._new_table()
+        if self.replica.process_set.rank() == 0:
+            table.put(self.pulled.numpy()).result()
+        self._meet("is what was pulled")
+        for part in self.table.parts():
+            table.put(part.values, part.begin).result()
+        self.table, self._has_broken = table, False
+        self._meet("is whole again")
+        self.rebase()
+
+    def pull_async(self) -> Handle[torch.Tensor]:
+        """Begins to read the centre into memory of its own."""
+        return transformed(self.table.get(), torch.from_numpy)
+
+    def rebase(self) -> None:
+        """After ranks were lost: this rank goes on from the centre as it is now."""
+        self.set_parameters(self.pull())
+
     def consolidate(self) -> None:
+        self.attempt(self._consolidate)
+
+    def _consolidate(self) -> None:
         # Who has taken fewer steps is not waited for by those who are at it still.
         self.table.finish().result()
         self._meet("is pushed to")

@@ -44,8 +44,11 @@ class SSP(Served):
         if not (math.isinf(self.slack) or float(self.slack).is_integer()):
             raise InvalidArgumentError(f"slack={self.slack!r} of SSP is no whole number of steps")
 
-    @torch.no_grad()
     def after_step(self) -> None:
+        self.attempt(self._exchange)
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
         delta = self.parameters() - self.pulled
         pushed = self.push(delta, factor=1.0 / self.replica.process_set.size(), ticks=True)
         least = 0 if math.isinf(self.slack) else max(0, self.table.clock - int(self.slack))

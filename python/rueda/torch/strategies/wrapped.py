@@ -211,7 +211,7 @@ def wrap(
       ``"diloco:16,codec=int8"``. By default ``"sync"``: gradients are averaged in every step.
     - ``mode`` and ``frequency``, in its place, as Elephas has them: ``mode="synchronous"`` with
       ``frequency="batch"``, which is ``"sync"``, ``"epoch"``, which is ``"oneshot"``, or a number k of batches, which
-      is ``"local:k"``. The modes ``"asynchronous"`` and ``"hogwild"`` are not available yet.
+      is ``"local:k"``; ``"asynchronous"``, which is ``"downpour"``, and ``"hogwild"``, with a window of as much.
     - ``steps_per_epoch``: how many calls of step() are an epoch, for strategies that care for epochs. Without it,
       call ``end_epoch()`` after each.
     - ``process_set``: who trains together; all ranks by default.
@@ -224,7 +224,8 @@ def wrap(
     Raises, on every rank, :class:`rueda.MismatchError` where ranks have other strategies, parameters of these, or
     models, :class:`rueda.InvalidArgumentError` for a strategy that there is not or that makes no sense, an optimizer
     without the state that the strategy needs, and parameters of the optimizer that are not in the model, and
-    :class:`rueda.UnsupportedError` for modes that are not available. The world goes on after each.
+    :class:`rueda.UnsupportedError` for parameters of which the strategy does not take such. The world goes on after
+    each.
 
     Example::
 

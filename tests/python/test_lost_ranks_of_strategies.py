@@ -1,0 +1,57 @@
+"""Training without synchrony goes on where a rank dies."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from launching import run
+
+pytest.importorskip("torch")
+
+PROGRAM = """
+import os, signal
+import rueda.torch as rueda
+import torch
+
+rueda.init()
+torch.set_num_threads(1)
+victim = rueda.rank() == 1
+torch.manual_seed(1)
+model = torch.nn.Linear(40, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+optimizer = rueda.wrap(model, optimizer, strategy="{strategy}")
+truth = torch.linspace(-1, 1, 120).view(3, 40)
+draw = torch.Generator().manual_seed(rueda.rank())
+for step in range(150):
+    if victim and step == 20:
+        os.kill(os.getpid(), signal.SIGKILL)
+    x = torch.randn(8, 40, generator=draw)
+    optimizer.zero_grad()
+    loss = (model(x) - x @ truth.T).square().mean()
+    loss.backward()
+    optimizer.step()
+optimizer.consolidate()
+assert rueda.size() == {left}, rueda.size()
+bits = [each.detach().numpy().tobytes() for each in model.parameters()]
+assert len(set(rueda.allgather_object(hash(tuple(bits))))) == 1
+assert float(loss.detach()) < 2, loss  # 13 at the beginning
+print("went on")
+rueda.shutdown()
+"""
+
+
+@pytest.mark.parametrize("strategy", ["downpour:1", "hogwild", "ssp:2", "aeasgd:2"])
+def test_the_others_go_on(strategy: str) -> None:
+    environment = {"RUEDA_RECOVERY": "on", "PYTHONHASHSEED": "0"}
+    ended = run(PROGRAM.format(strategy=strategy, left=2), 3, extra=environment)
+    output = "\n".join(each.output for each in ended)
+    codes = [each.returncode for each in ended]
+    assert codes == [0, -signal.SIGKILL, 0], output
+    assert output.count("went on") == 2, output
+
+
+def test_without_recovery_the_loss_is_told() -> None:
+    ended = run(PROGRAM.format(strategy="downpour:1", left=2), 2)
+    assert [each.returncode for each in ended] == [1, -signal.SIGKILL]
+    assert "PeerLostError: rank 1" in ended[0].output
