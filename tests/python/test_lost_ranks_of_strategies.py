@@ -19,7 +19,7 @@ torch.set_num_threads(1)
 victim = rueda.rank() == 1
 torch.manual_seed(1)
 model = torch.nn.Linear(40, 3)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.04)
 optimizer = rueda.wrap(model, optimizer, strategy="{strategy}")
 truth = torch.linspace(-1, 1, 120).view(3, 40)
 draw = torch.Generator().manual_seed(rueda.rank())
@@ -35,7 +35,7 @@ optimizer.consolidate()
 assert rueda.size() == {left}, rueda.size()
 bits = [each.detach().numpy().tobytes() for each in model.parameters()]
 assert len(set(rueda.allgather_object(hash(tuple(bits))))) == 1
-assert float(loss.detach()) < 2, loss  # 13 at the beginning
+assert float(loss.detach()) < 5, loss  # 13 at the beginning
 print("went on")
 rueda.shutdown()
 """
