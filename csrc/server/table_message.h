@@ -57,13 +57,13 @@ struct TableAnswer {
 
 // A message with its inline payload, which refers to the bytes; nothing for bytes that are none.
 template <class Message>
-struct Decoded {
+struct DecodedTableMessage {
   Message message;
   std::span<const std::byte> payload;
 };
-[[nodiscard]] std::optional<Decoded<TableRequest>> decode_table_request(
+[[nodiscard]] std::optional<DecodedTableMessage<TableRequest>> decode_table_request(
     std::span<const std::byte> bytes);
-[[nodiscard]] std::optional<Decoded<TableAnswer>> decode_table_answer(
+[[nodiscard]] std::optional<DecodedTableMessage<TableAnswer>> decode_table_answer(
     std::span<const std::byte> bytes);
 
 }  // namespace rueda
