@@ -61,6 +61,15 @@ struct Table::State {
     }
   }
 
+  // A request to each owner.
+  std::shared_ptr<TableOperation> tell_all(TableVerb verb) {
+    auto made = operation(verb);
+    for (std::size_t index = 0; index < ranks(); ++index) {
+      made->parts.push_back({.owner = opened.held.ranks[index], .index = index});
+    }
+    return made;
+  }
+
   // Ticks at owners that have no part of it, too.
   void tick_elsewhere(TableOperation& operation) {
     std::vector<bool> told(ranks());
@@ -218,32 +227,29 @@ int Table::owner_of(std::int64_t row) const {
 }
 
 Handle Table::tick() {
-  auto operation = state_->operation(TableVerb::tick);
-  for (std::size_t index = 0; index < state_->ranks(); ++index) {
-    operation->parts.push_back({.owner = state_->opened.held.ranks[index], .index = index});
-  }
-  return state_->start(std::move(operation));
+  return state_->start(state_->tell_all(TableVerb::tick));
 }
 
 Handle Table::finish() {
-  auto operation = state_->operation(TableVerb::tick);
+  auto operation = state_->tell_all(TableVerb::tick);
   operation->request.finishes = true;
-  for (std::size_t index = 0; index < state_->ranks(); ++index) {
-    operation->parts.push_back({.owner = state_->opened.held.ranks[index], .index = index});
-  }
+  return state_->start(std::move(operation));
+}
+
+Handle Table::restart() {
+  auto operation = state_->tell_all(TableVerb::tick);
+  operation->request.restarts = true;
   return state_->start(std::move(operation));
 }
 
 std::vector<std::vector<std::byte>> Table::call(const std::string& function,
                                                 std::span<const std::byte> arguments) {
-  auto operation = state_->operation(TableVerb::call);
+  auto operation = state_->tell_all(TableVerb::call);
   operation->request.function = function;
   operation->results = std::make_shared<std::vector<std::vector<std::byte>>>(state_->ranks());
-  for (std::size_t index = 0; index < state_->ranks(); ++index) {
-    operation->parts.push_back({.owner = state_->opened.held.ranks[index],
-                                .index = index,
-                                .payload = arguments.data(),
-                                .payload_bytes = arguments.size()});
+  for (TableOperation::Part& part : operation->parts) {
+    part.payload = arguments.data();
+    part.payload_bytes = arguments.size();
   }
   const auto results = operation->results;
   wait_interruptibly(state_->start(std::move(operation)));

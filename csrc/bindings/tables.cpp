@@ -137,6 +137,7 @@ void bind_tables(py::module_& module) {
       .def("owner_of", &Table::owner_of)
       .def("tick", &Table::tick, released)
       .def("finish", &Table::finish, released)
+      .def("restart", &Table::restart, released)
       .def("call", &call)
       .def("staleness", &Table::staleness)
       .def("parts", &parts)

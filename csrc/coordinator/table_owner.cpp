@@ -209,11 +209,12 @@ bool TableOwner::work(Table& table, int peer, Job& job) {
     if (in_turns) table.turn = (table.turn + 1) % table.held.ranks.size();
   }
   if (request.is_replica) return true;
-  if (request.ticks || (request.verb == TableVerb::tick && !request.finishes)) {
-    table.clocks.tick(peer);
-  }
   if (request.finishes) {
     table.clocks.finish(peer);
+  } else if (request.restarts) {
+    table.clocks.restart(peer);
+  } else if (request.ticks || request.verb == TableVerb::tick) {
+    table.clocks.tick(peer);
   }
   return true;
 }

@@ -15,8 +15,9 @@ enum Flag : std::uint8_t {
   flag_ticks = 4,
   flag_finishes = 8,
   flag_inline = 16,
+  flag_restarts = 32,
 };
-constexpr std::uint8_t all_flags = 31;
+constexpr std::uint8_t all_flags = 63;
 
 std::vector<std::byte> with_payload(Writer& writer, std::span<const std::byte> payload) {
   std::vector<std::byte> bytes = writer.take();
@@ -49,7 +50,7 @@ std::vector<std::byte> encode(const TableRequest& request,
   writer.byte(static_cast<std::uint8_t>(
       flag(request.is_replica, flag_replica) | flag(request.by_staleness, flag_by_staleness) |
       flag(request.ticks, flag_ticks) | flag(request.finishes, flag_finishes) |
-      flag(request.is_inline, flag_inline)));
+      flag(request.restarts, flag_restarts) | flag(request.is_inline, flag_inline)));
   writer.integer(request.begin);
   writer.integer(request.count);
   writer.real(static_cast<double>(request.factor));
@@ -73,6 +74,7 @@ std::optional<DecodedTableMessage<TableRequest>> decode_table_request(std::span<
   request.by_staleness = (flags & flag_by_staleness) != 0;
   request.ticks = (flags & flag_ticks) != 0;
   request.finishes = (flags & flag_finishes) != 0;
+  request.restarts = (flags & flag_restarts) != 0;
   request.is_inline = (flags & flag_inline) != 0;
   request.begin = reader.integer();
   request.count = reader.integer();

@@ -163,6 +163,9 @@ class Table {
   // This rank has done a step; or all: nobody waits for it any more.
   Handle tick();
   Handle finish();
+  // Its clock begins anew, at 0. Where all ranks do so, between two barriers, they go on as equals
+  // whatever their clocks have been.
+  Handle restart();
 
   // Runs a function at each owner; the results by rank of the set.
   [[nodiscard]] std::vector<std::vector<std::byte>> call(const std::string& function,

@@ -52,6 +52,15 @@ class OpenTable:
         """This rank does no more steps: nobody waits for it any more."""
         return self._begin(self._native.finish, None)
 
+    def restart(self) -> Handle[None]:
+        """This rank's clock is 0 again.
+
+        Where all ranks do so, between two barriers, they go on as equals whatever their clocks have been.
+        """
+        handle = self._begin(self._native.restart, None)
+        self._clock = 0
+        return handle
+
     def staleness(self) -> dict[int, int]:
         """How many additions of this rank, to one owner each, met which staleness.
 
