@@ -20,6 +20,9 @@ enum class TableVerb : std::uint8_t {
   call,  // answers with what a function makes of the shard
 };
 inline constexpr std::uint8_t table_verbs = 5;
+[[nodiscard]] constexpr bool changes_values(TableVerb verb) {
+  return verb == TableVerb::put || verb == TableVerb::add;
+}
 
 // Behind the header come the payload's bytes where it is inline; otherwise it follows as a message
 // to the owner. The payload of put and add: rows, if the table has such, then their values.
