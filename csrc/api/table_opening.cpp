@@ -1,12 +1,14 @@
 #include "api/table_opening.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <memory>
 #include <new>
 #include <string>
 #include <utility>
 
-#include "api/current_runtime.h"
+#include "api/submissions.h"
 #include "core/available_memory.h"
 #include "core/interruption.h"
 #include "core/strings.h"
@@ -52,6 +54,17 @@ Status check(const TableOptions& options, std::size_t ranks) {
   };
   if (Status status = check_parameters(options.rule, options.parameters); !status.ok()) {
     return status;
+  }
+  constexpr std::int64_t most = std::int64_t{1} << 50;
+  constexpr std::int64_t widest = std::int64_t{1} << 24;
+  if (options.size > most || options.width > widest) {
+    return invalid("size ", options.size, " and width ", options.width, ": at most ", most,
+                   " elements and rows of ", widest, " are possible");
+  }
+  if (!std::isfinite(options.initial.value) || !std::isfinite(options.initial.spread) ||
+      options.initial.spread < 0) {
+    return invalid("rows of ", options.initial.value, " +- ", options.initial.spread,
+                   " to begin with: the first is finite, the second as well and not negative");
   }
   if (options.size < 0 || options.width < 0 || (options.size > 0) == (options.width > 0)) {
     return invalid("it has either a size or rows of a width, not ", options.size, " and ",
@@ -118,12 +131,26 @@ Facts decode(std::span<const std::byte> bytes) {
   return facts;
 }
 
-std::vector<Facts> exchange(const Facts& own, const std::string& name, ProcessSet set) {
-  std::vector<std::byte> bytes = encode(own);
+Handle submit(Runtime& runtime, int set_id, Submission submission) {
+  std::vector<Submission> one;
+  one.push_back(std::move(submission));
+  return runtime.submit(set_id, std::move(one)).front();
+}
+
+std::vector<Facts> exchange(const Facts& own, const std::string& name, Runtime& runtime,
+                            int set_id) {
+  auto bytes = std::make_unique<std::vector<std::byte>>(encode(own));
+  const TensorView view{
+      bytes->data(), {static_cast<std::int64_t>(bytes->size())}, DataType::uint8};
   const Handle handle =
-      allgather({bytes.data(), {static_cast<std::int64_t>(bytes.size())}, DataType::uint8},
-                {.name = name, .process_set = set});
-  wait_interruptibly(handle);
+      submit(runtime, set_id, submission_of(Collective::allgather, view, name));
+  try {
+    wait_interruptibly(handle);
+  } catch (...) {
+    // Ctrl-C: it goes on, nobody knows for how long.
+    if (!handle.done()) static_cast<void>(bytes.release());
+    throw;
+  }
   const Output& output = handle.output();
   Reader reader({output.data.get(), static_cast<std::size_t>(element_count(output.shape))});
   std::vector<Facts> all;
@@ -188,8 +215,12 @@ void wait_interruptibly(const Handle& handle) {
   }
 }
 
-OpenedTable open_table(const TableOptions& options) {
-  auto [runtime, set_id] = runtime_of(options.process_set);
+Handle table_barrier(Runtime& runtime, int set_id, const std::string& name) {
+  return submit(runtime, set_id,
+                submission_of(Collective::barrier, {nullptr, {0}, DataType::uint8}, name));
+}
+
+OpenedTable open_table(const TableOptions& options, std::shared_ptr<Runtime> runtime, int set_id) {
   const auto members = runtime->process_sets().find(set_id);
   if (!members || members->rank < 0) {
     throw InvalidArgumentError(str("a table is opened by members of its process set, and rank ",
@@ -202,6 +233,11 @@ OpenedTable open_table(const TableOptions& options) {
   const auto rank = static_cast<std::size_t>(members->rank);
   const std::size_t previous = (rank + ranks - 1) % ranks;
   Facts own{.error = check(options, ranks), .fields = fields_of(options)};
+  std::shared_ptr<void> name = runtime->table_names().take(set_id, options.name);
+  if (!name) {
+    own.error = Status(ErrorCode::invalid_argument,
+                       "a table of that name is open already: close it first, or give another name");
+  }
   std::vector<std::int64_t> bounds;
   if (own.error.ok() && options.size > 0) {
     bounds = bounds_of(options, ranks);
@@ -211,19 +247,21 @@ OpenedTable open_table(const TableOptions& options) {
     own.needed = held * (1 + states) * static_cast<std::int64_t>(sizeof(float));
   }
   own.available = available_memory().value_or(0);
-  own.number = runtime->next_table_number();
-  const std::vector<Facts> all = exchange(own, operation, options.process_set);
+  own.number = runtime->table_names().number();
+  const std::vector<Facts> all = exchange(own, operation, *runtime, set_id);
   compare(all, members->ranks, table);
   require_memory(all, members->ranks, runtime->topology(), table);
 
-  OpenedTable opened{runtime, set_id, {}, bounds};
+  OpenedTable opened{runtime, set_id, {}, bounds, std::move(name)};
   HeldTable& held = opened.held;
-  for (const Facts& each : all) held.number = std::max(held.number, each.number);
+  // No two tables have one: the first rank of a set gives each of its numbers once.
+  held.number = all.front().number * static_cast<std::uint64_t>(runtime->topology().size) +
+                static_cast<std::uint64_t>(members->ranks.front());
   held.name = options.name;
   held.ranks = members->ranks;
   held.rank = members->rank;
   held.in_ring_order = options.order == TableOrder::ring;
-  held.use = std::make_shared<TableUse>(held.number, ranks);
+  held.use = std::make_shared<TableUse>(held.number, options.name, ranks);
   const AppliedRule rule{find_update_rule(options.rule), options.parameters};
   const auto make_shard = [&, &bounds = bounds](std::size_t index) -> std::shared_ptr<Shard> {
     if (options.width > 0) return std::make_shared<RowShard>(options.width, options.initial, rule);
@@ -233,13 +271,25 @@ OpenedTable open_table(const TableOptions& options) {
     held.own = make_shard(rank);
     if (options.replicated && ranks > 1) held.replica = make_shard(previous);
   } catch (const std::bad_alloc&) {
-    refuse(operation, options.process_set, str(table, ": no memory for ", own.needed, " bytes"))
-        .wait();
+    // Where the others come to the barrier: they learn of it.
+    Submission refused =
+        submission_of(Collective::barrier, {nullptr, {0}, DataType::uint8}, operation);
+    refused.request.error = Status(
+        ErrorCode::invalid_argument,
+        str(table, ": rank ", runtime->topology().rank, " has no memory for ", own.needed,
+            " bytes: more ranks, other bounds or no replicas would help"),
+        runtime->topology().rank);
+    wait_interruptibly(submit(*runtime, set_id, std::move(refused)));
   }
   if (!bounds.empty()) held.own_count = bounds[rank + 1] - bounds[rank];
   runtime->open_table(set_id, held).throw_if_error();
   // Nobody asks an owner that has not opened it.
-  wait_interruptibly(barrier({.name = operation, .process_set = options.process_set}));
+  try {
+    wait_interruptibly(table_barrier(*runtime, set_id, operation));
+  } catch (...) {
+    runtime->close_table(held.number);  // another rank could not open it
+    throw;
+  }
   return opened;
 }
 

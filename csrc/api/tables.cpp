@@ -2,9 +2,13 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <utility>
 
+#include "api/current_runtime.h"
 #include "api/table_opening.h"
+#include "core/fork.h"
+#include "core/interruption.h"
 #include "core/strings.h"
 #include "rueda/server.h"
 
@@ -15,7 +19,10 @@ struct Table::State {
   OpenedTable opened;
   std::mutex mutex;
   std::vector<Handle> handles;  // of operations that may be under way
-  bool closed = false;
+  bool closed = false;          // nothing more may be asked
+  bool over = false;
+  std::optional<Handle> closing;  // where all ranks meet
+  const int generation = fork_generation();
 
   [[nodiscard]] std::size_t ranks() const { return opened.held.ranks.size(); }
   [[nodiscard]] std::int64_t width() const { return std::max<std::int64_t>(1, options.width); }
@@ -23,6 +30,13 @@ struct Table::State {
   [[nodiscard]] InvalidArgumentError invalid(const std::string& why) const {
     return InvalidArgumentError(str("table '", options.name, "': ", why));
   }
+
+  // A child made by fork() has no thread that would do it.
+  void require_this_process() const {
+    if (generation != fork_generation()) throw_forked();
+  }
+
+  void close();
 
   std::shared_ptr<TableOperation> operation(TableVerb verb) {
     auto made = std::make_shared<TableOperation>();
@@ -33,6 +47,7 @@ struct Table::State {
   }
 
   Handle start(std::shared_ptr<TableOperation> operation) {
+    require_this_process();
     const std::lock_guard lock(mutex);
     if (closed) throw invalid("it has been closed");
     std::erase_if(handles, [](const Handle& handle) { return handle.done(); });
@@ -44,8 +59,8 @@ struct Table::State {
   void divide(TableOperation& operation, std::int64_t begin, std::int64_t count) const {
     if (options.size == 0) throw invalid("it has rows, not elements");
     if (begin < 0 || count < 0 || begin > options.size || count > options.size - begin) {
-      throw invalid(
-          str("there are no elements ", begin, " to ", begin + count, ", but ", options.size));
+      throw invalid(str("there are no ", count, " elements from ", begin, " on, but ", options.size,
+                        " in all"));
     }
     const std::vector<std::int64_t>& bounds = opened.bounds;
     for (std::size_t index = 0; index < ranks(); ++index) {
@@ -83,9 +98,16 @@ struct Table::State {
   }
 
   void set_factor(TableOperation& operation, const AddOptions& add) const {
+    if (add.by_staleness && opened.held.in_ring_order) {
+      throw invalid("in the order of the ring nothing is stale");
+    }
     operation.request.factor = add.factor;
     operation.request.by_staleness = add.by_staleness;
     operation.request.ticks = add.ticks;
+  }
+
+  void require_rows() const {
+    if (options.width == 0) throw invalid("it has elements, not rows");
   }
 
   // The rows at each owner, as `payload` has them: numbers, then, with `values`, their elements.
@@ -95,7 +117,6 @@ struct Table::State {
 
 void Table::State::divide_rows(TableOperation& operation, std::span<const std::int64_t> rows,
                                std::span<const int> owners, const float* values) const {
-  if (options.width == 0) throw invalid("it has elements, not rows");
   if (!owners.empty() && owners.size() != rows.size()) {
     throw invalid(str(owners.size(), " owners for ", rows.size(), " rows"));
   }
@@ -135,9 +156,17 @@ void Table::State::divide_rows(TableOperation& operation, std::span<const std::i
   }
 }
 
-Table::Table(const TableOptions& options) : state_(std::make_shared<State>()) {
-  state_->options = options;
-  state_->opened = open_table(options);
+Table open_table_in(std::shared_ptr<Runtime> runtime, int set_id, const TableOptions& options) {
+  Table table;
+  table.state_ = std::make_shared<Table::State>();
+  table.state_->options = options;
+  table.state_->opened = open_table(options, std::move(runtime), set_id);
+  return table;
+}
+
+Table::Table(const TableOptions& options) {
+  auto [runtime, set_id] = runtime_of(options.process_set);
+  *this = open_table_in(std::move(runtime), set_id, options);
 }
 
 Table::~Table() = default;
@@ -192,6 +221,7 @@ Handle Table::get_rows(std::span<const std::int64_t> rows, std::span<float> out,
                        std::span<const int> owners, const GetOptions& options) {
   auto operation = state_->operation(TableVerb::get);
   operation->request.least_clock = options.least_clock;
+  state_->require_rows();
   if (out.size() != rows.size() * static_cast<std::size_t>(state_->options.width)) {
     throw state_->invalid(str("room for ", out.size(), " elements of ", rows.size(), " rows"));
   }
@@ -203,6 +233,7 @@ Handle Table::get_rows(std::span<const std::int64_t> rows, std::span<float> out,
 Handle Table::put_rows(std::span<const std::int64_t> rows, std::span<const float> values,
                        std::span<const int> owners) {
   auto operation = state_->operation(TableVerb::put);
+  state_->require_rows();
   if (values.size() != rows.size() * static_cast<std::size_t>(state_->options.width)) {
     throw state_->invalid(str(values.size(), " elements for ", rows.size(), " rows"));
   }
@@ -213,6 +244,7 @@ Handle Table::put_rows(std::span<const std::int64_t> rows, std::span<const float
 Handle Table::add_rows(std::span<const std::int64_t> rows, std::span<const float> delta,
                        std::span<const int> owners, const AddOptions& options) {
   auto operation = state_->operation(TableVerb::add);
+  state_->require_rows();
   if (delta.size() != rows.size() * static_cast<std::size_t>(state_->options.width)) {
     throw state_->invalid(str(delta.size(), " elements for ", rows.size(), " rows"));
   }
@@ -284,17 +316,44 @@ std::vector<TablePart> Table::parts() const {
 }
 
 void Table::close() {
-  std::vector<Handle> handles;
+  state_->close();
+}
+
+// What went wrong with an operation is told by its handle. An interrupted call can be repeated.
+void Table::State::close() {
+  require_this_process();
+  std::vector<Handle> under_way;
   {
-    const std::lock_guard lock(state_->mutex);
-    if (state_->closed) return;
-    handles.swap(state_->handles);
-    state_->closed = true;
+    const std::lock_guard lock(mutex);
+    if (over) return;
+    closed = true;
+    under_way = handles;
   }
-  for (const Handle& handle : handles) wait_interruptibly(handle);
-  wait_interruptibly(barrier({.name = str("rueda.table '", state_->options.name, "' is closed"),
-                              .process_set = state_->options.process_set}));
-  state_->opened.runtime->close_table(state_->opened.held.number);
+  for (const Handle& handle : under_way) {
+    while (!handle.done()) {
+      if (handle.state()->wait(Clock::now() + pause_between_looks()) == FutexWake::changed) break;
+      if (is_interruptible()) look_for_interruption();
+    }
+  }
+  Runtime& runtime = *opened.runtime;
+  // Removed by all its ranks together.
+  const bool has_set = runtime.process_sets().find(opened.set_id) != nullptr;
+  if (has_set && !closing) {
+    closing =
+        table_barrier(runtime, opened.set_id, str("rueda.table '", options.name, "' is closed"));
+  }
+  const auto end = [&] {
+    runtime.close_table(opened.held.number);
+    opened.name.reset();
+    over = true;
+  };
+  try {
+    if (has_set) wait_interruptibly(*closing);
+  } catch (...) {
+    if (closing->done()) end();
+    throw;
+  }
+  end();
 }
 
 }  // namespace rueda

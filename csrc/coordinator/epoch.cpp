@@ -47,7 +47,8 @@ Epoch::Epoch(World world, const EpochServices& services, LossPolicy on_loss)
           [this](int peer, std::span<const std::byte> message) {
             control_.send(peer, ControlMessage::table_request, message);
           },
-          [this](int peer) { return world_.control->has_left(peer); }),
+          [this](int peer) { return world_.control->has_left(peer); },
+          {seconds(services.options.stall_warning), seconds(services.options.stall_error)}),
       table_owner_(
           messages_, table_client_,
           [this](int peer, std::span<const std::byte> message) {
@@ -133,7 +134,7 @@ bool Epoch::advance(Time now, Readable readable) {
   if (!failure_.ok()) return true;
   moved = messages_.step(now) || moved;
   moved = table_owner_.step(now) || moved;
-  moved = table_client_.step() || moved;
+  moved = table_client_.step(now) || moved;
   moved = whereabouts_.step(now) || moved;
   if (Status status = devices_->watch(now); !status.ok()) {
     fail(status);
@@ -206,6 +207,7 @@ std::optional<Time> Epoch::next_deadline() const {
   if (!failure_.ok()) return earliest;
   earliest = earlier(earliest, messages_.next_deadline());
   earliest = earlier(earliest, table_owner_.next_deadline());
+  earliest = earlier(earliest, table_client_.next_deadline());
   earliest = earlier(earliest, whereabouts_.next_look());
   earliest = earlier(earliest, devices_->next_look());
   earliest = earlier(earliest, heartbeat_.next_look());
@@ -248,7 +250,10 @@ void Epoch::wind_up() {
                 topology().rank));
     reason = failure_;
   }
-  if (world_.host.memory()) world_.host.memory()->give_up();
+  if (const auto& memory = world_.host.memory()) {
+    memory->header(memory->rank()).has_failed.store(1);  // nobody takes its messages any more
+    memory->give_up();
+  }
   for (const auto& [id, set] : sets_) set->fail_all(reason);
   messages_.leave_all();
   messages_.fail_all(reason);

@@ -221,6 +221,12 @@ bool PointToPoint::advance(Arrival& arrival) {
       std::memcpy(target, reinterpret_cast<const void*>(source), piece);
     } else {
       status = host_.memory()->read_from(arrival.host_rank, target, source, piece);
+      // Its application has its memory back then, and may have written it meanwhile.
+      if (status.ok() && host_.memory()->header(arrival.host_rank).has_failed.load() != 0) {
+        status = Status(ErrorCode::peer_lost,
+                        str("rank ", offer.sender, " has ended before its message was taken"),
+                        offer.sender);
+      }
     }
     arrival.done += piece;
     if (status.ok() && arrival.done < request.bytes()) return false;

@@ -152,10 +152,6 @@ Handle Runtime::submit_message(MessageRequest request) {
 }
 
 Status Runtime::open_table(int set_id, HeldTable table) {
-  std::uint64_t next = next_table_number_;
-  while (next <= table.number &&
-         !next_table_number_.compare_exchange_weak(next, table.number + 1)) {
-  }
   Command command;
   command.kind = Command::Kind::open_table;
   command.set_id = set_id;
@@ -169,6 +165,12 @@ Status Runtime::open_table(int set_id, HeldTable table) {
 
 Handle Runtime::use_table(int set_id, std::shared_ptr<TableOperation> operation) {
   auto handle = std::make_shared<HandleState>(progress_.lock());
+  if (!process_sets().find(set_id)) {
+    handle->complete(Status(ErrorCode::invalid_argument,
+                            str("table '", operation->use->name, "': its process set ", set_id,
+                                " has been removed")));
+    return Handle(handle);
+  }
   operation->handle = handle;
   Command command;
   command.kind = Command::Kind::use_table;

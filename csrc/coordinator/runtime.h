@@ -22,6 +22,7 @@
 #include "coordinator/metrics.h"
 #include "coordinator/progress.h"
 #include "coordinator/submission.h"
+#include "coordinator/table_names.h"
 #include "coordinator/timeline.h"
 #include "core/options.h"
 #include "membership/world.h"
@@ -53,9 +54,8 @@ class Runtime {
   Handle join(int set_id);
   // One side of a message between two ranks. What is wrong with it comes with the handle.
   Handle submit_message(MessageRequest request);
-  // A table is opened and closed on all ranks of its set. Numbers are agreed on by them: each is at
-  // least next_table_number() of all, which then is told.
-  [[nodiscard]] std::uint64_t next_table_number() const { return next_table_number_; }
+  // A table is opened and closed on all ranks of its set, which agree on its number.
+  [[nodiscard]] TableNames& table_names() const { return *table_names_; }
   Status open_table(int set_id, HeldTable table);
   Handle use_table(int set_id, std::shared_ptr<TableOperation> operation);
   void close_table(std::uint64_t number);
@@ -128,7 +128,7 @@ class Runtime {
   CommandQueue commands_;
   Epoch epoch_;
   Progress progress_;
-  std::atomic<std::uint64_t> next_table_number_ = 0;
+  const std::shared_ptr<TableNames> table_names_ = std::make_shared<TableNames>();
   std::mutex stop_mutex_;
 };
 

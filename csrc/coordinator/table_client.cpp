@@ -5,9 +5,24 @@
 #include <iterator>
 #include <utility>
 
+#include "core/log.h"
 #include "core/strings.h"
 
 namespace rueda {
+
+namespace {
+
+std::size_t expected_bytes(const TableOperation& operation, const TableOperation::Part& part) {
+  if (operation.request.verb != TableVerb::get) return 0;
+  return static_cast<std::size_t>(part.count * operation.width) * sizeof(float);
+}
+
+Status malformed(const TableOperation::Part& part, std::size_t bytes, std::size_t expected) {
+  return {ErrorCode::internal,
+          str("rank ", part.owner, " answered with ", bytes, " bytes, not ", expected)};
+}
+
+}  // namespace
 
 void TableClient::submit(std::shared_ptr<TableOperation> operation) {
   auto underway = std::make_shared<Underway>();
@@ -18,15 +33,22 @@ void TableClient::submit(std::shared_ptr<TableOperation> operation) {
     const int owner = underway->operation->parts[part].owner;
     const std::uint64_t number = next_number_++;
     Pending pending{underway, part};
-    if (at_once_[owner] >= requests_at_once) {
-      waiting_[owner].emplace_back(number, std::move(pending));
-      continue;
+    if (!is_of_replica(pending)) {
+      if (at_once_[owner] >= requests_at_once) {
+        waiting_[owner].emplace_back(number, std::move(pending));
+        continue;
+      }
+      ++at_once_[owner];
     }
-    ++at_once_[owner];
-    // Known before it is sent: this very rank may answer within post_().
-    const auto placed = pending_.emplace(number, std::move(pending)).first;
-    begin(number, placed->second);
+    start(number, std::move(pending));
   }
+}
+
+// Known before it is sent.
+void TableClient::start(std::uint64_t number, Pending pending) {
+  pending.since = Clock::now();
+  const auto placed = pending_.emplace(number, std::move(pending)).first;
+  begin(number, placed->second);
 }
 
 void TableClient::replicate(int holder, TableRequest request, std::span<const std::byte> payload,
@@ -60,8 +82,7 @@ void TableClient::begin(std::uint64_t number, Pending& pending) {
     pending.sending = mail(messages_, true, part.owner, number, MailOf::request,
                            const_cast<std::byte*>(part.payload), part.payload_bytes);
   }
-  const int owner = part.owner;  // the part may be over once this has been posted
-  post_(owner, encode(request, request.is_inline ? payload : std::span<const std::byte>()));
+  post_(part.owner, encode(request, request.is_inline ? payload : std::span<const std::byte>()));
 }
 
 bool TableClient::receive(int peer, std::span<const std::byte> message) {
@@ -74,17 +95,24 @@ bool TableClient::receive(int peer, std::span<const std::byte> message) {
   pending.is_answered = true;
   pending.answer = std::move(decoded->message);
   const TableAnswer& answer = pending.answer;
+  const TableOperation& operation = *pending.underway->operation;
+  const TableOperation::Part& part = part_of(pending);
+  const auto bytes = static_cast<std::size_t>(answer.payload_bytes);
   if (answer.is_inline || !answer.status.ok()) {
     take(pending, decoded->payload);
+  } else if (!operation.results && bytes != expected_bytes(operation, part)) {
+    pending.answer.status = malformed(part, bytes, expected_bytes(operation, part));
+    refuse_mail(messages_, peer, answer.number, MailOf::answer);
   } else {
-    const TableOperation::Part& part = part_of(pending);
-    const auto bytes = static_cast<std::size_t>(answer.payload_bytes);
-    const bool lands =
-        part.target != nullptr && bytes == static_cast<std::size_t>(part.count) * sizeof(float);
-    if (!lands) pending.arrived.resize(bytes);
+    const bool lands = part.target != nullptr;
+    if (!lands) pending.answer.status = make_room(pending.arrived, bytes);
     std::byte* const target =
         lands ? reinterpret_cast<std::byte*>(part.target) : pending.arrived.data();
-    pending.arriving = mail(messages_, false, peer, answer.number, MailOf::answer, target, bytes);
+    if (pending.answer.status.ok()) {
+      pending.arriving = mail(messages_, false, peer, answer.number, MailOf::answer, target, bytes);
+    } else {
+      refuse_mail(messages_, peer, answer.number, MailOf::answer);
+    }
   }
   finish(answer.number);
   return true;
@@ -101,10 +129,9 @@ void TableClient::take(Pending& pending, std::span<const std::byte> payload) {
     return;
   }
   if (operation.request.verb != TableVerb::get) return;
-  const auto bytes = static_cast<std::size_t>(part.count * operation.width) * sizeof(float);
+  const std::size_t bytes = expected_bytes(operation, part);
   if (payload.size() != bytes) {
-    answer.status = Status(ErrorCode::internal, str("rank ", part.owner, " answered with ",
-                                                    payload.size(), " bytes, not ", bytes));
+    answer.status = malformed(part, payload.size(), bytes);
     return;
   }
   if (bytes == 0) return;
@@ -122,6 +149,7 @@ void TableClient::take(Pending& pending, std::span<const std::byte> payload) {
 // Where all of it has come.
 void TableClient::finish(std::uint64_t number) {
   const auto found = pending_.find(number);
+  if (found == pending_.end()) return;
   Pending& pending = found->second;
   if (!pending.is_answered || (pending.sending && !pending.sending->is_done()) ||
       (pending.arriving && !pending.arriving->is_done())) {
@@ -146,6 +174,7 @@ void TableClient::finish(std::uint64_t number) {
   const Pending ended = std::move(pending);
   pending_.erase(found);
   end_part(*ended.underway, ended.answer.status);
+  if (is_of_replica(ended)) return;
   auto waiting = waiting_.find(owner);
   if (waiting == waiting_.end()) {
     --at_once_[owner];
@@ -154,8 +183,7 @@ void TableClient::finish(std::uint64_t number) {
   auto [next, next_pending] = std::move(waiting->second.front());
   waiting->second.pop_front();
   if (waiting->second.empty()) waiting_.erase(waiting);
-  const auto placed = pending_.emplace(next, std::move(next_pending)).first;
-  begin(next, placed->second);
+  start(next, std::move(next_pending));
 }
 
 void TableClient::end_part(Underway& underway, const Status& status) {
@@ -163,21 +191,39 @@ void TableClient::end_part(Underway& underway, const Status& status) {
   if (--underway.left == 0) underway.operation->handle->complete(underway.status);
 }
 
-bool TableClient::step() {
+bool TableClient::step(Time now) {
   std::vector<std::uint64_t> over;
   for (auto& [number, pending] : pending_) {
     const TableOperation::Part& part = part_of(pending);
+    const std::string& table = pending.underway->operation->use->name;
     if (!pending.is_answered && has_left_(part.owner)) {
       pending.is_answered = true;
-      pending.answer.status =
-          Status(ErrorCode::shutdown,
-                 str("rank ", part.owner, " has shut down, with its part of a table"), part.owner);
+      pending.answer.status = Status(
+          ErrorCode::shutdown,
+          str("rank ", part.owner, " has left, with its part of table '", table, "'"), part.owner);
     }
     if (pending.is_answered) over.push_back(number);
+    if (!pending.is_told && patience_.warning > Duration() &&
+        now - pending.since >= patience_.warning) {
+      pending.is_told = true;
+      log(LogLevel::warning, "table '", table, "': rank ", part.owner, " has not answered for ",
+          std::chrono::duration_cast<std::chrono::seconds>(now - pending.since).count(), " s");
+    }
   }
   const std::size_t before = pending_.size();
   for (const std::uint64_t number : over) finish(number);
   return pending_.size() != before;
+}
+
+std::optional<Time> TableClient::next_deadline() const {
+  std::optional<Time> earliest;
+  if (patience_.warning <= Duration()) return earliest;
+  for (const auto& [number, pending] : pending_) {
+    if (pending.is_told) continue;
+    const Time due = pending.since + patience_.warning;
+    earliest = earliest ? std::min(*earliest, due) : due;
+  }
+  return earliest;
 }
 
 // The mail of these parts has been failed: nobody touches their memory.

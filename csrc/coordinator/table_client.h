@@ -1,6 +1,7 @@
 // What this rank asks of the owners of tables: requests on their way, and what their answers
 // complete. An owner has at most `requests_at_once` of this rank at a time; the rest wait here, and
-// nobody who has asked is held up.
+// nobody who has asked is held up. What owners send to replicas is bounded by what they have room
+// for, and waits for none of the rank's own requests.
 //
 // Used by the owner of the progress lock only, but for what is said to be for any thread.
 #pragma once
@@ -13,11 +14,15 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/open_handle.h"
 #include "coordinator/table_mail.h"
+#include "core/clock.h"
 #include "core/status.h"
 #include "server/table_message.h"
 
@@ -27,9 +32,11 @@ namespace rueda {
 struct TableUse {
   static constexpr std::size_t counted = 65;  // stalenesses 0 to 63, and all above
 
-  TableUse(std::uint64_t table_number, std::size_t ranks) : number(table_number), seen(ranks) {}
+  TableUse(std::uint64_t table_number, std::string table_name, std::size_t ranks)
+      : number(table_number), name(std::move(table_name)), seen(ranks) {}
 
   const std::uint64_t number;
+  const std::string name;
   // Of each rank of the set: the version of its shard when values of it last came.
   std::vector<std::atomic<std::uint64_t>> seen;
   std::array<std::atomic<std::uint64_t>, counted> staleness{};
@@ -58,14 +65,23 @@ struct TableOperation {
   OpenHandle handle;
 };
 
+// When waiting for others is told, and when it fails.
+struct TablePatience {
+  Duration warning;
+  Duration error;  // 0: never
+};
+
 class TableClient {
  public:
   using Post = std::function<void(int peer, std::span<const std::byte> message)>;
   using HasLeft = std::function<bool(int peer)>;
   static constexpr std::size_t requests_at_once = 64;
 
-  TableClient(PointToPoint& messages, Post post, HasLeft has_left)
-      : messages_(messages), post_(std::move(post)), has_left_(std::move(has_left)) {}
+  TableClient(PointToPoint& messages, Post post, HasLeft has_left, TablePatience patience)
+      : messages_(messages),
+        post_(std::move(post)),
+        has_left_(std::move(has_left)),
+        patience_(patience) {}
 
   void submit(std::shared_ptr<TableOperation> operation);
   // Of a replica, by its owner: bytes stay until `handle` is done.
@@ -75,7 +91,10 @@ class TableClient {
   // Returns whether the message was what it has to be.
   bool receive(int peer, std::span<const std::byte> message);
   // Goes on without blocking; returns whether anything moved.
-  bool step();
+  bool step(Time now);
+  // When an owner has been silent for so long that it is told. Nothing fails of that: its bytes
+  // may be on their way.
+  [[nodiscard]] std::optional<Time> next_deadline() const;
 
   [[nodiscard]] bool expects() const { return !pending_.empty(); }
   void lose(int rank, const Status& reason);
@@ -97,8 +116,11 @@ class TableClient {
     std::vector<std::byte> arrived{};
     bool is_answered = false;
     TableAnswer answer{};
+    Time since{};
+    bool is_told = false;
   };
 
+  void start(std::uint64_t number, Pending pending);
   void begin(std::uint64_t number, Pending& pending);
   void take(Pending& pending, std::span<const std::byte> payload);
   void finish(std::uint64_t number);
@@ -106,14 +128,18 @@ class TableClient {
   static TableOperation::Part& part_of(const Pending& pending) {
     return pending.underway->operation->parts[pending.part];
   }
+  static bool is_of_replica(const Pending& pending) {
+    return pending.underway->operation->request.is_replica;
+  }
 
   PointToPoint& messages_;
   const Post post_;
   const HasLeft has_left_;
+  const TablePatience patience_;
   std::uint64_t next_number_ = 0;
   std::map<std::uint64_t, Pending> pending_;                              // with their owners
   std::map<int, std::deque<std::pair<std::uint64_t, Pending>>> waiting_;  // of each owner
-  std::map<int, std::size_t> at_once_;                                    // of each owner
+  std::map<int, std::size_t> at_once_;  // of each owner, but for what goes to replicas
 };
 
 }  // namespace rueda

@@ -4,9 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
+#include <vector>
 
 #include "coordinator/point_to_point.h"
+#include "core/strings.h"
 
 namespace rueda {
 
@@ -32,6 +35,22 @@ inline std::shared_ptr<HandleState> mail(PointToPoint& messages, bool is_send, i
   message.handle = handle;
   messages.submit(std::move(message));
   return handle;
+}
+
+// The other side learns that its message is not taken: this is another size than it can have.
+inline void refuse_mail(PointToPoint& messages, int peer, std::uint64_t number, MailOf what) {
+  static_cast<void>(mail(messages, false, peer, number, what, nullptr, 0));
+}
+
+// Memory for what comes or goes; fails where there is none.
+[[nodiscard]] inline Status make_room(std::vector<std::byte>& bytes, std::size_t size) {
+  try {
+    bytes.resize(size);
+  } catch (const std::exception&) {
+    return {ErrorCode::invalid_argument, str("a rank has no memory for a request of ", size,
+                                             " bytes to a table: smaller ones would help")};
+  }
+  return {};
 }
 
 }  // namespace rueda

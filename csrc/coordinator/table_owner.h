@@ -4,11 +4,14 @@
 // What one rank asks of one table is done in its order, but for a get() that waits for a clock: it
 // lets later ones pass. Requests of different ranks wait for each other only while one is at work
 // on the shard. Payloads are taken while there is room for them (`staging_bytes`, or one), and stay
-// with the rank that asks until then; so no rank can be filled up by others.
+// with the rank that asks until then; values are copied for an answer likewise. So no rank can be
+// filled up by others. What owners send to replicas has room and order of its own: it waits for
+// nothing that could wait for it.
 //
 // Used by the owner of the progress lock only.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -27,6 +30,7 @@
 #include "core/clock.h"
 #include "core/status.h"
 #include "server/clocks.h"
+#include "server/ring_step.h"
 #include "server/shard.h"
 #include "server/table_message.h"
 
@@ -50,12 +54,6 @@ struct HeldTable {
   [[nodiscard]] int index_of(int world_rank) const;  // -1: no member
 };
 
-// When waiting for a clock is told, and when it fails.
-struct TablePatience {
-  Duration warning;
-  Duration error;  // 0: never
-};
-
 class TableOwner {
  public:
   using Post = std::function<void(int peer, std::span<const std::byte> message)>;
@@ -72,6 +70,8 @@ class TableOwner {
 
   void open(HeldTable table);
   void close(std::uint64_t number) { tables_.erase(number); }
+  // Bytes that others have sent and this rank has not worked on yet, and answers on their way.
+  [[nodiscard]] std::size_t staged() const { return staged_[0] + staged_[1]; }
 
   // Returns whether the message was what it has to be.
   bool receive(int peer, std::span<const std::byte> message, Time now);
@@ -79,67 +79,98 @@ class TableOwner {
   bool step(Time now);
 
   // Whether something is being worked on, or sent: nobody may leave before.
-  [[nodiscard]] bool in_flight() const { return !queues_.empty() || !departing_.empty(); }
-  // When somebody has waited too long for a clock.
+  [[nodiscard]] bool in_flight() const;
+  // When somebody has waited too long for a clock or a turn.
   [[nodiscard]] std::optional<Time> next_deadline() const;
   // The messages with that rank must have been failed.
   void lose(int rank);
   void fail_all();
 
  private:
-  struct Table {
-    HeldTable held;
-    Clocks clocks;
-    std::vector<float> step_sum{};  // in ring order: of those that had their turn
-    std::size_t turn = 0;
-  };
   struct Job {
     TableRequest request;
     std::vector<std::byte> payload{};
     std::shared_ptr<HandleState> arriving{};  // of the payload, once there is room
     bool is_admitted = false;
     bool is_at_work = false;
-    std::int64_t done = 0;  // items
+    Shard::Places places{};     // of the items that there is room for
+    std::int64_t reserved = 0;  // items
+    std::int64_t done = 0;      // items
     float factor = 1;
     std::uint64_t staleness = 0;
     std::vector<std::byte> result{};
+    std::size_t staged = 0;  // bytes that are counted
     Status status{};
     Time since{};
+    bool is_told = false;  // that it has waited for long
   };
-  struct Deferred {  // a get that waits for a clock
+  struct Asked {
     int peer = -1;
     Job job;
-    bool is_told = false;
+  };
+  struct Table {
+    HeldTable held;
+    Clocks clocks;
+    RingStep step;
+    float step_factor = 1;
+    Status step_error{};
+    std::int64_t step_done = 0;      // items of the sum that the shard has
+    std::vector<Asked> in_step = {};  // what the sum is of
   };
   struct Replicating {
-    int peer = -1;
-    Job job;
+    std::vector<Asked> asked;
+    std::vector<std::byte> sum;  // of a step
     std::shared_ptr<HandleState> handle;
     std::uint64_t version = 0;
   };
   struct Departing {
     int peer = -1;
     std::vector<std::byte> bytes;
+    std::size_t staged = 0;
     std::shared_ptr<HandleState> sending;
   };
-  using Key = std::pair<std::uint64_t, int>;  // table, peer
+  struct Key {
+    std::uint64_t table;
+    int peer;
+    bool is_replica;
+    friend auto operator<=>(const Key&, const Key&) = default;
+  };
 
+  static Status closed_table();
+  [[nodiscard]] Table* find(std::uint64_t number);
   // Goes on with the first of a queue as far as it can; returns whether anything moved.
   bool advance(const Key& key, std::deque<Job>& queue);
-  [[nodiscard]] bool admit(Table* table, int peer, Job& job);
+  [[nodiscard]] bool waits_for_clock(const Table& table, const Job& job) const;
+  [[nodiscard]] bool waits_for_turn(const Table* table, int peer, const Job& job) const;
+  [[nodiscard]] bool admit(const Table* table, int peer, Job& job);
+  [[nodiscard]] bool has_room(bool is_replica, std::size_t bytes) const;
+  void stage(Job& job, std::size_t bytes);
+  void unstage(Job& job);
   [[nodiscard]] Status check(const Table& table, int peer, const Job& job) const;
-  void start(Table& table, Job& job);
+  [[nodiscard]] bool start(Table& table, int peer, Job& job);
   // Whether it is done.
-  bool work(Table& table, int peer, Job& job);
-  void work_in_ring_order(Table& table, Job& job, std::int64_t to);
-  void run_function(Table& table, Job& job) const;
+  bool work(Table& table, Job& job);
+  bool work_on_values(Table& table, Job& job);
+  static void run_function(const Table& table, Job& job);
+  static void count_clock(Table& table, int peer, const TableRequest& request);
   void end(Table* table, int peer, Job job);
+  void replicate(Table& table, Replicating replicating, const TableRequest& request, float factor);
   void answer(int peer, Job job, std::uint64_t version);
+  // Of tables in ring order; see advance().
+  bool advance_step(Table& table);
   bool look_at_deferred(Time now);
+  void look_at_steps(Time now);
   bool finish_replicas();
-  Shard* shard_of(const Table& table, const TableRequest& request) const;
-  [[nodiscard]] Selection selection_of(const Table& table, const Job& job) const;
-  [[nodiscard]] std::string tell_wait(const Table& table, const Deferred& deferred) const;
+  bool finish_departures();
+  // Additions that have begun shall be whole.
+  void finish_begun(Table& table, const Key& key, std::deque<Job>& queue);
+  static bool is_step_part(const Table& table, const TableRequest& request);
+  static Shard* shard_of(const Table& table, const TableRequest& request);
+  [[nodiscard]] static Selection selection_of(const Table& table, const Job& job);
+  // Of what has waited for too long: told once, and an error in the end.
+  [[nodiscard]] Status overdue(Job& job, Time now, const std::function<std::string()>& tell) const;
+  static std::string tell_clock(const Table& table, const Asked& asked);
+  static std::string tell_turn(const Table& table, int peer);
 
   PointToPoint& messages_;
   TableClient& client_;
@@ -148,10 +179,11 @@ class TableOwner {
   const TablePatience patience_;
   std::map<std::uint64_t, Table> tables_;
   std::map<Key, std::deque<Job>> queues_;  // none is empty
-  std::list<Deferred> deferred_;
+  std::list<Asked> deferred_;              // that wait for a clock
   std::list<Replicating> replicating_;
   std::list<Departing> departing_;
-  std::size_t staged_ = 0;  // bytes of payloads and results that are no part of a header
+  // Bytes of payloads and results that are no part of a header; the second: from owners to replicas.
+  std::array<std::size_t, 2> staged_{};
 };
 
 }  // namespace rueda

@@ -15,6 +15,18 @@ std::optional<std::int64_t> number_in(const std::string& path) {
   return std::nullopt;
 }
 
+// Of files that the kernel keeps in memory while nobody wants it.
+std::int64_t caches_in(const std::string& path) {
+  std::ifstream file(path);
+  std::string name;
+  std::int64_t bytes = 0;
+  std::int64_t caches = 0;
+  while (file >> name >> bytes) {
+    if (name == "inactive_file" || name == "active_file") caches += bytes;
+  }
+  return caches;
+}
+
 std::optional<std::int64_t> of_host() {
   std::ifstream file("/proc/meminfo");
   std::string name;
@@ -34,7 +46,8 @@ std::optional<std::int64_t> of_control_group() {
     const std::string folder = "/sys/fs/cgroup" + line.substr(3);
     const auto most = number_in(folder + "/memory.max");
     const auto used = number_in(folder + "/memory.current");
-    if (most && used) return std::max<std::int64_t>(0, *most - *used);
+    if (!most || !used) return std::nullopt;
+    return std::max<std::int64_t>(0, *most - *used + caches_in(folder + "/memory.stat"));
   }
   return std::nullopt;
 }

@@ -27,7 +27,7 @@ namespace rueda {
 // The first bytes of each rank's control memory.
 struct HostRankHeader {
   WakeWord wake;                          // of the rank's coordinator, or whoever drives it
-  std::atomic<std::uint32_t> has_failed;  // this rank's world is broken: it starts nothing more
+  std::atomic<std::uint32_t> has_failed;  // this rank's world is broken or left: it starts nothing
   // On which this rank was when it last waited for others, plus 1; 0 where it never has.
   alignas(64) std::atomic<std::uint32_t> processor;
 };

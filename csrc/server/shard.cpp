@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
+#include "core/available_memory.h"
 #include "core/strings.h"
 
 namespace rueda {
@@ -10,6 +12,7 @@ namespace rueda {
 namespace {
 
 constexpr std::size_t block_elements = 64 << 10;
+constexpr std::size_t blocks_between_looks = 64;  // at the memory that is left: 16 MiB
 
 // Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 std::uint64_t mixed(std::uint64_t value) {
@@ -48,8 +51,13 @@ Status DenseShard::check(const Selection& selection) const {
                       selection.count <= end - selection.begin;
   if (inside) return {};
   return {ErrorCode::invalid_argument,
-          str("elements ", selection.begin, " to ", selection.begin + selection.count,
-              " are not all in this shard")};
+          str(selection.count, " elements from ", selection.begin, " on are not all in [", begin_,
+              ", ", end, ")")};
+}
+
+Status DenseShard::reserve(const Selection& /*selection*/, std::int64_t /*from*/,
+                           std::int64_t /*to*/, Places& /*places*/) {
+  return {};
 }
 
 void DenseShard::read(const Selection& selection, std::int64_t from, std::int64_t to,
@@ -58,13 +66,13 @@ void DenseShard::read(const Selection& selection, std::int64_t from, std::int64_
   std::copy(first + from, first + to, out + from);
 }
 
-void DenseShard::write(const Selection& selection, std::int64_t from, std::int64_t to,
-                       const float* values) {
+void DenseShard::write(const Selection& selection, const Places& /*places*/, std::int64_t from,
+                       std::int64_t to, const float* values) {
   std::copy(values + from, values + to, values_.data() + (selection.begin - begin_) + from);
 }
 
-void DenseShard::add(const Selection& selection, std::int64_t from, std::int64_t to,
-                     const float* delta, float factor) {
+void DenseShard::add(const Selection& selection, const Places& /*places*/, std::int64_t from,
+                     std::int64_t to, const float* delta, float factor) {
   const std::int64_t first = selection.begin - begin_ + from;
   apply({values_.data() + first, static_cast<std::size_t>(to - from)},
         state_.empty() ? nullptr : state_.data() + first,
@@ -99,6 +107,12 @@ float* RowShard::at(std::size_t slot) const {
 float* RowShard::touch(std::int64_t row) {
   if (const auto found = slots_.find(row); found != slots_.end()) return at(found->second);
   if (used_ == blocks_.size() * rows_in_block_) {
+    // An allocation rarely fails: the kernel would rather kill a process later.
+    if (blocks_.size() % blocks_between_looks == 0) {
+      const std::size_t bytes = blocks_between_looks * rows_in_block_ * stride_ * sizeof(float);
+      const auto left = available_memory();
+      if (left && *left < static_cast<std::int64_t>(bytes)) throw std::bad_alloc();
+    }
     blocks_.push_back(std::make_unique<float[]>(rows_in_block_ * stride_));
   }
   slots_.emplace(row, used_);
@@ -122,17 +136,39 @@ void RowShard::read(const Selection& selection, std::int64_t from, std::int64_t 
   }
 }
 
-void RowShard::write(const Selection& selection, std::int64_t from, std::int64_t to,
-                     const float* values) {
+Status RowShard::reserve(const Selection& selection, std::int64_t from, std::int64_t to,
+                         Places& places) {
+  try {
+    places.reserve(selection.rows.size());
+    for (std::int64_t i = from; i < to; ++i) {
+      places.push_back(touch(selection.rows[static_cast<std::size_t>(i)]));
+    }
+  } catch (const std::bad_alloc&) {
+    return no_room();
+  }
+  return {};
+}
+
+Status RowShard::no_room() const {
+  const std::size_t bytes = blocks_.size() * rows_in_block_ * stride_ * sizeof(float);
+  const std::int64_t left = available_memory().value_or(0);
+  return {ErrorCode::invalid_argument,
+          str("its owner has no memory for more than the ", used_, " rows of ",
+              stride_ * sizeof(float), " bytes that it holds, ", bytes, " bytes in all, with ",
+              left, " bytes left on its host: more ranks or hosts would help")};
+}
+
+void RowShard::write(const Selection& /*selection*/, const Places& places, std::int64_t from,
+                     std::int64_t to, const float* values) {
   for (std::int64_t i = from; i < to; ++i) {
-    std::copy_n(values + i * width_, width_, touch(selection.rows[static_cast<std::size_t>(i)]));
+    std::copy_n(values + i * width_, width_, places[static_cast<std::size_t>(i)]);
   }
 }
 
-void RowShard::add(const Selection& selection, std::int64_t from, std::int64_t to,
-                   const float* delta, float factor) {
+void RowShard::add(const Selection& /*selection*/, const Places& places, std::int64_t from,
+                   std::int64_t to, const float* delta, float factor) {
   for (std::int64_t i = from; i < to; ++i) {
-    float* const values = touch(selection.rows[static_cast<std::size_t>(i)]);
+    float* const values = places[static_cast<std::size_t>(i)];
     apply({values, static_cast<std::size_t>(width_)}, values + width_, width_, delta + i * width_,
           factor);
   }

@@ -42,13 +42,21 @@ class Shard : public ShardView {
   // Elements of one item: 1, or those of a row.
   [[nodiscard]] virtual std::int64_t width() const = 0;
 
+  // Where the items of a selection are, in its order; for rows only.
+  using Places = std::vector<float*>;
+
+  // Makes room for items [from, to) and appends where they are: what follows cannot fail then.
+  // Fails with InvalidArgument, which tells the sizes.
+  [[nodiscard]] virtual Status reserve(const Selection& selection, std::int64_t from,
+                                       std::int64_t to, Places& places) = 0;
   // On items [from, to) of the selection, whose elements lie in the buffer one after the other.
   virtual void read(const Selection& selection, std::int64_t from, std::int64_t to,
                     float* out) const = 0;
-  virtual void write(const Selection& selection, std::int64_t from, std::int64_t to,
-                     const float* values) = 0;
-  virtual void add(const Selection& selection, std::int64_t from, std::int64_t to,
-                   const float* delta, float factor) = 0;
+  // Of what has been reserved.
+  virtual void write(const Selection& selection, const Places& places, std::int64_t from,
+                     std::int64_t to, const float* values) = 0;
+  virtual void add(const Selection& selection, const Places& places, std::int64_t from,
+                   std::int64_t to, const float* delta, float factor) = 0;
 
   std::uint64_t version = 0;  // additions that are whole
   bool is_busy = false;       // a request is at work on it, and others wait
@@ -77,12 +85,14 @@ class DenseShard final : public Shard {
   [[nodiscard]] Status check(const Selection& selection) const override;
   [[nodiscard]] std::int64_t width() const override { return 1; }
   [[nodiscard]] bool has_rows() const override { return false; }
+  [[nodiscard]] Status reserve(const Selection& selection, std::int64_t from, std::int64_t to,
+                               Places& places) override;
   void read(const Selection& selection, std::int64_t from, std::int64_t to,
             float* out) const override;
-  void write(const Selection& selection, std::int64_t from, std::int64_t to,
+  void write(const Selection& selection, const Places& places, std::int64_t from, std::int64_t to,
              const float* values) override;
-  void add(const Selection& selection, std::int64_t from, std::int64_t to, const float* delta,
-           float factor) override;
+  void add(const Selection& selection, const Places& places, std::int64_t from, std::int64_t to,
+           const float* delta, float factor) override;
   void visit(const Visitor& visitor) const override;
 
  private:
@@ -99,17 +109,20 @@ class RowShard final : public Shard {
   [[nodiscard]] Status check(const Selection& selection) const override;
   [[nodiscard]] std::int64_t width() const override { return width_; }
   [[nodiscard]] bool has_rows() const override { return true; }
+  [[nodiscard]] Status reserve(const Selection& selection, std::int64_t from, std::int64_t to,
+                               Places& places) override;
   void read(const Selection& selection, std::int64_t from, std::int64_t to,
             float* out) const override;
-  void write(const Selection& selection, std::int64_t from, std::int64_t to,
+  void write(const Selection& selection, const Places& places, std::int64_t from, std::int64_t to,
              const float* values) override;
-  void add(const Selection& selection, std::int64_t from, std::int64_t to, const float* delta,
-           float factor) override;
+  void add(const Selection& selection, const Places& places, std::int64_t from, std::int64_t to,
+           const float* delta, float factor) override;
   void visit(const Visitor& visitor) const override;
 
  private:
-  // Of the row, and behind its values its state; made where there is none.
+  // Of the row, and behind its values its state; made where there is none. Throws std::bad_alloc.
   [[nodiscard]] float* touch(std::int64_t row);
+  [[nodiscard]] Status no_room() const;
   [[nodiscard]] float* at(std::size_t slot) const;
 
   const std::int64_t width_;

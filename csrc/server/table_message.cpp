@@ -33,10 +33,10 @@ int flag(bool is_set, Flag which) {
 
 // What is inline is all that is left, and what is not leaves nothing.
 template <class Message>
-std::optional<Decoded<Message>> decoded(Message message, const Reader& reader) {
+std::optional<DecodedTableMessage<Message>> decoded(Message message, const Reader& reader) {
   const std::uint64_t expected = message.is_inline ? message.payload_bytes : 0;
   if (!reader.ok() || reader.rest().size() != expected) return std::nullopt;
-  return Decoded<Message>{std::move(message), reader.rest()};
+  return DecodedTableMessage<Message>{std::move(message), reader.rest()};
 }
 
 }  // namespace
@@ -61,7 +61,7 @@ std::vector<std::byte> encode(const TableRequest& request,
   return with_payload(writer, inline_payload);
 }
 
-std::optional<Decoded<TableRequest>> decode_table_request(std::span<const std::byte> bytes) {
+std::optional<DecodedTableMessage<TableRequest>> decode_table_request(std::span<const std::byte> bytes) {
   Reader reader(bytes);
   TableRequest request;
   request.table = reader.unsigned_integer();
@@ -99,7 +99,7 @@ std::vector<std::byte> encode(const TableAnswer& answer,
   return with_payload(writer, inline_payload);
 }
 
-std::optional<Decoded<TableAnswer>> decode_table_answer(std::span<const std::byte> bytes) {
+std::optional<DecodedTableMessage<TableAnswer>> decode_table_answer(std::span<const std::byte> bytes) {
   Reader reader(bytes);
   TableAnswer answer;
   answer.number = reader.unsigned_integer();

@@ -20,6 +20,9 @@ enum class TableVerb : std::uint8_t {
   call,  // answers with what a function makes of the shard
 };
 inline constexpr std::uint8_t table_verbs = 5;
+[[nodiscard]] constexpr bool changes_values(TableVerb verb) {
+  return verb == TableVerb::put || verb == TableVerb::add;
+}
 
 // Behind the header come the payload's bytes where it is inline; otherwise it follows as a message
 // to the owner. The payload of put and add: rows, if the table has such, then their values.
@@ -58,13 +61,13 @@ struct TableAnswer {
 
 // A message with its inline payload, which refers to the bytes; nothing for bytes that are none.
 template <class Message>
-struct Decoded {
+struct DecodedTableMessage {
   Message message;
   std::span<const std::byte> payload;
 };
-[[nodiscard]] std::optional<Decoded<TableRequest>> decode_table_request(
+[[nodiscard]] std::optional<DecodedTableMessage<TableRequest>> decode_table_request(
     std::span<const std::byte> bytes);
-[[nodiscard]] std::optional<Decoded<TableAnswer>> decode_table_answer(
+[[nodiscard]] std::optional<DecodedTableMessage<TableAnswer>> decode_table_answer(
     std::span<const std::byte> bytes);
 
 }  // namespace rueda

@@ -23,6 +23,8 @@
 
 namespace rueda {
 
+class Runtime;
+
 // --- What runs at the owner ---------------------------------------------------------------------
 
 // One addition as the owner of the values does it.
@@ -184,6 +186,9 @@ class Table {
 
  private:
   struct State;
+  Table() = default;
+  friend Table open_table_in(std::shared_ptr<Runtime> runtime, int set_id,
+                             const TableOptions& options);
   std::shared_ptr<State> state_;
 };
 

@@ -41,6 +41,23 @@ def test_collectives(worlds: Worlds, run: Run, check: str) -> None:
     worlds.check(run, check)
 
 
+@each_check(
+    [
+        *(Run("check_tables.py", size) for size in SIZES),
+        Run("check_tables.py", 3, extra=OVER_TCP),
+        *(Run("check_tables.py", size, extra={"RUEDA_ALGORITHM": "ring"}) for size in (3, 4)),
+    ]
+)
+def test_tables(worlds: Worlds, run: Run, check: str) -> None:
+    worlds.check(run, check)
+
+
+@needs_mpirun
+@each_check([Run("check_tables.py", 3, mpirun=True, extra=OVER_MPI)])
+def test_tables_under_mpirun(worlds: Worlds, run: Run, check: str) -> None:
+    worlds.check(run, check)
+
+
 @needs_mpirun
 @each_check(
     [

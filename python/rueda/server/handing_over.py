@@ -18,29 +18,33 @@ if TYPE_CHECKING:
 __all__ = ["hand_over"]
 
 
-def hand_over(old: OpenTable, put: Callable[[Part], Handle[None]], process_set: ProcessSet) -> None:
-    """Of each part, the rank that has the newest copy puts it. Collective over ``process_set``.
+def hand_over(
+    old: OpenTable, new: OpenTable, put: Callable[[Part], Handle[None]], process_set: ProcessSet
+) -> None:
+    """Of each part, a rank that has the newest copy puts it into ``new``. Collective over ``process_set``.
 
-    Raises :class:`rueda.PeerLostError` on every rank where nobody holds some part any more.
+    Raises :class:`rueda.PeerLostError` on every rank where nobody holds some part any more; ``new`` is closed then.
     """
     parts = old.parts()
     name = f"rueda.table '{old.name}' is handed over"
+    # Which of its own ranks each is: of copies that are equally new, the owner's own.
     held = allgather_object(
-        [(part.owner, part.version) for part in parts], name, process_set=process_set
+        [(part.owner, part.version, part.is_own) for part in parts], name, process_set=process_set
     )
-    newest: dict[
-        int, tuple[int, int]
-    ] = {}  # of each owner: version, and minus the rank that has it
+    newest: dict[int, tuple[int, bool, int]] = {}  # of each owner; at the end minus the new rank
     for rank, copies in enumerate(held):
-        for owner, version in copies:
-            newest[owner] = max(newest.get(owner, (version, -rank)), (version, -rank))
+        for owner, version, is_own in copies:
+            copy = (version, is_own, -rank)
+            newest[owner] = max(newest.get(owner, copy), copy)
     lost = sorted(set(range(old.owners)) - set(newest))
+    old.abandon()
     if lost:
+        new.close()
         raise PeerLostError(
             f"table '{old.name}': nobody is left who holds the part of rank {lost[0]}: with "
             f"replicated=True it goes on without one rank, otherwise put it from a checkpoint"
         )
     for part in parts:
-        if newest[part.owner] == (part.version, -process_set.rank()):
+        if newest[part.owner] == (part.version, part.is_own, -process_set.rank()):
             put(part).result()
     barrier(process_set, name)

@@ -10,12 +10,15 @@ __all__ = ["Part"]
 class Part:
     """What one rank holds of a table: its own part, or the replica of the previous rank's.
 
-    ``owner``: rank within the process set. ``version``: additions counted. ``begin`` or ``rows``: which elements, or
+    ``owner``: rank within the process set; ``is_own``: whether that is this rank. ``version``: additions counted. ``begin`` or ``rows``: which elements, or
     which rows, ``values`` are.
     """
 
-    def __init__(self, owner: int, version: int, begin: int, rows: bytes, values: bytes) -> None:
+    def __init__(
+        self, owner: int, is_own: bool, version: int, begin: int, rows: bytes, values: bytes
+    ) -> None:
         self.owner = owner
+        self.is_own = is_own
         self.version = version
         self.begin = begin
         self.rows = np.frombuffer(rows, np.int64)

@@ -170,11 +170,17 @@ class RowTable(OpenTable):
             ticks,
         )
 
+    def owner_of(self, row: int) -> int:
+        """Which rank of the process set owns the row."""
+        owners = self._owners(_numbers(np.asarray([row])))
+        return self._native.owner_of(row) if owners is None else int(owners[0])
+
     def restored(self, process_set: ProcessSet = global_process_set) -> RowTable:
         """A table of the present world with what is left of this one: see :meth:`Table.restored`."""
         table = RowTable(self.name, self.width, process_set=process_set, **self._options)
         hand_over(
             self,
+            table,
             lambda part: table.put(part.rows, part.values.reshape(-1, self.width)),
             process_set,
         )

@@ -18,6 +18,7 @@ from rueda.handles import Handle
 from rueda.process_sets import ProcessSet, global_process_set, identify
 from rueda.server.handing_over import hand_over
 from rueda.server.part import Part
+from rueda.submission import Refusal, refuse
 
 __all__ = ["OpenTable", "Order", "Table"]
 
@@ -33,6 +34,7 @@ class OpenTable:
         self._name = name
         self._ranks = process_set.size()
         self._clock = 0
+        self._is_over = False
 
     @property
     def name(self) -> str:
@@ -81,11 +83,11 @@ class OpenTable:
 
     def min(self) -> float:
         """The least value; infinity where there is none. Found where the values are, like all that follow."""
-        return min(_doubles(self.call("min")), key=_nan_first)
+        return float(np.min(_doubles(self.call("min"))))
 
     def max(self) -> float:
         """The greatest value; minus infinity where there is none."""
-        return max(_doubles(self.call("max")), key=_nan_last)
+        return float(np.max(_doubles(self.call("max"))))
 
     def sum(self) -> float:
         """Of all values."""
@@ -114,11 +116,24 @@ class OpenTable:
 
     def parts(self) -> list[Part]:
         """What this rank holds. For a world that has broken or has been left: nothing may change it meanwhile."""
-        return [Part(*part) for part in self._native.parts()]
+        return [
+            Part(part[0], number == 0, *part[1:])  # its own comes first
+            for number, part in enumerate(self._native.parts())
+        ]
+
+    def abandon(self) -> None:
+        """Nothing more is asked of it, and nobody is waited for: its world has ended, say."""
+        self._is_over = True
 
     def close(self) -> None:
-        """Ends the table, once all that this rank has asked for is done. Collective over its process set."""
-        self._native.close()
+        """Ends the table, once all that this rank has asked for is done. Collective over its process set.
+
+        Errors of single operations are told by their handles only. Does nothing for a table that was closed or
+        :meth:`restored`.
+        """
+        if not self._is_over:
+            self._native.close()
+            self._is_over = True
 
     def __enter__(self) -> Self:
         return self
@@ -186,9 +201,12 @@ class Table(OpenTable):
         process_set: ProcessSet = global_process_set,
     ) -> None:
         if order not in ("as_they_come", "ring"):
-            raise InvalidArgumentError(
-                f"Table(): order={order!r} is none of 'as_they_come', 'ring'"
-            )
+            # Where the others open it: they learn of it.
+            refuse(
+                f"rueda.table '{name}'",
+                process_set,
+                Refusal(f"Table(): order={order!r} is none of 'as_they_come', 'ring'"),
+            ).result()
         self._options: dict[str, Any] = {
             "rule": rule,
             "parameters": list(parameters),
@@ -232,7 +250,16 @@ class Table(OpenTable):
         another. ``out``: contiguous, of float32; it must stay until the handle has completed.
         """
         if out is None:
-            out = np.empty(self.size - begin if count is None else count, np.float32)
+            wanted = self.size - begin if count is None else count
+            if wanted < 0:
+                raise InvalidArgumentError(
+                    f"table '{self.name}': get() of {wanted} elements from {begin} on, of {self.size}"
+                )
+            out = np.empty(wanted, np.float32)
+        elif count is not None and count != out.size:
+            raise InvalidArgumentError(
+                f"table '{self.name}': get() of {count} elements into out= with {out.size}"
+            )
         target = writeable(out)
         begun = _native_get(self._native, target, begin, least_clock)
         return Handle(lambda: [begun()], lambda _: target, target)
@@ -273,7 +300,7 @@ class Table(OpenTable):
         lost, with it where two neighbours are. What the rule keeps (Adagrad's sums) begins anew, and so do clocks.
         """
         table = Table(self.name, self.size, process_set=process_set, **self._options)
-        hand_over(self, lambda part: table.put(part.values, part.begin), process_set)
+        hand_over(self, table, lambda part: table.put(part.values, part.begin), process_set)
         return table
 
 
@@ -300,10 +327,3 @@ def writeable(out: Floats) -> Floats:
 def _doubles(results: Sequence[bytes]) -> list[float]:
     return [float(struct.unpack("=d", result)[0]) for result in results]
 
-
-def _nan_first(value: float) -> float:
-    return -math.inf if math.isnan(value) else value
-
-
-def _nan_last(value: float) -> float:
-    return math.inf if math.isnan(value) else value

@@ -1,0 +1,211 @@
+// What a table's owner waits for, and what becomes of it when ranks fail.
+#include <algorithm>
+#include <iterator>
+
+#include "coordinator/table_owner.h"
+#include "core/log.h"
+#include "core/strings.h"
+
+namespace rueda {
+
+// --- Progress
+
+bool TableOwner::step(Time now) {
+  bool moved = false;
+  for (auto queue = queues_.begin(); queue != queues_.end();) {
+    moved = advance(queue->first, queue->second) || moved;
+    queue = queue->second.empty() ? queues_.erase(queue) : std::next(queue);
+  }
+  for (auto& [number, table] : tables_) {
+    if (table.held.in_ring_order) moved = advance_step(table) || moved;
+  }
+  moved = finish_replicas() || moved;
+  moved = finish_departures() || moved;
+  if (!queues_.empty()) look_at_steps(now);
+  return (!deferred_.empty() && look_at_deferred(now)) || moved;
+}
+
+bool TableOwner::in_flight() const {
+  return !queues_.empty() || !departing_.empty() || !replicating_.empty();
+}
+
+bool TableOwner::finish_replicas() {
+  bool moved = false;
+  for (auto each = replicating_.begin(); each != replicating_.end();) {
+    if (!each->handle->is_done()) {
+      ++each;
+      continue;
+    }
+    Replicating done = std::move(*each);
+    each = replicating_.erase(each);
+    for (Asked& asked : done.asked) {
+      asked.job.status = done.handle->status;
+      answer(asked.peer, std::move(asked.job), done.version);
+    }
+    moved = true;
+  }
+  return moved;
+}
+
+bool TableOwner::finish_departures() {
+  const std::size_t before = departing_.size();
+  departing_.remove_if([this](const Departing& each) {
+    const bool is_over = each.sending->is_done();
+    if (is_over) staged_[0] -= each.staged;
+    return is_over;
+  });
+  return departing_.size() != before;
+}
+
+// Those whose clock has come go on; who has left has finished.
+bool TableOwner::look_at_deferred(Time now) {
+  bool moved = false;
+  for (auto each = deferred_.begin(); each != deferred_.end();) {
+    Job& job = each->job;
+    Table* const table = find(job.request.table);
+    if (table == nullptr) {
+      job.status = closed_table();
+    } else {
+      for (const int rank : table->clocks.behind(job.request.least_clock)) {
+        if (has_left_(rank)) table->clocks.finish(rank);
+      }
+      if (waits_for_clock(*table, job)) {
+        job.status = overdue(job, now, [&] { return tell_clock(*table, *each); });
+        if (job.status.ok()) {
+          ++each;
+          continue;
+        }
+      }
+    }
+    std::deque<Job>& queue = queues_[{job.request.table, each->peer, false}];
+    // Before what came later, but for what is at work.
+    const bool first_is_begun = !queue.empty() && queue.front().is_admitted;
+    queue.insert(queue.begin() + (first_is_begun ? 1 : 0), std::move(job));
+    each = deferred_.erase(each);
+    moved = true;
+  }
+  return moved;
+}
+
+// What is wrong with the first of a queue ends it in the next step.
+void TableOwner::look_at_steps(Time now) {
+  for (auto& [key, queue] : queues_) {
+    const Table* const table = find(key.table);
+    Job& job = queue.front();
+    if (job.is_admitted || !waits_for_turn(table, key.peer, job)) continue;
+    if (table->clocks.of(key.peer) == Clocks::finished) {
+      job.status = Status(ErrorCode::invalid_argument,
+                          str("table '", table->held.name, "': rank ", key.peer,
+                              " has finished: in the order of the ring it adds no more"));
+      continue;
+    }
+    const int peer = key.peer;
+    job.status = overdue(job, now, [&] { return tell_turn(*table, peer); });
+  }
+}
+
+Status TableOwner::overdue(Job& job, Time now, const std::function<std::string()>& tell) const {
+  const Duration waited = now - job.since;
+  if (patience_.error > Duration() && waited >= patience_.error) {
+    return {ErrorCode::stalled, tell()};
+  }
+  if (!job.is_told && patience_.warning > Duration() && waited >= patience_.warning) {
+    job.is_told = true;
+    log(LogLevel::warning, tell());
+  }
+  return {};
+}
+
+std::string TableOwner::tell_clock(const Table& table, const Asked& asked) {
+  const std::int64_t clock = asked.job.request.least_clock;
+  const std::vector<int> behind = table.clocks.behind(clock);
+  std::string done;
+  for (const int rank : behind) done += str(done.empty() ? "" : ", ", table.clocks.of(rank));
+  return str("table '", table.held.name, "': rank ", asked.peer, " waits for step ", clock, " of ",
+             describe_ranks(behind), ", which ", behind.size() == 1 ? "has" : "have", " done ",
+             done, ": a rank that does no more steps says so with finish()");
+}
+
+std::string TableOwner::tell_turn(const Table& table, int peer) {
+  return str("table '", table.held.name, "': rank ", peer,
+             " has added, and its turn in the order of the ring comes after that of rank ",
+             table.held.ranks[table.step.turn()],
+             ", which has not: a rank that does no more steps says so with finish()");
+}
+
+std::optional<Time> TableOwner::next_deadline() const {
+  std::optional<Time> earliest;
+  const auto take = [&](const Job& job) {
+    std::optional<Time> due;
+    if (!job.is_told && patience_.warning > Duration()) {
+      due = job.since + patience_.warning;
+    } else if (patience_.error > Duration()) {
+      due = job.since + patience_.error;
+    }
+    if (due) earliest = earliest ? std::min(*earliest, *due) : due;
+  };
+  for (const Asked& each : deferred_) take(each.job);
+  for (const auto& [key, queue] : queues_) {
+    if (!queue.front().is_admitted) take(queue.front());
+  }
+  return earliest;
+}
+
+// --- Failures
+
+void TableOwner::finish_begun(Table& table, const Key& key, std::deque<Job>& queue) {
+  if (queue.empty() || !queue.front().is_at_work) return;
+  Job job = std::move(queue.front());
+  queue.pop_front();
+  if (!changes_values(job.request.verb)) {
+    shard_of(table, job.request)->is_busy = false;
+    return unstage(job);
+  }
+  while (!work(table, job)) continue;
+  end(&table, key.peer, std::move(job));
+}
+
+// Answers to it go nowhere, and what departs to it ends with its message.
+void TableOwner::lose(int rank) {
+  for (auto queue = queues_.begin(); queue != queues_.end();) {
+    if (queue->first.peer != rank) {
+      ++queue;
+      continue;
+    }
+    if (Table* const table = find(queue->first.table)) {
+      finish_begun(*table, queue->first, queue->second);
+    }
+    for (Job& job : queue->second) unstage(job);
+    queue = queues_.erase(queue);
+  }
+  for (Asked& each : deferred_) {
+    if (each.peer == rank) unstage(each.job);
+  }
+  deferred_.remove_if([rank](const Asked& each) { return each.peer == rank; });
+  for (auto& [number, table] : tables_) {
+    if (table.held.index_of(rank) >= 0) table.clocks.finish(rank);
+  }
+}
+
+// What ranks hold may be read afterwards.
+void TableOwner::fail_all() {
+  for (auto& [key, queue] : queues_) {
+    if (Table* const table = find(key.table); table != nullptr && !queue.empty()) {
+      Job& job = queue.front();
+      while (job.is_at_work && changes_values(job.request.verb) && !work(*table, job)) continue;
+    }
+  }
+  for (auto& [number, table] : tables_) {
+    while (table.step_done > 0) advance_step(table);
+    table.held.own->is_busy = false;
+    if (table.held.replica) table.held.replica->is_busy = false;
+  }
+  queues_.clear();
+  deferred_.clear();
+  replicating_.clear();
+  departing_.clear();
+  tables_.clear();
+  staged_ = {};
+}
+
+}  // namespace rueda

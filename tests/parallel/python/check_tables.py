@@ -1,0 +1,232 @@
+"""Every rank: tables of elements and of rows, as scripts use them."""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import time
+
+import numpy as np
+import parallel
+import rueda
+from parallel import raises, still_works
+from rueda.server import RowTable, Table
+
+
+def rank() -> int:
+    return rueda.rank()
+
+
+def size() -> int:
+    return rueda.size()
+
+
+def check_what_all_ranks_add_is_there() -> None:
+    """Smaller than the world, inline, and as messages of their own."""
+    for count in (1, 7, 1000, 200_003):
+        with Table("weights", count) as table:
+            delta = np.arange(count, dtype=np.float32) % 17 + rank()
+            table.add(delta, factor=0.5, ticks=True).result()
+            found = table.get(least_clock=1).result()
+            ranks = size() * (size() - 1) / 2
+            expected = 0.5 * (size() * (np.arange(count, dtype=np.float32) % 17) + ranks)
+            np.testing.assert_array_equal(found, expected)
+            out = np.empty(count // 2, np.float32)
+            assert table.get(out, begin=count // 3).result() is out
+            np.testing.assert_array_equal(out, expected[count // 3 :][: count // 2])
+            rueda.barrier()
+            if rank() == size() - 1:
+                table.put(np.ones(count)).result()
+            rueda.barrier()
+            assert (table.min(), table.max(), table.sum()) == (1, 1, count)
+            np.testing.assert_allclose(table.norm(), np.sqrt(count))
+            assert table.clock == 1
+
+
+def check_rows_come_in_the_order_in_which_they_are_asked_for() -> None:
+    for partition in (None, lambda rows: rows % rueda.size()):
+        with RowTable("rows", 16, spread=0.5, seed=3, partition=partition) as table:
+            rows = np.array([5, 10**12, 5, 0])
+            before = table.get(rows).result()
+            assert before.shape == (4, 16)
+            assert abs(before).max() <= 0.5
+            np.testing.assert_array_equal(before[0], before[2])
+            assert len(np.unique(before)) > 40
+            rueda.barrier()
+            delta = np.arange(64, dtype=np.float32).reshape(4, 16)
+            table.add(rows, delta, ticks=True).result()
+            after = table.get(rows.reshape(2, 2), least_clock=1).result()
+            assert after.shape == (2, 2, 16)
+            added = size() * np.stack([delta[0] + delta[2], delta[1], delta[0] + delta[2], delta[3]])
+            np.testing.assert_allclose(after.reshape(4, 16), before + added, rtol=1e-6)
+            assert [row for row, _ in table.top(3)] == [0, 5, 10**12]
+            rueda.barrier()
+            if rank() == 0:
+                table.put([1, 1], [np.ones(16), np.full(16, 2)]).result()
+            rueda.barrier()
+            assert table.get([1]).result().tolist() == [[2.0] * 16]
+            assert table.get([]).result().shape == (0, 16)
+
+
+def check_the_order_of_the_ring_has_the_bits_of_an_allreduce() -> None:
+    random = np.random.default_rng(rank())
+    weights = np.zeros(10_001, np.float32)
+    with Table("ring", weights.size, order="ring") as table:
+        for step in range(3):
+            delta = random.standard_normal(weights.size).astype(np.float32)
+            table.add(delta, ticks=True).result()
+            if os.environ.get("RUEDA_ALGORITHM") == "ring":
+                weights += rueda.allreduce(delta, op=rueda.Sum, name="delta")
+                np.testing.assert_array_equal(
+                    table.get(least_clock=step + 1).result().view(np.int32), weights.view(np.int32)
+                )
+            # The same bits on all ranks, whatever adds up there.
+            own = table.get(least_clock=step + 1).result().view(np.int32)
+            largest = rueda.allreduce(own, op=rueda.Max, name="bits")
+            np.testing.assert_array_equal(own, largest)
+
+
+def check_adagrad_at_the_owner() -> None:
+    with Table("adagrad", 9, rule="adagrad", parameters=[0.1, 1e-8]) as table:
+        if rank() == 0:
+            table.add(np.full(9, 2)).result()
+            table.add(np.full(9, 2)).result()
+        rueda.barrier()
+        np.testing.assert_allclose(
+            table.get().result(), -0.1 * (2 / 2 + 2 / np.sqrt(8)), rtol=1e-5
+        )
+        rueda.barrier()
+
+
+def check_staleness() -> None:
+    with Table("stale", size(), bounds=[0, *[size()] * size()]) as table:
+        table.get().result()
+        rueda.barrier()
+        for turn in range(size()):
+            if turn == rank():
+                table.add(np.ones(size()), by_staleness=True).result()
+            rueda.barrier()
+        np.testing.assert_allclose(
+            table.get().result(), sum(1 / (1 + stale) for stale in range(size())), rtol=1e-6
+        )
+        assert table.staleness() == {rank(): 1}
+
+
+def check_a_rank_that_finishes_early_goes_on_serving() -> None:
+    with Table("early", 40, replicated=True) as table:
+        steps = 3 if rank() == 0 else 20
+        for step in range(steps):
+            table.get(least_clock=step - 1).result()
+            table.add(np.ones(40), ticks=True).result()
+        table.finish().result()
+        if rank() != 0:
+            assert table.get(least_clock=100).result().tolist() == [20 * (size() - 1) + 3] * 40
+
+
+def check_several_threads() -> None:
+    with Table("threads", 500) as table, RowTable("thread rows", 3) as rows:
+
+        def work(number: int) -> None:
+            for _ in range(20):
+                table.add(np.ones(500)).result()
+                rows.add([number], np.ones((1, 3))).result()
+                table.get().result()
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        rueda.barrier()
+        assert table.get().result().tolist() == [60 * size()] * 500
+        assert rows.get([0, 1, 2]).result().tolist() == [[20 * size()] * 3] * 3
+        rueda.barrier()
+
+
+def check_a_table_of_some_ranks() -> None:
+    ranks = [each for each in range(size()) if each != 1]
+    some = rueda.add_process_set(ranks)
+    if rank() != 1:
+        with Table("some", 10, process_set=some) as table:
+            table.add(np.ones(10), ticks=True).result()
+            assert table.get(least_clock=1).result().tolist() == [len(ranks)] * 10
+    else:
+        with raises(rueda.InvalidArgumentError, "members of its process set"):
+            Table("some", 10, process_set=some)
+    rueda.remove_process_set(some)
+
+
+def check_bad_input() -> None:
+    with raises(rueda.InvalidArgumentError, "no update rule 'adam'"):
+        Table("t", 10, rule="adam")
+    with raises(rueda.InvalidArgumentError, "without an owner"):
+        Table("t", 10, bounds=[0] * size() + [9])
+    with raises(rueda.InvalidArgumentError, "bytes", "host has"):
+        Table("t", 10**13)
+    with raises(rueda.InvalidArgumentError, "'backwards'"):
+        Table("t", 10, order="backwards")  # type: ignore[arg-type]
+    if size() > 1:
+        with raises(rueda.InvalidArgumentError, "'backwards'"):  # of one rank only
+            Table("t", 10, order="backwards" if rank() == 1 else "ring")  # type: ignore[arg-type]
+        with raises(rueda.MismatchError, "table 't'", "size 11", "size 10"):
+            Table("t", 11 if rank() == 1 else 10)
+        with raises(rueda.MismatchError, "replicated yes", "replicated no"):
+            RowTable("t", 3, replicated=rank() == 0)
+    with Table("t", 10) as table, RowTable("rows", 2) as rows:
+        with raises(rueda.InvalidArgumentError, "open already"):
+            Table("t", 10)
+        with raises(rueda.InvalidArgumentError, "10 in all"):
+            table.add(np.ones(4), begin=7)
+        with raises(rueda.InvalidArgumentError, "-1 elements"):
+            table.get(begin=11)
+        with raises(rueda.InvalidArgumentError, "contiguous array of float32"):
+            table.get(np.empty(10))
+        with raises(rueda.InvalidArgumentError, "no row -3"):
+            rows.get([1, -3])
+        with raises(rueda.InvalidArgumentError, "whole numbers"):
+            rows.get([1.5])
+        with raises(rueda.InvalidArgumentError, "of 2 elements"):
+            rows.add([1, 2], np.ones(3))
+        with raises(rueda.InvalidArgumentError, "no function 'median'"):
+            table.call("median")
+        with raises(rueda.InvalidArgumentError, "failed at its owner"):
+            table.call("top", struct.pack("=i", 3))
+    with raises(rueda.InvalidArgumentError, "has been closed"):
+        table.add(np.ones(10))
+    table.close()
+    wrong = lambda found: np.full(found.shape, rueda.size())  # noqa: E731
+    with RowTable("rows", 2, partition=wrong) as rows:
+        with raises(rueda.InvalidArgumentError, "leaves row 7 without"):
+            rows.get([7])
+    still_works()
+
+
+def check_an_add_does_not_wait_for_a_rank_that_computes() -> None:
+    """Its script does not call Rueda for a second, and holds the interpreter."""
+    with Table("busy", 1000 * size(), bounds=[0, *[1000 * size()] * size()]) as table:
+        rueda.barrier()
+        if rank() == 0:
+            end = time.monotonic() + 1
+            while time.monotonic() < end:
+                sum(range(1000))
+        else:
+            started = time.monotonic()
+            for _ in range(10):
+                table.add(np.ones(1000 * size())).result()
+            assert time.monotonic() - started < 0.9, "while rank 0 computed"
+        rueda.barrier()
+
+
+def check_nothing_of_an_unnamed_row_takes_memory() -> None:
+    with RowTable("sparse", 1000) as table:
+        table.get(np.arange(1000)).result()
+        assert struct.unpack("=q", table.call("count")[rank()])[0] == 0
+        table.add([rank()], np.ones((1, 1000)), ticks=True).result()
+        table.get([0], least_clock=1).result()
+        assert sum(struct.unpack("=q", n)[0] for n in table.call("count")) == 1000 * size()
+        rueda.barrier()
+
+
+if __name__ == "__main__":
+    parallel.run(globals())

@@ -1,0 +1,296 @@
+"""Tables of parameters when things go wrong: ranks that die, memory that ends, Ctrl-C, fork, other worlds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from hosts import check_on_hosts
+from launching import PARALLEL, Job, find_mpirun, run
+from net.lab.fixture import MakeLab
+
+pytest.importorskip("rueda._native")
+
+PREAMBLE = """
+import os, signal, sys, threading, time
+import numpy as np
+import rueda
+from rueda.server import RowTable, Table
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def add_until_broken(table, delta, rows=None):
+    '''Returns how many additions were confirmed.'''
+    confirmed = 0
+    try:
+        while True:
+            (table.add(delta) if rows is None else table.add(rows, delta)).result()
+            confirmed += 1
+            print(f"confirmed {confirmed}", flush=True)
+    except rueda.PeerLostError:
+        return confirmed
+
+"""
+
+RECOVERS = """
+rueda.init()
+with RowTable("rows", 4, replicated=True) as rows, Table("flat", 3000, replicated=True) as flat:
+    mine = [rueda.rank(), 1000 + rueda.rank()]
+    threads = [
+        threading.Thread(target=lambda: counts.__setitem__("rows", add_until_broken(rows, np.ones((2, 4)), mine))),
+        threading.Thread(target=lambda: counts.__setitem__("flat", add_until_broken(flat, np.ones(3000)))),
+    ]
+    counts = {}
+    old = rueda.rank()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rueda.recover()
+    assert rueda.size() == 3
+    rows = rows.restored()
+    flat = flat.restored()
+    found = rows.get(mine).result()
+    assert (found >= counts["rows"]).all(), (found, counts)
+    assert (found == found[:, :1]).all(), "whole additions"
+    others = sum(rueda.allgather_object(counts["flat"]))
+    values = flat.get().result()
+    # Of each part all are whole; the lost rank had confirmed some as well.
+    assert values.min() >= others, (values.min(), others)
+    for owner in range(4):
+        part = values[750 * owner : 750 * (owner + 1)]
+        assert (part == part[0]).all(), part
+    dead = rows.get([DEAD, 1000 + DEAD]).result()
+    print("dead has", int(dead.min()), flush=True)
+    rueda.barrier()
+    rows.add([old], np.ones((1, 4)), ticks=True).result()
+    assert rows.get([old], least_clock=1).result().min() >= counts["rows"] + 1
+    rueda.barrier()
+    rows.close()
+    flat.close()
+rueda.shutdown()
+"""
+
+
+@pytest.mark.parametrize(("dead", "transport"), [(0, "shm"), (3, "shm"), (1, "tcp")])
+def test_rows_of_a_killed_owner_come_back_from_its_replica(dead: int, transport: str) -> None:
+    extra = {"RUEDA_RECOVERY": "on", "RUEDA_TRANSPORT": transport}
+    with Job(PREAMBLE + RECOVERS.replace("DEAD", str(dead)), 4, extra=extra) as job:
+        job.wait_for_output(dead, "confirmed 12")
+        os.kill(job.ranks[dead].pid, signal.SIGKILL)
+        job.ranks[dead].wait()
+        confirmed = job.output(dead).splitlines()
+        for rank in set(range(4)) - {dead}:
+            assert job.ranks[rank].wait(60) == 0, job.report()
+            found = next(
+                int(line.split()[-1])
+                for line in job.output(rank).splitlines()
+                if line.startswith("dead has")
+            )
+            # Two threads have written: those of either kind are counted in order.
+            rows = max(
+                (int(line.split()[1]) for line in confirmed if confirmed.count(line) == 2),
+                default=0,
+            )
+            assert found >= rows, (found, rows)
+
+
+def test_without_replicas_a_lost_part_is_told_to_all() -> None:
+    program = """
+rueda.init()
+table = Table("weights", 100)
+rueda.barrier()
+if rueda.rank() == 1:
+    die()
+add_until_broken(table, np.ones(100))
+rueda.recover()
+try:
+    table.restored()
+except rueda.PeerLostError as error:
+    print(error, flush=True)
+# The name is free again.
+with Table("weights", 100) as again:
+    assert again.get().result().sum() == 0
+    rueda.barrier()
+table.close()
+rueda.shutdown()
+"""
+    ended = run(PREAMBLE + program, 3, extra={"RUEDA_RECOVERY": "on"})
+    for rank in (0, 2):
+        assert ended[rank].returncode == 0, ended[rank].output
+        assert "nobody is left who holds the part of rank 1" in ended[rank].output
+        assert "replicated=True" in ended[rank].output
+
+
+def test_a_rank_without_memory_is_told_to_all() -> None:
+    program = """
+import resource
+rueda.init()
+if rueda.rank() == 1:
+    used = int(open("/proc/self/statm").read().split()[0]) * 4096
+    resource.setrlimit(resource.RLIMIT_AS, (used + (200 << 20), -1))
+try:
+    Table("large", 2 * (100 << 20))  # 400 MiB each
+except rueda.InvalidArgumentError as error:
+    print("whole:", error, flush=True)
+with RowTable("rows", 1 << 16) as rows:  # 256 KiB each
+    mine = [row for row in range(4000) if rows.owner_of(row) == 1]
+    if rueda.rank() == 0:
+        added = 0
+        try:
+            while True:
+                rows.add([mine[added]], np.ones((1, 1 << 16))).result()
+                added += 1
+        except rueda.InvalidArgumentError as error:
+            print("rows:", error, flush=True)
+        rueda.barrier(name="full")
+        rueda.barrier(name="more")
+        assert rows.get([mine[0]]).result().min() == 1
+        assert rows.get([mine[added]]).result().max() == 0, "nothing of what failed"
+    else:
+        rueda.barrier(name="full")
+        resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+        rueda.barrier(name="more")
+    rueda.barrier()
+assert rueda.allreduce(np.ones(3), op=rueda.Sum).tolist() == [2, 2, 2]
+rueda.shutdown()
+"""
+    ended = run(PREAMBLE + program, 2, limit=120)
+    for rank in ended:
+        assert rank.returncode == 0, rank.output
+        assert "rank 1 has no memory for 419430400 bytes" in rank.output
+    assert "no memory for more than the" in ended[0].output
+
+
+def test_a_forked_child_is_told_that_it_has_no_table() -> None:
+    program = """
+rueda.init()
+with Table("weights", 10) as table:
+    child = os.fork()
+    if child == 0:
+        for use in (lambda: table.get(), lambda: table.add(np.ones(10)), lambda: table.call("min"), table.close):
+            try:
+                use()
+            except rueda.NotInitializedError as error:
+                assert "forked" in str(error)
+            else:
+                os._exit(2)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    table.add(np.ones(10), ticks=True).result()
+    assert table.get(least_clock=1).result().sum() == 20
+    rueda.barrier()
+rueda.shutdown()
+"""
+    for ended in run(PREAMBLE + program, 2):
+        assert ended.returncode == 0, ended.output
+
+
+@pytest.mark.parametrize("where", ["open", "close", "get"])
+def test_interrupted(where: str) -> None:
+    """Ctrl-C ends what waits for others; the table can still be used and closed."""
+    program = f"""
+rueda.init()
+rank = rueda.rank()
+if "{where}" == "open" and rank == 0:
+    print("waiting", flush=True)
+    try:
+        Table("weights", 10)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+        os._exit(0)
+if "{where}" == "open":
+    time.sleep(60)
+table = Table("weights", 10)
+rueda.barrier()
+if rank == 0:
+    print("waiting", flush=True)
+    try:
+        table.close() if "{where}" == "close" else table.get(least_clock=1).result()
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    if "{where}" == "get":
+        rueda.barrier(name="goes on")
+        table.finish().result()
+        assert table.get(least_clock=1).result().sum() == 10
+    table.close()
+else:
+    if "{where}" == "get":
+        rueda.barrier(name="goes on")
+        table.add(np.ones(10), ticks=True).result()
+        table.finish().result()
+    else:
+        while not os.path.exists(sys.argv[1]):
+            time.sleep(0.01)
+    table.close()
+print("closed", flush=True)
+rueda.shutdown()
+"""
+    folder = Path(f"/tmp/rueda-test-{os.getpid()}-{where}")
+    try:
+        with Job(PREAMBLE + program, 2, [str(folder)]) as job:
+            job.wait_for_output(0, "waiting")
+            time.sleep(0.3)
+            job.ranks[0].send_signal(signal.SIGINT)
+            job.wait_for_output(0, "interrupted")
+            folder.touch()
+            if where == "open":
+                return
+            for process in job.ranks:
+                assert process.wait(60) == 0, job.report()
+    finally:
+        folder.unlink(missing_ok=True)
+
+
+def test_tables_of_another_world_and_of_one_that_has_ended() -> None:
+    program = """
+rueda.init()
+old = Table("weights", 10)
+old.add(np.ones(10)).result()
+rueda.shutdown()
+for use in (lambda: old.get().result(), old.close):
+    try:
+        use()
+    except rueda.ShutdownError as error:
+        pass
+    else:
+        sys.exit("a table of a world that has ended")
+assert len(old.parts()) == 1
+"""
+    for ended in run(PREAMBLE + program, 2):
+        assert ended.returncode == 0, ended.output
+
+
+def test_waiting_for_a_step_is_told_with_who_is_behind() -> None:
+    program = """
+rueda.init()
+with Table("weights", 10) as table:
+    if rueda.rank() == 0:
+        try:
+            table.get(least_clock=3).result()
+        except rueda.StalledError as error:
+            print(error, flush=True)
+    else:
+        table.tick().result()
+        time.sleep(2.5)
+    rueda.barrier()
+rueda.shutdown()
+"""
+    stalls = {"RUEDA_STALL_WARNING": "0.5", "RUEDA_STALL_ERROR": "2"}
+    ended = run(PREAMBLE + program, 2, extra=stalls)
+    for rank in ended:
+        assert rank.returncode == 0, rank.output
+    told = ended[0].output
+    assert "rank 0 waits for step 3 of ranks 0 and 1, which have done 0, 1" in told
+    assert "finish()" in told
+
+
+@pytest.mark.skipif(find_mpirun() is None, reason="there is no MPI")
+def test_two_hosts_with_two_ranks_each(make_lab: MakeLab) -> None:
+    ended = check_on_hosts(make_lab(2), PARALLEL / "check_tables.py", 2)
+    assert "ok check_what_all_ranks_add_is_there" in ended.output
+    assert "ok check_the_order_of_the_ring_has_the_bits_of_an_allreduce" in ended.output

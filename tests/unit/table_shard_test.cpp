@@ -1,0 +1,320 @@
+// Parts of tables against plain references: what is read, written and added, whatever the pieces.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <random>
+
+#include "server/clocks.h"
+#include "server/ring_step.h"
+#include "server/shard.h"
+#include "server/shard_function.h"
+#include "server/update_rule.h"
+
+namespace rueda::test::table_shard_test {
+namespace {
+
+using Floats = std::vector<float>;
+
+AppliedRule rule_of(const std::string& name) {
+  return {find_update_rule(name),
+          name == "adagrad" ? std::vector<double>{0.5, 1e-6} : std::vector<double>{}};
+}
+
+// As the rules are documented, element by element.
+struct Element {
+  float value = 0;
+  float state = 0;
+
+  void add(const std::string& rule, float delta, float factor) {
+    if (rule == "sum") {
+      value += factor == 1 ? delta : factor * delta;
+      return;
+    }
+    const float gradient = factor * delta;
+    state += gradient * gradient;
+    value -= 0.5F * gradient / (std::sqrt(state) + 1e-6F);
+  }
+};
+
+Floats some(std::mt19937& random, std::size_t count) {
+  Floats values(count);
+  for (float& value : values) value = static_cast<float>(random() % 2001) / 8 - 125;
+  return values;
+}
+
+// In pieces of random sizes.
+template <class Work>
+void in_pieces(std::mt19937& random, std::int64_t count, const Work& work) {
+  std::int64_t from = 0;
+  do {
+    const std::int64_t to = std::min<std::int64_t>(count, from + 1 + random() % 5);
+    work(from, to);
+    from = to;
+  } while (from < count);
+}
+
+void write(Shard& shard, std::mt19937& random, const Selection& selection, const Floats& values) {
+  Shard::Places places;
+  in_pieces(random, selection.count, [&](auto from, auto to) {
+    REQUIRE(shard.reserve(selection, from, to, places).ok());
+  });
+  in_pieces(random, selection.count, [&](auto from, auto to) {
+    shard.write(selection, places, from, to, values.data());
+  });
+}
+
+void add(Shard& shard, std::mt19937& random, const Selection& selection, const Floats& delta,
+         float factor) {
+  Shard::Places places;
+  in_pieces(random, selection.count, [&](auto from, auto to) {
+    REQUIRE(shard.reserve(selection, from, to, places).ok());
+  });
+  in_pieces(random, selection.count, [&](auto from, auto to) {
+    shard.add(selection, places, from, to, delta.data(), factor);
+  });
+}
+
+Floats read(const Shard& shard, std::mt19937& random, const Selection& selection) {
+  Floats out(static_cast<std::size_t>(selection.count * shard.width()));
+  in_pieces(random, selection.count,
+            [&](auto from, auto to) { shard.read(selection, from, to, out.data()); });
+  return out;
+}
+
+TEST_CASE("a dense shard does what its elements do one by one") {
+  const std::string rule = GENERATE(as<std::string>{}, "sum", "adagrad");
+  const auto seed = GENERATE(take(8, random(0, 1 << 20)));
+  std::mt19937 random(static_cast<std::uint32_t>(seed));
+  const auto begin = static_cast<std::int64_t>(random() % 100);
+  const auto size = static_cast<std::int64_t>(random() % 40);
+  DenseShard shard(begin, begin + size, rule_of(rule));
+  std::vector<Element> reference(static_cast<std::size_t>(size));
+  for (int round = 0; round < 30; ++round) {
+    const std::int64_t first = static_cast<std::int64_t>(random() % static_cast<unsigned>(size + 1));
+    const std::int64_t count =
+        static_cast<std::int64_t>(random() % static_cast<unsigned>(size - first + 1));
+    const Selection selection{begin + first, count, {}};
+    REQUIRE(shard.check(selection).ok());
+    const Floats values = some(random, static_cast<std::size_t>(count));
+    const float factor = random() % 2 == 0 ? 1.0F : 0.25F;
+    const bool writes = random() % 4 == 0;
+    writes ? write(shard, random, selection, values)
+           : add(shard, random, selection, values, factor);
+    for (std::int64_t i = 0; i < count; ++i) {
+      Element& element = reference[static_cast<std::size_t>(first + i)];
+      const float value = values[static_cast<std::size_t>(i)];
+      writes ? static_cast<void>(element.value = value) : element.add(rule, value, factor);
+    }
+    const Floats all = read(shard, random, {begin, size, {}});
+    for (std::size_t i = 0; i < all.size(); ++i) REQUIRE(all[i] == reference[i].value);
+  }
+  const auto most = std::numeric_limits<std::int64_t>::max();
+  CHECK_FALSE(shard.check({begin - 1, 1, {}}).ok());
+  CHECK_FALSE(shard.check({begin, size + 1, {}}).ok());
+  CHECK_FALSE(shard.check({begin + size, 1, {}}).ok());
+  CHECK_FALSE(shard.check({most, most, {}}).ok());
+  CHECK_FALSE(shard.check({begin, -1, {}}).ok());
+}
+
+TEST_CASE("a shard of rows does what its rows do one by one, made on first touch") {
+  const std::string rule = GENERATE(as<std::string>{}, "sum", "adagrad");
+  const auto width = GENERATE(1, 3, 16);
+  const InitialRows initial{1.5F, GENERATE(0.0F, 0.5F), 7};
+  std::mt19937 random(static_cast<std::uint32_t>(width));
+  RowShard shard(width, initial, rule_of(rule));
+  std::map<std::int64_t, std::vector<Element>> reference;
+  const auto expected = [&](std::int64_t row) {
+    if (const auto found = reference.find(row); found != reference.end()) return found->second;
+    Floats values(static_cast<std::size_t>(width));
+    fill_initial(initial, row, values);
+    std::vector<Element> elements;
+    for (const float value : values) elements.push_back({value, 0});
+    return elements;
+  };
+  for (int round = 0; round < 40; ++round) {
+    std::vector<std::int64_t> rows(random() % 9);
+    std::iota(rows.begin(), rows.end(), 0);
+    for (auto& row : rows) row = row * 1'000'000'007 + static_cast<std::int64_t>(random() % 5);
+    const Selection selection{0, static_cast<std::int64_t>(rows.size()), rows};
+    REQUIRE(shard.check(selection).ok());
+    const Floats before = read(shard, random, selection);
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      const auto place = i % static_cast<std::size_t>(width);
+      REQUIRE(before[i] == expected(rows[i / static_cast<std::size_t>(width)])[place].value);
+    }
+    const Floats values = some(random, rows.size() * static_cast<std::size_t>(width));
+    const bool writes = random() % 4 == 0;
+    writes ? write(shard, random, selection, values) : add(shard, random, selection, values, 0.5F);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      std::vector<Element> elements = expected(rows[i]);
+      for (std::size_t j = 0; j < elements.size(); ++j) {
+        const float value = values[i * elements.size() + j];
+        writes ? static_cast<void>(elements[j].value = value)
+               : elements[j].add(rule, value, 0.5F);
+      }
+      reference[rows[i]] = elements;
+    }
+  }
+  std::map<std::int64_t, Floats> visited;
+  shard.visit([&](std::int64_t row, std::span<const float> values) {
+    CHECK(visited.emplace(row, Floats(values.begin(), values.end())).second);
+  });
+  REQUIRE(visited.size() == reference.size());
+  for (const auto& [row, elements] : reference) {
+    for (std::size_t i = 0; i < elements.size(); ++i) {
+      CHECK(visited.at(row)[i] == elements[i].value);
+    }
+  }
+  const std::vector<std::int64_t> negative{3, -1};
+  CHECK_FALSE(shard.check({0, 2, negative}).ok());
+  CHECK_FALSE(shard.check({0, 3, negative}).ok());
+}
+
+TEST_CASE("initial rows are the same for all, in their bounds, and differ") {
+  const InitialRows initial{1, 0.25F, 3};
+  Floats first(16), again(16), other(16);
+  fill_initial(initial, 12, first);
+  fill_initial(initial, 12, again);
+  fill_initial(initial, 13, other);
+  CHECK(first == again);
+  CHECK(first != other);
+  for (const float value : first) CHECK((value >= 0.75F && value < 1.25F));
+}
+
+TEST_CASE("owners of rows are spread evenly") {
+  const std::size_t ranks = GENERATE(1U, 2U, 3U, 4U, 7U);
+  std::vector<int> counts(ranks);
+  constexpr int rows = 20000;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    ++counts.at(static_cast<std::size_t>(row_owner(row, ranks)));
+  }
+  for (const int count : counts) {
+    CHECK(std::abs(count - rows / static_cast<int>(ranks)) < rows / static_cast<int>(ranks) / 5);
+  }
+}
+
+// --- Clocks
+
+TEST_CASE("the least clock is that of the rank that is furthest behind and has not finished") {
+  std::mt19937 random(GENERATE(range(0U, 5U)));
+  const std::vector<int> ranks{2, 3, 8};
+  Clocks clocks(ranks);
+  std::map<int, std::int64_t> reference{{2, 0}, {3, 0}, {8, 0}};
+  for (int round = 0; round < 200; ++round) {
+    const int rank = ranks[random() % ranks.size()];
+    if (random() % 50 == 0) {
+      clocks.finish(rank);
+      reference[rank] = Clocks::finished;
+    } else {
+      clocks.tick(rank);
+      if (reference[rank] != Clocks::finished) ++reference[rank];
+    }
+    std::int64_t least = Clocks::finished;
+    for (const auto& [each, clock] : reference) least = std::min(least, clock);
+    REQUIRE(clocks.least() == least);
+    for (const int behind : clocks.behind(50)) REQUIRE(reference[behind] < 50);
+  }
+}
+
+// --- Steps in the order of the ring
+
+TEST_CASE("a step adds up from the rank behind the owner on, without those that have finished") {
+  const std::size_t ranks = GENERATE(1U, 2U, 3U, 5U);
+  for (std::size_t owner = 0; owner < ranks; ++owner) {
+    for (unsigned over = 0; over < (1U << ranks); ++over) {
+      const auto is_over = [over](std::size_t rank) { return ((over >> rank) & 1U) != 0; };
+      RingStep step(ranks, owner, 2);
+      for (int round = 0; round < 2; ++round) {
+        std::vector<std::size_t> order;
+        step.skip(is_over);
+        while (!step.is_summed() && !is_over(step.turn())) {
+          order.push_back(step.turn());
+          const float value = static_cast<float>(step.turn()) + 1;
+          const Floats delta{value, -value};
+          step.add(delta.data(), 0, 1);
+          step.add(delta.data(), 1, 2);
+          step.pass();
+          step.skip(is_over);
+        }
+        std::vector<std::size_t> expected;
+        float sum = 0;
+        for (std::size_t i = 1; i <= ranks; ++i) {
+          if (is_over((owner + i) % ranks)) continue;
+          expected.push_back((owner + i) % ranks);
+          sum += static_cast<float>(expected.back()) + 1;
+        }
+        REQUIRE(order == expected);
+        REQUIRE(step.is_summed() == !expected.empty());
+        if (!expected.empty()) {
+          REQUIRE(step.sum()[0] == sum);
+          REQUIRE(step.sum()[1] == -sum);
+          step.restart();
+        }
+      }
+    }
+  }
+}
+
+// --- Functions
+
+double number(const std::string& function, const ShardView& shard) {
+  const auto bytes = (*find_shard_function(function))(shard, {});
+  double value = 0;
+  REQUIRE(bytes.size() == sizeof value);
+  std::memcpy(&value, bytes.data(), sizeof value);
+  return value;
+}
+
+TEST_CASE("functions of shards") {
+  std::mt19937 random(1);
+  DenseShard shard(10, 15, rule_of("sum"));
+  write(shard, random, {10, 5, {}}, {1, -4, 4, 0.5F, -2});
+  CHECK(number("min", shard) == -4);
+  CHECK(number("max", shard) == 4);
+  CHECK(number("sum", shard) == -0.5);
+  CHECK(number("sum_of_squares", shard) == 37.25);
+  const std::int64_t wanted = 3;
+  const auto top = [&](const ShardView& view) {
+    const auto bytes = (*find_shard_function("top"))(view, std::as_bytes(std::span(&wanted, 1)));
+    std::vector<std::pair<std::int64_t, float>> items;
+    for (std::size_t at = 0; at < bytes.size(); at += 12) {
+      auto& [index, magnitude] = items.emplace_back();
+      std::memcpy(&index, bytes.data() + at, 8);
+      std::memcpy(&magnitude, bytes.data() + at + 8, 4);
+    }
+    return items;
+  };
+  using Items = std::vector<std::pair<std::int64_t, float>>;
+  CHECK(top(shard) == Items{{11, 4}, {12, 4}, {14, 2}});
+  write(shard, random, {12, 1, {}}, {std::nanf("")});
+  CHECK(std::isnan(number("min", shard)));
+  CHECK(std::isnan(number("max", shard)));
+  RowShard rows(2, {}, rule_of("sum"));
+  CHECK(number("min", rows) == std::numeric_limits<double>::infinity());
+  const std::vector<std::int64_t> which{5, 1'000'000'000'000, 7};
+  write(rows, random, {0, 3, which}, {3, 4, 0, -6, 1, 1});
+  CHECK(top(rows) == Items{{1'000'000'000'000, 6}, {5, 5}, {7, std::sqrt(2.0F)}});
+  CHECK_THROWS_AS((*find_shard_function("top"))(shard, {}), InvalidArgumentError);
+  CHECK(find_shard_function("median") == nullptr);
+  CHECK_THROWS_AS(register_shard_function("min", *find_shard_function("max")),
+                  InvalidArgumentError);
+}
+
+TEST_CASE("rules say what they take") {
+  CHECK(check_parameters("sum", {}).ok());
+  CHECK(check_parameters("adagrad", std::vector{0.1, 1e-8}).ok());
+  CHECK_FALSE(check_parameters("adagrad", std::vector{0.1}).ok());
+  CHECK_FALSE(check_parameters("adagrad", std::vector{-0.1, 1e-8}).ok());
+  CHECK_FALSE(check_parameters("adagrad", std::vector{std::nan(""), 1e-8}).ok());
+  CHECK_FALSE(check_parameters("adam", {}).ok());
+  CHECK_THROWS_AS(register_update_rule("sum", {find_update_rule("sum")->apply}),
+                  InvalidArgumentError);
+  CHECK_THROWS_AS(register_update_rule("heavy", {find_update_rule("sum")->apply, 256}),
+                  InvalidArgumentError);
+}
+
+}  // namespace
+}  // namespace rueda::test::table_shard_test
