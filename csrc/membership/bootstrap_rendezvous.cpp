@@ -242,7 +242,8 @@ Expected<std::unique_ptr<RendezvousBootstrap>> try_to_enter_one(const std::strin
     const bool said_nothing = status.code() == ErrorCode::timeout;
     return Status(said_nothing ? ErrorCode::timeout : ErrorCode::transport, "not of this job");
   }
-  status = entered.value()->enter(until);
+  // Whoever gives up between proof and answer may be a rank there already, and has left then.
+  status = entered.value()->enter(deadline);
   if (status.ok()) return entered;
   obstacle.note(status, true, deadline);
   return status;

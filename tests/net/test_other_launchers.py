@@ -34,7 +34,7 @@ print("met", rueda.size(), sorted({part[2] for part in found}), "\\n", end="", f
 REFUSED = """
 import rueda
 try:
-    rueda.init(init_timeout=3)
+    rueda.init(init_timeout=1)
 except rueda.InitializationError as error:
     print("refused:", error)
 """
@@ -225,7 +225,7 @@ while time.monotonic() < begun + 60:
 def test_another_secret_at_the_same_ports_never_meets(tasks: Tasks) -> None:
     """Ranks of one job that were given different secrets, as of two users with the same numbers."""
     port = unique()
-    waits = REFUSED.replace("init_timeout=3", "init_timeout=60")
+    waits = REFUSED.replace("init_timeout=1", "init_timeout=60")
     rank_0 = tasks.start("h0", [sys.executable, "-c", waits], bare(port, 0, **secret()))
     try:
         text = end(tasks.ranks(UNTIL_ANSWERED, [bare(port, 1, **secret())]))[0]

@@ -503,6 +503,7 @@ TEST_CASE("what tells of several processes is pointed out to one that is alone")
     const std::string hint = hint_at_more_ranks(environment);
     INFO(hint);
     CHECK(contains(hint, str(name, "=", value)));
+    CHECK(contains(hint, "rueda run --nodes") == (name == "JOB_COMPLETION_INDEX"));
     CHECK(contains(hint, "RUEDA_BOOTSTRAP=none"));
   }
 }
