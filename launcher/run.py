@@ -24,8 +24,12 @@ from .hosts import Host, parse_hostfile, parse_hosts
 from .job import Job, check_command, check_ranks, search_path
 from .mpirun_run import MpirunRun
 from .native import Native
+from .nodes.first import NodesRun, job_of_all
+from .nodes.flags import Nodes, hint_at_nodes, nodes_of
+from .nodes.other import run_node
 from .option_flags import OptionFlag, environment_of, option_flags
 from .output import RankOutput
+from .placement import HostShare, identity
 from .remote import run as remote
 from .resources import check_number, provide_descriptors
 from .run_flags import declare_flags
@@ -167,6 +171,30 @@ def _run_remote(request: RunRequest, job: Job) -> int:
     return asyncio.run(run())
 
 
+def _run_nodes(request: RunRequest, job: Job, nodes: Nodes) -> int:
+    """`job`: this node's."""
+    whole = job_of_all(job, nodes)
+    if request.dry_run:
+        shares = [
+            HostShare(Host(f"node {n}", job.ranks), n * job.ranks, job.ranks)
+            for n in range(nodes.count)
+        ]
+        meeting = {"RUEDA_RENDEZVOUS": f"tcp:{nodes.host}:PORT"}
+        for rank in shares[nodes.rank].ranks:
+            click.echo(builtin.line_of(job, {**identity(shares, rank), **meeting}))
+        return 0
+    provide_descriptors(job.ranks + _PER_HOST * nodes.count, started_here=True)
+    output = RankOutput(whole.ranks, None, request.prefix)
+    if nodes.rank > 0:
+        return run_node(nodes, job, output, request.grace, request.reach.silence)
+    relay = guard(request.grace)
+
+    async def run() -> int:
+        return await NodesRun(nodes, whole, request.reach, output, request.grace, relay).run()
+
+    return asyncio.run(run())
+
+
 def _run_builtin(request: RunRequest, job: Job) -> int:
     if not job.is_local and request.elastic is not None:
         raise LaunchError("--max-np: ranks join on the launcher's own host only; leave out -H")
@@ -257,6 +285,11 @@ def make_run_command(native: Native) -> click.Command:
             )
         for sentence in native.unknown_variables(sorted({*os.environ, *job.settings})):
             say(sentence)
+        nodes = nodes_of(values, os.environ)
+        if nodes is not None:
+            context.exit(_run_nodes(request, job, nodes))
+        if hint := hint_at_nodes(values, os.environ):
+            say(hint)
         tool = _choose_mpirun(request, job, native)
         context.exit(
             _run_builtin(request, job) if tool is None else _run_mpirun(request, job, tool)

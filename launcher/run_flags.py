@@ -19,6 +19,7 @@ on several hosts over ssh, or under mpirun where MPI is asked for.
 \b
   rueda run -np 4 python train.py --epochs 3
   rueda run -H node1:8,node2:8 python train.py
+  rueda run --nodes 2 --node-rank 0 --rendezvous tcp:node1:29400 -np 8 python train.py
   rueda run -np 4 --fusion-threshold 16M --timeline trace.json python train.py
 
 Options of the launcher and of the library come before COMMAND; what follows it is COMMAND's own.
@@ -70,6 +71,7 @@ _SECTIONS = {
     "forward": "Environment and output",
     "max_np": "Ranks that join (--min-np: ranks that may be lost)",
     "ssh": "Other hosts",
+    "nodes": "A launcher on each node",
     "mpirun_path": "MPI",
     "dry_run": "Inspection",
 }
@@ -182,6 +184,25 @@ _FLAGS = [
     click.option(
         "--host-timeout", type=click.FloatRange(min=1), default=60.0, metavar="SECONDS",
         help="How long a host, or the launcher, may be silent before it is taken for gone. Default 60.",
+    ),
+    click.option(
+        "--nodes", type=int, metavar="N",
+        help="Start a part of a job on N nodes, whose -np ranks run here: the same command is started on each "
+        "of them, as in the pods of an indexed Kubernetes job. Default: PET_NNODES, SLURM_NNODES.",
+    ),
+    click.option(
+        "--node-rank", type=int, metavar="R",
+        help="Which of these nodes this is, from 0. Default: PET_NODE_RANK, JOB_COMPLETION_INDEX, SLURM_NODEID.",
+    ),
+    click.option(
+        "--rendezvous", metavar="tcp:HOST:PORT",
+        help="Where the nodes meet: node 0's host, and a port that is free there. Default: PET_MASTER_ADDR and "
+        "PET_MASTER_PORT. They prove to each other that they know RUEDA_SECRET, or what is in the file "
+        "RUEDA_SECRET_FILE.",
+    ),
+    click.option(
+        "--nodes-timeout", type=click.FloatRange(min=1), default=600.0, metavar="SECONDS",
+        help="How long nodes wait for each other. Default 600.",
     ),
     click.option(
         "--mpirun", "mpirun_path", metavar="PATH",

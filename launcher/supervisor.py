@@ -186,6 +186,10 @@ class Supervisor:
         await self._end_descendants()
         await self._until(self._is_drained, self._writer)
 
+    def start_writer(self, writer: Writer) -> None:
+        """Has another writer begin, whose progress is noticed, too."""
+        writer.start(self._notice_progress)
+
     async def written(self) -> None:
         """Returns when the writer is done, or a signal has come and nobody reads."""
         await self._until(lambda: self._writer.is_done, self._writer)

@@ -26,6 +26,9 @@ constexpr auto between_tries = std::chrono::milliseconds(20);
 constexpr auto answer_timeout = std::chrono::seconds(30);
 // For one attempt to be let in: whoever listens there may be none of ours and say nothing.
 constexpr auto attempt_timeout = std::chrono::seconds(10);
+// The same where there are other addresses to try, and the longest pause between rounds over them.
+constexpr auto short_attempt_timeout = std::chrono::seconds(2);
+constexpr auto max_between_rounds = std::chrono::milliseconds(500);
 
 Status failed(std::string text) {
   return Status(ErrorCode::initialization, std::move(text));
@@ -34,7 +37,12 @@ Status failed(std::string text) {
 class RendezvousBootstrap final : public Bootstrap {
  public:
   RendezvousBootstrap(SocketLink link, int rank, int size, std::string secret)
-      : link_(std::move(link)), rank_(rank), size_(size), secret_(std::move(secret)) {}
+      : link_(std::move(link)),
+        rank_(rank),
+        size_(size),
+        secret_(std::move(secret)),
+        key_(RendezvousHello::key_of(secret_)),
+        hello_{static_cast<std::uint32_t>(rank), static_cast<std::uint32_t>(size), {}, {}} {}
 
   std::string_view name() const override { return "rendezvous"; }
   int rank() const override { return rank_; }
@@ -72,7 +80,10 @@ class RendezvousBootstrap final : public Bootstrap {
     return next_answer(deadline);
   }
 
-  // ErrorCode::initialization where another attempt would be in vain.
+  // Whether what answers is the store of those who know the secret; ErrorCode::initialization
+  // where it is not.
+  Status greet(Time deadline);
+  // After greet(). ErrorCode::initialization where another attempt would be in vain.
   Status enter(Time deadline);
 
   void keep(std::unique_ptr<RendezvousStore> store) { store_ = std::move(store); }
@@ -113,25 +124,28 @@ class RendezvousBootstrap final : public Bootstrap {
   const int rank_;
   const int size_;
   const std::string secret_;
+  const Key key_;
+  RendezvousHello hello_;
   bool is_in_ = false;  // both sides have shown that they know the secret
 };
 
-Status RendezvousBootstrap::enter(Time deadline) {
-  const Key key = RendezvousHello::key_of(secret_);
-  RendezvousHello hello{
-      static_cast<std::uint32_t>(rank_), static_cast<std::uint32_t>(size_), random_name(), {}};
-  const auto challenge = ask({Verb::hello, hello.rank, hello.size, hello.rank_word, {}}, deadline);
+Status RendezvousBootstrap::greet(Time deadline) {
+  hello_.rank_word = random_name();
+  const auto challenge =
+      ask({Verb::hello, hello_.rank, hello_.size, hello_.rank_word, {}}, deadline);
   if (!challenge) return challenge.status();
   if (challenge.value().verb != Verb::challenge) {
     return failed("rank 0 runs another version of Rueda");
   }
-  hello.store_word = challenge.value().key;
-  if (!is_same_secret(challenge.value().value, hello.proof_of_store(key))) {
-    return failed(
-        "what answers there has another secret (RUEDA_SECRET): it is another job's, or the ranks "
-        "of this job were not given the same one");
-  }
-  const auto answer = ask({Verb::prove, 0, 0, {}, hello.proof_of_rank(key)}, deadline);
+  hello_.store_word = challenge.value().key;
+  if (is_same_secret(challenge.value().value, hello_.proof_of_store(key_))) return {};
+  return failed(
+      "what answers there has another secret (RUEDA_SECRET): it is another job's, or the ranks "
+      "of this job were not given the same one");
+}
+
+Status RendezvousBootstrap::enter(Time deadline) {
+  const auto answer = ask({Verb::prove, 0, 0, {}, hello_.proof_of_rank(key_)}, deadline);
   if (!answer) return answer.status();
   is_in_ = answer.value().verb == Verb::ok;
   if (is_in_) return {};
@@ -181,16 +195,85 @@ Expected<SocketLink> try_to_connect(const std::string& address, Time deadline) {
   return SocketLink(std::move(fd).value(), false);
 }
 
+// Reaches what listens there, which has not shown yet whose it is.
+Expected<std::unique_ptr<RendezvousBootstrap>> reach(const std::string& address, int rank, int size,
+                                                     const std::string& secret, Time deadline) {
+  auto link = try_to_connect(address, deadline);
+  if (!link) return link.status();
+  return std::make_unique<RendezvousBootstrap>(std::move(link).value(), rank, size, secret);
+}
+
 // One attempt. ErrorCode::initialization where another would be in vain.
 Expected<std::unique_ptr<RendezvousBootstrap>> try_to_enter(const std::string& address, int rank,
                                                             int size, const std::string& secret,
                                                             Time deadline) {
   deadline = std::min<Time>(deadline, Clock::now() + attempt_timeout);
-  auto link = try_to_connect(address, deadline);
-  if (!link) return link.status();
-  auto entered = std::make_unique<RendezvousBootstrap>(std::move(link).value(), rank, size, secret);
-  if (Status status = entered->enter(deadline); !status.ok()) return status;
+  auto entered = reach(address, rank, size, secret, deadline);
+  if (!entered) return entered.status();
+  if (Status status = entered.value()->greet(deadline); !status.ok()) return status;
+  if (Status status = entered.value()->enter(deadline); !status.ok()) return status;
   return entered;
+}
+
+// What keeps a rank from getting in at each of several addresses, in the order of how much it says.
+struct Obstacle {
+  Status status{ErrorCode::timeout, "no answer"};
+  bool is_answer = false;  // somebody was there
+
+  // Not of an attempt that the deadline cut short.
+  void note(Status found, bool answered, Time deadline) {
+    if (Clock::now() >= deadline || (is_answer && !answered)) return;
+    status = std::move(found);
+    is_answer = answered;
+  }
+};
+
+// The same at one of several addresses: who is not of this job is an obstacle, and no error.
+// ErrorCode::timeout where it took all the time.
+Expected<std::unique_ptr<RendezvousBootstrap>> try_to_enter_one(const std::string& address,
+                                                                int rank, int size,
+                                                                const std::string& secret,
+                                                                Time deadline, Obstacle& obstacle) {
+  const Time until = std::min<Time>(deadline, Clock::now() + short_attempt_timeout);
+  auto entered = reach(address, rank, size, secret, until);
+  Status status = entered ? entered.value()->greet(until) : entered.status();
+  if (!status.ok()) {
+    obstacle.note(Status(ErrorCode::transport, address).because(status), entered.ok(), deadline);
+    const bool said_nothing = status.code() == ErrorCode::timeout;
+    return Status(said_nothing ? ErrorCode::timeout : ErrorCode::transport, "not of this job");
+  }
+  // Whoever gives up between proof and answer may be a rank there already, and has left then.
+  status = entered.value()->enter(deadline);
+  if (status.ok()) return entered;
+  obstacle.note(status, true, deadline);
+  return status;
+}
+
+struct Served {
+  std::unique_ptr<RendezvousStore> store;
+  std::string address;
+};
+
+Expected<Served> serve_at_first_free(const std::vector<std::string>& addresses, int size,
+                                     const std::string& secret) {
+  Status obstacle;
+  for (const std::string& address : addresses) {
+    auto listener = listen_on(address_to_serve(address));
+    if (listener) {
+      return Served{std::make_unique<RendezvousStore>(std::move(listener).value(), size, secret),
+                    address};
+    }
+    obstacle = listener.status();
+    const Time deadline = Clock::now() + short_attempt_timeout;
+    auto other = reach(address, 0, size, secret, deadline);
+    if (other && other.value()->greet(deadline).ok()) {
+      return failed(str("another process is rank 0 of this very job at ", address,
+                        ": a process was started twice, or two jobs have the same secret, port and "
+                        "name"));
+    }
+  }
+  return failed(str("rank 0 can serve the rendezvous at none of ", addresses.size(), " ports"))
+      .because(obstacle);
 }
 
 }  // namespace
@@ -229,6 +312,44 @@ Expected<std::unique_ptr<Bootstrap>> connect_rendezvous(const std::string& addre
   return failed(str("rank ", rank, " did not get into the rendezvous at ", address,
                     ", which rank 0 serves, before the deadline"))
       .because(obstacle);
+}
+
+Expected<std::unique_ptr<Bootstrap>> connect_at_first_free(
+    const std::vector<std::string>& addresses, int rank, int size, Time deadline,
+    const std::string& secret) {
+  std::unique_ptr<RendezvousStore> store;
+  std::vector<std::string> candidates = addresses;
+  if (rank == 0) {
+    auto served = serve_at_first_free(addresses, size, secret);
+    if (!served) return served.status();
+    store = std::move(served->store);
+    candidates = {served->address};
+  }
+  Obstacle obstacle;
+  Duration pause = between_tries;
+  while (true) {
+    std::vector<std::string> slow;  // to be tried last from now on
+    for (const std::string& address : candidates) {
+      auto entered = try_to_enter_one(address, rank, size, secret, deadline, obstacle);
+      if (entered) {
+        entered.value()->keep(std::move(store));
+        return std::unique_ptr<Bootstrap>(std::move(entered).value());
+      }
+      if (entered.status().code() == ErrorCode::initialization) return entered.status();
+      if (entered.status().code() == ErrorCode::timeout) slow.push_back(address);
+      look_for_interruption();
+      if (Clock::now() >= deadline) break;
+    }
+    if (Clock::now() >= deadline) break;
+    std::stable_partition(candidates.begin(), candidates.end(), [&](const std::string& address) {
+      return std::ranges::find(slow, address) == slow.end();
+    });
+    std::this_thread::sleep_for(pause);
+    pause = std::min<Duration>(2 * pause, max_between_rounds);
+  }
+  return failed(str("rank ", rank, " found rank 0 at none of ", addresses.size(), " ports (",
+                    addresses.front(), ", ...) before the deadline"))
+      .because(obstacle.status);
 }
 
 }  // namespace rueda

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/clock.h"
 #include "core/status.h"
@@ -32,5 +33,13 @@ inline constexpr std::size_t min_secret_length = 16;
 [[nodiscard]] Expected<std::unique_ptr<Bootstrap>> connect_rendezvous(
     const std::string& address, int rank, int size, Time deadline, const std::string& secret = {},
     int listener = -1);
+
+// The same where rank 0 serves at the first of several TCP addresses that is free, and the others
+// try them in turn until they find it: what answers elsewhere and does not know the secret is
+// passed by. At once an error on rank 0 where one of them is served by another process that knows
+// the secret.
+[[nodiscard]] Expected<std::unique_ptr<Bootstrap>> connect_at_first_free(
+    const std::vector<std::string>& addresses, int rank, int size, Time deadline,
+    const std::string& secret);
 
 }  // namespace rueda

@@ -153,12 +153,15 @@ struct Sign {
   std::string_view variable;
   int least;  // the number from which on it tells of several; 0: in any case
   std::string_view what;
+  std::string_view remedy = advice;
 };
 constexpr std::array signs{
     Sign{"WORLD_SIZE", 2, "a launcher of several processes"},
     Sign{"PET_NNODES", 2, "a job of torchrun on several hosts"},
     Sign{"PET_NPROC_PER_NODE", 2, "a job of torchrun with several processes"},
-    Sign{"JOB_COMPLETION_INDEX", 0, "a pod of an indexed Kubernetes job"},
+    Sign{"JOB_COMPLETION_INDEX", 0, "a pod of an indexed Kubernetes job",
+         "start `rueda run --nodes N --rendezvous tcp:HOST:PORT` in each pod, or set "
+         "RUEDA_BOOTSTRAP=none if each is to train by itself"},
     Sign{"SLURM_NTASKS", 2, "a Slurm job of several tasks"},
     Sign{"PBS_NP", 2, "a PBS job of several processes"},
     Sign{"LSB_DJOB_NUMPROC", 2, "an LSF job of several processes"},
@@ -178,7 +181,7 @@ std::string hint_at_more_ranks(const Environment& environment) {
     const Text value = non_empty(environment, sign.variable);
     if (!value || largest_number(value) < sign.least) continue;
     return str("this process trains by itself, as a world of one rank, although ", sign.variable,
-               "=", *value, " tells of ", sign.what, ": ", advice);
+               "=", *value, " tells of ", sign.what, ": ", sign.remedy);
   }
   return {};
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/options.h"
 
@@ -22,9 +23,12 @@ struct Launch {
   std::string launcher = {};  // "mpirun", "torchrun", ... for messages
   std::string evidence = {};  // the variables that told, e.g. "OMPI_COMM_WORLD_SIZE=4"
   std::string address = {};   // of the rendezvous
-  int listener = -1;          // a descriptor that listens there: RUEDA_RENDEZVOUS_LISTENER
-  std::string secret = {};    // of the job: RUEDA_SECRET; goes into no message
-  std::string problem = {};   // foreign: why no world can be formed, and what to do
+  // Rank 0 serves at the first free one of these and `address`, see several_hosts_launch.h.
+  std::vector<std::string> other_addresses = {};
+  int listener = -1;         // a descriptor that listens there: RUEDA_RENDEZVOUS_LISTENER
+  std::string secret = {};   // of the job: RUEDA_SECRET; goes into no message
+  std::string problem = {};  // foreign: why no world can be formed, and what to do
+  std::string remedy = {};   // rendezvous: what to do where the ranks do not meet
 };
 
 // Recognises, innermost first: RUEDA_RANK, RUEDA_SIZE and RUEDA_RENDEZVOUS, with RUEDA_SECRET

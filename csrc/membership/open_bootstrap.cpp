@@ -11,6 +11,8 @@
 #include "membership/descriptor_limit.h"
 #include "membership/launcher_notice.h"
 #include "membership/one_host_launch.h"
+#include "membership/secret_file.h"
+#include "membership/several_hosts_launch.h"
 
 namespace rueda {
 
@@ -25,6 +27,12 @@ OpenedBootstrap open_solo(Launch launch) {
           no_mpi("a world of one rank needs no MPI")};
 }
 
+std::vector<std::string> addresses_of(const Launch& launch) {
+  std::vector<std::string> addresses{launch.address};
+  addresses.insert(addresses.end(), launch.other_addresses.begin(), launch.other_addresses.end());
+  return addresses;
+}
+
 Expected<OpenedBootstrap> open_rendezvous(Launch launch, Time deadline) {
   if (launch.kind != LaunchKind::rendezvous) {
     return Status(
@@ -37,8 +45,18 @@ Expected<OpenedBootstrap> open_rendezvous(Launch launch, Time deadline) {
   if (launch.address.starts_with("unix:")) {  // all ranks are on this host
     if (Status room = provide_descriptors(launch.size); !room.ok()) return room;
   }
-  auto bootstrap = connect_rendezvous(launch.address, launch.rank, launch.size, deadline,
-                                      launch.secret, launch.listener);
+  auto bootstrap = launch.other_addresses.empty()
+                       ? connect_rendezvous(launch.address, launch.rank, launch.size, deadline,
+                                            launch.secret, launch.listener)
+                       : connect_at_first_free(addresses_of(launch), launch.rank, launch.size,
+                                               deadline, launch.secret);
+  if (!bootstrap && !launch.remedy.empty()) {
+    return Status(ErrorCode::initialization,
+                  str(launch.launcher, " started ", launch.size, " ranks (", launch.evidence,
+                      "), which do not meet"))
+        .because(bootstrap.status())
+        .because(Status(ErrorCode::initialization, launch.remedy));
+  }
   if (!bootstrap) return bootstrap.status();
   return OpenedBootstrap{std::move(launch), *std::move(bootstrap), nullptr,
                          no_mpi("the ranks met through a rendezvous, not under mpirun")};
@@ -117,12 +135,16 @@ Expected<OpenedBootstrap> open_mpi(Launch launch, const Options& options,
 
 }  // namespace
 
-Expected<OpenedBootstrap> open_bootstrap(const Options& options, const Environment& environment) {
+Expected<OpenedBootstrap> open_bootstrap(const Options& options, const Environment& given) {
   const Time deadline = Clock::now() + seconds(options.init_timeout);
+  const auto with_secret = with_secret_of_file(given);
+  if (!with_secret) return with_secret.status();
+  const Environment& environment = with_secret.value();
   Launch launch = detect_launch(environment);
   // A program that runs MPI means MPI's world.
   if (options.bootstrap != "mpi" && !mpi_is_running()) {
     launch = meet_on_one_host(std::move(launch), environment);
+    launch = meet_across_hosts(std::move(launch), environment);
   }
   if (options.bootstrap == "none") return open_solo(std::move(launch));
   if (launch.kind == LaunchKind::rendezvous || launch.kind == LaunchKind::mpi) {

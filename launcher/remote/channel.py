@@ -24,17 +24,27 @@ class LauncherIsGone(Exception):
 
 
 class Channel:
-    """Takes standard input and output away from everything else in this process."""
+    """Says frames to the launcher, and hears its own."""
 
-    def __init__(self) -> None:
-        self.input = os.dup(0)
-        self.output = Sink(os.dup(1), "the launcher")
+    def __init__(self, descriptor: int, peer: str, timeout: float) -> None:
+        """`descriptor`: for both ways. `timeout`: for what expect() waits for; seconds."""
+        self.input = descriptor
+        self.output = Sink(descriptor, peer)
+        self._peer = peer
+        self._timeout = timeout
+        self._reader = FrameReader()
+        self._waiting: list[Frame] = []
+
+    @classmethod
+    def of_standard_streams(cls) -> Channel:
+        """Takes standard input and output away from everything else in this process."""
+        channel = cls(os.dup(0), "the launcher", _START_WITHIN)
+        channel.output = Sink(os.dup(1), "the launcher")
         nothing = os.open(os.devnull, os.O_RDWR)
         os.dup2(nothing, 0)
         os.dup2(2, 1)  # what is printed by mistake
         os.close(nothing)
-        self._reader = FrameReader()
-        self._waiting: list[Frame] = []
+        return channel
 
     def greet(self) -> None:
         """Says who is here."""
@@ -56,18 +66,22 @@ class Channel:
 
     def expect(self, kind: Kind) -> Frame:
         """Waits for one kind of frame. Raises LauncherIsGone, LaunchError."""
-        deadline = time.monotonic() + _START_WITHIN
+        deadline = time.monotonic() + self._timeout
         while True:
             while self._waiting:
                 frame = self._waiting.pop(0)
                 if frame.kind == kind:
                     return frame
-                if frame.kind == Kind.SIGNAL:
-                    raise LauncherIsGone
+                self._look(frame)
             readable, _, _ = select.select([self.input], [], [], deadline - time.monotonic())
             if not readable:
-                raise LaunchError(f"the launcher has not gone on within {_START_WITHIN:g} s")
+                raise LaunchError(f"{self._peer} has not gone on within {self._timeout:g} s")
             self._waiting = self.read()
+
+    def _look(self, frame: Frame) -> None:
+        """At a frame that was not expected."""
+        if frame.kind == Kind.SIGNAL:
+            raise LauncherIsGone
 
     def read(self) -> list[Frame]:
         """What has come. Raises LauncherIsGone at the end."""

@@ -54,6 +54,7 @@ class Connection:
         self._on_text = on_text
         self._on_lost = on_lost
         self._on_change = on_change
+        self._pass_fds: Sequence[int] = ()  # that the process inherits
         self._hello = HelloReader()
         self._frames = FrameReader()
         self._lines = LineAssembler()  # of it, once the ranks have started
@@ -88,6 +89,7 @@ class Connection:
                 self._take,
                 lambda status: self._on_change(),
                 stdin=theirs.fileno(),
+                pass_fds=self._pass_fds,
                 on_signal=self._signal,
                 on_end=self._finish,
             )

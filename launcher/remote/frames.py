@@ -27,6 +27,7 @@ class Kind(Enum):
     JOB = b"j"  # JSON, see host.HostJob
     START = b"s"  # JSON: where the ranks meet, and their secret
     SIGNAL = b"k"  # the number of a signal for all ranks, and 1 where the user has sent it
+    VERDICT = b"v"  # JSON: the exit code of the job, and why it ended; to the launchers of nodes
     INPUT = b"i"  # bytes for rank 0's standard input; none at its end
     # From the host
     PREPARED = b"p"  # JSON: where rank 0 will listen, if it is on this host

@@ -54,16 +54,19 @@ class HostRun:
     async def run(self) -> None:
         """Runs the ranks to their end."""
         async with Supervisor(self._job.grace, self._writer, self._relay) as supervisor:
-            loop = asyncio.get_running_loop()
-            loop.add_reader(self._channel.input, self._hear, supervisor)
-            self._beat(supervisor)
-            async with arrivals.ArrivalSocket(self._tell_arrival) as socket:
-                await self._start_all(supervisor, socket)
-                await supervisor.wait()
-                socket.hear()
+            await self._run_ranks(supervisor)
             self._tell(Kind.END)
             await supervisor.written()
-            loop.remove_reader(self._channel.input)
+            asyncio.get_running_loop().remove_reader(self._channel.input)
+
+    async def _run_ranks(self, supervisor: Supervisor) -> None:
+        """Until they are gone; the launcher is heard until long after that."""
+        asyncio.get_running_loop().add_reader(self._channel.input, self._hear, supervisor)
+        self._beat(supervisor)
+        async with arrivals.ArrivalSocket(self._tell_arrival) as socket:
+            await self._start_all(supervisor, socket)
+            await supervisor.wait()
+            socket.hear()
 
     async def _start_all(self, supervisor: Supervisor, socket: arrivals.ArrivalSocket) -> None:
         for number in range(len(self._job.identities)):
@@ -71,7 +74,7 @@ class HostRun:
                 child = self._start(supervisor, socket, number)
             except OSError as error:
                 program, count = self._prepared.command[0], len(self._job.identities)
-                self._tell(Kind.REFUSED, why_not_started(program, number, count, error).encode())
+                self._refuse(why_not_started(program, number, count, error))
                 supervisor.end_after(0)
                 return
             if number == 0:
@@ -90,7 +93,7 @@ class HostRun:
             variables["RUEDA_RENDEZVOUS_LISTENER"] = str(descriptors[0])
 
         def on_output(stream: Stream, chunk: bytes) -> None:
-            self._tell(_OUTPUT[stream], chunk, rank)
+            self._hand_on(stream, chunk, rank)
 
         def on_exit(status: int) -> None:
             socket.hear()  # it may have said something just before
@@ -111,6 +114,14 @@ class HostRun:
             self._prepared.listener.close()
         if child.process.stdin is not None:
             self._input = RankInput(child.process.stdin, lambda: self._tell(Kind.TAKEN))
+
+    def _hand_on(self, stream: Stream, chunk: bytes, rank: int) -> None:
+        """What a rank has written."""
+        self._tell(_OUTPUT[stream], chunk, rank)
+
+    def _refuse(self, why: str) -> None:
+        """Says that the ranks cannot be started."""
+        self._tell(Kind.REFUSED, why.encode())
 
     def _tell(self, kind: Kind, payload: bytes = b"", rank: int = 0) -> None:
         frame = pack(kind, payload, rank)
@@ -158,7 +169,7 @@ class HostRun:
 
 def main() -> None:
     """Does what the launcher says until it is done, or the launcher is gone."""
-    channel = Channel()
+    channel = Channel.of_standard_streams()
     channel.greet()
     try:
         job = HostJob.from_json(channel.expect(Kind.JOB).json())

@@ -102,9 +102,8 @@ class RemoteRun(BuiltinRun):
             self._lose(supervisor, connection)
 
         for share in self._shares:
-            line = self._reach.command_line(share)
             self._connections.append(
-                Connection(share, line, on_frame, self._show, on_lost, self._changed.set)
+                self._connection_to(share, on_frame, self._show, on_lost, self._changed.set)
             )
         try:
             await self._start(supervisor)
@@ -113,6 +112,14 @@ class RemoteRun(BuiltinRun):
             await supervisor.wait()
             raise
         await supervisor.wait()
+
+    def _connection_to(self, share: HostShare, *handlers: Callable[..., None]) -> Connection:
+        """`handlers`: as Connection takes them."""
+        return Connection(share, self._reach.command_line(share), *handlers)
+
+    def _meeting_for(self, connection: Connection, meeting: dict[str, str]) -> dict[str, str]:
+        """What the host is told of where the ranks meet, and of their secret."""
+        return meeting
 
     async def _start(self, supervisor: Supervisor) -> None:
         """Starts the ranks once every host is ready; raises LaunchError where one is not."""
@@ -138,7 +145,7 @@ class RemoteRun(BuiltinRun):
             "RUEDA_SECRET": new_secret(),
         }
         for connection in self._connections:
-            connection.send_json(Kind.START, meeting)
+            connection.send_json(Kind.START, self._meeting_for(connection, meeting))
         self._begin_input()
         self._beat(supervisor)
 

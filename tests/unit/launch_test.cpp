@@ -10,6 +10,8 @@
 #include "membership/bootstrap_solo.h"
 #include "membership/one_host_launch.h"
 #include "membership/open_bootstrap.h"
+#include "membership/secret_file.h"
+#include "membership/several_hosts_launch.h"
 
 namespace rueda::test::launch_test {
 
@@ -51,6 +53,41 @@ const Variables& srun() {
                                    {"SLURM_STEP_NODELIST", "n1"},
                                    {"SLURM_PROCID", "2"}};
   return variables;
+}
+
+// Of a job on several hosts.
+const Variables& agents() {
+  static const Variables variables{{"TORCHELASTIC_RUN_ID", "mine"},
+                                   {"TORCHELASTIC_RESTART_COUNT", "0"},
+                                   {"RANK", "1"},
+                                   {"WORLD_SIZE", "4"},
+                                   {"LOCAL_WORLD_SIZE", "2"},
+                                   {"MASTER_ADDR", "h0"},
+                                   {"MASTER_PORT", "29500"},
+                                   {"RUEDA_SECRET", "known to the ranks"}};
+  return variables;
+}
+
+const Variables& bare() {
+  static const Variables variables{{"RANK", "1"},
+                                   {"WORLD_SIZE", "4"},
+                                   {"MASTER_ADDR", "h0"},
+                                   {"MASTER_PORT", "29500"},
+                                   {"RUEDA_SECRET", "known to the ranks"}};
+  return variables;
+}
+
+const Variables& step_of_nodes() {
+  static const Variables variables{
+      {"SLURM_JOB_ID", "77"},        {"SLURM_STEP_ID", "0"},
+      {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_STEP_NODELIST", "h[0-1]"},
+      {"SLURM_PROCID", "2"},         {"RUEDA_SECRET", "known to the ranks"}};
+  return variables;
+}
+
+Launch meeting_across(const Variables& variables) {
+  const Environment environment = environment_of(variables);
+  return meet_across_hosts(meeting_of(variables), environment);
 }
 
 Variables with(Variables variables, const std::string& name, const std::string& value) {
@@ -321,10 +358,116 @@ TEST_CASE("ranks that PMI, several hosts or a wrong number describe do not meet 
   }
   CHECK(meeting_of(with(srun(), "SLURM_PROCID", "4")).kind == LaunchKind::foreign);
   CHECK(meeting_of(with(srun(), "SLURM_STEP_NUM_TASKS", "1")).kind == LaunchKind::none);
-  CHECK(meeting_of(with(torchrun(), "LOCAL_WORLD_SIZE", "1")).kind == LaunchKind::foreign);
+  CHECK(meeting_of(with(with(torchrun(), "LOCAL_WORLD_SIZE", "1"), "MASTER_ADDR", "h0")).kind ==
+        LaunchKind::foreign);
   CHECK(meeting_of(with(torchrun(), "MASTER_PORT", "")).kind == LaunchKind::foreign);
   CHECK(meeting_of(with(torchrun(), "RANK", "2")).kind == LaunchKind::foreign);
   CHECK(meeting_of(with(srun(), "OMPI_COMM_WORLD_SIZE", "4")).launcher != "srun");
+}
+
+TEST_CASE("ranks on several hosts meet at the first of ports that follow from their attempt") {
+  struct Row {
+    const Variables& variables;
+    std::vector<const char*> tell_apart;
+    std::vector<const char*> alike;
+  };
+  const Row table[] = {
+      {agents(),
+       {"MASTER_PORT", "TORCHELASTIC_RUN_ID"},
+       {"RANK", "TORCHELASTIC_RESTART_COUNT", "LOCAL_WORLD_SIZE"}},
+      {bare(), {"MASTER_PORT"}, {"RANK"}},
+      {step_of_nodes(),
+       {"SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"},
+       {"SLURM_PROCID"}},
+  };
+  for (const Row& row : table) {
+    const Launch launch = meeting_across(row.variables);
+    INFO(launch.launcher);
+    REQUIRE(launch.kind == LaunchKind::rendezvous);
+    CHECK(launch.problem.empty());
+    CHECK(contains(launch.remedy, "rueda run -H"));
+    CHECK(launch.other_addresses.size() == 7);
+    const auto is_at_host = [](const std::string& address) {
+      const int port = address.starts_with("tcp:h0:") ? std::stoi(address.substr(7)) : 0;
+      return port >= 20'000 && port < 32'000;
+    };
+    CHECK(is_at_host(launch.address));
+    for (const std::string& address : launch.other_addresses) CHECK(is_at_host(address));
+    for (const char* name : row.alike) {
+      INFO(name);
+      const Launch other = meeting_across(with(row.variables, name, "0"));
+      CHECK(other.address == launch.address);
+      CHECK(other.secret == launch.secret);
+    }
+    for (const char* name : row.tell_apart) {
+      INFO(name);
+      const Launch other = meeting_across(with(row.variables, name, "4711"));
+      CHECK(other.other_addresses != launch.other_addresses);
+      CHECK(other.secret != launch.secret);
+    }
+    // The user's own stays with the user.
+    CHECK(launch.secret != "known to the ranks");
+    const Launch strange = meeting_across(with(row.variables, "RUEDA_SECRET", "known to others!"));
+    CHECK(strange.address == launch.address);
+    CHECK(strange.secret != launch.secret);
+  }
+}
+
+TEST_CASE("ranks on several hosts without a secret are refused, with how to give one") {
+  for (const Variables& variables : {agents(), bare(), step_of_nodes()}) {
+    for (const char* secret : {"", "too short"}) {
+      const Launch launch = meeting_across(with(variables, "RUEDA_SECRET", secret));
+      CHECK(launch.kind == LaunchKind::foreign);
+      for (const char* part : {"one of 4 ranks", "RUEDA_SECRET=$(openssl rand -hex 32)",
+                               "RUEDA_SECRET_FILE", "rueda run -H"}) {
+        INFO(launch.problem);
+        CHECK(contains(launch.problem, part));
+      }
+    }
+  }
+}
+
+TEST_CASE("MASTER_ADDR leads the tasks of a step where the first node's name does not") {
+  CHECK(meeting_across(with(step_of_nodes(), "MASTER_ADDR", "10.0.0.7"))
+            .address.starts_with("tcp:10.0.0.7:"));
+  CHECK(meeting_across(with(step_of_nodes(), "MASTER_ADDR", "localhost"))
+            .address.starts_with("tcp:h0:"));
+}
+
+TEST_CASE("ranks whose master is a loopback are on one host") {
+  for (const char* host : {"localhost", "127.0.0.1", "::1"}) {
+    for (const Variables& variables : {agents(), bare()}) {
+      const Launch launch =
+          meeting_across(with(with(variables, "MASTER_ADDR", host), "RUEDA_SECRET", ""));
+      CHECK(launch.kind == LaunchKind::rendezvous);
+      CHECK(launch.address.starts_with("unix:@rueda-"));
+    }
+  }
+}
+
+TEST_CASE("what PMI offers, or what tells no master, does not meet over TCP") {
+  for (const char* name : {"PMIX_RANK", "PMI_RANK", "PMI_FD", "SLURM_HET_SIZE"}) {
+    INFO(name);
+    CHECK(meeting_across(with(step_of_nodes(), name, "2")).kind != LaunchKind::rendezvous);
+  }
+  for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) {
+    INFO(name);
+    CHECK(meeting_across(with(agents(), name, "")).kind == LaunchKind::foreign);
+    CHECK(meeting_across(with(bare(), name, "")).kind == LaunchKind::foreign);
+  }
+  CHECK(meeting_across(with(bare(), "RANK", "4")).kind == LaunchKind::foreign);
+}
+
+TEST_CASE("a secret in a file stands for the variable, which comes first") {
+  CHECK(contains(with_secret_of_file(environment_of({{"RUEDA_SECRET_FILE", "/nowhere"}})).status(),
+                 "RUEDA_SECRET_FILE=/nowhere cannot be read"));
+  const auto given = with_secret_of_file(
+      environment_of({{"RUEDA_SECRET_FILE", "/nowhere"}, {"RUEDA_SECRET", "given"}}));
+  REQUIRE(given.ok());
+  CHECK(given.value()("RUEDA_SECRET") == "given");
+  CHECK(contains(
+      with_secret_of_file(environment_of({{"RUEDA_SECRET_FILE", "/proc/self/maps"}})).status(),
+      "chmod 600"));
 }
 
 TEST_CASE("a foreign launcher's world is refused, with what to do") {
@@ -360,6 +503,7 @@ TEST_CASE("what tells of several processes is pointed out to one that is alone")
     const std::string hint = hint_at_more_ranks(environment);
     INFO(hint);
     CHECK(contains(hint, str(name, "=", value)));
+    CHECK(contains(hint, "rueda run --nodes") == (name == "JOB_COMPLETION_INDEX"));
     CHECK(contains(hint, "RUEDA_BOOTSTRAP=none"));
   }
 }

@@ -1,0 +1,150 @@
+"""The launcher of node 0: runs the job on all nodes once their launchers have come."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from ..arrivals import Arrivals
+from ..errors import LaunchError
+from ..hosts import Host
+from ..job import Job
+from ..lines import LineAssembler
+from ..output import OUTPUT_LOST, RankOutput
+from ..placement import HostShare, place
+from ..remote import ssh
+from ..remote.connection import Connection
+from ..remote.frames import Frame, Kind, pack_json
+from ..remote.run import Reach, RemoteRun
+from ..supervisor import Supervisor
+from . import relay
+from .flags import Nodes
+from .gathering import Gathering, Node
+from .greeting import key_of, secret_of_ranks
+
+# For the other nodes to take the last word; seconds.
+_LAST_WORD = 5.0
+
+
+class NodesRun(RemoteRun):
+    """Runs the ranks of this node, and directs those of the others."""
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        job: Job,
+        reach: Reach,
+        output: RankOutput,
+        grace: float,
+        relay_pipe: int,
+    ) -> None:
+        """`job`: of all nodes. `relay_pipe`: as guardian.guard() gives it."""
+        super().__init__(job, reach, output, grace, relay_pipe)
+        self._nodes = nodes
+        self._per_node = job.ranks // nodes.count
+        self._key = key_of(nodes.secret, nodes.identity)
+        self._word = secrets.token_hex(16)
+        self._others: dict[int, Node] = {}
+        self._said: dict[int, LineAssembler] = {}  # by ranks of other nodes, to standard error
+        self._last_word = (1, "the launcher of node 0 has ended")
+
+    async def run(self) -> int:
+        """Runs the job to its end on all nodes, and tells the others how it ended."""
+        try:
+            return await super().run()
+        except LaunchError as error:
+            self._last_word = (error.exit_code, error.format_message())
+            raise
+        finally:
+            self._tell_others()
+
+    async def _run_ranks(self, supervisor: Supervisor) -> None:
+        with Gathering(self._nodes, self._per_node) as gathering:
+            self._others = gathering.found
+            if not await gathering.wait(lambda: supervisor.ending):
+                await supervisor.wait()
+                return
+        names = [socket.gethostname(), *(self._others[n].host for n in range(1, self._nodes.count))]
+        self._shares = place(self._job.ranks, [Host(name, self._per_node) for name in names])
+        await super()._run_ranks(supervisor)
+
+    def _connection_to(self, share: HostShare, *handlers: Callable[..., None]) -> Connection:
+        number = share.first // self._per_node
+        if number == 0:
+            return Connection(share, ssh.command_here(), *handlers)
+        link = self._others[number].link
+        return _NodeConnection(number, share, link, *handlers)
+
+    def _address_of(self, connection: Connection) -> str:
+        """Where the others have reached this node; of another one only it knows."""
+        if connection is not self._connections[0]:
+            return ""
+        return str(self._others[1].link.getsockname()[0]).removeprefix("::ffff:")
+
+    def _meeting_for(self, connection: Connection, meeting: dict[str, str]) -> dict[str, str]:
+        """The secret of the ranks follows from the job's: other nodes get only a word."""
+        secret = {"RUEDA_SECRET": secret_of_ranks(self._key, self._word)}
+        is_own = connection is self._connections[0]
+        return {**meeting, **(secret if is_own else {"RUEDA_SECRET": self._word})}
+
+    def _take(
+        self, supervisor: Supervisor, come: Arrivals, connection: Connection, frame: Frame
+    ) -> None:
+        if connection is not self._connections[0] and frame.kind in (Kind.OUT, Kind.ERR):
+            # It is shown there. What it says of a failure counts here.
+            if frame.kind == Kind.ERR:
+                lines = self._said.setdefault(frame.rank, LineAssembler())
+                for line in lines.feed(frame.payload):
+                    text = line.decode(errors="replace").rstrip("\r\n")
+                    self._output.watch.see(frame.rank, text)
+            return
+        super()._take(supervisor, come, connection, frame)
+
+    def _verdict(self, supervisor: Supervisor) -> tuple[int, str]:
+        code, words = super()._verdict(supervisor)
+        # Output that is lost here is not lost there.
+        self._last_word = (
+            (0, "") if code == OUTPUT_LOST and not self._has_failed() else (code, words)
+        )
+        return code, words
+
+    def _tell_others(self) -> None:
+        code, words = self._last_word
+        for node in self._others.values():
+            with contextlib.suppress(OSError):
+                node.link.settimeout(_LAST_WORD)
+                node.link.sendall(pack_json(Kind.VERDICT, {"code": code, "words": words}))
+            node.link.close()
+
+
+class _NodeConnection(Connection):
+    """To the launcher of another node, through a process that holds the connection."""
+
+    def __init__(
+        self, number: int, share: HostShare, link: socket.socket, *handlers: Callable[..., None]
+    ) -> None:
+        line = [sys.executable, "-I", "-S", str(Path(relay.__file__).resolve()), str(link.fileno())]
+        super().__init__(share, line, *handlers)
+        self._pass_fds = [link.fileno()]
+        self._number = number
+
+    def _handle(self, frame: Frame) -> None:
+        super()._handle(frame)
+        if frame.kind == Kind.END:
+            self._close()  # and so the process ends; the connection itself stays for the last word
+
+    def _why_ended(self, status: int) -> str:
+        said = self._said.decode(errors="replace").strip()
+        return f"the connection to its launcher, node {self._number}, has ended" + (
+            f": {said}" if said else ""
+        )
+
+
+def job_of_all(job: Job, nodes: Nodes) -> Job:
+    """`job`, which is one node's, on all."""
+    return replace(job, ranks=job.ranks * nodes.count)

@@ -1,0 +1,144 @@
+"""Which node this is, of how many, where they meet and what they prove to know: from flags and variables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import LaunchError
+
+_WHERE = re.compile(r"tcp:(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\[\]:/]+):(?P<port>\d{1,5})")
+# As csrc/membership/bootstrap_rendezvous.h has it.
+_MIN_SECRET = 16
+# Of other launchers: which node this is, and how many there are. Innermost first.
+_RANKS = ("PET_NODE_RANK", "JOB_COMPLETION_INDEX", "SLURM_NODEID")
+_COUNTS = ("PET_NNODES", "SLURM_STEP_NUM_NODES", "SLURM_NNODES")
+# What several jobs with one secret do not have in common, where it is set.
+_IDENTITY = ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_RESTART_COUNT")
+_NOT_WITH = {
+    "hosts": "-H",
+    "hostfile": "--hostfile",
+    "max_np": "--max-np",
+    "host_discovery_script": "--host-discovery-script",
+    "output_directory": "--output-filename",
+    "mpirun_path": "--mpirun",
+    "map_by": "--map-by",
+    "ulfm": "--ulfm",
+    "mpi_args": "--mpi-args",
+}
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """One node's view of a job on several."""
+
+    count: int
+    rank: int
+    host: str  # node 0's, as it was given
+    port: int
+    timeout: float  # seconds until all nodes must be there
+    secret: str = field(repr=False)
+    identity: tuple[str, ...] = ()  # of the job, as far as others tell
+
+    @property
+    def where(self) -> str:
+        """As in --rendezvous."""
+        return f"tcp:{self.host}:{self.port}"
+
+
+def nodes_of(values: Mapping[str, Any], variables: Mapping[str, str]) -> Nodes | None:
+    """What is asked for; nothing where the job is on this node alone. Raises LaunchError for what makes no sense."""
+    if all(values[name] is None for name in ("nodes", "node_rank", "rendezvous")):
+        return None
+    count = _number(values["nodes"], "--nodes", _COUNTS, variables)
+    if count is None:
+        raise LaunchError("say how many nodes the job has: --nodes N")
+    if count < 1:
+        raise LaunchError(f"--nodes {count}: a job needs at least 1 node")
+    if count == 1:
+        return None
+    for name, flag in _NOT_WITH.items():
+        if values[name]:
+            raise LaunchError(
+                f"{flag} is not for jobs that are started on each node; leave it out, or --nodes"
+            )
+    if values["bootstrap"] == "mpi":
+        raise LaunchError(
+            "--bootstrap mpi is not for jobs that are started on each node; leave out --nodes"
+        )
+    rank = _number(values["node_rank"], "--node-rank", _RANKS, variables)
+    if rank is None:
+        raise LaunchError(
+            f"say which of the {count} nodes this is: --node-rank R, from 0 to {count - 1}"
+        )
+    if not 0 <= rank < count:
+        raise LaunchError(f"--node-rank {rank}: {count} nodes have numbers from 0 to {count - 1}")
+    host, port = _where(values["rendezvous"], variables)
+    identity = tuple(variables.get(name, "") for name in _IDENTITY)
+    return Nodes(count, rank, host, port, values["nodes_timeout"], secret_of(variables), identity)
+
+
+def hint_at_nodes(values: Mapping[str, Any], variables: Mapping[str, str]) -> str:
+    """For a job on this node alone that was not asked for: a sentence where it seems to be one of several."""
+    index = variables.get("JOB_COMPLETION_INDEX")
+    is_asked_for = values["nodes"] == 1 or values["hosts"] or values["hostfile"]
+    if not index or is_asked_for:
+        return ""
+    return (
+        f"this pod is number {index} of an indexed Kubernetes job (JOB_COMPLETION_INDEX), and its ranks are a job of "
+        "their own: for one job on all pods give --nodes N --rendezvous tcp:HOST:PORT, else --nodes 1"
+    )
+
+
+def secret_of(variables: Mapping[str, str]) -> str:
+    """The job's, from RUEDA_SECRET or the file RUEDA_SECRET_FILE. Raises LaunchError."""
+    secret = variables.get("RUEDA_SECRET") or _secret_in(variables.get("RUEDA_SECRET_FILE", ""))
+    if len(secret) < _MIN_SECRET:
+        raise LaunchError(
+            f"nodes that meet over TCP need RUEDA_SECRET, a random text of at least {_MIN_SECRET} characters that is "
+            "the same on all nodes (openssl rand -hex 32 makes one), or RUEDA_SECRET_FILE, a file that holds it"
+        )
+    return secret
+
+
+def _secret_in(name: str) -> str:
+    if not name:
+        return ""
+    try:
+        if Path(name).stat().st_mode & 0o004:
+            raise LaunchError(f"RUEDA_SECRET_FILE={name} may be read by every user: chmod 600 it")
+        return Path(name).read_text().strip()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise LaunchError(f"RUEDA_SECRET_FILE={name} cannot be read: {reason}") from error
+
+
+def _number(
+    given: int | None, flag: str, names: tuple[str, ...], variables: Mapping[str, str]
+) -> int | None:
+    if given is not None:
+        return given
+    for name in names:
+        if text := variables.get(name):
+            if not text.isdecimal():
+                raise LaunchError(f"{name}={text} is no number; give {flag}")
+            return int(text)
+    return None
+
+
+def _where(given: str | None, variables: Mapping[str, str]) -> tuple[str, int]:
+    master = variables.get("PET_MASTER_ADDR"), variables.get("PET_MASTER_PORT")
+    text = given or (f"tcp:{master[0]}:{master[1]}" if all(master) else "")
+    if not text:
+        raise LaunchError(
+            "say where the nodes meet: --rendezvous tcp:HOST:PORT, with node 0's host and a free port there"
+        )
+    found = _WHERE.fullmatch(text)
+    if found is None or not 0 < int(found["port"]) < 1 << 16:
+        raise LaunchError(
+            f"--rendezvous '{text}': write tcp:HOST:PORT, with node 0's host and a free port there"
+        )
+    return found["host"], int(found["port"])

@@ -1,0 +1,218 @@
+"""Node 0's side of the start: opens the rendezvous and waits until the launchers of all other nodes are there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import LaunchError
+from ..remote.address import bare, is_own, resolve
+from ..sink import say
+from ..version import installed_version
+from .flags import Nodes
+from .greeting import MAX_LINE, WITHIN, First, Stranger, key_of
+
+# Between two lines about who is still missing; seconds.
+_PROGRESS = 10.0
+# How often a signal to the launcher is looked for; seconds.
+_LOOK = 0.1
+# Connections that have not proved themselves yet; more are closed at once.
+_MAX_PENDING = 64
+
+
+@dataclass(frozen=True)
+class Node:
+    """Another node whose launcher is there."""
+
+    rank: int
+    host: str  # its name for itself
+    link: socket.socket
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its launcher has closed the connection."""
+        try:
+            return not self.link.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+
+class Gathering:
+    """Takes the connections of other nodes until all have come. Use as a context manager."""
+
+    def __init__(self, nodes: Nodes, ranks: int) -> None:
+        """`ranks`: of each node. Raises LaunchError where nothing can listen there."""
+        self._nodes = nodes
+        self._ranks = ranks
+        self._key = key_of(nodes.secret, nodes.identity)
+        self._listener = _listen(nodes)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._rejected: set[str] = set()  # hosts of which that has been said
+        self._problem = ""  # why the job cannot be started
+        self.found: dict[int, Node] = {}
+
+    def __enter__(self) -> Gathering:
+        """Listens already."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Listens no more; the nodes that have come stay connected."""
+        asyncio.get_running_loop().remove_reader(self._listener)
+        self._listener.close()
+        for task in self._tasks:
+            task.cancel()
+
+    async def wait(self, is_ending: Callable[[], bool]) -> bool:
+        """Returns whether all are there; not where the launcher is to end. Raises LaunchError at the deadline."""
+        asyncio.get_running_loop().add_reader(self._listener, self._accept)
+        begun = time.monotonic()
+        told = begun
+        while self._missing():
+            now = time.monotonic()
+            if is_ending():
+                return False
+            if self._problem:
+                raise LaunchError(self._problem)
+            if now - begun > self._nodes.timeout:
+                raise LaunchError(
+                    f"{_describe(self._missing())} of {self._nodes.count} did not come to {self._nodes.where} within "
+                    f"{self._nodes.timeout:g} s: is 'rueda run --nodes {self._nodes.count}' running there, and can it "
+                    "reach node 0?"
+                )
+            if now - told > _PROGRESS:
+                told = now
+                say(
+                    f"node 0 waits at {self._nodes.where} for {_describe(self._missing())} of {self._nodes.count} "
+                    f"({now - begun:.0f} of {self._nodes.timeout:g} s)"
+                )
+            await asyncio.sleep(_LOOK)
+        return True
+
+    def _missing(self) -> list[int]:
+        return [rank for rank in range(1, self._nodes.count) if rank not in self.found]
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            link, _ = self._listener.accept()
+            link.setblocking(False)
+            if len(self._tasks) >= _MAX_PENDING:
+                link.close()
+                return
+            task = asyncio.get_running_loop().create_task(self._hear(link))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _hear(self, link: socket.socket) -> None:
+        """One conversation: the link is a node's afterwards, or closed."""
+        taken = False
+        try:
+            taken = await asyncio.wait_for(self._greet(link), WITHIN)
+        except (Stranger, OSError, asyncio.TimeoutError):
+            self._reject(link)
+        finally:
+            if not taken:
+                link.close()
+
+    async def _greet(self, link: socket.socket) -> bool:
+        loop = asyncio.get_running_loop()
+        first = First(self._key)
+        await loop.sock_sendall(link, first.challenge(await _read_line(link)))
+        facts = first.facts(await _read_line(link))
+        refusal = self._refusal(facts)
+        if refusal:
+            await loop.sock_sendall(link, first.refuse(refusal))
+            return False
+        node = Node(facts["node"], str(facts.get("host", "")), link)
+        if node.rank in self.found:
+            self.found.pop(node.rank).link.close()
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        await loop.sock_sendall(link, first.admit())
+        self.found[node.rank] = node
+        return True
+
+    def _refusal(self, facts: dict[str, Any]) -> str:
+        """Why a node with this secret is not taken. Where it is not alone in that, the job cannot be started."""
+        rank, host = facts.get("node"), facts.get("host")
+        here = socket.gethostname()
+        for name, own, flag in (
+            ("nodes", self._nodes.count, "--nodes"),
+            ("ranks", self._ranks, "-np"),
+            ("version", installed_version(), "Rueda"),
+        ):
+            if facts.get(name) != own:
+                self._problem = (
+                    f"node {rank} on {host} has {flag} {facts.get(name)}, and node 0 on {here} has {flag} {own}: they "
+                    "must be the same on all nodes"
+                )
+                return self._problem
+        if not isinstance(rank, int) or not 1 <= rank < self._nodes.count:
+            numbers = f"from 1 to {self._nodes.count - 1}"
+            return f"host {host} says that it is node {rank}: others than node 0 have numbers {numbers}"
+        if rank in self.found and not self.found[rank].is_gone:
+            return f"host {self.found[rank].host} is node {rank} already: give each node its own --node-rank"
+        return ""
+
+    def _reject(self, link: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            host = str(link.getpeername()[0])
+            if host not in self._rejected and len(self._rejected) < _MAX_PENDING:
+                self._rejected.add(host)
+                say(
+                    f"rejected a connection from {host} that does not know the job's secret (RUEDA_SECRET)"
+                )
+
+
+def _listen(nodes: Nodes) -> socket.socket:
+    """At node 0's address where it has that, else at all: a name may stand for an address in front of it."""
+    address = resolve(nodes.host) or ""
+    if not is_own(address):
+        address = ""
+    try:
+        if address:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            listener = socket.create_server(
+                (address, nodes.port), family=family, backlog=_MAX_PENDING
+            )
+        elif socket.has_dualstack_ipv6():
+            listener = socket.create_server(
+                ("", nodes.port), family=socket.AF_INET6, backlog=_MAX_PENDING, dualstack_ipv6=True
+            )
+        else:
+            listener = socket.create_server(("", nodes.port), backlog=_MAX_PENDING)
+    except OSError as error:
+        reason = (error.strerror or str(error)).partition(" (while")[0]
+        raise LaunchError(
+            f"node 0 cannot listen at {bare(address) or 'any address'}, port {nodes.port}: {reason}; name another "
+            "port in --rendezvous on every node"
+        ) from error
+    listener.setblocking(False)
+    return listener
+
+
+async def _read_line(link: socket.socket) -> bytes:
+    """Byte by byte: what comes after the conversation is for others to read. Raises Stranger."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        piece = await asyncio.get_running_loop().sock_recv(link, 1)
+        if not piece or len(line) > MAX_LINE:
+            raise Stranger
+        line += piece
+    return bytes(line)
+
+
+def _describe(ranks: list[int]) -> str:
+    if len(ranks) == 1:
+        return f"node {ranks[0]}"
+    shown = [str(rank) for rank in ranks[:8]] + (["..."] if len(ranks) > 8 else [])
+    return (
+        f"nodes {', '.join(shown[:-1])} and {shown[-1]}"
+        if len(ranks) <= 8
+        else f"nodes {', '.join(shown)}"
+    )

@@ -1,0 +1,236 @@
+"""The launcher of every node but node 0: finds node 0, and runs this node's ranks as that one directs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from typing import Any
+
+from ..errors import LaunchError
+from ..guardian import guard
+from ..job import Job
+from ..output import RankOutput, Stream, ended_well
+from ..remote.address import bare
+from ..remote.channel import Channel, LauncherIsGone
+from ..remote.frames import Frame, Kind
+from ..remote.host import HostRun
+from ..remote.host_job import HostJob, Prepared, prepare
+from ..sink import say
+from ..supervisor import Supervisor
+from ..version import installed_version
+from .flags import Nodes
+from .greeting import MAX_LINE, WITHIN, Other, Stranger, key_of, secret_of_ranks
+
+_BETWEEN_TRIES = 0.5
+_PROGRESS = 10.0
+# For the start of all ranks once all nodes have come, and for node 0's last word; seconds.
+_START = 600.0
+_LAST_WORD = 60.0
+
+
+class NodeChannel(Channel):
+    """The connection to node 0's launcher, in the place of standard streams."""
+
+    def __init__(self, link: socket.socket, timeout: float) -> None:
+        """`timeout`: until node 0 must have gone on; seconds."""
+        super().__init__(link.detach(), "the launcher of node 0", timeout)
+
+    def _look(self, frame: Frame) -> None:
+        super()._look(frame)
+        if frame.kind == Kind.VERDICT:
+            raise LaunchError(str(frame.json().get("words")) or "the job has ended before it began")
+
+
+class NodeRun(HostRun):
+    """This node's part of the job: its output is shown here, and node 0 says how the job ended."""
+
+    def __init__(
+        self,
+        job: HostJob,
+        prepared: Prepared,
+        meeting: dict[str, str],
+        channel: Channel,
+        relay: int,
+        output: RankOutput,
+    ) -> None:
+        """`meeting`: where the ranks meet, and their secret. `relay`: as guardian.guard() gives it."""
+        super().__init__(job, prepared, meeting, channel, relay)
+        self._output = output
+        self._verdict: tuple[int, str] | None = None
+        self._is_decided = asyncio.Event()
+
+    async def run_to_verdict(self) -> int:
+        """Runs the ranks to their end; returns the exit code of the job, and says why it ended."""
+        async with Supervisor(self._job.grace, self._output.writer, self._relay) as supervisor:
+            supervisor.start_writer(self._writer)
+            await self._run_ranks(supervisor)
+            self._output.finish()
+            await supervisor.written()
+            self._tell(Kind.END)
+            await self._wait_for_verdict(supervisor)
+            code, words = self._verdict or (
+                1,
+                "the launcher of node 0 does not say how the job ended",
+            )
+            if code == 0:
+                code, words = ended_well(self._output)
+            if words:
+                await supervisor.say(words)
+            return code
+
+    async def _wait_for_verdict(self, supervisor: Supervisor) -> None:
+        deadline = time.monotonic() + _LAST_WORD + self._job.grace
+        while self._verdict is None and time.monotonic() < deadline:
+            try:
+                await asyncio.wait_for(self._is_decided.wait(), 0.2)
+            except asyncio.TimeoutError:
+                await supervisor.give_way()
+
+    def _hand_on(self, stream: Stream, chunk: bytes, rank: int) -> None:
+        self._output.write(rank, stream, chunk)
+        if stream == "stderr":  # node 0 says at the end why a rank failed
+            self._tell(Kind.ERR, chunk, rank)
+
+    def _obey(self, supervisor: Supervisor, frame: Frame) -> None:
+        if frame.kind == Kind.VERDICT:
+            words = frame.json()
+            self._decide(int(words["code"]), str(words["words"]))
+        else:
+            super()._obey(supervisor, frame)
+
+    def _refuse(self, why: str) -> None:
+        super()._refuse(why)
+        say(why)
+
+    def _lose_launcher(self, supervisor: Supervisor) -> None:
+        if self._verdict is None:
+            self._decide(1, "the launcher of node 0 is gone; all ranks of this node are ended")
+        super()._lose_launcher(supervisor)
+
+    def _decide(self, code: int, words: str) -> None:
+        self._verdict = code, words
+        self._is_decided.set()
+
+
+def run_node(nodes: Nodes, job: Job, output: RankOutput, grace: float, silence: float) -> int:
+    """Runs this node's part of the job; returns the exit code. Raises LaunchError where it cannot be started.
+
+    `silence`: seconds after which a node 0 that says nothing is taken for gone.
+    """
+    link = find_first(nodes, job.ranks)
+    own_address = str(link.getsockname()[0]).removeprefix("::ffff:")
+    channel = NodeChannel(link, nodes.timeout + _START)
+    try:
+        channel.greet()
+        placed = channel.expect(Kind.JOB).json()
+        part = _part(job, placed, own_address, grace, silence)
+        try:
+            prepared = prepare(part)
+        except LaunchError as error:
+            channel.say(Kind.REFUSED, error.format_message())
+            raise
+        channel.say(Kind.PREPARED, {"rendezvous": ""})
+        meeting = channel.expect(Kind.START).json()
+    except LauncherIsGone:
+        raise LaunchError(f"node 0 at {nodes.where} has gone before the job began") from None
+    word = str(meeting["RUEDA_SECRET"])
+    key = key_of(nodes.secret, nodes.identity)
+    meeting = {
+        "RUEDA_RENDEZVOUS": str(meeting["RUEDA_RENDEZVOUS"]),
+        "RUEDA_SECRET": secret_of_ranks(key, word),
+    }
+    relay = guard(grace)
+
+    async def run() -> int:
+        return await NodeRun(part, prepared, meeting, channel, relay, output).run_to_verdict()
+
+    return asyncio.run(run())
+
+
+def _part(job: Job, placed: dict[str, Any], address: str, grace: float, silence: float) -> HostJob:
+    """What runs here is what was started here; node 0 only says which ranks these are."""
+    identities = [
+        {name: value for name, value in identity.items() if name.startswith("RUEDA_")}
+        for identity in placed["identities"]
+    ]
+    variables = {**os.environ, **job.settings}
+    return HostJob(
+        command=list(job.command),
+        folder=os.getcwd(),
+        settings=dict(job.settings),
+        identities=identities,
+        first=int(placed["first"]),
+        grace=grace,
+        silence=silence,
+        interface=variables.get("RUEDA_INTERFACE") or variables.get("HOROVOD_GLOO_IFACE") or "",
+        reached_at=address,
+        reads_input=False,
+    )
+
+
+def find_first(nodes: Nodes, ranks: int) -> socket.socket:
+    """The connection to a node 0 that has proved itself and taken this node. Raises LaunchError."""
+    deadline = time.monotonic() + nodes.timeout
+    told = time.monotonic()
+    while True:
+        try:
+            return _greet(nodes, ranks)
+        except OSError as error:
+            why = error.strerror or str(error)
+        now = time.monotonic()
+        if now > deadline:
+            raise LaunchError(
+                f"node {nodes.rank} on {socket.gethostname()} did not reach node 0 at {nodes.where} within "
+                f"{nodes.timeout:g} s: {why}; is 'rueda run --nodes {nodes.count} --node-rank 0' running there?"
+            )
+        if now - told > _PROGRESS:
+            told = now
+            say(f"node {nodes.rank} waits for node 0 at {nodes.where}: {why}")
+        time.sleep(_BETWEEN_TRIES)
+
+
+def _greet(nodes: Nodes, ranks: int) -> socket.socket:
+    """One attempt. Raises OSError where another may do better, LaunchError where not."""
+    other = Other(key_of(nodes.secret, nodes.identity))
+    facts = {
+        "node": nodes.rank,
+        "nodes": nodes.count,
+        "ranks": ranks,
+        "host": socket.gethostname(),
+        "version": installed_version(),
+    }
+    link = socket.create_connection((bare(nodes.host), nodes.port), WITHIN)
+    try:
+        link.sendall(other.hello())
+        link.sendall(other.prove(_read_line(link), facts))
+        refusal = other.refusal(_read_line(link))
+    except Stranger:
+        link.close()
+        raise LaunchError(
+            f"what answers at {nodes.where} is not node 0 of this job: it is another program, or has another secret "
+            "(RUEDA_SECRET)"
+        ) from None
+    except OSError:
+        link.close()
+        raise
+    if refusal:
+        link.close()
+        raise LaunchError(refusal)
+    link.settimeout(None)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return link
+
+
+def _read_line(link: socket.socket) -> bytes:
+    """Byte by byte: what comes after the conversation is for others to read. Raises Stranger, OSError."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        piece = link.recv(1)
+        if not piece and not line:
+            raise ConnectionResetError("it has closed the connection")
+        if not piece or len(line) > MAX_LINE:
+            raise Stranger
+        line += piece
+    return bytes(line)

@@ -1,0 +1,182 @@
+"""Validates examples/kubernetes offline: run in .engines/kubernetes, with the folder as argument."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import yaml
+from kubeflow_trainer_api import models
+
+VERSION = "1.34.0"
+FOLDER = Path(sys.argv[1])
+# What tells a pod who it is, by the file: of the second of two.
+POD = {
+    "job.yaml": {"JOB_COMPLETION_INDEX": "1"},
+    "jobset.yaml": {"JOB_COMPLETION_INDEX": "1"},
+    "trainjob.yaml": {
+        "PET_NNODES": "2",
+        "PET_NODE_RANK": "1",
+        "PET_MASTER_ADDR": "train-node-0-0.train",
+        "PET_MASTER_PORT": "29400",
+    },
+    "mpijob.yaml": {},
+}
+DNS = {
+    "job.yaml": "tcp:train-0.train:PORT",
+    "jobset.yaml": "tcp:train-node-0-0.train:PORT",
+    "trainjob.yaml": "tcp:train-node-0-0.train:PORT",
+}
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    """What is in one of the files."""
+    return [document for document in yaml.safe_load_all((FOLDER / name).read_text()) if document]
+
+
+def of_kind(name: str, kind: str) -> dict[str, Any]:
+    """The document of this kind in a file."""
+    return next(document for document in documents(name) if document["kind"] == kind)
+
+
+def check(document: dict[str, Any]) -> None:
+    """Against Kubernetes' own schema; no unknown field."""
+    kubernetes_validate.validate(document, VERSION, strict=True)
+
+
+def check_pod(template: dict[str, Any]) -> None:
+    """A pod within another kind of document."""
+    pod = {
+        "apiVersion": "v1",
+        "kind": "PodTemplate",
+        "metadata": {"name": "a"},
+        "template": template,
+    }
+    check(pod)
+
+
+def check_model(model: Any, document: dict[str, Any]) -> None:
+    """Against a model of pydantic's, which leaves out what it does not know."""
+    kept = model.from_dict(document).to_dict()
+    assert kept == document, (kept, document)
+
+
+def containers(found: Any) -> Iterator[dict[str, Any]]:
+    """All that run a command of Rueda's."""
+    if isinstance(found, dict):
+        if found.get("command", [""])[0] == "rueda":
+            yield found
+        for value in found.values():
+            yield from containers(value)
+    elif isinstance(found, list):
+        for value in found:
+            yield from containers(value)
+
+
+def check_job() -> None:
+    for document in documents("job.yaml"):
+        check(document)
+    service, job = (of_kind("job.yaml", kind) for kind in ("Service", "Job"))
+    spec = job["spec"]
+    # By these the pods have the names that --rendezvous uses.
+    assert spec["template"]["spec"]["subdomain"] == service["metadata"]["name"]
+    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
+    assert f"tcp:{job['metadata']['name']}-0.{service['metadata']['name']}:29400" in str(spec)
+
+
+def check_jobset() -> None:
+    jobset = of_kind("jobset.yaml", "JobSet")
+    check_model(models.JobsetV1alpha2JobSet, jobset)
+    for part in jobset["spec"]["replicatedJobs"]:
+        job = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "a"},
+            **part["template"],
+        }
+        check(job)
+
+
+def check_trainjob() -> None:
+    check_model(models.TrainerV1alpha1TrainJob, of_kind("trainjob.yaml", "TrainJob"))
+
+
+def check_mpijob() -> None:
+    job = of_kind("mpijob.yaml", "MPIJob")
+    for replicas in job["spec"]["mpiReplicaSpecs"].values():
+        check_pod(replicas["template"])
+
+
+def check_what_is_wrong_is_found() -> None:
+    """Else the checks above would say nothing."""
+    job = of_kind("job.yaml", "Job")
+    job["spec"]["completionModus"] = "Indexed"
+    trainjob = of_kind("trainjob.yaml", "TrainJob")
+    trainjob["spec"]["trainer"]["nodes"] = 2
+    for wrong in (
+        lambda: check(job),
+        lambda: check_model(models.TrainerV1alpha1TrainJob, trainjob),
+    ):
+        try:
+            wrong()
+        except (kubernetes_validate.ValidationError, AssertionError):
+            continue
+        raise AssertionError("a wrong field was not found")
+
+
+def check_commands() -> None:
+    """As the second pod would run them; the numbers of pods and of nodes must agree."""
+    for name, variables in POD.items():
+        (container,) = [c for document in documents(name) for c in containers(document)]
+        command = [
+            "true" if word == "python" else word
+            for word in container["command"]
+            if word != "train.py"
+        ]
+        command[:2] = [sys.executable, "-m", "rueda.launcher", "run", "--dry-run"]
+        if name == "mpijob.yaml":  # the operator's file of hosts
+            hosts = Path("hostfile")
+            hosts.write_text(
+                "train-worker-0.train.default.svc slots=2\ntrain-worker-1.train.default.svc slots=2\n"
+            )
+            command[command.index("/etc/mpi/hostfile")] = str(hosts.resolve())
+        environment = {**os.environ, "RUEDA_SECRET": "s" * 32, "OMP_NUM_THREADS": "1", **variables}
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, (name, ran.stderr)
+        ranks = [line for line in ran.stdout.splitlines() if "RUEDA_RANK=" in line]
+        if name in DNS:
+            assert [f"RUEDA_RANK={n} " in line for n, line in zip((2, 3), ranks, strict=True)] == [
+                True,
+                True,
+            ]
+            assert all(f"RUEDA_RENDEZVOUS={DNS[name]}" in line for line in ranks), ranks
+            assert "RUEDA_SECRET" in str(container["env"])
+        else:
+            assert len(ranks) == 4
+    spec = of_kind("job.yaml", "Job")["spec"]
+    within = of_kind("jobset.yaml", "JobSet")["spec"]["replicatedJobs"][0]["template"]["spec"]
+    nodes = of_kind("trainjob.yaml", "TrainJob")["spec"]["trainer"]["numNodes"]
+    assert {
+        spec["completions"],
+        spec["parallelism"],
+        within["completions"],
+        within["parallelism"],
+        nodes,
+    } == {2}
+
+
+for one in (
+    check_job,
+    check_jobset,
+    check_trainjob,
+    check_mpijob,
+    check_what_is_wrong_is_found,
+    check_commands,
+):
+    one()
+    print("ok", one.__name__)

@@ -1,0 +1,162 @@
+"""`rueda run --nodes`: what it takes from flags and variables, and what it says before anything is started."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rueda.launcher.errors import LaunchError
+from rueda.launcher.nodes.flags import hint_at_nodes, nodes_of
+from rueda.launcher.nodes.greeting import First, Other, Stranger, key_of, secret_of_ranks
+
+from .conftest import Rueda
+
+SECRET = {"RUEDA_SECRET": "s" * 32}
+NOTHING: dict[str, Any] = dict.fromkeys(
+    ["nodes", "node_rank", "rendezvous", "hosts", "hostfile", "max_np", "host_discovery_script"]
+    + ["output_directory", "mpirun_path", "map_by", "ulfm", "mpi_args", "bootstrap"]
+)
+NOTHING["nodes_timeout"] = 600.0
+TWO = {**NOTHING, "nodes": 2, "node_rank": 1, "rendezvous": "tcp:first:29400"}
+
+
+def test_flags_come_before_variables() -> None:
+    others = {
+        "PET_NODE_RANK": "0",
+        "PET_NNODES": "7",
+        "PET_MASTER_ADDR": "x",
+        "PET_MASTER_PORT": "1",
+    }
+    nodes = nodes_of(TWO, {**SECRET, **others})
+    assert nodes is not None
+    assert (nodes.count, nodes.rank, nodes.where) == (2, 1, "tcp:first:29400")
+    assert SECRET["RUEDA_SECRET"] not in repr(nodes)
+
+
+@pytest.mark.parametrize(
+    ("variables", "rank", "count"),
+    [
+        ({"PET_NODE_RANK": "1", "PET_NNODES": "3", "JOB_COMPLETION_INDEX": "2"}, 1, 3),
+        ({"JOB_COMPLETION_INDEX": "2", "PET_NNODES": "4", "SLURM_NODEID": "0"}, 2, 4),
+        ({"SLURM_NODEID": "3", "SLURM_NNODES": "4"}, 3, 4),
+    ],
+)
+def test_variables_of_what_has_started_the_nodes(
+    variables: dict[str, str], rank: int, count: int
+) -> None:
+    nodes = nodes_of({**NOTHING, "rendezvous": "tcp:[fd00::1]:4711"}, {**SECRET, **variables})
+    assert nodes is not None
+    assert (nodes.rank, nodes.count, nodes.host, nodes.port) == (rank, count, "[fd00::1]", 4711)
+
+
+def test_a_trainjob_tells_where_to_meet() -> None:
+    pet = {
+        "PET_NODE_RANK": "1",
+        "PET_NNODES": "2",
+        "PET_MASTER_ADDR": "a-0.a",
+        "PET_MASTER_PORT": "29400",
+    }
+    nodes = nodes_of({**NOTHING, "nodes": 2}, {**SECRET, **pet})
+    assert nodes is not None
+    assert nodes.where == "tcp:a-0.a:29400"
+
+
+def test_variables_alone_make_no_job_of_several_nodes() -> None:
+    assert nodes_of(NOTHING, {"PET_NNODES": "2", "SLURM_NNODES": "2"}) is None
+    assert nodes_of({**NOTHING, "nodes": 1}, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "variables", "part"),
+    [
+        ({"nodes": None}, {}, "say how many nodes the job has: --nodes N"),
+        ({"nodes": None}, {"PET_NNODES": "1:4"}, "PET_NNODES=1:4 is no number; give --nodes"),
+        ({"nodes": 0}, {}, "at least 1 node"),
+        ({"node_rank": None}, {}, "say which of the 2 nodes this is: --node-rank R, from 0 to 1"),
+        ({"node_rank": 2}, {}, "2 nodes have numbers from 0 to 1"),
+        ({"rendezvous": None}, {}, "say where the nodes meet: --rendezvous tcp:HOST:PORT"),
+        ({"rendezvous": "first:29400"}, {}, "write tcp:HOST:PORT"),
+        ({"rendezvous": "tcp:first:99999"}, {}, "write tcp:HOST:PORT"),
+        ({"hosts": "a:2"}, {}, "-H is not for jobs that are started on each node"),
+        ({"bootstrap": "mpi"}, {}, "--bootstrap mpi is not for jobs"),
+        ({}, {"RUEDA_SECRET": "short"}, "nodes that meet over TCP need RUEDA_SECRET"),
+        (
+            {},
+            {"RUEDA_SECRET": "", "RUEDA_SECRET_FILE": "/nowhere"},
+            "/nowhere cannot be read: No such file",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_one_sentence(
+    change: dict[str, Any], variables: dict[str, str], part: str
+) -> None:
+    with pytest.raises(LaunchError) as caught:
+        nodes_of({**TWO, **change}, {**SECRET, **variables})
+    assert part in caught.value.format_message()
+    assert "\n" not in caught.value.format_message()
+
+
+def test_a_secret_file_for_all_users_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("s" * 32)
+    file.chmod(0o644)
+    with pytest.raises(LaunchError, match="chmod 600"):
+        nodes_of(TWO, {"RUEDA_SECRET_FILE": str(file)})
+    file.chmod(0o600)
+    nodes = nodes_of(TWO, {"RUEDA_SECRET_FILE": str(file)})
+    assert nodes is not None
+    assert nodes.secret == "s" * 32
+
+
+def test_a_pod_that_would_be_alone_is_told_so(rueda: Rueda) -> None:
+    ran = rueda(
+        "run", "--no-mpi", "-np", "1", "true", JOB_COMPLETION_INDEX="3", OMP_NUM_THREADS="1"
+    )
+    assert ran.code == 0
+    assert "JOB_COMPLETION_INDEX" in ran.err
+    assert "--nodes N --rendezvous tcp:HOST:PORT, else --nodes 1" in ran.err
+    assert hint_at_nodes({**NOTHING, "nodes": 1}, {"JOB_COMPLETION_INDEX": "3"}) == ""
+    assert hint_at_nodes(NOTHING, {}) == ""
+
+
+def talk(first_key: bytes, other_key: bytes) -> dict[str, Any]:
+    """A whole conversation; what node 0 learns of the other."""
+    first, other = First(first_key), Other(other_key)
+    challenge = first.challenge(other.hello())
+    return first.facts(other.prove(challenge, {"node": 1}))
+
+
+def test_only_those_who_know_the_secret_and_the_job_believe_each_other() -> None:
+    key = key_of("s" * 32, ["here", "77", "0"])
+    assert talk(key, key) == {"node": 1}
+    for other in (key_of("t" * 32, ["here", "77", "0"]), key_of("s" * 32, ["here", "77", "1"])):
+        with pytest.raises(Stranger):
+            talk(key, other)
+    assert secret_of_ranks(key, "a") != secret_of_ranks(key, "b")
+
+
+def test_what_was_heard_once_proves_nothing_again() -> None:
+    key = key_of("s" * 32, [])
+    one, two, other = First(key), First(key), Other(key)
+    hello = other.hello()
+    proof = other.prove(one.challenge(hello), {"node": 1})
+    two.challenge(hello)
+    with pytest.raises(Stranger):
+        two.facts(proof)
+    changed = json.loads(proof)
+    changed["facts"] = json.dumps({"node": 2})
+    with pytest.raises(Stranger):
+        one.facts(json.dumps(changed).encode())
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"GET / HTTP/1.1\n", b"[]\n", b"{}\n", b'{"rueda nodes": 1}\n', b"\xff\n"]
+)
+def test_what_is_no_launcher_is_a_stranger(line: bytes) -> None:
+    key = key_of("s" * 32, [])
+    with pytest.raises(Stranger):
+        First(key).challenge(line)
+    with pytest.raises(Stranger):
+        Other(key).prove(line, {})

@@ -1,0 +1,224 @@
+"""`rueda run --nodes N` on each of several hosts, as in the pods of a Kubernetes job."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from rueda_command import LAUNCHER, launcher_environment
+
+from .lab import Lab
+from .launching import Launcher
+
+PORT = 29400
+SHOWS = """
+import json, os, rueda, socket
+rueda.init(init_timeout=60)
+names = ["RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "SECRET"]
+own = {name: os.environ[f"RUEDA_{name}"] for name in names}
+found = rueda.allgather_object(socket.gethostname())
+print(json.dumps({**own, "hosts": found, "own": os.environ.get("OWN")}))
+"""
+FAILS = """
+import rueda, sys
+rueda.init(init_timeout=60)
+if rueda.rank() == 3:
+    print("no more disk", file=sys.stderr)
+    sys.exit(7)
+rueda.barrier()
+"""
+WAITS = """
+import pathlib, rueda, time
+rueda.init(init_timeout=60)
+pathlib.Path(f"ready.{rueda.rank()}").touch()
+time.sleep(100)
+"""
+Process = subprocess.Popen[str]
+
+
+class Pods:
+    """Starts the launchers of nodes on hosts of a lab."""
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self.lab = lab
+        self.folder = folder
+        self.secret = secrets.token_hex(32)
+        self.looks = Launcher(lab, folder, [])
+        self._started: list[Process] = []
+
+    def start(
+        self, host: str, *arguments: str, program: str | Sequence[str] = SHOWS, **variables: str
+    ) -> Process:
+        """One launcher; `arguments` add to, or overrule, those that all have."""
+        given = ["--rendezvous", f"tcp:h0:{PORT}", "-np", "2", "--grace", "1", *arguments]
+        command = [sys.executable, "-c", program] if isinstance(program, str) else program
+        base = {"RUEDA_SECRET": self.secret, "OMP_NUM_THREADS": "1"}
+        process = self.lab.start(
+            host,
+            *LAUNCHER,
+            "run",
+            *given,
+            *command,
+            env={**launcher_environment(), **base, **variables},
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._started.append(process)
+        return process
+
+    def all(
+        self, count: int, *arguments: str, program: str = SHOWS, **variables: str
+    ) -> list[Process]:
+        """One launcher on each host, the last first."""
+        numbers = reversed(range(count))
+        given = ["--nodes", str(count), *arguments]
+        started = [
+            self.start(f"h{n}", *given, "--node-rank", str(n), program=program, **variables)
+            for n in numbers
+        ]
+        return started[::-1]
+
+    def close(self) -> None:
+        """Ends what is left."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+def end(processes: Sequence[Process], code: int) -> list[tuple[str, str]]:
+    """What each has written; all have to end with this code."""
+    written = [process.communicate(timeout=90) for process in processes]
+    assert [process.returncode for process in processes] == [code] * len(processes), written
+    return written
+
+
+def last_lines(processes: Sequence[Process], code: int) -> set[str]:
+    """The last lines of all launchers, which end with this code."""
+    return {err.splitlines()[-1] for _, err in end(processes, code)}
+
+
+@pytest.fixture
+def pods(lab: Lab, tmp_path: Path) -> Iterator[Pods]:
+    """Nothing may be left running."""
+    made = Pods(lab, tmp_path)
+    yield made
+    made.close()
+    made.looks.wait_until_gone()
+
+
+def test_one_job_on_three_nodes(pods: Pods, tmp_path: Path) -> None:
+    """Whose numbers come from what started them; the secret is in a file on one of them."""
+    file = tmp_path / "secret"
+    file.write_text(pods.secret + "\n")
+    file.chmod(0o600)
+    kubernetes = pods.start("h2", "--nodes", "3", JOB_COMPLETION_INDEX="2", OWN="c")
+    trainer = pods.start("h1", PET_NODE_RANK="1", PET_NNODES="3", OWN="b")
+    slurm = {"SLURM_NODEID": "0", "SLURM_NNODES": "3"}
+    first = pods.start("h0", **slurm, RUEDA_SECRET="", RUEDA_SECRET_FILE=str(file), OWN="a")
+    written = end([first, trainer, kubernetes], 0)
+    assert [err for _, err in written] == ["", "", ""]
+    ranks = []
+    for (out, _), own, numbers in zip(written, "abc", ((0, 1), (2, 3), (4, 5)), strict=True):
+        lines = sorted(out.splitlines())
+        assert [line[:12] for line in lines] == [f"[{n}]<stdout>: "[:12] for n in numbers]
+        found = [json.loads(line.partition(": ")[2]) for line in lines]
+        assert all(rank["own"] == own for rank in found)  # each node's own variables
+        ranks += found
+    assert all(rank["hosts"] == ["h0", "h0", "h1", "h1", "h2", "h2"] for rank in ranks)
+    assert len({rank["SECRET"] for rank in ranks}) == 1
+    assert ranks[0]["SECRET"] != pods.secret
+    names = ["RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"]
+    assert [[int(rank[name]) for name in names] for rank in ranks] == [
+        [n, 6, n % 2, 2, n // 2, 3] for n in range(6)
+    ]
+
+
+def test_a_rank_that_fails_ends_all_nodes_with_its_cause(pods: Pods) -> None:
+    sentence = "rank 3 on h1 failed first: exit code 7; last line of stderr: no more disk"
+    assert last_lines(pods.all(2, program=FAILS), 7) == {f"rueda: {sentence}"}
+
+
+def test_a_signal_to_one_launcher_ends_all(pods: Pods) -> None:
+    """As when a pod is deleted."""
+    launchers = pods.all(2, "-np", "1", program=WAITS)
+    pods.looks.wait_for("ready", 2, launchers[0])
+    launchers[1].send_signal(signal.SIGTERM)
+    lines = last_lines(launchers, 128 + signal.SIGTERM)
+    assert lines == {"rueda: rank 1 on h1 failed first: killed by SIGTERM (Terminated)"}
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_launcher_that_is_killed_is_missed_by_all(pods: Pods, which: int) -> None:
+    launchers = pods.all(2, "-np", "1", program=WAITS)
+    pods.looks.wait_for("ready", 2, launchers[0])
+    for process in pods.looks.processes(f"h{which}"):
+        os.kill(process, signal.SIGKILL)
+    ((_, err),) = end([launchers[1 - which]], 1)
+    gone = "the launcher of node 0 is gone" if which == 0 else "host 'h1', with rank 1, was lost"
+    assert gone in err.splitlines()[-1]
+
+
+def test_nodes_that_differ_are_told_of_it(pods: Pods) -> None:
+    first = pods.start("h0", "--nodes", "2", "--node-rank", "0")
+    other = pods.start("h1", "--nodes", "2", "--node-rank", "1", "-np", "3")
+    sentence = (
+        "node 1 on h1 has -np 3, and node 0 on h0 has -np 2: they must be the same on all nodes"
+    )
+    assert last_lines([first, other], 2) == {f"rueda: {sentence}"}
+
+
+def test_strangers_and_late_nodes(pods: Pods) -> None:
+    """None of them becomes a part of the job, whose node 2 does not come."""
+    first = pods.start("h0", "--nodes", "3", "--node-rank", "0", "--nodes-timeout", "4")
+    one = pods.start("h1", "--nodes", "3", "--node-rank", "1")
+    probe = [
+        "-c",
+        f"import socket; s = socket.create_connection(('h0', {PORT})); s.sendall(b'GET /\\n'); s.recv(1)",
+    ]
+    while pods.lab.run("h2", sys.executable, *probe).returncode != 0:
+        assert first.poll() is None, first.communicate()
+    twin = pods.start("h2", "--nodes", "3", "--node-rank", "1")
+    ((_, err),) = end([twin], 2)
+    assert "is node 1 already: give each node its own --node-rank" in err
+    other = pods.start("h2", "--nodes", "3", "--node-rank", "2", RUEDA_SECRET="x" * 32)
+    ((_, err),) = end([other], 2)
+    assert "has another secret (RUEDA_SECRET)" in err
+    (_, said), (_, told) = end([first, one], 2)
+    assert "rejected a connection from" in said
+    sentence = f"node 2 of 3 did not come to tcp:h0:{PORT} within 4 s"
+    assert sentence in said
+    assert sentence in told
+
+
+def test_a_node_0_that_is_not_there_is_named(pods: Pods) -> None:
+    ((_, err),) = end(
+        [pods.start("h1", "--nodes", "2", "--node-rank", "1", "--nodes-timeout", "1")], 2
+    )
+    assert (
+        f"node 1 on h1 did not reach node 0 at tcp:h0:{PORT} within 1 s: Connection refused" in err
+    )
+
+
+def test_a_port_that_is_taken(pods: Pods) -> None:
+    program = f"import socket, time; s = socket.create_server(('', {PORT})); print(1, flush=True); time.sleep(99)"
+    stranger = pods.lab.start("h0", sys.executable, "-c", program, stdout=subprocess.PIPE)
+    try:
+        stranger.stdout.readline()
+        ((_, err),) = end([pods.start("h0", "--nodes", "2", "--node-rank", "0")], 2)
+    finally:
+        stranger.kill()
+        stranger.communicate()
+    assert f"port {PORT}: Address already in use; name another port" in err
+    assert socket.gethostname() not in err

@@ -1,0 +1,282 @@
+"""Ranks on several hosts that srun, torchrun or another program has started: rueda.init() forms their world."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+import textwrap
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from rueda_command import launcher_environment
+
+from .lab import Lab
+
+Variables = dict[str, str]
+
+MEET = """
+import os, rueda
+rueda.init(init_timeout=60)
+found = rueda.allgather_object((os.environ["JOB"], rueda.rank(), os.uname().nodename))
+assert [part[:2] for part in found] == [(os.environ["JOB"], r) for r in range(rueda.size())], found
+assert rueda.allreduce([1.0], op=rueda.Sum, name="x")[0] == rueda.size()
+if "AGAIN" in os.environ:  # a second world at the same place
+    rueda.shutdown()
+    rueda.init(init_timeout=60)
+    assert rueda.allgather_object(rueda.rank()) == list(range(rueda.size()))
+print("met", rueda.size(), sorted({part[2] for part in found}), "\\n", end="", flush=True)
+"""
+REFUSED = """
+import rueda
+try:
+    rueda.init(init_timeout=1)
+except rueda.InitializationError as error:
+    print("refused:", error)
+"""
+HOSTS = ["h0", "h1"]
+
+
+def slurm_step(job: str, rank: int, **more: str) -> Variables:
+    """What srun sets for a task of a step of four on two nodes, without PMI."""
+    return {
+        "SLURM_JOB_ID": job,
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NUM_TASKS": "4",
+        "SLURM_STEP_NODELIST": "h[0-1]",
+        "SLURM_PROCID": str(rank),
+        **more,
+    }
+
+
+def bare(port: str, rank: int, **more: str) -> Variables:
+    """What many operators and scripts set."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": "4",
+        "MASTER_ADDR": "h0",
+        "MASTER_PORT": port,
+        **more,
+    }
+
+
+def unique() -> str:
+    """A number that no other test uses at the same time, of a job or a port."""
+    return str(uuid.uuid4().int % 10**9)
+
+
+def secret() -> Variables:
+    """As a user makes one for a job."""
+    return {"RUEDA_SECRET": secrets.token_hex(32)}
+
+
+class Tasks:
+    """Starts tasks on hosts of a lab."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+
+    def start(
+        self, host: str, line: Sequence[str], given: Mapping[str, str]
+    ) -> subprocess.Popen[str]:
+        """A program on a host."""
+        base = {k: v for k, v in launcher_environment().items() if not k.startswith("SLURM_")}
+        return self.lab.start(
+            host,
+            *line,
+            env={**base, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **given},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def ranks(self, program: str, given: Sequence[Variables]) -> list[subprocess.Popen[str]]:
+        """As many ranks as there are `given` variables, the first half on h0 and the others on h1."""
+        line = [sys.executable, "-c", textwrap.dedent(program)]
+        half = len(given) // 2
+        return [
+            self.start(HOSTS[number >= half], line, variables)
+            for number, variables in enumerate(given)
+        ]
+
+
+def end(processes: Sequence[subprocess.Popen[str]], codes: Sequence[int] = (0,)) -> list[str]:
+    """What each wrote. All have to end with one of these codes."""
+    try:
+        written = [process.communicate(timeout=120)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert all(process.returncode in codes for process in processes), written
+    return written
+
+
+@pytest.fixture
+def tasks(lab: Lab) -> Tasks:
+    """Of the lab that all tests share."""
+    return Tasks(lab)
+
+
+def test_tasks_of_two_steps_at_once(tasks: Tasks) -> None:
+    """Two jobs of the same user, with one secret, on the same nodes; one of them was requeued."""
+    shared, job = secret(), unique()
+    one = tasks.ranks(MEET, [slurm_step(job, r, JOB="a", **shared) for r in range(4)])
+    requeued = {"SLURM_RESTART_COUNT": "1", "JOB": "b", "AGAIN": "1", **shared}
+    two = tasks.ranks(MEET, [slurm_step(job, r, **requeued) for r in range(4)])
+    for text in end(one + two):
+        assert "met 4 ['h0', 'h1']" in text
+
+
+def test_ranks_that_only_know_their_master(tasks: Tasks, tmp_path: Path) -> None:
+    """With RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and the secret in a file."""
+    file = tmp_path / "secret"
+    file.write_text(secrets.token_hex(32) + "\n")
+    file.chmod(0o600)
+    given = {"JOB": "a", "RUEDA_SECRET_FILE": str(file)}
+    port = unique()
+    for text in end(tasks.ranks(MEET, [bare(port, r, **given) for r in range(4)])):
+        assert "met 4 ['h0', 'h1']" in text
+
+
+@pytest.mark.parametrize("start", [slurm_step, bare])
+def test_without_a_secret_every_rank_says_what_to_do(tasks: Tasks, start: type) -> None:
+    texts = end(tasks.ranks(REFUSED, [start("1", rank) for rank in (1, 2)]))
+    for text in texts:
+        assert "export RUEDA_SECRET=$(openssl rand -hex 32)" in text
+        assert "rueda run -H" in text
+        assert ("srun --mpi=pmix" in text) == (start is slurm_step)
+
+
+def test_a_secret_file_that_others_may_read(tasks: Tasks, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("x" * 32)
+    file.chmod(0o644)
+    text = end(tasks.ranks(REFUSED, [bare("1", 1, RUEDA_SECRET_FILE=str(file))]))[0]
+    assert f"RUEDA_SECRET_FILE={file} may be read by every user: chmod 600 it" in text
+
+
+def test_a_node_whose_name_does_not_resolve(tasks: Tasks) -> None:
+    given = slurm_step(unique(), 1, **secret(), SLURM_STEP_NODELIST="nowhere[1-2]")
+    text = end(tasks.ranks(REFUSED, [given]))[0]
+    assert "'nowhere1' does not resolve" in text
+    assert "name its address in MASTER_ADDR" in text
+    assert "srun --mpi=pmix" in text
+
+
+TAKES_PORTS = """
+import socket, sys, time
+taken = []
+for port in sys.argv[1:]:
+    taken.append(socket.create_server(("", int(port))))
+print("taken", flush=True)
+time.sleep(100)
+"""
+# The ports of a job, as the error of a rank that waits alone names the first.
+WHERE = """
+import re, rueda
+try:
+    rueda.init(init_timeout=1)
+except rueda.InitializationError as error:
+    print(re.search(r"tcp:h0:(\\d+)", str(error))[1])
+"""
+
+
+@contextmanager
+def taken(tasks: Tasks, port: str) -> Iterator[None]:
+    """A program on h0 that has nothing to do with Rueda listens at the port, and says nothing."""
+    stranger = tasks.start("h0", [sys.executable, "-c", TAKES_PORTS, port], {})
+    assert stranger.stdout is not None
+    try:
+        assert stranger.stdout.readline() == "taken\n"
+        yield
+    finally:
+        stranger.kill()
+        stranger.communicate()
+
+
+def test_a_stranger_on_the_first_port_is_passed_by(tasks: Tasks) -> None:
+    job, own = unique(), secret()
+    port = end(tasks.ranks(WHERE, [slurm_step(job, 1, **own)]))[0].strip()
+    with taken(tasks, port):
+        ranks = tasks.ranks(MEET, [slurm_step(job, r, JOB="a", **own) for r in range(4)])
+        assert all("met 4" in text for text in end(ranks))
+
+
+UNTIL_ANSWERED = """
+import rueda, time
+begun = time.monotonic()
+while time.monotonic() < begun + 60:
+    try:
+        rueda.init(init_timeout=1)
+        print("met")
+        break
+    except rueda.InitializationError as error:
+        if "another secret" in str(error):
+            print("refused:", error)
+            break
+"""
+
+
+def test_another_secret_at_the_same_ports_never_meets(tasks: Tasks) -> None:
+    """Ranks of one job that were given different secrets, as of two users with the same numbers."""
+    port = unique()
+    waits = REFUSED.replace("init_timeout=1", "init_timeout=60")
+    rank_0 = tasks.start("h0", [sys.executable, "-c", waits], bare(port, 0, **secret()))
+    try:
+        text = end(tasks.ranks(UNTIL_ANSWERED, [bare(port, 1, **secret())]))[0]
+    finally:
+        rank_0.kill()
+        rank_0.communicate()
+    assert "has another secret (RUEDA_SECRET)" in text
+
+
+def test_a_second_rank_0_of_the_same_job_is_refused(tasks: Tasks) -> None:
+    twice = [bare(unique(), 0, **secret())] * 2
+    line = [sys.executable, "-c", REFUSED]
+    texts = end([tasks.start("h0", line, given) for given in twice])
+    assert sum("another process is rank 0 of this very job" in text for text in texts) == 1, texts
+    assert sum("waited for ranks 1-3" in text for text in texts) == 1, texts
+
+
+def torchrun(
+    tasks: Tasks, script: Path, given: Variables, *more: str
+) -> list[subprocess.Popen[str]]:
+    """An agent with two workers on each of two hosts."""
+    line = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
+    where = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "h0:29400", "--rdzv-id", "one"]
+    variables = {"PATH": os.environ["PATH"], **given}
+    return [tasks.start(h, [*line, *where, *more, str(script)], variables) for h in HOSTS]
+
+
+def test_torchrun_on_two_hosts_restarts_all_in_a_new_world(tasks: Tasks, tmp_path: Path) -> None:
+    """Whose rank 3 is killed in the first attempt; agents do not count restarts alike."""
+    pytest.importorskip("torch.distributed")
+    script = tmp_path / "train.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import os, pathlib, rueda, signal
+            rueda.init(init_timeout=60)
+            folder = pathlib.Path(__file__).parent
+            attempt = len(list(folder.glob(f"seen.{rueda.rank()}.*")))
+            assert rueda.allgather_object(attempt) == [attempt] * 4
+            (folder / f"seen.{rueda.rank()}.{attempt}").touch()
+            rueda.barrier()
+            if attempt == 0:
+                if rueda.rank() == 3:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                rueda.barrier()
+            hosts = sorted(set(rueda.allgather_object(os.uname().nodename)))
+            count = os.environ["TORCHELASTIC_RESTART_COUNT"]
+            print(f"attempt {attempt} of {hosts}, count {count}\\n", end="", flush=True)
+            """
+        )
+    )
+    agents = torchrun(tasks, script, secret(), "--max-restarts", "2")
+    for text in end(agents):
+        assert text.count("attempt 1 of ['h0', 'h1']") == 2, text

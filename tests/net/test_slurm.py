@@ -1,0 +1,99 @@
+"""Rueda under Slurm itself, on two hosts: plain srun, and a launcher for each node."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rueda_command import LAUNCHER
+
+from .lab import Lab
+from .lab.fixture import or_skip
+from .slurm import Slurm
+
+MEET = """
+import os, rueda
+rueda.init(init_timeout=60)
+own = os.environ["SLURM_STEP_ID"], os.environ.get("SLURM_RESTART_COUNT")
+found = rueda.allgather_object((*own, os.uname().nodename))
+assert [part[:2] for part in found] == [own] * rueda.size(), found
+print("met", rueda.size(), sorted({part[2] for part in found}), own, "\\n", end="")
+"""
+
+
+@pytest.fixture(scope="module")
+def slurm(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    """On two of the hosts of the lab."""
+    with or_skip():
+        made = Slurm(lab, tmp_path_factory.mktemp("slurm"))
+    with made:
+        yield made
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    """A program whose ranks meet and tell where they are."""
+    path = tmp_path / "meet.py"
+    path.write_text(MEET)
+    return str(path)
+
+
+def secret() -> dict[str, str]:
+    """As a user makes one for a job."""
+    return {"RUEDA_SECRET": secrets.token_hex(32)}
+
+
+def test_plain_srun_on_two_nodes(slurm: Slurm, script: str) -> None:
+    ran = slurm.run("srun", "-N2", "-n4", sys.executable, script, **secret())
+    assert ran.returncode == 0, ran.stderr + slurm.logs()
+    assert ran.stdout.count("met 4 ['h0', 'h1']") == 4
+
+
+def test_plain_srun_on_one_node_needs_no_secret(slurm: Slurm, script: str) -> None:
+    ran = slurm.run("srun", "-N1", "-n2", sys.executable, script)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count("met 2") == 2
+
+
+def test_srun_without_a_secret_tells_what_to_do(slurm: Slurm, script: str) -> None:
+    ran = slurm.run("srun", "-N2", "-n2", sys.executable, script)
+    assert ran.returncode != 0
+    assert ran.stderr.count("export RUEDA_SECRET=$(openssl rand -hex 32)") == 2
+    assert "srun --mpi=pmix" in ran.stderr
+
+
+def test_two_steps_at_once_and_a_requeued_job(slurm: Slurm, script: str, tmp_path: Path) -> None:
+    """All with one secret; the job is requeued by its own first attempt, whose steps have met."""
+    batch = tmp_path / "batch.sh"
+    batch.write_text(
+        f"""#!/bin/bash
+for step in 1 2; do srun --overlap -N2 -n4 {sys.executable} {script} & done
+wait %1 && wait %2 || exit 1
+if [[ -z $SLURM_RESTART_COUNT ]]; then scontrol requeue $SLURM_JOB_ID; sleep 60; fi
+echo done
+"""
+    )
+    output = tmp_path / "out"
+    line = ["sbatch", "--parsable", "--requeue", "-N2", "-n4", "--open-mode=append"]
+    submitted = slurm.run(*line, "-o", str(output), str(batch), **secret())
+    assert submitted.returncode == 0, submitted.stderr
+    deadline = time.monotonic() + 240
+    while not output.exists() or "done" not in output.read_text():
+        assert time.monotonic() < deadline, (output.exists() and output.read_text(), slurm.logs())
+        # A job that is requeued is held back for two minutes.
+        slurm.run("scontrol", "update", f"JobId={submitted.stdout.strip()}", "StartTime=now")
+        time.sleep(0.5)
+    text = output.read_text()
+    for own in (("0", None), ("1", None), ("0", "1"), ("1", "1")):
+        assert text.count(f"met 4 ['h0', 'h1'] {own}") == 4, text
+
+
+def test_a_launcher_for_each_node(slurm: Slurm, script: str) -> None:
+    rueda = [*LAUNCHER, "run", "--rendezvous", "tcp:h0:29400", "-np", "2", sys.executable, script]
+    ran = slurm.run("srun", "-N2", "--ntasks-per-node=1", *rueda, **secret())
+    assert ran.returncode == 0, ran.stderr + slurm.logs()
+    assert ran.stdout.count("met 4 ['h0', 'h1']") == 4
