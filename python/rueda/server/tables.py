@@ -18,7 +18,7 @@ from rueda.handles import Handle
 from rueda.process_sets import ProcessSet, global_process_set, identify
 from rueda.server.handing_over import hand_over
 from rueda.server.part import Part
-from rueda.submission import Refusal, refuse
+from rueda.adapter import Refusal, refuse
 
 __all__ = ["OpenTable", "Order", "Table"]
 

@@ -58,7 +58,9 @@ def check_rows_come_in_the_order_in_which_they_are_asked_for() -> None:
             table.add(rows, delta, ticks=True).result()
             after = table.get(rows.reshape(2, 2), least_clock=1).result()
             assert after.shape == (2, 2, 16)
-            added = size() * np.stack([delta[0] + delta[2], delta[1], delta[0] + delta[2], delta[3]])
+            added = size() * np.stack(
+                [delta[0] + delta[2], delta[1], delta[0] + delta[2], delta[3]]
+            )
             np.testing.assert_allclose(after.reshape(4, 16), before + added, rtol=1e-6)
             assert [row for row, _ in table.top(3)] == [0, 5, 10**12]
             rueda.barrier()
@@ -93,9 +95,7 @@ def check_adagrad_at_the_owner() -> None:
             table.add(np.full(9, 2)).result()
             table.add(np.full(9, 2)).result()
         rueda.barrier()
-        np.testing.assert_allclose(
-            table.get().result(), -0.1 * (2 / 2 + 2 / np.sqrt(8)), rtol=1e-5
-        )
+        np.testing.assert_allclose(table.get().result(), -0.1 * (2 / 2 + 2 / np.sqrt(8)), rtol=1e-5)
         rueda.barrier()
 
 

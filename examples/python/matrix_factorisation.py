@@ -1,0 +1,124 @@
+"""Factorises a matrix of ratings that no rank holds, and whose factors no rank holds either.
+
+rueda run -np 4 python examples/python/matrix_factorisation.py [--blocks 4]
+
+R ≈ W·Hᵀ, of which some entries are known. The matrix is cut into B by B blocks. In the sub-epoch s the block of columns
+that belongs to the block of rows p is number (p + s) mod B: these blocks share neither rows nor columns, so B workers
+train on them at once and change what none of the others reads. Then each passes its columns' factors on around the ring
+(Gemulla, Nijkamp, Haas and Sismanis, "Large-scale matrix factorization with distributed stochastic gradient descent",
+KDD 2011, section 4, algorithm 2). Each rank has B/P blocks of rows with their ratings, and as many of columns: 1/P of
+everything. Since blocks of one sub-epoch are independent, the result has the same bits for any P that divides B.
+"""
+
+import argparse
+import hashlib
+
+import numpy as np
+import rueda
+
+RANK = 8  # of the factors
+KNOWN = 0.1  # of the entries
+NOISE = 0.1
+
+
+def ratings(rows: int, columns: int, block: int, blocks: int, salt: int = 0):
+    """The known entries of one block of rows: row within the block, column, value. Made, each time the same."""
+    draw = np.random.default_rng(0)
+    columns_truth = draw.standard_normal((columns, RANK)) / RANK**0.5
+    draw = np.random.default_rng([1, block])
+    height = rows // blocks
+    truth = draw.standard_normal((height, RANK)) @ columns_truth.T
+    draw = np.random.default_rng([2, block, salt])
+    row, column = np.nonzero(draw.random((height, columns)) < KNOWN)
+    value = truth[row, column] + NOISE * draw.standard_normal(len(row))
+    return row, column, value.astype(np.float32)
+
+
+def train(w, h, entries, rate: float, decay: float, order: np.random.Generator) -> None:
+    """One pass over the known entries of a block, in batches that change each row and column by their sums."""
+    row, column, value = entries
+    for chosen in np.array_split(order.permutation(len(row)), max(1, len(row) // 64)):
+        i, j = row[chosen], column[chosen]
+        error = value[chosen] - np.einsum("ij,ij->i", w[i], h[j])
+        step_w = rate * (error[:, None] * h[j] - decay * w[i])
+        step_h = rate * (error[:, None] * w[i] - decay * h[j])
+        np.add.at(w, i, step_w)
+        np.add.at(h, j, step_h)
+
+
+def pass_on(h, mine: range, sub_epoch: int, blocks: int) -> None:
+    """The block of columns that this rank is done with goes to the rank before, and the next one comes."""
+    rank, size = rueda.rank(), rueda.size()
+    leaving, coming = (mine[0] + sub_epoch) % blocks, (mine[-1] + sub_epoch + 1) % blocks
+    sending = rueda.send_async(h[leaving], (rank - 1) % size, tag=leaving)
+    arrived = np.empty_like(h[leaving])
+    rueda.recv(arrived, (rank + 1) % size, tag=coming)
+    sending.result()
+    del h[leaving]
+    h[coming] = arrived
+
+
+def cut(entries, width: int, part: int):
+    """What of the entries lies in one block of columns, which are numbered within it."""
+    row, column, value = entries
+    here = column // width == part
+    return row[here], column[here] % width, value[here]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=1200)
+    parser.add_argument("--columns", type=int, default=800)
+    parser.add_argument("--blocks", type=int, help="B; by default one for each rank")
+    parser.add_argument("--epochs", type=int, default=20)
+    options = parser.parse_args()
+    rueda.init()
+    rank, size = rueda.rank(), rueda.size()
+    blocks = options.blocks or size
+    if blocks % size or options.rows % blocks or options.columns % blocks:
+        raise SystemExit(
+            f"{size} ranks, {blocks} blocks, {options.rows} rows, {options.columns} columns: ranks must divide the "
+            f"blocks, and blocks the rows and columns"
+        )
+    each = blocks // size
+    mine = range(rank * each, (rank + 1) * each)  # blocks of rows
+    height, width = options.rows // blocks, options.columns // blocks
+
+    def start(what: int, block: int, length: int):
+        draw = np.random.default_rng([what, block])
+        return draw.normal(0, 0.3, (length, RANK)).astype(np.float32)
+
+    known, unknown = (
+        {block: ratings(options.rows, options.columns, block, blocks, salt) for block in mine}
+        for salt in (0, 1)
+    )
+    w = {block: start(3, block, height) for block in mine}
+    h = {block: start(4, block, width) for block in mine}
+    squares = np.zeros(2)
+    for epoch in range(options.epochs + 1):
+        for sub_epoch in range(blocks):
+            for block in mine:
+                part = (block + sub_epoch) % blocks
+                if epoch < options.epochs:
+                    order = np.random.default_rng([5, epoch, block, part])
+                    train(w[block], h[part], cut(known[block], width, part), 0.05, 0.01, order)
+                else:  # once more around, to compare with entries that were not known
+                    row, column, value = cut(unknown[block], width, part)
+                    error = value - np.einsum("ij,ij->i", w[block][row], h[part][column])
+                    squares += [float(np.square(error).sum()), len(error)]
+            pass_on(h, mine, sub_epoch, blocks)
+
+    total = rueda.allreduce(squares, "squares", rueda.Sum)
+    held = sum(factors.nbytes for factors in [*w.values(), *h.values()])
+    digests = [(block, hashlib.sha256(w[block].tobytes()).hexdigest()) for block in mine]
+    whole = sorted(pair for pairs in rueda.allgather_object(digests) for pair in pairs)
+    if rank == 0:
+        bits = hashlib.sha256(str(whole).encode()).hexdigest()[:16]
+        print(f"error of what was not known {(total[0] / total[1]) ** 0.5:.4f}, noise {NOISE}")
+        whole_bytes = 4 * RANK * (options.rows + options.columns)
+        print(f"factors of a rank {held} of {whole_bytes} bytes, bits {bits}")
+    rueda.shutdown()
+
+
+if __name__ == "__main__":
+    main()
