@@ -10,8 +10,15 @@ __all__ = ["Part"]
 class Part:
     """What one rank holds of a table: its own part, or the replica of the previous rank's.
 
-    ``owner``: rank within the process set; ``is_own``: whether that is this rank. ``version``: additions counted. ``begin`` or ``rows``: which elements, or
-    which rows, ``values`` are.
+    ``owner``: rank within the process set; ``is_own``: whether that is this rank. ``version``: additions counted.
+    ``begin`` or ``rows``: which elements, or which rows, ``values`` are.
+
+    Example::
+
+        >>> with rueda.server.Table("small", 4) as table:
+        ...     part = table.parts()[0]
+        >>> part.is_own, part.version
+        (True, 0)
     """
 
     def __init__(

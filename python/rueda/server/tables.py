@@ -326,4 +326,3 @@ def writeable(out: Floats) -> Floats:
 
 def _doubles(results: Sequence[bytes]) -> list[float]:
     return [float(struct.unpack("=d", result)[0]) for result in results]
-

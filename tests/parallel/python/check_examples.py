@@ -14,6 +14,7 @@ import rueda
 import rueda.checkpoint
 import rueda.elastic
 import rueda.horovod.torch as hvd
+import rueda.server
 import rueda.torch
 import rueda.torch.c10d
 import rueda.torch.strategies
@@ -25,6 +26,7 @@ MODULES = [
     "rueda.checkpoint",
     "rueda.compression",
     "rueda.elastic",
+    "rueda.server",
     "rueda.torch",
     "rueda.torch.c10d",
     "rueda.torch.strategies",

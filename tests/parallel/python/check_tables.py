@@ -196,9 +196,11 @@ def check_bad_input() -> None:
         table.add(np.ones(10))
     table.close()
     wrong = lambda found: np.full(found.shape, rueda.size())  # noqa: E731
-    with RowTable("rows", 2, partition=wrong) as rows:
-        with raises(rueda.InvalidArgumentError, "leaves row 7 without"):
-            rows.get([7])
+    with (
+        RowTable("rows", 2, partition=wrong) as rows,
+        raises(rueda.InvalidArgumentError, "leaves row 7 without"),
+    ):
+        rows.get([7])
     still_works()
 
 

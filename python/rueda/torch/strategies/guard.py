@@ -89,8 +89,8 @@ class Guard:
             self._has_warned = True
             mean = sum(delay * share for delay, share in self._delays.items())
             _log.warning(
-                "pushes over-correct: their gain is %.3g, and %d ranks, whose pushes are %.3g others late, may have "
-                "%.3g at most: a lower learning rate, shorter windows or guard='scale' help",
+                "pushes over-correct: their gain is %.3g, and with %d rank(s), whose pushes come %.3g others late, it "
+                "may be %.3g at most: a lower learning rate, shorter windows or guard='scale' help",
                 pushed,
                 self._ranks,
                 mean if self._delays else self._ranks - 1,

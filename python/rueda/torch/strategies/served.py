@@ -32,6 +32,20 @@ class Served(Strategy):
     Where a rank is lost, and the world was formed so that it can be recovered (:func:`rueda.recover`), the others go on
     in the next exchange: parts of the centre that were a lost rank's are taken from what the first of those that are
     left has pulled. What a rank has done since it last pulled, and had not pushed, is lost.
+
+    Example::
+
+        >>> from dataclasses import dataclass
+        >>> from rueda.torch.strategies import Served
+        >>> @dataclass
+        ... class HalfWay(Served):  # to what the others have come to
+        ...     def after_step(self):
+        ...         pushed = self.push(0.5 * (self.parameters() - self.pulled))
+        ...         self.set_parameters(self.pull())
+        ...         pushed.result()
+        >>> model = torch.nn.Linear(3, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> optimizer = rueda.torch.wrap(model, optimizer, strategy=HalfWay())
     """
 
     takes_closure: ClassVar[bool] = False  # ranks may evaluate it a different number of times
