@@ -6,6 +6,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/strings.h"
+#include "membership/bootstrap_pmi.h"
 #include "membership/bootstrap_rendezvous.h"
 #include "membership/bootstrap_solo.h"
 #include "membership/descriptor_limit.h"
@@ -155,6 +156,12 @@ Expected<OpenedBootstrap> open_bootstrap(const Options& options, const Environme
   }
   if (options.bootstrap == "rendezvous") return open_rendezvous(std::move(launch), deadline);
   if (launch.kind == LaunchKind::rendezvous) return open_rendezvous(std::move(launch), deadline);
+  if (!mpi_is_running() && offers_pmi(launch, environment)) {
+    auto bootstrap = open_pmi(launch, environment, deadline);
+    if (!bootstrap) return bootstrap.status();
+    return OpenedBootstrap{std::move(launch), *std::move(bootstrap), nullptr,
+                           no_mpi("the ranks met through PMI, not through MPI")};
+  }
   if (launch.kind == LaunchKind::mpi || mpi_is_running()) {
     return open_mpi(std::move(launch), options, environment, deadline);
   }

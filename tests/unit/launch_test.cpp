@@ -7,6 +7,7 @@
 
 #include "contains.h"
 #include "core/strings.h"
+#include "membership/bootstrap_pmi.h"
 #include "membership/bootstrap_solo.h"
 #include "membership/one_host_launch.h"
 #include "membership/open_bootstrap.h"
@@ -456,6 +457,26 @@ TEST_CASE("what PMI offers, or what tells no master, does not meet over TCP") {
     CHECK(meeting_across(with(bare(), name, "")).kind == LaunchKind::foreign);
   }
   CHECK(meeting_across(with(bare(), "RANK", "4")).kind == LaunchKind::foreign);
+}
+
+TEST_CASE("PMI is spoken with Hydra and Flux, and not with srun, which means PMI-2") {
+  const Variables flux{{"PMI_SIZE", "4"}, {"PMI_RANK", "3"}, {"PMI_FD", "7"}};
+  const auto offers = [](const Variables& variables) {
+    return offers_pmi(launch_of(variables), environment_of(variables));
+  };
+  CHECK(offers(flux));
+  CHECK(offers(with(flux, "MPI_LOCALNRANKS", "2")));
+  CHECK_FALSE(offers(with(flux, "SLURM_STEP_ID", "0")));
+  CHECK_FALSE(offers(with(flux, "PMI_FD", "")));
+  CHECK_FALSE(offers(with(flux, "PMI_RANK", "4")));
+  CHECK_FALSE(offers(bare()));
+}
+
+TEST_CASE("a process manager that does not answer is named, with what to do") {
+  const Variables variables{{"PMI_SIZE", "2"}, {"PMI_RANK", "1"}, {"PMI_FD", "9999"}};
+  const auto opened = open_bootstrap(Options{}, environment_of(variables));
+  CHECK(contains(opened.status(), "PMI_SIZE=2"));
+  CHECK(contains(opened.status(), "rueda run"));
 }
 
 TEST_CASE("a secret in a file stands for the variable, which comes first") {

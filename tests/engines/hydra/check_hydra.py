@@ -1,0 +1,20 @@
+"""Ranks that meet through PMI: two worlds after one another, and values that take several pieces."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import rueda
+
+assert "PMI_FD" in os.environ
+rueda.init(init_timeout=60)
+texts = [str(rank) * 5000 for rank in range(rueda.size())]
+assert rueda.allgather_object(str(rueda.rank()) * 5000) == texts
+rueda.shutdown()
+rueda.init(init_timeout=60)
+assert rueda.allreduce([1.0], op=rueda.Sum, name="x")[0] == rueda.size()
+if "fails" in sys.argv and rueda.rank() == 1:
+    raise ValueError("a bad row")
+rueda.barrier()
+print(f"met {rueda.size()}\n", end="", flush=True)
