@@ -16,6 +16,7 @@ import rueda.elastic
 import rueda.horovod.torch as hvd
 import rueda.torch
 import rueda.torch.c10d
+import rueda.torch.equiv
 import rueda.torch.strategies
 import torch
 import torch.distributed as dist
@@ -27,6 +28,7 @@ MODULES = [
     "rueda.elastic",
     "rueda.torch",
     "rueda.torch.c10d",
+    "rueda.torch.equiv",
     "rueda.torch.strategies",
     "rueda.horovod.torch",
     "rueda.horovod.torch.elastic",
