@@ -70,7 +70,7 @@ def is_right(case: Case, found: dict[str, Any]) -> bool:
 
 def row(case: Case, group: Group, found: dict[str, Any], right: bool) -> str:
     """Of the table."""
-    told = case.name or "plain"
+    told = case.name or ("plain" if case.strategy == "sync" else f"`{case.strategy}`")
     arguments = " ".join(group.arguments)
     what = f"{told}, {case.ranks} ranks" + (f", `{arguments}`" if arguments else "")
     rounding, quality, where = found["rounding"], found["quality"], found["diverges"]

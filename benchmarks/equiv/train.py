@@ -61,7 +61,7 @@ def distributed(
     if options.codec:
         feedback = True if fault.error_feedback is None else fault.error_feedback
         compression = rueda.CompressionPolicy(
-            options.codec, min_elements=1, error_feedback=feedback
+            {"*": options.codec}, min_elements=1, error_feedback=feedback
         )
     if not fault.begins_apart:
         rueda.broadcast_parameters(model.state_dict(), root_rank=0)

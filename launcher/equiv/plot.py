@@ -66,13 +66,15 @@ def draw(comparison: Comparison, outcomes: Mapping[Planned, Outcome], path: Path
     if np.isfinite(comparison.seed_distance):
         middle.axhline(comparison.seed_distance, color="black", linestyle=":", label="another seed")
     middle.set_yscale("log")
-    middle.set_ylabel("distance from the reference over its norm, rank 0, median over seeds")
+    middle.set_ylabel("distance over norm, rank 0, median of seeds")
     for number, row in enumerate(comparison.rows):
         quality = row.verdict.quality
         if quality is not None and np.isfinite([quality.low, quality.high]).all():
             right.plot([quality.low, quality.high], [number, number], "-", color="black")
             right.plot([quality.gap], [number], "o", color="black")
-            right.axvspan(-quality.margin, quality.margin, color="green", alpha=0.08)
+    margins = [row.verdict.quality.margin for row in comparison.rows if row.verdict.quality]
+    if margins:
+        right.axvspan(-max(margins), max(margins), color="green", alpha=0.15)
     right.set_yticks(range(len(comparison.rows)), [str(row.way) for row in comparison.rows])
     right.axvline(0, color="black", linestyle=":")
     right.set_xlabel(f"gap in {comparison.measure.name}, more is better")

@@ -30,9 +30,10 @@ def print_report(comparison: Comparison, console: Console) -> None:
     measure = comparison.measure
     plan = comparison.plan
     table = Table(title=f"Beside {plan.reference}, {plan.seeds} seeds", title_justify="left")
-    for name in ("", "verdict", "state", measure.name, "gap", f"loss ≤ {comparison.target:.3g}"):
+    for name in ("", "verdict", "leaves at", measure.name, "gap"):
         table.add_column(name)
-    table.add_column("bytes", justify="right")
+    for name in (f"steps to {comparison.target:.3g}", "seconds", "faster", "bytes"):
+        table.add_column(name, justify="right")
     for row in (comparison.reference, *comparison.rows):
         table.add_row(*_cells(row, row is comparison.reference))
     console.print(table)
@@ -47,37 +48,30 @@ def _cells(row: Row, is_reference: bool) -> Iterator[str]:
         yield "reference"
     else:
         yield f"[{_COLORS[verdict.level]}]{verdict.level}[/]"
-    yield _state(row)
+    found = verdict.diverges
+    yield "" if found is None else f"{found.step}, {found.tensor}"
     yield _number(row.value)
     quality = verdict.quality
-    known = quality is not None and math.isfinite(quality.gap)
-    yield (
-        f"{quality.gap:+.3g} [{quality.low:+.2g}, {quality.high:+.2g}]".replace("[", r"\[")
-        if known and quality is not None
-        else ""
-    )
-    yield _price(row.price)
-    yield "" if row.price.bytes is None else f"{row.price.bytes:,.0f}"
-
-
-def _state(row: Row) -> str:
-    found = row.verdict.diverges
-    if found is not None:
-        return f"leaves at step {found.step} in {found.tensor}, {found.times:.2g} times rounding"
-    rounding = row.verdict.rounding
-    return "" if rounding is None else f"{rounding.factor:.2g} times rounding"
+    if quality is None or not math.isfinite(quality.gap):
+        yield ""
+    else:
+        yield f"{quality.gap:+.2g} \\[{quality.low:+.2g}, {quality.high:+.2g}]"
+    yield from _price(row.price, is_reference)
 
 
 def _number(value: float) -> str:
     return f"{value:.4g}" if math.isfinite(value) else ""
 
 
-def _price(price: Price) -> str:
-    if price.step is None or price.seconds is None:
-        return "not reached" if price.seeds else ""
-    some = "" if price.reached == price.seeds else f", {price.reached} of {price.seeds} seeds"
-    faster = "" if price.speedup is None else f", {price.speedup:.2f} times as fast"
-    return f"step {price.step:g}, {price.seconds:.2f} s{faster}{some}"
+def _price(price: Price, is_reference: bool) -> Iterator[str]:
+    if price.step is None or price.seconds is None or price.bytes is None:
+        yield from ("not reached" if price.seeds else "", "", "", "")
+        return
+    some = "" if price.reached == price.seeds else f" ({price.reached} of {price.seeds})"
+    yield f"{price.step:g}{some}"
+    yield f"{price.seconds:.2f}"
+    yield "" if price.speedup is None or is_reference else f"{price.speedup:.2f}"
+    yield f"{price.bytes:,.0f}"
 
 
 def lines_of(comparison: Comparison) -> Iterator[str]:
@@ -87,6 +81,8 @@ def lines_of(comparison: Comparison) -> Iterator[str]:
         yield f"{row.way}: {verdict.level}: {verdict.why}"
         yield from (f"  {note}" for note in verdict.notes)
         found = verdict.diverges
+        if found is None and verdict.rounding is not None:
+            yield f"  {verdict.rounding.factor:.2g} times what rounding does"
         if found is not None:
             yield (
                 f"  leaves what rounding explains after step {found.step} in '{found.tensor}' on rank {found.rank}: "
