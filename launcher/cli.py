@@ -13,6 +13,7 @@ import click
 
 from .analyze import make_analyze_command
 from .check import make_check_command
+from .equiv import make_equiv_command
 from .native import Native, load_native
 from .output import OUTPUT_LOST
 from .run import make_run_command
@@ -58,6 +59,7 @@ def build(native: Native) -> click.Group:
     rueda.add_command(make_run_command(native))
     rueda.add_command(make_check_command(native))
     rueda.add_command(make_analyze_command())
+    rueda.add_command(make_equiv_command())
     return rueda
 
 

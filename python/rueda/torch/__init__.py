@@ -55,6 +55,7 @@ from rueda.operations import (
     Sum,
 )
 from rueda.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from rueda.torch import equiv
 from rueda.torch.agreement import Divergence, DivergenceError, check_agreement
 from rueda.torch.compression import Compression, CompressionPolicy, Compressor
 from rueda.torch.exchanges import (
@@ -145,6 +146,7 @@ __all__ = [
     "choose_sparse_algorithm",
     "cross_rank",
     "cross_size",
+    "equiv",
     "global_process_set",
     "grouped_allgather",
     "grouped_allgather_async",

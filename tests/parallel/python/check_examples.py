@@ -17,6 +17,7 @@ import rueda.horovod.torch as hvd
 import rueda.server
 import rueda.torch
 import rueda.torch.c10d
+import rueda.torch.equiv
 import rueda.torch.strategies
 import torch
 import torch.distributed as dist
@@ -29,6 +30,7 @@ MODULES = [
     "rueda.server",
     "rueda.torch",
     "rueda.torch.c10d",
+    "rueda.torch.equiv",
     "rueda.torch.strategies",
     "rueda.horovod.torch",
     "rueda.horovod.torch.elastic",

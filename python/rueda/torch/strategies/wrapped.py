@@ -12,6 +12,7 @@ import torch
 from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.process_sets import ProcessSet, global_process_set, takes_part
 from rueda.torch.compression_state import COMPRESSION_STATE
+from rueda.torch.equiv import recorder as equiv
 from rueda.torch.gradients import new_prefix
 from rueda.torch.layered import laid_over, load_in_place
 from rueda.torch.optimizer import Distributed, names_of
@@ -67,6 +68,7 @@ class Wrapped(torch.optim.Optimizer):
             strategy.after_step()
         if self._rueda_steps_per_epoch and replica.batches % self._rueda_steps_per_epoch == 0:
             strategy.after_epoch()
+        equiv.note_step()
         return result
 
     def _evaluated(self, closure: Callable[[], Loss]) -> Loss:
@@ -208,7 +210,8 @@ def wrap(
     before; use it in place of ``optimizer`` from now on. docs/strategies.md tells which strategy suits what.
 
     - ``strategy``: a :class:`rueda.torch.strategies.Strategy`, or a text such as ``"local:8"``, ``"diloco:16"`` or
-      ``"diloco:16,codec=int8"``. By default ``"sync"``: gradients are averaged in every step.
+      ``"diloco:16,codec=int8"``. By default ``"sync"``: gradients are averaged in every step. In a run of
+      `rueda equiv` the default is the strategy that it is to judge, and the model's state is recorded after each step.
     - ``mode`` and ``frequency``, in its place, as Elephas has them: ``mode="synchronous"`` with
       ``frequency="batch"``, which is ``"sync"``, ``"epoch"``, which is ``"oneshot"``, or a number k of batches, which
       is ``"local:k"``; ``"asynchronous"``, which is ``"downpour"``, and ``"hogwild"``, with a window of as much.
@@ -246,7 +249,8 @@ def wrap(
             raise InvalidArgumentError("the optimizer is a distributed one already")
         if steps_per_epoch is not None and steps_per_epoch < 1:
             raise InvalidArgumentError(f"steps_per_epoch={steps_per_epoch} is less than 1")
-        chosen = strategy_of(strategy, mode, frequency)
+        by_default = strategy is None and mode is None and frequency is None
+        chosen = strategy_of(equiv.strategy() if by_default else strategy, mode, frequency)
         names = names_of(optimizer, model.named_parameters())
         replica = Replica(optimizer, {n: p for p, n in names.items()}, process_set, prefix)
         settings = {
@@ -270,6 +274,7 @@ def wrap(
     wrapped._rueda_takes_step = None
     replica.optimizer = wrapped
     chosen.start(replica)
+    equiv.watch_wrapped(model)
     return wrapped
 
 

@@ -1,0 +1,236 @@
+"""The command `rueda equiv`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shlex
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import LaunchError
+from ..sink import say
+
+if TYPE_CHECKING:
+    from .plan import Plan, Planned
+    from .running import Outcome
+
+_HELP = """Runs COMMAND once for each number of ranks, strategy and seed, and tells whether these trainings come to
+what one process comes to.
+
+\b
+  rueda equiv --np 1,2,4 --strategy sync,local:8,diloco:16 --seeds 5 python train.py
+
+The script says what to compare, in two or three lines (docs/equivalence.md):
+
+\b
+  torch.manual_seed(rueda.equiv.seed())
+  optimizer = rueda.wrap(model, optimizer)   # no strategy: that of the run
+  ...
+      optimizer.step()
+      rueda.equiv.record(loss=loss)
+  rueda.equiv.result(accuracy=accuracy)      # at the end, if there is one
+
+{seed}, {strategy} and {np} in COMMAND are filled in. Options come before COMMAND, or all behind it, --np first.
+"""
+
+_EPILOG = """
+\b
+Verdicts, which hold all together with --confidence:
+  same bits     after each step, on all ranks, with all seeds
+  same state    rounding explains the distance, in each step
+  same quality  the gap is within what one seed more or less does
+  better/worse  the gap, with its interval
+  other state   rounding does not explain it, and the quality is undecided
+  undecided     the seeds do not tell; how many would
+  failed        runs that failed, hung or recorded nothing
+
+\b
+--json prints one object: schema (1), seeds, confidence, metric, target_loss,
+between_seeds, reference, notes and, for each way to train, in ways:
+  np, strategy, variant, value, level, why, seeds_needed
+  rounding   explains (true, false, null), factor, low, high, seeds_needed
+  quality    verdict, gap, low, high, margin, spread, why, seeds_needed
+  diverges   step, tensor, rank, times, seeds, relative; or null
+  distance, loss_gap, ranks_agree, ranks_agree_at_end, notes, problems
+  to_target  reached, seeds, step, seconds, bytes, speedup
+
+\b
+Exit code: 0 where all are what --require asks for; 1 where one is surely not, or has
+failed; 3 where, of the rest, one is undecided; 2 where nothing could be compared.
+"""
+
+
+class _EquivCommand(click.Command):
+    """COMMAND may also come first, with options behind it that begin with --np."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        comes_first = bool(args) and not args[0].startswith("-") and "--np" in args
+        if comes_first:
+            begin = args.index("--np")
+            args = [*args[begin:], *args[:begin]]
+        return super().parse_args(context, args)
+
+
+def _needs_scipy() -> None:
+    if importlib.util.find_spec("scipy") is None:
+        raise LaunchError("rueda equiv needs SciPy: pip install 'rueda[equiv]'")
+
+
+def _options(command: Any) -> Any:
+    for option in reversed(
+        [
+            click.option("--np", "ranks", default="1,2", show_default=True, metavar="N,N,…",
+                         help="Numbers of ranks."),
+            click.option("--strategy", default="sync", show_default=True, metavar="S,S,…",
+                         help="Strategies, as rueda.torch.wrap() takes them as a text."),
+            click.option("--seeds", default=5, show_default=True, type=click.IntRange(1),
+                         help="How many: 0, 1, …"),
+            click.option("--variant", "variants", multiple=True, metavar="NAME:VAR=VALUE,…",
+                         help="Compares runs with these variables as well; can be repeated."),
+            click.option("--reference", default="1:sync", show_default=True, metavar="N:S",
+                         help="What all are compared with: ranks and strategy."),
+            click.option("--metric", metavar="NAME[:max|:min]",
+                         help="What quality is judged by: loss, or what the script gives to result(); "
+                              "by default the first of these. More is better but for loss."),
+            click.option("--margin", type=click.FloatRange(0, min_open=True), metavar="X",
+                         help="Which gap counts as the same, in the metric's unit; by default what seeds "
+                              "of the reference differ by."),
+            click.option("--target-loss", "target", type=float, metavar="X",
+                         help="Tells time and bytes to it; by default what the reference comes to."),
+            click.option("--confidence", default=0.95, show_default=True,
+                         type=click.FloatRange(0.5, 1, max_open=True), help="Of all verdicts together."),
+            click.option("--require", "required", default="quality", show_default=True,
+                         type=click.Choice(["bits", "state", "quality"]),
+                         help="What the exit code asks for: the same bits, the same state, or the same "
+                              "quality or a better one."),
+            click.option("--every", default=1, show_default=True, type=click.IntRange(1), metavar="K",
+                         help="Records the state in every K-th step only."),
+            click.option("--timeout", default=600.0, show_default=True,
+                         type=click.FloatRange(0, min_open=True), metavar="S",
+                         help="Ends a run after so many seconds."),
+            click.option("--launch", default="", metavar="FLAGS",
+                         help="Flags for `rueda run`, such as '--no-mpi' or '-H a:2,b:2'."),
+            click.option("--out", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
+                         help="Keeps records and output there, and takes what an earlier call with the "
+                              "same settings has left: more seeds need only the new runs."),
+            click.option("--json", "prints_json", is_flag=True, help="Prints one JSON object."),
+            click.option("--plot", type=click.Path(path_type=Path), metavar="FILE",
+                         help="Draws it as well (.svg, .png, .pdf); needs matplotlib."),
+        ]
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def make_equiv_command() -> click.Command:
+    """The command; SciPy is imported only where it is used."""
+
+    @click.command(
+        "equiv",
+        help=_HELP,
+        epilog=_EPILOG,
+        short_help="Judge whether a distributed training comes to what one process comes to.",
+        cls=_EquivCommand,
+        context_settings={"allow_interspersed_args": False},
+    )
+    @_options
+    @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+    @click.pass_context
+    def equiv(context: click.Context, /, **values: Any) -> None:
+        _needs_scipy()
+        from . import plot
+        from .comparison import compare
+
+        if values["plot"] is not None:
+            plot.check(values["plot"])
+        plan = _plan(values)
+        with ExitStack() as stack:
+            folder = values["out"]
+            if folder is None:
+                folder = Path(
+                    stack.enter_context(tempfile.TemporaryDirectory(prefix="rueda-equiv-"))
+                )
+            outcomes = _outcomes(plan, folder.resolve(), values["timeout"])
+            comparison = compare(
+                plan,
+                outcomes,
+                values["confidence"],
+                values["metric"],
+                values["margin"],
+                values["target"],
+            )
+            if values["plot"] is not None:
+                plot.draw(comparison, outcomes, values["plot"])
+        _show(comparison, values["prints_json"])
+        context.exit(exit_code({row.verdict.level for row in comparison.rows}, values["required"]))
+
+    return equiv
+
+
+def exit_code(levels: set[str], required: str) -> int:
+    """By all verdicts, and the least that --require wants; 3 where more seeds may show that they have it."""
+    enough = {
+        "bits": {"same bits"},
+        "state": {"same bits", "same state"},
+        "quality": {"same bits", "same state", "same quality", "better"},
+    }[required]
+    is_open = {"undecided", "other state"} if required == "quality" else {"undecided"}
+    missing = levels - enough
+    return 0 if not missing else 3 if missing <= is_open else 1
+
+
+def _plan(values: dict[str, Any]) -> Plan:
+    from .plan import Plan, Way, candidates_of, parse_list, parse_strategies
+
+    count, mark, strategy = values["reference"].partition(":")
+    if not count.isdigit() or int(count) < 1 or (mark and not strategy):
+        raise LaunchError(
+            f"--reference {values['reference']}: give a number of ranks and a strategy, such as 1:sync"
+        )
+    reference = Way(int(count), strategy or "sync")
+    try:
+        launch = tuple(shlex.split(values["launch"]))
+    except ValueError as error:
+        raise LaunchError(f"--launch: {error}") from error
+    ranks = parse_list(values["ranks"], "--np")
+    strategies = parse_strategies(values["strategy"])
+    candidates = candidates_of(ranks, strategies, values["variants"], reference)
+    if not candidates:
+        raise LaunchError(f"nothing to compare with {reference}: give more in --np or --strategy")
+    seeds, every = values["seeds"], values["every"]
+    return Plan(reference, candidates, seeds, tuple(values["command"]), launch, every)
+
+
+def _outcomes(plan: Plan, folder: Path, timeout: float) -> dict[Planned, Outcome]:
+    from .running import run, run_again
+
+    runs = list(plan.runs())
+    outcomes: dict[Planned, Outcome] = {}
+    for number, planned in enumerate(runs, 1):
+        settings = plan.settings(planned)
+        where = folder / planned.folder
+        outcome = run_again(where, settings)
+        if outcome is None:
+            outcome = run(where, settings, timeout)
+            told = outcome.problem or f"{outcome.seconds:.1f} s"
+            say(f"run {number} of {len(runs)}: {planned}: {told}")
+            if outcome.problem and planned.way == plan.reference:
+                raise LaunchError(f"the reference, {planned}: {outcome.problem}")
+        outcomes[planned] = outcome
+    return outcomes
+
+
+def _show(comparison: Any, prints_json: bool) -> None:
+    from rich.console import Console
+
+    from .report import as_json, print_report
+
+    if prints_json:
+        click.echo(json.dumps(as_json(comparison), indent=2, ensure_ascii=False))
+    else:
+        print_report(comparison, Console())

@@ -1,0 +1,197 @@
+"""Judges all ways to train, from what their runs have left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from rueda.equivalence.judge import Baseline, Measure, Run, Verdict, judge
+from rueda.equivalence.targets import default_target, final_loss, reached
+
+from ..errors import LaunchError
+from .plan import Plan, Planned, Way
+from .running import Outcome
+
+__all__ = ["Comparison", "Price", "Row", "choose_measure", "compare"]
+
+
+@dataclass(frozen=True)
+class Price:
+    """What it took to come to the target loss, medians over the seeds that did; None where none did.
+
+    ``speedup``: the reference's seconds over these, seed by seed.
+    """
+
+    reached: int
+    seeds: int
+    step: float | None = None
+    seconds: float | None = None
+    bytes: float | None = None
+    speedup: float | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """Of one way to train: the verdict, what it took, and sentences on what went wrong."""
+
+    way: Way
+    verdict: Verdict
+    price: Price
+    value: float  # the measure, mean over seeds
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All of a plan."""
+
+    plan: Plan
+    measure: Measure
+    confidence: float
+    target: float
+    seed_distance: float
+    seed_spread: float  # the measure's standard deviation over the reference's seeds
+    seed_loss_spread: float
+    reference: Row
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def alpha(self) -> float:
+        """Of each verdict, so that all hold together with the confidence."""
+        return (1 - self.confidence) / max(1, len(self.rows))
+
+
+def choose_measure(name: str | None, margin: float | None, outcome: Outcome) -> Measure:
+    """``NAME``, ``NAME:max`` or ``NAME:min``; without, the first that the script has given to result(), or the loss.
+
+    Raises LaunchError for one that the script has not given.
+    """
+    first = outcome.ranks[0]
+    wanted, _, direction = (name or next(iter(first.results), "loss")).partition(":")
+    if direction not in ("", "max", "min"):
+        raise LaunchError(f"--metric {name}: {direction!r} is neither max nor min")
+    given = {"loss": None, **first.results, **first.metrics}
+    if wanted not in given:
+        raise LaunchError(
+            f"--metric {wanted}: the script has given {', '.join(given)} to rueda.torch.equiv.result() and record()"
+        )
+    higher = direction == "max" if direction else wanted != "loss"
+    return Measure(wanted, higher, margin)
+
+
+def compare(
+    plan: Plan,
+    outcomes: Mapping[Planned, Outcome],
+    confidence: float,
+    metric: str | None = None,
+    margin: float | None = None,
+    target: float | None = None,
+) -> Comparison:
+    """Raises LaunchError where the reference has failed: then there is nothing to compare with."""
+    seeds = range(plan.seeds)
+    for seed in seeds:
+        for is_twin in (False, True):
+            run = Planned(plan.reference, seed, is_twin)
+            if outcomes[run].problem:
+                raise LaunchError(f"the reference, {run}: {outcomes[run].problem}")
+    references = {seed: outcomes[Planned(plan.reference, seed)].ranks for seed in seeds}
+    twins = {seed: outcomes[Planned(plan.reference, seed, True)].ranks for seed in seeds}
+    measure = choose_measure(metric, margin, outcomes[Planned(plan.reference, 0)])
+    baseline = Baseline(references, twins)
+    chosen = default_target(list(references.values())) if target is None else target
+    alpha = (1 - confidence) / max(1, len(plan.candidates))
+    rows = []
+    for way in plan.candidates:
+        found = {seed: outcomes[Planned(way, seed)] for seed in seeds}
+        rows.append(_row(way, found, baseline, measure, alpha, chosen))
+    values = [measure.of(run) for run in references.values()]
+    losses = [final_loss(run) for run in references.values()]
+    own_price = _price(references, references, chosen)
+    is_itself = Verdict("same bits", "the reference")
+    return Comparison(
+        plan,
+        measure,
+        confidence,
+        chosen,
+        baseline.seed_distance(),
+        float(np.std(values, ddof=1)) if len(values) > 1 else float("nan"),
+        float(np.std(losses, ddof=1)) if len(losses) > 1 else float("nan"),
+        Row(plan.reference, is_itself, own_price, float(np.mean(values))),
+        tuple(rows),
+        tuple(_notes(plan, outcomes, baseline, measure)),
+    )
+
+
+def _row(
+    way: Way,
+    found: Mapping[int, Outcome],
+    baseline: Baseline,
+    measure: Measure,
+    alpha: float,
+    target: float,
+) -> Row:
+    problems = [f"{Planned(way, s)}: {o.problem}" for s, o in found.items() if o.problem]
+    runs = {seed: outcome.ranks for seed, outcome in found.items() if not outcome.problem}
+    steps = {len(run[0].steps) - 1 for run in runs.values()}
+    if len(steps) > 1:
+        told = ", ".join(map(str, sorted(steps)))
+        problems.append(f"{way}: its seeds took other numbers of steps: {told}")
+    price = _price(runs, baseline.references, target)
+    value = float(np.mean([measure.of(run) for run in runs.values()])) if runs else float("nan")
+    if problems:
+        why = f"{len(problems)} of {len(found)} runs: {problems[0]}"
+        return Row(way, Verdict("failed", why), price, value, tuple(problems))
+    return Row(way, judge(runs, baseline, measure, alpha), price, value)
+
+
+def _price(runs: Mapping[int, Run], references: Mapping[int, Run], target: float) -> Price:
+    came = {seed: found for seed, run in runs.items() if (found := reached(run, target))}
+    if not came:
+        return Price(0, len(runs))
+    quotients = [
+        theirs.seconds / ours.seconds
+        for seed, ours in came.items()
+        if (theirs := reached(references[seed], target)) and ours.seconds
+    ]
+    return Price(
+        len(came),
+        len(runs),
+        float(np.median([each.step for each in came.values()])),
+        float(np.median([each.seconds for each in came.values()])),
+        float(np.median([each.bytes for each in came.values()])),
+        float(np.median(quotients)) if quotients else None,
+    )
+
+
+def _notes(
+    plan: Plan, outcomes: Mapping[Planned, Outcome], baseline: Baseline, measure: Measure
+) -> list[str]:
+    notes = []
+    record = outcomes[Planned(plan.reference, 0)].ranks[0]
+    if baseline.seeds_are_alike:
+        notes.append(
+            "all seeds of the reference have the same bits: the script does not use its seed, and nothing is known of "
+            "what chance does; use rueda.torch.equiv.seed(), or {seed} in the command"
+        )
+    in_command = any("{strategy}" in word for word in plan.command)
+    strategies = {way.strategy for way in (plan.reference, *plan.candidates)}
+    if len(strategies) > 1 and "strategy" not in record.used and not in_command:
+        notes.append(
+            "the script has not asked for its strategy, so all ran by the same: call wrap() without one, "
+            "rueda.torch.equiv.strategy(), or use {strategy} in the command"
+        )
+    if measure.name == "loss" and not np.isfinite(measure.of((record,))):
+        notes.append(
+            "the script has recorded no loss, so quality is not judged: call rueda.torch.equiv.record(loss=loss) after "
+            "each step"
+        )
+    last = baseline.last_testable_step()
+    if last is not None:
+        notes.append(
+            "rounding alone moves the reference nearly as far as another seed"
+            + (f" after step {last}" if last > 0 else "")
+            + ": from there on its state tells nothing"
+        )
+    return notes

@@ -1,0 +1,146 @@
+"""What `rueda equiv` prints."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.table import Table
+
+from .comparison import Comparison, Price, Row
+
+__all__ = ["as_json", "print_report"]
+
+_COLORS = {
+    "same bits": "green",
+    "same state": "green",
+    "same quality": "green",
+    "better": "green",
+    "other state": "yellow",
+    "undecided": "yellow",
+    "worse": "red",
+    "failed": "red",
+}
+
+
+def print_report(comparison: Comparison, console: Console) -> None:
+    """The table, and sentences on what it does not tell."""
+    measure = comparison.measure
+    plan = comparison.plan
+    table = Table(title=f"Beside {plan.reference}, {plan.seeds} seeds", title_justify="left")
+    for name in ("", "verdict", "leaves at", measure.name, "gap"):
+        table.add_column(name)
+    for name in (f"steps to {comparison.target:.3g}", "seconds", "faster", "bytes"):
+        table.add_column(name, justify="right")
+    for row in (comparison.reference, *comparison.rows):
+        table.add_row(*_cells(row, row is comparison.reference))
+    console.print(table)
+    for line in lines_of(comparison):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _cells(row: Row, is_reference: bool) -> Iterator[str]:
+    verdict = row.verdict
+    yield str(row.way)
+    if is_reference:
+        yield "reference"
+    else:
+        yield f"[{_COLORS[verdict.level]}]{verdict.level}[/]"
+    found = verdict.diverges
+    yield "" if found is None else f"{found.step}, {found.tensor}"
+    yield _number(row.value)
+    quality = verdict.quality
+    if quality is None or not math.isfinite(quality.gap):
+        yield ""
+    else:
+        yield f"{quality.gap:+.2g} \\[{quality.low:+.2g}, {quality.high:+.2g}]"
+    yield from _price(row.price, is_reference)
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if math.isfinite(value) else ""
+
+
+def _price(price: Price, is_reference: bool) -> Iterator[str]:
+    if price.step is None or price.seconds is None or price.bytes is None:
+        yield from ("not reached" if price.seeds else "", "", "", "")
+        return
+    some = "" if price.reached == price.seeds else f" ({price.reached} of {price.seeds})"
+    yield f"{price.step:g}{some}"
+    yield f"{price.seconds:.2f}"
+    yield "" if price.speedup is None or is_reference else f"{price.speedup:.2f}"
+    yield f"{price.bytes:,.0f}"
+
+
+def lines_of(comparison: Comparison) -> Iterator[str]:
+    """Sentences, for people."""
+    for row in comparison.rows:
+        verdict = row.verdict
+        yield f"{row.way}: {verdict.level}: {verdict.why}"
+        yield from (f"  {note}" for note in verdict.notes)
+        found = verdict.diverges
+        if found is None and verdict.rounding is not None:
+            yield f"  {verdict.rounding.factor:.2g} times what rounding does"
+        if found is not None:
+            yield (
+                f"  leaves what rounding explains after step {found.step} in '{found.tensor}' on rank {found.rank}: "
+                f"{found.times:.2g} times rounding, {found.relative:.2g} of its norm, {found.seeds} of "
+                f"{comparison.plan.seeds} seeds"
+            )
+        if not verdict.ranks_agree_at_end:
+            yield "  its ranks end with other bits"
+        yield from (f"  {problem}" for problem in row.problems[1:])
+    share = f"{100 * comparison.confidence:g}%"
+    yield (
+        f"All verdicts hold together with {share} confidence. Between seeds the reference differs by "
+        f"{comparison.seed_distance:.2g} of its norm, and has a standard deviation of {comparison.seed_spread:.2g} in "
+        f"{comparison.measure.name}."
+    )
+    yield from (f"Note: {note}." for note in comparison.notes)
+
+
+def _finite(value: object) -> object:
+    """JSON has no infinity and no NaN."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return value
+
+
+def as_json(comparison: Comparison) -> object:
+    """Schema 1, as `rueda equiv --help` documents it."""
+
+    def row(each: Row) -> dict[str, object]:
+        return {
+            "np": each.way.ranks,
+            "strategy": each.way.strategy,
+            "variant": each.way.variant,
+            "value": each.value,
+            **dataclasses.asdict(each.verdict),
+            "to_target": dataclasses.asdict(each.price),
+            "problems": each.problems,
+        }
+
+    measure = comparison.measure
+    return _finite(
+        {
+            "schema": 1,
+            "seeds": comparison.plan.seeds,
+            "confidence": comparison.confidence,
+            "metric": {"name": measure.name, "higher_is_better": measure.higher_is_better},
+            "target_loss": comparison.target,
+            "between_seeds": {
+                "distance": comparison.seed_distance,
+                "metric": comparison.seed_spread,
+                "loss": comparison.seed_loss_spread,
+            },
+            "reference": row(comparison.reference),
+            "ways": [row(each) for each in comparison.rows],
+            "notes": comparison.notes,
+        }
+    )

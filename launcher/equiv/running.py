@@ -1,0 +1,125 @@
+"""Starts the runs, one after the other, through `rueda run`, each with a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from rueda.equivalence.record_files import RankRecord, RecordError, read_rank
+from rueda.equivalence.run_settings import VARIABLE, RunSettings
+
+from ..processes import become_killable
+
+__all__ = ["OUTPUT_FILE", "Outcome", "problem_of", "run", "run_again"]
+
+OUTPUT_FILE = "output.txt"
+# How long ranks have to end once they are told to, before they are killed.
+_GRACE = 10.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one run: the records of its ranks, or why there are none, in a sentence."""
+
+    ranks: tuple[RankRecord, ...]
+    problem: str = ""
+    seconds: float = 0.0
+
+
+def run(folder: Path, settings: RunSettings, timeout: float) -> Outcome:
+    """Starts one run and waits for it, at most ``timeout`` seconds; its output is kept in the folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    settings.write(folder)
+    flags = ["-np", str(settings.ranks), *settings.launch]
+    command = [sys.executable, "-m", "rueda.launcher", "run", *flags, *settings.command]
+    environment = {**os.environ, **dict(settings.variables), VARIABLE: str(folder)}
+    began = time.monotonic()
+    with (folder / OUTPUT_FILE).open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            # `rueda run` ends its ranks where it is ended itself, and that it is where this process is killed.
+            preexec_fn=partial(become_killable, os.getpid(), signal.SIGTERM),
+        )
+        try:
+            status = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            problem = f"it did not end within {timeout:g} s (--timeout){_last_words(folder)}"
+            return Outcome((), problem, time.monotonic() - began)
+        except BaseException:
+            _end(process)
+            raise
+    seconds = time.monotonic() - began
+    if status:
+        return Outcome((), f"it ended with exit code {status}{_last_words(folder)}", seconds)
+    return _read(folder, settings, seconds)
+
+
+def run_again(folder: Path, settings: RunSettings) -> Outcome | None:
+    """What an earlier run with the same settings has left; None where there is none that came to its end."""
+    try:
+        if RunSettings.read(folder) != settings:
+            return None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    found = _read(folder, settings, 0.0)
+    return None if found.problem else found
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_GRACE)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _last_words(folder: Path) -> str:
+    with contextlib.suppress(OSError):
+        lines = (folder / OUTPUT_FILE).read_text(errors="replace").split("\n")
+        said = [line.strip() for line in lines if line.strip()]
+        return f"; the last line of its output: {said[-1]}" if said else ""
+    return ""
+
+
+def _read(folder: Path, settings: RunSettings, seconds: float) -> Outcome:
+    if not (folder / "rank0.json").exists():
+        problem = (
+            "it recorded nothing: use rueda.torch.wrap(), or call rueda.torch.equiv.watch(model) and, after each "
+            "step, rueda.torch.equiv.record(loss=loss)"
+        )
+        return Outcome((), problem, seconds)
+    try:
+        ranks = tuple(read_rank(folder, rank) for rank in range(settings.ranks))
+    except RecordError as error:
+        return Outcome((), str(error), seconds)
+    problem = problem_of(ranks)
+    return Outcome(() if problem else ranks, problem, seconds)
+
+
+def problem_of(ranks: tuple[RankRecord, ...]) -> str:
+    """Why the records of a run's ranks cannot be judged, in a sentence; "" where they can."""
+    if len(ranks[0].steps) < 2:
+        return "it recorded no step: call rueda.torch.equiv.record(loss=loss) after each step, or use wrap()"
+    steps = {len(rank.steps) - 1: rank.rank for rank in reversed(ranks)}
+    if len(steps) > 1:
+        told = ", ".join(f"{count} on rank {rank}" for count, rank in sorted(steps.items()))
+        return f"its ranks took other numbers of steps: {told}"
+    for rank in ranks[1:]:
+        if rank.layout != ranks[0].layout:
+            return f"rank {rank.rank} has recorded another model than rank 0"
+    return ""

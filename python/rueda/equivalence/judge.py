@@ -1,0 +1,260 @@
+"""One verdict on a way to train, from what runs with several seeds have recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+import numpy as np
+
+from rueda.equivalence.distances import distances, furthest, same_layout, total
+from rueda.equivalence.quality import QualityFinding, judge_quality
+from rueda.equivalence.record_files import RankRecord
+from rueda.equivalence.rounding import (
+    MARGIN,
+    Divergence,
+    RoundingFinding,
+    divergence_of,
+    envelope,
+    judge_rounding,
+    quotients,
+    testable,
+)
+from rueda.equivalence.targets import final_loss
+
+__all__ = ["LEVELS", "Baseline", "Measure", "Run", "Verdict", "judge"]
+
+Run = Sequence[RankRecord]
+# What is surely known, the most first. "Other state": rounding does not explain it, and the quality is open.
+LEVELS = (
+    "same bits",
+    "same state",
+    "same quality",
+    "better",
+    "other state",
+    "undecided",
+    "worse",
+    "failed",
+)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """By which number quality is judged: "loss", the last losses, or a name.
+
+    That is what the script has given to result() by it or else, last, to record().
+
+    ``margin``: what counts as the same, in its units; None: what the reference's seeds differ by.
+    """
+
+    name: str = "loss"
+    higher_is_better: bool = False
+    margin: float | None = None
+
+    def of(self, run: Run) -> float:
+        """Of one run, the mean over the ranks that tell; NaN where none does."""
+        if self.name == "loss":
+            return final_loss(run)
+        given = [_given(rank, self.name) for rank in run]
+        found = [value for value in given if value is not None]
+        return float(np.mean(found)) if found else float("nan")
+
+
+def _given(rank: RankRecord, name: str) -> float | None:
+    if name in rank.results:
+        return rank.results[name]
+    return rank.metrics[name][-1][1] if name in rank.metrics else None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one way to train comes to, beside the reference.
+
+    - ``level``: one of :data:`LEVELS`; ``why``: a sentence.
+    - ``seeds_needed``: for "undecided" and "other state", how many would decide, as far as these show; None where that
+      is unknown.
+    - ``rounding``: None where states cannot be laid side by side, as after other numbers of steps.
+    - ``diverges``: where it first leaves what rounding explains.
+    - ``distance``: of the last states, relative to the reference's norm, median over seeds; NaN as ``rounding``.
+    - ``loss_gap``: of the last losses, mean over seeds.
+    - ``ranks_agree``: whether all ranks had the same bits after each recorded step; ``ranks_agree_at_end``.
+    """
+
+    level: str
+    why: str
+    seeds_needed: int | None = None
+    rounding: RoundingFinding | None = None
+    quality: QualityFinding | None = None
+    diverges: Divergence | None = None
+    distance: float = float("nan")
+    loss_gap: float = float("nan")
+    ranks_agree: bool = True
+    ranks_agree_at_end: bool = True
+    notes: tuple[str, ...] = field(default=())
+
+
+class Baseline:
+    """The reference's runs by seed, and their twins', laid side by side once for all that is compared with them."""
+
+    def __init__(self, references: Mapping[int, Run], twins: Mapping[int, Run]) -> None:
+        self.references = dict(references)
+        self.seeds = sorted(references)
+        firsts = [references[seed][0] for seed in self.seeds]
+        self.first = firsts[0]
+        pairs = [(a, b) for a, b in combinations(firsts, 2) if same_layout(a, b)]
+        between = [distances(a, b) for a, b in pairs]
+        self.seeds_apart = np.median(between, axis=0) if between else None
+        self.seeds_are_alike = bool(between) and not any(apart.any() for apart in between)
+        of_twins = [
+            furthest(twins[seed], references[seed][0])[0]
+            for seed in self.seeds
+            if seed in twins and same_layout(twins[seed][0], self.first)
+        ]
+        comparable = all(same_layout(first, self.first) for first in firsts)
+        comparable = comparable and len(of_twins) == len(self.seeds)
+        self.envelope = envelope(np.stack(of_twins), firsts) if comparable else None
+
+    def seed_distance(self) -> float:
+        """Of the last states of two seeds, relative to the norm; NaN with one seed."""
+        if self.seeds_apart is None:
+            return float("nan")
+        return float(total(self.seeds_apart)[-1]) / _norm(self.first)
+
+    def last_testable_step(self) -> int | None:
+        """Up to which step rounding is far from explaining what seeds differ by; None: to the end."""
+        if self.envelope is None or self.seeds_apart is None:
+            return None
+        open_rows = testable(self.envelope, self.seeds_apart)
+        if open_rows.all():
+            return None
+        row = int(np.flatnonzero(~open_rows)[0])
+        return int(self.first.state_steps[row - 1]) if row else -1
+
+
+def _norm(record: RankRecord) -> float:
+    return float(np.sqrt((record.norms[-1] ** 2).sum())) or 1.0
+
+
+def _ranks_agree(run: Run) -> np.ndarray:
+    """(R+1,): after which recorded steps all ranks have the same bits."""
+    agree = [(run[0].hashes == rank.hashes).all(1) for rank in run if same_layout(run[0], rank)]
+    return np.asarray(np.all(agree, axis=0))
+
+
+def _percent(confidence: float) -> str:
+    return f"{100 * confidence:g}%"
+
+
+def judge(
+    candidates: Mapping[int, Run],
+    baseline: Baseline,
+    measure: Measure,
+    alpha: float,
+) -> Verdict:
+    """The verdict on a candidate's runs, by seed, all of which the baseline must have.
+
+    ``alpha``: the probability with which it may be wrong; half of it goes to the question of the state, and half to
+    that of the quality.
+    """
+    seeds = sorted(candidates)
+    pairs = [(candidates[seed], baseline.references[seed]) for seed in seeds]
+    quality = judge_quality(
+        [measure.of(ours) for ours, _ in pairs],
+        [measure.of(theirs) for _, theirs in pairs],
+        alpha / 2,
+        higher_is_better=measure.higher_is_better,
+        margin=measure.margin,
+    )
+    loss_gap = float(np.mean([final_loss(ours) - final_loss(theirs) for ours, theirs in pairs]))
+    agree = [_ranks_agree(ours) for ours, _ in pairs]
+    known = {
+        "quality": quality,
+        "loss_gap": loss_gap,
+        "ranks_agree": all(bool(found.all()) for found in agree),
+        "ranks_agree_at_end": all(bool(found[-1]) for found in agree),
+    }
+    other = next((pair for pair in pairs if not same_layout(pair[0][0], pair[1][0])), None)
+    if other is not None:
+        note = _other_layout(other[0][0], other[1][0])
+        return _by_quality(measure, [note], known)
+    found = [furthest(ours, theirs[0]) for ours, theirs in pairs]
+    apart = [each[0] for each in found]
+    known["distance"] = float(
+        np.median(
+            [
+                float(total(each)[-1]) / _norm(theirs[0])
+                for each, (_, theirs) in zip(apart, pairs, strict=True)
+            ]
+        )
+    )
+    if not any(each.any() for each in apart):
+        return Verdict("same bits", f"after each step, with {_seeds(len(seeds))}", **known)  # type: ignore[arg-type]
+    if baseline.envelope is None:
+        return _by_quality(measure, ["the reference's own steps differ between seeds"], known)
+    of_seeds = [quotients(each, baseline.envelope) for each in apart]
+    rounding = judge_rounding([float(each.max()) for each in of_seeds], alpha / 2)
+    known["rounding"] = rounding
+    if rounding.explains is not True:
+        ranks = [each[1] for each in found]
+        known["diverges"] = divergence_of(of_seeds, ranks, apart, baseline.first)
+    return _by_state(baseline, measure, rounding, known)
+
+
+def _by_state(
+    baseline: Baseline, measure: Measure, rounding: RoundingFinding, known: dict[str, object]
+) -> Verdict:
+    if rounding.explains is None:
+        needed = rounding.seeds_needed
+        more = f"{needed} seeds would" if needed else "more seeds would not, as far as these show"
+        note = f"whether rounding explains the state is open ({more} tell)"
+        return _by_quality(measure, [note], known)
+    if not rounding.explains:
+        return _by_quality(measure, [], known)
+    last = baseline.last_testable_step()
+    if last is None:
+        why = f"at most {rounding.high:.2g} times what rounding does, where {MARGIN:g} would be too much"
+        return Verdict("same state", why, **known)  # type: ignore[arg-type]
+    if last < 1:
+        note = "rounding alone moves this training as far as another seed from the first step on"
+    else:
+        note = (
+            f"the same state up to step {last}, from which on rounding alone goes as far as a seed"
+        )
+    return _by_quality(measure, [note], known)
+
+
+def _by_quality(measure: Measure, notes: list[str], known: dict[str, object]) -> Verdict:
+    quality = known["quality"]
+    assert isinstance(quality, QualityFinding)
+    level = {"same": "same quality"}.get(quality.verdict, quality.verdict)
+    rounding = known.get("rounding")
+    if (
+        level == "undecided"
+        and isinstance(rounding, RoundingFinding)
+        and rounding.explains is False
+    ):
+        level = "other state"
+    needed = None
+    interval = f"{measure.name} gap {quality.gap:+.3g} in [{quality.low:+.3g}, {quality.high:+.3g}]"
+    if quality.verdict == "same":
+        why = f"{interval}, within ±{quality.margin:.3g}"
+    elif quality.verdict == "undecided":
+        needed = quality.seeds_needed
+        told = f"needs {needed} seeds" if needed else "more seeds would not tell by what these show"
+        why = f"{interval}, ±{quality.margin:.3g} would be the same: {quality.why}; {told}"
+    else:
+        why = quality.why or interval
+    return Verdict(level, why, needed, notes=tuple(notes), **known)  # type: ignore[arg-type]
+
+
+def _other_layout(ours: RankRecord, theirs: RankRecord) -> str:
+    if ours.layout.names != theirs.layout.names or ours.layout.numels != theirs.layout.numels:
+        names = sorted(set(ours.layout.names) ^ set(theirs.layout.names))
+        what = ", ".join(names) if names else "the same names, other sizes"
+        return f"states are not compared: the model has other tensors ({what})"
+    return f"states are not compared: it took {len(ours.steps) - 1} steps, the reference {len(theirs.steps) - 1}"
+
+
+def _seeds(count: int) -> str:
+    return "one seed" if count == 1 else f"{count} seeds"

@@ -1,0 +1,352 @@
+"""Records a training, in a run that `rueda equiv` has started."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from rueda.equivalence.record_files import Layout, Writer
+from rueda.equivalence.run_settings import RunSettings, settings_of_environment
+from rueda.errors import InvalidArgumentError, RuedaError
+from rueda.torch.equiv.sketch import Signs, hash_of, perturb, values_of
+
+__all__ = [
+    "Recorder",
+    "is_active",
+    "note_step",
+    "record",
+    "result",
+    "seed",
+    "strategy",
+    "watch",
+    "watch_wrapped",
+]
+
+Model = torch.nn.Module | Mapping[str, Any]
+Number = float | torch.Tensor | np.generic
+
+
+def _float(value: Number, name: str) -> float:
+    if isinstance(value, torch.Tensor):
+        value = value.detach().to("cpu", torch.float64)
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(f"{name}={value!r} is not one number") from None
+
+
+def _sent() -> float:
+    """Bytes of tensors that this rank has sent so far; where there is no world, 0."""
+    import rueda
+
+    try:
+        counters = rueda.metrics()
+    except (RuedaError, ImportError):
+        return 0.0
+    return float(
+        sum(
+            value
+            for name, value in counters.items()
+            if name.endswith("_payload_bytes_sent") or name == "point_to_point_bytes_sent"
+        )
+    )
+
+
+def _rank() -> int:
+    import rueda
+
+    try:
+        return rueda.rank()
+    except (RuedaError, ImportError):
+        return int(os.environ.get("RUEDA_RANK", "0"))
+
+
+class Recorder:
+    """One rank's. A row is a step: what the state was after it, the loss in it, time and bytes up to it.
+
+    Time and what the recorder itself takes are kept apart.
+    """
+
+    def __init__(self, folder: os.PathLike[str], settings: RunSettings) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._model: Model | None = None
+        self._writer: Writer | None = None
+        self._signs: dict[str, Signs] = {}
+        self._pending: np.ndarray[Any, np.dtype[np.float64]] | None = None
+        self._has_loss = False  # the pending row has been given one
+        self._step = 0
+        self._began = 0.0
+        self._own_time = 0.0
+        self._sent_before = 0.0
+        self._ended = False
+        self.used: set[str] = set()  # what the script has asked for: "seed", "strategy"
+        atexit.register(self.end)
+
+    def watch(self, model: Model, *, by_default: bool = False) -> None:
+        """What is recorded from now on; the present state is step 0. By default the first that there is."""
+        if by_default and self._model is not None and (self._step or self._model is not model):
+            return
+        if self._step:
+            raise InvalidArgumentError(
+                "rueda.torch.equiv.watch() is for the beginning: a step is recorded already"
+            )
+        is_first = self._model is None
+        self._model = model
+        self._writer = None
+        if is_first:
+            self._perturb()
+        self._pending = self._row(0)
+        self._has_loss = True
+        self._began = time.perf_counter()
+        self._own_time = 0.0
+        self._sent_before = _sent()
+
+    def end_step(self) -> None:
+        """After an optimizer's step: opens a row."""
+        if self._ended:
+            return
+        entered = time.perf_counter()
+        if self._model is None:
+            raise InvalidArgumentError(
+                "nothing to record: call rueda.torch.equiv.watch(model) before the first step, or rueda.torch.wrap()"
+            )
+        self._step += 1
+        self._flush()
+        self._perturb()
+        seconds = entered - self._began - self._own_time
+        self._pending = self._row(self._step, seconds)
+        self._has_loss = False
+        self._own_time += time.perf_counter() - entered
+
+    def record(self, loss: Number | None, metrics: Mapping[str, Number]) -> None:
+        """The numbers of the step that has just ended."""
+        if self._ended:
+            return
+        if self._pending is None or self._has_loss:
+            self.end_step()
+        entered = time.perf_counter()
+        assert self._pending is not None
+        self._has_loss = True
+        if loss is not None:
+            self._pending[Layout.LOSS] = _float(loss, "loss")
+        for name, value in metrics.items():
+            self._writer_of_now().metric(self._step, name, _float(value, name), is_result=False)
+        self._own_time += time.perf_counter() - entered
+
+    def result(self, metrics: Mapping[str, Number]) -> None:
+        """What the training has come to: the state as it now is, and numbers."""
+        if self._ended:
+            raise InvalidArgumentError("rueda.torch.equiv.result() is for the end: call it once")
+        if self._model is None:
+            raise InvalidArgumentError(
+                "no result without a training: call rueda.torch.equiv.watch(model) before the first step, or "
+                "rueda.torch.wrap()"
+            )
+        writer = self._writer_of_now()
+        for name, value in metrics.items():
+            writer.metric(self._step, name, _float(value, name), is_result=True)
+        self._write_end()
+
+    def end(self) -> None:
+        """At the end of the process, the state at its end unless result() has written it."""
+        if self._model is not None:
+            self._write_end()
+
+    def _write_end(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        writer = self._writer_of_now()
+        seconds = time.perf_counter() - self._began - self._own_time
+        self._flush()
+        writer.end(self._row(self._step, seconds), self.used)
+
+    def _flush(self) -> None:
+        if self._pending is None:
+            return
+        writer = self._writer_of_now()
+        if int(self._pending[Layout.STEP]) % self._settings.every == 0:
+            writer.row(self._pending)
+        else:
+            writer.row(self._pending[: Layout.HEAD])
+        self._pending = None
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        model = self._model
+        assert model is not None
+        state = model.state_dict() if isinstance(model, torch.nn.Module) else model
+        return {
+            name: value if isinstance(value, torch.Tensor) else torch.from_numpy(value)
+            for name, value in state.items()
+            if isinstance(value, torch.Tensor | np.ndarray)
+        }
+
+    def _perturb(self) -> None:
+        if self._settings.perturbation:
+            for name, tensor in self._tensors().items():
+                perturb(tensor, self._settings.seed, self._step, name)
+
+    def _writer_of_now(self) -> Writer:
+        if self._writer is None:
+            tensors = self._tensors()
+            layout = Layout(
+                tuple(tensors),
+                tuple(t.numel() * (2 if t.is_complex() else 1) for t in tensors.values()),
+                tuple(_eps_of(t.dtype) for t in tensors.values()),
+            )
+            self._signs = {
+                name: Signs(name, numel)
+                for name, numel in zip(layout.names, layout.numels, strict=True)
+            }
+            self._writer = Writer(self._folder, _rank(), layout)
+        return self._writer
+
+    def _row(self, step: int, seconds: float = 0.0) -> np.ndarray[Any, np.dtype[np.float64]]:
+        writer = self._writer_of_now()
+        row = np.empty(writer.layout.width)
+        row[: Layout.HEAD] = step, np.nan, seconds, _sent() - self._sent_before
+        if step % self._settings.every and not self._ended:
+            return row
+        tensors = self._tensors()
+        if list(tensors) != list(writer.layout.names):
+            raise InvalidArgumentError(
+                f"the model has other tensors in step {step} than at the beginning: "
+                f"{', '.join(sorted(set(tensors) ^ set(writer.layout.names)))}"
+            )
+        for name, tensor in tensors.items():
+            place = writer.layout.places[name]
+            values = values_of(tensor)
+            sketch = self._signs[name].sketch(values)
+            row.view(np.int64)[place.start] = hash_of(tensor)
+            row[place.start + 1] = float(torch.linalg.vector_norm(values))
+            row[place.start + 2 : place.stop] = sketch.numpy()
+        return row
+
+
+def _eps_of(dtype: torch.dtype) -> float:
+    """0 for whole numbers, which are not rounded."""
+    return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
+
+
+# The process's recorder, from the first call on: None within where `rueda equiv` has not started this run.
+_recorders: list[Recorder | None] = []
+
+
+def _recorder() -> Recorder | None:
+    if not _recorders:
+        told = settings_of_environment()
+        _recorders.append(None if told is None else Recorder(*told))
+    return _recorders[0]
+
+
+def is_active() -> bool:
+    """Whether `rueda equiv` has started this run.
+
+    Example::
+
+        >>> rueda.torch.equiv.is_active()
+        False
+    """
+    return _recorder() is not None
+
+
+def seed(default: int = 0) -> int:
+    """The seed of this run, from 0 on; outside of `rueda equiv` ``default``.
+
+    Everything random is to follow from it: the initial model and the order of samples. Runs of the same seed are
+    compared with each other, and differences between seeds tell what chance alone does.
+
+    Example::
+
+        >>> torch.manual_seed(rueda.torch.equiv.seed()).initial_seed()
+        0
+    """
+    recorder = _recorder()
+    if recorder is None:
+        return default
+    recorder.used.add("seed")
+    return recorder._settings.seed
+
+
+def strategy(default: str = "sync") -> str:
+    """The strategy of this run as a text, as :func:`rueda.torch.wrap` takes it; outside of `rueda equiv` ``default``.
+
+    ``wrap()`` without a strategy asks for it by itself. Call it where the script passes one, or has its own:
+    ``wrap(model, optimizer, strategy=rueda.torch.equiv.strategy("local:8"))``.
+
+    Example::
+
+        >>> rueda.torch.equiv.strategy("local:8")
+        'local:8'
+    """
+    recorder = _recorder()
+    if recorder is None:
+        return default
+    recorder.used.add("strategy")
+    return recorder._settings.strategy
+
+
+def watch(model: Model) -> None:
+    """Tells what to record: the state of ``model``, or tensors and arrays by their names. Before the first step.
+
+    Not needed with :func:`rueda.torch.wrap`, which does it. Call it once the model has its initial state on all
+    ranks; then call :func:`record` once after each step.
+
+    Example::
+
+        >>> rueda.torch.equiv.watch(torch.nn.Linear(3, 1))
+    """
+    recorder = _recorder()
+    if recorder is not None:
+        recorder.watch(model)
+
+
+def watch_wrapped(model: torch.nn.Module) -> None:
+    """wrap() has given this model an optimizer."""
+    recorder = _recorder()
+    if recorder is not None:
+        recorder.watch(model, by_default=True)
+
+
+def note_step() -> None:
+    """A step of an optimizer of wrap() is over."""
+    recorder = _recorder()
+    if recorder is not None:
+        recorder.end_step()
+
+
+def record(loss: Number | None = None, **metrics: Number) -> None:
+    """Once after each step: this rank's loss in it, and other numbers by their names.
+
+    Raises :class:`rueda.InvalidArgumentError` where there is no model to record, see :func:`watch`, or what is given
+    is not one number. Costs a pass over the model's state in each step.
+
+    Example::
+
+        >>> rueda.torch.equiv.record(loss=torch.tensor(0.25), learning_rate=0.1)
+    """
+    recorder = _recorder()
+    if recorder is not None:
+        recorder.record(loss, metrics)
+
+
+def result(**metrics: Number) -> None:
+    """What the training has come to: numbers such as ``accuracy=0.97``, by which quality is judged.
+
+    Once, at the end, after ``consolidate()``: the model's state now is the one that counts as its last. Raises as
+    :func:`record`.
+
+    Example::
+
+        >>> rueda.torch.equiv.result(accuracy=0.97)
+    """
+    recorder = _recorder()
+    if recorder is not None:
+        recorder.result(metrics)

@@ -1,0 +1,273 @@
+"""`rueda equiv`: what it runs, what it says where runs go wrong, and a training from end to end."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from recorded import recorded
+from recorded import training as training_of
+from rich.console import Console
+from rueda.launcher.equiv.plan import (
+    Plan,
+    Planned,
+    Way,
+    candidates_of,
+    parse_strategies,
+    parse_variant,
+)
+from rueda.launcher.errors import LaunchError
+from rueda_command import run_rueda
+
+from .conftest import Rueda
+
+pytest.importorskip("scipy", reason="SciPy, which the judge needs, is not installed")
+
+from rueda.launcher.equiv.command import exit_code
+from rueda.launcher.equiv.comparison import compare
+from rueda.launcher.equiv.report import as_json, print_report
+from rueda.launcher.equiv.running import Outcome, problem_of
+
+EQUIV = ["equiv", "--launch=--no-mpi --grace 0.5", "--json"]
+# Records a training of one number, without torch, which takes a second to import.
+SCRIPT = """
+import os, sys, time
+from pathlib import Path
+import numpy as np
+from rueda.equivalence.record_files import Layout, Writer
+from rueda.equivalence.run_settings import settings_of_environment
+
+folder, told = settings_of_environment()
+rank, size = int(os.environ["RUEDA_RANK"]), int(os.environ["RUEDA_SIZE"])
+
+def train(steps=5, moved=0.0, until=5, seed=told.seed):
+    layout = Layout(("weight",), (1,), (2.0**-23,))
+    writer = Writer(folder, rank, layout)
+    rng = np.random.default_rng(seed)
+    x = 1 + rng.normal()
+    for step in range(steps + 1):
+        x = 0.9 * x + (told.perturbation * 1e-7 * rng.uniform(-1, 1)) + (moved if step == 3 else 0)
+        row = np.array([step, abs(x), step * 0.1, step * 10.0, 0, abs(x), x])
+        row.view(np.int64)[4] = row[5:6].view(np.int64)[0]
+        if step < until:
+            writer.row(row)
+    writer.metric(steps, "accuracy", -abs(x), is_result=True)
+    writer.end(row, {"seed", "strategy"})
+"""
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Callable[[str], list[str]]:
+    """A script that ends with these lines, as a command line."""
+
+    def write(text: str) -> list[str]:
+        (tmp_path / "train.py").write_text(f"{SCRIPT}\n{text}\n")
+        return ["python", "train.py"]
+
+    return write
+
+
+# --- The plan
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["sync", "local:8", "diloco:16", "desloc:16,48,96"]),
+            st.sampled_from(["", ",codec=int8", ",fragments=2,delay=4"]),
+        ),
+        min_size=1,
+        max_size=5,
+        unique=True,
+    )
+)
+def test_strategies_with_parameters_are_taken_apart(parts: list[tuple[str, str]]) -> None:
+    strategies = [name + more for name, more in parts if name != "sync"] or ["sync"]
+    assert parse_strategies(",".join(strategies)) == tuple(dict.fromkeys(strategies))
+
+
+@given(st.lists(st.integers(1, 8), min_size=1, max_size=4, unique=True), st.integers(1, 6))
+def test_each_run_is_there_once_and_in_a_folder_of_its_own(ranks: list[int], seeds: int) -> None:
+    reference = Way(1, "sync")
+    ways = candidates_of(ranks, ["sync", "local:8"], ["ring:RUEDA_ALGORITHM=ring"], reference)
+    assert len(ways) == 4 * len(ranks) - (1 in ranks)
+    assert reference not in ways
+    plan = Plan(reference, ways, seeds, ("python", "x.py", "--seed={seed}", "{np}{strategy}"))
+    runs = list(plan.runs())
+    assert len({run.folder for run in runs}) == len(runs) == seeds * (len(ways) + 2)
+    last = plan.settings(runs[-1])
+    assert last.command[2:] == (f"--seed={seeds - 1}", f"{ranks[-1]}local:8")
+    assert dict(last.variables) == {"RUEDA_ALGORITHM": "ring"}
+
+
+@pytest.mark.parametrize("text", ["ring", "ring:", ":A=1", "ring:=1", "a b:A=1"])
+def test_a_variant_needs_a_name_and_variables(text: str) -> None:
+    with pytest.raises(LaunchError, match="such as ring:RUEDA_ALGORITHM=ring"):
+        parse_variant(text)
+
+
+# --- What goes wrong
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--np", "0"], "--np 0: give numbers of ranks with commas"),
+        (["--np", "two"], "--np two: give numbers of ranks with commas"),
+        (["--np", "1"], "nothing to compare with 1 rank sync"),
+        (["--reference", "sync"], "--reference sync: give a number of ranks and a strategy"),
+        (["--strategy", ","], "names no strategy"),
+        (["--variant", "a:A=1", "--variant", "a:A=2"], "--variant a: given twice"),
+        (["--plot", "x.txt"], "--plot"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_sentence(
+    rueda: Rueda, flags: list[str], sentence: str
+) -> None:
+    ran = rueda(*EQUIV, *flags, "python", "train.py")
+    assert ran.code == 2
+    assert sentence in ran.last_line
+    assert ran.out == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence", "timeout"),
+    [
+        ("sys.exit('no luck')", "it ended with exit code 1; the last line of its output", 60),
+        ("pass", "it recorded nothing: use rueda.torch.wrap()", 60),
+        ("time.sleep(60)", "it did not end within 1.5 s (--timeout)", 1.5),
+    ],
+)
+def test_a_reference_that_fails_ends_it(
+    rueda: Rueda, training: Callable[[str], list[str]], text: str, sentence: str, timeout: float
+) -> None:
+    ran = rueda(*EQUIV, "--timeout", str(timeout), *training(text))
+    assert ran.code == 2
+    assert "the reference, 1 rank sync, seed 0: " in ran.last_line
+    assert sentence in ran.last_line
+
+
+def test_runs_that_fail_are_told_and_the_others_judged(
+    rueda: Rueda, training: Callable[[str], list[str]]
+) -> None:
+    faults = """
+fault = os.environ.get("FAULT", "")
+if fault == "fails" and told.seed == 1: sys.exit("out of luck")
+train(moved=0.25 if fault == "moved" else 0)
+"""
+    variants = [f"--variant={name}:FAULT={name}" for name in ("fails", "moved")]
+    ran = rueda(*EQUIV, "--seeds", "2", *variants, "--np", "2", *training(faults))
+    assert ran.code == 1, ran.err
+    found = json.loads(ran.out)
+    assert found["notes"] == []
+    same, fails, moved = found["ways"]
+    assert same["level"] == "same bits"
+    assert (fails["level"], len(fails["problems"])) == ("failed", 1)
+    assert "1 of 2 runs: 2 ranks sync fails, seed 1: it ended with exit code 1" in fails["why"]
+    assert "out of luck" in fails["why"]
+    assert moved["level"] not in ("same bits", "same state", "failed")
+    assert (moved["diverges"]["step"], moved["diverges"]["tensor"]) == (3, "weight")
+
+
+@pytest.mark.parametrize(
+    ("levels", "codes"),
+    [
+        ({"same bits"}, (0, 0, 0)),
+        ({"same state", "same bits"}, (1, 0, 0)),
+        ({"same quality", "better"}, (1, 1, 0)),
+        ({"other state"}, (1, 1, 3)),
+        ({"undecided", "same bits"}, (3, 3, 3)),
+        ({"undecided", "worse"}, (1, 1, 1)),
+        ({"failed"}, (1, 1, 1)),
+    ],
+)
+def test_the_exit_code_follows_what_is_asked_for(
+    levels: set[str], codes: tuple[int, int, int]
+) -> None:
+    asked = ("bits", "state", "quality")
+    assert tuple(exit_code(levels, required) for required in asked) == codes
+
+
+WAY = Way(2, "sync")
+PLAN = Plan(Way(1, "sync"), (WAY,), 2, ("python", "train.py"))
+
+
+def outcomes(ours: list[Outcome]) -> dict[Planned, Outcome]:
+    """Of the plan, with these of the candidate, seed by seed."""
+    found = {}
+    for seed, outcome in enumerate(ours):
+        found[Planned(PLAN.reference, seed)] = Outcome((recorded(training_of(seed)),))
+        twin = recorded(training_of(seed, moved=2.0**-23, by=1))
+        found[Planned(PLAN.reference, seed, True)] = Outcome((twin,))
+        found[Planned(WAY, seed)] = outcome
+    return found
+
+
+def test_seeds_that_take_other_numbers_of_steps_are_told() -> None:
+    uneven = [Outcome((recorded(training_of(seed, 20 - seed)),)) for seed in range(2)]
+    (row,) = compare(PLAN, outcomes(uneven), 0.95).rows
+    assert row.verdict.level == "failed"
+    assert row.problems == ("2 ranks sync: its seeds took other numbers of steps: 19, 20",)
+
+
+def test_ranks_that_take_other_numbers_of_steps_are_told() -> None:
+    ranks = (recorded(training_of(0)), recorded(training_of(0, 19), rank=1))
+    assert problem_of(ranks) == "its ranks took other numbers of steps: 19 on rank 1, 20 on rank 0"
+    assert problem_of(ranks[:1]) == ""
+    assert "recorded no step" in problem_of((recorded(training_of(0, 0)),))
+    other = recorded({"bias": training_of(0)["bias"]}, rank=1)
+    assert problem_of((ranks[0], other)) == "rank 1 has recorded another model than rank 0"
+
+
+def test_the_report_is_json_and_a_table_whatever_is_missing() -> None:
+    ours = [Outcome((recorded(training_of(seed, 9)),)) for seed in range(2)]
+    comparison = compare(PLAN, outcomes(ours), 0.95)
+    text = json.dumps(as_json(comparison), allow_nan=False)
+    assert json.loads(text)["ways"][0]["distance"] is None
+    console = Console(record=True, width=200, file=io.StringIO())
+    print_report(comparison, console)
+    told = console.export_text()
+    assert "states are not compared: it took 9 steps, the reference 20" in told
+    assert "All verdicts hold together with 95% confidence" in told
+
+
+def test_a_script_without_its_seed_is_told_and_runs_are_kept(
+    rueda: Rueda, training: Callable[[str], list[str]], tmp_path: Path
+) -> None:
+    command = training("open('count', 'a').write('x')\ntrain(seed=7)")
+    flags = ["--np", "2", "--out", "kept", "--metric", "accuracy:max"]
+    first = rueda(*EQUIV, *flags, "--seeds", "2", *command)
+    found = json.loads(first.out)
+    assert first.code == 0, first.err
+    assert "all seeds of the reference have the same bits" in found["notes"][0]
+    assert len((tmp_path / "count").read_text()) == 8  # 2 seeds: reference, twin, and 2 ranks
+    assert (
+        json.loads(rueda("equiv", *command, *flags, *EQUIV[1:], "--seeds", "3").out)["seeds"] == 3
+    )
+    assert len((tmp_path / "count").read_text()) == 12  # only the third is new
+    ran = rueda(*EQUIV, *flags, "--seeds", "3", "--metric", "speed", *command)
+    assert ran.code == 2
+    assert "--metric speed: the script has given loss, accuracy to" in ran.last_line
+
+
+def test_a_fault_in_a_training_with_torch_is_found(tmp_path: Path) -> None:
+    """The digits on two ranks: as on one but for rounding, and with a fault in one tensor from step 40 on."""
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn", reason="scikit-learn, which has the digits, is not installed")
+    script = Path(__file__).parents[2] / "benchmarks" / "equiv" / "train.py"
+    flags = ["--seeds", "1", "--np", "2", "--variant=stale:EQUIV_FAULT=stale-gradient"]
+    command = [*EQUIV, *flags, "python", str(script), "--steps", "45"]
+    ran = run_rueda(tmp_path, command, {}, timeout=240)
+    assert ran.code == 3, ran.err
+    good, stale = json.loads(ran.out)["ways"]
+    assert good["diverges"] is None
+    assert good["rounding"]["factor"] < 10
+    assert good["ranks_agree"]
+    assert good["to_target"]["reached"] == 1
+    assert (stale["diverges"]["step"], stale["diverges"]["tensor"]) == (40, "2.weight")
+    assert stale["rounding"]["factor"] > 10

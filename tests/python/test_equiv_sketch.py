@@ -1,0 +1,86 @@
+"""What a recorder keeps of a tensor: its bits in a number, and enough for distances."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from rueda.torch.equiv.sketch import SKETCH, Signs, hash_of, perturb, values_of  # noqa: E402
+
+few = settings(max_examples=20, deadline=None)
+
+
+def estimate(one: torch.Tensor, other: torch.Tensor, name: str = "weight") -> float:
+    signs = Signs(name, one.numel())
+    apart = signs.sketch(values_of(one)) - signs.sketch(values_of(other))
+    return float((apart**2).sum().sqrt())
+
+
+@few
+@given(st.integers(0, SKETCH), st.integers(0, 1000))
+def test_small_tensors_are_their_own_sketch(numel: int, seed: int) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    one, other = torch.randn(2, numel, generator=rng)
+    assert estimate(one, other) == pytest.approx(float((one.double() - other.double()).norm()))
+
+
+@pytest.mark.parametrize("numel", [33, 100, 2048, 30_000])
+@pytest.mark.parametrize("scale", [1.0, 1e-7])
+def test_distances_are_right_in_the_mean(numel: int, scale: float) -> None:
+    """Squares have no bias, and a spread of about sqrt(2/k), also where the tensors are nearly the same."""
+    rng = torch.Generator().manual_seed(numel)
+    found = []
+    for number in range(200):
+        one = torch.randn(numel, generator=rng, dtype=torch.float64)
+        other = one + scale * torch.randn(numel, generator=rng, dtype=torch.float64)
+        true = float((one - other).norm())
+        found.append((estimate(one, other, f"tensor{number}") / true) ** 2)
+    spread = np.sqrt(2 / SKETCH)
+    assert np.mean(found) == pytest.approx(1, abs=4 * spread / np.sqrt(len(found)))
+    assert np.std(found) < 1.4 * spread
+
+
+@few
+@given(
+    st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.float64]),
+    st.integers(1, 300),
+    st.data(),
+)
+def test_one_changed_bit_changes_the_hash_and_the_distance(dtype, numel, draw) -> None:  # type: ignore[no-untyped-def]
+    tensor = torch.randn(numel, generator=torch.Generator().manual_seed(numel)).to(dtype)
+    other = tensor.clone()
+    assert hash_of(other) == hash_of(tensor)
+    element = draw.draw(st.integers(0, numel - 1))
+    other[element] = torch.nextafter(other[element].float(), torch.tensor(9.0)) if (
+        dtype == torch.float32
+    ) else other[element] * 2 + 1  # fmt: skip
+    if other[element] == tensor[element]:
+        return
+    assert hash_of(other) != hash_of(tensor)
+    assert estimate(tensor, other) > 0
+
+
+@few
+@given(st.sampled_from([torch.float32, torch.bfloat16, torch.float64]), st.integers(0, 10_000))
+def test_a_twin_is_moved_by_units_in_the_last_place(dtype: torch.dtype, seed: int) -> None:
+    """By two at most: eps of a number is between one and two units, and rounded to whole ones. Alike on all ranks."""
+    tensor = torch.randn(500, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    moved, again, later = tensor.clone(), tensor.clone(), tensor.clone()
+    perturb(moved, seed, 3, "weight")
+    perturb(again, seed, 3, "weight")
+    perturb(later, seed, 4, "weight")
+    assert torch.equal(moved, again)
+    assert not torch.equal(moved, tensor)
+    assert not torch.equal(moved, later)
+    apart = (moved.double() - tensor.double()).abs()
+    assert (apart <= 1.34 * torch.finfo(dtype).eps * tensor.double().abs()).all()
+
+
+def test_whole_numbers_are_not_moved() -> None:
+    counts = torch.arange(10)
+    perturb(counts, 1)
+    assert torch.equal(counts, torch.arange(10))

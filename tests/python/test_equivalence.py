@@ -1,0 +1,302 @@
+"""The judge behind `rueda equiv`: what it says of records whose truth is known."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recorded import recorded, training
+
+pytest.importorskip("scipy", reason="SciPy, which the judge needs, is not installed")
+
+from rueda.equivalence.distances import distances, same_layout
+from rueda.equivalence.judge import Baseline, Measure, judge
+from rueda.equivalence.quality import judge_quality, spread_margin
+from rueda.equivalence.record_files import Layout, RecordError, Writer, read_rank
+from rueda.equivalence.rounding import MARGIN, judge_rounding
+from rueda.equivalence.targets import reached, smooth
+
+EPS = 2.0**-23
+SEEDS = 5
+finite = st.floats(-1e6, 1e6, allow_nan=False)
+samples = st.integers(2, 12).flatmap(
+    lambda n: st.tuples(st.lists(finite, min_size=n, max_size=n), st.lists(finite, min_size=n, max_size=n))
+)  # fmt: skip
+
+
+def baseline(seeds: int = SEEDS, steps: int = 20) -> Baseline:
+    references = {s: [recorded(training(s, steps))] for s in range(seeds)}
+    twins = {s: [recorded(training(s, steps, moved=EPS, by=1))] for s in range(seeds)}
+    return Baseline(references, twins)
+
+
+BASELINE = baseline()
+
+
+def verdict(states: dict[int, dict[str, np.ndarray]], alpha: float = 0.05):  # type: ignore[no-untyped-def]
+    return judge({seed: [recorded(s)] for seed, s in states.items()}, BASELINE, Measure(), alpha)
+
+
+# --- Quality
+
+
+@given(samples, st.floats(0.001, 0.4), st.floats(0.1, 100), finite)
+def test_a_verdict_on_quality_does_not_depend_on_the_unit(
+    both: tuple[list[float], list[float]], alpha: float, unit: float, zero: float
+) -> None:
+    ours, theirs = (np.array(each) for each in both)
+    plain = judge_quality(ours, theirs, alpha, higher_is_better=True)
+    mirrored = judge_quality(-ours, -theirs, alpha, higher_is_better=False)
+    assert mirrored == plain or math.isnan(plain.gap)
+    other = judge_quality(ours * unit + zero, theirs * unit + zero, alpha, higher_is_better=True)
+    # What lies on a limit may fall to either side of it in other units.
+    clear = min(abs(plain.low), abs(plain.high), abs(max(-plain.low, plain.high) - plain.margin))
+    scale = 1e-9 * (1 + max(map(abs, [*ours, *theirs])) + abs(zero))
+    if clear > scale and (ours - theirs).std() > scale:
+        assert other.verdict == plain.verdict
+
+
+@given(samples, st.floats(0.01, 0.4))
+def test_a_decided_verdict_is_supported_by_its_interval(
+    both: tuple[list[float], list[float]], alpha: float
+) -> None:
+    found = judge_quality(*both, alpha, higher_is_better=True)
+    if found.verdict == "same":
+        assert -found.margin < found.low <= found.gap <= found.high < found.margin
+    elif found.verdict == "worse":
+        assert found.high < 0
+    elif found.verdict == "better":
+        assert found.low > 0
+    else:
+        assert found.why
+        assert found.seeds_needed is None or found.seeds_needed > len(both[0])
+    # More certainty never turns an open question into an answer, nor one answer into another.
+    stricter = judge_quality(*both, alpha / 4, higher_is_better=True)
+    assert stricter.margin <= found.margin
+    if found.verdict == "undecided":
+        assert stricter.verdict == "undecided"
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+@pytest.mark.parametrize("margin", [None, 2.0])
+def test_wrong_verdicts_on_quality_are_as_rare_as_stated(seeds: int, margin: float | None) -> None:
+    """Over 600 experiments with a fixed generator, at the worst gaps there are: none, and just the margin."""
+    rng = np.random.default_rng(seeds)
+    alpha, experiments = 0.05, 600
+    wrong = {"same": 0, "apart": 0}
+    edge = margin if margin is not None else 1.96 * math.sqrt(2)
+    for _ in range(experiments):
+        theirs = rng.normal(size=seeds)
+        ours = rng.normal(size=seeds) * 0.5 + 0.5 * theirs
+        at_edge = judge_quality(ours - edge, theirs, alpha, higher_is_better=True, margin=margin)
+        wrong["same"] += at_edge.verdict == "same"
+        found = judge_quality(ours, theirs, alpha, higher_is_better=True, margin=margin)
+        wrong["apart"] += found.verdict in ("worse", "better")
+    limit = alpha * experiments + 3 * math.sqrt(alpha * experiments)
+    assert wrong["same"] <= limit, wrong
+    assert wrong["apart"] <= limit, wrong
+
+
+def test_as_many_seeds_as_are_asked_for_decide() -> None:
+    rng = np.random.default_rng(1)
+    theirs = rng.normal(size=5)
+    ours = theirs + 0.8 + 2.0 * rng.normal(size=5)
+    found = judge_quality(ours, theirs, 0.05, higher_is_better=True)
+    assert found.verdict == "undecided"
+    assert found.seeds_needed is not None
+    # Samples of that size with the mean and the spread that were found.
+    count = found.seeds_needed
+
+    def stretched(values: np.ndarray) -> np.ndarray:
+        drawn = rng.normal(size=count)
+        drawn = (drawn - drawn.mean()) / drawn.std(ddof=1)
+        return drawn * values.std(ddof=1) + values.mean()
+
+    more, gaps = stretched(theirs), stretched(ours - theirs)
+    assert judge_quality(more + gaps, more, 0.05, higher_is_better=True).verdict != "undecided"
+
+
+def test_few_seeds_make_a_narrow_margin() -> None:
+    margins = [float(spread_margin(1.0, seeds, 0.025)) for seeds in (2, 3, 5, 10, 100)]
+    assert margins == sorted(margins)
+    assert margins[-1] < 1.96 * math.sqrt(2)
+    assert judge_quality([1.0], [1.0], 0.05, higher_is_better=True).seeds_needed == 2
+
+
+def test_numbers_that_are_not_finite_are_no_quality() -> None:
+    nan = float("nan")
+    assert judge_quality([nan, nan], [1.0, 2.0], 0.05, higher_is_better=True).verdict == "worse"
+    some = judge_quality([nan, 2.0], [1.0, 2.0], 0.05, higher_is_better=True)
+    assert some.verdict == "undecided"
+    assert "1 of 2" in some.why
+    lost = judge_quality([1.0, 2.0], [nan, 2.0], 0.05, higher_is_better=True)
+    assert "reference" in lost.why
+
+
+# --- Rounding
+
+
+@given(st.lists(st.floats(0, 1e12), min_size=1, max_size=10), st.floats(0.001, 0.3))
+def test_rounding_explains_only_what_all_of_the_interval_says(
+    largest: list[float], alpha: float
+) -> None:
+    found = judge_rounding(largest, alpha)
+    if len(largest) < 2:
+        assert found.explains is None
+    elif found.explains is None:
+        assert found.low <= MARGIN <= found.high
+        assert found.seeds_needed is None or found.seeds_needed > len(largest)
+    else:
+        assert found.high < MARGIN if found.explains else found.low > MARGIN
+    stricter = judge_rounding(largest, alpha / 10)
+    assert stricter.explains in (None, found.explains)
+
+
+def test_other_rounding_is_the_same_state() -> None:
+    found = verdict({seed: training(seed, moved=EPS, by=2) for seed in range(SEEDS)})
+    assert found.level == "same state"
+    assert found.diverges is None
+    assert 0 < found.distance < 1e-6
+
+
+def test_equal_records_are_the_same_bits() -> None:
+    assert verdict({seed: training(seed) for seed in range(SEEDS)}).level == "same bits"
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(0, 20), st.sampled_from(["weight", "bias"]), st.floats(-4, -1), st.integers(0, 2)
+)
+def test_a_fault_is_found_where_it_was_planted(
+    step: int, name: str, power: float, element: int
+) -> None:
+    states = {}
+    for seed in range(SEEDS):
+        states[seed] = training(seed, moved=EPS, by=2)
+        states[seed][name][step:, element] += 10**power
+    found = verdict(states)
+    assert found.rounding is not None
+    assert found.rounding.explains is False
+    assert found.diverges is not None
+    assert (found.diverges.step, found.diverges.tensor) == (step, name)
+    assert found.diverges.seeds == SEEDS
+    assert found.level not in ("same bits", "same state")
+
+
+def test_a_fault_with_one_seed_of_five_is_not_called_the_same_state() -> None:
+    states = {seed: training(seed, moved=EPS, by=2) for seed in range(SEEDS)}
+    states[3]["bias"][7:] += 0.1
+    found = verdict(states)
+    assert found.level != "same state"
+    assert found.rounding is not None
+    assert found.rounding.explains is None
+    assert found.diverges is not None
+    assert (found.diverges.step, found.diverges.tensor, found.diverges.seeds) == (7, "bias", 1)
+
+
+def test_the_rank_that_has_left_is_named() -> None:
+    runs = {}
+    for seed in range(SEEDS):
+        good = training(seed)
+        wrong = {name: rows.copy() for name, rows in good.items()}
+        wrong["bias"][5:] += 1e-3
+        runs[seed] = [recorded(good), recorded(good, rank=1), recorded(wrong, rank=2)]
+    found = judge(runs, BASELINE, Measure(), 0.05)
+    assert found.diverges is not None
+    assert (found.diverges.rank, found.diverges.step) == (2, 5)
+    assert not found.ranks_agree
+    assert not found.ranks_agree_at_end
+
+
+def test_one_seed_decides_nothing_but_bits() -> None:
+    one = Baseline({0: BASELINE.references[0]}, {0: [recorded(training(0, moved=EPS, by=1))]})
+    same = judge({0: [recorded(training(0))]}, one, Measure(), 0.05)
+    assert same.level == "same bits"
+    moved = judge({0: [recorded(training(0, moved=EPS, by=2))]}, one, Measure(), 0.05)
+    assert moved.level == "undecided"
+    assert moved.seeds_needed == 2
+
+
+def test_other_numbers_of_steps_leave_the_question_of_quality() -> None:
+    losses = [1.0] * 9
+    runs = {s: [recorded(training(s, 9), losses)] for s in range(SEEDS)}
+    found = judge(runs, BASELINE, Measure(), 0.05)
+    assert found.rounding is None
+    assert "it took 9 steps, the reference 20" in found.notes[0]
+
+
+def test_where_rounding_goes_as_far_as_a_seed_no_state_is_called_the_same() -> None:
+    chaotic = Baseline(
+        BASELINE.references, {s: [recorded(training(s, moved=0.5, by=1))] for s in range(SEEDS)}
+    )
+    runs = {s: [recorded(training(s, moved=0.5, by=2))] for s in range(SEEDS)}
+    found = judge(runs, chaotic, Measure(), 0.05)
+    assert found.level not in ("same bits", "same state")
+    assert "rounding alone" in found.notes[0]
+
+
+# --- Records and targets
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 3), st.randoms(use_true_random=False))
+def test_what_is_written_is_read(tensors: int, steps: int, every: int, random) -> None:  # type: ignore[no-untyped-def]
+    import tempfile
+
+    numels = tuple(random.choice([0, 1, 5, 32, 33, 1000]) for _ in range(tensors))
+    layout = Layout(tuple(f"t{n}" for n in range(tensors)), numels, (EPS,) * tensors)
+    rng = np.random.default_rng(random.randrange(1000))
+    rows = rng.normal(size=(steps + 1, layout.width))
+    rows[:, 0] = np.arange(steps + 1)
+    places = list(layout.places.values())
+    hashes = rng.integers(-(2**63), 2**63 - 1, size=(steps + 1, tensors))
+    for number, place in enumerate(places):
+        rows.view(np.int64)[:, place.start] = hashes[:, number]
+    with tempfile.TemporaryDirectory() as folder:
+        writer = Writer(folder, 3, layout)
+        for row in rows:
+            writer.row(row if int(row[0]) % every == 0 else row[: Layout.HEAD])
+        writer.metric(1, "accuracy", 0.5, is_result=True)
+        with pytest.raises(RecordError, match="has not come to its end"):
+            read_rank(Path(folder), 3)
+        writer.end(rows[-1], {"seed"})
+        found = read_rank(Path(folder), 3)
+        with pytest.raises(RecordError, match="has recorded nothing"):
+            read_rank(Path(folder), 0)
+    kept = [row for row in range(steps + 1) if row % every == 0] + [steps]
+    assert np.array_equal(found.steps, rows[:, :4])
+    assert list(found.state_steps) == kept
+    assert np.array_equal(found.hashes, hashes[kept])
+    assert [sketch.shape for sketch in found.sketches] == [(len(kept), min(n, 32)) for n in numels]
+    assert (found.results, found.used) == ({"accuracy": 0.5}, {"seed"})
+
+
+def test_distances_are_zero_for_equal_bits_and_infinite_for_nan() -> None:
+    states = training(0)
+    other = {name: rows.copy() for name, rows in states.items()}
+    other["weight"][3, 0] = np.nan
+    other["bias"][4] += [3, 4, 0]
+    apart = distances(recorded(states), recorded(other))
+    assert apart.sum(where=np.isfinite(apart)) == pytest.approx(5)
+    assert apart[3, 0] == np.inf
+    assert not same_layout(recorded(states), recorded({"weight": states["weight"]}))
+
+
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=200), st.floats(0, 10))
+def test_a_target_is_reached_in_the_first_step_that_is_at_it(
+    found: list[float], target: float
+) -> None:
+    run = [recorded(training(0, len(found)), found)]
+    smoothed = smooth(np.array(found))
+    window = max(1, len(found) // 20)
+    assert smoothed[-1] == pytest.approx(np.mean(found[-window:]), abs=1e-9)
+    came = reached(run, target)
+    if came is None:
+        assert (smoothed > target).all()
+    else:
+        assert smoothed[came.step - 1] <= target
+        assert (smoothed[: came.step - 1] > target).all()
+        assert (came.seconds, came.bytes) == (came.step * 0.5, came.step * 100)
