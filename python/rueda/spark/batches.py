@@ -83,7 +83,12 @@ class Batches:
                     "this epoch has ended, as another was begun: iterate one at a time"
                 )
         self._epochs += 1
-        if self._joins and lifecycle.size() > 1:
+        if self._joins:
+            self.meet(count)
+
+    def meet(self, count: int) -> None:
+        """Joins at the end of an epoch of ``count`` batches; collective. For ``join=False``, which leaves it out."""
+        if lifecycle.size() > 1:
             exchanges.join()
             counts = exchanges.allgather(np.array([count]), "rueda.spark.batches")
             self.last_rank = int(np.argmax(counts))

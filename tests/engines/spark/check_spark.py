@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+import re
+import runpy
 import shutil
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +25,16 @@ import rueda.spark
 import rueda.torch
 import torch
 from pyspark.sql import SparkSession
+from rueda.spark import tfcluster
+from rueda.spark.elephas import SparkModel, to_simple_rdd
+from rueda.spark.spilling import local_folder
+from rueda.spark.tfnode import DataFeed
 from rueda.spark.versions import check_version
 from sklearn.datasets import load_digits
 from torch.nn.functional import cross_entropy
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "parallel" / "python")]
+ROOT = Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(ROOT / "tests" / "parallel" / "python")]
 from parallel import raises  # noqa: E402
 
 DIGITS = "features array<double>, label bigint"
@@ -220,6 +230,8 @@ def seen(batches: rueda.spark.Batches, leaves: bool = False) -> Any:
             assert arrays["x"].shape == (batch.num_rows, 3)
             rows += arrays["x"][:, 1].tolist()
         epochs.append(rows)
+    # What is spilled has no name, so that nothing is left of it, however the worker ends.
+    assert not [name for name in os.listdir(local_folder(0)) if name.startswith("rueda-")]
     return rueda.allgather_object((epochs, first, batches.statistics))
 
 
@@ -347,6 +359,88 @@ def check_predictions_have_a_row_for_each(spark: SparkSession, folder: Path) -> 
         list(rueda.spark.predictor(lambda inputs: inputs.sum())(iter([batch])))
 
 
+def check_elephas_model_learns(spark: SparkSession, folder: Path) -> None:
+    """Synchronously, by steps and by epochs, on an RDD, with parts of several sizes; and what it refuses."""
+    rows = digits()[HELD_OUT:]
+    pairs = to_simple_rdd(
+        spark.sparkContext,
+        np.array([image for image, _ in rows]),
+        np.array([label for _, label in rows]),
+    )
+    images, labels = map(np.array, zip(*digits()[:HELD_OUT], strict=True))
+    sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+    for frequency in ("batch", "epoch"):
+        model = SparkModel(
+            network(), "synchronous", frequency, num_workers=2, optimizer=sgd, loss=cross_entropy
+        )
+        before = model.evaluate(images, labels)
+        model.fit(pairs, epochs=4)
+        (history,) = model.training_histories
+        assert len(history["loss"]) == 4
+        assert history["loss"][-1] < history["loss"][0]
+        assert model.evaluate(images, labels) < before / 4
+        assert (model.predict(images).argmax(1) == labels).mean() > 0.9
+    frame = spark.createDataFrame(digits()[:20], DIGITS)
+    told = model.predict(frame).collect()
+    found = [row["prediction"] for row in told]
+    np.testing.assert_allclose(found, model.predict(images[:20]), rtol=1e-5, atol=1e-5)
+    model.save(folder / "model.pt")
+    assert set(torch.load(folder / "model.pt")) == set(network().state_dict())
+    before_jobs = jobs(spark)
+    with raises(rueda.InvalidArgumentError, "mode='parallel'"):
+        SparkModel(network(), "parallel", optimizer=sgd, loss=cross_entropy)
+    with raises(rueda.InvalidArgumentError, "frequency='daily'"):
+        SparkModel(network(), "synchronous", "daily", optimizer=sgd, loss=cross_entropy)
+    with raises(rueda.UnsupportedError, "takes a torch.nn.Module, not a str"):
+        SparkModel("model", "synchronous", optimizer=sgd, loss=cross_entropy)
+    with raises(rueda.UnsupportedError, "validation_split=", "randomSplit()"):
+        model.fit(pairs, validation_split=0.1)
+    with raises(rueda.InvalidArgumentError, "a DataFrame or an RDD", "not a list"):
+        model.fit(rows)
+    assert jobs(spark) == before_jobs
+
+
+def check_tfcluster_feeds_all_rows(spark: SparkSession, folder: Path) -> None:
+    """Every row as often as there are epochs, where partitions have several sizes, and nobody waits for ever."""
+
+    def count(args: str, ctx: Any) -> Any:
+        feed = DataFeed(ctx.mgr, input_mapping={"_1": "number"} if args == "named" else None)
+        steps, numbers = 0, []
+        while not feed.should_stop():
+            batch = feed.next_batch(8)
+            found = batch["number"].tolist() if args == "named" else [row[0] for row in batch]
+            if found:
+                steps += 1
+                rueda.allreduce(np.ones(1), "step")
+                numbers += found
+        rank = (ctx.job_name, ctx.task_index, ctx.executor_id, ctx.num_workers)
+        return rueda.allgather_object((rank, steps, numbers))
+
+    context = spark.sparkContext
+    numbers = context.parallelize([range(30), range(30, 35)], 2).flatMap(list)
+    rows = numbers.map(lambda number: (number, [0.5, number]))
+    for args in ("named", "rows"):
+        cluster = tfcluster.run(
+            context, count, args, 2, 0, input_mode=tfcluster.InputMode.SPARK, master_node="chief"
+        )
+        cluster.train(rows, 3)
+        cluster.shutdown()
+        first, second = cluster.result
+        assert first == (("chief", 0, 0, 2), 12, list(range(30)) * 3)
+        assert second == (("worker", 0, 1, 2), 2, list(range(30, 35)) * 3)
+    alone = tfcluster.run(context, lambda args, ctx: (args, ctx.task_index, ctx.mgr), "given", 2)
+    assert alone.result == ("given", 0, None)
+    for refused in ({"num_ps": 1}, {"tensorboard": True}, {"driver_ps_nodes": True}):
+        with raises(rueda.UnsupportedError, next(iter(refused)), "not available"):
+            tfcluster.run(context, count, None, 2, **refused)
+    with raises(rueda.UnsupportedError, "inference() is not available", "rueda.spark.predictor"):
+        alone.inference(rows)
+    with raises(rueda.InvalidArgumentError, "num_epochs=0"):
+        alone.train(rows, 0)
+    with raises(rueda.InvalidArgumentError, "must be a tuple of numbers", "the first is 0"):
+        alone.train(numbers)
+
+
 def moved(processes: list[int]) -> int:
     """Bytes that processes have read and written, files and sockets alike."""
     found = 0
@@ -375,6 +469,38 @@ def check_nothing_goes_through_the_driver(spark: SparkSession, folder: Path) -> 
     print(f"driver {driver_bytes} bytes, rows {8 * rows}, reduced {sent}", flush=True)
     assert (rows, sent) == (1_000_000, 20 << 22)
     assert driver_bytes < 8 * rows / 4
+
+
+def as_main(script: str, folder: Path, *arguments: str) -> str:
+    """What a script of this session's writes, which is not to end the session."""
+    path = folder / "script.py"
+    path.write_text(re.sub(r"^ *(spark|context)\.stop\(\)\n", "", script, flags=re.MULTILINE))
+    before, sys.argv = sys.argv, [str(path), *arguments]
+    try:
+        with contextlib.redirect_stdout(io.StringIO()) as written:
+            runpy.run_path(str(path), run_name="__main__")
+    finally:
+        sys.argv = before
+    return written.getvalue()
+
+
+def check_the_example_of_the_page(spark: SparkSession, folder: Path) -> None:
+    page = (ROOT / "docs" / "spark.md").read_text()
+    (script, *_) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    right, rows = re.findall(r"^right: (\d+) of (\d+)$", as_main(script, folder), re.MULTILINE)[0]
+    assert int(rows) == 1797
+    assert int(right) > 0.95 * 1797
+
+
+def check_the_example_for_users_of_tensorflowonspark(spark: SparkSession, folder: Path) -> None:
+    script = (ROOT / "examples" / "python" / "digits_spark.py").read_text()
+    as_main(script, folder, "--epochs", "4", "--model", str(folder / "digits.keras"))
+    import keras
+
+    model = keras.saving.load_model(folder / "digits.keras")
+    images, labels = load_digits(return_X_y=True)
+    scores = model.predict(images[:HELD_OUT] / 16, verbose=0)
+    assert (scores.argmax(1) == labels[:HELD_OUT]).mean() > 0.8
 
 
 def check_dynamic_allocation_is_refused(spark: SparkSession, folder: Path) -> None:
