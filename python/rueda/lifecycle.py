@@ -40,6 +40,8 @@ _owner: int | None = None
 _hooked = False
 # How many worlds this process has been in. Changed with each, so that what was agreed on in one is not used in another.
 _worlds = 0
+# Number of the world with which the present block of world() has begun; 0 outside.
+_block = 0
 # What sys.exit() was called with, where it says that something failed.
 _exit_code: object = None
 
@@ -138,7 +140,9 @@ def world(rank: int, size: int, rendezvous: str | None = None, **options: object
         False
         >>> rueda.init()
     """
+    global _block
     init((), rank=rank, size=size, rendezvous=rendezvous, **options)
+    _block = _worlds
     try:
         yield
     except BaseException as error:
@@ -151,6 +155,7 @@ def world(rank: int, size: int, rendezvous: str | None = None, **options: object
             _native.abort(_describe_with_origin(type(error), error, error.__traceback__))
         raise
     finally:
+        _block = 0
         shutdown()
 
 
@@ -204,6 +209,14 @@ def count_world() -> None:
 def world_number() -> int:
     """How many worlds this process has formed so far; another number means another world."""
     return _worlds
+
+
+def block_number() -> int:
+    """Another for each block of :func:`world`; 0 outside. What was numbered in one means nothing in the next.
+
+    Processes that serve one job after another, as those of Spark and Dask do, have not all served the same ones.
+    """
+    return _block
 
 
 def rank() -> int:

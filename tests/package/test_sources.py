@@ -95,6 +95,17 @@ def test_the_distributed_example_differs_by_fewer_than_ten_lines():
     assert 0 < len(changed) < 10, "\n".join(changed)
 
 
+def test_the_example_of_spark_differs_by_as_few_lines_as_its_page_says():
+    examples = ROOT / "examples/python"
+    before = (examples / "digits_tfos.py").read_text().splitlines()
+    after = (examples / "digits_spark.py").read_text().splitlines()
+    steps = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    changed = sum(max(i2 - i1, j2 - j1) for what, i1, i2, j1, j2 in steps if what != "equal")
+    told = re.search(r"(\d+) lines differ", (ROOT / "docs/spark.md").read_text())
+    assert told
+    assert changed == int(told[1]) < 10
+
+
 def test_the_readme_shows_commands_that_exist():
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z][\w-]*)(?: [\w-]+)*:", makefile, re.MULTILINE))

@@ -102,6 +102,34 @@ def test_a_retried_rank_enters_no_old_world(tmp_path: Path) -> None:
     assert "kept out" in ended[1].output
 
 
+def test_ranks_that_have_served_other_jobs_before_agree_on_names(tmp_path: Path) -> None:
+    """Such processes, of Spark or Dask, have made optimizers in worlds that others have not been in."""
+    pytest.importorskip("torch")
+    program = """
+    import torch, rueda.torch
+    def train(steps):
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = rueda.torch.DistributedOptimizer(optimizer, model.named_parameters())
+        for _ in range(steps):
+            model(torch.ones(3, 2)).sum().backward()
+            optimizer.step()
+        return optimizer
+    if rank == 0:
+        for _ in range(2):
+            with rueda.world(0, 1):
+                train(1)
+    address = told("address", rueda.rendezvous.open(2) if rank == 0 else None)
+    with rueda.world(rank, 2, address, stall_error=20):
+        train(2)
+        train(2)
+        print("right")
+    """
+    with job(program, 2, tmp_path) as ranks:
+        ended = ranks.wait(90)
+        assert all("right" in rank.output for rank in ended), ranks.report()
+
+
 def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
     program = """
     opened = rueda.rendezvous.open(3) if rank == 0 else None

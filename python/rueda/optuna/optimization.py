@@ -7,10 +7,10 @@ from typing import Any
 
 import optuna
 
+from rueda.failures import Failure, first_cause, report
 from rueda.lifecycle import rank, size
 from rueda.objects import allgather_object, broadcast_object
 from rueda.optuna.agreement import agree_on_arguments, agree_on_study
-from rueda.optuna.failures import Failure, first_cause, report
 from rueda.optuna.team import Team
 from rueda.optuna.tickets import Tickets
 from rueda.optuna.trial import Trial

@@ -10,10 +10,10 @@ import numpy as np
 
 from rueda import _native
 from rueda.errors import InvalidArgumentError, RuedaError, UnsupportedError
+from rueda.failures import Failure
 from rueda.groups import number_in, taken_slots
 from rueda.lifecycle import rank
 from rueda.objects import allgather_object, broadcast_object
-from rueda.optuna.failures import Failure
 from rueda.point_to_point import recv, send
 from rueda.process_sets import ProcessSet
 

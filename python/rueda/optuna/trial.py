@@ -10,7 +10,7 @@ from typing import Any
 import optuna
 
 from rueda.errors import MismatchError
-from rueda.optuna.failures import Failure, first_cause, report
+from rueda.failures import Failure, first_cause, report
 from rueda.optuna.team import Team
 from rueda.process_sets import ProcessSet
 

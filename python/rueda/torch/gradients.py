@@ -74,7 +74,7 @@ def new_prefix(process_set: ProcessSet, what: str = "gradient") -> str:
     """
     process_set_id = process_set.process_set_id
     # A set ends with its world, and another one of that number may have other members.
-    of_world = 0 if process_set_id == 0 else lifecycle.world_number()
+    of_world = lifecycle.block_number() if process_set_id == 0 else lifecycle.world_number()
     number = _reducers[of_world, process_set_id]
     _reducers[of_world, process_set_id] += 1
     of_set = "" if process_set_id == 0 else f".set{process_set_id}"

@@ -1,0 +1,26 @@
+"""Ranks as tasks of Spark 4: fed by Spark itself, and run again together where a worker is lost.
+
+Needs pyspark 4 with pyarrow, which ``import rueda`` does not. docs/spark.md has an example and tells what is promised.
+"""
+
+try:
+    import pyspark as _pyspark
+except ModuleNotFoundError as _error:
+    if _error.name != "pyspark":
+        raise
+    raise ImportError(
+        "rueda.spark needs pyspark 4: pip install 'pyspark[sql]>=4,<5'", name="pyspark"
+    ) from None
+
+from rueda.spark.versions import check_version as _check_version
+
+_check_version(_pyspark.__version__)
+
+from rueda.spark.arrays import arrays  # noqa: E402 - after the check, whose sentence is clearer than what else would fail
+from rueda.spark.batches import Batches, InputStatistics  # noqa: E402
+from rueda.spark.checkpoints import Checkpoint  # noqa: E402
+from rueda.spark.fitting import fit  # noqa: E402
+from rueda.spark.prediction import predictor  # noqa: E402
+from rueda.spark.running import run  # noqa: E402
+
+__all__ = ["Batches", "Checkpoint", "InputStatistics", "arrays", "fit", "predictor", "run"]

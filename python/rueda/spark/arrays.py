@@ -1,0 +1,50 @@
+"""Columns of Arrow as arrays of NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rueda.errors import InvalidArgumentError
+
+__all__ = ["arrays"]
+
+
+def arrays(batch: pa.RecordBatch) -> dict[str, npt.NDArray[Any]]:
+    """Each column of a batch as an array that can be written to: lists, also of lists, become further dimensions.
+
+    Raises :class:`rueda.InvalidArgumentError` for a column whose lists have several lengths.
+
+    Example::
+
+        >>> import pyarrow as pa
+        >>> batch = pa.RecordBatch.from_pydict({"x": [[1.0, 2.0], [3.0, 4.0]], "y": [0, 1]})
+        >>> {name: array.shape for name, array in rueda.spark.arrays(batch).items()}
+        {'x': (2, 2), 'y': (2,)}
+    """
+    return {
+        name: np.require(_array(name, column), requirements="W")
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    }
+
+
+def _array(name: str, column: pa.Array) -> npt.NDArray[Any]:
+    if not (
+        pa.types.is_list(column.type)
+        or pa.types.is_large_list(column.type)
+        or pa.types.is_fixed_size_list(column.type)
+    ):
+        array: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
+        return array
+    lengths = pc.unique(pc.list_value_length(column)).to_pylist()
+    if len(lengths) > 1:
+        raise InvalidArgumentError(
+            f"column '{name}' has lists of {', '.join(map(str, sorted(lengths, key=str)))} values in one batch: an "
+            "array needs them to be of one length"
+        )
+    values = _array(name, column.flatten())
+    return values.reshape(len(column), lengths[0] if lengths else 0, *values.shape[1:])

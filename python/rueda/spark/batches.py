@@ -1,0 +1,192 @@
+"""What a rank trains on: the batches of its partition, again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rueda import exchanges, lifecycle
+from rueda.errors import InvalidArgumentError, RuedaError
+from rueda.spark.checkpoints import Checkpoint
+from rueda.spark.prefetching import Prefetcher
+from rueda.spark.spilling import Spill, local_folder
+
+__all__ = ["Batches", "InputStatistics"]
+
+
+@dataclass(frozen=True)
+class InputStatistics:
+    """What this rank has read, and how long it has waited for it.
+
+    ``rows``: of the partition; ``bytes_read``: of Arrow that Spark has fed; ``bytes_spilled``: written to disk for
+    later epochs; ``epochs``: that were iterated to their end. ``wait_seconds``: for how long training has waited for
+    batches, but for the first one; that, until which Spark reads and computes what comes before, took
+    ``first_wait_seconds``.
+    """
+
+    rows: int
+    bytes_read: int
+    bytes_spilled: int
+    epochs: int
+    wait_seconds: float
+    first_wait_seconds: float
+
+
+class Batches:
+    """Batches of Arrow (``pyarrow.RecordBatch``) of this rank's partition; each ``for`` is one epoch.
+
+    In the first epoch Spark feeds them, and they are written to the local disk meanwhile, once; later epochs read them
+    there. Either is done ahead by a thread. At the end of an epoch the rank joins, so that others may have more
+    batches, or all of them.
+
+    ``checkpoint``: what ``fit(checkpoint=)`` was given, see :class:`rueda.spark.Checkpoint`.
+    """
+
+    def __init__(
+        self,
+        source: Iterable[pa.RecordBatch],
+        partition: int,
+        checkpoint: Checkpoint,
+        *,
+        batch_size: int | None,
+        prefetch: int,
+        nulls: bool,
+        spill: bool,
+        join: bool,
+    ) -> None:
+        self.checkpoint = checkpoint
+        self.last_rank = lifecycle.rank()
+        self._partition = partition
+        self._batch_size = batch_size
+        self._depth = prefetch
+        self._nulls = nulls
+        self._joins = join
+        self._spill = Spill(local_folder(partition)) if spill else None
+        self._rows = self._bytes = self._epochs = 0
+        self._uneven = False
+        self._source = source
+        self._readers: list[Prefetcher] = []  # of each epoch
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        source = self._begin()
+        number = len(self._readers)
+        count = 0
+        for batch in _of_size(source, self._batch_size):
+            count += 1
+            yield batch
+            if number != len(self._readers):
+                raise RuedaError(
+                    "this epoch has ended, as another was begun: iterate one at a time"
+                )
+        self._epochs += 1
+        if self._joins:
+            self.meet(count)
+
+    def meet(self, count: int) -> None:
+        """Joins at the end of an epoch of ``count`` batches; collective. For ``join=False``, which leaves it out."""
+        if lifecycle.size() > 1:
+            exchanges.join()
+            counts = exchanges.allgather(np.array([count]), "rueda.spark.batches")
+            self.last_rank = int(np.argmax(counts))
+            self._uneven = bool(counts.min() != counts.max())
+
+    def equalize(self, model: Any, optimizer: Any = None) -> None:
+        """After an epoch in which ranks had different numbers of batches: all get what the one with most has come to.
+
+        A rank that has joined adds nothing to the others' gradients, and takes no steps either. ``model`` and
+        ``optimizer`` are of torch. Collective; does nothing where all had as many.
+        """
+        if not self._uneven:
+            return
+        import rueda.torch
+
+        rueda.torch.broadcast_parameters(model.state_dict(), self.last_rank)
+        if optimizer is not None:
+            rueda.torch.broadcast_optimizer_state(optimizer, self.last_rank)
+
+    @property
+    def statistics(self) -> InputStatistics:
+        """As far as it has come."""
+        first = (self._readers[0].first_wait or 0.0) if self._readers else 0.0
+        waited = sum(reader.waited for reader in self._readers)
+        spilled = self._spill.bytes_written if self._spill else 0
+        return InputStatistics(
+            self._rows, self._bytes, spilled, self._epochs, waited - first, first
+        )
+
+    def close(self) -> None:
+        """Reads what Spark still feeds to its end: its worker can serve the next task only then."""
+        if self._readers:
+            self._readers[0].drain()
+            self._readers[-1].stop()
+        if self._spill is not None:
+            self._spill.close()
+
+    def _begin(self) -> Prefetcher:
+        """What reads for the next epoch: what Spark feeds at first, later what was spilled."""
+        source: Iterable[pa.RecordBatch]
+        if not self._readers:
+            source = self._fed()
+        elif self._spill is None:
+            raise RuedaError(
+                "with spill=False the batches can be iterated once: leave it out for several epochs"
+            )
+        else:
+            self._readers[-1].stop() if len(self._readers) > 1 else self._readers[0].drain()
+            for _ in self._readers[0]:  # which raises what has gone wrong there
+                pass
+            source = self._spill.read()
+        self._readers.append(Prefetcher(source, self._depth))
+        return self._readers[-1]
+
+    def _fed(self) -> Iterator[pa.RecordBatch]:
+        """What Spark feeds, checked and spilled; in the thread that reads ahead."""
+        for batch in self._source:
+            if batch.num_rows == 0:
+                continue
+            if not self._nulls:
+                self._refuse_nulls(batch)
+            self._rows += batch.num_rows
+            self._bytes += batch.nbytes
+            if self._spill is not None:
+                self._spill.write(batch)
+            yield batch
+        if self._spill is not None:
+            self._spill.finish()
+
+    def _refuse_nulls(self, batch: pa.RecordBatch) -> None:
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if column.null_count:
+                raise InvalidArgumentError(
+                    f"column '{name}' has nulls in partition {self._partition}, {column.null_count} of "
+                    f"{batch.num_rows} rows: leave them out with df.dropna(subset=['{name}']), or pass nulls=True"
+                )
+
+
+def _of_size(batches: Iterator[pa.RecordBatch], size: int | None) -> Iterator[pa.RecordBatch]:
+    """The same rows in the same order, ``size`` at a time, but for the last."""
+    if size is None:
+        yield from batches
+        return
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        start = 0
+        while count + batch.num_rows - start >= size:
+            held.append(batch.slice(start, size - count))
+            start += size - count
+            yield _as_one(held)
+            held, count = [], 0
+        if start < batch.num_rows:
+            held.append(batch.slice(start))
+            count += batch.num_rows - start
+    if held:
+        yield _as_one(held)
+
+
+def _as_one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

@@ -1,0 +1,119 @@
+"""Training on a DataFrame, whose rows Spark feeds to the ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+
+from rueda import lifecycle
+from rueda.errors import InvalidArgumentError
+from rueda.spark.batches import Batches
+from rueda.spark.checkpoints import Checkpoint, checkpoint_at
+from rueda.spark.refusals import checked_size, chosen
+from rueda.spark.stage import Stage, run_stage
+
+__all__ = ["fit"]
+
+
+def fit(
+    df: DataFrame,
+    train: Callable[..., Any],
+    num_proc: int | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    batch_size: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    join: bool = True,
+    nulls: bool = False,
+    spill: bool = True,
+    prefetch: int = 4,
+    start_timeout: float = 60.0,
+    interface: str = "",
+) -> Any:
+    """Calls ``train(batches, *args, **kwargs)`` on ``num_proc`` ranks, each of which gets its share of the rows.
+
+    Returns what rank 0 returns; what others return stays where it is. Ranks are tasks of a barrier stage, as with
+    :func:`rueda.spark.run`, also when they fail or are lost. ``batches`` is a :class:`rueda.spark.Batches`: iterate it
+    once for each epoch. Rows go from Spark's executors to the ranks beside them, and gradients between the ranks,
+    neither through the driver.
+
+    - ``num_proc``: the number of ranks, by default ``spark.default.parallelism``. Where the DataFrame has as many
+      partitions, these are the ranks' shares, as they are; otherwise Spark's ``repartition(num_proc)`` makes them.
+    - ``columns``: which to feed, all by default. ``batch_size``: rows of a batch, but for the last of an epoch; by
+      default batches are what Spark makes (``spark.sql.execution.arrow.maxRecordsPerBatch``, 10,000 rows).
+    - ``checkpoint``: a folder for ``batches.checkpoint``, which all executors reach: ``s3://``, ``hdfs://``, a path.
+    - ``join``: whether a rank joins by itself at the end of each epoch, for training that averages in every step.
+    - ``nulls``: whether columns may hold nulls.
+    - ``spill``: whether batches are kept on the executor's disk for further epochs. ``prefetch``: how many of Spark's
+      batches are read ahead.
+
+    Raises before the job starts what :func:`rueda.spark.run` does, and :class:`rueda.InvalidArgumentError` for columns
+    that there are not. The same for nulls in a batch, once it is read, naming the column.
+    """
+    for name, value, least in (("batch_size", batch_size, 1), ("prefetch", prefetch, 1)):
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int) or value < least
+        ):
+            raise InvalidArgumentError(
+                f"{name}={value!r} is no number of rows or batches: pass 1 or more"
+            )
+    frame = chosen(df, columns)
+    size = checked_size(frame.sparkSession.sparkContext, num_proc)
+    options = {
+        "batch_size": batch_size,
+        "prefetch": prefetch,
+        "nulls": nulls,
+        "spill": spill,
+        "join": join,
+    }
+    act = _Training(train, tuple(args), dict(kwargs or {}), checkpoint_at(checkpoint), options)
+    shares = frame if _has_partitions(frame, size) else frame.repartition(size)
+    return run_stage(shares, act, Stage(size, start_timeout, interface))[0]
+
+
+@dataclass(frozen=True)
+class _Training:
+    train: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    checkpoint: Checkpoint
+    options: dict[str, Any]
+
+    def __call__(self, source: Iterator[pa.RecordBatch], at_end: ExitStack) -> Any:
+        context = TaskContext.get()
+        assert context is not None
+        batches = Batches(source, context.partitionId(), self.checkpoint, **self.options)
+        at_end.callback(batches.close)
+        result = self.train(batches, *self.args, **self.kwargs)
+        return result if lifecycle.rank() == 0 else None
+
+
+def _has_partitions(frame: DataFrame, size: int) -> bool:
+    """Whether the DataFrame has as many partitions, and a barrier stage can be made of them.
+
+    Spark makes none where what a partition is computed from, up to the last exchange, has other numbers of them, as
+    after a union. Of a DataFrame with exchanges only running it would tell, as they are planned anew meanwhile.
+    """
+    execution: Any = frame._jdf.queryExecution()
+    if execution.executedPlan().getClass().getSimpleName() == "AdaptiveSparkPlanExec":
+        return False
+    rest = [execution.toRdd()]
+    while rest:
+        rdd = rest.pop()
+        if rdd.getNumPartitions() != size:
+            return False
+        dependencies = rdd.dependencies()
+        for i in range(dependencies.size()):
+            dependency = dependencies.apply(i)
+            if dependency.getClass().getSimpleName() != "ShuffleDependency":
+                rest.append(dependency.rdd())
+    return True

@@ -1,0 +1,76 @@
+"""A thread that reads ahead, and how long it was waited for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+__all__ = ["Prefetcher"]
+
+
+class Prefetcher(Iterator[Any]):
+    """What ``source`` yields, of which a thread has up to ``depth`` items ready.
+
+    ``waited``: for how many seconds :func:`next` has waited, ``first_wait`` of these for the first item. What the
+    source raises is raised by :func:`next`.
+    """
+
+    def __init__(self, source: Iterable[Any], depth: int) -> None:
+        self.waited = 0.0
+        self.first_wait: float | None = None
+        self._items: deque[Any] = deque()
+        self._depth = depth
+        self._changed = threading.Condition()
+        self._unwanted = self._stopped = self._ended = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(
+            target=self._read, args=(source,), name="rueda-spark-input", daemon=True
+        )
+        self._thread.start()
+
+    def __next__(self) -> Any:
+        begun = time.perf_counter()
+        with self._changed:
+            self._changed.wait_for(lambda: self._items or self._ended)
+            took = time.perf_counter() - begun
+            self.waited += took
+            self.first_wait = took if self.first_wait is None else self.first_wait
+            if self._items:
+                self._changed.notify_all()
+                return self._items.popleft()
+        if self._error is not None:
+            raise self._error
+        raise StopIteration
+
+    def drain(self) -> None:
+        """Returns when the source has come to its end, though nobody takes what it yields."""
+        with self._changed:
+            self._unwanted = True
+            self._items.clear()
+            self._changed.notify_all()
+        self._thread.join()
+
+    def stop(self) -> None:
+        """Reads no further, and returns when the source is no longer in use."""
+        self._stopped = True
+        self.drain()
+
+    def _read(self, source: Iterable[Any]) -> None:
+        try:
+            for item in source:
+                with self._changed:
+                    self._changed.wait_for(lambda: len(self._items) < self._depth or self._unwanted)
+                    if self._stopped:
+                        break
+                    if not self._unwanted:
+                        self._items.append(item)
+                        self._changed.notify_all()
+        except BaseException as error:  # told to who takes the items
+            self._error = error
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()

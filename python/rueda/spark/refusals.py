@@ -1,0 +1,93 @@
+"""What cannot work is told on the driver, in one sentence, before Spark starts a job."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark import SparkContext, cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+
+from rueda.errors import InvalidArgumentError, TimeoutError, UnsupportedError
+
+__all__ = ["active_session", "check_cluster", "checked_size", "chosen", "pickled"]
+
+_LOOK = 0.2  # seconds after which is looked again at how many slots there are
+_ALLOCATION = "spark.dynamicAllocation.enabled"
+
+
+def active_session() -> SparkSession:
+    """The session of this process. Raises :class:`rueda.InvalidArgumentError` where there is none."""
+    if SparkContext._active_spark_context is None:
+        raise InvalidArgumentError(
+            "there is no active SparkContext in this process: create a SparkSession first"
+        )
+    return SparkSession.builder.getOrCreate()
+
+
+def checked_size(context: SparkContext, num_proc: int | None) -> int:
+    """``num_proc``, or as many ranks as Spark runs tasks by default."""
+    size = context.defaultParallelism if num_proc is None else num_proc
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise InvalidArgumentError(f"num_proc={num_proc!r} is no number of ranks: pass 1 or more")
+    return size
+
+
+def check_cluster(context: SparkContext, size: int, timeout: float) -> None:
+    """Returns when there are slots for ``size`` tasks at once.
+
+    Raises :class:`rueda.UnsupportedError` where executors come and go, which barrier stages of Spark exclude, and
+    :class:`rueda.TimeoutError` where there are still too few slots after ``timeout`` seconds.
+    """
+    if context.getConf().get(_ALLOCATION, "false").lower() == "true":
+        raise UnsupportedError(
+            f"{_ALLOCATION} is true, and Spark runs no barrier stage then: set it to false and ask for as many "
+            "executors as there shall be ranks"
+        )
+    # Spark's own check of a barrier stage, which it repeats for ten minutes before it gives up.
+    scala: Any = context._jsc.sc()
+    profile = scala.resourceProfileManager().defaultResourceProfile()
+    waits = not scala.isLocal()  # there all slots are there from the beginning
+    deadline = time.monotonic() + timeout
+    while (slots := scala.maxNumConcurrentTasks(profile)) < size:
+        if not waits or time.monotonic() > deadline:
+            raise TimeoutError(
+                f"num_proc={size} ranks need {size} slots for tasks at once, and {context.master} has {slots}"
+                + (f" after {timeout:g} s" if waits else "")
+                + ": ask for fewer ranks, or start Spark with more executors or cores"
+            )
+        time.sleep(_LOOK)
+
+
+def pickled(what: str, value: object) -> bytes:
+    """By Spark's cloudpickle. Raises :class:`rueda.InvalidArgumentError` with the reason where it takes it not."""
+    try:
+        content: bytes = cloudpickle.dumps(value)
+    except Exception as error:  # whatever an object's own __reduce__ raises
+        raise InvalidArgumentError(
+            f"{what} cannot be pickled for the executors: {type(error).__name__}: {error}"
+        ) from error
+    return content
+
+
+def chosen(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
+    """The columns that are asked for, in that order; all by default.
+
+    Raises :class:`rueda.InvalidArgumentError` with the names of those that there are not.
+    """
+    if not hasattr(frame, "_jdf"):
+        raise UnsupportedError(
+            "rueda.spark needs a DataFrame of a classic SparkSession: Spark Connect tells nothing of slots and stages"
+        )
+    if columns is None:
+        return frame
+    if isinstance(columns, str):
+        raise InvalidArgumentError(f"columns={columns!r} is a text: pass a list of names")
+    missing = [name for name in columns if name not in frame.columns]
+    if missing or not columns:
+        raise InvalidArgumentError(
+            f"the DataFrame has no column {', '.join(map(repr, missing)) or 'at all of columns=[]'}: it has "
+            f"{', '.join(map(repr, frame.columns))}"
+        )
+    return frame.select(*[frame[f"`{name}`"] for name in columns])

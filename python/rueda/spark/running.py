@@ -1,0 +1,90 @@
+"""``horovod.spark.run`` over a barrier stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from rueda.errors import UnsupportedError
+from rueda.spark.refusals import active_session, checked_size
+from rueda.spark.stage import Stage, run_stage
+
+__all__ = ["run"]
+
+_START_TIMEOUT = 60.0
+
+
+def run(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int | None = None,
+    start_timeout: float | None = None,
+    use_mpi: bool | None = None,
+    use_gloo: bool | None = None,
+    extra_mpi_args: str | None = None,
+    env: Mapping[str, str] | None = None,
+    stdout: Any = None,
+    stderr: Any = None,
+    verbose: int = 1,
+    nics: Iterable[str] | None = None,
+    prefix_output_with_timestamp: bool = False,
+    executable: str | None = None,
+) -> list[Any]:
+    """Calls ``fn(*args, **kwargs)`` in ``num_proc`` tasks of Spark at once, which are a world; the results, by rank.
+
+    In ``fn`` the world exists already: ``rueda.rank()`` and the collectives work, ``rueda.init()`` does nothing. Ranks
+    of one host follow each other. The signature is that of ``horovod.spark.run``, and
+
+    - ``num_proc`` is by default ``spark.default.parallelism``, mostly the number of all executors' cores;
+    - ``start_timeout`` is for how many seconds slots for the tasks may be missing, 60 by default;
+    - ``env`` are variables of the environment for ``fn``, ``nics`` names the network interface at which rank 0 listens;
+    - ``use_gloo``, ``verbose`` and ``prefix_output_with_timestamp`` change nothing: what ranks print is in Spark's
+      logs of the executors. ``use_mpi``, ``extra_mpi_args``, ``stdout``, ``stderr`` and ``executable`` are refused.
+
+    What ``fn`` raises on a rank is raised here, with the rank and its traceback as cause, and is not tried again. Where
+    a worker is lost, Spark begins anew on all ranks, in another world, ``spark.stage.maxConsecutiveAttempts`` times in
+    all (4).
+
+    Raises before the job starts :class:`rueda.InvalidArgumentError` for arguments that cannot work, such as a function
+    that cannot be pickled, :class:`rueda.UnsupportedError` with dynamic allocation, and :class:`rueda.TimeoutError`
+    where there are too few slots.
+    """
+    refused = {
+        "use_mpi": use_mpi,
+        "extra_mpi_args": extra_mpi_args,
+        "stdout": stdout,
+        "stderr": stderr,
+        "executable": executable,
+    }
+    for name, value in refused.items():
+        if value:
+            raise UnsupportedError(
+                f"{name}= has no meaning here: ranks are tasks of Spark, without MPI, and write into its logs"
+            )
+    session = active_session()
+    size = checked_size(session.sparkContext, num_proc)
+    stage = Stage(
+        size,
+        _START_TIMEOUT if start_timeout is None else start_timeout,
+        next(iter([nics] if isinstance(nics, str) else nics or [""])),
+        dict(env or {}),
+    )
+    act = partial(_call, fn, tuple(args), dict(kwargs or {}))
+    return run_stage(session.range(0, size, 1, size), act, stage)
+
+
+def _call(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    batches: Iterator[pa.RecordBatch],
+    at_end: ExitStack,
+) -> Any:
+    for _ in batches:  # the number of the partition, which nobody needs
+        pass
+    return fn(*args, **kwargs)

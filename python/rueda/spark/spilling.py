@@ -1,0 +1,67 @@
+"""Batches of Arrow on this host's disk, which are written once and read in each later epoch."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from rueda.errors import RuedaError
+
+__all__ = ["Spill", "local_folder"]
+
+
+class Spill:
+    """A file in Arrow's stream format in ``folder``. It has no name, so that it ends with the process, however.
+
+    ``bytes_written``: what has been written. Raises :class:`rueda.RuedaError` where the disk takes no more.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self.bytes_written = 0
+        self._file = tempfile.TemporaryFile(dir=folder, prefix="rueda-")  # noqa: SIM115 - kept
+        self._writer: pa.RecordBatchStreamWriter | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        try:
+            if self._writer is None:
+                self._writer = pa.ipc.new_stream(self._file, batch.schema)
+            self._writer.write_batch(batch)
+            self.bytes_written = self._file.tell()
+        except OSError as error:
+            raise RuedaError(
+                f"what later epochs are to read cannot be kept in {self._folder}: {error}; let spark.local.dir name "
+                "a folder with more space, or pass spill=False where train iterates once"
+            ) from error
+
+    def finish(self) -> None:
+        """All has been written."""
+        if self._writer is not None:
+            self._writer.close()
+        self._file.flush()
+        self.bytes_written = self._file.tell()
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """All batches, in the order in which they were written; read from the disk as they are asked for."""
+        if self._writer is None:
+            return
+        # Opened anew: each reader has a position of its own.
+        with (
+            pa.OSFile(f"/proc/self/fd/{self._file.fileno()}") as file,
+            pa.ipc.open_stream(file) as stream,
+        ):
+            yield from stream
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def local_folder(number: int) -> str:
+    """One of the folders that Spark gives to its workers for such files, those of ``spark.local.dir``."""
+    folders = os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")
+    folder = folders[number % len(folders)]
+    os.makedirs(folder, exist_ok=True)
+    return folder

@@ -1,0 +1,135 @@
+"""A barrier stage of Spark whose tasks are the ranks of a world."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark import BarrierTaskContext, cloudpickle
+from pyspark.sql import DataFrame
+
+from rueda import lifecycle, rendezvous
+from rueda.errors import InitializationError, RuedaError
+from rueda.failures import Failure, first_cause, report
+from rueda.spark.refusals import check_cluster, pickled
+
+__all__ = ["Stage", "run_stage"]
+
+_SCHEMA = "rank int, content binary"
+_ARROW = pa.schema([("rank", pa.int32()), ("content", pa.binary())])
+_PIECE = 64 << 20  # bytes of a result in one row: Spark's rows have less than 2 GiB
+
+
+@dataclass(frozen=True)
+class Stage:
+    """How its ranks run.
+
+    ``interface``: at which rank 0 is reached.
+    ``variables``: of the environment, while it runs. ``timeout``: for how many seconds slots may be missing.
+    """
+
+    size: int
+    timeout: float
+    interface: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+# What a rank does with its partition's batches of Arrow. What is put on the stack happens once the rank has left the
+# world, and so has told the others if it has failed.
+Act = Callable[[Iterator[pa.RecordBatch], ExitStack], Any]
+
+
+def run_stage(frame: DataFrame, act: Act, stage: Stage) -> list[Any]:
+    """What ``act`` returns on each of the ranks, one for each partition of ``frame``, which has as many.
+
+    Where a rank raises, raises the same here, with the rank and its traceback as cause. That is no failure for Spark,
+    which would run all of it again, up to four times. Where a worker is lost, Spark does so.
+    """
+    content = pickled("the function with its arguments", act)
+    check_cluster(frame.sparkSession.sparkContext, stage.size, stage.timeout)
+    ranks = frame.mapInArrow(partial(_be_a_rank, content, stage), _SCHEMA, barrier=True)
+    # Without this exchange the barrier stage would be the job's last, which Spark never runs again.
+    pieces: dict[int, list[bytes]] = {rank: [] for rank in range(stage.size)}
+    for row in ranks.repartition(1).collect():
+        pieces[row["rank"]].append(bytes(row["content"]))
+    told = {rank: _joined(content) for rank, content in pieces.items()}
+    failures = [each for each in told.values() if isinstance(each, Failure)]
+    if failures:
+        raise first_cause(failures).here()
+    return [told[rank] for rank in range(stage.size)]
+
+
+def _be_a_rank(
+    content: bytes, stage: Stage, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """What a task of the stage does. Yields its outcome in pieces, in their order behind a number."""
+    context = BarrierTaskContext.get()
+    # The executors' hosts, of all tasks in the order of their partitions. Ranks of a host follow each other.
+    hosts = [info.address.rpartition(":")[0] for info in context.getTaskInfos()]
+    order = sorted(range(len(hosts)), key=lambda partition: (hosts[partition], partition))
+    rank = order.index(context.partitionId())
+    told: Any
+    try:
+        if len(hosts) != stage.size:
+            raise RuedaError(f"Spark has made {len(hosts)} tasks of {stage.size} partitions")
+        address = _meet(context, rank, stage)
+        with (
+            ExitStack() as at_end,
+            _environment(stage.variables),
+            lifecycle.world(rank, stage.size, address),
+        ):
+            told = cloudpickle.loads(content)(batches, at_end)
+        result = pickled(f"what rank {rank} returns", told)
+    except SystemExit as end:
+        told = (
+            None if end.code in (None, 0) else report(rank, RuedaError(f"sys.exit({end.code!r})"))
+        )
+        result = cloudpickle.dumps(told)
+    except Exception as error:
+        result = cloudpickle.dumps(report(rank, error))
+    for number, start in enumerate(range(0, len(result), _PIECE)):
+        piece = number.to_bytes(4, "big") + result[start : start + _PIECE]
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([rank], pa.int32()), pa.array([piece], pa.binary())], schema=_ARROW
+        )
+
+
+def _meet(context: BarrierTaskContext, rank: int, stage: Stage) -> str | None:
+    """The address of a world for this attempt alone: rank 0 opens it, and its secret is new with each."""
+    if stage.size == 1:
+        return None
+    said = ""
+    if rank == 0:
+        try:
+            said = json.dumps({"address": rendezvous.open(stage.size, stage.interface)})
+        except RuedaError as error:  # told to all, as others wait already
+            said = json.dumps({"problem": f"rank 0 on {os.uname().nodename}: {error}"})
+    heard = json.loads(next(filter(None, context.allGather(said))))
+    if "problem" in heard:
+        raise InitializationError(heard["problem"])
+    return str(heard["address"])
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Workers of Spark serve other tasks later, which must not see what this one was given."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _joined(pieces: list[bytes]) -> Any:
+    return cloudpickle.loads(b"".join(piece[4:] for piece in sorted(pieces, key=lambda p: p[:4])))

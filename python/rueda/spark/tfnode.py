@@ -1,0 +1,77 @@
+"""``TFNode.DataFeed`` as TensorFlowOnSpark has it: rows of this rank's partition, a batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rueda.spark.arrays import arrays
+from rueda.spark.batches import Batches
+
+__all__ = ["DataFeed"]
+
+
+class DataFeed:
+    """All epochs' rows in one go. Where they end, the rank joins, so that others may have more.
+
+    ``mgr``: the context's. ``input_mapping``: columns and the names under which batches have them; batches are then
+    dictionaries of arrays, otherwise lists of rows. ``train_mode`` changes nothing.
+    """
+
+    def __init__(
+        self, mgr: Any, train_mode: bool = True, *, input_mapping: Mapping[str, str] | None = None
+    ) -> None:
+        self._batches: Batches = mgr.batches
+        self._epochs: int = mgr.epochs
+        self._mapping = input_mapping
+        self._count = 0
+        self._ended = False
+        self._columns = self._read()
+        self._held: dict[str, npt.NDArray[Any]] | None = next(self._columns, None)
+
+    def should_stop(self) -> bool:
+        """Whether there are no more rows. The first ``True`` waits until all ranks have come so far."""
+        if self._held is None:
+            self.terminate()
+        return self._ended
+
+    def next_batch(self, batch_size: int) -> Any:
+        """The next ``batch_size`` rows; fewer at the end, and then none."""
+        parts: list[dict[str, npt.NDArray[Any]]] = []
+        missing = batch_size
+        while missing and self._held is not None:
+            parts.append({name: column[:missing] for name, column in self._held.items()})
+            rest = {name: column[missing:] for name, column in self._held.items()}
+            missing -= _rows(parts[-1])
+            self._held = rest if _rows(rest) else next(self._columns, None)
+        self._count += 1 if parts else 0
+        if not parts:
+            self.terminate()
+        names = list(parts[0]) if parts else []
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in names}
+        if self._mapping is not None:
+            return {to: columns[name] for name, to in self._mapping.items() if name in columns}
+        return list(zip(*columns.values(), strict=True))
+
+    def terminate(self) -> None:
+        """Takes no more rows; the rank joins."""
+        if not self._ended:
+            self._ended, self._held = True, None
+            self._columns.close()
+            self._batches.meet(self._count)
+
+    def equalize(self, model: Any, optimizer: Any = None) -> None:
+        """At the end: all ranks get what the one with most batches has come to; see :meth:`rueda.spark.Batches`."""
+        self._batches.equalize(model, optimizer)
+
+    def _read(self) -> Generator[dict[str, npt.NDArray[Any]], None, None]:
+        for _ in range(self._epochs):
+            for batch in self._batches:
+                yield arrays(batch)
+
+
+def _rows(columns: dict[str, npt.NDArray[Any]]) -> int:
+    return len(next(iter(columns.values())))

@@ -1,0 +1,577 @@
+"""rueda.spark on executors of this host, which are processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import os
+import re
+import runpy
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyspark
+import rueda
+import rueda.spark
+import rueda.torch
+import torch
+from pyspark.sql import SparkSession
+from rueda.spark import tfcluster
+from rueda.spark.elephas import SparkModel, to_simple_rdd
+from rueda.spark.spilling import local_folder
+from rueda.spark.tfnode import DataFeed
+from rueda.spark.versions import check_version
+from sklearn.datasets import load_digits
+from torch.nn.functional import cross_entropy
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(ROOT / "tests" / "parallel" / "python")]
+from parallel import raises  # noqa: E402
+
+DIGITS = "features array<double>, label bigint"
+HELD_OUT = 360
+EPOCHS = 10
+
+
+def session(master: str, **settings: str) -> SparkSession:
+    builder = SparkSession.builder.master(master).appName("rueda")
+    quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+    for name, value in {**quiet, **settings}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def jobs(spark: SparkSession) -> int:
+    return len(spark.sparkContext.statusTracker().getJobIdsForGroup())
+
+
+def total(add: int, factor: int = 1) -> tuple[int, int, float]:
+    value = np.array([float((rueda.rank() + add) * factor)])
+    return rueda.rank(), os.getpid(), float(rueda.allreduce(value, "total", rueda.Sum)[0])
+
+
+def check_results_are_by_rank(spark: SparkSession, folder: Path) -> None:
+    results = rueda.spark.run(total, [5], {"factor": 2}, 2)
+    assert [rank for rank, _, _ in results] == [0, 1]
+    assert len({process for _, process, _ in results}) == 2
+    assert {value for _, _, value in results} == {22.0}
+    assert len(rueda.spark.run(total, (0,))) == spark.sparkContext.defaultParallelism == 2
+    assert len(rueda.spark.run(total, (0,), num_proc=1)) == 1
+
+    def given() -> str | None:
+        return os.environ.get("GIVEN")
+
+    assert rueda.spark.run(given, env={"GIVEN": "yes"}) == ["yes", "yes"]
+    assert rueda.spark.run(given) == [None, None]
+
+
+def check_large_results_come_whole(spark: SparkSession, folder: Path) -> None:
+    """More than a row takes, which goes in pieces."""
+    (found,) = rueda.spark.run(lambda: np.arange(17 << 20, dtype=np.int32), num_proc=1)
+    assert (found == np.arange(17 << 20)).all()
+
+
+def raised_by(act: Callable[[], object]) -> BaseException:
+    try:
+        act()
+    except BaseException as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def check_an_error_is_told_and_not_tried_again(spark: SparkSession, folder: Path) -> None:
+    def fails() -> float:
+        (folder / f"began-{rueda.rank()}").touch(exist_ok=False)
+        if rueda.rank() == 1:
+            raise ValueError("a bad row in the data")
+        return float(rueda.allreduce(np.ones(1), "gradient")[0])
+
+    told = raised_by(lambda: rueda.spark.run(fails, num_proc=2))
+    assert type(told) is ValueError
+    assert f"{told}" == "a bad row in the data"
+    assert "raised on rank 1" in told.__notes__
+    assert "on rank 1:" in f"{told.__cause__}"
+    assert "in fails" in f"{told.__cause__}"
+    # Nor has a second attempt failed at the files of the first, which would be another error.
+    assert len(list(folder.iterdir())) == 2
+
+    def exits() -> None:
+        sys.exit("cannot go on")
+
+    with raises(rueda.RuedaError, "sys.exit('cannot go on')"):
+        rueda.spark.run(exits, num_proc=2)
+    with raises(rueda.InvalidArgumentError, "what rank 0 returns cannot be pickled"):
+        rueda.spark.run(threading.Lock, num_proc=1)
+    with raises(rueda.InitializationError, "rank 0 on", "no-such-interface"):
+        rueda.spark.run(total, (0,), num_proc=2, nics=["no-such-interface"])
+    assert len(rueda.spark.run(total, (0,))) == 2
+
+
+def check_what_cannot_work_is_told_before_the_job(spark: SparkSession, folder: Path) -> None:
+    frame = spark.range(0, 4, 1, 2)
+    before = jobs(spark)
+    for wrong in (0, -1, True, "all"):
+        with raises(rueda.InvalidArgumentError, f"num_proc={wrong!r}"):
+            rueda.spark.run(total, (0,), num_proc=wrong)
+    with raises(rueda.TimeoutError, "num_proc=3 ranks need 3 slots", "has 2 after 0.1 s"):
+        rueda.spark.run(total, (0,), num_proc=3, start_timeout=0.1)
+    lock = threading.Lock()
+    with raises(rueda.InvalidArgumentError, "cannot be pickled for the executors", "lock"):
+        rueda.spark.run(lambda: lock, num_proc=2)
+    with raises(rueda.InvalidArgumentError, "cannot be pickled for the executors", "lock"):
+        rueda.spark.predictor(lambda inputs: lock)
+    for name in ("use_mpi", "extra_mpi_args", "stdout", "stderr", "executable"):
+        with raises(rueda.UnsupportedError, f"{name}= has no meaning here"):
+            rueda.spark.run(total, (0,), **{name: True})
+    with raises(rueda.InvalidArgumentError, "no column 'x', 'y': it has 'id'"):
+        rueda.spark.fit(frame, print, 2, columns=["x", "id", "y"])
+    with raises(rueda.InvalidArgumentError, "columns='id' is a text"):
+        rueda.spark.fit(frame, print, 2, columns="id")
+    with raises(rueda.InvalidArgumentError, "batch_size=0"):
+        rueda.spark.fit(frame, print, 2, batch_size=0)
+    with raises(rueda.InvalidArgumentError, "checkpoint='gopher://host/x'"):
+        rueda.spark.fit(frame, print, 2, checkpoint="gopher://host/x")
+    assert jobs(spark) == before
+    for version in ("3.5.9", "5.0.0", "unknown"):
+        with raises(ImportError, "needs pyspark 4", f"pyspark {version} is installed"):
+            check_version(version)
+    check_version("4.3.0")
+
+
+def check_two_jobs_at_once(spark: SparkSession, folder: Path) -> None:
+    """Four worlds by four threads of the driver: each with the sums of its own, whichever of them share the slots."""
+    found: dict[int, Any] = {}
+
+    def ask(add: int, ranks: int) -> None:
+        found[add] = rueda.spark.run(total, (add,), num_proc=ranks)
+
+    threads = [
+        threading.Thread(target=ask, args=given) for given in ((10, 2), (20, 2), (30, 1), (40, 1))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    assert {add: {value for _, _, value in results} for add, results in found.items()} == {
+        10: {21.0},
+        20: {41.0},
+        30: {30.0},
+        40: {40.0},
+    }
+
+
+def check_a_killed_worker_makes_all_begin_anew(spark: SparkSession, folder: Path) -> None:
+    """It goes on from the checkpoint, and the world of the attempt before is not entered again."""
+
+    def train(batches: rueda.spark.Batches) -> list[Any]:
+        begun = batches.checkpoint.load() or []
+        rows = 0
+        for epoch in range(len(begun), 4):
+            rows = sum(batch.num_rows for batch in batches)
+            rows = int(rueda.allreduce(np.array([rows]), "rows", rueda.Sum)[0])
+            begun = [*begun, (epoch, rows, os.getpid())]
+            batches.checkpoint.save(begun)
+            if rueda.rank() == 1 and epoch == 1 and not (folder / "killed").exists():
+                rueda.barrier()
+                (folder / "killed").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            if epoch == 1 and not (folder / "killed").exists():
+                rueda.barrier()
+        return begun
+
+    frame = spark.range(0, 1000, 1, 2)
+    found = rueda.spark.fit(frame, train, 2, checkpoint=folder / "state")
+    assert [epoch for epoch, _, _ in found] == [0, 1, 2, 3]
+    assert {rows for _, rows, _ in found} == {1000}
+    processes = [process for _, _, process in found]
+    assert processes[0] == processes[1] != processes[2] == processes[3]
+    # Again with the same folder: there is nothing left to train.
+    assert rueda.spark.fit(frame, train, 2, checkpoint=folder / "state") == found
+
+
+def check_a_killed_executor_makes_all_begin_anew(spark: SparkSession, folder: Path) -> None:
+    def loses() -> tuple[int, float]:
+        rueda.barrier()
+        if rueda.rank() == 1 and not (folder / "killed").exists():
+            (folder / "killed").touch()
+            daemon = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
+            os.kill(int(daemon[1]), signal.SIGKILL)
+        return rueda.rank(), float(rueda.allreduce(np.ones(1), "step", rueda.Sum)[0])
+
+    assert rueda.spark.run(loses, num_proc=2) == [(0, 2.0), (1, 2.0)]
+    assert (folder / "killed").exists()
+
+
+def uneven(spark: SparkSession, sizes: list[int]) -> Any:
+    """A DataFrame whose partitions have these numbers of rows."""
+    context = spark.sparkContext
+    parts = context.parallelize(list(enumerate(sizes)), len(sizes))
+    rows = parts.flatMap(lambda part: [(part[0], [float(i)] * 3) for i in range(part[1])])
+    return spark.createDataFrame(rows, "part bigint, x array<double>")
+
+
+def seen(batches: rueda.spark.Batches, leaves: bool = False) -> Any:
+    """What each rank has got in three epochs, and its statistics; in one more before it has left early."""
+    first = next(iter(batches)).num_rows if leaves else 0
+    epochs = []
+    for _ in range(3):
+        rows = []
+        for batch in batches:
+            arrays = rueda.spark.arrays(batch)
+            assert arrays["x"].shape == (batch.num_rows, 3)
+            rows += arrays["x"][:, 1].tolist()
+        epochs.append(rows)
+    # What is spilled has no name, so that nothing is left of it, however the worker ends.
+    assert not [name for name in os.listdir(local_folder(0)) if name.startswith("rueda-")]
+    return rueda.allgather_object((epochs, first, batches.statistics))
+
+
+def check_batches_come_again_and_are_written_once(spark: SparkSession, folder: Path) -> None:
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "30")
+    for sizes in ([100, 41], [70, 0]):
+        leaves = 0 not in sizes
+        told = rueda.spark.fit(
+            uneven(spark, sizes), seen, 2, columns=["x"], batch_size=16, args=[leaves]
+        )
+        for size, (epochs, first, statistics) in zip(sizes, told, strict=True):
+            assert epochs == [[float(i) for i in range(size)]] * 3
+            assert first == 16 * leaves
+            assert (statistics.rows, statistics.epochs) == (size, 3)
+            assert statistics.bytes_read <= statistics.bytes_spilled or not size
+            # Once: what Arrow adds are some hundred bytes for each batch of Spark.
+            assert statistics.bytes_spilled < statistics.bytes_read + 1000 * (size // 30 + 2)
+    # Where Spark has not as many partitions it makes them.
+    told = rueda.spark.fit(uneven(spark, [5, 6, 7]), seen, 2, columns=["x"])
+    assert sum(statistics.rows for _, _, statistics in told) == 18
+    both = uneven(spark, [3]).union(uneven(spark, [4]))
+    assert both.rdd.getNumPartitions() == 2
+    told = rueda.spark.fit(both, seen, 2, columns=["x"])
+    assert sum(statistics.rows for _, _, statistics in told) == 7
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
+def check_without_a_spill_there_is_one_epoch(spark: SparkSession, folder: Path) -> None:
+    def once(batches: rueda.spark.Batches) -> tuple[int, int]:
+        return sum(batch.num_rows for batch in batches), batches.statistics.bytes_spilled
+
+    frame = uneven(spark, [10, 20])
+    assert rueda.spark.fit(frame, once, 2, spill=False) == (10, 0)
+    with raises(rueda.RuedaError, "with spill=False the batches can be iterated once"):
+        rueda.spark.fit(frame, seen, 2, columns=["x"], spill=False)
+
+
+def check_nulls_are_refused(spark: SparkSession, folder: Path) -> None:
+    frame = spark.createDataFrame([(1, 1.0), (2, None), (3, 3.0)], "a int, b double")
+
+    def count(batches: rueda.spark.Batches) -> int:
+        rows = sum(batch.num_rows for batch in batches)
+        return int(rueda.allreduce(np.array([rows]), "rows", rueda.Sum)[0])
+
+    with raises(rueda.InvalidArgumentError, "column 'b' has nulls", "dropna(subset=['b'])"):
+        rueda.spark.fit(frame, count, 2)
+    assert rueda.spark.fit(frame, count, 2, columns=["a"]) == 3
+    assert rueda.spark.fit(frame, count, 2, nulls=True) == 3
+    with raises(rueda.InvalidArgumentError, "column 'x' has lists of 1, 2 values"):
+        rueda.spark.fit(
+            spark.createDataFrame([([1.0],), ([1.0, 2.0],)], "x array<double>").coalesce(1),
+            lambda batches: [rueda.spark.arrays(batch) for batch in batches],
+            1,
+        )
+
+
+def digits() -> list[tuple[list[float], int]]:
+    images, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(labels))
+    return [((images[i] / 16).tolist(), int(labels[i])) for i in order]
+
+
+def network() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+
+
+def learn(batches: rueda.spark.Batches) -> dict[str, Any]:
+    model = network()
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = rueda.torch.DistributedOptimizer(optimizer, model.named_parameters())
+    for _ in range(EPOCHS):
+        for batch in batches:
+            arrays = rueda.spark.arrays(batch)
+            optimizer.zero_grad()
+            inputs = torch.from_numpy(arrays["features"]).float()
+            cross_entropy(model(inputs), torch.from_numpy(arrays["label"])).backward()
+            optimizer.step()
+        batches.equalize(model, optimizer)
+        parameters = torch.cat([each.detach().ravel() for each in model.parameters()]).numpy()
+        assert len(set(rueda.allgather_object(parameters.tobytes()))) == 1
+    return model.state_dict()
+
+
+def check_models_that_differ_are_told(spark: SparkSession, folder: Path) -> None:
+    def differs(batches: rueda.spark.Batches) -> None:
+        model = torch.nn.Linear(3, 2 + rueda.rank())
+        optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = rueda.torch.DistributedOptimizer(optimizer, model.named_parameters())
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+
+    told = raised_by(lambda: rueda.spark.fit(spark.range(0, 4, 1, 2), differs, 2))
+    assert type(told) is rueda.MismatchError
+    assert "rank 0" in f"{told}"
+    assert "rank 1" in f"{told}"
+
+
+def check_what_spark_computes_before_may_fail(spark: SparkSession, folder: Path) -> None:
+    """On one rank's rows: Spark tells it, as in every job, after its attempts; and nobody hangs."""
+    frame = spark.range(0, 8, 1, 2).selectExpr("assert_true(id < 6, 'a bad row in Spark') AS x")
+
+    def count(batches: rueda.spark.Batches) -> float:
+        rows = sum(batch.num_rows for batch in batches)
+        return float(rueda.allreduce(np.ones(rows), "rows")[0])
+
+    told = raised_by(lambda: rueda.spark.fit(frame, count, 2, nulls=True))
+    assert "a bad row in Spark" in f"{told}"
+    assert len(rueda.spark.run(total, (0,))) == 2
+
+
+def accuracy(spark: SparkSession, state: dict[str, Any]) -> float:
+    predict = rueda.spark.predictor(network(), state, then=lambda scores: scores.argmax(1))
+    held_out = spark.createDataFrame(digits()[:HELD_OUT], DIGITS)
+    told = held_out.mapInArrow(predict, f"{DIGITS}, prediction bigint").collect()
+    assert len(told) == HELD_OUT
+    return sum(row["label"] == row["prediction"] for row in told) / HELD_OUT
+
+
+def check_digits_are_learned(spark: SparkSession, folder: Path) -> None:
+    """From the DataFrame to predictions: as well by two ranks as by one, also where one has far more rows."""
+    rows = digits()[HELD_OUT:][:1408]  # whole steps of 32
+    # Slices of one list: so each rank has every other row, and a step of both sees what a step of one sees.
+    apart = spark.sparkContext.parallelize(rows[1::2] + rows[::2], 2)
+    alone = spark.sparkContext.parallelize(rows, 1)
+    one = rueda.spark.fit(spark.createDataFrame(alone, DIGITS), learn, 1, batch_size=32)
+    two = rueda.spark.fit(spark.createDataFrame(apart, DIGITS), learn, 2, batch_size=16)
+    first = accuracy(spark, one)
+    second = accuracy(spark, two)
+    assert max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-3
+    assert first > 0.94
+    assert abs(second - first) <= 0.005
+    heavy = spark.sparkContext.parallelize([rows[:1000], rows[1000:]], 2).flatMap(list)
+    uneven = rueda.spark.fit(spark.createDataFrame(heavy, DIGITS), learn, 2, batch_size=16)
+    assert accuracy(spark, uneven) > 0.94
+
+
+def check_predictions_have_a_row_for_each(spark: SparkSession, folder: Path) -> None:
+    frame = spark.createDataFrame(
+        [(1, [1.0, 2.0]), (2, [3.0, 4.0])], "id int, features array<double>"
+    )
+    twice = frame.mapInArrow(
+        rueda.spark.predictor(lambda inputs: 2 * inputs, output="twice"),
+        "id int, features array<double>, twice array<float>",
+    )
+    assert [row["twice"] for row in twice.collect()] == [[2.0, 4.0], [6.0, 8.0]]
+    batch = pa.RecordBatch.from_pydict({"features": [[1.0, 2.0], [3.0, 4.0]]})
+    with raises(rueda.InvalidArgumentError, "no column 'x' to predict from: there are features"):
+        list(rueda.spark.predictor(lambda inputs: inputs, column="x")(iter([batch])))
+    with raises(rueda.InvalidArgumentError, "the model has returned an array of shape ()"):
+        list(rueda.spark.predictor(lambda inputs: inputs.sum())(iter([batch])))
+    examples = doctest.testmod(sys.modules["rueda.spark.arrays"], extraglobs={"rueda": rueda})
+    assert examples.attempted > 0
+    assert examples.failed == 0
+
+
+def check_elephas_model_learns(spark: SparkSession, folder: Path) -> None:
+    """Synchronously, by steps and by epochs, on an RDD, with parts of several sizes; and what it refuses."""
+    rows = digits()[HELD_OUT:]
+    pairs = to_simple_rdd(
+        spark.sparkContext,
+        np.array([image for image, _ in rows]),
+        np.array([label for _, label in rows]),
+    )
+    images, labels = map(np.array, zip(*digits()[:HELD_OUT], strict=True))
+    sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+    for frequency in ("batch", "epoch"):
+        model = SparkModel(
+            network(), "synchronous", frequency, num_workers=2, optimizer=sgd, loss=cross_entropy
+        )
+        before = model.evaluate(images, labels)
+        model.fit(pairs, epochs=4)
+        (history,) = model.training_histories
+        assert len(history["loss"]) == 4
+        assert history["loss"][-1] < history["loss"][0]
+        assert model.evaluate(images, labels) < before / 4
+        assert (model.predict(images).argmax(1) == labels).mean() > 0.9
+    frame = spark.createDataFrame(digits()[:20], DIGITS)
+    told = model.predict(frame).collect()
+    found = [row["prediction"] for row in told]
+    np.testing.assert_allclose(found, model.predict(images[:20]), rtol=1e-5, atol=1e-5)
+    model.save(folder / "model.pt")
+    assert set(torch.load(folder / "model.pt")) == set(network().state_dict())
+    before_jobs = jobs(spark)
+    with raises(rueda.InvalidArgumentError, "mode='parallel'"):
+        SparkModel(network(), "parallel", optimizer=sgd, loss=cross_entropy)
+    with raises(rueda.InvalidArgumentError, "frequency='daily'"):
+        SparkModel(network(), "synchronous", "daily", optimizer=sgd, loss=cross_entropy)
+    with raises(rueda.UnsupportedError, "takes a torch.nn.Module, not a str"):
+        SparkModel("model", "synchronous", optimizer=sgd, loss=cross_entropy)
+    with raises(rueda.UnsupportedError, "validation_split=", "randomSplit()"):
+        model.fit(pairs, validation_split=0.1)
+    with raises(rueda.InvalidArgumentError, "a DataFrame or an RDD", "not a list"):
+        model.fit(rows)
+    assert jobs(spark) == before_jobs
+
+
+def check_tfcluster_feeds_all_rows(spark: SparkSession, folder: Path) -> None:
+    """Every row as often as there are epochs, where partitions have several sizes, and nobody waits for ever."""
+
+    def count(args: str, ctx: Any) -> Any:
+        feed = DataFeed(ctx.mgr, input_mapping={"_1": "number"} if args == "named" else None)
+        steps, numbers = 0, []
+        while not feed.should_stop():
+            batch = feed.next_batch(8)
+            found = batch["number"].tolist() if args == "named" else [row[0] for row in batch]
+            if found:
+                steps += 1
+                rueda.allreduce(np.ones(1), "step")
+                numbers += found
+        rank = (ctx.job_name, ctx.task_index, ctx.executor_id, ctx.num_workers)
+        return rueda.allgather_object((rank, steps, numbers))
+
+    context = spark.sparkContext
+    numbers = context.parallelize([range(30), range(30, 35)], 2).flatMap(list)
+    rows = numbers.map(lambda number: (number, [0.5, number]))
+    for args in ("named", "rows"):
+        cluster = tfcluster.run(
+            context, count, args, 2, 0, input_mode=tfcluster.InputMode.SPARK, master_node="chief"
+        )
+        cluster.train(rows, 3)
+        cluster.shutdown()
+        first, second = cluster.result
+        assert first == (("chief", 0, 0, 2), 12, list(range(30)) * 3)
+        assert second == (("worker", 0, 1, 2), 2, list(range(30, 35)) * 3)
+    alone = tfcluster.run(context, lambda args, ctx: (args, ctx.task_index, ctx.mgr), "given", 2)
+    assert alone.result == ("given", 0, None)
+    for refused in ({"num_ps": 1}, {"tensorboard": True}, {"driver_ps_nodes": True}):
+        with raises(rueda.UnsupportedError, next(iter(refused)), "not available"):
+            tfcluster.run(context, count, None, 2, **refused)
+    with raises(rueda.UnsupportedError, "inference() is not available", "rueda.spark.predictor"):
+        alone.inference(rows)
+    with raises(rueda.InvalidArgumentError, "num_epochs=0"):
+        alone.train(rows, 0)
+    with raises(rueda.InvalidArgumentError, "must be a tuple of numbers", "the first is 0"):
+        alone.train(numbers)
+
+
+def moved(processes: list[int]) -> int:
+    """Bytes that processes have read and written, files and sockets alike."""
+    found = 0
+    for process in processes:
+        for line in Path(f"/proc/{process}/io").read_text().splitlines():
+            name, _, value = line.partition(": ")
+            found += int(value) if name in ("rchar", "wchar") else 0
+    return found
+
+
+def check_nothing_goes_through_the_driver(spark: SparkSession, folder: Path) -> None:
+    """Neither rows nor gradients: many times more than the driver's processes read and write in the meantime."""
+
+    def train(batches: rueda.spark.Batches) -> tuple[int, int]:
+        rows = sum(rueda.spark.arrays(batch)["x"].size for batch in batches)
+        for _ in range(20):
+            rueda.allreduce(np.ones(1 << 19), "gradient")
+        return rows, rueda.metrics()["allreduce_tensor_bytes"]
+
+    frame = spark.range(0, 2_000_000, 1, 2).selectExpr("rand() AS x")
+    java: Any = spark.sparkContext._jvm
+    driver = [os.getpid(), int(java.java.lang.ProcessHandle.current().pid())]
+    before = moved(driver)
+    rows, sent = rueda.spark.fit(frame, train, 2)
+    driver_bytes = moved(driver) - before
+    print(f"driver {driver_bytes} bytes, rows {8 * rows}, reduced {sent}", flush=True)
+    assert (rows, sent) == (1_000_000, 20 << 22)
+    assert driver_bytes < 8 * rows / 4
+
+
+def as_main(script: str, folder: Path, *arguments: str) -> str:
+    """What a script of this session's writes, which is not to end the session."""
+    path = folder / "script.py"
+    path.write_text(re.sub(r"^ *(spark|context)\.stop\(\)\n", "", script, flags=re.MULTILINE))
+    before, sys.argv = sys.argv, [str(path), *arguments]
+    try:
+        with contextlib.redirect_stdout(io.StringIO()) as written:
+            runpy.run_path(str(path), run_name="__main__")
+    finally:
+        sys.argv = before
+    return written.getvalue()
+
+
+def check_the_example_of_the_page(spark: SparkSession, folder: Path) -> None:
+    page = (ROOT / "docs" / "spark.md").read_text()
+    (script, *_) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    right, rows = re.findall(r"^right: (\d+) of (\d+)$", as_main(script, folder), re.MULTILINE)[0]
+    assert int(rows) == 1797
+    assert int(right) > 0.95 * 1797
+
+
+def check_the_example_for_users_of_tensorflowonspark(spark: SparkSession, folder: Path) -> None:
+    script = (ROOT / "examples" / "python" / "digits_spark.py").read_text()
+    as_main(script, folder, "--epochs", "4", "--model", str(folder / "digits.keras"))
+    import keras
+
+    model = keras.saving.load_model(folder / "digits.keras")
+    images, labels = load_digits(return_X_y=True)
+    scores = model.predict(images[:HELD_OUT] / 16, verbose=0)
+    assert (scores.argmax(1) == labels[:HELD_OUT]).mean() > 0.8
+
+
+def check_dynamic_allocation_is_refused(spark: SparkSession, folder: Path) -> None:
+    """In a session of its own, which is the last."""
+    spark.stop()
+    other = session("local[1]", **{"spark.dynamicAllocation.enabled": "true"})
+    with raises(rueda.UnsupportedError, "spark.dynamicAllocation.enabled is true"):
+        rueda.spark.run(total, (0,), num_proc=1)
+    other.stop()
+    other = session("local[1]", **{"spark.dynamicAllocation.enabled": "false"})
+    with raises(rueda.TimeoutError, "num_proc=2 ranks need 2 slots", "local[1] has 1: ask"):
+        rueda.spark.run(total, (0,), num_proc=2)
+    assert len(rueda.spark.run(total, (0,))) == 1
+    other.stop()
+    with raises(rueda.InvalidArgumentError, "no active SparkContext"):
+        rueda.spark.run(total, (0,), num_proc=1)
+
+
+def main(root: Path, wanted: list[str]) -> None:
+    checks: list[Callable[[SparkSession, Path], None]] = [
+        act
+        for name, act in list(globals().items())
+        if name.startswith("check_") and act.__module__ == __name__
+    ]
+    torch.set_num_threads(1)
+    spark = session("local-cluster[2,1,1024]", **{"spark.stage.maxConsecutiveAttempts": "2"})
+    spark.sparkContext.setLogLevel("ERROR")
+    work = Path(pyspark.__file__).parent / "work" / str(spark.sparkContext.applicationId)
+    try:
+        for act in checks:
+            if wanted and act.__name__ not in wanted:
+                continue
+            begun = time.perf_counter()
+            folder = root / act.__name__
+            folder.mkdir()
+            act(spark, folder)
+            print("ok", act.__name__, f"{time.perf_counter() - begun:.1f} s", flush=True)
+    finally:
+        spark.stop()
+        shutil.rmtree(work, ignore_errors=True)  # the logs of a local cluster's executors
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve(), sys.argv[2:])
