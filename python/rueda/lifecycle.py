@@ -8,7 +8,7 @@ import operator
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import NoReturn
@@ -40,6 +40,8 @@ _owner: int | None = None
 _hooked = False
 # How many worlds this process has been in. Changed with each, so that what was agreed on in one is not used in another.
 _worlds = 0
+# What other modules let end before the world is left.
+_endings: list[Callable[[], None]] = []
 # What sys.exit() was called with, where it says that something failed.
 _exit_code: object = None
 
@@ -177,9 +179,18 @@ def shutdown() -> None:
         >>> rueda.options()["fusion_threshold"]
         '0'
     """
+    if _native.is_initialized():
+        for end in _endings:
+            end()
     _native.shutdown()
     release_completed()
     forget_process_sets()
+
+
+def before_shutdown(end: Callable[[], None]) -> None:
+    """Has ``end`` called whenever the world is about to be left, from now on; once, however often this is called."""
+    if end not in _endings:
+        _endings.append(end)
 
 
 def is_initialized() -> bool:
