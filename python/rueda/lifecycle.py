@@ -149,11 +149,17 @@ def world(rank: int, size: int, rendezvous: str | None = None, **options: object
         well = isinstance(error, GeneratorExit) or (
             isinstance(error, SystemExit) and error.code in (None, 0)
         )
-        if not echo and not well and _native.is_initialized():
-            _native.abort(_describe_with_origin(type(error), error, error.__traceback__))
+        if not echo and not well:
+            tell_failure(error)
         raise
     finally:
         shutdown()
+
+
+def tell_failure(error: BaseException) -> None:
+    """Has the other ranks raise :class:`rueda.PeerLostError` with the error's text and lines, if there is a world."""
+    if _native.is_initialized():
+        _native.abort(_describe_with_origin(type(error), error, error.__traceback__))
 
 
 def _join(process_sets: list[ProcessSet], options: dict[str, str]) -> None:
