@@ -14,6 +14,7 @@ install(TARGETS rueda EXPORT rueda LIBRARY DESTINATION ${rueda_lib_dir} INCLUDES
 if(TARGET rueda_mpi)
   install(TARGETS rueda_mpi LIBRARY DESTINATION ${rueda_lib_dir})
 endif()
+install(TARGETS rueda_jax LIBRARY DESTINATION ${rueda_lib_dir})
 if(TARGET rueda_native)
   set_target_properties(rueda_native PROPERTIES INSTALL_RPATH "$ORIGIN/lib")
   install(TARGETS rueda_native LIBRARY DESTINATION rueda)

@@ -8,7 +8,7 @@ import operator
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import NoReturn
@@ -42,6 +42,8 @@ _hooked = False
 _worlds = 0
 # Number of the world with which the present block of world() has begun; 0 outside.
 _block = 0
+# What other modules let end before the world is left.
+_endings: list[Callable[[], None]] = []
 # What sys.exit() was called with, where it says that something failed.
 _exit_code: object = None
 
@@ -151,12 +153,18 @@ def world(rank: int, size: int, rendezvous: str | None = None, **options: object
         well = isinstance(error, GeneratorExit) or (
             isinstance(error, SystemExit) and error.code in (None, 0)
         )
-        if not echo and not well and _native.is_initialized():
-            _native.abort(_describe_with_origin(type(error), error, error.__traceback__))
+        if not echo and not well:
+            tell_failure(error)
         raise
     finally:
         _block = 0
         shutdown()
+
+
+def tell_failure(error: BaseException) -> None:
+    """Has the other ranks raise :class:`rueda.PeerLostError` with the error's text and lines, if there is a world."""
+    if _native.is_initialized():
+        _native.abort(_describe_with_origin(type(error), error, error.__traceback__))
 
 
 def _join(process_sets: list[ProcessSet], options: dict[str, str]) -> None:
@@ -182,9 +190,18 @@ def shutdown() -> None:
         >>> rueda.options()["fusion_threshold"]
         '0'
     """
+    if _native.is_initialized():
+        for end in _endings:
+            end()
     _native.shutdown()
     release_completed()
     forget_process_sets()
+
+
+def before_shutdown(end: Callable[[], None]) -> None:
+    """Has ``end`` called whenever the world is about to be left, from now on; once, however often this is called."""
+    if end not in _endings:
+        _endings.append(end)
 
 
 def is_initialized() -> bool:

@@ -18,10 +18,13 @@ Array = npt.NDArray[Any]
 
 
 class NumpyAdapter:
-    """Reads whatever :func:`numpy.asarray` accepts; bfloat16 is the dtype of that name of ml_dtypes."""
+    """Reads whatever :func:`numpy.asarray` accepts, or has ``__dlpack__`` and lies in the host's memory.
+
+    bfloat16 is the dtype of that name of ml_dtypes.
+    """
 
     def read(self, array: object) -> tuple[Array, View]:
-        source = np.asarray(array)
+        source = _from_dlpack(array) if _only_has_dlpack(array) else np.asarray(array)
         if not source.flags.c_contiguous:
             source = source.copy(order="C")
         return source, _view(source)
@@ -75,6 +78,18 @@ def reduce_now(
     return type(source) is np.ndarray and _native.allreduce_arrays(
         source, target, name, op, prescale, postscale, process_set.process_set_id
     )
+
+
+def _only_has_dlpack(array: object) -> bool:
+    return hasattr(array, "__dlpack__") and not hasattr(array, "__array__")
+
+
+def _from_dlpack(array: Any) -> Array:
+    """Without a copy. Raises Refusal for what lies on another device or has a dtype that NumPy lacks."""
+    try:
+        return np.from_dlpack(array)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise Refusal(f"numpy.from_dlpack() of a {type(array).__name__} failed: {error}") from error
 
 
 # Numbers of the element types that have been seen: a dtype's name takes longer than many a reduction.

@@ -1,0 +1,29 @@
+// What XLA asks for in one call, in Rueda's words.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "jax/ffi_abi.h"
+#include "rueda/rueda.h"
+
+namespace rueda::jax {
+
+struct Call {
+  std::string kind;  // "allreduce", "allgather", "broadcast", "reduce_scatter", "alltoall"
+  std::string name;
+  std::vector<std::string> paths;  // of the tensors in their tree
+  ReduceOp op = ReduceOp::sum;
+  int root = 0;
+  ProcessSet process_set;
+  std::vector<TensorView> inputs;
+  std::vector<TensorView> outputs;
+};
+
+// Throws InvalidArgumentError for what python/rueda/jax never asks for.
+[[nodiscard]] Call read_call(const ffi::CallFrame& frame);
+
+// Makes an error of XLA's of whatever is thrown.
+[[nodiscard]] ffi::Error* make_error(const ffi::Api& api, ErrorCode code, const std::string& text);
+
+}  // namespace rueda::jax

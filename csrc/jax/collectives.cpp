@@ -1,0 +1,114 @@
+#include "jax/collectives.h"
+
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "core/strings.h"
+
+namespace rueda::jax {
+
+namespace {
+
+std::vector<Handle> submit_allreduce(const Call& call) {
+  AllreduceOptions options;
+  options.name = call.name;
+  options.op = call.op;
+  options.process_set = call.process_set;
+  if (call.inputs.size() == 1) return {allreduce(call.inputs[0], call.outputs[0].data, options)};
+  std::vector<void*> outputs;
+  for (const TensorView& output : call.outputs) outputs.push_back(output.data);
+  return grouped_allreduce(call.inputs, outputs, options);
+}
+
+// The first extent of what is gathered, scattered and exchanged is the number of ranks: the shapes
+// of XLA's results are known before ranks talk to each other, so all blocks are of one size, which
+// is what Rueda compares then.
+Handle submit_one(const Call& call, std::size_t index, const std::string& name) {
+  TensorView input = call.inputs[index];
+  const TensorView& output = call.outputs[index];
+  const CallOptions options{name, call.process_set};
+  if (call.kind == "broadcast") {
+    if (output.data != input.data) std::memcpy(output.data, input.data, input.bytes());
+    return broadcast(output, call.root, options);
+  }
+  if (call.kind == "allgather") {
+    input.shape.front() = 1;
+    return allgather(input, options);
+  }
+  if (call.kind == "alltoall") return alltoall(input, {}, options);
+  if (call.kind == "reduce_scatter") {
+    ReduceScatterOptions scatter;
+    scatter.name = name;
+    scatter.op = call.op;
+    scatter.process_set = call.process_set;
+    return reduce_scatter(input, scatter);
+  }
+  throw InvalidArgumentError(
+      str("a call of XLA asks for '", call.kind, "', which is no collective"));
+}
+
+// Of an operation whose result nobody needs, but whose tensors must stay until then.
+void wait_for_end(const Handle& handle) {
+  try {
+    handle.wait();
+  } catch (const Error&) {  // it has ended
+  }
+}
+
+// Of the tensor that Rueda knows by `name`, its path in the tree; empty where there is none.
+std::string_view path_of(const Call& call, const std::string& name) {
+  for (std::size_t i = 0; i < call.inputs.size(); ++i) {
+    const std::string each = call.inputs.size() == 1 ? call.name : str(call.name, ".", i);
+    if (each == name) return call.paths.at(i);
+  }
+  return {};
+}
+
+// All of a group fail with the error of one of them.
+const Output& output_of(const Call& call, const Handle& handle) {
+  try {
+    return handle.output();
+  } catch (const Error& error) {
+    const std::string_view path = path_of(call, error.details().tensor);
+    if (path.empty()) throw;
+    throw Error(error.code(), str(error.what(), " (", path, ")"), error.peer(), error.details());
+  }
+}
+
+}  // namespace
+
+std::vector<Handle> submit(const Call& call) {
+  if (call.kind == "allreduce") return submit_allreduce(call);
+  const bool is_one = call.inputs.size() == 1;
+  std::vector<Handle> handles;
+  try {
+    for (std::size_t i = 0; i < call.inputs.size(); ++i) {
+      handles.push_back(submit_one(call, i, is_one ? call.name : str(call.name, ".", i)));
+    }
+  } catch (const Error&) {
+    for (const Handle& handle : handles) wait_for_end(handle);
+    throw;
+  }
+  return handles;
+}
+
+void finish(const Call& call, const std::vector<Handle>& handles) {
+  for (std::size_t i = 0; i < handles.size(); ++i) {
+    const Output& output = output_of(call, handles[i]);
+    if (!output.data) continue;
+    const TensorView& result = call.outputs[i];
+    const TensorView given{nullptr, output.shape, result.dtype};
+    Shape expected = result.shape;
+    if (call.kind == "reduce_scatter") expected.front() = 1;
+    if (given.shape != expected) {
+      throw InvalidArgumentError(
+          str("'", call.name, "': the function was traced for a result of shape ",
+              to_string(expected), ", and it is ", to_string(given.shape),
+              ": trace it anew when the ranks of a process set have changed"));
+    }
+    std::memcpy(result.data, output.data.get(), given.bytes());
+  }
+}
+
+}  // namespace rueda::jax

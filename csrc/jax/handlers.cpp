@@ -1,0 +1,71 @@
+// What XLA calls: the functions of librueda_jax.so that python/rueda/jax registers.
+#include <exception>
+#include <utility>
+
+#include "jax/call.h"
+#include "jax/collectives.h"
+#include "jax/pending.h"
+
+namespace rueda::jax {
+
+namespace {
+
+// XLA asks for the version before the first call. What is used here has not changed since 0.1, so
+// it is the version that asks, of the same major one.
+bool answer_metadata(const ffi::CallFrame& frame) {
+  if (frame.extension == nullptr || frame.extension->type != ffi::extension_metadata) return false;
+  ffi::Metadata& metadata = *reinterpret_cast<ffi::MetadataExtension*>(frame.extension)->metadata;
+  metadata.version.major_version = ffi::abi_major;
+  metadata.version.minor_version =
+      frame.api != nullptr && frame.api->version.major_version == ffi::abi_major
+          ? frame.api->version.minor_version
+          : ffi::abi_minor;
+  return true;
+}
+
+ffi::Future* begin(const ffi::CallFrame& frame) {
+  Completions& completions = Completions::instance();
+  completions.start();
+  Call call = read_call(frame);
+  ffi::FutureCreate created{sizeof(created), nullptr, nullptr};
+  if (frame.api->future_create(&created) != nullptr) {
+    throw InternalError("XLA has given no future");
+  }
+  try {
+    std::vector<Handle> handles = submit(call);
+    completions.add({frame.api, created.future, std::move(call), std::move(handles)});
+  } catch (const Error& error) {
+    fail(*frame.api, created.future, error.code(), error.what());
+  }
+  return created.future;
+}
+
+}  // namespace
+
+}  // namespace rueda::jax
+
+extern "C" {
+
+// Begins a collective and returns; the future tells when its results are there.
+__attribute__((visibility("default"))) rueda::ffi::Error* rueda_jax_collective(
+    rueda::ffi::CallFrame* frame) {
+  using namespace rueda;
+  if (jax::answer_metadata(*frame)) return nullptr;
+  try {
+    frame->future = jax::begin(*frame);
+    return nullptr;
+  } catch (const Error& error) {
+    return jax::make_error(*frame->api, error.code(), error.what());
+  } catch (const std::exception& error) {
+    return jax::make_error(*frame->api, ErrorCode::internal, error.what());
+  }
+}
+
+// Does nothing. python/rueda/jax/primitive.py says what for.
+__attribute__((visibility("default"))) rueda::ffi::Error* rueda_jax_nothing(
+    rueda::ffi::CallFrame* frame) {
+  rueda::jax::answer_metadata(*frame);
+  return nullptr;
+}
+
+}  // extern "C"

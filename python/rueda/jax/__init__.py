@@ -1,0 +1,38 @@
+"""Collectives in JAX's compiled functions, matched by name: no tokens, and no order that ranks must keep.
+
+Needs JAX, which ``import rueda`` does not. docs/jax.md has an example and tells what is promised.
+"""
+
+try:
+    import jax as _jax
+except ModuleNotFoundError as _error:
+    if _error.name != "jax":
+        raise
+    raise ImportError("rueda.jax needs JAX: pip install 'jax>=0.6'", name="jax") from None
+
+from rueda.jax.versions import check_version as _check_version
+
+_check_version(_jax.__version__)
+
+from rueda.jax.library import register as _register  # noqa: E402 - after the check
+
+_register()
+
+from rueda.jax.collectives import (  # noqa: E402
+    allgather,
+    allreduce,
+    alltoall,
+    broadcast,
+    reduce_scatter,
+)
+from rueda.jax.training import DistributedOptimizer, value_and_grad  # noqa: E402
+
+__all__ = [
+    "DistributedOptimizer",
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "broadcast",
+    "reduce_scatter",
+    "value_and_grad",
+]

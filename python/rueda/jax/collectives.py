@@ -1,0 +1,137 @@
+"""Collectives on trees of arrays, inside and outside of ``jax.jit``."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rueda.errors import InvalidArgumentError
+from rueda.jax import derivatives as _derivatives  # noqa: F401 - gives the primitive its derivatives
+from rueda.jax.collective import run
+from rueda.jax.in_place import Kind, Spec
+from rueda.operations import Average, ReduceOp, Sum
+from rueda.process_sets import ProcessSet, global_process_set, identify
+
+__all__ = ["allgather", "allreduce", "alltoall", "broadcast", "reduce_scatter"]
+
+# Of traced collectives without a name.
+_numbers = itertools.count()
+
+
+def allreduce(
+    tree: Any,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Reduces each array of a tree over the ranks; returns such a tree, the same bits on every rank.
+
+    ``tree``: any tree of JAX's (a model's gradients, say), with the same structure on every rank. ``name``: by which
+    ranks match the operation; within compiled functions it is numbered while the function is traced where it has none,
+    so every rank must then trace the same in the same order. ``op``: the average by default.
+
+    Sum and Average have derivatives of all orders. Raises :class:`rueda.NotInitializedError`, and
+    :class:`rueda.UnsupportedError` for dtypes and transformations that do not work. What ranks find out together is
+    raised on every rank: :class:`rueda.MismatchError` and others as they are outside of compiled functions, within
+    as ``jax.errors.JaxRuntimeError`` with their text.
+
+    Example::
+
+        >>> rueda.jax.allreduce({"w": jnp.ones(2)}, name="gradients")  # doctest: +SKIP
+        {'w': Array([1., 1.], dtype=float32)}
+    """
+    return _on_tree(Kind.ALLREDUCE, tree, name, process_set, op=op)
+
+
+def allgather(
+    tree: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """Concatenates each array of a tree along its first axis, in rank order; scalars become an array.
+
+    Shapes must be the same on every rank, the first extent too, since JAX has to know that of the result. Names and
+    errors are those of :func:`allreduce`.
+
+    Example::
+
+        >>> rueda.jax.allgather(jnp.float32(1), name="losses")  # doctest: +SKIP
+        Array([1.], dtype=float32)
+    """
+    return _on_tree(Kind.ALLGATHER, tree, name, process_set)
+
+
+def broadcast(
+    tree: Any,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Gives every rank the arrays of ``root_rank``, a rank of the world that is a member of the set; 0 by default.
+
+    Names and errors are those of :func:`allreduce`; :class:`rueda.InvalidArgumentError` for a root that is no member.
+
+    Example::
+
+        >>> parameters = rueda.jax.broadcast(parameters, name="parameters")  # doctest: +SKIP
+    """
+    if root_rank not in process_set.ranks:
+        raise InvalidArgumentError(
+            f"broadcast from root_rank={root_rank!r}, which is not one of the ranks {process_set.ranks}"
+        )
+    return _on_tree(Kind.BROADCAST, tree, name, process_set, root=root_rank)
+
+
+def reduce_scatter(
+    tree: Any,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Reduces each array of a tree and leaves each rank its part of the first axis, all of one size.
+
+    Names and errors are those of :func:`allreduce`; :class:`rueda.InvalidArgumentError` where the first extent is no
+    multiple of the number of ranks.
+
+    Example::
+
+        >>> rueda.jax.reduce_scatter(jnp.ones((rueda.size(), 2)), name="shards")  # doctest: +SKIP
+        Array([[1., 1.]], dtype=float32)
+    """
+    return _on_tree(Kind.REDUCE_SCATTER, tree, name, process_set, op=op)
+
+
+def alltoall(
+    tree: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """Sends each rank its part of the first axis, all of one size, and concatenates what comes, in rank order.
+
+    Names and errors are those of :func:`reduce_scatter`.
+
+    Example::
+
+        >>> rueda.jax.alltoall(jnp.arange(rueda.size()), name="exchange")  # doctest: +SKIP
+        Array([0], dtype=int32)
+    """
+    return _on_tree(Kind.ALLTOALL, tree, name, process_set)
+
+
+def _on_tree(
+    kind: str,
+    tree: Any,
+    name: str | None,
+    process_set: ProcessSet,
+    op: ReduceOp = Sum,
+    root: int = 0,
+) -> Any:
+    size = process_set.size()  # raises where there is no world
+    found, structure = jax.tree_util.tree_flatten_with_path(tree)
+    if not found:
+        return tree
+    if name is None and any(isinstance(leaf, jax.core.Tracer) for _, leaf in found):
+        name = f"jax.{kind}.{next(_numbers)}"
+    paths = "".join(jax.tree_util.keystr(path).replace("\n", " ") + "\n" for path, _ in found)
+    spec = Spec(kind, name or "", paths, int(op), root, identify(process_set), size)
+    results = run(spec, [jnp.asarray(leaf) for _, leaf in found])
+    return jax.tree_util.tree_unflatten(structure, results)

@@ -1,0 +1,92 @@
+"""What XLA runs: a call of ``librueda_jax.so`` that begins a collective in the memory where its tensors lie.
+
+No token orders these calls: they match those of other ranks by name. Ranks whose operations come in different orders
+must then be free to begin them all before any of them has ended, and XLA's CPU backend takes that freedom away:
+
+- It runs programs of at most 8 steps, and those whose tensors have at most 512 bytes, one step after the other
+  (xla/backends/cpu/runtime/thunk_executor.h). So each call has idle steps beside it, enough for two of them.
+- It lets an operation's result lie in memory that another's argument has left, and then the one waits for the other.
+  So a result lies in its own argument's memory, where nobody else's can be. XLA copies arguments that must stay.
+- What uses a result may lie in memory that another operation needs, too. XLA goes through a program in breadth, so that
+  operations that do not depend on each other come before what uses any of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.extend
+import numpy as np
+from jax.interpreters import mlir
+
+from rueda import lifecycle
+from rueda.errors import UnsupportedError
+from rueda.jax.draining import drain
+from rueda.jax.library import COLLECTIVE, NOTHING
+
+__all__ = ["Kind", "Spec", "in_place_p"]
+
+_IDLE_STEPS = 4
+_IDLE = jax.core.ShapedArray((1024,), np.dtype(np.uint8))
+
+
+class Kind:
+    """The names by which csrc/jax/collectives.cpp knows the collectives."""
+
+    ALLREDUCE = "allreduce"
+    ALLGATHER = "allgather"
+    BROADCAST = "broadcast"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALLTOALL = "alltoall"
+
+
+class Spec(NamedTuple):
+    """What is done to a list of tensors."""
+
+    kind: str
+    name: str  # empty: numbered, which only works outside of compiled functions
+    paths: str  # of the tensors in their tree, each ended by a newline
+    op: int
+    root: int
+    process_set: int
+    size: int  # of the set
+
+
+in_place_p = jax.extend.core.Primitive("rueda_in_place")
+in_place_p.multiple_results = True
+
+
+in_place_p.def_abstract_eval(lambda *avals, spec: list(avals))
+
+
+def _lower(context: Any, *operands: Any, spec: Spec) -> Any:
+    devices = getattr(context.module_context.axis_context, "num_devices", 1)
+    if devices > 1:
+        raise UnsupportedError(
+            f"a function that {devices} devices of one process compute cannot call Rueda, to which a process is one "
+            "rank: start a process for each device"
+        )
+    lifecycle.before_shutdown(drain)
+    idle = jax.ffi.ffi_lowering(NOTHING, has_side_effect=True)
+    for _ in range(_IDLE_STEPS):
+        idle(context.replace(avals_in=[], avals_out=[_IDLE]))
+    # With a side effect, so that XLA neither drops nor merges what other ranks wait for.
+    call = jax.ffi.ffi_lowering(
+        COLLECTIVE,
+        has_side_effect=True,
+        operand_output_aliases={index: index for index in range(len(operands))},
+    )
+    return call(
+        context,
+        *operands,
+        kind=spec.kind,
+        name=spec.name,
+        paths=spec.paths,
+        op=np.int32(spec.op),
+        root=np.int32(spec.root),
+        process_set=np.int32(spec.process_set),
+    )
+
+
+mlir.register_lowering(in_place_p, _lower, platform="cpu")

@@ -1,0 +1,282 @@
+"""Actors of Ray as ranks, with the methods of Horovod's executor."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from rueda import lifecycle, rendezvous
+from rueda.errors import (
+    InvalidArgumentError,
+    PeerLostError,
+    RuedaError,
+    ShutdownError,
+    TimeoutError,
+)
+from rueda.ray.resources import check_room
+
+__all__ = ["RayExecutor"]
+
+
+class _Worker:
+    """One rank, in an actor of its own."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        os.environ.update(variables)
+        self._executable: Any = None
+
+    def node(self) -> str:
+        return str(ray.get_runtime_context().get_node_id())
+
+    def open(self, size: int) -> str:
+        return str(rendezvous.open(size))
+
+    def enter(self, rank: int, size: int, address: str) -> None:
+        lifecycle.init(rank=rank, size=size, rendezvous=address)
+
+    def leave(self) -> None:
+        lifecycle.shutdown()
+
+    def make(self, cls: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self._executable = cls(*args, **kwargs)
+
+    def call(
+        self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], on_it: bool
+    ) -> Any:
+        """Where the function raises, the others are told, and this rank leaves the world."""
+        try:
+            return fn(self._executable) if on_it else fn(*args, **kwargs)
+        except BaseException as error:
+            if not isinstance(error, PeerLostError | ShutdownError):
+                lifecycle.tell_failure(error)
+            lifecycle.shutdown()
+            raise
+
+
+class RayExecutor:
+    """Runs functions on ``num_workers`` actors, which are a world from :meth:`start` to :meth:`shutdown`.
+
+    In the functions the world exists already; ``rueda.init()`` does nothing. Ranks of one node follow each other.
+    ``num_workers``: one or more. ``cpus_per_worker``: 1 by default. ``use_gpu``: one GPU for each, or
+    ``gpus_per_worker`` of them. ``timeout``: for how many seconds :meth:`start` waits for resources that others use,
+    and for how many ranks may take to notice that another has failed; 60 by default.
+
+    Raises :class:`rueda.InvalidArgumentError` for numbers that cannot be meant.
+
+    Example::
+
+        >>> executor = rueda.ray.RayExecutor(num_workers=4)  # doctest: +SKIP
+        >>> executor.start()  # doctest: +SKIP
+        >>> losses = executor.run(train, args=[10])  # by rank  # doctest: +SKIP
+        >>> executor.shutdown()  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        num_workers: int,
+        cpus_per_worker: float = 1,
+        use_gpu: bool = False,
+        gpus_per_worker: float | None = None,
+        *,
+        timeout: float = 60.0,
+    ) -> None:
+        if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 1:
+            raise InvalidArgumentError(
+                f"RayExecutor needs one worker or more, not num_workers={num_workers!r}"
+            )
+        if gpus_per_worker is not None and not use_gpu:
+            raise InvalidArgumentError("gpus_per_worker is given without use_gpu=True")
+        self._size = num_workers
+        self._each = {"CPU": float(cpus_per_worker)}
+        if use_gpu:
+            self._each["GPU"] = float(gpus_per_worker or 1)
+        self._timeout = timeout
+        self._group: Any = None
+        self._workers: list[Any] = []
+        self._is_whole = False  # whether all are in one world
+
+    def start(
+        self,
+        executable_cls: Callable[..., Any] | None = None,
+        executable_args: Sequence[Any] = (),
+        executable_kwargs: Mapping[str, Any] | None = None,
+        extra_env_vars: Mapping[str, str] | None = None,
+    ) -> None:
+        """Starts the workers and forms their world; then makes ``executable_cls(...)`` on each, for :meth:`execute`.
+
+        ``extra_env_vars``: of all workers. Raises :class:`rueda.InvalidArgumentError` where it has been started
+        already, or the cluster has no room for all, before anything is started; :class:`rueda.TimeoutError` where the
+        room does not become free; and what the class raises.
+        """
+        if self._workers:
+            raise InvalidArgumentError(
+                "RayExecutor.start(): it runs already; call shutdown() first"
+            )
+        if not ray.is_initialized():
+            ray.init()
+        check_room("RayExecutor", self._size, self._each)
+        self._group = placement_group([self._each] * self._size, strategy="PACK")
+        try:
+            if not self._group.wait(self._timeout):
+                raise TimeoutError(
+                    f"RayExecutor waits for {self._size} times {self._each}, which others still use after "
+                    f"{self._timeout:g} s: end them, or raise timeout="
+                )
+            started = [self._start_worker(i, extra_env_vars or {}) for i in range(self._size)]
+            nodes = ray.get([worker.node.remote() for worker in started])
+            order = sorted(range(self._size), key=lambda i: (nodes[i], i))
+            self._workers = [started[index] for index in order]
+            self._form()
+            if executable_cls is not None:
+                given = (executable_cls, tuple(executable_args), dict(executable_kwargs or {}))
+                _check_pickle(given)
+                self._outcome([worker.make.remote(*given) for worker in self._workers])
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Calls ``fn(*args, **kwargs)`` on all ranks; returns the results, by rank.
+
+        What it raises on a rank is raised here, with the rank as a note (Python 3.11); the next call finds a new world.
+        Raises :class:`rueda.PeerLostError` where workers were lost, :class:`rueda.TimeoutError` where ranks do not
+        notice within ``timeout`` that another has failed, and :class:`rueda.InvalidArgumentError` before :meth:`start`
+        and for what cannot be pickled.
+        """
+        return self._outcome(self.run_remote(fn, args, kwargs))
+
+    def run_remote(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Begins :meth:`run` and returns Ray's references to the results, by rank."""
+        return self._begin(fn, tuple(args), dict(kwargs or {}), False, range(self._size))
+
+    def execute(self, fn: Callable[[Any], Any]) -> list[Any]:
+        """Calls ``fn`` with each rank's executable; otherwise as :meth:`run`."""
+        return self._outcome(self._begin(fn, (), {}, True, range(self._size)))
+
+    def execute_single(self, fn: Callable[[Any], Any]) -> Any:
+        """Calls ``fn`` with rank 0's executable, on rank 0 alone; otherwise as :meth:`run`."""
+        return self._outcome(self._begin(fn, (), {}, True, range(1)))[0]
+
+    def shutdown(self) -> None:
+        """Ends the world and the workers, and gives their resources back. :meth:`start` may follow."""
+        leaving = [worker.leave.remote() for worker in self._workers]
+        if leaving:
+            ray.wait(leaving, num_returns=len(leaving), timeout=min(self._timeout, 10.0))
+        for worker in self._workers:
+            ray.kill(worker)
+        if self._group is not None:
+            remove_placement_group(self._group)
+        self._workers, self._group, self._is_whole = [], None, False
+
+    def _start_worker(self, index: int, variables: Mapping[str, str]) -> Any:
+        strategy = PlacementGroupSchedulingStrategy(
+            placement_group=self._group, placement_group_bundle_index=index
+        )
+        made = ray.remote(_Worker).options(
+            num_cpus=self._each["CPU"],
+            num_gpus=self._each.get("GPU", 0),
+            scheduling_strategy=strategy,
+        )
+        return made.remote(dict(variables))
+
+    def _form(self) -> None:
+        """A new world of all workers, each of which has left the one before."""
+        try:
+            ray.get([worker.leave.remote() for worker in self._workers], timeout=self._timeout)
+            address = ray.get(self._workers[0].open.remote(self._size), timeout=self._timeout)
+            entering = [
+                worker.enter.remote(rank, self._size, address)
+                for rank, worker in enumerate(self._workers)
+            ]
+            ray.get(entering, timeout=self._timeout)
+        except ray.exceptions.RayActorError as error:
+            raise RuedaError(
+                "a worker of this RayExecutor is lost, so there is no world of all: call shutdown() and start()"
+            ) from error
+        except ray.exceptions.GetTimeoutError as error:
+            raise TimeoutError(
+                f"workers of this RayExecutor do not answer within {self._timeout:g} s: they still run a function; "
+                "wait for it, or call shutdown() and start()"
+            ) from error
+        self._is_whole = True
+
+    def _begin(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        on_it: bool,
+        ranks: Sequence[int],
+    ) -> list[Any]:
+        if not self._workers:
+            raise InvalidArgumentError("RayExecutor: call start() first")
+        _check_pickle((fn, args, kwargs))
+        if not self._is_whole:
+            self._form()
+        return [self._workers[rank].call.remote(fn, args, kwargs, on_it) for rank in ranks]
+
+    def _outcome(self, references: list[Any]) -> list[Any]:
+        """The results, or the error of the rank that has failed first by itself."""
+        errors: dict[int, BaseException] = {}
+        waiting = {reference: rank for rank, reference in enumerate(references)}
+        deadline = None
+        while waiting:
+            limit = None if deadline is None else max(0.0, deadline - time.monotonic())
+            done, _ = ray.wait(list(waiting), timeout=limit)
+            if not done:
+                self._is_whole = False
+                raise TimeoutError(
+                    f"rank {min(errors)} has failed, and ranks {sorted(waiting.values())} have not noticed within "
+                    f"{self._timeout:g} s: they have begun no collective since"
+                ) from errors[min(errors)]
+            for reference in done:
+                rank = waiting.pop(reference)
+                try:
+                    ray.get(reference)
+                except Exception as error:
+                    errors[rank] = error
+                    deadline = deadline or time.monotonic() + self._timeout
+        if errors:
+            self._is_whole = False
+            _raise_cause(errors)
+        return list(ray.get(references))
+
+
+def _check_pickle(given: Any) -> None:
+    try:
+        ray.cloudpickle.dumps(given)
+    except Exception as error:
+        raise InvalidArgumentError(
+            f"what RayExecutor is to send to its workers cannot be pickled: {error}"
+        ) from error
+
+
+def _raise_cause(errors: Mapping[int, BaseException]) -> None:
+    lost = [rank for rank, e in errors.items() if isinstance(e, ray.exceptions.RayActorError)]
+    own = [r for r, e in errors.items() if not isinstance(e, PeerLostError | ShutdownError)]
+    if lost:
+        raise PeerLostError(
+            f"the workers of ranks {sorted(lost)} were lost: call shutdown() and start() to go on",
+            lost[0],
+        ) from errors[lost[0]]
+    rank = min(own or errors)
+    error = errors[rank]
+    if hasattr(error, "add_note"):  # Python 3.11
+        error.add_note(f"raised on rank {rank}")
+    raise error

@@ -1,0 +1,340 @@
+"""Two ranks of JAX: rueda run -np 2 python check_jax.py PAGE."""
+
+import contextlib
+import re
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import rueda
+import rueda.jax
+
+rueda.init()
+RANK, SIZE = rueda.rank(), rueda.size()
+assert SIZE == 2
+sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "parallel" / "python")]
+from parallel import raises, still_works  # noqa: E402
+
+
+def of_rank(function):
+    """What the function gives for each rank."""
+    return [function(rank) for rank in range(SIZE)]
+
+
+def in_both_ways(function, *arguments):
+    """What it gives at once and compiled, which must be the same."""
+    now = function(*arguments)
+    compiled = jax.jit(function)(*arguments)
+    jax.tree.map(np.testing.assert_array_equal, now, compiled)
+    assert jax.tree.map(lambda leaf: leaf.dtype, now) == jax.tree.map(lambda x: x.dtype, compiled)
+    return compiled
+
+
+def check_a_tree_is_reduced():
+    def tree(rank):
+        return {
+            "weights": [jnp.full((3, 5), rank + 1.5), jnp.arange(7, dtype=jnp.int32) * (rank + 1)],
+            "half": jnp.full((9,), rank + 0.5, jnp.bfloat16),
+            "flag": jnp.asarray([rank == 0, False]),
+            "scalar": jnp.float32(rank),
+            "nothing": jnp.zeros((0, 3)),
+            "none": None,
+        }
+
+    found = in_both_ways(lambda t: rueda.jax.allreduce(t, "tree", rueda.Sum), tree(RANK))
+    expected = jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *of_rank(tree))
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    mean = in_both_ways(lambda x: rueda.jax.allreduce(x, "mean"), jnp.full(4, 2.0 * RANK))
+    np.testing.assert_array_equal(mean, np.full(4, 1.0))
+    largest = in_both_ways(
+        lambda x: rueda.jax.allreduce(x, "most", rueda.Max), jnp.arange(3) * RANK
+    )
+    np.testing.assert_array_equal(largest, np.arange(3))
+    assert rueda.jax.allreduce({}) == {}
+
+
+def check_24_operations_in_another_order_on_each_rank():
+    for count, extent in ((24, 1000), (24, 2), (2, 2), (3, 1000)):
+        order = np.random.default_rng(RANK).permutation(count).tolist()
+
+        @jax.jit
+        def function(x, order=order, extent=extent):
+            return [
+                rueda.jax.allreduce(x * (i + 1), f"order.{extent}.{i}", rueda.Sum) * 2
+                for i in order
+            ]
+
+        for _ in range(10):
+            for i, found in zip(order, function(jnp.full(extent, RANK + 1.0)), strict=True):
+                np.testing.assert_array_equal(found, np.full(extent, 6.0 * (i + 1)))
+
+
+def check_other_collectives():
+    x = jnp.arange(12.0).reshape(4, 3) + 100 * RANK
+    whole = np.concatenate(of_rank(lambda rank: np.arange(12.0).reshape(4, 3) + 100 * rank))
+    found = in_both_ways(lambda x: rueda.jax.allgather({"x": x, "s": x[0, 0]}, "gather"), x)
+    np.testing.assert_array_equal(found["x"], whole)
+    np.testing.assert_array_equal(found["s"], [0, 100])
+    found = in_both_ways(lambda x: rueda.jax.broadcast({"x": x, "n": x[0]}, 1, "root"), x)
+    np.testing.assert_array_equal(found["x"], whole[4:])
+    found = in_both_ways(lambda x: rueda.jax.reduce_scatter([x, x[:2]], "scatter", rueda.Sum), x)
+    total = whole[:4] + whole[4:]
+    np.testing.assert_array_equal(found[0], total[2 * RANK : 2 * RANK + 2])
+    np.testing.assert_array_equal(found[1], total[RANK : RANK + 1])
+    found = in_both_ways(lambda x: rueda.jax.alltoall((x, x * 2), "exchange"), x)
+    expected = np.concatenate([whole[2 * RANK : 2 * RANK + 2], whole[4 + 2 * RANK : 6 + 2 * RANK]])
+    np.testing.assert_array_equal(found[0], expected)
+    np.testing.assert_array_equal(found[1], expected * 2)
+
+
+def check_numbered_where_there_is_no_name():
+    total = jax.jit(lambda x: rueda.jax.allreduce(rueda.jax.allreduce(x, op=rueda.Sum)))(1.0)
+    assert total == 2.0
+    assert rueda.jax.allreduce(1.0, op=rueda.Sum) == 2.0
+
+
+def check_a_mismatch_is_told_on_every_rank():
+    shape = (3 + RANK,)
+
+    def function(x):
+        return rueda.jax.allreduce({"a": jnp.ones(2), "b": x}, "grads")
+
+    expected = ("'grads.1'", "shape differs between ranks", "[3] on rank 0", "[4] on rank 1")
+    for _ in range(2):
+        with raises(jax.errors.JaxRuntimeError, *expected, "['b']"):
+            jax.block_until_ready(jax.jit(function)(jnp.ones(shape)))
+        with raises(rueda.MismatchError, *expected):
+            function(jnp.ones(shape))
+    for collective in (rueda.jax.allgather, rueda.jax.alltoall, rueda.jax.reduce_scatter):
+        with raises(jax.errors.JaxRuntimeError, "'blocks'", "shape differs between ranks"):
+            call = jax.jit(lambda x, collective=collective: collective(x, name="blocks"))
+            jax.block_until_ready(call(jnp.ones(2 + 2 * RANK)))
+    with raises(jax.errors.JaxRuntimeError, "'leaves", "rank 0", "rank 1"):
+        leaves = [jnp.ones(2)] * (2 + RANK)
+        jax.block_until_ready(jax.jit(lambda t: rueda.jax.allreduce(t, "leaves"))(leaves))
+    still_works()
+    assert jax.jit(lambda x: rueda.jax.allreduce(x, "grads"))(1.0 + RANK) == 1.5
+
+
+def check_what_cannot_work_is_told():
+    x = jnp.ones((3, 2))
+    with raises(rueda.InvalidArgumentError, "alltoall", "[3, 2]", "multiple of the 2 ranks"):
+        jax.jit(lambda x: rueda.jax.alltoall(x, "uneven"))(x)
+    with raises(rueda.UnsupportedError, "float8_e5m2"):
+        rueda.jax.allreduce(x.astype(jnp.float8_e5m2))
+    with raises(rueda.UnsupportedError, "vmap"):
+        jax.vmap(lambda x: rueda.jax.allreduce(x, "batched"))(x)
+    with raises(rueda.InvalidArgumentError, "root_rank=2"):
+        rueda.jax.broadcast(x, 2)
+    with raises(rueda.UnsupportedError, "'largest'", "MAX has no derivative"):
+        jax.grad(lambda x: rueda.jax.allreduce(x, "largest", rueda.Max).sum())(x)
+    with raises(rueda.InvalidArgumentError, "not a float"):
+        rueda.jax.DistributedOptimizer(0.1)
+    with raises(jax.errors.JaxRuntimeError, "average", "bool"):
+        jax.block_until_ready(jax.jit(lambda x: rueda.jax.allreduce(x, "mean of bools"))(x > 0))
+    still_works()
+
+
+def transposed_everywhere(function, shape_in):
+    """<y, f(x)> = <fT(y), x>, summed over all ranks: so is a transpose defined. And f is its own derivative."""
+    rng = np.random.default_rng(RANK)
+    x = jnp.asarray(rng.normal(size=shape_in))
+    for transform in (lambda f: f, jax.jit):
+        result, back = jax.vjp(transform(function), x)
+        y = jnp.asarray(rng.normal(size=result.shape))
+        (gradient,) = back(y)
+        assert gradient.shape == x.shape
+        mine = np.array([jnp.vdot(y, result), jnp.vdot(gradient, x)])
+        left, right = rueda.allreduce(mine, op=rueda.Sum)
+        np.testing.assert_allclose(left, right, rtol=1e-5)
+        _, change = jax.jvp(transform(function), (x,), (2 * x,))
+        np.testing.assert_allclose(change, 2 * result, rtol=1e-5)
+
+
+def check_derivatives():
+    jaxes = rueda.jax
+    transposed_everywhere(lambda x: jaxes.allreduce(x, "d.sum", rueda.Sum), (4, 3))
+    transposed_everywhere(lambda x: jaxes.allreduce({"a": x}, "d.mean")["a"], (4, 3))
+    transposed_everywhere(lambda x: jaxes.allgather(x, "d.gather"), (4, 3))
+    transposed_everywhere(lambda x: jaxes.allgather(x, "d.gather0"), ())
+    transposed_everywhere(lambda x: jaxes.broadcast(x, 1, "d.root"), (4, 3))
+    transposed_everywhere(lambda x: jaxes.reduce_scatter(x, "d.scatter"), (4, 3))
+    transposed_everywhere(lambda x: jaxes.reduce_scatter(x, "d.scatter1", rueda.Sum), (4, 3))
+    transposed_everywhere(lambda x: jaxes.alltoall(x, "d.exchange"), (4, 3))
+
+    # Of higher order, with integers beside: the sum s = x0 + x1 gives s^3 on each rank, so 2 ranks' losses 2 s^3.
+    def loss(x):
+        parts = jaxes.allreduce({"x": x, "n": jnp.int32(1)}, "d.both", rueda.Sum)
+        return parts["x"] ** 3 * (parts["n"] / 2)
+
+    x = jnp.float32(1.0 + RANK)  # s = 3
+    np.testing.assert_allclose(jax.jit(jax.grad(loss))(x), 2 * 3 * 3.0**2)
+    np.testing.assert_allclose(jax.grad(jax.grad(loss))(x), 2 * 2 * 6 * 3.0)
+
+
+def check_within_control_flow():
+    def step(total, x):
+        return total + rueda.jax.allreduce(x, "scanned", rueda.Sum), total
+
+    xs = jnp.arange(5.0) + RANK
+    total, _ = jax.jit(lambda xs: jax.lax.scan(step, 0.0, xs))(xs)
+    assert total == 2 * 10 + 5
+    gradient = jax.jit(jax.grad(lambda xs: jax.lax.scan(step, 0.0, xs)[0] ** 2))(xs)
+    np.testing.assert_allclose(gradient, np.full(5, 4 * total))
+    sized = jax.jit(lambda x: rueda.jax.allreduce(x, "donated", rueda.Sum), donate_argnums=0)
+    np.testing.assert_array_equal(sized(jnp.full(1000, 1.0 + RANK)), np.full(1000, 3.0))
+
+
+def check_two_functions_in_flight():
+    first = jax.jit(lambda x: rueda.jax.allreduce(x @ x, "flight.1", rueda.Sum))
+    second = jax.jit(lambda x: rueda.jax.allreduce(x, "flight.2", rueda.Sum))
+    x = jnp.eye(400) * (1.0 + RANK)
+    for _ in range(5):
+        results = [first(x), second(x), first(2 * x)]
+        now = rueda.allreduce(np.ones(3), name="between", op=rueda.Sum)
+        np.testing.assert_array_equal(now, np.full(3, 2.0))
+        for result, expected in zip(results, (5.0, 3.0, 20.0), strict=True):
+            np.testing.assert_array_equal(result, expected * np.eye(400))
+
+
+def check_sets_of_ranks():
+    alone = rueda.add_process_set([RANK] if RANK == 0 else [0])
+    if alone.included():
+        found = in_both_ways(lambda x: rueda.jax.allgather(x, "alone", alone), jnp.ones(3))
+        np.testing.assert_array_equal(found, np.ones(3))
+    rueda.remove_process_set(alone)
+
+
+def parameters_of(seed):
+    keys = jax.random.split(jax.random.key(seed), 2)
+    return {
+        "hidden": {"w": jax.random.normal(keys[0], (64, 32)) / 8, "b": jnp.zeros(32)},
+        "out": {"w": jax.random.normal(keys[1], (32, 10)) / 6, "b": jnp.zeros(10)},
+    }
+
+
+def logits_of(parameters, images):
+    hidden = jnp.tanh(images @ parameters["hidden"]["w"] + parameters["hidden"]["b"])
+    return hidden @ parameters["out"]["w"] + parameters["out"]["b"]
+
+
+def loss_of(parameters, batch):
+    losses = optax.softmax_cross_entropy_with_integer_labels(
+        logits_of(parameters, batch[0]), batch[1]
+    )
+    return losses.mean()
+
+
+def trained(parameters, optimizer, images, labels, batch, epochs=5):
+    state = optimizer.init(parameters)
+
+    @jax.jit
+    def step(parameters, state, batch):
+        gradients = jax.grad(loss_of)(parameters, batch)
+        updates, state = optimizer.update(gradients, state, parameters)
+        return optax.apply_updates(parameters, updates), state
+
+    for _ in range(epochs):
+        for begin in range(0, len(images) - batch + 1, batch):
+            part = slice(begin, begin + batch)
+            parameters, state = step(parameters, state, (images[part], labels[part]))
+    return parameters
+
+
+def check_digits_are_trained_as_by_one_process():
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    images = (images / 16).astype(np.float32)
+    train, test = slice(0, 1408), slice(1408, None)
+
+    def accuracy(parameters):
+        found = logits_of(parameters, images[test]).argmax(1)
+        return float((found == labels[test]).mean() * 100)
+
+    plain = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(5e-3))
+    one = trained(parameters_of(0), plain, images[train], labels[train], 32)
+    parameters = rueda.jax.broadcast(parameters_of(RANK), name="parameters")
+    mine = slice(RANK, 1408, SIZE)
+    ours = rueda.jax.DistributedOptimizer(plain)
+    two = trained(parameters, ours, images[mine], labels[mine], 16)
+    print("accuracy", accuracy(one), accuracy(two))
+    assert abs(accuracy(one) - accuracy(two)) <= 0.5
+    everyone = rueda.jax.allgather(jax.tree.map(lambda x: x[None], two))
+    jax.tree.map(lambda x: np.testing.assert_array_equal(x[0], x[1]), everyone)
+
+
+def check_value_and_grad():
+    def loss(x, scale):
+        return (scale * x**2).sum(), "kept"
+
+    function = rueda.jax.value_and_grad(loss, has_aux=True)
+    assert function.__name__ == "loss"
+    x = jnp.arange(3.0)
+    (value, kept), gradient = function(x, 1.0 + RANK)
+    assert (value, kept) == (5.0 * (1 + RANK), "kept")
+    np.testing.assert_array_equal(gradient, 2 * x * 1.5)
+
+
+def check_arrays_of_dlpack_are_taken():
+    class Lent:
+        """What has nothing but the two methods of DLPack."""
+
+        def __init__(self, array):
+            self._array = array
+
+        def __dlpack__(self, **options):
+            return self._array.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self._array.__dlpack_device__()
+
+    for array in (np.full(3, 1.0 + RANK), jnp.full(3, 1.0 + RANK)):
+        for given in (array, Lent(array)):
+            found = rueda.allreduce(given, name="lent", op=rueda.Sum)
+            np.testing.assert_array_equal(found, np.full(3, 3.0))
+    with raises(rueda.InvalidArgumentError, "'lent'", "from_dlpack() of a Lent failed"):
+        rueda.allreduce(Lent(jnp.ones(3, jnp.bfloat16)), name="lent")
+
+
+def check_the_example_of_the_page():
+    code = re.findall(r"^```python\n(.*?)^```", Path(sys.argv[1]).read_text(), re.S | re.M)[0]
+    rueda.shutdown()
+    written = []
+    with contextlib.redirect_stdout(None):
+        exec(compile(code, sys.argv[1], "exec"), {"print": lambda *text: written.append(text)})
+    rueda.init()
+    if RANK == 0:
+        assert re.fullmatch(r"loss [\d.e-]+", " ".join(map(str, written[-1]))), written
+        assert float(str(written[-1][0]).split()[-1]) < 1e-3
+
+
+def check_what_is_under_way_ends_before_shutdown():
+    """Last, since the world has gone after it."""
+    slow = jax.jit(
+        lambda x: rueda.jax.allreduce(jax.lax.fori_loop(0, 300, lambda _, y: y @ y, x), "late")
+    )
+    x = jnp.eye(300) * (1.0 if RANK else -1.0)
+    slow(x).block_until_ready()
+    time.sleep(0.1 * RANK)
+    slow(x)
+    result = slow(x)
+    rueda.shutdown()
+    np.testing.assert_array_equal(result, np.eye(300))
+    with raises(jax.errors.JaxRuntimeError, "rueda.init()"):
+        slow(x).block_until_ready()
+    rueda.init()
+    np.testing.assert_array_equal(slow(x), np.eye(300))
+
+
+if __name__ == "__main__":
+    for name, act in list(globals().items()):
+        if name.startswith("check_"):
+            began = time.monotonic()
+            act()
+            print("ok", name, f"{time.monotonic() - began:.1f} s", flush=True)
+    rueda.shutdown()

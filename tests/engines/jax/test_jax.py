@@ -1,0 +1,71 @@
+"""rueda.jax with real ranks, in .engines/jax."""
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from engines.environments import ROOT, STALLS, Engine
+from launching import Job
+from worlds import checks_in
+
+HERE = Path(__file__).resolve().parent
+SCRIPT = HERE / "check_jax.py"
+
+
+def test_checks(engine: Engine) -> None:
+    for output in engine.run(SCRIPT, 2, [str(ROOT / "docs" / "jax.md")], STALLS, limit=240):
+        assert re.findall(r"^ok (\w+)", output, re.MULTILINE) == checks_in(SCRIPT), output
+
+
+def test_what_is_under_way_at_exit_ends_first(engine: Engine) -> None:
+    for output in engine.run(HERE / "leave_early.py", 2, ["end"], STALLS):
+        assert output.splitlines()[-1] == "the end", output
+
+
+def test_a_rank_that_is_killed_is_told(engine: Engine) -> None:
+    script = HERE / "leave_early.py"
+    with Job(script, 2, ["die"], STALLS, engine.python) as job:
+        ended = job.wait(120)
+        assert [rank.returncode for rank in ended] == [0, -signal.SIGKILL], job.report()
+        assert re.search(r"told: .*rank 1 \(.*is gone", ended[0].output), job.report()
+
+
+def test_the_abi_is_that_of_jaxlib(engine: Engine) -> None:
+    code = "import jax; print(jax.ffi.include_dir())"
+    headers = subprocess.run(
+        [engine.python, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    ).stdout.strip()
+    line = ["c++", "-std=c++20", "-fsyntax-only", "-I", headers, "-I", ROOT / "csrc"]
+    compiled = subprocess.run(
+        [*line, HERE / "abi.cpp"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert compiled.returncode == 0, compiled.stderr
+
+
+def imported_with(tmp_path: Path, version: str | None) -> str:
+    """What `import rueda.jax` says where JAX is of that version, or is not installed."""
+    if version is None:
+        code = "import sys; sys.modules['jax'] = None\n"
+    else:
+        (tmp_path / "jax.py").write_text(f"__version__ = {version!r}\n")
+        code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+    code += (
+        "import rueda\ntry:\n    import rueda.jax\nexcept ImportError as error:\n    print(error)\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+
+
+@pytest.mark.parametrize("version", ["0.4.38", "0.5.3"])
+def test_an_old_version_is_refused_in_a_sentence(tmp_path: Path, version: str) -> None:
+    assert imported_with(tmp_path, version) == (
+        f"rueda.jax needs JAX 0.6 or newer and JAX {version} is installed: pip install 'jax>=0.6'\n"
+    )
+
+
+def test_without_jax_it_is_asked_for_in_a_sentence(tmp_path: Path) -> None:
+    assert imported_with(tmp_path, None) == "rueda.jax needs JAX: pip install 'jax>=0.6'\n"
