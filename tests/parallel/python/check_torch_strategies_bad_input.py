@@ -85,7 +85,10 @@ def check_parameters_without_sense() -> None:
 
 
 def check_modes() -> None:
-    refuses(rt.MismatchError, "the strategy differs", mode=["synchronous", "hogwild"])
+    # The model is one of float64.
+    refuses(
+        rt.UnsupportedError, f"rank {LAST}: Hogwild", "float32", mode=["synchronous", "hogwild"]
+    )
     refuses(rt.InvalidArgumentError, "frequency=0", mode="asynchronous", frequency=0)
     refuses(rt.InvalidArgumentError, "mode='together'", mode="together")
     refuses(rt.InvalidArgumentError, "frequency='week'", mode="synchronous", frequency="week")
