@@ -193,6 +193,7 @@ def check_switching_and_states() -> None:
     pulled = torch.empty(kept.numel())
     wrapped.strategy.table.get(pulled.numpy()).result()
     np.testing.assert_array_equal(pulled.numpy(), centre)
+    rueda.barrier()  # before anybody pushes
     train(trained, wrapped, 9, 3)
     wrapped.switch("sync")
     same_bits(*trained.parameters())
