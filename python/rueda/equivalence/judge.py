@@ -142,10 +142,6 @@ def _ranks_agree(run: Run) -> np.ndarray:
     return np.asarray(np.all(agree, axis=0))
 
 
-def _percent(confidence: float) -> str:
-    return f"{100 * confidence:g}%"
-
-
 def judge(
     candidates: Mapping[int, Run],
     baseline: Baseline,
