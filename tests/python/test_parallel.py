@@ -122,7 +122,6 @@ def test_reductions_with_extreme_options(worlds: Worlds, run: Run, check: str) -
             "sparse",
             "state",
             "strategies",
-            "strategies_served",
             "strategies_sparse_and_pairs",
         )
         for size in SIZES
@@ -136,6 +135,7 @@ def test_reductions_with_extreme_options(worlds: Worlds, run: Run, check: str) -
         for part in ("bad_input", "state")
         for size in (2, 3)
     ]
+    + [Run("check_torch_strategies_served.py", size) for size in (1, 2, 4)]
     + [
         Run(f"check_torch_strategies_{part}.py", 3, extra=OVER_TCP)
         for part in ("served", "sparse_and_pairs")
