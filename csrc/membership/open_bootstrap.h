@@ -20,10 +20,10 @@ struct OpenedBootstrap {
   MpiCapability mpi_transport;
 };
 
-// By options.bootstrap; "auto" takes the rendezvous or MPI where a launcher's variables say so, MPI
-// where the application has initialised it, and a world of one otherwise. ErrorCode::initialization
-// where the launcher promises ranks that do not come together: a world is never silently smaller
-// than what was started. Waits until options.init_timeout.
+// By options.bootstrap; "auto" takes the rendezvous, PMI or MPI where a launcher's variables say
+// so, MPI where the application has initialised it, and a world of one otherwise.
+// ErrorCode::initialization where the launcher promises ranks that do not come together: a world is
+// never silently smaller than what was started. Waits until options.init_timeout.
 [[nodiscard]] Expected<OpenedBootstrap> open_bootstrap(const Options& options,
                                                        const Environment& environment);
 
