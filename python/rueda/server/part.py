@@ -10,8 +10,8 @@ __all__ = ["Part"]
 class Part:
     """What one rank holds of a table: its own part, or the replica of the previous rank's.
 
-    ``owner``: rank within the process set; ``is_own``: whether that is this rank. ``version``: additions counted. ``begin`` or ``rows``: which elements, or
-    which rows, ``values`` are.
+    ``owner``: rank within the process set; ``is_own``: whether that is this rank. ``version``: additions counted.
+    ``begin`` or ``rows``: which elements, or which rows, ``values`` are.
     """
 
     def __init__(

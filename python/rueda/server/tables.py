@@ -13,12 +13,13 @@ import numpy.typing as npt
 from typing_extensions import Self
 
 from rueda import _native
+from rueda.adapter import Refusal
 from rueda.errors import InvalidArgumentError
 from rueda.handles import Handle
 from rueda.process_sets import ProcessSet, global_process_set, identify
 from rueda.server.handing_over import hand_over
 from rueda.server.part import Part
-from rueda.submission import Refusal, refuse
+from rueda.submission import refuse
 
 __all__ = ["OpenTable", "Order", "Table"]
 
@@ -326,4 +327,3 @@ def writeable(out: Floats) -> Floats:
 
 def _doubles(results: Sequence[bytes]) -> list[float]:
     return [float(struct.unpack("=d", result)[0]) for result in results]
-
