@@ -140,10 +140,8 @@ Handle submit(Runtime& runtime, int set_id, Submission submission) {
 std::vector<Facts> exchange(const Facts& own, const std::string& name, Runtime& runtime,
                             int set_id) {
   auto bytes = std::make_unique<std::vector<std::byte>>(encode(own));
-  const TensorView view{
-      bytes->data(), {static_cast<std::int64_t>(bytes->size())}, DataType::uint8};
-  const Handle handle =
-      submit(runtime, set_id, submission_of(Collective::allgather, view, name));
+  const TensorView view{bytes->data(), {static_cast<std::int64_t>(bytes->size())}, DataType::uint8};
+  const Handle handle = submit(runtime, set_id, submission_of(Collective::allgather, view, name));
   try {
     wait_interruptibly(handle);
   } catch (...) {
@@ -235,8 +233,9 @@ OpenedTable open_table(const TableOptions& options, std::shared_ptr<Runtime> run
   Facts own{.error = check(options, ranks), .fields = fields_of(options)};
   std::shared_ptr<void> name = runtime->table_names().take(set_id, options.name);
   if (!name) {
-    own.error = Status(ErrorCode::invalid_argument,
-                       "a table of that name is open already: close it first, or give another name");
+    own.error =
+        Status(ErrorCode::invalid_argument,
+               "a table of that name is open already: close it first, or give another name");
   }
   std::vector<std::int64_t> bounds;
   if (own.error.ok() && options.size > 0) {
@@ -274,11 +273,11 @@ OpenedTable open_table(const TableOptions& options, std::shared_ptr<Runtime> run
     // Where the others come to the barrier: they learn of it.
     Submission refused =
         submission_of(Collective::barrier, {nullptr, {0}, DataType::uint8}, operation);
-    refused.request.error = Status(
-        ErrorCode::invalid_argument,
-        str(table, ": rank ", runtime->topology().rank, " has no memory for ", own.needed,
-            " bytes: more ranks, other bounds or no replicas would help"),
-        runtime->topology().rank);
+    refused.request.error =
+        Status(ErrorCode::invalid_argument,
+               str(table, ": rank ", runtime->topology().rank, " has no memory for ", own.needed,
+                   " bytes: more ranks, other bounds or no replicas would help"),
+               runtime->topology().rank);
     wait_interruptibly(submit(*runtime, set_id, std::move(refused)));
   }
   if (!bounds.empty()) held.own_count = bounds[rank + 1] - bounds[rank];

@@ -280,8 +280,10 @@ std::vector<std::vector<std::byte>> Table::call(const std::string& function,
   operation->request.function = function;
   operation->results = std::make_shared<std::vector<std::vector<std::byte>>>(state_->ranks());
   for (TableOperation::Part& part : operation->parts) {
-    part.payload = arguments.data();
-    part.payload_bytes = arguments.size();
+    // Of its own: an interrupted wait leaves it under way.
+    part.owned.assign(arguments.begin(), arguments.end());
+    part.payload = part.owned.data();
+    part.payload_bytes = part.owned.size();
   }
   const auto results = operation->results;
   wait_interruptibly(state_->start(std::move(operation)));

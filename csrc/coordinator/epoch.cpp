@@ -48,14 +48,16 @@ Epoch::Epoch(World world, const EpochServices& services, LossPolicy on_loss)
             control_.send(peer, ControlMessage::table_request, message);
           },
           [this](int peer) { return world_.control->has_left(peer); },
-          {seconds(services.options.stall_warning), seconds(services.options.stall_error)}),
+          {seconds(services.options.stall_warning), seconds(services.options.stall_error)},
+          services.metrics),
       table_owner_(
           messages_, table_client_,
           [this](int peer, std::span<const std::byte> message) {
             control_.send(peer, ControlMessage::table_answer, message);
           },
           [this](int peer) { return world_.control->has_left(peer); },
-          {seconds(services.options.stall_warning), seconds(services.options.stall_error)}),
+          {seconds(services.options.stall_warning), seconds(services.options.stall_error)},
+          services.metrics),
       whereabouts_(control_),
       heartbeat_(neighbours(), patience_of(services.options)) {
   handle_messages();

@@ -18,6 +18,7 @@ std::map<std::string, std::int64_t> Metrics::values() const {
       {"nccl_calls", 0},
       {"point_to_point_messages_sent", point_to_point_messages_sent.get()},
       {"point_to_point_bytes_sent", point_to_point_bytes_sent.get()},
+      {"table_bytes_sent", table_bytes_sent.get()},
       {"control_messages_sent", control_messages_sent.get()},
       {"control_bytes_sent", control_bytes_sent.get()},
       {"control_messages_dropped", control_messages_dropped.get()},

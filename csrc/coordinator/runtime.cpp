@@ -166,9 +166,9 @@ Status Runtime::open_table(int set_id, HeldTable table) {
 Handle Runtime::use_table(int set_id, std::shared_ptr<TableOperation> operation) {
   auto handle = std::make_shared<HandleState>(progress_.lock());
   if (!process_sets().find(set_id)) {
-    handle->complete(Status(ErrorCode::invalid_argument,
-                            str("table '", operation->use->name, "': its process set ", set_id,
-                                " has been removed")));
+    handle->complete(Status(
+        ErrorCode::invalid_argument,
+        str("table '", operation->use->name, "': its process set ", set_id, " has been removed")));
     return Handle(handle);
   }
   operation->handle = handle;

@@ -33,19 +33,18 @@ void TableClient::submit(std::shared_ptr<TableOperation> operation) {
     const int owner = underway->operation->parts[part].owner;
     const std::uint64_t number = next_number_++;
     Pending pending{underway, part};
-    if (!is_of_replica(pending)) {
-      if (at_once_[owner] >= requests_at_once) {
-        waiting_[owner].emplace_back(number, std::move(pending));
-        continue;
-      }
-      ++at_once_[owner];
+    const bool waits = !is_of_replica(pending) && at_once_[owner] >= requests_at_once;
+    if (waits) {
+      waiting_[owner].emplace_back(number, std::move(pending));
+    } else {
+      start(number, std::move(pending));
     }
-    start(number, std::move(pending));
   }
 }
 
 // Known before it is sent.
 void TableClient::start(std::uint64_t number, Pending pending) {
+  if (counts(pending)) ++at_once_[part_of(pending).owner];
   pending.since = Clock::now();
   const auto placed = pending_.emplace(number, std::move(pending)).first;
   begin(number, placed->second);
@@ -79,6 +78,7 @@ void TableClient::begin(std::uint64_t number, Pending& pending) {
   if (!request.is_replica) request.seen = operation.use->seen[part.index].load();
   const std::span payload(part.payload, part.payload_bytes);
   if (!request.is_inline) {
+    metrics_.table_bytes_sent.add(static_cast<std::int64_t>(part.payload_bytes));
     pending.sending = mail(messages_, true, part.owner, number, MailOf::request,
                            const_cast<std::byte*>(part.payload), part.payload_bytes);
   }
@@ -174,16 +174,16 @@ void TableClient::finish(std::uint64_t number) {
   const Pending ended = std::move(pending);
   pending_.erase(found);
   end_part(*ended.underway, ended.answer.status);
-  if (is_of_replica(ended)) return;
-  auto waiting = waiting_.find(owner);
-  if (waiting == waiting_.end()) {
-    --at_once_[owner];
-    return;
+  if (!counts(ended)) return;
+  --at_once_[owner];
+  for (auto waiting = waiting_.find(owner);
+       waiting != waiting_.end() && at_once_[owner] < requests_at_once;
+       waiting = waiting_.find(owner)) {
+    auto [next, next_pending] = std::move(waiting->second.front());
+    waiting->second.pop_front();
+    if (waiting->second.empty()) waiting_.erase(waiting);
+    start(next, std::move(next_pending));
   }
-  auto [next, next_pending] = std::move(waiting->second.front());
-  waiting->second.pop_front();
-  if (waiting->second.empty()) waiting_.erase(waiting);
-  start(next, std::move(next_pending));
 }
 
 void TableClient::end_part(Underway& underway, const Status& status) {
@@ -203,8 +203,8 @@ bool TableClient::step(Time now) {
           str("rank ", part.owner, " has left, with its part of table '", table, "'"), part.owner);
     }
     if (pending.is_answered) over.push_back(number);
-    if (!pending.is_told && patience_.warning > Duration() &&
-        now - pending.since >= patience_.warning) {
+    if (!is_due(pending)) continue;
+    if (now - pending.since >= patience_.warning) {
       pending.is_told = true;
       log(LogLevel::warning, "table '", table, "': rank ", part.owner, " has not answered for ",
           std::chrono::duration_cast<std::chrono::seconds>(now - pending.since).count(), " s");
@@ -215,11 +215,16 @@ bool TableClient::step(Time now) {
   return pending_.size() != before;
 }
 
+// Of a wait for a clock the owner tells.
+bool TableClient::is_due(const Pending& pending) const {
+  return !pending.is_told && patience_.warning > Duration() &&
+         pending.underway->operation->request.least_clock <= 0;
+}
+
 std::optional<Time> TableClient::next_deadline() const {
   std::optional<Time> earliest;
-  if (patience_.warning <= Duration()) return earliest;
   for (const auto& [number, pending] : pending_) {
-    if (pending.is_told) continue;
+    if (!is_due(pending)) continue;
     const Time due = pending.since + patience_.warning;
     earliest = earliest ? std::min(*earliest, due) : due;
   }

@@ -1,7 +1,7 @@
 // What this rank asks of the owners of tables: requests on their way, and what their answers
-// complete. An owner has at most `requests_at_once` of this rank at a time; the rest wait here, and
-// nobody who has asked is held up. What owners send to replicas is bounded by what they have room
-// for, and waits for none of the rank's own requests.
+// complete. An owner has at most `requests_at_once` of this rank at a time, without those that wait
+// for a clock; the rest wait here, and nobody who has asked is held up. What owners send to
+// replicas is bounded by what they have room for, and waits for none of the rank's own requests.
 //
 // Used by the owner of the progress lock only, but for what is said to be for any thread.
 #pragma once
@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/metrics.h"
 #include "coordinator/open_handle.h"
 #include "coordinator/table_mail.h"
 #include "core/clock.h"
@@ -77,11 +78,13 @@ class TableClient {
   using HasLeft = std::function<bool(int peer)>;
   static constexpr std::size_t requests_at_once = 64;
 
-  TableClient(PointToPoint& messages, Post post, HasLeft has_left, TablePatience patience)
+  TableClient(PointToPoint& messages, Post post, HasLeft has_left, TablePatience patience,
+              Metrics& metrics)
       : messages_(messages),
         post_(std::move(post)),
         has_left_(std::move(has_left)),
-        patience_(patience) {}
+        patience_(patience),
+        metrics_(metrics) {}
 
   void submit(std::shared_ptr<TableOperation> operation);
   // Of a replica, by its owner: bytes stay until `handle` is done.
@@ -131,11 +134,17 @@ class TableClient {
   static bool is_of_replica(const Pending& pending) {
     return pending.underway->operation->request.is_replica;
   }
+  // Among those that an owner has at once: what waits for a clock lets others pass there.
+  static bool counts(const Pending& pending) {
+    return !is_of_replica(pending) && pending.underway->operation->request.least_clock <= 0;
+  }
+  [[nodiscard]] bool is_due(const Pending& pending) const;
 
   PointToPoint& messages_;
   const Post post_;
   const HasLeft has_left_;
   const TablePatience patience_;
+  Metrics& metrics_;
   std::uint64_t next_number_ = 0;
   std::map<std::uint64_t, Pending> pending_;                              // with their owners
   std::map<int, std::deque<std::pair<std::uint64_t, Pending>>> waiting_;  // of each owner

@@ -69,7 +69,8 @@ Status TableOwner::check(const Table& table, int peer, const Job& job) const {
   const bool rows = shard->has_rows();
   const auto count = static_cast<std::uint64_t>(request.count);
   const auto width = static_cast<std::uint64_t>(shard->width());
-  constexpr std::uint64_t most = std::uint64_t{1} << 36;  // with the widest rows less than 2^62 bytes
+  constexpr std::uint64_t most = std::uint64_t{1}
+                                 << 36;  // with the widest rows less than 2^62 bytes
   if (count > most) return invalid("too many items");
   std::uint64_t expected = rows ? count * sizeof(std::int64_t) : 0;
   if (changes_values(request.verb)) expected += count * width * sizeof(float);
@@ -87,6 +88,15 @@ Status TableOwner::check(const Table& table, int peer, const Job& job) const {
 
 bool TableOwner::is_step_part(const Table& table, const TableRequest& request) {
   return table.held.in_ring_order && request.verb == TableVerb::add && !request.is_replica;
+}
+
+// What an addition in the order of the ring cannot be part of.
+Status TableOwner::refusal_of_step(const Table& table, int peer, const TableRequest& request) {
+  if (!is_step_part(table, request)) return {};
+  if (table.clocks.of(peer) != Clocks::finished) return table.broken;
+  return {ErrorCode::invalid_argument,
+          str("table '", table.held.name, "': rank ", peer,
+              " has finished: in the order of the ring it adds no more")};
 }
 
 Shard* TableOwner::shard_of(const Table& table, const TableRequest& request) {
@@ -124,6 +134,7 @@ bool TableOwner::waits_for_clock(const Table& table, const Job& job) const {
 
 bool TableOwner::waits_for_turn(const Table* table, int peer, const Job& job) const {
   if (table == nullptr || !job.status.ok() || !is_step_part(*table, job.request)) return false;
+  if (!table->broken.ok()) return false;
   return table->step.is_summed() ||
          table->step.turn() != static_cast<std::size_t>(table->held.index_of(peer));
 }
@@ -135,10 +146,9 @@ bool TableOwner::admit(const Table* table, int peer, Job& job) {
   const TableRequest& request = job.request;
   if (!request.is_inline) {
     const auto bytes = static_cast<std::size_t>(request.payload_bytes);
-    if (!has_room(request.is_replica, bytes)) return false;
-    const Status room = make_room(job.payload, bytes);
-    if (!room.ok()) {
-      if (job.status.ok()) job.status = room;
+    if (job.status.ok() && !has_room(request.is_replica, bytes)) return false;
+    if (job.status.ok()) job.status = make_room(job.payload, bytes);
+    if (!job.status.ok()) {
       refuse_mail(messages_, peer, request.number, MailOf::request);
     } else {
       stage(job, bytes);
@@ -161,6 +171,9 @@ bool TableOwner::advance(const Key& key, std::deque<Job>& queue) {
       queue.pop_front();
       moved = true;
       continue;
+    }
+    if (table != nullptr && job.status.ok() && !job.is_admitted) {
+      job.status = refusal_of_step(*table, key.peer, job.request);
     }
     const bool was_admitted = job.is_admitted;
     if (!admit(table, key.peer, job)) return moved;
@@ -196,15 +209,15 @@ bool TableOwner::start(Table& table, int peer, Job& job) {
   if (is_step_part(table, request)) {
     if (!table.step.is_begun()) table.step_factor = job.factor;
     if (table.step_factor != job.factor) {
-      table.step_error = Status(
-          ErrorCode::mismatch,
-          str("table '", table.held.name, "': rank ", peer, " adds with factor ", job.factor,
-              ", others of the same step with ", table.step_factor,
-              ": in the order of the ring all give the same"),
-          -1,
-          {.tensor = table.held.name,
-           .field = "factor",
-           .values = {str(job.factor), str(table.step_factor)}});
+      table.step_error =
+          Status(ErrorCode::mismatch,
+                 str("table '", table.held.name, "': rank ", peer, " adds with factor ", job.factor,
+                     ", others of the same step with ", table.step_factor,
+                     ": in the order of the ring all give the same"),
+                 -1,
+                 {.tensor = table.held.name,
+                  .field = "factor",
+                  .values = {str(job.factor), str(table.step_factor)}});
     }
   }
   if (request.verb == TableVerb::get) {
@@ -247,8 +260,8 @@ bool TableOwner::work_on_values(Table& table, Job& job) {
     job.status = shard.reserve(selection, job.reserved, to, job.places);
     job.reserved = to;
     if (!job.status.ok()) {
-      job.status = Status(job.status.code(),
-                          str("table '", table.held.name, "': ", job.status.message()));
+      job.status =
+          Status(job.status.code(), str("table '", table.held.name, "': ", job.status.message()));
       return true;
     }
     if (job.reserved < request.count) return false;
@@ -291,9 +304,13 @@ void TableOwner::run_function(const Table& table, Job& job) {
 
 void TableOwner::count_clock(Table& table, int peer, const TableRequest& request) {
   if (request.is_replica) return;
-  const bool ticks = request.ticks || (request.verb == TableVerb::tick && !request.finishes);
-  if (ticks) table.clocks.tick(peer);
-  if (request.finishes) table.clocks.finish(peer);
+  if (request.finishes) {
+    table.clocks.finish(peer);
+  } else if (request.restarts) {
+    table.clocks.restart(peer);
+  } else if (request.ticks || request.verb == TableVerb::tick) {
+    table.clocks.tick(peer);
+  }
 }
 
 // --- The order of the ring
@@ -410,6 +427,7 @@ void TableOwner::answer(int peer, Job job, std::uint64_t version) {
   departing.bytes = std::move(job.result);
   departing.staged = departing.bytes.size();
   staged_[0] += departing.staged;
+  metrics_.table_bytes_sent.add(static_cast<std::int64_t>(departing.staged));
   departing.sending = mail(messages_, true, peer, answer.number, MailOf::answer,
                            departing.bytes.data(), departing.bytes.size());
   post_(peer, encode(answer, {}));

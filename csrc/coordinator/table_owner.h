@@ -58,15 +58,16 @@ class TableOwner {
  public:
   using Post = std::function<void(int peer, std::span<const std::byte> message)>;
   using HasLeft = std::function<bool(int peer)>;
-  static constexpr std::size_t staging_bytes = 64 << 20;
+  static constexpr std::size_t staging_bytes = 16 << 20;
 
   TableOwner(PointToPoint& messages, TableClient& client, Post post, HasLeft has_left,
-             TablePatience patience)
+             TablePatience patience, Metrics& metrics)
       : messages_(messages),
         client_(client),
         post_(std::move(post)),
         has_left_(std::move(has_left)),
-        patience_(patience) {}
+        patience_(patience),
+        metrics_(metrics) {}
 
   void open(HeldTable table);
   void close(std::uint64_t number) { tables_.erase(number); }
@@ -114,7 +115,8 @@ class TableOwner {
     RingStep step;
     float step_factor = 1;
     Status step_error{};
-    std::int64_t step_done = 0;      // items of the sum that the shard has
+    Status broken{};  // a step that did not come about: what ranks add does not belong together
+    std::int64_t step_done = 0;       // items of the sum that the shard has
     std::vector<Asked> in_step = {};  // what the sum is of
   };
   struct Replicating {
@@ -159,12 +161,14 @@ class TableOwner {
   // Of tables in ring order; see advance().
   bool advance_step(Table& table);
   bool look_at_deferred(Time now);
-  void look_at_steps(Time now);
+  bool look_at_steps(Time now);
+  void break_steps(Table& table, const Status& why);
   bool finish_replicas();
   bool finish_departures();
   // Additions that have begun shall be whole.
   void finish_begun(Table& table, const Key& key, std::deque<Job>& queue);
   static bool is_step_part(const Table& table, const TableRequest& request);
+  static Status refusal_of_step(const Table& table, int peer, const TableRequest& request);
   static Shard* shard_of(const Table& table, const TableRequest& request);
   [[nodiscard]] static Selection selection_of(const Table& table, const Job& job);
   // Of what has waited for too long: told once, and an error in the end.
@@ -177,12 +181,14 @@ class TableOwner {
   const Post post_;
   const HasLeft has_left_;
   const TablePatience patience_;
+  Metrics& metrics_;
   std::map<std::uint64_t, Table> tables_;
   std::map<Key, std::deque<Job>> queues_;  // none is empty
   std::list<Asked> deferred_;              // that wait for a clock
   std::list<Replicating> replicating_;
   std::list<Departing> departing_;
-  // Bytes of payloads and results that are no part of a header; the second: from owners to replicas.
+  // Bytes of payloads and results that are no part of a header; the second: from owners to
+  // replicas.
   std::array<std::size_t, 2> staged_{};
 };
 

@@ -1,6 +1,7 @@
 // What a table's owner waits for, and what becomes of it when ranks fail.
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "coordinator/table_owner.h"
 #include "core/log.h"
@@ -21,7 +22,7 @@ bool TableOwner::step(Time now) {
   }
   moved = finish_replicas() || moved;
   moved = finish_departures() || moved;
-  if (!queues_.empty()) look_at_steps(now);
+  moved = look_at_steps(now) || moved;
   return (!deferred_.empty() && look_at_deferred(now)) || moved;
 }
 
@@ -87,21 +88,40 @@ bool TableOwner::look_at_deferred(Time now) {
   return moved;
 }
 
-// What is wrong with the first of a queue ends it in the next step.
-void TableOwner::look_at_steps(Time now) {
+// Returns whether anything goes on with the next step.
+bool TableOwner::look_at_steps(Time now) {
+  bool moved = false;
   for (auto& [key, queue] : queues_) {
-    const Table* const table = find(key.table);
+    Table* const table = find(key.table);
     Job& job = queue.front();
     if (job.is_admitted || !waits_for_turn(table, key.peer, job)) continue;
-    if (table->clocks.of(key.peer) == Clocks::finished) {
-      job.status = Status(ErrorCode::invalid_argument,
-                          str("table '", table->held.name, "': rank ", key.peer,
-                              " has finished: in the order of the ring it adds no more"));
-      continue;
-    }
     const int peer = key.peer;
-    job.status = overdue(job, now, [&] { return tell_turn(*table, peer); });
+    if (table->step.is_summed()) continue;
+    const Status late = overdue(job, now, [&] { return tell_turn(*table, peer); });
+    if (!late.ok()) break_steps(*table, late);
+    moved = moved || !late.ok();
   }
+  for (auto& [number, table] : tables_) {
+    if (table.in_step.empty() || table.step.is_summed()) continue;
+    Asked& first = table.in_step.front();
+    const Status late =
+        overdue(first.job, now, [&, &each = table] { return tell_turn(each, first.peer); });
+    if (late.ok()) continue;
+    break_steps(table, late);
+    moved = true;
+  }
+  return moved;
+}
+
+// Others may have been told that the step failed, or not yet have begun it: which additions belong
+// together cannot be known any more.
+void TableOwner::break_steps(Table& table, const Status& why) {
+  table.broken = Status(why.code(), str(why.message(), "; the table takes no more additions"));
+  for (Asked& asked : std::exchange(table.in_step, {})) {
+    asked.job.status = table.broken;
+    answer(asked.peer, std::move(asked.job), 0);
+  }
+  table.step.restart();
 }
 
 Status TableOwner::overdue(Job& job, Time now, const std::function<std::string()>& tell) const {
@@ -128,7 +148,7 @@ std::string TableOwner::tell_clock(const Table& table, const Asked& asked) {
 
 std::string TableOwner::tell_turn(const Table& table, int peer) {
   return str("table '", table.held.name, "': rank ", peer,
-             " has added, and its turn in the order of the ring comes after that of rank ",
+             " has added and waits, in the order of the ring, for rank ",
              table.held.ranks[table.step.turn()],
              ", which has not: a rank that does no more steps says so with finish()");
 }
@@ -147,6 +167,9 @@ std::optional<Time> TableOwner::next_deadline() const {
   for (const Asked& each : deferred_) take(each.job);
   for (const auto& [key, queue] : queues_) {
     if (!queue.front().is_admitted) take(queue.front());
+  }
+  for (const auto& [number, table] : tables_) {
+    if (!table.in_step.empty()) take(table.in_step.front().job);
   }
   return earliest;
 }

@@ -50,9 +50,8 @@ Status DenseShard::check(const Selection& selection) const {
                       selection.begin <= end && selection.count >= 0 &&
                       selection.count <= end - selection.begin;
   if (inside) return {};
-  return {ErrorCode::invalid_argument,
-          str(selection.count, " elements from ", selection.begin, " on are not all in [", begin_,
-              ", ", end, ")")};
+  return {ErrorCode::invalid_argument, str(selection.count, " elements from ", selection.begin,
+                                           " on are not all in [", begin_, ", ", end, ")")};
 }
 
 Status DenseShard::reserve(const Selection& /*selection*/, std::int64_t /*from*/,

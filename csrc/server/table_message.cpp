@@ -61,7 +61,8 @@ std::vector<std::byte> encode(const TableRequest& request,
   return with_payload(writer, inline_payload);
 }
 
-std::optional<DecodedTableMessage<TableRequest>> decode_table_request(std::span<const std::byte> bytes) {
+std::optional<DecodedTableMessage<TableRequest>> decode_table_request(
+    std::span<const std::byte> bytes) {
   Reader reader(bytes);
   TableRequest request;
   request.table = reader.unsigned_integer();
@@ -99,7 +100,8 @@ std::vector<std::byte> encode(const TableAnswer& answer,
   return with_payload(writer, inline_payload);
 }
 
-std::optional<DecodedTableMessage<TableAnswer>> decode_table_answer(std::span<const std::byte> bytes) {
+std::optional<DecodedTableMessage<TableAnswer>> decode_table_answer(
+    std::span<const std::byte> bytes) {
   Reader reader(bytes);
   TableAnswer answer;
   answer.number = reader.unsigned_integer();

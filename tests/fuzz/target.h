@@ -29,16 +29,17 @@ extern const Target stream_in;   // a TCP stream: its opening, chunks
 extern const Target stream_out;  // the other side: challenge, confirmation, receipts
 extern const Target chunks;      // messages in chunks over many streams
 extern const Target negotiation;
-extern const Target rounds;     // the agreement between hosts
-extern const Target survivors;  // the agreement after a loss
-extern const Target messages;   // from one rank to another
+extern const Target rounds;          // the agreement between hosts
+extern const Target survivors;       // the agreement after a loss
+extern const Target messages;        // from one rank to another
+extern const Target table_requests;  // and answers
 extern const Target rendezvous;
 extern const Target texts;  // that ranks exchange when a world is formed, and errors
 extern const Target codecs;
 
-inline constexpr const Target* all_targets[] = {&frames,   &hello,       &stream_in, &stream_out,
-                                                &chunks,   &negotiation, &rounds,    &survivors,
-                                                &messages, &rendezvous,  &texts,     &codecs};
+inline constexpr const Target* all_targets[] = {
+    &frames,    &hello,    &stream_in,      &stream_out, &chunks, &negotiation, &rounds,
+    &survivors, &messages, &table_requests, &rendezvous, &texts,  &codecs};
 
 // Null where there is none of that name.
 [[nodiscard]] inline const Target* find_target(std::string_view name) {

@@ -31,6 +31,7 @@ TableRequest some_request(std::mt19937_64& random) {
   request.by_staleness = random() % 2 == 0;
   request.ticks = random() % 2 == 0;
   request.finishes = random() % 2 == 0;
+  request.restarts = random() % 2 == 0;
   request.seen = bits(random);
   request.least_clock = static_cast<std::int64_t>(bits(random)) - 5;
   request.function = std::string(random() % 9, 'f');
@@ -58,6 +59,7 @@ TEST_CASE("a request comes back as it was written") {
     REQUIRE(back.by_staleness == request.by_staleness);
     REQUIRE(back.ticks == request.ticks);
     REQUIRE(back.finishes == request.finishes);
+    REQUIRE(back.restarts == request.restarts);
     REQUIRE(back.seen == request.seen);
     REQUIRE(back.least_clock == request.least_clock);
     REQUIRE(back.function == request.function);

@@ -58,20 +58,17 @@ void in_pieces(std::mt19937& random, std::int64_t count, const Work& work) {
 
 void write(Shard& shard, std::mt19937& random, const Selection& selection, const Floats& values) {
   Shard::Places places;
-  in_pieces(random, selection.count, [&](auto from, auto to) {
-    REQUIRE(shard.reserve(selection, from, to, places).ok());
-  });
-  in_pieces(random, selection.count, [&](auto from, auto to) {
-    shard.write(selection, places, from, to, values.data());
-  });
+  in_pieces(random, selection.count,
+            [&](auto from, auto to) { REQUIRE(shard.reserve(selection, from, to, places).ok()); });
+  in_pieces(random, selection.count,
+            [&](auto from, auto to) { shard.write(selection, places, from, to, values.data()); });
 }
 
 void add(Shard& shard, std::mt19937& random, const Selection& selection, const Floats& delta,
          float factor) {
   Shard::Places places;
-  in_pieces(random, selection.count, [&](auto from, auto to) {
-    REQUIRE(shard.reserve(selection, from, to, places).ok());
-  });
+  in_pieces(random, selection.count,
+            [&](auto from, auto to) { REQUIRE(shard.reserve(selection, from, to, places).ok()); });
   in_pieces(random, selection.count, [&](auto from, auto to) {
     shard.add(selection, places, from, to, delta.data(), factor);
   });
@@ -93,7 +90,8 @@ TEST_CASE("a dense shard does what its elements do one by one") {
   DenseShard shard(begin, begin + size, rule_of(rule));
   std::vector<Element> reference(static_cast<std::size_t>(size));
   for (int round = 0; round < 30; ++round) {
-    const std::int64_t first = static_cast<std::int64_t>(random() % static_cast<unsigned>(size + 1));
+    const std::int64_t first =
+        static_cast<std::int64_t>(random() % static_cast<unsigned>(size + 1));
     const std::int64_t count =
         static_cast<std::int64_t>(random() % static_cast<unsigned>(size - first + 1));
     const Selection selection{begin + first, count, {}};
@@ -152,8 +150,7 @@ TEST_CASE("a shard of rows does what its rows do one by one, made on first touch
       std::vector<Element> elements = expected(rows[i]);
       for (std::size_t j = 0; j < elements.size(); ++j) {
         const float value = values[i * elements.size() + j];
-        writes ? static_cast<void>(elements[j].value = value)
-               : elements[j].add(rule, value, 0.5F);
+        writes ? static_cast<void>(elements[j].value = value) : elements[j].add(rule, value, 0.5F);
       }
       reference[rows[i]] = elements;
     }

@@ -224,8 +224,9 @@ def check_nothing_of_an_unnamed_row_takes_memory() -> None:
     with RowTable("sparse", 1000) as table:
         table.get(np.arange(1000)).result()
         assert struct.unpack("=q", table.call("count")[rank()])[0] == 0
-        table.add([rank()], np.ones((1, 1000)), ticks=True).result()
-        table.get([0], least_clock=1).result()
+        rueda.barrier()
+        table.add([rank()], np.ones((1, 1000))).result()
+        rueda.barrier()
         assert sum(struct.unpack("=q", n)[0] for n in table.call("count")) == 1000 * size()
         rueda.barrier()
 
