@@ -32,6 +32,7 @@ def names(wheel) -> list[str]:
         "rueda/include/rueda/torch.h",
         "rueda/include/rueda/torch/optimizer.h",
         "rueda/lib/librueda.so",
+        "rueda/lib/librueda_jax.so",
         "rueda/lib/rueda_bench_worker",
         "rueda/bench/ranks/gloo_rank.py",
         "rueda/lib/cmake/rueda/rueda-config.cmake",
