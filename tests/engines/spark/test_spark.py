@@ -45,7 +45,7 @@ def run(engine: Engine, script: Path, arguments: Sequence[str | Path], folder: P
     return done.stdout
 
 
-@pytest.mark.timeout(900)  # a minute on idle cores, on which Spark's own start takes a third
+@pytest.mark.timeout(900)  # one session for all: Spark starts slowly where cores are busy
 def test_checks(engine: Engine, tmp_path: Path) -> None:
     output = run(engine, SCRIPT, [tmp_path], tmp_path)
     assert re.findall(r"^ok (\w+)", output, re.MULTILINE) == checks_in(SCRIPT)
