@@ -58,9 +58,18 @@ def measured_limit(delays: Mapping[int, float], steps: int = 40_000, seed: int =
 
 
 def train(
-    workers: int, rate: float, seed: int, pushes: int = 400, noise: float = 0.1
+    workers: int,
+    rate: float,
+    seed: int,
+    pushes: int = 400,
+    noise: float = 0.1,
+    shares: Sequence[float] = (),
 ) -> tuple[float, int]:
-    """Asynchronous descent on a quadratic: its loss at the end, and how often the guard of any worker advised."""
+    """Asynchronous descent on a quadratic: its loss at the end, and how often the guard of any worker advised.
+
+    ``shares``: how much of the pushes each worker does; by default all the same.
+    """
+    weights = torch.tensor(shares or [1.0] * workers)
     draw = torch.Generator().manual_seed(seed)
     curvatures = torch.linspace(0.05, 1, 20)
     centre = torch.randn(20, generator=draw)
@@ -69,11 +78,11 @@ def train(
     counts: list[Counter[int]] = [Counter() for _ in range(workers)]
     guards = [Guard(workers) for _ in range(workers)]
     for push in range(pushes):
-        who = int(torch.randint(workers, (1,), generator=draw))
+        who = int(torch.multinomial(weights, 1, generator=draw))
         x = pulled[who]
         delta = -rate * (curvatures * x + noise * torch.randn(20, generator=draw))
-        guards[who].advise(x, delta, counts[who], 1.0)
-        counts[who][push - seen[who]] += 1
+        guards[who].advise(x, delta, counts[who], 1.0, float(seen[who]))
+        counts[who][push - seen[who]] += workers  # each of as many owners counts it
         centre = centre + delta
         pulled[who], seen[who] = centre.clone(), push + 1
     return float((curvatures * centre**2).sum() / 2), sum(guard.advised for guard in guards)

@@ -296,6 +296,12 @@ std::vector<std::uint64_t> Table::staleness() const {
   return counts;
 }
 
+std::vector<std::uint64_t> Table::seen() const {
+  std::vector<std::uint64_t> versions;
+  for (const auto& each : state_->opened.held.use->seen) versions.push_back(each.load());
+  return versions;
+}
+
 std::vector<TablePart> Table::parts() const {
   const HeldTable& held = state_->opened.held;
   const auto previous = static_cast<int>((held.rank + held.ranks.size() - 1) % held.ranks.size());

@@ -140,6 +140,7 @@ void bind_tables(py::module_& module) {
       .def("restart", &Table::restart, released)
       .def("call", &call)
       .def("staleness", &Table::staleness)
+      .def("seen", &Table::seen)
       .def("parts", &parts)
       .def("close", [](Table& table) { interruptibly([&] { table.close(); }); });
 }

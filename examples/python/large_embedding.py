@@ -66,6 +66,7 @@ def main() -> None:
             table.add(rows, values.grad.numpy() * BATCH)
             optimizer.step()
             losses.append(loss.item())
+        table.tick().result()  # which every owner gets after all that this rank has added
         rueda_torch.barrier()
         held = [int(np.frombuffer(each, np.int64)[0]) // WIDTH for each in table.call("count")]
     tenth = max(1, options.steps // 10)

@@ -21,17 +21,30 @@ KNOWN = 0.1  # of the entries
 NOISE = 0.1
 
 
-def ratings(rows: int, columns: int, block: int, blocks: int, salt: int = 0):
-    """The known entries of one block of rows: row within the block, column, value. Made, each time the same."""
-    draw = np.random.default_rng(0)
-    columns_truth = draw.standard_normal((columns, RANK)) / RANK**0.5
-    draw = np.random.default_rng([1, block])
-    height = rows // blocks
-    truth = draw.standard_normal((height, RANK)) @ columns_truth.T
-    draw = np.random.default_rng([2, block, salt])
-    row, column = np.nonzero(draw.random((height, columns)) < KNOWN)
-    value = truth[row, column] + NOISE * draw.standard_normal(len(row))
-    return row, column, value.astype(np.float32)
+def ratings(rows: range, columns: int):
+    """Some rows' entries, those that are known and as many that are not: row of these, column, value. Made, row by row.
+
+    So they are the same however the matrix is cut. A real program reads its rows here.
+    """
+    columns_truth = np.random.default_rng(0).standard_normal((columns, RANK)) / RANK**0.5
+    parts = []
+    for number, row in enumerate(rows):
+        draw = np.random.default_rng([1, row])
+        truth = columns_truth @ draw.standard_normal(RANK) + NOISE * draw.standard_normal(columns)
+        chance = draw.random(columns)
+        for kind, here in enumerate([chance < KNOWN, chance > 1 - KNOWN]):
+            column = np.nonzero(here)[0]
+            parts.append((kind, np.full(len(column), number), column, truth[column]))
+    return [
+        (
+            np.concatenate([row for which, row, _, _ in parts if which == kind]),
+            np.concatenate([column for which, _, column, _ in parts if which == kind]),
+            np.concatenate([value for which, _, _, value in parts if which == kind]).astype(
+                np.float32
+            ),
+        )
+        for kind in (0, 1)
+    ]
 
 
 def train(w, h, entries, rate: float, decay: float, order: np.random.Generator) -> None:
@@ -88,10 +101,10 @@ def main() -> None:
         draw = np.random.default_rng([what, block])
         return draw.normal(0, 0.3, (length, RANK)).astype(np.float32)
 
-    known, unknown = (
-        {block: ratings(options.rows, options.columns, block, blocks, salt) for block in mine}
-        for salt in (0, 1)
-    )
+    entries = {
+        block: ratings(range(block * height, (block + 1) * height), options.columns)
+        for block in mine
+    }
     w = {block: start(3, block, height) for block in mine}
     h = {block: start(4, block, width) for block in mine}
     squares = np.zeros(2)
@@ -101,17 +114,21 @@ def main() -> None:
                 part = (block + sub_epoch) % blocks
                 if epoch < options.epochs:
                     order = np.random.default_rng([5, epoch, block, part])
-                    train(w[block], h[part], cut(known[block], width, part), 0.05, 0.01, order)
+                    train(w[block], h[part], cut(entries[block][0], width, part), 0.05, 0.01, order)
                 else:  # once more around, to compare with entries that were not known
-                    row, column, value = cut(unknown[block], width, part)
+                    row, column, value = cut(entries[block][1], width, part)
                     error = value - np.einsum("ij,ij->i", w[block][row], h[part][column])
                     squares += [float(np.square(error).sum()), len(error)]
             pass_on(h, mine, sub_epoch, blocks)
 
     total = rueda.allreduce(squares, "squares", rueda.Sum)
     held = sum(factors.nbytes for factors in [*w.values(), *h.values()])
-    digests = [(block, hashlib.sha256(w[block].tobytes()).hexdigest()) for block in mine]
-    whole = sorted(pair for pairs in rueda.allgather_object(digests) for pair in pairs)
+    digests = [
+        (what, number, hashlib.sha256(factors.tobytes()).hexdigest())
+        for what, held_here in (("w", w), ("h", h))
+        for number, factors in held_here.items()
+    ]
+    whole = sorted(each for some in rueda.allgather_object(digests) for each in some)
     if rank == 0:
         bits = hashlib.sha256(str(whole).encode()).hexdigest()[:16]
         print(f"error of what was not known {(total[0] / total[1]) ** 0.5:.4f}, noise {NOISE}")

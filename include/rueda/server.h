@@ -176,6 +176,8 @@ class Table {
   // How often an addition of this rank met which staleness, in additions to one part; the last for
   // all that were staler.
   [[nodiscard]] std::vector<std::uint64_t> staleness() const;
+  // Of each rank of the set: how many additions its part had when values of it last came here.
+  [[nodiscard]] std::vector<std::uint64_t> seen() const;
 
   // What this rank owns, and what it keeps for the previous rank. For a world that is broken or has
   // been left: nothing may change it meanwhile.

@@ -73,6 +73,10 @@ class OpenTable:
         counts = self._native.staleness()
         return {staleness: count for staleness, count in enumerate(counts) if count}
 
+    def seen(self) -> list[int]:
+        """Of each rank of the process set: how many additions its part had when values of it last came here."""
+        return self._native.seen()
+
     def call(self, function: str, arguments: bytes = b"") -> list[bytes]:
         """Runs a function at each owner and returns what each makes of its part, by rank of the process set.
 

@@ -215,6 +215,7 @@ def check_bad_input() -> None:
         ("downpour:1,server=adam", "server='adam' is none of sum, adagrad"),
         ("downpour:1,server=adagrad,guard=warn", "guard= is for server='sum'"),
         ("aeasgd:0", "period=0"),
+        ("hogwild:1,guard=scale", "Hogwild has no guard="),
         ("eamsgd:4", "EAMSGD needs torch.optim.SGD with momentum= and nesterov=True"),
     ):
         trained, optimizer = fresh()

@@ -56,6 +56,10 @@ class Downpour(Served):
         _one_of(self.guard, _GUARDS, "guard")
         if self.guard != "off" and self.server != "sum":
             raise InvalidArgumentError("guard= is for server='sum': Adagrad scales by itself")
+        if self.server == "adagrad" and any(
+            group.get("maximize") for group in replica.optimizer.param_groups
+        ):
+            raise InvalidArgumentError("server='adagrad' is for an optimizer without maximize=")
 
     def rule(self) -> tuple[str, tuple[float, ...]]:
         return ("sum", ()) if self.server == "sum" else ("adagrad", (self.rate, 1e-8))
@@ -65,20 +69,21 @@ class Downpour(Served):
         self._gradients = torch.zeros(self._size) if self.server == "adagrad" else None
         self.stability = Guard(replica.process_set.size()) if self.guard != "off" else None
 
-    @torch.no_grad()
-    def before_step(self) -> bool:
-        if self._gradients is not None:
-            begin = 0
-            for each in self.replica.parameters.values():
-                if each.grad is not None:
-                    part = self._gradients[begin : begin + each.numel()]
-                    part.add_(each.grad.reshape(-1))
-                begin += each.numel()
-        return True
-
     def after_step(self) -> None:
+        if self._gradients is not None:
+            self._accumulate(self._gradients)
         if self.window and self.replica.steps % self.window == 0:
             self.attempt(self.exchange)
+
+    @torch.no_grad()
+    def _accumulate(self, gradients: torch.Tensor) -> None:
+        """Takes in what the optimizer has used, clipped and unscaled as that was."""
+        begin = 0
+        for each in self.replica.parameters.values():
+            if each.grad is not None:
+                part = gradients[begin : begin + each.numel()]
+                part.add_(each.grad.to_dense().reshape(-1))
+            begin += each.numel()
 
     def after_epoch(self) -> None:
         if not self.window:
@@ -92,7 +97,14 @@ class Downpour(Served):
         factor = self.factor()
         if self.stability is None:
             return factor
-        advised = self.stability.advise(self.pulled, delta, self.table.staleness(), factor)
+        staleness = self.table.staleness()
+        counted = sum(self.table.seen()) / len(self.table.seen())
+        damped = factor
+        if self.pushes_by_staleness and staleness:
+            # What the owners make of it, on average.
+            shares = sum(count / (1 + delay) for delay, count in staleness.items())
+            damped *= shares / sum(staleness.values())
+        advised = self.stability.advise(self.pulled, delta, staleness, damped, counted)
         return factor * advised if self.guard == "scale" else factor
 
     @torch.no_grad()
@@ -103,11 +115,22 @@ class Downpour(Served):
         pushed = self.push(delta, factor=factor, by_staleness=self.pushes_by_staleness)
         self.set_parameters(self.pull())
         pushed.result()
+        self.has_pushed()
+
+    def has_pushed(self) -> None:
+        """What comes from now on belongs to the next push."""
         if self._gradients is not None:
             self._gradients.zero_()
 
+    def rebase(self) -> None:
+        super().rebase()
+        self.has_pushed()  # some owners may have taken it, and what they hold goes on
+        if self.stability is not None:
+            self.stability = Guard(self.replica.process_set.size())
+
     def consolidate(self) -> None:
-        if not torch.equal(self.parameters(), self.pulled):
+        unpushed = self._gradients is not None and bool(self._gradients.any())
+        if unpushed or not torch.equal(self.parameters(), self.pulled):
             self.attempt(self.exchange)
         super().consolidate()
 
@@ -144,9 +167,18 @@ class ADAG(Downpour):
         self._pushed_at: int = replica.steps
 
     def factor(self) -> float:
-        taken = self.replica.steps - self._pushed_at
+        return 1.0 / max(1, self.replica.steps - self._pushed_at)
+
+    def has_pushed(self) -> None:
+        super().has_pushed()
         self._pushed_at = self.replica.steps
-        return 1.0 / max(1, taken)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "pushed_at": self._pushed_at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._pushed_at = int(state["pushed_at"])
 
 
 @dataclass
@@ -188,6 +220,13 @@ class Hogwild(Downpour):
 
     name: ClassVar[str] = "hogwild"
 
+    def validate(self, replica: Replica) -> None:
+        super().validate(replica)
+        if self.guard != "off":
+            raise InvalidArgumentError(
+                "Hogwild has no guard=: its owners cannot tell how stale a push is that began before it was read"
+            )
+
     def start(self, replica: Replica) -> None:
         super().start(replica)
         self._coming: Handle[torch.Tensor] | None = None
@@ -196,12 +235,9 @@ class Hogwild(Downpour):
     @torch.no_grad()
     def exchange(self) -> None:
         delta = self.parameters() - self.pulled if self._gradients is None else self._gradients
-        factor = self._guarded(delta)
         self._finish_push()
-        pushed = delta if self._gradients is None else delta.clone()
-        self._gone = self.push(pushed, factor=factor)
-        if self._gradients is not None:
-            self._gradients.zero_()
+        self._gone = self.push(delta.clone(), factor=self.factor())
+        self.has_pushed()
         coming, self._coming = self._coming, None
         if coming is None:
             self.pull()
@@ -224,6 +260,14 @@ class Hogwild(Downpour):
         super().consolidate()
         self._finish_push()
         self._coming = None  # it is from before
+
+    def state_dict(self) -> dict[str, Any]:
+        self._finish_push()
+        return super().state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._coming = None
 
     def stop(self) -> None:
         self._finish_push()

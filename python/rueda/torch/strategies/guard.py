@@ -28,10 +28,10 @@ class Guard:
     What a rank pushes, d(x), depends on the parameters x that it began with. Its *gain* is by how much d changes
     against x: for plain gradients η·L, L being the curvature along the way, for windows of steps what they come to. It
     is measured between one push and the next, g = -⟨d₂ - d₁, x₂ - x₁⟩/|x₂ - x₁|², over some pushes. With the delays
-    that owners have counted the training is stable where g is below :func:`stability_limit`. Over all P ranks their
-    mean is P - 1. Where this rank's own is clearly less, others come upon the same parameters after it, and add up:
-    the limit is that of a constant P - 1 then. Noise of batches alone makes g 1/P at most, which is below that, so
-    the guard keeps silent there.
+    that owners have counted the training is stable where g is below :func:`stability_limit`. Where the others push n
+    times between two pushes of this rank, and their delays are clearly less than n, they come upon the same parameters
+    after it, and add up: the limit is that of a constant n then. Noise of batches alone makes g 1/P at most, which is
+    below that, so the guard keeps silent there.
 
     ``gain`` and ``limit`` are what was found last; ``None`` before. ``advised`` counts the pushes that it advised to
     shrink.
@@ -41,7 +41,7 @@ class Guard:
         >>> from rueda.torch.strategies.guard import Guard
         >>> guard, x = Guard(ranks=1), torch.ones(3)
         >>> for _ in range(3):  # steps of 2.5 times the inverse curvature: each overshoots
-        ...     factor = guard.advise(x, -2.5 * x, {0: 9}, 1.0)
+        ...     factor = guard.advise(x, -2.5 * x, {0: 9}, 1.0, 9)
         ...     x = x - 2.5 * x
         >>> guard.gain, round(factor, 2)
         (2.5, 0.64)
@@ -55,6 +55,7 @@ class Guard:
         self._last: tuple[torch.Tensor, torch.Tensor] | None = None
         self._change = self._distance = 0.0
         self._counted: dict[int, int] = {}  # when the recent pushes began
+        self._counted_before = 0.0
         self._delays: dict[int, float] = {}  # of which the limit is
         self._has_warned = False
 
@@ -65,11 +66,13 @@ class Guard:
         delta: torch.Tensor,
         staleness: Mapping[int, int],
         factor: float,
+        counted: float,
     ) -> float:
         """What to multiply ``factor`` by, at most 1, when ``factor`` times ``delta`` is pushed.
 
         ``begun_with``: the parameters that were pulled before ``delta`` was found. ``staleness``: how many pushes so
-        far met which, as :meth:`rueda.server.Table.staleness` counts.
+        far met which, as :meth:`rueda.server.Table.staleness` counts. ``counted``: how many pushes of all ranks were in
+        ``begun_with``, on average over its owners.
         """
         if self._last is not None:
             moved = begun_with - self._last[0]
@@ -77,7 +80,7 @@ class Guard:
             self._change = _KEPT * self._change - float(torch.dot(changed, moved))
             self._distance = _KEPT * self._distance + float(torch.dot(moved, moved))
         self._last = begun_with.clone(), delta.clone()
-        self._find_limit(staleness)
+        self._find_limit(staleness, counted)
         if self._distance <= 0 or self.limit is None:
             return 1.0
         self.gain = self._change / self._distance
@@ -98,7 +101,7 @@ class Guard:
             )
         return _SAFETY * self.limit / pushed
 
-    def _find_limit(self, staleness: Mapping[int, int]) -> None:
+    def _find_limit(self, staleness: Mapping[int, int], counted: float) -> None:
         recent = {delay: count - self._counted.get(delay, 0) for delay, count in staleness.items()}
         total = sum(recent.values())
         if total < _FEW * self._ranks:  # each push is counted by every rank
@@ -112,13 +115,16 @@ class Guard:
             mean = sum(delay * share for delay, share in delays.items())
             spread = sum((delay - mean) ** 2 * share for delay, share in delays.items())
             error = math.sqrt(spread * self._ranks / total)
+            own = total / self._ranks  # pushes of this rank
+            others = max(0.0, (counted - self._counted_before) / own - 1)
             self.limit = (
-                constant_limit(self._ranks - 1)
-                if mean + 2 * error < self._ranks - 1
+                constant_limit(others)
+                if mean + 2 * error < 0.9 * others
                 else stability_limit(delays, steps=_STEPS)
             )
         if total > _RECENT * self._ranks:
             self._counted = dict(staleness)
+            self._counted_before = counted
 
 
 def _by_chance(ranks: int) -> dict[int, float]:

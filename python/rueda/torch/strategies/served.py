@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
-from rueda.errors import PeerLostError, UnsupportedError
+from rueda.errors import InvalidArgumentError, PeerLostError, UnsupportedError
 from rueda.exchanges import barrier
 from rueda.handles import Handle, transformed
+from rueda.lifecycle import rank, world_number
+from rueda.objects import allgather_object
 from rueda.process_sets import global_process_set
 from rueda.recovery import can_recover, recover
 from rueda.server import Table
+from rueda.torch.strategies.agreed import agree
 from rueda.torch.strategies.replica import Replica
 from rueda.torch.strategies.strategy import Strategy, on_cpu
 
 __all__ = ["Served"]
+
+_log = logging.getLogger("rueda")
 
 
 @dataclass
@@ -30,8 +36,10 @@ class Served(Strategy):
     what it pulled, and its part of the centre with what is on its way.
 
     Where a rank is lost, and the world was formed so that it can be recovered (:func:`rueda.recover`), the others go on
-    in the next exchange: parts of the centre that were a lost rank's are taken from what the first of those that are
-    left has pulled. What a rank has done since it last pulled, and had not pushed, is lost.
+    in the next exchange: parts of the centre that were a lost rank's are taken from what that one of the others has
+    pulled which has done the most steps. What a rank had pushed to them since, and what it has done since it last
+    pulled, is lost; a warning tells so. Where the application has called recover() itself, the next exchange goes on
+    likewise.
 
     Example::
 
@@ -64,16 +72,27 @@ class Served(Strategy):
 
     def start(self, replica: Replica) -> None:
         super().start(replica)
-        started: Table | None = getattr(self, "table", None)
-        if started is not None:
-            started.close()
+        self._end_table()
         self.pulled = torch.cat([each.detach().reshape(-1) for each in replica.parameters.values()])
         self._size = self.pulled.numel()
-        self.table = self._new_table()
-        self._has_broken = False
+        self.table, self._world = self._new_table(), world_number()
+        self._consolidated = self._consolidated_by_any = 0
         self._put_part(self.pulled[slice(*self._part())])
 
+    def _end_table(self) -> None:
+        table: Table | None = getattr(self, "table", None)
+        if table is None:
+            return
+        if self._is_of_this_world():
+            table.close()
+        else:
+            table.abandon()
+
+    def _is_of_this_world(self) -> bool:
+        return self._world == world_number()
+
     def _new_table(self) -> Table:
+        self._world_of_new = world_number()
         rule, parameters = self.rule()
         return Table(
             f"{self.replica.prefix}/centre",
@@ -124,60 +143,93 @@ class Served(Strategy):
         """
         while True:
             try:
-                if self._has_broken:
+                if not self._is_of_this_world():
                     self._go_on()
-                return exchange()
+                exchange()
+                return
             except PeerLostError:
                 of_world = self.replica.process_set is global_process_set
                 if not (of_world and can_recover()):
                     raise
-                recover()
-                self._has_broken = True
+                if self._world_of_new == world_number():
+                    recover()
 
     def _go_on(self) -> None:
         """In the world of those that are left, with what they hold of the centre."""
+        name = f"{self.replica.prefix}/centre goes on"
+        told: list[tuple[int, int]] = allgather_object(
+            (self.replica.steps, self._consolidated), name
+        )
+        steps = [each for each, _ in told]
+        first = steps.index(max(steps))
+        self._consolidated_by_any = max(each for _, each in told)
         table = self._new_table()
-        if self.replica.process_set.rank() == 0:
+        if rank() == first:
             table.put(self.pulled.numpy()).result()
         self._meet("is what was pulled")
         for part in self.table.parts():
             table.put(part.values, part.begin).result()
-        self.table, self._has_broken = table, False
+        if rank() == first:
+            lost = self.table.owners - len(told)
+            _log.warning(
+                "%s goes on without %d rank(s): their parts of the parameters are as rank %d had pulled them in step "
+                "%d, and what others had pushed to them since is lost",
+                self.describe(),
+                lost,
+                first,
+                self.replica.steps,
+            )
+        self.table, self._world = table, self._world_of_new
         self._meet("is whole again")
         self.rebase()
-
-    def pull_async(self) -> Handle[torch.Tensor]:
-        """Begins to read the centre into memory of its own."""
-        return transformed(self.table.get(), torch.from_numpy)
 
     def rebase(self) -> None:
         """After ranks were lost: this rank goes on from the centre as it is now."""
         self.set_parameters(self.pull())
 
-    def consolidate(self) -> None:
-        self.attempt(self._consolidate)
+    def pull_async(self) -> Handle[torch.Tensor]:
+        """Begins to read the centre into memory of its own."""
+        return transformed(self.table.get(), torch.from_numpy)
 
-    def _consolidate(self) -> None:
+    def consolidate(self) -> None:
+        number = self._consolidated + 1
+        self.attempt(lambda: self._consolidate(number))
+        self._consolidated = number
+
+    def _consolidate(self, number: int) -> None:
+        if self._consolidated_by_any >= number:
+            # A rank was lost when others had this behind them: they do not come to it again.
+            self.set_parameters(self.pulled)
+            return
         # Who has taken fewer steps is not waited for by those who are at it still.
         self.table.finish().result()
         self._meet("is pushed to")
         self.set_parameters(self.pull())
         self.table.restart().result()
-        self._meet("goes on")
+        self._meet("is consolidated")
 
     def stop(self) -> None:
-        self.table.close()
+        self._end_table()
 
     def state_dict(self) -> dict[str, Any]:
-        part = torch.empty(self._part()[1] - self._part()[0])
-        self.table.get(part.numpy(), self._part()[0]).result()
-        return {"centre": part, "pulled": self.pulled.clone()}
+        begin, end = self._part()
+        part = torch.empty(end - begin)
+        self.table.get(part.numpy(), begin).result()
+        return {"centre": part, "pulled": self.pulled.clone(), "part": [begin, end]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state["pulled"].shape != self.pulled.shape:
-            raise ValueError("the state is that of other parameters")
-        part = self._part()
-        if state["centre"].numel() != part[1] - part[0]:
-            raise ValueError("the state is that of another number of ranks")
+        """Raises, on every rank, :class:`rueda.InvalidArgumentError` where one has another's state."""
+
+        def prepare() -> tuple[None, dict[str, str]]:
+            if state["pulled"].shape != self.pulled.shape:
+                raise InvalidArgumentError("the state is that of other parameters")
+            if tuple(state["part"]) != self._part():
+                raise InvalidArgumentError(
+                    f"the state is that of another rank, or of another number of ranks: it has elements "
+                    f"{state['part']} of the centre, and this rank owns {list(self._part())}"
+                )
+            return None, {}
+
+        agree(f"{self.replica.prefix}/centre is loaded", self.replica.process_set, prepare)
         self.pulled.copy_(state["pulled"])
         self._put_part(state["centre"])
