@@ -183,7 +183,7 @@ const std::vector<std::int64_t>& Table::bounds() const {
 
 Handle Table::get(std::span<float> out, const GetOptions& options) {
   auto operation = state_->operation(TableVerb::get);
-  operation->request.least_clock = options.least_clock;
+  operation->request.min_clock = options.min_clock;
   state_->divide(*operation, options.begin, static_cast<std::int64_t>(out.size()));
   for (TableOperation::Part& part : operation->parts) {
     part.target = out.data() + (part.begin - options.begin);
@@ -220,7 +220,7 @@ Handle Table::add(std::span<const float> delta, const AddOptions& options) {
 Handle Table::get_rows(std::span<const std::int64_t> rows, std::span<float> out,
                        std::span<const int> owners, const GetOptions& options) {
   auto operation = state_->operation(TableVerb::get);
-  operation->request.least_clock = options.least_clock;
+  operation->request.min_clock = options.min_clock;
   state_->require_rows();
   if (out.size() != rows.size() * static_cast<std::size_t>(state_->options.width)) {
     throw state_->invalid(str("room for ", out.size(), " elements of ", rows.size(), " rows"));

@@ -87,8 +87,8 @@ void bind_tables(py::module_& module) {
       .def(
           "get",
           [](Table& table, std::uintptr_t out, std::size_t count, std::int64_t begin,
-             std::int64_t least_clock) {
-            return table.get(array<float>(out, count), {begin, least_clock});
+             std::int64_t min_clock) {
+            return table.get(array<float>(out, count), {begin, min_clock});
           },
           released)
       .def(
@@ -108,10 +108,10 @@ void bind_tables(py::module_& module) {
       .def(
           "get_rows",
           [](Table& table, std::uintptr_t rows, std::size_t count, std::uintptr_t owners,
-             std::uintptr_t out, std::size_t elements, std::int64_t least_clock) {
+             std::uintptr_t out, std::size_t elements, std::int64_t min_clock) {
             return table.get_rows(
                 array<const std::int64_t>(rows, count), array<float>(out, elements),
-                array<const int>(owners, owners != 0 ? count : 0), {0, least_clock});
+                array<const int>(owners, owners != 0 ? count : 0), {0, min_clock});
           },
           released)
       .def(

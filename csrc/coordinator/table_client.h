@@ -67,7 +67,7 @@ struct TableOperation {
 };
 
 // When waiting for others is told, and when it fails.
-struct TablePatience {
+struct TableTimeouts {
   Duration warning;
   Duration error;  // 0: never
 };
@@ -78,12 +78,12 @@ class TableClient {
   using HasLeft = std::function<bool(int peer)>;
   static constexpr std::size_t requests_at_once = 64;
 
-  TableClient(PointToPoint& messages, Post post, HasLeft has_left, TablePatience patience,
+  TableClient(PointToPoint& messages, Post post, HasLeft has_left, TableTimeouts timeouts,
               Metrics& metrics)
       : messages_(messages),
         post_(std::move(post)),
         has_left_(std::move(has_left)),
-        patience_(patience),
+        timeouts_(patience),
         metrics_(metrics) {}
 
   void submit(std::shared_ptr<TableOperation> operation);
@@ -136,14 +136,14 @@ class TableClient {
   }
   // Among those that an owner has at once: what waits for a clock lets others pass there.
   static bool counts(const Pending& pending) {
-    return !is_of_replica(pending) && pending.underway->operation->request.least_clock <= 0;
+    return !is_of_replica(pending) && pending.underway->operation->request.min_clock <= 0;
   }
   [[nodiscard]] bool is_due(const Pending& pending) const;
 
   PointToPoint& messages_;
   const Post post_;
   const HasLeft has_left_;
-  const TablePatience patience_;
+  const TableTimeouts timeouts_;
   Metrics& metrics_;
   std::uint64_t next_number_ = 0;
   std::map<std::uint64_t, Pending> pending_;                              // with their owners

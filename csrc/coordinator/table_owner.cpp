@@ -129,7 +129,7 @@ void TableOwner::unstage(Job& job) {
 
 bool TableOwner::waits_for_clock(const Table& table, const Job& job) const {
   return job.status.ok() && job.request.verb == TableVerb::get &&
-         table.clocks.least() < job.request.least_clock;
+         table.clocks.least() < job.request.min_clock;
 }
 
 bool TableOwner::waits_for_turn(const Table* table, int peer, const Job& job) const {

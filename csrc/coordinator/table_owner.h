@@ -61,12 +61,12 @@ class TableOwner {
   static constexpr std::size_t staging_bytes = 16 << 20;
 
   TableOwner(PointToPoint& messages, TableClient& client, Post post, HasLeft has_left,
-             TablePatience patience, Metrics& metrics)
+             TableTimeouts timeouts, Metrics& metrics)
       : messages_(messages),
         client_(client),
         post_(std::move(post)),
         has_left_(std::move(has_left)),
-        patience_(patience),
+        timeouts_(timeouts),
         metrics_(metrics) {}
 
   void open(HeldTable table);
@@ -180,7 +180,7 @@ class TableOwner {
   TableClient& client_;
   const Post post_;
   const HasLeft has_left_;
-  const TablePatience patience_;
+  const TableTimeouts timeouts_;
   Metrics& metrics_;
   std::map<std::uint64_t, Table> tables_;
   std::map<Key, std::deque<Job>> queues_;  // none is empty

@@ -67,7 +67,7 @@ bool TableOwner::look_at_deferred(Time now) {
     if (table == nullptr) {
       job.status = closed_table();
     } else {
-      for (const int rank : table->clocks.behind(job.request.least_clock)) {
+      for (const int rank : table->clocks.behind(job.request.min_clock)) {
         if (has_left_(rank)) table->clocks.finish(rank);
       }
       if (waits_for_clock(*table, job)) {
@@ -126,10 +126,10 @@ void TableOwner::break_steps(Table& table, const Status& why) {
 
 Status TableOwner::overdue(Job& job, Time now, const std::function<std::string()>& tell) const {
   const Duration waited = now - job.since;
-  if (patience_.error > Duration() && waited >= patience_.error) {
+  if (timeouts_.error > Duration() && waited >= timeouts_.error) {
     return {ErrorCode::stalled, tell()};
   }
-  if (!job.is_told && patience_.warning > Duration() && waited >= patience_.warning) {
+  if (!job.is_told && timeouts_.warning > Duration() && waited >= timeouts_.warning) {
     job.is_told = true;
     log(LogLevel::warning, tell());
   }
@@ -137,7 +137,7 @@ Status TableOwner::overdue(Job& job, Time now, const std::function<std::string()
 }
 
 std::string TableOwner::tell_clock(const Table& table, const Asked& asked) {
-  const std::int64_t clock = asked.job.request.least_clock;
+  const std::int64_t clock = asked.job.request.min_clock;
   const std::vector<int> behind = table.clocks.behind(clock);
   std::string done;
   for (const int rank : behind) done += str(done.empty() ? "" : ", ", table.clocks.of(rank));
@@ -157,10 +157,10 @@ std::optional<Time> TableOwner::next_deadline() const {
   std::optional<Time> earliest;
   const auto take = [&](const Job& job) {
     std::optional<Time> due;
-    if (!job.is_told && patience_.warning > Duration()) {
-      due = job.since + patience_.warning;
-    } else if (patience_.error > Duration()) {
-      due = job.since + patience_.error;
+    if (!job.is_told && timeouts_.warning > Duration()) {
+      due = job.since + timeouts_.warning;
+    } else if (timeouts_.error > Duration()) {
+      due = job.since + timeouts_.error;
     }
     if (due) earliest = earliest ? std::min(*earliest, *due) : due;
   };

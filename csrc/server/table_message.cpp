@@ -55,7 +55,7 @@ std::vector<std::byte> encode(const TableRequest& request,
   writer.integer(request.count);
   writer.real(static_cast<double>(request.factor));
   writer.unsigned_integer(request.seen);
-  writer.integer(request.least_clock);
+  writer.integer(request.min_clock);
   writer.text(request.function);
   writer.unsigned_integer(request.payload_bytes);
   return with_payload(writer, inline_payload);
@@ -81,7 +81,7 @@ std::optional<DecodedTableMessage<TableRequest>> decode_table_request(
   request.count = reader.integer();
   request.factor = static_cast<float>(reader.real());
   request.seen = reader.unsigned_integer();
-  request.least_clock = reader.integer();
+  request.min_clock = reader.integer();
   request.function = reader.text();
   request.payload_bytes = reader.unsigned_integer();
   if (request.begin < 0 || request.count < 0) return std::nullopt;

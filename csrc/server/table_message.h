@@ -34,13 +34,13 @@ struct TableRequest {
   std::int64_t begin = 0;   // of a dense table; the first element
   std::int64_t count = 0;   // of elements, or of rows
   float factor = 1;
-  bool by_staleness = false;     // the factor is divided by 1 + staleness
-  bool ticks = false;            // the rank has done a step with this
-  bool finishes = false;         // tick: it will do no more
-  bool restarts = false;         // tick: its clock is 0 again
-  std::uint64_t seen = 0;        // the shard's version when the rank last got values of it
-  std::int64_t least_clock = 0;  // get: not before all ranks have done so many steps
-  std::string function{};        // call
+  bool by_staleness = false;   // the factor is divided by 1 + staleness
+  bool ticks = false;          // the rank has done a step with this
+  bool finishes = false;       // tick: it will do no more
+  bool restarts = false;       // tick: its clock is 0 again
+  std::uint64_t seen = 0;      // the shard's version when the rank last got values of it
+  std::int64_t min_clock = 0;  // get: not before all ranks have done so many steps
+  std::string function{};      // call
   std::uint64_t payload_bytes = 0;
   bool is_inline = true;
 };

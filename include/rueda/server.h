@@ -109,7 +109,7 @@ struct GetOptions {
   // Not before every rank has ticked so often, or has finished: what they added with these ticks is
   // in what comes. How stale values may be (Ho et al.): a rank that has ticked c times and asks for
   // c - s goes at most s + 1 steps ahead of any other.
-  std::int64_t least_clock = 0;
+  std::int64_t min_clock = 0;
 };
 
 struct AddOptions {

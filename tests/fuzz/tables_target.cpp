@@ -185,7 +185,7 @@ std::vector<Bytes> seeds() {
         const bool is_step = table == 1 && request.verb == TableVerb::add;
         request.count = is_step ? 2000 : 4;
         request.ticks = request.verb == TableVerb::add;
-        request.least_clock = request.verb == TableVerb::get ? 1 : 0;
+        request.min_clock = request.verb == TableVerb::get ? 1 : 0;
         request.function = request.verb == TableVerb::call ? "sum" : "";
         std::size_t bytes = table == 2 ? 4 * sizeof(std::int64_t) : 0;
         if (changes_values(request.verb)) {

@@ -68,7 +68,7 @@ with RowTable("rows", 4, replicated=True) as rows, Table("flat", 3000, replicate
     print("dead has", int(dead.min()), flush=True)
     rueda.barrier()
     rows.add([old], np.ones((1, 4)), ticks=True).result()
-    assert rows.get([old], least_clock=1).result().min() >= counts["rows"] + 1
+    assert rows.get([old], min_clock=1).result().min() >= counts["rows"] + 1
     rueda.barrier()
     rows.close()
     flat.close()
@@ -182,7 +182,7 @@ with Table("weights", 10) as table:
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     table.add(np.ones(10), ticks=True).result()
-    assert table.get(least_clock=1).result().sum() == 20
+    assert table.get(min_clock=1).result().sum() == 20
     rueda.barrier()
 rueda.shutdown()
 """
@@ -210,13 +210,13 @@ rueda.barrier()
 if rank == 0:
     print("waiting", flush=True)
     try:
-        table.close() if "{where}" == "close" else table.get(least_clock=1).result()
+        table.close() if "{where}" == "close" else table.get(min_clock=1).result()
     except KeyboardInterrupt:
         print("interrupted", flush=True)
     if "{where}" == "get":
         rueda.barrier(name="goes on")
         table.finish().result()
-        assert table.get(least_clock=1).result().sum() == 10
+        assert table.get(min_clock=1).result().sum() == 10
     table.close()
 else:
     if "{where}" == "get":
@@ -271,7 +271,7 @@ rueda.init()
 with Table("weights", 10) as table:
     if rueda.rank() == 0:
         try:
-            table.get(least_clock=3).result()
+            table.get(min_clock=3).result()
         except rueda.StalledError as error:
             print(error, flush=True)
     else:

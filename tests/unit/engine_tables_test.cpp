@@ -153,7 +153,7 @@ TEST_CASE("rows are there for all, and what is asked for only") {
           finish(table.add_rows(some_rows, delta, some_owners, {.ticks = true}));
         }
         Floats out(static_cast<std::size_t>(rows * width));
-        finish(table.get_rows(all, out, owners, {.least_clock = 4}));
+        finish(table.get_rows(all, out, owners, {.min_clock = 4}));
         for (std::size_t i = 0; i < out.size(); ++i) {
           expect(out[i] == 2 + total.sum()[i], "all additions, on top of what rows begin with");
         }
@@ -197,7 +197,7 @@ TEST_CASE("in the order of the ring, sums have the bits of a ring allreduce") {
           const Floats delta = delta_of(rank, step);
           finish(table.add(delta, {.ticks = true}));
           // An addition is done once its step is.
-          expect(std::memcmp(get(table, {.least_clock = step + 1}).data(),
+          expect(std::memcmp(get(table, {.min_clock = step + 1}).data(),
                              expected[static_cast<std::size_t>(step)].data(),
                              delta.size() * sizeof(float)) == 0,
                  str("the bits of step ", step));
@@ -314,7 +314,7 @@ TEST_CASE("waiting for clocks holds up neither ticks nor replicas") {
     std::vector<Floats> out(TableClient::requests_at_once, Floats(2));
     std::vector<Handle> handles;
     for (Floats& each : out)
-      handles.push_back(table.get(each, {.begin = 2 - 2 * rank, .least_clock = 1}));
+      handles.push_back(table.get(each, {.begin = 2 - 2 * rank, .min_clock = 1}));
     meet(engine);
     const Floats one(2, 1);
     finish(table.add(one, {.begin = 2 * rank}));  // of its own part, held by the other as well
@@ -342,7 +342,7 @@ TEST_CASE("no rank goes further ahead than the bound, at any step") {
     const Floats delta(30, 1);
     Floats out(30);
     for (int step = 0; step < steps; ++step) {
-      finish(table.get(out, {.least_clock = step - bound}));
+      finish(table.get(out, {.min_clock = step - bound}));
       int least = steps;
       for (const auto& clock : clocks) least = std::min(least, clock.load());
       expect(step - least <= bound, "nobody is further ahead");
@@ -373,7 +373,7 @@ TEST_CASE("clocks can begin anew") {
     finish(table.restart());
     meet(engine);
     Floats out(2);
-    const Handle waiting = table.get(out, {.least_clock = 1});
+    const Handle waiting = table.get(out, {.min_clock = 1});
     meet(engine);
     expect(!waiting.done(), "nobody has done a step since");
     meet(engine);
@@ -422,7 +422,7 @@ TEST_CASE("who waits too long for a clock or a turn is told who is behind") {
     std::optional<Handle> waiting;
     Floats out(2);
     if (rank == 0) {
-      waiting = order == TableOrder::ring ? table.add(delta) : table.get(out, {.least_clock = 1});
+      waiting = order == TableOrder::ring ? table.add(delta) : table.get(out, {.min_clock = 1});
       const std::string text = error_of<StalledError>(*waiting);
       expect_contains(text, "table 'late'");
       expect_contains(text,
@@ -438,7 +438,7 @@ TEST_CASE("who waits too long for a clock or a turn is told who is behind") {
     }
     if (order == TableOrder::as_they_come) {
       finish(table.finish());
-      finish(table.get(out, {.least_clock = 1}));
+      finish(table.get(out, {.min_clock = 1}));
     }
     meet(engine);
     table.close();
@@ -450,7 +450,7 @@ TEST_CASE("a wait for a clock sleeps") {
     Table table = open(engine, {.name = "idle", .size = 8});
     Floats out(8);
     if (rank == 0) {
-      const Handle waiting = table.get(out, {.least_clock = 1});
+      const Handle waiting = table.get(out, {.min_clock = 1});
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       const std::int64_t before = metric(engine, "idle_wakeups");
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -607,7 +607,7 @@ TEST_CASE("tables opened by several threads at once are different ones") {
         Table table = open(engine, {.name = str("t", which), .size = 30});
         const Floats delta(30, static_cast<float>(which + 1));
         finish(table.add(delta, {.ticks = true}));
-        expect(get(table, {.least_clock = 1}) == Floats(30, 3.0F * static_cast<float>(which + 1)),
+        expect(get(table, {.min_clock = 1}) == Floats(30, 3.0F * static_cast<float>(which + 1)),
                "what was added to this one");
         table.close();
       }
@@ -627,7 +627,7 @@ TEST_CASE("a table of a subset, and of a set that is removed meanwhile") {
       Table table = open(engine, {.name = "t", .size = 10}, set);
       const Floats delta(10, 1);
       finish(table.add(delta, {.ticks = true}));
-      expect(get(table, {.least_clock = 1}) == Floats(10, 2), "of both");
+      expect(get(table, {.min_clock = 1}) == Floats(10, 2), "of both");
       meet(engine, set);
       Table other = open(engine, {.name = "other", .size = 10}, set);
       table.close();

@@ -33,7 +33,7 @@ TableRequest some_request(std::mt19937_64& random) {
   request.finishes = random() % 2 == 0;
   request.restarts = random() % 2 == 0;
   request.seen = bits(random);
-  request.least_clock = static_cast<std::int64_t>(bits(random)) - 5;
+  request.min_clock = static_cast<std::int64_t>(bits(random)) - 5;
   request.function = std::string(random() % 9, 'f');
   return request;
 }
@@ -61,7 +61,7 @@ TEST_CASE("a request comes back as it was written") {
     REQUIRE(back.finishes == request.finishes);
     REQUIRE(back.restarts == request.restarts);
     REQUIRE(back.seen == request.seen);
-    REQUIRE(back.least_clock == request.least_clock);
+    REQUIRE(back.min_clock == request.min_clock);
     REQUIRE(back.function == request.function);
     REQUIRE(back.payload_bytes == request.payload_bytes);
     REQUIRE(back.is_inline == request.is_inline);

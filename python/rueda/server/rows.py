@@ -36,7 +36,7 @@ class RowTable(OpenTable):
 
         >>> with rueda.server.RowTable("words", width=4, spread=0.1) as table:
         ...     table.add([7, 7, 1_000_000_000], np.ones((3, 4)), ticks=True).result()
-        ...     rows = table.get([7, 8], least_clock=1).result()
+        ...     rows = table.get([7, 8], min_clock=1).result()
         >>> rows.shape
         (2, 4)
     """
@@ -83,12 +83,12 @@ class RowTable(OpenTable):
         super().__init__(native, name, process_set)
 
     def get(
-        self, rows: npt.ArrayLike, out: Floats | None = None, least_clock: int = 0
+        self, rows: npt.ArrayLike, out: Floats | None = None, min_clock: int = 0
     ) -> Handle[Floats]:
         """The rows, in their order and as often as they are asked for: an array of shape ``(rows, width)``.
 
         ``rows``: whole numbers of any shape, which the result has before its last extent. Each travels once. ``out``
-        and ``least_clock``: see :meth:`Table.get`.
+        and ``min_clock``: see :meth:`Table.get`.
         """
         asked = np.asarray(rows)
         distinct, places = np.unique(_numbers(asked), return_inverse=True)
@@ -114,7 +114,7 @@ class RowTable(OpenTable):
                     _address(owners),
                     come.ctypes.data,
                     come.size,
-                    least_clock,
+                    min_clock,
                 )
             ],
             finish,

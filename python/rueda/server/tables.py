@@ -188,7 +188,7 @@ class Table(OpenTable):
         ...         table.put(np.arange(10)).result()
         ...     rueda.barrier()
         ...     table.add(np.ones(10), ticks=True).result()
-        ...     weights = table.get(least_clock=1).result()
+        ...     weights = table.get(min_clock=1).result()
         >>> float(weights[3]) == 3 + rueda.size()
         True
     """
@@ -245,11 +245,11 @@ class Table(OpenTable):
         out: Floats | None = None,
         begin: int = 0,
         count: int | None = None,
-        least_clock: int = 0,
+        min_clock: int = 0,
     ) -> Handle[Floats]:
         """Elements ``[begin, begin + count)``, by default all, as a new array or into ``out``.
 
-        What comes from one owner is of one moment: it has each addition whole or not at all. ``least_clock``: waits
+        What comes from one owner is of one moment: it has each addition whole or not at all. ``min_clock``: waits
         until every rank has ticked so often, or has finished (Ho et al., "More effective distributed ML via a stale
         synchronous parallel parameter server", NIPS 2013): with ``clock - s`` no rank is more than s + 1 steps ahead of
         another. ``out``: contiguous, of float32; it must stay until the handle has completed.
@@ -266,7 +266,7 @@ class Table(OpenTable):
                 f"table '{self.name}': get() of {count} elements into out= with {out.size}"
             )
         target = writeable(out)
-        begun = _native_get(self._native, target, begin, least_clock)
+        begun = _native_get(self._native, target, begin, min_clock)
         return Handle(lambda: [begun()], lambda _: target, target)
 
     def put(self, values: npt.ArrayLike, begin: int = 0) -> Handle[None]:
@@ -310,9 +310,9 @@ class Table(OpenTable):
 
 
 def _native_get(
-    native: _native.Table, target: Floats, begin: int, least_clock: int
+    native: _native.Table, target: Floats, begin: int, min_clock: int
 ) -> Callable[[], _native.Handle]:
-    return lambda: native.get(target.ctypes.data, target.size, begin, least_clock)
+    return lambda: native.get(target.ctypes.data, target.size, begin, min_clock)
 
 
 def readable(values: npt.ArrayLike) -> Floats:

@@ -28,7 +28,7 @@ def check_what_all_ranks_add_is_there() -> None:
         with Table("weights", count) as table:
             delta = np.arange(count, dtype=np.float32) % 17 + rank()
             table.add(delta, factor=0.5, ticks=True).result()
-            found = table.get(least_clock=1).result()
+            found = table.get(min_clock=1).result()
             ranks = size() * (size() - 1) / 2
             expected = 0.5 * (size() * (np.arange(count, dtype=np.float32) % 17) + ranks)
             np.testing.assert_array_equal(found, expected)
@@ -56,7 +56,7 @@ def check_rows_come_in_the_order_in_which_they_are_asked_for() -> None:
             rueda.barrier()
             delta = np.arange(64, dtype=np.float32).reshape(4, 16)
             table.add(rows, delta, ticks=True).result()
-            after = table.get(rows.reshape(2, 2), least_clock=1).result()
+            after = table.get(rows.reshape(2, 2), min_clock=1).result()
             assert after.shape == (2, 2, 16)
             added = size() * np.stack(
                 [delta[0] + delta[2], delta[1], delta[0] + delta[2], delta[3]]
@@ -81,10 +81,10 @@ def check_the_order_of_the_ring_has_the_bits_of_an_allreduce() -> None:
             if os.environ.get("RUEDA_ALGORITHM") == "ring":
                 weights += rueda.allreduce(delta, op=rueda.Sum, name="delta")
                 np.testing.assert_array_equal(
-                    table.get(least_clock=step + 1).result().view(np.int32), weights.view(np.int32)
+                    table.get(min_clock=step + 1).result().view(np.int32), weights.view(np.int32)
                 )
             # The same bits on all ranks, whatever adds up there.
-            own = table.get(least_clock=step + 1).result().view(np.int32)
+            own = table.get(min_clock=step + 1).result().view(np.int32)
             largest = rueda.allreduce(own, op=rueda.Max, name="bits")
             np.testing.assert_array_equal(own, largest)
 
@@ -117,11 +117,11 @@ def check_a_rank_that_finishes_early_goes_on_serving() -> None:
     with Table("early", 40, replicated=True) as table:
         steps = 3 if rank() == 0 else 20
         for step in range(steps):
-            table.get(least_clock=step - 1).result()
+            table.get(min_clock=step - 1).result()
             table.add(np.ones(40), ticks=True).result()
         table.finish().result()
         if rank() != 0:
-            assert table.get(least_clock=100).result().tolist() == [20 * (size() - 1) + 3] * 40
+            assert table.get(min_clock=100).result().tolist() == [20 * (size() - 1) + 3] * 40
 
 
 def check_several_threads() -> None:
@@ -150,7 +150,7 @@ def check_a_table_of_some_ranks() -> None:
     if rank() != 1:
         with Table("some", 10, process_set=some) as table:
             table.add(np.ones(10), ticks=True).result()
-            assert table.get(least_clock=1).result().tolist() == [len(ranks)] * 10
+            assert table.get(min_clock=1).result().tolist() == [len(ranks)] * 10
     else:
         with raises(rueda.InvalidArgumentError, "members of its process set"):
             Table("some", 10, process_set=some)

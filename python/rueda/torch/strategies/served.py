@@ -131,9 +131,9 @@ class Served(Strategy):
         """Begins to add to the centre; ``options`` as for :meth:`rueda.server.Table.add`."""
         return self.table.add(delta.numpy(), **options)
 
-    def pull(self, least_clock: int = 0) -> torch.Tensor:
+    def pull(self, min_clock: int = 0) -> torch.Tensor:
         """The centre, with all that this rank has pushed before, into ``pulled``."""
-        self.table.get(self.pulled.numpy(), least_clock=least_clock).result()
+        self.table.get(self.pulled.numpy(), min_clock=min_clock).result()
         return self.pulled
 
     def attempt(self, exchange: Callable[[], None]) -> None:
