@@ -204,7 +204,7 @@ bool TableClient::step(Time now) {
     }
     if (pending.is_answered) over.push_back(number);
     if (!is_due(pending)) continue;
-    if (now - pending.since >= patience_.warning) {
+    if (now - pending.since >= timeouts_.warning) {
       pending.is_told = true;
       log(LogLevel::warning, "table '", table, "': rank ", part.owner, " has not answered for ",
           std::chrono::duration_cast<std::chrono::seconds>(now - pending.since).count(), " s");
@@ -217,7 +217,7 @@ bool TableClient::step(Time now) {
 
 // Of a wait for a clock the owner tells.
 bool TableClient::is_due(const Pending& pending) const {
-  return !pending.is_told && patience_.warning > Duration() &&
+  return !pending.is_told && timeouts_.warning > Duration() &&
          pending.underway->operation->request.min_clock <= 0;
 }
 
@@ -225,7 +225,7 @@ std::optional<Time> TableClient::next_deadline() const {
   std::optional<Time> earliest;
   for (const auto& [number, pending] : pending_) {
     if (!is_due(pending)) continue;
-    const Time due = pending.since + patience_.warning;
+    const Time due = pending.since + timeouts_.warning;
     earliest = earliest ? std::min(*earliest, due) : due;
   }
   return earliest;

@@ -83,7 +83,7 @@ class TableClient {
       : messages_(messages),
         post_(std::move(post)),
         has_left_(std::move(has_left)),
-        timeouts_(patience),
+        timeouts_(timeouts),
         metrics_(metrics) {}
 
   void submit(std::shared_ptr<TableOperation> operation);
