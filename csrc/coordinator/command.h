@@ -16,6 +16,11 @@
 
 namespace rueda {
 
+struct TableCommand {
+  HeldTable held{};                             // open_table; close_table: its number
+  std::shared_ptr<TableOperation> operation{};  // use_table
+};
+
 struct Command {
   enum class Kind : std::uint8_t {
     submit,
@@ -34,17 +39,17 @@ struct Command {
   std::vector<Submission> submissions{};
   OpenHandle handle{};  // join, form
   MessageRequest message{};
-  std::vector<int> ranks{};                 // form
-  std::string cause{};                      // abort
-  std::shared_ptr<HeldTable> held{};        // open_table; close_table: its number
-  std::shared_ptr<TableOperation> table{};  // use_table
+  std::vector<int> ranks{};  // form
+  std::string cause{};       // abort
+  // open_table, use_table and close_table. Apart, so that all other commands stay small.
+  std::unique_ptr<TableCommand> table{};
 
   // Completes all that waits for this command with an error.
   void refuse(const Status& reason) const {
     for (const Submission& submission : submissions) submission.handle->complete(reason);
     if (handle) handle->complete(reason);
     if (message.handle) message.handle->complete(reason);
-    if (table) table->handle->complete(reason);
+    if (table && table->operation) table->operation->handle->complete(reason);
   }
 };
 

@@ -31,7 +31,8 @@ Status CommandQueue::refusal_locked(int set_id) const {
 
 void CommandQueue::push(Command command) {
   const std::lock_guard lock(mutex_);
-  const bool is_operation = command.handle || command.message.handle || command.table;
+  const bool is_operation =
+      command.handle || command.message.handle || (command.table && command.table->operation);
   if (is_operation) {
     if (const Status refused = refusal_locked(command.set_id); !refused.ok()) {
       return command.refuse(refused);

@@ -70,12 +70,12 @@ void Epoch::carry_out(Command command, Time now) {
 void Epoch::start_on_table(Command command) {
   if (!failure_.ok()) return command.refuse(failure_);
   if (command.kind == Command::Kind::use_table) {
-    table_client_.submit(std::move(command.table));
+    table_client_.submit(std::move(command.table->operation));
   } else if (command.kind == Command::Kind::open_table) {
-    table_owner_.open(std::move(*command.held));
+    table_owner_.open(std::move(command.table->held));
     command.handle->complete({});
   } else {
-    table_owner_.close(command.held->number);
+    table_owner_.close(command.table->held.number);
   }
 }
 

@@ -155,7 +155,8 @@ Status Runtime::open_table(int set_id, HeldTable table) {
   Command command;
   command.kind = Command::Kind::open_table;
   command.set_id = set_id;
-  command.held = std::make_shared<HeldTable>(std::move(table));
+  command.table = std::make_unique<TableCommand>();
+  command.table->held = std::move(table);
   command.handle = std::make_shared<HandleState>(progress_.lock());
   const auto handle = command.handle.state();
   push(std::move(command));
@@ -175,7 +176,8 @@ Handle Runtime::use_table(int set_id, std::shared_ptr<TableOperation> operation)
   Command command;
   command.kind = Command::Kind::use_table;
   command.set_id = set_id;
-  command.table = std::move(operation);
+  command.table = std::make_unique<TableCommand>();
+  command.table->operation = std::move(operation);
   push(std::move(command));
   return Handle(handle);
 }
@@ -183,8 +185,8 @@ Handle Runtime::use_table(int set_id, std::shared_ptr<TableOperation> operation)
 void Runtime::close_table(std::uint64_t number) {
   Command command;
   command.kind = Command::Kind::close_table;
-  command.held = std::make_shared<HeldTable>();
-  command.held->number = number;
+  command.table = std::make_unique<TableCommand>();
+  command.table->held.number = number;
   push(std::move(command));
 }
 
