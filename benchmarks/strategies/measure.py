@@ -4,15 +4,14 @@
 
 A run is ``STRATEGY[@BATCH][+adam|+nesterov]``: a strategy as rueda.torch.wrap() takes it as text, a rank's batch (16),
 and whether the ranks' own optimizer is Adam (lr 0.002), or SGD with Nesterov's momentum of 0.9 (lr 0.01), in the place
-of SGD (lr 0.1). ``alone`` is one process that trains
-on all, ``once`` is ``oneshot`` with all epochs as one. All runs go through the same 20 epochs of 1,408 images, 1,760
-batches of 16: each rank takes its share of every epoch, which is drawn anew, or with ``--fixed`` always the same
-images, which no other rank sees. The network is 64-64-10 with ReLU.
+of SGD (lr 0.1). ``alone`` is one process that trains on all, ``once`` is ``oneshot`` with all epochs as one. All runs go
+through the same 20 epochs of 1,408 images, 1,760 batches of 16: each rank takes its share of every epoch, which is
+drawn anew, or with ``--fixed`` always the same images, which no other rank sees. The network is 64-64-10 with ReLU.
 
 Where ranks of one host reach into each other's memory nothing is sent; the environment's ring makes them send what
-hosts would, and what pairs swap is counted likewise. The table has, over the seeds, the mean accuracy on 360 test
-images with its standard error and the lowest, the steps of a rank, the bytes that a rank sends in the whole run, and
-how many times fewer that is than what ``sync`` sends.
+hosts would, and what pairs swap, and what goes to and from tables, is counted likewise. The table has, over the seeds,
+the mean accuracy on 360 test images with its standard error and the lowest, the steps of a rank, the bytes that a rank
+sends in the whole run, and how many times fewer that is than what ``sync`` sends.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ COUNTERS = (
     "allreduce_payload_bytes_sent",
     "allgather_payload_bytes_sent",
     "point_to_point_bytes_sent",
+    "table_bytes_sent",
 )
 RUNS = [
     "alone",

@@ -53,7 +53,8 @@ def _sent() -> float:
         sum(
             value
             for name, value in counters.items()
-            if name.endswith("_payload_bytes_sent") or name == "point_to_point_bytes_sent"
+            if name.endswith("_payload_bytes_sent")
+            or name in ("point_to_point_bytes_sent", "table_bytes_sent")
         )
     )
 

@@ -17,7 +17,8 @@ _log = logging.getLogger("rueda")
 _KEPT = 0.8  # of what was measured before, at each push
 _SAFETY = 0.8  # of the limit is advised
 _STEPS = 4_000  # of the limit's simulation, which is within some percent
-_FEW = 5  # pushes do not tell yet how stale they are
+_FEW = 5  # pushes do not tell yet whether ranks take turns,
+_SOME = 20  # and so many not how often each delay occurs
 _MOVED = 0.1  # of pushes that are staler or less stale than before: the limit is found anew
 _RECENT = 400  # pushes to one owner that tell how stale pushes are now
 
@@ -108,19 +109,21 @@ class Guard:
             self.limit = self.limit or stability_limit(_by_chance(self._ranks), steps=_STEPS)
             return
         delays = {delay: count / total for delay, count in recent.items() if count > 0}
+        mean = sum(delay * share for delay, share in delays.items())
+        spread = sum((delay - mean) ** 2 * share for delay, share in delays.items())
+        own = total / self._ranks  # pushes of this rank
+        others = max(0.0, (counted - self._counted_before) / own - 1)
+        take_turns = mean + 2 * math.sqrt(spread / own) < 0.9 * others
+        if own < _SOME:
+            if take_turns and not self._delays:
+                self.limit = constant_limit(others)
+            return
         known = set(delays) | set(self._delays)
         apart = sum(abs(delays.get(each, 0) - self._delays.get(each, 0)) for each in known) / 2
         if apart > _MOVED:
             self._delays = delays
-            mean = sum(delay * share for delay, share in delays.items())
-            spread = sum((delay - mean) ** 2 * share for delay, share in delays.items())
-            error = math.sqrt(spread * self._ranks / total)
-            own = total / self._ranks  # pushes of this rank
-            others = max(0.0, (counted - self._counted_before) / own - 1)
             self.limit = (
-                constant_limit(others)
-                if mean + 2 * error < 0.9 * others
-                else stability_limit(delays, steps=_STEPS)
+                constant_limit(others) if take_turns else stability_limit(delays, steps=_STEPS)
             )
         if total > _RECENT * self._ranks:
             self._counted = dict(staleness)
