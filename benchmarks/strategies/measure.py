@@ -4,8 +4,8 @@
 
 A run is ``STRATEGY[@BATCH][+adam|+nesterov]``: a strategy as rueda.torch.wrap() takes it as text, a rank's batch (16),
 and whether the ranks' own optimizer is Adam (lr 0.002), or SGD with Nesterov's momentum of 0.9 (lr 0.01), in the place
-of SGD (lr 0.1). ``alone`` is one process that trains on all, ``once`` is ``oneshot`` with all epochs as one. All runs go
-through the same 20 epochs of 1,408 images, 1,760 batches of 16: each rank takes its share of every epoch, which is
+of SGD (lr 0.1). ``alone`` is one process that trains on all, ``once`` is ``oneshot`` with all epochs as one. All runs
+go through the same 20 epochs of 1,408 images, 1,760 batches of 16: each rank takes its share of every epoch, which is
 drawn anew, or with ``--fixed`` always the same images, which no other rank sees. The network is 64-64-10 with ReLU.
 
 Where ranks of one host reach into each other's memory nothing is sent; the environment's ring makes them send what

@@ -24,8 +24,8 @@ class SSP(Served):
     all steps up to c - s of all ranks, s being ``slack``; what else has come is in it as well. Ho et al., "More
     effective distributed ML via a stale synchronous parallel parameter server", NIPS 2013, section 3. With 0 it is
     bulk-synchronous: plain SGD comes to the parameters of synchronous training within rounding, unless a rank reads so
-    late that others have pushed their next step already. With ``inf`` nobody waits (asynchronous parallel). A rank that is slow now and then is caught up with; one that always is slows all
-    down to its pace, whatever the slack.
+    late that others have pushed their next step already. With ``inf`` nobody waits (asynchronous parallel). A rank
+    that is slow now and then is caught up with; one that always is slows all down to its pace, whatever the slack.
 
     Example::
 
