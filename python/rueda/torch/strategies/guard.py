@@ -105,8 +105,9 @@ class Guard:
     def _find_limit(self, staleness: Mapping[int, int], counted: float) -> None:
         recent = {delay: count - self._counted.get(delay, 0) for delay, count in staleness.items()}
         total = sum(recent.values())
+        if self.limit is None:
+            self.limit = stability_limit(_by_chance(self._ranks), steps=_STEPS)
         if total < _FEW * self._ranks:  # each push is counted by every rank
-            self.limit = self.limit or stability_limit(_by_chance(self._ranks), steps=_STEPS)
             return
         delays = {delay: count / total for delay, count in recent.items() if count > 0}
         mean = sum(delay * share for delay, share in delays.items())
