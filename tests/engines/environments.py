@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,3 +61,18 @@ def find(name: str) -> Engine | str:
     if tried.returncode:
         return f".engines/{name} is out of order, make engines repairs it: {tried.stderr.strip()}"
     return Engine(name, python)
+
+
+def imported_with(tmp_path: Path, module: str, library: str, version: str | None) -> str:
+    """What importing ``module`` of Rueda's says where the library is of that version, or is not installed."""
+    if version is None:
+        code = f"import sys; sys.modules[{library!r}] = None\n"
+    else:
+        (tmp_path / f"{library}.py").write_text(f"__version__ = {version!r}\n")
+        code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+    code += (
+        f"import rueda\ntry:\n    import {module}\nexcept ImportError as error:\n    print(error)\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    ).stdout

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rueda.horovod.meeting import Meeting, meeting_of, random_meeting
+from rueda.variables import set_variables
 
 __all__ = ["world_of"]
 
@@ -40,17 +41,9 @@ def world_of(comm: Any) -> Iterator[dict[str, str]]:
         rank, size, meeting = _of_ranks(ranks)
     else:
         raise ValueError(f"comm is a list of ranks or a communicator of mpi4py, not {comm!r}")
-    before = {name: os.environ.get(name) for name in _OWN}
     told = dict(zip(_OWN, (str(rank), str(size), *meeting), strict=True))
-    os.environ.update(told)
-    try:
+    with set_variables(told):
         yield {"bootstrap": "rendezvous"}
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def _launched() -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from rueda import lifecycle, rendezvous
 from rueda.errors import InitializationError, RuedaError
 from rueda.failures import Failure, first_cause, report
 from rueda.spark.refusals import check_cluster, pickled
+from rueda.variables import set_variables
 
 __all__ = ["Stage", "run_stage"]
 
@@ -81,7 +82,8 @@ def _be_a_rank(
         address = _meet(context, rank, stage)
         with (
             ExitStack() as at_end,
-            _environment(stage.variables),
+            # Workers of Spark serve other tasks later.
+            set_variables(stage.variables),
             lifecycle.world(rank, stage.size, address),
         ):
             told = cloudpickle.loads(content)(batches, at_end)
@@ -114,21 +116,6 @@ def _meet(context: BarrierTaskContext, rank: int, stage: Stage) -> str | None:
     if "problem" in heard:
         raise InitializationError(heard["problem"])
     return str(heard["address"])
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Workers of Spark serve other tasks later, which must not see what this one was given."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def _joined(pieces: list[bytes]) -> Any:

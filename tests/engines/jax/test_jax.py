@@ -3,11 +3,10 @@
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from engines.environments import ROOT, STALLS, Engine
+from engines.environments import ROOT, STALLS, Engine, imported_with
 from launching import Job
 from worlds import checks_in
 
@@ -45,27 +44,15 @@ def test_the_abi_is_that_of_jaxlib(engine: Engine) -> None:
     assert compiled.returncode == 0, compiled.stderr
 
 
-def imported_with(tmp_path: Path, version: str | None) -> str:
-    """What `import rueda.jax` says where JAX is of that version, or is not installed."""
-    if version is None:
-        code = "import sys; sys.modules['jax'] = None\n"
-    else:
-        (tmp_path / "jax.py").write_text(f"__version__ = {version!r}\n")
-        code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-    code += (
-        "import rueda\ntry:\n    import rueda.jax\nexcept ImportError as error:\n    print(error)\n"
-    )
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    ).stdout
-
-
 @pytest.mark.parametrize("version", ["0.4.38", "0.5.3"])
 def test_an_old_version_is_refused_in_a_sentence(tmp_path: Path, version: str) -> None:
-    assert imported_with(tmp_path, version) == (
+    assert imported_with(tmp_path, "rueda.jax", "jax", version) == (
         f"rueda.jax needs JAX 0.6 or newer and JAX {version} is installed: pip install 'jax>=0.6'\n"
     )
 
 
 def test_without_jax_it_is_asked_for_in_a_sentence(tmp_path: Path) -> None:
-    assert imported_with(tmp_path, None) == "rueda.jax needs JAX: pip install 'jax>=0.6'\n"
+    assert (
+        imported_with(tmp_path, "rueda.jax", "jax", None)
+        == "rueda.jax needs JAX: pip install 'jax>=0.6'\n"
+    )

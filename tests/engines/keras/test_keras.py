@@ -1,12 +1,10 @@
 """rueda.keras with real ranks, on each backend of Keras, in .engines/keras."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from engines.environments import ROOT, STALLS, Engine
+from engines.environments import ROOT, STALLS, Engine, imported_with
 from worlds import checks_in
 
 SCRIPT = Path(__file__).resolve().parent / "check_keras.py"
@@ -25,26 +23,15 @@ def test_one_script_on_each_backend(engine: Engine, backend: str, tmp_path: Path
         assert re.findall(r"^ok (\w+)", output, re.MULTILINE) == checks_in(SCRIPT), output
 
 
-def imported_with(tmp_path: Path, version: str | None) -> str:
-    """What `import rueda.keras` says where Keras is of that version, or is not installed."""
-    if version is None:
-        code = "import sys; sys.modules['keras'] = None\n"
-    else:
-        (tmp_path / "keras.py").write_text(f"__version__ = {version!r}\n")
-        code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-    code += "import rueda\ntry:\n    import rueda.keras\nexcept ImportError as error:\n    print(error)\n"
-    ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
-    return ended.stdout
-
-
 @pytest.mark.parametrize("version", ["2.15.0", "4.0.0"])
 def test_another_major_version_is_refused_in_a_sentence(tmp_path: Path, version: str) -> None:
-    assert imported_with(tmp_path, version) == (
+    assert imported_with(tmp_path, "rueda.keras", "keras", version) == (
         f"rueda.keras needs Keras 3 and Keras {version} is installed: pip install 'keras>=3,<4'\n"
     )
 
 
 def test_without_keras_it_is_asked_for_in_a_sentence(tmp_path: Path) -> None:
-    assert imported_with(tmp_path, None) == "rueda.keras needs Keras 3: pip install 'keras>=3,<4'\n"
+    assert (
+        imported_with(tmp_path, "rueda.keras", "keras", None)
+        == "rueda.keras needs Keras 3: pip install 'keras>=3,<4'\n"
+    )

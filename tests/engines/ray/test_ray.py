@@ -6,11 +6,10 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from engines.environments import ROOT, Engine
+from engines.environments import ROOT, Engine, imported_with
 from launching import environment
 from worlds import checks_in
 
@@ -53,28 +52,16 @@ def test_the_example_of_the_page(engine: Engine, tmp_path: Path) -> None:
     assert float(distances[0][1]) < 1e-3
 
 
-def imported_with(tmp_path: Path, version: str | None) -> str:
-    """What `import rueda.ray` says where Ray is of that version, or is not installed."""
-    if version is None:
-        code = "import sys; sys.modules['ray'] = None\n"
-    else:
-        (tmp_path / "ray.py").write_text(f"__version__ = {version!r}\n")
-        code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-    code += (
-        "import rueda\ntry:\n    import rueda.ray\nexcept ImportError as error:\n    print(error)\n"
-    )
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    ).stdout
-
-
 @pytest.mark.parametrize("version", ["1.13.0", "2.50.1"])
 def test_an_old_version_is_refused_in_a_sentence(tmp_path: Path, version: str) -> None:
-    assert imported_with(tmp_path, version) == (
+    assert imported_with(tmp_path, "rueda.ray", "ray", version) == (
         f"rueda.ray needs Ray 2.51 or newer and Ray {version} is installed: "
         "pip install 'ray[train]>=2.51'\n"
     )
 
 
 def test_without_ray_it_is_asked_for_in_a_sentence(tmp_path: Path) -> None:
-    assert imported_with(tmp_path, None) == "rueda.ray needs Ray: pip install 'ray[train]>=2.51'\n"
+    assert (
+        imported_with(tmp_path, "rueda.ray", "ray", None)
+        == "rueda.ray needs Ray: pip install 'ray[train]>=2.51'\n"
+    )

@@ -7,7 +7,6 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, cast
 
@@ -21,6 +20,7 @@ from rueda.objects import broadcast_object
 from rueda.torch.c10d.meeting import arranged, stall_options, wait_for_the_others
 from rueda.torch.c10d.operations import Membership
 from rueda.torch.c10d.process_group import RuedaProcessGroup
+from rueda.variables import set_variables
 
 __all__ = ["register"]
 
@@ -157,24 +157,10 @@ def _enter_world(store: Store, rank: int, size: int, timeout: timedelta) -> bool
         }
         if meeting.listener >= 0:
             variables["RUEDA_RENDEZVOUS_LISTENER"] = str(meeting.listener)
-        with _environment(variables):
+        # Processes started later are no ranks of this world.
+        with set_variables(variables):
             lifecycle.init((), bootstrap="rendezvous", **meeting.options)
     return True
-
-
-@contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Sets variables for a while: processes started later are no ranks of this world."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _require_world(store: Store, is_world: bool, ranks: list[int], rank: int) -> None:

@@ -96,12 +96,9 @@ class EAMSGD(AEASGD):
         vector = self.parameters()
         optimizer = self.replica.optimizer
         group_of = {id(each): group for group in optimizer.param_groups for each in group["params"]}
-        begin = 0
-        for each in self.replica.parameters.values():
+        for each, part in self.in_parts(vector):
             kept = optimizer.state.get(each, {}).get("momentum_buffer")
             if kept is not None:
                 group = group_of[id(each)]
-                part = vector[begin : begin + each.numel()]
-                part.add_(kept.reshape(-1), alpha=group["momentum"] * group["lr"])
-            begin += each.numel()
+                part.add_(kept, alpha=group["momentum"] * group["lr"])
         return vector

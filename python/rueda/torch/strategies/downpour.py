@@ -78,16 +78,17 @@ class Downpour(Served):
     @torch.no_grad()
     def _accumulate(self, gradients: torch.Tensor) -> None:
         """Takes in what the optimizer has used, clipped and unscaled as that was."""
-        begin = 0
-        for each in self.replica.parameters.values():
+        for each, part in self.in_parts(gradients):
             if each.grad is not None:
-                part = gradients[begin : begin + each.numel()]
-                part.add_(each.grad.to_dense().reshape(-1))
-            begin += each.numel()
+                part.add_(each.grad.to_dense())
 
     def after_epoch(self) -> None:
         if not self.window:
             self.attempt(self.exchange)
+
+    def unpushed(self) -> torch.Tensor:
+        """What the next push is about."""
+        return self.parameters() - self.pulled if self._gradients is None else self._gradients
 
     def factor(self) -> float:
         """By what is multiplied what is pushed."""
@@ -98,7 +99,8 @@ class Downpour(Served):
         if self.stability is None:
             return factor
         staleness = self.table.staleness()
-        counted = sum(self.table.seen()) / len(self.table.seen())
+        seen = self.table.seen()
+        counted = sum(seen) / len(seen)
         damped = factor
         if self.pushes_by_staleness and staleness:
             # What the owners make of it, on average.
@@ -110,7 +112,7 @@ class Downpour(Served):
     @torch.no_grad()
     def exchange(self) -> None:
         """Pushes, then pulls; nobody is waited for but the owners, who serve while they compute."""
-        delta = self.parameters() - self.pulled if self._gradients is None else self._gradients
+        delta = self.unpushed()
         factor = self._guarded(delta)
         pushed = self.push(delta, factor=factor, by_staleness=self.pushes_by_staleness)
         self.set_parameters(self.pull())
@@ -129,8 +131,8 @@ class Downpour(Served):
             self.stability = Guard(self.replica.process_set.size())
 
     def consolidate(self) -> None:
-        unpushed = self._gradients is not None and bool(self._gradients.any())
-        if unpushed or not torch.equal(self.parameters(), self.pulled):
+        moved = not torch.equal(self.parameters(), self.pulled)
+        if moved or (self._gradients is not None and bool(self._gradients.any())):
             self.attempt(self.exchange)
         super().consolidate()
 
@@ -234,7 +236,7 @@ class Hogwild(Downpour):
 
     @torch.no_grad()
     def exchange(self) -> None:
-        delta = self.parameters() - self.pulled if self._gradients is None else self._gradients
+        delta = self.unpushed()
         self._finish_push()
         self._gone = self.push(delta.clone(), factor=self.factor())
         self.has_pushed()

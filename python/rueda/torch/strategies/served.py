@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -73,7 +73,7 @@ class Served(Strategy):
     def start(self, replica: Replica) -> None:
         super().start(replica)
         self._end_table()
-        self.pulled = torch.cat([each.detach().reshape(-1) for each in replica.parameters.values()])
+        self.pulled = self.parameters()
         self._size = self.pulled.numel()
         self.table, self._world = self._new_table(), world_number()
         self._consolidated = self._consolidated_by_any = 0
@@ -119,13 +119,18 @@ class Served(Strategy):
         """This rank's parameters as a new vector."""
         return torch.cat([each.detach().reshape(-1) for each in self.replica.parameters.values()])
 
+    def in_parts(self, vector: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Each parameter with its part of such a vector, of its shape and in the vector's memory."""
+        parameters = self.replica.parameters.values()
+        parts = torch.split(vector, [each.numel() for each in parameters])
+        for each, part in zip(parameters, parts, strict=True):
+            yield each, part.view(each.shape)
+
     @torch.no_grad()
     def set_parameters(self, vector: torch.Tensor) -> None:
         """The inverse of :meth:`parameters`."""
-        begin = 0
-        for each in self.replica.parameters.values():
-            each.copy_(vector[begin : begin + each.numel()].view(each.shape))
-            begin += each.numel()
+        for each, part in self.in_parts(vector):
+            each.copy_(part)
 
     def push(self, delta: torch.Tensor, **options: Any) -> Handle[None]:
         """Begins to add to the centre; ``options`` as for :meth:`rueda.server.Table.add`."""
