@@ -118,7 +118,7 @@ class CompressionPolicy:
 
     - ``rules``: patterns of parameters' names, as for the shell, each with a codec of :mod:`rueda.compression`, its
       name, or ``None`` for no compression. The first pattern that fits counts; parameters that none fits are
-      not compressed.
+      not compressed. A codec or its name in their place is for all parameters.
     - ``min_elements``: gradients of fewer elements are not compressed.
     - ``error_feedback``: what a codec loses of a gradient is added to the parameter's next gradient, e' = x + e - y
       (Karimireddy et al., "Error feedback fixes SignSGD", ICML 2019, algorithm 2), which sparse codecs need. It costs
@@ -152,18 +152,14 @@ class CompressionPolicy:
 
     def __init__(
         self,
-        rules: Rules,
+        rules: Rules | Codec | str,
         min_elements: int = MIN_ELEMENTS,
         error_feedback: bool | None = None,
         momentum: float = 0.0,
         warm_up_steps: int = 0,
         clip_norm: float | None = None,
     ) -> None:
-        pairs = rules.items() if isinstance(rules, Mapping) else rules
-        try:
-            named = tuple((str(pattern), named_codec(codec)) for pattern, codec in pairs)
-        except ValueError as error:
-            raise InvalidArgumentError(str(error)) from None
+        named = _named(rules)
         for option, is_right, bounds in (
             (f"momentum={momentum!r}", 0 <= momentum < 1, "is at least 0 and below 1"),
             (f"warm_up_steps={warm_up_steps!r}", warm_up_steps >= 0, "is at least 0"),
@@ -207,6 +203,25 @@ class CompressionPolicy:
         return replace(codec, fraction=first * (codec.fraction / first) ** (stage / WARM_UP_STAGES))
 
 
+def _named(rules: Rules | Codec | str) -> tuple[tuple[str, Codec | None], ...]:
+    """The rules with codecs in the place of their names. Raises InvalidArgumentError for what are no rules."""
+    if isinstance(rules, str | Codec):
+        rules = {"*": rules}
+    try:
+        pairs = [tuple(pair) for pair in (rules.items() if isinstance(rules, Mapping) else rules)]
+    except TypeError:
+        pairs = [()]
+    if not all(len(pair) == 2 and isinstance(pair[0], str) for pair in pairs):
+        raise InvalidArgumentError(
+            f"{rules!r} are no rules of a CompressionPolicy: give a codec, or patterns of parameters' names, each with "
+            'its codec: {"*.bias": None, "*": "int8"}'
+        )
+    try:
+        return tuple((pattern, named_codec(codec)) for pattern, codec in pairs)
+    except ValueError as error:
+        raise InvalidArgumentError(str(error)) from None
+
+
 def policy_of(compression: object) -> tuple[Compressor, CompressionPolicy | None]:
     """What DistributedOptimizer() was given, as what compresses in Python and what the core compresses.
 
@@ -216,9 +231,7 @@ def policy_of(compression: object) -> tuple[Compressor, CompressionPolicy | None
         return Compression.none, compression
     if compression is None:
         return Compression.none, None
-    if isinstance(compression, str | Codec):
-        return Compression.none, CompressionPolicy({"*": compression})
-    if isinstance(compression, Mapping | list | tuple):
+    if isinstance(compression, str | Codec | Mapping | list | tuple):
         return Compression.none, CompressionPolicy(compression)
     if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
         raise InvalidArgumentError(
