@@ -61,7 +61,7 @@ __attribute__((visibility("default"))) rueda::ffi::Error* rueda_jax_collective(
   }
 }
 
-// Does nothing. python/rueda/jax/primitive.py says what for.
+// Does nothing. python/rueda/jax/in_place.py says what for.
 __attribute__((visibility("default"))) rueda::ffi::Error* rueda_jax_nothing(
     rueda::ffi::CallFrame* frame) {
   rueda::jax::answer_metadata(*frame);
