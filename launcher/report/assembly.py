@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from rueda.report.prediction import (
+    WARM_UP,
     Links,
     Prediction,
     Workload,
@@ -20,6 +22,7 @@ from rueda.report.recording_format import Header, RecordingError, read_folder
 from rueda.report.split import COLUMNS, RankSplit, split
 from rueda.report.stragglers import BOUNDS, Straggler, find_stragglers, time_with_bound
 
+from ..cores import usable_cores
 from ..errors import LaunchError
 from .simulator import SLOW, Simulator, TooSlow, find_simulator
 
@@ -128,8 +131,9 @@ def assemble(folder: Path, asked: Asked) -> Report:
 
 
 def _own_times(splits: Sequence[RankSplit]) -> npt.NDArray[np.float64]:
+    """Of each rank and step, (ranks, steps), without those in which a training warms up."""
     count = min(len(each.steps) for each in splits)
-    return np.stack([each.own[:count] for each in splits])
+    return np.stack([each.own[WARM_UP:count] for each in splits])
 
 
 def _step_of(folder: Path) -> float:
@@ -189,19 +193,28 @@ def _predict(
     more = _engine(header)
     links = _links(header, workload, asked, simulate, more)
     found = []
-    skipped = []
-    for size in asked.sizes:
+    skipped, slow = [], []
+
+    def one_of(size: int) -> Prediction | TooSlow | None:
         try:
-            one = predict(workload, size, per_host, links, simulate, one_rank, more)
-        except TooSlow:
-            notes.append(
-                f"{size} ranks and more were not simulated: it takes longer than {SLOW:g} s"
-            )
-            break
-        if one is None:
+            return predict(workload, size, per_host, links, simulate, one_rank, more)
+        except TooSlow as too_slow:
+            return too_slow
+
+    # Each waits for a process.
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        predictions = list(pool.map(one_of, asked.sizes))
+    for size, one in zip(asked.sizes, predictions, strict=True):
+        if isinstance(one, TooSlow):
+            slow.append(f"{size:,}")
+        elif one is None:
             skipped.append(str(size))
         else:
             found.append(one)
+    if slow:
+        notes.append(
+            f"{' and '.join(slow)} ranks were not simulated: it took longer than {SLOW:g} s"
+        )
     if skipped:
         notes.append(
             f"{' and '.join(skipped)} ranks would be on one host, where nothing is simulated; --ranks-per-host 1 "

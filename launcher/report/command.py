@@ -17,6 +17,18 @@ from ..figures import require_matplotlib
 from ..sink import say
 
 _SIZES = "2,4,8,16,32,64,128,256,512,1000"
+_HELP = """Tells where the time of a training goes, and what 2 to 1,000 ranks would bring.
+
+It is divided into compute, exposed communication, straggler wait, input wait and other; who is waited for is named.
+
+\b
+  rueda report -np 4 python train.py    runs and reports
+  rueda report FOLDER                   reports on what was recorded
+
+Options come before COMMAND. Any other launcher records with RUEDA_REPORT=FOLDER in the environment of the ranks: then
+gather rank0.report, ... in one folder. docs/report.md tells what is counted how.
+"""
+
 _EPILOG = """
 \b
 --json prints one object; times are seconds:
@@ -38,14 +50,24 @@ Exit code: that of the run where -np starts one, otherwise 0; 2 where there is n
 """
 
 
+class _ReportCommand(click.Command):
+    """What follows COMMAND is its own; a FOLDER may have options behind it."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        runs = any(word.partition("=")[0] in ("-np", "--np") for word in args)
+        context.allow_interspersed_args = not runs
+        return super().parse_args(context, args)
+
+
 def make_report_command() -> click.Command:
     """The command; it needs nothing but the recordings and, to predict, the simulator."""
 
     @click.command(
         "report",
+        cls=_ReportCommand,
+        help=_HELP,
         epilog=_EPILOG,
         short_help="Tell where the time of a training goes, and what more ranks would bring.",
-        context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     )
     @click.option(
         "-np",
@@ -129,18 +151,6 @@ def make_report_command() -> click.Command:
         latency: float | None,
         arguments: tuple[str, ...],
     ) -> None:
-        r"""Tells where the time of a training goes, and what 2 to 1,000 ranks would bring.
-
-        It is divided into compute, exposed communication, straggler wait, input wait and other; who is waited for is
-        named.
-
-        \b
-          rueda report -np 4 python train.py    runs and reports
-          rueda report FOLDER                   reports on what was recorded
-
-        Options come first. Any other launcher records with RUEDA_REPORT=FOLDER in the environment of the ranks: then
-        gather rank0.report, ... in one folder. docs/report.md tells what is counted how.
-        """
         if page is not None:
             require_matplotlib("--html")
         # What needs NumPy is imported here, so that `rueda` itself starts without.

@@ -16,6 +16,8 @@ from .sentences import lines_of
 
 __all__ = ["HEADS", "as_json", "print_report", "rows_of"]
 
+# In columns that a terminal of 80 has room for.
+_NARROW = ("compute", "exposed\ncommunication", "straggler\nwait", "input\nwait", "other")
 HEADS = ("compute", "exposed communication", "straggler wait", "input wait", "other")
 
 
@@ -25,8 +27,8 @@ def print_report(report: Report, console: Console) -> None:
         if key == "training" and not report.training.sum():
             continue
         table = Table(title=title, title_justify="left")
-        table.add_column("rank")
-        for head in ("seconds", *HEADS):
+        table.add_column("rank", no_wrap=True)
+        for head in ("seconds", *_NARROW):
             table.add_column(head, justify="right")
         for cells in rows_of(report, key):
             table.add_row(*cells)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from rueda.report.prediction import WARM_UP
 from rueda.report.split import COLUMNS
 
 from ..figures import new_pyplot
@@ -108,6 +109,8 @@ def _draw_steps(report: Report, figure: Any) -> None:
     left, right = figure.subplots(1, 2)
     for each in report.splits:
         left.plot(*_thinned(1e3 * each.own), label=f"rank {each.rank}", linewidth=1)
+    usual = [1e3 * each.own[WARM_UP:] for each in report.splits]
+    left.set_ylim(0, 1.05 * max(map(_highest, usual), default=1))
     left.set_ylabel("own time of a step, ms")
     left.set_xlabel("step")
     if len(report.splits) <= 16:
@@ -115,9 +118,14 @@ def _draw_steps(report: Report, figure: Any) -> None:
     count = min(len(each.steps) for each in report.splits)
     mean = np.mean([each.steps[:count] for each in report.splits], 0)
     curves = [_thinned(1e3 * mean[:, column]) for column in range(len(COLUMNS))]
+    right.set_ylim(0, 1.05 * _highest(1e3 * mean[WARM_UP:].sum(1)))
     right.stackplot(curves[0][0], [y for _, y in curves], colors=_COLORS, labels=HEADS)
     right.set_ylabel("mean over ranks, ms")
     right.set_xlabel("step")
+
+
+def _highest(values: Any) -> float:
+    return float(np.max(values, initial=1e-3))
 
 
 def _thinned(values: Any) -> tuple[Any, Any]:

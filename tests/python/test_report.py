@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recorded_times import MS, recording, row, two_ranks
 from rueda.report.clocks import Operations, offset_between
 from rueda.report.intervals import inside, intervals, paint, union
 from rueda.report.prediction import (
@@ -22,34 +21,15 @@ from rueda.report.prediction import (
 from rueda.report.recording_format import (
     EVAL,
     MAIN,
-    ROW,
-    Header,
     Kind,
-    Recording,
     RecordingError,
     file_of,
     read_folder,
-    read_recording,
 )
 from rueda.report.split import COLUMNS, split
 from rueda.report.stragglers import find_stragglers, time_with_bound
 
-MS = 1_000_000
 COMPUTE, COMMUNICATION, STRAGGLER, INPUT, OTHER = range(5)
-
-
-def header(rank: int = 0, size: int = 2, clock: str = "here", run: str = "a") -> Header:
-    return Header(rank, size, size, 1, "host", 1, clock, run, 0.0, ["train.py"])
-
-
-def row(kind, begin, end=None, key=0, size=0, flags=MAIN):
-    return ROW.pack(kind, flags, 0, key, size, begin, begin if end is None else end)
-
-
-def recording(rows: list[bytes], folder: Path, **named) -> Recording:
-    path = file_of(folder, named.get("rank", 0))
-    path.write_bytes(header(**named).line() + b"".join(rows))
-    return read_recording(path)
 
 
 # --- Intervals
@@ -103,7 +83,7 @@ anything = st.lists(
 
 
 @given(st.lists(anything, min_size=1, max_size=3))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_whatever_was_recorded_the_parts_are_the_wall_time(tmp_path_factory, ranks):
     folder = tmp_path_factory.mktemp("recordings")
     made = []
@@ -119,27 +99,6 @@ def test_whatever_was_recorded_the_parts_are_the_wall_time(tmp_path_factory, ran
         assert (each.whole >= 0).all()
         assert (each.training <= each.whole + 1e-15).all()
         assert each.steps.sum() == pytest.approx(each.training.sum()) or not len(each.steps)
-
-
-def two_ranks(folder: Path, shift: int = 0, steps: int = 12, late: int = 20) -> list[Recording]:
-    """Steps of 100 ms: 10 of input, 50 of compute (rank 1: ``late`` more), an allreduce of 5, and 5 of logging.
-
-    The clock of rank 1 is ahead by ``shift``.
-    """
-    made = []
-    for rank in (0, 1):
-        ahead = shift * rank
-        rows = [row(Kind.BEGIN, ahead), row(Kind.WORLD, ahead + MS, ahead + 2 * MS, size=2)]
-        for step in range(steps):
-            at = (100 + step * (70 + late)) * MS + ahead
-            ready = at + (60 + late * rank) * MS
-            done = at + (65 + late) * MS
-            rows += [row(Kind.INPUT, at, at + 10 * MS)]
-            rows += [row(Kind.SUBMIT, ready, ready, 7, 4096), row(Kind.WAIT, ready, done, 7)]
-            rows += [row(Kind.STEP, done)]
-        rows.append(row(Kind.END, done + 100 * MS))
-        made.append(recording(rows, folder, rank=rank, clock="there" if shift and rank else "here"))
-    return made
 
 
 @pytest.mark.parametrize("shift", [0, 3_600_000 * MS, -77 * MS])
@@ -199,6 +158,15 @@ def test_evaluation_and_what_is_between_steps_is_no_compute(tmp_path):
         "input": 0.01,
         "other": 0.05,
     }
+
+
+def test_a_blocking_call_is_a_submission_and_a_wait(tmp_path):
+    rows = [row(Kind.BEGIN, 0), row(Kind.CALL, 10, 30, 7, 64), row(Kind.CALL, 40, 50, 8, 32)]
+    found = recording([*rows, row(Kind.END, 60)], tmp_path).rows
+    assert [each.tolist()[0] for each in found] == [11, 1, 2, 1, 2, 10]
+    assert found["begin"].tolist() == [0, 10, 10, 40, 40, 60]
+    assert found["end"].tolist() == [0, 10, 30, 40, 50, 60]
+    assert found["bytes"].tolist() == [0, 64, 0, 32, 0, 0]
 
 
 # --- Stragglers

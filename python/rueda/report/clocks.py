@@ -61,7 +61,8 @@ class Offset:
 def _interpolated(times: Times, at: Times, by: Times) -> Times:
     """Of differences from the first, which a float holds to the nanosecond."""
     first, base = at[0], by[0]
-    return base + np.rint(np.interp(times - first, at - first, by - base)).astype(np.int64)
+    differences = np.rint(np.interp(times - first, at - first, by - base)).astype(np.int64)
+    return np.asarray(base + differences)
 
 
 SAME = Offset(np.empty(0, np.int64), np.empty(0, np.int64), 0.0)

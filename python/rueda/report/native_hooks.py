@@ -13,7 +13,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -48,6 +48,7 @@ _OF_TWO = ("send", "recv")
 _OPTIONS = ("fusion_threshold", "ring_chunk", "batches_in_flight", "cache_capacity", "algorithm")
 
 
+@lru_cache(maxsize=4096)
 def key_of(collective: str, name: object, process_set: object) -> int:
     """The same on all ranks, for what has the same name; 0 is none."""
     return zlib.crc32(f"{collective}/{process_set}/{name or ''}".encode()) or 1
@@ -109,8 +110,7 @@ class _Hooks:
                         size = _bytes(arguments[shape], arguments[dtype])
                     elif function == "allreduce_arrays":
                         size = arguments[0].nbytes
-                    self._recorder.add(Kind.SUBMIT, began, began, key, size)
-                    self._recorder.add(Kind.WAIT, began, ended, key)
+                    self._recorder.add(Kind.CALL, began, ended, key, size)
 
         return block
 
@@ -208,7 +208,7 @@ class _Hooks:
     def entering(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def enter(*arguments: Any, **named: Any) -> Any:
-            is_new = not _native.is_initialized()
+            is_new = original.__name__ != "init" or not _native.is_initialized()
             began = now()
             result = original(*arguments, **named)
             if is_new:
@@ -247,7 +247,7 @@ def install(recorder: Recorder) -> None:
         setattr(_native, name, hooks.beginning(name, getattr(_native, name)))
     for name in _BLOCKING:
         setattr(_native, name, hooks.blocking(name, getattr(_native, name)))
-    for name in ("init", "enter_world"):
+    for name in ("init", "enter_world", "recover"):
         setattr(_native, name, hooks.entering(getattr(_native, name)))
     _native.Handle.wait = hooks.waiting(_native.Handle.wait)  # type: ignore[method-assign]
     _native.wait_on_all = hooks.waiting_for_all(_native.wait_on_all)

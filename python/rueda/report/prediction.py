@@ -18,6 +18,7 @@ import numpy.typing as npt
 from rueda.report.split import RankSplit, Submission
 
 __all__ = [
+    "WARM_UP",
     "Links",
     "Prediction",
     "Simulate",
@@ -30,7 +31,7 @@ __all__ = [
 ]
 
 # Of the first steps, whose tensors are agreed on and memory is new.
-_WARM_UP = 2
+WARM_UP = 2
 # Below this share of a step, exposed communication says nothing of links.
 _TELLING = 0.01
 Seconds = npt.NDArray[np.float64]
@@ -87,7 +88,7 @@ class Prediction:
 def workload_of(splits: Sequence[RankSplit]) -> Workload | None:
     """None where there are too few steps."""
     count = min(len(each.steps) for each in splits)
-    skipped = min(_WARM_UP, max(0, count - 3))
+    skipped = min(WARM_UP, max(0, count - 3))
     if count - skipped < 2:
         return None
     own = np.stack([each.own[skipped:count] for each in splits])

@@ -65,15 +65,13 @@ class Recorder:
         """A row. Takes about a microsecond."""
         if self._over:
             return
-        is_main = threading.get_ident() == self.training_thread
-        row = ROW.pack(kind, flags | (MAIN if is_main else 0), 0, key, size, begin, end)
+        if threading.get_ident() == self.training_thread:
+            flags |= MAIN
+        row = ROW.pack(kind, flags, 0, key, size, begin, end)
         with self._lock:
             self._rows += row
-            due = len(self._rows) >= _BUFFER or end - self._flushed > _INTERVAL
-            if due and self._file is not None:
+            if len(self._rows) >= _BUFFER or end - self._flushed > _INTERVAL:
                 self._flush()
-            elif len(self._rows) > _LIMIT:  # a world is never entered
-                self._over = True
 
     def is_training_thread(self) -> bool:
         """Whether the caller is the thread whose waits count."""
@@ -131,8 +129,12 @@ class Recorder:
 
     def _flush(self) -> None:
         """Under the lock."""
-        assert self._file is not None
         began = now()
+        if self._file is None:  # no world yet
+            self._flushed = began
+            if len(self._rows) > _LIMIT:
+                self._over = True
+            return
         try:
             _write(self._file, self._rows)
         except OSError as error:

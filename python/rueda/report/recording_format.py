@@ -70,6 +70,7 @@ class Kind(IntEnum):
     PULL = 9  # the training thread waits for a table that waits until others have come as far
     END = 10  # of the process
     BEGIN = 11  # of the recording
+    CALL = 12  # SUBMIT and WAIT in one: a blocking call. Read as these two
 
 
 class RecordingError(Exception):
@@ -138,7 +139,21 @@ def read_recording(path: Path) -> Recording:
     if not np.isin(table["kind"], list(Kind)).all():
         raise RecordingError(f"'{path}' is damaged: it has rows of an unknown kind")
     is_whole = bool(len(table)) and table["kind"][-1] == Kind.END
+    table = _calls_in_two(table)
     return Recording(header, table, is_whole)
+
+
+def _calls_in_two(table: Rows) -> Rows:
+    calls = table["kind"] == Kind.CALL
+    if not calls.any():
+        return table
+    whole = np.repeat(table, np.where(calls, 2, 1))
+    first = np.cumsum(np.where(calls, 2, 1))[calls] - 2
+    whole["kind"][first] = Kind.SUBMIT
+    whole["end"][first] = whole["begin"][first]
+    whole["kind"][first + 1] = Kind.WAIT
+    whole["bytes"][first + 1] = 0
+    return whole
 
 
 def read_folder(folder: Path) -> tuple[list[Recording], list[str]]:
@@ -169,7 +184,8 @@ def read_folder(folder: Path) -> tuple[list[Recording], list[str]]:
         raise RecordingError(f"no recording in '{folder}' can be read: {'; '.join(notes)}")
     recordings = [found[rank] for rank in sorted(found)]
     _require_one_run(folder, recordings)
-    missing = sorted(set(range(recordings[0].header.size)) - set(found))
+    size = max(recording.header.size for recording in recordings)
+    missing = sorted(set(range(size)) - set(found))
     if missing:
         notes.append(
             f"there is no recording of {ranks_text(missing)}: the report is about the rest"
@@ -192,10 +208,13 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 def _require_one_run(folder: Path, recordings: Sequence[Recording]) -> None:
     first = recordings[0].header
+    # Then those that came later have met another number of ranks.
+    has_grown = any((each.rows["kind"] == Kind.WORLD).sum() > 1 for each in recordings)
     for recording in recordings[1:]:
         other = recording.header
         differs = None
-        if other.size != first.size:
+        same_job = other.run == first.run != ""
+        if other.size != first.size and not (same_job and has_grown):
             differs = f"rank {other.rank} was one of {other.size} ranks, rank {first.rank} one of {first.size}"
         elif other.run != first.run:
             differs = f"ranks {first.rank} and {other.rank} were started by different jobs"

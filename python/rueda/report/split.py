@@ -89,7 +89,7 @@ def split(recordings: Sequence[Recording]) -> list[RankSplit]:
     durations = np.concatenate([rows["end"] - rows["begin"] for rows in pulls])
     # What a table takes to answer when nobody is waited for.
     answer = int(np.percentile(durations, 10)) if len(durations) else 0
-    size = recordings[0].header.size
+    size = max(recording.header.size for recording in recordings)
     ranks = [recording.header.rank for recording in recordings]
     found = []
     for number, recording in enumerate(recordings):

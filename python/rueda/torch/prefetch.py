@@ -150,30 +150,29 @@ class PrefetchLoader(Generic[T]):
             return
         load = last.loading / last.batches
         train = (last.seconds - last.waited) / (last.batches - 1)
-        unequal = load / self.threads <= train
-        if unequal:
-            why = (
-                "batches come unevenly, or reading is held up while Python trains: raise depth= or use the "
-                "DataLoader's num_workers"
-            )
-        elif self.threads > 1 or not _can_be_shared(self.loader):
-            why = (
-                "the source cannot keep up: use more num_workers, fewer bytes for each sample, or a faster disk"
-                if self.threads == 1
-                else "the source cannot keep up: fewer bytes for each sample, or a faster disk"
-            )
-        else:
-            why = (
-                "the source cannot keep up with one thread: use the DataLoader's num_workers or threads=, and where "
-                "these do not help, fewer bytes for each sample or a faster disk"
-            )
+        each = f" in each of {self.threads} threads" if self.threads > 1 else ""
         warnings.warn(
             f"{100 * last.share:.0f}% of the epoch was spent waiting for input: a batch takes {1e3 * load:.1f} ms to "
-            f"load in each of {self.threads} thread{'s' if self.threads > 1 else ''} and {1e3 * train:.1f} ms to "
-            f"train on. {why[0].upper()}{why[1:]}",
+            f"load{each} and {1e3 * train:.1f} ms to train on. {self._remedy(load / self.threads > train)}",
             RuntimeWarning,
             stacklevel=3,
         )
+
+    def _remedy(self, is_too_slow: bool) -> str:
+        if not is_too_slow:
+            return (
+                "Batches come unevenly, or Python cannot load while it trains: raise depth=, or use the DataLoader's "
+                "num_workers"
+            )
+        last_resort = "fewer bytes for each sample, or a faster disk"
+        if self.threads > 1:
+            return f"The source cannot keep up: it needs more threads, {last_resort}"
+        if _can_be_shared(self.loader):
+            return (
+                f"The source cannot keep up with one thread: use threads= or the DataLoader's num_workers, and where "
+                f"these do not help, {last_resort}"
+            )
+        return f"The source cannot keep up: use more of a DataLoader's num_workers, {last_resort}"
 
     def _in_one_thread(self, source: _Source) -> Iterator[T]:
         ready: queue.Queue[Any] = queue.Queue(self.depth)
