@@ -20,6 +20,8 @@ __all__ = ["STRETCHES", "Offset", "Operations", "matched", "offset_between"]
 
 # Into how many a run is divided.
 STRETCHES = 64
+# Operations of a stretch, at least.
+_FEWEST = 8
 _NEVER = np.iinfo(np.int64).min
 _ALWAYS = np.iinfo(np.int64).max
 
@@ -87,7 +89,7 @@ def offset_between(a: Operations, b: Operations) -> Offset | None:
     low, high, moment, difference = map(np.concatenate, (lows, highs, moments, differences))
     order = np.argsort(moment, kind="stable")
     at, by, apart = [], [], []
-    for part in np.array_split(order, min(STRETCHES, len(order))):
+    for part in np.array_split(order, max(1, min(STRETCHES, len(order) // _FEWEST))):
         least, most = int(low[part].max()), int(high[part].min())
         middle = _middle(difference[part])
         at.append(_middle(moment[part]))
