@@ -101,9 +101,10 @@ def assemble(folder: Path, asked: Asked) -> Report:
     else:
         if one_rank is not None:
             why = f"the recording in '{asked.baseline}'"
-        alone = float(workload.own.mean()) if one_rank is None else one_rank
+        alone = workload.alone if one_rank is None else one_rank
         speedup = header.size * alone / workload.step
-        links, predictions = _predict(header, workload, per_host, one_rank, asked, notes)
+        otherwise = any(each.sends_otherwise for each in splits)
+        links, predictions = _predict(header, workload, per_host, one_rank, asked, otherwise, notes)
     own = _own_times(splits)
     stragglers = find_stragglers(
         [each.rank for each in splits],
@@ -180,8 +181,15 @@ def _predict(
     per_host: int,
     one_rank: float | None,
     asked: Asked,
+    sends_otherwise: bool,
     notes: list[str],
 ) -> tuple[Links | None, list[Prediction]]:
+    if not workload.parts:
+        notes.append(
+            "steps have no allreduce, and nothing is predicted: what ranks of asynchronous training wait for depends "
+            "on more than the simulator knows"
+        )
+        return None, []
     path = find_simulator()
     if path is None:
         notes.append(
@@ -189,6 +197,11 @@ def _predict(
             "(RUEDA_BENCHMARKS=ON)"
         )
         return None, []
+    if sends_otherwise:
+        notes.append(
+            "steps exchange tensors by other operations than allreduce, of which nothing is predicted: predicted steps "
+            "are too short by what these take"
+        )
     simulate = Simulator(path)
     more = _engine(header)
     links = _links(header, workload, asked, simulate, more)

@@ -184,7 +184,10 @@ def make_report_command() -> click.Command:
             if page is not None:
                 from .page import page_of
 
-                page.write_text(page_of(found), encoding="utf-8")
+                try:
+                    page.write_text(page_of(found), encoding="utf-8")
+                except OSError as error:
+                    raise LaunchError(f"cannot write '{page}': {error.strerror}") from error
         from rich.console import Console
 
         from .output import as_json, print_report

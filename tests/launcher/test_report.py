@@ -171,6 +171,9 @@ def test_the_page_needs_no_other_file(tmp_path: Path) -> None:
     assert "src=" not in page
     assert "<link" not in page
     assert "straggler wait" in page
+    ran = report("--html", tmp_path / "none" / "page.html", "--predict", "0", tmp_path)
+    assert ran.exit_code == 2
+    assert "page.html': No such file" in ran.output
 
 
 def test_without_matplotlib_the_page_is_refused_before_anything_runs(

@@ -21,6 +21,7 @@ from rueda.report.prediction import (
 from rueda.report.recording_format import (
     EVAL,
     MAIN,
+    NO_ALLREDUCE,
     Kind,
     RecordingError,
     file_of,
@@ -169,6 +170,14 @@ def test_a_blocking_call_is_a_submission_and_a_wait(tmp_path):
     assert found["bytes"].tolist() == [0, 64, 0, 32, 0, 0]
 
 
+def test_only_allreduces_are_for_the_simulator(tmp_path):
+    rows = [row(Kind.BEGIN, 0), row(Kind.STEP, 10)]
+    rows += [row(Kind.SUBMIT, 20, 20, 7, 64), row(Kind.SUBMIT, 30, 30, 8, 32, MAIN | NO_ALLREDUCE)]
+    (found,) = split([recording([*rows, row(Kind.STEP, 40), row(Kind.END, 60)], tmp_path, size=1)])
+    assert [[one.bytes for one in step] for step in found.submissions] == [[64]]
+    assert found.sends_otherwise
+
+
 # --- Stragglers
 
 
@@ -231,6 +240,31 @@ def test_a_workload_is_what_a_typical_step_hands_in(tmp_path):
     assert workload.forward == pytest.approx(0.075, abs=1e-6)
     assert workload.own.mean() == pytest.approx(0.075)
     assert workload.step == pytest.approx(0.09)
+
+
+def test_steps_between_exchanges_are_one_round(tmp_path):
+    made = []
+    for rank in (0, 1):
+        rows = [row(Kind.BEGIN, 0), row(Kind.STEP, MS)]
+        at = MS
+        for step in range(1, 23):
+            at += 10 * MS
+            if step % 4 == 2:  # after the two that warm up, a whole round
+                rows += [row(Kind.SUBMIT, at, at, 7, 64), row(Kind.WAIT, at, at + 6 * MS, 7)]
+                at += 6 * MS
+            rows.append(row(Kind.STEP, at))
+        made.append(recording([*rows, row(Kind.END, at)], tmp_path, rank=rank))
+    workload = workload_of(split(made))
+    assert workload is not None
+    assert workload.parts == ((64,),)
+    assert workload.period == 4
+    assert workload.own.tolist() == pytest.approx([0.04] * 10)
+    assert workload.alone == pytest.approx(0.01)
+    assert workload.forward == pytest.approx(0.04)
+    assert workload.exposed == pytest.approx(0.006)
+    found = predict(workload, 8, 1, Links(1, 30, ""), pretended)
+    assert found is not None
+    assert found.step == pytest.approx((0.04 + found.exposed * 4) / 4)
 
 
 def pretended(arguments):

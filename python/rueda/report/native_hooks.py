@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from rueda import _native, dtypes
 from rueda.report.recorder import Recorder, clock, now, recorder
-from rueda.report.recording_format import ON_GPU, Header, Kind
+from rueda.report.recording_format import NO_ALLREDUCE, ON_GPU, Header, Kind
 
 __all__ = ["begin_if_asked", "install"]
 
@@ -43,6 +43,7 @@ _BLOCKING = {
     "allreduce_memory": ("allreduce", 6, 10, 4, 5),
     "pass_barrier": ("barrier", 0, 1, -1, -1),
 }
+_ALLREDUCES = ("allreduce", "grouped_allreduce")
 # Messages between two ranks belong to no operation of all.
 _OF_TWO = ("send", "recv")
 _OPTIONS = ("fusion_threshold", "ring_chunk", "batches_in_flight", "cache_capacity", "algorithm")
@@ -83,9 +84,10 @@ class _Hooks:
                 self._keys[handle] = key
             size = _bytes(arguments[shape], arguments[dtype]) if shape >= 0 else 0
             placed = _at(arguments, device)
-            on_gpu = (max(placed, default=-1) if isinstance(placed, list) else placed or 0) > 0
-            on_gpu = on_gpu or placed == 0
-            flags = ON_GPU if on_gpu else 0
+            devices = placed if isinstance(placed, list) else [placed]
+            flags = ON_GPU if any(each is not None and each >= 0 for each in devices) else 0
+            if shape >= 0 and collective not in _ALLREDUCES:
+                flags |= NO_ALLREDUCE
             self._recorder.add(Kind.SUBMIT, began, now(), key, size, flags)
             return handles
 
@@ -200,7 +202,7 @@ class _Hooks:
                 began = now()
                 handle = _original(table, *arguments, **named)
                 self._keys[handle] = -1 if arguments[-1] > 0 else 0
-                self._recorder.add(Kind.SUBMIT, began, now(), 0)
+                self._recorder.add(Kind.SUBMIT, began, now(), flags=NO_ALLREDUCE)
                 return handle
 
             setattr(kind, function, wraps(original)(pull))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -55,8 +55,10 @@ class Workload:
     - ``parts``: bytes of the tensors in the order in which they are handed in; those of a part are waited for before
       the next part is handed in.
     - ``forward``, ``backward``: until the first tensor begins to be made, and from there to the last one.
-    - ``own``: of all ranks and steps, the time in which a rank waits for no other.
-    - ``exposed``: communication that was exposed in a step; ``step``: what it took.
+    - ``own``: of all ranks and rounds, the time in which a rank waits for no other. A round ends with a step in which
+      tensors are exchanged: each step, or each H-th of local SGD.
+    - ``exposed``: communication that was exposed in a round.
+    - ``step``: what a step took; ``period``: how many a round has.
     """
 
     parts: tuple[tuple[int, ...], ...]
@@ -65,6 +67,12 @@ class Workload:
     own: Seconds
     exposed: float
     step: float
+    period: float = 1.0
+
+    @property
+    def alone(self) -> float:
+        """Seconds of a step in which a rank waits for no other."""
+        return float(self.own.mean()) / self.period
 
     @property
     def bytes(self) -> int:
@@ -93,7 +101,19 @@ def workload_of(splits: Sequence[RankSplit]) -> Workload | None:
         return None
     own = np.stack([each.own[skipped:count] for each in splits])
     steps = np.stack([each.steps[skipped:count] for each in splits])
-    typical = _typical([s for each in splits for s in each.submissions[skipped:count]])
+    handed_in = [each.submissions[skipped:count] for each in splits]
+    ends = _ends_of_rounds(handed_in[0])
+    begins = np.concatenate([[0], ends[:-1] + 1])
+    used = int(ends[-1]) + 1
+    before = np.cumsum(own, 1)[:, ends] - own[:, ends]
+    before[:, 1:] -= np.cumsum(own, 1)[:, ends[:-1]]
+    typical = _typical(
+        [
+            tuple(replace(one, after=one.after + float(before[rank, number])) for one in told[end])
+            for rank, told in enumerate(handed_in)
+            for number, end in enumerate(ends)
+        ]
+    )
     firsts = [each[0].after for each in typical if each]
     lasts = [each[-1].after for each in typical if each]
     sizes = [one.bytes for one in typical[0]] if typical else []
@@ -110,10 +130,17 @@ def workload_of(splits: Sequence[RankSplit]) -> Workload | None:
         parts,
         forward,
         backward,
-        own.reshape(-1),
-        float(np.mean(steps[:, :, 1])),
+        np.add.reduceat(own[:, :used], begins, 1).reshape(-1),
+        float(np.mean(np.add.reduceat(steps[:, :used, 1], begins, 1))),
         float(np.mean(steps.sum(2))),
+        used / len(ends),
     )
+
+
+def _ends_of_rounds(steps: Sequence[tuple[Submission, ...]]) -> npt.NDArray[np.int64]:
+    """Those that exchange tensors, where some do not; of all that do, or none does, each."""
+    exchange = np.flatnonzero([bool(step) for step in steps])
+    return exchange if 0 < len(exchange) < len(steps) else np.arange(len(steps))
 
 
 def _typical(steps: Sequence[tuple[Submission, ...]]) -> list[tuple[Submission, ...]]:
@@ -187,7 +214,7 @@ def fit_bandwidth(
 
     ``links`` as they are where there was too little of it.
     """
-    if not workload.parts or workload.exposed < _TELLING * workload.step:
+    if not workload.parts or workload.exposed < _TELLING * workload.step * workload.period:
         return links
     low, high = 1e-4, 1e5
     for _ in range(40):
@@ -222,12 +249,14 @@ def predict(
     hosts = ranks // per_host
     if hosts < 2:
         return None
-    alone = float(workload.own.mean()) if one_rank is None else one_rank
+    alone = workload.alone if one_rank is None else one_rank
     longest = expected_longest(workload.own, ranks)
     exposed = 0.0
     if workload.parts:
         exposed = exposed_on(workload, hosts, per_host, links, simulate, more)
-    step = longest + exposed
+    step = (longest + exposed) / workload.period
     speedup = ranks * alone / step
-    waits = longest - float(workload.own.mean())
-    return Prediction(ranks, hosts, step, exposed, waits, speedup, speedup / ranks)
+    waits = longest / workload.period - workload.alone
+    return Prediction(
+        ranks, hosts, step, exposed / workload.period, waits, speedup, speedup / ranks
+    )

@@ -22,6 +22,7 @@ __all__ = [
     "EVAL",
     "FORMAT",
     "MAIN",
+    "NO_ALLREDUCE",
     "ON_GPU",
     "ROW",
     "Header",
@@ -52,6 +53,7 @@ _TYPE = np.dtype(
 MAIN = 1  # in the thread that trains
 EVAL = 2  # input for no training: gradients are off
 ON_GPU = 4  # of a submission: the tensor is on a GPU
+NO_ALLREDUCE = 8  # of a submission: it sends tensors otherwise
 
 
 class Kind(IntEnum):

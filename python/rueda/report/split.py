@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from rueda.report.clocks import SAME, Offset, Operations, matched, offset_between
 from rueda.report.intervals import NONE, Intervals, intervals, paint, union
-from rueda.report.recording_format import EVAL, MAIN, ON_GPU, Kind, Recording, Rows
+from rueda.report.recording_format import EVAL, MAIN, NO_ALLREDUCE, ON_GPU, Kind, Recording, Rows
 
 __all__ = ["COLUMNS", "RankSplit", "Submission", "split"]
 
@@ -62,6 +62,7 @@ class RankSplit:
     recording: float
     uses_gpu: bool
     worlds: int
+    sends_otherwise: bool  # in a step, than by allreduce
 
     @property
     def own(self) -> Seconds:
@@ -250,7 +251,15 @@ def _split(
         float((own["end"] - own["begin"])[own["kind"] == Kind.OWN].sum()) * 1e-9,
         bool((rows["flags"][rows["kind"] == Kind.SUBMIT] & ON_GPU).any()),
         int((rows["kind"] == Kind.WORLD).sum()),
+        _sends_otherwise(rows, edges),
     )
+
+
+def _sends_otherwise(rows: Rows, edges: npt.NDArray[np.int64]) -> bool:
+    if len(edges) < 2:
+        return False
+    others = rows[(rows["kind"] == Kind.SUBMIT) & (rows["flags"] & NO_ALLREDUCE > 0)]
+    return bool(((others["begin"] >= edges[0]) & (others["begin"] < edges[-1])).any())
 
 
 def _columns(painted: npt.NDArray[np.int64]) -> Seconds:
@@ -319,10 +328,11 @@ def _submissions(
     edges: npt.NDArray[np.int64],
     waits: _Waits,
 ) -> tuple[tuple[Submission, ...], ...]:
-    """Of each step, those with bytes, in their order."""
+    """Of each step, the allreduces with bytes, in their order."""
     if len(edges) < 2:
         return ()
-    every = rows[(rows["kind"] == Kind.SUBMIT) & (rows["bytes"] > 0)]
+    is_allreduce = rows["flags"] & NO_ALLREDUCE == 0
+    every = rows[(rows["kind"] == Kind.SUBMIT) & (rows["bytes"] > 0) & is_allreduce]
     every = every[np.argsort(every["begin"], kind="stable")]
     lengths = np.concatenate([[0], np.cumsum(blocked[:, 1] - blocked[:, 0])])
 
