@@ -67,7 +67,7 @@ def _tolerance(report: Report) -> Iterator[str]:
         yield (
             f"SSP gains nothing from a permanently slow rank: whatever the bound, the others end up waiting for rank "
             f"{ranks}. Give it less data, or another machine. (Times of all steps over those of BSP: {told}"
-            + (", by what is slow now and then.)" if gain >= _GAIN else ".)")
+            + ("; what they gain is by steps that are slow now and then)" if gain >= _GAIN else ")")
         )
     elif gain < _GAIN:
         yield f"SSP would gain little (times of all steps over those of BSP: {told})."

@@ -25,6 +25,7 @@ COLUMNS = ("compute", "communication", "straggler", "input", "other")
 # As the layers are painted, from the top: what is explicitly other stands in the fourth, the rest in the last.
 _STRAGGLER, _COMMUNICATION, _INPUT, _OWN, _COMPUTE, _REST = range(6)
 _NEVER = np.iinfo(np.int64).max
+Times = npt.NDArray[np.int64]
 Seconds = npt.NDArray[np.float64]
 
 
@@ -74,10 +75,10 @@ class RankSplit:
 class _Waits:
     """Times of one rank in which it was blocked: for what, and which of that key."""
 
-    key: npt.NDArray[np.int64]
-    number: npt.NDArray[np.int64]
-    begin: npt.NDArray[np.int64]
-    end: npt.NDArray[np.int64]
+    key: Times
+    number: Times
+    begin: Times
+    end: Times
 
 
 def split(recordings: Sequence[Recording]) -> list[RankSplit]:
@@ -127,7 +128,7 @@ def _offsets(recordings: Sequence[Recording], operations: Sequence[Operations]) 
     return found
 
 
-def _steps(recording: Recording) -> npt.NDArray[np.int64]:
+def _steps(recording: Recording) -> Times:
     """When steps ended."""
     marks = recording.of(Kind.MARK)
     rows = marks if len(marks) else recording.of(Kind.STEP)
@@ -143,12 +144,12 @@ def _numbered(recording: Recording) -> tuple[Operations, _Waits]:
     is_wait = (rows["kind"] == Kind.WAIT) & (rows["flags"] & MAIN > 0)
     is_done = rows["kind"] == Kind.DONE
     steps = _steps(recording)
-    submitted: dict[int, npt.NDArray[np.int64]] = {}
-    done: dict[int, npt.NDArray[np.int64]] = {}
-    waits: list[npt.NDArray[np.int64]] = []
+    submitted: dict[int, Times] = {}
+    done: dict[int, Times] = {}
+    waits: list[Times] = []
     order = np.argsort(keys, kind="stable")
     bounds = np.flatnonzero(np.diff(keys[order])) + 1
-    heard: list[npt.NDArray[np.int64]] = []  # submission's end, number, key, when
+    heard: list[Times] = []  # submission's end, number, key, when
     for group in np.split(order, bounds):
         key = int(keys[group[0]]) if len(group) else 0
         chosen = rows[group]
@@ -185,9 +186,7 @@ def _numbered(recording: Recording) -> tuple[Operations, _Waits]:
     return Operations(submitted, done), _Waits(*all_waits.T)
 
 
-def _waits_in_cpp(
-    heard: npt.NDArray[np.int64], steps: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
+def _waits_in_cpp(heard: Times, steps: Times) -> Times:
     """Of what torch's C++ waits for, as at the end of DistributedDataParallel's backward pass.
 
     Nobody sees it wait. It begins once the last gradients of the step have been handed in, and ends when all are done.
@@ -233,10 +232,10 @@ def _split(
         np.concatenate([intervals(each["begin"], each["end"]) for each in (own, evaluation)]),
         zones,
     ]
-    edges = _edges(steps, starts, zones, end)
+    edges = _edges(steps, starts, zones)
     pieces = _columns(paint(begin, end, layers, edges))
     inner = pieces[1:-1] if len(edges) > 1 else np.zeros((0, len(COLUMNS)))
-    submissions = _submissions(of(Kind.SUBMIT), rows, union(communication), edges, waits)
+    submissions = _submissions(rows, communication, edges, waits)
     return RankSplit(
         recording.header.rank,
         recording.header.host,
@@ -255,14 +254,14 @@ def _split(
     )
 
 
-def _sends_otherwise(rows: Rows, edges: npt.NDArray[np.int64]) -> bool:
+def _sends_otherwise(rows: Rows, edges: Times) -> bool:
     if len(edges) < 2:
         return False
     others = rows[(rows["kind"] == Kind.SUBMIT) & (rows["flags"] & NO_ALLREDUCE > 0)]
     return bool(((others["begin"] >= edges[0]) & (others["begin"] < edges[-1])).any())
 
 
-def _columns(painted: npt.NDArray[np.int64]) -> Seconds:
+def _columns(painted: Times) -> Seconds:
     """From layers to COLUMNS, in seconds."""
     return (
         np.column_stack(
@@ -278,7 +277,7 @@ def _columns(painted: npt.NDArray[np.int64]) -> Seconds:
     )
 
 
-def _starts(steps: npt.NDArray[np.int64], batches: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _starts(steps: Times, batches: Times) -> Times:
     """When each step's compute begins: with its first batch, or else with the end of the step before.
 
     Of a first step without a batch nobody knows: it has none, and begins where it ends.
@@ -286,17 +285,10 @@ def _starts(steps: npt.NDArray[np.int64], batches: npt.NDArray[np.int64]) -> npt
     if not len(steps):
         return steps
     before = np.concatenate([[np.iinfo(np.int64).min], steps[:-1]])
-    first = np.searchsorted(batches, before, "left")
-    has_batch = first < len(batches)
-    batch = (
-        np.where(has_batch, batches[np.minimum(first, max(0, len(batches) - 1))], 0)
-        if len(batches)
-        else np.zeros(len(steps), np.int64)
-    )
-    fits = has_batch & (batch < steps) if len(batches) else np.zeros(len(steps), bool)
-    fallback = before.copy()
-    fallback[0] = steps[0]
-    return np.where(fits, batch, fallback)
+    # The first batch that was asked for after the step before; where there is none, what comes after all steps.
+    asked = np.append(batches, _NEVER)[np.searchsorted(batches, before)]
+    otherwise = np.concatenate([steps[:1], steps[:-1]])
+    return np.where(asked < steps, asked, otherwise)
 
 
 def _without_steps(operations: Rows, batches: Rows) -> Intervals:
@@ -307,12 +299,7 @@ def _without_steps(operations: Rows, batches: Rows) -> Intervals:
     return intervals([begin], [operations["end"].max()])
 
 
-def _edges(
-    steps: npt.NDArray[np.int64],
-    starts: npt.NDArray[np.int64],
-    zones: Intervals,
-    end: int,
-) -> npt.NDArray[np.int64]:
+def _edges(steps: Times, starts: Times, zones: Intervals) -> Times:
     """Where steps meet: from the beginning of the first to the end of the last."""
     if not len(steps):
         return zones.reshape(-1)
@@ -322,11 +309,7 @@ def _edges(
 
 
 def _submissions(
-    made: Rows,
-    rows: Rows,
-    blocked: Intervals,
-    edges: npt.NDArray[np.int64],
-    waits: _Waits,
+    rows: Rows, blocked: Intervals, edges: Times, waits: _Waits
 ) -> tuple[tuple[Submission, ...], ...]:
     """Of each step, the allreduces with bytes, in their order."""
     if len(edges) < 2:
@@ -336,7 +319,7 @@ def _submissions(
     every = every[np.argsort(every["begin"], kind="stable")]
     lengths = np.concatenate([[0], np.cumsum(blocked[:, 1] - blocked[:, 0])])
 
-    def blocked_before(times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def blocked_before(times: Times) -> Times:
         if not len(blocked):
             return np.zeros(len(times), np.int64)
         at = np.searchsorted(blocked[:, 0], times, "right")
