@@ -16,6 +16,7 @@ from .check import make_check_command
 from .equiv import make_equiv_command
 from .native import Native, load_native
 from .output import OUTPUT_LOST
+from .report import make_report_command
 from .run import make_run_command
 from .sink import open_missing_streams, say
 from .version import installed_version
@@ -60,6 +61,7 @@ def build(native: Native) -> click.Group:
     rueda.add_command(make_check_command(native))
     rueda.add_command(make_analyze_command())
     rueda.add_command(make_equiv_command())
+    rueda.add_command(make_report_command())
     return rueda
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from rueda.equivalence.judge import Run
 from rueda.equivalence.targets import losses, smooth
 
 from ..errors import LaunchError
+from ..figures import new_pyplot, require_matplotlib
 from .comparison import Comparison
 from .plan import Planned, Way
 from .running import Outcome
@@ -21,19 +21,14 @@ __all__ = ["check", "draw"]
 
 def check(path: Path) -> None:
     """Raises LaunchError where no picture could be drawn, before anything is run."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise LaunchError("--plot needs matplotlib: pip install matplotlib")
+    require_matplotlib("--plot")
     if path.suffix not in {".svg", ".png", ".pdf"}:
         raise LaunchError(f"--plot {path}: the name must end in .svg, .png or .pdf")
 
 
 def draw(comparison: Comparison, outcomes: Mapping[Planned, Outcome], path: Path) -> None:
     """Loss over steps, distance from the reference over steps beside that of its twin, and the gaps with intervals."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    pyplot = new_pyplot()
     plan = comparison.plan
     figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(17, 5), layout="constrained")
     for way in (plan.reference, *plan.candidates):

@@ -52,6 +52,7 @@ except ImportError as _error:
             raise AttributeError(f"module 'rueda' has no attribute '{name}'")
 
 else:
+    from rueda import report
     from rueda.exchanges import (
         allgather,
         allgather_async,
@@ -133,6 +134,9 @@ else:
         reducescatter,
         reducescatter_async,
     )
+    from rueda.report.native_hooks import begin_if_asked as _begin_if_asked
+
+    _begin_if_asked()
 
 try:
     __version__ = _version("rueda")
@@ -220,6 +224,7 @@ __all__ = [
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
+    "report",
     "send",
     "send_async",
     "shutdown",

@@ -55,6 +55,7 @@ from rueda.operations import (
     Sum,
 )
 from rueda.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from rueda.report.torch_hooks import begin_if_asked as _record_torch
 from rueda.torch import equiv
 from rueda.torch.agreement import Divergence, DivergenceError, check_agreement
 from rueda.torch.compression import Compression, CompressionPolicy, Compressor
@@ -73,6 +74,7 @@ from rueda.torch.exchanges import (
 from rueda.torch.optimizer import DistributedOptimizer
 from rueda.torch.persistent import PersistentAllreduce
 from rueda.torch.point_to_point import recv, recv_async, send, send_async
+from rueda.torch.prefetch import PrefetchLoader
 from rueda.torch.reductions import (
     allreduce,
     allreduce_,
@@ -89,6 +91,8 @@ from rueda.torch.sparse import SparseHandle, sparse_allreduce, sparse_allreduce_
 from rueda.torch.sparse_choice import SparseChoice, choose_sparse_algorithm
 from rueda.torch.state import broadcast_optimizer_state, broadcast_parameters
 from rueda.torch.strategies.wrapped import wrap
+
+_record_torch()
 
 __all__ = [
     "Average",
@@ -112,6 +116,7 @@ __all__ = [
     "NotInitializedError",
     "PeerLostError",
     "PersistentAllreduce",
+    "PrefetchLoader",
     "ProcessSet",
     "Product",
     "ReduceOp",

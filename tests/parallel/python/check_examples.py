@@ -14,6 +14,7 @@ import rueda
 import rueda.checkpoint
 import rueda.elastic
 import rueda.horovod.torch as hvd
+import rueda.report
 import rueda.server
 import rueda.torch
 import rueda.torch.c10d
@@ -27,6 +28,7 @@ MODULES = [
     "rueda.checkpoint",
     "rueda.compression",
     "rueda.elastic",
+    "rueda.report",
     "rueda.server",
     "rueda.torch",
     "rueda.torch.c10d",

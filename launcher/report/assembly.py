@@ -1,0 +1,271 @@
+"""What is reported of a folder of recordings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from rueda.report.prediction import (
+    WARM_UP,
+    Links,
+    Prediction,
+    Workload,
+    fit_bandwidth,
+    predict,
+    workload_of,
+)
+from rueda.report.recording_format import Header, RecordingError, read_folder
+from rueda.report.split import COLUMNS, RankSplit, split
+from rueda.report.stragglers import BOUNDS, Straggler, find_stragglers, time_with_bound
+
+from ..cores import usable_cores
+from ..errors import LaunchError
+from .simulator import SLOW, Simulator, TooSlow, find_simulator
+
+__all__ = ["Asked", "Report", "assemble"]
+
+# Between hosts, where one host was recorded and nothing else is said.
+_ASSUMED = Links(10.0, 30.0, "assumed: no link was recorded, give --bandwidth and --latency")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line asks of the prediction."""
+
+    sizes: tuple[int, ...] = ()
+    per_host: int | None = None
+    bandwidth: float | None = None
+    latency: float | None = None
+    baseline: Path | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that is told.
+
+    - ``speedup``: over one rank, whose step takes ``one_rank`` seconds, by ``one_rank_from``.
+    - ``bounds``: by the bound s of stale synchronous parallel, what all steps would take over what they take with 0.
+    """
+
+    header: Header
+    splits: list[RankSplit]
+    workload: Workload | None
+    links: Links | None
+    per_host: int
+    speedup: float | None
+    one_rank: float | None
+    one_rank_from: str
+    predictions: list[Prediction]
+    stragglers: list[Straggler]
+    bounds: dict[float, float]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def training(self) -> npt.NDArray[np.float64]:
+        """The COLUMNS of the training, in seconds, summed over ranks."""
+        return np.asarray(sum(each.training for each in self.splits))
+
+    def share(self, column: str) -> float:
+        """Of the training of all ranks, from 0 to 1; of the whole run where no training was found."""
+        sums = self.training
+        if not sums.sum():
+            sums = np.asarray(sum(each.whole for each in self.splits))
+        return float(sums[COLUMNS.index(column)] / max(sums.sum(), 1e-12))
+
+
+def assemble(folder: Path, asked: Asked) -> Report:
+    """Reads it and predicts. Raises LaunchError where there is nothing to report on."""
+    try:
+        recordings, notes = read_folder(folder)
+        splits = split(recordings)
+        one_rank = None if asked.baseline is None else _step_of(asked.baseline)
+    except RecordingError as error:
+        raise LaunchError(str(error)) from error
+    header = recordings[0].header
+    notes += _notes(splits)
+    workload = workload_of(splits)
+    per_host = asked.per_host or max(each.header.local_size for each in recordings)
+    links: Links | None = None
+    predictions: list[Prediction] = []
+    alone = speedup = None
+    why = "the mean of the ranks' own times in this run"
+    if workload is None:
+        notes.append(
+            "fewer than four steps were recorded, so that nothing is predicted: steps are those of torch's optimizers, "
+            "or call rueda.report.step()"
+        )
+    else:
+        if one_rank is not None:
+            why = f"the recording in '{asked.baseline}'"
+        alone = workload.alone if one_rank is None else one_rank
+        speedup = header.size * alone / workload.step
+        otherwise = any(each.sends_otherwise for each in splits)
+        links, predictions = _predict(header, workload, per_host, one_rank, asked, otherwise, notes)
+    own = _own_times(splits)
+    stragglers = find_stragglers(
+        [each.rank for each in splits],
+        own,
+        [float(sum(each.waited_for[rank.rank] for each in splits)) for rank in splits],
+    )
+    bounds = {}
+    if stragglers:
+        base = time_with_bound(own, 0)
+        bounds = {bound: time_with_bound(own, bound) / base for bound in BOUNDS}
+    return Report(
+        header,
+        splits,
+        workload,
+        links,
+        per_host,
+        speedup,
+        alone,
+        why,
+        predictions,
+        stragglers,
+        bounds,
+        notes,
+    )
+
+
+def _own_times(splits: Sequence[RankSplit]) -> npt.NDArray[np.float64]:
+    """Of each rank and step, (ranks, steps), without those in which a training warms up."""
+    count = min(len(each.steps) for each in splits)
+    return np.stack([each.own[WARM_UP:count] for each in splits])
+
+
+def _step_of(folder: Path) -> float:
+    """Of a run of one rank."""
+    recordings, _ = read_folder(folder)
+    if recordings[0].header.size != 1:
+        raise LaunchError(
+            f"--baseline {folder}: it is a recording of {recordings[0].header.size} ranks; give that of one"
+        )
+    workload = workload_of(split(recordings))
+    if workload is None:
+        raise LaunchError(f"--baseline {folder}: fewer than four steps were recorded")
+    return workload.step
+
+
+def _notes(splits: Sequence[RankSplit]) -> list[str]:
+    notes = []
+    if any(each.uses_gpu for each in splits):
+        notes.append(
+            "tensors were on GPUs: the parts are those of the processor's thread, which does not wait for what it has "
+            "enqueued; what a GPU waits for is not among them"
+        )
+    if max(each.worlds for each in splits) > 1:
+        notes.append(
+            "the world was formed anew during the run: who was waited for after that is known of ranks that stayed only"
+        )
+    uncertainty = max(each.clock_uncertainty for each in splits)
+    if uncertainty:
+        notes.append(
+            f"ranks are on machines with clocks of their own, which were laid over each other by the operations "
+            f"themselves: straggler wait and communication are told apart to about {1e3 * uncertainty:.2f} ms"
+        )
+    if not any(len(each.steps) for each in splits):
+        notes.append(
+            "no step was found: torch's optimizers end one, or call rueda.report.step(); the training is what lies "
+            "between the first operation and the last"
+        )
+    return notes
+
+
+def _predict(
+    header: Header,
+    workload: Workload,
+    per_host: int,
+    one_rank: float | None,
+    asked: Asked,
+    sends_otherwise: bool,
+    notes: list[str],
+) -> tuple[Links | None, list[Prediction]]:
+    if not workload.parts:
+        notes.append(
+            "steps have no allreduce, and nothing is predicted: what ranks of asynchronous training wait for depends "
+            "on more than the simulator knows"
+        )
+        return None, []
+    path = find_simulator()
+    if path is None:
+        notes.append(
+            "nothing is predicted: the simulator is not installed, since this Rueda was built without its benchmarks "
+            "(RUEDA_BENCHMARKS=ON)"
+        )
+        return None, []
+    if sends_otherwise:
+        notes.append(
+            "steps exchange tensors by other operations than allreduce, of which nothing is predicted: predicted steps "
+            "are too short by what these take"
+        )
+    simulate = Simulator(path)
+    more = _engine(header)
+    links = _links(header, workload, asked, simulate, more)
+    found = []
+    skipped, slow = [], []
+
+    def one_of(size: int) -> Prediction | TooSlow | None:
+        try:
+            return predict(workload, size, per_host, links, simulate, one_rank, more)
+        except TooSlow as too_slow:
+            return too_slow
+
+    # Each waits for a process.
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        predictions = list(pool.map(one_of, asked.sizes))
+    for size, one in zip(asked.sizes, predictions, strict=True):
+        if isinstance(one, TooSlow):
+            slow.append(f"{size:,}")
+        elif one is None:
+            skipped.append(str(size))
+        else:
+            found.append(one)
+    if slow:
+        notes.append(
+            f"{' and '.join(slow)} ranks were not simulated: it took longer than {SLOW:g} s"
+        )
+    if skipped:
+        notes.append(
+            f"{' and '.join(skipped)} ranks would be on one host, where nothing is simulated; --ranks-per-host 1 "
+            "spreads them"
+        )
+    return links, found
+
+
+def _links(
+    header: Header, workload: Workload, asked: Asked, simulate: Simulator, more: Sequence[str]
+) -> Links:
+    links = _ASSUMED
+    if header.links:
+        kind, latency, gbit = header.links[0]
+        links = Links(gbit or 100.0, latency, f"measured at init(), {kind}")
+    if asked.latency is not None:
+        links = replace(links, latency_us=asked.latency)
+    if asked.bandwidth is not None:
+        return replace(links, gbit=asked.bandwidth, source="given")
+    if header.hosts < 2:
+        return links
+    try:
+        return fit_bandwidth(workload, header.hosts, header.local_size, links, simulate, more)
+    except TooSlow:
+        return links
+
+
+def _engine(header: Header) -> list[str]:
+    """The options that the recorded run had, as far as the simulator has them."""
+    names = {
+        "fusion_threshold": "--fusion-threshold",
+        "ring_chunk": "--chunk",
+        "batches_in_flight": "--batches-in-flight",
+        "cache_capacity": "--cache",
+    }
+    return [
+        word
+        for name, flag in names.items()
+        if name in header.options
+        for word in (flag, header.options[name])
+    ]

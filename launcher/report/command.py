@@ -1,0 +1,211 @@
+"""The command `rueda report`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from ..equiv.plan import parse_list
+from ..errors import LaunchError
+from ..figures import require_matplotlib
+from ..sink import say
+
+_SIZES = "2,4,8,16,32,64,128,256,512,1000"
+_HELP = """Tells where the time of a training goes, and what 2 to 1,000 ranks would bring.
+
+It is divided into compute, exposed communication, straggler wait, input wait and other; who is waited for is named.
+
+\b
+  rueda report -np 4 python train.py    runs and reports
+  rueda report FOLDER                   reports on what was recorded
+
+Options come before COMMAND. Any other launcher records with RUEDA_REPORT=FOLDER in the environment of the ranks: then
+gather rank0.report, ... in one folder. docs/report.md tells what is counted how.
+"""
+
+_EPILOG = """
+\b
+--json prints one object; times are seconds:
+  schema     1; grows only when a field changes its meaning or goes
+  ranks, hosts, command
+  per_rank   of each: rank, host, wall; whole and training, each with
+             compute, communication, straggler, input, other; steps;
+             waited_for (by rank of the world); events (that were
+             recorded); recording (time that writing them took)
+  step, one_rank, speedup, efficiency
+  links      gbit, latency_us, source; of the predictions
+  predictions  ranks, hosts, step, exposed, waits, speedup, efficiency
+  stragglers   rank, kind (permanent, transient), factor, share, waited_for
+  ssp          bound (null: none), time (of all steps, over that of bound 0)
+  sentences, notes
+
+\b
+Exit code: that of the run where -np starts one, otherwise 0; 2 where there is nothing to report on.
+"""
+
+
+class _ReportCommand(click.Command):
+    """What follows COMMAND is its own; a FOLDER may have options behind it."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        runs = any(word.partition("=")[0] in ("-np", "--np") for word in args)
+        context.allow_interspersed_args = not runs
+        return super().parse_args(context, args)
+
+
+def make_report_command() -> click.Command:
+    """The command; it needs nothing but the recordings and, to predict, the simulator."""
+
+    @click.command(
+        "report",
+        cls=_ReportCommand,
+        help=_HELP,
+        epilog=_EPILOG,
+        short_help="Tell where the time of a training goes, and what more ranks would bring.",
+    )
+    @click.option(
+        "-np",
+        "--np",
+        "ranks",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Runs COMMAND on so many ranks and records it.",
+    )
+    @click.option(
+        "--launch",
+        default="",
+        metavar="FLAGS",
+        help="Flags for `rueda run`, such as '--no-mpi' or '-H a:2,b:2'.",
+    )
+    @click.option(
+        "--out",
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="FOLDER",
+        help="Keeps the recording there; on several hosts all must see it.",
+    )
+    @click.option(
+        "--json",
+        "prints_json",
+        is_flag=True,
+        help="Prints one JSON object; what COMMAND prints goes to standard error.",
+    )
+    @click.option(
+        "--html",
+        "page",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Writes a page with plots as well; needs matplotlib.",
+    )
+    @click.option(
+        "--baseline",
+        type=click.Path(path_type=Path),
+        metavar="FOLDER",
+        help="A recording of one rank: what speed-up is relative to, instead of a rank's own time.",
+    )
+    @click.option(
+        "--predict",
+        "sizes",
+        default=_SIZES,
+        show_default=True,
+        metavar="N,N,…",
+        help="Predicts for these numbers of ranks; 0 for none.",
+    )
+    @click.option(
+        "--ranks-per-host",
+        "per_host",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Of the predictions; by default as in the recording.",
+    )
+    @click.option(
+        "--bandwidth",
+        type=click.FloatRange(0, 1e6, min_open=True),
+        metavar="GBIT",
+        help="Of a host's link, for the predictions; by default what the recording tells.",
+    )
+    @click.option(
+        "--latency",
+        type=click.FloatRange(0, 1e6),
+        metavar="US",
+        help="Of a message between hosts, for the predictions.",
+    )
+    @click.argument("arguments", nargs=-1, required=True, metavar="COMMAND…|FOLDER")
+    @click.pass_context
+    def report(
+        context: click.Context,
+        ranks: int | None,
+        launch: str,
+        out: Path | None,
+        prints_json: bool,
+        page: Path | None,
+        baseline: Path | None,
+        sizes: str,
+        per_host: int | None,
+        bandwidth: float | None,
+        latency: float | None,
+        arguments: tuple[str, ...],
+    ) -> None:
+        if page is not None:
+            require_matplotlib("--html")
+        # What needs NumPy is imported here, so that `rueda` itself starts without.
+        from .assembly import Asked, assemble
+
+        wanted = () if sizes == "0" else parse_list(sizes, "--predict")
+        asked = Asked(wanted, per_host, bandwidth, latency, baseline)
+        code = 0
+        with ExitStack() as stack:
+            if ranks is None:
+                folder = _folder_of(arguments, out)
+            else:
+                from .running import run_recorded
+
+                folder = out or Path(
+                    stack.enter_context(tempfile.TemporaryDirectory(prefix="rueda-report-"))
+                )
+                output = sys.stderr.fileno() if prints_json else sys.stdout.fileno()
+                try:
+                    words = shlex.split(launch)
+                except ValueError as error:
+                    raise LaunchError(f"--launch: {error}") from error
+                code = run_recorded(ranks, words, arguments, folder, output)
+            try:
+                found = assemble(folder, asked)
+            except LaunchError as error:
+                if code == 0:
+                    raise
+                say(error.format_message())
+                context.exit(code)
+            if page is not None:
+                from .page import page_of
+
+                try:
+                    page.write_text(page_of(found), encoding="utf-8")
+                except OSError as error:
+                    raise LaunchError(f"cannot write '{page}': {error.strerror}") from error
+        from rich.console import Console
+
+        from .output import as_json, print_report
+
+        if prints_json:
+            click.echo(json.dumps(as_json(found), indent=2, ensure_ascii=False))
+        else:
+            print_report(found, Console())
+        context.exit(code)
+
+    return report
+
+
+def _folder_of(arguments: tuple[str, ...], out: Path | None) -> Path:
+    if len(arguments) > 1:
+        raise LaunchError(
+            f"'{shlex.join(arguments)}' is more than a folder: give -np N before a command that is to be run"
+        )
+    if out is not None:
+        raise LaunchError("--out is for runs: give -np N and a command")
+    return Path(arguments[0])

@@ -1,0 +1,123 @@
+"""A report in the terminal, and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rueda.report.split import COLUMNS, RankSplit
+
+from .assembly import Report
+from .sentences import lines_of
+
+__all__ = ["HEADS", "as_json", "print_report", "rows_of"]
+
+# In columns that a terminal of 80 has room for.
+_NARROW = ("compute", "exposed\ncommunication", "straggler\nwait", "input\nwait", "other")
+HEADS = ("compute", "exposed communication", "straggler wait", "input wait", "other")
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Tables, and sentences on what they mean."""
+    for title, key in (("The training", "training"), ("The whole run", "whole")):
+        if key == "training" and not report.training.sum():
+            continue
+        table = Table(title=title, title_justify="left")
+        table.add_column("rank", no_wrap=True)
+        for head in ("seconds", *_NARROW):
+            table.add_column(head, justify="right")
+        for cells in rows_of(report, key):
+            table.add_row(*cells)
+        console.print(table)
+    if report.predictions:
+        table = Table(title="Predicted, each rank with the data that it has", title_justify="left")
+        for head in (
+            "ranks",
+            "hosts",
+            "step, ms",
+            "exposed, ms",
+            "waits, ms",
+            "speed-up",
+            "efficiency",
+        ):
+            table.add_column(head, justify="right")
+        for one in report.predictions:
+            table.add_row(
+                f"{one.ranks:,}",
+                f"{one.hosts:,}",
+                f"{1e3 * one.step:.1f}",
+                f"{1e3 * one.exposed:.1f}",
+                f"{1e3 * one.waits:.1f}",
+                f"{one.speedup:.1f}",
+                f"{one.efficiency:.0%}",
+            )
+        console.print(table)
+    for line in lines_of(report):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def rows_of(report: Report, key: str) -> Iterator[Sequence[str]]:
+    """Of each rank, and of all where there are several."""
+    for each in report.splits:
+        yield _cells(str(each.rank), getattr(each, key))
+    if len(report.splits) > 1:
+        sums = sum(getattr(each, key) for each in report.splits)
+        yield _cells("mean", np.asarray(sums) / len(report.splits))
+
+
+def _cells(name: str, parts: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Sequence[str]:
+    total = max(float(parts.sum()), 1e-12)
+    return (name, f"{total:.2f}", *(f"{share:.1%}" for share in parts / total))
+
+
+def _finite(value: object) -> object:
+    """JSON has no infinity and no NaN."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return value
+
+
+def as_json(report: Report) -> object:
+    """Schema 1, as `rueda report --help` documents it."""
+
+    def rank(each: RankSplit) -> dict[str, object]:
+        return {
+            "rank": each.rank,
+            "host": each.host,
+            "wall": each.wall,
+            "whole": dict(zip(COLUMNS, each.whole.tolist(), strict=True)),
+            "training": dict(zip(COLUMNS, each.training.tolist(), strict=True)),
+            "steps": len(each.steps),
+            "waited_for": each.waited_for.tolist(),
+            "events": each.events,
+            "recording": each.recording,
+        }
+
+    workload = report.workload
+    return _finite(
+        {
+            "schema": 1,
+            "ranks": report.header.size,
+            "hosts": report.header.hosts,
+            "command": report.header.command,
+            "per_rank": [rank(each) for each in report.splits],
+            "step": None if workload is None else workload.step,
+            "one_rank": report.one_rank,
+            "speedup": report.speedup,
+            "efficiency": None if report.speedup is None else report.speedup / report.header.size,
+            "links": None if report.links is None else dataclasses.asdict(report.links),
+            "predictions": [dataclasses.asdict(one) for one in report.predictions],
+            "stragglers": [dataclasses.asdict(one) for one in report.stragglers],
+            "ssp": [{"bound": bound, "time": ratio} for bound, ratio in report.bounds.items()],
+            "sentences": list(lines_of(report)),
+            "notes": report.notes,
+        }
+    )

@@ -1,0 +1,228 @@
+"""The file in which a rank leaves its recording: ``rankR.report``.
+
+A line of JSON, the header, then rows of 32 bytes as things happen: what, a key, bytes, and from when to when, in
+nanoseconds of the monotonic clock. A file that was cut short is read up to its last whole row.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "EVAL",
+    "FORMAT",
+    "MAIN",
+    "NO_ALLREDUCE",
+    "ON_GPU",
+    "ROW",
+    "Header",
+    "Kind",
+    "Recording",
+    "RecordingError",
+    "Rows",
+    "file_of",
+    "read_folder",
+    "read_recording",
+]
+
+FORMAT = 1
+ROW = struct.Struct("<BBHIqqq")  # kind, flags, reserved, key, bytes, begin, end
+Rows = npt.NDArray[np.void]
+_TYPE = np.dtype(
+    [
+        ("kind", "u1"),
+        ("flags", "u1"),
+        ("reserved", "<u2"),
+        ("key", "<u4"),
+        ("bytes", "<i8"),
+        ("begin", "<i8"),
+        ("end", "<i8"),
+    ]
+)
+# Flags.
+MAIN = 1  # in the thread that trains
+EVAL = 2  # input for no training: gradients are off
+ON_GPU = 4  # of a submission: the tensor is on a GPU
+NO_ALLREDUCE = 8  # of a submission: it sends tensors otherwise
+
+
+class Kind(IntEnum):
+    """What a row tells."""
+
+    SUBMIT = (
+        1  # an operation is handed in; the key is of its name, and it ends where the call returns
+    )
+    WAIT = 2  # the training thread is blocked until that operation is done
+    DONE = 3  # an operation has been found done by another thread, for whoever waits in torch's C++
+    INPUT = 4  # the training thread waits for the next batch
+    STEP = 5  # an optimizer has stepped
+    MARK = 6  # rueda.report.step()
+    WORLD = 7  # a world was formed: bytes is its size
+    OWN = 8  # the recorder itself was at work
+    PULL = 9  # the training thread waits for a table that waits until others have come as far
+    END = 10  # of the process
+    BEGIN = 11  # of the recording
+    CALL = 12  # SUBMIT and WAIT in one: a blocking call. Read as these two
+
+
+class RecordingError(Exception):
+    """There is nothing that can be reported on; the text says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """Who has recorded. ``clock``: ranks where it is the same share a monotonic clock; ``run``: "" where unknown."""
+
+    rank: int
+    size: int
+    local_size: int
+    hosts: int
+    host: str
+    pid: int
+    clock: str
+    run: str
+    began: float  # seconds since 1970
+    command: list[str]
+    links: list[tuple[str, float, float]] = field(default_factory=list)  # kind, µs, Gbit/s
+    options: dict[str, str] = field(default_factory=dict)
+
+    def line(self) -> bytes:
+        """As it is written."""
+        return json.dumps({"rueda_report": FORMAT, **asdict(self)}).encode() + b"\n"
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Of one rank. ``rows`` have the columns kind, flags, key, bytes, begin and end."""
+
+    header: Header
+    rows: Rows
+    is_whole: bool  # the process has come to its end
+
+    def of(self, *kinds: Kind) -> Rows:
+        """The rows of these kinds, in their order."""
+        return self.rows[np.isin(self.rows["kind"], kinds)]
+
+
+def file_of(folder: Path, rank: int) -> Path:
+    """Where a rank's recording is."""
+    return folder / f"rank{rank}.report"
+
+
+def read_recording(path: Path) -> Recording:
+    """Raises RecordingError where it cannot be read."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RecordingError(f"'{path}' cannot be read: {error.strerror}") from error
+    line, _, rows = content.partition(b"\n")
+    try:
+        described: dict[str, Any] = json.loads(line)
+        version = described.pop("rueda_report")
+        if version != FORMAT:
+            raise RecordingError(
+                f"'{path}' is a recording of another version of Rueda (format {version}, not {FORMAT})"
+            )
+        known = {each.name for each in fields(Header)}
+        header = Header(**{name: value for name, value in described.items() if name in known})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RecordingError(f"'{path}' is not a recording, or its head is damaged") from error
+    table = np.frombuffer(rows[: len(rows) // ROW.size * ROW.size], _TYPE)
+    if not np.isin(table["kind"], list(Kind)).all():
+        raise RecordingError(f"'{path}' is damaged: it has rows of an unknown kind")
+    is_whole = bool(len(table)) and table["kind"][-1] == Kind.END
+    table = _calls_in_two(table)
+    return Recording(header, table, is_whole)
+
+
+def _calls_in_two(table: Rows) -> Rows:
+    calls = table["kind"] == Kind.CALL
+    if not calls.any():
+        return table
+    whole = np.repeat(table, np.where(calls, 2, 1))
+    first = np.cumsum(np.where(calls, 2, 1))[calls] - 2
+    whole["kind"][first] = Kind.SUBMIT
+    whole["end"][first] = whole["begin"][first]
+    whole["kind"][first + 1] = Kind.WAIT
+    whole["bytes"][first + 1] = 0
+    return whole
+
+
+def read_folder(folder: Path) -> tuple[list[Recording], list[str]]:
+    """The recordings of one run by rank, and sentences on what is missing.
+
+    Raises:
+        RecordingError: there is none that can be read, or they are of several runs.
+    """
+    try:
+        paths = sorted(p for p in folder.iterdir() if re.fullmatch(r"rank\d+\.report", p.name))
+    except OSError as error:
+        raise RecordingError(f"'{folder}' cannot be read: {error.strerror}") from error
+    if not paths:
+        raise RecordingError(
+            f"'{folder}' has no recording (rank0.report, ...): record one with "
+            f"`rueda report -np N --out {folder} COMMAND`, or by RUEDA_REPORT={folder} in the environment of the ranks"
+        )
+    notes: list[str] = []
+    found: dict[int, Recording] = {}
+    for path in paths:
+        try:
+            recording = read_recording(path)
+        except RecordingError as error:
+            notes.append(str(error))
+            continue
+        found[recording.header.rank] = recording
+    if not found:
+        raise RecordingError(f"no recording in '{folder}' can be read: {'; '.join(notes)}")
+    recordings = [found[rank] for rank in sorted(found)]
+    _require_one_run(folder, recordings)
+    size = max(recording.header.size for recording in recordings)
+    missing = sorted(set(range(size)) - set(found))
+    if missing:
+        notes.append(
+            f"there is no recording of {ranks_text(missing)}: the report is about the rest"
+        )
+    for recording in recordings:
+        if not recording.is_whole:
+            notes.append(
+                f"the recording of rank {recording.header.rank} is cut short: its process was killed, or could not "
+                "write any further"
+            )
+    return recordings, notes
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """As in: rank 1; ranks 1, 2 and 5."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def _require_one_run(folder: Path, recordings: Sequence[Recording]) -> None:
+    first = recordings[0].header
+    # Then those that came later have met another number of ranks.
+    has_grown = any((each.rows["kind"] == Kind.WORLD).sum() > 1 for each in recordings)
+    for recording in recordings[1:]:
+        other = recording.header
+        differs = None
+        same_job = other.run == first.run != ""
+        if other.size != first.size and not (same_job and has_grown):
+            differs = f"rank {other.rank} was one of {other.size} ranks, rank {first.rank} one of {first.size}"
+        elif other.run != first.run:
+            differs = f"ranks {first.rank} and {other.rank} were started by different jobs"
+        elif other.command != first.command and other.run == "":
+            differs = f"ranks {first.rank} and {other.rank} ran different commands"
+        if differs:
+            raise RecordingError(
+                f"'{folder}' has recordings of different runs: {differs}; record each run into a folder of its own"
+            )

@@ -1,0 +1,346 @@
+"""Where the time of each rank went: compute, exposed communication, straggler wait, input wait, other. Pure.
+
+Of the time in which the training thread is blocked in Rueda, what lies before the last rank has handed the operation in
+is straggler wait, the rest is exposed communication. What it waits for batches is input wait. Compute is the rest from
+a step's first batch (where there are no batches, from the end of the step before) to the step's end. All else is other:
+before the first step and after the last one, and between a step's end and the next batch, where scripts log, evaluate
+and write checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rueda.report.clocks import SAME, Offset, Operations, matched, offset_between
+from rueda.report.intervals import NONE, Intervals, intervals, paint, union
+from rueda.report.recording_format import EVAL, MAIN, NO_ALLREDUCE, ON_GPU, Kind, Recording, Rows
+
+__all__ = ["COLUMNS", "RankSplit", "Submission", "split"]
+
+COLUMNS = ("compute", "communication", "straggler", "input", "other")
+# As the layers are painted, from the top: what is explicitly other stands in the fourth, the rest in the last.
+_STRAGGLER, _COMMUNICATION, _INPUT, _OWN, _COMPUTE, _REST = range(6)
+_NEVER = np.iinfo(np.int64).max
+Times = npt.NDArray[np.int64]
+Seconds = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Submission:
+    """Of a step: bytes, and after how much of the step's own time, in seconds, it was handed in.
+
+    ``alone``: the training thread had waited for all before it.
+    """
+
+    bytes: int
+    after: float
+    alone: bool
+
+
+@dataclass(frozen=True)
+class RankSplit:
+    """Of one rank, in seconds. ``whole`` and ``training``, from the first step to the last, have the COLUMNS.
+
+    - ``steps``: (S, 5), the COLUMNS of each step that has a beginning.
+    - ``waited_for``: for each rank of the world, how long it was waited for.
+    - ``events``: rows of the recording; ``recording``: seconds that writing them took.
+    """
+
+    rank: int
+    host: str
+    wall: float
+    whole: Seconds
+    training: Seconds
+    steps: Seconds
+    submissions: tuple[tuple[Submission, ...], ...]
+    waited_for: Seconds
+    clock_uncertainty: float
+    events: int
+    recording: float
+    uses_gpu: bool
+    worlds: int
+    sends_otherwise: bool  # in a step, than by allreduce
+
+    @property
+    def own(self) -> Seconds:
+        """Of each step: the time that no other rank has a part in."""
+        return np.asarray(self.steps[:, [0, 3, 4]].sum(1))
+
+
+@dataclass(frozen=True)
+class _Waits:
+    """Times of one rank in which it was blocked: for what, and which of that key."""
+
+    key: Times
+    number: Times
+    begin: Times
+    end: Times
+
+
+def split(recordings: Sequence[Recording]) -> list[RankSplit]:
+    """Of all ranks, in the order of the recordings."""
+    numbered = [_numbered(recording) for recording in recordings]
+    operations = [each[0] for each in numbered]
+    offsets = _offsets(recordings, operations)
+    last = matched(operations, offsets)
+    pulls = [r.of(Kind.PULL) for r in recordings]
+    durations = np.concatenate([rows["end"] - rows["begin"] for rows in pulls])
+    # What a table takes to answer when nobody is waited for.
+    answer = int(np.percentile(durations, 10)) if len(durations) else 0
+    size = max(recording.header.size for recording in recordings)
+    ranks = [recording.header.rank for recording in recordings]
+    found = []
+    for number, recording in enumerate(recordings):
+        waits = numbered[number][1]
+        lost: list[Intervals] = []
+        waited_for = np.zeros(max(size, max(ranks) + 1))
+        for key in np.unique(waits.key):
+            if key not in last:
+                continue
+            chosen = waits.key == key
+            moment, who = last[int(key)]
+            index = np.clip(waits.number[chosen], 0, len(moment) - 1)
+            # Back on this rank's own clock.
+            ours = offsets[number].back(moment[index])
+            begin, end = waits.begin[chosen], waits.end[chosen]
+            until = np.where(who[index] == number, begin, np.clip(ours, begin, end))
+            lost.append(intervals(begin, until))
+            np.add.at(waited_for, np.array(ranks)[who[index]], (until - begin) * 1e-9)
+        pulled = pulls[number]
+        lost.append(intervals(pulled["begin"], pulled["end"] - answer))
+        found.append(
+            _split(recording, waits, np.concatenate(lost), waited_for, offsets[number].uncertainty)
+        )
+    return found
+
+
+def _offsets(recordings: Sequence[Recording], operations: Sequence[Operations]) -> list[Offset]:
+    """To the clock of the first."""
+    first = recordings[0].header.clock
+    found = []
+    for recording, own in zip(recordings, operations, strict=True):
+        offset = None if recording.header.clock == first else offset_between(operations[0], own)
+        found.append(offset or SAME)
+    return found
+
+
+def _steps(recording: Recording) -> Times:
+    """When steps ended."""
+    marks = recording.of(Kind.MARK)
+    rows = marks if len(marks) else recording.of(Kind.STEP)
+    return np.sort(rows["end"])
+
+
+def _numbered(recording: Recording) -> tuple[Operations, _Waits]:
+    """Submissions of a world by key, and the waits for them."""
+    rows = recording.rows
+    worlds = np.cumsum(rows["kind"] == Kind.WORLD)
+    keys = rows["key"].astype(np.int64) + (worlds << 32) * (rows["key"] > 0)
+    is_submission = (rows["kind"] == Kind.SUBMIT) & (rows["key"] > 0)
+    is_wait = (rows["kind"] == Kind.WAIT) & (rows["flags"] & MAIN > 0)
+    is_done = rows["kind"] == Kind.DONE
+    steps = _steps(recording)
+    submitted: dict[int, Times] = {}
+    done: dict[int, Times] = {}
+    waits: list[Times] = []
+    order = np.argsort(keys, kind="stable")
+    bounds = np.flatnonzero(np.diff(keys[order])) + 1
+    heard: list[Times] = []  # submission's end, number, key, when
+    for group in np.split(order, bounds):
+        key = int(keys[group[0]]) if len(group) else 0
+        chosen = rows[group]
+        made = chosen[is_submission[group]]
+        if key and len(made):
+            submitted[key] = made["begin"]
+            done[key] = np.full(len(made), _NEVER)
+        for kind, which in ((Kind.WAIT, is_wait[group]), (Kind.DONE, is_done[group])):
+            ends = chosen[which]
+            if not len(ends):
+                continue
+            if key not in submitted:
+                number = np.full(len(ends), -1)
+            else:
+                limit = ends["begin"] if kind == Kind.WAIT else ends["end"]
+                number = np.searchsorted(submitted[key], limit, "right") - 1
+                known = number >= 0
+                np.minimum.at(done[key], number[known], ends["end"][known])
+            if kind == Kind.WAIT:
+                waits.append(
+                    np.column_stack([np.full(len(ends), key), number, ends["begin"], ends["end"]])
+                )
+            elif key in submitted:
+                known = number >= 0
+                made_end = made["end"][number[known]]
+                heard.append(
+                    np.column_stack(
+                        [made_end, number[known], np.full(known.sum(), key), ends["end"][known]]
+                    )
+                )
+    if heard and len(steps):
+        waits.append(_waits_in_cpp(np.concatenate(heard), steps))
+    all_waits = np.concatenate(waits) if waits else np.empty((0, 4), np.int64)
+    return Operations(submitted, done), _Waits(*all_waits.T)
+
+
+def _waits_in_cpp(heard: Times, steps: Times) -> Times:
+    """Of what torch's C++ waits for, as at the end of DistributedDataParallel's backward pass.
+
+    Nobody sees it wait. It begins once the last gradients of the step have been handed in, and ends when all are done.
+    """
+    step = np.searchsorted(steps, heard[:, 0])
+    latest = np.zeros(len(steps) + 1, np.int64)
+    np.maximum.at(latest, step, heard[:, 0])
+    begin = latest[step]
+    return np.column_stack([heard[:, 2], heard[:, 1], begin, np.maximum(begin, heard[:, 3])])
+
+
+def _split(
+    recording: Recording,
+    waits: _Waits,
+    lost: Intervals,
+    waited_for: Seconds,
+    uncertainty: float,
+) -> RankSplit:
+    rows = recording.rows
+    main = rows[rows["flags"] & MAIN > 0]
+
+    def of(*kinds: Kind) -> Rows:
+        return main[np.isin(main["kind"], kinds)]
+
+    begin, end = int(rows["begin"].min()), int(rows["end"].max())
+    blocked = [intervals(rows["begin"], rows["end"]) for rows in (of(Kind.SUBMIT), of(Kind.PULL))]
+    communication = union(np.concatenate([intervals(waits.begin, waits.end), *blocked]))
+    batches = of(Kind.INPUT)
+    is_training = batches["flags"] & EVAL == 0
+    training_batches = batches[is_training]
+    own = of(Kind.OWN, Kind.WORLD)
+    evaluation = batches[~is_training]
+    steps = _steps(recording)
+    starts = _starts(steps, training_batches["begin"])
+    has_start = starts < steps if len(steps) else np.zeros(0, bool)
+    zones = intervals(starts[has_start], steps[has_start]) if len(steps) else NONE
+    if not len(steps):
+        zones = _without_steps(of(Kind.SUBMIT, Kind.WAIT), training_batches)
+    layers = [
+        lost,
+        communication,
+        intervals(training_batches["begin"], training_batches["end"]),
+        np.concatenate([intervals(each["begin"], each["end"]) for each in (own, evaluation)]),
+        zones,
+    ]
+    edges = _edges(steps, starts, zones)
+    pieces = _columns(paint(begin, end, layers, edges))
+    inner = pieces[1:-1] if len(edges) > 1 else np.zeros((0, len(COLUMNS)))
+    submissions = _submissions(rows, communication, edges, waits)
+    return RankSplit(
+        recording.header.rank,
+        recording.header.host,
+        (end - begin) * 1e-9,
+        pieces.sum(0),
+        inner.sum(0),
+        inner if len(steps) else np.zeros((0, len(COLUMNS))),
+        submissions if len(steps) else (),
+        waited_for,
+        uncertainty * 1e-9,
+        len(rows),
+        float((own["end"] - own["begin"])[own["kind"] == Kind.OWN].sum()) * 1e-9,
+        bool((rows["flags"][rows["kind"] == Kind.SUBMIT] & ON_GPU).any()),
+        int((rows["kind"] == Kind.WORLD).sum()),
+        _sends_otherwise(rows, edges),
+    )
+
+
+def _sends_otherwise(rows: Rows, edges: Times) -> bool:
+    if len(edges) < 2:
+        return False
+    others = rows[(rows["kind"] == Kind.SUBMIT) & (rows["flags"] & NO_ALLREDUCE > 0)]
+    return bool(((others["begin"] >= edges[0]) & (others["begin"] < edges[-1])).any())
+
+
+def _columns(painted: Times) -> Seconds:
+    """From layers to COLUMNS, in seconds."""
+    return (
+        np.column_stack(
+            [
+                painted[:, _COMPUTE],
+                painted[:, _COMMUNICATION],
+                painted[:, _STRAGGLER],
+                painted[:, _INPUT],
+                painted[:, _OWN] + painted[:, _REST],
+            ]
+        )
+        * 1e-9
+    )
+
+
+def _starts(steps: Times, batches: Times) -> Times:
+    """When each step's compute begins: with its first batch, or else with the end of the step before.
+
+    Of a first step without a batch nobody knows: it has none, and begins where it ends.
+    """
+    if not len(steps):
+        return steps
+    before = np.concatenate([[np.iinfo(np.int64).min], steps[:-1]])
+    # The first batch that was asked for after the step before; where there is none, what comes after all steps.
+    asked = np.append(batches, _NEVER)[np.searchsorted(batches, before)]
+    otherwise = np.concatenate([steps[:1], steps[:-1]])
+    return np.where(asked < steps, asked, otherwise)
+
+
+def _without_steps(operations: Rows, batches: Rows) -> Intervals:
+    """From the first thing that was done to the last one."""
+    if not len(operations):
+        return NONE
+    begin = min([operations["begin"].min(), *batches["begin"][:1]])
+    return intervals([begin], [operations["end"].max()])
+
+
+def _edges(steps: Times, starts: Times, zones: Intervals) -> Times:
+    """Where steps meet: from the beginning of the first to the end of the last."""
+    if not len(steps):
+        return zones.reshape(-1)
+    if starts[0] < steps[0]:
+        return np.concatenate([starts[:1], steps])
+    return steps
+
+
+def _submissions(
+    rows: Rows, blocked: Intervals, edges: Times, waits: _Waits
+) -> tuple[tuple[Submission, ...], ...]:
+    """Of each step, the allreduces with bytes, in their order."""
+    if len(edges) < 2:
+        return ()
+    is_allreduce = rows["flags"] & NO_ALLREDUCE == 0
+    every = rows[(rows["kind"] == Kind.SUBMIT) & (rows["bytes"] > 0) & is_allreduce]
+    every = every[np.argsort(every["begin"], kind="stable")]
+    lengths = np.concatenate([[0], np.cumsum(blocked[:, 1] - blocked[:, 0])])
+
+    def blocked_before(times: Times) -> Times:
+        if not len(blocked):
+            return np.zeros(len(times), np.int64)
+        at = np.searchsorted(blocked[:, 0], times, "right")
+        over = np.where(at > 0, np.maximum(0, blocked[np.maximum(at - 1, 0), 1] - times), 0)
+        return lengths[at] - over
+
+    step = np.searchsorted(edges, every["begin"], "right") - 1
+    inner = (step >= 0) & (step < len(edges) - 1)
+    every, step = every[inner], step[inner]
+    own = every["begin"] - blocked_before(every["begin"])
+    base = edges[:-1] - blocked_before(edges[:-1])
+    after = (own - base[step]) * 1e-9
+    ends = np.sort(waits.end)
+    # Whether as many waits have ended before it as there were submissions.
+    previous = np.concatenate([every["begin"][:1], every["begin"][:-1]])
+    alone = np.searchsorted(ends, every["begin"], "right") > np.searchsorted(ends, previous, "left")
+    first = np.concatenate([[True], np.diff(step) > 0]) if len(step) else np.zeros(0, bool)
+    alone = alone | first
+    found: list[list[Submission]] = [[] for _ in range(len(edges) - 1)]
+    for number, size, moment, is_alone in zip(
+        step.tolist(), every["bytes"].tolist(), after.tolist(), alone.tolist(), strict=True
+    ):
+        found[number].append(Submission(size, moment, is_alone))
+    return tuple(map(tuple, found))

@@ -1,0 +1,266 @@
+"""Batches that are loaded while the last one is worked on."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sized
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from rueda.errors import InvalidArgumentError
+from rueda.report.recorder import now, recorder
+from rueda.report.torch_hooks import note_input
+
+__all__ = ["InputWait", "PrefetchLoader"]
+
+T = TypeVar("T")
+# Of the time of an epoch: what may be waited for input before that is said.
+TOLERATED = 0.05
+# An epoch that took less tells nothing.
+_SHORTEST = 0.5
+# How often a thread that cannot go on looks whether it is still wanted, in seconds.
+_LOOK = 0.1
+
+
+@dataclass(frozen=True)
+class InputWait:
+    """What an epoch of a :class:`PrefetchLoader` has waited for.
+
+    - ``batches``: that were handed out.
+    - ``seconds``: from the first batch to the end; ``waited``: of these, for the batches after it.
+    - ``loading``: seconds that it took to load all batches, in all threads together.
+    """
+
+    batches: int
+    seconds: float
+    waited: float
+    loading: float
+
+    @property
+    def share(self) -> float:
+        """Of the epoch's time, from 0 to 1."""
+        return self.waited / self.seconds if self.seconds > 0 else 0.0
+
+
+class _Failed:
+    """What a loading thread has raised."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+_END = object()
+
+
+class PrefetchLoader(Generic[T]):
+    """Iterates over ``loader`` in another thread, so that the next batches are there when they are asked for.
+
+    The batches are those of ``loader``, in its order. A ``DataLoader`` without workers reads in the training thread:
+    this takes the reading out of it. One with ``num_workers`` prefetches already; this counts what is waited for
+    nevertheless. What is read by Python code that keeps the GIL gains nothing from a thread: use ``num_workers`` then.
+
+    ``loader``: a ``DataLoader``, or whatever can be iterated over; anew for each epoch.
+    ``depth``: how many batches are kept ready; they take as much memory.
+    ``threads``: how many batches are loaded at the same time, for a disk that has to be asked for several things at
+    once. More than one needs a ``DataLoader`` without workers and ``pin_memory`` over a dataset with ``__getitem__``,
+    which is called from several threads then, so that its random numbers come in another order.
+
+    After each epoch :attr:`last` says what was waited for. Where that is more than 5% of the epoch, a warning says how
+    long a batch takes to load and to train on: then the source cannot keep up, and it says what may help.
+
+    Raises :class:`rueda.InvalidArgumentError` for numbers below 1 and for threads that ``loader`` cannot have. What
+    loading raises is raised where the batch is asked for.
+
+    Example::
+
+        >>> loader = torch.utils.data.DataLoader(torch.arange(4.0), batch_size=2)
+        >>> [batch.tolist() for batch in rueda.torch.PrefetchLoader(loader)]
+        [[0.0, 1.0], [2.0, 3.0]]
+    """
+
+    def __init__(self, loader: Iterable[T], depth: int = 2, threads: int = 1) -> None:
+        if depth < 1 or threads < 1:
+            raise InvalidArgumentError(
+                f"PrefetchLoader(depth={depth}, threads={threads}): both must be 1 or more"
+            )
+        if threads > 1 and not _can_be_shared(loader):
+            raise InvalidArgumentError(
+                f"PrefetchLoader(threads={threads}) needs a DataLoader with num_workers=0 and without "
+                "pin_memory over a dataset with __getitem__; use threads=1 and the DataLoader's num_workers"
+            )
+        self.loader = loader
+        self.depth = depth
+        self.threads = threads
+        self.last: InputWait | None = None
+        """What the last epoch that has come to its end waited for; None before that."""
+
+    def __len__(self) -> int:
+        if not isinstance(self.loader, Sized):
+            raise TypeError(f"{type(self.loader).__name__} has no length")
+        return len(self.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        """Of the loader: ``dataset``, ``sampler`` and what else it has."""
+        if name == "loader":  # as while it is being unpickled
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def __iter__(self) -> Iterator[T]:
+        make = self._in_one_thread if self.threads == 1 else self._in_threads
+        source = _Source()
+        return self._handed_out(make(source), source)
+
+    def _handed_out(self, batches: Iterator[T], source: _Source) -> Iterator[T]:
+        recording = recorder()
+        first = time.perf_counter()
+        waited = 0.0
+        count = 0
+        try:
+            while True:
+                asked, asked_at = time.perf_counter(), now()
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    break
+                finally:
+                    if recording is not None and recording.is_training_thread():
+                        note_input(recording, asked_at)
+                came = time.perf_counter()
+                if count == 0:
+                    first = came
+                else:
+                    waited += came - asked
+                count += 1
+                yield batch
+        finally:
+            batches.close()  # type: ignore[attr-defined]  # a generator
+        self.last = InputWait(count, time.perf_counter() - first, waited, source.loading)
+        self._say()
+
+    def _say(self) -> None:
+        last = self.last
+        assert last is not None
+        if last.seconds < _SHORTEST or last.share <= TOLERATED or last.batches < 3:
+            return
+        load = last.loading / last.batches
+        train = (last.seconds - last.waited) / (last.batches - 1)
+        each = f" in each of {self.threads} threads" if self.threads > 1 else ""
+        warnings.warn(
+            f"{100 * last.share:.0f}% of the epoch was spent waiting for input: a batch takes {1e3 * load:.1f} ms to "
+            f"load{each} and {1e3 * train:.1f} ms to train on. {self._remedy(load / self.threads > train)}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+    def _remedy(self, is_too_slow: bool) -> str:
+        if not is_too_slow:
+            return (
+                "Batches come unevenly, or Python cannot load while it trains: raise depth=, or use the DataLoader's "
+                "num_workers"
+            )
+        last_resort = "fewer bytes for each sample, or a faster disk"
+        if self.threads > 1:
+            return f"The source cannot keep up: it needs more threads, {last_resort}"
+        if _can_be_shared(self.loader):
+            return (
+                f"The source cannot keep up with one thread: use threads= or the DataLoader's num_workers, and where "
+                f"these do not help, {last_resort}"
+            )
+        return f"The source cannot keep up: use more of a DataLoader's num_workers, {last_resort}"
+
+    def _in_one_thread(self, source: _Source) -> Iterator[T]:
+        ready: queue.Queue[Any] = queue.Queue(self.depth)
+
+        def put(item: object) -> bool:
+            while not source.unwanted.is_set():
+                try:
+                    ready.put(item, timeout=_LOOK)
+                except queue.Full:
+                    continue
+                return True
+            return False
+
+        def load() -> None:
+            try:
+                batches = source.timed(lambda: iter(self.loader))
+                while True:
+                    batch = source.timed(lambda: next(batches, _END))
+                    if not put(batch) or batch is _END:
+                        return
+            except BaseException as error:
+                put(_Failed(error))
+
+        thread = threading.Thread(target=load, name="rueda-prefetch", daemon=True)
+        thread.start()
+        try:
+            while True:
+                item = ready.get()
+                if item is _END:
+                    return
+                if isinstance(item, _Failed):
+                    raise item.error
+                yield item
+        finally:
+            source.unwanted.set()
+            thread.join()
+
+    def _in_threads(self, source: _Source) -> Iterator[T]:
+        loader: Any = self.loader
+
+        def load(indices: Any) -> Any:
+            dataset = loader.dataset
+            if loader.batch_sampler is None:
+                return source.timed(lambda: loader.collate_fn(dataset[indices]))
+            many = getattr(dataset, "__getitems__", None)
+            if many is None:
+                return source.timed(lambda: loader.collate_fn([dataset[i] for i in indices]))
+            return source.timed(lambda: loader.collate_fn(many(indices)))
+
+        samples = iter(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
+        under_way: list[Future[Any]] = []
+        with ThreadPoolExecutor(self.threads, "rueda-prefetch") as pool:
+            try:
+                while True:
+                    while len(under_way) < max(self.depth, self.threads):
+                        indices = next(samples, _END)
+                        if indices is _END:
+                            break
+                        under_way.append(pool.submit(load, indices))
+                    if not under_way:
+                        return
+                    yield under_way.pop(0).result()
+            finally:
+                for future in under_way:
+                    future.cancel()
+
+
+class _Source:
+    """What loading takes, and whether anybody still wants it."""
+
+    def __init__(self) -> None:
+        self.unwanted = threading.Event()
+        self.loading = 0.0
+        self._lock = threading.Lock()
+
+    def timed(self, load: Callable[[], Any]) -> Any:
+        began = time.perf_counter()
+        try:
+            return load()
+        finally:
+            with self._lock:
+                self.loading += time.perf_counter() - began
+
+
+def _can_be_shared(loader: object) -> bool:
+    return (
+        isinstance(loader, DataLoader)
+        and loader.num_workers == 0
+        and not loader.pin_memory
+        and not isinstance(loader.dataset, IterableDataset)
+    )

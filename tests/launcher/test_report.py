@@ -1,0 +1,186 @@
+"""`rueda report`: runs of real ranks, what is left of them where something goes wrong, and what is said."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from recorded_times import MS, recording, row, two_ranks
+from rueda.launcher.report import make_report_command
+from rueda.report.recording_format import Kind
+
+from .conftest import Rueda
+
+REPORT = ["report", "--launch=--no-mpi --grace 0.5"]
+SPREAD = ["--ranks-per-host", "1", "--predict", "2,8"]
+PARTS = ("compute", "communication", "straggler", "input", "other")
+# Steps of sleeping and an allreduce; the last rank sleeps twice as long. Tells what it has measured itself.
+TRAIN = """
+import json, os, signal, sys, time
+import numpy as np
+import rueda
+
+rueda.init()
+rank, size = rueda.rank(), rueda.size()
+gradient = np.ones(25_000, np.float32)
+steps = int(sys.argv[1])
+kills = len(sys.argv) > 2 and rank == size - 1
+at, measured = [time.monotonic()], {"compute": 0.0, "blocked": 0.0, "input": 0.0}
+
+def ended(part):
+    at.append(time.monotonic())
+    measured[part] += at[-1] - at[-2]
+
+for step in range(steps):
+    if kills and step == steps - 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with rueda.report.input():
+        time.sleep(0.004)
+    ended("input")
+    time.sleep(0.02 * (2 if size > 1 and rank == size - 1 else 1))
+    ended("compute")
+    rueda.allreduce_(gradient, name="gradient")
+    ended("blocked")
+    rueda.report.step()
+if rank == 0:
+    print("measured", json.dumps({**measured, "all": at[-1] - at[0]}), flush=True)
+"""
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> str:
+    (tmp_path / "train.py").write_text(TRAIN)
+    return "train.py"
+
+
+def check_sums(found) -> None:
+    for each in found["per_rank"]:
+        assert sum(each["whole"].values()) == pytest.approx(each["wall"], rel=0.02)
+        assert all(each["whole"][part] >= 0 for part in PARTS)
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_a_run_is_divided_and_its_slow_rank_named(rueda: Rueda, train: str, ranks: int) -> None:
+    flags = ["-np", str(ranks), "--out", "kept", "--json", *SPREAD]
+    ran = rueda(*REPORT, *flags, "python3", train, "30")
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    assert [each["rank"] for each in found["per_rank"]] == list(range(ranks))
+    check_sums(found)
+    (line,) = (line for line in ran.err.splitlines() if "measured" in line)
+    measured = json.loads(line.partition("measured")[2])
+    training = found["per_rank"][0]["training"]
+    training["blocked"] = training["communication"] + training["straggler"]
+    for part in ("compute", "input", "blocked"):
+        assert training[part] == pytest.approx(measured[part], abs=0.02 * measured["all"])
+    assert sum(training[part] for part in PARTS) == pytest.approx(measured["all"], rel=0.02)
+    assert {each["steps"] for each in found["per_rank"]} == {30}
+    slow = [one for one in found["stragglers"] if one["kind"] == "permanent"]
+    assert [one["rank"] for one in slow] == ([ranks - 1] if ranks > 1 else [])
+    assert any("SSP gains nothing" in line for line in found["sentences"]) == (ranks > 1)
+    if ranks > 1:
+        waits = [each["training"]["straggler"] for each in found["per_rank"]]
+        assert min(waits[:-1]) > waits[-1]
+    assert [one["ranks"] for one in found["predictions"]] == [2, 8]
+    assert found["predictions"][1]["speedup"] > found["predictions"][0]["speedup"]
+
+
+def test_of_a_killed_rank_the_rest_is_reported(rueda: Rueda, train: str) -> None:
+    ran = rueda(*REPORT, "-np", "2", "--json", "--predict", "0", "python3", train, "60", "kill")
+    assert ran.code == 137
+    found = json.loads(ran.out)
+    assert [each["rank"] for each in found["per_rank"]] == [0, 1]
+    check_sums(found)
+    assert found["per_rank"][0]["steps"] == 55
+    assert 0 < found["per_rank"][1]["steps"] <= 55
+    assert any("recording of rank 1 is cut short" in note for note in found["notes"])
+
+
+def test_a_full_disk_ends_the_recording_and_not_the_training(rueda: Rueda, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (70_000, 70_000))\n"
+        "import rueda\nrueda.init()\n"
+        "for _ in range(5000): rueda.report.step()\nprint('trained')\n"
+    )
+    ran = rueda(*REPORT, "-np", "1", "--predict", "0", "python3", "train.py")
+    assert ran.code == 0
+    assert "trained" in ran.out
+    assert "RUEDA_REPORT: cannot write" in ran.err
+    assert "recording of rank 0 is cut short" in ran.out
+
+
+def test_another_launcher_records_by_the_variable(rueda: Rueda, train: str, tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    # Of an earlier run with more ranks.
+    (tmp_path / "kept" / "rank5.report").write_text("something")
+    ran = rueda("run", "--no-mpi", "-np", "2", "python3", train, "12", RUEDA_REPORT="kept")
+    assert ran.code == 0, ran.err
+    assert "RUEDA_REPORT is unknown" not in ran.err
+    assert (tmp_path / "kept" / "rank5.previous").exists()
+    ran = rueda("report", "--predict", "0", "kept")
+    assert ran.code == 0, ran.err
+    assert "straggler" in ran.out
+    assert "Rank 1 is permanently slow" in ran.out
+
+
+def report(*arguments: object) -> Result:
+    return CliRunner().invoke(make_report_command(), list(map(str, arguments)))
+
+
+def test_what_cannot_be_reported_is_said_in_a_sentence(tmp_path: Path) -> None:
+    for arguments, says in (
+        ([tmp_path], "has no recording"),
+        ([tmp_path / "none"], "cannot be read: No such file"),
+        (["python3", "train.py"], "give -np N before a command"),
+        (["--out", "x", tmp_path], "--out is for runs"),
+        (["--predict", "many", tmp_path], "--predict many"),
+        (["--np", "0", "true"], "--np"),
+    ):
+        ran = report(*arguments)
+        assert ran.exit_code == 2
+        assert says in ran.output
+
+
+def test_a_baseline_is_what_speed_up_is_relative_to(tmp_path: Path) -> None:
+    (tmp_path / "two").mkdir()
+    (tmp_path / "one").mkdir()
+    two_ranks(tmp_path / "two")
+    rows = [row(Kind.BEGIN, 0), *(row(Kind.STEP, (n + 1) * 45 * MS) for n in range(9))]
+    recording([*rows, row(Kind.END, 500 * MS)], tmp_path / "one", size=1)
+    flags = ["--json", "--predict", "0", "--baseline"]
+    found = json.loads(report(tmp_path / "two", *flags, tmp_path / "one").stdout)
+    assert found["one_rank"] == pytest.approx(0.045)
+    assert found["speedup"] == pytest.approx(2 * 45 / 90)
+    ran = report(*flags, tmp_path / "two", tmp_path / "two")
+    assert ran.exit_code == 2
+    assert "give that of one" in ran.output
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed"
+)
+def test_the_page_needs_no_other_file(tmp_path: Path) -> None:
+    two_ranks(tmp_path)
+    ran = report("--html", tmp_path / "page.html", *SPREAD, tmp_path)
+    assert ran.exit_code == 0, ran.output
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("<svg") == 3
+    assert "src=" not in page
+    assert "<link" not in page
+    assert "straggler wait" in page
+    ran = report("--html", tmp_path / "none" / "page.html", "--predict", "0", tmp_path)
+    assert ran.exit_code == 2
+    assert "page.html': No such file" in ran.output
+
+
+def test_without_matplotlib_the_page_is_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    ran = report("--html", tmp_path / "page.html", "--np", "1", "touch", tmp_path / "ran")
+    assert ran.exit_code == 2
+    assert "--html needs matplotlib: pip install matplotlib" in ran.output
+    assert not (tmp_path / "ran").exists()

@@ -1,0 +1,327 @@
+"""What `rueda report` makes of recordings: pure parts, with recordings made of rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recorded_times import MS, recording, row, two_ranks
+from rueda.report.clocks import Operations, offset_between
+from rueda.report.intervals import inside, intervals, paint, union
+from rueda.report.prediction import (
+    Links,
+    Workload,
+    expected_longest,
+    fit_bandwidth,
+    predict,
+    tensor_list,
+    workload_of,
+)
+from rueda.report.recording_format import (
+    EVAL,
+    MAIN,
+    NO_ALLREDUCE,
+    Kind,
+    RecordingError,
+    file_of,
+    read_folder,
+)
+from rueda.report.split import COLUMNS, split
+from rueda.report.stragglers import find_stragglers, time_with_bound
+
+COMPUTE, COMMUNICATION, STRAGGLER, INPUT, OTHER = range(5)
+
+
+# --- Intervals
+
+pairs = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=8)
+
+
+def made(of):
+    return intervals([a for a, _ in of], [b for _, b in of])
+
+
+def points(of):
+    return {t for a, b in of for t in range(a, b)}
+
+
+@given(pairs)
+def test_a_union_has_the_same_points_in_disjoint_intervals_in_order(of):
+    whole = union(made(of))
+    assert points(whole.tolist()) == points(of)
+    assert (whole[1:, 0] > whole[:-1, 1]).all()
+    asked = np.arange(61)
+    assert set(asked[inside(whole, asked)].tolist()) == points(of)
+
+
+@given(st.lists(pairs, max_size=4), st.lists(st.integers(0, 60), max_size=5).map(sorted))
+def test_what_is_painted_is_what_is_seen_point_by_point(layers, cuts):
+    begin, end = 10, 50
+    painted = paint(begin, end, [made(layer) for layer in layers], cuts)
+    assert painted.sum() == end - begin
+    expected = np.zeros_like(painted)
+    for t in range(begin, end):
+        seen = next((n for n, layer in enumerate(layers) if t in points(layer)), len(layers))
+        expected[sum(cut <= t for cut in cuts), seen] += 1
+    assert (painted == expected).all()
+
+
+# --- The split
+
+kinds = st.sampled_from([k for k in Kind if k not in (Kind.BEGIN, Kind.END)])
+anything = st.lists(
+    st.tuples(
+        kinds,
+        st.integers(0, 100),
+        st.integers(0, 30),
+        st.integers(0, 2),
+        st.integers(0, 64),
+        st.sampled_from([0, MAIN, MAIN | EVAL]),
+    ),
+    max_size=25,
+)
+
+
+@given(st.lists(anything, min_size=1, max_size=3))
+@settings(max_examples=60, deadline=None)
+def test_whatever_was_recorded_the_parts_are_the_wall_time(tmp_path_factory, ranks):
+    folder = tmp_path_factory.mktemp("recordings")
+    made = []
+    for number, rows in enumerate(ranks):
+        ordered = sorted(rows, key=lambda each: each[1] + each[2])
+        packed = [row(Kind.BEGIN, 0)]
+        packed += [row(k, at, at + long, key, size, f) for k, at, long, key, size, f in ordered]
+        packed.append(row(Kind.END, 140))
+        made.append(recording(packed, folder, rank=number, size=len(ranks), clock=f"{number}"))
+    for each in split(made):
+        assert each.wall == pytest.approx(140e-9)
+        assert each.whole.sum() == pytest.approx(each.wall)
+        assert (each.whole >= 0).all()
+        assert (each.training <= each.whole + 1e-15).all()
+        assert each.steps.sum() == pytest.approx(each.training.sum()) or not len(each.steps)
+
+
+@pytest.mark.parametrize("shift", [0, 3_600_000 * MS, -77 * MS])
+def test_each_part_is_where_it_was_whatever_the_clocks(tmp_path, shift):
+    first, second = split(two_ranks(tmp_path, shift))
+    assert first.clock_uncertainty == second.clock_uncertainty == 0
+    assert first.training[COMPUTE] == pytest.approx(12 * 0.05)
+    assert second.training[COMPUTE] == pytest.approx(12 * 0.07)
+    assert first.training[INPUT] == pytest.approx(12 * 0.01)
+    assert first.training[STRAGGLER] == pytest.approx(12 * 0.02, abs=1e-9)
+    assert second.training[STRAGGLER] == pytest.approx(0, abs=1e-9)
+    blocked = first.training[[COMMUNICATION, STRAGGLER]].sum()
+    assert blocked == pytest.approx(12 * 0.025)
+    assert first.training[OTHER] == pytest.approx(11 * 0.005)
+    assert first.waited_for[1] == pytest.approx(12 * 0.02, abs=1e-9)
+    assert first.waited_for[0] == 0
+
+
+@given(st.integers(-(10**15), 10**15), st.lists(st.integers(0, 10**9), min_size=1, max_size=30))
+@settings(deadline=None)
+def test_the_difference_of_two_clocks_is_within_its_bounds(shift, gaps):
+    at = np.cumsum(np.array(gaps) + 10_000)
+    lateness = np.where(np.arange(len(at)) % 2, 5_000, 0)
+    done = at + 5_000 + 300
+    # They hear of it at other times, up to the time that the operation takes.
+    heard = done + np.arange(len(at)) % 3 * 50
+    ours = Operations({1: at}, {1: done})
+    theirs = Operations({1: at + lateness - shift}, {1: heard - shift})
+    offset = offset_between(ours, theirs)
+    assert offset is not None
+    found = offset(theirs.submitted[1]) - theirs.submitted[1]
+    assert (np.abs(found - shift) <= 100).all()
+
+
+def test_of_what_torch_waits_for_in_cpp_the_wait_begins_with_the_last_gradients(tmp_path):
+    rows = [row(Kind.BEGIN, 0), row(Kind.STEP, 10 * MS)]
+    for key, at in ((1, 20), (2, 40)):
+        rows.append(row(Kind.SUBMIT, at * MS, at * MS, key, 4096))
+    rows += [row(Kind.DONE, 30 * MS, key=1, flags=0), row(Kind.DONE, 46 * MS, key=2, flags=0)]
+    rows += [row(Kind.STEP, 50 * MS), row(Kind.END, 60 * MS)]
+    (found,) = split([recording(rows, tmp_path, size=1)])
+    assert found.training[COMMUNICATION] == pytest.approx(0.006)
+    assert found.training[COMPUTE] == pytest.approx(0.034)
+
+
+def test_evaluation_and_what_is_between_steps_is_no_compute(tmp_path):
+    rows = [row(Kind.BEGIN, 0)]
+    for at in (0, 100):
+        rows += [row(Kind.INPUT, at * MS, (at + 5) * MS), row(Kind.STEP, (at + 50) * MS)]
+        rows.append(row(Kind.INPUT, (at + 60) * MS, (at + 70) * MS, flags=MAIN | EVAL))
+    rows.append(row(Kind.END, 200 * MS))
+    (found,) = split([recording(rows, tmp_path, size=1)])
+    assert dict(zip(COLUMNS, found.training.round(9).tolist(), strict=True)) == {
+        "compute": 0.09,
+        "communication": 0.0,
+        "straggler": 0.0,
+        "input": 0.01,
+        "other": 0.05,
+    }
+
+
+def test_a_blocking_call_is_a_submission_and_a_wait(tmp_path):
+    rows = [row(Kind.BEGIN, 0), row(Kind.CALL, 10, 30, 7, 64), row(Kind.CALL, 40, 50, 8, 32)]
+    found = recording([*rows, row(Kind.END, 60)], tmp_path).rows
+    assert [each.tolist()[0] for each in found] == [11, 1, 2, 1, 2, 10]
+    assert found["begin"].tolist() == [0, 10, 10, 40, 40, 60]
+    assert found["end"].tolist() == [0, 10, 30, 40, 50, 60]
+    assert found["bytes"].tolist() == [0, 64, 0, 32, 0, 0]
+
+
+def test_only_allreduces_are_for_the_simulator(tmp_path):
+    rows = [row(Kind.BEGIN, 0), row(Kind.STEP, 10)]
+    rows += [row(Kind.SUBMIT, 20, 20, 7, 64), row(Kind.SUBMIT, 30, 30, 8, 32, MAIN | NO_ALLREDUCE)]
+    (found,) = split([recording([*rows, row(Kind.STEP, 40), row(Kind.END, 60)], tmp_path, size=1)])
+    assert [[one.bytes for one in step] for step in found.submissions] == [[64]]
+    assert found.sends_otherwise
+
+
+# --- Stragglers
+
+
+def times(ranks=4, steps=200, seed=0):
+    return 0.1 + 0.002 * np.random.default_rng(seed).random((ranks, steps))
+
+
+def test_a_permanently_slow_rank_is_named_and_no_bound_helps():
+    own = times()
+    own[2] *= 1.5
+    (found,) = find_stragglers(range(4), own, [0, 0, 9.0, 0])
+    assert (found.rank, found.kind, found.waited_for) == (2, "permanent", 9.0)
+    assert found.factor == pytest.approx(1.5, rel=0.02)
+    at_once = time_with_bound(own, 0)
+    assert time_with_bound(own, 4) == pytest.approx(at_once, rel=0.01)
+    assert time_with_bound(own, float("inf")) == pytest.approx(at_once, rel=0.01)
+
+
+def test_ranks_that_are_slow_now_and_then_are_named_and_a_bound_helps():
+    own = times()
+    own[np.random.default_rng(1).random(own.shape) < 0.1] *= 5
+    found = find_stragglers(range(4), own, [0.0] * 4)
+    assert {each.rank for each in found} == {0, 1, 2, 3}
+    assert {each.kind for each in found} == {"transient"}
+    assert time_with_bound(own, 4) < 0.8 * time_with_bound(own, 0)
+
+
+def test_equal_ranks_are_not_named():
+    assert find_stragglers(range(4), times(), [0.0] * 4) == []
+
+
+@given(st.integers(1, 4), st.integers(1, 30), st.integers(0, 5), st.integers(0, 10))
+@settings(deadline=None)
+def test_a_wider_bound_takes_no_longer_and_none_is_quicker_than_the_slowest(r, n, bound, seed):
+    own = np.random.default_rng(seed).random((r, n))
+    took = time_with_bound(own, bound)
+    assert time_with_bound(own, bound + 1) <= took + 1e-12
+    assert took >= time_with_bound(own, float("inf")) - 1e-12
+    assert time_with_bound(own, 0) == pytest.approx(own.max(0).sum())
+
+
+# --- Prediction
+
+
+@given(st.lists(st.floats(0.001, 1), min_size=1, max_size=20), st.integers(1, 1000))
+def test_the_longest_of_more_ranks_takes_no_less_and_at_most_the_longest(sample, ranks):
+    own = np.array(sample)
+    longest = expected_longest(own, ranks)
+    assert expected_longest(own, 1) == pytest.approx(own.mean())
+    assert longest <= expected_longest(own, ranks + 1) + 1e-12
+    assert longest <= own.max() + 1e-12
+
+
+def test_a_workload_is_what_a_typical_step_hands_in(tmp_path):
+    workload = workload_of(split(two_ranks(tmp_path)))
+    assert workload is not None
+    assert workload.parts == ((4096,),)
+    assert workload.backward == 0
+    # From the end of a step: 5 ms of logging, 10 of input, 50 or 70 of compute.
+    assert workload.forward == pytest.approx(0.075, abs=1e-6)
+    assert workload.own.mean() == pytest.approx(0.075)
+    assert workload.step == pytest.approx(0.09)
+
+
+def test_steps_between_exchanges_are_one_round(tmp_path):
+    made = []
+    for rank in (0, 1):
+        rows = [row(Kind.BEGIN, 0), row(Kind.STEP, MS)]
+        at = MS
+        for step in range(1, 23):
+            at += 10 * MS
+            if step % 4 == 2:  # after the two that warm up, a whole round
+                rows += [row(Kind.SUBMIT, at, at, 7, 64), row(Kind.WAIT, at, at + 6 * MS, 7)]
+                at += 6 * MS
+            rows.append(row(Kind.STEP, at))
+        made.append(recording([*rows, row(Kind.END, at)], tmp_path, rank=rank))
+    workload = workload_of(split(made))
+    assert workload is not None
+    assert workload.parts == ((64,),)
+    assert workload.period == 4
+    assert workload.own.tolist() == pytest.approx([0.04] * 10)
+    assert workload.alone == pytest.approx(0.01)
+    assert workload.forward == pytest.approx(0.04)
+    assert workload.exposed == pytest.approx(0.006)
+    found = predict(workload, 8, 1, Links(1, 30, ""), pretended)
+    assert found is not None
+    assert found.step == pytest.approx((0.04 + found.exposed * 4) / 4)
+
+
+def pretended(arguments):
+    """8 ns for a bit at 1 Gbit/s, all of it exposed."""
+    told = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    size = sum(map(int, told["--tensors"].split(",")))
+    busy = 1e-3 * (float(told.get("--forward", 0)) + float(told.get("--backward", 0)))
+    return busy + 8e-9 * size / float(told["--bandwidth"]) * 2 * (1 - 1 / int(told["--hosts"]))
+
+
+def test_the_rate_of_links_is_that_which_explains_the_communication():
+    workload = Workload(((10**6,), (10**6,)), 0.0, 0.0, np.full(10, 0.1), 0.016, 0.116)
+    links = fit_bandwidth(workload, 2, 1, Links(10, 30, "measured"), pretended)
+    assert links.gbit == pytest.approx(1.0, rel=0.01)
+    found = predict(workload, 8, 1, links, pretended)
+    assert found is not None
+    assert found.exposed == pytest.approx(0.028, rel=0.01)
+    assert found.speedup == pytest.approx(8 * 0.1 / 0.128, rel=0.01)
+    assert predict(workload, 4, 4, links, pretended) is None  # one host
+
+
+def test_tensors_are_told_as_the_simulator_takes_them():
+    assert tensor_list([400, 400, 1, 6]) == "2x400,4,8"
+
+
+# --- Bad input
+
+
+def test_an_empty_folder_says_how_to_record(tmp_path):
+    with pytest.raises(RecordingError, match="RUEDA_REPORT="):
+        read_folder(tmp_path)
+    with pytest.raises(RecordingError, match="No such file"):
+        read_folder(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("second", "says"),
+    [({"size": 3}, "one of 3 ranks"), ({"run": "b"}, "different jobs")],
+)
+def test_recordings_of_different_runs_are_refused(tmp_path, second, says):
+    recording([row(Kind.BEGIN, 0)], tmp_path)
+    recording([row(Kind.BEGIN, 0)], tmp_path, **{"rank": 1, **second})
+    with pytest.raises(RecordingError, match=says):
+        read_folder(tmp_path)
+
+
+def test_a_missing_rank_a_damaged_and_a_cut_file_are_told_and_the_rest_is_read(tmp_path):
+    whole = [row(Kind.BEGIN, 0), row(Kind.STEP, 10), row(Kind.END, 20)]
+    recording(whole, tmp_path, size=4)
+    recording(whole[:2], tmp_path, rank=2, size=4)
+    cut = file_of(tmp_path, 2)
+    cut.write_bytes(cut.read_bytes()[:-7])
+    file_of(tmp_path, 3).write_bytes(b"nothing of the kind")
+    found, notes = read_folder(tmp_path)
+    assert [each.header.rank for each in found] == [0, 2]
+    assert len(found[1].rows) == 1
+    assert "rank3.report' is not a recording" in notes[0]
+    assert "no recording of ranks 1 and 3" in notes[1]
+    assert "rank 2 is cut short" in notes[2]
+    assert len(split(found)) == 2
