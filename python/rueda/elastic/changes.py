@@ -34,7 +34,6 @@ __all__ = [
     "came_late",
     "change",
     "join",
-    "look",
     "open_door",
     "take_received",
     "update",
@@ -300,17 +299,8 @@ def update() -> Change | None:
         >>> rueda.elastic.update() is None
         True
     """
-    return change() if any(look()) else None
-
-
-def look(*facts: bool) -> list[bool]:
-    """Whether any rank knows of processes that wait to join, and of members that are to leave; collective.
-
-    ``facts``: up to two more of which the same is told.
-    """
-    told = np.zeros(4, np.int32)
-    told[: 2 + len(facts)] = (*wanted(), *facts)
-    return [bool(each) for each in allreduce(told, "elastic.wanted", Max)]
+    told = np.array(wanted(), np.int32)
+    return change() if allreduce(told, "elastic.wanted", Max).any() else None
 
 
 def open_door(is_time: bool, is_hopeless: bool) -> Door | None:
