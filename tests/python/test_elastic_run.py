@@ -75,13 +75,7 @@ def ends_of(job: ElasticJob, *lost: int) -> dict[int, tuple[str, str, str]]:
     return ends
 
 
-def test_those_that_are_left_go_back_to_the_last_commit() -> None:
-    with ElasticJob(PROGRAM, 3, KILL="0:5") as job:
-        ends = ends_of(job, 0)
-        assert [end[:2] for end in ends.values()] == [("2", "[2]")] * 2, job.outputs()
-
-
-def test_a_newcomer_has_what_the_others_have_committed(tmp_path: Path) -> None:
+def test_newcomers_get_what_is_committed_and_a_loss_goes_back_to_it(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     with ElasticJob(PROGRAM, 2, GATE=str(gate), KILL="0:9") as job:
         joiner = job.start_joiner()

@@ -185,7 +185,6 @@ def run_fn(
     difference between ranks, are raised as they are. ``update``: called before ``reset`` after HostsUpdatedInterrupt;
     where it tells that it has changed the world, reset is not called.
     """
-
     return begun_anew(
         func,
         interrupts=HostsUpdatedInterrupt,
