@@ -6,10 +6,14 @@
 #include <array>
 #include <bit>
 #include <charconv>
+#include <chrono>
 #include <cstring>
 #include <numeric>
 #include <optional>
+#include <tuple>
+#include <utility>
 
+#include "core/interruption.h"
 #include "core/strings.h"
 #include "onehost/host_reduction.h"
 #include "onehost/registered_memory.h"
@@ -33,6 +37,8 @@ std::size_t large_bytes_of(int ranks) {
   return std::clamp(std::bit_floor(together / static_cast<std::size_t>(ranks)), 2 * middle_bytes,
                     slot_bytes);
 }
+
+constexpr auto longest_retreat = std::chrono::seconds(1);
 
 class Measurement {
  public:
@@ -70,6 +76,20 @@ class Measurement {
 
   [[nodiscard]] bool late() const { return late_; }
 
+  // Where it was interrupted: whether no other rank reaches into the memory of this one any more.
+  // They are interrupted by the same, so that this does not wait long.
+  [[nodiscard]] bool retreat() {
+    channel_.stop();
+    const Time until = std::min<Time>(deadline_, Clock::now() + longest_retreat);
+    for (int member = 0; member < channel_.size(); ++member) {
+      while (member != channel_.rank() && !channel_.has_stopped(member)) {
+        if (Clock::now() >= until) return false;
+        sched_yield();
+      }
+    }
+    return true;
+  }
+
  private:
   static std::vector<int> all_ranks(const HostMemory& host) {
     std::vector<int> ranks(static_cast<std::size_t>(host.size()));
@@ -83,7 +103,11 @@ class Measurement {
     for (int look = 1; !late_ && !reduction.done(); ++look) {
       if (reduction.advance() || look % 64 != 0) continue;
       sched_yield();  // others may need this very processor
-      late_ = Clock::now() >= deadline_;
+      const Time now = Clock::now();
+      late_ = now >= deadline_;
+      if (!is_interruptible() || now < next_look_) continue;
+      next_look_ = now + pause_between_looks();
+      look_for_interruption();
     }
   }
 
@@ -91,6 +115,7 @@ class Measurement {
   const int runs_;
   const Time deadline_;
   bool late_ = false;
+  Time next_look_ = Clock::now();
 };
 
 HostPolicy always_flat() {
@@ -114,31 +139,48 @@ HostPolicy always_direct() {
   return policy;
 }
 
+// All figures; `any` and `registered` have large_bytes_of() bytes.
+HostCosts measure_all(Measurement& measurement, const HostMemory& host, std::byte* any,
+                      std::byte* registered) {
+  const std::size_t large_bytes = large_bytes_of(host.size());
+  HostCosts costs;
+  costs.exchange = measurement.time(nullptr, 0, {});
+  costs.large_bytes = static_cast<double>(large_bytes);
+  costs.flat = measurement.cost(any, large_bytes, always_flat());
+  if (Staging::is_possible(host.size())) {
+    costs.staged = measurement.time(any, large_bytes, always_staged());
+  }
+  costs.registered = measurement.cost(registered, large_bytes, always_direct());
+  if (host.has_direct_access()) {
+    costs.direct = measurement.cost(any, large_bytes, always_direct());
+    return costs;
+  }
+  // Through a copy in registered memory, there and back.
+  const auto copied = [&](double there, double flat) {
+    return there + std::max(0.0, flat - costs.at(costs.flat, 0));
+  };
+  costs.direct = {copied(costs.registered.small, costs.flat.small),
+                  copied(costs.registered.middle, costs.flat.middle),
+                  copied(costs.registered.large, costs.flat.large)};
+  return costs;
+}
+
 Expected<HostCosts> measure(const std::shared_ptr<HostMemory>& host, Time deadline) {
   const std::size_t large_bytes = large_bytes_of(host->size());
   const auto pool = RegisteredMemory::of_process();
-  const auto registered = pool ? pool.value()->allocate(large_bytes) : nullptr;
+  auto registered = pool ? pool.value()->allocate(large_bytes) : nullptr;
   if (!registered) return Status(ErrorCode::initialization, "no registered memory is left");
   std::vector<std::byte> any(large_bytes);
   Measurement measurement(host, deadline);
   HostCosts costs;
-  costs.exchange = measurement.time(nullptr, 0, {});
-  costs.large_bytes = static_cast<double>(large_bytes);
-  costs.flat = measurement.cost(any.data(), large_bytes, always_flat());
-  if (Staging::is_possible(host->size())) {
-    costs.staged = measurement.time(any.data(), large_bytes, always_staged());
-  }
-  costs.registered = measurement.cost(registered.get(), large_bytes, always_direct());
-  if (host->has_direct_access()) {
-    costs.direct = measurement.cost(any.data(), large_bytes, always_direct());
-  } else {
-    // Through a copy in registered memory, there and back.
-    const auto copied = [&](double there, double flat) {
-      return there + std::max(0.0, flat - costs.at(costs.flat, 0));
-    };
-    costs.direct = {copied(costs.registered.small, costs.flat.small),
-                    copied(costs.registered.middle, costs.flat.middle),
-                    copied(costs.registered.large, costs.flat.large)};
+  try {
+    costs = measure_all(measurement, *host, any.data(), registered.get());
+  } catch (...) {                  // interrupted
+    if (!measurement.retreat()) {  // what somebody may still write to is not used for anything else
+      std::ignore = new auto(std::move(any));
+      std::ignore = new auto(std::move(registered));
+    }
+    throw;
   }
   if (measurement.late()) {
     return Status(ErrorCode::initialization, "the ranks of this host do not answer each other");

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+# Ranks wait for few joiners at once: so many that have ended are told of.
+_MOST_GONE = 64
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -33,6 +36,7 @@ class Growth:
         self.members = list(range(ranks))  # of the newest world
         self._alive = set(self.members)
         self._ready: list[int] = []
+        self._gone: list[int] = []
         self._leaving: set[int] = set()
         self._ever_members = set(self.members)
         self._next = ranks
@@ -79,6 +83,8 @@ class Growth:
         """A process has ended."""
         self._alive.discard(number)
         self._ready = [each for each in self._ready if each != number]
+        if not self.was_member(number):
+            self._gone = [*self._gone, number][-_MOST_GONE:]
         if well:
             self._is_ending = self._is_ending or number not in self._leaving
             return
@@ -114,6 +120,11 @@ class Growth:
     def ready(self) -> list[int]:
         """Who waits to join."""
         return sorted(self._ready)
+
+    @property
+    def gone(self) -> list[int]:
+        """Who has ended without ever having been a rank, the newest of them."""
+        return list(self._gone)
 
     @property
     def leaving(self) -> list[int]:

@@ -174,7 +174,7 @@ class ElasticRun(BuiltinRun):
                 session.number = int(message["hello"])
                 if session not in self._sessions:
                     self._sessions.append(session)
-                session.send(joiners=growth.ready, leaving=growth.leaving)
+                session.send(**self._news())
             if message.get("endings") is True:
                 self._endings.tell(session)
             if "ready" in message:
@@ -206,9 +206,14 @@ class ElasticRun(BuiltinRun):
             if session.number in ranks:
                 session.send(**{what: {**rest, "rank": ranks[session.number]}})
 
+    def _news(self) -> dict[str, list[int]]:
+        """What ranks are to know of the processes that come and go."""
+        growth = self._growth
+        return {"joiners": growth.ready, "leaving": growth.leaving, "gone": growth.gone}
+
     def _tell_members(self) -> None:
         """What has changed, and nothing else."""
-        now = {"joiners": self._growth.ready, "leaving": self._growth.leaving}
+        now = self._news()
         if now == self._told:
             return
         self._told = now

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import time
 from dataclasses import dataclass
 from typing import Any
 
 from rueda.launcher_session import Session
 
-__all__ = ["Ending", "Endings", "endings"]
+__all__ = ["Ending", "Endings", "endings", "manner_of"]
+
+# How errors name a process that is there no more.
+_GONE = re.compile(r"rank \d+ \(([^,()]+), pid (\d+)\) is gone")
+# Within which the launcher says how a process has ended whose sockets have closed; seconds.
+_PATIENCE = 0.5
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,17 @@ class Endings:
         self._listen()
         return self._known.get((host, process_id))
 
+    def await_of(self, host: str, process_id: int, patience: float) -> Ending | None:
+        """The same, once the launcher has said so, within so many seconds; asks it where nobody has."""
+        self.ask()
+        deadline = time.monotonic() + patience
+        while (known := self.of(host, process_id)) is None:
+            left = deadline - time.monotonic()
+            if left <= 0 or self._session is None or not self._session.is_open:
+                break
+            self._session.wait(left)
+        return known
+
     def _listen(self) -> None:
         if self._session is None or self._process != os.getpid():
             return
@@ -65,3 +83,20 @@ class Endings:
 
 endings = Endings()
 """Of this process."""
+
+
+def manner_of(text: str) -> str:
+    """What is to be added to an error's text where it names a process that is gone: how that has ended, or nothing.
+
+    Waits for the launcher, for a short time and where nothing else tells it.
+    """
+    process = _GONE.search(text)
+    if process is None:
+        return ""
+    from rueda.recovery import can_recover  # which imports this module
+
+    patience = 0.0 if can_recover() else _PATIENCE
+    known = endings.await_of(process[1], int(process[2]), patience)
+    if known is None:
+        return ""
+    return f"; it was {known.how}" if known.status < 0 else f"; it has ended with {known.how}"

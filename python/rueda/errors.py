@@ -143,6 +143,10 @@ class TimeoutError(RuedaError, builtins.TimeoutError):
 class PeerLostError(RuedaError):
     """A rank died or raised; the text tells the cause where it is known.
 
+    Under ``rueda run`` on one host the text of a rank that is gone also tells its exit code or the signal that has
+    ended it, once the launcher has said so: the first ``str()`` of the error waits for that, half a second at most,
+    and not at all where :func:`rueda.recover` is possible, which tells it by itself.
+
     Example::
 
         >>> try:
@@ -150,6 +154,16 @@ class PeerLostError(RuedaError):
         ... except rueda.PeerLostError as error:
         ...     print(error, error.peer)
     """
+
+    _ending: str | None = None  # what is known of it; None before it was asked for
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if self._ending is None:
+            from rueda.endings import manner_of  # which imports this module
+
+            self._ending = manner_of(text)
+        return text + self._ending
 
 
 class ShutdownError(RuedaError):

@@ -77,3 +77,37 @@ def test_without_a_launcher_nothing_is_known_of_the_status() -> None:
     lost = Lost(1, "host", 4711, "rank 1 is gone")
     assert lost.exit_status is None
     assert lost.ending is None
+
+
+# Rank 1 ends in a way of its own; without recovery the others can do nothing but say how.
+ALONE = """
+import numpy as np
+import rueda
+
+rueda.init()
+try:
+    rueda.allreduce(np.ones(3), name="first")  # in which rank 1 may be gone already for the others
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSEGV) if WAY == "signal" else os._exit(3)
+    while True:
+        rueda.allreduce(np.ones(1000), name="gradient")
+except rueda.PeerLostError as error:
+    print("told:", error, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "how"),
+    [
+        ("signal", r"it was killed by SIGSEGV \(Segmentation fault\)"),
+        ("code", "it has ended with exit code 3"),
+    ],
+)
+def test_without_recovery_the_error_tells_how_the_rank_has_ended(
+    rueda: Rueda, script: Callable[[str], str], way: str, how: str
+) -> None:
+    ran = rueda("run", "--no-mpi", "-np", "3", "python3", script(f"WAY = {way!r}\n" + ALONE))
+    told = re.findall(r"told: (.*)", ran.out)
+    assert len(told) == 2, ran.out + ran.err
+    for line in told:
+        assert re.search(rf"rank 1 \([^,]+, pid \d+\) is gone.*; {how}$", line), line

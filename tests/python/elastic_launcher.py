@@ -41,6 +41,7 @@ class ElasticJob:
         self._sessions: dict[int, socket.socket] = {}
         self._ready: list[int] = []
         self._leaving: list[int] = []
+        self._gone: list[int] = []
         self.members: list[int] = []
         self.worlds: list[list[int]] = []
         self.refused: list[dict[str, Any]] = []
@@ -174,13 +175,14 @@ class ElasticJob:
             self._sessions.pop(number, None)
             if number in self._ready:
                 self._ready.remove(number)
-                self._tell(joiners=self._ready)
+                self._gone.append(number)
+                self._tell(joiners=self._ready, gone=self._gone)
 
     def _take(self, number: int, message: dict[str, Any]) -> None:
-        if "ready" in message:
+        if "ready" in message and number not in self._ready:
             self._ready.append(number)
         if "ready" in message or "hello" in message:
-            self._tell(joiners=self._ready, leaving=self._leaving)
+            self._tell(joiners=self._ready, leaving=self._leaving, gone=self._gone)
         if door := message.get("door"):
             for joiner, rank in door["joiners"].items():
                 self._say(int(joiner), enter={**door, "rank": rank})

@@ -153,6 +153,56 @@ rueda.elastic.changes._ENTERING = 1000
         all_well(job, lost)
 
 
+DYING = """
+import signal, threading
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def enter(*arguments):
+    moment = dict(each.split(":") for each in os.environ["DIES"].split()).get(os.environ.get("RUEDA_JOINER"))
+    if moment == "told":
+        die()
+    if moment not in (None, "entered"):
+        threading.Timer(float(moment), die).start()
+    entered = entering(*arguments)
+    if moment is not None:
+        die()
+    return entered
+
+entering, rueda._native.enter_world = rueda._native.enter_world, enter
+rueda.elastic.changes._ENTERING = 1000  # whoever is waited for is waited for longer than the test lasts
+while "RUEDA_JOINER" not in os.environ and not os.path.exists(os.environ["GATE"]):
+    time.sleep(0.01)
+"""
+DYING_MEMBERS = MEMBERS.replace("rueda.init()\n", DYING + "rueda.init()\n")
+
+
+def test_newcomers_that_die_while_they_are_let_in_are_not_waited_for(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    moments = ["told", "0.001", "0.005", "0.02", "entered"]
+    dies = " ".join(f"{number}:{moment}" for number, moment in enumerate(moments, 2))
+    last = 2 + len(moments)
+    program = DYING_MEMBERS + f"run(lambda: {last} in rueda.elastic.changes._here.members)"
+    with ElasticJob(program, 2, DIES=dies, GATE=str(gate)) as job:
+        for _ in moments:
+            job.processes[job.start_joiner()][0].wait(60)
+        job.start_joiner()
+        ended = all_well(job, *range(2, last))
+    assert "process 2, which was to join, has ended" in ended[0].output + ended[1].output
+
+
+def test_one_that_dies_does_not_keep_others_out(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    program = DYING_MEMBERS + "run(lambda: 3 in rueda.elastic.changes._here.members)"
+    with ElasticJob(program, 2, DIES="2:told", GATE=str(gate)) as job:
+        job.await_ready(job.start_joiner(), job.start_joiner())
+        gate.touch()
+        all_well(job, 2)
+        assert not job.refused
+
+
 def test_outside_of_an_elastic_job_nothing_changes() -> None:
     check(
         """

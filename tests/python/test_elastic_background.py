@@ -152,6 +152,42 @@ if number == 2:
             assert re.search(r"which rank 0 has sent to rank 2", how.output), job.outputs()
 
 
+def test_a_transfer_that_stands_still_names_who_is_waited_for() -> None:
+    ended = check(
+        """
+        import os
+        import numpy as np
+        import rueda
+        from rueda.elastic import private_link
+
+        private_link._PATIENCE = 0.5
+        rueda.init()
+        address = os.environ["RUEDA_RENDEZVOUS"] + "-beside"
+        link = private_link.PrivateLink(rueda.rank(), 2, address, -1, 1)
+        if rueda.rank() == 1:
+            try:
+                link.receive(0, 0.5)
+            except rueda.TimeoutError as error:
+                print(error, "|", error.peer)
+        rueda.barrier()
+        if rueda.rank() == 0:
+            try:
+                link.send("header", np.zeros(8 << 20, np.uint8), [1])
+            except rueda.TimeoutError as error:
+                print(error, "|", error.peer)
+        rueda.barrier()
+        link.close()
+        """,
+        2,
+    )
+    who = "of the 2 that hand over and take the state"
+    assert (
+        f"rank 1 {who}, a newcomer, did not take a message of 8388608 bytes within 0.5 s | 1"
+        in (ended[0].output)
+    )
+    assert f"rank 0 {who}, a member, did not begin a message within 0.5 s | 0" in ended[1].output
+
+
 def test_shares_are_even_and_make_up_the_whole() -> None:
     torch = pytest.importorskip("torch")
     from rueda.torch import state_feed

@@ -180,3 +180,27 @@ def test_a_newcomer_with_another_model_is_refused_by_all(tmp_path: Path) -> None
         for number, how in job.ended().items():
             assert how.returncode == 1, job.outputs()
             assert "state 0: '0.weight' is (21, 6)" in how.output, f"{number}\n{job.outputs()}"
+
+
+COUNTING = """
+import numpy as np
+import rueda, rueda.elastic
+
+rueda.init()
+counted = []
+for step in rueda.elastic.steps(40):
+    with step:
+        counted.append(rueda.metrics())
+        rueda.allreduce(np.ones(8, np.float32), "work")
+before, after = counted[10], counted[30]
+for name in ("tensors_submitted", "control_messages_sent", "plans_called_off"):
+    print(name, after[name] - before[name], flush=True)
+"""
+
+
+def test_a_step_in_which_nobody_comes_or_goes_takes_no_operation_and_no_message() -> None:
+    with ElasticJob(COUNTING, 3) as job:
+        for how in job.ended().values():
+            counted = dict(re.findall(r"^(\w+) (\d+)$", how.output, re.M))
+            assert counted["tensors_submitted"] == "20", job.outputs()  # those of the loop itself
+            assert counted["control_messages_sent"] == "0", job.outputs()

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +33,8 @@ __all__ = [
     "Door",
     "came_late",
     "change",
+    "have_gone",
     "join",
-    "look",
     "open_door",
     "take_received",
     "update",
@@ -49,6 +49,8 @@ _ENTERING = 15
 _FINISHING = 5.0
 # Within which those that are left let in whom they could not let in when another one was lost; seconds.
 _OPENING_AGAIN = 60.0
+# Within which the launcher says that a process has ended; seconds.
+_NEWS = 0.5
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,9 @@ class _Elastic:
 
     number: int = -1
     session: Session | None = None
-    # By the launcher: who waits to join, and who is to leave.
+    # By the launcher: who waits to join, who has ended before it could, and who is to leave.
     joiners: list[int] = field(default_factory=list)
+    gone: list[int] = field(default_factory=list)
     leaving: list[int] = field(default_factory=list)
     # Of each rank the number; nothing before it is known.
     members: list[int] = field(default_factory=list)
@@ -111,7 +114,13 @@ class _Elastic:
             return
         for message in self.session.receive():
             self.joiners = _numbers(message.get("joiners"), self.joiners)
+            self.gone = _numbers(message.get("gone"), self.gone)
             self.leaving = _numbers(message.get("leaving"), self.leaving)
+
+    def gone_of(self, joiners: Iterable[int]) -> list[int]:
+        """Which of these have ended, as far as the launcher has said."""
+        self.listen()
+        return [number for number in joiners if number in self.gone]
 
 
 def _numbers(told: Any, before: list[int]) -> list[int]:
@@ -280,6 +289,11 @@ def wanted() -> tuple[bool, bool]:
     return bool(here.joiners), any(number in here.leaving for number in members)
 
 
+def have_gone(joiners: Iterable[int]) -> bool:
+    """Whether the launcher has said that one of these has ended before it could join; does not wait."""
+    return bool(_elastic().gone_of(joiners))
+
+
 def update() -> Change | None:
     """Takes in the processes that wait to join, and leaves out those that are to leave; collective over the world.
 
@@ -300,17 +314,8 @@ def update() -> Change | None:
         >>> rueda.elastic.update() is None
         True
     """
-    return change() if any(look()) else None
-
-
-def look(*facts: bool) -> list[bool]:
-    """Whether any rank knows of processes that wait to join, and of members that are to leave; collective.
-
-    ``facts``: up to two more of which the same is told.
-    """
-    told = np.zeros(4, np.int32)
-    told[: 2 + len(facts)] = (*wanted(), *facts)
-    return [bool(each) for each in allreduce(told, "elastic.wanted", Max)]
+    told = np.array(wanted(), np.int32)
+    return change() if allreduce(told, "elastic.wanted", Max).any() else None
 
 
 def open_door(is_time: bool, is_hopeless: bool) -> Door | None:
@@ -379,6 +384,7 @@ def change(only: list[int] | None = None) -> Change | None:
             address,
             -1 if listener is None else listener.fileno(),
             {},
+            lambda: _look_after(joiners),
         )
     except RuedaError as error:  # also where one of those who enter is lost at this moment
         _settle_failure(error, joiners)
@@ -399,13 +405,31 @@ def _leave() -> None:
         sys.exit(0)
 
 
+def _look_after(joiners: list[int]) -> None:
+    """While they are let in: raises :class:`rueda.InitializationError` where one of them has ended."""
+    gone = _elastic().gone_of(joiners)
+    if gone:
+        raise InitializationError(f"process {gone[0]}, which was to join, has ended")
+
+
 def _settle_failure(error: RuedaError, joiners: list[int]) -> None:
-    """The world stays, where all ranks have failed to enter another one."""
-    allreduce(np.zeros(1, np.int32), "elastic.outcome", Max)
-    _log.warning("no world was formed with the processes that wait to join: %s", error)
+    """The world stays, where all ranks have failed to enter another one.
+
+    Where it is because one of those who wait has ended, the others wait on; otherwise they do not fit, and are refused.
+    """
     here = _elastic()
+    told = np.array([bool(here.gone_of(joiners))], np.int32)
+    is_gone = bool(allreduce(told, "elastic.outcome", Max)[0])
+    if _native.rank() == 0 and here.session is not None and not is_gone:
+        # The sockets of one that has ended may be noticed before the launcher has said so.
+        deadline = time.monotonic() + _NEWS
+        while not (is_gone := bool(here.gone_of(joiners))) and time.monotonic() < deadline:
+            here.session.wait(_NEWS / 10)
+    _log.warning("no world was formed with the processes that wait to join: %s", error)
+    if is_gone:
+        joiners = here.gone_of(joiners)
     here.joiners = [number for number in here.joiners if number not in joiners]
-    if _native.rank() == 0 and here.session is not None:
+    if _native.rank() == 0 and here.session is not None and not is_gone:
         here.session.send(refused={"joiners": joiners, "why": str(error)})
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from rueda import _native
+from rueda.errors import TimeoutError as RuedaTimeoutError
 from rueda.handles import Handle
 from rueda.messages import Messages
 from rueda.numpy_arrays import NumpyAdapter
@@ -25,6 +26,7 @@ _MEETING = 10
 _PATIENCE = 120.0
 _LONGEST_HEADER = 1 << 26
 
+T = TypeVar("T")
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -32,13 +34,14 @@ class PrivateLink:
     """A world of the members, who have their ranks there, and of those who join, whose ranks follow.
 
     Its ranks have proved the job's secret to each other (docs/security.md). Blocks until all are there; any thread may
-    make it. ``listener``: of the one who opens it, a descriptor, otherwise -1.
+    make it. ``listener``: of the one who opens it, a descriptor, otherwise -1. ``members``: how many have the state.
 
     Raises :class:`rueda.InitializationError`. All methods raise :class:`rueda.PeerLostError`,
-    :class:`rueda.ShutdownError` or :class:`rueda.TimeoutError` once the other side is gone.
+    :class:`rueda.ShutdownError` or :class:`rueda.TimeoutError`, which names the rank that was waited for.
     """
 
-    def __init__(self, rank: int, size: int, address: str, listener: int) -> None:
+    def __init__(self, rank: int, size: int, address: str, listener: int, members: int) -> None:
+        self._members = members
         self._number = _native.open_world(
             rank,
             size,
@@ -60,8 +63,10 @@ class PrivateLink:
             for part in (sizes, head, payload)
             if part.size
         ]
-        for handle in handles:
-            handle.result(_PATIENCE)
+        awaited = [target for target in targets for part in (sizes, head, payload) if part.size]
+        for target, handle in zip(awaited, handles, strict=True):
+            what = f"take a message of {payload.size} bytes"
+            self._await(handle, target, what, _PATIENCE)
 
     def receive(self, source: int, timeout: float | None = None) -> tuple[Any, Handle[int], Bytes]:
         """The next message's header, and its payload, which is there once the handle is done.
@@ -69,11 +74,13 @@ class PrivateLink:
         ``timeout``: how long the message may take to begin, in seconds; by default as long as both live.
         """
         sizes = np.empty(2, np.int64)
-        _messages.recv(sizes, source, 0, self._set).result(timeout)
+        begun = _messages.recv(sizes, source, 0, self._set)
+        self._await(begun, source, "begin a message", timeout)
         if not 0 < sizes[0] <= _LONGEST_HEADER or sizes[1] < 0:
             raise ValueError(f"a message of {sizes[0]} and {sizes[1]} bytes")
         head = np.empty(int(sizes[0]), np.uint8)
-        _messages.recv(head, source, 0, self._set).result(_PATIENCE)
+        begun = _messages.recv(head, source, 0, self._set)
+        self._await(begun, source, f"send {head.size} bytes of a message", _PATIENCE)
         payload = np.empty(int(sizes[1]), np.uint8)
         handle = (
             _messages.recv(payload, source, 0, self._set)
@@ -84,12 +91,28 @@ class PrivateLink:
 
     def confirm(self, count: int, target: int) -> None:
         """Says that so many messages have been dealt with."""
-        _messages.send(np.array([count], np.int64), target, 1, self._set).result(_PATIENCE)
+        begun = _messages.send(np.array([count], np.int64), target, 1, self._set)
+        self._await(begun, target, "take a confirmation", _PATIENCE)
 
     def begin_confirmation(self, source: int) -> tuple[Handle[int], npt.NDArray[np.int64]]:
         """The next such number, once the handle is done."""
         count = np.zeros(1, np.int64)
         return _messages.recv(count, source, 1, self._set), count
+
+    def _await(self, handle: Handle[T], peer: int, what: str, timeout: float | None) -> T:
+        """Its result; where it does not come, the error says who was to do what."""
+        try:
+            return handle.result(timeout)
+        except RuedaTimeoutError as error:
+            if error.reason != "deadline":
+                raise
+            who = "member" if peer < self._members else "newcomer"
+            raise RuedaTimeoutError(
+                f"rank {peer} of the {self._set.size()} that hand over and take the state, a {who}, did not {what} "
+                f"within {timeout:g} s",
+                peer,
+                reason="deadline",
+            ) from error
 
     def close(self, cause: str = "") -> None:
         """Leaves it; with a cause, ends it for all. What waits for it fails. Any thread may call it."""

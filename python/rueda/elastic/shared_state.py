@@ -39,7 +39,7 @@ class SharedState:
         optimizers = [part for part in parts if _is_optimizer(part)]
         if len(optimizers) > 1:
             raise InvalidArgumentError(
-                f"{len(optimizers)} optimizers: steps() takes one; for several use hvd.elastic.run and commit()"
+                f"{len(optimizers)} optimizers: steps() takes one; for several use rueda.elastic.run"
             )
         self._optimizer: Any = optimizers[0] if optimizers else None
         self._modules = [part for part in parts if _is_module(part)]

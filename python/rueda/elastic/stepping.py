@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
-from rueda.elastic.changes import came_late, change, look, take_received
+from rueda.elastic.changes import came_late, change, take_received, wanted
 from rueda.elastic.guidance import Guidance
+from rueda.elastic.question import Question
 from rueda.elastic.shared_state import SharedState
 from rueda.errors import InitializationError, InvalidArgumentError, PeerLostError
 from rueda.objects import allgather_object
@@ -111,7 +112,7 @@ def steps(
     """
     if total < 0 or every < 1:
         raise InvalidArgumentError(f"steps(): total={total} and every={every} make no sense")
-    course = _Course(SharedState(state), every, begin, background_bytes)
+    course = _Course(SharedState(state), total, every, begin, background_bytes)
     course.begin()
     try:
         while course.number < total:
@@ -131,6 +132,7 @@ class _Course:
     def __init__(
         self,
         state: SharedState,
+        total: int,
         every: int,
         begin: Callable[[], int] | None,
         background_bytes: int,
@@ -138,8 +140,10 @@ class _Course:
         self.number = 0
         self._state = state
         self._guidance = Guidance(state, background_bytes)
+        self._total = total
         self._every = every
         self._begin = begin
+        self._question = Question(4)
         self._looked_at = -1  # the step before which newcomers were looked for
         self._is_newcomer = False  # and has no state yet
 
@@ -160,6 +164,9 @@ class _Course:
             if self._looked_at != self.number and self.number % self._every == 0:
                 self._looked_at = self.number
                 self._let_in()
+            following = self.number + 1
+            if following % self._every == 0 and following < self._total:
+                self._ask()  # answered while the step is done
         except PeerLostError as error:
             self._recover(error, self.number)
             return False
@@ -168,8 +175,11 @@ class _Course:
 
     def _let_in(self) -> None:
         """Those who wait to join begin to follow, and are let in once they are near; members leave at once."""
+        if self._question.is_asked and not any(self._question.answer()):
+            return
+        self._ask()  # what was true a step ago is not what is to be decided by
+        waiting, leaving, is_far, has_failed = self._question.answer()
         guidance = self._guidance
-        waiting, leaving, is_far, has_failed = look(guidance.is_far(), guidance.has_failed())
         only: list[int] | None = None
         if guidance.is_under_way and (has_failed or leaving):
             guidance.abort()
@@ -185,6 +195,10 @@ class _Course:
             self._state.take_world()
             self._share(has_state=True)
         guidance.abort()
+
+    def _ask(self) -> None:
+        guidance = self._guidance
+        self._question.ask(*wanted(), guidance.is_far(), guidance.has_failed())
 
     def close(self) -> None:
         """The training is over, or given up."""

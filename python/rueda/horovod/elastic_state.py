@@ -5,7 +5,6 @@ docs/horovod.md tells from what it recovers.
 
 from __future__ import annotations
 
-import functools
 import queue
 import time
 from collections.abc import Callable, Iterable
@@ -14,14 +13,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from rueda.elastic import changes
-from rueda.errors import (
-    DuplicateNameError,
-    InvalidArgumentError,
-    MismatchError,
-    NotInitializedError,
-    RuedaError,
-    UnsupportedError,
-)
+from rueda.elastic.rerun import LASTING, begun_anew
+from rueda.errors import RuedaError
 from rueda.horovod.exceptions import (
     HorovodInternalError,
     HostsUpdatedInterrupt,
@@ -35,15 +28,6 @@ __all__ = ["HostUpdateResult", "ObjectState", "State", "run_fn"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-# What would only happen again.
-_LASTING = (
-    DuplicateNameError,
-    InvalidArgumentError,
-    MismatchError,
-    NotInitializedError,
-    UnsupportedError,
-)
 
 
 class HostUpdateResult:
@@ -178,10 +162,14 @@ class ObjectState(State):
             setattr(self, name, value)
 
 
-def _may_recover(error: BaseException) -> bool:
-    """Whether a new world may help: not where the cause would only come back."""
+def _check(error: Exception) -> None:
+    """Raises what a new world does not help against: the cause would only come back."""
     cause = error.__cause__ if isinstance(error, HorovodInternalError) else error
-    return not isinstance(cause, _LASTING)
+    if not isinstance(cause, LASTING):
+        return
+    if isinstance(error, RuedaError):
+        raise translation_of(error) from error
+    raise error
 
 
 def run_fn(
@@ -197,28 +185,11 @@ def run_fn(
     difference between ranks, are raised as they are. ``update``: called before ``reset`` after HostsUpdatedInterrupt;
     where it tells that it has changed the world, reset is not called.
     """
-
-    @functools.wraps(func)
-    def wrapper(state: Any, *args: P.args, **kwargs: P.kwargs) -> T:
-        skip_sync = False
-        while True:
-            is_update = False
-            try:
-                if not skip_sync:
-                    state.sync()
-                return func(state, *args, **kwargs)
-            except HostsUpdatedInterrupt as interrupt:
-                skip_sync = interrupt.skip_sync
-                is_update = True
-            except (HorovodInternalError, RuedaError) as error:
-                if not _may_recover(error):
-                    if isinstance(error, RuedaError):
-                        raise translation_of(error) from error
-                    raise
-                state.restore()
-                skip_sync = False
-            if not (is_update and update is not None and update()):
-                reset()
-            state.on_reset()
-
-    return wrapper  # type: ignore[return-value]  # its first parameter has a name
+    return begun_anew(
+        func,
+        interrupts=HostsUpdatedInterrupt,
+        failures=(HorovodInternalError, RuedaError),
+        check=_check,
+        reset=reset,
+        update=update,
+    )

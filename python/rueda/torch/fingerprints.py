@@ -43,10 +43,16 @@ def _of_rows(content: torch.Tensor) -> torch.Tensor:
     if whole:
         parts.append(_times_weights(_words(content[:whole]).view(-1, WORDS)))
     if whole < content.numel():
-        rest = torch.zeros(BLOCK_BYTES, dtype=torch.uint8, device=content.device)
-        rest[: content.numel() - whole] = content[whole:]
-        parts.append(_times_weights(rest.view(torch.int64).view(1, WORDS)))
+        parts.append(_times_weights(_words(_filled_up(content[whole:])).view(1, -1)))
+    if len(parts) == 1:
+        return parts[0]
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64)
+
+
+def _filled_up(content: torch.Tensor) -> torch.Tensor:
+    """With zeros to whole words, which change no number."""
+    missing = -content.numel() % 8
+    return torch.nn.functional.pad(content, (0, missing)) if missing else content
 
 
 def _words(content: torch.Tensor) -> torch.Tensor:
@@ -56,7 +62,7 @@ def _words(content: torch.Tensor) -> torch.Tensor:
 
 
 def _times_weights(rows: torch.Tensor) -> torch.Tensor:
-    weights = _weights(rows.device)
+    weights = _weights(rows.device)[: rows.shape[1]]
     if rows.is_cpu:
         return torch.mv(rows, weights)
     return (rows * weights).sum(1)  # of integers, a GPU has no product with a matrix

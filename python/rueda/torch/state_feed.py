@@ -206,9 +206,8 @@ class Feed:
     def _meet(self, address: str, listener: socket.socket | None) -> PrivateLink:
         size = self._members + len(self._targets)
         try:
-            return PrivateLink(
-                self._member, size, address, -1 if listener is None else listener.fileno()
-            )
+            descriptor = -1 if listener is None else listener.fileno()
+            return PrivateLink(self._member, size, address, descriptor, self._members)
         finally:
             if listener is not None:
                 listener.close()

@@ -59,7 +59,7 @@ class Follower:
     def _run(self, rank: int, size: int, address: str) -> None:
         link = None
         try:
-            link = PrivateLink(rank, size, address, -1)
+            link = PrivateLink(rank, size, address, -1, self._members)
             self._link = link
             count = 0
             while not self._is_over:

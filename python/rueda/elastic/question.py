@@ -1,0 +1,83 @@
+"""What every rank hears of all: asked before a step, answered after it, so that nobody waits in between."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rueda import _native
+from rueda.arguments import reduction_of
+from rueda.dtypes import code_of
+from rueda.lifecycle import world_number
+from rueda.operations import Max
+from rueda.process_sets import global_process_set, identify
+
+__all__ = ["Question"]
+
+# As they are told to the extension: memory of the CPU, and elements that travel as they are.
+_HOST, _NO_WIRE = -1, -1
+
+
+class Question:
+    """Whether any rank states a fact, for up to ``count`` facts; each world has its own, agreed on with the first use.
+
+    A persistent operation, since it is asked again and again: on one host, where it is small enough for a cache line,
+    a rank writes its facts there and later reads those of all. That takes no message, no other thread and, where the
+    others have asked by then, no wait.
+
+    Collective over the world, in the order of calls. Both raise what :class:`rueda.torch.PersistentAllreduce` raises,
+    :class:`rueda.PeerLostError` among others; in the next world it can be asked again.
+
+    Example::
+
+        >>> question = Question(2)
+        >>> question.ask(False, True)
+        >>> question.answer()
+        [False, True]
+    """
+
+    def __init__(self, count: int) -> None:
+        self._operation: _native.PersistentAllreduce | None = None  # first, so that it goes first
+        self._told = np.zeros(count, np.int32)
+        self._heard = np.zeros(count, np.int32)
+        self._world = -1
+        self._is_asked = False
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether it was asked in the present world, and not answered yet."""
+        return self._is_asked and self._world == world_number()
+
+    def ask(self, *facts: bool) -> None:
+        """Tells the others this rank's facts; does not wait for theirs, but with the first one in a world."""
+        if self._world != world_number() or self._operation is None:
+            self._operation = None  # before the next: it may wait for who still reads it
+            self._operation = self._agree()
+            self._world = world_number()
+        self._told[:] = facts
+        self._operation.start(0)
+        self._is_asked = True
+
+    def answer(self) -> list[bool]:
+        """Of each fact whether any rank has stated it."""
+        assert self._operation is not None
+        self._operation.wait()
+        self._is_asked = False
+        return [bool(each) for each in self._heard]
+
+    def _agree(self) -> _native.PersistentAllreduce:
+        kind = code_of("int32")
+        assert kind is not None
+        return _native.PersistentAllreduce(
+            self._told.ctypes.data,
+            self._heard.ctypes.data,
+            list(self._told.shape),
+            kind,
+            "elastic.question",
+            reduction_of(Max),
+            1.0,
+            1.0,
+            identify(global_process_set),
+            _NO_WIRE,
+            _HOST,
+            0,
+        )

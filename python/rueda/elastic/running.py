@@ -1,0 +1,73 @@
+"""A training function that goes back to the last commit when a rank is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from rueda.elastic.changes import change
+from rueda.elastic.rerun import LASTING, begun_anew
+from rueda.elastic.state import ChangeWanted
+from rueda.errors import PeerLostError, RuedaError
+from rueda.recovery import can_recover, recover
+
+__all__ = ["run"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """Decorator of a training function, whose first argument is a :class:`rueda.elastic.State`.
+
+    The state is synchronised, then the function is called. When a rank is lost (``rueda run --min-np``), or a
+    collective fails in another way that a new world may mend, those that are left go back to the last
+    :meth:`~rueda.elastic.State.commit`, form the world anew, call the reset callbacks, synchronise, and the function
+    begins again. At a commit, processes that wait to join (``rueda run --max-np``) are let in, and those that are told
+    to leave end with ``SystemExit(0)``; the function begins again then, too, from what was just committed.
+    :func:`rueda.elastic.steps` is a loop that does not go back.
+
+    Collective over the world; a newcomer comes here after its :func:`rueda.init` without any other collective.
+
+    Raises, besides what the function raises: :class:`rueda.PeerLostError` where this rank must stop or the job was
+    started without recovery, see :func:`rueda.recover`; errors that would only come back, such as
+    :class:`rueda.MismatchError`; and what :meth:`rueda.elastic.State.sync` raises.
+
+    Example::
+
+        >>> @rueda.elastic.run
+        ... def train(state, epochs):
+        ...     while state.epoch < epochs:
+        ...         state.epoch += 1
+        ...         state.commit()
+        ...     return state.epoch
+        >>> train(rueda.elastic.State(epoch=0), epochs=3)
+        3
+    """
+    return begun_anew(
+        func,
+        interrupts=ChangeWanted,
+        failures=(RuedaError,),
+        check=_check,
+        reset=_reset,
+        update=_update,
+    )
+
+
+def _check(error: Exception) -> None:
+    if isinstance(error, LASTING) or not can_recover():
+        raise error
+
+
+def _reset() -> None:
+    recover(break_whole=True)
+
+
+def _update() -> bool:
+    """True also where nothing has come of it: the world is whole."""
+    try:
+        change()
+    except PeerLostError as error:
+        _check(error)
+        return False  # by reset() the others go on
+    return True

@@ -1,0 +1,174 @@
+"""What a training function is begun anew from: copies in memory, which ranks commit, restore and synchronise."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from rueda.elastic.changes import came_late, wanted
+from rueda.elastic.question import Question
+from rueda.elastic.shared_state import SharedState
+from rueda.errors import InitializationError, InvalidArgumentError
+from rueda.lifecycle import rank
+from rueda.objects import allgather_object, broadcast_object
+
+__all__ = ["ChangeWanted", "State"]
+
+
+class ChangeWanted(Exception):
+    """The world is about to change: raised by :meth:`State.commit`, caught by :func:`rueda.elastic.run`.
+
+    Example::
+
+        >>> issubclass(rueda.elastic.ChangeWanted, rueda.RuedaError)
+        False
+    """
+
+
+class State:
+    """What is to be the same on every rank, each as an attribute of its name, and to survive a failed step.
+
+    ``values``: by name. What has ``state_dict()`` and ``load_state_dict()``, such as models, optimizers, schedulers and
+    samplers, is kept and handed on by these; of other values copies are kept. Any number of optimizers.
+
+    Raises :class:`rueda.InvalidArgumentError` for names that a State itself has.
+
+    Example::
+
+        >>> state = rueda.elastic.State(epoch=0, losses=[])
+        >>> state.losses.append(0.5)
+        >>> state.restore()
+        >>> state.losses
+        []
+    """
+
+    def __init__(self, **values: Any) -> None:
+        for name in values:
+            if name.startswith("_") or hasattr(State, name):
+                raise InvalidArgumentError(f"a State cannot have a value of the name '{name}'")
+        self._names = sorted(values)
+        self._callbacks: list[Callable[[], object]] = []
+        self._question = Question(2)
+        self._commits = 0
+        self._has_state = False  # the others', or rank 0's at the start
+        self._is_newcomer: bool | None = None
+        self._shared: list[SharedState] = []
+        self._shared_parts: list[Any] = []
+        for name, value in values.items():
+            setattr(self, name, value)
+        self.save()
+
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
+        """Functions to be called, in this order, whenever the world has been formed anew, before sync().
+
+        Example::
+
+            state.register_reset_callbacks([lambda: adjust_learning_rate(rueda.size())])
+        """
+        self._callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """The world has been formed anew."""
+        for shared in self._of_torch():
+            shared.take_world()
+        for callback in self._callbacks:
+            callback()
+
+    def save(self) -> None:
+        """Keeps copies in the memory of this process; asks nobody."""
+        self._saved = {name: copy.deepcopy(self._content(name)) for name in self._names}
+
+    def commit(self) -> None:
+        """:meth:`save`, then :meth:`check`: what is saved is what restore() brings back. Collective."""
+        self.save()
+        self._commits += 1
+        self.check()
+
+    def check(self) -> None:
+        """Raises :class:`ChangeWanted` on every rank where processes wait to join or are to leave; collective.
+
+        Also raises what :func:`rueda.allreduce` raises.
+        """
+        self._question.ask(*wanted())
+        if any(self._question.answer()):
+            raise ChangeWanted("processes wait to join, or are to leave")
+
+    def restore(self) -> None:
+        """Brings back what was saved last. Gradients that are being reduced are forgotten."""
+        for shared in self._of_torch():
+            shared.give_up_step()
+        for name in self._names:
+            content = copy.deepcopy(self._saved[name])
+            if _has_state_dict(getattr(self, name)):
+                getattr(self, name).load_state_dict(content)
+            else:
+                setattr(self, name, content)
+
+    def sync(self) -> None:
+        """Makes it the same on every rank, and saves it; collective over the world.
+
+        All get what those have who have committed most often; models and optimizers come from all of these at once,
+        checked, and nothing travels that a rank has already. At the start of the job all get what rank 0 has.
+
+        Raises :class:`rueda.InvalidArgumentError` on every rank where the ranks' states are of different kinds,
+        :class:`rueda.InitializationError` where nobody is left but newcomers that have not got it yet, and
+        :class:`rueda.PeerLostError`, after which restore() and another sync() help.
+        """
+        if self._is_newcomer is None:
+            self._is_newcomer = came_late()
+        own = (self._names, self._has_state, self._commits, self._is_newcomer)
+        every = allgather_object(own, "elastic.commits")
+        for other, (names, *_) in enumerate(every):
+            if names != every[0][0]:
+                raise InvalidArgumentError(
+                    f"the State of rank {other} has the values {names}, and that of rank 0 {every[0][0]}"
+                )
+        sources = _sources_of(every)
+        for shared in self._of_torch():
+            shared.copy_from(sources)
+        plain = [name for name in self._names if not _has_state_dict(getattr(self, name))]
+        mine = {name: getattr(self, name) for name in plain}
+        values = broadcast_object(mine, sources[0], "elastic.values")
+        if rank() != sources[0]:
+            for name, value in values.items():
+                setattr(self, name, value)
+        self.save()
+        self._commits = every[sources[0]][2]
+        self._has_state = True
+
+    def _content(self, name: str) -> Any:
+        value = getattr(self, name)
+        return value.state_dict() if _has_state_dict(value) else value
+
+    def _of_torch(self) -> list[SharedState]:
+        """What has a state_dict(): with at most one optimizer in each part, as that is handed on."""
+        parts = [getattr(self, name) for name in self._names]
+        parts = [part for part in parts if _has_state_dict(part)]
+        if [id(part) for part in parts] != [id(part) for part in self._shared_parts]:
+            first = [part for part in parts if not hasattr(part, "param_groups")]
+            optimizers = [part for part in parts if hasattr(part, "param_groups")]
+            groups = [[*first, *optimizers[:1]], *([part] for part in optimizers[1:])]
+            self._shared = [SharedState(group) for group in groups]
+            self._shared_parts = parts
+        return self._shared
+
+
+def _sources_of(every: list[tuple[list[str], bool, int, bool]]) -> list[int]:
+    """Who has the newest state."""
+    most = max((commits for _, has, commits, _ in every if has), default=-1)
+    sources = [
+        number for number, (_, has, commits, _) in enumerate(every) if has and commits == most
+    ]
+    if sources:
+        return sources
+    sources = [number for number, (*_, is_newcomer) in enumerate(every) if not is_newcomer][:1]
+    if not sources:
+        raise InitializationError(
+            "all ranks that had the training's state are lost, and those that are left had not got it yet"
+        )
+    return sources
+
+
+def _has_state_dict(value: Any) -> bool:
+    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")

@@ -1,0 +1,137 @@
+"""Training functions that begin anew from a rueda.elastic.State."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from elastic_launcher import ElasticJob
+from launching import check
+
+pytest.importorskip("rueda._native")
+pytest.importorskip("torch")
+
+# KILL: "process:step" where a process kills itself, after its optimizer has taken the step and before the commit.
+PROGRAM = """
+import hashlib, os, signal, time
+import rueda, rueda.elastic, rueda.torch, torch
+
+number = int(os.environ.get("RUEDA_JOINER") or os.environ["RUEDA_RANK"])
+torch.manual_seed(number)
+body, head = torch.nn.Linear(6, 8), torch.nn.Linear(8, 3)
+gate = os.environ.get("GATE")
+rueda.init()
+optimizers = [
+    rueda.torch.DistributedOptimizer(kind(part.parameters(), lr=0.01), part.named_parameters(prefix=name))
+    for kind, part, name in ((torch.optim.Adam, body, "body"), (torch.optim.SGD, head, "head"))
+]
+while gate and not os.path.exists(gate):
+    time.sleep(0.01)
+kills = os.environ.get("KILL", "").split()
+resets, begun = [], 0
+
+@rueda.elastic.run
+def train(state, steps):
+    global begun
+    begun += 1
+    while state.step < steps:
+        generator = torch.Generator().manual_seed(1000 * state.step + rueda.rank())
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        state.head(torch.relu(state.body(torch.rand(4, 6, generator=generator)))).square().sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        state.history.append(state.step)
+        if f"{number}:{state.step}" in kills:
+            os.kill(os.getpid(), signal.SIGKILL)
+        state.step += 1
+        state.commit()
+    return state.history
+
+state = rueda.elastic.State(
+    body=body, head=head, first=optimizers[0], second=optimizers[1], step=0, history=[]
+)
+state.register_reset_callbacks([lambda: resets.append(rueda.size())])
+history = train(state, steps=12)
+assert history == list(range(12)), history
+parts = [body.state_dict(), head.state_dict()]
+parts += [each for optimizer in optimizers for each in optimizer.state_dict()["state"].values()]
+tensors = [value for part in parts for value in part.values() if isinstance(value, torch.Tensor)]
+bits = b"".join(value.detach().reshape(-1).view(torch.uint8).numpy().tobytes() for value in tensors)
+print("ended", begun, resets, hashlib.sha256(bits).hexdigest()[:16], flush=True)
+"""
+
+
+def ends_of(job: ElasticJob, *lost: int) -> dict[int, tuple[str, str, str]]:
+    """Of each process that is left how often it has begun, the sizes after resets, and the hash."""
+    ends = {}
+    for number, how in job.ended().items():
+        assert how.returncode == (-signal.SIGKILL if number in lost else 0), job.outputs()
+        if number not in lost:
+            (ends[number],) = re.findall(r"^ended (\d+) (.*) (\w{16})$", how.output, re.M)
+    assert len({bits for *_, bits in ends.values()}) == 1, job.outputs()
+    return ends
+
+
+def test_newcomers_get_what_is_committed_and_a_loss_goes_back_to_it(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with ElasticJob(PROGRAM, 2, GATE=str(gate), KILL="0:9") as job:
+        joiner = job.start_joiner()
+        job.await_ready(joiner)
+        gate.touch()
+        ends = ends_of(job, 0)
+        assert ends[1][:2] == ("3", "[3, 2]"), job.outputs()
+        assert ends[joiner][:2] == ("2", "[2]"), job.outputs()
+
+
+def test_a_state_is_what_rank_0_has_and_what_cannot_be_is_told_on_every_rank() -> None:
+    check(
+        """
+        import numpy as np
+        import rueda, rueda.elastic
+
+        class Counter:
+            value = 0
+            def state_dict(self):
+                return {"value": self.value}
+            def load_state_dict(self, state):
+                self.value = state["value"]
+
+        def error_of(call):
+            try:
+                call()
+            except rueda.RuedaError as error:
+                return f"{type(error).__name__}: {error}"
+
+        rueda.init()
+        own, counter = rueda.rank(), Counter()
+        counter.value = 10 + own
+        state = rueda.elastic.State(counter=counter, lists=[[own]], array=np.full(3, own))
+        state.sync()
+        assert (counter.value, state.lists, list(state.array)) == (10, [[0]], [0, 0, 0])
+        counter.value, state.array[:] = 5, 7
+        state.lists[0].append(1)
+        state.restore()
+        assert (counter.value, state.lists, list(state.array)) == (10, [[0]], [0, 0, 0])
+        counter.value = 6
+        state.commit()
+        counter.value = 7
+        state.restore()
+        assert counter.value == 6
+        assert "the name 'commit'" in error_of(lambda: rueda.elastic.State(commit=1))
+        other = rueda.elastic.State(**{f"own{own}": 1})
+        assert "rank 1 has the values ['own1'], and that of rank 0 ['own0']" in error_of(other.sync)
+
+        calls = []
+
+        @rueda.elastic.run
+        def fails(state):
+            calls.append(1)
+            rueda.allreduce(np.ones(2 + own), "different")
+
+        assert "MismatchError" in error_of(lambda: fails(state)) and calls == [1]
+        """,
+        2,
+    )
