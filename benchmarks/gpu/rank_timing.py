@@ -143,8 +143,8 @@ class RawNccl:
         sent = nccl.ncclSend(source.data_ptr(), source.numel(), FLOAT32, 0, communicator, stream)
         taken = nccl.ncclRecv(target.data_ptr(), target.numel(), FLOAT32, 0, communicator, stream)
         ended = nccl.ncclGroupEnd()
-        self._check(sent)
-        self._check(taken)
+        for code in (sent, taken):
+            self._check(0 if code == _IN_PROGRESS else code)
         self._finish(ended)
 
     def _finish(self, code: int) -> None:

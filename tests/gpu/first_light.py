@@ -133,6 +133,7 @@ def bench() -> Sequence[Step]:
         measurement("kernels", 80),
         measurement("staging", 100),
         measurement("training", 150),
+        measurement("memory", 60),
         measurement("two-ranks", 120),
     ]
 

@@ -63,8 +63,8 @@ def test_overhead_is_a_difference(measure, monkeypatch, engine, met):
     monkeypatch.setattr(measure, "run", run)
     monkeypatch.setenv("RUEDA_NCCL_LIBRARY", "libnccl.so.2")
     rows = measure.overhead()
-    # From C++ there are 10 µs, from Python 15; of an all-to-all nothing is asked.
-    assert verdicts(rows) == [met[0], None, met[1], None]
+    # From C++ there are 10 µs, from Python 15, on the stream none; of an all-to-all nothing is asked.
+    assert verdicts(rows) == [met[0], None, met[1], False]
     assert rows[-1].value == "2.0 µs over 1.0 µs"
 
 
