@@ -235,7 +235,7 @@ def two_ranks() -> list[Row]:
     if version < MULTI_RANK:
         text = ".".join(map(str, version))
         raise NothingToMeasure(f"NCCL {text} allows one rank on a card: 2.30 and newer allow more")
-    return training(2, {"NCCL_MULTI_RANK_GPU_ENABLE": "1"})
+    return training(2, {"RUEDA_GPU_SHARING": "on", "NCCL_MULTI_RANK_GPU_ENABLE": "1"})
 
 
 def print_table(rows: list[Row]) -> None:

@@ -9,6 +9,7 @@ OLDEST = (2, 30, 0)
 ALLOWED = {
     "RUEDA_GPU_BACKEND": "nccl",
     "EXPECTED_ROAD": "nccl",
+    "RUEDA_GPU_SHARING": "on",
     "NCCL_MULTI_RANK_GPU_ENABLE": "1",
 }
 
