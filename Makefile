@@ -26,7 +26,7 @@ python_sources = python launcher tests examples docs benchmarks
 
 .PHONY: help
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo:  ## trains on 1 rank and on 4, and compares
@@ -97,18 +97,28 @@ aarch64:  ## the kernels and the engine on an emulated aarch64; needs g++-aarch6
 torch-versions: tools  ## compiles the headers for LibTorch against torch 2.4 to 2.13 (downloads 1.7 GB, keeps nothing)
 	python tests/libtorch/check_versions.py
 
-# The Python that has torch with CUDA is PYTHON; neither .venv nor a network is needed.
+# The Python that has torch with CUDA is PYTHON; neither .venv nor a network is needed. Each ends within ten minutes, and
+# leaves what it has found in OUT.
 .PHONY: gpu-bundle
-gpu-bundle:  ## downloads what `make test-gpu` lacks on a machine without a network
+gpu-bundle:  ## what the GPU tests may lack on a machine without a network and nvcc
 	@.ci/gpu-bundle.sh
 
 .PHONY: test-gpu
-test-gpu:  ## all GPU tests; without a GPU those over its doubles
-	@.ci/test-gpu.sh
+test-gpu:  ## all tests on a GPU, in these three parts; RUEDA_TEST_DEVICE=cpu rehearses
+	@failed=0; for part in core torch sanitizer; do $(PYTHON) tests/gpu/first_light.py $$part || failed=1; done; exit $$failed
 
-.PHONY: bench-gpu
-bench-gpu:  ## measures on a GPU: kernels, overhead, staging, training
-	@.ci/bench-gpu.sh
+.PHONY: test-gpu-core test-gpu-torch test-gpu-sanitizer bench-gpu
+test-gpu-core:  ## on a GPU: kernels, collectives, streams, staging, persistent operations
+	@$(PYTHON) tests/gpu/first_light.py core
+
+test-gpu-torch:  ## on a GPU: torch.distributed, training, LibTorch
+	@$(PYTHON) tests/gpu/first_light.py torch
+
+test-gpu-sanitizer:  ## on a GPU: memory accesses, under compute-sanitizer
+	@$(PYTHON) tests/gpu/first_light.py sanitizer
+
+bench-gpu:  ## measures on a GPU: overhead, kernels, staging, training
+	@$(PYTHON) tests/gpu/first_light.py bench
 
 .PHONY: fuzz
 fuzz: tools  ## what peers send, changed at random, guided by coverage: make fuzz MINUTES=60; needs clang

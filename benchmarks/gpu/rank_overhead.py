@@ -1,4 +1,7 @@
-"""One rank: batches through the whole engine beside raw ncclAllReduce calls, on the host and on the stream."""
+"""One rank: operations through rueda.torch beside raw calls of NCCL, on the host and on the stream.
+
+At one rank NCCL launches nothing for an allreduce in place; the all-to-all goes through its group and its launch.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +49,22 @@ def measure_one(raw: RawNccl, tensor: torch.Tensor) -> None:
     measure("one tensor", tensor.nbytes, lambda: raw.allreduce_(tensor), engine)
 
 
+def measure_alltoall(raw: RawNccl, source: torch.Tensor) -> None:
+    target = torch.empty_like(source)
+
+    def engine() -> None:
+        rt.alltoall_async(source, name="rows").result()
+
+    measure("all-to-all", source.nbytes, lambda: raw.alltoall(source, target), engine)
+
+
 def main() -> None:
     rueda.init()
     torch.cuda.set_device(0)
     raw = RawNccl()
     for size in SIZES:
         measure_one(raw, torch.ones(size // 4, device="cuda"))
+        measure_alltoall(raw, torch.ones(size // 4, device="cuda"))
     many = [torch.ones(i * i % 977 + 1, device="cuda") for i in range(TENSORS)]
     flat = torch.ones(sum(t.numel() for t in many), device="cuda")
 

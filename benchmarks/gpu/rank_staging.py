@@ -5,6 +5,7 @@ All rates are bytes of the tensor by seconds, of the slower rank, while both ran
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -12,22 +13,23 @@ from collections.abc import Callable
 import rueda
 import rueda.torch as rt
 import torch
-from rank_timing import report
+from rank_timing import report, synchronize
 
 SIZES = [16 << 20, 64 << 20, 256 << 20]
+REHEARSAL_SIZES = [1 << 20]
 ROUNDS = 9
 WARM_UP = 2
 
 
-def seconds_of_all(run: Callable[[], None]) -> float:
+def seconds_of_all(run: Callable[[], None], device: torch.device) -> float:
     """Median over rounds of the time until the slower rank has done it and its GPU too."""
     seconds = []
     for number in range(ROUNDS + WARM_UP):
-        torch.cuda.synchronize()
+        synchronize(device)
         rueda.barrier()
         began = time.perf_counter()
         run()
-        torch.cuda.synchronize()
+        synchronize(device)
         taken = time.perf_counter() - began
         slower = max(rueda.allgather_object(taken))
         if number >= WARM_UP:
@@ -36,7 +38,10 @@ def seconds_of_all(run: Callable[[], None]) -> float:
 
 
 def copies_of(tensor: torch.Tensor) -> Callable[[], None]:
-    """Both ways at once through pinned memory, as staging does."""
+    """Both ways at once through pinned memory, as staging does; within the host in a rehearsal."""
+    if not tensor.is_cuda:
+        apart = torch.empty_like(tensor)
+        return lambda: apart.copy_(tensor)
     there, back = (torch.empty(tensor.shape, pin_memory=True) for _ in range(2))
     target = torch.empty_like(tensor)
     streams = [torch.cuda.Stream(), torch.cuda.Stream()]
@@ -51,23 +56,28 @@ def copies_of(tensor: torch.Tensor) -> Callable[[], None]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cuda:0")
+    device = torch.device(parser.parse_args().device)
     rueda.init()
-    torch.cuda.set_device(0)
-    for size in SIZES:
-        on_gpu = torch.ones(size // 4, device="cuda")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    for size in SIZES if device.type == "cuda" else REHEARSAL_SIZES:
+        given = torch.ones(size // 4, device=device)
         on_host = torch.ones(size // 4)
 
-        def staged(tensor: torch.Tensor = on_gpu) -> None:
+        def staged(tensor: torch.Tensor = given) -> None:
             rt.allreduce_(tensor, name="staged", op=rt.Average)
 
         def ring(tensor: torch.Tensor = on_host) -> None:
             rt.allreduce_(tensor, name="ring", op=rt.Average)
 
         before = rueda.metrics()["bytes_staged"]
-        taken = seconds_of_all(staged)
-        if rueda.metrics()["bytes_staged"] == before:
+        taken = seconds_of_all(staged, device)
+        if given.is_cuda and rueda.metrics()["bytes_staged"] == before:
             raise RuntimeError("nothing went through the host's memory")
-        copied, reduced = seconds_of_all(copies_of(on_gpu)), seconds_of_all(ring)
+        copied = seconds_of_all(copies_of(given), device)
+        reduced = seconds_of_all(ring, device)
         if rueda.rank() == 0:
             report(section="staging", bytes=size, staged=taken, copies=copied, ring=reduced)
     rueda.shutdown()

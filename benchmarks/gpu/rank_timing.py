@@ -70,53 +70,105 @@ def stream_seconds(run: Callable[[], None], repeat: int, rounds: int, warm_up: i
     return statistics.median(seconds)
 
 
+class _UniqueId(ctypes.Structure):
+    _fields_ = [("internal", ctypes.c_char * 128)]
+
+
+class _Config(ctypes.Structure):
+    """ncclConfig_t as of 2.18: NCCL reads as much of it as ``size`` and ``version`` tell."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("magic", ctypes.c_uint),
+        ("version", ctypes.c_uint),
+        ("blocking", ctypes.c_int),
+        ("cga_cluster_size", ctypes.c_int),
+        ("min_ctas", ctypes.c_int),
+        ("max_ctas", ctypes.c_int),
+        ("net_name", ctypes.c_char_p),
+        ("split_share", ctypes.c_int),
+    ]
+
+
+_UNDEFINED = -(2**31)
+_IN_PROGRESS = 7
+
+
 class RawNccl:
     """A communicator of one rank, and nothing between the caller and NCCL.
 
-    Of the libnccl.so.2 that torch has loaded. Raises ``RuntimeError`` with NCCL's own text where a call fails.
+    Of the libnccl.so.2 that torch has loaded. ``blocking``: whether calls return only once their work is in the stream;
+    NCCL hands it to a thread that it makes otherwise, and this waits until that is over. Raises ``RuntimeError`` with
+    NCCL's own text where a call fails.
     """
 
-    class _UniqueId(ctypes.Structure):
-        _fields_ = [("internal", ctypes.c_char * 128)]
-
-    def __init__(self) -> None:
+    def __init__(self, blocking: bool = True) -> None:
         torch.cuda.init()
-        self._library = ctypes.CDLL(_loaded_nccl())
-        self._library.ncclGetErrorString.restype = ctypes.c_char_p
-        self._library.ncclAllReduce.argtypes = [
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-            ctypes.c_size_t,
-            ctypes.c_int,
-            ctypes.c_int,
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-        ]
-        identity = self._UniqueId()
-        self._check(self._library.ncclGetUniqueId(ctypes.byref(identity)))
+        self._blocking = blocking
+        self._library = nccl = ctypes.CDLL(loaded_nccl())
+        nccl.ncclGetErrorString.restype = ctypes.c_char_p
+        address, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+        nccl.ncclAllReduce.argtypes = [address, address, size, number, number, address, address]
+        nccl.ncclSend.argtypes = [address, size, number, number, address, address]
+        nccl.ncclRecv.argtypes = [address, size, number, number, address, address]
+        nccl.ncclCommGetAsyncError.argtypes = [address, ctypes.POINTER(number)]
+        identity = _UniqueId()
+        self._check(nccl.ncclGetUniqueId(ctypes.byref(identity)))
+        config = _Config(
+            ctypes.sizeof(_Config), 0xCAFEBEEF, 21800, int(blocking), *[_UNDEFINED] * 3
+        )
+        config.split_share = _UNDEFINED
         communicator = ctypes.c_void_p()
-        self._check(
-            self._library.ncclCommInitRank(
-                ctypes.byref(communicator), ctypes.c_int(1), identity, ctypes.c_int(0)
-            )
+        code = nccl.ncclCommInitRankConfig(
+            ctypes.byref(communicator), number(1), identity, number(0), ctypes.byref(config)
         )
         self._communicator = communicator.value
+        self._finish(code)
 
     def allreduce_(self, tensor: torch.Tensor) -> None:
         """Sums a float32 tensor in place on the current stream."""
         pointer = tensor.data_ptr()
         stream = torch.cuda.current_stream().cuda_stream
-        code = self._library.ncclAllReduce(
-            pointer, pointer, tensor.numel(), FLOAT32, SUM, self._communicator, stream
+        self._finish(
+            self._library.ncclAllReduce(
+                pointer, pointer, tensor.numel(), FLOAT32, SUM, self._communicator, stream
+            )
         )
-        self._check(code)
+
+    def alltoall(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Sends all of a float32 tensor to the one rank there is, on the current stream."""
+        nccl, communicator = self._library, self._communicator
+        stream = torch.cuda.current_stream().cuda_stream
+        self._check(nccl.ncclGroupStart())
+        sent = nccl.ncclSend(source.data_ptr(), source.numel(), FLOAT32, 0, communicator, stream)
+        taken = nccl.ncclRecv(target.data_ptr(), target.numel(), FLOAT32, 0, communicator, stream)
+        ended = nccl.ncclGroupEnd()
+        for code in (sent, taken):
+            self._check(0 if code == _IN_PROGRESS else code)
+        self._finish(ended)
+
+    def _finish(self, code: int) -> None:
+        """Waits until a call of a non-blocking communicator is over."""
+        if self._blocking or code not in {0, _IN_PROGRESS}:
+            self._check(code)
+            return
+        state = ctypes.c_int(_IN_PROGRESS)
+        end = time.monotonic() + 30
+        while state.value == _IN_PROGRESS:
+            self._check(
+                self._library.ncclCommGetAsyncError(self._communicator, ctypes.byref(state))
+            )
+            if time.monotonic() > end:
+                raise RuntimeError("NCCL is still in progress after 30 s")
+        self._check(state.value)
 
     def _check(self, code: int) -> None:
         if code:
             raise RuntimeError(f"NCCL: {self._library.ncclGetErrorString(code).decode()}")
 
 
-def _loaded_nccl() -> str:
+def loaded_nccl() -> str:
+    """The path of the libnccl.so.2 that this process has loaded; its name where it has none."""
     maps = Path("/proc/self/maps").read_text()
     found = re.search(r"(/\S*libnccl\.so\S*)", maps)
     return found[1] if found else "libnccl.so.2"

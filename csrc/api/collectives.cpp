@@ -107,7 +107,9 @@ std::vector<Handle> grouped_allreduce(std::span<const TensorView> inputs,
 }
 
 Handle allgather(const TensorView& input, const CallOptions& options) {
-  return submit(options.process_set, submission_of(Collective::allgather, input, options.name));
+  Submission submission = submission_of(Collective::allgather, input, options.name);
+  submission.result = options.result;
+  return submit(options.process_set, std::move(submission));
 }
 
 Handle broadcast(const TensorView& tensor, int root, const CallOptions& options) {
@@ -131,12 +133,14 @@ Handle reduce_scatter(const TensorView& input, const ReduceScatterOptions& optio
   Submission submission = submission_of(Collective::reduce_scatter, input, options.name);
   set_reduction(submission.request, options);
   submission.request.splits = options.splits;
+  submission.result = options.result;
   return submit(options.process_set, std::move(submission));
 }
 
 Handle alltoall(const TensorView& input, const std::vector<std::int64_t>& splits,
                 const CallOptions& options) {
   Submission submission = submission_of(Collective::alltoall, input, options.name);
+  submission.result = options.result;
   const auto [runtime, set_id] = runtime_of(options.process_set);
   const auto members = runtime->process_sets().find(set_id);
   const std::int64_t ranks = members ? members->size() : 1;

@@ -114,14 +114,16 @@ std::vector<Handle> submit_grouped_allreduce(
 Handle submit_reduce_scatter(std::uintptr_t input, Shape shape, int dtype, const std::string& name,
                              int op, double prescale, double postscale,
                              std::vector<std::int64_t> splits, int set, int device,
-                             std::uintptr_t stream) {
+                             std::uintptr_t stream, std::uintptr_t result,
+                             std::size_t result_bytes) {
   return reduce_scatter(view(input, std::move(shape), dtype, device, stream),
                         {.name = name,
                          .op = reduce_op(op),
                          .prescale_factor = prescale,
                          .postscale_factor = postscale,
                          .splits = std::move(splits),
-                         .process_set = {set}});
+                         .process_set = {set},
+                         .result = {pointer(result), result_bytes}});
 }
 
 }  // namespace
@@ -156,15 +158,18 @@ void bind_collectives(py::module_& module) {
   module.def("reduce_scatter", &submit_reduce_scatter, released, py::arg("input"), py::arg("shape"),
              py::arg("dtype"), py::arg("name"), py::arg("op"), py::arg("prescale"),
              py::arg("postscale"), py::arg("splits"), py::arg("set"),
-             py::arg("device") = host_device, py::arg("stream") = 0);
+             py::arg("device") = host_device, py::arg("stream") = 0, py::arg("result") = 0,
+             py::arg("result_bytes") = 0);
   module.def(
       "allgather",
       [](std::uintptr_t input, Shape shape, int dtype, const std::string& name, int set, int device,
-         std::uintptr_t stream) {
-        return allgather(view(input, std::move(shape), dtype, device, stream), {name, {set}});
+         std::uintptr_t stream, std::uintptr_t result, std::size_t result_bytes) {
+        return allgather(view(input, std::move(shape), dtype, device, stream),
+                         {name, {set}, {pointer(result), result_bytes}});
       },
       released, py::arg("input"), py::arg("shape"), py::arg("dtype"), py::arg("name"),
-      py::arg("set"), py::arg("device") = host_device, py::arg("stream") = 0);
+      py::arg("set"), py::arg("device") = host_device, py::arg("stream") = 0, py::arg("result") = 0,
+      py::arg("result_bytes") = 0);
   module.def(
       "broadcast",
       [](std::uintptr_t tensor, Shape shape, int dtype, int root, const std::string& name, int set,
@@ -177,12 +182,14 @@ void bind_collectives(py::module_& module) {
   module.def(
       "alltoall",
       [](std::uintptr_t input, Shape shape, int dtype, const std::vector<std::int64_t>& splits,
-         const std::string& name, int set, int device, std::uintptr_t stream) {
+         const std::string& name, int set, int device, std::uintptr_t stream, std::uintptr_t result,
+         std::size_t result_bytes) {
         return alltoall(view(input, std::move(shape), dtype, device, stream), splits,
-                        {name, {set}});
+                        {name, {set}, {pointer(result), result_bytes}});
       },
       released, py::arg("input"), py::arg("shape"), py::arg("dtype"), py::arg("splits"),
-      py::arg("name"), py::arg("set"), py::arg("device") = host_device, py::arg("stream") = 0);
+      py::arg("name"), py::arg("set"), py::arg("device") = host_device, py::arg("stream") = 0,
+      py::arg("result") = 0, py::arg("result_bytes") = 0);
   module.def(
       "barrier", [](const std::string& name, int set) { return barrier({name, {set}}); }, released);
   module.def(

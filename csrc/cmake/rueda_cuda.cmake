@@ -7,6 +7,8 @@
 # (nvidia-cuda-nvcc, nvidia-nvvm, nvidia-cuda-runtime, nvidia-cuda-crt) in the Python environment that runs the build.
 set(RUEDA_CUDA AUTO CACHE STRING "Serve GPUs: AUTO (when cuda.h is found), ON or OFF")
 set(RUEDA_CUDA_ARCHITECTURES "80;90;100" CACHE STRING "What the kernels are compiled for; PTX of the last one too")
+# Where there is no nvcc: `make gpu-bundle` makes one, with a file beside it that holds the sources' hash.
+set(RUEDA_CUDA_IMAGE "" CACHE FILEPATH "The kernels, compiled before from the same sources, in place of nvcc")
 set(RUEDA_CUDA_FOUND FALSE)
 set(RUEDA_NVCC_FOUND FALSE)
 set(RUEDA_OLDEST_NVCC 12.8)  # knows sm_100
@@ -55,7 +57,9 @@ if(NOT RUEDA_CUDA STREQUAL "OFF")
     message(FATAL_ERROR "RUEDA_CUDA=ON, but no cuda.h was found: give CUDAToolkit_ROOT=/path/to/cuda")
   endif()
 endif()
-if(RUEDA_NVCC_FOUND)
+if(RUEDA_CUDA_FOUND AND RUEDA_CUDA_IMAGE)
+  message(STATUS "GPUs: ${RUEDA_CUDA_INCLUDE}, kernels from ${RUEDA_CUDA_IMAGE}")
+elseif(RUEDA_NVCC_FOUND)
   message(STATUS "GPUs: ${RUEDA_CUDA_INCLUDE}, kernels by nvcc ${RUEDA_NVCC_VERSION}")
 elseif(RUEDA_CUDA_FOUND)
   message(STATUS "GPUs: ${RUEDA_CUDA_INCLUDE}, no kernels (no nvcc)")
@@ -78,17 +82,59 @@ function(rueda_kernel_image folder out)
   list(JOIN names ", " names)
   file(GLOB kernels CONFIGURE_DEPENDS ${folder}/*.cu ${folder}/*.h ${folder}/nvcc/*.h)
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/cuda)
+  set(warnings "")
+  if(RUEDA_WARNINGS_AS_ERRORS)
+    set(warnings -Werror all-warnings)
+  endif()
   add_custom_command(
     OUTPUT ${image}
-    COMMAND ${RUEDA_NVCC} -ccbin ${CMAKE_CXX_COMPILER} -std=c++17 -O3 --expt-relaxed-constexpr -Werror all-warnings
+    COMMAND ${RUEDA_NVCC} -ccbin ${CMAKE_CXX_COMPILER} -std=c++17 -O3 --expt-relaxed-constexpr ${warnings}
             -I${PROJECT_SOURCE_DIR}/csrc -I${folder}/nvcc -I${RUEDA_CUDA_INCLUDE} ${targets} -Xfatbin=-compress-all
             -fatbin -o ${image} ${folder}/all.cu
     DEPENDS ${kernels} COMMENT "Compiling the CUDA kernels for ${names}" VERBATIM)
   set(RUEDA_KERNEL_IMAGE ${image})
   set(RUEDA_KERNEL_ORIGIN "nvcc ${RUEDA_NVCC_VERSION} for ${names}")
   configure_file(${folder}/../kernel_image.cpp.in ${source} @ONLY)
+  # For a build elsewhere, see RUEDA_CUDA_IMAGE.
+  rueda_kernel_sources_hash(${folder} hash)
+  file(WRITE ${image}.sources "${hash}\n")
+  add_custom_target(rueda_kernels DEPENDS ${image})
   # By itself: nothing else is to wait for nvcc.
   set_source_files_properties(${source} PROPERTIES OBJECT_DEPENDS ${image} SKIP_UNITY_BUILD_INCLUSION ON)
+  set(${out} ${source} PARENT_SCOPE)
+endfunction()
+
+# The hash of what the kernels are compiled from.
+function(rueda_kernel_sources_hash folder out)
+  file(GLOB kernels ${folder}/*.cu ${folder}/*.h ${folder}/nvcc/*.h)
+  list(SORT kernels)
+  set(hashes "")
+  foreach(kernel IN LISTS kernels)
+    file(SHA256 ${kernel} hash)
+    string(APPEND hashes ${hash})
+  endforeach()
+  string(SHA256 hash "${hashes}")
+  set(${out} ${hash} PARENT_SCOPE)
+endfunction()
+
+# Sets `out` to the source that embeds RUEDA_CUDA_IMAGE, which must be of these sources.
+function(rueda_given_kernel_image folder out)
+  rueda_kernel_sources_hash(${folder} hash)
+  set(made_from "")
+  if(EXISTS ${RUEDA_CUDA_IMAGE}.sources)
+    file(READ ${RUEDA_CUDA_IMAGE}.sources made_from)
+    string(STRIP "${made_from}" made_from)
+  endif()
+  if(NOT made_from STREQUAL hash)
+    message(FATAL_ERROR "${RUEDA_CUDA_IMAGE} was compiled from other sources than those of ${folder}: "
+                        "run 'make gpu-bundle' again, or build with nvcc")
+  endif()
+  set(source ${PROJECT_BINARY_DIR}/cuda/given_kernel_image.cpp)
+  set(RUEDA_KERNEL_IMAGE ${RUEDA_CUDA_IMAGE})
+  get_filename_component(name ${RUEDA_CUDA_IMAGE} NAME)
+  set(RUEDA_KERNEL_ORIGIN "nvcc elsewhere: ${name}")
+  configure_file(${folder}/../kernel_image.cpp.in ${source} @ONLY)
+  set_source_files_properties(${source} PROPERTIES OBJECT_DEPENDS ${RUEDA_CUDA_IMAGE} SKIP_UNITY_BUILD_INCLUSION ON)
   set(${out} ${source} PARENT_SCOPE)
 endfunction()
 
@@ -100,7 +146,11 @@ function(rueda_choose_cuda_sources list)
     set(sources ${folder}/no_cuda.cpp)
   else()
     list(REMOVE_ITEM sources ${folder}/no_cuda.cpp)
-    if(RUEDA_NVCC_FOUND)
+    if(RUEDA_CUDA_IMAGE)
+      list(REMOVE_ITEM sources ${folder}/no_kernel_image.cpp)
+      rueda_given_kernel_image(${folder}/kernels image)
+      list(APPEND sources ${image})
+    elseif(RUEDA_NVCC_FOUND)
       list(REMOVE_ITEM sources ${folder}/no_kernel_image.cpp)
       rueda_kernel_image(${folder}/kernels image)
       list(APPEND sources ${image})

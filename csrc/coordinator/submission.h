@@ -13,6 +13,7 @@
 #include "onehost/host_memory.h"
 #include "plan/request.h"
 #include "reduce/piece.h"
+#include "rueda/rueda.h"
 
 namespace rueda {
 
@@ -27,6 +28,7 @@ struct Submission {
   Request request;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;     // null where the engine allocates the result
+  ResultMemory result;             // on a GPU: taken instead, where the sizes are the same
   std::vector<std::int64_t> rows;  // alltoall: for each rank of the set
   KeptByCodec kept;                // with a compression: see AllreduceOptions
   int device = host_device;

@@ -243,6 +243,7 @@ Status Negotiator::verdict_on_variants(const std::string& name, const Entry& ent
     }
     if (details.field == difference->field) details.values.push_back(difference->right);
   }
+  if (details.field == "device") text += ": all must be on GPUs, or all on the CPU";
   if (shown < parties.size()) {
     text += str(", and in ", parties.size() - shown, " more ways on other ranks");
   }

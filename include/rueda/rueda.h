@@ -227,9 +227,19 @@ std::vector<Handle> grouped_allreduce(std::span<const TensorView> inputs,
                                       std::span<void* const> outputs,
                                       const AllreduceOptions& options = {});
 
+// Memory of the caller's GPU for the result of an allgather, reduce_scatter or alltoall. Where the
+// result has exactly so many bytes it is written there, and Output::data is null; else, and on the
+// CPU always, the engine allocates it. It must not be used until a stream that has waited for the
+// handle gets there.
+struct ResultMemory {
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+
 struct CallOptions {
   std::string name = {};
   ProcessSet process_set = {};
+  ResultMemory result = {};  // not for broadcast and barrier, which have no result of their own
 };
 
 // Concatenates along the first dimension, in rank order. First extents may differ; the others and
@@ -249,6 +259,7 @@ struct ReduceScatterOptions {
   // more.
   std::vector<std::int64_t> splits = {};
   ProcessSet process_set = {};
+  ResultMemory result = {};
 };
 
 // Reduces, then leaves each rank its rows of the first dimension, in Handle::output().
@@ -383,9 +394,9 @@ void start_timeline(const std::string& path, TimelineFormat format = TimelineFor
                     bool mark_cycles = false);
 // Ends the file that is being written, if any.
 void stop_timeline();
-// Writes what this rank did last into the folder that the option `flight_recorder` names, as is done
-// when the world fails or stalls; `rueda analyze` reads it. Throws InvalidArgumentError where there
-// is no such folder, InitializationError where the file cannot be written.
+// Writes what this rank did last into the folder that the option `flight_recorder` names, as is
+// done when the world fails or stalls; `rueda analyze` reads it. Throws InvalidArgumentError where
+// there is no such folder, InitializationError where the file cannot be written.
 void write_flight_record();
 // The options in force, by name.
 [[nodiscard]] std::map<std::string, std::string> options();

@@ -209,6 +209,8 @@ def reduce_scatter(
     set: int,
     device: int = -1,
     stream: int = 0,
+    result: int = 0,
+    result_bytes: int = 0,
 ) -> Handle: ...
 def allgather(
     input: int,
@@ -218,6 +220,8 @@ def allgather(
     set: int,
     device: int = -1,
     stream: int = 0,
+    result: int = 0,
+    result_bytes: int = 0,
 ) -> Handle: ...
 def broadcast(
     tensor: int,
@@ -238,6 +242,8 @@ def alltoall(
     set: int,
     device: int = -1,
     stream: int = 0,
+    result: int = 0,
+    result_bytes: int = 0,
 ) -> Handle: ...
 
 class PersistentAllreduce:

@@ -10,6 +10,7 @@ from pathlib import Path
 from launching import Ended, run_to_end
 
 RANKS = Path(__file__).resolve().parent / "ranks"
+LIMIT = 120.0  # seconds that a world may take
 REHEARSAL = os.environ.get("RUEDA_TEST_DEVICE") == "cpu"
 
 
@@ -18,7 +19,7 @@ def run_world(
     size: int,
     arguments: Sequence[str] = (),
     extra: dict[str, str] | None = None,
-    limit: float = 240,
+    limit: float = LIMIT,
     under: Sequence[str] = (),
 ) -> Ended:
     """Runs a script of ``ranks/`` to its end; ``under`` is a command that runs each rank's Python."""
@@ -28,7 +29,7 @@ def run_world(
 
 
 def check_world(
-    script: str, size: int, extra: dict[str, str] | None = None, limit: float = 240
+    script: str, size: int, extra: dict[str, str] | None = None, limit: float = LIMIT
 ) -> None:
     """Runs a script, in which all ranks must succeed."""
     ended = run_world(script, size, extra=extra, limit=limit)

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torch.distributed")
 
 from rueda.adapter import Refusal, View  # noqa: E402
+from rueda.torch.c10d.arguments import Target, result_memory, target_of  # noqa: E402
 from rueda.torch.c10d.placement import ON_HOST, OnGpu, placement_of  # noqa: E402
 from rueda.torch.c10d.work import RuedaWork  # noqa: E402
 
@@ -262,3 +263,40 @@ def test_tensors_of_one_operation_are_in_one_place() -> None:
         placement_of(on_host, on_gpu)
     with pytest.raises(Refusal, match="different devices: cuda:0 and cuda:1"):
         placement_of(on_gpu, on_gpu._replace(device=1))
+
+
+def on_gpu(pointer: int, count: int) -> Target:
+    """The target of a collective as it is on a GPU, at an address."""
+    target = target_of(torch.zeros(count))
+    target.view = target.view._replace(device=0, pointer=pointer)
+    return target
+
+
+def source_at(pointer: int, count: int) -> View:
+    """What a collective reads, of the same type."""
+    return on_gpu(pointer, count).view
+
+
+def test_a_result_is_written_where_it_belongs() -> None:
+    target = on_gpu(0x10000, 100)
+    assert result_memory([target], source_at(0x20000, 50)) == (0x10000, 400)
+    # Right before and right after the target.
+    assert result_memory([target], source_at(0x10000 - 200, 50)) == (0x10000, 400)
+    assert result_memory([target], source_at(0x10000 + 400, 50)) == (0x10000, 400)
+
+
+def test_a_result_on_the_cpu_or_for_several_targets_is_copied() -> None:
+    target = on_gpu(0x10000, 100)
+    assert result_memory([target_of(torch.zeros(8))], source_at(0x20000, 8)) == (0, 0)
+    assert result_memory([target, target], source_at(0x20000, 50)) == (0, 0)
+    assert result_memory([], source_at(0x20000, 50)) == (0, 0)
+
+
+def test_a_result_that_would_overwrite_its_source_is_copied_unless_it_is_in_place() -> None:
+    target = on_gpu(0x10000, 100)
+    for offset in (-4, 0, 4, 396):
+        assert result_memory([target], source_at(0x10000 + offset, 50)) == (0, 0)
+    # Rank 1's part of an all-gather of two, and rank 1's part of what a reduce-scatter leaves.
+    assert result_memory([target], source_at(0x10000 + 200, 50), 200) == (0x10000, 400)
+    assert result_memory([target], source_at(0x10000 - 400, 200), -400) == (0x10000, 400)
+    assert result_memory([target], source_at(0x10000 + 204, 50), 200) == (0, 0)

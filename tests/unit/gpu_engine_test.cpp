@@ -254,7 +254,8 @@ TEST_CASE("a tensor that cannot be used fails on every rank, and the world goes 
       submission = allreduce_of(on_the_host, DataType::float32, "x");
     });
     expect(contains(mixed, "device differs") && contains(mixed, "a GPU") &&
-               contains(mixed, "the CPU") && contains(mixed, "'x'"),
+               contains(mixed, "the CPU") && contains(mixed, "'x'") &&
+               contains(mixed, "all must be on GPUs, or all on the CPU"),
            mixed);
     const std::string none = reduce([](Submission& submission) { submission.device = 99; });
     expect(contains(none, "cuda:99") || contains(none, "99"), none);

@@ -12,6 +12,7 @@ from rueda import _native, dtypes
 from rueda.adapter import Refusal, View
 from rueda.operations import ReduceOp
 from rueda.process_sets import ProcessSet
+from rueda.torch.device_choice import look_at_choice
 
 __all__ = ["TorchAdapter", "code_of", "reduce_now", "usual_code_of"]
 
@@ -175,6 +176,7 @@ def _view(tensor: torch.Tensor) -> View:
         )
     if tensor.is_cpu:
         return View(tensor.data_ptr(), tensor.shape, code, tensor)
+    look_at_choice(tensor.get_device())
     stream = torch.cuda.current_stream(tensor.device)
     return View(
         tensor.data_ptr(),

@@ -47,6 +47,28 @@ def check_all_reduce() -> None:
     holds(tensor, total())
 
 
+def check_outputs_that_are_written_at_once() -> None:
+    """On a GPU without a copy: apart from the input, in its place, and overlapping it otherwise."""
+    size, rank = dist.get_world_size(), dist.get_rank()
+    group = dist.group.WORLD
+    for step in range(3):  # the later ones are replayed
+        gathered = torch.zeros(size, 1000)
+        gathered[rank] = rank + 1.0 + step
+        group.all_gather_single(gathered, gathered[rank]).wait()
+        for other in range(size):
+            holds(gathered[other], other + 1.0 + step)
+        wide = torch.full((size, 1000), rank + 1.0)
+        group.reduce_scatter_single(wide[rank], wide).wait()
+        holds(wide[rank], total())
+        arrived = torch.zeros(size)
+        group.all_to_all_single(arrived, torch.full((size,), rank + 1.0)).wait()
+        assert arrived.tolist() == [other + 1.0 for other in range(size)]
+        shifted = torch.full((size * 1000 + 1,), rank + 1.0)
+        group.all_gather_single(shifted[1:], shifted[rank * 1000 : (rank + 1) * 1000]).wait()
+        for other in range(size):
+            holds(shifted[1 + 1000 * other : 1001 + 1000 * other], other + 1.0)
+
+
 @needs_gpu
 def check_wait_does_not_block_the_host() -> None:
     warm = torch.zeros(COUNT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -22,9 +23,11 @@ __all__ = [
     "as_refusal",
     "flatten",
     "hand_out",
+    "is_in_place",
     "read",
     "reduction_of",
     "require_like",
+    "result_memory",
     "root_of",
     "seconds_of",
     "target_of",
@@ -145,11 +148,39 @@ def require_like(target: Target, view: View) -> None:
         )
 
 
+def result_memory(
+    targets: Sequence[Target], source: View, in_place_at: int | None = None
+) -> tuple[int, int]:
+    """Address and bytes of a GPU's memory into which a result may be written at once; zeros where there is none.
+
+    There is none on the CPU, for several targets, and where the source overlaps the target, unless it begins
+    ``in_place_at`` bytes after it, as collectives in place have it.
+    """
+    if len(targets) != 1 or targets[0].view.device < 0:
+        return 0, 0
+    view = targets[0].view
+    length, source_length = (
+        math.prod(each.shape) * dtypes.item_size(each.dtype) for each in (view, source)
+    )
+    distance = source.pointer - view.pointer
+    if -source_length < distance < length and distance != in_place_at:
+        return 0, 0
+    return view.pointer, length
+
+
+def is_in_place(memory: _native.Memory, shape: Sequence[int]) -> bool:
+    """Whether a result lies where :func:`result_memory` said."""
+    return len(memory) == 0 and math.prod(shape) > 0
+
+
 def hand_out(native: _native.Handle, targets: Sequence[Target], what: str) -> None:
     """Copies a result to where it belongs, piece after piece."""
     if not targets:
         return
     memory, shape = native.output(dtypes.item_size(targets[0].view.dtype))
+    if is_in_place(memory, shape):
+        targets[0].give()
+        return
     numbers = [target.tensor.numel() for target in targets]
     with _adapter.lent(memory, shape, targets[0].tensor) as result:
         flat = result.reshape(-1)

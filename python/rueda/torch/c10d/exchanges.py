@@ -17,6 +17,7 @@ from rueda.torch.c10d.arguments import (
     hand_out,
     read,
     require_like,
+    result_memory,
     root_of,
     target_of,
 )
@@ -145,8 +146,13 @@ class Exchanges(Operations):
                     set_id,
                     view.device,
                     view.stream,
+                    *result_memory(
+                        each, view, self.rank() * source.numel() * source.element_size()
+                    ),
                 )
-                for number, view in enumerate(views)
+                for number, (view, source, each) in enumerate(
+                    zip(views, sources, targets, strict=True)
+                )
             ]
 
         def finish(natives: Sequence[_native.Handle]) -> list[torch.Tensor]:

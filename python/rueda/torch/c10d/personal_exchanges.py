@@ -16,6 +16,7 @@ from rueda.torch.c10d.arguments import (
     hand_out,
     read,
     require_like,
+    result_memory,
     root_of,
     target_of,
 )
@@ -187,6 +188,7 @@ class AllToAll(Operations):
                     set_id,
                     view.device,
                     view.stream,
+                    *result_memory(targets, view),
                 )
             ],
             finish,

@@ -20,9 +20,11 @@ from rueda.submission import NO_WIRE
 from rueda.torch.c10d.arguments import (
     as_refusal,
     flatten,
+    hand_out,
     read,
     reduction_of,
     require_like,
+    result_memory,
     root_of,
     seconds_of,
     target_of,
@@ -348,15 +350,18 @@ class Reductions(Operations):
                     set_id,
                     view.device,
                     view.stream,
+                    *result_memory(
+                        [target], view, -sum(rows[: self.rank()]) * dtypes.item_size(view.dtype)
+                    ),
                 )
-                for number, (view, rows) in enumerate(zip(views, splits, strict=True))
+                for number, (view, rows, target) in enumerate(
+                    zip(views, splits, targets, strict=True)
+                )
             ]
 
         def finish(natives: Sequence[_native.Handle]) -> list[torch.Tensor]:
             for target, native in zip(targets, natives, strict=True):
-                memory, shape = native.output(dtypes.item_size(target.view.dtype))
-                with _adapter.lent(memory, shape, target.tensor) as result:
-                    target.fill(result)
+                hand_out(native, [target], what)
             return list(outputs)
 
         return self._collective(
