@@ -17,8 +17,8 @@ class CudaStream {
  public:
   // Of our own: of the device's highest priority, and without waiting for the default stream.
   [[nodiscard]] static Expected<CudaStream> create(DeviceReference device);
-  // Somebody else's, as an integer (torch's stream.cuda_stream; 0 is the default stream). It is not
-  // destroyed here and must outlive its uses.
+  // Somebody else's, as an integer (torch's stream.cuda_stream; 0 and 1 are the default stream, 2
+  // is another one in each thread). It is not destroyed here and must outlive its uses.
   [[nodiscard]] static CudaStream borrow(DeviceReference device, std::uintptr_t handle);
 
   CudaStream(CudaStream&& other) noexcept;
@@ -28,6 +28,10 @@ class CudaStream {
 
   [[nodiscard]] StreamHandle handle() const { return handle_; }
   [[nodiscard]] const DeviceReference& device() const { return device_; }
+  // cudaStreamPerThread: of whichever thread uses it.
+  [[nodiscard]] bool is_of_thread() const {
+    return reinterpret_cast<std::uintptr_t>(handle_) == 2;
+  }
 
   // What is enqueued from now on waits for what was recorded in `event` last. The event may be of
   // another device. The host does not wait.

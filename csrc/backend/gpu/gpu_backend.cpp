@@ -34,7 +34,7 @@ class GpuBackend final : public DeviceBackend {
 
   Expected<std::shared_ptr<DeviceEvent>> mark(int device, void* stream) override {
     if (Status status = open(device); !status.ok()) return status;
-    const CurrentDevice current(*gpu_.device);
+    const CurrentDevice current(*gpu_.device, DriverUse::enqueue);
     if (!current.status().ok()) return current.status();
     const CudaStream marked =
         CudaStream::borrow(gpu_.device, reinterpret_cast<std::uintptr_t>(stream));

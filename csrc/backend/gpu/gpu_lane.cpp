@@ -98,14 +98,6 @@ Status GpuLane::settle(RoadChoice choice, std::span<const GpuPeerInfo> cards, in
   return {};
 }
 
-Status GpuLane::reserve(std::size_t bytes) {
-  return buffer_.reserve(bytes, *gpu_.nccl, gpu_.device, *communicator_);
-}
-
-Expected<std::byte*> GpuLane::buffer() {
-  return buffer_.room(*communicator_);
-}
-
 Expected<StagingMemory*> GpuLane::staging(std::size_t slot, std::size_t bytes) {
   StagingMemory& memory = staging_[slot];
   if (memory.size() < bytes) {
@@ -174,10 +166,7 @@ void GpuLane::close(Time deadline) {
   Status idle = stream_->wait_until_idle(deadline);
   if (idle.ok()) unfinished_.clear();
   if (callers_) callers_->close(deadline);
-  if (idle.ok() && communicator_) {
-    buffer_.deregister(*communicator_);
-    idle = communicator_->close(deadline);
-  }
+  if (idle.ok() && communicator_) idle = communicator_->close(deadline);
   if (!idle.ok()) log(LogLevel::debug, "closing a lane: ", idle.to_string());
 }
 

@@ -67,9 +67,13 @@ class GpuLane {
   // --- Memory, kept from operation to operation. What has been outgrown is freed with the lane:
   // freeing waits for the GPU, which may wait for other ranks.
   // Of the GPU, for NCCL; used by one operation at a time, which leaves it in the order of
-  // stream(). reserve() begins to make room, and buffer() is it once the communicator is ready.
-  Status reserve(std::size_t bytes);
-  Expected<std::byte*> buffer();
+  // stream(). reserve() makes room, and register_buffer() tells NCCL of it once all ranks have it;
+  // buffer() is it once the communicator is ready.
+  [[nodiscard]] bool has_room(std::size_t bytes) const { return buffer_.has_room(bytes); }
+  Status reserve(std::size_t bytes) { return buffer_.reserve(bytes, *gpu_.nccl, gpu_.device); }
+  void give_back_buffer() { buffer_.give_back(); }
+  Status register_buffer() { return buffer_.register_with(*communicator_); }
+  [[nodiscard]] std::byte* buffer() const { return buffer_.data(); }
   // Of the host.
   Expected<StagingMemory*> staging(std::size_t slot, std::size_t bytes);
 

@@ -6,10 +6,6 @@ namespace rueda {
 
 Expected<std::byte*> NcclHeap::allocate(std::size_t bytes) const {
   const nccl::Functions& functions = library_->functions();
-  if (functions.mem_alloc == nullptr || functions.mem_free == nullptr) {
-    return Status(ErrorCode::unsupported,
-                  str("NCCL ", nccl_version_text(library_->version()), " has no ncclMemAlloc"));
-  }
   const CurrentDevice current(*device_);
   if (!current.status().ok()) return current.status();
   void* address = nullptr;
