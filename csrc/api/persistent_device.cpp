@@ -1,5 +1,6 @@
 // Persistent allreduces on GPUs: enqueued by the calling thread on a stream of its own.
 #include <chrono>
+#include <cstdint>
 #include <thread>
 #include <utility>
 
@@ -10,6 +11,7 @@ namespace rueda {
 
 namespace {
 
+constexpr std::uintptr_t stream_of_thread = 2;  // the runtime's number
 constexpr auto max_spin = std::chrono::microseconds(200);
 constexpr auto pause = std::chrono::microseconds(50);
 
@@ -21,8 +23,15 @@ class DeviceRun final : public PersistentRun {
   }
 
   void begin(std::optional<void*> stream) override {
+    void* const on = stream.value_or(stream_);
+    // Which stream it is depends on the thread, and NCCL is called by another one.
+    if (reinterpret_cast<std::uintptr_t>(on) == stream_of_thread) {
+      throw InvalidArgumentError(
+          "a persistent allreduce cannot start on cudaStreamPerThread: make a stream of your own "
+          "current, or the default one");
+    }
     life_.begin();
-    if (Status status = reduction_->start(stream.value_or(stream_)); !status.ok()) fail(status);
+    if (Status status = reduction_->start(on); !status.ok()) fail(status);
   }
   bool start_until(std::optional<Time> deadline) override {
     const Time begin = Clock::now();

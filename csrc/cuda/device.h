@@ -89,9 +89,9 @@ class CurrentDevice {
   const CurrentDevice* const outer_;  // the thread's before this one
   Status status_;
   bool pushed_ = false;
-  bool is_relaxed_ = false;    // here or further out
-  bool has_relaxed_ = false;   // here
-  int capture_mode_ = 0;       // before that
+  bool is_relaxed_ = false;   // here or further out
+  bool has_relaxed_ = false;  // here
+  int capture_mode_ = 0;      // before that
 };
 
 }  // namespace rueda

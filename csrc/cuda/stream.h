@@ -28,10 +28,6 @@ class CudaStream {
 
   [[nodiscard]] StreamHandle handle() const { return handle_; }
   [[nodiscard]] const DeviceReference& device() const { return device_; }
-  // cudaStreamPerThread: of whichever thread uses it.
-  [[nodiscard]] bool is_of_thread() const {
-    return reinterpret_cast<std::uintptr_t>(handle_) == 2;
-  }
 
   // What is enqueued from now on waits for what was recorded in `event` last. The event may be of
   // another device. The host does not wait.

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "backend/gpu/fusion_buffer.h"
+#include "core/memory_release.h"
 #include "gpu_engine_ranks.h"
 
 namespace rueda::test::gpu_fusion_buffer_test {
@@ -155,7 +156,8 @@ TEST_CASE("where NCCL refuses one rank to register, all ranks are told") {
   });
 }
 
-TEST_CASE("a rank without memory for the buffer fails the operation on all, and the world goes on") {
+TEST_CASE(
+    "a rank without memory for the buffer fails the operation on all, and the world goes on") {
   const NcclFixture fixture;
   nccl_double().fail("ncclMemAlloc", 0, 1, nccl::unhandled_cuda_error, "out of memory");
   run_gpu_engines({}, [&](GpuEngine& gpu) {
@@ -183,6 +185,26 @@ TEST_CASE("a rank without memory for the buffer fails the operation on all, and 
     expect(gpu.read<float>(second.data(), 8) == std::vector<float>(8, 2), "the next one");
     gpu.drain();
   });
+}
+
+TEST_CASE("where memory runs out, who keeps some is asked to release it, and it is tried again") {
+  const NcclFixture fixture;
+  int asked_of = -1;
+  set_memory_release([&](int device) { asked_of = device; });
+  const auto* library = take(load_nccl(double_options()), "load_nccl");
+  SECTION("NCCL's memory") {
+    nccl_double().fail("ncclMemAlloc", 0, 1, nccl::unhandled_cuda_error, "out of memory");
+    CHECK(take(NcclMemory::allocate({*library, CudaFixture::device(1)}, 64), "memory").size() ==
+          64);
+  }
+  SECTION("memory") {
+    cuda_double().fail("cuMemAlloc_v2", 1, 2);
+    CHECK(take(DeviceMemory::allocate(CudaFixture::device(1), 64), "memory").size() == 64);
+  }
+  CHECK(asked_of == 1);
+  set_memory_release(nullptr);
+  cuda_double().fail("cuMemAlloc_v2", 1, 2);
+  CHECK_FALSE(DeviceMemory::allocate(CudaFixture::device(1), 64).ok());
 }
 
 TEST_CASE("with one rank nothing is registered") {

@@ -237,6 +237,19 @@ TEST_CASE("where tensors are staged a persistent allreduce is a named operation,
   });
 }
 
+TEST_CASE("a start on a stream that is another one in each thread is refused") {
+  const NcclFixture fixture;
+  run_gpu_engines({2}, [&](GpuEngine& gpu) {
+    const DeviceMemory memory = gpu.tensor(std::vector<float>(count, 1));
+    const Run operation = persistent(gpu, memory, {.op = ReduceOp::sum});
+    const std::string error =
+        error_of([&] { operation->start(reinterpret_cast<void*>(std::uintptr_t{2})); });
+    expect(contains(error, "cudaStreamPerThread") && contains(error, "of your own"), error);
+    gpu.drain();
+    meet(gpu, "refused");
+  });
+}
+
 TEST_CASE("a start can be left and gone on with") {
   const NcclFixture fixture;
   run_gpu_engines({2}, [&](GpuEngine& gpu) {

@@ -100,9 +100,10 @@ TEST_CASE("a call that NCCL does not return from is ended by an abort from anoth
       const Time end = soon();
       while (nccl_double().blocked_calls() == 0 && Clock::now() < end) std::this_thread::yield();
       expect(nccl_double().blocked_calls() == 1, "it sits in the call");
-      expect(mine.communicator->wait_until_ready(Clock::now() + std::chrono::milliseconds(5))
-                     .code() == ErrorCode::timeout,
-             "a deadline");
+      expect(
+          mine.communicator->wait_until_ready(Clock::now() + std::chrono::milliseconds(5)).code() ==
+              ErrorCode::timeout,
+          "a deadline");
     }
     mine.communicator->abort();
     expect(mine.communicator->poll().status().code() == ErrorCode::shutdown, "it is gone");

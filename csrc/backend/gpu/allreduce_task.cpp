@@ -49,9 +49,8 @@ Status AllreduceTask::enqueue(GpuLane& gpu, const Lane& lane) {
   if (lies_well()) return enqueue_where_it_lies(gpu, lane);
   buffer_ = gpu.buffer();
   Status status =
-      takes_part_
-          ? pack(gpu, lane, pieces_, {reduction_.dtype, packed(), plan_.before}, buffer_)
-          : fill_bytes(gpu.stream(), buffer_, std::byte{}, packed_bytes_);
+      takes_part_ ? pack(gpu, lane, pieces_, {reduction_.dtype, packed(), plan_.before}, buffer_)
+                  : fill_bytes(gpu.stream(), buffer_, std::byte{}, packed_bytes_);
   if (!status.ok()) return status;
   return gpu.communicator()->allreduce(buffer_, buffer_, packed_bytes_ / size_of(packed()),
                                        plan_.how, gpu.stream().handle());

@@ -9,9 +9,9 @@
 
 namespace rueda {
 
-// Kept from operation to operation. The memory is NCCL's, and a window of the communicator, on which
-// its symmetric kernels work, or where the GPUs cannot have windows registered with it, so that
-// other GPUs reach it without another copy. With one rank there is nothing to reach.
+// Kept from operation to operation. The memory is NCCL's, and a window of the communicator, on
+// which its symmetric kernels work, or where the GPUs cannot have windows registered with it, so
+// that other GPUs reach it without another copy. With one rank there is nothing to reach.
 //
 // NCCL demands that of all ranks or none what takes part in an operation is registered. So all pack
 // an operation or none does, and agree that all have the memory before it is registered.

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/backend.h"
 #include "backend/gpu/callers_communicator.h"
 #include "backend/gpu/fusion_buffer.h"
 #include "backend/gpu/gpu_event.h"
@@ -27,6 +28,7 @@ struct Gpu {
   std::optional<BatchKernels> kernels;  // nothing where this build or GPU has none
   const NcclLibrary* nccl = nullptr;    // null where there is none
   std::string no_nccl;                  // why
+  bool may_share = false;               // the option gpu_sharing, and NCCL's own
 };
 
 class GpuLane {
@@ -57,6 +59,9 @@ class GpuLane {
   [[nodiscard]] GpuPeerInfo card(bool is_first) const;
   // Takes the path that all have chosen, and begins to connect.
   Status settle(RoadChoice choice, std::span<const GpuPeerInfo> cards, int rank);
+  // Once per process set, by its first rank: that an operation goes through the host's memory
+  // though NCCL is there.
+  void warn_of_staging(const Lane& lane);
   [[nodiscard]] const std::string& why_not_nccl() const { return choice_->why_not_nccl; }
   // Null where all is staged.
   [[nodiscard]] NcclCommunicator* communicator() const { return communicator_.get(); }
@@ -110,6 +115,7 @@ class GpuLane {
   std::uint64_t serving_ = 0;
   std::optional<RoadChoice> choice_;
   bool all_have_kernels_ = false;
+  bool has_warned_ = false;
   FusionBuffer buffer_;  // outlives the communicator, with which it is registered
   std::unique_ptr<NcclCommunicator> communicator_;
   std::map<std::size_t, StagingMemory> staging_;

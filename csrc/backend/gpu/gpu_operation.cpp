@@ -160,6 +160,7 @@ Status GpuOperation::settle() {
 
 bool GpuOperation::prepare() {
   if (gpu_->path() != GpuPath::nccl || !task_->suits_nccl(*gpu_)) {
+    gpu_->warn_of_staging(lane_);
     begin("STAGED");
     step_ = Step::stage;
     return true;

@@ -26,7 +26,8 @@ class GpuTask {
   [[nodiscard]] virtual Expected<bool> is_launched(const GpuLane& gpu) const {
     return gpu.communicator()->poll();
   }
-  // Whether reserve() or enqueue() failed in the same way on all ranks, before it enqueued anything.
+  // Whether reserve() or enqueue() failed in the same way on all ranks, before it enqueued
+  // anything.
   [[nodiscard]] virtual bool failed_everywhere() const { return false; }
   // Enqueues what comes after it, once NCCL's work is in the stream.
   virtual Status conclude(GpuLane&, const Lane&) { return {}; }

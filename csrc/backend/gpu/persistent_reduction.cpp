@@ -72,12 +72,6 @@ Expected<bool> PersistentReduction::is_captured(void* stream) const {
 Status PersistentReduction::start(void* handle) {
   if (piece_.count == 0) return check();
   const CudaStream stream = borrowed(device_, handle);
-  // Which stream it is depends on the thread, and NCCL is called by another one.
-  if (stream.is_of_thread()) {
-    return {ErrorCode::invalid_argument,
-            "a persistent allreduce cannot start on cudaStreamPerThread: make a stream of your own "
-            "current, or the default one"};
-  }
   const auto captured = stream.is_capturing();
   if (!captured) return captured.status();
   is_captured_ = *captured;
@@ -148,8 +142,8 @@ Expected<bool> PersistentReduction::call() {
   const std::byte* const input = is_packed ? output : piece_.input;
   return communicator_->enqueue(
       [&](NcclCommunicator& communicator) {
-        return communicator.allreduce(input, output, static_cast<std::uint64_t>(piece_.count), plan_.how,
-                                      borrowed(device_, stream_).handle());
+        return communicator.allreduce(input, output, static_cast<std::uint64_t>(piece_.count),
+                                      plan_.how, borrowed(device_, stream_).handle());
       },
       is_captured_);
 }

@@ -55,7 +55,9 @@ class ReduceScatterTask final : public ExchangeTask {
   [[nodiscard]] Input input() const override {
     return {input_, input_ != nullptr ? bytes_of(count_, reduction_.dtype) : 0};
   }
-  [[nodiscard]] std::size_t output_bytes() const override { return bytes_of(lengths_[rank_], reduction_.dtype); }
+  [[nodiscard]] std::size_t output_bytes() const override {
+    return bytes_of(lengths_[rank_], reduction_.dtype);
+  }
   [[nodiscard]] std::byte* output() const override { return output_; }
   [[nodiscard]] std::unique_ptr<Operation> start(GpuLane&, const Lane& lane, Backend& host,
                                                  const std::byte* input,

@@ -75,10 +75,10 @@ Status NcclCommunicator::reduce_scatter(const std::byte* input, std::byte* outpu
       for (std::size_t root = 0; root < lengths.size() && status.ok(); ++root) {
         const auto length = static_cast<std::uint64_t>(lengths[root]);
         if (length > 0) {
-          status = nccl.check(
-              nccl.functions.reduce(part, output, length * by.parts, by.dtype, by.op,
-                                    static_cast<int>(root), nccl.handle(), stream),
-              "ncclReduce");
+          status =
+              nccl.check(nccl.functions.reduce(part, output, length * by.parts, by.dtype, by.op,
+                                               static_cast<int>(root), nccl.handle(), stream),
+                         "ncclReduce");
         }
         part += length * bytes;
       }
@@ -147,9 +147,8 @@ Status NcclCommunicator::register_memory(std::byte* memory, std::size_t bytes) {
                                                               &made.window, nccl::window_symmetric),
                                "ncclCommWindowRegister");
     if (status.ok() && made.window == nullptr) {
-      status =
-          nccl.check(nccl.functions.comm_register(nccl.handle(), memory, bytes, &made.buffer),
-                     "ncclCommRegister");
+      status = nccl.check(nccl.functions.comm_register(nccl.handle(), memory, bytes, &made.buffer),
+                          "ncclCommRegister");
     }
     if (status.ok()) all.push_back(made);
     return status;

@@ -1,5 +1,5 @@
-// A communicator of NCCL over the ranks of a process set, one GPU each. NCCL is called by a thread of
-// the communicator's own, so that no other waits for other ranks.
+// A communicator of NCCL over the ranks of a process set, one GPU each. NCCL is called by a thread
+// of the communicator's own, so that no other waits for other ranks.
 #pragma once
 
 #include <atomic>

@@ -63,8 +63,7 @@ Expected<bool> NcclCommunicator::poll() const {
   if (!shared.launch.is_idle()) return false;
   if (!shared.failure.ok()) return shared.failure;
   nccl::Result state = nccl::success;
-  const nccl::Result asked =
-      shared.library.functions().comm_get_async_error(shared.handle, &state);
+  const nccl::Result asked = shared.library.functions().comm_get_async_error(shared.handle, &state);
   for (const nccl::Result result : {asked, state}) {
     Status status = shared.library.check(result, shared.with_rank("NCCL"), shared.handle);
     if (!status.ok()) return status;

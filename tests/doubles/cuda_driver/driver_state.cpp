@@ -111,8 +111,8 @@ void DriverState::begin_capture(StreamHandle handle, CaptureMode mode) {
 
 CudaGraphReference DriverState::end_capture(StreamHandle handle) {
   const auto found = find_stream(handle, current_device());
-  const bool may_end = found && (found->capture_mode == CaptureMode::relaxed ||
-                                 captures_of_this_thread() > 0);
+  const bool may_end =
+      found && (found->capture_mode == CaptureMode::relaxed || captures_of_this_thread() > 0);
   if (!capture_of(handle) || !may_end) {
     misused("the end of a capture that was not begun, or by another thread");
     return nullptr;
@@ -147,8 +147,7 @@ CUresult DriverState::forbid_while_capturing(const std::string& what) {
     const std::lock_guard lock(mutex_);
     const bool is_relaxed = capture_mode() == CU_STREAM_CAPTURE_MODE_RELAXED;
     if (is_relaxed && captures_of_this_thread() > 0) ++relaxed_calls_;
-    const bool of_others =
-        capture_mode() == CU_STREAM_CAPTURE_MODE_GLOBAL && global_captures_ > 0;
+    const bool of_others = capture_mode() == CU_STREAM_CAPTURE_MODE_GLOBAL && global_captures_ > 0;
     if (is_relaxed || (!of_others && captures_of_this_thread() == 0)) return CUDA_SUCCESS;
   }
   misused(what + " while a stream is captured");

@@ -12,8 +12,8 @@ using rueda::test::bytes_of;
 using rueda::test::Collective;
 using rueda::test::Communicator;
 using rueda::test::CommunicatorReference;
-using rueda::test::Meeting;
 using rueda::test::InCall;
+using rueda::test::Meeting;
 using rueda::test::NcclCall;
 using rueda::test::NcclState;
 using rueda::test::Step;
@@ -121,7 +121,8 @@ Result collective(const std::string& function, const void* input, void* output, 
     return state().refuse("an average or another operation that keeps NCCL from its fast kernels");
   Collective part{function, nullptr, nullptr, count, dtype, op, root};
   const std::size_t bytes = count * bytes_of(dtype);
-  if (communicator->meeting->size() == 1) return copy_alone(communicator, input, output, bytes, stream);
+  if (communicator->meeting->size() == 1)
+    return copy_alone(communicator, input, output, bytes, stream);
   return state().launch(
       {communicator, stream, false, true, [=](std::uint64_t number) mutable {
          part.input = reach(communicator, input, bytes * input_parts);
@@ -233,9 +234,11 @@ Result ncclCommFinalize(Comm handle) {
   }
   const InCall in_call(*communicator);
   communicator->finalizing = true;
-  const bool ends = wait_for([&] { return communicator->running == 0 && communicator->captured == 0; });
+  const bool ends =
+      wait_for([&] { return communicator->running == 0 && communicator->captured == 0; });
   communicator->finalizing = false;
-  return ends ? success : state().refuse("a graph or an operation that does not end was waited for");
+  return ends ? success
+              : state().refuse("a graph or an operation that does not end was waited for");
 }
 Result ncclCommDestroy(Comm handle) {
   const CommunicatorReference communicator = state().find(handle);
@@ -255,11 +258,13 @@ Result ncclCommAbort(Comm handle) {
   const CommunicatorReference communicator = state().find(handle);
   if (!communicator) return state().refuse("ncclCommAbort of no communicator");
   if (communicator->connecting || communicator->finalizing)
-    return state().refuse("aborted while another thread connects or finalizes it, which frees it under that thread");
+    return state().refuse(
+        "aborted while another thread connects or finalizes it, which frees it under that thread");
   communicator->given_up = true;
   // As NCCL does, and for ever. A test shall fail.
   if (!wait_for([&] { return communicator->captured == 0 && communicator->in_call == 0; }))
-    return state().refuse("a graph that nobody destroys, or a call that does not return, was waited for");
+    return state().refuse(
+        "a graph that nobody destroys, or a call that does not return, was waited for");
   state().remove(handle);
   return success;
 }

@@ -194,7 +194,8 @@ nccl::Result NcclState::begin(const NcclCall& call, const CommunicatorReference&
 void NcclState::take_time(const Communicator& communicator) {
   const int longest = settings().max_call_us;
   if (communicator.meeting->size() < 2) return;
-  while (held_ && !communicator.given_up) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  while (held_ && !communicator.given_up)
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
   thread_local std::minstd_rand random(std::random_device{}());
   std::uniform_int_distribution<int> durations(0, longest);
   std::this_thread::sleep_for(std::chrono::microseconds(durations(random)));
