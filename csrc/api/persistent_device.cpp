@@ -1,6 +1,6 @@
 // Persistent allreduces on GPUs: enqueued by the calling thread on a stream of its own.
-#include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <thread>
 #include <utility>
 
@@ -11,7 +11,9 @@ namespace rueda {
 
 namespace {
 
-constexpr auto max_pause = std::chrono::microseconds(200);
+constexpr std::uintptr_t stream_of_thread = 2;  // the runtime's number
+constexpr auto max_spin = std::chrono::microseconds(200);
+constexpr auto pause = std::chrono::microseconds(50);
 
 class DeviceRun final : public PersistentRun {
  public:
@@ -21,18 +23,30 @@ class DeviceRun final : public PersistentRun {
   }
 
   void begin(std::optional<void*> stream) override {
+    void* const on = stream.value_or(stream_);
+    // Which stream it is depends on the thread, and NCCL is called by another one.
+    if (reinterpret_cast<std::uintptr_t>(on) == stream_of_thread) {
+      throw InvalidArgumentError(
+          "a persistent allreduce cannot start on cudaStreamPerThread: make a stream of your own "
+          "current, or the default one");
+    }
     life_.begin();
-    if (Status status = reduction_->start(stream.value_or(stream_)); !status.ok()) fail(status);
+    if (Status status = reduction_->start(on); !status.ok()) fail(status);
   }
   bool start_until(std::optional<Time> deadline) override {
-    auto pause = std::chrono::microseconds(1);
+    const Time begin = Clock::now();
     for (;;) {
       const auto enqueued = reduction_->advance();
       if (!enqueued) fail(enqueued.status());
       if (*enqueued) return true;
-      if (deadline && Clock::now() >= *deadline) return false;
-      std::this_thread::sleep_for(pause);
-      pause = std::min<std::chrono::microseconds>(2 * pause, max_pause);
+      const Time now = Clock::now();
+      if (deadline && now >= *deadline) return false;
+      // To sleep takes some 60 us, however short a time is asked for; a call of NCCL takes less.
+      if (now - begin < max_spin) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(pause);
+      }
     }
   }
   // The stream does the rest.

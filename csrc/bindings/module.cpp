@@ -14,6 +14,7 @@
 #include "blocking.h"
 #include "collectives.h"
 #include "core/interruption.h"
+#include "core/memory_release.h"
 #include "core/options.h"
 #include "core/unknown_variables.h"
 #include "core/whereabouts.h"
@@ -142,12 +143,27 @@ void remove_set(int set) {
   handle.wait();
 }
 
+// Called by threads of Rueda's, too, and until the interpreter ends: never destroyed.
+void release_memory_by(py::object call) {
+  const auto* const kept = new py::object(std::move(call));
+  set_memory_release([kept](int device) {
+    if (Py_IsInitialized() == 0) return;
+    const py::gil_scoped_acquire acquired;
+    try {
+      (*kept)(device);
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("releasing memory of a GPU for Rueda");
+    }
+  });
+}
+
 void bind_life(py::module_& module) {
   const py::call_guard<GilReleased> released;
   module.def("init", &init_interruptibly);
   module.def("shutdown", &shutdown, released);
   module.def("recover", &recover_interruptibly, py::arg("timeout"), py::arg("break_whole"));
   module.def("host_identity", &host_identity);
+  module.def("set_memory_release", &release_memory_by);
   module.def("own_address", &own_address, py::arg("interface"));
   module.def("is_initialized", &is_initialized);
   module.def("abort", &abort, released);

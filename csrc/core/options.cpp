@@ -138,6 +138,11 @@ constexpr std::array table{
                "How tensors of GPUs travel. auto takes NCCL where every rank has it and a GPU of "
                "its own, and else goes through the host's memory (staged).",
                &Options::gpu_backend},
+    OptionSpec{"gpu_sharing", "RUEDA_GPU_SHARING", "", choice, "off|on", true,
+               "Whether NCCL takes ranks that share a GPU, which is meant for tests: NCCL 2.30 or "
+               "newer does where NCCL_MULTI_RANK_GPU_ENABLE=1 is set for all ranks. off goes "
+               "through the host's memory then.",
+               &Options::gpu_sharing},
     OptionSpec{
         "interface", "RUEDA_INTERFACE", "HOROVOD_GLOO_IFACE", text, "", false,
         "Network interface, or address, on which this rank listens for ranks of other "

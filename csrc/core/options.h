@@ -42,6 +42,7 @@ struct Options {
   std::string cuda_library;
   std::string nccl_library;
   std::string gpu_backend = "auto";
+  std::string gpu_sharing = "off";
   std::string interface;
   std::string bootstrap = "auto";
 };

@@ -155,7 +155,7 @@ Status BatchKernels::launch(const CudaStream& stream, std::span<cuda::CopyItem> 
 
 Status BatchKernels::start(const CudaStream& stream, const std::string& kernel, std::uint32_t tiles,
                            void* parameters) const {
-  const CurrentDevice current(*device_);
+  const CurrentDevice current(*device_, DriverUse::enqueue);
   if (!current.status().ok()) return current.status();
   const FunctionHandle function = functions_.find(kernel)->second;
   return device_->check(

@@ -133,26 +133,27 @@ int exchange_capture_mode(const CudaDevice& device, int mode) {
 
 }  // namespace
 
-CurrentDevice::CurrentDevice(const CudaDevice& device)
+CurrentDevice::CurrentDevice(const CudaDevice& device, DriverUse use)
     : device_(device), outer_(std::exchange(innermost, this)) {
+  is_relaxed_ = outer_ != nullptr && outer_->is_relaxed_;
+  if (use == DriverUse::any && !is_relaxed_) {
+    capture_mode_ = exchange_capture_mode(device, CU_STREAM_CAPTURE_MODE_RELAXED);
+    is_relaxed_ = has_relaxed_ = true;
+  }
   if (is_nested()) {
     status_ = outer_->status_;
     return;
   }
-  capture_mode_ = exchange_capture_mode(device, CU_STREAM_CAPTURE_MODE_RELAXED);
-  CUcontext current = nullptr;
-  status_ = device.check(device.functions().context_current(&current), "cuCtxGetCurrent");
-  if (!status_.ok() || current == device.context()) return;
+  // Without asking first whether it is current already: that would be a call, too.
   status_ = device.check(device.functions().context_push(device.context()), "cuCtxPushCurrent");
   pushed_ = status_.ok();
 }
 
 CurrentDevice::~CurrentDevice() {
   innermost = outer_;
-  if (is_nested()) return;
   CUcontext popped = nullptr;
   if (pushed_) device_.functions().context_pop(&popped);
-  exchange_capture_mode(device_, capture_mode_);
+  if (has_relaxed_) exchange_capture_mode(device_, capture_mode_);
 }
 
 }  // namespace rueda

@@ -62,14 +62,20 @@ class CudaDevice {
 // What streams, events and memory hold on to: their device outlives them.
 using DeviceReference = std::shared_ptr<const CudaDevice>;
 
-// Makes a device the calling thread's current one for as long as this lives, and keeps what the
-// thread does from spoiling a graph that some thread captures (torch captures in a mode that
-// forbids others to allocate memory and to look at events). Within another one of the same device
-// it costs nothing; else some calls of the driver. Everything in this layer does so itself; calls
-// to NCCL need it around them, and who calls much does well to have one around all.
+// What the driver is going to be called for.
+enum class DriverUse {
+  any,      // also what a capture that some thread has begun forbids (torch captures in a mode in
+            // which no thread may allocate memory or look at events): kept from spoiling it
+  enqueue,  // recording an event, waiting for one in a stream, launching a kernel
+};
+
+// Makes a device the calling thread's current one for as long as this lives. Within another one of
+// the same device it costs nothing; else two calls of the driver, and two more for any use.
+// Everything in this layer does so itself; calls to NCCL need it around them, and who calls much
+// does well to have one around all.
 class CurrentDevice {
  public:
-  explicit CurrentDevice(const CudaDevice& device);
+  explicit CurrentDevice(const CudaDevice& device, DriverUse use = DriverUse::any);
   ~CurrentDevice();
   CurrentDevice(const CurrentDevice&) = delete;
   CurrentDevice& operator=(const CurrentDevice&) = delete;
@@ -83,7 +89,9 @@ class CurrentDevice {
   const CurrentDevice* const outer_;  // the thread's before this one
   Status status_;
   bool pushed_ = false;
-  int capture_mode_ = 0;
+  bool is_relaxed_ = false;   // here or further out
+  bool has_relaxed_ = false;  // here
+  int capture_mode_ = 0;      // before that
 };
 
 }  // namespace rueda

@@ -21,7 +21,6 @@
   USE(primary_context_release, cuDevicePrimaryCtxRelease)       \
   USE(context_push, cuCtxPushCurrent)                           \
   USE(context_pop, cuCtxPopCurrent)                             \
-  USE(context_current, cuCtxGetCurrent)                         \
   USE(context_priority_range, cuCtxGetStreamPriorityRange)      \
   USE(stream_create, cuStreamCreateWithPriority)                \
   USE(stream_destroy, cuStreamDestroy)                          \

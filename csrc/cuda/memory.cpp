@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/memory_release.h"
 #include "core/strings.h"
 #include "cuda/driver_table.h"
 
@@ -32,13 +33,15 @@ Status enqueue(const CudaStream& stream, std::size_t bytes, const char* what, co
 Expected<std::byte*> DeviceHeap::allocate(std::size_t bytes) const {
   const CurrentDevice current(*device_);
   if (!current.status().ok()) return current.status();
-  CUdeviceptr address = 0;
-  if (Status status = device_->check(device_->functions().memory_allocate(&address, bytes),
-                                     allocation_of(bytes, "cuMemAlloc"));
-      !status.ok()) {
-    return status;
-  }
-  return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
+  return allocate_with_release(device_->facts().ordinal, [&]() -> Expected<std::byte*> {
+    CUdeviceptr address = 0;
+    if (Status status = device_->check(device_->functions().memory_allocate(&address, bytes),
+                                       allocation_of(bytes, "cuMemAlloc"));
+        !status.ok()) {
+      return status;
+    }
+    return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
+  });
 }
 
 void DeviceHeap::free(std::byte* memory) const {

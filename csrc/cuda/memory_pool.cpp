@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "core/memory_release.h"
 #include "core/strings.h"
 #include "cuda/driver_table.h"
 
@@ -60,14 +61,16 @@ MemoryPool::~MemoryPool() {
 Expected<std::byte*> MemoryPool::allocate(const CudaStream& stream, std::size_t bytes) const {
   const CurrentDevice current(*device_);
   if (!current.status().ok()) return current.status();
-  CUdeviceptr address = 0;
-  if (Status status = device_->check(
-          device_->functions().pool_allocate(&address, bytes, handle_, stream.handle()),
-          str("allocating ", bytes, " bytes (cuMemAllocFromPoolAsync)"));
-      !status.ok()) {
-    return status;
-  }
-  return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
+  return allocate_with_release(device_->facts().ordinal, [&]() -> Expected<std::byte*> {
+    CUdeviceptr address = 0;
+    if (Status status = device_->check(
+            device_->functions().pool_allocate(&address, bytes, handle_, stream.handle()),
+            str("allocating ", bytes, " bytes (cuMemAllocFromPoolAsync)"));
+        !status.ok()) {
+      return status;
+    }
+    return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
+  });
 }
 
 Status MemoryPool::free(const CudaStream& stream, std::byte* memory) const {

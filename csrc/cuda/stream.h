@@ -17,8 +17,8 @@ class CudaStream {
  public:
   // Of our own: of the device's highest priority, and without waiting for the default stream.
   [[nodiscard]] static Expected<CudaStream> create(DeviceReference device);
-  // Somebody else's, as an integer (torch's stream.cuda_stream; 0 is the default stream). It is not
-  // destroyed here and must outlive its uses.
+  // Somebody else's, as an integer (torch's stream.cuda_stream; 0 and 1 are the default stream, 2
+  // is another one in each thread). It is not destroyed here and must outlive its uses.
   [[nodiscard]] static CudaStream borrow(DeviceReference device, std::uintptr_t handle);
 
   CudaStream(CudaStream&& other) noexcept;

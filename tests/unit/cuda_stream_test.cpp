@@ -1,7 +1,11 @@
 // Streams, events and memory, over the double with delays; and that the double catches what it
 // should.
+#include <dlfcn.h>
+
 #include <array>
+#include <atomic>
 #include <numeric>
+#include <thread>
 
 #include "cuda/stream.h"
 #include "cuda_fixture.h"
@@ -137,6 +141,52 @@ TEST_CASE("memory that exists is pinned while the registration lives") {
     CHECK(std::memcmp(memory.data(), counting(1024).data(), 4096) == 0);
   }
   CHECK(HostRegistration::pin(device, memory).ok());
+}
+
+TEST_CASE("cudaStreamPerThread is another stream in each thread, and not the default one") {
+  const CudaFixture fixture;
+  const DeviceReference device = CudaFixture::device();
+  const CudaStream of_thread = CudaStream::borrow(device, 2);
+  std::atomic<bool> released = false;
+  {
+    const CurrentDevice current(*device);
+    cuda_double().enqueue(of_thread.handle(), [&] {
+      while (!released) std::this_thread::yield();
+    });
+  }
+  CHECK_FALSE(of_thread.is_idle().value());
+  CHECK(CudaStream::borrow(device, 0).is_idle().value());
+  std::thread([&] { CHECK(CudaStream::borrow(device, 2).is_idle().value()); }).join();
+  released = true;
+  expect_ok(of_thread.wait_until_idle(soon()), "the thread's stream");
+}
+
+TEST_CASE("what a capture forbids, and to whom, is its mode's to say") {
+  const CudaFixture fixture;
+  const DeviceReference device = CudaFixture::device();
+  const CudaStream stream = take(CudaStream::create(device), "stream");
+  const auto may_allocate = [&] {  // without Rueda's care for captures
+    const CurrentDevice current(*device, DriverUse::enqueue);
+    void* const driver = dlopen(RUEDA_CUDA_DOUBLE, RTLD_NOW);
+    const auto allocate =
+        reinterpret_cast<int (*)(std::uint64_t*, std::size_t)>(dlsym(driver, "cuMemAlloc_v2"));
+    const auto free = reinterpret_cast<int (*)(std::uint64_t)>(dlsym(driver, "cuMemFree_v2"));
+    std::uint64_t address = 0;
+    return allocate(&address, 64) == 0 && free(address) == 0;
+  };
+  const auto others_may = [&] {
+    bool may = false;
+    std::thread([&] { may = may_allocate(); }).join();
+    return may;
+  };
+  using Mode = CudaDouble::CaptureMode;
+  for (const Mode mode : {Mode::global, Mode::thread, Mode::relaxed}) {
+    cuda_double().begin_capture(stream.handle(), mode);
+    CHECK(may_allocate() == (mode == Mode::relaxed));
+    CHECK(others_may() == (mode != Mode::global));
+    cuda_double().end_capture(stream.handle());
+  }
+  CHECK(cuda_double().take_misuse().size() == 3);
 }
 
 TEST_CASE("a stream tells that it is being captured") {

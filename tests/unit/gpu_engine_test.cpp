@@ -31,7 +31,7 @@ const std::vector<Path> paths{{"nccl"},
 }  // namespace
 
 TEST_CASE("tensors of GPUs are reduced on every path, by any number of ranks") {
-  const NcclFixture fixture({.polls_in_progress = 2}, 7);
+  const NcclFixture fixture({}, 7);
   const int size = GENERATE(1, 2, 3, 4);
   const Path& path = paths[GENERATE(range(std::size_t{0}, std::size_t{5}))];
   INFO(path.name << ", " << size << " ranks");
@@ -119,7 +119,7 @@ TEST_CASE("elements travel as 16-bit floats between GPUs") {
 }
 
 TEST_CASE("the other collectives, with parts of any length") {
-  const NcclFixture fixture({.polls_in_progress = 1}, 3);
+  const NcclFixture fixture({}, 3);
   const int size = GENERATE(1, 2, 3);
   const Path& path = paths[GENERATE(range(std::size_t{0}, std::size_t{5}))];
   INFO(path.name << ", " << size << " ranks");

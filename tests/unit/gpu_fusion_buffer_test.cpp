@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "backend/gpu/fusion_buffer.h"
+#include "core/memory_release.h"
 #include "gpu_engine_ranks.h"
 
 namespace rueda::test::gpu_fusion_buffer_test {
@@ -13,9 +14,10 @@ namespace {
 constexpr std::size_t mebibyte = 1 << 20;
 
 std::byte* room(FusionBuffer& buffer, const GpuRank& mine, std::size_t bytes) {
-  expect_ok(buffer.reserve(bytes, mine.library, mine.device, *mine.communicator), "reserve");
+  expect_ok(buffer.reserve(bytes, mine.library, mine.device), "reserve");
+  expect_ok(buffer.register_with(*mine.communicator), "register");
   expect_ok(mine.communicator->wait_until_ready(soon()), "ready");
-  return take(buffer.room(*mine.communicator), "room");
+  return buffer.data();
 }
 
 std::int64_t calls_of(const std::string& function, int rank) {
@@ -51,14 +53,14 @@ std::pair<std::string, std::string> ways_of(bool symmetric) {
 
 TEST_CASE("a fusion buffer is registered once for each size, and until its end") {
   const bool symmetric = GENERATE(true, false);
-  const NcclFixture fixture({.polls_in_progress = GENERATE(0, 3), .symmetric = symmetric});
+  const NcclFixture fixture({.symmetric = symmetric});
   const auto [registers, deregisters] = ways_of(symmetric);
   const auto count = [&](const std::string& function, int rank) {
     return calls_of(function, rank);
   };
   run_gpu_ranks(2, [&, registers = registers, deregisters = deregisters](GpuRank& mine) {
     FusionBuffer buffer;
-    expect(take(buffer.room(*mine.communicator), "room") == nullptr, "nothing was asked for");
+    expect(buffer.data() == nullptr, "nothing was asked for");
     std::byte* const small = room(buffer, mine, 10);
     expect(small != nullptr, "memory");
     expect(room(buffer, mine, mebibyte) == small, "it is enough");
@@ -67,9 +69,8 @@ TEST_CASE("a fusion buffer is registered once for each size, and until its end")
     expect(count(registers, mine.rank) == 2, "registered again");
     expect(calls_of("ncclCommRegister", mine.rank) == (symmetric ? 0 : 2), "in one way only");
     expect(count(deregisters, mine.rank) == 0, "streams may use the old one");
-    buffer.deregister(*mine.communicator);
-    expect(count(deregisters, mine.rank) == 2, "deregistered");
     mine.close();
+    expect(count(deregisters, mine.rank) == 2, "deregistered");
   });
 }
 
@@ -79,13 +80,12 @@ TEST_CASE("a communicator that is aborted forgets its buffers") {
     FusionBuffer buffer;
     static_cast<void>(room(buffer, mine, 10));
     mine.communicator->abort();
-    buffer.deregister(*mine.communicator);
   });
 }
 
 TEST_CASE("the engine packs into registered memory, which grows") {
   const bool symmetric = GENERATE(true, false);
-  const NcclFixture fixture({.polls_in_progress = 2, .symmetric = symmetric}, 13);
+  const NcclFixture fixture({.symmetric = symmetric}, 13);
   const std::string registers = ways_of(symmetric).first;
   const std::string deregisters = ways_of(symmetric).second;
   run_gpu_engines({}, [&](GpuEngine& gpu) {
@@ -122,9 +122,8 @@ TEST_CASE("all ranks make their windows in one order, with other calls and of on
 }
 
 // NCCL's ranks must not differ in whether what they reduce is registered.
-TEST_CASE("where NCCL refuses one rank to register or to allocate, all ranks are told") {
-  const std::string function =
-      GENERATE("ncclCommWindowRegister", "ncclCommRegister", "ncclMemAlloc");
+TEST_CASE("where NCCL refuses one rank to register, all ranks are told") {
+  const std::string function = GENERATE("ncclCommWindowRegister", "ncclCommRegister");
   const NcclFixture fixture({.symmetric = function != "ncclCommRegister"});
   nccl_double().fail(function, 0, 1, nccl::invalid_usage, "not here");
   run_gpu_engines({}, [&](GpuEngine& gpu) {
@@ -157,15 +156,91 @@ TEST_CASE("where NCCL refuses one rank to register or to allocate, all ranks are
   });
 }
 
-TEST_CASE("an old NCCL packs into ordinary memory") {
+TEST_CASE(
+    "a rank without memory for the buffer fails the operation on all, and the world goes on") {
   const NcclFixture fixture;
-  GpuWorld world{2};
-  world.options.nccl_library = RUEDA_OLD_NCCL_DOUBLE;
-  run_gpu_engines(world, [&](GpuEngine& gpu) {
-    for (const char* name : {"a", "b"}) reduce_packed(gpu, 1000, name);
+  nccl_double().fail("ncclMemAlloc", 0, 1, nccl::unhandled_cuda_error, "out of memory");
+  run_gpu_engines({}, [&](GpuEngine& gpu) {
+    const DeviceMemory first = gpu.tensor(std::vector<float>(8, 1));
+    const DeviceMemory second = gpu.tensor(std::vector<float>(8, 1));
+    gpu.drain();
+    const auto reduce = [&] {
+      std::vector<Submission> group;
+      group.push_back(gpu.allreduce(first, 8, DataType::float32, "a"));
+      group.push_back(gpu.allreduce(second, 8, DataType::float32, "b"));
+      for (Submission& each : group) {
+        each.request.group = "g";
+        each.request.group_size = 2;
+      }
+      return gpu.engine.submit(0, std::move(group));
+    };
+    for (const Handle& handle : reduce()) {
+      const std::string error = gpu.error_of(handle);
+      expect(error.find("has no memory of its GPU left") != std::string::npos &&
+                 error.find("out of memory") != std::string::npos,
+             error);
+    }
+    expect(gpu.read<float>(first.data(), 8) == std::vector<float>(8, 1), "as it was");
+    for (const Handle& handle : reduce()) gpu.finish(handle);
+    expect(gpu.read<float>(second.data(), 8) == std::vector<float>(8, 2), "the next one");
     gpu.drain();
   });
-  CHECK(calls_of("ncclCommRegister", 0) == 0);
+}
+
+TEST_CASE("where memory runs out, who keeps some is asked to release it, and it is tried again") {
+  const NcclFixture fixture;
+  int asked_of = -1;
+  set_memory_release([&](int device) { asked_of = device; });
+  const auto* library = take(load_nccl(double_options()), "load_nccl");
+  SECTION("NCCL's memory") {
+    nccl_double().fail("ncclMemAlloc", 0, 1, nccl::unhandled_cuda_error, "out of memory");
+    CHECK(take(NcclMemory::allocate({*library, CudaFixture::device(1)}, 64), "memory").size() ==
+          64);
+  }
+  SECTION("memory") {
+    cuda_double().fail("cuMemAlloc_v2", 1, 2);
+    CHECK(take(DeviceMemory::allocate(CudaFixture::device(1), 64), "memory").size() == 64);
+  }
+  CHECK(asked_of == 1);
+  set_memory_release(nullptr);
+  cuda_double().fail("cuMemAlloc_v2", 1, 2);
+  CHECK_FALSE(DeviceMemory::allocate(CudaFixture::device(1), 64).ok());
+}
+
+TEST_CASE("with one rank nothing is registered") {
+  const NcclFixture fixture;
+  run_gpu_ranks(1, [&](GpuRank& mine) {
+    FusionBuffer buffer;
+    expect(room(buffer, mine, 10) != nullptr, "memory");
+    mine.close();
+  });
+  CHECK(calls_of("ncclCommWindowRegister", 0) + calls_of("ncclCommRegister", 0) == 0);
+}
+
+// An odd number of small elements, and vectors of 16 bytes after it.
+TEST_CASE("a tensor of odd size leaves those behind it aligned in the buffer") {
+  const NcclFixture fixture;
+  run_gpu_engines({}, [&](GpuEngine& gpu) {
+    const DeviceMemory odd = gpu.tensor(std::vector<std::uint8_t>(3, 1));
+    const DeviceMemory next = gpu.tensor(std::vector<std::uint8_t>(64, 2));
+    std::vector<Submission> group;
+    group.push_back(gpu.allreduce(odd, 3, DataType::uint8, "odd"));
+    group.push_back(gpu.allreduce(next, 64, DataType::uint8, "next"));
+    for (Submission& each : group) {
+      each.request.group = "g";
+      each.request.group_size = 2;
+    }
+    for (const Handle& handle : gpu.engine.submit(0, std::move(group))) gpu.finish(handle);
+    expect(gpu.read<std::uint8_t>(odd.data(), 3) == std::vector<std::uint8_t>(3, 2), "odd");
+    expect(gpu.read<std::uint8_t>(next.data(), 64) == std::vector<std::uint8_t>(64, 4), "next");
+    gpu.drain();
+  });
+  const auto calls = nccl_double().calls(0);
+  const auto reduced = std::find_if(calls.begin(), calls.end(), [](const NcclCall& call) {
+    return call.function == "ncclAllReduce";
+  });
+  REQUIRE(reduced != calls.end());
+  CHECK(reduced->count == 16 + 64);
 }
 
 TEST_CASE("a world that breaks leaves no registration behind") {
@@ -186,43 +261,17 @@ TEST_CASE("a world that breaks leaves no registration behind") {
 }
 
 // The double has to find what these tests rely on.
-TEST_CASE("registrations that end in the wrong order are found") {
+TEST_CASE("memory that is freed while it is registered is found") {
   const NcclFixture fixture;
-  const auto misuse_of = [](const std::function<void(GpuRank&, NcclMemory)>& body) {
-    run_gpu_ranks(1, [&](GpuRank& mine) {
-      auto memory = take(NcclMemory::allocate({mine.library, mine.device}, 64), "memory");
-      void* const handle =
-          take(mine.communicator->register_buffer(memory.data(), memory.size()), "register");
-      expect(handle != nullptr, "registered");
-      body(mine, std::move(memory));
-    });
-    return nccl_double().take_misuse();
-  };
-  SECTION("freed before") {
+  run_gpu_ranks(2, [&](GpuRank& mine) {
+    const NcclMemory memory = take(NcclMemory::allocate({mine.library, mine.device}, 64), "memory");
+    expect_ok(mine.communicator->register_memory(memory.data(), memory.size()), "register");
+    expect_ok(mine.communicator->wait_until_ready(soon()), "registered");
     // The memory itself stays, as the double refuses to free it.
-    CHECK_FALSE(misuse_of([](GpuRank& mine, NcclMemory memory) {
-                  std::byte* const kept = memory.data();
-                  memory = NcclMemory();
-                  {
-                    const NcclMemory freed = std::move(memory);
-                  }
-                  mine.communicator->abort();
-                  NcclHeap(mine.library, mine.device).free(kept);
-                }).empty());
-  }
-  SECTION("closed before") {
-    CHECK_FALSE(misuse_of([](GpuRank& mine, NcclMemory) {
-                  CHECK_FALSE(mine.communicator->close(soon()).ok());
-                  mine.communicator->abort();
-                }).empty());
-  }
-  SECTION("deregistered twice") {
-    CHECK_FALSE(misuse_of([](GpuRank& mine, NcclMemory memory) {
-                  expect_ok(mine.communicator->deregister_buffer(memory.data()), "once");
-                  CHECK_FALSE(mine.communicator->deregister_buffer(memory.data()).ok());
-                  mine.close();
-                }).empty());
-  }
+    NcclHeap(mine.library, mine.device).free(memory.data());
+    mine.close();
+  });
+  CHECK(nccl_double().take_misuse().size() == 2);
 }
 
 }  // namespace rueda::test::gpu_fusion_buffer_test

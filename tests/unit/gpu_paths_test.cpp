@@ -1,5 +1,6 @@
 // Which path tensors of GPUs take, and that they come through each of them with the same results.
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -39,15 +40,39 @@ TEST_CASE("NCCL is taken where all have the same version of it and a GPU each") 
   auto choice = choose_path(cards, members, "auto");
   REQUIRE(choice.ok());
   CHECK(choice->path == GpuPath::staged);
-  CHECK(contains(choice->why_not_nccl, "rank 0 has NCCL 22800, rank 3 has NCCL 22700"));
+  CHECK(contains(choice->why_not_nccl, "rank 0 has NCCL 2.28.0, rank 3 has NCCL 2.27.0"));
   const auto versions = choose_path(cards, members, "nccl");
   CHECK(versions.status().code() == ErrorCode::unsupported);
-  CHECK(contains(versions.status(), "RUEDA_GPU_BACKEND=nccl, but rank 0 has NCCL 22800"));
+  CHECK(contains(versions.status(), "RUEDA_GPU_BACKEND=nccl, but rank 0 has NCCL 2.28.0"));
 
   cards[2] = card_of("b");
   CHECK(contains(choose_path(cards, members, "nccl").status(), "ranks 2 and 3 share the GPU b"));
+  CHECK(contains(choose_path(cards, members, "nccl").status(), "NCCL_MULTI_RANK_GPU_ENABLE=1"));
+  cards[2].may_share = true;
+  CHECK_FALSE(choose_path(cards, members, "nccl").ok());  // both have to
+  cards[1].may_share = true;
+  CHECK(choose_path(cards, members, "nccl")->path == GpuPath::nccl);
+  cards[2] = card_of("b");
   write_text(cards[2].host, "another machine");
   CHECK(choose_path(cards, members, "nccl")->path == GpuPath::nccl);
+}
+
+// NCCL tells its version when it is loaded, by each path once.
+TEST_CASE("ranks that share a GPU go by NCCL where it and its user allow that") {
+  const bool allows = GENERATE(true, false);
+  const NcclFixture fixture({.version = 23000});
+  ::setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+  GpuWorld world{2, Gpus::shared};
+  world.options.gpu_sharing = allows ? "on" : "off";
+  world.options.nccl_library = std::string(RUEDA_NCCL_DOUBLE).insert(0, "/./");
+  run_gpu_engines(world, [&](GpuEngine& gpu) {
+    const DeviceMemory memory = gpu.tensor(std::vector<float>(8, 1));
+    gpu.finish(gpu.submit(gpu.allreduce(memory, 8, DataType::float32, "x")));
+    expect(gpu.read<float>(memory.data(), 8) == std::vector<float>(8, 2), "the sum");
+    expect(gpu.engine.metrics().at("nccl_calls") == (allows ? 1 : 0), "by NCCL or not");
+    gpu.drain();
+  });
+  ::unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
 }
 
 TEST_CASE("what is staged may have more chunks than there are slots for them") {

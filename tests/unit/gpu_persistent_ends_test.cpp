@@ -129,6 +129,7 @@ TEST_CASE("a rank that fails does not leave the others' streams waiting") {
   run_gpu_engines({3}, [&](GpuEngine& gpu) {
     const DeviceMemory memory = gpu.tensor(std::vector<float>(count, 1));
     const Run operation = persistent(gpu, memory, {.op = ReduceOp::sum});
+    meet(gpu, "connected");
     if (gpu.rank() == 1) {
       gpu.engine.abort("out of ideas");
     } else {

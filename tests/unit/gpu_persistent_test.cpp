@@ -10,9 +10,8 @@ namespace rueda::test::gpu_persistent_test {
 
 TEST_CASE("a persistent allreduce of a GPU's tensor is enqueued by whoever starts it") {
   const int size = GENERATE(1, 2, 3, 4);
-  const int polls = GENERATE(0, 2);
   const Sharing sharing = GENERATE(Sharing::memory, Sharing::nothing);
-  const NcclFixture fixture({.polls_in_progress = polls}, 5);
+  const NcclFixture fixture({}, 5);
   run_gpu_engines({.size = size, .sharing = sharing}, [&](GpuEngine& gpu) {
     const DeviceMemory memory = gpu.tensor(std::vector<float>(count, 0));
     const DeviceMemory result = gpu.tensor(std::vector<float>(count, 0));
@@ -163,8 +162,7 @@ TEST_CASE("a second start before the wait is refused") {
 
 TEST_CASE("a captured persistent allreduce runs with each launch of the graph") {
   const int size = GENERATE(2, 3, 4);
-  const int polls = GENERATE(0, 2);
-  const NcclFixture fixture({.polls_in_progress = polls}, 17);
+  const NcclFixture fixture({}, 17);
   run_gpu_engines({size}, [&](GpuEngine& gpu) {
     const DeviceMemory gradient = gpu.tensor(std::vector<float>(count, 0));
     const DeviceMemory loss = gpu.tensor(std::vector<float>(count, 0));
@@ -239,16 +237,34 @@ TEST_CASE("where tensors are staged a persistent allreduce is a named operation,
   });
 }
 
+TEST_CASE("a start on a stream that is another one in each thread is refused") {
+  const NcclFixture fixture;
+  run_gpu_engines({2}, [&](GpuEngine& gpu) {
+    const DeviceMemory memory = gpu.tensor(std::vector<float>(count, 1));
+    const Run operation = persistent(gpu, memory, {.op = ReduceOp::sum});
+    const std::string error =
+        error_of([&] { operation->start(reinterpret_cast<void*>(std::uintptr_t{2})); });
+    expect(contains(error, "cudaStreamPerThread") && contains(error, "of your own"), error);
+    gpu.drain();
+    meet(gpu, "refused");
+  });
+}
+
 TEST_CASE("a start can be left and gone on with") {
-  const NcclFixture fixture({.polls_in_progress = 200});
+  const NcclFixture fixture;
   run_gpu_engines({2}, [&](GpuEngine& gpu) {
     const DeviceMemory memory = gpu.tensor(std::vector<float>(count, 1));
     Run operation = persistent(gpu, memory, {.op = ReduceOp::sum, .wire_dtype = DataType::float16});
+    meet(gpu, "connected");
+    nccl_double().hold_calls(true);
+    meet(gpu, "held");
     operation->begin(std::nullopt);
     expect(!operation->start_until(Clock::now()), "NCCL is busy");
     expect(!operation->done(), "NCCL is busy still");
     const std::string error = error_of([&] { operation->start(std::nullopt); });
     expect(contains(error, "started again before it was waited for"), error);
+    meet(gpu, "seen");
+    nccl_double().hold_calls(false);
     operation->wait();
     expect_all(gpu, memory.data(), 2, "finished by the wait");
     operation->begin(std::nullopt);

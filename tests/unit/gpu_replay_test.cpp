@@ -76,7 +76,7 @@ void sum(const GpuEngine& gpu, int size, const std::string& name, int number) {
 
 TEST_CASE("what repeats on GPUs takes no message") {
   const int size = GENERATE(2, 3, 4);
-  const NcclFixture fixture({.polls_in_progress = GENERATE(0, 2)}, 5);
+  const NcclFixture fixture({}, 5);
   std::barrier counted(size);
   run_gpu_engines({.size = size}, [&](GpuEngine& gpu) {
     const auto step = [&] {
@@ -179,7 +179,7 @@ TEST_CASE("what is replayed and what is negotiated on GPUs comes in one order") 
   const int size = GENERATE(2, 3, 4);
   const unsigned seed = GENERATE(range(0U, 6U));
   CAPTURE(size, seed);
-  const NcclFixture fixture({.polls_in_progress = static_cast<int>(seed % 3)}, seed + 1);
+  const NcclFixture fixture({}, seed + 1);
   GpuWorld world{size};
   world.options.fusion_threshold = seed % 2 == 0 ? 64 << 20 : 0;
   run_gpu_engines(world, [&](GpuEngine& gpu) {

@@ -33,12 +33,13 @@ TEST_CASE("a folder is as good as the library in it") {
 }
 
 TEST_CASE("an NCCL that is too old is refused with both versions") {
-  const NcclFixture fixture({.version = 21703});
+  const NcclFixture fixture({.version = 22605});
   const std::string path = std::string(RUEDA_NCCL_DOUBLE).insert(0, "/.");
-  CHECK_THAT(refusal(path), Catch::Contains("NCCL 2.17.3") && Catch::Contains("needs 2.18.0"));
+  CHECK_THAT(refusal(path), Catch::Contains("NCCL 2.26.5") && Catch::Contains("needs 2.27.0") &&
+                                Catch::Contains("pip install -U nvidia-nccl-cu"));
   // The failure is not remembered.
-  nccl_double().reset({.version = 21800});
-  CHECK(load(path).value()->version() == 21800);
+  nccl_double().reset({.version = 22700});
+  CHECK(load(path).value()->version() == 22700);
 }
 
 TEST_CASE("a library that lacks functions is refused with their names") {
@@ -46,17 +47,6 @@ TEST_CASE("a library that lacks functions is refused with their names") {
                                                     Catch::Contains("lacks ncclGetUniqueId") &&
                                                     Catch::Contains("ncclAllReduce"));
   CHECK_THAT(refusal("libm.so.6"), Catch::Contains("libm.so.6 is not NCCL"));
-}
-
-TEST_CASE("what is new in NCCL may be absent") {
-  const CudaFixture fixture;
-  const auto library = load(RUEDA_OLD_NCCL_DOUBLE);
-  REQUIRE(library.ok());
-  CHECK(library.value()->functions().comm_register == nullptr);
-  const auto memory = NcclMemory::allocate({*library.value(), CudaFixture::device()}, 64);
-  REQUIRE_FALSE(memory.ok());
-  CHECK(memory.status().code() == ErrorCode::unsupported);
-  CHECK_THAT(memory.status().message(), Catch::Contains("has no ncclMemAlloc"));
 }
 
 TEST_CASE("NCCL allocates memory") {
@@ -94,10 +84,9 @@ TEST_CASE("every supported operation on every type is reduced or refused by name
     }
   }
   const auto is = [](ReduceOp op, DataType dtype) { return nccl_reduction(op, dtype).ok(); };
-  CHECK(is(ReduceOp::average, DataType::bfloat16));
   CHECK(is(ReduceOp::sum, DataType::complex128));
   CHECK(is(ReduceOp::sum, DataType::boolean));
-  CHECK_FALSE(is(ReduceOp::average, DataType::int32));
+  CHECK_FALSE(is(ReduceOp::average, DataType::float32));  // a sum, and a factor
   CHECK_FALSE(is(ReduceOp::product, DataType::complex64));
   CHECK_FALSE(is(ReduceOp::bit_and, DataType::int32));
   CHECK_FALSE(is(ReduceOp::sum, DataType::int16));

@@ -6,20 +6,25 @@
 #include <vector>
 
 #include "backend/gpu/gpu_task.h"
+#include "backend/gpu/memory_agreement.h"
+#include "backend/gpu/nccl_factor.h"
 #include "backend/gpu/staged_allreduce.h"
 
 namespace rueda {
 
-// With NCCL a single tensor is reduced where it lies; several are packed into a buffer and unpacked
-// from it, in a launch each, converted and scaled on the way where they travel as a narrower type.
-// Otherwise it is staged.
+// With NCCL a single tensor is reduced where it lies, multiplied by a launch of its own before or
+// after where there are factors; several are packed into a buffer and unpacked from it, in a launch
+// each, converted and multiplied on the way. Otherwise it is staged.
 class AllreduceTask final : public GpuTask {
  public:
   AllreduceTask(const Reduction& reduction, std::vector<Piece> pieces, int ranks);
 
   [[nodiscard]] bool suits_nccl(const GpuLane& gpu) const override;
-  Status reserve(GpuLane& gpu) override;
+  [[nodiscard]] std::unique_ptr<Operation> prepare(GpuLane& gpu, const Lane& lane,
+                                                   Backend& host) override;
+  Status reserve(GpuLane& gpu, const Lane& lane) override;
   Status enqueue(GpuLane& gpu, const Lane& lane) override;
+  [[nodiscard]] bool failed_everywhere() const override { return failed_everywhere_; }
   Status conclude(GpuLane& gpu, const Lane& lane) override;
   Expected<bool> advance_staged(GpuLane& gpu, const Lane& lane, Backend& host) override;
   [[nodiscard]] bool is_staged() const override { return staged_ && staged_->is_done(); }
@@ -28,6 +33,7 @@ class AllreduceTask final : public GpuTask {
   }
 
  private:
+  Status enqueue_where_it_lies(GpuLane& gpu, const Lane& lane);
   // Whether NCCL takes the tensor where it lies.
   [[nodiscard]] bool lies_well() const;
   [[nodiscard]] DataType packed() const { return reduction_.wire.value_or(reduction_.dtype); }
@@ -36,6 +42,10 @@ class AllreduceTask final : public GpuTask {
   const std::vector<Piece> pieces_;
   const int ranks_;
   std::int64_t count_ = 0;
+  std::size_t packed_bytes_ = 0;
+  NcclPlan plan_;  // where NCCL does it
+  MemoryAgreement agreement_;
+  bool failed_everywhere_ = false;
   bool takes_part_ = true;
   std::byte* buffer_ = nullptr;  // where the tensors are packed; null where they are not
   std::optional<StagedAllreduce> staged_;

@@ -11,8 +11,7 @@ namespace rueda {
 
 namespace {
 
-// How long whoever ends it waits for calls to NCCL.
-constexpr Duration max_call = std::chrono::milliseconds(100);
+constexpr auto between_looks = std::chrono::milliseconds(1);
 
 }  // namespace
 
@@ -37,17 +36,13 @@ Status CallersCommunicator::over() const {
 }
 
 Expected<bool> CallersCommunicator::poll() const {
-  if (Status ended = over(); !ended.ok()) return ended;
-  const std::unique_lock calling(calls_, std::try_to_lock);
-  if (!calling) return false;
+  const std::lock_guard calling(calls_);
   if (Status ended = over(); !ended.ok()) return ended;
   return communicator_->poll();
 }
 
 Expected<bool> CallersCommunicator::enqueue(const Call& call, bool is_captured) {
-  if (Status ended = over(); !ended.ok()) return ended;
-  const std::unique_lock calling(calls_, std::try_to_lock);
-  if (!calling) return false;
+  const std::lock_guard calling(calls_);
   if (Status ended = over(); !ended.ok()) return ended;
   if (const auto ready = communicator_->poll(); !ready || !*ready) return ready;
   if (is_captured) communicator_->expect_late_end();
@@ -107,28 +102,31 @@ bool CallersCommunicator::end(const Status& reason) {
   return true;
 }
 
-// Whoever calls from now on finds it over. One that is in a call already may wait for kernels that
-// only the abort ends.
-bool CallersCommunicator::wait_for_calls() {
-  const Time deadline = Clock::now() + max_call;
+bool CallersCommunicator::wait_for_work(Time deadline) {
   for (;;) {
-    if (const std::unique_lock calling(calls_, std::try_to_lock); calling) return true;
-    if (Clock::now() >= deadline) break;
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    {
+      const std::lock_guard lock(mutex_);
+      if (!unfinished_.look(Clock::now())) return false;
+      if (unfinished_.is_empty()) return true;
+    }
+    if (Clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(between_looks);
   }
-  communicator_->expect_late_end();
-  return false;
 }
 
+// Whoever calls from now on finds it over.
 void CallersCommunicator::begin_abort(const Status& reason) {
   if (!end(reason)) return;
-  (void)wait_for_calls();
+  const std::lock_guard calling(calls_);
   communicator_->begin_abort();
 }
 
 void CallersCommunicator::close(Time deadline) {
+  const bool is_done = wait_for_work(deadline);
   if (!end({ErrorCode::shutdown, "the process set of the persistent allreduce has ended"})) return;
-  if (!wait_for_calls()) return communicator_->abort();
+  const std::lock_guard calling(calls_);
+  // NCCL would wait for it, and could not be stopped then.
+  if (!is_done) return communicator_->abort();
   if (Status closed = communicator_->close(deadline); !closed.ok()) {
     log(LogLevel::debug, "closing a communicator: ", closed.to_string());
   }

@@ -23,7 +23,7 @@ class CallersCommunicator {
       const NcclLibrary& library, DeviceReference device, const nccl::UniqueId& id, int rank,
       int size, Duration timeout);
 
-  // --- For any thread. None of it waits, but for what NCCL does in a call.
+  // --- For any thread. None of it waits.
 
   // Calls NCCL by `call`; false, without a call, where NCCL is busy with the last one. What the
   // call does is in its stream once poll() says true. `is_captured`: in a CUDA graph.
@@ -62,13 +62,13 @@ class CallersCommunicator {
                       Duration timeout);
   // False where it was over before.
   bool end(const Status& reason);
-  // Once it is over: until nobody calls NCCL any more. Not for long: false where a call goes on.
-  [[nodiscard]] bool wait_for_calls();
+  // Until the GPU has done what it was given, outside of graphs; false where that cannot be had.
+  [[nodiscard]] bool wait_for_work(Time deadline);
 
   const std::string gpu_;
   const Duration timeout_;
   const std::unique_ptr<NcclCommunicator> communicator_;
-  mutable std::mutex calls_;  // held while NCCL is called, which is tried only; before `mutex_`
+  mutable std::mutex calls_;  // held while the communicator is used; before `mutex_`
   mutable std::mutex mutex_;  // of all below; never held while waiting
   Status over_;               // why, once it is
   Status failure_;            // that watch() has to return

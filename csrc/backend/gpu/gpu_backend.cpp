@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -22,6 +23,12 @@ namespace rueda {
 namespace {
 
 constexpr Duration between_looks_at_work = std::chrono::milliseconds(20);
+// NCCL's own switch, which it reads from the environment.
+bool is_multi_rank_enabled() {
+  const char* value = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  return value != nullptr && std::string_view(value) == "1";
+}
+
 constexpr Duration close_timeout = std::chrono::seconds(10);
 
 class GpuBackend final : public DeviceBackend {
@@ -34,7 +41,7 @@ class GpuBackend final : public DeviceBackend {
 
   Expected<std::shared_ptr<DeviceEvent>> mark(int device, void* stream) override {
     if (Status status = open(device); !status.ok()) return status;
-    const CurrentDevice current(*gpu_.device);
+    const CurrentDevice current(*gpu_.device, DriverUse::enqueue);
     if (!current.status().ok()) return current.status();
     const CudaStream marked =
         CudaStream::borrow(gpu_.device, reinterpret_cast<std::uintptr_t>(stream));
@@ -153,11 +160,16 @@ class GpuBackend final : public DeviceBackend {
     if (auto kernels = BatchKernels::load(*device)) {
       gpu_.kernels = std::move(kernels).value();
     } else {
-      log(LogLevel::info, "tensors are packed one by one: ", kernels.status().to_string());
+      log(LogLevel::warning,
+          "tensors of GPUs are packed one by one, and those with factors go "
+          "through the host's memory: ",
+          kernels.status().to_string());
     }
     if (options_.gpu_backend != "staged") {
       if (const auto nccl = load_nccl(options_)) {
         gpu_.nccl = *nccl;
+        gpu_.may_share = options_.gpu_sharing == "on" &&
+                         gpu_.nccl->version() >= sharing_nccl_version && is_multi_rank_enabled();
       } else {
         gpu_.no_nccl = nccl.status().to_string();
       }

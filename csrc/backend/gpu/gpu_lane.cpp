@@ -73,6 +73,7 @@ GpuPeerInfo GpuLane::card(bool is_first) const {
   if (gpu_.nccl == nullptr) return card;
   card.nccl_version = gpu_.nccl->version();
   card.has_nccl = true;
+  card.may_share = gpu_.may_share;
   if (!is_first) return card;
   const CurrentDevice current(*gpu_.device);
   if (auto id = gpu_.nccl->unique_id()) {
@@ -94,16 +95,24 @@ Status GpuLane::settle(RoadChoice choice, std::span<const GpuPeerInfo> cards, in
     communicator_ = std::move(started).value();
   }
   log(LogLevel::debug, "tensors of ", gpu_.device->facts().name, " go by ", name_of(choice.path));
+  if (choice.is_fallback && rank == 0) {
+    log(LogLevel::warning,
+        "tensors of GPUs go through the host's memory, not by NCCL: ", choice.why_not_nccl);
+  }
   choice_ = std::move(choice);
   return {};
 }
 
-Status GpuLane::reserve(std::size_t bytes) {
-  return buffer_.reserve(bytes, *gpu_.nccl, gpu_.device, *communicator_);
-}
-
-Expected<std::byte*> GpuLane::buffer() {
-  return buffer_.room(*communicator_);
+void GpuLane::warn_of_staging(const Lane& lane) {
+  if (path() != GpuPath::nccl || lane.rank != 0 || std::exchange(has_warned_, true)) return;
+  log(LogLevel::warning,
+      "an operation on GPUs goes through the host's memory because NCCL cannot do it with the same "
+      "results: averages and scaled sums of integers, 16-bit integers, bitwise operations, factors "
+      "on minimums, ranks that have joined in these",
+      all_have_kernels_ ? ""
+                        : ", and all factors and conversions, as a rank has no CUDA kernels (build "
+                          "Rueda with nvcc 12.8 or newer)",
+      ". Reduce floating-point tensors, or set RUEDA_LOG_LEVEL=error");
 }
 
 Expected<StagingMemory*> GpuLane::staging(std::size_t slot, std::size_t bytes) {
@@ -174,10 +183,7 @@ void GpuLane::close(Time deadline) {
   Status idle = stream_->wait_until_idle(deadline);
   if (idle.ok()) unfinished_.clear();
   if (callers_) callers_->close(deadline);
-  if (idle.ok() && communicator_) {
-    buffer_.deregister(*communicator_);
-    idle = communicator_->close(deadline);
-  }
+  if (idle.ok() && communicator_) idle = communicator_->close(deadline);
   if (!idle.ok()) log(LogLevel::debug, "closing a lane: ", idle.to_string());
 }
 

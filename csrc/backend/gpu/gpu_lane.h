@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/backend.h"
 #include "backend/gpu/callers_communicator.h"
 #include "backend/gpu/fusion_buffer.h"
 #include "backend/gpu/gpu_event.h"
@@ -27,6 +28,7 @@ struct Gpu {
   std::optional<BatchKernels> kernels;  // nothing where this build or GPU has none
   const NcclLibrary* nccl = nullptr;    // null where there is none
   std::string no_nccl;                  // why
+  bool may_share = false;               // the option gpu_sharing, and NCCL's own
 };
 
 class GpuLane {
@@ -57,6 +59,9 @@ class GpuLane {
   [[nodiscard]] GpuPeerInfo card(bool is_first) const;
   // Takes the path that all have chosen, and begins to connect.
   Status settle(RoadChoice choice, std::span<const GpuPeerInfo> cards, int rank);
+  // Once per process set, by its first rank: that an operation goes through the host's memory
+  // though NCCL is there.
+  void warn_of_staging(const Lane& lane);
   [[nodiscard]] const std::string& why_not_nccl() const { return choice_->why_not_nccl; }
   // Null where all is staged.
   [[nodiscard]] NcclCommunicator* communicator() const { return communicator_.get(); }
@@ -67,9 +72,13 @@ class GpuLane {
   // --- Memory, kept from operation to operation. What has been outgrown is freed with the lane:
   // freeing waits for the GPU, which may wait for other ranks.
   // Of the GPU, for NCCL; used by one operation at a time, which leaves it in the order of
-  // stream(). reserve() begins to make room, and buffer() is it once the communicator is ready.
-  Status reserve(std::size_t bytes);
-  Expected<std::byte*> buffer();
+  // stream(). reserve() makes room, and register_buffer() tells NCCL of it once all ranks have it;
+  // buffer() is it once the communicator is ready.
+  [[nodiscard]] bool has_room(std::size_t bytes) const { return buffer_.has_room(bytes); }
+  Status reserve(std::size_t bytes) { return buffer_.reserve(bytes, *gpu_.nccl, gpu_.device); }
+  void give_back_buffer() { buffer_.give_back(); }
+  Status register_buffer() { return buffer_.register_with(*communicator_); }
+  [[nodiscard]] std::byte* buffer() const { return buffer_.data(); }
   // Of the host.
   Expected<StagingMemory*> staging(std::size_t slot, std::size_t bytes);
 
@@ -106,6 +115,7 @@ class GpuLane {
   std::uint64_t serving_ = 0;
   std::optional<RoadChoice> choice_;
   bool all_have_kernels_ = false;
+  bool has_warned_ = false;
   FusionBuffer buffer_;  // outlives the communicator, with which it is registered
   std::unique_ptr<NcclCommunicator> communicator_;
   std::map<std::size_t, StagingMemory> staging_;

@@ -16,6 +16,24 @@ constexpr std::string_view no_gpu =
 
 }  // namespace
 
+struct GpuOperation::Conclusion {
+  Conclusion(std::shared_ptr<GpuTask> its_task, GpuLane& its_gpu, const Lane& its_lane)
+      : task(std::move(its_task)), gpu(its_gpu), lane(its_lane) {}
+
+  Status draw() {
+    if (event) return {};
+    if (Status status = task->conclude(gpu, lane); !status.ok()) return status;
+    auto made = GpuEvent::after(gpu.stream());
+    if (made) event = std::move(made).value();
+    return made.status();
+  }
+
+  const std::shared_ptr<GpuTask> task;
+  GpuLane& gpu;  // outlives its communicator's calls
+  const Lane lane;
+  std::shared_ptr<GpuEvent> event;
+};
+
 GpuOperation::GpuOperation(GpuLane* gpu, const Lane& lane, Backend& host, const std::string& wanted,
                            std::unique_ptr<GpuTask> task, GpuLane::Inputs inputs)
     : gpu_(gpu),
@@ -37,7 +55,7 @@ GpuOperation::~GpuOperation() {
 bool GpuOperation::advance() {
   // Once around everything, instead of around each call.
   std::optional<CurrentDevice> current;
-  if (uses_device()) current.emplace(*gpu_->gpu().device);
+  if (uses_device()) current.emplace(*gpu_->gpu().device, DriverUse::enqueue);
   if (current && !current->status().ok()) {
     finish(current->status());
     return true;
@@ -47,9 +65,16 @@ bool GpuOperation::advance() {
   return moved;
 }
 
+// NCCL sits in a call: there is nothing to do before it returns.
+bool GpuOperation::awaits_call() const {
+  const bool may = step_ == Step::connect || step_ == Step::enqueue || step_ == Step::launch;
+  return may && gpu_->communicator() != nullptr && gpu_->communicator()->is_busy();
+}
+
 // Whether it is more than a look whether others have come so far.
 bool GpuOperation::uses_device() const {
-  if (gpu_ == nullptr || on_host() != nullptr) return false;
+  if (gpu_ == nullptr || on_host() != nullptr || awaits_call()) return false;
+  if (step_ == Step::launch && conclusion_->event) return false;
   return step_ != Step::turn || gpu_->is_turn_of(ticket_);
 }
 
@@ -69,7 +94,7 @@ bool GpuOperation::take_step() {
       return enqueue();
     case Step::launch:
       if (!is_launched()) return step_ == Step::done;
-      finish(task_->conclude(*gpu_, lane_));
+      finish(conclude());
       return true;
     case Step::stage: return stage();
     case Step::done: return false;
@@ -135,6 +160,7 @@ Status GpuOperation::settle() {
 
 bool GpuOperation::prepare() {
   if (gpu_->path() != GpuPath::nccl || !task_->suits_nccl(*gpu_)) {
+    gpu_->warn_of_staging(lane_);
     begin("STAGED");
     step_ = Step::stage;
     return true;
@@ -158,13 +184,19 @@ bool GpuOperation::prepare() {
 
 bool GpuOperation::reserve() {
   step_ = Step::enqueue;
-  if (Status status = task_->reserve(*gpu_); !status.ok()) finish(status);
+  if (Status status = task_->reserve(*gpu_, lane_); !status.ok()) {
+    failed_everywhere_ = task_->failed_everywhere();
+    finish(status);
+  }
   return true;
 }
 
 bool GpuOperation::enqueue() {
   begin("NCCL");
   has_enqueued_ = true;
+  conclusion_ = std::make_shared<Conclusion>(task_, *gpu_, lane_);
+  if (gpu_->communicator() != nullptr)
+    gpu_->communicator()->follow_next_call([ends = conclusion_] { return ends->draw(); });
   if (Status status = task_->enqueue(*gpu_, lane_); !status.ok()) {
     failed_everywhere_ = task_->failed_everywhere();
     has_enqueued_ = !failed_everywhere_;
@@ -193,6 +225,12 @@ bool GpuOperation::poll() {
   return ready && *ready;
 }
 
+// Mostly done already, behind NCCL's call; here where there was none.
+Status GpuOperation::conclude() {
+  if (gpu_->communicator() != nullptr) gpu_->communicator()->follow_next_call(nullptr);
+  return conclusion_->draw();
+}
+
 bool GpuOperation::is_launched() {
   const auto launched = task_->is_launched(*gpu_);
   if (!launched) finish(launched.status());
@@ -210,7 +248,7 @@ void GpuOperation::finish(const Status& status) {
   const Time now = Clock::now();
   status_ = status;
   if (status_.ok()) {
-    auto event = GpuEvent::after(gpu_->stream());
+    auto event = conclusion_ ? Expected(conclusion_->event) : GpuEvent::after(gpu_->stream());
     if (event) {
       event_ = *event;
       gpu_->remember(event_, std::move(inputs_), now);

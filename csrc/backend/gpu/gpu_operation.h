@@ -36,6 +36,7 @@ class GpuOperation final : public Operation {
  private:
   enum class Step { turn, agree, connect, prepare, reserve, enqueue, launch, stage, done };
 
+  [[nodiscard]] bool awaits_call() const;
   [[nodiscard]] bool uses_device() const;
   bool take_step();
   bool take_turn();
@@ -49,6 +50,7 @@ class GpuOperation final : public Operation {
   // Whether the communicator is connected.
   bool poll();
   bool is_launched();
+  Status conclude();
   void begin(std::string_view phase);
   void finish(const Status& status);
   [[nodiscard]] const Operation* on_host() const;
@@ -57,12 +59,15 @@ class GpuOperation final : public Operation {
   Lane lane_;
   Backend& host_;
   const std::string& wanted_;
-  std::unique_ptr<GpuTask> task_;
+  const std::shared_ptr<GpuTask> task_;
   GpuLane::Inputs inputs_;
   bool has_enqueued_ = false;
   std::uint64_t ticket_ = 0;
   Step step_ = Step::turn;
   std::unique_ptr<Operation> host_operation_;  // of the agreement, or before enqueuing
+  // Concludes the task, unless that has been done, and leaves the event after it.
+  struct Conclusion;
+  std::shared_ptr<Conclusion> conclusion_;
   GpuPeerInfo card_;
   std::vector<GpuPeerInfo> cards_;
   std::shared_ptr<GpuEvent> event_;

@@ -1,5 +1,6 @@
 #include "backend/gpu/gpu_peer_info.h"
 
+#include "backend/nccl/library.h"
 #include "core/strings.h"
 
 namespace rueda {
@@ -15,13 +16,18 @@ std::string obstacle(std::span<const GpuPeerInfo> cards, const std::vector<int>&
   }
   for (std::size_t i = 0; i < cards.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
-      if (cards[i].host == cards[j].host && cards[i].gpu == cards[j].gpu) {
-        return str("ranks ", members[j], " and ", members[i], " share the GPU ",
-                   cards[i].gpu.data(), ", which NCCL does not allow");
-      }
       if (cards[i].nccl_version != cards[j].nccl_version) {
-        return str("rank ", members[j], " has NCCL ", cards[j].nccl_version, ", rank ", members[i],
-                   " has NCCL ", cards[i].nccl_version);
+        return str("rank ", members[j], " has NCCL ", nccl_version_text(cards[j].nccl_version),
+                   ", rank ", members[i], " has NCCL ", nccl_version_text(cards[i].nccl_version),
+                   ": install the same on all");
+      }
+      if (cards[i].host == cards[j].host && cards[i].gpu == cards[j].gpu) {
+        if (cards[i].may_share && cards[j].may_share) continue;
+        return str("ranks ", members[j], " and ", members[i], " share the GPU ",
+                   cards[i].gpu.data(), ", which NCCL ", nccl_version_text(cards[i].nccl_version),
+                   " does not allow: give each rank its own (torch.cuda.set_device(local_rank)), "
+                   "or for a test take NCCL 2.30 or newer with RUEDA_GPU_SHARING=on and "
+                   "NCCL_MULTI_RANK_GPU_ENABLE=1");
       }
     }
   }
@@ -47,10 +53,10 @@ Expected<RoadChoice> choose_path(std::span<const GpuPeerInfo> cards,
                   members[i]);
   }
   const std::string asked = str("RUEDA_GPU_BACKEND=", wanted);
-  if (wanted == "staged") return RoadChoice{GpuPath::staged, asked};
+  if (wanted == "staged") return RoadChoice{GpuPath::staged, asked, false};
   const std::string why_not = obstacle(cards, members);
-  if (why_not.empty()) return RoadChoice{GpuPath::nccl, {}};
-  if (wanted == "auto") return RoadChoice{GpuPath::staged, why_not};
+  if (why_not.empty()) return RoadChoice{GpuPath::nccl, {}, false};
+  if (wanted == "auto") return RoadChoice{GpuPath::staged, why_not, true};
   return Status(ErrorCode::unsupported,
                 str(asked, ", but ", why_not,
                     ". RUEDA_GPU_BACKEND=staged, or auto, goes through the host's memory instead"));

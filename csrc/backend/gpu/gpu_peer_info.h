@@ -25,6 +25,7 @@ struct GpuPeerInfo {
   bool has_gpu = false;
   bool has_nccl = false;
   bool has_kernels = false;
+  bool may_share = false;  // its GPU with other ranks
   std::int32_t nccl_version = 0;
   std::array<char, 128> host{};     // which machine, the same text for all ranks of one
   std::array<char, 32> gpu{};       // PCI bus id
@@ -42,11 +43,15 @@ void write_text(std::array<char, size>& target, std::string_view text) {
 struct RoadChoice {
   GpuPath path = GpuPath::staged;
   std::string why_not_nccl;  // empty where it is
+  bool is_fallback = false;  // it was not asked for
 };
 
+// The first NCCL that lets ranks share a GPU: 2.30.
+inline constexpr int sharing_nccl_version = 23000;
+
 // What the option gpu_backend ("auto", "nccl" or "staged") leaves: NCCL where every rank has it and
-// a GPU of its own. Not ok where a rank has no GPU, or where NCCL is demanded and cannot be used:
-// the status says why. `members`: world ranks, in the order of the cards.
+// a GPU of its own, or may share it. Not ok where a rank has no GPU, or where NCCL is demanded and
+// cannot be used: the status says why. `members`: world ranks, in the order of the cards.
 [[nodiscard]] Expected<RoadChoice> choose_path(std::span<const GpuPeerInfo> cards,
                                                const std::vector<int>& members,
                                                const std::string& wanted);

@@ -19,14 +19,15 @@ class GpuTask {
     return nullptr;
   }
   // Begins to get what enqueue() needs, which is called once NCCL's communicator is ready again.
-  virtual Status reserve(GpuLane&) { return {}; }
+  virtual Status reserve(GpuLane&, const Lane&) { return {}; }
   // Calls NCCL. What NCCL still sets up is not in the stream when this returns.
   virtual Status enqueue(GpuLane& gpu, const Lane& lane) = 0;
   // Whether NCCL has done what it was called for.
   [[nodiscard]] virtual Expected<bool> is_launched(const GpuLane& gpu) const {
     return gpu.communicator()->poll();
   }
-  // Whether enqueue() failed in the same way on all ranks, before it enqueued anything.
+  // Whether reserve() or enqueue() failed in the same way on all ranks, before it enqueued
+  // anything.
   [[nodiscard]] virtual bool failed_everywhere() const { return false; }
   // Enqueues what comes after it, once NCCL's work is in the stream.
   virtual Status conclude(GpuLane&, const Lane&) { return {}; }

@@ -1,4 +1,5 @@
-// How a reduction's factors are put to NCCL, which multiplies inputs only.
+// How a reduction is put to NCCL, which multiplies nothing here: factors are applied around it, by
+// kernels.
 #pragma once
 
 #include <optional>
@@ -8,17 +9,20 @@
 
 namespace rueda {
 
-// What NCCL does where elements travel as another type: the factors are applied around it.
-[[nodiscard]] Reduction on_the_wire(const Reduction& reduction);
+struct NcclPlan {
+  NcclCombination how;
+  double before = 1.0;  // multiplies each input
+  double after = 1.0;   // multiplies the result
 
-// Nothing where NCCL cannot give the same results: bitwise operations, integers that are averaged
-// or scaled, factors on anything but sums and averages, factors that a 16-bit float cannot hold. An
-// average over all ranks without factors is NCCL's own; any other becomes a sum of multiplied
-// inputs, which may differ from a quotient in the last bit.
-[[nodiscard]] std::optional<NcclCombination> nccl_combination(const Reduction& reduction,
-                                                              int ranks);
+  [[nodiscard]] bool scales() const { return before != 1.0 || after != 1.0; }
+};
 
-// Whether all ranks can give NCCL to do what it does of `reduction`.
+// Of the wire type where there is one. An average divides before it sums, so that 16-bit sums do
+// not overflow. Nothing where NCCL cannot give the same results: bitwise operations, averages and
+// scaled sums of anything but floating-point elements, factors on anything but sums and averages.
+[[nodiscard]] std::optional<NcclPlan> nccl_plan(const Reduction& reduction);
+
+// Whether all `ranks` ranks can give NCCL to do what it does of `reduction`.
 [[nodiscard]] bool nccl_can_take_part(const Reduction& reduction, int ranks, bool all_have_kernels);
 
 }  // namespace rueda

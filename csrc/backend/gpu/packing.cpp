@@ -45,7 +45,7 @@ Status pack(GpuLane& gpu, const Lane& lane, const std::vector<Piece>& pieces,
     const Status status = batch.add({piece.input, buffer, static_cast<std::uint64_t>(piece.count),
                                      packing.dtype, packing.packed});
     if (!status.ok()) return status;
-    buffer += bytes_of(piece.count, packing.packed);
+    buffer += padded_bytes_of(piece.count, packing.packed);
   }
   return batch.launch(lane, packing.scale);
 }
@@ -60,9 +60,17 @@ Status unpack(GpuLane& gpu, const Lane& lane, const std::vector<Piece>& pieces,
                      packing.dtype});
       if (!status.ok()) return status;
     }
-    buffer += bytes_of(piece.count, packing.packed);
+    buffer += padded_bytes_of(piece.count, packing.packed);
   }
   return batch.launch(lane, packing.scale);
+}
+
+Status scale(GpuLane& gpu, const Lane& lane, const std::byte* input, std::byte* output,
+             std::int64_t count, DataType dtype, double factor) {
+  if (factor == 1.0 || count == 0) return {};
+  const TensorCopy tensor{input, output, static_cast<std::uint64_t>(count), dtype, dtype};
+  lane.counters->gpu_launches.add(1);
+  return gpu.gpu().kernels->copy(gpu.stream(), {&tensor, 1}, factor);
 }
 
 }  // namespace rueda

@@ -31,7 +31,7 @@ PersistentReduction::PersistentReduction(const Gpu& gpu,
       device_(gpu.device),
       communicator_(std::move(communicator)),
       reduction_(reduction),
-      how_(*nccl_combination(on_the_wire(reduction), reduction.contributors)),
+      plan_(*nccl_plan(reduction)),
       piece_(piece),
       buffer_(std::move(buffer)),
       counters_(counters) {}
@@ -94,10 +94,17 @@ Status PersistentReduction::follow_last(void* stream) const {
 }
 
 Status PersistentReduction::pack() {
-  if (!reduction_.wire) return {};
+  if (!reduction_.wire && plan_.before == 1.0) return {};
   const auto count = static_cast<std::uint64_t>(piece_.count);
-  return convert({piece_.input, buffer_.data(), count, reduction_.dtype, *reduction_.wire},
-                 reduction_.prescale);
+  std::byte* const target = reduction_.wire ? buffer_.data() : piece_.output;
+  return convert({piece_.input, target, count, reduction_.dtype, plan_.how.dtype}, plan_.before);
+}
+
+Status PersistentReduction::unpack() {
+  if (!reduction_.wire && plan_.after == 1.0) return {};
+  const auto count = static_cast<std::uint64_t>(piece_.count);
+  const std::byte* const source = reduction_.wire ? buffer_.data() : piece_.output;
+  return convert({source, piece_.output, count, plan_.how.dtype, reduction_.dtype}, plan_.after);
 }
 
 Expected<bool> PersistentReduction::advance() {
@@ -130,12 +137,13 @@ Expected<bool> PersistentReduction::take_steps() {
 }
 
 Expected<bool> PersistentReduction::call() {
-  const std::byte* input = reduction_.wire ? buffer_.data() : piece_.input;
-  std::byte* output = reduction_.wire ? buffer_.data() : piece_.output;
+  std::byte* const output = reduction_.wire ? buffer_.data() : piece_.output;
+  const bool is_packed = reduction_.wire || plan_.before != 1.0;
+  const std::byte* const input = is_packed ? output : piece_.input;
   return communicator_->enqueue(
       [&](NcclCommunicator& communicator) {
-        return communicator.allreduce(input, output, static_cast<std::uint64_t>(piece_.count), how_,
-                                      borrowed(device_, stream_).handle());
+        return communicator.allreduce(input, output, static_cast<std::uint64_t>(piece_.count),
+                                      plan_.how, borrowed(device_, stream_).handle());
       },
       is_captured_);
 }
@@ -149,13 +157,7 @@ Expected<bool> PersistentReduction::not_yet() const {
 }
 
 Status PersistentReduction::finish_start() {
-  if (reduction_.wire) {
-    const auto count = static_cast<std::uint64_t>(piece_.count);
-    const Status unpacked =
-        convert({buffer_.data(), piece_.output, count, *reduction_.wire, reduction_.dtype},
-                reduction_.postscale);
-    if (!unpacked.ok()) return unpacked;
-  }
+  if (Status unpacked = unpack(); !unpacked.ok()) return unpacked;
   if (is_captured_) return {};
   auto after = GpuEvent::after(borrowed(device_, stream_));
   if (!after) return after.status();

@@ -7,6 +7,7 @@
 #include "backend/backend.h"
 #include "backend/gpu/callers_communicator.h"
 #include "backend/gpu/gpu_lane.h"
+#include "backend/gpu/nccl_factor.h"
 #include "backend/nccl/communicator.h"
 #include "core/clock.h"
 #include "cuda/memory.h"
@@ -38,6 +39,7 @@ class PersistentReduction final : public DeviceReduction {
   // What comes next on `stream` comes after the last start, which may have been on another one.
   Status follow_last(void* stream) const;
   Status pack();
+  Status unpack();
   Expected<bool> take_steps();
   Expected<bool> call();
   Status finish_start();
@@ -52,7 +54,7 @@ class PersistentReduction final : public DeviceReduction {
   const DeviceReference device_;
   const std::shared_ptr<CallersCommunicator> communicator_;
   const Reduction reduction_;
-  const NcclCombination how_;
+  const NcclPlan plan_;
   const Piece piece_;
   DeviceMemory buffer_;
   TransferCounters& counters_;

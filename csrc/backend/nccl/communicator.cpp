@@ -1,157 +1,158 @@
 #include "backend/nccl/communicator.h"
 
-#include <array>
-
-#include "core/strings.h"
-#include "reduce/element.h"
+#include "backend/nccl/communicator_state.h"
 
 namespace rueda {
 
-Expected<nccl::RedOp> NcclCommunicator::premultiplied_sum(const NcclReduction& reduction,
-                                                          double scale) {
-  // In the type of the elements, read before the call returns.
-  std::array<std::byte, 8> scalar{};
-  switch (reduction.dtype) {
-    case nccl::float16: write(scalar.data(), float_to_float16(static_cast<float>(scale))); break;
-    case nccl::bfloat16: write(scalar.data(), float_to_bfloat16(static_cast<float>(scale))); break;
-    case nccl::float32: write(scalar.data(), static_cast<float>(scale)); break;
-    case nccl::float64: write(scalar.data(), scale); break;
-    default:
-      return Status(ErrorCode::unsupported, "NCCL scales sums of floating-point elements only");
-  }
-  nccl::RedOp op = nccl::sum;
-  if (Status status = enqueue("ncclRedOpCreatePreMulSum",
-                              [&](const nccl::Functions& functions) {
-                                return functions.red_op_create_pre_mul_sum(
-                                    &op, scalar.data(), reduction.dtype, nccl::scalar_on_host,
-                                    handle_);
-                              });
-      !status.ok()) {
-    return status;
-  }
-  return op;
+// The function is called in the launch thread: all that it needs it holds by value.
+Status NcclCommunicator::post(Call call) {
+  if (Status status = refused_if_closed(); !status.ok()) return status;
+  Shared& shared = *shared_;
+  if (!shared.launch.is_idle())
+    return {ErrorCode::internal, shared.with_rank("NCCL was called while it was busy")};
+  if (!shared.failure.ok()) return shared.failure;
+  shared.stage.store(Shared::Stage::call);
+  shared.launch.post([&shared, call = std::move(call),
+                      then = std::exchange(then_, nullptr)](const Status& current) {
+    shared.failure = current.ok() ? call(Api(shared)) : current;
+    if (then && shared.failure.ok() && !shared.is_given_up.load()) shared.failure = then();
+  });
+  return {};
 }
 
-// Calls with the operation, the element type and the number of elements in NCCL's terms.
-template <class Call>
-Status NcclCommunicator::combine(std::string_view what, const NcclCombination& how,
-                                 std::uint64_t elements, const Call& call) {
+// Calls with the operation, the element type and how many of them an element is made of in NCCL's
+// terms.
+template <class Function>
+Status NcclCommunicator::combine(std::string_view what, const NcclCombination& how, Function call) {
   const auto reduction = nccl_reduction(how.op, how.dtype);
   if (!reduction) return reduction.status();
-  nccl::RedOp op = reduction.value().op;
-  const bool scaled = how.scale != 1.0;
-  if (scaled) {
-    if (how.op != ReduceOp::sum) {
-      return Status(ErrorCode::unsupported,
-                    str("NCCL scales the inputs of a sum only, not of ", name_of(how.op)));
-    }
-    auto made = premultiplied_sum(reduction.value(), how.scale);
-    if (!made) return made.status();
-    op = *made;
-  }
-  const Status status = enqueue(what, [&](const nccl::Functions& functions) {
-    return call(functions, elements * reduction.value().parts, reduction.value().dtype, op);
+  return post([what, call = std::move(call), reduction = *reduction](const Api& nccl) {
+    return nccl.check(call(nccl, reduction), what);
   });
-  // An operation may go as soon as the last call that is given it has returned.
-  // Aborting a communicator ends them, too.
-  if (const nccl::Comm handle = handle_; scaled && handle != nullptr)
-    library_.functions().red_op_destroy(op, handle);
-  return status;
 }
 
 Status NcclCommunicator::allreduce(const std::byte* input, std::byte* output,
                                    std::uint64_t elements, const NcclCombination& how,
                                    StreamHandle stream) {
-  return combine("ncclAllReduce", how, elements,
-                 [&](const nccl::Functions& functions, auto count, auto dtype, auto op) {
-                   return functions.all_reduce(input, output, count, dtype, op, handle_, stream);
-                 });
+  return combine("ncclAllReduce", how, [=](const Api& nccl, const NcclReduction& by) {
+    return nccl.functions.all_reduce(input, output, elements * by.parts, by.dtype, by.op,
+                                     nccl.handle(), stream);
+  });
 }
 
 Status NcclCommunicator::reduce(const std::byte* input, std::byte* output, std::uint64_t elements,
                                 const NcclCombination& how, int root, StreamHandle stream) {
-  return combine("ncclReduce", how, elements,
-                 [&](const nccl::Functions& functions, auto count, auto dtype, auto op) {
-                   return functions.reduce(input, output, count, dtype, op, root, handle_, stream);
-                 });
+  return combine("ncclReduce", how, [=](const Api& nccl, const NcclReduction& by) {
+    return nccl.functions.reduce(input, output, elements * by.parts, by.dtype, by.op, root,
+                                 nccl.handle(), stream);
+  });
 }
 
 Status NcclCommunicator::reduce_scatter(const std::byte* input, std::byte* output,
                                         std::uint64_t elements, const NcclCombination& how,
                                         StreamHandle stream) {
-  return combine("ncclReduceScatter", how, elements,
-                 [&](const nccl::Functions& functions, auto count, auto dtype, auto op) {
-                   return functions.reduce_scatter(input, output, count, dtype, op, handle_,
-                                                   stream);
-                 });
+  return combine("ncclReduceScatter", how, [=](const Api& nccl, const NcclReduction& by) {
+    return nccl.functions.reduce_scatter(input, output, elements * by.parts, by.dtype, by.op,
+                                         nccl.handle(), stream);
+  });
+}
+
+Status NcclCommunicator::reduce_scatter(const std::byte* input, std::byte* output,
+                                        std::span<const std::int64_t> elements,
+                                        const NcclCombination& how, StreamHandle stream) {
+  if (elements.size() != static_cast<std::size_t>(size())) {
+    return {ErrorCode::invalid_argument,
+            str("a reduce-scatter of ", size(), " ranks with ", elements.size(), " parts")};
+  }
+  const auto reduction = nccl_reduction(how.op, how.dtype);
+  if (!reduction) return reduction.status();
+  std::vector<std::int64_t> lengths(elements.begin(), elements.end());
+  return post([=, lengths = std::move(lengths), by = *reduction,
+               bytes = size_of(how.dtype)](const Api& nccl) {
+    return nccl.in_group([&] {
+      const std::byte* part = input;
+      Status status;
+      for (std::size_t root = 0; root < lengths.size() && status.ok(); ++root) {
+        const auto length = static_cast<std::uint64_t>(lengths[root]);
+        if (length > 0) {
+          status =
+              nccl.check(nccl.functions.reduce(part, output, length * by.parts, by.dtype, by.op,
+                                               static_cast<int>(root), nccl.handle(), stream),
+                         "ncclReduce");
+        }
+        part += length * bytes;
+      }
+      return status;
+    });
+  });
 }
 
 // What is not computed with travels as bytes, which all types are made of.
 
 Status NcclCommunicator::allgather(const std::byte* input, std::byte* output,
                                    std::uint64_t elements, DataType dtype, StreamHandle stream) {
-  return enqueue("ncclAllGather", [&](const nccl::Functions& functions) {
-    return functions.all_gather(input, output, elements * size_of(dtype), nccl::uint8, handle_,
-                                stream);
+  return post([=, bytes = elements * size_of(dtype)](const Api& nccl) {
+    return nccl.check(
+        nccl.functions.all_gather(input, output, bytes, nccl::uint8, nccl.handle(), stream),
+        "ncclAllGather");
   });
 }
 
 Status NcclCommunicator::broadcast(const std::byte* input, std::byte* output,
                                    std::uint64_t elements, DataType dtype, int root,
                                    StreamHandle stream) {
-  return enqueue("ncclBroadcast", [&](const nccl::Functions& functions) {
-    return functions.broadcast(input, output, elements * size_of(dtype), nccl::uint8, root, handle_,
-                               stream);
-  });
-}
-
-Status NcclCommunicator::send(const std::byte* memory, std::uint64_t elements, DataType dtype,
-                              int to, StreamHandle stream) {
-  return enqueue("ncclSend", [&](const nccl::Functions& functions) {
-    return functions.send(memory, elements * size_of(dtype), nccl::uint8, to, handle_, stream);
-  });
-}
-
-Status NcclCommunicator::recv(std::byte* memory, std::uint64_t elements, DataType dtype, int from,
-                              StreamHandle stream) {
-  return enqueue("ncclRecv", [&](const nccl::Functions& functions) {
-    return functions.recv(memory, elements * size_of(dtype), nccl::uint8, from, handle_, stream);
+  return post([=, bytes = elements * size_of(dtype)](const Api& nccl) {
+    return nccl.check(
+        nccl.functions.broadcast(input, output, bytes, nccl::uint8, root, nccl.handle(), stream),
+        "ncclBroadcast");
   });
 }
 
 Status NcclCommunicator::alltoall(std::span<const NcclPart> to, std::span<const NcclPart> from,
                                   DataType dtype, StreamHandle stream) {
-  const auto size = static_cast<std::size_t>(size_);
-  if (to.size() != size || from.size() != size) {
-    return Status(ErrorCode::invalid_argument, str("an all-to-all of ", size_, " ranks with ",
+  const auto ranks = static_cast<std::size_t>(size());
+  if (to.size() != ranks || from.size() != ranks) {
+    return Status(ErrorCode::invalid_argument, str("an all-to-all of ", ranks, " ranks with ",
                                                    to.size(), " and ", from.size(), " parts"));
   }
-  return in_group(size_, [&](int peer) {
-    const NcclPart& out = to[static_cast<std::size_t>(peer)];
-    const NcclPart& in = from[static_cast<std::size_t>(peer)];
-    // Nothing is sent where nothing is expected.
-    Status status;
-    if (out.elements > 0) status = send(out.memory, out.elements, dtype, peer, stream);
-    if (status.ok() && in.elements > 0) status = recv(in.memory, in.elements, dtype, peer, stream);
-    return status;
+  return post([stream, bytes = size_of(dtype), to = std::vector(to.begin(), to.end()),
+               from = std::vector(from.begin(), from.end())](const Api& nccl) {
+    return nccl.in_group([&] {
+      // Nothing is sent where nothing is expected.
+      Status status;
+      for (std::size_t rank = 0; rank < to.size() && status.ok(); ++rank) {
+        const NcclPart& out = to[rank];
+        const NcclPart& in = from[rank];
+        const int peer = static_cast<int>(rank);
+        if (out.elements > 0) {
+          status = nccl.check(nccl.functions.send(out.memory, out.elements * bytes, nccl::uint8,
+                                                  peer, nccl.handle(), stream),
+                              "ncclSend");
+        }
+        if (in.elements > 0 && status.ok()) {
+          status = nccl.check(nccl.functions.recv(in.memory, in.elements * bytes, nccl::uint8, peer,
+                                                  nccl.handle(), stream),
+                              "ncclRecv");
+        }
+      }
+      return status;
+    });
   });
 }
 
-Status NcclCommunicator::in_group(int calls, const std::function<Status(int)>& call) {
-  if (Status status = begin_group(); !status.ok()) return status;
-  Status failure;
-  for (int number = 0; number < calls && failure.ok(); ++number) failure = call(number);
-  return failure.because(end_group());
-}
-
-Status NcclCommunicator::begin_group() {
-  return enqueue("ncclGroupStart",
-                 [](const nccl::Functions& functions) { return functions.group_start(); });
-}
-
-Status NcclCommunicator::end_group() {
-  return enqueue("ncclGroupEnd",
-                 [](const nccl::Functions& functions) { return functions.group_end(); });
+Status NcclCommunicator::register_memory(std::byte* memory, std::size_t bytes) {
+  return post([memory, bytes, &all = shared_->registrations](const Api& nccl) {
+    Shared::Registration made;
+    Status status = nccl.check(nccl.functions.window_register(nccl.handle(), memory, bytes,
+                                                              &made.window, nccl::window_symmetric),
+                               "ncclCommWindowRegister");
+    if (status.ok() && made.window == nullptr) {
+      status = nccl.check(nccl.functions.comm_register(nccl.handle(), memory, bytes, &made.buffer),
+                          "ncclCommRegister");
+    }
+    if (status.ok()) all.push_back(made);
+    return status;
+  });
 }
 
 }  // namespace rueda

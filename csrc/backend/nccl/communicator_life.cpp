@@ -1,13 +1,10 @@
 // How a communicator begins, fails and ends.
-#include <algorithm>
 #include <memory>
 #include <system_error>
-#include <thread>
 #include <utility>
 
-#include "backend/nccl/communicator.h"
+#include "backend/nccl/communicator_state.h"
 #include "core/log.h"
-#include "core/strings.h"
 
 namespace rueda {
 
@@ -15,19 +12,24 @@ namespace {
 
 constexpr Duration max_end = std::chrono::seconds(10);
 constexpr Duration max_late_end = std::chrono::seconds(1);
+// How long a call may still take before it is aborted from another thread.
+constexpr Duration max_call = std::chrono::milliseconds(100);
+constexpr auto between_polls = std::chrono::microseconds(200);
 
 }  // namespace
 
-NcclCommunicator::NcclCommunicator(const NcclLibrary& library, DeviceReference device, int rank,
-                                   int size)
-    : library_(library), device_(std::move(device)), rank_(rank), size_(size) {}
+NcclCommunicator::NcclCommunicator(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
 
 NcclCommunicator::~NcclCommunicator() {
   abort();
 }
 
-std::string NcclCommunicator::with_rank(std::string_view what) const {
-  return str(what, " on rank ", rank_, " of ", size_);
+int NcclCommunicator::size() const {
+  return shared_->size;
+}
+
+bool NcclCommunicator::is_busy() const {
+  return !ended_.load() && !shared_->launch.is_idle();
 }
 
 Expected<std::unique_ptr<NcclCommunicator>> NcclCommunicator::start(const NcclLibrary& library,
@@ -36,64 +38,68 @@ Expected<std::unique_ptr<NcclCommunicator>> NcclCommunicator::start(const NcclLi
                                                                     int rank, int size) {
   if (size < 1 || rank < 0 || rank >= size)
     return Status(ErrorCode::invalid_argument, str("rank ", rank, " of ", size, " is none"));
-  const CurrentDevice current(*device);
-  if (!current.status().ok()) return current.status();
-  // The device must outlive `current`, also where what is made here does not.
-  auto made = std::unique_ptr<NcclCommunicator>(new NcclCommunicator(library, device, rank, size));
-  nccl::Config config;
-  config.blocking = 0;
-  nccl::Comm handle = nullptr;
-  const nccl::Result result =
-      library.functions().comm_init_rank_config(&handle, size, id, rank, &config);
-  made->handle_ = handle;
-  if (Status status = library.check(result, made->with_rank("ncclCommInitRankConfig"));
-      !status.ok())
-    return status;
-  return made;
+  auto shared = std::make_shared<Shared>(library, std::move(device), rank, size);
+  if (Status status = shared->launch.start(shared->device); !status.ok()) return status;
+  shared->launch.post([&state = *shared, id](const Status& current) {
+    state.failure = current;
+    if (!current.ok()) return;
+    nccl::Config config;
+    config.blocking = 1;
+    const nccl::Result result = state.library.functions().comm_init_rank_config(
+        &state.handle, state.size, id, state.rank, &config);
+    state.failure = state.library.check(result, state.with_rank("ncclCommInitRankConfig"));
+  });
+  return std::unique_ptr<NcclCommunicator>(new NcclCommunicator(std::move(shared)));
 }
 
 Status NcclCommunicator::refused_if_closed() const {
-  if (handle_ != nullptr) return {};
-  return Status(ErrorCode::shutdown, with_rank("the NCCL communicator has been given up"));
+  if (!ended_.load()) return {};
+  return {ErrorCode::shutdown, shared_->with_rank("the NCCL communicator has been given up")};
 }
 
 Expected<bool> NcclCommunicator::poll() const {
   if (Status status = refused_if_closed(); !status.ok()) return status;
+  const Shared& shared = *shared_;
+  if (!shared.launch.is_idle()) return false;
+  if (!shared.failure.ok()) return shared.failure;
   nccl::Result state = nccl::success;
-  const nccl::Result asked = library_.functions().comm_get_async_error(handle_, &state);
+  const nccl::Result asked = shared.library.functions().comm_get_async_error(shared.handle, &state);
   for (const nccl::Result result : {asked, state}) {
-    if (Status status = library_.check(result, with_rank("NCCL"), handle_); !status.ok())
-      return status;
+    Status status = shared.library.check(result, shared.with_rank("NCCL"), shared.handle);
+    if (!status.ok()) return status;
   }
   return state != nccl::in_progress;
 }
 
 Status NcclCommunicator::wait_until_ready(Time deadline) const {
-  auto pause = std::chrono::microseconds(1);
   for (;;) {
+    shared_->launch.wait_until_idle(deadline);
     const Expected<bool> ready = poll();
     if (!ready) return ready.status();
     if (ready.value()) return {};
     if (Clock::now() >= deadline) {
-      return Status(
-          ErrorCode::timeout,
-          with_rank("NCCL was not ready before the deadline: other ranks may be missing,"));
+      return {ErrorCode::timeout,
+              shared_->with_rank(
+                  "NCCL was not ready before the deadline: other ranks may be missing,")};
     }
-    std::this_thread::sleep_for(pause);
-    pause = std::min(2 * pause, std::chrono::microseconds(200));
+    std::this_thread::sleep_for(between_polls);
   }
 }
 
 // The thread may outlive this object, and whatever is ended with the process.
 void NcclCommunicator::begin_abort() {
-  const nccl::Comm handle = handle_.exchange(nullptr);
-  if (handle == nullptr) return;
+  if (ended_.exchange(true)) return;
+  shared_->is_given_up.store(true);
   wait_timeout_ = Clock::now() + (ends_late_.load() ? max_late_end : max_end);
-  const auto end = std::make_shared<std::packaged_task<void()>>(
-      [device = device_, handle, written = written_, comm_abort = library_.functions().comm_abort] {
-        const CurrentDevice current(*device);
-        comm_abort(handle);
-      });
+  const auto end = std::make_shared<std::packaged_task<void()>>([shared = shared_] {
+    const CurrentDevice current(*shared->device);
+    const bool returns = shared->launch.wait_until_idle(Clock::now() + max_call);
+    // While NCCL connects it may free what this would, and while it leaves the other way round.
+    if (!returns && shared->stage.load() != Shared::Stage::call)
+      shared->launch.wait_until_idle(std::nullopt);
+    if (shared->handle != nullptr) shared->library.functions().comm_abort(shared->handle);
+    shared->launch.stop();
+  });
   ending_ = end->get_future();
   try {
     thread_ = std::thread([end] { (*end)(); });
@@ -110,23 +116,55 @@ void NcclCommunicator::abort() {
   if (!thread_.joinable()) return;
   if (has_ended) return thread_.join();
   thread_.detach();
-  log(LogLevel::warning, with_rank("NCCL has not yet released a communicator"),
+  log(LogLevel::warning, shared_->with_rank("NCCL has not yet released a communicator"),
       ends_late_.load() ? ": it waits until all CUDA graphs that have captured it are destroyed"
-                        : ": something else keeps the GPU busy");
+      : shared_->stage.load() == Shared::Stage::connect
+          ? ": it still waits for other ranks to connect"
+          : ": something else keeps the GPU busy");
 }
 
 Status NcclCommunicator::close(Time deadline) {
-  Status status = enqueue("ncclCommFinalize", [this](const nccl::Functions& functions) {
-    return functions.comm_finalize(handle_);
-  });
-  if (status.ok()) status = wait_until_ready(deadline);
+  Status status = wait_until_ready(deadline);
   if (!status.ok()) {
     abort();
     return status;
   }
-  const CurrentDevice current(*device_);
-  return library_.check(library_.functions().comm_destroy(handle_.exchange(nullptr)),
-                        with_rank("ncclCommDestroy"));
+  Shared& shared = *shared_;
+  shared.stage.store(Shared::Stage::leave);
+  shared.launch.post([&shared](const Status&) { shared.failure = leave(shared); });
+  if (!shared.launch.wait_until_idle(deadline)) {
+    status = {ErrorCode::timeout, shared.with_rank("NCCL has not left before the deadline")};
+  } else {
+    status = shared.failure;
+  }
+  if (!status.ok()) {
+    abort();
+    return status;
+  }
+  ended_.store(true);
+  shared.launch.stop();
+  return {};
+}
+
+// Nothing of the communicator is there afterwards, unless that failed.
+Status NcclCommunicator::leave(Shared& shared) {
+  const Api nccl(shared);
+  Status status;
+  for (const Shared::Registration& each : std::exchange(shared.registrations, {})) {
+    const Status ended =
+        each.window != nullptr
+            ? nccl.check(nccl.functions.window_deregister(nccl.handle(), each.window),
+                         "ncclCommWindowDeregister")
+            : nccl.check(nccl.functions.comm_deregister(nccl.handle(), each.buffer),
+                         "ncclCommDeregister");
+    if (status.ok()) status = ended;
+  }
+  if (status.ok())
+    status = nccl.check(nccl.functions.comm_finalize(nccl.handle()), "ncclCommFinalize");
+  if (!status.ok()) return status;
+  status = nccl.check(nccl.functions.comm_destroy(nccl.handle()), "ncclCommDestroy");
+  if (status.ok()) shared.handle = nullptr;
+  return status;
 }
 
 }  // namespace rueda

@@ -42,16 +42,12 @@ std::vector<LibraryCandidate> candidates_for(const Options& options) {
 Expected<nccl::Functions> resolve(const SharedLibrary& library) {
   nccl::Functions functions;
   std::string missing;
-#define RUEDA_LOOK_UP(member, function, ...) \
-  functions.member = reinterpret_cast<std::add_pointer_t<__VA_ARGS__>>(library.find(#function));
-#define RUEDA_REQUIRE(member, function, ...)   \
-  RUEDA_LOOK_UP(member, function, __VA_ARGS__) \
+#define RUEDA_REQUIRE(member, function, ...)                                                     \
+  functions.member = reinterpret_cast<std::add_pointer_t<__VA_ARGS__>>(library.find(#function)); \
   if (functions.member == nullptr) missing += str(missing.empty() ? "" : ", ", #function);
   using namespace nccl;
-  RUEDA_NCCL_REQUIRED(RUEDA_REQUIRE)
-  RUEDA_NCCL_OPTIONAL(RUEDA_LOOK_UP)
+  RUEDA_NCCL_FUNCTIONS(RUEDA_REQUIRE)
 #undef RUEDA_REQUIRE
-#undef RUEDA_LOOK_UP
   if (missing.empty()) return functions;
   return Status(ErrorCode::initialization, str("lacks ", missing));
 }

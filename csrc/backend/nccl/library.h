@@ -14,10 +14,9 @@
 
 namespace rueda {
 
-// The oldest NCCL that is accepted, as it counts: 21800 is 2.18, whose configuration of
-// communicators is used.
-inline constexpr int minimum_nccl_version = 21800;
-// "2.18.3" of 21803.
+// The oldest NCCL that is accepted, as it counts: 22700 is 2.27, which has windows.
+inline constexpr int minimum_nccl_version = 22700;
+// "2.27.3" of 22703.
 [[nodiscard]] std::string nccl_version_text(int version);
 
 class NcclLibrary {
@@ -52,8 +51,7 @@ class NcclLibrary {
 // the same results (16-bit integers, booleans).
 [[nodiscard]] std::optional<nccl::DataTypeNumber> nccl_type(DataType dtype);
 // How NCCL reduces `op` on `dtype`, or ErrorCode::unsupported: NCCL has no bitwise operations, and
-// averages of integers round towards zero, which Rueda's do not. Complex numbers are summed as
-// pairs.
+// its averages are not used (NcclCombination). Complex numbers are summed as pairs.
 struct NcclReduction {
   nccl::DataTypeNumber dtype;
   nccl::RedOp op;

@@ -18,8 +18,6 @@ class NcclHeap {
   NcclHeap(const NcclLibrary& library, DeviceReference device)
       : library_(&library), device_(std::move(device)) {}
 
-  // ErrorCode::unsupported where this NCCL does not offer it (before 2.19): DeviceMemory serves
-  // then.
   [[nodiscard]] Expected<std::byte*> allocate(std::size_t bytes) const;
   void free(std::byte* memory) const;
 

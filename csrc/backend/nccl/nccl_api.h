@@ -44,14 +44,11 @@ enum DataTypeNumber : int {
   bfloat16 = 9,
 };
 
-// Further numbers are those of operations that a communicator has been given.
 enum RedOp : int { sum = 0, prod = 1, max = 2, min = 3, avg = 4 };
-
-enum ScalarResidence : int { scalar_on_device = 0, scalar_on_host = 1 };
 
 inline constexpr int window_symmetric = 1;
 
-// As of 2.18. NCCL reads as much of it as `size` and `version` tell.
+// As of 2.18, which every later one takes. NCCL reads as much of it as `size` and `version` tell.
 struct Config {
   std::size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;
@@ -65,7 +62,7 @@ struct Config {
 };
 
 // Name of the member, name of the function, its type.
-#define RUEDA_NCCL_REQUIRED(USE)                                                                 \
+#define RUEDA_NCCL_FUNCTIONS(USE)                                                                \
   USE(get_version, ncclGetVersion, Result(int*))                                                 \
   USE(get_unique_id, ncclGetUniqueId, Result(UniqueId*))                                         \
   USE(get_error_string, ncclGetErrorString, const char*(Result))                                 \
@@ -89,23 +86,16 @@ struct Config {
       Result(const void*, void*, std::size_t, DataTypeNumber, int, Comm, StreamHandle))          \
   USE(send, ncclSend, Result(const void*, std::size_t, DataTypeNumber, int, Comm, StreamHandle)) \
   USE(recv, ncclRecv, Result(void*, std::size_t, DataTypeNumber, int, Comm, StreamHandle))       \
-  USE(red_op_create_pre_mul_sum, ncclRedOpCreatePreMulSum,                                       \
-      Result(RedOp*, void*, DataTypeNumber, ScalarResidence, Comm))                              \
-  USE(red_op_destroy, ncclRedOpDestroy, Result(RedOp, Comm))
-
-// Null where NCCL is older than they are.
-#define RUEDA_NCCL_OPTIONAL(USE)                                                               \
-  USE(mem_alloc, ncclMemAlloc, Result(void**, std::size_t))                                    \
-  USE(mem_free, ncclMemFree, Result(void*))                                                    \
-  USE(comm_register, ncclCommRegister, Result(Comm, void*, std::size_t, void**))               \
-  USE(comm_deregister, ncclCommDeregister, Result(Comm, void*))                                \
-  USE(window_register, ncclCommWindowRegister, Result(Comm, void*, std::size_t, Window*, int)) \
+  USE(mem_alloc, ncclMemAlloc, Result(void**, std::size_t))                                      \
+  USE(mem_free, ncclMemFree, Result(void*))                                                      \
+  USE(comm_register, ncclCommRegister, Result(Comm, void*, std::size_t, void**))                 \
+  USE(comm_deregister, ncclCommDeregister, Result(Comm, void*))                                  \
+  USE(window_register, ncclCommWindowRegister, Result(Comm, void*, std::size_t, Window*, int))   \
   USE(window_deregister, ncclCommWindowDeregister, Result(Comm, Window))
 
 struct Functions {
 #define RUEDA_DECLARE(member, function, ...) std::add_pointer_t<__VA_ARGS__> member = nullptr;
-  RUEDA_NCCL_REQUIRED(RUEDA_DECLARE)
-  RUEDA_NCCL_OPTIONAL(RUEDA_DECLARE)
+  RUEDA_NCCL_FUNCTIONS(RUEDA_DECLARE)
 #undef RUEDA_DECLARE
 };
 

@@ -59,9 +59,6 @@ Expected<NcclReduction> nccl_reduction(ReduceOp op, DataType dtype) {
   const DataKind kind = info(dtype).kind;
   switch (op) {
     case ReduceOp::sum: return NcclReduction{row->number, nccl::sum, row->parts};
-    case ReduceOp::average:
-      if (kind == DataKind::integer) return refused;
-      return NcclReduction{row->number, nccl::avg, row->parts};
     case ReduceOp::min: return NcclReduction{row->number, nccl::min, 1};
     case ReduceOp::max: return NcclReduction{row->number, nccl::max, 1};
     case ReduceOp::product:

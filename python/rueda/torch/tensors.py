@@ -23,6 +23,17 @@ _codes: dict[torch.dtype, int] = {
 }
 
 
+def _release_memory(device: int) -> None:
+    """Gives the driver back what torch's allocator keeps of the GPU without using it."""
+    with torch.cuda.device(device):
+        torch.cuda.empty_cache()
+
+
+# Where Rueda needs memory of a GPU and there is none.
+if torch.version.cuda is not None:
+    _native.set_memory_release(_release_memory)
+
+
 def code_of(dtype: torch.dtype) -> int | None:
     """Number of the element type, or ``None`` when Rueda does not reduce it."""
     return _codes.get(dtype)

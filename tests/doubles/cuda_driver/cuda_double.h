@@ -40,10 +40,11 @@ class CudaDouble {
   virtual void reset(const CudaSettings& settings = {}) = 0;
   // The `nth` call of `function` from now on (1 is the next) returns `code`, a CUresult.
   virtual void fail(const std::string& function, int nth, int code) = 0;
-  // From now on what `stream` is given becomes part of a graph, by any thread. As in the driver's
-  // strictest mode, threads that are not in the relaxed mode must not allocate, free or ask for
-  // events meanwhile.
-  virtual void begin_capture(StreamHandle stream) = 0;
+  // From now on what `stream` is given becomes part of a graph, by any thread. In the mode
+  // `global`, torch's, no thread that is not in the relaxed mode itself may allocate, free or ask
+  // for events meanwhile; `thread`: this one may not; `relaxed`: all may.
+  enum class CaptureMode { global, thread, relaxed };
+  virtual void begin_capture(StreamHandle stream, CaptureMode mode = CaptureMode::global) = 0;
   // How often threads with a capture of their own have done so in the relaxed mode.
   virtual int relaxed_calls_while_capturing() = 0;
   // By the same thread.

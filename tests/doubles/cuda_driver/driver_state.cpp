@@ -1,5 +1,6 @@
 #include "driver_state.h"
 
+#include <atomic>
 #include <cstdio>
 #include <utility>
 
@@ -27,6 +28,12 @@ std::vector<CUcontext>& context_stack() {
 CUstreamCaptureMode& capture_mode() {
   static thread_local CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   return mode;
+}
+
+std::uint64_t number_of_this_thread() {
+  static std::atomic<std::uint64_t> threads = 0;
+  static thread_local const std::uint64_t number = ++threads;
+  return number;
 }
 
 int& captures_of_this_thread() {
@@ -92,24 +99,27 @@ void DriverState::fail(const std::string& function, int nth, int code) {
   failures_[function][calls_[function] + nth] = code;
 }
 
-void DriverState::begin_capture(StreamHandle handle) {
+void DriverState::begin_capture(StreamHandle handle, CaptureMode mode) {
   const auto found = find_stream(handle, current_device());
   if (!found || capture_of(handle)) return misused("a capture of what is none, or is captured");
   const std::lock_guard lock(mutex_);
   found->capture = std::make_shared<Graph>(found->queue->device());
-  ++captures_;
-  ++captures_of_this_thread();
+  found->capture_mode = mode;
+  if (mode == CaptureMode::global) ++global_captures_;
+  if (mode != CaptureMode::relaxed) ++captures_of_this_thread();
 }
 
 CudaGraphReference DriverState::end_capture(StreamHandle handle) {
   const auto found = find_stream(handle, current_device());
-  if (!capture_of(handle) || captures_of_this_thread() == 0) {
+  const bool may_end =
+      found && (found->capture_mode == CaptureMode::relaxed || captures_of_this_thread() > 0);
+  if (!capture_of(handle) || !may_end) {
     misused("the end of a capture that was not begun, or by another thread");
     return nullptr;
   }
   const std::lock_guard lock(mutex_);
-  --captures_;
-  --captures_of_this_thread();
+  if (found->capture_mode == CaptureMode::global) --global_captures_;
+  if (found->capture_mode != CaptureMode::relaxed) --captures_of_this_thread();
   return std::exchange(found->capture, nullptr);
 }
 
@@ -137,7 +147,8 @@ CUresult DriverState::forbid_while_capturing(const std::string& what) {
     const std::lock_guard lock(mutex_);
     const bool is_relaxed = capture_mode() == CU_STREAM_CAPTURE_MODE_RELAXED;
     if (is_relaxed && captures_of_this_thread() > 0) ++relaxed_calls_;
-    if (is_relaxed || captures_ == 0) return CUDA_SUCCESS;
+    const bool of_others = capture_mode() == CU_STREAM_CAPTURE_MODE_GLOBAL && global_captures_ > 0;
+    if (is_relaxed || (!of_others && captures_of_this_thread() == 0)) return CUDA_SUCCESS;
   }
   misused(what + " while a stream is captured");
   return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -281,7 +292,8 @@ CUresult DriverState::close_stream(CUstream handle) {
 std::shared_ptr<Stream> DriverState::find_stream(CUstream handle, int device) {
   const std::lock_guard lock(mutex_);
   if (reinterpret_cast<std::uint64_t>(handle) <= 2 && device >= 0) {
-    auto& found = default_streams_[device];
+    const bool is_of_thread = handle == CU_STREAM_PER_THREAD;
+    auto& found = default_streams_[{device, is_of_thread ? number_of_this_thread() : 0}];
     if (!found) found = std::make_shared<Stream>(new_queue(device));
     return found;
   }

@@ -23,6 +23,7 @@ struct Stream {
   std::unique_ptr<Queue> queue;
   // Null while it is not captured; under the state's mutex.
   std::shared_ptr<Graph> capture;
+  CudaDouble::CaptureMode capture_mode{};
 };
 
 class Event {
@@ -51,7 +52,7 @@ class DriverState final : public CudaDouble {
 
   void reset(const CudaSettings& settings) override;
   void fail(const std::string& function, int nth, int code) override;
-  void begin_capture(StreamHandle stream) override;
+  void begin_capture(StreamHandle stream, CaptureMode mode) override;
   CudaGraphReference end_capture(StreamHandle stream) override;
   int relaxed_calls_while_capturing() override;
   void launch(const CudaGraphReference& graph, StreamHandle stream) override;
@@ -124,11 +125,12 @@ class DriverState final : public CudaDouble {
   std::map<CUmemoryPool, int> pools_;  // their devices
   std::set<CUmemoryPool> pools_that_order_no_streams_;
   std::map<CUstream, std::shared_ptr<Stream>> streams_;
-  std::map<int, std::shared_ptr<Stream>> default_streams_;
+  // By device and thread: 0 for the one that all threads share.
+  std::map<std::pair<int, std::uint64_t>, std::shared_ptr<Stream>> default_streams_;
   std::vector<std::shared_ptr<Stream>> closed_;
   std::map<CUevent, std::shared_ptr<Event>> events_;
   std::uint64_t handles_ = 0;
-  int captures_ = 0;  // under way
+  int global_captures_ = 0;  // under way
   int relaxed_calls_ = 0;
 };
 

@@ -106,11 +106,6 @@ CUresult cuCtxPopCurrent_v2(CUcontext* context) {
   context_stack().pop_back();
   return CUDA_SUCCESS;
 }
-CUresult cuCtxGetCurrent(CUcontext* context) {
-  BEGIN_ANYWHERE();
-  *context = context_stack().empty() ? nullptr : context_stack().back();
-  return CUDA_SUCCESS;
-}
 CUresult cuCtxGetStreamPriorityRange(int* lowest, int* highest) {
   BEGIN();
   *lowest = 0;

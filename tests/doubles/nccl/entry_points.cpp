@@ -1,4 +1,4 @@
-// NCCL's functions, those that every version has, under the names by which they are looked up.
+// NCCL's functions under the names by which they are looked up: but those for memory.
 #include <chrono>
 #include <cstring>
 #include <string>
@@ -6,13 +6,13 @@
 #include <utility>
 
 #include "nccl_state.h"
-#include "reduce/element.h"
 
 using namespace rueda::nccl;
 using rueda::test::bytes_of;
 using rueda::test::Collective;
 using rueda::test::Communicator;
 using rueda::test::CommunicatorReference;
+using rueda::test::InCall;
 using rueda::test::Meeting;
 using rueda::test::NcclCall;
 using rueda::test::NcclState;
@@ -20,10 +20,21 @@ using rueda::test::Step;
 
 namespace {
 
-constexpr int abort_timeout_ms = 60'000;
+constexpr auto wait_timeout = std::chrono::seconds(60);
 
 NcclState& state() {
   return NcclState::instance();
+}
+
+// False after a minute: nobody makes it true any more.
+template <class Condition>
+bool wait_for(const Condition& condition) {
+  const auto end = std::chrono::steady_clock::now() + wait_timeout;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  return true;
 }
 
 // The memory behind [address, address + bytes), or null and a failed communicator.
@@ -77,6 +88,21 @@ void finish(const CommunicatorReference& communicator, const std::string& proble
                     problem);
 }
 
+// What NCCL does for one rank: a copy, or nothing in place.
+Result copy_alone(const CommunicatorReference& communicator, const void* input, void* output,
+                  std::size_t bytes, rueda::StreamHandle stream) {
+  if (input == output || bytes == 0) return success;
+  rueda_cuda_double()->enqueue(stream, [=] {
+    const std::byte* const from = reach(communicator, input, bytes);
+    std::byte* const to = reach(communicator, output, bytes);
+    if (from == nullptr || to == nullptr) return;
+    const InUse reads(input);
+    const InUse writes(output);
+    std::memmove(to, from, bytes);
+  });
+  return success;
+}
+
 // `input_parts` and `output_parts`: of `count` elements each.
 Result collective(const std::string& function, const void* input, void* output, std::size_t count,
                   DataTypeNumber dtype, int op, int root, Comm handle, rueda::StreamHandle stream,
@@ -91,15 +117,12 @@ Result collective(const std::string& function, const void* input, void* output, 
     return refused;
   if (root < 0 || root >= communicator->meeting->size()) return invalid_argument;
   if (state().blocks(*communicator)) return system_error;
-  Collective part{function, nullptr, nullptr, count, dtype, op, 1.0, root};
-  if (op > avg) {
-    const auto scale = communicator->scales.find(op);
-    if (scale == communicator->scales.end())
-      return state().refuse("an operation of another communicator, or destroyed");
-    part.op = sum;
-    part.scale = scale->second;
-  }
+  if (op < sum || op > min)
+    return state().refuse("an average or another operation that keeps NCCL from its fast kernels");
+  Collective part{function, nullptr, nullptr, count, dtype, op, root};
   const std::size_t bytes = count * bytes_of(dtype);
+  if (communicator->meeting->size() == 1)
+    return copy_alone(communicator, input, output, bytes, stream);
   return state().launch(
       {communicator, stream, false, true, [=](std::uint64_t number) mutable {
          part.input = reach(communicator, input, bytes * input_parts);
@@ -139,16 +162,6 @@ Result message(const std::string& function, std::byte* memory, std::size_t count
          finish(communicator, meeting.receive(peer, communicator->rank, reached, bytes, longest,
                                               [&] { return communicator->given_up.load(); }));
        }});
-}
-
-double scalar_of(const void* scalar, DataTypeNumber dtype) {
-  const auto* bytes = static_cast<const std::byte*>(scalar);
-  switch (dtype) {
-    case float16: return rueda::Float16Element::load(bytes);
-    case bfloat16: return rueda::BFloat16Element::load(bytes);
-    case float32: return rueda::read<float>(bytes);
-    default: return rueda::read<double>(bytes);
-  }
 }
 
 }  // namespace
@@ -193,39 +206,24 @@ Result ncclCommInitRankConfig(Comm* handle, int size, UniqueId id, int rank,
   auto communicator = std::make_shared<Communicator>();
   communicator->rank = rank;
   communicator->device = rueda_cuda_double()->current_device();
-  communicator->meeting = std::make_shared<Meeting>(0);  // complete: there is nothing to wait for
-  if (config == nullptr || config->blocking != 0 || config->magic != 0xcafebeef)
-    return state().refuse("a communicator that blocks");
+  communicator->meeting = std::make_shared<Meeting>(0);
+  if (config == nullptr || config->magic != 0xcafebeef) return invalid_argument;
+  if (config->blocking != 1)
+    return state().refuse("a communicator that does not block: NCCL makes a thread for each group");
   if (const Result refused =
           state().begin(call_of("ncclCommInitRankConfig", communicator), communicator);
       refused != success) {
     return refused;
   }
   communicator->meeting = state().meeting(id, size);
-  communicator->polls_left = state().settings().polls_in_progress;
-  communicator->meeting->join();
-  *handle = state().add(std::move(communicator));
-  return in_progress;
+  *handle = state().add(communicator);  // before the others have come, as NCCL does
+  return state().connect(*communicator);
 }
 Result ncclCommGetAsyncError(Comm handle, Result* result) {
   const CommunicatorReference communicator = state().find(handle);
   if (!communicator) return state().refuse("ncclCommGetAsyncError of no communicator");
-  std::vector<std::function<void()>> due;
-  {
-    const std::lock_guard lock(communicator->mutex);
-    *result = communicator->error;
-    if (communicator->error != success) return success;
-    if (!communicator->meeting->is_complete()) {
-      *result = in_progress;
-      return success;
-    }
-    if (communicator->polls_left > 0 && --communicator->polls_left > 0) *result = in_progress;
-    if (communicator->polls_left == 0) due.swap(communicator->deferred);
-    if (communicator->finalizing && (communicator->running > 0 || communicator->captured > 0 ||
-                                     !due.empty() || !communicator->deferred.empty()))
-      *result = in_progress;
-  }
-  for (const auto& launch : due) launch();
+  const std::lock_guard lock(communicator->mutex);
+  *result = communicator->error;
   return success;
 }
 Result ncclCommFinalize(Comm handle) {
@@ -234,8 +232,13 @@ Result ncclCommFinalize(Comm handle) {
       refused != success) {
     return refused;
   }
+  const InCall in_call(*communicator);
   communicator->finalizing = true;
-  return in_progress;
+  const bool ends =
+      wait_for([&] { return communicator->running == 0 && communicator->captured == 0; });
+  communicator->finalizing = false;
+  return ends ? success
+              : state().refuse("a graph or an operation that does not end was waited for");
 }
 Result ncclCommDestroy(Comm handle) {
   const CommunicatorReference communicator = state().find(handle);
@@ -254,17 +257,14 @@ Result ncclCommDestroy(Comm handle) {
 Result ncclCommAbort(Comm handle) {
   const CommunicatorReference communicator = state().find(handle);
   if (!communicator) return state().refuse("ncclCommAbort of no communicator");
+  if (communicator->connecting || communicator->finalizing)
+    return state().refuse(
+        "aborted while another thread connects or finalizes it, which frees it under that thread");
   communicator->given_up = true;
-  {
-    // What was never launched.
-    const std::lock_guard lock(communicator->mutex);
-    communicator->deferred.clear();
-  }
-  // As NCCL does, also for a communicator that does not block, and for ever. A test shall fail.
-  for (int i = 0; communicator->captured > 0; ++i) {
-    if (i == abort_timeout_ms) return state().refuse("a graph that nobody destroys was waited for");
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  // As NCCL does, and for ever. A test shall fail.
+  if (!wait_for([&] { return communicator->captured == 0 && communicator->in_call == 0; }))
+    return state().refuse(
+        "a graph that nobody destroys, or a call that does not return, was waited for");
   state().remove(handle);
   return success;
 }
@@ -315,27 +315,6 @@ Result ncclRecv(void* memory, std::size_t count, DataTypeNumber dtype, int peer,
                 rueda::StreamHandle stream) {
   return message("ncclRecv", static_cast<std::byte*>(memory), count, dtype, peer, comm, stream,
                  false);
-}
-
-Result ncclRedOpCreatePreMulSum(RedOp* op, void* scalar, DataTypeNumber dtype,
-                                ScalarResidence residence, Comm handle) {
-  const CommunicatorReference communicator = state().find(handle);
-  if (const Result refused =
-          state().begin(call_of("ncclRedOpCreatePreMulSum", communicator, 0, dtype), communicator);
-      refused != success) {
-    return refused;
-  }
-  if (residence != scalar_on_host) return invalid_argument;
-  const int number = communicator->next_op++;
-  communicator->scales[number] = scalar_of(scalar, dtype);
-  *op = static_cast<RedOp>(number);
-  return success;
-}
-Result ncclRedOpDestroy(RedOp op, Comm handle) {
-  const CommunicatorReference communicator = state().find(handle);
-  if (!communicator || communicator->scales.erase(op) == 0)
-    return state().refuse("an operation that does not exist was destroyed");
-  return success;
 }
 
 }  // extern "C"

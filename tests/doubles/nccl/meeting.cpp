@@ -41,14 +41,10 @@ using Parts = std::vector<std::optional<Collective>>;
 template <class Element>
 typename Element::Value reduced(const Parts& parts, std::int64_t index) {
   using Value = typename Element::Value;
-  const auto input = [&](const Collective& part) {
-    return static_cast<Value>(load<Element>(part.input, index) * static_cast<Value>(part.scale));
-  };
+  const auto input = [&](const Collective& part) { return load<Element>(part.input, index); };
   Value value = input(*parts[0]);
   for (std::size_t rank = 1; rank < parts.size(); ++rank)
     value = combined(parts[0]->op, value, input(*parts[rank]));
-  if (parts[0]->op == nccl::avg)
-    value = static_cast<Value>(value / static_cast<Value>(parts.size()));
   return value;
 }
 

@@ -22,8 +22,7 @@ struct Collective {
   std::byte* output = nullptr;
   std::size_t count = 0;
   nccl::DataTypeNumber dtype = nccl::uint8;
-  int op = nccl::sum;  // or avg, ...; a pre-multiplied sum is a sum
-  double scale = 1.0;  // of this rank's input
+  int op = nccl::sum;
   int root = 0;
 
   // What all ranks must have alike.

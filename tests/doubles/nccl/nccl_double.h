@@ -1,6 +1,8 @@
 // Stands in for NCCL: ranks are threads of one process that meet by unique id, each with a device
 // of the CUDA double. Operations wait for the other ranks in their streams, check that all agree,
-// and move real bytes.
+// and move real bytes. Communicators block, as Rueda makes them: a call of two ranks and more takes
+// a time at random before its work is in the stream. One rank alone copies, or does nothing in
+// place, as NCCL does: what that costs says nothing about two.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +14,11 @@
 namespace rueda::test {
 
 struct NcclSettings {
-  int version = 22703;        // read when the library is loaded
-  int polls_in_progress = 0;  // how often a communicator says "in progress" after each call
-  double wait_timeout = 20;   // seconds that an operation waits for other ranks
-  bool symmetric = true;      // the GPUs reach each other as windows need it
+  int version = 22703;       // read when the library is loaded
+  int max_call_us = 300;     // of two ranks and more: how long a call takes before it launches
+  int max_running = 1024;    // operations of a communicator in streams; more make a call wait
+  double wait_timeout = 20;  // seconds that an operation waits for other ranks
+  bool symmetric = true;     // the GPUs reach each other as windows need it
 };
 
 // What was called, with what. Unused fields are 0.
@@ -48,6 +51,13 @@ class NcclDouble {
   // The next collective of `rank` does not return to its caller until its communicator is aborted.
   virtual void block(int rank) = 0;
   virtual int blocked_calls() = 0;  // at this moment
+  // While they are held, calls of two ranks and more do not return. Released by reset().
+  virtual void hold_calls(bool held) = 0;
+  // The processes that connecting ranks wait for have ended.
+  virtual void end_connecting() = 0;
+  virtual int connecting() = 0;  // ranks that wait for others
+  // How many calls have waited for the GPU because too many operations were running.
+  virtual int back_pressured_calls() = 0;
   virtual std::vector<std::string> take_misuse() = 0;
   virtual int communicators() = 0;  // not destroyed
   virtual int registrations() = 0;

@@ -1,7 +1,9 @@
 #include "nccl_state.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <random>
 #include <thread>
 #include <utility>
 
@@ -26,6 +28,9 @@ void NcclState::reset(const NcclSettings& settings) {
   blocking_.clear();
   misuse_.clear();
   meetings_.clear();
+  back_pressured_calls_ = 0;
+  ends_connecting_ = false;
+  held_ = false;
 }
 
 std::vector<NcclCall> NcclState::calls(int rank) {
@@ -178,22 +183,42 @@ nccl::Result NcclState::begin(const NcclCall& call, const CommunicatorReference&
     return failure;
   if (CudaDouble& cuda = *rueda_cuda_double(); cuda.current_device() != communicator->device)
     return refuse(call.function + " while another device, or none, is current");
+  if (communicator->in_call > 0)
+    return refuse(call.function + " while another thread is in a call of the communicator");
   const std::lock_guard lock(communicator->mutex);
-  if (communicator->error != nccl::success) {
-    last_error = communicator->error_text;
-    return communicator->error;
-  }
-  if (communicator->polls_left > 0 || !communicator->meeting->is_complete())
-    return refuse(call.function + " while the communicator is in progress");
-  return nccl::success;
+  if (communicator->error == nccl::success) return nccl::success;
+  last_error = communicator->error_text;
+  return communicator->error;
 }
 
-nccl::Result NcclState::later(const CommunicatorReference& communicator,
-                              std::function<void()> work) {
-  const std::lock_guard lock(communicator->mutex);
-  communicator->polls_left = std::max(1, settings().polls_in_progress);
-  communicator->deferred.push_back(std::move(work));
-  return nccl::in_progress;
+void NcclState::take_time(const Communicator& communicator) {
+  const int longest = settings().max_call_us;
+  if (communicator.meeting->size() < 2) return;
+  while (held_ && !communicator.given_up)
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  thread_local std::minstd_rand random(std::random_device{}());
+  std::uniform_int_distribution<int> durations(0, longest);
+  std::this_thread::sleep_for(std::chrono::microseconds(durations(random)));
+}
+
+nccl::Result NcclState::connect(Communicator& communicator) {
+  const InCall in_call(communicator);
+  communicator.connecting = true;
+  communicator.meeting->join();
+  while (!communicator.meeting->is_complete() && !ends_connecting_)
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  take_time(communicator);
+  communicator.connecting = false;
+  if (communicator.meeting->is_complete()) return nccl::success;
+  last_error = "socketAccept: Connection closed by remote peer";
+  return nccl::system_error;
+}
+
+int NcclState::connecting() {
+  const auto all = all_communicators();
+  return static_cast<int>(std::count_if(all.begin(), all.end(), [](const auto& communicator) {
+    return communicator->connecting.load();
+  }));
 }
 
 nccl::Result NcclState::launch(Step step) {
@@ -216,9 +241,19 @@ std::shared_ptr<void> reference_of_graph(const CommunicatorReference& communicat
 // One step of a stream for all that a group has for a communicator and a stream.
 nccl::Result NcclState::launch_all(std::vector<Step> steps) {
   std::stable_partition(steps.begin(), steps.end(), [](const Step& step) { return step.first; });
-  bool waits = false;
   while (!steps.empty()) {
     const CommunicatorReference owner = steps.front().communicator;
+    const InCall in_call(*owner);
+    take_time(*owner);
+    bool has_waited = false;
+    while (owner->running >= settings().max_running && !owner->given_up) {
+      if (!std::exchange(has_waited, true)) ++back_pressured_calls_;
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    if (owner->given_up) {
+      last_error = "the communicator was aborted";
+      return nccl::system_error;
+    }
     const StreamHandle stream = steps.front().stream;
     const auto rest = std::stable_partition(steps.begin(), steps.end(), [&](const Step& step) {
       return step.communicator == owner && step.stream == stream;
@@ -241,17 +276,9 @@ nccl::Result NcclState::launch_all(std::vector<Step> steps) {
         --owner->running;
       };
     };
-    const auto enqueue = [stream, make] { rueda_cuda_double()->enqueue_each(stream, make); };
-    const std::lock_guard lock(owner->mutex);
-    if (const int polls = settings().polls_in_progress; polls > 0) {
-      owner->polls_left = polls;
-      owner->deferred.emplace_back(enqueue);
-      waits = true;
-    } else {
-      enqueue();
-    }
+    rueda_cuda_double()->enqueue_each(stream, make);
   }
-  return waits ? nccl::in_progress : nccl::success;
+  return nccl::success;
 }
 
 }  // namespace rueda::test

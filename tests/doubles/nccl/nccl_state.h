@@ -23,14 +23,12 @@ struct Communicator {
   std::atomic<int> running = 0;                // operations in streams
   std::atomic<int> captured = 0;               // operations in graphs that still exist
   std::atomic<std::uint64_t> collectives = 0;  // that streams have been given
-  std::map<int, double> scales;                // of its pre-multiplied sums
-  int next_op = 5;
+  std::atomic<int> in_call = 0;                // threads that sit in a call that takes time
+  std::atomic<bool> connecting = false;
+  std::atomic<bool> finalizing = false;
 
   std::mutex mutex;
   std::map<void*, std::string> registrations;  // by handle: the function that made it
-  bool finalizing = false;
-  int polls_left = 0;
-  std::vector<std::function<void()>> deferred;  // what is launched once the polls are over
   nccl::Result error = nccl::success;
   std::string error_text;
 };
@@ -39,6 +37,20 @@ inline void* window_of(const void* memory) {
   return const_cast<std::byte*>(static_cast<const std::byte*>(memory)) + 1;
 }
 using CommunicatorReference = std::shared_ptr<Communicator>;
+
+// A call that takes time: no other thread may use the communicator meanwhile.
+class InCall {
+ public:
+  explicit InCall(Communicator& communicator) : communicator_(communicator) {
+    ++communicator_.in_call;
+  }
+  ~InCall() { --communicator_.in_call; }
+  InCall(const InCall&) = delete;
+  InCall& operator=(const InCall&) = delete;
+
+ private:
+  Communicator& communicator_;
+};
 
 // One call of a group, in a stream. Where that is captured, it is run with each launch of the
 // graph.
@@ -62,6 +74,10 @@ class NcclState final : public NcclDouble {
   void hang(int rank) override;
   void block(int rank) override;
   int blocked_calls() override { return blocked_calls_; }
+  void hold_calls(bool held) override { held_ = held; }
+  void end_connecting() override { ends_connecting_ = true; }
+  int connecting() override;
+  int back_pressured_calls() override { return back_pressured_calls_; }
   std::vector<std::string> take_misuse() override;
   int communicators() override;
   int registrations() override;
@@ -81,8 +97,10 @@ class NcclState final : public NcclDouble {
   // Into the thread's group, or into the stream, or what it is captured into.
   nccl::Result launch(Step step);
   nccl::Result launch_all(std::vector<Step> steps);
-  // What NCCL does on a thread of its own: once the communicator is not in progress any more.
-  nccl::Result later(const CommunicatorReference& communicator, std::function<void()> work);
+  // As long as a call takes: at random.
+  void take_time(const Communicator& communicator);
+  // Until all ranks have come.
+  nccl::Result connect(Communicator& communicator);
   void break_one(const CommunicatorReference& communicator, nccl::Result code,
                  const std::string& text);
   // Whether this rank's operation is the one that hangs.
@@ -114,6 +132,9 @@ class NcclState final : public NcclDouble {
   std::set<int> hanging_;
   std::set<int> blocking_;
   std::atomic<int> blocked_calls_ = 0;
+  std::atomic<int> back_pressured_calls_ = 0;
+  std::atomic<bool> ends_connecting_ = false;
+  std::atomic<bool> held_ = false;
   std::vector<std::string> misuse_;
   std::map<std::string, std::shared_ptr<Meeting>> meetings_;
   std::map<nccl::Comm, CommunicatorReference> communicators_;

@@ -1,4 +1,4 @@
-// The functions that older versions of NCCL do not have: a double is built without them, too.
+// NCCL's functions for memory.
 #include "cuda_driver/driver_calls.h"
 #include "nccl_state.h"
 
@@ -76,10 +76,12 @@ Result ncclCommWindowRegister(Comm handle, void* memory, std::size_t bytes, Wind
   if (!state().settings().symmetric)
     return begin("ncclCommWindowRegister", state().find(handle), bytes);
   void* const number = rueda::test::window_of(memory);
+  if (state().find(handle) && state().find(handle)->meeting->size() == 1)
+    return state().refuse("a window of one rank, which gains nothing");
   const Result result = registered("ncclCommWindowRegister", handle, memory, bytes, number);
   if (result != success) return result;
-  return state().later(state().find(handle),
-                       [window, number] { *window = static_cast<Window>(number); });
+  *window = static_cast<Window>(number);
+  return success;
 }
 Result ncclCommWindowDeregister(Comm handle, Window window) {
   return deregistered("ncclCommWindowDeregister", handle, window, "ncclCommWindowRegister");
