@@ -6,6 +6,7 @@
 // Used by the owner of the progress lock only, but for what is said to be for any thread.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -25,6 +26,7 @@
 #include "coordinator/table_mail.h"
 #include "core/clock.h"
 #include "core/status.h"
+#include "server/direct_part.h"
 #include "server/table_message.h"
 
 namespace rueda {
@@ -41,6 +43,16 @@ struct TableUse {
   // Of each rank of the set: the version of its shard when values of it last came.
   std::vector<std::atomic<std::uint64_t>> seen;
   std::array<std::atomic<std::uint64_t>, counted> staleness{};
+
+  // Of each rank of the set the part that this rank works on by itself, or null; while none of its
+  // requests is under way that what it does there could overtake.
+  std::vector<std::unique_ptr<const DirectPart>> direct{};
+  std::atomic<bool> is_direct{false};
+  std::atomic<std::int64_t> under_way{0};
+
+  void count_staleness(std::uint64_t met) {
+    staleness.at(std::min<std::uint64_t>(met, counted - 1)).fetch_add(1);
+  }
 };
 
 // One call of the application: a request to each owner that it concerns.
@@ -64,6 +76,15 @@ struct TableOperation {
   std::int64_t width = 1;
   std::shared_ptr<std::vector<std::vector<std::byte>>> results;  // call: of each rank of the set
   OpenHandle handle;
+
+  // Whether what its rank asks later may not overtake it.
+  [[nodiscard]] bool keeps_order() const {
+    return request.verb != TableVerb::tick && request.min_clock <= 0 && !request.is_replica;
+  }
+  void end(const Status& status) {
+    if (keeps_order()) use->under_way.fetch_sub(1);
+    handle->complete(status);
+  }
 };
 
 // When waiting for others is told, and when it fails.
