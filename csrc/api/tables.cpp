@@ -187,9 +187,12 @@ struct Table::State {
   // Which rows are at each owner.
   void divide_rows(TableOperation& operation, std::span<const std::int64_t> rows,
                    std::span<const int> owners) const;
-  // Of each part what its owner is sent: the rows' numbers, then, with `values`, their elements.
+  // Of each part what its owner is sent: the rows' numbers, then, with `values`, so many elements
+  // of each.
   void write_payloads(TableOperation& operation, std::span<const std::int64_t> rows,
-                      const float* values) const;
+                      const float* values, std::int64_t elements) const;
+
+  [[nodiscard]] std::int64_t states() const { return opened.held.own->states(); }
 };
 
 void Table::State::divide_rows(TableOperation& operation, std::span<const std::int64_t> rows,
@@ -218,8 +221,8 @@ void Table::State::divide_rows(TableOperation& operation, std::span<const std::i
 }
 
 void Table::State::write_payloads(TableOperation& operation, std::span<const std::int64_t> rows,
-                                  const float* values) const {
-  const auto row_bytes = static_cast<std::size_t>(options.width) * sizeof(float);
+                                  const float* values, std::int64_t elements) const {
+  const auto row_bytes = static_cast<std::size_t>(elements) * sizeof(float);
   for (TableOperation::Part& part : operation.parts) {
     part.payload_bytes = part.positions.size() * (sizeof(std::int64_t) + (values ? row_bytes : 0));
     part.owned.resize(part.payload_bytes);
@@ -230,7 +233,7 @@ void Table::State::write_payloads(TableOperation& operation, std::span<const std
     }
     if (values != nullptr) {
       for (const std::int64_t position : part.positions) {
-        std::memcpy(target, values + position * options.width, row_bytes);
+        std::memcpy(target, values + position * elements, row_bytes);
         target += row_bytes;
       }
       part.positions.clear();
@@ -340,7 +343,7 @@ Handle Table::get_rows(std::span<const std::int64_t> rows, std::span<float> out,
     return direct.read_rows({rows, part.positions}, out.data(), options.min_clock, version);
   };
   if (state_->get_direct(*operation, read)) return State::done();
-  state_->write_payloads(*operation, rows, nullptr);
+  state_->write_payloads(*operation, rows, nullptr, 0);
   return state_->start(std::move(operation));
 }
 
@@ -356,7 +359,7 @@ Handle Table::put_rows(std::span<const std::int64_t> rows, std::span<const float
     return direct.write_rows({rows, part.positions}, values.data());
   };
   if (state_->do_direct(*operation, write)) return State::done();
-  state_->write_payloads(*operation, rows, values.data());
+  state_->write_payloads(*operation, rows, values.data(), state_->options.width);
   return state_->start(std::move(operation));
 }
 
@@ -374,8 +377,41 @@ Handle Table::add_rows(std::span<const std::int64_t> rows, std::span<const float
     return direct.add_rows({rows, part.positions}, delta.data(), addition);
   };
   if (state_->add_direct(*operation, add)) return state_->end_addition(options.ticks);
-  state_->write_payloads(*operation, rows, delta.data());
+  state_->write_payloads(*operation, rows, delta.data(), state_->options.width);
   if (options.ticks) state_->tick_elsewhere(*operation);
+  return state_->start(std::move(operation));
+}
+
+Handle Table::put_state(std::span<const float> state, std::int64_t begin, std::int64_t count) {
+  auto operation = state_->operation(TableVerb::put_state);
+  state_->divide(*operation, begin, count);
+  const std::int64_t kinds = state_->states();
+  if (static_cast<std::int64_t>(state.size()) != count * kinds) {
+    throw state_->invalid(str(state.size(), " numbers for ", kinds, " of each of ", count));
+  }
+  for (TableOperation::Part& part : operation->parts) {
+    part.payload_bytes = static_cast<std::size_t>(part.count * kinds) * sizeof(float);
+    part.owned.resize(part.payload_bytes);
+    for (std::int64_t kind = 0; kind < kinds && part.count > 0; ++kind) {
+      std::memcpy(part.owned.data() + static_cast<std::size_t>(kind * part.count) * sizeof(float),
+                  state.data() + kind * count + (part.begin - begin),
+                  static_cast<std::size_t>(part.count) * sizeof(float));
+    }
+    part.payload = part.owned.data();
+  }
+  return state_->start(std::move(operation));
+}
+
+Handle Table::put_row_state(std::span<const std::int64_t> rows, std::span<const float> state,
+                            std::span<const int> owners) {
+  auto operation = state_->operation(TableVerb::put_state);
+  state_->require_rows();
+  const std::int64_t each = state_->states() * state_->options.width;
+  if (state.size() != rows.size() * static_cast<std::size_t>(each)) {
+    throw state_->invalid(str(state.size(), " numbers for ", each, " of each of ", rows.size()));
+  }
+  state_->divide_rows(*operation, rows, owners);
+  state_->write_payloads(*operation, rows, state.data(), each);
   return state_->start(std::move(operation));
 }
 
@@ -393,9 +429,11 @@ Handle Table::finish() {
   return state_->start(std::move(operation));
 }
 
-Handle Table::restart() {
+Handle Table::restart(std::int64_t clock) {
+  if (clock < 0) throw state_->invalid(str("no clock is ", clock));
   auto operation = state_->tell_all(TableVerb::tick);
   operation->request.restarts = true;
+  operation->request.min_clock = clock;
   return state_->start(std::move(operation));
 }
 
@@ -427,6 +465,12 @@ std::vector<std::uint64_t> Table::seen() const {
   return versions;
 }
 
+std::vector<std::int64_t> Table::clocks() const {
+  std::vector<std::int64_t> clocks;
+  for (const auto& each : state_->opened.held.use->clocks) clocks.push_back(each.load());
+  return clocks;
+}
+
 std::vector<TablePart> Table::parts() const {
   const HeldTable& held = state_->opened.held;
   const auto previous = static_cast<int>((held.rank + held.ranks.size() - 1) % held.ranks.size());
@@ -443,6 +487,9 @@ std::vector<TablePart> Table::parts() const {
         part.begin = index;
       }
       part.values.insert(part.values.end(), values.begin(), values.end());
+    });
+    shard->visit_state([&](std::int64_t /*index*/, std::span<const float> state) {
+      part.state.insert(part.state.end(), state.begin(), state.end());
     });
   }
   return parts;

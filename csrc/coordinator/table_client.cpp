@@ -218,7 +218,7 @@ bool TableClient::step(Time now) {
 // Of a wait for a clock the owner tells.
 bool TableClient::is_due(const Pending& pending) const {
   return !pending.is_told && timeouts_.warning > Duration() &&
-         pending.underway->operation->request.min_clock <= 0;
+         !pending.underway->operation->waits_for_clock();
 }
 
 std::optional<Time> TableClient::next_deadline() const {

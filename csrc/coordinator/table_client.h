@@ -36,13 +36,15 @@ struct TableUse {
   static constexpr std::size_t counted = 65;  // stalenesses 0 to 63, and all above
 
   TableUse(std::uint64_t table_number, std::string table_name, std::size_t ranks)
-      : number(table_number), name(std::move(table_name)), seen(ranks) {}
+      : number(table_number), name(std::move(table_name)), seen(ranks), clocks(ranks) {}
 
   const std::uint64_t number;
   const std::string name;
   // Of each rank of the set: the version of its shard when values of it last came.
   std::vector<std::atomic<std::uint64_t>> seen;
   std::array<std::atomic<std::uint64_t>, counted> staleness{};
+  // Of each rank of the set its steps, as this rank has counted them as an owner.
+  std::vector<std::atomic<std::int64_t>> clocks;
 
   // Of each rank of the set the part that this rank works on by itself, or null; while none of its
   // requests is under way that what it does there could overtake.
@@ -77,9 +79,12 @@ struct TableOperation {
   std::shared_ptr<std::vector<std::vector<std::byte>>> results;  // call: of each rank of the set
   OpenHandle handle;
 
+  [[nodiscard]] bool waits_for_clock() const {
+    return request.verb == TableVerb::get && request.min_clock > 0;
+  }
   // Whether what its rank asks later may not overtake it.
   [[nodiscard]] bool keeps_order() const {
-    return request.verb != TableVerb::tick && request.min_clock <= 0 && !request.is_replica;
+    return request.verb != TableVerb::tick && !waits_for_clock() && !request.is_replica;
   }
   void end(const Status& status) {
     if (keeps_order()) use->under_way.fetch_sub(1);
@@ -157,7 +162,7 @@ class TableClient {
   }
   // Among those that an owner has at once: what waits for a clock lets others pass there.
   static bool counts(const Pending& pending) {
-    return !is_of_replica(pending) && pending.underway->operation->request.min_clock <= 0;
+    return !is_of_replica(pending) && !pending.underway->operation->waits_for_clock();
   }
   [[nodiscard]] bool is_due(const Pending& pending) const;
 

@@ -74,7 +74,9 @@ Status TableOwner::check(const Table& table, int peer, const Job& job) const {
                                  << 36;  // with the widest rows less than 2^62 bytes
   if (count > most) return invalid("too many items");
   std::uint64_t expected = rows ? count * sizeof(std::int64_t) : 0;
-  if (changes_values(request.verb)) expected += count * width * sizeof(float);
+  const auto kept =
+      static_cast<std::uint64_t>(request.verb == TableVerb::put_state ? shard->states() : 1);
+  if (changes_values(request.verb)) expected += count * width * kept * sizeof(float);
   if (request.verb == TableVerb::tick) expected = 0;
   if (request.verb != TableVerb::call && request.payload_bytes != expected) {
     return invalid("a payload of ", request.payload_bytes, " bytes instead of ", expected);
@@ -284,6 +286,8 @@ bool TableOwner::work_on_values(Table& table, Job& job) {
     shard.read(selection, job.done, to, reinterpret_cast<float*>(job.result.data()));
   } else if (request.verb == TableVerb::put) {
     shard.write(selection, job.places, job.done, to, values);
+  } else if (request.verb == TableVerb::put_state) {
+    shard.write_state(selection, job.places, job.done, to, values);
   } else if (is_step_part(table, request)) {
     table.step.add(values, job.done, to);
   } else {
@@ -318,10 +322,12 @@ void TableOwner::count_clock(Table& table, int peer, const TableRequest& request
   if (request.finishes) {
     table.clocks.finish(peer);
   } else if (request.restarts) {
-    table.clocks.restart(peer);
+    table.clocks.restart(peer, request.min_clock);
   } else if (request.ticks || request.verb == TableVerb::tick) {
     table.clocks.tick(peer);
   }
+  const auto index = static_cast<std::size_t>(table.held.index_of(peer));
+  table.held.use->clocks[index].store(table.clocks.of(peer));
   table.held.own->tell_least_clock(table.clocks.least());
 }
 

@@ -116,6 +116,19 @@ void DenseShard::visit(const Visitor& visitor) const {
   visitor(begin_, values());
 }
 
+void DenseShard::write_state(const Selection& selection, const Places& /*places*/,
+                             std::int64_t from, std::int64_t to, const float* state) {
+  for (int kind = 0; kind < states(); ++kind) {
+    const float* const source = state + kind * selection.count;
+    std::copy(source + from, source + to,
+              state_ + static_cast<std::size_t>(kind) * count_ + (selection.begin - begin_) + from);
+  }
+}
+
+void DenseShard::visit_state(const Visitor& visitor) const {
+  if (states() > 0) visitor(begin_, {state_, count_ * static_cast<std::size_t>(states())});
+}
+
 RowShard::RowShard(std::int64_t width, InitialRows initial, AppliedRule rule, ShardMemory memory)
     : Shard(std::move(rule), std::move(memory)),
       width_(width),
@@ -223,6 +236,23 @@ void RowShard::add(const Selection& /*selection*/, const Places& places, std::in
     float* const values = places[static_cast<std::size_t>(i)];
     rule().apply({values, static_cast<std::size_t>(width_)}, values + width_, width_,
                  delta + i * width_, factor);
+  }
+}
+
+void RowShard::write_state(const Selection& /*selection*/, const Places& places, std::int64_t from,
+                           std::int64_t to, const float* state) {
+  const std::int64_t each = width_ * states();
+  for (std::int64_t i = from; i < to; ++i) {
+    std::copy_n(state + i * each, each, places[static_cast<std::size_t>(i)] + width_);
+  }
+}
+
+void RowShard::visit_state(const Visitor& visitor) const {
+  if (states() == 0) return;
+  const auto width = static_cast<std::size_t>(width_);
+  for (std::uint64_t slot = 0; slot < index_.capacity(); ++slot) {
+    const RowSlot& each = index_.at(slot);
+    if (each.key != 0) visitor(RowIndex::row_of(each), {at(each) + width, stride_ - width});
   }
 }
 

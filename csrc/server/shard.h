@@ -79,6 +79,13 @@ class Shard : public ShardView {
                      std::int64_t to, const float* values) = 0;
   virtual void add(const Selection& selection, const Places& places, std::int64_t from,
                    std::int64_t to, const float* delta, float factor) = 0;
+  // What the rule keeps: of a row all kinds side by side, of elements one kind after the other.
+  virtual void write_state(const Selection& selection, const Places& places, std::int64_t from,
+                           std::int64_t to, const float* state) = 0;
+  // In the order of visit(); of elements all at once.
+  virtual void visit_state(const Visitor& visitor) const = 0;
+  // Numbers that the rule keeps for each value.
+  [[nodiscard]] int states() const { return rule_.rule->states; }
 
   // For work on it, which may go on in pieces; false where other work has it: also for a moment
   // where another rank is at work on it by itself.
@@ -106,7 +113,6 @@ class Shard : public ShardView {
   [[nodiscard]] std::uint64_t where(const void* address) const {
     return static_cast<std::uint64_t>(static_cast<const std::byte*>(address) - memory_.base);
   }
-  [[nodiscard]] int states() const { return rule_.rule->states; }
 
  private:
   [[nodiscard]] std::atomic<std::uint64_t>* version_of() const {
@@ -137,6 +143,9 @@ class DenseShard final : public Shard {
   void add(const Selection& selection, const Places& places, std::int64_t from, std::int64_t to,
            const float* delta, float factor) override;
   void visit(const Visitor& visitor) const override;
+  void write_state(const Selection& selection, const Places& places, std::int64_t from,
+                   std::int64_t to, const float* state) override;
+  void visit_state(const Visitor& visitor) const override;
 
  private:
   [[nodiscard]] std::span<float> values() const { return {values_, count_}; }
@@ -166,6 +175,9 @@ class RowShard final : public Shard {
   void add(const Selection& selection, const Places& places, std::int64_t from, std::int64_t to,
            const float* delta, float factor) override;
   void visit(const Visitor& visitor) const override;
+  void write_state(const Selection& selection, const Places& places, std::int64_t from,
+                   std::int64_t to, const float* state) override;
+  void visit_state(const Visitor& visitor) const override;
 
  private:
   // Of the row, and behind its values its state; made where there is none. Throws std::bad_alloc.

@@ -47,6 +47,12 @@ std::string thrown_by(const Action& action) {
   throw std::runtime_error("expected an error");
 }
 
+void error_of_shape(Table& table) {
+  const std::string told =
+      thrown_by<InvalidArgumentError>([&] { static_cast<void>(table.put_state(Floats(3), 0, 2)); });
+  expect_contains(told, "3 numbers for 1 of each of 2");
+}
+
 // Small numbers, whose sums are exact in any order.
 Floats some(std::mt19937& random, std::int64_t count) {
   Floats values(static_cast<std::size_t>(count));
@@ -362,6 +368,53 @@ TEST_CASE("no rank goes further ahead than the bound, at any step") {
     table.close();
   });
   CHECK(widest <= bound);
+}
+
+TEST_CASE("a table goes on with what another had of values, state and clocks") {
+  const int ranks = GENERATE(1, 3);
+  const bool replicated = GENERATE(false, true);
+  run_engines(ranks, {}, [&](int rank, Runtime& engine) {
+    const TableOptions options{.name = "old",
+                               .size = 50,
+                               .rule = "adagrad",
+                               .parameters = {0.5, 1e-6},
+                               .replicated = replicated};
+    TableOptions others = options;
+    others.name = "new";
+    others.bounds.assign(static_cast<std::size_t>(ranks), 0);
+    others.bounds.push_back(50);  // all with the last
+    Table table = open(engine, options);
+    Table next = open(engine, others);
+    const Floats delta(50, 2);
+    for (int step = 0; step <= rank; ++step) finish(table.add(delta, {.ticks = true}));
+    meet(engine);
+    expect(table.clocks().back() == ranks, "the last has added most");
+    const TablePart part = [&] {
+      meet(engine);
+      return table.parts().front();
+    }();
+    const auto count = static_cast<std::int64_t>(part.values.size());
+    finish(next.put(part.values, part.begin));
+    finish(next.put_state(part.state, part.begin, count));
+    finish(next.restart(table.clocks()[static_cast<std::size_t>(rank)]));
+    meet(engine);
+    Floats out(50);
+    finish(next.get(out, {.min_clock = 1}));  // the first has ticked once
+    if (rank == 0) finish(next.add(delta));
+    meet(engine);
+    float value = 0;
+    float state = 0;
+    for (int step = 0; step <= ranks * (ranks + 1) / 2; ++step) {
+      state += 4;
+      value -= 0.5F * 2 / (std::sqrt(state) + 1e-6F);
+    }
+    expect(get(next) == Floats(50, value), "it goes on where the other was");
+    expect(next.clocks() == table.clocks(), "and so do clocks");
+    error_of_shape(next);
+    meet(engine);
+    next.close();
+    table.close();
+  });
 }
 
 TEST_CASE("clocks can begin anew") {

@@ -316,6 +316,43 @@ TEST_CASE("rules say what they take") {
                   InvalidArgumentError);
 }
 
+TEST_CASE("what a rule keeps can be moved to another shard, which goes on as the first would") {
+  const bool has_rows = GENERATE(false, true);
+  const std::vector<std::int64_t> rows{7, 1 << 30, 9};
+  const Selection all = has_rows ? Selection{0, 3, rows} : Selection{10, 6, {}};
+  const auto make = [&](std::int64_t begin, std::int64_t end) -> std::unique_ptr<Shard> {
+    if (has_rows) return std::make_unique<RowShard>(2, InitialRows{}, rule_of("adagrad"));
+    return std::make_unique<DenseShard>(begin, end, rule_of("adagrad"));
+  };
+  std::mt19937 random(3);
+  const auto first = make(10, 16);
+  const auto second = make(5, 20);
+  const Floats delta = some(random, 6);
+  add(*first, random, all, delta, 1);
+  add(*first, random, all, delta, 0.5F);
+  Floats state;
+  std::vector<std::int64_t> indices;
+  first->visit_state([&](std::int64_t index, std::span<const float> kept) {
+    indices.push_back(index);
+    state.insert(state.end(), kept.begin(), kept.end());
+  });
+  Floats values;
+  first->visit([&](std::int64_t /*index*/, std::span<const float> found) {
+    values.insert(values.end(), found.begin(), found.end());
+  });
+  const Selection moved = has_rows ? Selection{0, 3, indices} : all;
+  write(*second, random, moved, values);
+  Shard::Places places;
+  in_pieces(random, moved.count,
+            [&](auto from, auto to) { REQUIRE(second->reserve(moved, from, to, places).ok()); });
+  in_pieces(random, moved.count, [&](auto from, auto to) {
+    second->write_state(moved, places, from, to, state.data());
+  });
+  add(*first, random, all, delta, 1);
+  add(*second, random, all, delta, 1);
+  CHECK(read(*first, random, all) == read(*second, random, all));
+}
+
 // --- What several ranks work on
 
 // A part in memory of this process, and the view of it that another rank has.

@@ -13,6 +13,7 @@ from rueda.errors import InvalidArgumentError
 from rueda.handles import Handle
 from rueda.process_sets import ProcessSet, global_process_set, identify
 from rueda.server.handing_over import hand_over
+from rueda.server.part import Part
 from rueda.server.tables import Floats, OpenTable, readable, writeable
 
 __all__ = ["RowTable"]
@@ -178,13 +179,27 @@ class RowTable(OpenTable):
     def restored(self, process_set: ProcessSet = global_process_set) -> RowTable:
         """A table of the present world with what is left of this one: see :meth:`Table.restored`."""
         table = RowTable(self.name, self.width, process_set=process_set, **self._options)
-        hand_over(
-            self,
-            table,
-            lambda part: table.put(part.rows, part.values.reshape(-1, self.width)),
-            process_set,
-        )
+        hand_over(self, table, table.put_part, process_set)
         return table
+
+    def put_part(self, part: Part) -> list[Handle[None]]:
+        """What a rank held of another table of this width and rule, with what the rule keeps."""
+        put = [self.put(part.rows, part.values)]
+        if part.state.size:
+            owners = self._owners(part.rows)
+            put.append(
+                self._begin(
+                    lambda: self._native.put_row_state(
+                        part.rows.ctypes.data,
+                        part.rows.size,
+                        _address(owners),
+                        part.state.ctypes.data,
+                        part.state.size,
+                    ),
+                    (part, owners),
+                )
+            )
+        return put
 
     def _items(self, rows: npt.ArrayLike, values: npt.ArrayLike) -> tuple[Rows, Floats]:
         numbers = _numbers(np.asarray(rows))
