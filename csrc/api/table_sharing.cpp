@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "coordinator/runtime.h"
+#include "core/fork.h"
 #include "onehost/registered_memory.h"
 #include "server/update_rule.h"
 
@@ -24,10 +25,13 @@ struct TableSharing::Publication {
   std::shared_ptr<HostMemory> host;
   std::uint64_t key;
   std::vector<int> members;  // within the host's memory
+  const int generation = fork_generation();
 
   Publication(std::shared_ptr<HostMemory> memory, std::uint64_t number, std::vector<int> ranks)
       : host(std::move(memory)), key(number), members(std::move(ranks)) {}
-  ~Publication() { host->retire(key, members); }
+  ~Publication() {
+    if (generation == fork_generation()) host->retire(key, members);
+  }
   Publication(const Publication&) = delete;
   Publication& operator=(const Publication&) = delete;
 };

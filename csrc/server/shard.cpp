@@ -62,7 +62,7 @@ void Shard::release() {
 }
 
 bool Shard::close_shared() {
-  if (!is_shared()) return true;
+  if (!is_shared() || generation_ != fork_generation()) return true;
   memory_.part->close();
   return memory_.part->is_torn.load() == 0;
 }

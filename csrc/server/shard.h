@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/fork.h"
 #include "core/status.h"
 #include "rueda/server.h"
 #include "server/row_index.h"
@@ -93,7 +94,8 @@ class Shard : public ShardView {
   void release();
   [[nodiscard]] bool is_busy() const { return is_busy_; }
   [[nodiscard]] bool is_shared() const { return memory_.part != nullptr; }
-  // No other rank works on it by itself any more. False where one has ended in the middle of that:
+  // No other rank works on it by itself any more; a forked child, which does not have what is
+  // shared, leaves that to its parent. False where one has ended in the middle of that:
   // then the values are nobody's state.
   bool close_shared();
 
@@ -121,6 +123,7 @@ class Shard : public ShardView {
 
   AppliedRule rule_;
   ShardMemory memory_;
+  const int generation_ = fork_generation();
   bool is_busy_ = false;
   mutable std::atomic<std::uint64_t> version_{0};
 };

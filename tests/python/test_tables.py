@@ -255,6 +255,8 @@ rueda.shutdown()
 def test_a_forked_child_is_told_that_it_has_no_table() -> None:
     program = """
 rueda.init()
+closed = Table("closed", 10)
+closed.close()
 with Table("weights", 10) as table:
     child = os.fork()
     if child == 0:
@@ -265,6 +267,7 @@ with Table("weights", 10) as table:
                 assert "forked" in str(error)
             else:
                 os._exit(2)
+        del closed  # its parent has what it shared
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     table.add(np.ones(10), ticks=True).result()
