@@ -5,7 +5,8 @@
 ``rows``: a table of ``--rows`` rows of ``--width`` float32, of which each rank gets and adds to 0.01% in a step.
 Bytes are those of the counters, of all ranks together, by distinct row and direction, beside 8 + 4 * width; so is the
 part of the traffic that rank 0 has. Beside it, the same rows over ``torch.distributed.rpc``: each rank sends each owner
-one call with the rows' numbers, and with the values in one that adds, on tensors that are cut into a quarter each.
+one call with the rows' numbers, and with the values in one that adds, on tensors that are cut into a quarter each. The
+two take turns, on the same rows, which are there already.
 
 ``add``: how long an addition of 64 elements to a rank takes whose script multiplies matrices with NumPy, and one whose
 script holds the interpreter's lock.
@@ -43,6 +44,15 @@ def slowest(action: Callable[[], object], rounds: int) -> float:
         took = np.array([time.perf_counter() - started])
         times.append(float(rueda.allreduce(took, op=rueda.Max)[0]))
     return statistics.median(times)
+
+
+def in_turn(actions: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """The median of each, which take turns, of what the slowest rank takes."""
+    times: dict[str, list[float]] = {name: [] for name in actions}
+    for _ in range(rounds):
+        for name, action in actions.items():
+            times[name].append(slowest(action, 1))
+    return {name: statistics.median(each) for name, each in times.items()}
 
 
 def sent() -> int:
@@ -135,45 +145,45 @@ def measure_rows(options: argparse.Namespace) -> None:
 
     for _ in range(3):
         step()
-    rueda.barrier()
-    took = {}
     out = np.empty((count, options.width), np.float32)
+    other = None if options.no_rpc else OverRpc(options.rows, options.width)
     for kind in ("get", "add"):
         rows = draw(next(steps), count, options.rows)
-        handles = (
-            partial(table.get, rows)
-            if kind == "get"
-            else partial(table.add, rows, delta[: rows.size])
-        )
-        before = sent()
+        adds = kind == "add"
+        ours = partial(table.add, rows, delta[: rows.size]) if adds else partial(table.get, rows)
+        actions: dict[str, Callable[[], object]] = {"Rueda": lambda begin=ours: begin().result()}
+        if other is not None:
+            values = delta[: rows.size] if adds else out[: rows.size]
+            actions["rpc"] = partial(other.add if adds else other.get, rows, values)
+        table.add(rows, delta[: rows.size]).result()  # rows that are there
+        for action in actions.values():
+            action()
         rueda.barrier()
-        took[kind] = slowest(lambda begin=handles: begin().result(), options.rounds)
+        before, direct = sent(), rueda.metrics()["table_parts_direct"]
+        for _ in range(options.rounds):
+            actions["Rueda"]()
         bytes_of = rueda.allgather(np.array([sent() - before]))
-        total = rows.size * rueda.size() * options.rounds
-        each = bytes_of.sum() / total
+        done = rueda.metrics()["table_parts_direct"] - direct
+        parts = rueda.allreduce(np.array([done]), op=rueda.Sum)[0]
+        took = in_turn(actions, options.rounds)
+        rueda.barrier()
+        total = rows.size * rueda.size()
         say(
-            f"rows {kind}: {rows.size * rueda.size() / took[kind]:,.0f} rows/s of all ranks, "
-            f"{each:.1f} bytes a row in control messages and messages sent "
+            f"rows {kind}: {total / took['Rueda']:,.0f} rows/s of all ranks, "
+            f"{bytes_of.sum() / total / options.rounds:.1f} bytes a row in messages "
             f"(8 + {4 * options.width} = {8 + 4 * options.width}), "
-            f"rank 0 sends {bytes_of[0] * rueda.size() / max(1, bytes_of.sum()):.3f} of the mean"
+            f"rank 0 sends {bytes_of[0] * rueda.size() / max(1, bytes_of.sum()):.3f} of the mean, "
+            f"{parts} of {rueda.size() ** 2 * options.rounds} parts without a message"
         )
+        if other is not None:
+            say(
+                f"torch.distributed.rpc {kind}: {total / took['rpc']:,.0f} rows/s, "
+                f"{took['rpc'] / took['Rueda']:.1f} times as long as Rueda's"
+            )
     table.close()
-    if options.no_rpc:
-        return
-    other = OverRpc(options.rows, options.width)
-    rows = draw(next(steps), count, options.rows)
-    for kind in ("get", "add"):
-        action = partial(other.get, rows, out[: rows.size])
-        if kind == "add":
-            action = partial(other.add, rows, delta[: rows.size])
-        action()
-        theirs = slowest(action, options.rounds)
-        say(
-            f"torch.distributed.rpc {kind}: {rows.size * rueda.size() / theirs:,.0f} rows/s, "
-            f"{theirs / took[kind]:.1f} times as long as Rueda's"
-        )
     rueda.barrier()
-    other.rpc.shutdown()
+    if other is not None:
+        other.rpc.shutdown()
 
 
 def measure_add(options: argparse.Namespace) -> None:

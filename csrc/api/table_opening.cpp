@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "api/submissions.h"
+#include "api/table_sharing.h"
 #include "core/available_memory.h"
 #include "core/interruption.h"
 #include "core/strings.h"
@@ -262,13 +263,18 @@ OpenedTable open_table(const TableOptions& options, std::shared_ptr<Runtime> run
   held.in_ring_order = options.order == TableOrder::ring;
   held.use = std::make_shared<TableUse>(held.number, options.name, ranks);
   const AppliedRule rule{find_update_rule(options.rule), options.parameters};
-  const auto make_shard = [&, &bounds = bounds](std::size_t index) -> std::shared_ptr<Shard> {
-    if (options.width > 0) return std::make_shared<RowShard>(options.width, options.initial, rule);
-    return std::make_shared<DenseShard>(bounds[index], bounds[index + 1], rule);
+  const auto make_shard = [&, &bounds = bounds](std::size_t index,
+                                                ShardMemory memory) -> std::shared_ptr<Shard> {
+    if (options.width > 0) {
+      return std::make_shared<RowShard>(options.width, options.initial, rule, std::move(memory));
+    }
+    return std::make_shared<DenseShard>(bounds[index], bounds[index + 1], rule, std::move(memory));
   };
+  TableSharing sharing(options, bounds, *runtime, held);
   try {
-    held.own = make_shard(rank);
-    if (options.replicated && ranks > 1) held.replica = make_shard(previous);
+    held.own = make_shard(rank, sharing.own_memory());
+    if (options.replicated && ranks > 1) held.replica = make_shard(previous, {});
+    sharing.publish();
   } catch (const std::bad_alloc&) {
     // Where the others come to the barrier: they learn of it.
     Submission refused =
@@ -289,6 +295,7 @@ OpenedTable open_table(const TableOptions& options, std::shared_ptr<Runtime> run
     runtime->close_table(held.number);  // another rank could not open it
     throw;
   }
+  sharing.find_parts(*held.use, rule);
   return opened;
 }
 

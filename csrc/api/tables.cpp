@@ -3,6 +3,7 @@
 #include <cstring>
 #include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <utility>
 
 #include "api/current_runtime.h"
@@ -21,6 +22,8 @@ struct Table::State {
   std::vector<Handle> handles;  // of operations that may be under way
   bool closed = false;          // nothing more may be asked
   bool over = false;
+  std::shared_mutex direct_mutex;  // shared by what this rank does by itself
+  bool is_closing = false;
   std::optional<Handle> closing;  // where all ranks meet
   const int generation = fork_generation();
 
@@ -51,9 +54,80 @@ struct Table::State {
     const std::lock_guard lock(mutex);
     if (closed) throw invalid("it has been closed");
     std::erase_if(handles, [](const Handle& handle) { return handle.done(); });
+    if (operation->keeps_order()) operation->use->under_way.fetch_add(1);
     handles.push_back(opened.runtime->use_table(opened.set_id, std::move(operation)));
     return handles.back();
   }
+
+  // Whether this rank may do something by itself, which then is done with once `lock` ends.
+  bool goes_direct(std::shared_lock<std::shared_mutex>& lock) {
+    const TableUse& use = *opened.held.use;
+    if (!use.is_direct.load() || use.under_way.load() != 0) return false;
+    require_this_process();
+    if (opened.runtime->is_broken(opened.set_id)) return false;
+    lock = std::shared_lock(direct_mutex);
+    return !is_closing;
+  }
+
+  // Does at once what this rank can do by itself; the parts that are left are for their owners.
+  // Whether none is. Begins with its own, so that ranks that come together do not queue up.
+  template <class Do>
+  bool do_direct(TableOperation& operation, const Do& act) {
+    std::shared_lock<std::shared_mutex> lock;
+    std::vector<TableOperation::Part>& parts = operation.parts;
+    if (parts.empty() || !goes_direct(lock)) return false;
+    const TableUse& use = *opened.held.use;
+    const auto own = static_cast<std::size_t>(opened.held.rank);
+    const auto first = static_cast<std::size_t>(
+        std::find_if(parts.begin(), parts.end(),
+                     [&](const TableOperation::Part& part) { return part.index >= own; }) -
+        parts.begin());
+    std::int64_t done = 0;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      TableOperation::Part& part = parts[(first + i) % parts.size()];
+      const DirectPart* const direct = use.direct[part.index].get();
+      if (direct == nullptr || !act(*direct, part)) continue;
+      part.owner = -1;
+      ++done;
+    }
+    opened.runtime->count_table_parts_direct(done);
+    std::erase_if(parts, [](const TableOperation::Part& part) { return part.owner < 0; });
+    return parts.empty();
+  }
+
+  // What an addition to one part met is counted once it is done.
+  template <class Do>
+  bool add_direct(TableOperation& operation, const Do& act) {
+    TableUse& use = *opened.held.use;
+    return do_direct(operation, [&](const DirectPart& direct, const TableOperation::Part& part) {
+      DirectPart::Addition addition{.factor = operation.request.factor,
+                                    .by_staleness = operation.request.by_staleness,
+                                    .seen = use.seen[part.index].load()};
+      if (!act(direct, part, addition)) return false;
+      use.count_staleness(addition.staleness);
+      return true;
+    });
+  }
+  template <class Do>
+  bool get_direct(TableOperation& operation, const Do& act) {
+    TableUse& use = *opened.held.use;
+    return do_direct(operation, [&](const DirectPart& direct, const TableOperation::Part& part) {
+      std::uint64_t version = 0;
+      if (!act(direct, part, version)) return false;
+      use.seen[part.index].store(version);
+      return true;
+    });
+  }
+
+  // Of what has been done.
+  static Handle done() {
+    auto state = std::make_shared<HandleState>();
+    state->complete({});
+    return Handle(state);
+  }
+
+  // Of an addition that has been done: its tick, which the owners count after it.
+  Handle end_addition(bool ticks) { return ticks ? start(tell_all(TableVerb::tick)) : done(); }
 
   // The parts of [begin, begin + count), each at its owner.
   void divide(TableOperation& operation, std::int64_t begin, std::int64_t count) const {
@@ -86,7 +160,7 @@ struct Table::State {
   }
 
   // Ticks at owners that have no part of it, too.
-  void tick_elsewhere(TableOperation& operation) {
+  void tick_elsewhere(const TableOperation& operation) {
     std::vector<bool> told(ranks());
     for (const TableOperation::Part& part : operation.parts) told[part.index] = true;
     auto ticks = this->operation(TableVerb::tick);
@@ -110,17 +184,24 @@ struct Table::State {
     if (options.width == 0) throw invalid("it has elements, not rows");
   }
 
-  // The rows at each owner, as `payload` has them: numbers, then, with `values`, their elements.
+  // Which rows are at each owner.
   void divide_rows(TableOperation& operation, std::span<const std::int64_t> rows,
-                   std::span<const int> owners, const float* values) const;
+                   std::span<const int> owners) const;
+  // Of each part what its owner is sent: the rows' numbers, then, with `values`, so many elements
+  // of each.
+  void write_payloads(TableOperation& operation, std::span<const std::int64_t> rows,
+                      const float* values, std::int64_t elements) const;
+
+  [[nodiscard]] std::int64_t states() const { return opened.held.own->states(); }
 };
 
 void Table::State::divide_rows(TableOperation& operation, std::span<const std::int64_t> rows,
-                               std::span<const int> owners, const float* values) const {
+                               std::span<const int> owners) const {
   if (!owners.empty() && owners.size() != rows.size()) {
     throw invalid(str(owners.size(), " owners for ", rows.size(), " rows"));
   }
   std::vector<std::vector<std::int64_t>> positions(ranks());
+  for (std::vector<std::int64_t>& each : positions) each.reserve(rows.size() / ranks() * 5 / 4 + 8);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (rows[i] < 0) throw invalid(str("there is no row ", rows[i]));
     const int owner = owners.empty() ? row_owner(rows[i], ranks()) : owners[i];
@@ -129,30 +210,35 @@ void Table::State::divide_rows(TableOperation& operation, std::span<const std::i
     }
     positions[static_cast<std::size_t>(owner)].push_back(static_cast<std::int64_t>(i));
   }
-  const auto row_bytes = static_cast<std::size_t>(options.width) * sizeof(float);
   for (std::size_t index = 0; index < ranks(); ++index) {
-    std::vector<std::int64_t>& mine = positions[index];
-    if (mine.empty()) continue;
-    TableOperation::Part part{.owner = opened.held.ranks[index],
-                              .index = index,
-                              .count = static_cast<std::int64_t>(mine.size())};
-    part.payload_bytes = mine.size() * (sizeof(std::int64_t) + (values ? row_bytes : 0));
+    if (positions[index].empty()) continue;
+    const auto count = static_cast<std::int64_t>(positions[index].size());
+    operation.parts.push_back({.owner = opened.held.ranks[index],
+                               .index = index,
+                               .count = count,
+                               .positions = std::move(positions[index])});
+  }
+}
+
+void Table::State::write_payloads(TableOperation& operation, std::span<const std::int64_t> rows,
+                                  const float* values, std::int64_t elements) const {
+  const auto row_bytes = static_cast<std::size_t>(elements) * sizeof(float);
+  for (TableOperation::Part& part : operation.parts) {
+    part.payload_bytes = part.positions.size() * (sizeof(std::int64_t) + (values ? row_bytes : 0));
     part.owned.resize(part.payload_bytes);
     std::byte* target = part.owned.data();
-    for (const std::int64_t position : mine) {
+    for (const std::int64_t position : part.positions) {
       std::memcpy(target, &rows[static_cast<std::size_t>(position)], sizeof(std::int64_t));
       target += sizeof(std::int64_t);
     }
     if (values != nullptr) {
-      for (const std::int64_t position : mine) {
-        std::memcpy(target, values + position * options.width, row_bytes);
+      for (const std::int64_t position : part.positions) {
+        std::memcpy(target, values + position * elements, row_bytes);
         target += row_bytes;
       }
-    } else {
-      part.positions = std::move(mine);
+      part.positions.clear();
     }
     part.payload = part.owned.data();
-    operation.parts.push_back(std::move(part));
   }
 }
 
@@ -188,15 +274,29 @@ Handle Table::get(std::span<float> out, const GetOptions& options) {
   for (TableOperation::Part& part : operation->parts) {
     part.target = out.data() + (part.begin - options.begin);
   }
+  const auto read = [&](const DirectPart& direct, const TableOperation::Part& part,
+                        std::uint64_t& version) {
+    return direct.read(part.begin, {part.target, static_cast<std::size_t>(part.count)},
+                       options.min_clock, version);
+  };
+  if (state_->get_direct(*operation, read)) return State::done();
   return state_->start(std::move(operation));
 }
 
 Handle Table::put(std::span<const float> values, std::int64_t begin) {
   auto operation = state_->operation(TableVerb::put);
   state_->divide(*operation, begin, static_cast<std::int64_t>(values.size()));
+  const auto of = [&](const TableOperation::Part& part) {
+    return values.subspan(static_cast<std::size_t>(part.begin - begin),
+                          static_cast<std::size_t>(part.count));
+  };
+  const auto write = [&](const DirectPart& direct, const TableOperation::Part& part) {
+    return direct.write(part.begin, of(part));
+  };
+  if (state_->do_direct(*operation, write)) return State::done();
   for (TableOperation::Part& part : operation->parts) {
-    part.payload = reinterpret_cast<const std::byte*>(values.data() + (part.begin - begin));
-    part.payload_bytes = static_cast<std::size_t>(part.count) * sizeof(float);
+    part.payload = reinterpret_cast<const std::byte*>(of(part).data());
+    part.payload_bytes = of(part).size_bytes();
   }
   return state_->start(std::move(operation));
 }
@@ -209,9 +309,20 @@ Handle Table::add(std::span<const float> delta, const AddOptions& options) {
   }
   state_->divide(*operation, options.begin, count);
   state_->set_factor(*operation, options);
+  const auto of = [&](const TableOperation::Part& part) {
+    return delta.subspan(static_cast<std::size_t>(part.begin - options.begin),
+                         static_cast<std::size_t>(part.count));
+  };
+  const auto add = [&](const DirectPart& direct, const TableOperation::Part& part,
+                       DirectPart::Addition& addition) {
+    return direct.add(part.begin, of(part), addition);
+  };
+  if (state_->add_direct(*operation, add)) return state_->end_addition(options.ticks);
   for (TableOperation::Part& part : operation->parts) {
-    part.payload = reinterpret_cast<const std::byte*>(delta.data() + (part.begin - options.begin));
-    part.payload_bytes = static_cast<std::size_t>(part.count) * sizeof(float);
+    const std::span<const float> values =
+        state_->opened.held.in_ring_order && part.count == 0 ? std::span<const float>() : of(part);
+    part.payload = reinterpret_cast<const std::byte*>(values.data());
+    part.payload_bytes = values.size_bytes();
   }
   if (options.ticks) state_->tick_elsewhere(*operation);
   return state_->start(std::move(operation));
@@ -226,7 +337,13 @@ Handle Table::get_rows(std::span<const std::int64_t> rows, std::span<float> out,
     throw state_->invalid(str("room for ", out.size(), " elements of ", rows.size(), " rows"));
   }
   operation->out = out.data();
-  state_->divide_rows(*operation, rows, owners, nullptr);
+  state_->divide_rows(*operation, rows, owners);
+  const auto read = [&](const DirectPart& direct, const TableOperation::Part& part,
+                        std::uint64_t& version) {
+    return direct.read_rows({rows, part.positions}, out.data(), options.min_clock, version);
+  };
+  if (state_->get_direct(*operation, read)) return State::done();
+  state_->write_payloads(*operation, rows, nullptr, 0);
   return state_->start(std::move(operation));
 }
 
@@ -237,7 +354,12 @@ Handle Table::put_rows(std::span<const std::int64_t> rows, std::span<const float
   if (values.size() != rows.size() * static_cast<std::size_t>(state_->options.width)) {
     throw state_->invalid(str(values.size(), " elements for ", rows.size(), " rows"));
   }
-  state_->divide_rows(*operation, rows, owners, values.data());
+  state_->divide_rows(*operation, rows, owners);
+  const auto write = [&](const DirectPart& direct, const TableOperation::Part& part) {
+    return direct.write_rows({rows, part.positions}, values.data());
+  };
+  if (state_->do_direct(*operation, write)) return State::done();
+  state_->write_payloads(*operation, rows, values.data(), state_->options.width);
   return state_->start(std::move(operation));
 }
 
@@ -248,9 +370,48 @@ Handle Table::add_rows(std::span<const std::int64_t> rows, std::span<const float
   if (delta.size() != rows.size() * static_cast<std::size_t>(state_->options.width)) {
     throw state_->invalid(str(delta.size(), " elements for ", rows.size(), " rows"));
   }
-  state_->divide_rows(*operation, rows, owners, delta.data());
+  state_->divide_rows(*operation, rows, owners);
   state_->set_factor(*operation, options);
+  const auto add = [&](const DirectPart& direct, const TableOperation::Part& part,
+                       DirectPart::Addition& addition) {
+    return direct.add_rows({rows, part.positions}, delta.data(), addition);
+  };
+  if (state_->add_direct(*operation, add)) return state_->end_addition(options.ticks);
+  state_->write_payloads(*operation, rows, delta.data(), state_->options.width);
   if (options.ticks) state_->tick_elsewhere(*operation);
+  return state_->start(std::move(operation));
+}
+
+Handle Table::put_state(std::span<const float> state, std::int64_t begin, std::int64_t count) {
+  auto operation = state_->operation(TableVerb::put_state);
+  state_->divide(*operation, begin, count);
+  const std::int64_t kinds = state_->states();
+  if (static_cast<std::int64_t>(state.size()) != count * kinds) {
+    throw state_->invalid(str(state.size(), " numbers for ", kinds, " of each of ", count));
+  }
+  for (TableOperation::Part& part : operation->parts) {
+    part.payload_bytes = static_cast<std::size_t>(part.count * kinds) * sizeof(float);
+    part.owned.resize(part.payload_bytes);
+    for (std::int64_t kind = 0; kind < kinds && part.count > 0; ++kind) {
+      std::memcpy(part.owned.data() + static_cast<std::size_t>(kind * part.count) * sizeof(float),
+                  state.data() + kind * count + (part.begin - begin),
+                  static_cast<std::size_t>(part.count) * sizeof(float));
+    }
+    part.payload = part.owned.data();
+  }
+  return state_->start(std::move(operation));
+}
+
+Handle Table::put_row_state(std::span<const std::int64_t> rows, std::span<const float> state,
+                            std::span<const int> owners) {
+  auto operation = state_->operation(TableVerb::put_state);
+  state_->require_rows();
+  const std::int64_t each = state_->states() * state_->options.width;
+  if (state.size() != rows.size() * static_cast<std::size_t>(each)) {
+    throw state_->invalid(str(state.size(), " numbers for ", each, " of each of ", rows.size()));
+  }
+  state_->divide_rows(*operation, rows, owners);
+  state_->write_payloads(*operation, rows, state.data(), each);
   return state_->start(std::move(operation));
 }
 
@@ -268,9 +429,11 @@ Handle Table::finish() {
   return state_->start(std::move(operation));
 }
 
-Handle Table::restart() {
+Handle Table::restart(std::int64_t clock) {
+  if (clock < 0) throw state_->invalid(str("no clock is ", clock));
   auto operation = state_->tell_all(TableVerb::tick);
   operation->request.restarts = true;
+  operation->request.min_clock = clock;
   return state_->start(std::move(operation));
 }
 
@@ -302,15 +465,21 @@ std::vector<std::uint64_t> Table::seen() const {
   return versions;
 }
 
+std::vector<std::int64_t> Table::clocks() const {
+  std::vector<std::int64_t> clocks;
+  for (const auto& each : state_->opened.held.use->clocks) clocks.push_back(each.load());
+  return clocks;
+}
+
 std::vector<TablePart> Table::parts() const {
   const HeldTable& held = state_->opened.held;
   const auto previous = static_cast<int>((held.rank + held.ranks.size() - 1) % held.ranks.size());
   std::vector<TablePart> parts;
   for (const auto& [shard, owner] : {std::pair(held.own, held.rank), {held.replica, previous}}) {
-    if (!shard) continue;
+    if (!shard || !shard->close_shared()) continue;
     TablePart& part = parts.emplace_back();
     part.owner = owner;
-    part.version = shard->version;
+    part.version = shard->version();
     shard->visit([&, &shard = shard](std::int64_t index, std::span<const float> values) {
       if (shard->has_rows()) {
         part.rows.push_back(index);
@@ -318,6 +487,9 @@ std::vector<TablePart> Table::parts() const {
         part.begin = index;
       }
       part.values.insert(part.values.end(), values.begin(), values.end());
+    });
+    shard->visit_state([&](std::int64_t /*index*/, std::span<const float> state) {
+      part.state.insert(part.state.end(), state.begin(), state.end());
     });
   }
   return parts;
@@ -336,6 +508,10 @@ void Table::State::close() {
     if (over) return;
     closed = true;
     under_way = handles;
+  }
+  {
+    const std::lock_guard lock(direct_mutex);
+    is_closing = true;
   }
   for (const Handle& handle : under_way) {
     while (!handle.done()) {

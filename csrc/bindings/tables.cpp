@@ -72,7 +72,7 @@ py::list parts(const Table& table) {
   py::list list;
   for (const TablePart& part : table.parts()) {
     list.append(py::make_tuple(part.owner, part.version, part.begin, bytes_of(part.rows),
-                               bytes_of(part.values)));
+                               bytes_of(part.values), bytes_of(part.state)));
   }
   return list;
 }
@@ -138,6 +138,23 @@ void bind_tables(py::module_& module) {
       .def("tick", &Table::tick, released)
       .def("finish", &Table::finish, released)
       .def("restart", &Table::restart, released)
+      .def(
+          "put_state",
+          [](Table& table, std::uintptr_t state, std::size_t elements, std::int64_t begin,
+             std::int64_t count) {
+            return table.put_state(array<const float>(state, elements), begin, count);
+          },
+          released)
+      .def(
+          "put_row_state",
+          [](Table& table, std::uintptr_t rows, std::size_t count, std::uintptr_t owners,
+             std::uintptr_t state, std::size_t elements) {
+            return table.put_row_state(array<const std::int64_t>(rows, count),
+                                       array<const float>(state, elements),
+                                       array<const int>(owners, owners != 0 ? count : 0));
+          },
+          released)
+      .def("clocks", &Table::clocks)
       .def("call", &call)
       .def("staleness", &Table::staleness)
       .def("seen", &Table::seen)

@@ -30,7 +30,10 @@ struct Metrics {
   SharedCounter gradients_filled;  // that an optimizer had to make up, as zeros
   Counter point_to_point_messages_sent;  // handed in by the application, with their bytes
   Counter point_to_point_bytes_sent;
-  Counter table_bytes_sent;  // of requests and answers, but for what travels with their headers
+  Counter table_bytes_sent;     // of requests and answers, but for what travels with their headers
+  Counter table_requests_sent;  // to owners of parts, and by owners to replicas
+  Counter table_answers_sent;
+  SharedCounter table_parts_direct;  // worked on in shared memory, instead of a request
   Counter control_messages_sent;
   Counter control_bytes_sent;
   Counter control_messages_dropped;  // that nothing here could make sense of

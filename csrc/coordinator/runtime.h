@@ -70,6 +70,7 @@ class Runtime {
   [[nodiscard]] std::string_view transport_name() const { return epoch_.transport_name(); }
   [[nodiscard]] std::map<std::string, std::int64_t> metrics() const { return metrics_.values(); }
   void count_filled_gradient() { metrics_.gradients_filled.add(1); }
+  void count_table_parts_direct(std::int64_t parts) { metrics_.table_parts_direct.add(parts); }
 
   // Begins and ends a timeline while the runtime runs; see Timeline::open().
   Status start_timeline(const std::string& path, const TimelineStyle& style = {}) {

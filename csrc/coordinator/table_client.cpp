@@ -28,7 +28,7 @@ void TableClient::submit(std::shared_ptr<TableOperation> operation) {
   auto underway = std::make_shared<Underway>();
   underway->left = operation->parts.size();
   underway->operation = std::move(operation);
-  if (underway->left == 0) return underway->operation->handle->complete({});
+  if (underway->left == 0) return underway->operation->end({});
   for (std::size_t part = 0; part < underway->operation->parts.size(); ++part) {
     const int owner = underway->operation->parts[part].owner;
     const std::uint64_t number = next_number_++;
@@ -82,6 +82,7 @@ void TableClient::begin(std::uint64_t number, Pending& pending) {
     pending.sending = mail(messages_, true, part.owner, number, MailOf::request,
                            const_cast<std::byte*>(part.payload), part.payload_bytes);
   }
+  metrics_.table_requests_sent.add(1);
   post_(part.owner, encode(request, request.is_inline ? payload : std::span<const std::byte>()));
 }
 
@@ -166,8 +167,7 @@ void TableClient::finish(std::uint64_t number) {
     if (operation.request.verb == TableVerb::get) {
       operation.use->seen[part.index].store(answer.version);
     } else if (operation.request.verb == TableVerb::add) {
-      const auto staleness = std::min<std::uint64_t>(answer.staleness, TableUse::counted - 1);
-      operation.use->staleness.at(staleness).fetch_add(1);
+      operation.use->count_staleness(answer.staleness);
     }
   }
   const int owner = part.owner;
@@ -188,7 +188,7 @@ void TableClient::finish(std::uint64_t number) {
 
 void TableClient::end_part(Underway& underway, const Status& status) {
   if (underway.status.ok()) underway.status = status;
-  if (--underway.left == 0) underway.operation->handle->complete(underway.status);
+  if (--underway.left == 0) underway.operation->end(underway.status);
 }
 
 bool TableClient::step(Time now) {
@@ -218,7 +218,7 @@ bool TableClient::step(Time now) {
 // Of a wait for a clock the owner tells.
 bool TableClient::is_due(const Pending& pending) const {
   return !pending.is_told && timeouts_.warning > Duration() &&
-         pending.underway->operation->request.min_clock <= 0;
+         !pending.underway->operation->waits_for_clock();
 }
 
 std::optional<Time> TableClient::next_deadline() const {

@@ -6,6 +6,7 @@
 // Used by the owner of the progress lock only, but for what is said to be for any thread.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -25,6 +26,7 @@
 #include "coordinator/table_mail.h"
 #include "core/clock.h"
 #include "core/status.h"
+#include "server/direct_part.h"
 #include "server/table_message.h"
 
 namespace rueda {
@@ -34,13 +36,25 @@ struct TableUse {
   static constexpr std::size_t counted = 65;  // stalenesses 0 to 63, and all above
 
   TableUse(std::uint64_t table_number, std::string table_name, std::size_t ranks)
-      : number(table_number), name(std::move(table_name)), seen(ranks) {}
+      : number(table_number), name(std::move(table_name)), seen(ranks), clocks(ranks) {}
 
   const std::uint64_t number;
   const std::string name;
   // Of each rank of the set: the version of its shard when values of it last came.
   std::vector<std::atomic<std::uint64_t>> seen;
   std::array<std::atomic<std::uint64_t>, counted> staleness{};
+  // Of each rank of the set its steps, as this rank has counted them as an owner.
+  std::vector<std::atomic<std::int64_t>> clocks;
+
+  // Of each rank of the set the part that this rank works on by itself, or null; while none of its
+  // requests is under way that what it does there could overtake.
+  std::vector<std::unique_ptr<const DirectPart>> direct{};
+  std::atomic<bool> is_direct{false};
+  std::atomic<std::int64_t> under_way{0};
+
+  void count_staleness(std::uint64_t met) {
+    staleness.at(std::min<std::uint64_t>(met, counted - 1)).fetch_add(1);
+  }
 };
 
 // One call of the application: a request to each owner that it concerns.
@@ -64,6 +78,18 @@ struct TableOperation {
   std::int64_t width = 1;
   std::shared_ptr<std::vector<std::vector<std::byte>>> results;  // call: of each rank of the set
   OpenHandle handle;
+
+  [[nodiscard]] bool waits_for_clock() const {
+    return request.verb == TableVerb::get && request.min_clock > 0;
+  }
+  // Whether what its rank asks later may not overtake it.
+  [[nodiscard]] bool keeps_order() const {
+    return request.verb != TableVerb::tick && !waits_for_clock() && !request.is_replica;
+  }
+  void end(const Status& status) {
+    if (keeps_order()) use->under_way.fetch_sub(1);
+    handle->complete(status);
+  }
 };
 
 // When waiting for others is told, and when it fails.
@@ -136,7 +162,7 @@ class TableClient {
   }
   // Among those that an owner has at once: what waits for a clock lets others pass there.
   static bool counts(const Pending& pending) {
-    return !is_of_replica(pending) && pending.underway->operation->request.min_clock <= 0;
+    return !is_of_replica(pending) && !pending.underway->operation->waits_for_clock();
   }
   [[nodiscard]] bool is_due(const Pending& pending) const;
 

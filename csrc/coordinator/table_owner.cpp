@@ -14,6 +14,7 @@ namespace {
 
 // Worked on at a time, so that other operations go on meanwhile.
 constexpr std::int64_t piece_elements = 256 << 10;
+constexpr std::chrono::microseconds look_again_after{200};
 
 }  // namespace
 
@@ -73,7 +74,9 @@ Status TableOwner::check(const Table& table, int peer, const Job& job) const {
                                  << 36;  // with the widest rows less than 2^62 bytes
   if (count > most) return invalid("too many items");
   std::uint64_t expected = rows ? count * sizeof(std::int64_t) : 0;
-  if (changes_values(request.verb)) expected += count * width * sizeof(float);
+  const auto kept =
+      static_cast<std::uint64_t>(request.verb == TableVerb::put_state ? shard->states() : 1);
+  if (changes_values(request.verb)) expected += count * width * kept * sizeof(float);
   if (request.verb == TableVerb::tick) expected = 0;
   if (request.verb != TableVerb::call && request.payload_bytes != expected) {
     return invalid("a payload of ", request.payload_bytes, " bytes instead of ", expected);
@@ -195,7 +198,19 @@ bool TableOwner::advance(const Key& key, std::deque<Job>& queue) {
 // False where it has to wait. What is wrong is in the job's status.
 bool TableOwner::start(Table& table, int peer, Job& job) {
   Shard& shard = *shard_of(table, job.request);
-  if (shard.is_busy) return false;
+  if (!shard.acquire()) {
+    // Nobody tells when another rank that works on it by itself lets go.
+    if (!shard.is_busy()) look_again_ = Clock::now() + look_again_after;
+    return false;
+  }
+  const bool is_prepared = prepare(table, peer, job, shard);
+  job.is_at_work = is_prepared && job.status.ok();
+  if (!job.is_at_work) shard.release();
+  return is_prepared;
+}
+
+// False where there is no room for what comes of it.
+bool TableOwner::prepare(Table& table, int peer, Job& job, const Shard& shard) {
   const TableRequest& request = job.request;
   if (request.verb != TableVerb::tick && request.verb != TableVerb::call) {
     job.status = shard.check(selection_of(table, job));
@@ -203,7 +218,7 @@ bool TableOwner::start(Table& table, int peer, Job& job) {
   }
   job.factor = request.factor;
   if (request.verb == TableVerb::add && !request.is_replica) {
-    job.staleness = shard.version - std::min(shard.version, request.seen);
+    job.staleness = shard.version() - std::min(shard.version(), request.seen);
     if (request.by_staleness) job.factor /= static_cast<float>(1 + job.staleness);
   }
   if (is_step_part(table, request)) {
@@ -227,10 +242,7 @@ bool TableOwner::start(Table& table, int peer, Job& job) {
       stage(job, bytes);
     }
     job.status = make_room(job.result, bytes);
-    if (!job.status.ok()) return true;
   }
-  job.is_at_work = true;
-  shard.is_busy = true;
   return true;
 }
 
@@ -241,11 +253,12 @@ bool TableOwner::work(Table& table, Job& job) {
     return false;
   }
   Shard& shard = *shard_of(table, job.request);
-  shard.is_busy = false;
-  job.is_at_work = false;
   if (job.request.verb == TableVerb::add && job.status.ok() && !is_step_part(table, job.request)) {
-    ++shard.version;
+    shard.count_addition();
   }
+  job.version = shard.version();
+  shard.release();
+  job.is_at_work = false;
   return true;
 }
 
@@ -273,6 +286,8 @@ bool TableOwner::work_on_values(Table& table, Job& job) {
     shard.read(selection, job.done, to, reinterpret_cast<float*>(job.result.data()));
   } else if (request.verb == TableVerb::put) {
     shard.write(selection, job.places, job.done, to, values);
+  } else if (request.verb == TableVerb::put_state) {
+    shard.write_state(selection, job.places, job.done, to, values);
   } else if (is_step_part(table, request)) {
     table.step.add(values, job.done, to);
   } else {
@@ -307,10 +322,13 @@ void TableOwner::count_clock(Table& table, int peer, const TableRequest& request
   if (request.finishes) {
     table.clocks.finish(peer);
   } else if (request.restarts) {
-    table.clocks.restart(peer);
+    table.clocks.restart(peer, request.min_clock);
   } else if (request.ticks || request.verb == TableVerb::tick) {
     table.clocks.tick(peer);
   }
+  const auto index = static_cast<std::size_t>(table.held.index_of(peer));
+  table.held.use->clocks[index].store(table.clocks.of(peer));
+  table.held.own->tell_least_clock(table.clocks.least());
 }
 
 // --- The order of the ring
@@ -337,19 +355,18 @@ bool TableOwner::advance_step(Table& table) {
   }
   Shard& shard = *table.held.own;
   const std::int64_t count = table.held.own_count;
-  if (table.step_done == 0 && shard.is_busy) return false;
-  shard.is_busy = true;
+  if (table.step_done == 0 && !shard.acquire()) return false;
   const std::int64_t to = std::min(count, table.step_done + piece_elements);
   const auto begin = table.in_step.front().job.request.begin;
   shard.add({begin, count, {}}, {}, table.step_done, to, step.sum().data(), table.step_factor);
   table.step_done = to;
   if (to < count) return true;
   table.step_done = 0;
-  shard.is_busy = false;
-  ++shard.version;
+  shard.count_addition();
+  shard.release();
   Replicating replicating;
   replicating.asked = std::exchange(table.in_step, {});
-  replicating.version = shard.version;
+  replicating.version = shard.version();
   for (const Asked& asked : replicating.asked) count_clock(table, asked.peer, asked.job.request);
   step.restart();
   if (table.held.replica != nullptr) {
@@ -378,7 +395,7 @@ void TableOwner::end(Table* table, int peer, Job job) {
     return table->step.pass();
   }
   count_clock(*table, peer, request);
-  const std::uint64_t version = shard_of(*table, request)->version;
+  const std::uint64_t version = job.version;
   if (!changes_values(request.verb) || request.is_replica || table->held.replica == nullptr) {
     return answer(peer, std::move(job), version);
   }
@@ -409,6 +426,7 @@ void TableOwner::replicate(Table& table, Replicating replicating, const TableReq
 }
 
 void TableOwner::answer(int peer, Job job, std::uint64_t version) {
+  metrics_.table_answers_sent.add(1);
   TableAnswer answer;
   answer.number = job.request.number;
   answer.status = job.status;

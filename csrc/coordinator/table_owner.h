@@ -99,6 +99,7 @@ class TableOwner {
     std::int64_t done = 0;      // items
     float factor = 1;
     std::uint64_t staleness = 0;
+    std::uint64_t version = 0;  // of the shard, once it is done
     std::vector<std::byte> result{};
     std::size_t staged = 0;  // bytes that are counted
     Status status{};
@@ -150,6 +151,7 @@ class TableOwner {
   void unstage(Job& job);
   [[nodiscard]] Status check(const Table& table, int peer, const Job& job) const;
   [[nodiscard]] bool start(Table& table, int peer, Job& job);
+  [[nodiscard]] bool prepare(Table& table, int peer, Job& job, const Shard& shard);
   // Whether it is done.
   bool work(Table& table, Job& job);
   bool work_on_values(Table& table, Job& job);
@@ -187,6 +189,7 @@ class TableOwner {
   std::list<Asked> deferred_;              // that wait for a clock
   std::list<Replicating> replicating_;
   std::list<Departing> departing_;
+  std::optional<Time> look_again_;  // at shards that other ranks have worked on
   // Bytes of payloads and results that are no part of a header; the second: from owners to
   // replicas.
   std::array<std::size_t, 2> staged_{};

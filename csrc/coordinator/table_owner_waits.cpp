@@ -13,6 +13,7 @@ namespace rueda {
 
 bool TableOwner::step(Time now) {
   bool moved = false;
+  look_again_.reset();
   for (auto queue = queues_.begin(); queue != queues_.end();) {
     moved = advance(queue->first, queue->second) || moved;
     queue = queue->second.empty() ? queues_.erase(queue) : std::next(queue);
@@ -68,7 +69,9 @@ bool TableOwner::look_at_deferred(Time now) {
       job.status = closed_table();
     } else {
       for (const int rank : table->clocks.behind(job.request.min_clock)) {
-        if (has_left_(rank)) table->clocks.finish(rank);
+        if (!has_left_(rank)) continue;
+        table->clocks.finish(rank);
+        table->held.own->tell_least_clock(table->clocks.least());
       }
       if (waits_for_clock(*table, job)) {
         job.status = overdue(job, now, [&] { return tell_clock(*table, *each); });
@@ -154,7 +157,7 @@ std::string TableOwner::tell_turn(const Table& table, int peer) {
 }
 
 std::optional<Time> TableOwner::next_deadline() const {
-  std::optional<Time> earliest;
+  std::optional<Time> earliest = look_again_;
   const auto take = [&](const Job& job) {
     std::optional<Time> due;
     if (!job.is_told && timeouts_.warning > Duration()) {
@@ -181,7 +184,7 @@ void TableOwner::finish_begun(Table& table, const Key& key, std::deque<Job>& que
   Job job = std::move(queue.front());
   queue.pop_front();
   if (!changes_values(job.request.verb)) {
-    shard_of(table, job.request)->is_busy = false;
+    shard_of(table, job.request)->release();
     return unstage(job);
   }
   while (!work(table, job)) continue;
@@ -206,7 +209,10 @@ void TableOwner::lose(int rank) {
   }
   deferred_.remove_if([rank](const Asked& each) { return each.peer == rank; });
   for (auto& [number, table] : tables_) {
-    if (table.held.index_of(rank) >= 0) table.clocks.finish(rank);
+    if (table.held.index_of(rank) < 0) continue;
+    table.held.use->is_direct.store(false);
+    table.clocks.finish(rank);
+    table.held.own->tell_least_clock(table.clocks.least());
   }
 }
 
@@ -220,8 +226,10 @@ void TableOwner::fail_all() {
   }
   for (auto& [number, table] : tables_) {
     while (table.step_done > 0) advance_step(table);
-    table.held.own->is_busy = false;
-    if (table.held.replica) table.held.replica->is_busy = false;
+    table.held.use->is_direct.store(false);
+    table.held.own->release();
+    table.held.own->close_shared();
+    if (table.held.replica) table.held.replica->release();
   }
   queues_.clear();
   deferred_.clear();

@@ -24,8 +24,8 @@ class Clocks {
   }
   // The others do not wait for it any more.
   void finish(int rank) { clocks_.at(rank) = finished; }
-  // It begins anew.
-  void restart(int rank) { clocks_.at(rank) = 0; }
+  // It goes on from there.
+  void restart(int rank, std::int64_t clock) { clocks_.at(rank) = clock; }
 
   [[nodiscard]] std::int64_t of(int rank) const { return clocks_.at(rank); }
   // Of the rank that is furthest behind; `finished` where all have.

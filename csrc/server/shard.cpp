@@ -1,6 +1,7 @@
 #include "server/shard.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <new>
 
@@ -14,18 +15,13 @@ namespace {
 constexpr std::size_t block_elements = 64 << 10;
 constexpr std::size_t blocks_between_looks = 64;  // at the memory that is left: 16 MiB
 
-// Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
-std::uint64_t mixed(std::uint64_t value) {
-  value += 0x9e3779b97f4a7c15;
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
-  return value ^ (value >> 31);
-}
+constexpr std::uint64_t least_capacity = 1024;  // of an index, a power of two
+constexpr std::chrono::microseconds owner_lock_limit{50};
 
 }  // namespace
 
 int row_owner(std::int64_t row, std::size_t ranks) {
-  return static_cast<int>(mixed(static_cast<std::uint64_t>(row)) % ranks);
+  return static_cast<int>(((mixed(static_cast<std::uint64_t>(row)) >> 32) * ranks) >> 32);
 }
 
 void fill_initial(const InitialRows& initial, std::int64_t row, std::span<float> values) {
@@ -39,13 +35,51 @@ void fill_initial(const InitialRows& initial, std::int64_t row, std::span<float>
   }
 }
 
-DenseShard::DenseShard(std::int64_t begin, std::int64_t end, AppliedRule rule)
-    : Shard(std::move(rule)), begin_(begin), values_(static_cast<std::size_t>(end - begin)) {
-  state_.resize(values_.size() * static_cast<std::size_t>(states()));
+Shard::Shard(AppliedRule rule, ShardMemory memory)
+    : rule_(std::move(rule)), memory_(std::move(memory)) {}
+
+std::shared_ptr<std::byte[]> Shard::allocate(std::size_t bytes) const {
+  if (!memory_.allocate) return std::shared_ptr<std::byte[]>(new std::byte[bytes]());
+  auto memory = memory_.allocate(bytes);
+  if (!memory) throw std::bad_alloc();
+  return memory;
+}
+
+bool Shard::acquire() {
+  if (is_busy_) return false;
+  if (is_shared()) {
+    const SharedPartLock lock(*memory_.part, owner_lock_limit);
+    if (!lock) return false;
+    memory_.part->is_busy.store(1);
+  }
+  is_busy_ = true;
+  return true;
+}
+
+void Shard::release() {
+  if (is_shared()) memory_.part->is_busy.store(0, std::memory_order_release);
+  is_busy_ = false;
+}
+
+bool Shard::close_shared() {
+  if (!is_shared() || generation_ != fork_generation()) return true;
+  memory_.part->close();
+  return memory_.part->is_torn.load() == 0;
+}
+
+DenseShard::DenseShard(std::int64_t begin, std::int64_t end, AppliedRule rule, ShardMemory memory)
+    : Shard(std::move(rule), std::move(memory)),
+      begin_(begin),
+      count_(static_cast<std::size_t>(end - begin)),
+      held_(allocate(std::max<std::size_t>(1, count_ * (1 + static_cast<std::size_t>(states()))) *
+                     sizeof(float))),
+      values_(reinterpret_cast<float*>(held_.get())),
+      state_(states() == 0 ? nullptr : values_ + count_) {
+  if (is_shared()) this->memory().part->values = where(values_);
 }
 
 Status DenseShard::check(const Selection& selection) const {
-  const auto end = begin_ + static_cast<std::int64_t>(values_.size());
+  const auto end = begin_ + static_cast<std::int64_t>(count_);
   const bool inside = selection.rows.empty() && selection.begin >= begin_ &&
                       selection.begin <= end && selection.count >= 0 &&
                       selection.count <= end - selection.begin;
@@ -61,29 +95,42 @@ Status DenseShard::reserve(const Selection& /*selection*/, std::int64_t /*from*/
 
 void DenseShard::read(const Selection& selection, std::int64_t from, std::int64_t to,
                       float* out) const {
-  const float* const first = values_.data() + (selection.begin - begin_);
+  const float* const first = values_ + (selection.begin - begin_);
   std::copy(first + from, first + to, out + from);
 }
 
 void DenseShard::write(const Selection& selection, const Places& /*places*/, std::int64_t from,
                        std::int64_t to, const float* values) {
-  std::copy(values + from, values + to, values_.data() + (selection.begin - begin_) + from);
+  std::copy(values + from, values + to, values_ + (selection.begin - begin_) + from);
 }
 
 void DenseShard::add(const Selection& selection, const Places& /*places*/, std::int64_t from,
                      std::int64_t to, const float* delta, float factor) {
   const std::int64_t first = selection.begin - begin_ + from;
-  apply({values_.data() + first, static_cast<std::size_t>(to - from)},
-        state_.empty() ? nullptr : state_.data() + first,
-        static_cast<std::ptrdiff_t>(values_.size()), delta + from, factor);
+  rule().apply({values_ + first, static_cast<std::size_t>(to - from)},
+               state_ == nullptr ? nullptr : state_ + first, static_cast<std::ptrdiff_t>(count_),
+               delta + from, factor);
 }
 
 void DenseShard::visit(const Visitor& visitor) const {
-  visitor(begin_, values_);
+  visitor(begin_, values());
 }
 
-RowShard::RowShard(std::int64_t width, InitialRows initial, AppliedRule rule)
-    : Shard(std::move(rule)),
+void DenseShard::write_state(const Selection& selection, const Places& /*places*/,
+                             std::int64_t from, std::int64_t to, const float* state) {
+  for (int kind = 0; kind < states(); ++kind) {
+    const float* const source = state + kind * selection.count;
+    std::copy(source + from, source + to,
+              state_ + static_cast<std::size_t>(kind) * count_ + (selection.begin - begin_) + from);
+  }
+}
+
+void DenseShard::visit_state(const Visitor& visitor) const {
+  if (states() > 0) visitor(begin_, {state_, count_ * static_cast<std::size_t>(states())});
+}
+
+RowShard::RowShard(std::int64_t width, InitialRows initial, AppliedRule rule, ShardMemory memory)
+    : Shard(std::move(rule), std::move(memory)),
       width_(width),
       initial_(initial),
       stride_(static_cast<std::size_t>(width) * (1 + static_cast<std::size_t>(states()))),
@@ -99,38 +146,55 @@ Status RowShard::check(const Selection& selection) const {
   return {};
 }
 
-float* RowShard::at(std::size_t slot) const {
-  return blocks_[slot / rows_in_block_].get() + (slot % rows_in_block_) * stride_;
+float* RowShard::touch(std::int64_t row) {
+  if (const RowSlot* const found = index_.find(row)) return at(*found);
+  if (used_ == blocks_.size() * rows_in_block_) add_block();
+  if (2 * (used_ + 1) > index_.capacity()) grow_index();
+  float* const values = reinterpret_cast<float*>(blocks_[used_ / rows_in_block_].get()) +
+                        (used_ % rows_in_block_) * stride_;
+  fill_initial(initial_, row, {values, static_cast<std::size_t>(width_)});
+  index_.insert(row, where(values));
+  ++used_;
+  return values;
 }
 
-float* RowShard::touch(std::int64_t row) {
-  if (const auto found = slots_.find(row); found != slots_.end()) return at(found->second);
-  if (used_ == blocks_.size() * rows_in_block_) {
-    // An allocation rarely fails: the kernel would rather kill a process later.
-    if (blocks_.size() % blocks_between_looks == 0) {
-      const std::size_t bytes = blocks_between_looks * rows_in_block_ * stride_ * sizeof(float);
-      const auto left = available_memory();
-      if (left && *left < static_cast<std::int64_t>(bytes)) throw std::bad_alloc();
-    }
-    blocks_.push_back(std::make_unique<float[]>(rows_in_block_ * stride_));
+void RowShard::add_block() {
+  // An allocation rarely fails: the kernel would rather kill a process later.
+  if (blocks_.size() % blocks_between_looks == 0) {
+    const std::size_t bytes = blocks_between_looks * rows_in_block_ * stride_ * sizeof(float);
+    const auto left = available_memory();
+    if (left && *left < static_cast<std::int64_t>(bytes)) throw std::bad_alloc();
   }
-  slots_.emplace(row, used_);
-  float* const values = at(used_++);
-  fill_initial(initial_, row, {values, static_cast<std::size_t>(width_)});
-  return values;
+  blocks_.push_back(allocate(rows_in_block_ * stride_ * sizeof(float)));
+}
+
+void RowShard::grow_index() {
+  const std::uint64_t capacity = std::max(least_capacity, 2 * index_.capacity());
+  auto held = allocate(capacity * sizeof(RowSlot));
+  RowIndex grown(reinterpret_cast<RowSlot*>(held.get()), capacity);
+  for (std::uint64_t slot = 0; slot < index_.capacity(); ++slot) {
+    const RowSlot& each = index_.at(slot);
+    if (each.key != 0) grown.insert(RowIndex::row_of(each), each.where);
+  }
+  index_ = grown;
+  held_index_ = std::move(held);
+  if (!is_shared()) return;
+  memory().part->index = where(held_index_.get());
+  memory().part->capacity = capacity;
 }
 
 void RowShard::read(const Selection& selection, std::int64_t from, std::int64_t to,
                     float* out) const {
   const auto width = static_cast<std::size_t>(width_);
   for (std::int64_t i = from; i < to; ++i) {
+    if (i + rows_ahead < to)
+      index_.prefetch(selection.rows[static_cast<std::size_t>(i + rows_ahead)]);
     const std::int64_t row = selection.rows[static_cast<std::size_t>(i)];
     float* const target = out + i * width_;
-    const auto found = slots_.find(row);
-    if (found == slots_.end()) {
-      fill_initial(initial_, row, {target, width});
+    if (const RowSlot* const found = index_.find(row)) {
+      std::copy_n(at(*found), width, target);
     } else {
-      std::copy_n(at(found->second), width, target);
+      fill_initial(initial_, row, {target, width});
     }
   }
 }
@@ -140,6 +204,8 @@ Status RowShard::reserve(const Selection& selection, std::int64_t from, std::int
   try {
     places.reserve(selection.rows.size());
     for (std::int64_t i = from; i < to; ++i) {
+      if (i + rows_ahead < to)
+        index_.prefetch(selection.rows[static_cast<std::size_t>(i + rows_ahead)]);
       places.push_back(touch(selection.rows[static_cast<std::size_t>(i)]));
     }
   } catch (const std::bad_alloc&) {
@@ -168,14 +234,33 @@ void RowShard::add(const Selection& /*selection*/, const Places& places, std::in
                    std::int64_t to, const float* delta, float factor) {
   for (std::int64_t i = from; i < to; ++i) {
     float* const values = places[static_cast<std::size_t>(i)];
-    apply({values, static_cast<std::size_t>(width_)}, values + width_, width_, delta + i * width_,
-          factor);
+    rule().apply({values, static_cast<std::size_t>(width_)}, values + width_, width_,
+                 delta + i * width_, factor);
+  }
+}
+
+void RowShard::write_state(const Selection& /*selection*/, const Places& places, std::int64_t from,
+                           std::int64_t to, const float* state) {
+  const std::int64_t each = width_ * states();
+  for (std::int64_t i = from; i < to; ++i) {
+    std::copy_n(state + i * each, each, places[static_cast<std::size_t>(i)] + width_);
+  }
+}
+
+void RowShard::visit_state(const Visitor& visitor) const {
+  if (states() == 0) return;
+  const auto width = static_cast<std::size_t>(width_);
+  for (std::uint64_t slot = 0; slot < index_.capacity(); ++slot) {
+    const RowSlot& each = index_.at(slot);
+    if (each.key != 0) visitor(RowIndex::row_of(each), {at(each) + width, stride_ - width});
   }
 }
 
 void RowShard::visit(const Visitor& visitor) const {
-  for (const auto& [row, slot] : slots_) {
-    visitor(row, {at(slot), static_cast<std::size_t>(width_)});
+  for (std::uint64_t slot = 0; slot < index_.capacity(); ++slot) {
+    const RowSlot& each = index_.at(slot);
+    if (each.key == 0) continue;
+    visitor(RowIndex::row_of(each), {at(each), static_cast<std::size_t>(width_)});
   }
 }
 

@@ -4,16 +4,20 @@
 // Used by the owner of the progress lock only.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "core/fork.h"
 #include "core/status.h"
 #include "rueda/server.h"
+#include "server/row_index.h"
+#include "server/shared_part.h"
 
 namespace rueda {
 
@@ -28,11 +32,30 @@ struct Selection {
 struct AppliedRule {
   const UpdateRule* rule = nullptr;
   std::vector<double> parameters{};
+
+  void apply(std::span<float> values, float* state, std::ptrdiff_t stride, const float* delta,
+             float factor) const {
+    rule->apply({.values = values,
+                 .state = state,
+                 .stride = stride,
+                 .delta = {delta, values.size()},
+                 .factor = factor,
+                 .parameters = parameters});
+  }
+};
+
+// Where a shard has its values: by default in memory of its process.
+struct ShardMemory {
+  // Zeroed; null where there is none left. Keeps alive what is below.
+  std::function<std::shared_ptr<std::byte[]>(std::size_t bytes)> allocate{};
+  // What others see of it, and where the memory begins that they see; null where they do not.
+  SharedPart* part = nullptr;
+  std::byte* base = nullptr;
 };
 
 class Shard : public ShardView {
  public:
-  explicit Shard(AppliedRule rule) : rule_(std::move(rule)) {}
+  Shard(AppliedRule rule, ShardMemory memory);
   ~Shard() override = default;
   Shard(const Shard&) = delete;
   Shard& operator=(const Shard&) = delete;
@@ -57,30 +80,59 @@ class Shard : public ShardView {
                      std::int64_t to, const float* values) = 0;
   virtual void add(const Selection& selection, const Places& places, std::int64_t from,
                    std::int64_t to, const float* delta, float factor) = 0;
-
-  std::uint64_t version = 0;  // additions that are whole
-  bool is_busy = false;       // a request is at work on it, and others wait
-
- protected:
-  void apply(std::span<float> values, float* state, std::ptrdiff_t stride, const float* delta,
-             float factor) const {
-    rule_.rule->apply({.values = values,
-                       .state = state,
-                       .stride = stride,
-                       .delta = {delta, values.size()},
-                       .factor = factor,
-                       .parameters = rule_.parameters});
-  }
+  // What the rule keeps: of a row all kinds side by side, of elements one kind after the other.
+  virtual void write_state(const Selection& selection, const Places& places, std::int64_t from,
+                           std::int64_t to, const float* state) = 0;
+  // In the order of visit(); of elements all at once.
+  virtual void visit_state(const Visitor& visitor) const = 0;
+  // Numbers that the rule keeps for each value.
   [[nodiscard]] int states() const { return rule_.rule->states; }
 
+  // For work on it, which may go on in pieces; false where other work has it: also for a moment
+  // where another rank is at work on it by itself.
+  [[nodiscard]] bool acquire();
+  void release();
+  [[nodiscard]] bool is_busy() const { return is_busy_; }
+  [[nodiscard]] bool is_shared() const { return memory_.part != nullptr; }
+  // No other rank works on it by itself any more; a forked child, which does not have what is
+  // shared, leaves that to its parent. False where one has ended in the middle of that:
+  // then the values are nobody's state.
+  bool close_shared();
+
+  // Additions that are whole.
+  [[nodiscard]] std::uint64_t version() const { return version_of()->load(); }
+  void count_addition() { version_of()->fetch_add(1); }
+  // Of all ranks.
+  void tell_least_clock(std::int64_t clock) {
+    if (is_shared()) memory_.part->least_clock.store(clock, std::memory_order_release);
+  }
+
+ protected:
+  [[nodiscard]] const AppliedRule& rule() const { return rule_; }
+  [[nodiscard]] const ShardMemory& memory() const { return memory_; }
+  // Throws std::bad_alloc.
+  [[nodiscard]] std::shared_ptr<std::byte[]> allocate(std::size_t bytes) const;
+  [[nodiscard]] std::uint64_t where(const void* address) const {
+    return static_cast<std::uint64_t>(static_cast<const std::byte*>(address) - memory_.base);
+  }
+
  private:
+  [[nodiscard]] std::atomic<std::uint64_t>* version_of() const {
+    return is_shared() ? &memory_.part->version : &version_;
+  }
+
   AppliedRule rule_;
+  ShardMemory memory_;
+  const int generation_ = fork_generation();
+  bool is_busy_ = false;
+  mutable std::atomic<std::uint64_t> version_{0};
 };
 
 // Elements [begin, end) of a table; zeros to begin with.
 class DenseShard final : public Shard {
  public:
-  DenseShard(std::int64_t begin, std::int64_t end, AppliedRule rule);
+  DenseShard(std::int64_t begin, std::int64_t end, AppliedRule rule, ShardMemory memory = {});
+  ~DenseShard() override { close_shared(); }
 
   [[nodiscard]] Status check(const Selection& selection) const override;
   [[nodiscard]] std::int64_t width() const override { return 1; }
@@ -94,17 +146,25 @@ class DenseShard final : public Shard {
   void add(const Selection& selection, const Places& places, std::int64_t from, std::int64_t to,
            const float* delta, float factor) override;
   void visit(const Visitor& visitor) const override;
+  void write_state(const Selection& selection, const Places& places, std::int64_t from,
+                   std::int64_t to, const float* state) override;
+  void visit_state(const Visitor& visitor) const override;
 
  private:
+  [[nodiscard]] std::span<float> values() const { return {values_, count_}; }
+
   const std::int64_t begin_;
-  std::vector<float> values_;
-  std::vector<float> state_;  // each kind as many as there are values
+  const std::size_t count_;
+  const std::shared_ptr<std::byte[]> held_;
+  float* const values_;
+  float* const state_;  // each kind as many as there are values; null without
 };
 
 // Rows that were written or added to; the others have their initial values.
 class RowShard final : public Shard {
  public:
-  RowShard(std::int64_t width, InitialRows initial, AppliedRule rule);
+  RowShard(std::int64_t width, InitialRows initial, AppliedRule rule, ShardMemory memory = {});
+  ~RowShard() override { close_shared(); }
 
   [[nodiscard]] Status check(const Selection& selection) const override;
   [[nodiscard]] std::int64_t width() const override { return width_; }
@@ -118,20 +178,28 @@ class RowShard final : public Shard {
   void add(const Selection& selection, const Places& places, std::int64_t from, std::int64_t to,
            const float* delta, float factor) override;
   void visit(const Visitor& visitor) const override;
+  void write_state(const Selection& selection, const Places& places, std::int64_t from,
+                   std::int64_t to, const float* state) override;
+  void visit_state(const Visitor& visitor) const override;
 
  private:
   // Of the row, and behind its values its state; made where there is none. Throws std::bad_alloc.
   [[nodiscard]] float* touch(std::int64_t row);
+  void add_block();
+  void grow_index();
   [[nodiscard]] Status no_room() const;
-  [[nodiscard]] float* at(std::size_t slot) const;
+  [[nodiscard]] float* at(const RowSlot& slot) const {
+    return reinterpret_cast<float*>(reinterpret_cast<std::uintptr_t>(memory().base) + slot.where);
+  }
 
   const std::int64_t width_;
   const InitialRows initial_;
   const std::size_t stride_;         // elements from one row to the next, with its state
   const std::size_t rows_in_block_;  // so that what is there never moves
-  std::vector<std::unique_ptr<float[]>> blocks_;
-  std::unordered_map<std::int64_t, std::size_t> slots_;
-  std::size_t used_ = 0;
+  std::vector<std::shared_ptr<std::byte[]>> blocks_;
+  std::shared_ptr<std::byte[]> held_index_;
+  RowIndex index_;
+  std::size_t used_ = 0;  // rows
 };
 
 // Which of so many ranks owns a row, where the application does not say.

@@ -13,19 +13,21 @@
 namespace rueda {
 
 enum class TableVerb : std::uint8_t {
-  get,   // answers with values
-  put,   // values are these from now on
-  add,   // by the table's rule
-  tick,  // this rank has done a step, or all that it will
-  call,  // answers with what a function makes of the shard
+  get,        // answers with values
+  put,        // values are these from now on
+  add,        // by the table's rule
+  tick,       // this rank has done a step, or all that it will
+  call,       // answers with what a function makes of the shard
+  put_state,  // what the rule keeps of values is this from now on
 };
-inline constexpr std::uint8_t table_verbs = 5;
+inline constexpr std::uint8_t table_verbs = 6;
 [[nodiscard]] constexpr bool changes_values(TableVerb verb) {
-  return verb == TableVerb::put || verb == TableVerb::add;
+  return verb == TableVerb::put || verb == TableVerb::add || verb == TableVerb::put_state;
 }
 
 // Behind the header come the payload's bytes where it is inline; otherwise it follows as a message
-// to the owner. The payload of put and add: rows, if the table has such, then their values.
+// to the owner. The payload of put and add: rows, if the table has such, then their values; of
+// put_state what the rule keeps, of elements one kind after the other.
 struct TableRequest {
   std::uint64_t table = 0;
   std::uint64_t number = 0;  // among the requests of the rank that asks
@@ -37,7 +39,7 @@ struct TableRequest {
   bool by_staleness = false;   // the factor is divided by 1 + staleness
   bool ticks = false;          // the rank has done a step with this
   bool finishes = false;       // tick: it will do no more
-  bool restarts = false;       // tick: its clock is 0 again
+  bool restarts = false;       // tick: its clock is `min_clock` from now on
   std::uint64_t seen = 0;      // the shard's version when the rank last got values of it
   std::int64_t min_clock = 0;  // get: not before all ranks have done so many steps
   std::string function{};      // call

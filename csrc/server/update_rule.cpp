@@ -55,6 +55,10 @@ const UpdateRule* find_update_rule(std::string_view name) {
   return found == rules().by_name.end() ? nullptr : &found->second;
 }
 
+bool is_own_rule(std::string_view name) {
+  return name == "sum" || name == "adagrad";
+}
+
 Status check_parameters(std::string_view name, std::span<const double> parameters) {
   const UpdateRule* const rule = find_update_rule(name);
   if (rule == nullptr) {

@@ -129,6 +129,8 @@ struct TablePart {
   std::vector<float> values = {};
   std::uint64_t version = 0;  // additions counted
   int owner = 0;              // rank within the set
+  // What the rule keeps: of a row all kinds side by side, of elements one kind after the other.
+  std::vector<float> state = {};
 };
 
 // Collective over its process set: all ranks open it with the same options and close it. What else
@@ -162,12 +164,18 @@ class Table {
                   std::span<const int> owners = {}, const AddOptions& options = {});
   [[nodiscard]] int owner_of(std::int64_t row) const;
 
+  // What the rule keeps of `count` elements from `begin` on, or of rows, is this from now on, as
+  // TablePart has it: for values that another table had.
+  Handle put_state(std::span<const float> state, std::int64_t begin, std::int64_t count);
+  Handle put_row_state(std::span<const std::int64_t> rows, std::span<const float> state,
+                       std::span<const int> owners = {});
+
   // This rank has done a step; or all: nobody waits for it any more.
   Handle tick();
   Handle finish();
-  // Its clock begins anew, at 0. Where all ranks do so, between two barriers, they go on as equals
-  // whatever their clocks have been.
-  Handle restart();
+  // Its clock goes on from there, or begins anew. Where all ranks do so, between two barriers, they
+  // go on as equals whatever their clocks have been.
+  Handle restart(std::int64_t clock = 0);
 
   // Runs a function at each owner; the results by rank of the set.
   [[nodiscard]] std::vector<std::vector<std::byte>> call(const std::string& function,
@@ -178,6 +186,10 @@ class Table {
   [[nodiscard]] std::vector<std::uint64_t> staleness() const;
   // Of each rank of the set: how many additions its part had when values of it last came here.
   [[nodiscard]] std::vector<std::uint64_t> seen() const;
+
+  // Of each rank of the set: how many steps it has told this rank, the largest number where it has
+  // finished.
+  [[nodiscard]] std::vector<std::int64_t> clocks() const;
 
   // What this rank owns, and what it keeps for the previous rank. For a world that is broken or has
   // been left: nothing may change it meanwhile.

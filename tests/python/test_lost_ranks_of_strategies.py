@@ -41,7 +41,17 @@ rueda.shutdown()
 """
 
 
-@pytest.mark.parametrize("strategy", ["downpour:1", "hogwild", "ssp:2", "aeasgd:2"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "downpour:1",
+        "hogwild",
+        "ssp:2",
+        "aeasgd:2",
+        "ssp:2,replicated=yes",
+        "downpour:1,server=adagrad,rate=0.3,replicated=yes",
+    ],
+)
 def test_the_others_go_on(strategy: str) -> None:
     environment = {"RUEDA_RECOVERY": "on", "PYTHONHASHSEED": "0"}
     ended = run(PROGRAM.format(strategy=strategy, left=2), 3, extra=environment)
@@ -49,6 +59,8 @@ def test_the_others_go_on(strategy: str) -> None:
     codes = [each.returncode for each in ended]
     assert codes == [0, -signal.SIGKILL, 0], output
     assert output.count("went on") == 2, output
+    # With replicas nothing is.
+    assert ("had pushed to them since is lost" in output) == ("replicated" not in strategy), output
 
 
 def test_without_recovery_the_loss_is_told() -> None:

@@ -99,6 +99,92 @@ def test_rows_of_a_killed_owner_come_back_from_its_replica(dead: int, transport:
             assert found >= rows, (found, rows)
 
 
+KEEPS = """
+import random
+rate, epsilon, dead = 0.1, 1e-6, DEAD
+
+def trajectory(steps):
+    '''What a number is after so many additions of 1.'''
+    value = total = np.float32(0)
+    values = [value]
+    for step in range(steps):
+        total += np.float32(1)
+        value -= np.float32(rate) / (np.sqrt(total) + np.float32(epsilon))
+        values.append(value)
+    return np.array(values)
+
+known = trajectory(20000)
+
+def steps_of(values):
+    '''How many additions these numbers have taken, all as many.'''
+    assert (values == values.flat[0]).all(), "whole additions"
+    return int(np.abs(known - values.flat[0]).argmin())
+
+rueda.init()
+old = rueda.rank()
+options = {"rule": "adagrad", "parameters": [rate, epsilon], "replicated": True}
+rows, flat = RowTable("rows", 4, **options), Table("flat", 40, **options)
+rueda.barrier()
+if old == dead:
+    threading.Timer(random.Random(SEED).uniform(0.05, 0.5), die).start()
+mine = [old, 1000 + old, 5000 + old]
+confirmed = added = 0
+try:
+    while True:
+        rows.add(mine, np.ones((3, 4)), ticks=True).result()
+        confirmed += 1
+        os.write(1, b"confirmed %d\\n" % confirmed)
+        flat.add(np.ones(40)).result()
+        added += 1
+        os.write(1, b"added %d\\n" % added)
+except rueda.PeerLostError:
+    pass
+rueda.recover()
+rows, flat = rows.restored(), flat.restored()
+done = steps_of(rows.get(mine).result())
+assert confirmed <= done <= confirmed + 1, (confirmed, done)
+assert confirmed <= rows.clock <= confirmed + 1, (confirmed, rows.clock)
+counts = [steps_of(flat.get(begin=begin, count=13).result()) for begin in (0, 14, 27)]
+print("flat has", min(counts), sum(rueda.allgather_object(added)), flush=True)
+# Adagrad's sums came along: it goes on where it was, in the next world's parts as well.
+rows.add(mine, np.ones((3, 4))).result()
+np.testing.assert_allclose(rows.get(mine).result(), known[done + 1], rtol=1e-5)
+theirs = [dead, 1000 + dead, 5000 + dead]
+print("dead has", steps_of(rows.get(theirs).result()), flush=True)
+rueda.barrier()
+rows.close()
+flat.close()
+rueda.shutdown()
+"""
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_rows_sums_of_the_rule_and_clocks_of_a_killed_owner_come_back(seed: int) -> None:
+    """A rank kills itself at a random moment, whatever its threads are at."""
+    dead = seed % 3
+
+    def last(lines: list[str], kind: str) -> int:
+        return max((int(line.split()[1]) for line in lines if line.startswith(kind)), default=0)
+
+    program = KEEPS.replace("DEAD", str(dead)).replace("SEED", str(seed))
+    with Job(PREAMBLE + program, 3, extra={"RUEDA_RECOVERY": "on"}) as job:
+        job.ranks[dead].wait(60)
+        for rank in set(range(3)) - {dead}:
+            assert job.ranks[rank].wait(60) == 0, job.report()
+        told = job.output(dead).splitlines()
+        for rank in set(range(3)) - {dead}:
+            lines = {
+                line.rpartition(" has ")[0]: [int(word) for word in line.split()[2:]]
+                for line in job.output(rank).splitlines()
+                if " has " in line
+            }
+            confirmed = last(told, "confirmed")
+            assert confirmed <= lines["dead"][0] <= confirmed + 1, (lines, confirmed)
+            least, of_others = lines["flat"]
+            acknowledged = of_others + last(told, "added")
+            assert acknowledged <= least <= acknowledged + 3, (lines, acknowledged)
+
+
 def test_without_replicas_a_lost_part_is_told_to_all() -> None:
     program = """
 rueda.init()
@@ -169,6 +255,8 @@ rueda.shutdown()
 def test_a_forked_child_is_told_that_it_has_no_table() -> None:
     program = """
 rueda.init()
+closed = Table("closed", 10)
+closed.close()
 with Table("weights", 10) as table:
     child = os.fork()
     if child == 0:
@@ -179,6 +267,7 @@ with Table("weights", 10) as table:
                 assert "forked" in str(error)
             else:
                 os._exit(2)
+        del closed  # its parent has what it shared
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     table.add(np.ones(10), ticks=True).result()

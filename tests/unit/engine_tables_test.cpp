@@ -47,6 +47,12 @@ std::string thrown_by(const Action& action) {
   throw std::runtime_error("expected an error");
 }
 
+void error_of_shape(Table& table) {
+  const std::string told =
+      thrown_by<InvalidArgumentError>([&] { static_cast<void>(table.put_state(Floats(3), 0, 2)); });
+  expect_contains(told, "3 numbers for 1 of each of 2");
+}
+
 // Small numbers, whose sums are exact in any order.
 Floats some(std::mt19937& random, std::int64_t count) {
   Floats values(static_cast<std::size_t>(count));
@@ -364,6 +370,53 @@ TEST_CASE("no rank goes further ahead than the bound, at any step") {
   CHECK(widest <= bound);
 }
 
+TEST_CASE("a table goes on with what another had of values, state and clocks") {
+  const int ranks = GENERATE(1, 3);
+  const bool replicated = GENERATE(false, true);
+  run_engines(ranks, {}, [&](int rank, Runtime& engine) {
+    const TableOptions options{.name = "old",
+                               .size = 50,
+                               .rule = "adagrad",
+                               .parameters = {0.5, 1e-6},
+                               .replicated = replicated};
+    TableOptions others = options;
+    others.name = "new";
+    others.bounds.assign(static_cast<std::size_t>(ranks), 0);
+    others.bounds.push_back(50);  // all with the last
+    Table table = open(engine, options);
+    Table next = open(engine, others);
+    const Floats delta(50, 2);
+    for (int step = 0; step <= rank; ++step) finish(table.add(delta, {.ticks = true}));
+    meet(engine);
+    expect(table.clocks().back() == ranks, "the last has added most");
+    const TablePart part = [&] {
+      meet(engine);
+      return table.parts().front();
+    }();
+    const auto count = static_cast<std::int64_t>(part.values.size());
+    finish(next.put(part.values, part.begin));
+    finish(next.put_state(part.state, part.begin, count));
+    finish(next.restart(table.clocks()[static_cast<std::size_t>(rank)]));
+    meet(engine);
+    Floats out(50);
+    finish(next.get(out, {.min_clock = 1}));  // the first has ticked once
+    if (rank == 0) finish(next.add(delta));
+    meet(engine);
+    float value = 0;
+    float state = 0;
+    for (int step = 0; step <= ranks * (ranks + 1) / 2; ++step) {
+      state += 4;
+      value -= 0.5F * 2 / (std::sqrt(state) + 1e-6F);
+    }
+    expect(get(next) == Floats(50, value), "it goes on where the other was");
+    expect(next.clocks() == table.clocks(), "and so do clocks");
+    error_of_shape(next);
+    meet(engine);
+    next.close();
+    table.close();
+  });
+}
+
 TEST_CASE("clocks can begin anew") {
   run_engines(2, {}, [](int rank, Runtime& engine) {
     Table table = open(engine, {.name = "anew", .size = 2});
@@ -495,6 +548,90 @@ TEST_CASE("a small request costs a message each way, a large one two more") {
     meet(engine);
     table.close();
   });
+}
+
+// Each rank adds to every part and reads it, again and again, while the others do: it wakes nobody.
+TEST_CASE("ranks of a host work on each other's parts by themselves, without a message") {
+  const bool has_rows = GENERATE(false, true);
+  constexpr int ranks = 3;
+  constexpr int times = 200;
+  constexpr std::int64_t count = 300;
+  run_engines(
+      ranks, {},
+      [&](int /*rank*/, Runtime& engine) {
+        Table table = open(engine, has_rows ? TableOptions{.name = "rows", .width = 4}
+                                            : TableOptions{.name = "flat", .size = count});
+        std::vector<std::int64_t> rows(count / 4);
+        std::iota(rows.begin(), rows.end(), 0);
+        const Floats ones(count, 1);
+        Floats out(count);
+        const auto add = [&] { return has_rows ? table.add_rows(rows, ones) : table.add(ones); };
+        const auto read = [&] { return has_rows ? table.get_rows(rows, out) : table.get(out); };
+        finish(add());  // makes the rows, which only their owners can
+        meet(engine);
+        const std::int64_t direct = metric(engine, "table_parts_direct");
+        const std::int64_t asked = metric(engine, "table_requests_sent");
+        const auto messages = [&] {
+          return metric(engine, "control_messages_sent") - metric(engine, "table_requests_sent") -
+                 metric(engine, "table_answers_sent");
+        };
+        const std::int64_t others = messages();
+        for (int i = 0; i < times; ++i) {
+          finish(add());
+          finish(read());
+          for (int part = 0; part < ranks && !has_rows; ++part) {
+            const float first = out[static_cast<std::size_t>(part * count / ranks)];
+            for (std::int64_t at = 0; at < count / ranks; ++at) {
+              expect(out[static_cast<std::size_t>(part * count / ranks + at)] == first,
+                     "whole additions");
+            }
+          }
+        }
+        // A part whose user was interrupted in the middle is asked for, the others are not.
+        const std::int64_t requests = metric(engine, "table_requests_sent") - asked;
+        const std::int64_t parts = metric(engine, "table_parts_direct") - direct;
+        expect(parts + requests == 2 * ranks * times, str(parts, " and ", requests, " parts"));
+        expect(parts > ranks * times, str("only ", parts, " parts without a message"));
+        expect(messages() == others, "nothing else is sent");
+        meet(engine);
+        finish(read());
+        expect(std::all_of(out.begin(), out.end(),
+                           [&](float value) { return value == float{ranks * (times + 1)}; }),
+               "all additions");
+        std::uint64_t met = 0;
+        for (const std::uint64_t each : table.staleness()) met += each;
+        expect(met == static_cast<std::uint64_t>(ranks * (times + 1)), "each is counted");
+        meet(engine);
+        table.close();
+      },
+      nullptr, Sharing::memory);
+}
+
+TEST_CASE("what depends on an order or on replicas is asked of the owners, on one host too") {
+  run_engines(
+      2, {},
+      [](int /*rank*/, Runtime& engine) {
+        const auto parts_direct = [&](const TableOptions& options) {
+          Table table = open(engine, options);
+          const std::int64_t before = metric(engine, "table_parts_direct");
+          const Floats ones(static_cast<std::size_t>(options.size), 1);
+          finish(table.add(ones, {.ticks = true}));
+          Floats out(ones.size());
+          finish(table.get(out, {.min_clock = 1}));
+          expect(out.front() == 2 && out.back() == 2, "both additions");
+          const std::int64_t done = metric(engine, "table_parts_direct") - before;
+          meet(engine);
+          table.close();
+          return done;
+        };
+        expect(parts_direct({.name = "small", .size = 10}) >= 2, "by itself");
+        expect(parts_direct({.name = "ring", .size = 10, .order = TableOrder::ring}) == 0, "order");
+        expect(parts_direct({.name = "kept", .size = 10, .replicated = true}) == 0, "replicas");
+        expect(parts_direct({.name = "large", .size = (1 << 19) + 2}) == 0, "large parts");
+        expect(parts_direct({.name = "uneven", .size = (1 << 19), .bounds = {0, 5, 1 << 19}}) > 0,
+               "a small part of a table");
+      },
+      nullptr, Sharing::memory);
 }
 
 // --- Functions

@@ -1,4 +1,5 @@
 // Parts of tables against plain references: what is read, written and added, whatever the pieces.
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -6,8 +7,10 @@
 #include <map>
 #include <numeric>
 #include <random>
+#include <thread>
 
 #include "server/clocks.h"
+#include "server/direct_part.h"
 #include "server/ring_step.h"
 #include "server/shard.h"
 #include "server/shard_function.h"
@@ -311,6 +314,205 @@ TEST_CASE("rules say what they take") {
                   InvalidArgumentError);
   CHECK_THROWS_AS(register_update_rule("heavy", {find_update_rule("sum")->apply, 256}),
                   InvalidArgumentError);
+}
+
+TEST_CASE("what a rule keeps can be moved to another shard, which goes on as the first would") {
+  const bool has_rows = GENERATE(false, true);
+  const std::vector<std::int64_t> rows{7, 1 << 30, 9};
+  const Selection all = has_rows ? Selection{0, 3, rows} : Selection{10, 6, {}};
+  const auto make = [&](std::int64_t begin, std::int64_t end) -> std::unique_ptr<Shard> {
+    if (has_rows) return std::make_unique<RowShard>(2, InitialRows{}, rule_of("adagrad"));
+    return std::make_unique<DenseShard>(begin, end, rule_of("adagrad"));
+  };
+  std::mt19937 random(3);
+  const auto first = make(10, 16);
+  const auto second = make(5, 20);
+  const Floats delta = some(random, 6);
+  add(*first, random, all, delta, 1);
+  add(*first, random, all, delta, 0.5F);
+  Floats state;
+  std::vector<std::int64_t> indices;
+  first->visit_state([&](std::int64_t index, std::span<const float> kept) {
+    indices.push_back(index);
+    state.insert(state.end(), kept.begin(), kept.end());
+  });
+  Floats values;
+  first->visit([&](std::int64_t /*index*/, std::span<const float> found) {
+    values.insert(values.end(), found.begin(), found.end());
+  });
+  const Selection moved = has_rows ? Selection{0, 3, indices} : all;
+  write(*second, random, moved, values);
+  Shard::Places places;
+  in_pieces(random, moved.count,
+            [&](auto from, auto to) { REQUIRE(second->reserve(moved, from, to, places).ok()); });
+  in_pieces(random, moved.count, [&](auto from, auto to) {
+    second->write_state(moved, places, from, to, state.data());
+  });
+  add(*first, random, all, delta, 1);
+  add(*second, random, all, delta, 1);
+  CHECK(read(*first, random, all) == read(*second, random, all));
+}
+
+// --- What several ranks work on
+
+// A part in memory of this process, and the view of it that another rank has.
+struct SharedDense {
+  explicit SharedDense(std::int64_t count, const std::string& rule = "sum") {
+    REQUIRE(part.init());
+    const ShardMemory place{.allocate =
+                                [this](std::size_t bytes) {
+                                  memory.reset(new std::byte[bytes]());
+                                  return memory;
+                                },
+                            .part = &part};
+    shard = std::make_unique<DenseShard>(0, count, rule_of(rule), place);
+    direct = std::make_unique<DirectPart>(part, nullptr, DirectPart::Shape{.count = count},
+                                          rule_of(rule), nullptr);
+  }
+  SharedPart part{};
+  std::shared_ptr<std::byte[]> memory;
+  std::byte* base = nullptr;
+  std::unique_ptr<DenseShard> shard;
+  std::unique_ptr<DirectPart> direct;
+};
+
+TEST_CASE("threads that work on a part by themselves, and its owner, take turns") {
+  constexpr std::int64_t count = 500;
+  constexpr int times = 300;
+  SharedDense shared(count);
+  const Floats ones(count, 1);
+  std::atomic<int> direct{0};
+  std::atomic<bool> is_torn{false};
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 3; ++thread) {
+    threads.emplace_back([&] {
+      Floats out(count);
+      for (int i = 0; i < times; ++i) {
+        DirectPart::Addition addition;
+        if (shared.direct->add(0, ones, addition)) ++direct;
+        std::uint64_t version = 0;
+        if (!shared.direct->read(0, out, 0, version)) continue;
+        for (const float value : out) {
+          if (value != static_cast<float>(version)) is_torn = true;
+        }
+      }
+    });
+  }
+  int owned = 0;
+  for (int i = 0; i < times; ++i) {
+    if (!shared.shard->acquire()) continue;
+    DirectPart::Addition refused;
+    CHECK_FALSE(shared.direct->add(0, ones, refused));
+    // In pieces.
+    shared.shard->add({0, count, {}}, {}, 0, 200, ones.data(), 1);
+    shared.shard->add({0, count, {}}, {}, 200, count, ones.data(), 1);
+    shared.shard->count_addition();
+    shared.shard->release();
+    ++owned;
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK_FALSE(is_torn);
+  CHECK(direct > 0);
+  CHECK(owned > 0);
+  CHECK(shared.shard->version() == static_cast<std::uint64_t>(direct + owned));
+  Floats out(count);
+  shared.shard->read({0, count, {}}, 0, count, out.data());
+  CHECK(out == Floats(count, static_cast<float>(direct + owned)));
+}
+
+TEST_CASE("a part goes by the clock that its owner tells, and is over once it is closed") {
+  SharedDense shared(3, "adagrad");
+  Floats out(3);
+  std::uint64_t version = 0;
+  CHECK(shared.direct->read(0, out, 0, version));
+  CHECK_FALSE(shared.direct->read(0, out, 1, version));
+  shared.shard->tell_least_clock(1);
+  CHECK(shared.direct->read(0, out, 1, version));
+  DirectPart::Addition addition{.factor = 2, .by_staleness = true, .seen = 0};
+  const Floats two{2, 2};
+  REQUIRE(shared.direct->add(1, two, addition));
+  REQUIRE(shared.direct->add(1, two, addition));
+  CHECK(addition.staleness == 1);
+  Element element;
+  element.add("adagrad", 2, 2);
+  element.add("adagrad", 2, 1);
+  REQUIRE(shared.direct->read(0, out, 0, version));
+  CHECK(version == 2);
+  CHECK(out == Floats{0, element.value, element.value});
+  REQUIRE(shared.direct->write(0, two));
+  CHECK(shared.shard->close_shared());
+  CHECK_FALSE(shared.direct->write(0, two));
+  CHECK_FALSE(shared.direct->read(0, out, 0, version));
+}
+
+TEST_CASE("who ends while changing a part leaves it torn; while reading it, whole") {
+  const bool is_changing = GENERATE(false, true);
+  SharedDense shared(3);
+  // Its end gives the mutex up, as that of a process does.
+  std::thread([&] {
+    static_cast<void>(::pthread_mutex_lock(&shared.part.mutex));
+    shared.part.is_changing.store(is_changing ? 1 : 0);
+  }).join();
+  const Floats ones(3, 1);
+  CHECK(shared.direct->write(0, ones) == !is_changing);
+  CHECK(shared.shard->close_shared() == !is_changing);
+}
+
+TEST_CASE("rows that are there are read and added to by others, wherever their index has moved") {
+  std::mt19937 random(7);
+  SharedPart part{};
+  REQUIRE(part.init());
+  std::vector<std::shared_ptr<std::byte[]>> blocks;
+  const ShardMemory place{.allocate =
+                              [&](std::size_t bytes) {
+                                blocks.emplace_back(new std::byte[bytes]());
+                                return blocks.back();
+                              },
+                          .part = &part};
+  const InitialRows initial{1, 0.5F, 9};
+  RowShard shard(2, initial, rule_of("sum"), place);
+  const DirectPart direct(part, nullptr, {.width = 2, .initial = initial}, rule_of("sum"), nullptr);
+  std::map<std::int64_t, Floats> expected;
+  for (int round = 0; round < 40; ++round) {
+    std::vector<std::int64_t> made;
+    for (int i = 0; i < 100; ++i) made.push_back(static_cast<std::int64_t>(random() % (1 << 20)));
+    std::sort(made.begin(), made.end());
+    made.erase(std::unique(made.begin(), made.end()), made.end());
+    const auto count = static_cast<std::int64_t>(made.size());
+    const Floats delta = some(random, 2 * made.size());
+    std::vector<std::int64_t> positions(made.size());
+    std::iota(positions.begin(), positions.end(), 0);
+    DirectPart::Addition addition;
+    const bool all_there = std::all_of(made.begin(), made.end(),
+                                       [&](std::int64_t row) { return expected.contains(row); });
+    // Nothing of what cannot be done is.
+    REQUIRE(direct.add_rows({made, positions}, delta.data(), addition) == all_there);
+    REQUIRE(shard.acquire());
+    add(shard, random, {0, count, made}, delta, 1);
+    shard.release();
+    REQUIRE(direct.add_rows({made, positions}, delta.data(), addition));
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      auto [row, is_new] = expected.try_emplace(made[i], 2);
+      if (is_new) fill_initial(initial, made[i], row->second);
+      for (std::size_t column = 0; column < 2; ++column) {
+        row->second[column] += delta[2 * i + column];
+        row->second[column] += delta[2 * i + column];
+      }
+    }
+  }
+  std::vector<std::int64_t> all{std::int64_t{1} << 40};  // was never made
+  for (const auto& [row, values] : expected) all.push_back(row);
+  expected[all.front()] = Floats(2);
+  fill_initial(initial, all.front(), expected[all.front()]);
+  std::vector<std::int64_t> positions(all.size());
+  std::iota(positions.begin(), positions.end(), 0);
+  Floats out(2 * all.size());
+  std::uint64_t version = 0;
+  REQUIRE(direct.read_rows({all, positions}, out.data(), 0, version));
+  CHECK(version == 40);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    CHECK(Floats(out.begin() + 2 * i, out.begin() + 2 * i + 2) == expected[all[i]]);
+  }
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rueda.errors import PeerLostError
@@ -19,18 +19,26 @@ __all__ = ["hand_over"]
 
 
 def hand_over(
-    old: OpenTable, new: OpenTable, put: Callable[[Part], Handle[None]], process_set: ProcessSet
+    old: OpenTable,
+    new: OpenTable,
+    put: Callable[[Part], Sequence[Handle[None]]],
+    process_set: ProcessSet,
 ) -> None:
     """Of each part, a rank that has the newest copy puts it into ``new``. Collective over ``process_set``.
+
+    This rank's clock goes on from the most that an owner that is left has counted, or was finished.
 
     Raises :class:`rueda.PeerLostError` on every rank where nobody holds some part any more; ``new`` is closed then.
     """
     parts = old.parts()
     name = f"rueda.table '{old.name}' is handed over"
     # Which of its own ranks each is: of copies that are equally new, the owner's own.
-    held = allgather_object(
-        [(part.owner, part.version, part.is_own) for part in parts], name, process_set=process_set
+    told = allgather_object(
+        ([(part.owner, part.version, part.is_own) for part in parts], old.clocks()),
+        name,
+        process_set=process_set,
     )
+    held = [copies for copies, _ in told]
     newest: dict[int, tuple[int, bool, int]] = {}  # of each owner; at the end minus the new rank
     for rank, copies in enumerate(held):
         for owner, version, is_own in copies:
@@ -46,5 +54,7 @@ def hand_over(
         )
     for part in parts:
         if newest[part.owner] == (part.version, part.is_own, -process_set.rank()):
-            put(part).result()
+            for handle in put(part):
+                handle.result()
+    new.go_on(max(clocks[old.rank] for _, clocks in told))
     barrier(process_set, name)

@@ -11,7 +11,8 @@ class Part:
     """What one rank holds of a table: its own part, or the replica of the previous rank's.
 
     ``owner``: rank within the process set; ``is_own``: whether that is this rank. ``version``: additions counted.
-    ``begin`` or ``rows``: which elements, or which rows, ``values`` are.
+    ``begin`` or ``rows``: which elements, or which rows, ``values`` are. ``state``: what the rule keeps of them; of a
+    row all kinds side by side, of elements one kind after the other.
 
     Example::
 
@@ -22,7 +23,14 @@ class Part:
     """
 
     def __init__(
-        self, owner: int, is_own: bool, version: int, begin: int, rows: bytes, values: bytes
+        self,
+        owner: int,
+        is_own: bool,
+        version: int,
+        begin: int,
+        rows: bytes,
+        values: bytes,
+        state: bytes,
     ) -> None:
         self.owner = owner
         self.is_own = is_own
@@ -30,3 +38,4 @@ class Part:
         self.begin = begin
         self.rows = np.frombuffer(rows, np.int64)
         self.values = np.frombuffer(values, np.float32)
+        self.state = np.frombuffer(state, np.float32)

@@ -13,6 +13,7 @@ from rueda.errors import InvalidArgumentError
 from rueda.handles import Handle
 from rueda.process_sets import ProcessSet, global_process_set, identify
 from rueda.server.handing_over import hand_over
+from rueda.server.part import Part
 from rueda.server.tables import Floats, OpenTable, readable, writeable
 
 __all__ = ["RowTable"]
@@ -91,16 +92,20 @@ class RowTable(OpenTable):
         and ``min_clock``: see :meth:`Table.get`.
         """
         asked = np.asarray(rows)
-        distinct, places = np.unique(_numbers(asked), return_inverse=True)
+        distinct, places = _distinct(_numbers(asked))
         shape = (*asked.shape, self.width)
         if out is not None and out.shape != shape:
             raise InvalidArgumentError(f"get(): out= has shape {out.shape} instead of {shape}")
         target = None if out is None else writeable(out)
         owners = self._owners(distinct)
-        come = np.empty((distinct.size, self.width), np.float32)
+        lands = places is None and target is not None
+        come = target if lands else np.empty((distinct.size, self.width), np.float32)
+        assert come is not None
 
         def finish(_: object) -> Floats:
-            found = come[places.reshape(asked.shape)]
+            if lands:
+                return come
+            found = come.reshape(shape) if places is None else come[places.reshape(asked.shape)]
             if target is None:
                 return found
             target[...] = found
@@ -148,12 +153,8 @@ class RowTable(OpenTable):
         written again at once. ``by_staleness`` and ``ticks``: see :meth:`Table.add`.
         """
         numbers, source = self._items(rows, delta)
-        distinct, places = np.unique(numbers, return_inverse=True)
-        order = np.argsort(places, kind="stable")
-        starts = np.searchsorted(places[order], np.arange(distinct.size))
-        summed = (
-            np.add.reduceat(source[order], starts, axis=0) if distinct.size else source[:0].copy()
-        )
+        distinct, places = _distinct(numbers)
+        summed = source if places is None else _summed(source, places, distinct.size)
         owners = self._owners(distinct)
         return self._begin(
             lambda: self._native.add_rows(
@@ -178,13 +179,27 @@ class RowTable(OpenTable):
     def restored(self, process_set: ProcessSet = global_process_set) -> RowTable:
         """A table of the present world with what is left of this one: see :meth:`Table.restored`."""
         table = RowTable(self.name, self.width, process_set=process_set, **self._options)
-        hand_over(
-            self,
-            table,
-            lambda part: table.put(part.rows, part.values.reshape(-1, self.width)),
-            process_set,
-        )
+        hand_over(self, table, table.put_part, process_set)
         return table
+
+    def put_part(self, part: Part) -> list[Handle[None]]:
+        """What a rank held of another table of this width and rule, with what the rule keeps."""
+        put = [self.put(part.rows, part.values)]
+        if part.state.size:
+            owners = self._owners(part.rows)
+            put.append(
+                self._begin(
+                    lambda: self._native.put_row_state(
+                        part.rows.ctypes.data,
+                        part.rows.size,
+                        _address(owners),
+                        part.state.ctypes.data,
+                        part.state.size,
+                    ),
+                    (part, owners),
+                )
+            )
+        return put
 
     def _items(self, rows: npt.ArrayLike, values: npt.ArrayLike) -> tuple[Rows, Floats]:
         numbers = _numbers(np.asarray(rows))
@@ -218,12 +233,26 @@ def _address(owners: npt.NDArray[np.int32] | None) -> int:
     return 0 if owners is None else owners.ctypes.data
 
 
+def _distinct(numbers: Rows) -> tuple[Rows, npt.NDArray[np.intp] | None]:
+    """The rows in ascending order, each once, and where each of ``numbers`` is in them; nothing if they are equal."""
+    if bool((numbers[1:] > numbers[:-1]).all()):
+        return numbers, None
+    return np.unique(numbers, return_inverse=True)
+
+
+def _summed(source: Floats, places: npt.NDArray[np.intp], count: int) -> Floats:
+    """What there is for each of ``count`` rows, added up in its order."""
+    order = np.argsort(places, kind="stable")
+    starts = np.searchsorted(places[order], np.arange(count))
+    return np.add.reduceat(source[order], starts, axis=0)
+
+
 def _numbers(rows: npt.NDArray[Any]) -> Rows:
     if rows.size == 0:
         return np.empty(0, np.int64)
     if rows.dtype.kind not in "iu":
         raise InvalidArgumentError(f"rows are whole numbers, not of dtype {rows.dtype}")
-    numbers = rows.astype(np.int64).reshape(-1)
-    if numbers.min() < 0:
-        raise InvalidArgumentError(f"there is no row {numbers.min()}")
+    numbers = np.ascontiguousarray(rows, np.int64).reshape(-1)
+    if (least := numbers.min()) < 0:
+        raise InvalidArgumentError(f"there is no row {least}")
     return numbers

@@ -25,6 +25,7 @@ __all__ = ["OpenTable", "Order", "Table"]
 
 Order = Literal["as_they_come", "ring"]
 Floats = npt.NDArray[np.float32]
+_FINISHED = 2**63 - 1  # the clock of a rank that does no more steps
 
 
 class OpenTable:
@@ -34,6 +35,7 @@ class OpenTable:
         self._native = native
         self._name = name
         self._ranks = process_set.size()
+        self._rank = process_set.rank()
         self._clock = 0
         self._is_over = False
 
@@ -60,9 +62,29 @@ class OpenTable:
 
         Where all ranks do so, between two barriers, they go on as equals whatever their clocks have been.
         """
-        handle = self._begin(self._native.restart, None)
+        handle = self._begin(lambda: self._native.restart(0), None)
         self._clock = 0
         return handle
+
+    def clocks(self) -> list[int]:
+        """Of each rank of the process set: how many steps this rank, as an owner, has been told that it has done.
+
+        The largest whole number of 64 bits where it has finished.
+        """
+        return self._native.clocks()
+
+    @property
+    def rank(self) -> int:
+        """This rank within the process set."""
+        return self._rank
+
+    def go_on(self, clock: int) -> None:
+        """This rank has done so many steps, or has finished: as :meth:`clocks` has it, of a table that went before."""
+        if clock == _FINISHED:
+            self.finish().result()
+            return
+        self._begin(lambda: self._native.restart(clock), None).result()
+        self._clock = clock
 
     def staleness(self) -> dict[int, int]:
         """How many additions of this rank, to one owner each, met which staleness.
@@ -302,11 +324,25 @@ class Table(OpenTable):
 
         Of each part that somebody still holds, the copy with the most additions is taken. Raises, on every rank,
         :class:`rueda.PeerLostError` where nobody holds some part: without ``replicated`` that is so whenever a rank is
-        lost, with it where two neighbours are. What the rule keeps (Adagrad's sums) begins anew, and so do clocks.
+        lost, with it where two neighbours are. What the rule keeps (Adagrad's sums) comes along, and so do clocks.
         """
         table = Table(self.name, self.size, process_set=process_set, **self._options)
-        hand_over(self, table, lambda part: table.put(part.values, part.begin), process_set)
+        hand_over(self, table, table.put_part, process_set)
         return table
+
+    def put_part(self, part: Part) -> list[Handle[None]]:
+        """What a rank held of another table of this size and rule, with what the rule keeps."""
+        put = [self.put(part.values, part.begin)]
+        if part.state.size:
+            put.append(
+                self._begin(
+                    lambda: self._native.put_state(
+                        part.state.ctypes.data, part.state.size, part.begin, part.values.size
+                    ),
+                    part,
+                )
+            )
+        return put
 
 
 def _native_get(

@@ -100,10 +100,10 @@ def check_modes() -> None:
         ("synchronous", "epoch", "EpochAveraging()"),
         ("synchronous", 5, "LocalSGD(period=5)"),
         ("asynchronous", "batch", "Downpour(window=1,"),
-        ("asynchronous", "epoch", "Downpour(window=0,"),
+        ("asynchronous", "epoch", "Downpour(window='epoch',"),
         ("asynchronous", 5, "Downpour(window=5,"),
         ("hogwild", "batch", "Hogwild(window=1,"),
-        ("hogwild", "epoch", "Hogwild(window=0,"),
+        ("hogwild", "epoch", "Hogwild(window='epoch',"),
     ):
         assert strategy_of(None, mode, frequency).describe().startswith(told)
 

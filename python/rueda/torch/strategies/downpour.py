@@ -32,7 +32,7 @@ class Downpour(Served):
     that and pushes less, ``"warn"`` tells; see :class:`Guard`. ``server="adagrad"``: gradients of the window are
     pushed, and the centre takes Adagrad's step with ``rate`` (section 4.1, equation 1), which tames it likewise.
 
-    ``window=0``: once in an epoch, see wrap() for ``steps_per_epoch``; ``mode="asynchronous"`` of Elephas.
+    ``window="epoch"``: once in an epoch, see wrap() for ``steps_per_epoch``; ``mode="asynchronous"`` of Elephas.
 
     Example::
 
@@ -41,7 +41,7 @@ class Downpour(Served):
         "Downpour(window=5, guard='scale', server='sum', rate=0.05)"
     """
 
-    window: int = 1
+    window: int | str = 1
     guard: str = "off"
     server: str = "sum"
     rate: float = 0.05
@@ -51,7 +51,8 @@ class Downpour(Served):
 
     def validate(self, replica: Replica) -> None:
         super().validate(replica)
-        at_least(self, 0, "window", "rate")
+        _number_or_epoch(self)
+        at_least(self, 0, "rate")
         _one_of(self.server, _SERVERS, "server")
         _one_of(self.guard, _GUARDS, "guard")
         if self.guard != "off" and self.server != "sum":
@@ -72,7 +73,7 @@ class Downpour(Served):
     def after_step(self) -> None:
         if self._gradients is not None:
             self._accumulate(self._gradients)
-        if self.window and self.replica.steps % self.window == 0:
+        if isinstance(self.window, int) and self.replica.steps % self.window == 0:
             self.attempt(self.exchange)
 
     @torch.no_grad()
@@ -83,7 +84,7 @@ class Downpour(Served):
                 part.add_(each.grad.to_dense())
 
     def after_epoch(self) -> None:
-        if not self.window:
+        if self.window == "epoch":
             self.attempt(self.exchange)
 
     def unpushed(self) -> torch.Tensor:
@@ -160,7 +161,7 @@ class ADAG(Downpour):
         5
     """
 
-    window: int = 5
+    window: int | str = 5
 
     name: ClassVar[str] = "adag"
 
@@ -198,7 +199,7 @@ class DynSGD(Downpour):
         5
     """
 
-    window: int = 5
+    window: int | str = 5
 
     name: ClassVar[str] = "dynsgd"
     pushes_by_staleness: ClassVar[bool] = True
@@ -275,6 +276,17 @@ class Hogwild(Downpour):
         self._finish_push()
         self._coming = None
         super().stop()
+
+
+def _number_or_epoch(strategy: Downpour) -> None:
+    window = strategy.window
+    if window == "epoch" or (
+        isinstance(window, int) and not isinstance(window, bool) and window >= 1
+    ):
+        return
+    raise InvalidArgumentError(
+        f"window={window!r} of {type(strategy).__name__} is neither a whole number of at least 1 nor 'epoch'"
+    )
 
 
 def _one_of(value: str, choices: tuple[str, ...], name: str) -> None:

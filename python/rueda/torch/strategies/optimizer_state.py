@@ -12,7 +12,7 @@ from rueda.objects import allgather_object, broadcast_object
 from rueda.torch.strategies.named import assign
 from rueda.torch.strategies.replica import Replica
 
-__all__ = ["average_state", "entries", "entry_names", "take_rest_of_first"]
+__all__ = ["average_state", "entries", "entry_names", "take_rest"]
 
 
 def entry_names(replica: Replica) -> set[str]:
@@ -53,30 +53,50 @@ def entries(replica: Replica, names: Collection[str] | None = None) -> dict[str,
     return found
 
 
-def average_state(replica: Replica) -> None:
-    """Gives all ranks the mean of their optimizers' state.
+def average_state(replica: Replica) -> int:
+    """Gives all ranks the mean of their optimizers' state; returns the first rank that keeps any, or the first.
 
-    Raises :class:`rueda.MismatchError` on every rank where they do not keep the same.
+    A rank that has taken no step yet keeps nothing, which is as good as zeros. Raises :class:`rueda.MismatchError` on
+    every rank where others do not keep the same.
     """
     mine = entries(replica)
-    told: list[list[str]] = allgather_object(
-        list(mine), f"{replica.prefix}/state", replica.process_set
+    told: list[dict[str, tuple[tuple[int, ...], torch.dtype]]] = allgather_object(
+        {name: (tuple(kept.shape), kept.dtype) for name, kept in mine.items()},
+        f"{replica.prefix}/state",
+        replica.process_set,
     )
     members = replica.process_set.ranks
+    first = next((place for place, names in enumerate(told) if names), 0)
     for member, names in zip(members, told, strict=True):
-        differing = sorted(set(names) ^ set(told[0]))
+        differing = sorted(set(names) ^ set(told[first])) if names else []
         if differing:
             raise MismatchError(
-                f"the optimizers keep different state: '{differing[0]}' is on only one of the ranks {members[0]} and "
-                f"{member}, as where a parameter had a gradient on some ranks only",
+                f"the optimizers keep different state: '{differing[0]}' is on only one of the ranks {members[first]} "
+                f"and {member}, as where a parameter had a gradient on some ranks only",
                 tensor=differing[0],
                 field="state",
             )
+    if not mine:
+        mine = _zeros(replica, told[first])
     assign(mine, replica.average(mine, "state"))
+    return members[first]
 
 
-def take_rest_of_first(replica: Replica) -> None:
-    """Gives all ranks what the first of them has besides: numbers by themselves, such as counts of steps, and options.
+def _zeros(
+    replica: Replica, kept: dict[str, tuple[tuple[int, ...], torch.dtype]]
+) -> dict[str, torch.Tensor]:
+    """These entries, in the optimizer's state from now on."""
+    made = {}
+    for name, (shape, dtype) in kept.items():
+        parameter_name, _, key = name.rpartition(".")
+        parameter = replica.parameters[parameter_name]
+        made[name] = torch.zeros(shape, dtype=dtype, device=parameter.device)
+        replica.optimizer.state[parameter][key] = made[name]
+    return made
+
+
+def take_rest(replica: Replica, root: int) -> None:
+    """Gives all ranks what ``root`` has besides: numbers by themselves, such as counts of steps, and options.
 
     After average_state(), so that all keep the same entries.
     """
@@ -91,9 +111,10 @@ def take_rest_of_first(replica: Replica) -> None:
         for group in optimizer.param_groups
     ]
     rest, options = broadcast_object(
-        (rest, options), replica.process_set.ranks[0], f"{replica.prefix}/rest", replica.process_set
+        (rest, options), root, f"{replica.prefix}/rest", replica.process_set
     )
-    for name, entries_of_first in rest.items():
-        optimizer.state[replica.parameters[name]].update(entries_of_first)
+    for name, entries_of_root in rest.items():
+        if entries_of_root:  # what an optimizer has no state for has none afterwards either
+            optimizer.state[replica.parameters[name]].update(entries_of_root)
     for group, given in zip(optimizer.param_groups, options, strict=True):
         group.update(given)

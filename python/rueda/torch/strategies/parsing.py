@@ -60,12 +60,13 @@ def parse_strategy(text: str) -> Strategy:
         raise InvalidArgumentError(
             f"strategy={text!r}: there is no '{name}'; there are {', '.join(k.name for k in _KINDS)}"
         )
+    in_order = [field.name for field in fields(kind) if not field.kw_only]
     types = {field.name: str(field.type) for field in fields(kind)}
     values: dict[str, object] = {}
     for position, part in enumerate(filter(None, (each.strip() for each in rest.split(",")))):
         key, equals, value = part.partition("=")
         if not equals:
-            key, value = (list(types) + [""] * position)[position], key
+            key, value = (in_order + [""] * (position + 1))[position], key
         if key not in types or key in values:
             raise InvalidArgumentError(
                 f"strategy={text!r}: '{part}' is {'given twice' if key in values else 'no parameter'} of "
@@ -76,13 +77,19 @@ def parse_strategy(text: str) -> Strategy:
 
 
 def _value(text: str, key: str, value: str, kind: str) -> object:
-    if kind not in ("int", "float"):
+    if kind == "bool":
+        if value not in ("yes", "no"):
+            raise InvalidArgumentError(f"strategy={text!r}: {key}={value!r} is neither yes nor no")
+        return value == "yes"
+    if kind == "int | str" and value == "epoch":
+        return value
+    if kind not in ("int", "float", "int | str"):
         return None if value == "none" else value
     try:
-        return int(value) if kind == "int" else float(value)
+        return float(value) if kind == "float" else int(value)
     except ValueError:
         raise InvalidArgumentError(
-            f"strategy={text!r}: {key}={value!r} is not a {'whole ' if kind == 'int' else ''}number"
+            f"strategy={text!r}: {key}={value!r} is not a {'' if kind == 'float' else 'whole '}number"
         ) from None
 
 
@@ -107,7 +114,7 @@ def strategy_of(
         if batches == 0:
             raise InvalidArgumentError("frequency=0 is not 'batch', 'epoch' or a number of batches")
         kind = Downpour if mode == "asynchronous" else Hogwild
-        return kind(batches or 0)
+        return kind("epoch" if batches is None else batches)
     if batches is None:
         return EpochAveraging()
     return Synchronous() if batches == 1 else LocalSGD(batches)

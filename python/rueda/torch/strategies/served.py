@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -36,10 +36,11 @@ class Served(Strategy):
     what it pulled, and its part of the centre with what is on its way.
 
     Where a rank is lost, and the world was formed so that it can be recovered (:func:`rueda.recover`), the others go on
-    in the next exchange: parts of the centre that were a lost rank's are taken from what that one of the others has
-    pulled which has done the most steps. What a rank had pushed to them since, and what it has done since it last
-    pulled, is lost; a warning tells so. Where the application has called recover() itself, the next exchange goes on
-    likewise.
+    in the next exchange. ``replicated``: the next rank keeps each part as well, with what the rule keeps of it, and the
+    clocks go on; nothing that was pushed is lost then, unless two neighbours are, and pushes go through their owners.
+    Otherwise parts of the centre that were a lost rank's are taken from what that one of the others has pulled which
+    has done the most steps. What a rank had pushed to them since, and what it has done since it last pulled, is lost; a
+    warning tells so. Where the application has called recover() itself, the next exchange goes on likewise.
 
     Example::
 
@@ -55,6 +56,8 @@ class Served(Strategy):
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         >>> optimizer = rueda.torch.wrap(model, optimizer, strategy=HalfWay())
     """
+
+    replicated: bool = field(default=False, kw_only=True, repr=False)
 
     takes_closure: ClassVar[bool] = False  # ranks may evaluate it a different number of times
 
@@ -99,6 +102,7 @@ class Served(Strategy):
             self._size,
             rule=rule,
             parameters=parameters,
+            replicated=self.replicated,
             process_set=self.replica.process_set,
         )
 
@@ -168,6 +172,9 @@ class Served(Strategy):
         steps = [each for each, _ in told]
         first = steps.index(max(steps))
         self._consolidated_by_any = max(each for _, each in told)
+        if self.replicated and self._restore():
+            self.rebase()
+            return
         table = self._new_table()
         if rank() == first:
             table.put(self.pulled.numpy()).result()
@@ -187,6 +194,16 @@ class Served(Strategy):
         self.table, self._world = table, self._world_of_new
         self._meet("is whole again")
         self.rebase()
+
+    def _restore(self) -> bool:
+        """From replicas, if they have all of it: every rank comes to the same."""
+        self._world_of_new = world_number()
+        try:
+            self.table = self.table.restored(self.replica.process_set)
+        except PeerLostError:
+            return False  # where one more rank was lost, what follows tells so
+        self._world = self._world_of_new
+        return True
 
     def rebase(self) -> None:
         """After ranks were lost: this rank goes on from the centre as it is now."""

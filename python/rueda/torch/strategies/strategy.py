@@ -55,8 +55,15 @@ class Strategy:
     """What the optimizer must keep for each parameter: of each tuple, at least one of these entries of its state."""
 
     def describe(self) -> str:
-        """The class with its parameters, as the ranks compare it."""
-        values = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in fields(self))
+        """The class with its parameters, as the ranks compare it; those by keyword only where they are not as usual."""
+        usual, special = [], []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not field.kw_only:
+                usual.append(f"{field.name}={value!r}")
+            elif value != field.default:
+                special.append(f"{field.name}={value!r}")
+        values = ", ".join(usual + special)
         return f"{type(self).__name__}({values})"
 
     def validate(self, replica: Replica) -> None:

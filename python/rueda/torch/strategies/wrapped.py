@@ -23,7 +23,7 @@ from rueda.torch.strategies.agreed import agree, layout_of
 from rueda.torch.strategies.optimizer_state import (
     average_state,
     entry_names,
-    take_rest_of_first,
+    take_rest,
 )
 from rueda.torch.strategies.parsing import strategy_of
 from rueda.torch.strategies.replica import Replica
@@ -120,8 +120,9 @@ class Wrapped(torch.optim.Optimizer):
         """Goes on with another strategy, named as for wrap(). Collective.
 
         All ranks begin it with the same parameters, see :meth:`consolidate`, with the mean of what their optimizers
-        keep, and with what the first has of the rest, such as counts of steps and learning rates. Raises as wrap();
-        then the training goes on with the present strategy.
+        keep, where one that has taken no step yet counts as zeros, and with what the first that has taken one has of
+        the rest, such as counts of steps and learning rates. Raises as wrap(); then the training goes on with the
+        present strategy.
         """
         replica, old = self._rueda_replica, self._rueda_strategy
 
@@ -133,8 +134,7 @@ class Wrapped(torch.optim.Optimizer):
         new = agree(f"{replica.prefix}/switch", replica.process_set, prepare)
         old.consolidate()
         if not old.ranks_stay_equal:
-            average_state(replica)
-            take_rest_of_first(replica)
+            take_rest(replica, average_state(replica))
         old.stop()
         replica.steps = replica.batches = 0
         new.start(replica)
