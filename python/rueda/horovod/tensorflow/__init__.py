@@ -17,19 +17,24 @@ from __future__ import annotations
 
 from typing import Any
 
+from rueda.engines.versions import Needs as _Needs
+
+_needs = _Needs(
+    "rueda.horovod.tensorflow",
+    "TensorFlow",
+    "tensorflow",
+    (2, 16),  # whose tf.keras is Keras 3
+    "pip install 'tensorflow>=2.16,<3'",
+    below=3,
+)
 try:
     import tensorflow as _tensorflow
 except ModuleNotFoundError as _error:
     if _error.name != "tensorflow":
         raise
-    raise ImportError(
-        "rueda.horovod.tensorflow needs TensorFlow: pip install 'tensorflow>=2.16,<3'",
-        name="tensorflow",
-    ) from None
+    raise _needs.missing() from None
 
-from rueda.horovod.tensorflow.versions import check_version as _check_version
-
-_check_version(_tensorflow.__version__)
+_needs.check(_tensorflow.__version__)
 
 # After the check, whose sentence is clearer than what else would fail.
 from rueda.horovod.basics import (  # noqa: E402
