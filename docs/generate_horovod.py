@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib.util
 import inspect
 import json
 import sys
@@ -24,6 +25,8 @@ HERE = Path(__file__).parent
 PAGE = HERE / "horovod.md"
 # Methods of what DistributedOptimizer() returns.
 CLASSES = {"DistributedOptimizer": HorovodDistributed}
+# APIs for others than PyTorch. They are not imported here; tests/engines/keras compares their signatures.
+MODULES = ("tensorflow", "keras")
 
 
 class Row(NamedTuple):
@@ -38,6 +41,8 @@ class Row(NamedTuple):
 def resolve(name: str) -> Any:
     """What Rueda has under a dotted name, or ``None``."""
     first, _, rest = name.partition(".")
+    if name in MODULES:
+        return importlib.util.find_spec(f"rueda.horovod.{name}")
     found = CLASSES[first] if rest and first in CLASSES else getattr(hvd, first, None)
     for part in filter(None, rest.split(".")):
         found = getattr(found, part, None)

@@ -10,11 +10,11 @@ from typing import Any
 import distributed
 
 from rueda import lifecycle, rendezvous
+from rueda.engines.ranks import failed_by_itself, in_order_of_hosts, noted
 from rueda.errors import (
     InvalidArgumentError,
     PeerLostError,
     RuedaError,
-    ShutdownError,
     TimeoutError,
 )
 
@@ -85,7 +85,9 @@ def _choose(client: distributed.Client, size: int, timeout: float) -> list[str]:
             "each rank needs a worker that is a process of its own, but these workers are threads of one: start the "
             "cluster with processes=True"
         )
-    return sorted(workers, key=lambda address: (workers[address]["host"], address))[:size]
+    addresses = sorted(workers)
+    order = in_order_of_hosts([workers[address]["host"] for address in addresses])
+    return [addresses[index] for index in order[:size]]
 
 
 def _run_once(
@@ -114,12 +116,9 @@ def _run_once(
         failed = [r for r, future in enumerate(ranks) if future.status == "error"]
         lost = [r for r, future in enumerate(ranks) if not future.done()]
         errors = {r: ranks[r].exception() for r in failed}
-        own = [r for r in failed if not isinstance(errors[r], PeerLostError | ShutdownError)]
-        if own and not lost:
-            error = errors[own[0]]
-            if hasattr(error, "add_note"):  # Python 3.11
-                error.add_note(f"raised on rank {own[0]}, worker {workers[own[0]]}")
-            raise error
+        own = failed_by_itself(errors)
+        if own is not None and not lost:
+            raise noted(errors[own], f"rank {own}, worker {workers[own]}")
         if lost or failed:
             gone = ", ".join(f"rank {r} ({workers[r]})" for r in lost or failed)
             raise PeerLostError(

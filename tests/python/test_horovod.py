@@ -255,7 +255,7 @@ def test_alias(tmp_path: Path) -> None:
             hvd.init()
             assert hvd.size() == 1
             try:
-                import horovod.tensorflow
+                import horovod.mxnet
             except ModuleNotFoundError as error:
                 assert "docs/horovod.md" in str(error)
             child = [sys.executable, "-c", "import horovod.common.exceptions as e; print(e.__name__)"]

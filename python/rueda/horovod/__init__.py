@@ -18,9 +18,9 @@ __version__ = "0.28.1"
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"module 'rueda.horovod' has no attribute '{name}'")
+    if name in ("torch", "tensorflow", "keras"):
+        return importlib.import_module(f"rueda.horovod.{name}")
     api = importlib.import_module("rueda.horovod.torch")
-    if name == "torch":
-        return api
     try:
         return getattr(api, name)
     except AttributeError:

@@ -3,16 +3,23 @@
 Needs JAX, which ``import rueda`` does not. docs/jax.md has an example and tells what is promised.
 """
 
+from rueda.engines.versions import Needs as _Needs
+
+_needs = _Needs(
+    "rueda.jax",
+    "JAX",
+    "jax",
+    (0, 6),  # has jax.ffi and jax.typeof
+    "pip install 'jax>=0.6'",
+)
 try:
     import jax as _jax
 except ModuleNotFoundError as _error:
     if _error.name != "jax":
         raise
-    raise ImportError("rueda.jax needs JAX: pip install 'jax>=0.6'", name="jax") from None
+    raise _needs.missing() from None
 
-from rueda.jax.versions import check_version as _check_version
-
-_check_version(_jax.__version__)
+_needs.check(_jax.__version__)
 
 from rueda.jax.library import register as _register  # noqa: E402 - after the check
 

@@ -3,18 +3,24 @@
 Needs Keras 3, which ``import rueda`` does not. docs/keras.md has an example and tells what is promised.
 """
 
+from rueda.engines.versions import Needs as _Needs
+
+_needs = _Needs(
+    "rueda.keras",
+    "Keras",
+    "keras",
+    (3,),  # whose optimizers have apply()
+    "pip install 'keras>=3,<4'",
+    below=4,
+)
 try:
     import keras as _keras
 except ModuleNotFoundError as _error:
     if _error.name != "keras":
         raise
-    raise ImportError(
-        "rueda.keras needs Keras 3: pip install 'keras>=3,<4'", name="keras"
-    ) from None
+    raise _needs.missing() from None
 
-from rueda.keras.versions import check_version as _check_version
-
-_check_version(_keras.__version__)
+_needs.check(_keras.__version__)
 
 from rueda.keras.callbacks import (  # noqa: E402 - after the check, whose sentence is clearer than what else would fail
     BroadcastCallback,

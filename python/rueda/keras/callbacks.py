@@ -13,7 +13,12 @@ from rueda.errors import InvalidArgumentError, MismatchError
 from rueda.keras.agreement import Entry, agree_on_layout
 from rueda.process_sets import ProcessSet, global_process_set
 
-__all__ = ["BroadcastCallback", "LearningRateWarmupCallback", "MetricAverageCallback"]
+__all__ = [
+    "BroadcastCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+    "set_learning_rate",
+]
 
 
 class BroadcastCallback(keras.callbacks.Callback):  # type: ignore[misc]
@@ -36,7 +41,7 @@ class BroadcastCallback(keras.callbacks.Callback):  # type: ignore[misc]
         optimizer = self.model.optimizer
         if not optimizer.built:
             optimizer.build(self.model.trainable_variables)
-        variables = [*self.model.weights, *optimizer.variables]
+        variables = self._chosen([*self.model.weights, *optimizer.variables])
         values = [np.array(keras.ops.convert_to_numpy(v.value)) for v in variables]
         layout = [
             Entry(v.path, value.shape, value.dtype.name)
@@ -51,6 +56,10 @@ class BroadcastCallback(keras.callbacks.Callback):  # type: ignore[misc]
         ]
         for variable, handle in zip(variables, handles, strict=True):
             variable.assign(handle.result())
+
+    def _chosen(self, variables: list[Any]) -> list[Any]:
+        """Those that are broadcast."""
+        return variables
 
 
 class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
@@ -136,8 +145,11 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc
         done = (self._epoch * self._steps + batch) / (self._warmup_epochs * self._steps)
         self._ended = done >= 1
         share = 1 / rueda.size()
-        if keras.backend.backend() == "jax":
-            self.model.jax_state_sync()  # within an epoch JAX's trainer does not look at variables
-        self.model.optimizer.learning_rate = self._initial_lr * (
-            share + (1 - share) * min(done, 1.0)
-        )
+        set_learning_rate(self.model, self._initial_lr * (share + (1 - share) * min(done, 1.0)))
+
+
+def set_learning_rate(model: Any, rate: float) -> None:
+    """Sets the rate of the model's optimizer, also within an epoch."""
+    if keras.backend.backend() == "jax":
+        model.jax_state_sync()  # within an epoch JAX's trainer does not look at variables
+    model.optimizer.learning_rate = rate

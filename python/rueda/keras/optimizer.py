@@ -14,9 +14,14 @@ from rueda.keras.reduction import Reduction
 from rueda.operations import Average, ReduceOp
 from rueda.process_sets import ProcessSet, global_process_set
 
-__all__ = ["DistributedOptimizer"]
+__all__ = ["DistributedOptimizer", "distribute", "is_distributed"]
 
 _MARK = "_rueda_reduction"
+
+
+def is_distributed(optimizer: Any) -> bool:
+    """Whether this optimizer reduces its gradients over ranks already."""
+    return _MARK in vars(optimizer)
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
@@ -47,17 +52,22 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
         >>> model.compile(optimizer=optimizer, loss="mse")  # doctest: +SKIP
     """
     rueda.rank()  # raises where there is no world
+    name = name or f"keras.{getattr(optimizer, 'name', '')}"
+    return distribute(optimizer, Reduction(name, op, process_set))
+
+
+def distribute(optimizer: Any, reduction: Callable[[str, list[Any], list[Any]], list[Any]]) -> Any:
+    """:func:`DistributedOptimizer` with another ``reduction``: of a backend's name, gradients and variables."""
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise InvalidArgumentError(
             f"DistributedOptimizer takes a keras.optimizers.Optimizer, not a {type(optimizer).__name__}"
         )
     scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     for each in (optimizer, optimizer.inner_optimizer) if scales else (optimizer,):
-        if _MARK in vars(each):
+        if is_distributed(each):
             raise InvalidArgumentError(
                 f"the optimizer {each.name!r} is distributed already: give DistributedOptimizer the plain one, once"
             )
-    reduction = Reduction(name or f"keras.{optimizer.name}", op, process_set)
     # Past Keras' own __setattr__, which would take them for state that belongs to the model.
     own = vars(optimizer)
     own[_MARK] = reduction
@@ -68,7 +78,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     return optimizer
 
 
-def _applying(optimizer: Any, reduction: Reduction) -> Callable[..., Any]:
+def _applying(optimizer: Any, reduction: Callable[..., list[Any]]) -> Callable[..., Any]:
     plain = optimizer.apply
 
     def apply(grads: Any, trainable_variables: Any = None) -> Any:
@@ -83,12 +93,12 @@ def _applying(optimizer: Any, reduction: Reduction) -> Callable[..., Any]:
     return apply
 
 
-def _applying_stateless(optimizer: Any, reduction: Reduction) -> Callable[..., Any]:
+def _applying_stateless(optimizer: Any, reduction: Callable[..., list[Any]]) -> Callable[..., Any]:
     """JAX's way into LossScaleOptimizer, which looks at gradients before any ``apply()``."""
     plain = optimizer.stateless_apply
 
     def stateless_apply(optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
-        variables = optimizer._trainable_variables
+        variables = list(optimizer._trainable_variables)
         reduced = reduction(keras.backend.backend(), list(grads), variables)
         return plain(optimizer_variables, reduced, trainable_variables)
 

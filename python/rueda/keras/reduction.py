@@ -22,13 +22,25 @@ class Reduction:
     A gradient that some ranks lack counts as zeros there; one that all lack stays ``None``. Where steps are compiled
     (JAX, TensorFlow), which exist is agreed on once, when the first step is traced, and checked in each step;
     ``agree=False`` demands that all ranks have the same instead, and then tracing needs no other rank.
+    ``factors``: by which gradients are multiplied before and after they are reduced. ``half``: floating-point numbers
+    travel, and are reduced, as float16.
     """
 
-    def __init__(self, label: str, op: ReduceOp, process_set: ProcessSet, agree: bool = True):
+    def __init__(
+        self,
+        label: str,
+        op: ReduceOp,
+        process_set: ProcessSet,
+        agree: bool = True,
+        factors: tuple[float, float] = (1.0, 1.0),
+        half: bool = False,
+    ):
         self.label = label
         self._op = op
         self._process_set = process_set
         self._agree = agree
+        self._factors = factors
+        self._half = half
         self._possible: list[bool] | None = None
 
     def __call__(
@@ -63,11 +75,11 @@ class Reduction:
             if wanted
         ]
         with torch.no_grad():
-            reduced = iter(
-                rueda.torch.grouped_allreduce(
-                    chosen, name=self.label, op=self._op, process_set=self._process_set
-                )
+            sent = [g.half() if self._half and g.is_floating_point() else g for g in chosen]
+            found = rueda.torch.grouped_allreduce(
+                sent, self.label, self._op, *self._factors, self._process_set
             )
+            reduced = iter([r.to(g.dtype) for r, g in zip(found, chosen, strict=True)])
         return [next(reduced) if wanted else None for wanted in union]
 
     def _of_jax(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
@@ -129,19 +141,21 @@ class Reduction:
             places = [index for index, taken in enumerate(here) if taken]
             wanted = [place for place, index in enumerate(places) if union[index]]
             results = [np.asarray(value) for value in values]
+            sent = [self._sent(results[place]) for place in wanted]
             reduced = rueda.grouped_allreduce(
-                [results[place] for place in wanted],
-                name=self.label,
-                op=self._op,
-                process_set=self._process_set,
+                sent, self.label, self._op, *self._factors, self._process_set
             )
             for place, value in zip(wanted, reduced, strict=True):
-                results[place] = value
+                results[place] = value.astype(results[place].dtype, copy=False)
             return results
 
         # Without a gradient of its own a rank calls the host all the same: others may have one, and would wait.
         results = iter(on_host(arrays or [zeros(variables[0])], on_arrays))
         return [next(results) if taken else None for taken in here]
+
+    def _sent(self, array: Any) -> Any:
+        floats = self._half and np.issubdtype(array.dtype, np.floating)
+        return array.astype(np.float16) if floats else array
 
     def _possible_of(self, layout: list[Entry], present: list[bool]) -> list[bool]:
         if not self._agree:

@@ -3,16 +3,23 @@
 Needs Ray, which ``import rueda`` does not. docs/ray.md has examples and tells what is promised.
 """
 
+from rueda.engines.versions import Needs as _Needs
+
+_needs = _Needs(
+    "rueda.ray",
+    "Ray",
+    "ray",
+    (2, 51),  # in which Ray Train v2 is what there is by default
+    "pip install 'ray[train]>=2.51'",
+)
 try:
     import ray as _ray
 except ModuleNotFoundError as _error:
     if _error.name != "ray":
         raise
-    raise ImportError("rueda.ray needs Ray: pip install 'ray[train]>=2.51'", name="ray") from None
+    raise _needs.missing() from None
 
-from rueda.ray.versions import check_version as _check_version
-
-_check_version(_ray.__version__)
+_needs.check(_ray.__version__)
 
 from rueda.ray.executor import RayExecutor  # noqa: E402 - after the check, which tells what is missing
 from rueda.ray.train import RuedaConfig, RuedaTrainer  # noqa: E402

@@ -12,6 +12,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rueda import lifecycle, rendezvous
+from rueda.engines.ranks import failed_by_itself, in_order_of_hosts, noted
 from rueda.errors import (
     InvalidArgumentError,
     PeerLostError,
@@ -130,8 +131,7 @@ class RayExecutor:
                 )
             started = [self._start_worker(i, extra_env_vars or {}) for i in range(self._size)]
             nodes = ray.get([worker.node.remote() for worker in started])
-            order = sorted(range(self._size), key=lambda i: (nodes[i], i))
-            self._workers = [started[index] for index in order]
+            self._workers = [started[index] for index in in_order_of_hosts(nodes)]
             self._form()
             if executable_cls is not None:
                 given = (executable_cls, tuple(executable_args), dict(executable_kwargs or {}))
@@ -269,14 +269,11 @@ def _check_pickle(given: Any) -> None:
 
 def _raise_cause(errors: Mapping[int, BaseException]) -> None:
     lost = [rank for rank, e in errors.items() if isinstance(e, ray.exceptions.RayActorError)]
-    own = [r for r, e in errors.items() if not isinstance(e, PeerLostError | ShutdownError)]
     if lost:
         raise PeerLostError(
             f"the workers of ranks {sorted(lost)} were lost: call shutdown() and start() to go on",
             lost[0],
         ) from errors[lost[0]]
-    rank = min(own or errors)
-    error = errors[rank]
-    if hasattr(error, "add_note"):  # Python 3.11
-        error.add_note(f"raised on rank {rank}")
-    raise error
+    own = failed_by_itself(errors)
+    rank = min(errors) if own is None else own
+    raise noted(errors[rank], f"rank {rank}")

@@ -3,18 +3,24 @@
 Needs pyspark 4 with pyarrow, which ``import rueda`` does not. docs/spark.md has an example and tells what is promised.
 """
 
+from rueda.engines.versions import Needs as _Needs
+
+_needs = _Needs(
+    "rueda.spark",
+    "pyspark",
+    "pyspark",
+    (4,),
+    "pip install 'pyspark[sql]>=4,<5' and run a Spark of the same version",
+    below=5,
+)
 try:
     import pyspark as _pyspark
 except ModuleNotFoundError as _error:
     if _error.name != "pyspark":
         raise
-    raise ImportError(
-        "rueda.spark needs pyspark 4: pip install 'pyspark[sql]>=4,<5'", name="pyspark"
-    ) from None
+    raise _needs.missing() from None
 
-from rueda.spark.versions import check_version as _check_version
-
-_check_version(_pyspark.__version__)
+_needs.check(_pyspark.__version__)
 
 from rueda.spark.arrays import arrays  # noqa: E402 - after the check, whose sentence is clearer than what else would fail
 from rueda.spark.batches import Batches, InputStatistics  # noqa: E402

@@ -15,6 +15,7 @@ from pyspark import BarrierTaskContext, cloudpickle
 from pyspark.sql import DataFrame
 
 from rueda import lifecycle, rendezvous
+from rueda.engines.ranks import in_order_of_hosts
 from rueda.errors import InitializationError, RuedaError
 from rueda.failures import Failure, first_cause, report
 from rueda.spark.refusals import check_cluster, pickled
@@ -71,10 +72,9 @@ def _be_a_rank(
 ) -> Iterator[pa.RecordBatch]:
     """What a task of the stage does. Yields its outcome in pieces, in their order behind a number."""
     context = BarrierTaskContext.get()
-    # The executors' hosts, of all tasks in the order of their partitions. Ranks of a host follow each other.
+    # The executors' hosts, of all tasks in the order of their partitions.
     hosts = [info.address.rpartition(":")[0] for info in context.getTaskInfos()]
-    order = sorted(range(len(hosts)), key=lambda partition: (hosts[partition], partition))
-    rank = order.index(context.partitionId())
+    rank = in_order_of_hosts(hosts).index(context.partitionId())
     told: Any
     try:
         if len(hosts) != stage.size:

@@ -30,7 +30,7 @@ from rueda.torch.compression_state import (
     compression_state,
     load_compression_state,
 )
-from rueda.torch.heap import keep_gradients_in_heap
+from rueda.torch.gradient_memory import keep_gradients_in_heap
 from rueda.torch.separate_gradients import (
     Group,
     InFlight,

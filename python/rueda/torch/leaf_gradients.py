@@ -14,7 +14,7 @@ from rueda.handles import Handle
 from rueda.leaves import Leaves
 from rueda.operations import Average
 from rueda.submission import Collectives, refuse
-from rueda.torch.heap import keep_gradients_in_heap
+from rueda.torch.gradient_memory import keep_gradients_in_heap
 from rueda.torch.tensors import TorchAdapter
 
 __all__ = ["LeafGradients", "LeafSum"]

@@ -30,7 +30,6 @@ from rueda.spark import tfcluster
 from rueda.spark.elephas import SparkModel, to_simple_rdd
 from rueda.spark.spilling import local_folder
 from rueda.spark.tfnode import DataFeed
-from rueda.spark.versions import check_version
 from sklearn.datasets import load_digits
 from torch.nn.functional import cross_entropy
 
@@ -144,8 +143,8 @@ def check_what_cannot_work_is_told_before_the_job(spark: SparkSession, folder: P
     assert jobs(spark) == before
     for version in ("3.5.9", "5.0.0", "unknown"):
         with raises(ImportError, "needs pyspark 4", f"pyspark {version} is installed"):
-            check_version(version)
-    check_version("4.3.0")
+            rueda.spark._needs.check(version)
+    rueda.spark._needs.check("4.3.0")
 
 
 def check_two_jobs_at_once(spark: SparkSession, folder: Path) -> None:

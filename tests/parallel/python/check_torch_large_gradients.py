@@ -11,8 +11,8 @@ import rueda
 import rueda.torch as rt
 import torch
 from rueda import _native
+from rueda.heap import is_user_tuned
 from rueda.torch import gradients
-from rueda.torch.heap import is_user_tuned
 from torch import nn
 from training import Optimizer, same_bits
 

@@ -59,7 +59,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         if found is None:
             raise ModuleNotFoundError(
                 f"Rueda has no '{fullname}': 'horovod' means 'rueda.horovod' here, which has the API for "
-                f"PyTorch, see docs/horovod.md",
+                f"PyTorch, TensorFlow and Keras, see docs/horovod.md",
                 name=fullname,
             )
         return importlib.machinery.ModuleSpec(

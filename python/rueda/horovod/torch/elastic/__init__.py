@@ -16,12 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-import rueda.recovery
-from rueda.elastic import changes
-from rueda.errors import PeerLostError
-from rueda.horovod.basics import init, shutdown
-from rueda.horovod.elastic_state import State, run_fn
-from rueda.horovod.exceptions import translated
+from rueda.horovod import forming
+from rueda.horovod.elastic_state import State
 from rueda.horovod.torch.elastic.sampler import ElasticSampler
 from rueda.horovod.torch.elastic.state import ObjectState, TorchState
 
@@ -48,25 +44,4 @@ def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P],
         >>> train(hvd.elastic.ObjectState(epoch=0))
         2
     """
-    return run_fn(func, _reset, _update)
-
-
-def _reset() -> None:
-    if rueda.recovery.can_recover():
-        _recover()
-    else:
-        shutdown()
-        init()
-
-
-def _update() -> bool:
-    """Lets newcomers in, and goes on without those that leave; False where nothing has come of it."""
-    try:
-        return changes.update() is not None
-    except PeerLostError:
-        return False  # by reset() the others go on
-
-
-@translated
-def _recover() -> None:
-    rueda.recovery.recover(break_whole=True)
+    return forming.run(func)

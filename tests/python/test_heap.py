@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from rueda.torch.heap import HeapLimits, is_user_tuned, limits_for  # noqa: E402
+from rueda.heap import HeapLimits, is_user_tuned, limits_for  # noqa: E402
 
 sizes = st.lists(st.integers(1, 1 << 36), max_size=8)
 
 FAULTS = """
 import resource, sys, torch
-from rueda.torch.heap import keep_gradients_in_heap
+from rueda.torch.gradient_memory import keep_gradients_in_heap
 torch.set_num_threads(1)
 parameter = torch.nn.Parameter(torch.ones(40 << 18))
 print(keep_gradients_in_heap([parameter]), keep_gradients_in_heap([parameter]))

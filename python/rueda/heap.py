@@ -1,4 +1,4 @@
-"""Keeps the memory of gradients in the process, which autograd frees and allocates again in every step."""
+"""Keeps memory in the process that is freed and allocated again in every step, such as that of gradients."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import torch
-
-__all__ = ["HeapLimits", "is_user_tuned", "keep_gradients_in_heap", "limits_for"]
+__all__ = ["HeapLimits", "is_user_tuned", "keep_in_heap", "limits_for"]
 
 # Parameters of glibc's mallopt().
 _M_TRIM_THRESHOLD = -1
@@ -58,17 +56,16 @@ def limits_for(sizes: Iterable[int], before: HeapLimits) -> HeapLimits:
     )
 
 
-def keep_gradients_in_heap(parameters: Iterable[torch.Tensor]) -> bool:
-    """Raises malloc's limits so that gradients of these parameters are allocated from memory that was freed before.
+def keep_in_heap(sizes: Iterable[int]) -> bool:
+    """Raises malloc's limits so that blocks of these sizes, in bytes, are allocated from memory that was freed before.
 
     By default glibc maps a block of more than 32 MiB anew each time and unmaps it when it is freed, and returns free
-    memory beyond 64 MiB to the system. The pages of such a gradient are faulted in again in every step, which
-    can take as long as computing it. The limits hold for the whole process, and are only ever raised. Nothing
-    happens, and False is returned, where no gradient on the CPU needs it, where the user has set malloc's limits
+    memory beyond 64 MiB to the system. The pages of such a block are faulted in again each time, which can take as
+    long as computing what they hold. The limits hold for the whole process, and are only ever raised. Nothing
+    happens, and False is returned, where no block needs it, where the user has set malloc's limits
     (MALLOC_MMAP_THRESHOLD_, MALLOC_TRIM_THRESHOLD_, GLIBC_TUNABLES), and where malloc is not glibc's.
     """
     global _current
-    sizes = [p.numel() * p.element_size() for p in parameters if _makes_gradient(p)]
     limits = limits_for(sizes, _current)
     if limits == _current or is_user_tuned(os.environ):
         return False
@@ -81,9 +78,3 @@ def keep_gradients_in_heap(parameters: Iterable[torch.Tensor]) -> bool:
     mallopt(_M_TRIM_THRESHOLD, limits.trim_threshold)
     _current = limits
     return True
-
-
-def _makes_gradient(parameter: torch.Tensor) -> bool:
-    if not parameter.requires_grad or torch.nn.parameter.is_lazy(parameter):
-        return False
-    return parameter.is_cpu

@@ -1,0 +1,39 @@
+"""Ranks that an engine has placed: how they are numbered, and whose error is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rueda.errors import PeerLostError, ShutdownError
+
+__all__ = ["failed_by_itself", "in_order_of_hosts", "noted"]
+
+
+def in_order_of_hosts(hosts: Sequence[str]) -> list[int]:
+    """The tasks' numbers in the order of their ranks: by host, so that ranks of a host follow each other, then by task.
+
+    Example::
+
+        >>> in_order_of_hosts(["b", "a", "b", "a"])
+        [1, 3, 0, 2]
+    """
+    return sorted(range(len(hosts)), key=lambda task: (hosts[task], task))
+
+
+def failed_by_itself(errors: Mapping[int, BaseException]) -> int | None:
+    """The lowest rank whose error does not tell of another rank's; ``None`` where all do.
+
+    Example::
+
+        >>> failed_by_itself({0: PeerLostError("rank 1 has failed", 1), 1: ValueError("a bad row")})
+        1
+    """
+    own = [r for r, e in errors.items() if not isinstance(e, PeerLostError | ShutdownError)]
+    return min(own, default=None)
+
+
+def noted(error: BaseException, where: str) -> BaseException:
+    """The error itself, with a note of where it was raised (Python 3.11)."""
+    if hasattr(error, "add_note"):
+        error.add_note(f"raised on {where}")
+    return error

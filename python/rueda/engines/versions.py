@@ -1,0 +1,50 @@
+"""Which versions of an engine a module of Rueda's can work with."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+__all__ = ["Needs"]
+
+
+class Needs(NamedTuple):
+    """What a module needs of an engine.
+
+    ``module``: the one that needs it. ``engine`` and ``package``: its name for people and for ``import``. ``oldest``:
+    major version, or major and minor one. ``below``: the first major version that is too new; by default none is.
+    ``install``: what to do about it.
+    """
+
+    module: str
+    engine: str
+    package: str
+    oldest: tuple[int, ...]
+    install: str
+    below: int | None = None
+
+    def check(self, version: str) -> None:
+        """Raises ImportError, in one sentence, for a version that is too old, too new or none."""
+        numbers = re.match(r"(\d+)(?:\.(\d+))?", version)
+        found = tuple(int(n or 0) for n in numbers.groups()) if numbers else ()
+        new = self.below is not None and found >= (self.below,)
+        if not found or found < self.oldest or new:
+            raise ImportError(
+                f"{self.module} needs {self.engine} {self._wanted()} and {self.engine} {version} is installed: "
+                f"{self.install}",
+                name=self.package,
+            )
+
+    def missing(self) -> ImportError:
+        """What to raise where the engine is not there."""
+        one = self.below is not None and self.oldest == (self.below - 1,)
+        wanted = f"{self.engine} {self._wanted()}" if one else self.engine
+        return ImportError(f"{self.module} needs {wanted}: {self.install}", name=self.package)
+
+    def _wanted(self) -> str:
+        oldest = ".".join(str(number) for number in self.oldest)
+        if self.below is None:
+            return f"{oldest} or newer"
+        if self.oldest == (self.below - 1,):
+            return oldest
+        return f"{oldest} or newer, below {self.below},"

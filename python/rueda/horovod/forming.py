@@ -1,0 +1,44 @@
+"""The loop of elastic training and how it forms the world anew, for every framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import rueda.recovery
+from rueda.elastic import changes
+from rueda.errors import PeerLostError
+from rueda.horovod.basics import init, shutdown
+from rueda.horovod.elastic_state import run_fn
+from rueda.horovod.exceptions import translated
+
+__all__ = ["run"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """``func``, begun anew from the last commit when a collective fails; see ``rueda.horovod.torch.elastic.run``."""
+    return run_fn(func, _reset, _update)
+
+
+def _reset() -> None:
+    if rueda.recovery.can_recover():
+        _recover()
+    else:
+        shutdown()
+        init()
+
+
+def _update() -> bool:
+    """Lets newcomers in, and goes on without those that leave; False where nothing has come of it."""
+    try:
+        return changes.update() is not None
+    except PeerLostError:
+        return False  # by reset() the others go on
+
+
+@translated
+def _recover() -> None:
+    rueda.recovery.recover(break_whole=True)

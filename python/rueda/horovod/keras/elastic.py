@@ -1,0 +1,17 @@
+"""The elastic training of :mod:`rueda.horovod.tensorflow.keras`, where Horovod has it for Keras."""
+
+from rueda.horovod.tensorflow.keras.elastic import (
+    CommitStateCallback,
+    KerasState,
+    UpdateBatchStateCallback,
+    UpdateEpochStateCallback,
+    run,
+)
+
+__all__ = [
+    "CommitStateCallback",
+    "KerasState",
+    "UpdateBatchStateCallback",
+    "UpdateEpochStateCallback",
+    "run",
+]

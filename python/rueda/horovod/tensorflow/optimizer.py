@@ -1,0 +1,72 @@
+"""Optimizers of Keras 3 that reduce gradients over the ranks, with Horovod's signatures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from rueda.errors import InvalidArgumentError
+from rueda.horovod.process_sets import ProcessSet, global_process_set
+from rueda.horovod.tensorflow.compression import Compression
+from rueda.horovod.tensorflow.gradients import Gradients, check_groups
+from rueda.horovod.tensorflow.host import translated
+from rueda.horovod.tensorflow.reduce_ops import Average, Sum
+from rueda.keras.optimizer import distribute
+
+__all__ = ["of_keras"]
+
+
+@translated
+def of_keras(
+    optimizer: Any,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    gradient_predivide_factor: float = 1.0,
+    op: Any = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Makes an optimizer of Keras reduce its gradients first and returns it, as rueda.keras.DistributedOptimizer does.
+
+    ``backward_passes_per_step``: Keras accumulates that many reduced gradients (``gradient_accumulation_steps``) and
+    takes one step by their sum, or by their average with ``average_aggregated_gradients``.
+
+    Raises ``ValueError`` for an ``op`` that is neither Average nor Sum and where Keras cannot accumulate;
+    :class:`HorovodInternalError`, which is one as well, for what is no optimizer of Keras 3.
+    """
+    if op not in (Average, Sum):
+        raise ValueError("op currently only supports Average and Sum")
+    check_groups(num_groups, groups)
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        raise InvalidArgumentError(
+            "optimizers of TensorFlow 1 are not distributed: use one of tf.keras.optimizers"
+        )
+    passes = backward_passes_per_step
+    if passes > 1:
+        if getattr(optimizer, "built", True) or isinstance(
+            optimizer, keras.optimizers.LossScaleOptimizer
+        ):
+            raise ValueError(
+                f"backward_passes_per_step={passes} needs an optimizer that has not been used, without loss scaling: "
+                f"give gradient_accumulation_steps={passes} to the optimizer itself"
+            )
+        optimizer.gradient_accumulation_steps = passes
+    gradients = Gradients(
+        name or f"keras.{getattr(optimizer, 'name', '')}",
+        op,
+        process_set,
+        compression,
+        gradient_predivide_factor,
+        # Keras averages what it accumulates.
+        factor=1.0 if average_aggregated_gradients or passes == 1 else float(passes),
+        scale_local=scale_local_gradients,
+    )
+    result = distribute(optimizer, gradients)
+    vars(result)["register_local_var"] = gradients.register
+    return result

@@ -1,0 +1,39 @@
+"""Batch normalisation by the statistics of all ranks' batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from rueda.horovod.basics import size
+from rueda.horovod.tensorflow.reductions import allreduce
+
+__all__ = ["SyncBatchNormalization"]
+
+
+class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
+    """Keras' layer for the TensorFlow backend, whose moments in training are those of all ranks' batches together.
+
+    Batches count alike, so they should be of one size. Every rank must call the layer as often. ``fused``: False;
+    anything else raises ``ValueError``.
+    """
+
+    def __init__(self, fused: bool | None = False, **kwargs: Any) -> None:
+        if fused in (True, None):
+            raise ValueError("SyncBatchNormalization does not support fused=True.")
+        if keras.backend.backend() != "tensorflow":
+            raise ValueError(
+                f"SyncBatchNormalization is there for Keras' backend tensorflow, not for {keras.backend.backend()}"
+            )
+        kwargs.setdefault("name", "sync_batch_normalization")
+        super().__init__(**kwargs)
+
+    def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
+        mean, variance = super()._moments(inputs, mask)
+        if size() == 1:
+            return mean, variance
+        both = allreduce(tf.stack([mean, variance + tf.square(mean)]))
+        mean, square = tf.unstack(both)
+        return mean, square - tf.square(mean)

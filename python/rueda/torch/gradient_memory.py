@@ -1,0 +1,22 @@
+"""Keeps the memory of gradients in the process, which autograd frees and allocates again in every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from rueda.heap import keep_in_heap
+
+__all__ = ["keep_gradients_in_heap"]
+
+
+def keep_gradients_in_heap(parameters: Iterable[torch.Tensor]) -> bool:
+    """:func:`rueda.heap.keep_in_heap` for the gradients of these parameters that lie in the CPU's memory."""
+    return keep_in_heap([p.numel() * p.element_size() for p in parameters if _makes_gradient(p)])
+
+
+def _makes_gradient(parameter: torch.Tensor) -> bool:
+    if not parameter.requires_grad or torch.nn.parameter.is_lazy(parameter):
+        return False
+    return parameter.is_cpu

@@ -1,0 +1,64 @@
+"""What the modules for other engines share, without any engine."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rueda.engines.ranks import failed_by_itself, in_order_of_hosts, noted
+from rueda.engines.versions import Needs
+from rueda.errors import PeerLostError, ShutdownError
+
+OPEN = Needs("rueda.some", "Some", "some", (2, 16), "pip install 'some>=2.16'")
+CLOSED = Needs("rueda.some", "Some", "some", (2, 16), "pip install 'some>=2.16,<4'", below=4)
+ONE = Needs("rueda.some", "Some", "some", (3,), "pip install 'some>=3,<4'", below=4)
+
+
+@pytest.mark.parametrize(
+    ("needs", "version", "wanted"),
+    [
+        (OPEN, "2.15.9", "2.16 or newer"),
+        (OPEN, "unknown", "2.16 or newer"),
+        (CLOSED, "4.0.0rc1", "2.16 or newer, below 4,"),
+        (CLOSED, "2.3", "2.16 or newer, below 4,"),
+        (ONE, "2.99", "3"),
+        (ONE, "4", "3"),
+    ],
+)
+def test_a_version_that_cannot_be_used_is_told(needs: Needs, version: str, wanted: str) -> None:
+    with pytest.raises(ImportError) as raised:
+        needs.check(version)
+    assert raised.value.name == "some"
+    assert str(raised.value) == (
+        f"rueda.some needs Some {wanted} and Some {version} is installed: {needs.install}"
+    )
+
+
+@given(st.integers(0, 9), st.integers(0, 99), st.sampled_from(["", ".1", "rc1", ".dev0+local"]))
+def test_versions_compare_as_numbers(major: int, minor: int, rest: str) -> None:
+    usable = (2, 16) <= (major, minor) < (4, 0)
+    try:
+        CLOSED.check(f"{major}.{minor}{rest}")
+    except ImportError:
+        assert not usable
+    else:
+        assert usable
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=9))
+def test_ranks_of_a_host_follow_each_other(hosts: list[str]) -> None:
+    order = in_order_of_hosts(hosts)
+    assert sorted(order) == list(range(len(hosts)))
+    placed = [hosts[task] for task in order]
+    assert placed == sorted(hosts)
+    for host in set(hosts):
+        tasks = [task for task in order if hosts[task] == host]
+        assert tasks == sorted(tasks)
+
+
+def test_whose_error_counts() -> None:
+    told, left = PeerLostError("rank 2 has failed", 2), ShutdownError("rank 2 has shut down")
+    own = ValueError("a bad row")
+    assert failed_by_itself({0: told, 1: left, 3: KeyError("x"), 2: own}) == 2
+    assert failed_by_itself({0: told, 1: left}) is None
+    assert noted(own, "rank 2") is own
