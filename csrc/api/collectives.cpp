@@ -67,6 +67,11 @@ Expected<std::vector<std::int64_t>> alltoall_rows(const TensorView& input,
   return splits;
 }
 
+void set_result(Submission& submission, const ResultMemory& result) {
+  submission.output = static_cast<std::byte*>(result.data);
+  submission.output_bytes = result.bytes;
+}
+
 }  // namespace
 
 Handle allreduce(const TensorView& input, void* output, const AllreduceOptions& options) {
@@ -108,7 +113,7 @@ std::vector<Handle> grouped_allreduce(std::span<const TensorView> inputs,
 
 Handle allgather(const TensorView& input, const CallOptions& options) {
   Submission submission = submission_of(Collective::allgather, input, options.name);
-  submission.result = options.result;
+  set_result(submission, options.result);
   return submit(options.process_set, std::move(submission));
 }
 
@@ -133,14 +138,14 @@ Handle reduce_scatter(const TensorView& input, const ReduceScatterOptions& optio
   Submission submission = submission_of(Collective::reduce_scatter, input, options.name);
   set_reduction(submission.request, options);
   submission.request.splits = options.splits;
-  submission.result = options.result;
+  set_result(submission, options.result);
   return submit(options.process_set, std::move(submission));
 }
 
 Handle alltoall(const TensorView& input, const std::vector<std::int64_t>& splits,
                 const CallOptions& options) {
   Submission submission = submission_of(Collective::alltoall, input, options.name);
-  submission.result = options.result;
+  set_result(submission, options.result);
   const auto [runtime, set_id] = runtime_of(options.process_set);
   const auto members = runtime->process_sets().find(set_id);
   const std::int64_t ranks = members ? members->size() : 1;

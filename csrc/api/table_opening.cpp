@@ -68,8 +68,8 @@ Status check(const TableOptions& options, std::size_t ranks) {
                    " to begin with: the first is finite, the second as well and not negative");
   }
   if (options.size < 0 || options.width < 0 || (options.size > 0) == (options.width > 0)) {
-    return invalid("it has either a size or rows of a width, not ", options.size, " and ",
-                   options.width);
+    return invalid("size ", options.size, " and width ", options.width,
+                   ": it has 1 element or more, or else rows of 1 or more");
   }
   if (options.width > 0) {
     if (!options.bounds.empty()) return invalid("a table of rows has no bounds");

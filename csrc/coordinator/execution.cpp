@@ -124,9 +124,8 @@ std::byte* Execution::allocate_output(Shape shape) {
       static_cast<std::size_t>(element_count(shape)) * size_of(request().dtype);
   output_.shape = std::move(shape);
   const auto& submission = members_.front().submission;
-  if (request().on_gpu && submission && submission->result.data != nullptr &&
-      submission->result.bytes == bytes) {
-    return static_cast<std::byte*>(submission->result.data);
+  if (request().on_gpu && submission && submission->output && submission->output_bytes == bytes) {
+    return submission->output;
   }
   output_.data = backend_->allocate(lane_, bytes);
   return output_.data.get();

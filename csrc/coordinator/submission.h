@@ -13,7 +13,6 @@
 #include "onehost/host_memory.h"
 #include "plan/request.h"
 #include "reduce/piece.h"
-#include "rueda/rueda.h"
 
 namespace rueda {
 
@@ -27,19 +26,21 @@ inline constexpr std::uint64_t numbers_of_unnamed = 120;
 struct Submission {
   Request request;
   const std::byte* input = nullptr;
-  std::byte* output = nullptr;     // null where the engine allocates the result
-  ResultMemory result;             // on a GPU: taken instead, where the sizes are the same
+  std::byte* output = nullptr;  // null where the engine allocates the result
+  // Of an allgather, a reduce-scatter or an alltoall on a GPU: bytes at `output`, which is taken
+  // for a result of that size.
+  std::size_t output_bytes = 0;
   std::vector<std::int64_t> rows;  // alltoall: for each rank of the set
   KeptByCodec kept;                // with a compression: see AllreduceOptions
   int device = host_device;
+  // Not the application's: makes the operation of this name fail on all members.
+  bool is_refusal = false;
   void* stream = nullptr;              // of the device
   std::shared_ptr<DeviceEvent> ready;  // on a GPU: what has to be done before the tensor is touched
   OpenHandle handle;
   Time submitted_at{};
   Time taken_at{};                    // from the queue, by the coordinator thread
   std::shared_ptr<ControlRoom> room;  // a process set to be added: see SetCoordinator::reserve()
-  // Not the application's: makes the operation of this name fail on all members.
-  bool is_refusal = false;
   // The application submitted the name again before this was agreed on.
   Status duplicate;
 };

@@ -680,9 +680,9 @@ TEST_CASE("what cannot be opened is told to every rank, and the world goes on") 
     refused({.name = "t", .size = 10, .bounds = {0, 5, 9}}, "without an owner");
     refused({.name = "t", .size = 10, .bounds = {0, 10}}, "one more is needed");
     refused({.name = "t", .size = 10, .bounds = {0, 11, 10}}, "do not ascend");
-    refused({.name = "t"}, "either a size or rows");
-    refused({.name = "t", .size = 3, .width = 3}, "either a size or rows");
-    refused({.name = "t", .size = -3}, "either a size or rows");
+    refused({.name = "t"}, "or else rows of 1 or more");
+    refused({.name = "t", .size = 3, .width = 3}, "or else rows of 1 or more");
+    refused({.name = "t", .size = -3}, "or else rows of 1 or more");
     refused({.name = "t", .size = most}, "at most");
     refused({.name = "t", .size = most / 1024 / 16}, "bytes");
     refused({.name = "t", .width = most}, "at most");

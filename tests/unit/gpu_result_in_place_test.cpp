@@ -19,15 +19,15 @@ GpuWorld world_of(int size, const std::string& backend) {
 }
 
 Submission into(Submission submission, std::byte* data, std::size_t bytes) {
-  submission.output = nullptr;
-  submission.result = {data, bytes};
+  submission.output = data;
+  submission.output_bytes = bytes;
   return submission;
 }
 
 }  // namespace
 
 TEST_CASE("results are written where the caller wants them") {
-  const NcclFixture fixture({.polls_in_progress = 1}, 5);
+  const NcclFixture fixture({}, 5);
   const int size = GENERATE(1, 3);
   const std::string backend = GENERATE("nccl", "staged");
   INFO(backend << ", " << size << " ranks");

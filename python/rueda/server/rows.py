@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rueda import _native
 from rueda.errors import InvalidArgumentError
 from rueda.handles import Handle
-from rueda.process_sets import ProcessSet, global_process_set, identify
+from rueda.process_sets import ProcessSet, global_process_set
 from rueda.server.handing_over import hand_over
+from rueda.server.opening import numbers, open_native, real, whole
 from rueda.server.part import Part
 from rueda.server.tables import Floats, OpenTable, readable, writeable
 
@@ -62,25 +62,27 @@ class RowTable(OpenTable):
             "seed": seed,
             "partition": partition,
             "rule": rule,
-            "parameters": list(parameters),
+            "parameters": parameters,
             "replicated": replicated,
         }
         self.width = width
         self._partition = partition
-        native = _native.Table(
-            name,
-            0,
-            width,
-            initial,
-            spread,
-            seed,
-            [],
-            rule,
-            list(parameters),
-            False,
-            replicated,
-            identify(process_set),
-        )
+
+        def arguments() -> tuple[Any, ...]:
+            return (
+                0,
+                whole("width", width),
+                real("initial", initial),
+                real("spread", spread),
+                whole("seed", seed),
+                [],
+                str(rule),
+                numbers("parameters", parameters, real),
+                False,
+                bool(replicated),
+            )
+
+        native = open_native(name, process_set, arguments)
         super().__init__(native, name, process_set)
 
     def get(

@@ -16,10 +16,10 @@ from rueda import _native
 from rueda.adapter import Refusal
 from rueda.errors import InvalidArgumentError
 from rueda.handles import Handle
-from rueda.process_sets import ProcessSet, global_process_set, identify
+from rueda.process_sets import ProcessSet, global_process_set
 from rueda.server.handing_over import hand_over
+from rueda.server.opening import numbers, open_native, real, whole
 from rueda.server.part import Part
-from rueda.submission import refuse
 
 __all__ = ["OpenTable", "Order", "Table"]
 
@@ -227,34 +227,31 @@ class Table(OpenTable):
         replicated: bool = False,
         process_set: ProcessSet = global_process_set,
     ) -> None:
-        if order not in ("as_they_come", "ring"):
-            # Where the others open it: they learn of it.
-            refuse(
-                f"rueda.table '{name}'",
-                process_set,
-                Refusal(f"Table(): order={order!r} is none of 'as_they_come', 'ring'"),
-            ).result()
         self._options: dict[str, Any] = {
             "rule": rule,
-            "parameters": list(parameters),
+            "parameters": parameters,
             "order": order,
             "replicated": replicated,
         }
         self.size = size
-        native = _native.Table(
-            name,
-            size,
-            0,
-            0.0,
-            0.0,
-            0,
-            list(bounds),
-            rule,
-            list(parameters),
-            order == "ring",
-            replicated,
-            identify(process_set),
-        )
+
+        def arguments() -> tuple[Any, ...]:
+            if order not in ("as_they_come", "ring"):
+                raise Refusal(f"Table(): order={order!r} is none of 'as_they_come', 'ring'")
+            return (
+                whole("size", size),
+                0,
+                0.0,
+                0.0,
+                0,
+                numbers("bounds", bounds, whole),
+                str(rule),
+                numbers("parameters", parameters, real),
+                order == "ring",
+                bool(replicated),
+            )
+
+        native = open_native(name, process_set, arguments)
         super().__init__(native, name, process_set)
 
     @property

@@ -166,7 +166,20 @@ def check_bad_input() -> None:
         Table("t", 10**13)
     with raises(rueda.InvalidArgumentError, "'backwards'"):
         Table("t", 10, order="backwards")  # type: ignore[arg-type]
+    for wrong, said in ((1.5, "size=1.5"), ("10", "size='10'"), (2**70, "64 bits")):
+        with raises(rueda.InvalidArgumentError, said):
+            Table("t", wrong)  # type: ignore[arg-type]
+    with raises(rueda.InvalidArgumentError, "surrogates"):
+        Table("t\udc80", 10)
+    with raises(rueda.InvalidArgumentError, "initial='one'"):
+        RowTable("t", 3, initial="one")  # type: ignore[arg-type]
+    with raises(rueda.InvalidArgumentError, "parameters=0.1"):
+        RowTable("t", 3, parameters=0.1)  # type: ignore[arg-type]
+    with raises(rueda.InvalidArgumentError, "size 0 and width 0"):
+        Table("t", 0)
     if size() > 1:
+        with raises(rueda.InvalidArgumentError, "width=2.5"):  # of one rank only
+            RowTable("t", 2.5 if rank() == 1 else 2)  # type: ignore[arg-type]
         with raises(rueda.InvalidArgumentError, "'backwards'"):  # of one rank only
             Table("t", 10, order="backwards" if rank() == 1 else "ring")  # type: ignore[arg-type]
         with raises(rueda.MismatchError, "table 't'", "size 11", "size 10"):
