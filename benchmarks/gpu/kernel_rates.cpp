@@ -11,11 +11,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "check.h"
 #include "core/clock.h"
 #include "core/options.h"
 #include "cuda/batch_kernels.h"
@@ -31,16 +31,6 @@ constexpr int rounds = 15;
 constexpr int warm_up_rounds = 3;
 constexpr int launches_per_round = 20;
 constexpr std::size_t tensors = 161;
-
-void check(const Status& status) {
-  if (!status.ok()) throw std::runtime_error(status.to_string());
-}
-
-template <class T>
-T take(Expected<T> expected) {
-  check(expected.status());
-  return std::move(expected).value();
-}
 
 struct Gpu {
   DeviceReference device;

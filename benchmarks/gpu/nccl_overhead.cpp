@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "check.h"
 #include "core/clock.h"
 #include "core/options.h"
 #include "cuda/device.h"
@@ -30,16 +31,6 @@ namespace {
 constexpr int rounds = 15;
 constexpr int warm_up_rounds = 3;
 constexpr int calls_per_round = 50;
-
-void check(const Status& status) {
-  if (!status.ok()) throw std::runtime_error(status.to_string());
-}
-
-template <class T>
-T take(Expected<T> expected) {
-  check(expected.status());
-  return std::move(expected).value();
-}
 
 void drain(const CudaStream& stream) {
   check(stream.wait_until_idle(Clock::now() + std::chrono::seconds(60)));

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.table import Table
 
+from ..finite import finite
 from .comparison import Comparison, Price, Row
 
 __all__ = ["as_json", "print_report"]
@@ -101,17 +102,6 @@ def lines_of(comparison: Comparison) -> Iterator[str]:
     yield from (f"Note: {note}." for note in comparison.notes)
 
 
-def _finite(value: object) -> object:
-    """JSON has no infinity and no NaN."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return value
-
-
 def as_json(comparison: Comparison) -> object:
     """Schema 1, as `rueda equiv --help` documents it."""
 
@@ -127,7 +117,7 @@ def as_json(comparison: Comparison) -> object:
         }
 
     measure = comparison.measure
-    return _finite(
+    return finite(
         {
             "schema": 1,
             "seeds": comparison.plan.seeds,

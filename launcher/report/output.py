@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rueda.report.split import COLUMNS, RankSplit
 
+from ..finite import finite
 from .assembly import Report
 from .sentences import lines_of
 
@@ -74,17 +74,6 @@ def _cells(name: str, parts: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Se
     return (name, f"{total:.2f}", *(f"{share:.1%}" for share in parts / total))
 
 
-def _finite(value: object) -> object:
-    """JSON has no infinity and no NaN."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return value
-
-
 def as_json(report: Report) -> object:
     """Schema 1, as `rueda report --help` documents it."""
 
@@ -102,7 +91,7 @@ def as_json(report: Report) -> object:
         }
 
     workload = report.workload
-    return _finite(
+    return finite(
         {
             "schema": 1,
             "ranks": report.header.size,

@@ -27,6 +27,7 @@ __all__ = [
     "HorovodUsageError",
     "HostsUpdatedInterrupt",
     "translated",
+    "translated_by",
     "translating",
     "translation_of",
 ]
@@ -130,14 +131,24 @@ def translating() -> Iterator[None]:
         raise translation_of(error) from error
 
 
+def translated_by(
+    translation: Callable[[RuedaError], BaseException],
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """What makes of a function one whose errors are those of an API."""
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return function(*args, **kwargs)
+            except RuedaError as error:
+                raise translation(error) from error
+
+        return wrapper
+
+    return decorate
+
+
 def translated(function: Callable[P, T]) -> Callable[P, T]:
     """A function whose errors are those of Horovod's API."""
-
-    @functools.wraps(function)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return function(*args, **kwargs)
-        except RuedaError as error:
-            raise translation_of(error) from error
-
-    return wrapper
+    return translated_by(translation_of)(function)

@@ -15,6 +15,7 @@ from rueda.errors import MismatchError, RuedaError
 from rueda.horovod.exceptions import (
     HorovodInternalError,
     HorovodInvalidArgumentError,
+    translated_by,
     translation_of,
 )
 
@@ -62,15 +63,7 @@ def in_place_of_tensorflow(error: RuedaError) -> Exception:
 
 def translated(function: Callable[P, T]) -> Callable[P, T]:
     """A function whose errors are those of Horovod's API for TensorFlow."""
-
-    @functools.wraps(function)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return function(*args, **kwargs)
-        except RuedaError as error:
-            raise in_place_of_tensorflow(error) from error
-
-    return wrapper
+    return translated_by(in_place_of_tensorflow)(function)
 
 
 def recovered(function: Callable[P, T]) -> Callable[P, T]:
