@@ -62,6 +62,7 @@ def check_parameters_without_sense() -> None:
         ("local:8,9", "no parameter"),
         ("local:8,speed=9", "'speed=9' is no parameter of LocalSGD, which has period"),
         ("locale:8", "there is no 'locale'; there are sync, accumulate, local"),
+        ("AD-PSGD", "did you mean 'adpsgd'?"),
         (GradientAccumulation(0), "batches=0"),
         (PostLocalSGD(4, after=-1), "after=-1"),
         ("diloco:4,delay=4", "delay=4 of DiLoCo is not less than period=4"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
+from difflib import get_close_matches
 
 from rueda.errors import InvalidArgumentError
 from rueda.torch.strategies.accumulation import GradientAccumulation
@@ -57,8 +59,11 @@ def parse_strategy(text: str) -> Strategy:
     name, _, rest = text.partition(":")
     kind = next((each for each in _KINDS if each.name == name.strip()), None)
     if kind is None:
+        names = [each.name for each in _KINDS]
+        near = get_close_matches(re.sub(r"\W|_", "", name).lower(), names, 1, 0.75)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
         raise InvalidArgumentError(
-            f"strategy={text!r}: there is no '{name}'; there are {', '.join(k.name for k in _KINDS)}"
+            f"strategy={text!r}: there is no '{name}'; there are {', '.join(names)}{hint}"
         )
     in_order = [field.name for field in fields(kind) if not field.kw_only]
     types = {field.name: str(field.type) for field in fields(kind)}
