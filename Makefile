@@ -2,8 +2,6 @@
 VENV ?= .venv
 PYTHON ?= python3
 JOBS ?= $(shell nproc)
-# Processes that share Python's tests, which wait more than they compute.
-WORKERS ?= 2
 # How often `make soak` repeats, and for how long it and `make fuzz` do what takes any time.
 ROUNDS ?= 20
 MINUTES ?= 10
@@ -77,7 +75,7 @@ asan tsan: tools
 
 .PHONY: pytest
 pytest: build  ## the tests of the Python package, the launcher, the benchmark and the packaging
-	python -m pytest --reruns 1 -raR --numprocesses $(WORKERS) --dist loadgroup
+	python -m pytest --reruns 1 -raR
 
 # ENGINES: which; all those of tests/engines where it is empty.
 .PHONY: engines

@@ -116,7 +116,7 @@ def trajectory(steps):
 known = trajectory(20000)
 
 def steps_of(values):
-    '''How many additions these numbers have taken, all as many.'''
+    '''How many additions these numbers of one owner have taken, all as many.'''
     assert (values == values.flat[0]).all(), "whole additions"
     return int(np.abs(known - values.flat[0]).argmin())
 
@@ -141,16 +141,18 @@ except rueda.PeerLostError:
     pass
 rueda.recover()
 rows, flat = rows.restored(), flat.restored()
-done = steps_of(rows.get(mine).result())
-assert confirmed <= done <= confirmed + 1, (confirmed, done)
+# The last addition, which was not confirmed, may have come to some of the rows' owners and not to others.
+done = [steps_of(row) for row in rows.get(mine).result()]
+assert confirmed <= min(done) and max(done) <= confirmed + 1, (confirmed, done)
 assert confirmed <= rows.clock <= confirmed + 1, (confirmed, rows.clock)
 counts = [steps_of(flat.get(begin=begin, count=13).result()) for begin in (0, 14, 27)]
 print("flat has", min(counts), sum(rueda.allgather_object(added)), flush=True)
 # Adagrad's sums came along: it goes on where it was, in the next world's parts as well.
 rows.add(mine, np.ones((3, 4))).result()
-np.testing.assert_allclose(rows.get(mine).result(), known[done + 1], rtol=1e-5)
+expected = np.repeat(known[np.array(done) + 1], 4).reshape(3, 4)
+np.testing.assert_allclose(rows.get(mine).result(), expected, rtol=1e-5)
 theirs = [dead, 1000 + dead, 5000 + dead]
-print("dead has", steps_of(rows.get(theirs).result()), flush=True)
+print("dead has", *sorted(steps_of(row) for row in rows.get(theirs).result()), flush=True)
 rueda.barrier()
 rows.close()
 flat.close()
@@ -179,7 +181,9 @@ def test_rows_sums_of_the_rule_and_clocks_of_a_killed_owner_come_back(seed: int)
                 if " has " in line
             }
             confirmed = last(told, "confirmed")
-            assert confirmed <= lines["dead"][0] <= confirmed + 1, (lines, confirmed)
+            fewest, _, most = lines["dead"]
+            assert confirmed <= fewest, (lines, confirmed)
+            assert most <= confirmed + 1, (lines, confirmed)
             least, of_others = lines["flat"]
             acknowledged = of_others + last(told, "added")
             assert acknowledged <= least <= acknowledged + 3, (lines, acknowledged)
@@ -340,6 +344,7 @@ def test_tables_of_another_world_and_of_one_that_has_ended() -> None:
 rueda.init()
 old = Table("weights", 10)
 old.add(np.ones(10)).result()
+rueda.barrier()  # a rank that has left serves its part no more
 rueda.shutdown()
 for use in (lambda: old.get().result(), old.close):
     try:

@@ -44,14 +44,6 @@ class Run:
         ]
         return "-".join([*told, *self.arguments])
 
-    @property
-    def ranks(self) -> tuple[int, bool, bool]:
-        """What runs on the same ranks has in common.
-
-        Ranks that torch.distributed's backend has started stay a world until they end.
-        """
-        return self.size, self.mpirun, "c10d" in self.script
-
     def checks(self) -> list[str]:
         """The script's checks, in its order."""
         return checks_in(PARALLEL / self.script)
@@ -264,7 +256,8 @@ class Worlds:
         return world.output()
 
     def _world(self, run: Run) -> World:
-        key = run.ranks
+        # Ranks that torch.distributed's backend has started stay a world until they end.
+        key = run.size, run.mpirun, "c10d" in run.script
         world = self._worlds.pop(key, None)
         if world and world.is_open and world.run not in (None, run):
             world.end()

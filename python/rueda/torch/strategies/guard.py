@@ -18,7 +18,8 @@ _KEPT = 0.8  # of what was measured before, at each push
 _SAFETY = 0.8  # of the limit is advised
 _STEPS = 4_000  # of the limit's simulation, which is within some percent
 _FEW = 5  # pushes do not tell yet whether ranks take turns,
-_SOME = 20  # and so many not how often each delay occurs
+_SOME = 20  # and what delays are like by chance counts as much as so many
+_CHANCE = 0.25  # of the variance of delays by chance, which is μ(1 + μ): less means that they follow a rule
 _MOVED = 0.1  # of pushes that are staler or less stale than before: the limit is found anew
 _RECENT = 400  # pushes to one owner that tell how stale pushes are now
 
@@ -31,8 +32,9 @@ class Guard:
     is measured between one push and the next, g = -⟨d₂ - d₁, x₂ - x₁⟩/|x₂ - x₁|², over some pushes. With the delays
     that owners have counted the training is stable where g is below :func:`stability_limit`. Where the others push n
     times between two pushes of this rank, and their delays are clearly less than n, they come upon the same parameters
-    after it, and add up: the limit is that of a constant n then. Noise of batches alone makes g 1/P at most, which is
-    below that, so the guard keeps silent there.
+    after it, and add up: the limit is that of a constant n then. Delays that are spread as where ranks come in any
+    order are taken for such, of which few are counted at first; others count as they are. Noise of batches alone makes
+    g 1/P at most, which is below that, so the guard keeps silent there.
 
     ``gain`` and ``limit`` are what was found last; ``None`` before. ``advised`` counts the pushes that it advised to
     shrink.
@@ -106,7 +108,7 @@ class Guard:
         recent = {delay: count - self._counted.get(delay, 0) for delay, count in staleness.items()}
         total = sum(recent.values())
         if self.limit is None:
-            self.limit = stability_limit(_by_chance(self._ranks), steps=_STEPS)
+            self.limit = stability_limit(_spread_by_chance(self._ranks - 1), steps=_STEPS)
         if total < _FEW * self._ranks:  # each push is counted by every rank
             return
         delays = {delay: count / total for delay, count in recent.items() if count > 0}
@@ -115,22 +117,51 @@ class Guard:
         own = total / self._ranks  # pushes of this rank
         others = max(0.0, (counted - self._counted_before) / own - 1)
         take_turns = mean + 2 * math.sqrt(spread / own) < 0.9 * others
-        if own < _SOME:
-            if take_turns and not self._delays:
-                self.limit = constant_limit(others)
-            return
+        by_rule = _CHANCE * (1 - _FEW / (own + 1)) * mean * (1 + mean)  # few may be close by chance
+        if spread > by_rule:
+            # So few pushes have a delay here and there, which allows less than delays of all sizes do.
+            delays = _mixed(delays, _spread_by_chance(mean), _SOME / (own + _SOME))
         known = set(delays) | set(self._delays)
         apart = sum(abs(delays.get(each, 0) - self._delays.get(each, 0)) for each in known) / 2
         if apart > _MOVED:
             self._delays = delays
             self.limit = (
-                constant_limit(others) if take_turns else stability_limit(delays, steps=_STEPS)
+                constant_limit(others)
+                if take_turns
+                else stability_limit(
+                    _of_all(delays, mean, 1 / (1 + others), self._ranks), steps=_STEPS
+                )
             )
         if total > _RECENT * self._ranks:
             self._counted = dict(staleness)
             self._counted_before = counted
 
 
-def _by_chance(ranks: int) -> dict[int, float]:
-    """Delays of ranks that come in any order: of each push the next is anybody's."""
-    return {delay: (1 - 1 / ranks) ** delay for delay in range(8 * ranks)}
+def _of_all(delays: Mapping[int, float], mean: float, share: float, ranks: int) -> dict[int, float]:
+    """The delays of all ranks' pushes, as far as a rank whose pushes are ``share`` of them can know.
+
+    They are what its own are, unless it is much slower than the others: then its own pushes tell of few. While a rank
+    works on a push, each of the others' delays grows by what is pushed; so over all pushes the mean delay is the number
+    of the other ranks, however quick each is. The others' are taken to be spread as by chance, with the mean that
+    leaves.
+    """
+    if share > 0.5 / ranks:
+        return dict(delays)
+    rest = max(0.0, (ranks - 1 - share * mean) / (1 - share))
+    return _mixed(delays, _spread_by_chance(rest), 1 - share)
+
+
+def _mixed(
+    delays: Mapping[int, float], others: Mapping[int, float], share: float
+) -> dict[int, float]:
+    """``others`` for that share, ``delays`` for the rest."""
+    return {
+        each: (1 - share) * delays.get(each, 0.0) + share * others.get(each, 0.0)
+        for each in {**delays, **others}
+    }
+
+
+def _spread_by_chance(mean: float) -> dict[int, float]:
+    """Delays, from 0 on, each as often as by chance, with this mean."""
+    again = mean / (1 + mean)
+    return {delay: (1 - again) * again**delay for delay in range(int(8 * (1 + mean)) + 1)}
