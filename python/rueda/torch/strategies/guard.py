@@ -20,6 +20,7 @@ _STEPS = 4_000  # of the limit's simulation, which is within some percent
 _FEW = 5  # pushes do not tell yet whether ranks take turns,
 _SOME = 20  # and what delays are like by chance counts as much as so many
 _CHANCE = 0.25  # of the variance of delays by chance, which is μ(1 + μ): less means that they follow a rule
+_CLOSE = 4.5  # of few counts, so many more are asked to be close to each other
 _MOVED = 0.1  # of pushes that are staler or less stale than before: the limit is found anew
 _RECENT = 400  # pushes to one owner that tell how stale pushes are now
 
@@ -117,7 +118,9 @@ class Guard:
         own = total / self._ranks  # pushes of this rank
         others = max(0.0, (counted - self._counted_before) / own - 1)
         take_turns = mean + 2 * math.sqrt(spread / own) < 0.9 * others
-        by_rule = _CHANCE * (1 - _FEW / (own + 1)) * mean * (1 + mean)  # few may be close by chance
+        by_rule = (
+            _CHANCE * (1 - _CLOSE / (own + 1)) * mean * (1 + mean)
+        )  # few may be close by chance
         if spread > by_rule:
             # So few pushes have a delay here and there, which allows less than delays of all sizes do.
             delays = _mixed(delays, _spread_by_chance(mean), _SOME / (own + _SOME))
