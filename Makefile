@@ -2,6 +2,8 @@
 VENV ?= .venv
 PYTHON ?= python3
 JOBS ?= $(shell nproc)
+# Processes that share the tests in Python.
+WORKERS ?= 2
 # How often `make soak` repeats, and for how long it and `make fuzz` do what takes any time.
 ROUNDS ?= 20
 MINUTES ?= 10
@@ -18,6 +20,9 @@ export CCACHE_NOHASHDIR := 1
 
 cxx_sources = $(shell find csrc include tests examples benchmarks -name '*.h' -o -name '*.cpp' -o -name '*.cu')
 python_sources = python launcher tests examples docs benchmarks
+
+# Says of what takes long how long it took, and for how long it kept processors busy: $(call timed,NAME) COMMAND
+timed = TIMEFORMAT='==> $(1): %0R s, processors %0U + %0S s'; time
 
 # Each step uses all cores by itself.
 .NOTPARALLEL:
@@ -43,7 +48,7 @@ beside:
 	$(MAKE) --no-print-directory pytest; tested=$$?; \
 	echo "==> waiting for the sanitizers: $$log"; \
 	wait $$sanitizers; sanitized=$$?; \
-	if [ $$sanitized -eq 0 ]; then grep 'tests passed' $$log; else cat $$log; fi; \
+	if [ $$sanitized -eq 0 ]; then grep -E 'tests passed|^==>' $$log; else cat $$log; fi; \
 	exit $$((tested | sanitized))
 
 .PHONY: setup
@@ -51,16 +56,16 @@ setup: build  ## the environment in .venv, Rueda installed in it, the C++ librar
 
 .PHONY: tools
 tools:
-	@.ci/setup.sh test
+	@$(call timed,environment and wheel) .ci/setup.sh test
 
 .PHONY: build
 build: tools
 	@cmake --preset release >/dev/null
-	@cmake --build --preset release -j $(JOBS)
+	@$(call timed,release build) cmake --build --preset release -j $(JOBS)
 
 .PHONY: unit
 unit: build  ## the C++ unit tests
-	ctest --test-dir build/release --output-on-failure -j $(JOBS) --repeat until-pass:2
+	@$(call timed,release tests) ctest --test-dir build/release --output-on-failure -j $(JOBS) --repeat until-pass:2
 
 .PHONY: sanitizers
 sanitizers: asan tsan  ## the C++ unit tests under AddressSanitizer and ThreadSanitizer
@@ -69,13 +74,13 @@ sanitizers: asan tsan  ## the C++ unit tests under AddressSanitizer and ThreadSa
 .PHONY: asan tsan
 asan tsan: tools
 	@cmake --preset $@ >/dev/null
-	@cmake --build --preset $@ -j $(JOBS)
-	ctest --test-dir build/$@ --output-on-failure -j $(JOBS) --repeat until-pass:2
+	@$(call timed,$@ build) cmake --build --preset $@ -j $(JOBS)
+	@$(call timed,$@ tests) ctest --test-dir build/$@ --output-on-failure -j $(JOBS) --repeat until-pass:2
 	! grep -E 'WARNING: ThreadSanitizer|(ERROR|SUMMARY): [A-Za-z]+Sanitizer|runtime error:' build/$@/Testing/Temporary/LastTest.log
 
 .PHONY: pytest
 pytest: build  ## the tests of the Python package, the launcher, the benchmark and the packaging
-	python -m pytest --reruns 1 -raR
+	@$(call timed,pytest) python -m pytest --reruns 1 -raR --numprocesses $(WORKERS)
 
 # ENGINES: which; all those of tests/engines where it is empty.
 .PHONY: engines

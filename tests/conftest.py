@@ -1,6 +1,22 @@
 """What holds for all tests."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import pytest
+
+if TYPE_CHECKING:
+    from sharing import ByFile
+    from xdist.remote import Producer
+
+
+@pytest.hookimpl(optionalhook=True)  # pytest-xdist may be absent, as on a machine with a GPU
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
+    """Keeps together what cannot run in two processes at once."""
+    from sharing import ByFile
+
+    return ByFile(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
