@@ -235,8 +235,8 @@ int descriptor_of(const Environment& environment) {
 }  // namespace
 
 bool offers_pmi(const Launch& launch, const Environment& environment) {
-  return launch.kind == LaunchKind::mpi && launch.launcher != "srun" &&
-         environment("PMI_RANK").has_value() && descriptor_of(environment) >= 0;
+  return launch.kind == LaunchKind::mpi && environment("PMI_RANK").has_value() &&
+         descriptor_of(environment) >= 0;
 }
 
 Expected<std::unique_ptr<Bootstrap>> open_pmi(const Launch& launch, const Environment& environment,

@@ -1,5 +1,7 @@
-// How ranks find each other through PMI-1, which MPICH's and Intel MPI's Hydra and Flux offer to
-// every process that they start: put, get and barrier are its very words, and no MPI is needed.
+// How ranks find each other through PMI-1, which MPICH's and Intel MPI's Hydra, Flux and Slurm
+// (srun --mpi=pmi2) offer to every process that they start: put, get and barrier are its very
+// words, and no MPI is needed. All that speak PMI-2 over this descriptor speak PMI-1 too: the
+// first line decides (Slurm, src/plugins/mpi/pmi2/agent.c; MPICH, src/pm/hydra).
 //
 // Lines of text over the descriptor PMI_FD, "cmd=put kvsname=K key=K value=V". Values are sent as
 // hexadecimal digits, cut into pieces of the length that the other side takes.
@@ -18,8 +20,7 @@
 
 namespace rueda {
 
-// Whether `launch` is of a process manager that speaks PMI-1 over PMI_FD. srun --mpi=pmi2 speaks
-// PMI-2 there.
+// Whether `launch` is of a process manager that speaks PMI-1 over PMI_FD.
 [[nodiscard]] bool offers_pmi(const Launch& launch, const Environment& environment);
 
 // ErrorCode::initialization where the process manager does not answer as it should until the

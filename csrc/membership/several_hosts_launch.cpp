@@ -81,7 +81,7 @@ Launch meet_across_hosts(Launch launch, const Environment& environment) {
     const Master master{
         is_given ? given : nodes.value().front(), str(nodes.value().size(), " nodes"),
         is_given ? "correct MASTER_ADDR" : "name its address in MASTER_ADDR",
-        "start with srun --mpi=pmix or `rueda run -H`",
+        "start with srun --mpi=pmi2, srun --mpi=pmix or `rueda run -H`",
         job_key(launch, environment,
                 {"SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"})};
     return meet(std::move(launch), environment, master);

@@ -66,6 +66,21 @@ def test_srun_without_a_secret_tells_what_to_do(slurm: Slurm, script: str) -> No
     assert "srun --mpi=pmix" in ran.stderr
 
 
+def test_srun_with_pmi2_needs_neither_mpi_nor_a_secret(slurm: Slurm, script: str) -> None:
+    ran = slurm.run("srun", "--mpi=pmi2", "-N2", "-n4", sys.executable, script)
+    assert ran.returncode == 0, ran.stderr + slurm.logs()
+    assert ran.stdout.count("met 4 ['h0', 'h1']") == 4
+
+
+def test_two_worlds_one_after_the_other_over_pmi(slurm: Slurm, tmp_path: Path) -> None:
+    """A process manager takes one conversation in a process's life, in which keys are written once."""
+    path = tmp_path / "twice.py"
+    path.write_text(MEET + "rueda.shutdown()\nrueda.init()\nprint('again', rueda.size())\n")
+    ran = slurm.run("srun", "--mpi=pmi2", "-N2", "-n3", sys.executable, str(path))
+    assert ran.returncode == 0, ran.stderr + slurm.logs()
+    assert ran.stdout.count("again 3") == 3
+
+
 def test_two_steps_at_once_and_a_requeued_job(slurm: Slurm, script: str, tmp_path: Path) -> None:
     """All with one secret; the job is requeued by its own first attempt, whose steps have met."""
     batch = tmp_path / "batch.sh"

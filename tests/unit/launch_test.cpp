@@ -459,14 +459,14 @@ TEST_CASE("what PMI offers, or what tells no master, does not meet over TCP") {
   CHECK(meeting_across(with(bare(), "RANK", "4")).kind == LaunchKind::foreign);
 }
 
-TEST_CASE("PMI is spoken with Hydra and Flux, and not with srun, which means PMI-2") {
+TEST_CASE("PMI is spoken with Hydra, Flux and srun --mpi=pmi2, where they tell a descriptor") {
   const Variables flux{{"PMI_SIZE", "4"}, {"PMI_RANK", "3"}, {"PMI_FD", "7"}};
   const auto offers = [](const Variables& variables) {
     return offers_pmi(launch_of(variables), environment_of(variables));
   };
   CHECK(offers(flux));
   CHECK(offers(with(flux, "MPI_LOCALNRANKS", "2")));
-  CHECK_FALSE(offers(with(flux, "SLURM_STEP_ID", "0")));
+  CHECK(offers(with(flux, "SLURM_STEP_ID", "0")));
   CHECK_FALSE(offers(with(flux, "PMI_FD", "")));
   CHECK_FALSE(offers(with(flux, "PMI_RANK", "4")));
   CHECK_FALSE(offers(bare()));
