@@ -28,5 +28,15 @@ from rueda.spark.checkpoints import Checkpoint  # noqa: E402
 from rueda.spark.fitting import fit  # noqa: E402
 from rueda.spark.prediction import predictor  # noqa: E402
 from rueda.spark.running import run  # noqa: E402
+from rueda.spark.summaries import Summaries  # noqa: E402
 
-__all__ = ["Batches", "Checkpoint", "InputStatistics", "arrays", "fit", "predictor", "run"]
+__all__ = [
+    "Batches",
+    "Checkpoint",
+    "InputStatistics",
+    "Summaries",
+    "arrays",
+    "fit",
+    "predictor",
+    "run",
+]

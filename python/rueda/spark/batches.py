@@ -14,6 +14,7 @@ from rueda.errors import InvalidArgumentError, RuedaError
 from rueda.spark.checkpoints import Checkpoint
 from rueda.spark.prefetching import Prefetcher
 from rueda.spark.spilling import Spill, local_folder
+from rueda.spark.summaries import Summaries
 
 __all__ = ["Batches", "InputStatistics"]
 
@@ -43,7 +44,8 @@ class Batches:
     there. Either is done ahead by a thread. At the end of an epoch the rank joins, so that others may have more
     batches, or all of them.
 
-    ``checkpoint``: what ``fit(checkpoint=)`` was given, see :class:`rueda.spark.Checkpoint`.
+    ``checkpoint``: what ``fit(checkpoint=)`` was given, see :class:`rueda.spark.Checkpoint`. ``summaries``: likewise of
+    ``fit(tensorboard=)``, see :class:`rueda.spark.Summaries`.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Batches:
         source: Iterable[pa.RecordBatch],
         partition: int,
         checkpoint: Checkpoint,
+        summaries: Summaries,
         *,
         batch_size: int | None,
         prefetch: int,
@@ -59,6 +62,7 @@ class Batches:
         join: bool,
     ) -> None:
         self.checkpoint = checkpoint
+        self.summaries = summaries
         self.last_rank = lifecycle.rank()
         self._partition = partition
         self._batch_size = batch_size

@@ -18,6 +18,7 @@ from rueda.spark.batches import Batches
 from rueda.spark.checkpoints import Checkpoint, checkpoint_at
 from rueda.spark.refusals import checked_size, chosen
 from rueda.spark.stage import Stage, run_stage
+from rueda.spark.summaries import Summaries, summaries_at
 
 __all__ = ["fit"]
 
@@ -30,6 +31,7 @@ def fit(
     columns: Sequence[str] | None = None,
     batch_size: int | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
+    tensorboard: str | os.PathLike[str] | None = None,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     join: bool = True,
@@ -51,6 +53,8 @@ def fit(
     - ``columns``: which to feed, all by default. ``batch_size``: rows of a batch, but for the last of an epoch; by
       default batches are what Spark makes (``spark.sql.execution.arrow.maxRecordsPerBatch``, 10,000 rows).
     - ``checkpoint``: a folder for ``batches.checkpoint``, which all executors reach: ``s3://``, ``hdfs://``, a path.
+    - ``tensorboard``: a folder for ``batches.summaries``, to which rank 0 writes through fsspec, and on which the user
+      starts TensorBoard.
     - ``join``: whether a rank joins by itself at the end of each epoch, for training that averages in every step.
     - ``nulls``: whether columns may hold nulls.
     - ``spill``: whether batches are kept on the executor's disk for further epochs. ``prefetch``: how many of Spark's
@@ -75,7 +79,8 @@ def fit(
         "spill": spill,
         "join": join,
     }
-    act = _Training(train, tuple(args), dict(kwargs or {}), checkpoint_at(checkpoint), options)
+    places = checkpoint_at(checkpoint), summaries_at(tensorboard)
+    act = _Training(train, tuple(args), dict(kwargs or {}), *places, options)
     shares = frame if _has_partitions(frame, size) else frame.repartition(size)
     return run_stage(shares, act, Stage(size, start_timeout, interface))[0]
 
@@ -86,13 +91,16 @@ class _Training:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     checkpoint: Checkpoint
+    summaries: Summaries
     options: dict[str, Any]
 
     def __call__(self, source: Iterator[pa.RecordBatch], at_end: ExitStack) -> Any:
         context = TaskContext.get()
         assert context is not None
-        batches = Batches(source, context.partitionId(), self.checkpoint, **self.options)
+        places = self.checkpoint, self.summaries
+        batches = Batches(source, context.partitionId(), *places, **self.options)
         at_end.callback(batches.close)
+        at_end.callback(self.summaries.close)
         result = self.train(batches, *self.args, **self.kwargs)
         return result if lifecycle.rank() == 0 else None
 

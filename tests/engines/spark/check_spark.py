@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -372,6 +373,37 @@ def check_elephas_model_learns(spark: SparkSession, folder: Path) -> None:
     with raises(rueda.InvalidArgumentError, "a DataFrame or an RDD", "not a list"):
         model.fit(rows)
     assert jobs(spark) == before_jobs
+
+
+def check_curves_for_tensorboard(spark: SparkSession, folder: Path) -> None:
+    """Rank 0 writes them, also after an attempt that has come further; and a place that cannot be written to."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def train(batches: Any, first: int) -> list[str]:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for step in range(first, first + 3):
+                batches.summaries.scalars(step, {"loss": step / 4, "rank": rueda.rank()})
+            batches.summaries.close()
+        return [str(warning.message) for warning in told]
+
+    frame = spark.createDataFrame([(1,)] * 4, "n int")
+    curves = folder / "curves"
+    for first in (0, 2):
+        assert rueda.spark.fit(frame, train, 2, tensorboard=f"file://{curves}", args=[first]) == []
+    assert len(list(curves.glob("events.out.tfevents.*"))) == 2  # not one of each rank
+    found = EventAccumulator(str(curves)).Reload()
+    assert [(p.step, p.value) for p in found.Scalars("loss")] == [(n, n / 4) for n in range(5)]
+    assert {p.value for p in found.Scalars("rank")} == {0}
+    taken = folder / "taken"
+    taken.write_text("a file")
+    (told,) = rueda.spark.fit(frame, train, 2, tensorboard=taken / "curves", args=[0])
+    assert told.startswith("nothing could be written for TensorBoard to ")
+    before = jobs(spark)
+    with raises(rueda.InvalidArgumentError, "tensorboard='nowhere://x'", "fsspec", "nowhere"):
+        rueda.spark.fit(frame, train, 2, tensorboard="nowhere://x")
+    assert jobs(spark) == before
+    assert rueda.spark.fit(frame, train, 2, args=[0]) == []
 
 
 def check_tfcluster_feeds_all_rows(spark: SparkSession, folder: Path) -> None:
