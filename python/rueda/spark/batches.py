@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from rueda import exchanges, lifecycle
 from rueda.errors import InvalidArgumentError, RuedaError
+from rueda.read_ahead import ReadAhead
 from rueda.spark.checkpoints import Checkpoint
-from rueda.spark.prefetching import Prefetcher
 from rueda.spark.spilling import Spill, local_folder
 from rueda.spark.summaries import Summaries
 
@@ -73,7 +73,7 @@ class Batches:
         self._rows = self._bytes = self._epochs = 0
         self._uneven = False
         self._source = source
-        self._readers: list[Prefetcher] = []  # of each epoch
+        self._readers: list[ReadAhead[pa.RecordBatch]] = []  # of each epoch
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         source = self._begin()
@@ -130,7 +130,7 @@ class Batches:
         if self._spill is not None:
             self._spill.close()
 
-    def _begin(self) -> Prefetcher:
+    def _begin(self) -> ReadAhead[pa.RecordBatch]:
         """What reads for the next epoch: what Spark feeds at first, later what was spilled."""
         source: Iterable[pa.RecordBatch]
         if not self._readers:
@@ -144,7 +144,7 @@ class Batches:
             for _ in self._readers[0]:  # which raises what has gone wrong there
                 pass
             source = self._spill.read()
-        self._readers.append(Prefetcher(source, self._depth))
+        self._readers.append(ReadAhead(source, self._depth, "rueda-spark-input"))
         return self._readers[-1]
 
     def _fed(self) -> Iterator[pa.RecordBatch]:

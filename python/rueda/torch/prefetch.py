@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 import warnings
@@ -14,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from torch.utils.data import DataLoader, IterableDataset
 
 from rueda.errors import InvalidArgumentError
+from rueda.read_ahead import ReadAhead
 from rueda.report.recorder import now, recorder
 from rueda.report.torch_hooks import note_input
 
@@ -24,8 +24,6 @@ T = TypeVar("T")
 TOLERATED = 0.05
 # An epoch that took less tells nothing.
 _SHORTEST = 0.5
-# How often a thread that cannot go on looks whether it is still wanted, in seconds.
-_LOOK = 0.1
 
 
 @dataclass(frozen=True)
@@ -46,13 +44,6 @@ class InputWait:
     def share(self) -> float:
         """Of the epoch's time, from 0 to 1."""
         return self.waited / self.seconds if self.seconds > 0 else 0.0
-
-
-class _Failed:
-    """What a loading thread has raised."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
 
 
 _END = object()
@@ -175,40 +166,11 @@ class PrefetchLoader(Generic[T]):
         return f"The source cannot keep up: use more of a DataLoader's num_workers, {last_resort}"
 
     def _in_one_thread(self, source: _Source) -> Iterator[T]:
-        ready: queue.Queue[Any] = queue.Queue(self.depth)
-
-        def put(item: object) -> bool:
-            while not source.unwanted.is_set():
-                try:
-                    ready.put(item, timeout=_LOOK)
-                except queue.Full:
-                    continue
-                return True
-            return False
-
-        def load() -> None:
-            try:
-                batches = source.timed(lambda: iter(self.loader))
-                while True:
-                    batch = source.timed(lambda: next(batches, _END))
-                    if not put(batch) or batch is _END:
-                        return
-            except BaseException as error:
-                put(_Failed(error))
-
-        thread = threading.Thread(target=load, name="rueda-prefetch", daemon=True)
-        thread.start()
+        ahead = ReadAhead(source.batches(self.loader), self.depth, "rueda-prefetch")
         try:
-            while True:
-                item = ready.get()
-                if item is _END:
-                    return
-                if isinstance(item, _Failed):
-                    raise item.error
-                yield item
+            yield from ahead
         finally:
-            source.unwanted.set()
-            thread.join()
+            ahead.stop()
 
     def _in_threads(self, source: _Source) -> Iterator[T]:
         loader: Any = self.loader
@@ -241,10 +203,9 @@ class PrefetchLoader(Generic[T]):
 
 
 class _Source:
-    """What loading takes, and whether anybody still wants it."""
+    """What loading takes."""
 
     def __init__(self) -> None:
-        self.unwanted = threading.Event()
         self.loading = 0.0
         self._lock = threading.Lock()
 
@@ -255,6 +216,11 @@ class _Source:
         finally:
             with self._lock:
                 self.loading += time.perf_counter() - began
+
+    def batches(self, loader: Iterable[T]) -> Iterator[T]:
+        batches = self.timed(lambda: iter(loader))
+        while (batch := self.timed(lambda: next(batches, _END))) is not _END:
+            yield batch
 
 
 def _can_be_shared(loader: object) -> bool:

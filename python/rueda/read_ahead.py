@@ -6,32 +6,32 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TypeVar
 
-__all__ = ["Prefetcher"]
+__all__ = ["ReadAhead"]
+
+T = TypeVar("T")
 
 
-class Prefetcher(Iterator[Any]):
-    """What ``source`` yields, of which a thread has up to ``depth`` items ready.
+class ReadAhead(Iterator[T]):
+    """What ``source`` yields, of which a thread has up to ``depth`` items ready; it begins at once.
 
     ``waited``: for how many seconds :func:`next` has waited, ``first_wait`` of these for the first item. What the
     source raises is raised by :func:`next`.
     """
 
-    def __init__(self, source: Iterable[Any], depth: int) -> None:
+    def __init__(self, source: Iterable[T], depth: int, thread: str) -> None:
         self.waited = 0.0
         self.first_wait: float | None = None
-        self._items: deque[Any] = deque()
+        self._items: deque[T] = deque()
         self._depth = depth
         self._changed = threading.Condition()
         self._unwanted = self._stopped = self._ended = False
         self._error: BaseException | None = None
-        self._thread = threading.Thread(
-            target=self._read, args=(source,), name="rueda-spark-input", daemon=True
-        )
+        self._thread = threading.Thread(target=self._read, args=(source,), name=thread, daemon=True)
         self._thread.start()
 
-    def __next__(self) -> Any:
+    def __next__(self) -> T:
         begun = time.perf_counter()
         with self._changed:
             self._changed.wait_for(lambda: self._items or self._ended)
@@ -58,7 +58,7 @@ class Prefetcher(Iterator[Any]):
         self._stopped = True
         self.drain()
 
-    def _read(self, source: Iterable[Any]) -> None:
+    def _read(self, source: Iterable[T]) -> None:
         try:
             for item in source:
                 with self._changed:
