@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "membership/bootstrap_rendezvous.h"
+#include "membership/rendezvous_store.h"
 #include "ranks/rank_threads.h"
 #include "transport/inproc.h"
 #include "transport/socket.h"
@@ -114,6 +115,22 @@ TEST_CASE("a rank that leaves fails the barrier of the others at once") {
     expect(status.code() == ErrorCode::initialization && contains(status, "left"),
            status.to_string());
   });
+}
+
+TEST_CASE("where the store is served already, rank 0 enters it as the others do") {
+  const std::string secret = "known to these ranks alone";
+  auto listener = listen_on(fresh_unix());
+  REQUIRE(listener.ok());
+  const std::string address = listener->address;
+  const RendezvousStore store(std::move(listener).value(), 3, secret);
+  run_ranks(3, [&](int rank) {
+    const auto self = enter_rendezvous(address, rank, 3, soon(), secret);
+    expect_ok(self.status(), "entering the rendezvous");
+    const auto all = self.value()->allgather("key", str(rank), soon());
+    expect(all.ok() && *all == std::vector<std::string>{"0", "1", "2"}, "what all have put");
+  });
+  const auto nobody = enter_rendezvous(fresh_unix(), 0, 1, Clock::now(), secret);
+  CHECK(contains(nobody.status(), "which the launcher serves"));
 }
 
 TEST_CASE("entering a rendezvous that nobody serves fails at the deadline") {

@@ -280,6 +280,15 @@ TEST_CASE("launchers are recognised by their variables") {
   }
 }
 
+TEST_CASE("a rendezvous is served already where the launcher says so of this very address") {
+  const Variables rank{
+      {"RUEDA_RANK", "0"}, {"RUEDA_SIZE", "2"}, {"RUEDA_RENDEZVOUS", "unix:@here"}};
+  CHECK_FALSE(launch_of(rank).is_served);
+  CHECK(launch_of(with(rank, "RUEDA_RENDEZVOUS_STORE", "unix:@here")).is_served);
+  // A world of the program's own, within a job of `rueda run`.
+  CHECK_FALSE(launch_of(with(rank, "RUEDA_RENDEZVOUS_STORE", "unix:@there")).is_served);
+}
+
 TEST_CASE("variables that make no sense are never taken for a world of one") {
   const std::vector<Variables> table{
       {{"RUEDA_RANK", "0"}},

@@ -214,6 +214,32 @@ struct TwoLanes {
 
 }  // namespace
 
+TEST_CASE("a barrier hands out what was put before it, so that nobody need ask") {
+  auto listener = listen_on(fresh_unix());
+  REQUIRE(listener.ok());
+  const std::string address = listener.value().address;
+  const RendezvousStore store(std::move(listener).value(), 2, secret);
+  std::array<Caller, 2> ranks{Caller(connect_to(address)), Caller(connect_to(address))};
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    const RendezvousHello hello = greet(ranks[rank], rank);
+    const Key key = RendezvousHello::key_of(secret);
+    ranks[rank].say({Verb::prove, 0, 0, {}, hello.proof_of_rank(key)});
+    REQUIRE(ranks[rank].hear().value().verb == Verb::ok);
+  }
+  for (const std::string value : {"first", ""}) {
+    ranks[0].say({Verb::put, 0, 0, "key of " + value, value});
+    REQUIRE(ranks[0].hear().value().verb == Verb::ok);
+    for (Caller& rank : ranks) rank.say({Verb::barrier, 0, 0, {}, {}});
+    for (Caller& rank : ranks) {
+      const auto texts = split_texts(rank.hear().value().value);
+      REQUIRE(texts.ok());
+      CHECK(*texts == std::vector<std::string>{"key of " + value, value});
+    }
+  }
+  CHECK_FALSE(split_texts("half").ok());
+  CHECK_FALSE(split_texts(std::string("\x05\0\0\0four", 8)).ok());
+}
+
 TEST_CASE("a process of another user is let in nowhere, and lets nobody in") {
   if (!can_become_another_user()) return;
   const Silence silence;
