@@ -59,7 +59,7 @@ class ArrivalSocket:
                 connection, _ = self._socket.accept()
                 with contextlib.ExitStack() as closing, contextlib.suppress(OSError):
                     closing.enter_context(connection)
-                    if _user_of(connection) not in (os.geteuid(), 0):
+                    if user_of(connection) not in (os.geteuid(), 0):
                         continue
                     connection.settimeout(_SENTENCE)
                     words = connection.recv(256)
@@ -154,7 +154,8 @@ class LocalArrivals(Arrivals):
         super().leave(rank)
 
 
-def _user_of(connection: socket.socket) -> int:
+def user_of(connection: socket.socket) -> int:
+    """Whose process is at the other end of a Unix socket."""
     peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(peer)[1])
 

@@ -1,14 +1,15 @@
-"""The launch without MPI: the ranks are processes of this host that meet at rank 0's socket."""
+"""The launch without MPI: the ranks are processes of this host that meet at the launcher's socket."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import secrets
 import shlex
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from . import arrivals
 from .endings import Endings
@@ -20,6 +21,7 @@ from .losses import Losses
 from .output import RankOutput, ended_by, ended_well
 from .placement import identity, place
 from .sink import say
+from .store.server import STORE_VARIABLE, Store, open_local
 from .supervised_run import SupervisedRun
 from .supervisor import Child, Supervisor
 
@@ -64,6 +66,8 @@ class BuiltinRun(SupervisedRun):
         self._failures: list[Failure] = []
         self._losses = Losses(job.ranks, {**os.environ, **job.settings})
         self._endings = Endings()
+        self._store: Store | None = None
+        self._borne: dict[int, Failure] = {}  # without which the job was to go on
 
     def _has_failed(self) -> bool:
         return bool(self._failures)
@@ -80,21 +84,41 @@ class BuiltinRun(SupervisedRun):
 
     async def _run_ranks(self, supervisor: Supervisor) -> None:
         async with self._arrivals(self._job.ranks, supervisor, self._endings.accept) as come:
-            base = {
-                **without_identity(os.environ),
-                **self._job.settings,
-                "RUEDA_SECRET": new_secret(),
-            }
+            base = {**without_identity(os.environ), **self._job.settings}
             rendezvous = new_rendezvous()
-            for rank in range(self._job.ranks):
-                variables = rank_variables(rank, self._job, rendezvous)
-                variables[arrivals.VARIABLE] = come.address
-                self._spawn(supervisor, come, rank, {**base, **variables}, self._job.ranks)
-                await supervisor.give_way()
-                if supervisor.ending:
-                    break
-            await supervisor.wait()
+            with self._serve(supervisor, rendezvous) as meeting:
+                for rank in range(self._job.ranks):
+                    variables = {**meeting, **rank_variables(rank, self._job, rendezvous)}
+                    variables[arrivals.VARIABLE] = come.address
+                    self._spawn(supervisor, come, rank, {**base, **variables}, self._job.ranks)
+                    await supervisor.give_way()
+                    if supervisor.ending:
+                        break
+                await supervisor.wait()
             self._endings.close()
+
+    @contextlib.contextmanager
+    def _serve(self, supervisor: Supervisor, rendezvous: str) -> Iterator[dict[str, str]]:
+        """Answers the ranks that meet there, with these variables."""
+        secret = new_secret()
+        self._store = Store(
+            open_local(rendezvous),
+            self._job.ranks,
+            secret,
+            lambda rank: self._miss(supervisor, rank),
+        )
+        with contextlib.closing(self._store):
+            yield {"RUEDA_SECRET": secret, STORE_VARIABLE: rendezvous}
+
+    def _miss(self, supervisor: Supervisor, rank: int) -> None:
+        """The first world cannot be formed without a rank that has ended."""
+        how = self._borne.pop(rank, None)
+        if how is not None and not supervisor.ending and not self._failures:
+            supervisor.end_after(min(MOMENT, self._grace))
+            self._failures.append(how)
+
+    def _is_missed(self, rank: int) -> bool:
+        return self._store is not None and self._store.is_needed(rank)
 
     def _rank_has_ended(
         self, supervisor: Supervisor, come: arrivals.Arrivals, how: Failure
@@ -104,7 +128,8 @@ class BuiltinRun(SupervisedRun):
         if how.status == 0:
             come.leave(how.rank)
             return
-        if self._losses.bears(how):
+        if not self._failures and not self._is_missed(how.rank) and self._losses.bears(how):
+            self._borne[how.rank] = how
             say(self._losses.describe(how))
             return
         if not self._failures:
@@ -125,6 +150,8 @@ class BuiltinRun(SupervisedRun):
             how = Failure(rank, status, socket.gethostname())
             self._endings.note(child.process.pid, how)
             self._rank_has_ended(supervisor, come, how)
+            if self._store is not None and rank < self._job.ranks:
+                self._store.lose(rank, how.describe_status())
 
         try:
             child = supervisor.spawn(

@@ -45,12 +45,13 @@ OPENBLAS_*, KMP_*, NCCL_*, CUDA_*, TORCH_* and PYTORCH_*.
 \b
 Without MPI each rank finds RUEDA_RANK, RUEDA_SIZE, RUEDA_LOCAL_RANK,
 RUEDA_LOCAL_SIZE, RUEDA_CROSS_RANK, RUEDA_CROSS_SIZE,
-RUEDA_BOOTSTRAP=rendezvous, RUEDA_RENDEZVOUS, the address of rank 0's socket,
-and RUEDA_SECRET, which the ranks prove to each other to know. RUEDA_LAUNCHER
-is where the library tells that a rank has come to init(). On several hosts
-rank 0 also inherits the socket that listens there already, whose descriptor
-is RUEDA_RENDEZVOUS_LISTENER. With --max-np ranks have RUEDA_ELASTIC=1, and one
-that joins later has RUEDA_JOINER, its number, in the place of RUEDA_RANK.
+RUEDA_BOOTSTRAP=rendezvous, RUEDA_RENDEZVOUS, the address at which they meet,
+and RUEDA_SECRET, which the ranks prove to each other to know. The launcher
+answers there, on several hosts its process on that of rank 0, which is what
+RUEDA_RENDEZVOUS_STORE, the same address, says. RUEDA_LAUNCHER is where the
+library tells that a rank has come to init(). With --max-np ranks have
+RUEDA_ELASTIC=1, and one that joins later has RUEDA_JOINER, its number, in the
+place of RUEDA_RANK.
 
 \b
 Other hosts, without MPI: each is reached once, by 'ssh HOST', which must get in

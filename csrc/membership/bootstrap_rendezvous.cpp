@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <map>
 #include <thread>
 #include <utility>
 
@@ -54,6 +55,8 @@ class RendezvousBootstrap final : public Bootstrap {
   }
 
   Expected<std::string> get(const std::string& key) override {
+    const auto known = known_.find(key);
+    if (known != known_.end()) return known->second;
     auto answer = ask({Verb::get, 0, 0, key, {}}, Clock::now() + answer_timeout);
     if (!answer) return answer.status();
     return std::move(answer->value);
@@ -61,12 +64,14 @@ class RendezvousBootstrap final : public Bootstrap {
 
   Status barrier(Time deadline) override {
     const auto passed = ask({Verb::barrier, 0, 0, {}, {}}, deadline);
-    if (passed || passed.status().code() != ErrorCode::timeout) return passed.status();
+    if (passed) return learn(passed.value());
+    if (passed.status().code() != ErrorCode::timeout) return passed.status();
     const auto missing = ask({Verb::missing, 0, 0, {}, {}}, Clock::now() + std::chrono::seconds(2));
     if (!missing)
       return failed("the barrier was not passed before the deadline").because(missing.status());
     if (missing.value().verb == Verb::ok) {  // it came about just now
-      return next_answer(Clock::now() + answer_timeout).status();
+      const auto answer = next_answer(Clock::now() + answer_timeout);
+      return answer ? learn(missing.value()) : answer.status();
     }
     link_.drop();  // the others must not take this rank's word for granted any more
     return failed(str("waited for ", missing.value().value, " until the deadline"));
@@ -87,11 +92,23 @@ class RendezvousBootstrap final : public Bootstrap {
   Status enter(Time deadline);
 
   void keep(std::unique_ptr<RendezvousStore> store) { store_ = std::move(store); }
+  void is_served_by(std::string_view server) { server_ = server; }
 
  private:
-  static Status lost(const Status& cause) {
-    return Status(ErrorCode::transport, "rank 0, which serves the rendezvous, cannot be reached")
+  [[nodiscard]] Status lost(const Status& cause) const {
+    return Status(ErrorCode::transport,
+                  server_ + ", which serves the rendezvous, cannot be reached")
         .because(cause);
+  }
+
+  // What all have put before the barrier that `answer` ends.
+  Status learn(const RendezvousWords& answer) {
+    auto texts = split_texts(answer.value);
+    if (!texts) return texts.status();
+    for (std::size_t i = 0; i + 1 < texts->size(); i += 2) {
+      known_.emplace(std::move((*texts)[i]), std::move((*texts)[i + 1]));
+    }
+    return {};
   }
 
   Expected<RendezvousWords> next_answer(Time deadline) {
@@ -115,6 +132,9 @@ class RendezvousBootstrap final : public Bootstrap {
   static Expected<RendezvousWords> understand(std::span<const std::byte> payload) {
     auto answer = RendezvousWords::parse(payload);
     if (answer && answer->verb == Verb::error) return failed(answer->value);
+    if (answer && answer->verb == Verb::lost) {
+      return Status(ErrorCode::initialization, answer->value, static_cast<int>(answer->rank));
+    }
     return answer;
   }
 
@@ -126,7 +146,9 @@ class RendezvousBootstrap final : public Bootstrap {
   const std::string secret_;
   const Key key_;
   RendezvousHello hello_;
-  bool is_in_ = false;  // both sides have shown that they know the secret
+  std::string server_ = "rank 0";
+  std::map<std::string, std::string> known_;  // what was put before the last barrier
+  bool is_in_ = false;                        // both sides have shown that they know the secret
 };
 
 Status RendezvousBootstrap::greet(Time deadline) {
@@ -135,7 +157,7 @@ Status RendezvousBootstrap::greet(Time deadline) {
       ask({Verb::hello, hello_.rank, hello_.size, hello_.rank_word, {}}, deadline);
   if (!challenge) return challenge.status();
   if (challenge.value().verb != Verb::challenge) {
-    return failed("rank 0 runs another version of Rueda");
+    return failed(server_ + " runs another version of Rueda");
   }
   hello_.store_word = challenge.value().key;
   if (is_same_secret(challenge.value().value, hello_.proof_of_store(key_))) return {};
@@ -206,10 +228,12 @@ Expected<std::unique_ptr<RendezvousBootstrap>> reach(const std::string& address,
 // One attempt. ErrorCode::initialization where another would be in vain.
 Expected<std::unique_ptr<RendezvousBootstrap>> try_to_enter(const std::string& address, int rank,
                                                             int size, const std::string& secret,
-                                                            Time deadline) {
+                                                            Time deadline,
+                                                            std::string_view server) {
   deadline = std::min<Time>(deadline, Clock::now() + attempt_timeout);
   auto entered = reach(address, rank, size, secret, deadline);
   if (!entered) return entered.status();
+  entered.value()->is_served_by(server);
   if (Status status = entered.value()->greet(deadline); !status.ok()) return status;
   if (Status status = entered.value()->enter(deadline); !status.ok()) return status;
   return entered;
@@ -249,6 +273,37 @@ Expected<std::unique_ptr<RendezvousBootstrap>> try_to_enter_one(const std::strin
   return status;
 }
 
+// Attempts until the deadline.
+Expected<std::unique_ptr<RendezvousBootstrap>> enter_until(const std::string& address, int rank,
+                                                           int size, const std::string& secret,
+                                                           Time deadline, std::string_view server) {
+  Status obstacle(ErrorCode::timeout, "no answer");
+  while (true) {
+    auto entered = try_to_enter(address, rank, size, secret, deadline, server);
+    if (entered || entered.status().code() == ErrorCode::initialization) return entered;
+    if (Clock::now() >= deadline) break;
+    obstacle = entered.status();  // not the one of the last attempt, which the deadline cut short
+    std::this_thread::sleep_for(between_tries);
+    look_for_interruption();
+  }
+  return failed(str("rank ", rank, " did not get into the rendezvous at ", address, ", which ",
+                    server, " serves, before the deadline"))
+      .because(obstacle);
+}
+
+Status check_meeting(const std::string& address, int rank, int size, const std::string& secret) {
+  if (rank < 0 || rank >= size) return failed(str("there is no rank ", rank, " among ", size));
+  if (!address.starts_with("unix:@") && !address.starts_with("tcp:")) {
+    return failed(str("'", address, "' is no rendezvous: give unix:@name or tcp:host:port"));
+  }
+  if (address.starts_with("tcp:") && secret.size() < min_secret_length) {
+    return failed(str("a rendezvous over TCP needs RUEDA_SECRET, a random text of at least ",
+                      min_secret_length,
+                      " characters that is the same on all ranks: openssl rand -hex 32, say"));
+  }
+  return {};
+}
+
 struct Served {
   std::unique_ptr<RendezvousStore> store;
   std::string address;
@@ -281,37 +336,26 @@ Expected<Served> serve_at_first_free(const std::vector<std::string>& addresses, 
 Expected<std::unique_ptr<Bootstrap>> connect_rendezvous(const std::string& address, int rank,
                                                         int size, Time deadline,
                                                         const std::string& secret, int listener) {
-  if (rank < 0 || rank >= size) return failed(str("there is no rank ", rank, " among ", size));
-  if (!address.starts_with("unix:@") && !address.starts_with("tcp:")) {
-    return failed(str("'", address, "' is no rendezvous: give unix:@name or tcp:host:port"));
-  }
-  if (address.starts_with("tcp:") && secret.size() < min_secret_length) {
-    return failed(str("a rendezvous over TCP needs RUEDA_SECRET, a random text of at least ",
-                      min_secret_length,
-                      " characters that is the same on all ranks: openssl rand -hex 32, say"));
-  }
+  if (Status status = check_meeting(address, rank, size, secret); !status.ok()) return status;
   std::unique_ptr<RendezvousStore> store;
   if (rank == 0) {
     auto served = serve(address, size, secret, deadline, listener);
     if (!served) return served.status();
     store = std::move(served).value();
   }
-  Status obstacle(ErrorCode::timeout, "no answer");
-  while (true) {
-    auto entered = try_to_enter(address, rank, size, secret, deadline);
-    if (entered) {
-      entered.value()->keep(std::move(store));
-      return std::unique_ptr<Bootstrap>(std::move(entered).value());
-    }
-    if (entered.status().code() == ErrorCode::initialization) return entered.status();
-    if (Clock::now() >= deadline) break;
-    obstacle = entered.status();  // not the one of the last attempt, which the deadline cut short
-    std::this_thread::sleep_for(between_tries);
-    look_for_interruption();
-  }
-  return failed(str("rank ", rank, " did not get into the rendezvous at ", address,
-                    ", which rank 0 serves, before the deadline"))
-      .because(obstacle);
+  auto entered = enter_until(address, rank, size, secret, deadline, "rank 0");
+  if (!entered) return entered.status();
+  entered.value()->keep(std::move(store));
+  return std::unique_ptr<Bootstrap>(std::move(entered).value());
+}
+
+Expected<std::unique_ptr<Bootstrap>> enter_rendezvous(const std::string& address, int rank,
+                                                      int size, Time deadline,
+                                                      const std::string& secret) {
+  if (Status status = check_meeting(address, rank, size, secret); !status.ok()) return status;
+  auto entered = enter_until(address, rank, size, secret, deadline, "the launcher");
+  if (!entered) return entered.status();
+  return std::unique_ptr<Bootstrap>(std::move(entered).value());
 }
 
 Expected<std::unique_ptr<Bootstrap>> connect_at_first_free(

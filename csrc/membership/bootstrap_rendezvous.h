@@ -1,11 +1,12 @@
-// How ranks find each other without MPI: rank 0 serves a small store under an address that all were
-// told.
+// How ranks find each other without MPI: at a small store under an address that all were told.
+// `rueda run` serves it, on several hosts where rank 0 is; elsewhere rank 0 does.
 //
 // The launcher gives each rank RUEDA_RANK, RUEDA_SIZE and RUEDA_RENDEZVOUS, which is unix:@name (in
-// the abstract namespace of one host) or tcp:host:port, where host is rank 0's; and RUEDA_SECRET, a
-// random text that both sides prove to know. Over TCP rank 0 also gets a descriptor that listens
-// there already: RUEDA_RENDEZVOUS_LISTENER. On a Unix socket both must also run under the same
-// user. What is said over TCP is neither encrypted nor protected against changes: docs/security.md.
+// the abstract namespace of one host) or tcp:host:port, where host is rank 0's; RUEDA_SECRET, a
+// random text that both sides prove to know; and RUEDA_RENDEZVOUS_STORE, the same address, where it
+// is served already. Rank 0 may have a descriptor that listens there: RUEDA_RENDEZVOUS_LISTENER. On
+// a Unix socket both sides must also run under the same user. What is said over TCP is neither
+// encrypted nor protected against changes: docs/security.md.
 #pragma once
 
 #include <cstddef>
@@ -34,10 +35,17 @@ inline constexpr std::size_t min_secret_length = 16;
     const std::string& address, int rank, int size, Time deadline, const std::string& secret = {},
     int listener = -1);
 
-// The same where rank 0 serves at the first of several TCP addresses that is free, and the others
-// try them in turn until they find it: what answers elsewhere and does not know the secret is
-// passed by. At once an error on rank 0 where one of them is served by another process that knows
-// the secret.
+// The same where the launcher serves the store (launcher/store/), before any rank is started and
+// for one world after the other. Who waits for a rank that has ended gets an error that names it.
+[[nodiscard]] Expected<std::unique_ptr<Bootstrap>> enter_rendezvous(const std::string& address,
+                                                                    int rank, int size,
+                                                                    Time deadline,
+                                                                    const std::string& secret);
+
+// As connect_rendezvous() where rank 0 serves at the first of several TCP addresses that is free,
+// and the others try them in turn until they find it: what answers elsewhere and does not know the
+// secret is passed by. At once an error on rank 0 where one of them is served by another process
+// that knows the secret.
 [[nodiscard]] Expected<std::unique_ptr<Bootstrap>> connect_at_first_free(
     const std::vector<std::string>& addresses, int rank, int size, Time deadline,
     const std::string& secret);

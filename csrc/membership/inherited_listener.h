@@ -1,8 +1,8 @@
 // The listening socket that is handed to rank 0, which serves the rendezvous there.
 //
-// `rueda run` opens it before it tells any rank the address, and passes the descriptor on: nobody
-// else can take the address in between, and no rank comes before it is served.
-// RUEDA_RENDEZVOUS_LISTENER is the descriptor's number.
+// Whoever makes the address opens it before any rank is told: nobody else can take the address in
+// between, and no rank comes before it is served. The descriptor's number is handed on
+// (rueda.rendezvous), or in RUEDA_RENDEZVOUS_LISTENER (torch.distributed's backend).
 #pragma once
 
 #include <optional>

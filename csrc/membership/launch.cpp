@@ -123,6 +123,7 @@ std::optional<Launch> recognise_rendezvous(const Environment& environment) {
       .evidence = str(shown("RUEDA_RANK", rank_text), ", ", shown("RUEDA_SIZE", size_text), ", ",
                       shown("RUEDA_RENDEZVOUS", address)),
       .address = address.value_or(""),
+      .is_served = address && non_empty(environment, "RUEDA_RENDEZVOUS_STORE") == address,
       .listener = number(non_empty(environment, "RUEDA_RENDEZVOUS_LISTENER")).value_or(-1),
       .secret = non_empty(environment, "RUEDA_SECRET").value_or("")};
   if (rank && size && address && *rank < *size) return launch;

@@ -25,14 +25,15 @@ struct Launch {
   std::string address = {};   // of the rendezvous
   // Rank 0 serves at the first free one of these and `address`, see several_hosts_launch.h.
   std::vector<std::string> other_addresses = {};
+  bool is_served = false;    // by the launcher: RUEDA_RENDEZVOUS_STORE is `address`
   int listener = -1;         // a descriptor that listens there: RUEDA_RENDEZVOUS_LISTENER
   std::string secret = {};   // of the job: RUEDA_SECRET; goes into no message
   std::string problem = {};  // foreign: why no world can be formed, and what to do
   std::string remedy = {};   // rendezvous: what to do where the ranks do not meet
 };
 
-// Recognises, innermost first: RUEDA_RANK, RUEDA_SIZE and RUEDA_RENDEZVOUS, with RUEDA_SECRET
-// and RUEDA_RENDEZVOUS_LISTENER;
+// Recognises, innermost first: RUEDA_RANK, RUEDA_SIZE and RUEDA_RENDEZVOUS, with RUEDA_SECRET,
+// RUEDA_RENDEZVOUS_STORE and RUEDA_RENDEZVOUS_LISTENER;
 // torchrun (TORCHELASTIC_RUN_ID); Open MPI; PMI_RANK and PMI_SIZE (of Intel MPI where I_MPI_MPIRUN
 // is set, of Hydra where MPI_LOCALNRANKS is, of srun with PMI-2 where SLURM_STEP_ID is); a step of
 // Slurm with more than one task; PMIX_RANK; horovodrun; RANK and WORLD_SIZE. A launcher whose

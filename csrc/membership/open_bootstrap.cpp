@@ -34,6 +34,18 @@ std::vector<std::string> addresses_of(const Launch& launch) {
   return addresses;
 }
 
+Expected<std::unique_ptr<Bootstrap>> meet(const Launch& launch, Time deadline) {
+  if (launch.is_served) {
+    return enter_rendezvous(launch.address, launch.rank, launch.size, deadline, launch.secret);
+  }
+  if (launch.other_addresses.empty()) {
+    return connect_rendezvous(launch.address, launch.rank, launch.size, deadline, launch.secret,
+                              launch.listener);
+  }
+  return connect_at_first_free(addresses_of(launch), launch.rank, launch.size, deadline,
+                               launch.secret);
+}
+
 Expected<OpenedBootstrap> open_rendezvous(Launch launch, Time deadline) {
   if (launch.kind != LaunchKind::rendezvous) {
     return Status(
@@ -46,11 +58,7 @@ Expected<OpenedBootstrap> open_rendezvous(Launch launch, Time deadline) {
   if (launch.address.starts_with("unix:")) {  // all ranks are on this host
     if (Status room = provide_descriptors(launch.size); !room.ok()) return room;
   }
-  auto bootstrap = launch.other_addresses.empty()
-                       ? connect_rendezvous(launch.address, launch.rank, launch.size, deadline,
-                                            launch.secret, launch.listener)
-                       : connect_at_first_free(addresses_of(launch), launch.rank, launch.size,
-                                               deadline, launch.secret);
+  auto bootstrap = meet(launch, deadline);
   if (!bootstrap && !launch.remedy.empty()) {
     return Status(ErrorCode::initialization,
                   str(launch.launcher, " started ", launch.size, " ranks (", launch.evidence,

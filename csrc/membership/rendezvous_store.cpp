@@ -58,9 +58,29 @@ Expected<RendezvousWords> RendezvousWords::parse(std::span<const std::byte> payl
   const std::string text(reinterpret_cast<const char*>(payload.data()) + sizeof head,
                          payload.size() - sizeof head);
   const auto [verb, rank, size, key_length] = head;
-  if (verb > static_cast<std::uint32_t>(Verb::prove) || key_length > text.size()) return foreign;
+  if (verb > static_cast<std::uint32_t>(Verb::lost) || key_length > text.size()) return foreign;
   return RendezvousWords{static_cast<Verb>(verb), rank, size, text.substr(0, key_length),
                          text.substr(key_length)};
+}
+
+void append_text(std::string& texts, std::string_view text) {
+  const auto length = static_cast<std::uint32_t>(text.size());
+  texts.append(reinterpret_cast<const char*>(&length), sizeof length);
+  texts.append(text);
+}
+
+Expected<std::vector<std::string>> split_texts(std::string_view texts) {
+  std::vector<std::string> parts;
+  while (!texts.empty()) {
+    std::uint32_t length = 0;
+    if (texts.size() >= sizeof length) std::memcpy(&length, texts.data(), sizeof length);
+    if (texts.size() < sizeof length || texts.size() - sizeof length < length) {
+      return Status(ErrorCode::transport, "the rendezvous has sent half of a text");
+    }
+    parts.emplace_back(texts.substr(sizeof length, length));
+    texts.remove_prefix(sizeof length + length);
+  }
+  return parts;
 }
 
 Key RendezvousHello::key_of(const std::string& secret) {
@@ -228,8 +248,12 @@ void RendezvousStore::answer(Client& client, const RendezvousWords& question) {
   }
   switch (question.verb) {
     case Verb::put:
-      if (entries_.emplace(question.key, question.value).second) return reply(client, Verb::ok);
-      return reply(client, Verb::error, str("key '", question.key, "' was put twice"));
+      if (!entries_.emplace(question.key, question.value).second) {
+        return reply(client, Verb::error, str("key '", question.key, "' was put twice"));
+      }
+      append_text(fresh_, question.key);
+      append_text(fresh_, question.value);
+      return reply(client, Verb::ok);
     case Verb::get: {
       const auto found = entries_.find(question.key);
       if (found != entries_.end()) return reply(client, Verb::ok, found->second);
@@ -297,11 +321,12 @@ void RendezvousStore::settle_barrier() {
     if (!client->at_barrier) continue;
     client->at_barrier = false;
     if (complete) {
-      reply(*client, Verb::ok);
+      reply(*client, Verb::ok, fresh_);
     } else {
       reply(*client, Verb::error, describe_ranks(departed_) + " left while the world was formed");
     }
   }
+  if (complete) fresh_.clear();
 }
 
 }  // namespace rueda

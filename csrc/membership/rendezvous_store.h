@@ -1,4 +1,5 @@
-// The store behind bootstrap_rendezvous: a thread of rank 0 that answers the ranks.
+// The store behind bootstrap_rendezvous, as a thread of rank 0 that answers the ranks. The
+// launcher's (launcher/store/) says the same.
 //
 // Whoever connects must first show that it knows the job's secret, within a few seconds and in
 // short frames; so must the store, before a rank tells it anything. Neither sends the secret:
@@ -14,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -31,7 +33,8 @@ struct RendezvousWords {
     hello,    // rank, size, key: a random word → challenge | error
     put,      // key, value                → ok | error
     get,      // key                       → ok with value | error
-    barrier,  //                           → ok, when all are there | error
+    barrier,  //                           → ok, when all are there, with all keys and values that
+              //                             were put since the last one | error | lost
     missing,  // who is not at the barrier → missing with value
     ok,
     later,
@@ -39,6 +42,7 @@ struct RendezvousWords {
     challenge,  // key: a random word, value: the store's proof
     prove,      // value: the rank's proof → ok | later (the rank is still in the world before) |
                 // error
+    lost,       // rank: it has ended and will not come, value says how (the launcher's store only)
   };
   Verb verb = Verb::ok;
   std::uint32_t rank = 0;
@@ -50,6 +54,10 @@ struct RendezvousWords {
   // An error where `payload` cannot be such words.
   [[nodiscard]] static Expected<RendezvousWords> parse(std::span<const std::byte> payload);
 };
+
+// Several texts as one, and back; an error where it cannot be several.
+void append_text(std::string& texts, std::string_view text);
+[[nodiscard]] Expected<std::vector<std::string>> split_texts(std::string_view texts);
 
 // What both sides of a conversation know of it.
 struct RendezvousHello {
@@ -104,6 +112,7 @@ class RendezvousStore {
   const Key key_;
   Time accept_after_{};  // no descriptor was left
   std::map<std::string, std::string> entries_;
+  std::string fresh_;  // keys and values since the last barrier
   std::vector<std::unique_ptr<Client>> clients_;
   std::vector<int> departed_;  // were here, and have left
   UniqueFd stop_;

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import arrivals
-from ..builtin import MOMENT, BuiltinRun, new_rendezvous, new_secret, rank_variables
+from ..builtin import MOMENT, BuiltinRun, new_rendezvous, rank_variables
 from ..environment import without_identity
 from ..errors import LaunchError
 from ..failure import Failure
@@ -72,12 +72,12 @@ class ElasticRun(BuiltinRun):
             self._base = {
                 **without_identity(os.environ),
                 **self._job.settings,
-                "RUEDA_SECRET": new_secret(),
                 "RUEDA_ELASTIC": "1",
                 "RUEDA_BOOTSTRAP": "rendezvous",
                 arrivals.VARIABLE: come.address,
             }
             rendezvous = new_rendezvous()
+            self._base |= stack.enter_context(self._serve(supervisor, rendezvous))
             for rank in range(self._job.ranks):
                 if not supervisor.ending:
                     identity = rank_variables(rank, self._job, rendezvous)
@@ -141,12 +141,18 @@ class ElasticRun(BuiltinRun):
         well = how.status == 0 or how.rank in self._unwanted
         if well and how.rank < self._job.ranks:
             come.leave(how.rank)
-        if not well and not growth.bears_loss_of(how.rank):
+        if not well and self._failures:
+            self._failures.append(how)
+        elif not well and self._is_missed(how.rank):
+            say(f"the job ends, for process {how.rank} ended before the first world was formed")
+            supervisor.end_after(min(MOMENT, self._grace))
+            self._failures.append(how)
+        elif not well and not growth.bears_loss_of(how.rank):
             say(f"the job ends, for {growth.why_not(how.rank)}")
-            if not self._failures:
-                supervisor.end_after(min(MOMENT, self._grace))
+            supervisor.end_after(min(MOMENT, self._grace))
             self._failures.append(how)
         elif not well:
+            self._borne[how.rank] = how
             what = "is lost" if growth.was_member(how.rank) else "has not joined"
             say(f"process {how.rank} {what}, {how.describe_status()}; the job goes on")
         growth.ended(how.rank, well, time.monotonic())

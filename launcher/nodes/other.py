@@ -18,6 +18,7 @@ from ..remote.frames import Frame, Kind
 from ..remote.host import HostRun
 from ..remote.host_job import HostJob, Prepared, prepare
 from ..sink import say
+from ..store.server import STORE_VARIABLE
 from ..supervisor import Supervisor
 from ..version import installed_version
 from .flags import Nodes
@@ -138,7 +139,7 @@ def run_node(nodes: Nodes, job: Job, output: RankOutput, grace: float, silence: 
     word = str(meeting["RUEDA_SECRET"])
     key = key_of(nodes.secret, nodes.identity)
     meeting = {
-        "RUEDA_RENDEZVOUS": str(meeting["RUEDA_RENDEZVOUS"]),
+        **{name: str(meeting[name]) for name in ("RUEDA_RENDEZVOUS", STORE_VARIABLE)},
         "RUEDA_SECRET": secret_of_ranks(key, word),
     }
     relay = guard(grace)

@@ -101,9 +101,9 @@ class Connection:
         finally:
             theirs.close()
 
-    def send(self, kind: Kind, payload: bytes = b"") -> None:
+    def send(self, kind: Kind, payload: bytes = b"", rank: int = 0) -> None:
         """Sends a frame, as soon as the host takes it."""
-        self._send(pack(kind, payload))
+        self._send(pack(kind, payload, rank))
 
     def send_json(self, kind: Kind, value: dict[str, Any]) -> None:
         """Sends a frame that carries JSON."""

@@ -28,13 +28,16 @@ class Kind(Enum):
     START = b"s"  # JSON: where the ranks meet, and their secret
     SIGNAL = b"k"  # the number of a signal for all ranks, and 1 where the user has sent it
     VERDICT = b"v"  # JSON: the exit code of the job, and why it ended; to the launchers of nodes
+    LOST = b"l"  # how the rank has ended; to the first host
+    OVER = b"y"  # all ranks of the job are gone; to the first host
     INPUT = b"i"  # bytes for rank 0's standard input; none at its end
     # From the host
-    PREPARED = b"p"  # JSON: where rank 0 will listen, if it is on this host
+    PREPARED = b"p"  # JSON: where the ranks will meet, on the first host
     REFUSED = b"f"  # why the job cannot be started there
     OUT = b"o"  # bytes that the rank wrote to standard output
     ERR = b"e"  # and to standard error
     ARRIVAL = b"a"  # what the library told the launcher
+    MISSED = b"m"  # the rank has ended without which the first world cannot be formed
     EXIT = b"x"  # the status of the rank as of subprocess
     TAKEN = b"t"  # the bytes of INPUT have been taken
     END = b"z"  # all processes of the job on this host are gone

@@ -7,17 +7,20 @@ launcher has been silent for too long, it ends them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from socket import socket as Listener
 
 from .. import arrivals
 from ..builtin import why_not_started
 from ..errors import LaunchError
 from ..guardian import guard
 from ..output import Stream
+from ..store.server import Store
 from ..supervisor import Child, Supervisor
 from ..writer import Writer
 from .channel import Channel, LauncherIsGone
@@ -28,6 +31,8 @@ from .rank_input import RankInput
 _OUTPUT = {"stdout": Kind.OUT, "stderr": Kind.ERR}
 # How often each side says that it is there, as a part of how long it may be silent.
 BEATS_IN_SILENCE = 4
+# How often it is looked whether a signal has come meanwhile; seconds.
+_LOOK = 0.5
 
 
 class HostRun:
@@ -50,6 +55,8 @@ class HostRun:
         self._writer = Writer()
         self._heard_at = time.monotonic()
         self._input: RankInput | None = None
+        self._store: Store | None = None  # on the first host
+        self._is_over = asyncio.Event()  # no rank of any host will ask the store
 
     async def run(self) -> None:
         """Runs the ranks to their end."""
@@ -64,9 +71,27 @@ class HostRun:
         asyncio.get_running_loop().add_reader(self._channel.input, self._hear, supervisor)
         self._beat(supervisor)
         async with arrivals.ArrivalSocket(self._tell_arrival) as socket:
-            await self._start_all(supervisor, socket)
-            await supervisor.wait()
+            with contextlib.ExitStack() as closing:
+                if self._prepared.listener is not None:
+                    self._store = self._open_store(self._prepared.listener)
+                    closing.callback(self._store.close)
+                await self._start_all(supervisor, socket)
+                await supervisor.wait()
+                await self._serve_others(supervisor)
             socket.hear()
+
+    async def _serve_others(self, supervisor: Supervisor) -> None:
+        """Where the ranks of this host are gone, and those of others may still come to the store."""
+        while self._store is not None and not self._is_over.is_set() and not supervisor.ending:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._is_over.wait(), _LOOK)
+
+    def _open_store(self, listener: Listener) -> Store:
+        """Where the ranks of all hosts meet."""
+        secret = self._meeting["RUEDA_SECRET"]
+        return Store(
+            listener, self._job.size, secret, lambda rank: self._tell(Kind.MISSED, rank=rank)
+        )
 
     async def _start_all(self, supervisor: Supervisor, socket: arrivals.ArrivalSocket) -> None:
         for number in range(len(self._job.identities)):
@@ -87,10 +112,6 @@ class HostRun:
         rank = self._job.first + number
         variables = {**self._job.identities[number], **self._meeting}
         variables[arrivals.VARIABLE] = socket.address
-        descriptors = []
-        if rank == 0 and self._prepared.listener is not None:
-            descriptors = [self._prepared.listener.fileno()]
-            variables["RUEDA_RENDEZVOUS_LISTENER"] = str(descriptors[0])
 
         def on_output(stream: Stream, chunk: bytes) -> None:
             self._hand_on(stream, chunk, rank)
@@ -105,13 +126,10 @@ class HostRun:
             on_output,
             on_exit,
             stdin=subprocess.PIPE if rank == 0 and self._job.reads_input else subprocess.DEVNULL,
-            pass_fds=descriptors,
         )
 
     def _after_first(self, child: Child) -> None:
-        """Rank 0 alone holds the listener, and reads what is piped into the launcher."""
-        if self._prepared.listener is not None:
-            self._prepared.listener.close()
+        """Rank 0 alone reads what is piped into the launcher."""
         if child.process.stdin is not None:
             self._input = RankInput(child.process.stdin, lambda: self._tell(Kind.TAKEN))
 
@@ -158,11 +176,17 @@ class HostRun:
             if by_user:  # who does not care any more for output that nobody reads
                 supervisor.interrupted_by = supervisor.interrupted_by or signal.Signals(number)
             supervisor.end(signal.Signals(number))
+            self._is_over.set()
+        elif frame.kind == Kind.OVER:
+            self._is_over.set()
+        elif frame.kind == Kind.LOST and self._store is not None:
+            self._store.lose(frame.rank, frame.payload.decode(errors="replace"))
         elif frame.kind == Kind.INPUT and self._input is not None:
             self._input.give(frame.payload)
 
     def _lose_launcher(self, supervisor: Supervisor) -> None:
         asyncio.get_running_loop().remove_reader(self._channel.input)
+        self._is_over.set()
         if supervisor.interrupted_by is None:
             supervisor.interrupt(signal.SIGTERM)
 

@@ -17,6 +17,7 @@ from ..job import Job
 from ..output import RankOutput, Stream
 from ..placement import HostShare, identity, place
 from ..sink import say
+from ..store.server import STORE_VARIABLE
 from ..supervisor import Supervisor
 from ..version import installed_version
 from . import address, ssh
@@ -72,6 +73,7 @@ class RemoteRun(BuiltinRun):
         self._started = False
         self._refusal = ""
         self._lost: list[Connection] = []
+        self._gone: set[int] = set()  # ranks
         self._failures_before_loss = 0
         self._input: PipedInput | None = None
 
@@ -140,8 +142,10 @@ class RemoteRun(BuiltinRun):
         if supervisor.ending:
             return
         self._started = True
+        rendezvous = str(self._connections[0].rendezvous)
         meeting = {
-            "RUEDA_RENDEZVOUS": str(self._connections[0].rendezvous),
+            "RUEDA_RENDEZVOUS": rendezvous,
+            STORE_VARIABLE: rendezvous,
             "RUEDA_SECRET": new_secret(),
         }
         for connection in self._connections:
@@ -236,7 +240,12 @@ class RemoteRun(BuiltinRun):
             self._output.write(frame.rank, _STREAMS[frame.kind], frame.payload)
         elif frame.kind == Kind.EXIT:
             host = connection.facts.get("host", connection.name)
-            self._rank_has_ended(supervisor, come, Failure(frame.rank, int(frame.payload), host))
+            how = Failure(frame.rank, int(frame.payload), host)
+            self._rank_has_ended(supervisor, come, how)
+            self._tell_store(how)
+            self._note_gone(frame.rank)
+        elif frame.kind == Kind.MISSED:
+            self._miss(supervisor, frame.rank)
         elif frame.kind == Kind.ARRIVAL:
             come.take(frame.payload)
         elif frame.kind == Kind.TAKEN and self._input is not None:
@@ -248,18 +257,33 @@ class RemoteRun(BuiltinRun):
     def _lose(self, supervisor: Supervisor, connection: Connection) -> None:
         if not self._started:
             return
+        self._note_gone(*connection.share.ranks)
         gone = [
             Failure(rank, 1, connection.name, f"its host is gone: {connection.lost}")
             for rank in connection.share.ranks
         ]
-        if not supervisor.ending and self._losses.bears(*gone):
+        if not supervisor.ending and not self._failures and self._losses.bears(*gone):
             for failure in gone:
+                self._borne[failure.rank] = failure
                 say(self._losses.describe(failure))
+                self._tell_store(failure)
             return
         if not self._lost and not supervisor.ending:
             self._failures_before_loss = len(self._failures)
             supervisor.end_after(min(MOMENT, self._grace))
         self._lost.append(connection)
+
+    def _tell_store(self, how: Failure) -> None:
+        """The first host, where the ranks meet, unless that is gone itself."""
+        first = self._connections[0]
+        if not first.is_over:
+            first.send(Kind.LOST, how.describe_status().encode(), how.rank)
+
+    def _note_gone(self, *ranks: int) -> None:
+        self._gone.update(ranks)
+        first = self._connections[0]
+        if len(self._gone) == self._job.ranks and not first.is_over:
+            first.send(Kind.OVER)
 
     def _show(self, connection: Connection, line: bytes) -> None:
         """What ssh or the process there says."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launching import Job
+from one_run import OneRun
 
 ROOT = Path(__file__).resolve().parents[2]
 # What hangs is to fail while the test still waits.
@@ -40,6 +41,20 @@ class Engine:
             ended = job.wait(limit)
             assert all(rank.returncode == 0 for rank in ended), job.report()
             return [rank.output for rank in ended]
+
+    def run_checks(
+        self,
+        script: Path,
+        size: int,
+        arguments: Sequence[str] = (),
+        extra: dict[str, str] | None = None,
+        speakers: int | None = None,
+    ) -> OneRun:
+        """Runs a script whose first ``speakers`` ranks, or all, say which of its checks have passed."""
+        with Job(script, size, arguments, extra, self.python) as job:
+            ended = job.wait(240)
+            outputs = [rank.output for rank in ended[:speakers]]
+            return OneRun(all(rank.returncode == 0 for rank in ended), outputs)
 
 
 def find(name: str) -> Engine | str:

@@ -49,6 +49,11 @@ void run(std::span<const std::byte> bytes) {
     const auto frame = words.value().to_frame();
     const auto again = RendezvousWords::parse(std::span(frame).subspan(frame_header_bytes));
     require(again && again->key == words->key && again->value == words->value);
+    if (const auto texts = split_texts(words->value)) {
+      std::string joined;
+      for (const std::string& text : *texts) append_text(joined, text);
+      require(joined == words->value);
+    }
   }
   auto listener = listen_on("unix:@rueda-fuzz-" + random_name());
   require(listener.ok());

@@ -47,7 +47,7 @@
  *                       number and the mask of those that have decided on it
  *   rest                the run is over
  *
- * tests/unit/survivor_traces_test.cpp does the same to the objects of the library, and compares.
+ * tests/unit/plan/survivor_traces_test.cpp does the same to the objects of the library, and compares.
  * membership.traces keeps twelve of seed 2; tests/model/replay makes others.
  */
 #ifndef DEATHS

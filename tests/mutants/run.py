@@ -173,9 +173,10 @@ class Tree:
                     _copy_if_different(path, target)
 
     def program(self, name: str) -> Path:
-        """The executable that has the cases of tests/unit/``name``.cpp, whatever it is called."""
+        """The executable that has the cases of tests/unit/*/``name``.cpp, whatever it is called."""
         rules = (self._build / "build.ninja").read_text().replace("$\n", "")
-        source = re.escape(str(self._source / "tests" / "unit" / f"{name}.cpp"))
+        folder = re.escape(str(self._source / "tests" / "unit"))
+        source = rf"{folder}/(?:\S*/)?{re.escape(name)}\.cpp"
         compiled = re.search(rf"^build (\S+): CXX_COMPILER\S* {source}(?: |$)", rules, re.MULTILINE)
         if compiled:
             part = re.escape(compiled[1])

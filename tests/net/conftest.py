@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from .lab import Lab
 from .lab.fixture import make_lab, or_skip
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "python")]
 
 __all__ = ["make_lab"]
 

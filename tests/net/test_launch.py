@@ -82,7 +82,7 @@ def test_every_rank_knows_who_it_is(each: Launcher) -> None:
     assert {rank["FORWARDED"] for rank in ranks} == {"a b'c"}
     assert "UNRELATED" in ranks[0]  # the launcher's own host inherits everything
     assert len({rank["RUEDA_SECRET"] for rank in ranks}) == 1
-    assert ["RUEDA_RENDEZVOUS_LISTENER" in rank for rank in ranks] == [True, False, False, False]
+    assert all(rank["RUEDA_RENDEZVOUS_STORE"] == rank["RUEDA_RENDEZVOUS"] for rank in ranks)
 
 
 def test_each_job_has_a_secret_of_its_own_that_is_on_no_command_line(launcher: Launcher) -> None:
@@ -109,21 +109,41 @@ def test_each_job_has_a_secret_of_its_own_that_is_on_no_command_line(launcher: L
     assert len(secrets) == 2
 
 
-# Rank 0's listener is open before it is told of, and at the address that was told.
+# The launcher's process on rank 0's host answers there, and ends the connection of who speaks otherwise.
 LISTENS = """
     import socket
     host, _, port = os.environ["RUEDA_RENDEZVOUS"].removeprefix("tcp:").rpartition(":")
     host = host.strip("[]")
-    if rank == 0:
-        with socket.socket(fileno=int(os.environ["RUEDA_RENDEZVOUS_LISTENER"])) as listener:
-            assert listener.getsockname()[:2] == (host, int(port))
-            for _ in range(size - 1):
-                connection, _ = listener.accept()
-                connection.sendall(b"welcome")
-    else:
+    if rank == size - 1:
         with socket.create_connection((host, int(port)), timeout=30) as connection:
-            print(host, connection.recv(7).decode())
+            connection.sendall(bytes(8))
+            assert connection.recv(1) == b""
+            print(host, "answers")
 """
+
+
+@pytest.mark.parametrize("flags", [[], ["--min-np", "1"]], ids=["plain", "recovers"])
+def test_a_rank_0_that_ends_before_the_world_is_formed_is_named_on_all_hosts(
+    launcher: Launcher, flags: list[str]
+) -> None:
+    pytest.importorskip("rueda._native")
+    program = launcher.program("""
+        import signal
+        if rank == 0:  # the only one of its host
+            os.kill(os.getpid(), signal.SIGKILL)
+        import rueda
+        try:
+            rueda.init(init_timeout=600)
+        except rueda.InitializationError as error:
+            print("told:", error, flush=True)
+            raise
+    """)
+    ran = launcher.run("-H", "h0:1,h1:1,h2:1", *flags, *program)
+    told = [line for line in ran.out.splitlines() if "told: " in line]
+    assert len(told) == 2, ran.out + ran.err
+    for line in told:
+        assert "rank 0 ended before the world was formed: killed by SIGKILL" in line
+    assert ran.last_line.startswith("rueda: rank 0 on h0 failed first: killed by SIGKILL")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +159,7 @@ LISTENS = """
 def test_ranks_meet_at_rank_0s_host(launcher: Launcher, on: str, hosts: str) -> None:
     first = hosts.partition(":")[0].replace("localhost", on).replace("10.213.0.1", "h0")
     ran = launcher.run("-H", hosts, *launcher.program(LISTENS), on=on)
-    assert ran.out == f"[1]<stdout>: {launcher.lab.address(first)} welcome\n", ran.err
+    assert ran.out == f"[1]<stdout>: {launcher.lab.address(first)} answers\n", ran.err
 
 
 def test_ranks_meet_over_ipv6(make_lab: MakeLab, tmp_path: Path) -> None:
@@ -148,7 +168,7 @@ def test_ranks_meet_over_ipv6(make_lab: MakeLab, tmp_path: Path) -> None:
     hosts = {"h0:1,h1:1": "h0", "h1:1,h2:1": "h1", f"h0:1,[{lab.ipv6('h2')}]:1": "h0"}
     for names, first in hosts.items():
         ran = launcher.run("-H", names, *launcher.program(LISTENS))
-        assert ran.out == f"[1]<stdout>: {lab.ipv6(first)} welcome\n", ran.err
+        assert ran.out == f"[1]<stdout>: {lab.ipv6(first)} answers\n", ran.err
     launcher.wait_until_gone()
 
 
@@ -159,7 +179,7 @@ def test_ranks_meet_at_the_chosen_interface(make_lab: MakeLab, tmp_path: Path, c
     flags = ["--interface", "eth1"] if choice == "eth1" else ["--network-interface", "eth1"]
     for hosts, first in (("h0:1,h1:1", "h0"), ("h1:1,h0:1", "h1")):
         ran = launcher.run("-H", hosts, *flags, *launcher.program(LISTENS))
-        assert ran.out == f"[1]<stdout>: {lab.address(first, 1)} welcome\n", ran.err
+        assert ran.out == f"[1]<stdout>: {lab.address(first, 1)} answers\n", ran.err
 
 
 def test_output_is_that_of_one_host(launcher: Launcher) -> None:

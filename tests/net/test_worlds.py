@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from one_run import OneRun, each_check_of
 
 from .lab import Lab
 from .lab.fixture import MakeLab, or_skip
@@ -15,6 +17,7 @@ from .launching import Launcher
 pytest.importorskip("rueda._native")
 
 PARALLEL = Path(__file__).parents[1] / "parallel" / "python"
+RunOnce = Callable[[Path, str], OneRun]
 TWO = ["-H", "h0:2,h1:2", "--no-prefix"]
 
 
@@ -83,22 +86,37 @@ def test_a_world_goes_through_the_network_that_the_hosts_are_named_in(
         assert unused.counters().sent_bytes - before[1].sent_bytes < 100_000
 
 
-def test_hosts_over_tcp(launcher: Launcher) -> None:
-    ran = launcher.run(*TWO, "python3", str(PARALLEL / "check_hosts.py"))
-    assert ran.code == 0, ran.out + ran.err
-    assert "ok check_the_world_sums_over_all_hosts" in ran.out
+@pytest.fixture(scope="module")
+def run_once(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> RunOnce:
+    """Runs all checks of a script on these hosts, the first time that it is asked for."""
+    folder = tmp_path_factory.mktemp("checks")
+
+    @functools.cache
+    def run(script: Path, hosts: str) -> OneRun:
+        launcher = Launcher(lab, folder, [str(lab.agent)])
+        ran = launcher.run("-H", hosts, "--no-prefix", "python3", str(script))
+        launcher.wait_until_gone()
+        return OneRun(ran.code == 0, [ran.out + ran.err])
+
+    return run
+
+
+@each_check_of(PARALLEL / "check_hosts.py")
+def test_hosts_over_tcp(run_once: RunOnce, check: str) -> None:
+    run_once(PARALLEL / "check_hosts.py", "h0:2,h1:2").require(check)
 
 
 @pytest.mark.parametrize("hosts", ["h0:2,h1:2", "h0:1,h1:2"])
-def test_compression_over_tcp(launcher: Launcher, hosts: str) -> None:
-    where = ["-H", hosts, "--no-prefix"]
-    ran = launcher.run(*where, "python3", str(PARALLEL / "check_compression.py"))
-    assert ran.code == 0, ran.out + ran.err
-    assert "ok check_fewer_bytes_travel" in ran.out
+@each_check_of(PARALLEL / "check_compression.py")
+def test_compression_over_tcp(run_once: RunOnce, hosts: str, check: str) -> None:
+    run_once(PARALLEL / "check_compression.py", hosts).require(check)
+
+
+@pytest.mark.parametrize("hosts", ["h0:2,h1:2", "h0:1,h1:2"])
+@each_check_of(PARALLEL / "check_torch_compression.py")
+def test_compression_of_gradients_over_tcp(run_once: RunOnce, hosts: str, check: str) -> None:
     pytest.importorskip("torch")
-    ran = launcher.run(*where, "python3", str(PARALLEL / "check_torch_compression.py"))
-    assert ran.code == 0, ran.out + ran.err
-    assert "ok check_momentum_is_gathered_before_elements_are_chosen" in ran.out
+    run_once(PARALLEL / "check_torch_compression.py", hosts).require(check)
 
 
 LOSES_A_RANK = """

@@ -42,6 +42,15 @@ def test_every_folder_is_a_layer():
     assert {"core", "reduce", "plan", "transport"} <= folders
 
 
+def test_unit_tests_sit_in_folders_of_layers():
+    """Named as the folders of what they test, which is a command of benchmarks/ once."""
+    unit = ROOT / "tests" / "unit"
+    folders = {source.parent.relative_to(unit) for source in unit.rglob("*_test.cpp")}
+    assert {Path("core"), Path("plan"), Path("backend/gpu")} <= folders
+    homes = {folder: (CSRC / folder, ROOT / "benchmarks" / folder) for folder in folders}
+    assert not [f for f, home in homes.items() if f == Path() or not any(h.is_dir() for h in home)]
+
+
 @pytest.mark.parametrize("layer", layers())
 def test_no_include_points_upward(layer):
     found = {

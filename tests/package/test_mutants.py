@@ -33,7 +33,8 @@ def cases_of(program: str) -> set[str]:
     if program.endswith(".py"):
         text = (ROOT / "tests/python" / program).read_text()
         return set(re.findall(r"^def (test_\w+)", text, re.MULTILINE))
-    text = (ROOT / "tests/unit" / f"{program}.cpp").read_text()
+    (source,) = (ROOT / "tests/unit").rglob(f"{program}.cpp")
+    text = source.read_text()
     return set(re.findall(r'TEST_CASE\(\s*"([^"]+)"', text))
 
 

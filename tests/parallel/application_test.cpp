@@ -6,8 +6,8 @@
 #include <cstring>
 #include <thread>
 
-#include "rank_main.h"
-#include "transport_conformance.h"
+#include "ranks/rank_main.h"
+#include "ranks/transport_conformance.h"
 
 using namespace rueda;
 using namespace rueda::test;

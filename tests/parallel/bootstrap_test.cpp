@@ -3,7 +3,7 @@
 #include <string>
 #include <thread>
 
-#include "rank_main.h"
+#include "ranks/rank_main.h"
 
 using namespace rueda;
 using namespace rueda::test;

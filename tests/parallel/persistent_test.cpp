@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "rank_main.h"
+#include "ranks/rank_main.h"
 #include "unit/seccomp_filter.h"
 
 using namespace rueda;

@@ -4,8 +4,8 @@
 
 #include "mpi/plugin.h"
 #include "mpi/transport.h"
-#include "rank_main.h"
-#include "transport_conformance.h"
+#include "ranks/rank_main.h"
+#include "ranks/transport_conformance.h"
 
 using namespace rueda;
 using namespace rueda::test;

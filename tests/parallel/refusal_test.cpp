@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "rank_main.h"
+#include "ranks/rank_main.h"
 
 using namespace rueda;
 using namespace rueda::test;

@@ -4,9 +4,9 @@
 #include <numeric>
 
 #include "onehost/host_group.h"
-#include "rank_main.h"
+#include "ranks/rank_main.h"
+#include "ranks/transport_conformance.h"
 #include "transport/group_bootstrap.h"
-#include "transport_conformance.h"
 
 using namespace rueda;
 using namespace rueda::test;

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from launching import Ended, command, mpirun_line, run_to_end
 from net.lab import Lab
+from net.lab.fixture import or_skip
+from one_run import OneRun
 
 
 def run_on_hosts(
@@ -31,6 +33,13 @@ def run_on_hosts(
             options += ["-x", name]
     line = mpirun_line(ranks_each * len(lab.names), command(program, arguments), options)
     return run_to_end(lab.inside(lab.names[0], *line), extra, limit, "mpirun")
+
+
+def all_checks_on_hosts(script: Path, hosts: int, ranks_each: int) -> OneRun:
+    """One run of a script's checks in a lab of its own; skips where there are none."""
+    with or_skip(), Lab(hosts) as lab:
+        ended = run_on_hosts(lab, script, ranks_each)
+    return OneRun(ended.returncode == 0, [ended.output])
 
 
 def check_on_hosts(

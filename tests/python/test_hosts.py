@@ -1,20 +1,15 @@
 """Worlds of several hosts over MPI."""
 
 import pytest
-from hosts import check_on_hosts, run_on_hosts
+from hosts import all_checks_on_hosts, check_on_hosts, run_on_hosts
 from launching import PARALLEL, find_mpirun
 from net.lab.fixture import MakeLab
+from one_run import OneRun, each_check_of
 
 pytestmark = pytest.mark.skipif(find_mpirun() is None, reason="there is no MPI")
 
-CHECKS = [
-    "check_who_is_where",
-    "check_the_world_sums_over_all_hosts",
-    "check_a_host_has_its_own_sets_in_memory",
-    "check_a_step_costs_each_host_one_message",
-    "check_each_link_carries_what_it_has_to",
-    "check_messages_within_and_across_hosts",
-]
+HOSTS = PARALLEL / "check_hosts.py"
+BUCKETS = PARALLEL / "check_torch_buckets.py"
 
 TORCH_DISTRIBUTED = """
 import torch
@@ -50,17 +45,25 @@ except rueda.PeerLostError as error:
 """
 
 
-def test_two_hosts_with_two_ranks_each(make_lab: MakeLab) -> None:
-    ended = check_on_hosts(make_lab(2), PARALLEL / "check_hosts.py", 2)
-    assert [line for line in ended.output.splitlines() if line.startswith("ok ")] == [
-        f"ok {check}" for check in CHECKS
-    ]
+@pytest.fixture(scope="module")
+def two_hosts() -> OneRun:
+    return all_checks_on_hosts(HOSTS, 2, 2)
 
 
-def test_buckets_of_gradients(make_lab: MakeLab) -> None:
+@each_check_of(HOSTS)
+def test_two_hosts_with_two_ranks_each(two_hosts: OneRun, check: str) -> None:
+    two_hosts.require(check)
+
+
+@pytest.fixture(scope="module")
+def buckets() -> OneRun:
     pytest.importorskip("torch")
-    ended = check_on_hosts(make_lab(2), PARALLEL / "check_torch_buckets.py", 2)
-    assert "ok check_why_there_are_no_buckets" in ended.output
+    return all_checks_on_hosts(BUCKETS, 2, 2)
+
+
+@each_check_of(BUCKETS)
+def test_buckets_of_gradients(buckets: OneRun, check: str) -> None:
+    buckets.require(check)
 
 
 def test_torch_distributed(make_lab: MakeLab) -> None:

@@ -8,11 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
-from hosts import check_on_hosts
+from hosts import all_checks_on_hosts
 from launching import PARALLEL, Job, find_mpirun, run
-from net.lab.fixture import MakeLab
+from one_run import OneRun, each_check_of
 
 pytest.importorskip("rueda._native")
+
+TABLES = PARALLEL / "check_tables.py"
 
 PREAMBLE = """
 import os, signal, sys, threading, time
@@ -383,8 +385,13 @@ rueda.shutdown()
     assert "finish()" in told
 
 
-@pytest.mark.skipif(find_mpirun() is None, reason="there is no MPI")
-def test_two_hosts_with_two_ranks_each(make_lab: MakeLab) -> None:
-    ended = check_on_hosts(make_lab(2), PARALLEL / "check_tables.py", 2)
-    assert "ok check_what_all_ranks_add_is_there" in ended.output
-    assert "ok check_the_order_of_the_ring_has_the_bits_of_an_allreduce" in ended.output
+@pytest.fixture(scope="module")
+def two_hosts() -> OneRun:
+    if find_mpirun() is None:
+        pytest.skip("there is no MPI")
+    return all_checks_on_hosts(TABLES, 2, 2)
+
+
+@each_check_of(TABLES)
+def test_two_hosts_with_two_ranks_each(two_hosts: OneRun, check: str) -> None:
+    two_hosts.require(check)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from one_run import OneRun
 from worlds import END, Run, Worlds
 
 SCRIPT = """
@@ -74,3 +75,12 @@ def test_a_script_that_ends_badly(mine: Worlds, script: str) -> None:
     mine.check(run, "check_good")
     with pytest.raises(AssertionError, match="the end is wrong"):
         mine.check(Run(script, 1), "check_good")  # the end of the script before
+
+
+def test_of_a_script_that_runs_once_each_check_fails_by_itself() -> None:
+    ran = OneRun(False, ["ok check_good\nok check_other\n", "ok check_good\nError: it was bad\n"])
+    ran.require("check_good")
+    for check in ("check_other", "check_bad", END):
+        with pytest.raises(AssertionError, match="it was bad"):
+            ran.require(check)
+    OneRun(True, ["ok check_good\n"]).require(END)

@@ -8,15 +8,20 @@ from pathlib import Path
 import pytest
 from engines.environments import ROOT, STALLS, Engine, imported_with
 from launching import Job
-from worlds import checks_in
+from one_run import OneRun, each_check_of
 
 HERE = Path(__file__).resolve().parent
 SCRIPT = HERE / "check_jax.py"
 
 
-def test_checks(engine: Engine) -> None:
-    for output in engine.run(SCRIPT, 2, [str(ROOT / "docs" / "jax.md")], STALLS, limit=240):
-        assert re.findall(r"^ok (\w+)", output, re.MULTILINE) == checks_in(SCRIPT), output
+@pytest.fixture(scope="module")
+def ran(engine: Engine) -> OneRun:
+    return engine.run_checks(SCRIPT, 2, [str(ROOT / "docs" / "jax.md")], STALLS)
+
+
+@each_check_of(SCRIPT)
+def test_checks(ran: OneRun, check: str) -> None:
+    ran.require(check)
 
 
 def test_what_is_under_way_at_exit_ends_first(engine: Engine) -> None:

@@ -1,40 +1,44 @@
 """rueda.keras with real ranks, on each backend of Keras, in .engines/keras."""
 
-import re
 from pathlib import Path
 
 import pytest
 from engines.environments import ROOT, STALLS, Engine, imported_with
-from worlds import checks_in
+from one_run import OneRun, each_check_of
 
 SCRIPT = Path(__file__).resolve().parent / "check_keras.py"
 HOROVOD = SCRIPT.parent / "check_horovod.py"
 
 
-@pytest.mark.parametrize("backend", ["torch", "jax", "tensorflow"])
-def test_one_script_on_each_backend(engine: Engine, backend: str, tmp_path: Path) -> None:
-    outputs = engine.run(
-        SCRIPT,
-        2,
-        [str(tmp_path), str(ROOT / "docs" / "keras.md")],
-        {**STALLS, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        limit=240,
-    )
-    for output in outputs:
-        assert re.findall(r"^ok (\w+)", output, re.MULTILINE) == checks_in(SCRIPT), output
+def run_on(backend: str, engine: Engine, folder: Path, script: Path, page: str) -> OneRun:
+    variables = {**STALLS, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    return engine.run_checks(script, 2, [str(folder), str(ROOT / "docs" / page)], variables)
 
 
-@pytest.mark.parametrize("backend", ["jax", "tensorflow"])
-def test_names_of_horovod(engine: Engine, backend: str, tmp_path: Path) -> None:
-    outputs = engine.run(
-        HOROVOD,
-        2,
-        [str(tmp_path), str(ROOT / "docs" / "horovod_tensorflow_signatures.txt")],
-        {**STALLS, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        limit=240,
-    )
-    for output in outputs:
-        assert re.findall(r"^ok (\w+)", output, re.MULTILINE) == checks_in(HOROVOD), output
+@pytest.fixture(scope="module", params=["torch", "jax", "tensorflow"])
+def on_backend(
+    engine: Engine, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> OneRun:
+    return run_on(request.param, engine, tmp_path_factory.mktemp("keras"), SCRIPT, "keras.md")
+
+
+@each_check_of(SCRIPT)
+def test_one_script_on_each_backend(on_backend: OneRun, check: str) -> None:
+    on_backend.require(check)
+
+
+@pytest.fixture(scope="module", params=["jax", "tensorflow"])
+def with_horovods_names(
+    engine: Engine, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> OneRun:
+    signatures = "horovod_tensorflow_signatures.txt"
+    folder = tmp_path_factory.mktemp("horovod")
+    return run_on(request.param, engine, folder, HOROVOD, signatures)
+
+
+@each_check_of(HOROVOD)
+def test_names_of_horovod(with_horovods_names: OneRun, check: str) -> None:
+    with_horovods_names.require(check)
 
 
 @pytest.mark.parametrize("version", ["2.15.0", "3.0.0"])

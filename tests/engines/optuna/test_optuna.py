@@ -10,17 +10,23 @@ from pathlib import Path
 import pytest
 from engines.environments import ROOT, STALLS, Engine
 from launching import Job
-from worlds import checks_in
+from one_run import OneRun, each_check_of
 
 HERE = Path(__file__).resolve().parent
 SCRIPT = HERE / "check_optuna.py"
 
 
-@pytest.mark.parametrize("transport", ["", "tcp"])
-def test_checks(engine: Engine, tmp_path: Path, transport: str) -> None:
-    extra = {**STALLS, **({"RUEDA_TRANSPORT": transport} if transport else {})}
-    output = engine.run(SCRIPT, 4, [str(tmp_path)], extra)[0]
-    assert re.findall(r"^ok (\w+)", output, re.MULTILINE) == checks_in(SCRIPT)
+@pytest.fixture(scope="module", params=["auto", "tcp"])
+def ran(
+    engine: Engine, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> OneRun:
+    extra = {**STALLS, "RUEDA_TRANSPORT": request.param}
+    return engine.run_checks(SCRIPT, 4, [str(tmp_path_factory.mktemp("checks"))], extra, speakers=1)
+
+
+@each_check_of(SCRIPT)
+def test_checks(ran: OneRun, check: str) -> None:
+    ran.require(check)
 
 
 LOSES_A_RANK = """

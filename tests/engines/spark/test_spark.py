@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -11,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from engines.environments import Engine
-from launching import environment
-from worlds import checks_in
+from launching import Ended, environment
+from one_run import OneRun, each_check_of
 
 SCRIPT = Path(__file__).resolve().parent / "check_spark.py"
 
@@ -23,7 +22,9 @@ def _java() -> None:
         pytest.skip("Spark needs Java 17 or newer, and there is no java on the path")
 
 
-def run(engine: Engine, script: Path, arguments: Sequence[str | Path], folder: Path) -> str:
+def run_to_end(
+    engine: Engine, script: Path, arguments: Sequence[str | Path], folder: Path
+) -> Ended:
     """One process, the driver, which starts the cluster itself; that ends with it."""
     done = subprocess.run(
         [engine.python, script, *arguments],
@@ -41,11 +42,17 @@ def run(engine: Engine, script: Path, arguments: Sequence[str | Path], folder: P
         timeout=840,
         check=False,
     )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+    return Ended(done.returncode, done.stdout)
+
+
+@pytest.fixture(scope="module")
+def ran(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> OneRun:
+    folder = tmp_path_factory.mktemp("checks")
+    ended = run_to_end(engine, SCRIPT, [folder], folder)
+    return OneRun(ended.returncode == 0, [ended.output])
 
 
 @pytest.mark.timeout(900)  # one session for all: Spark starts slowly where cores are busy
-def test_checks(engine: Engine, tmp_path: Path) -> None:
-    output = run(engine, SCRIPT, [tmp_path], tmp_path)
-    assert re.findall(r"^ok (\w+)", output, re.MULTILINE) == checks_in(SCRIPT)
+@each_check_of(SCRIPT)
+def test_checks(ran: OneRun, check: str) -> None:
+    ran.require(check)

@@ -1,0 +1,1 @@
+"""The store at which the ranks of a job meet."""

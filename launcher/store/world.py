@@ -1,0 +1,100 @@
+"""What the ranks put while they form one world, and who of them waits. Knows no clock and no connection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..arrivals import names_of
+from .words import Verb, Words, joined
+
+# Of what they put; bytes.
+_MAX_STORED = 1 << 28
+
+
+class World:
+    """One attempt of the ranks to meet. The next one begins with nothing."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._entries: dict[bytes, bytes] = {}
+        self._fresh = bytearray()  # keys and values since the last barrier
+        self._stored = 0
+        self.arrived: set[int] = set()
+        self.present: set[int] = set()
+        self.at_barrier: set[int] = set()
+        self.is_broken = False  # somebody was told that it cannot be formed
+
+    def enter(self, rank: int) -> None:
+        """The rank is here."""
+        self.arrived.add(rank)
+        self.present.add(rank)
+
+    def leave(self, rank: int) -> None:
+        """It is not here any more."""
+        self.present.discard(rank)
+        self.at_barrier.discard(rank)
+
+    @property
+    def left(self) -> set[int]:
+        """Who was here."""
+        return self.arrived - self.present
+
+    @property
+    def has_formed(self) -> bool:
+        """Whether all have got what they needed, as far as they have left."""
+        return len(self.arrived) == self._size and not self.is_broken
+
+    def answer(self, rank: int, question: Words) -> Words | None:
+        """What the rank is told at once; nothing where it waits for the others."""
+        if question.verb == Verb.PUT:
+            return self._put(question)
+        if question.verb == Verb.GET:
+            value = self._entries.get(question.key)
+            if value is None:
+                return error(f"no rank has put key '{_shown(question.key)}'")
+            return Words(Verb.OK, value=value)
+        if question.verb == Verb.BARRIER:
+            self.at_barrier.add(rank)
+            return None
+        if question.verb == Verb.MISSING:
+            missing = set(range(self._size)) - self.at_barrier
+            return Words(Verb.MISSING, value=(names_of(missing) if missing else "no rank").encode())
+        return error("not a question")
+
+    def end_of_wait(self, lost: Mapping[int, str]) -> Words | None:
+        """What all who wait are to be told now, where `lost` have ended, the first one first: the rank, and how."""
+        if len(self.at_barrier) == self._size:
+            everything = bytes(self._fresh)
+            self._fresh.clear()
+            return Words(Verb.OK, value=everything)
+        rank = next((each for each in lost if each not in self.present), None)
+        if rank is None:
+            return None
+        self.is_broken = True
+        why = f"rank {rank} ended before the world was formed: {lost[rank]}"
+        return Words(Verb.LOST, rank=rank, value=why.encode())
+
+    def give_up(self) -> Words:
+        """What all who wait are told, because some have left."""
+        self.is_broken = True
+        return error(f"{names_of(self.left)} left while the world was formed")
+
+    def _put(self, question: Words) -> Words:
+        if question.key in self._entries:
+            return error(f"key '{_shown(question.key)}' was put twice")
+        packed = joined(question.key, question.value)
+        if self._stored + len(packed) > _MAX_STORED:
+            return error("there is no room for more in the rendezvous")
+        self._stored += len(packed)
+        self._fresh += packed
+        self._entries[question.key] = question.value
+        return Words(Verb.OK)
+
+
+def error(text: str) -> Words:
+    """That something does not work."""
+    return Words(Verb.ERROR, value=text.encode())
+
+
+def _shown(key: bytes) -> str:
+    return key.decode(errors="replace")

@@ -1,0 +1,102 @@
+"""A rank that ends before the world is formed: the others are told so at once, whatever the job would bear later."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from .conftest import Rueda
+
+pytest.importorskip("rueda._native")
+Script = Callable[[str], str]
+pytestmark = pytest.mark.usefixtures("no_survivors")
+
+JOBS = {
+    "plain": [],
+    "recovers": ["--min-np", "1"],
+    "elastic": ["--min-np", "1", "--max-np", "3"],
+}
+
+
+@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("lost", [0, 2])
+def test_the_others_are_told_who_has_ended_and_how(
+    rueda: Rueda, script: Script, job: str, lost: int
+) -> None:
+    name = script(f"""
+        if rank == {lost}:
+            time.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGKILL)
+        import rueda
+        try:
+            rueda.init()
+        except rueda.InitializationError as error:
+            print("told:", error, flush=True)
+            raise
+    """)
+    ran = rueda("run", "--no-mpi", "-np", "3", *JOBS[job], "--init-timeout", "600", "python3", name)
+    assert ran.code != 0
+    told = re.findall(r"told: .*", ran.out)
+    assert len(told) == 2, ran.out + ran.err
+    for line in told:
+        assert f"rank {lost} ended before the world was formed: killed by SIGKILL" in line
+    assert re.match(rf"rueda: rank {lost} on \S+ failed first: killed by SIGKILL", ran.last_line)
+
+
+def test_a_rank_that_ends_before_any_has_come_is_told_of_when_they_do(
+    rueda: Rueda, script: Script
+) -> None:
+    name = script("""
+        if rank == 0:
+            os._exit(3)
+        time.sleep(1)
+        import rueda
+        rueda.init()
+    """)
+    ran = rueda(
+        "run", "--no-mpi", "-np", "2", "--min-np", "1", "--init-timeout", "600", "python3", name
+    )
+    assert ran.code == 3
+    assert "rank 0 ended before the world was formed: exit code 3" in ran.err
+    assert re.match(r"rueda: rank 0 on \S+ failed first: exit code 3", ran.last_line)
+
+
+def test_ranks_meet_again_and_again_however_early_one_of_them_is(
+    rueda: Rueda, script: Script
+) -> None:
+    name = script("""
+        import rueda
+        for again in range(5):
+            rueda.init()
+            assert rueda.size() == 3
+            rueda.barrier()
+            rueda.shutdown()
+            if rank == again % 3:
+                time.sleep(0.2)
+        print("done", flush=True)
+    """)
+    ran = rueda("run", "--no-mpi", "-np", "3", "--init-timeout", "50", "python3", name)
+    assert ran.code == 0, ran.out + ran.err
+    assert len(re.findall("done", ran.out)) == 3
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_launcher_answers_and_no_rank_listens(rueda: Rueda, script: Script, size: int) -> None:
+    name = script("""
+        import rueda
+        rueda.init()
+        print("at", os.environ["RUEDA_RENDEZVOUS"] == os.environ["RUEDA_RENDEZVOUS_STORE"])
+        name = os.environ["RUEDA_RENDEZVOUS"].removeprefix("unix:")
+        sockets = [line for line in open("/proc/net/unix") if line.split()[-1] == name]
+        listening = [line for line in sockets if line.split()[3] == "00010000"]
+        inodes = {line.split()[6] for line in listening}
+        own = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+               if os.path.exists(f"/proc/self/fd/{fd}") or os.path.islink(f"/proc/self/fd/{fd}")}
+        print("listens:", len(inodes), any(f"socket:[{inode}]" in own for inode in inodes))
+    """)
+    ran = rueda("run", "--no-mpi", "-np", str(size), "python3", name)
+    assert ran.code == 0, ran.out + ran.err
+    assert ran.out.count("at True") == size
+    assert ran.out.count("listens: 1 False") == size

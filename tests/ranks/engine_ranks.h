@@ -1,0 +1,119 @@
+// A world of threads: P engines in one process, each driven by a thread of its own.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/runtime.h"
+#include "membership/inproc_world.h"
+#include "ranks/rank_threads.h"
+
+namespace rueda::test {
+
+// Whether the ranks of a test share memory as those of one host do.
+enum class Sharing { nothing, memory };
+
+// Runs body(rank, engine) on `size` ranks at once, in a world of their own or that of `shared_hub`.
+// `host_of`: of each rank, which host it is on, with whose ranks it shares memory; one for all
+// where that is empty.
+inline void run_engines(int size, const Options& options,
+                        const std::function<void(int, Runtime&)>& body,
+                        InprocHub* shared_hub = nullptr, Sharing sharing = Sharing::nothing,
+                        const std::vector<int>& host_of = {},
+                        LossPolicy on_loss = LossPolicy::end_world) {
+  InprocHub own_hub(size);
+  InprocHub& hub = shared_hub != nullptr ? *shared_hub : own_hub;
+  run_ranks(size, [&](int rank) {
+    World world = inproc_world(hub, rank);
+    if (!host_of.empty()) world.topology.host_of = host_of;
+    if (sharing == Sharing::memory) {
+      const auto bootstrap = hub.make_bootstrap(rank);
+      auto formed = HostGroup::form(*bootstrap, world.topology.host_of, soon());
+      formed.status().throw_if_error();
+      world.host = std::move(formed).value();
+      if (world.host.memory()) {
+        auto joined = join_host(world.host, std::move(world.transport));
+        joined.status().throw_if_error();
+        world.transport = std::move(joined).value();
+      }
+      bootstrap->barrier(soon()).throw_if_error();
+    }
+    auto engine = Runtime::start(std::move(world), options, on_loss);
+    engine.status().throw_if_error();
+    body(rank, **engine);
+  });
+}
+
+// Waits for an operation; throws its error, or that it hangs.
+inline void finish(const Handle& handle) {
+  expect(handle.wait_for(soon() - Clock::now()), "an operation that completes");
+}
+
+// The text of the error of type E that the operation must end with.
+template <class E>
+std::string error_of(const Handle& handle) {
+  try {
+    finish(handle);
+  } catch (const E& error) {
+    return error.what();
+  }
+  throw std::runtime_error("expected an error");
+}
+
+template <class T>
+Submission allreduce_of(std::vector<T>& data, DataType dtype, const std::string& name,
+                        ReduceOp op = ReduceOp::sum) {
+  Submission submission;
+  submission.request.name = name;
+  submission.request.collective = Collective::allreduce;
+  submission.request.dtype = dtype;
+  submission.request.op = op;
+  submission.request.shape = {static_cast<std::int64_t>(data.size())};
+  submission.input = reinterpret_cast<const std::byte*>(data.data());
+  submission.output = reinterpret_cast<std::byte*>(data.data());
+  return submission;
+}
+
+// As the engine takes submissions.
+inline std::vector<Submission> one(Submission submission) {
+  std::vector<Submission> submissions;
+  submissions.push_back(std::move(submission));
+  return submissions;
+}
+
+inline Handle submit(Runtime& engine, Submission submission, int set = 0) {
+  return engine.submit(set, one(std::move(submission))).front();
+}
+
+// As a blocking call does it.
+inline Handle run(Runtime& engine, Submission submission, int set = 0) {
+  return engine.submit_and_wait(set, one(std::move(submission))).front();
+}
+
+// The value of a counter.
+inline std::int64_t metric(const Runtime& engine, const std::string& name) {
+  return engine.metrics().at(name);
+}
+
+// Adds a process set of the ranks; returns its number.
+inline int add_set(Runtime& engine, std::vector<int> ranks) {
+  Submission submission;
+  submission.request.collective = Collective::add_process_set;
+  submission.request.set_ranks = std::move(ranks);
+  const Handle handle = submit(engine, std::move(submission));
+  finish(handle);
+  return handle.state()->output.process_set;
+}
+
+inline void remove_set(Runtime& engine, int id) {
+  Submission submission;
+  submission.request.collective = Collective::remove_process_set;
+  submission.request.set_id = id;
+  finish(submit(engine, std::move(submission)));
+}
+
+}  // namespace rueda::test

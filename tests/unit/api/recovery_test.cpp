@@ -1,0 +1,191 @@
+// Worlds that follow one another in the same processes, here played by threads.
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "api/succession.h"
+#include "membership/member_bootstrap.h"
+#include "membership/world.h"
+#include "ranks/engine_ranks.h"
+#include "ranks/rank_threads.h"
+#include "transport/inproc.h"
+
+namespace rueda::test::recovery_test {
+
+namespace {
+
+Options options_of(const std::string& transport, int min_np = 1) {
+  Options options;
+  options.recovery = "on";
+  options.transport = transport;
+  options.heartbeat = 30;  // a sanitizer may hold threads up for long
+  options.min_np = min_np;
+  return options;
+}
+
+// A rank, from its first world on.
+class Rank {
+ public:
+  Rank(InprocHub& hub, int rank, const Options& options) : options_(options) {
+    const auto bootstrap = hub.make_bootstrap(rank);
+    auto formed = form_world(*bootstrap, options, {nullptr, Status(ErrorCode::unsupported, "")});
+    expect_ok(formed.status(), "forming the first world");
+    auto succession = Succession::open(
+        *bootstrap, formed.value(), options, 0,
+        [this](World world, Bootstrap& members, std::uint64_t, Succession::OnFailure on_failure) {
+          return start(std::move(world), members, std::move(on_failure));
+        },
+        soon());
+    expect_ok(succession.status(), "opening what outlives it");
+    succession_ = std::move(succession).value();
+    runtime_ = start(std::move(formed).value(), *bootstrap, succession_->on_first_failure());
+  }
+
+  // As a process that ends.
+  void die() {
+    succession_.reset();
+    runtime_->abort("dies");
+  }
+
+  // What all ranks' numbers, from 1 on, add up to.
+  Status add_up(float& total) {
+    std::vector<float> values(5, static_cast<float>(runtime_->topology().rank + 1));
+    const Handle handle = submit(*runtime_, allreduce_of(values, DataType::float32, "sum"));
+    const Status status = handle.state()->wait(soon()) == FutexWake::changed
+                              ? handle.state()->status
+                              : Status(ErrorCode::timeout, "an allreduce hangs");
+    total = values.front();
+    return status;
+  }
+  void until_broken() {
+    float total = 0;
+    Status status;
+    while (status.ok()) status = add_up(total);
+    expect(status.code() == ErrorCode::peer_lost, "broken: " + status.to_string());
+  }
+  Expected<Recovery> recover() {
+    auto next = succession_->take_next(soon());
+    if (!next) return next.status();
+    runtime_->shutdown();
+    runtime_ = std::move(next->runtime);
+    return next->recovery;
+  }
+  [[nodiscard]] int size() const { return runtime_->topology().size; }
+
+ private:
+  std::shared_ptr<Runtime> start(World world, Bootstrap& members,
+                                 Succession::OnFailure on_failure) const {
+    auto started =
+        Runtime::start(std::move(world), options_, LossPolicy::end_world, std::move(on_failure));
+    const Status all = members.agree("connected", started.status(), soon());
+    started.status().throw_if_error();
+    std::shared_ptr<Runtime> runtime = std::move(started).value();
+    if (!all.ok()) runtime->abort(all.to_string());  // not a leave
+    all.throw_if_error();
+    return runtime;
+  }
+
+  const Options options_;
+  std::unique_ptr<Succession> succession_;
+  std::shared_ptr<Runtime> runtime_;
+};
+
+}  // namespace
+
+TEST_CASE("ranks that are left form world after world") {
+  const std::string transport = GENERATE("auto", "tcp");
+  // Who dies in which world, by the rank in the first.
+  const auto deaths =
+      GENERATE(std::vector<std::set<int>>{{1}}, std::vector<std::set<int>>{{0}, {2}},
+               std::vector<std::set<int>>{{0, 3}, {1}});
+  constexpr int size = 5;
+  InprocHub hub(size);
+  std::vector<std::atomic<int>> through(deaths.size());  // ranks, of each world
+  run_ranks(size, [&](int number) {
+    Rank rank(hub, number, options_of(transport));
+    std::set<int> dead;
+    for (std::size_t world = 0; world < deaths.size(); ++world) {
+      const std::set<int>& dying = deaths[world];
+      if (dying.contains(number)) return rank.die();
+      rank.until_broken();
+      dead.insert(dying.begin(), dying.end());
+      // Two that die at once may be lost one after the other.
+      for (bool last = false; !last;) {
+        const auto recovery = rank.recover();
+        expect_ok(recovery.status(), "recovery");
+        last = rank.size() == size - static_cast<int>(dead.size());
+        if (!last) rank.until_broken();
+      }
+      float total = 0;
+      expect_ok(rank.add_up(total), "the first sum of a new world");
+      const int left = size - static_cast<int>(dead.size());
+      expect(total == static_cast<float>(left * (left + 1) / 2), "its value");
+      ++through[world];
+      await([&] { return through[world] == left; }, "all are through");
+    }
+  });
+}
+
+TEST_CASE("too few stop, and say so") {
+  constexpr int size = 3;
+  InprocHub hub(size);
+  run_ranks(size, [&](int number) {
+    Rank rank(hub, number, options_of("auto", 3));
+    if (number == 1) return rank.die();
+    rank.until_broken();
+    const auto recovery = rank.recover();
+    expect(recovery.status().code() == ErrorCode::peer_lost, recovery.status().to_string());
+    expect(recovery.status().to_string().find("fewer than 3") != std::string::npos,
+           recovery.status().to_string());
+  });
+}
+
+namespace {
+
+// Members that exchange messages at once, in one thread.
+struct Exchange {
+  std::map<int, std::unique_ptr<MemberBootstrap>> members;
+  std::vector<std::tuple<int, int, std::vector<std::byte>>> queue;
+
+  Status deliver() {
+    if (queue.empty()) return Status(ErrorCode::timeout, "nothing comes");
+    const auto batch = std::exchange(queue, {});
+    for (const auto& [from, to, message] : batch) members.at(to)->receive(from, message);
+    return {};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("members tell each other what they put, and drop what is none of theirs") {
+  Exchange exchange;
+  const std::vector<int> processes{2, 5, 9};
+  for (const int process : processes) {
+    exchange.members[process] = std::make_unique<MemberBootstrap>(
+        MemberBootstrap::Links{[&exchange, process](int to, const std::vector<std::byte>& message) {
+                                 exchange.queue.emplace_back(process, to, message);
+                               },
+                               [&exchange](Time) { return exchange.deliver(); }, "secret"},
+        processes, process);
+  }
+  MemberBootstrap& first = *exchange.members[2];
+  MemberBootstrap& second = *exchange.members[5];
+  CHECK(first.rank() == 0);
+  CHECK(second.rank() == 1);
+  CHECK(second.size() == 3);
+  CHECK(second.secret() == "secret");
+  REQUIRE(second.put("key", "value").ok());
+  CHECK_FALSE(second.put("key", "other").ok());
+  CHECK_FALSE(first.get("key").ok());
+  const std::array<std::byte, 3> nonsense{std::byte{255}, std::byte{255}, std::byte{1}};
+  second.receive(2, nonsense);
+  second.receive(77, nonsense);
+  // The others' part of a barrier is theirs: nobody comes before it.
+  const Status alone = second.barrier(Clock::now());
+  CHECK(alone.code() == ErrorCode::initialization);
+  CHECK(alone.peer() == 0);
+}
+
+}  // namespace rueda::test::recovery_test

@@ -1,0 +1,116 @@
+// Ring operations over a transport that does everything late and in odd orders.
+#include "backend/ring_operation.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <memory>
+#include <numeric>
+
+#include "ranks/late_network.h"
+
+namespace rueda::test::ring_operation_test {
+
+namespace {
+
+constexpr std::size_t element = sizeof(double);
+
+// An allreduce on every rank of the network.
+class Ring {
+ public:
+  Ring(Network& network, std::int64_t count, std::int64_t chunk, const Reduction& reduction)
+      : network_(network), members_(static_cast<std::size_t>(network.size())) {
+    std::iota(members_.begin(), members_.end(), 0);
+    for (int rank = 0; rank < network.size(); ++rank) {
+      auto& data = data_.emplace_back(static_cast<std::size_t>(count));
+      for (std::size_t i = 0; i < data.size(); ++i) {
+        data[i] = static_cast<double>((rank + 1) * 1000) + static_cast<double>(i);
+      }
+    }
+    for (int rank = 0; rank < network.size(); ++rank) {
+      transports_.push_back(std::make_unique<LateTransport>(network, rank));
+      Lane lane;
+      lane.transport = transports_.back().get();
+      lane.members = &members_;
+      lane.rank = rank;
+      lane.tag = 5;
+      lane.counters = &counters_;
+      auto* const data = data_[static_cast<std::size_t>(rank)].data();
+      operations_.push_back(std::make_unique<RingOperation>(
+          lane, RingPlan::allreduce(rank, network.size(), count, chunk),
+          reinterpret_cast<std::byte*>(data), element, &reduction));
+    }
+  }
+
+  void run(unsigned eagerness) { run_late(network_, operations_, eagerness, 100'000); }
+
+  [[nodiscard]] const RingOperation& operation(int rank) const {
+    return *operations_[static_cast<std::size_t>(rank)];
+  }
+  [[nodiscard]] const std::vector<double>& data(int rank) const {
+    return data_[static_cast<std::size_t>(rank)];
+  }
+
+ private:
+  Network& network_;
+  std::vector<int> members_;
+  TransferCounters counters_;
+  std::vector<std::vector<double>> data_;
+  std::vector<std::unique_ptr<LateTransport>> transports_;
+  std::vector<std::unique_ptr<RingOperation>> operations_;
+};
+
+Reduction sum_of_doubles() {
+  Reduction reduction;
+  reduction.dtype = DataType::float64;
+  return reduction;
+}
+
+}  // namespace
+
+TEST_CASE("a ring is right, and touches no memory that is on its way, whatever comes late") {
+  const unsigned eagerness = GENERATE(0U, 3U, 10U);
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    const int size = 2 + static_cast<int>(seed % 4);
+    Network network(size, seed);
+    const auto count = static_cast<std::int64_t>(network.random()() % 60);
+    const auto chunk = static_cast<std::int64_t>(1 + network.random()() % 12);
+    CAPTURE(eagerness, seed, size, count, chunk);
+    Reduction reduction = sum_of_doubles();
+    reduction.op = seed % 2 == 0 ? ReduceOp::sum : ReduceOp::average;
+    reduction.divisor = size;
+    reduction.postscale = 0.5;
+    Ring ring(network, count, chunk, reduction);
+    ring.run(eagerness);
+    for (int rank = 0; rank < size; ++rank) {
+      REQUIRE(ring.operation(rank).done());
+      REQUIRE(ring.operation(rank).status().ok());
+      for (std::size_t i = 0; i < ring.data(rank).size(); ++i) {
+        const double sum = 500.0 * size * (size + 1) + static_cast<double>(i) * size;
+        const double divisor = seed % 2 == 0 ? 1 : size;
+        REQUIRE(ring.data(rank)[i] == sum / divisor * 0.5);
+      }
+    }
+  }
+}
+
+TEST_CASE("a receive or a send that fails is the ring's failure on that rank") {
+  const bool is_receive = GENERATE(true, false);
+  // Of 3 ranks with 4 chunks a segment: 16 hops each.
+  for (int failing = 0; failing < 3 * 16; ++failing) {
+    CAPTURE(is_receive, failing);
+    Network network(3, static_cast<unsigned>(failing));
+    (is_receive ? network.failing_receive : network.failing_send) = failing;
+    Ring ring(network, 12, 1, sum_of_doubles());
+    ring.run(5);
+    int failed = 0;
+    for (int rank = 0; rank < 3; ++rank) {
+      if (ring.operation(rank).status().ok()) continue;
+      ++failed;
+      REQUIRE(ring.operation(rank).done());
+      REQUIRE(ring.operation(rank).status().message() == "a broken cable");
+    }
+    REQUIRE(failed == 1);
+  }
+}
+
+}  // namespace rueda::test::ring_operation_test

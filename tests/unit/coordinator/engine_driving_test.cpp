@@ -1,0 +1,178 @@
+// Callers that drive the engine while they wait, beside its own thread.
+#include <pthread.h>
+#include <signal.h>
+
+#include <atomic>
+#include <barrier>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <future>
+#include <random>
+
+#include "ranks/engine_ranks.h"
+
+namespace rueda::test::engine_driving_test {
+
+using namespace std::chrono_literals;
+
+TEST_CASE("a caller that waits at once needs no other thread") {
+  run_engines(1, {}, [](int, Runtime& engine) {
+    std::vector<float> tensor(4, 1);
+    finish(submit(engine, allreduce_of(tensor, DataType::float32, "first")));
+    std::this_thread::sleep_for(100ms);  // until the engine's thread has sat down
+    const auto before = engine.metrics();
+    for (int i = 0; i < 100; ++i) {
+      const Handle handle = run(engine, allreduce_of(tensor, DataType::float32, "x"));
+      expect(handle.done(), "an operation that is done when the call returns");
+      finish(handle);
+    }
+    const auto after = engine.metrics();
+    expect(after.at("driven_by_caller") == before.at("driven_by_caller") + 100, "100 drives");
+    expect(after.at("sleeps") == before.at("sleeps"), "the engine's thread did not wake up");
+  });
+}
+
+TEST_CASE("an operation that nobody waits for completes") {
+  run_engines(3, {}, [](int, Runtime& engine) {
+    std::vector<float> tensor(1000, 1);
+    const Handle handle = submit(engine, allreduce_of(tensor, DataType::float32, "x"));
+    for (const Time limit = soon(); !handle.done();) {
+      expect(Clock::now() < limit, "completion without a wait");
+      std::this_thread::sleep_for(1ms);
+    }
+    expect(tensor[999] == 3, "the sum");
+  });
+}
+
+TEST_CASE("what is under way when a caller leaves goes on without it") {
+  run_engines(2, {}, [](int rank, Runtime& engine) {
+    std::vector<float> awaited(4, 1);
+    std::vector<float> left(100000, 1);
+    for (int round = 0; round < 50; ++round) {
+      std::fill(left.begin(), left.end(), 1.0F);
+      const Handle other = submit(engine, allreduce_of(left, DataType::float32, "left"));
+      finish(run(engine, allreduce_of(awaited, DataType::float32, "awaited")));
+      if (rank == round % 2) std::this_thread::sleep_for(1ms);
+      for (const Time limit = soon(); !other.done();) {
+        expect(Clock::now() < limit, "completion without a wait");
+        std::this_thread::yield();
+      }
+      expect(left[99999] == 2, "the sum");
+    }
+  });
+}
+
+TEST_CASE("several threads of each rank wait at the same time, in every way") {
+  constexpr int threads = 3;
+  constexpr int rounds = 60;
+  const int size = GENERATE(1, 2, 3);
+  run_engines(size, {}, [&](int rank, Runtime& engine) {
+    const std::string failures = run_threads(threads, "thread", [&](int thread) {
+      std::mt19937 random(static_cast<unsigned>(rank * threads + thread));
+      for (int round = 0; round < rounds; ++round) {
+        std::vector<float> tensor(static_cast<std::size_t>(1 + thread * 50), 1);
+        const std::string name = str("thread", thread);
+        const auto wanted = allreduce_of(tensor, DataType::float32, name);
+        Handle handle;
+        switch (random() % 4) {
+          case 0: handle = run(engine, wanted); break;
+          case 1: handle = submit(engine, wanted); break;
+          case 2:
+            handle = submit(engine, wanted);
+            while (!handle.wait_for(20us)) continue;
+            break;
+          default: handle = engine.submit_and_wait(0, one(wanted), Clock::now() + 10us).front();
+        }
+        finish(handle);
+        expect(tensor.back() == static_cast<float>(size), "the sum");
+      }
+    });
+    expect(failures.empty(), failures);
+  });
+}
+
+TEST_CASE("a wait with a deadline gives up, and the operation goes on") {
+  std::barrier together(2);
+  run_engines(2, {}, [&](int rank, Runtime& engine) {
+    std::vector<float> tensor(4, 1);
+    if (rank == 1) together.arrive_and_wait();
+    const Handle handle = engine
+                              .submit_and_wait(0, one(allreduce_of(tensor, DataType::float32, "x")),
+                                               Clock::now() + (rank == 1 ? 60s : 5ms))
+                              .front();
+    if (rank == 0) {
+      expect(!handle.done(), "not without the other rank");
+      expect(!handle.wait_for(5ms), "not without the other rank");
+      together.arrive_and_wait();
+    }
+    finish(handle);
+    expect(tensor[0] == 2, "the sum");
+  });
+}
+
+TEST_CASE("shutting down ends the wait of a thread that drives, whose handle lives on") {
+  run_engines(2, {}, [](int rank, Runtime& engine) {
+    std::vector<float> tensor(4, 1);
+    if (rank == 1) {
+      std::this_thread::sleep_for(200ms);  // it leaves later, and is told
+      return;
+    }
+    auto waiting = std::async(std::launch::async, [&] {
+      return run(engine, allreduce_of(tensor, DataType::float32, "never"));
+    });
+    std::this_thread::sleep_for(50ms);
+    engine.shutdown();
+    const Handle handle = waiting.get();
+    bool refused = false;
+    try {
+      finish(handle);
+    } catch (const ShutdownError&) {
+      refused = true;
+    }
+    expect(refused, "a ShutdownError");
+  });
+}
+
+TEST_CASE("a handle can be asked after its engine has gone") {
+  std::vector<float> tensor(4, 1);
+  Handle handle;
+  run_engines(1, {}, [&](int, Runtime& engine) {
+    handle = run(engine, allreduce_of(tensor, DataType::float32, "x"));
+  });
+  CHECK(handle.done());
+  CHECK_NOTHROW(finish(handle));
+}
+
+TEST_CASE("a signal ends the sleep of a caller that drives") {
+  struct sigaction ignore{};
+  ignore.sa_handler = [](int) {};
+  struct sigaction before{};
+  ::sigaction(SIGUSR1, &ignore, &before);
+  std::barrier together(2);
+  run_engines(2, {}, [&](int rank, Runtime& engine) {
+    std::vector<float> tensor(4, 1);
+    if (rank == 1) {
+      together.arrive_and_wait();
+      finish(submit(engine, allreduce_of(tensor, DataType::float32, "x")));
+      return;
+    }
+    const Handle handle = submit(engine, allreduce_of(tensor, DataType::float32, "x"));
+    std::atomic<bool> interrupted{false};
+    const pthread_t waiter = ::pthread_self();
+    std::thread sender([&] {
+      while (!interrupted) {  // until one comes while it sleeps
+        ::pthread_kill(waiter, SIGUSR1);
+        std::this_thread::sleep_for(1ms);
+      }
+    });
+    const FutexWake wake = handle.state()->wait(soon());
+    interrupted = true;
+    sender.join();
+    together.arrive_and_wait();
+    expect(wake == FutexWake::interrupted, "an interruption");
+    finish(handle);
+  });
+  ::sigaction(SIGUSR1, &before, nullptr);
+}
+
+}  // namespace rueda::test::engine_driving_test

@@ -1,0 +1,108 @@
+// What is left of a world that goes on without a rank.
+#include <barrier>
+#include <catch2/catch.hpp>
+
+#include "ranks/engine_ranks.h"
+#include "unit/contains.h"
+
+namespace rueda::test::epoch_test {
+
+namespace {
+
+float sum(Runtime& runtime, int set, const std::string& name, std::size_t length = 1000) {
+  std::vector<float> tensor(length, 1);
+  finish(submit(runtime, allreduce_of(tensor, DataType::float32, name), set));
+  return tensor.back();
+}
+
+Handle message(Runtime& runtime, bool is_send, int peer, std::vector<float>& data) {
+  MessageRequest request;
+  request.is_send = is_send;
+  request.peer = peer;
+  request.count = static_cast<std::int64_t>(data.size());
+  request.data = reinterpret_cast<std::byte*>(data.data());
+  return runtime.submit_message(std::move(request));
+}
+
+// The text of what all later submissions to the set fail with.
+std::string refusal(Runtime& runtime, int set) {
+  await([&] { return runtime.is_broken(set); }, "the end of the set");
+  std::vector<float> tensor(3);
+  const Handle late = submit(runtime, allreduce_of(tensor, DataType::float32, "late"), set);
+  return error_of<PeerLostError>(late);
+}
+
+}  // namespace
+
+TEST_CASE("a lost rank takes with it what it is part of, and nothing else") {
+  constexpr int size = 4;
+  constexpr int lost = 3;
+  const bool replayed = GENERATE(false, true);
+  InprocHub hub(size);
+  std::barrier together(size);
+  const auto body = [&](int rank, Runtime& runtime) {
+    const int pair = add_set(runtime, {0, 1});
+    const int other_pair = add_set(runtime, {2, lost});
+    const int mine = rank < 2 ? pair : other_pair;
+    for (int step = 0; step < (replayed ? 5 : 1); ++step) {
+      expect(sum(runtime, mine, "step") == 2, "a sum of two ranks");
+      expect(sum(runtime, 0, "world") == size, "a sum of all");
+    }
+    std::vector<float> data(100, 7);
+    std::vector<float> large(1 << 20, 7);
+    // In flight while the rank is lost: in its set, with it, and between others.
+    std::vector<float> pending(1000, 1);
+    const Handle waiting =
+        rank == 2 ? submit(runtime, allreduce_of(pending, DataType::float32, "step"), mine)
+                  : Handle{};
+    const Handle from_lost = rank == 0 ? message(runtime, false, lost, data) : Handle{};
+    const Handle to_lost = rank == 1 ? message(runtime, true, lost, large) : Handle{};
+    together.arrive_and_wait();
+    if (rank == lost) {
+      hub.kill(lost, "killed by the test");
+      return;
+    }
+    if (rank == 2) expect(contains(error_of<PeerLostError>(waiting), "rank 3"), "in its set");
+    if (rank == 0) expect(contains(error_of<PeerLostError>(from_lost), "rank 3"), "from it");
+    if (rank == 1) expect(contains(error_of<PeerLostError>(to_lost), "rank 3"), "to it");
+    expect(contains(refusal(runtime, 0), "killed by the test"), "the world's set has ended");
+    if (rank == 2) {
+      expect(contains(refusal(runtime, other_pair), "rank 3"), "the set has ended");
+      return;
+    }
+    for (int step = 0; step < 5; ++step) {
+      expect(sum(runtime, pair, "step") == 2, "the others' set goes on");
+      expect(sum(runtime, pair, "new") == 2, "also with what is new");
+    }
+  };
+  run_engines(size, {}, body, &hub, Sharing::memory, {}, LossPolicy::keep_others);
+}
+
+TEST_CASE("a rank that aborts is lost, and the others' sets go on") {
+  InprocHub hub(3);
+  std::barrier together(3);
+  const auto body = [&](int rank, Runtime& runtime) {
+    const int pair = add_set(runtime, {0, 1});
+    together.arrive_and_wait();  // all know the set
+    if (rank == 2) return runtime.abort("out of ideas");
+    expect(contains(refusal(runtime, 0), "out of ideas"), "the others know why");
+    for (int step = 0; step < 3; ++step) expect(sum(runtime, pair, "step") == 2, "they go on");
+  };
+  run_engines(3, {}, body, &hub, Sharing::memory, {}, LossPolicy::keep_others);
+}
+
+TEST_CASE("over the transport, too, sets without the lost rank go on") {
+  InprocHub hub(3);
+  std::barrier together(3);
+  const auto body = [&](int rank, Runtime& runtime) {
+    const int pair = add_set(runtime, {0, 1});
+    expect(sum(runtime, 0, "world") == 3, "a sum of all");
+    together.arrive_and_wait();
+    if (rank == 2) return hub.kill(2, "killed by the test");
+    expect(contains(refusal(runtime, 0), "killed by the test"), "the world's set has ended");
+    expect(sum(runtime, pair, "pair") == 2, "nothing was on its way: the pair goes on");
+  };
+  run_engines(3, {}, body, &hub, Sharing::nothing, {}, LossPolicy::keep_others);
+}
+
+}  // namespace rueda::test::epoch_test

@@ -1,0 +1,461 @@
+// Messages between two ranks, sets that only their members know, and queues of completions, on
+// ranks that are threads.
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "coordinator/completion_queue.h"
+#include "ranks/engine_ranks.h"
+
+namespace rueda::test::messages_test {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+MessageRequest message(bool is_send, int peer, std::int64_t tag, std::vector<float>& data,
+                       int set = 0) {
+  MessageRequest request;
+  request.is_send = is_send;
+  request.set_id = set;
+  request.peer = peer;
+  request.tag = tag;
+  request.count = static_cast<std::int64_t>(data.size());
+  request.data = reinterpret_cast<std::byte*>(data.data());
+  return request;
+}
+
+Handle send(Runtime& engine, int target, std::vector<float>& data, std::int64_t tag = 0,
+            int set = 0) {
+  return engine.submit_message(message(true, target, tag, data, set));
+}
+
+Handle recv(Runtime& engine, int source, std::vector<float>& data, std::int64_t tag = 0,
+            int set = 0) {
+  return engine.submit_message(message(false, source, tag, data, set));
+}
+
+std::vector<float> numbers(std::size_t count, float first) {
+  std::vector<float> data(count);
+  std::iota(data.begin(), data.end(), first);
+  return data;
+}
+
+// The error must come; Catch's own assertions are for one thread only.
+template <class Error>
+void fails(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error&) {
+    return;
+  }
+  expect(false, "an error");
+}
+
+const Sharing sharings[] = {Sharing::nothing, Sharing::memory};
+
+// Ranks that only exchange messages, in one thread: each is driven, and each message delivered,
+// when the test says so.
+class MessagesByHand {
+ public:
+  explicit MessagesByHand(int size) : hub_(size) {
+    for (int rank = 0; rank < size; ++rank) {
+      Rank& added = ranks_.emplace_back();
+      added.transport = hub_.make_transport(rank);
+      added.control = hub_.make_control_lane(rank);
+      added.messages = std::make_unique<PointToPoint>(
+          alone_, *added.transport, *added.control,
+          [this, rank](int peer, std::span<const std::byte> posted) {
+            posted_.push_back({rank, peer, {posted.begin(), posted.end()}});
+          });
+    }
+  }
+  ~MessagesByHand() {
+    for (Rank& rank : ranks_) (void)rank.control->close(Clock::now());
+  }
+
+  PointToPoint& at(int rank) { return *ranks_[static_cast<std::size_t>(rank)].messages; }
+  std::shared_ptr<HandleState> submit(int rank, MessageRequest request) {
+    const auto handle = std::make_shared<HandleState>();
+    request.handle = handle;
+    at(rank).submit(std::move(request));
+    return handle;
+  }
+  void good_bye(int rank) {
+    (void)ranks_[static_cast<std::size_t>(rank)].control->close(Clock::now());
+  }
+  void settle(Time now = {}) {
+    for (int round = 0; round < 20; ++round) {
+      for (Posted& posted : std::exchange(posted_, {})) {
+        at(posted.to).receive(posted.from, posted.message);
+      }
+      for (Rank& rank : ranks_) {
+        rank.control->progress();
+        rank.transport->progress();
+        rank.messages->step(now);
+      }
+    }
+  }
+
+ private:
+  struct Rank {
+    std::unique_ptr<Transport> transport;
+    std::unique_ptr<ControlLane> control;
+    std::unique_ptr<PointToPoint> messages;
+  };
+  struct Posted {
+    int from;
+    int to;
+    std::vector<std::byte> message;
+  };
+  const HostGroup alone_;  // no memory is shared
+  InprocHub hub_;
+  std::deque<Rank> ranks_;
+  std::deque<Posted> posted_;
+};
+
+ErrorCode outcome(const std::shared_ptr<HandleState>& handle) {
+  REQUIRE(handle->is_done());
+  return handle->status.code();
+}
+
+}  // namespace
+
+TEST_CASE("messages arrive by tag, in their order, whoever comes first") {
+  const Sharing sharing = GENERATE(from_range(std::begin(sharings), std::end(sharings)));
+  // Small ones travel with their offer, large ones are taken or sent.
+  const std::size_t count = GENERATE(0, 1, 1000, 3'000'000);
+  run_engines(
+      2, {},
+      [&](int rank, Runtime& engine) {
+        const int peer = 1 - rank;
+        auto first = numbers(count, 1 + static_cast<float>(rank));
+        auto second = numbers(count, 10 + static_cast<float>(rank));
+        auto other = numbers(count, 20 + static_cast<float>(rank));
+        std::vector<float> into_first(count), into_second(count), into_other(count);
+        std::vector<Handle> handles;
+        // Both send before they receive, and receive the tags in another order.
+        handles.push_back(send(engine, peer, first, 5));
+        handles.push_back(send(engine, peer, second, 5));
+        handles.push_back(send(engine, peer, other, -7));
+        handles.push_back(recv(engine, peer, into_other, -7));
+        handles.push_back(recv(engine, peer, into_first, 5));
+        handles.push_back(recv(engine, peer, into_second, 5));
+        for (const Handle& handle : handles) finish(handle);
+        expect(into_first == numbers(count, 1 + static_cast<float>(peer)), "the first message");
+        expect(into_second == numbers(count, 10 + static_cast<float>(peer)), "the second message");
+        expect(into_other == numbers(count, 20 + static_cast<float>(peer)), "the other tag");
+        expect(handles.back().state()->output.source == peer, "the source");
+      },
+      nullptr, sharing);
+}
+
+TEST_CASE("a message from any source tells from whom") {
+  const Sharing sharing = GENERATE(from_range(std::begin(sharings), std::end(sharings)));
+  run_engines(
+      4, {},
+      [&](int rank, Runtime& engine) {
+        if (rank != 0) {
+          auto data = numbers(5000, static_cast<float>(rank));
+          finish(send(engine, 0, data));
+          return;
+        }
+        std::vector<bool> seen(4);
+        for (int i = 0; i < 3; ++i) {
+          std::vector<float> data(5000);
+          const Handle handle = recv(engine, any_source, data);
+          finish(handle);
+          const int source = handle.state()->output.source;
+          expect(data == numbers(5000, static_cast<float>(source)), "the source's message");
+          expect(!seen[static_cast<std::size_t>(source)], "one message of each");
+          seen[static_cast<std::size_t>(source)] = true;
+        }
+      },
+      nullptr, sharing);
+}
+
+TEST_CASE("a rank can send to itself") {
+  run_engines(
+      1, {},
+      [](int, Runtime& engine) {
+        auto data = numbers(100'000, 3);
+        std::vector<float> into(100'000);
+        const Handle sent = send(engine, 0, data);
+        finish(recv(engine, 0, into));
+        finish(sent);
+        expect(into == data, "the message");
+      },
+      nullptr, Sharing::memory);
+}
+
+TEST_CASE("messages that do not fit fail on both sides, and others go on") {
+  const Sharing sharing = GENERATE(from_range(std::begin(sharings), std::end(sharings)));
+  run_engines(
+      2, {},
+      [&](int rank, Runtime& engine) {
+        std::vector<float> sent(3000, 1), expected(2000, 0);
+        const Handle handle = rank == 0 ? send(engine, 1, sent) : recv(engine, 0, expected);
+        try {
+          finish(handle);
+          expect(false, "an error");
+        } catch (const MismatchError& error) {
+          const std::string text = error.what();
+          expect(text.find("rank 0 sends 3000 x float32") != std::string::npos, text);
+          expect(text.find("rank 1 receives 2000 x float32") != std::string::npos, text);
+          expect(error.details().field == "number of elements", error.details().field);
+          expect(error.details().values == std::vector<std::string>{"3000", "2000"},
+                 "both numbers");
+        }
+        std::vector<float> fitting(3000, static_cast<float>(rank));
+        finish(rank == 0 ? recv(engine, 1, fitting) : send(engine, 0, fitting));
+        expect(fitting[2999] == 1, "the next message");
+      },
+      nullptr, sharing);
+}
+
+TEST_CASE("messages to or from nobody are refused") {
+  run_engines(2, {}, [](int, Runtime& engine) {
+    std::vector<float> data(1);
+    fails<InvalidArgumentError>([&] { finish(send(engine, 7, data)); });
+    fails<InvalidArgumentError>([&] { finish(recv(engine, 2, data)); });
+    fails<InvalidArgumentError>([&] { finish(recv(engine, 0, data, 0, 99)); });
+  });
+}
+
+TEST_CASE("messages whose other side has left fail, those sent before arrive") {
+  run_engines(3, {}, [](int rank, Runtime& engine) {
+    std::vector<float> small(10, 5), large(5000, 5);
+    if (rank == 2) {
+      finish(send(engine, 1, small, 1));
+      engine.shutdown();
+      return;
+    }
+    if (rank == 0) return;
+    std::this_thread::sleep_for(50ms);
+    std::vector<float> into(10);
+    const Handle lost = recv(engine, 2, large, 2);
+    finish(recv(engine, 2, into, 1));
+    expect(into[9] == 5, "what was sent before");
+    fails<ShutdownError>([&] { finish(lost); });
+  });
+}
+
+TEST_CASE("messages between others go on when a rank has left") {
+  const Sharing sharing = GENERATE(from_range(std::begin(sharings), std::end(sharings)));
+  run_engines(
+      3, {},
+      [&](int rank, Runtime& engine) {
+        if (rank == 0) return engine.shutdown();
+        std::this_thread::sleep_for(20ms);
+        for (int round = 0; round < 10; ++round) {
+          auto data = numbers(20'000, 1);
+          if (rank == 2) data.assign(data.size(), 0);
+          finish(rank == 1 ? send(engine, 2, data) : recv(engine, 1, data));
+          expect(data == numbers(20'000, 1), "the message");
+        }
+      },
+      nullptr, sharing);
+}
+
+TEST_CASE("a message matches by set, tag and sender, the oldest first") {
+  struct Side {
+    MessageRequest request;
+    std::shared_ptr<HandleState> handle;
+    std::unique_ptr<std::vector<float>> data;
+  };
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    MessagesByHand ranks(3);
+    std::vector<Side> sends;
+    std::vector<Side> receives;  // of rank 0
+    const auto submit = [&](bool is_send) {
+      auto& sides = is_send ? sends : receives;
+      const bool large = random() % 4 == 0;
+      auto data = std::make_unique<std::vector<float>>(large ? 2000 : 10, -1.0F);
+      // What is sent is its number among all sends.
+      if (is_send) std::fill(data->begin(), data->end(), static_cast<float>(sends.size()));
+      const int sender = 1 + static_cast<int>(random() % 2);
+      const int source = random() % 3 == 0 ? any_source : sender;
+      // A length of its own for each tag, so that all that match fit.
+      const std::int64_t tag = (large ? 10 : 0) + static_cast<std::int64_t>(random() % 2);
+      const int set = static_cast<int>(random() % 2);
+      const MessageRequest request = message(is_send, is_send ? 0 : source, tag, *data, set);
+      sides.push_back({request, ranks.submit(is_send ? sender : 0, request), std::move(data)});
+      sides.back().request.peer = is_send ? sender : source;
+    };
+    for (int step = 0; step < 60; ++step) {
+      submit(random() % 2 == 0);
+      if (random() % 3 != 0) ranks.settle();
+    }
+    ranks.settle();
+    const auto fit = [](const Side& send, const Side& receive) {
+      return send.request.set_id == receive.request.set_id &&
+             send.request.tag == receive.request.tag &&
+             (receive.request.peer == any_source || receive.request.peer == send.request.peer);
+    };
+    std::vector<bool> taken(sends.size());
+    for (const Side& receive : receives) {
+      if (!receive.handle->is_done()) continue;
+      REQUIRE(receive.handle->status.ok());
+      const auto number = static_cast<std::size_t>(receive.data->front());
+      REQUIRE(receive.data->back() == receive.data->front());
+      REQUIRE(fit(sends[number], receive));
+      REQUIRE(receive.handle->output.source == sends[number].request.peer);
+      REQUIRE(!taken[number]);
+      taken[number] = true;
+    }
+    for (std::size_t late = 0; late < sends.size(); ++late) {
+      const Side& send = sends[late];
+      const bool is_inline = send.request.bytes() <= PointToPoint::inline_bytes;
+      REQUIRE(send.handle->is_done() == (is_inline || taken[late]));
+      for (const Side& receive : receives) {
+        REQUIRE((taken[late] || receive.handle->is_done() || !fit(send, receive)));
+      }
+      for (std::size_t early = 0; early < late && taken[late]; ++early) {
+        const MessageRequest& other = sends[early].request;
+        const bool same = other.peer == send.request.peer && other.tag == send.request.tag &&
+                          other.set_id == send.request.set_id;
+        REQUIRE((taken[early] || !same));
+      }
+    }
+  }
+}
+
+TEST_CASE("what is sent to a set that its receiver has left is refused, before and after") {
+  MessagesByHand ranks(2);
+  std::vector<float> large(5000, 1);
+  const auto early = ranks.submit(0, message(true, 1, 0, large, 7));
+  const auto elsewhere = ranks.submit(0, message(true, 1, 0, large, 8));
+  ranks.settle();
+  CHECK_FALSE(early->is_done());
+  ranks.at(1).leave(7);
+  ranks.settle();
+  CHECK(outcome(early) == ErrorCode::shutdown);
+  const auto late = ranks.submit(0, message(true, 1, 0, large, 7));
+  ranks.settle();
+  CHECK(outcome(late) == ErrorCode::shutdown);
+  CHECK(late->status.peer() == 1);
+  CHECK_FALSE(elsewhere->is_done());
+  ranks.at(1).leave_all();
+  ranks.settle();
+  CHECK(outcome(elsewhere) == ErrorCode::shutdown);
+}
+
+TEST_CASE("a receive in a set that has ended waits for those who may not have left, for a while") {
+  MessagesByHand ranks(3);
+  const Time start{1h};
+  std::vector<float> data(10), other(10), elsewhere(10);
+  const auto from_any = ranks.submit(0, message(false, any_source, 1, data, 7));
+  const auto from_one = ranks.submit(0, message(false, 1, 2, other, 7));
+  const auto in_another = ranks.submit(0, message(false, 1, 1, elsewhere, 8));
+  ranks.at(0).close(7, Status(ErrorCode::shutdown, "rank 2 has left"), start, 10s);
+  ranks.settle(start + 10s - 1ns);
+  CHECK_FALSE(from_any->is_done());
+  CHECK_FALSE(from_one->is_done());
+  CHECK(ranks.at(0).next_deadline() == start + 10s);
+  ranks.good_bye(1);
+  ranks.settle(start + 10s - 1ns);
+  CHECK(outcome(from_one) == ErrorCode::shutdown);
+  CHECK_FALSE(from_any->is_done());
+  ranks.settle(start + 10s);
+  CHECK(outcome(from_any) == ErrorCode::shutdown);
+  CHECK(from_any->status.message() == "rank 2 has left");
+  CHECK_FALSE(in_another->is_done());
+  CHECK_FALSE(ranks.at(0).next_deadline());
+  ranks.at(0).fail_all(Status(ErrorCode::shutdown, "the end"));
+  CHECK(outcome(in_another) == ErrorCode::shutdown);
+}
+
+TEST_CASE("a send to a rank that has shut down fails, one to another goes on") {
+  MessagesByHand ranks(3);
+  std::vector<float> large(5000, 1), into(5000);
+  const auto lost = ranks.submit(0, message(true, 1, 3, large));
+  const auto kept = ranks.submit(0, message(true, 2, 3, large));
+  ranks.settle();
+  ranks.good_bye(1);
+  ranks.settle();
+  CHECK(outcome(lost) == ErrorCode::shutdown);
+  CHECK(lost->status.peer() == 1);
+  CHECK(lost->status.message().find("tag 3") != std::string::npos);
+  CHECK_FALSE(kept->is_done());
+  const auto received = ranks.submit(2, message(false, 0, 3, into));
+  ranks.settle();
+  CHECK(outcome(kept) == ErrorCode::ok);
+  CHECK(outcome(received) == ErrorCode::ok);
+  CHECK(into == large);
+}
+
+TEST_CASE("a set that only its members know works beside the world") {
+  const Sharing sharing = GENERATE(from_range(std::begin(sharings), std::end(sharings)));
+  run_engines(
+      3, {},
+      [&](int rank, Runtime& engine) {
+        const int number = first_formed_set + 17;
+        if (rank != 1) {
+          if (rank == 2) std::this_thread::sleep_for(20ms);  // the other's messages are early
+          expect(engine.form_set(number, {0, 2}).ok(), "a set");
+          for (int round = 0; round < 20; ++round) {
+            std::vector<float> data(100, 1);
+            finish(submit(engine, allreduce_of(data, DataType::float32, "x"), number));
+            expect(data[99] == 2, "the sum over the set");
+          }
+          std::vector<float> data(2000, static_cast<float>(rank));
+          finish(rank == 0 ? send(engine, 2, data, 0, number) : recv(engine, 0, data, 0, number));
+          expect(data[0] == 0, "a message within the set");
+          expect(engine.dissolve_set(number).ok(), "its end");
+          const Status again = engine.form_set(number, {0, 2});
+          expect(again.code() == ErrorCode::invalid_argument, "a number serves once");
+        } else {
+          expect(!engine.form_set(number, {0, 2}).ok(), "members only");
+        }
+        std::vector<float> world(100, 1);
+        finish(submit(engine, allreduce_of(world, DataType::float32, "w")));
+        expect(world[0] == 3, "the sum over the world");
+        expect(!engine.form_set(5, {rank}).ok(), "such numbers are the world's");
+        expect(!engine.dissolve_set(0).ok(), "the world is not dissolved");
+      },
+      nullptr, sharing);
+}
+
+TEST_CASE("sets that begin at the same time lose no message") {
+  run_engines(3, {}, [](int rank, Runtime& engine) {
+    for (int round = 0; round < 200; ++round) {
+      const int number = first_formed_set + round;
+      const std::vector<int> ranks = round % 2 == 0 ? std::vector{0, 1, 2} : std::vector{0, 2};
+      if (round % 2 != 0 && rank == 1) continue;
+      expect(engine.form_set(number, ranks).ok(), "a set");
+      std::vector<float> data(3, 1);
+      finish(submit(engine, allreduce_of(data, DataType::float32, "x"), number));
+      expect(data[0] == static_cast<float>(ranks.size()), "the sum over the set");
+      if (round >= 100) expect(engine.dissolve_set(number).ok(), "its end");
+    }
+  });
+}
+
+TEST_CASE("a queue hears of what completes, before or after it asks") {
+  run_engines(2, {}, [](int rank, Runtime& engine) {
+    CompletionQueue queue;
+    expect(queue.wait(1ms).empty(), "nothing yet");
+    std::vector<float> early(10, 1), late(10, 1);
+    const Handle first = submit(engine, allreduce_of(early, DataType::float32, "first"));
+    finish(first);
+    queue.watch(first, 1);
+    expect(queue.wait(10s) == std::vector<std::uint64_t>{1}, "what was done already");
+    if (rank == 1) std::this_thread::sleep_for(20ms);
+    const Handle second = submit(engine, allreduce_of(late, DataType::float32, "second"));
+    queue.watch(second, 2);
+    fails<InvalidArgumentError>([&] { queue.watch(second, 3); });
+    expect(queue.wait(10s) == std::vector<std::uint64_t>{2}, "what completes by itself");
+    queue.nudge();
+    expect(queue.wait(10s).empty(), "nothing after a nudge");
+    queue.close();
+    expect(queue.wait(10s).empty() && queue.is_closed(), "nothing after its end");
+  });
+}
+
+}  // namespace rueda::test::messages_test

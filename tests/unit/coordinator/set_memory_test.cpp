@@ -1,0 +1,93 @@
+// Process sets that come and go leave nothing behind.
+#include <algorithm>
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <new>
+#include <string>
+
+#include "ranks/engine_ranks.h"
+
+namespace {
+
+std::atomic<long> blocks{0};  // allocated and not freed
+
+}  // namespace
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)  // they have their own
+constexpr bool counts_blocks = false;
+#else
+constexpr bool counts_blocks = true;
+void* operator new(std::size_t bytes) {
+  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) {
+    ++blocks;
+    return memory;
+  }
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept {
+  if (memory != nullptr) --blocks;
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  operator delete(memory);
+}
+#endif
+
+namespace rueda::test::set_memory_test {
+
+namespace {
+
+struct Usage {
+  long blocks = 0;
+  long descriptors = 0;
+  long mappings = 0;
+};
+
+Usage usage() {
+  const std::filesystem::directory_iterator descriptors("/proc/self/fd");
+  std::ifstream mappings("/proc/self/maps");
+  Usage now;
+  now.blocks = ::blocks;
+  now.descriptors = std::distance(begin(descriptors), end(descriptors));
+  now.mappings = std::count(std::istreambuf_iterator<char>(mappings), {}, '\n');
+  return now;
+}
+
+}  // namespace
+
+TEST_CASE("process sets that come and go leave neither memory nor descriptors behind") {
+  // The first ones fill the caches of what repeats.
+  constexpr int warm_up = 700;
+  constexpr int sets = 500;
+  constexpr long in_motion = 200;  // blocks, of what is under way when it is counted
+  run_engines(
+      2, {},
+      [&](int rank, Runtime& engine) {
+        const auto come_and_go = [&](int count) {
+          for (int i = 0; i < count; ++i) {
+            const int set = add_set(engine, {0, 1});
+            std::vector<float> tensor(100, 1);
+            finish(submit(engine, allreduce_of(tensor, DataType::float32, ""), set));
+            expect(tensor[99] == 2, "the sum of the set");
+            remove_set(engine, set);
+          }
+        };
+        come_and_go(warm_up);
+        // By one rank: counting opens files itself.
+        const Usage before = rank == 0 ? usage() : Usage{};
+        come_and_go(sets);
+        if (rank != 0) return;
+        const Usage after = usage();
+        expect(!counts_blocks || after.blocks - before.blocks < in_motion,
+               str(after.blocks - before.blocks, " blocks more after ", sets, " sets"));
+        expect(after.descriptors <= before.descriptors, "descriptors");
+        expect(after.mappings - before.mappings < 50, "mappings");
+      },
+      nullptr, Sharing::memory);
+}
+
+}  // namespace rueda::test::set_memory_test

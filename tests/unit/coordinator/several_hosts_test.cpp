@@ -1,0 +1,166 @@
+// Worlds of several hosts, played by threads: ranks of one host share memory, those of others go
+// through the transport.
+#include <barrier>
+#include <catch2/catch.hpp>
+#include <vector>
+
+#include "ranks/engine_ranks.h"
+
+namespace rueda::test::several_hosts_test {
+
+namespace {
+
+struct Hosts {
+  std::vector<int> host_of;
+  [[nodiscard]] int size() const { return static_cast<int>(host_of.size()); }
+  [[nodiscard]] std::vector<int> ranks_of(int host) const {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < size(); ++rank) {
+      if (host_of[static_cast<std::size_t>(rank)] == host) ranks.push_back(rank);
+    }
+    return ranks;
+  }
+  [[nodiscard]] int of(int rank) const { return host_of[static_cast<std::size_t>(rank)]; }
+};
+
+// Neighbours, interleaved, uneven, and a rank that is alone.
+Hosts some_hosts() {
+  return {GENERATE(std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 1, 0, 1},
+                   std::vector<int>{1, 0, 0, 0}, std::vector<int>{0, 0, 1, 2})};
+}
+
+void run_on(const Hosts& hosts, const std::function<void(int, Runtime&)>& body) {
+  run_engines(hosts.size(), {}, body, nullptr, Sharing::memory, hosts.host_of);
+}
+
+// Sets of the ranks of each host; all ranks take part in making all of them.
+std::vector<int> sets_of(const Hosts& hosts, Runtime& engine) {
+  std::vector<int> sets;
+  for (int host = 0; host < 3; ++host) {
+    const auto ranks = hosts.ranks_of(host);
+    sets.push_back(ranks.empty() ? -1 : add_set(engine, ranks));
+  }
+  return sets;
+}
+
+float sum(Runtime& engine, int set, const std::string& name, std::size_t length) {
+  std::vector<float> tensor(length, 1);
+  finish(submit(engine, allreduce_of(tensor, DataType::float32, name), set));
+  expect(tensor.front() == tensor.back(), "one sum");
+  return tensor.back();
+}
+
+}  // namespace
+
+TEST_CASE("the world's operations go over links, those of a host through its memory") {
+  const Hosts hosts = some_hosts();
+  run_on(hosts, [&](int rank, Runtime& engine) {
+    const std::vector<int> sets = sets_of(hosts, engine);
+    const int own = sets[static_cast<std::size_t>(hosts.of(rank))];
+    const auto members = static_cast<float>(hosts.ranks_of(hosts.of(rank)).size());
+    for (const std::size_t length : {1, 100, 5000, 300'000}) {
+      expect(sum(engine, 0, "", length) == static_cast<float>(hosts.size()), "the world's sum");
+      const std::int64_t sent = metric(engine, "allreduce_messages_sent");
+      if (hosts.ranks_of(hosts.of(rank)).front() == rank) expect(sent > 0, "messages");
+      expect(sum(engine, own, "", length) == members, "the host's sum");
+      if (members == 1) continue;
+      expect(metric(engine, "allreduce_messages_sent") == sent, "the host's sends nothing");
+    }
+  });
+}
+
+TEST_CASE("within a host what repeats is replayed, whatever the rest of the world does") {
+  const Hosts hosts = some_hosts();
+  std::barrier together(hosts.size());
+  run_on(hosts, [&](int rank, Runtime& engine) {
+    const std::vector<int> sets = sets_of(hosts, engine);
+    const int own = sets[static_cast<std::size_t>(hosts.of(rank))];
+    const auto members = hosts.ranks_of(hosts.of(rank)).size();
+    sum(engine, own, "x", 100);
+    together.arrive_and_wait();
+    const std::int64_t messages = metric(engine, "control_messages_sent");
+    together.arrive_and_wait();
+    for (int round = 0; round < 50; ++round) {
+      expect(sum(engine, own, "x", 100) == static_cast<float>(members), "the host's sum");
+    }
+    together.arrive_and_wait();
+    if (members > 1) {
+      expect(metric(engine, "plans_replayed") == 50, "50 rounds");
+      expect(metric(engine, "control_messages_sent") == messages, "no message");
+    }
+    together.arrive_and_wait();
+    expect(sum(engine, 0, "x", 100) == static_cast<float>(hosts.size()), "the world's sum");
+  });
+}
+
+TEST_CASE("a set of one rank of each host uses no host's memory") {
+  const Hosts hosts{{0, 0, 1, 1}};
+  run_on(hosts, [](int rank, Runtime& engine) {
+    const int across = add_set(engine, {1, 2});
+    if (rank == 0 || rank == 3) return;
+    const std::int64_t replayed = metric(engine, "plans_replayed");
+    for (int round = 0; round < 5; ++round) {
+      expect(sum(engine, across, "across", 1000) == 2, "the sum across hosts");
+    }
+    expect(metric(engine, "plans_replayed") == replayed + 4, "all but the first");
+    expect(metric(engine, "allreduce_messages_sent") > 0, "messages");
+  });
+}
+
+TEST_CASE("messages are taken from the sender's memory on one host, and sent to others") {
+  const Hosts hosts = some_hosts();
+  run_on(hosts, [&](int rank, Runtime& engine) {
+    constexpr std::size_t length = 100'000;
+    std::vector<Handle> handles;
+    std::vector<std::vector<float>> received(static_cast<std::size_t>(hosts.size()),
+                                             std::vector<float>(length));
+    std::vector<float> own(length, static_cast<float>(rank));
+    for (int peer = 0; peer < hosts.size(); ++peer) {
+      const auto message = [&](bool is_send, float* data) {
+        MessageRequest request;
+        request.is_send = is_send;
+        request.peer = peer;
+        request.count = static_cast<std::int64_t>(length);
+        request.data = reinterpret_cast<std::byte*>(data);
+        handles.push_back(engine.submit_message(std::move(request)));
+      };
+      message(true, own.data());
+      message(false, received[static_cast<std::size_t>(peer)].data());
+    }
+    for (const Handle& handle : handles) finish(handle);
+    for (int peer = 0; peer < hosts.size(); ++peer) {
+      const auto& data = received[static_cast<std::size_t>(peer)];
+      expect(data.front() == static_cast<float>(peer) && data.back() == data.front(),
+             "what the peer has sent");
+    }
+  });
+}
+
+TEST_CASE("what a host has no room for is an error of the set's members on all hosts") {
+  const Hosts hosts{{0, 0, 1, 1}};
+  run_on(hosts, [](int rank, Runtime& engine) {
+    if (rank == 3) {
+      try {
+        for (std::uint64_t key = std::uint64_t{1} << 40;; ++key) {
+          static_cast<void>(engine.host().memory()->publish(key, std::size_t{1} << 20));
+        }
+      } catch (const std::bad_alloc&) {
+      }
+    }
+    const auto error_of_set = [&](std::vector<int> ranks) -> std::string {
+      try {
+        add_set(engine, std::move(ranks));
+      } catch (const UnsupportedError& error) {
+        return error.what();
+      }
+      return "none";
+    };
+    const std::string error = error_of_set({2, 3});
+    expect(error.find("rank 3 has no room") != std::string::npos, error);
+    expect(error_of_set({0, 1}) == "none", "the other host has room");
+    expect(error_of_set({1, 3}) == "none", "nothing is needed across hosts");
+    expect(sum(engine, 0, "", 10) == 4, "the world goes on");
+  });
+}
+
+}  // namespace rueda::test::several_hosts_test

@@ -1,0 +1,313 @@
+// Messages in chunks over streams that are played here: they carry chunks in any order, break, and
+// leave it open what has arrived.
+#include <catch2/catch.hpp>
+#include <deque>
+#include <map>
+#include <random>
+#include <set>
+
+#include "tcp/incoming_messages.h"
+#include "tcp/interval_set.h"
+#include "tcp/outgoing_messages.h"
+#include "tcp/stream_opening.h"
+#include "unit/contains.h"
+
+namespace rueda::test::tcp_messages_test {
+
+namespace {
+
+using Content = std::vector<std::byte>;
+
+Content content_of(std::size_t size, std::uint32_t seed) {
+  Content bytes(size);
+  std::mt19937 random(seed);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  return bytes;
+}
+
+// What one stream has taken, with the bytes as they were then.
+struct Carried {
+  OutgoingMessages::Chunk chunk;
+  Content bytes;
+};
+struct Stream {
+  std::deque<Carried> under_way;
+  std::deque<OutgoingMessages::Chunk> arrived;  // without a receipt so far
+};
+
+// The two ends, and the streams between them.
+struct Link {
+  OutgoingMessages out{1};
+  IncomingMessages in{0};
+  std::vector<Stream> streams{std::vector<Stream>(3)};
+
+  void take(Stream& stream, std::size_t limit) {
+    auto chunk = out.take(limit);
+    if (!chunk) return;
+    std::vector<ConstBytes> parts;
+    chunk->append_to(parts);
+    Content bytes;
+    for (const ConstBytes& part : parts) bytes.insert(bytes.end(), part.begin(), part.end());
+    REQUIRE(bytes.size() == chunk->bytes);
+    out.mark_written(*chunk);
+    stream.under_way.push_back({std::move(*chunk), std::move(bytes)});
+  }
+  void arrive(Stream& stream) {
+    if (stream.under_way.empty()) return;
+    Carried next = std::move(stream.under_way.front());
+    stream.under_way.pop_front();
+    put(next);
+    stream.arrived.push_back(std::move(next.chunk));
+  }
+  void put(const Carried& carried) {
+    const ChunkHeader header = carried.chunk.header();
+    const auto message = in.begin(header);
+    REQUIRE(message.ok());
+    std::vector<MutableBytes> parts;
+    IncomingMessages::place(**message, header.offset, header.bytes, parts);
+    const std::byte* source = carried.bytes.data();
+    for (const MutableBytes& part : parts) {
+      std::copy_n(source, part.size(), part.begin());
+      source += part.size();
+    }
+    in.add(*message, header.offset, header.bytes);
+  }
+  void acknowledge(Stream& stream) {
+    if (stream.arrived.empty()) return;
+    out.acknowledge(stream.arrived.front());
+    stream.arrived.pop_front();
+  }
+  // Of what is under way some arrives none the less, and no receipt for what has.
+  void break_off(Stream& stream, std::size_t arriving) {
+    while (arriving-- > 0) arrive(stream);
+    while (!stream.under_way.empty()) {
+      out.give_back(std::move(stream.under_way.back().chunk));
+      stream.under_way.pop_back();
+    }
+    while (!stream.arrived.empty()) {
+      out.give_back(std::move(stream.arrived.back()));
+      stream.arrived.pop_back();
+    }
+  }
+  void settle() {
+    while (out.has_unfinished()) {
+      for (Stream& stream : streams) {
+        take(stream, 10'000);
+        arrive(stream);
+        acknowledge(stream);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("messages arrive whole and in the order of their tag, whatever streams do") {
+  for (std::uint32_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const auto below = [&](std::size_t limit) { return random() % limit; };
+    Link link;
+    std::map<Tag, std::vector<Content>> sent;
+    std::map<Tag, std::deque<Content>> received;
+    std::vector<Ticket> tickets;
+    const auto post = [&](Tag tag) {
+      auto& buffers = received[tag];
+      const auto& messages = sent[tag];
+      if (buffers.size() == messages.size()) return;
+      buffers.emplace_back(messages[buffers.size()].size());
+      const MutableBytes all(buffers.back());
+      const std::size_t cut = below(all.size() + 1);
+      tickets.push_back(link.in.recv(tag, std::array{all.first(cut), all.subspan(cut)}));
+    };
+    for (int step = 0; step < 600; ++step) {
+      Stream& stream = link.streams[below(link.streams.size())];
+      const Tag tag = static_cast<Tag>(below(3));
+      switch (below(12)) {
+        case 0: {
+          const std::size_t size = below(4) == 0 ? below(60'000) : below(300);
+          sent[tag].push_back(content_of(size, static_cast<std::uint32_t>(random())));
+          const ConstBytes all(sent[tag].back());
+          tickets.push_back(
+              link.out.send(tag, std::array{all.first(size / 3), all.subspan(size / 3)}));
+          break;
+        }
+        case 1: post(tag); break;
+        case 2: link.break_off(stream, below(4)); break;
+        case 3:
+        case 4:
+        case 5: link.take(stream, 1 + below(9'000)); break;
+        case 6:
+        case 7: link.acknowledge(stream); break;
+        default: link.arrive(stream);
+      }
+    }
+    for (Tag tag = 0; tag < 3; ++tag) {
+      while (received[tag].size() < sent[tag].size()) post(tag);
+    }
+    link.settle();
+    for (const Ticket& ticket : tickets) {
+      REQUIRE(ticket->done);
+      REQUIRE(ticket->status.ok());
+    }
+    for (const auto& [tag, messages] : sent) {
+      REQUIRE(std::equal(messages.begin(), messages.end(), received[tag].begin()));
+    }
+    REQUIRE_FALSE(link.out.has_waiting());
+  }
+}
+
+TEST_CASE("a long message is done when it is acknowledged, a short one when it is written") {
+  Link link;
+  const Content large = content_of(OutgoingMessages::max_copied_bytes + 1, 1);
+  const Ticket long_one = link.out.send(1, std::array{ConstBytes(large)});
+  Content small = content_of(OutgoingMessages::max_copied_bytes, 2);
+  const Content small_before = small;
+  const Ticket short_one = link.out.send(1, std::array{ConstBytes(small)});
+  std::fill(small.begin(), small.end(), std::byte{0});  // it was copied
+  Stream& stream = link.streams.front();
+  link.take(stream, max_chunk_bytes);
+  link.take(stream, max_chunk_bytes);
+  CHECK(short_one->done);
+  CHECK_FALSE(long_one->done);
+  link.arrive(stream);
+  link.arrive(stream);
+  CHECK_FALSE(long_one->done);
+  link.acknowledge(stream);
+  CHECK(long_one->done);
+  Content first(large.size());
+  Content second(small.size());
+  CHECK(link.in.recv(1, std::array{MutableBytes(first)})->done);
+  CHECK(link.in.recv(1, std::array{MutableBytes(second)})->done);
+  CHECK(first == large);
+  CHECK(second == small_before);
+}
+
+TEST_CASE("bytes that come twice do not touch a message that is over") {
+  Link link;
+  const Content bytes = content_of(100'000, 3);
+  Content target(bytes.size());
+  const Ticket in = link.in.recv(7, std::array{MutableBytes(target)});
+  const Ticket out = link.out.send(7, std::array{ConstBytes(bytes)});
+  Stream& slow = link.streams[0];
+  Stream& fast = link.streams[1];
+  link.take(slow, 60'000);
+  Carried late = slow.under_way.front();
+  link.break_off(slow, 0);
+  while (link.out.has_waiting()) link.take(fast, 60'000);
+  while (!fast.under_way.empty()) link.arrive(fast);
+  REQUIRE(in->done);
+  std::fill(target.begin(), target.end(), std::byte{0});  // its owner uses it for other things
+  link.put(late);
+  CHECK(std::all_of(target.begin(), target.end(), [](std::byte b) { return b == std::byte{0}; }));
+}
+
+TEST_CASE("what cannot be part of a message is refused") {
+  IncomingMessages in(4);
+  const std::vector<ChunkHeader> wrong{
+      {.message = 0, .length = 8, .bytes = 8},
+      {.message = 3, .previous = 3, .length = 8, .bytes = 8},
+      {.message = 1, .length = 8, .offset = 9, .bytes = 0},
+      {.message = 1, .length = 8, .offset = 4, .bytes = 5},
+      {.message = 1, .length = 8, .bytes = 8, .tag = tag_limit},
+      {.message = 1, .length = max_message_bytes + 1, .bytes = 8},
+      {.message = 1, .length = 1 << 30, .bytes = max_chunk_bytes + 1},
+  };
+  for (const ChunkHeader& header : wrong) {
+    const auto message = in.begin(header);
+    REQUIRE_FALSE(message.ok());
+    CHECK(contains(message.status(), "rank 4"));
+  }
+  REQUIRE(in.begin({.message = 1, .length = 8, .bytes = 4}).ok());
+  CHECK_FALSE(in.begin({.message = 1, .length = 9, .bytes = 4}).ok());
+  CHECK_FALSE(in.begin({.message = 1, .length = 8, .bytes = 4, .tag = 2}).ok());
+}
+
+// Its bytes go nowhere: the peer's word for a length ends no process.
+TEST_CASE("a message for which there is no memory fails the receive that asks for it") {
+  Link link;
+  const ChunkHeader header{1, 0, std::uint64_t{1} << 47, 0, 8, 5};
+  const auto message = link.in.begin(header);
+  REQUIRE(message.ok());
+  for (int time = 0; time < 2; ++time) {
+    std::vector<MutableBytes> parts;
+    IncomingMessages::place(**message, 0, 8, parts);
+    CHECK(parts.empty());
+  }
+  CHECK_FALSE(link.in.add(*message, 0, 8));
+  Content buffer(8);
+  const Ticket ticket = link.in.recv(5, std::array{MutableBytes(buffer)});
+  REQUIRE(ticket->done);
+  CHECK(contains(ticket->status, "no memory for the 140737488355328 bytes"));
+}
+
+TEST_CASE("an interval set counts what is new and joins what touches") {
+  for (std::uint32_t seed = 0; seed < 50; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    IntervalSet set;
+    std::set<std::uint64_t> model;
+    for (int step = 0; step < 60; ++step) {
+      const std::uint64_t begin = random() % 100;
+      const std::uint64_t end = begin + random() % 12;
+      std::uint64_t fresh = 0;
+      for (std::uint64_t number = begin; number < end; ++number) {
+        fresh += model.insert(number).second ? 1 : 0;
+      }
+      REQUIRE(set.add(begin, end) == fresh);
+    }
+    std::size_t intervals = 0;
+    for (std::uint64_t number = 0; number < 120; ++number) {
+      REQUIRE(set.contains(number) == model.contains(number));
+      if (model.contains(number) && !model.contains(number - 1)) ++intervals;
+    }
+    REQUIRE(set.intervals() == intervals);
+  }
+}
+
+TEST_CASE("a stream is opened by who knows the key, and only once") {
+  const Key key("secret of the world");
+  const Key other("another");
+  StreamOpening called(key, 2, 5);
+  StreamOpening calling(key, 2, 5);
+  const auto answer = calling.answer(called.challenge());
+  const auto confirmation = called.confirm(answer);
+  REQUIRE(confirmation);
+  CHECK(calling.is_confirmation(*confirmation));
+
+  StreamOpening again(key, 2, 5);
+  CHECK_FALSE(again.confirm(answer));  // heard on the way, to another challenge
+  StreamOpening third(key, 3, 5);
+  CHECK_FALSE(called.confirm(third.answer(called.challenge())));
+  StreamOpening stranger(other, 2, 5);
+  CHECK_FALSE(called.confirm(stranger.answer(called.challenge())));
+  CHECK_FALSE(called.confirm({}));
+  CHECK_FALSE(calling.is_confirmation({}));
+}
+
+TEST_CASE("what is more urgent is handed out before the rest of what was begun") {
+  OutgoingMessages out(1);
+  const Content large = content_of(300 << 10, 1);
+  const Content small = content_of(100 << 10, 2);
+  const auto send = [&](Tag tag, const Content& content, std::int32_t priority) {
+    const ConstBytes span(content);
+    return out.send(tag, {&span, 1}, priority);
+  };
+  const auto tags = [&](int chunks) {
+    std::vector<Tag> taken;
+    for (int i = 0; i < chunks; ++i) {
+      const auto chunk = out.take(100 << 10);
+      taken.push_back(chunk ? chunk->message->tag : 99);
+    }
+    return taken;
+  };
+  const Ticket first = send(1, large, 0);
+  CHECK(tags(1) == std::vector<Tag>{1});
+  const Ticket late = send(4, small, -1);
+  const Ticket urgent = send(2, small, 5);
+  const Ticket more = send(3, small, 7);
+  const Ticket again = send(2, small, 5);
+  CHECK(tags(7) == std::vector<Tag>{3, 2, 2, 1, 1, 4, 99});
+}
+
+}  // namespace rueda::test::tcp_messages_test

@@ -1,0 +1,302 @@
+// What only links over TCP do: streams that break, and strangers. That they carry what every
+// transport carries: transport_conformance_test.cpp.
+#include "tcp/tcp_transport.h"
+
+#include <dirent.h>
+#include <netinet/in.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <charconv>
+#include <thread>
+
+#include "ranks/transport_conformance.h"
+#include "tcp/incoming_stream.h"
+#include "tcp/outgoing_stream.h"
+#include "transport/inproc.h"
+#include "transport/socket.h"
+#include "unit/contains.h"
+
+namespace rueda::test::tcp_transport_test {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+template <class T>
+T value_of(Expected<T> expected, const std::string& what) {
+  expect_ok(expected.status(), what);
+  return std::move(expected).value();
+}
+
+std::unique_ptr<Transport> transport_of(InprocHub& hub, int rank) {
+  return value_of(open_tcp_transport(*hub.make_bootstrap(rank), "127.0.0.1", soon()), "links");
+}
+
+// Of this process: the two ends of each stream are two of them.
+std::vector<int> connected_sockets() {
+  std::vector<int> found;
+  DIR* const folder = ::opendir("/proc/self/fd");
+  while (const dirent* const entry = ::readdir(folder)) {
+    const std::string_view name(entry->d_name);
+    int fd = -1;
+    if (std::from_chars(name.data(), name.data() + name.size(), fd).ec != std::errc()) continue;
+    sockaddr_storage peer{};
+    socklen_t length = sizeof peer;
+    const bool connected = ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) == 0;
+    if (connected && peer.ss_family == AF_INET) found.push_back(fd);
+  }
+  ::closedir(folder);
+  return found;
+}
+
+// Ends a stream every now and then, as a network or a firewall may.
+class Breaker {
+ public:
+  ~Breaker() { stop(); }
+  int stop() {
+    stopping_ = true;
+    if (thread_.joinable()) thread_.join();
+    return broken_;
+  }
+
+ private:
+  void run() {
+    std::mt19937 random(1);
+    while (!stopping_) {
+      std::this_thread::sleep_for(30ms);
+      const std::vector<int> sockets = connected_sockets();
+      if (sockets.empty()) continue;
+      if (::shutdown(sockets[random() % sockets.size()], SHUT_RDWR) == 0) ++broken_;
+    }
+  }
+
+  std::atomic<bool> stopping_{false};
+  int broken_ = 0;
+  std::thread thread_{[this] { run(); }};
+};
+
+// As a rank that runs a collective: it drives until everybody is through.
+void drive(Transport& transport, Bootstrap& bootstrap, std::atomic<int>& through) {
+  ++through;
+  await([&] { return static_cast<void>(transport.progress()), through == bootstrap.size(); },
+        "all are through");
+}
+
+}  // namespace
+
+TEST_CASE("streams that break lose nothing") {
+  constexpr int size = 3;
+  constexpr std::uint32_t rounds = 40;
+  InprocHub hub(size);
+  std::atomic<int> through{0};
+  Breaker breaker;
+  run_ranks(size, [&](int rank) {
+    const auto bootstrap = hub.make_bootstrap(rank);
+    const auto transport = transport_of(hub, rank);
+    const int right = (rank + 1) % size;
+    const int left = (rank + size - 1) % size;
+    for (std::uint32_t round = 0; round < rounds; ++round) {
+      for (const std::size_t bytes : {std::size_t{100}, std::size_t{3} << 20}) {
+        const auto seed = [&](int from) { return round * size + static_cast<std::uint32_t>(from); };
+        const Bytes sent = pattern(bytes, seed(rank));
+        Bytes received(bytes);
+        const Ticket in = transport->recv(left, 1, std::array{MutableBytes(received)});
+        const Ticket out = transport->send(right, 1, std::array{ConstBytes(sent)});
+        expect_ok(wait_for(*transport, in), "receiving");
+        expect_ok(wait_for(*transport, out), "sending");
+        expect(received == pattern(bytes, seed(left)), "bytes over streams that break");
+      }
+    }
+    drive(*transport, *bootstrap, through);
+  });
+  CHECK(breaker.stop() > 3);
+}
+
+TEST_CASE("a peer that cannot be reached any more fails, named with its address") {
+  InprocHub hub(2);
+  std::unique_ptr<Transport> survivor;
+  run_ranks(2, [&](int rank) {
+    auto transport = transport_of(hub, rank);
+    if (rank == 0) survivor = std::move(transport);
+  });
+  const Bytes bytes = pattern(1 << 20, 1);
+  const Ticket out = survivor->send(1, 1, std::array{ConstBytes(bytes)});
+  const Status status = wait_for(*survivor, out);
+  CHECK(status.code() == ErrorCode::transport);
+  CHECK(status.peer() == 1);
+  CHECK(contains(status, "rank 1 cannot be reached at tcp:127.0.0.1:"));
+  CHECK(contains(status, "refused"));
+}
+
+namespace {
+
+constexpr std::string_view protocol = "ruedatcp";
+
+// The two ends of a stream from rank 0 to rank 1, as far as they are told to go.
+struct Ends {
+  Key key{"secret of the world"};
+  Handshake calling{protocol, key, 0, 2};
+  Handshake called{protocol, key, 1, 2};
+  OutgoingMessages out{1};
+  IncomingMessages in{0};
+  UniqueFd near;
+  UniqueFd far;
+
+  Ends() {
+    std::array<int, 2> fds{};
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds.data()) == 0);
+    near.reset(fds[0]);
+    far.reset(fds[1]);
+  }
+  // What the peer lets in once it has read the hello.
+  SocketLink welcomed() {
+    SocketLink link(std::move(far), false);
+    REQUIRE(link.read(Handshake::hello_bytes).ok());
+    link.consume(Handshake::hello_bytes);
+    link.enqueue(frame_of(FrameKind::welcome, called.welcome_to(0)));
+    REQUIRE(link.write().ok());
+    return link;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a stream opens, carries and is acknowledged") {
+  Ends ends;
+  OutgoingStream sender(ends.calling, ends.key, 1, std::move(ends.near));
+  sender.mark_ready(EPOLLOUT);
+  REQUIRE(sender.read(ends.out).ok());
+  IncomingStream receiver(ends.key, 1, 0, ends.welcomed());
+  const Bytes bytes = pattern(100'000, 1);
+  const Ticket out = ends.out.send(3, std::array{ConstBytes(bytes)});
+  Bytes received(bytes.size());
+  const Ticket in = ends.in.recv(3, std::array{MutableBytes(received)});
+  for (int turn = 0; turn < 50 && !out->done; ++turn) {
+    sender.mark_ready(EPOLLIN | EPOLLOUT);
+    receiver.mark_ready(EPOLLIN);
+    REQUIRE(sender.read(ends.out).ok());
+    if (sender.is_open()) REQUIRE(sender.write(ends.out, 30'000).ok());
+    REQUIRE(receiver.read(ends.in).status.ok());
+    if (receiver.owes()) receiver.send_receipt();
+  }
+  CHECK(out->done);
+  CHECK(in->done);
+  CHECK(received == bytes);
+  CHECK(sender.delivered() == bytes.size());
+}
+
+TEST_CASE("a receipt that has not come is asked for, between chunks") {
+  Ends ends;
+  OutgoingStream sender(ends.calling, ends.key, 1, std::move(ends.near));
+  sender.mark_ready(EPOLLOUT);
+  REQUIRE(sender.read(ends.out).ok());
+  IncomingStream receiver(ends.key, 1, 0, ends.welcomed());
+  const Bytes bytes = pattern(2 * OutgoingMessages::max_copied_bytes, 1);
+  Bytes received(bytes.size());
+  const auto turn = [&] {
+    sender.mark_ready(EPOLLIN | EPOLLOUT);
+    receiver.mark_ready(EPOLLIN);
+    REQUIRE(sender.read(ends.out).ok());
+    if (sender.is_open()) REQUIRE(sender.write(ends.out, bytes.size()).ok());
+    REQUIRE(receiver.read(ends.in).status.ok());
+  };
+  for (int round = 0; round < 3; ++round) {
+    const Ticket out = ends.out.send(3, std::array{ConstBytes(bytes)});
+    const Ticket in = ends.in.recv(3, std::array{MutableBytes(received)});
+    for (int count = 0; count < 50 && !in->done; ++count) turn();
+    REQUIRE(in->done);
+    CHECK(sender.awaits_receipt());
+    CHECK_FALSE(receiver.is_asked());
+    REQUIRE(sender.ask_for_receipt().ok());
+    turn();
+    CHECK(receiver.is_asked());
+    CHECK_FALSE(out->done);
+    receiver.send_receipt();
+    CHECK_FALSE(receiver.is_asked());
+    turn();
+    CHECK(out->done);
+    CHECK_FALSE(sender.awaits_receipt());
+  }
+  CHECK(received == bytes);
+}
+
+TEST_CASE("who has heard a stream being opened cannot open one") {
+  const auto opening_of = [](Ends& ends) {  // all that the opener says until it is let in
+    OutgoingStream sender(ends.calling, ends.key, 1, std::move(ends.near));
+    sender.mark_ready(EPOLLOUT);
+    REQUIRE(sender.read(ends.out).ok());
+    SocketLink link = ends.welcomed();
+    StreamOpening opening(ends.key, 0, 1);
+    link.enqueue(frame_of(FrameKind::message, opening.challenge()));
+    REQUIRE(link.write().ok());
+    sender.mark_ready(EPOLLIN);
+    REQUIRE(sender.read(ends.out).ok());
+    REQUIRE(link.read().ok());
+    const auto heard = link.inbox();
+    return Bytes(heard.begin(), heard.end());
+  };
+  Ends first;
+  const Bytes heard = opening_of(first);
+  Ends second;
+  REQUIRE(::send(second.near.get(), heard.data(), heard.size(), 0) ==
+          static_cast<ssize_t>(heard.size()));
+  IncomingStream receiver(second.key, 1, 0, SocketLink(std::move(second.far), false));
+  const auto progress = receiver.read(second.in);
+  CHECK(contains(progress.status, "proves nothing"));
+  CHECK_FALSE(progress.is_peers_fault);
+  CHECK_FALSE(receiver.is_open());
+}
+
+TEST_CASE("strangers neither join nor keep ranks from talking") {
+  constexpr int size = 2;
+  InprocHub hub(size);
+  std::atomic<bool> over{false};
+  std::atomic<int> ports{0};
+  std::array<std::atomic<int>, size> listening{};
+  // Every port at which this process listens is tried with nothing, noise and half a hello.
+  std::thread stranger([&] {
+    std::mt19937 random(7);
+    while (!over) {
+      for (const auto& port : listening) {
+        if (port == 0) continue;
+        auto fd = start_connecting(join_tcp("127.0.0.1", port));
+        if (!fd) continue;
+        (void)wait_writable(fd->get(), soon());
+        std::string noise(random() % 100, 'x');
+        if (random() % 2 == 0) noise = "ruedatcp" + noise;
+        [[maybe_unused]] const auto sent =
+            ::send(fd->get(), noise.data(), noise.size(), MSG_NOSIGNAL);
+        ++ports;
+      }
+      std::this_thread::sleep_for(1ms);
+    }
+  });
+  run_ranks(size, [&](int rank) {
+    const std::vector<int> before = connected_sockets();
+    const auto bootstrap = hub.make_bootstrap(rank);
+    const auto transport = transport_of(hub, rank);
+    const std::string told = value_of(bootstrap->get(str("tcp/", rank)), "the address");
+    const auto colon = told.rfind(':');  // a word, and the address
+    listening[static_cast<std::size_t>(rank)] = std::stoi(told.substr(colon + 1));
+    const int peer = 1 - rank;
+    for (std::uint32_t round = 0; round < 60; ++round) {
+      const Bytes sent = pattern(300'000, round);
+      Bytes received(sent.size());
+      const Ticket in = transport->recv(peer, 1, std::array{MutableBytes(received)});
+      const Ticket out = transport->send(peer, 1, std::array{ConstBytes(sent)});
+      expect_ok(wait_for(*transport, in), "receiving");
+      expect_ok(wait_for(*transport, out), "sending");
+      expect(received == sent, "bytes beside strangers");
+      if (round % 8 == 0) std::this_thread::sleep_for(2ms);
+    }
+    expect_ok(bootstrap->barrier(soon()), "barrier");
+  });
+  over = true;
+  stranger.join();
+  CHECK(ports > 10);
+}
+
+}  // namespace rueda::test::tcp_transport_test
