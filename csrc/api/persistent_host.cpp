@@ -45,7 +45,6 @@ class HostRun final : public PersistentRun {
   HostRun(const PersistentTensor& tensor, const HostPolicy& policy,
           const ProcessSetMembers& members, int number)
       : life_(tensor),
-        members_(members.ranks),
         oversubscribed_(tensor.host.memory->is_oversubscribed()),
         placement_(tensor.host.memory),
         channel_(tensor.host.memory, tensor.host.ranks, members.rank,
@@ -176,10 +175,7 @@ class HostRun final : public PersistentRun {
     life_.fail_if_broken();
     const double timeout = runtime().options().transfer_timeout;
     if (timeout <= 0 || Clock::now() - *last_move_ < seconds(timeout)) return;
-    std::vector<int> ranks;
-    for (const int member : reduction_.awaited()) {
-      ranks.push_back(members_[static_cast<std::size_t>(member)]);
-    }
+    const std::vector<int> ranks = reduction_.awaited();
     channel_.stop();  // nothing more is touched in this visit, and no other begins
     life_.give_up(Status(ErrorCode::timeout,
                          str("'", life_.name(), "' has not moved for ", timeout, " s: waiting for ",
@@ -188,7 +184,6 @@ class HostRun final : public PersistentRun {
   }
 
   PersistentLife life_;
-  const std::vector<int> members_;
   const bool oversubscribed_;
   Placement placement_;
   HostChannel channel_;
