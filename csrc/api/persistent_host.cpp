@@ -45,6 +45,7 @@ class HostRun final : public PersistentRun {
   HostRun(const PersistentTensor& tensor, const HostPolicy& policy,
           const ProcessSetMembers& members, int number)
       : life_(tensor),
+        transfers_(life_.observe_runs()),
         oversubscribed_(tensor.host.memory->is_oversubscribed()),
         placement_(tensor.host.memory),
         channel_(tensor.host.memory, tensor.host.ranks, members.rank,
@@ -59,7 +60,7 @@ class HostRun final : public PersistentRun {
                    {{copy_ ? copy_.get() : input_, copy_ ? copy_.get() : output_,
                      element_count(tensor.input.shape)}},
                    HostCollective::Begin::later) {
-    life_.record_runs();
+    reduction_.count_in(transfers_);
   }
 
   void begin(std::optional<void*>) override {
@@ -68,7 +69,7 @@ class HostRun final : public PersistentRun {
     if (!visit) fail_ended();
     last_move_.reset();
     to_copy_back_ = copy_ != nullptr;
-    if (copy_) copy_bytes(copy_.get(), input_, bytes_, Stores::cached);
+    if (copy_) copy(copy_.get(), input_);
     reduction_.start();
     reduction_.advance();
   }
@@ -122,9 +123,12 @@ class HostRun final : public PersistentRun {
 
   // Once for each run: what the application writes afterwards stays.
   void copy_back() {
-    if (std::exchange(to_copy_back_, false)) {
-      copy_bytes(output_, copy_.get(), bytes_, Stores::cached);
-    }
+    if (std::exchange(to_copy_back_, false)) copy(output_, copy_.get());
+  }
+
+  void copy(std::byte* target, const std::byte* source) {
+    copy_bytes(target, source, bytes_, Stores::cached);
+    transfers_.bytes_packed.add(static_cast<std::int64_t>(bytes_));
   }
 
   [[nodiscard]] Runtime& runtime() const { return life_.runtime(); }
@@ -184,6 +188,7 @@ class HostRun final : public PersistentRun {
   }
 
   PersistentLife life_;
+  TransferCounters& transfers_;
   const bool oversubscribed_;
   Placement placement_;
   HostChannel channel_;
