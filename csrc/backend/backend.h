@@ -33,15 +33,15 @@ inline constexpr std::size_t stage_slot_bytes = 64 << 10;
 // How many channels for what comes after the links: batches take them in turn, so that one which
 // overtakes others on the links need not wait for them there.
 inline constexpr std::size_t after_channels = 8;
-// How many tags an operation has, for messages that may overtake each other.
-inline constexpr Tag tags_per_batch = 4;
+// How many parts of one operation have messages under way at a time.
+inline constexpr std::size_t parts_under_way = 4;
 
 // Where one operation runs: its place among the ranks of a process set, and a tag of its own.
 struct Lane {
   Transport* transport = nullptr;
   const std::vector<int>* members = nullptr;  // world ranks
   int rank = 0;                               // within the set
-  Tag tag = 0;                                // and those that follow, see tags_per_batch
+  Tag tag = {};                               // of its first part
   std::int64_t chunk_bytes = 256 << 10;
   TransferCounters* counters = nullptr;
   HostChannel* channel = nullptr;  // where all ranks of the set are on one host and share memory
@@ -55,6 +55,11 @@ struct Lane {
   [[nodiscard]] int size() const { return static_cast<int>(members->size()); }
   [[nodiscard]] int world_rank(int set_rank) const {
     return (*members)[static_cast<std::size_t>(set_rank)];
+  }
+  [[nodiscard]] Tag tag_of(std::uint64_t part) const {
+    Tag result = tag;
+    result.part = part;
+    return result;
   }
 };
 

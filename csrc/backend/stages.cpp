@@ -24,7 +24,7 @@ Lane lane_across(const Lane& lane, int ring) {
 }
 
 Lane lane_of_part(Lane lane, std::int64_t part) {
-  lane.tag += static_cast<Tag>(part % tags_per_batch);
+  lane.tag = lane.tag_of(static_cast<std::uint64_t>(part));
   return lane;
 }
 

@@ -20,7 +20,7 @@ namespace rueda {
 // The part of a lane that is a ring, in which this rank takes part.
 [[nodiscard]] Lane lane_across(const Lane& lane, int ring);
 
-// The lane of one of an operation's parts: those under way at one time have tags of their own.
+// The lane of one of an operation's parts.
 [[nodiscard]] Lane lane_of_part(Lane lane, std::int64_t part);
 
 // Takes places in the queue of a channel, where there is one, for so many collectives: all members

@@ -66,16 +66,13 @@ Execution::Execution(const ExecutionContext& context, const Lane& lane,
   }
 }
 
-// Another batch may have its tags next.
 Execution::~Execution() {
   if (has_priority_) set_priority(0);
 }
 
 void Execution::set_priority(std::int32_t priority) {
   has_priority_ = priority != 0;
-  for (Tag tag = 0; tag < tags_per_batch; ++tag) {
-    lane_.transport->set_priority(lane_.tag + tag, priority);
-  }
+  lane_.transport->set_priority(lane_.tag, priority);
 }
 
 void Execution::start(const Contributions& contributions) {

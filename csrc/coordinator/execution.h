@@ -98,7 +98,7 @@ class Execution {
   std::unique_ptr<Operation> operation_;
   Time started_at_;
   Time last_moved_;
-  bool has_priority_ = false;  // its tags have one
+  bool has_priority_ = false;  // its messages have one
   bool done_ = false;
   Status status_;
 };

@@ -2,7 +2,6 @@
 // chosen freely, over the ring where MPI or the ring is asked for.
 #include <rueda/persistent.h>
 #include <rueda/rueda.h>
-
 #include <unistd.h>
 
 #include <cerrno>
