@@ -154,7 +154,7 @@ std::unique_ptr<Operation> DataPlane::hierarchy(int rank, const Batch& batch, Al
     };
     return {[=] { return stage(Step::before); }, cross, [=] { return stage(Step::after); }};
   };
-  return std::make_unique<Pipeline>(plan.parts(), tags_per_batch, steps);
+  return std::make_unique<Pipeline>(plan.parts(), parts_under_way, steps);
 }
 
 // The fusion buffer, and what rings receive before it is reduced.
@@ -166,7 +166,7 @@ std::int64_t DataPlane::buffer_bytes(const Batch& batch) const {
   std::int64_t segment = batch.bytes() / settings_.ranks();
   if (algorithm == Algorithm::hierarchical) {
     const HierarchyPlan plan(hosts_, algorithm, batch.elements, element_bytes, chunk_bytes_);
-    rings = std::min<std::int64_t>(plan.parts(), tags_per_batch);
+    rings = std::min<std::int64_t>(plan.parts(), parts_under_way);
     segment = plan.slice(0, 0).count * element_bytes / hosts_.hosts();
   }
   return packed + rings * RingProgress::window * std::min(segment + element_bytes, chunk_bytes_);

@@ -13,8 +13,7 @@ bool Handle::done() const {
 }
 
 void Handle::wait() const {
-  while (state_->wait(std::nullopt) == FutexWake::interrupted) {
-  }
+  state_->outlast();
   state_->status.throw_if_error();
 }
 
@@ -23,9 +22,7 @@ bool Handle::wait_for(std::chrono::nanoseconds timeout) const {
   const Time deadline = timeout >= Time::max() - now
                             ? Time::max()
                             : now + std::max(timeout, std::chrono::nanoseconds{0});
-  FutexWake wake = FutexWake::interrupted;
-  while (wake == FutexWake::interrupted) wake = state_->wait(deadline);
-  if (wake == FutexWake::timeout) return false;
+  if (!state_->outlast(deadline)) return false;
   state_->status.throw_if_error();
   return true;
 }

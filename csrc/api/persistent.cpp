@@ -18,15 +18,44 @@ void PersistentLife::begin() {
   }
   fail_if_broken();
   to_be_waited_for_ = true;
+  if (!counters_) return;
+  counters_->started.add(1);
   FlightRecorder& recorder = runtime_->flight_recorder();
-  if (!is_recorded_ || !recorder.is_on()) return;
-  run_ = recorder.submit(set_id_, request_, Clock::now());
-  recorder.start(run_);
+  if (!recorder.is_on() && !runtime_->timeline().is_open()) return;
+  const Time now = Clock::now();
+  if (recorder.is_on()) {
+    run_ = recorder.submit(set_id_, request_, now);
+    recorder.start(run_);
+  }
+  draw([&](TimelineWriter& writer, const Request& run) {
+    drawn_from_ = now;
+    writer.started(set_id_, run, TimelineWriter::Wait{now, now, now}, now);
+  });
 }
 
 void PersistentLife::end(const Status& status) {
-  to_be_waited_for_ = false;
+  if (!std::exchange(to_be_waited_for_, false) || !counters_) return;
+  (status.ok() ? counters_->completed : counters_->failed).add(1);
   runtime_->flight_recorder().end(std::exchange(run_, 0), status);
+  const auto from = std::exchange(drawn_from_, std::nullopt);
+  if (!from || !status.ok()) return;
+  draw([&](TimelineWriter& writer, const Request& run) {
+    writer.ended(set_id_, run, *from, Clock::now(), {});
+  });
+}
+
+TransferCounters& PersistentLife::observe_runs() {
+  return counters_.emplace(runtime_->persistent_runs(), bytes_).transfers;
+}
+
+// As an allreduce, not as the agreement on it.
+template <class Draw>
+void PersistentLife::draw(const Draw& what) {
+  runtime_->timeline().write([&](TimelineWriter& writer) {
+    Request run = request_;
+    run.collective = Collective::allreduce;
+    what(writer, run);
+  });
 }
 
 void PersistentLife::fail_if_broken() const {

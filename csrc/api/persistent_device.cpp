@@ -19,7 +19,7 @@ class DeviceRun final : public PersistentRun {
  public:
   DeviceRun(const PersistentTensor& tensor, std::shared_ptr<DeviceReduction> reduction)
       : life_(tensor), stream_(tensor.input.stream), reduction_(std::move(reduction)) {
-    life_.record_runs();
+    life_.observe_runs();  // what moves is counted by the reduction
   }
 
   void begin(std::optional<void*> stream) override {

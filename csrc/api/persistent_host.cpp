@@ -45,7 +45,7 @@ class HostRun final : public PersistentRun {
   HostRun(const PersistentTensor& tensor, const HostPolicy& policy,
           const ProcessSetMembers& members, int number)
       : life_(tensor),
-        members_(members.ranks),
+        transfers_(life_.observe_runs()),
         oversubscribed_(tensor.host.memory->is_oversubscribed()),
         placement_(tensor.host.memory),
         channel_(tensor.host.memory, tensor.host.ranks, members.rank,
@@ -60,7 +60,7 @@ class HostRun final : public PersistentRun {
                    {{copy_ ? copy_.get() : input_, copy_ ? copy_.get() : output_,
                      element_count(tensor.input.shape)}},
                    HostCollective::Begin::later) {
-    life_.record_runs();
+    reduction_.count_in(transfers_);
   }
 
   void begin(std::optional<void*>) override {
@@ -69,7 +69,7 @@ class HostRun final : public PersistentRun {
     if (!visit) fail_ended();
     last_move_.reset();
     to_copy_back_ = copy_ != nullptr;
-    if (copy_) copy_bytes(copy_.get(), input_, bytes_, Stores::cached);
+    if (copy_) copy(copy_.get(), input_);
     reduction_.start();
     reduction_.advance();
   }
@@ -123,9 +123,12 @@ class HostRun final : public PersistentRun {
 
   // Once for each run: what the application writes afterwards stays.
   void copy_back() {
-    if (std::exchange(to_copy_back_, false)) {
-      copy_bytes(output_, copy_.get(), bytes_, Stores::cached);
-    }
+    if (std::exchange(to_copy_back_, false)) copy(output_, copy_.get());
+  }
+
+  void copy(std::byte* target, const std::byte* source) {
+    copy_bytes(target, source, bytes_, Stores::cached);
+    transfers_.bytes_packed.add(static_cast<std::int64_t>(bytes_));
   }
 
   [[nodiscard]] Runtime& runtime() const { return life_.runtime(); }
@@ -176,10 +179,7 @@ class HostRun final : public PersistentRun {
     life_.fail_if_broken();
     const double timeout = runtime().options().transfer_timeout;
     if (timeout <= 0 || Clock::now() - *last_move_ < seconds(timeout)) return;
-    std::vector<int> ranks;
-    for (const int member : reduction_.awaited()) {
-      ranks.push_back(members_[static_cast<std::size_t>(member)]);
-    }
+    const std::vector<int> ranks = reduction_.awaited();
     channel_.stop();  // nothing more is touched in this visit, and no other begins
     life_.give_up(Status(ErrorCode::timeout,
                          str("'", life_.name(), "' has not moved for ", timeout, " s: waiting for ",
@@ -188,7 +188,7 @@ class HostRun final : public PersistentRun {
   }
 
   PersistentLife life_;
-  const std::vector<int> members_;
+  TransferCounters& transfers_;
   const bool oversubscribed_;
   Placement placement_;
   HostChannel channel_;

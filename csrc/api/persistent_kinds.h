@@ -62,7 +62,9 @@ class PersistentAgreement {
 class PersistentLife {
  public:
   explicit PersistentLife(const PersistentTensor& tensor)
-      : runtime_(tensor.runtime), set_id_(tensor.options.process_set.id) {
+      : runtime_(tensor.runtime),
+        set_id_(tensor.options.process_set.id),
+        bytes_(static_cast<std::int64_t>(tensor.bytes())) {
     request_.name = tensor.options.name;
     request_.collective = Collective::persistent_allreduce;
     request_.dtype = tensor.input.dtype;
@@ -77,20 +79,26 @@ class PersistentLife {
   void begin();
   // It has been waited for, and came to this.
   void end(const Status& status = {});
-  // For the flight recorder, by a kind that is not an operation of the engine each time.
-  void record_runs() { is_recorded_ = true; }
+  // By a kind of which a run is not handed in like any other operation: counts, records and draws
+  // it all the same. Returns where to count what moves.
+  TransferCounters& observe_runs();
   [[nodiscard]] bool is_broken() const { return runtime_->is_broken(set_id_); }
   void fail_if_broken() const;
   // The others count on this rank, so the world is over for them, too. Throws.
   [[noreturn]] void give_up(const Status& reason);
 
  private:
+  template <class Draw>
+  void draw(const Draw& what);
+
   std::shared_ptr<Runtime> runtime_;
   int set_id_;
+  std::int64_t bytes_;
   Request request_;
   bool to_be_waited_for_ = false;
-  bool is_recorded_ = false;
+  std::optional<PersistentRuns::Counters> counters_;  // where runs are observed
   FlightRecorder::Number run_ = 0;
+  std::optional<Time> drawn_from_;  // the run, where a timeline was open then
 };
 
 }  // namespace rueda

@@ -33,7 +33,7 @@ class NamedRun final : public PersistentRun {
   bool start_until(std::optional<Time> deadline) override {
     if (!to_be_submitted_) return true;
     // The name is free again once all ranks have heard of the refusal.
-    if (refused_ && !outlast(*refused_, deadline)) return false;
+    if (refused_ && !refused_->state()->outlast(deadline)) return false;
     refused_.reset();
     to_be_submitted_ = false;
     submit();
@@ -46,7 +46,7 @@ class NamedRun final : public PersistentRun {
   }
   bool wait_until(std::optional<Time> deadline) override {
     if (!start_until(deadline)) return false;
-    if (handle_ && !outlast(*handle_, deadline)) return false;
+    if (handle_ && !handle_->state()->outlast(deadline)) return false;
     life_.end();
     if (!handle_) return true;
     const Handle handle = *std::exchange(handle_, std::nullopt);
@@ -60,7 +60,7 @@ class NamedRun final : public PersistentRun {
   }
   ~NamedRun() override {
     if (handle_) {
-      outlast(*handle_);
+      handle_->state()->outlast();
       if (reduction_) look_after(*handle_);
     }
     outlast_gpu();
@@ -95,13 +95,6 @@ class NamedRun final : public PersistentRun {
         std::this_thread::sleep_for(between_looks);
       }
     }
-  }
-  // Waits until the operation has completed, well or with an error; false at the deadline.
-  static bool outlast(const Handle& handle, std::optional<Time> deadline = std::nullopt) {
-    while (!handle.done()) {
-      if (handle.state()->wait(deadline) == FutexWake::timeout) return false;
-    }
-    return true;
   }
   // What the ranks agree on each time cannot become part of a graph.
   [[nodiscard]] Status refusal_of_capture() const {

@@ -208,10 +208,15 @@ void require_memory(const std::vector<Facts>& all, const std::vector<int>& ranks
 
 }  // namespace
 
-void wait_interruptibly(const Handle& handle) {
-  while (!handle.wait_for(pause_between_looks())) {
+void outlast_interruptibly(const Handle& handle) {
+  while (!handle.state()->outlast(Clock::now() + pause_between_looks())) {
     if (is_interruptible()) look_for_interruption();
   }
+}
+
+void wait_interruptibly(const Handle& handle) {
+  outlast_interruptibly(handle);
+  handle.wait();
 }
 
 Handle table_barrier(Runtime& runtime, int set_id, const std::string& name) {

@@ -30,7 +30,9 @@ struct OpenedTable {
 // All ranks of the set come to it.
 [[nodiscard]] Handle table_barrier(Runtime& runtime, int set_id, const std::string& name);
 
-// Waits as Handle::wait(), and looks for interruptions.
+// Waits until it is done, well or with an error, and looks for interruptions meanwhile.
+void outlast_interruptibly(const Handle& handle);
+// The same, and throws its error.
 void wait_interruptibly(const Handle& handle);
 
 }  // namespace rueda

@@ -513,12 +513,7 @@ void Table::State::close() {
     const std::lock_guard lock(direct_mutex);
     is_closing = true;
   }
-  for (const Handle& handle : under_way) {
-    while (!handle.done()) {
-      if (handle.state()->wait(Clock::now() + pause_between_looks()) == FutexWake::changed) break;
-      if (is_interruptible()) look_for_interruption();
-    }
-  }
+  for (const Handle& handle : under_way) outlast_interruptibly(handle);
   Runtime& runtime = *opened.runtime;
   // Removed by all its ranks together.
   const bool has_set = runtime.process_sets().find(opened.set_id) != nullptr;

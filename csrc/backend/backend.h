@@ -11,8 +11,6 @@
 #include <string_view>
 #include <vector>
 
-#include "core/clock.h"
-#include "core/counter.h"
 #include "core/status.h"
 #include "onehost/channel.h"
 #include "onehost/host_collective.h"
@@ -22,43 +20,28 @@
 #include "reduce/piece.h"
 #include "rueda/compression.h"
 #include "rueda/types.h"
+#include "transport/operation.h"
+#include "transport/transfer_counters.h"
 #include "transport/transport.h"
 
 namespace rueda {
 
-class DeviceEvent;
 class SetHosts;
-
-// What has moved, counted where it moves.
-struct TransferCounters {
-  Counter ring_steps;  // hops to the neighbour, however finely chunked
-  Counter messages_sent;
-  Counter payload_bytes_sent;
-  Counter payload_bytes_received;
-  Counter bytes_reduced;
-  Counter bytes_taken;           // of other ranks' memory on this host, copied from where it lies
-  Counter bytes_through_kernel;  // of it: not visible here, so read or written by the kernel
-  Counter bytes_staged;          // copied between a GPU and the host
-  // Also by threads of the application that start persistent operations.
-  SharedCounter nccl_calls;    // collectives that NCCL was given, a group counting as one
-  SharedCounter gpu_launches;  // of kernels that pack or unpack a batch
-  SharedCounter bytes_packed;  // copied into and out of fusion buffers and staging
-};
 
 // Slots of the channels in which the members of a host meet for a set that spans hosts.
 inline constexpr std::size_t stage_slot_bytes = 64 << 10;
 // How many channels for what comes after the links: batches take them in turn, so that one which
 // overtakes others on the links need not wait for them there.
 inline constexpr std::size_t after_channels = 8;
-// How many tags an operation has, for messages that may overtake each other.
-inline constexpr Tag tags_per_batch = 4;
+// How many parts of one operation have messages under way at a time.
+inline constexpr std::size_t parts_under_way = 4;
 
 // Where one operation runs: its place among the ranks of a process set, and a tag of its own.
 struct Lane {
   Transport* transport = nullptr;
   const std::vector<int>* members = nullptr;  // world ranks
   int rank = 0;                               // within the set
-  Tag tag = 0;                                // and those that follow, see tags_per_batch
+  Tag tag = {};                               // of its first part
   std::int64_t chunk_bytes = 256 << 10;
   TransferCounters* counters = nullptr;
   HostChannel* channel = nullptr;  // where all ranks of the set are on one host and share memory
@@ -73,49 +56,11 @@ struct Lane {
   [[nodiscard]] int world_rank(int set_rank) const {
     return (*members)[static_cast<std::size_t>(set_rank)];
   }
-};
-
-// One collective on its way. Its buffers must outlive it.
-class Operation {
- public:
-  virtual ~Operation() = default;
-
-  // Goes on as far as possible without blocking; returns whether anything moved.
-  virtual bool advance() = 0;
-  [[nodiscard]] virtual bool done() const = 0;
-  // Meaningful once done.
-  [[nodiscard]] virtual const Status& status() const = 0;
-  // World ranks from or to which something is outstanding, for the message of a time-out.
-  [[nodiscard]] virtual std::vector<int> awaited() const = 0;
-
-  // Whether its bytes go through the transport, which has to be driven and slept upon then; others
-  // are woken through shared memory.
-  [[nodiscard]] virtual bool uses_transport() const { return true; }
-
-  // Whether other work of this rank has to come first, however long that takes.
-  [[nodiscard]] virtual bool waits_for_its_turn() const { return false; }
-
-  // Whether nothing tells when it can go on: it must be asked again and again.
-  [[nodiscard]] virtual bool must_be_polled() const { return false; }
-
-  // Whether it failed in the same way on all ranks, before any of them touched a tensor: the world
-  // can go on.
-  [[nodiscard]] virtual bool failed_everywhere() const { return false; }
-
-  // Whether what became of one piece of a batch, which went well as a whole, is of no use: in the
-  // same way on all ranks. Meaningful once done.
-  [[nodiscard]] virtual Status status_of_piece(std::size_t /*piece*/) const { return {}; }
-
-  // On a GPU: what streams wait for. Meaningful once done, which is when all has been enqueued.
-  [[nodiscard]] virtual std::shared_ptr<DeviceEvent> finished() const { return nullptr; }
-
-  // What it did when, for the timeline; in order, meaningful once done.
-  struct Phase {
-    std::string_view name;
-    Time begin;
-    Time end;
-  };
-  [[nodiscard]] virtual std::vector<Phase> phases() const { return {}; }
+  [[nodiscard]] Tag tag_of(std::uint64_t part) const {
+    Tag result = tag;
+    result.part = part;
+    return result;
+  }
 };
 
 // How elements are combined, and what happens to the result before anyone else sees it.

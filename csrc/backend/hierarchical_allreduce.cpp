@@ -97,7 +97,7 @@ std::unique_ptr<Operation> hierarchical_allreduce(const Lane& lane, const HostPo
             [whole, part] { return whole->cross(part); },
             [whole, part] { return whole->gather(part); }};
   };
-  return std::make_unique<Pipeline>(whole->parts(), tags_per_batch, steps, 1);
+  return std::make_unique<Pipeline>(whole->parts(), parts_under_way, steps, 1);
 }
 
 }  // namespace rueda

@@ -299,7 +299,7 @@ class HierarchicalBackend final : public Backend {
       };
       return {cross, pull};
     };
-    return std::make_unique<Pipeline>(parts, tags_per_batch, steps);
+    return std::make_unique<Pipeline>(parts, parts_under_way, steps);
   }
 
   const std::unique_ptr<Backend> inner_;

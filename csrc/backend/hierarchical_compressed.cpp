@@ -251,14 +251,16 @@ std::unique_ptr<Operation> hierarchical_compressed(const Lane& lane, const HostP
               return nullptr;
             }};
   };
-  return compressed_operation(
-      faults, reduction.compression.codec,
-      {[whole, steps] { return std::make_unique<Pipeline>(whole->parts(), tags_per_batch, steps); },
-       [whole] { return whole->share_faults(); },
-       [whole]() -> std::unique_ptr<Operation> {
-         whole->take_faults();
-         return nullptr;
-       }});
+  return compressed_operation(faults, reduction.compression.codec,
+                              {[whole, steps] {
+                                 return std::make_unique<Pipeline>(whole->parts(), parts_under_way,
+                                                                   steps);
+                               },
+                               [whole] { return whole->share_faults(); },
+                               [whole]() -> std::unique_ptr<Operation> {
+                                 whole->take_faults();
+                                 return nullptr;
+                               }});
 }
 
 }  // namespace rueda

@@ -14,8 +14,8 @@ namespace {
 // So many rounds are under way: one is combined while others travel.
 constexpr std::size_t max_rounds = 4;
 // The messages of an operation, each in an order of its own.
-constexpr Tag contributions = 0;
-constexpr Tag results = 1;
+constexpr std::uint64_t contributions = 0;
+constexpr std::uint64_t results = 1;
 
 std::int64_t elements_of(const std::vector<Piece>& pieces) {
   std::int64_t count = 0;
@@ -196,19 +196,19 @@ void LeafAllreduce::send_results(Round& round, const std::vector<Run>& runs) {
   }
 }
 
-Ticket LeafAllreduce::send(int rank, Tag tag, const std::vector<ConstBytes>& spans) {
+Ticket LeafAllreduce::send(int rank, std::uint64_t part, const std::vector<ConstBytes>& spans) {
   lane_.counters->messages_sent.add(1);
   for (const ConstBytes& span : spans) {
     lane_.counters->payload_bytes_sent.add(static_cast<std::int64_t>(span.size()));
   }
-  return lane_.transport->send(lane_.world_rank(rank), lane_.tag + tag, spans);
+  return lane_.transport->send(lane_.world_rank(rank), lane_.tag_of(part), spans);
 }
 
-Ticket LeafAllreduce::take(int rank, Tag tag, const std::vector<MutableBytes>& spans) {
+Ticket LeafAllreduce::take(int rank, std::uint64_t part, const std::vector<MutableBytes>& spans) {
   for (const MutableBytes& span : spans) {
     lane_.counters->payload_bytes_received.add(static_cast<std::int64_t>(span.size()));
   }
-  return lane_.transport->recv(lane_.world_rank(rank), lane_.tag + tag, spans);
+  return lane_.transport->recv(lane_.world_rank(rank), lane_.tag_of(part), spans);
 }
 
 bool LeafAllreduce::is_over(const Ticket& ticket) {

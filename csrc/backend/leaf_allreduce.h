@@ -73,8 +73,8 @@ class LeafAllreduce final : public Operation {
   [[nodiscard]] const std::byte* input_of(const Round& round, const LeafPlan::Source& source,
                                           const Run& run, std::int64_t before) const;
   void send_results(Round& round, const std::vector<Run>& runs);
-  [[nodiscard]] Ticket send(int rank, Tag tag, const std::vector<ConstBytes>& spans);
-  [[nodiscard]] Ticket take(int rank, Tag tag, const std::vector<MutableBytes>& spans);
+  [[nodiscard]] Ticket send(int rank, std::uint64_t part, const std::vector<ConstBytes>& spans);
+  [[nodiscard]] Ticket take(int rank, std::uint64_t part, const std::vector<MutableBytes>& spans);
   // Whether a transfer has ended or there is none; its error ends the operation.
   bool is_over(const Ticket& ticket);
   bool is_over(const Round& round);

@@ -2,7 +2,6 @@
 
 #include "backend/backend.h"
 #include "backend/compressed_allreduce.h"
-#include "backend/host_operation.h"
 #include "backend/leaf_allreduce.h"
 #include "backend/lengths.h"
 #include "backend/narrowed_allreduce.h"
@@ -15,6 +14,15 @@
 namespace rueda {
 
 namespace {
+
+// A collective in the lane's channel, whose traffic is counted there.
+template <class Collective, class... Arguments>
+std::unique_ptr<Operation> counted(const Lane& lane, Arguments&&... arguments) {
+  auto collective =
+      std::make_unique<Collective>(*lane.channel, std::forward<Arguments>(arguments)...);
+  collective->count_in(*lane.counters);
+  return collective;
+}
 
 class OnehostBackend : public Backend {
  public:
@@ -60,8 +68,8 @@ class OnehostBackend : public Backend {
     const auto policy = policy_for(lane, bytes);
     if (!policy) return ring_->reduce_scatter(lane, reduction, input, output, std::move(lengths));
     const auto start = [=](const std::byte* data) -> std::unique_ptr<Operation> {
-      return std::make_unique<HostOperation<HostReduction>>(
-          lane, *policy, combination_of(reduction), reduction.contributors, data, output, lengths);
+      return counted<HostReduction>(lane, *policy, combination_of(reduction),
+                                    reduction.contributors, data, output, lengths);
     };
     return input == nullptr ? start(nullptr) : offer(lane, *policy, input, bytes, start);
   }
@@ -141,8 +149,8 @@ class OnehostBackend : public Backend {
   std::unique_ptr<Operation> leaf_allreduce(const Lane& lane, const HostPolicy& policy,
                                             const Reduction& reduction, std::vector<Piece> pieces) {
     const auto start = [&](std::vector<Piece> all) {
-      return std::make_unique<HostOperation<HostReduction>>(lane, policy, combination_of(reduction),
-                                                            reduction.leaves, std::move(all));
+      return counted<HostReduction>(lane, policy, combination_of(reduction), reduction.leaves,
+                                    std::move(all));
     };
     if (!must_pack(lane, reduction, pieces)) return start(std::move(pieces));
     return packed_leaves(buffers_, lane, reduction, pieces,
@@ -152,8 +160,8 @@ class OnehostBackend : public Backend {
   static std::unique_ptr<Operation> host_allreduce(const Lane& lane, const HostPolicy& policy,
                                                    const Reduction& reduction,
                                                    std::vector<Piece> pieces) {
-    return std::make_unique<HostOperation<HostReduction>>(
-        lane, policy, combination_of(reduction), reduction.contributors, std::move(pieces));
+    return counted<HostReduction>(lane, policy, combination_of(reduction), reduction.contributors,
+                                  std::move(pieces));
   }
 
   using Offer = std::function<std::unique_ptr<Operation>(const std::byte* data)>;
@@ -173,8 +181,7 @@ class OnehostBackend : public Backend {
                                   std::size_t bytes, std::vector<std::int64_t> numbers,
                                   HostPull::Plan plan) {
     const auto start = [&](const std::byte* offered) -> std::unique_ptr<Operation> {
-      return std::make_unique<HostOperation<HostPull>>(lane, policy, offered, bytes,
-                                                       std::move(numbers), std::move(plan));
+      return counted<HostPull>(lane, policy, offered, bytes, std::move(numbers), std::move(plan));
     };
     return data == nullptr ? start(nullptr) : offer(lane, policy, data, bytes, start);
   }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "backend/host_operation.h"
 #include "onehost/host_reduction.h"
 
 namespace rueda {
@@ -13,15 +12,6 @@ HostPolicy policy_of_stages(const HostPolicy& policy) {
   stages.flat_limit = std::min(policy.flat_limit, stage_slot_bytes);
   stages.staged_limit = 0;
   return stages;
-}
-
-Lane lane_within(const Lane& lane, HostChannel* channel) {
-  Lane within = lane;
-  within.members = &lane.hosts->here();
-  within.rank = lane.hosts->rank();
-  within.channel = channel;
-  within.hosts = nullptr;
-  return within;
 }
 
 Lane lane_across(const Lane& lane, int ring) {
@@ -34,7 +24,7 @@ Lane lane_across(const Lane& lane, int ring) {
 }
 
 Lane lane_of_part(Lane lane, std::int64_t part) {
-  lane.tag += static_cast<Tag>(part % tags_per_batch);
+  lane.tag = lane.tag_of(static_cast<std::uint64_t>(part));
   return lane;
 }
 
@@ -53,16 +43,16 @@ bool is_reachable_here(const Lane& lane, const std::byte* data, std::size_t byte
 std::unique_ptr<Operation> reduce_within(const Lane& lane, const HostPolicy& policy,
                                          const Reduction& reduction, std::vector<Piece> pieces,
                                          std::uint64_t ticket) {
-  const Lane within = lane_within(lane, lane.before_links);
   const ReduceOp op = reduction.op == ReduceOp::average ? ReduceOp::sum : reduction.op;
   const Combination combination{.dtype = reduction.dtype, .op = op, .prescale = reduction.prescale};
   // Who has joined is not known, so that it cannot be told whether that is one of these.
   const bool all_contribute = reduction.contributors == lane.size();
-  auto operation = std::make_unique<HostOperation<HostReduction>>(
-      within, policy, combination, all_contribute ? within.size() : 0, std::move(pieces),
-      HostCollective::Begin::later);
-  operation->start(ticket);
-  return operation;
+  auto collective = std::make_unique<HostReduction>(
+      *lane.before_links, policy, combination, all_contribute ? lane.before_links->size() : 0,
+      std::move(pieces), HostCollective::Begin::later);
+  collective->count_in(*lane.counters);
+  collective->start(ticket);
+  return collective;
 }
 
 std::unique_ptr<Operation> reduce_slices(const Lane& lane, const HostPolicy& policy,
@@ -84,11 +74,12 @@ std::unique_ptr<Operation> pull_within(const Lane& lane, const HostPolicy& polic
                                        std::vector<HostPull::Transfer> transfers,
                                        std::uint64_t ticket) {
   auto plan = [transfers = std::move(transfers)](const HostPull&) { return transfers; };
-  auto operation = std::make_unique<HostOperation<HostPull>>(
-      lane_within(lane, lane.after_links), policy, data, bytes, std::vector<std::int64_t>{},
-      std::move(plan), HostCollective::Begin::later);
-  operation->start(ticket);
-  return operation;
+  auto collective = std::make_unique<HostPull>(*lane.after_links, policy, data, bytes,
+                                               std::vector<std::int64_t>{}, std::move(plan),
+                                               HostCollective::Begin::later);
+  collective->count_in(*lane.counters);
+  collective->start(ticket);
+  return collective;
 }
 
 std::unique_ptr<Operation> gather_slices(const Lane& lane, const HostPolicy& policy,

@@ -17,12 +17,10 @@ namespace rueda {
 // nothing is staged, and slots are smaller than those of a set on one host.
 [[nodiscard]] HostPolicy policy_of_stages(const HostPolicy& policy);
 
-// The part of a lane that stays on this host, where its members meet in `channel`.
-[[nodiscard]] Lane lane_within(const Lane& lane, HostChannel* channel);
-// That of a ring, in which this rank takes part.
+// The part of a lane that is a ring, in which this rank takes part.
 [[nodiscard]] Lane lane_across(const Lane& lane, int ring);
 
-// The lane of one of an operation's parts: those under way at one time have tags of their own.
+// The lane of one of an operation's parts.
 [[nodiscard]] Lane lane_of_part(Lane lane, std::int64_t part);
 
 // Takes places in the queue of a channel, where there is one, for so many collectives: all members

@@ -146,7 +146,7 @@ bool Epoch::advance(Time now, Readable readable) {
   if (!failure_.ok()) return true;
   const Duration timeout = seconds(services_.options.transfer_timeout);
   for (const auto& [id, set] : sets_) {
-    if (Status status = set->broken(now, timeout); !status.ok()) {
+    if (Status status = set->batches().broken(now, timeout); !status.ok()) {
       fail(status);
       return true;
     }
@@ -188,14 +188,15 @@ bool Epoch::in_flight() const {
 bool Epoch::uses_transport() const {
   return failure_.ok() && (messages_.uses_transport() ||
                            std::any_of(sets_.begin(), sets_.end(), [](const auto& set) {
-                             return set.second->uses_transport();
+                             return set.second->batches().uses_transport();
                            }));
 }
 
 bool Epoch::requires_polling() const {
   if (uses_transport() && world_.transport->requires_polling()) return true;
-  return failure_.ok() && std::any_of(sets_.begin(), sets_.end(),
-                                      [](const auto& set) { return set.second->must_be_polled(); });
+  return failure_.ok() && std::any_of(sets_.begin(), sets_.end(), [](const auto& set) {
+           return set.second->batches().must_be_polled();
+         });
 }
 
 bool Epoch::negotiates() const {
@@ -216,7 +217,7 @@ std::optional<Time> Epoch::next_deadline() const {
   const double timeout = services_.options.transfer_timeout;
   for (const auto& [id, set] : sets_) {
     earliest = earlier(earliest, set->next_deadline());
-    const auto moved = set->oldest_move();
+    const auto moved = set->batches().oldest_move();
     if (moved && timeout > 0) earliest = earlier(earliest, *moved + seconds(timeout));
   }
   return earliest;

@@ -130,7 +130,7 @@ void Epoch::lose(int rank, const Status& reason) {
   if (on_loss_ == LossPolicy::end_world || rank == topology().rank) return fail(reason);
   // Of a collective, transfers with others are under way as well, and cannot be taken back.
   const bool cannot_go_on = std::any_of(sets_.begin(), sets_.end(), [rank](const auto& set) {
-    return set.second->members().has(rank) && set.second->uses_transport();
+    return set.second->members().has(rank) && set.second->batches().uses_transport();
   });
   if (cannot_go_on) return fail(reason);
   if (!lost_.insert(rank).second) return;

@@ -101,7 +101,7 @@ void Epoch::start(Command command, SetCoordinator& set, Time now) {
 void Epoch::create_group(const Command& command) {
   // Not before: what others have sent for a set that is known, but not open, would be dropped.
   const Sharers sharers = sharers_of(command.ranks);
-  auto room = SetCoordinator::reserve(sharers.members, sharers.spans_hosts);
+  auto room = Batches::reserve(sharers.members, sharers.spans_hosts);
   if (sharers.members && !room) return command.handle->complete(no_room());
   auto formed = process_sets_.form(command.set_id, command.ranks);
   if (formed) start_set(formed.value(), std::move(room));
@@ -150,7 +150,7 @@ void Epoch::open_set(std::shared_ptr<const ProcessSetMembers> members,
                                  world_.host.members(members->ranks),
                                  services_.options.join_average == "all",
                                  id};
-  HostParts parts = world_.host.parts(members->ranks, members->rank);
+  const HostParts parts = world_.host.parts(members->ranks, members->rank);
   std::unique_ptr<const SetHosts> hosts;
   if (spans_hosts(parts)) {
     hosts = std::make_unique<SetHosts>(parts.members, parts.index, parts.rank, members->ranks,
@@ -247,7 +247,7 @@ void Epoch::reserve_room(Submission& submission) const {
   if (request.collective != Collective::add_process_set || !request.error.ok()) return;
   const Sharers sharers = sharers_of(request.set_ranks);
   if (!sharers.members) return;
-  submission.room = SetCoordinator::reserve(sharers.members, sharers.spans_hosts);
+  submission.room = Batches::reserve(sharers.members, sharers.spans_hosts);
   if (!submission.room) submission.request.error = no_room();
 }
 

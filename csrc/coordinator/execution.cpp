@@ -1,7 +1,6 @@
 #include "coordinator/execution.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -27,6 +26,15 @@ Status naming(const std::string& name, const Status& status) {
   ErrorDetails details = status.details();
   details.tensor = name;
   return {status.code(), str("'", name, "': ", status.message()), status.peer(), details};
+}
+
+std::uint64_t channel_key(int set_id, std::size_t order) {
+  return (static_cast<std::uint64_t>(set_id) + 1) * batch_orders + order;
+}
+
+// No process set has such a number.
+std::uint64_t stage_key(int set_id, std::size_t order, std::size_t stage) {
+  return std::uint64_t{1} << 61 | channel_key(set_id, order) << 4 | stage;
 }
 
 }  // namespace
@@ -66,16 +74,13 @@ Execution::Execution(const ExecutionContext& context, const Lane& lane,
   }
 }
 
-// Another batch may have its tags next.
 Execution::~Execution() {
   if (has_priority_) set_priority(0);
 }
 
 void Execution::set_priority(std::int32_t priority) {
   has_priority_ = priority != 0;
-  for (Tag tag = 0; tag < tags_per_batch; ++tag) {
-    lane_.transport->set_priority(lane_.tag + tag, priority);
-  }
+  lane_.transport->set_priority(lane_.tag, priority);
 }
 
 void Execution::start(const Contributions& contributions) {
@@ -298,6 +303,166 @@ void Execution::record_end() {
       writer.ended(context_.set_id, member.response->request, started_at_, now, phases);
     }
   });
+}
+
+Status error_of(const std::string& operation, const std::string& tensor, const Status& reason) {
+  ErrorDetails details = reason.details();
+  details.tensor = tensor;
+  return Status(reason.code(), str("the ", operation, " cannot complete"), reason.peer(),
+                std::move(details))
+      .because(reason);
+}
+
+// --- All of a set
+
+Batches::Batches(std::shared_ptr<const ProcessSetMembers> members, const HostParts& parts,
+                 std::unique_ptr<const SetHosts> hosts, const Options& options,
+                 const ExecutionContext& context, Transport& transport,
+                 std::shared_ptr<ControlRoom> room)
+    : members_(std::move(members)),
+      max_in_flight_(
+          static_cast<std::size_t>(std::max<std::int64_t>(1, options.batches_in_flight))),
+      context_(context),
+      room_(std::move(room)),
+      here_(hosts ? parts.own : HostMembers{}),
+      rank_here_(parts.rank),
+      hosts_(std::move(hosts)) {
+  lane_.transport = &transport;
+  lane_.members = &members_->ranks;
+  lane_.rank = members_->rank;
+  lane_.set_id = members_->id;
+  lane_.hosts = hosts_.get();
+  lane_.chunk_bytes = std::max<std::int64_t>(1, options.ring_chunk);
+  if (hosts_) lane_.chunk_bytes = std::min(lane_.chunk_bytes, hosts_->chunk_bytes());
+  open_channels(orders_[static_cast<std::size_t>(BatchOrder::negotiated)]);
+  open_channels(orders_[static_cast<std::size_t>(BatchOrder::replayed)]);
+}
+
+std::shared_ptr<ControlRoom> Batches::reserve(const HostMembers& host, bool spans_hosts) {
+  if (!host) return nullptr;
+  // Before and after the links.
+  const std::size_t channels = (spans_hosts ? 1 + after_channels : 1) * batch_orders;
+  const std::size_t slot = spans_hosts ? stage_slot_bytes : slot_bytes;
+  return HostMemory::reserve(host.memory,
+                             std::vector<std::size_t>(channels, HostChannel::bytes_for(slot)));
+}
+
+void Batches::open_channels(Order& order) {
+  const auto number = static_cast<std::size_t>(&order - orders_.data());
+  const auto open = [&](const HostMembers& host, int rank, std::uint64_t key, std::size_t slot) {
+    return std::make_unique<HostChannel>(host.memory, host.ranks, rank, key,
+                                         HostChannel::WokenBy::rank, slot, room_.get());
+  };
+  const int id = members_->id;
+  if (context_.host && !order.channel) {
+    order.channel = open(context_.host, members_->rank, channel_key(id, number), slot_bytes);
+  }
+  if (here_ && !order.before_links) {
+    order.before_links = open(here_, rank_here_, stage_key(id, number, 0), stage_slot_bytes);
+    for (std::size_t i = 0; i < after_channels; ++i) {
+      order.after_links[i] =
+          open(here_, rank_here_, stage_key(id, number, i + 1), stage_slot_bytes);
+    }
+  }
+}
+
+void Batches::start(std::vector<BatchMember> members, BatchOrder order, Time now,
+                    const Contributions& contributions) {
+  if (members.front().response->request.on_gpu) order = BatchOrder::on_gpu;
+  const auto number = static_cast<std::size_t>(order);
+  Order& own = orders_[number];
+  open_channels(own);
+  Lane lane = lane_;
+  lane.channel = own.channel.get();
+  lane.before_links = own.before_links.get();
+  lane.after_links = own.after_links[own.next_batch % after_channels].get();
+  // What is at hand needs no messages, and may be executed in another order than elsewhere.
+  if (!contributions) lane.tag = batch_tag(members_->id, order, own.next_batch++);
+  // The most urgent is advanced first.
+  const std::int32_t priority = members.front().response->request.priority;
+  const auto place = std::find_if(running_.begin(), running_.end(),
+                                  [&](const auto& other) { return other->priority() < priority; });
+  running_.insert(
+      place, std::make_unique<Execution>(context_, lane, std::move(members), now, contributions));
+}
+
+bool Batches::advance(Time now) {
+  bool moved = false;
+  for (auto running = running_.begin(); running != running_.end();) {
+    Execution* execution = running->get();
+    moved = execution->advance(now) || moved;
+    if (!execution->done() || !execution->status().ok()) {
+      ++running;
+      continue;
+    }
+    running = running_.erase(running);
+  }
+  return moved;
+}
+
+Load Batches::load() const {
+  Load load = load_of(running_.size(), max_in_flight_, hosts_ != nullptr);
+  if (!running_.empty()) load.most_urgent = running_.front()->priority();
+  return load;
+}
+
+bool Batches::uses_transport() const {
+  return std::any_of(running_.begin(), running_.end(),
+                     [](const auto& execution) { return execution->uses_transport(); });
+}
+
+bool Batches::must_be_polled() const {
+  return std::any_of(running_.begin(), running_.end(),
+                     [](const auto& execution) { return execution->must_be_polled(); });
+}
+
+bool Batches::may_be_eager(std::size_t bytes) const {
+  return hosts_ ? hosts_->may_be_eager(bytes) : context_.backend->may_be_eager(bytes);
+}
+
+Status Batches::broken(Time now, Duration timeout) const {
+  for (const auto& execution : running_) {
+    if (execution->done()) {
+      return Status(execution->status().code(), str("the ", execution->describe(), " failed"),
+                    execution->status().peer())
+          .because(execution->status());
+    }
+    if (timeout > Duration::zero() && now - execution->last_moved() >= timeout) {
+      const std::vector<int> awaited = execution->awaited();
+      return {ErrorCode::timeout,
+              str("the ", execution->describe(), " has not moved for ",
+                  to_seconds(now - execution->last_moved()), " s: waiting for ",
+                  describe_ranks(awaited)),
+              awaited.empty() ? -1 : awaited.front()};
+    }
+  }
+  return {};
+}
+
+std::optional<Time> Batches::oldest_move() const {
+  std::optional<Time> oldest;
+  for (const auto& execution : running_) {
+    if (!oldest || execution->last_moved() < *oldest) oldest = execution->last_moved();
+  }
+  return oldest;
+}
+
+std::vector<std::string> Batches::fail(const Status& reason) {
+  std::vector<std::string> interrupted;
+  for (const auto& execution : running_) {
+    interrupted.push_back(execution->describe());
+    execution->fail(error_of(interrupted.back(), execution->name(), reason));
+  }
+  running_.clear();
+  for (const Order& order : orders_) {
+    const auto stop = [](const std::unique_ptr<HostChannel>& channel) {
+      if (channel) channel->stop();
+    };
+    stop(order.channel);
+    stop(order.before_links);
+    std::for_each(order.after_links.begin(), order.after_links.end(), stop);
+  }
+  return interrupted;
 }
 
 }  // namespace rueda

@@ -1,6 +1,8 @@
-// One batch on its way: the collective itself and the completion of the handles.
+// Batches on their way: the collective itself and the completion of the handles.
 #pragma once
 
+#include <array>
+#include <list>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -10,10 +12,14 @@
 #include "backend/eager.h"
 #include "coordinator/flight_recorder.h"
 #include "coordinator/metrics.h"
+#include "coordinator/process_sets.h"
 #include "coordinator/submission.h"
 #include "coordinator/timeline.h"
+#include "core/options.h"
 #include "onehost/host_group.h"
+#include "plan/load.h"
 #include "plan/response.h"
+#include "plan/set_hosts.h"
 
 namespace rueda {
 
@@ -98,9 +104,72 @@ class Execution {
   std::unique_ptr<Operation> operation_;
   Time started_at_;
   Time last_moved_;
-  bool has_priority_ = false;  // its tags have one
+  bool has_priority_ = false;  // its messages have one
   bool done_ = false;
   Status status_;
+};
+
+// The error of an operation that ends with its set; what it says of the tensor comes on top of what
+// `reason` says of the rank.
+[[nodiscard]] Status error_of(const std::string& operation, const std::string& tensor,
+                              const Status& reason);
+
+// All batches of a process set that are under way, and where its members meet for them.
+class Batches {
+ public:
+  // `parts`: which of the members share memory. `hosts`: the same for operations across hosts; null
+  // where all are on one, or nothing is known of hosts. `room`: see reserve().
+  Batches(std::shared_ptr<const ProcessSetMembers> members, const HostParts& parts,
+          std::unique_ptr<const SetHosts> hosts, const Options& options,
+          const ExecutionContext& context, Transport& transport, std::shared_ptr<ControlRoom> room);
+
+  // Room in the memory that the members share for all that their set will publish there. A rank
+  // that takes it before the ranks agree on the set cannot fail to open it afterwards. Null where
+  // there is none, or where they share no memory. `spans_hosts`: these are not all members.
+  [[nodiscard]] static std::shared_ptr<ControlRoom> reserve(const HostMembers& host,
+                                                            bool spans_hosts);
+
+  void start(std::vector<BatchMember> members, BatchOrder order, Time now,
+             const Contributions& contributions);
+  // Goes on without blocking, the most urgent first; returns whether anything moved. What has ended
+  // well is under way no more.
+  bool advance(Time now);
+
+  [[nodiscard]] std::size_t size() const { return running_.size(); }
+  [[nodiscard]] Load load() const;
+  [[nodiscard]] bool uses_transport() const;
+  // Whether something is under way of which nothing tells when it can go on.
+  [[nodiscard]] bool must_be_polled() const;
+  // Whether so many bytes may come along with the news that ranks are ready.
+  [[nodiscard]] bool may_be_eager(std::size_t bytes) const;
+  // A batch that failed, or has not moved for `timeout` (zero: ever); ok where there is none.
+  [[nodiscard]] Status broken(Time now, Duration timeout) const;
+  [[nodiscard]] std::optional<Time> oldest_move() const;
+
+  // Fails all, whose transport must have been aborted, and goes to no channel any more. Returns
+  // what they were.
+  std::vector<std::string> fail(const Status& reason);
+
+ private:
+  struct Order {
+    std::unique_ptr<HostChannel> channel;  // null where the ranks do not share memory
+    // Of a set that spans hosts: of the members here, see Lane; null where this rank is alone.
+    std::unique_ptr<HostChannel> before_links;
+    std::array<std::unique_ptr<HostChannel>, after_channels> after_links;
+    std::uint64_t next_batch = 0;
+  };
+  void open_channels(Order& order);
+
+  std::shared_ptr<const ProcessSetMembers> members_;
+  const std::size_t max_in_flight_;
+  const ExecutionContext context_;
+  const std::shared_ptr<ControlRoom> room_;  // null: as much as there is
+  const HostMembers here_;                   // of a set that spans hosts, the members on this one
+  const int rank_here_;
+  const std::unique_ptr<const SetHosts> hosts_;
+  std::array<Order, batch_orders> orders_;         // by BatchOrder
+  Lane lane_;                                      // but for channel and tag
+  std::list<std::unique_ptr<Execution>> running_;  // the most urgent first
 };
 
 }  // namespace rueda

@@ -35,6 +35,12 @@ FutexWake HandleState::wait(std::optional<Time> deadline) const {
   return progress_lock ? progress_lock->wait(*this, deadline) : sleep(deadline);
 }
 
+bool HandleState::outlast(std::optional<Time> deadline) const {
+  FutexWake wake = FutexWake::interrupted;
+  while (wake == FutexWake::interrupted) wake = wait(deadline);
+  return wake == FutexWake::changed;
+}
+
 FutexWake HandleState::sleep(std::optional<Time> deadline) const {
   sleeping.fetch_add(1);
   FutexWake wake = FutexWake::changed;

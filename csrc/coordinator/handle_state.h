@@ -65,6 +65,8 @@ struct HandleState {
   // Waits until done (FutexWake::changed), the deadline (timeout) or a signal handler has run while
   // this thread slept (interrupted). Drives the engine meanwhile, unless another thread does.
   FutexWake wait(std::optional<Time> deadline) const;
+  // The same however many signal handlers run; false at the deadline.
+  bool outlast(std::optional<Time> deadline = std::nullopt) const;
   // The same without driving.
   FutexWake sleep(std::optional<Time> deadline) const;
 

@@ -52,6 +52,16 @@ std::map<std::string, std::int64_t> Metrics::values() const {
     values[name + "_bytes_through_kernel"] = counted.transfers.bytes_through_kernel.get();
     values[name + "_bytes_reduced"] = counted.transfers.bytes_reduced.get();
   }
+  const PersistentRuns::Totals runs = persistent_runs.totals();
+  values["tensors_submitted"] += runs.started;
+  values["tensors_completed"] += runs.completed;
+  values["tensors_failed"] += runs.failed;
+  values["bytes_packed"] += runs.packed;
+  values["allreduce_tensors"] += runs.started;
+  values["allreduce_tensor_bytes"] += runs.tensor_bytes;
+  values["allreduce_batches"] += runs.started;
+  values["allreduce_bytes_reduced"] += runs.reduced;
+  values["allreduce_bytes_through_kernel"] += runs.through_kernel;
   return values;
 }
 

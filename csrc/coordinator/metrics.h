@@ -6,9 +6,10 @@
 #include <map>
 #include <string>
 
-#include "backend/backend.h"
+#include "coordinator/persistent_runs.h"
 #include "core/counter.h"
 #include "plan/request.h"
+#include "transport/transfer_counters.h"
 
 namespace rueda {
 
@@ -21,6 +22,7 @@ struct Metrics {
     TransferCounters transfers;
   };
   std::array<PerCollective, 6> collectives;  // allreduce to barrier
+  PersistentRuns persistent_runs;            // allreduces that count as the others do
 
   Counter tensors_submitted;
   Counter tensors_completed;

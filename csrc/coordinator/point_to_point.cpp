@@ -92,8 +92,8 @@ void PointToPoint::receive(int peer, std::span<const std::byte> message) {
   const auto offered = offered_.find(number);
   if (!reader.ok() || offered == offered_.end() || offered->second.peer != peer) return;
   if (word == Word::request) {
-    const auto tag = static_cast<Tag>(reader.unsigned_integer());
-    if (reader.ok()) send_now(number, tag);
+    const std::uint64_t sequence = reader.unsigned_integer();
+    if (reader.ok()) send_now(number, message_tag(sequence));
   } else if (word == Word::taken) {
     finish_send(number, {});
   } else if (word == Word::refusal) {
@@ -147,12 +147,12 @@ void PointToPoint::match(MessageRequest request, Offer offer) {
   if (host_rank && host_.memory()->has_direct_access()) {
     arrival.host_rank = *host_rank;
   } else if (!arrival.offer.is_inline) {
-    const Tag tag = message_tag(next_tag_++);
+    const std::uint64_t sequence = next_sequence_++;
     const MutableBytes target(arrival.request.data, arrival.request.bytes());
-    arrival.ticket = transport_.recv(arrival.offer.sender, tag, {&target, 1});
+    arrival.ticket = transport_.recv(arrival.offer.sender, message_tag(sequence), {&target, 1});
     Writer writer = words(Word::request);
     writer.unsigned_integer(arrival.offer.number);
-    writer.unsigned_integer(tag);
+    writer.unsigned_integer(sequence);
     post_(arrival.offer.sender, writer.take());
   }
   arriving_.push_back(std::move(arrival));

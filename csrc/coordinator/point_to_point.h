@@ -140,7 +140,7 @@ class PointToPoint {
   std::set<int> left_;              // sets that this rank has left
   std::map<int, Closing> closed_;   // by the number of the set
   std::uint64_t next_number_ = 0;
-  std::uint64_t next_tag_ = 0;
+  std::uint64_t next_sequence_ = 0;
 };
 
 }  // namespace rueda

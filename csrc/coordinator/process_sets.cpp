@@ -68,7 +68,7 @@ Expected<std::shared_ptr<ProcessSetMembers>> ProcessSets::members_of(const std::
   return members;
 }
 
-// Sets that exist at one time have tags of their own.
+// Sets of one kind that exist at one time have slots of their own.
 bool ProcessSets::is_slot_taken(int id) const {
   return std::any_of(sets_.begin(), sets_.end(), [&](const auto& set) {
     return kind_of(set.first) == kind_of(id) && slot_of(set.first) == slot_of(id);

@@ -15,8 +15,9 @@
 
 #include "backend/backend.h"
 #include "core/status.h"
+#include "plan/set_slots.h"
 #include "rueda/rueda.h"
-#include "transport/transport.h"
+#include "transport/tag.h"
 
 namespace rueda {
 
@@ -75,29 +76,16 @@ class ProcessSets {
 enum class BatchOrder : std::uint8_t { negotiated, replayed, on_gpu };
 inline constexpr int batch_orders = 3;
 
-// Numbers of sets that only their members know begin here.
-inline constexpr int first_formed = first_formed_set;
-// Sets of one kind that exist at a time are in slots of their own.
-[[nodiscard]] constexpr int slot_of(int set_id) {
-  return (set_id < first_formed ? set_id : set_id - first_formed) % process_set_limit;
-}
 static_assert(first_formed + (group_generations - 1L) * process_set_limit + process_set_limit - 1 <=
               std::numeric_limits<int>::max());
-// Shares of the tags: the sets that all ranks know, those that only their members know, messages.
-inline constexpr int tag_shares = 2 * process_set_limit + 1;
-inline constexpr Tag tags_per_set = tag_limit / tag_shares;
-// The first tag of the `sequence`-th batch of a set: what is in flight at one time is distinct.
+// Of the `sequence`-th batch of a set.
 [[nodiscard]] constexpr Tag batch_tag(int set_id, BatchOrder order, std::uint64_t sequence) {
-  constexpr Tag per_order = tags_per_set / batch_orders;
-  const int share = slot_of(set_id) + (set_id < first_formed ? 0 : process_set_limit);
-  const Tag first = static_cast<Tag>(share) * batch_orders + static_cast<Tag>(order);
-  return first * per_order +
-         static_cast<Tag>(sequence % (per_order / tags_per_batch)) * tags_per_batch;
+  return {.group = set_id, .stream = static_cast<std::uint32_t>(order), .sequence = sequence};
 }
 
-// The tag of the `sequence`-th point-to-point message that a rank receives.
+// Of the `sequence`-th point-to-point message that a rank receives.
 [[nodiscard]] constexpr Tag message_tag(std::uint64_t sequence) {
-  return (tag_shares - 1) * tags_per_set + static_cast<Tag>(sequence % tags_per_set);
+  return {.group = messages_group, .sequence = sequence};
 }
 
 }  // namespace rueda

@@ -160,7 +160,7 @@ Status Runtime::open_table(int set_id, HeldTable table) {
   command.handle = std::make_shared<HandleState>(progress_.lock());
   const auto handle = command.handle.state();
   push(std::move(command));
-  while (handle->wait(std::nullopt) == FutexWake::interrupted) continue;
+  handle->outlast();
   return handle->status;
 }
 
@@ -198,7 +198,7 @@ Status Runtime::form_set(int id, const std::vector<int>& ranks) {
   command.handle = std::make_shared<HandleState>(progress_.lock());
   const auto handle = command.handle.state();
   push(std::move(command));
-  while (handle->wait(std::nullopt) == FutexWake::interrupted) continue;
+  handle->outlast();
   return handle->status;
 }
 

@@ -78,6 +78,10 @@ class Runtime {
   }
   void stop_timeline() { timeline_.close(); }
 
+  // For what threads of the application do by themselves.
+  [[nodiscard]] Timeline& timeline() { return timeline_; }
+  [[nodiscard]] PersistentRuns& persistent_runs() { return metrics_.persistent_runs; }
+
   // What this rank did last; nothing is recorded without Options::flight_recorder.
   [[nodiscard]] FlightRecorder& flight_recorder() { return recorder_; }
 

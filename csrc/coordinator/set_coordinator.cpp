@@ -19,15 +19,6 @@ int patient_warnings(const Options& options) {
   return static_cast<int>(std::min(half / options.stall_warning, 1e6));
 }
 
-std::uint64_t channel_key(int set_id, std::size_t order) {
-  return (static_cast<std::uint64_t>(set_id) + 1) * batch_orders + order;
-}
-
-// No process set has such a number.
-std::uint64_t stage_key(int set_id, std::size_t order, std::size_t stage) {
-  return std::uint64_t{1} << 61 | channel_key(set_id, order) << 4 | stage;
-}
-
 // Whether more is to be done than to tell the application that all have agreed.
 bool is_executed(const Request& request) {
   return request.collective <= Collective::alltoall ||
@@ -39,16 +30,6 @@ constexpr std::size_t max_interrupted = 16;
 
 std::string describe(const Request& request) {
   return str(name_of(request.collective), " of '", request.name, "'");
-}
-
-// The error of an operation that ends with its set; what it says of the tensor comes on top of what
-// `reason` says of the rank.
-Status error_of(const std::string& operation, const std::string& tensor, const Status& reason) {
-  ErrorDetails details = reason.details();
-  details.tensor = tensor;
-  return Status(reason.code(), str("the ", operation, " cannot complete"), reason.peer(),
-                std::move(details))
-      .because(reason);
 }
 
 // A pause between the submissions of a plan's members after which they are negotiated: those who
@@ -72,61 +53,19 @@ Replay::Options replay_options(const Options& options) {
 
 }  // namespace
 
-SetCoordinator::SetCoordinator(std::shared_ptr<const ProcessSetMembers> members, HostParts parts,
-                               std::unique_ptr<const SetHosts> hosts, const Options& options,
-                               const ExecutionContext& context, Transport& transport, Events events,
+SetCoordinator::SetCoordinator(std::shared_ptr<const ProcessSetMembers> members,
+                               const HostParts& parts, std::unique_ptr<const SetHosts> hosts,
+                               const Options& options, const ExecutionContext& context,
+                               Transport& transport, Events events,
                                std::shared_ptr<ControlRoom> room)
     : members_(std::move(members)),
       fusion_threshold_(options.fusion_threshold),
       patient_warnings_(patient_warnings(options)),
-      batches_in_flight_(
-          static_cast<std::size_t>(std::max<std::int64_t>(1, options.batches_in_flight))),
       context_(context),
-      room_(std::move(room)),
-      here_(hosts ? parts.own : HostMembers{}),
-      rank_here_(parts.rank),
-      hosts_(std::move(hosts)),
       events_(std::move(events)),
       negotiator_(negotiator_options(options)),
-      replay_(std::move(parts), members_, replay_options(options), *context_.metrics,
-              replay_events()) {
-  lane_.transport = &transport;
-  lane_.members = &members_->ranks;
-  lane_.rank = members_->rank;
-  lane_.hosts = hosts_.get();
-  open_channels(orders_[static_cast<std::size_t>(BatchOrder::negotiated)]);
-  open_channels(orders_[static_cast<std::size_t>(BatchOrder::replayed)]);
-  lane_.chunk_bytes = std::max<std::int64_t>(1, options.ring_chunk);
-  if (hosts_) lane_.chunk_bytes = std::min(lane_.chunk_bytes, hosts_->chunk_bytes());
-}
-
-std::shared_ptr<ControlRoom> SetCoordinator::reserve(const HostMembers& host, bool spans_hosts) {
-  if (!host) return nullptr;
-  // Before and after the links.
-  const std::size_t channels = (spans_hosts ? 1 + after_channels : 1) * batch_orders;
-  const std::size_t slot = spans_hosts ? stage_slot_bytes : slot_bytes;
-  return HostMemory::reserve(host.memory,
-                             std::vector<std::size_t>(channels, HostChannel::bytes_for(slot)));
-}
-
-void SetCoordinator::open_channels(Order& order) {
-  const auto number = static_cast<std::size_t>(&order - orders_.data());
-  const auto open = [&](const HostMembers& host, int rank, std::uint64_t key, std::size_t slot) {
-    return std::make_unique<HostChannel>(host.memory, host.ranks, rank, key,
-                                         HostChannel::WokenBy::rank, slot, room_.get());
-  };
-  const int id = members_->id;
-  if (context_.host && !order.channel) {
-    order.channel = open(context_.host, members_->rank, channel_key(id, number), slot_bytes);
-  }
-  if (here_ && !order.before_links) {
-    order.before_links = open(here_, rank_here_, stage_key(id, number, 0), stage_slot_bytes);
-    for (std::size_t i = 0; i < after_channels; ++i) {
-      order.after_links[i] =
-          open(here_, rank_here_, stage_key(id, number, i + 1), stage_slot_bytes);
-    }
-  }
-}
+      replay_(parts, members_, replay_options(options), *context_.metrics, replay_events()),
+      batches_(members_, parts, std::move(hosts), options, context, transport, std::move(room)) {}
 
 NegotiatorOptions SetCoordinator::negotiator_options(const Options& options) const {
   NegotiatorOptions result;
@@ -164,9 +103,7 @@ Replay::Events SetCoordinator::replay_events() {
   events.execute = [this](Replay::Batch& batch, const Contributions& contributions) {
     execute_again(batch, contributions);
   };
-  events.may_be_eager = [this](std::size_t bytes) {
-    return hosts_ ? hosts_->may_be_eager(bytes) : context_.backend->may_be_eager(bytes);
-  };
+  events.may_be_eager = [this](std::size_t bytes) { return batches_.may_be_eager(bytes); };
   events.send = [this](int member, std::vector<std::byte> message) {
     events_.send(members_->ranks[static_cast<std::size_t>(member)], std::move(message));
   };
@@ -379,12 +316,12 @@ void SetCoordinator::finish(Submission submission, const Status& status, Operati
 
 bool SetCoordinator::step(Time now) {
   // Before what has been agreed on since: rounds that were decided before come first.
-  bool moved = replay_.step(now, load());
+  bool moved = replay_.step(now, batches_.load());
   moved = advance(now) || moved;
   moved = submit_deferred(now) || moved;
   if (!changed_ && !(deadline_ && now >= *deadline_)) return moved;
   changed_ = false;
-  negotiator_.set_load(load());
+  negotiator_.set_load(batches_.load());
   negotiator_.flush(now);
   for (Negotiator::Outgoing& outgoing : negotiator_.take_outgoing()) {
     events_.send(members_->ranks[static_cast<std::size_t>(outgoing.peer)],
@@ -401,34 +338,10 @@ bool SetCoordinator::step(Time now) {
 }
 
 bool SetCoordinator::advance(Time now) {
-  bool moved = false;
-  for (auto running = running_.begin(); running != running_.end();) {
-    Execution* execution = running->get();
-    moved = execution->advance(now) || moved;
-    if (!execution->done() || !execution->status().ok()) {
-      ++running;
-      continue;
-    }
-    running = running_.erase(running);
-    changed_ = changed_ || negotiator_.holds_back();
-  }
+  const std::size_t before = batches_.size();
+  const bool moved = batches_.advance(now);
+  changed_ = changed_ || (batches_.size() < before && negotiator_.holds_back());
   return moved;
-}
-
-Load SetCoordinator::load() const {
-  Load load = load_of(running_.size(), batches_in_flight_, hosts_ != nullptr);
-  if (!running_.empty()) load.most_urgent = running_.front()->priority();
-  return load;
-}
-
-bool SetCoordinator::uses_transport() const {
-  return std::any_of(running_.begin(), running_.end(),
-                     [](const auto& execution) { return execution->uses_transport(); });
-}
-
-bool SetCoordinator::must_be_polled() const {
-  return std::any_of(running_.begin(), running_.end(),
-                     [](const auto& execution) { return execution->must_be_polled(); });
 }
 
 std::optional<Time> SetCoordinator::next_deadline() const {
@@ -515,23 +428,7 @@ void SetCoordinator::execute(std::vector<BatchMember> members, BatchOrder order,
       refuse(member.response->request.name, submission->duplicate, {}, now);
     }
   }
-  if (members.front().response->request.on_gpu) order = BatchOrder::on_gpu;
-  const auto number = static_cast<std::size_t>(order);
-  Order& own = orders_[number];
-  open_channels(own);
-  Lane lane = lane_;
-  lane.set_id = members_->id;
-  lane.channel = own.channel.get();
-  lane.before_links = own.before_links.get();
-  lane.after_links = own.after_links[own.next_batch % after_channels].get();
-  // What is at hand needs no messages, and may be executed in another order than elsewhere.
-  if (!contributions) lane.tag = batch_tag(members_->id, order, own.next_batch++);
-  // The most urgent is advanced first.
-  const std::int32_t priority = members.front().response->request.priority;
-  const auto place = std::find_if(running_.begin(), running_.end(),
-                                  [&](const auto& other) { return other->priority() < priority; });
-  running_.insert(
-      place, std::make_unique<Execution>(context_, lane, std::move(members), now, contributions));
+  batches_.start(std::move(members), order, now, contributions);
 }
 
 void SetCoordinator::answer(const Response& response, Time now) {
@@ -634,33 +531,6 @@ void SetCoordinator::retire(const Status& reason) {
 
 // --- Failure
 
-Status SetCoordinator::broken(Time now, Duration timeout) const {
-  for (const auto& execution : running_) {
-    if (execution->done()) {
-      return Status(execution->status().code(), str("the ", execution->describe(), " failed"),
-                    execution->status().peer())
-          .because(execution->status());
-    }
-    if (timeout > Duration::zero() && now - execution->last_moved() >= timeout) {
-      const std::vector<int> awaited = execution->awaited();
-      return {ErrorCode::timeout,
-              str("the ", execution->describe(), " has not moved for ",
-                  to_seconds(now - execution->last_moved()), " s: waiting for ",
-                  describe_ranks(awaited)),
-              awaited.empty() ? -1 : awaited.front()};
-    }
-  }
-  return {};
-}
-
-std::optional<Time> SetCoordinator::oldest_move() const {
-  std::optional<Time> oldest;
-  for (const auto& execution : running_) {
-    if (!oldest || execution->last_moved() < *oldest) oldest = execution->last_moved();
-  }
-  return oldest;
-}
-
 void SetCoordinator::note_interrupted(const std::string& operation) {
   if (interrupted_.size() == max_interrupted) return;
   const std::string set = members_->name();
@@ -668,19 +538,7 @@ void SetCoordinator::note_interrupted(const std::string& operation) {
 }
 
 void SetCoordinator::fail_all(const Status& reason) {
-  for (const auto& execution : running_) {
-    note_interrupted(execution->describe());
-    execution->fail(error_of(execution->describe(), execution->name(), reason));
-  }
-  running_.clear();
-  for (const Order& order : orders_) {
-    const auto stop = [](const std::unique_ptr<HostChannel>& channel) {
-      if (channel) channel->stop();
-    };
-    stop(order.channel);
-    stop(order.before_links);
-    std::for_each(order.after_links.begin(), order.after_links.end(), stop);
-  }
+  for (const std::string& operation : batches_.fail(reason)) note_interrupted(operation);
   for (Submission& submission : replay_.give_up()) {
     if (pending_.contains(submission.request.name)) {  // submitted again, after it was decided
       finish(std::move(submission), reason);

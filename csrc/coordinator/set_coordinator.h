@@ -2,9 +2,7 @@
 // flight. Used by the coordinator thread only.
 #pragma once
 
-#include <array>
 #include <functional>
-#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,18 +37,11 @@ class SetCoordinator {
     std::function<void(int peer)> ask_whereabouts;
   };
 
-  // `parts`: which of the members share memory. `hosts`: the same for operations across hosts; null
-  // where all are on one, or nothing is known of hosts.
-  SetCoordinator(std::shared_ptr<const ProcessSetMembers> members, HostParts parts,
+  // `parts`, `hosts` and `room`: as Batches has them.
+  SetCoordinator(std::shared_ptr<const ProcessSetMembers> members, const HostParts& parts,
                  std::unique_ptr<const SetHosts> hosts, const Options& options,
                  const ExecutionContext& context, Transport& transport, Events events,
                  std::shared_ptr<ControlRoom> room = nullptr);
-
-  // Room in the memory that the members share for all that their set will publish there. A rank
-  // that takes it before the ranks agree on the set cannot fail to open it afterwards. Null where
-  // there is none, or where they share no memory. `spans_hosts`: these are not all members.
-  [[nodiscard]] static std::shared_ptr<ControlRoom> reserve(const HostMembers& host,
-                                                            bool spans_hosts);
 
   void submit(std::vector<Submission> submissions, Time now);
   // Makes the operation `name` fail on all members, which this rank has not submitted here but to
@@ -67,17 +58,15 @@ class SetCoordinator {
   bool step(Time now);
 
   [[nodiscard]] const ProcessSetMembers& members() const { return *members_; }
+  [[nodiscard]] const Batches& batches() const { return batches_; }
   [[nodiscard]] bool is_pending(const std::string& name) const {
     return pending_.contains(name) || replay_.holds(name);
   }
   // Whether batches are under way, or only the other members are waited for.
   // Or whether they still need this rank though the set has ended.
   [[nodiscard]] bool in_flight() const {
-    return !running_.empty() || replay_.waits() || (closed() && replay_.is_needed());
+    return batches_.size() > 0 || replay_.waits() || (closed() && replay_.is_needed());
   }
-  [[nodiscard]] bool uses_transport() const;
-  // Whether something is under way of which nothing tells when it can go on.
-  [[nodiscard]] bool must_be_polled() const;
   // Whether messages of other members are expected at any moment.
   [[nodiscard]] bool negotiates() const {
     return !pending_.empty() || join_handle_ || replay_.waits_for_hosts();
@@ -88,9 +77,6 @@ class SetCoordinator {
   [[nodiscard]] const Status& closing() const { return negotiator_.closed(); }
   // When step() should be called though nothing happens.
   [[nodiscard]] std::optional<Time> next_deadline() const;
-  // A batch that failed, or has not moved for `timeout` (zero: ever); ok where there is none.
-  [[nodiscard]] Status broken(Time now, Duration timeout) const;
-  [[nodiscard]] std::optional<Time> oldest_move() const;
 
   // The set has been removed. What its members agreed on before is finished, also where this rank
   // does not know of it yet: the set ends in its own stream of responses.
@@ -123,8 +109,6 @@ class SetCoordinator {
   void finish_barrier(Submission submission);
   [[nodiscard]] Replay::Events replay_events();
   [[nodiscard]] std::optional<int> member_of(int peer) const;
-  struct Order;
-  void open_channels(Order& order);
   [[nodiscard]] NegotiatorOptions negotiator_options(const Options& options) const;
   void mark_cycle(Time now);
   void record_answer(const std::string& name, Time now);
@@ -135,36 +119,20 @@ class SetCoordinator {
   void add_pending(Submission submission);
   std::optional<Submission> take_pending(const std::string& name);
   bool advance(Time now);
-  // Of what is under way.
-  [[nodiscard]] Load load() const;
 
   std::shared_ptr<const ProcessSetMembers> members_;
   std::int64_t fusion_threshold_;
   int patient_warnings_;  // how many of them are taken for slowness, not for a mistake
-  std::size_t batches_in_flight_;
   ExecutionContext context_;
-  const std::shared_ptr<ControlRoom> room_;  // null: as much as there is
-  struct Order {
-    std::unique_ptr<HostChannel> channel;  // null where the ranks do not share memory
-    // Of a set that spans hosts: of the members here, see Lane; null where this rank is alone.
-    std::unique_ptr<HostChannel> before_links;
-    std::array<std::unique_ptr<HostChannel>, after_channels> after_links;
-    std::uint64_t next_batch = 0;
-  };
-  const HostMembers here_;  // of a set that spans hosts, the members on this one
-  const int rank_here_;
-  const std::unique_ptr<const SetHosts> hosts_;
-  std::array<Order, batch_orders> orders_;  // by BatchOrder
-  Lane lane_;                               // but for channel and tag
   Events events_;
   Negotiator negotiator_;
   Replay replay_;
+  Batches batches_;
 
   std::unordered_map<std::string, Submission> pending_;  // not agreed on yet
   std::size_t pending_on_gpus_ = 0;                      // of these
   std::unordered_map<std::string, std::vector<std::vector<Submission>>> deferred_;  // by name
   std::unordered_map<std::string, int> warnings_;  // of names that only others have submitted
-  std::list<std::unique_ptr<Execution>> running_;  // the most urgent first
   OpenHandle join_handle_;
   bool join_waits_ = false;  // for what was submitted before and is deferred or undecided
   int next_persistent_ = 0;

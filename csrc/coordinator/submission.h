@@ -40,7 +40,7 @@ struct Submission {
   OpenHandle handle;
   Time submitted_at{};
   Time taken_at{};                    // from the queue, by the coordinator thread
-  std::shared_ptr<ControlRoom> room;  // a process set to be added: see SetCoordinator::reserve()
+  std::shared_ptr<ControlRoom> room;  // a process set to be added: see Batches::reserve()
   // The application submitted the name again before this was agreed on.
   Status duplicate;
 };

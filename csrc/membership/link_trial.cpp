@@ -14,7 +14,7 @@ namespace rueda {
 
 namespace {
 
-constexpr Tag trial_tag = tag_limit - 1;
+constexpr Tag trial_tag{.group = trial_group};
 constexpr int small_runs = 30;
 constexpr int large_runs = 4;
 constexpr std::size_t large_bytes = 2 * LinkCosts::large_chunk;

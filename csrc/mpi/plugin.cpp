@@ -16,6 +16,7 @@
 #include "mpi/bootstrap.h"
 #include "mpi/communicator.h"
 #include "mpi/error.h"
+#include "mpi/tags.h"
 #include "mpi/transport.h"
 
 namespace rueda::mpi {
@@ -179,7 +180,7 @@ Status Plugin::can_make_transport() const {
   int found = 0;
   MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &value, &found);
   const int largest = found != 0 ? *static_cast<int*>(value) : 32767;
-  if (static_cast<Tag>(largest) < tag_limit) {
+  if (static_cast<std::uint64_t>(largest) < tag_limit) {
     return Status(ErrorCode::unsupported, str(version(), " allows tags up to ", largest,
                                               " only (MPI_TAG_UB); Rueda needs ", tag_limit));
   }

@@ -7,6 +7,7 @@
 #include "core/strings.h"
 #include "mpi/error.h"
 #include "mpi/layout.h"
+#include "mpi/tags.h"
 
 namespace rueda::mpi {
 
@@ -34,9 +35,10 @@ MpiTransport::~MpiTransport() {
   if (!clean_) communicator_.abandon();
 }
 
-MpiTransport::Stream& MpiTransport::stream_of(bool receiving, int peer, Tag tag) {
-  const std::uint64_t key =
-      (std::uint64_t{receiving} << 63) | (static_cast<std::uint64_t>(peer) << 32) | tag;
+MpiTransport::Stream& MpiTransport::stream_of(bool receiving, int peer, int tag) {
+  const std::uint64_t key = (std::uint64_t{receiving} << 63) |
+                            (static_cast<std::uint64_t>(peer) << 32) |
+                            static_cast<std::uint32_t>(tag);
   return streams_.try_emplace(key, Stream{key, receiving, peer, tag}).first->second;
 }
 
@@ -58,7 +60,7 @@ MpiTransport::Operation& MpiTransport::add_operation(Stream& stream, const Spans
 Ticket MpiTransport::send(int peer, Tag tag, std::span<const ConstBytes> spans) {
   if (!failure_of(peer).ok())
     return std::make_shared<Transfer>(Transfer{true, failure_of(peer), peer});
-  Stream& stream = stream_of(false, peer, tag);
+  Stream& stream = stream_of(false, peer, mpi_tag(tag));
   Operation& operation = add_operation(stream, spans);
   const Ticket ticket = operation.ticket;
   send_pieces(operation);
@@ -69,7 +71,7 @@ Ticket MpiTransport::send(int peer, Tag tag, std::span<const ConstBytes> spans) 
 Ticket MpiTransport::recv(int peer, Tag tag, std::span<const MutableBytes> spans) {
   if (!failure_of(peer).ok())
     return std::make_shared<Transfer>(Transfer{true, failure_of(peer), peer});
-  Stream& stream = stream_of(true, peer, tag);
+  Stream& stream = stream_of(true, peer, mpi_tag(tag));
   const Ticket ticket = add_operation(stream, spans).ticket;
   ++awaited_[peer];
   assign_arrivals(stream);
@@ -81,8 +83,8 @@ void MpiTransport::send_pieces(Operation& operation) {
   while (!operation.ended) {
     const std::size_t length = std::min(piece_size_, operation.length - operation.moved);
     start_piece(operation, length, [&](const Layout& layout, MPI_Request& request) {
-      return MPI_Isend(layout.buffer(), layout.count(), layout.type(), stream.peer,
-                       static_cast<int>(stream.tag), communicator_.get(), &request);
+      return MPI_Isend(layout.buffer(), layout.count(), layout.type(), stream.peer, stream.tag,
+                       communicator_.get(), &request);
     });
     operation.ended = operation.ended || length < piece_size_;
   }
@@ -137,7 +139,7 @@ bool MpiTransport::collect_arrivals_from(int peer) {
   int count = 0;
   MPI_Get_count(&status, MPI_BYTE, &count);
   arrival.length = static_cast<std::size_t>(count);
-  Stream& stream = stream_of(true, peer, static_cast<Tag>(status.MPI_TAG));
+  Stream& stream = stream_of(true, peer, status.MPI_TAG);
   stream.arrivals.push_back(arrival);
   assign_arrivals(stream);
   return true;
@@ -245,8 +247,8 @@ void MpiTransport::piece_done(Operation* operation, int code) {
 std::string MpiTransport::describe(const Operation& operation) const {
   const Stream& stream = *operation.stream;
   return str(stream.receiving ? "receiving " : "sending ", operation.length,
-             stream.receiving ? " bytes from rank " : " bytes to rank ", stream.peer, " (tag ",
-             stream.tag, ") over MPI");
+             stream.receiving ? " bytes from rank " : " bytes to rank ", stream.peer,
+             " (tag of MPI's ", stream.tag, ") over MPI");
 }
 
 // No further pieces. The first error counts.

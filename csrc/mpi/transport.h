@@ -80,12 +80,12 @@ class MpiTransport final : public Transport {
     std::uint64_t key;
     bool receiving;
     int peer;
-    Tag tag;
+    int tag;  // MPI's
     std::list<Operation> operations = {};
     std::list<Arrival> arrivals = {};
   };
 
-  Stream& stream_of(bool receiving, int peer, Tag tag);
+  Stream& stream_of(bool receiving, int peer, int tag);
   template <class Spans>
   Operation& add_operation(Stream& stream, const Spans& spans);
 

@@ -16,6 +16,7 @@ void HostCollective::start(std::uint64_t ticket) {
   ticket_ = ticket;
   stage_ = Stage::queued;
   status_ = {};
+  traffic_ = {};
 }
 
 // One that runs again keeps its tensors where they are. From the third run on, so that nothing is
@@ -76,7 +77,7 @@ bool HostCollective::advance() {
 }
 
 Status HostCollective::no_memory() const {
-  const int rank = channel_.host().world_rank(channel_.host_rank(channel_.rank()));
+  const int rank = world_rank(channel_.rank());
   return {ErrorCode::internal,
           str("no memory is left on this host for what rank ", rank, " shows the other ranks"),
           rank};
@@ -92,15 +93,29 @@ void HostCollective::complete() {
   stage_ = Stage::done;
   channel_.notify();
   channel_.end_turn();
+  if (counters_ == nullptr) return;
+  counters_->bytes_reduced.add(traffic_.combined);
+  counters_->bytes_taken.add(traffic_.taken);
+  counters_->bytes_through_kernel.add(traffic_.kernel);
 }
 
-std::vector<int> HostCollective::awaited() const {
+std::vector<int> HostCollective::awaited_members() const {
   switch (stage_) {
     case Stage::arriving: return channel_.not_arrived();
     case Stage::working: return awaited_at_work();
     case Stage::finishing: return channel_.not_finished();
     default: return {};
   }
+}
+
+int HostCollective::world_rank(int member) const {
+  return channel_.host().world_rank(channel_.host_rank(member));
+}
+
+std::vector<int> HostCollective::awaited() const {
+  std::vector<int> ranks = awaited_members();
+  for (int& rank : ranks) rank = world_rank(rank);
+  return ranks;
 }
 
 void HostCollective::quiesce(bool exposed) {
@@ -116,8 +131,7 @@ void HostCollective::quiesce(bool exposed) {
     while (!channel_.has_finished(member) && !channel_.has_stopped(member)) {
       // This rank may give up meanwhile.
       if (Clock::now() >= std::min(latest, channel_.host().end_of_waiting())) {
-        const int name = channel_.host().world_rank(channel_.host_rank(member));
-        log(LogLevel::error, "rank ", name, " has not stopped within ",
+        log(LogLevel::error, "rank ", world_rank(member), " has not stopped within ",
             to_seconds(Clock::now() - begin),
             " s: it may still touch a tensor whose operation failed");
         return;

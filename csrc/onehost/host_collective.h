@@ -8,6 +8,8 @@
 #include "core/status.h"
 #include "onehost/channel.h"
 #include "onehost/host_reach.h"
+#include "transport/operation.h"
+#include "transport/transfer_counters.h"
 
 namespace rueda {
 
@@ -30,7 +32,7 @@ struct HostPolicy {
   bool huge_pages = true;
 };
 
-class HostCollective {
+class HostCollective : public Operation {
  public:
   // Whether it lines up at once or waits for start().
   enum class Begin : std::uint8_t { now, later };
@@ -38,22 +40,24 @@ class HostCollective {
   HostCollective(const HostCollective&) = delete;
   HostCollective& operator=(const HostCollective&) = delete;
 
-  // Goes on as far as possible without blocking, but not for long; returns whether anything moved.
-  bool advance();
-  [[nodiscard]] bool done() const { return stage_ == Stage::done || !status_.ok(); }
-  // Meaningful once done. After an error the channel cannot be used any more: the others wait in
-  // vain, until they are told.
-  [[nodiscard]] const Status& status() const { return status_; }
-  // Members that are waited for.
-  [[nodiscard]] std::vector<int> awaited() const;
+  // Not for long.
+  bool advance() final;
+  [[nodiscard]] bool done() const final { return stage_ == Stage::done || !status_.ok(); }
+  // After an error the channel cannot be used any more: the others wait in vain, until they are
+  // told.
+  [[nodiscard]] const Status& status() const final { return status_; }
+  [[nodiscard]] std::vector<int> awaited() const final;
+  [[nodiscard]] bool uses_transport() const final { return false; }
 
-  // What this rank has done itself, in bytes of results.
+  // What this rank has done itself in this run, in bytes of results.
   struct Traffic {
     std::int64_t combined = 0;  // the output of combining
     std::int64_t taken = 0;     // data of others, copied as it is
     std::int64_t kernel = 0;    // read or written through the kernel, since it cannot be seen here
   };
   [[nodiscard]] const Traffic& traffic() const { return traffic_; }
+  // Where that is added whenever a run has gone well.
+  void count_in(TransferCounters& counters) { counters_ = &counters; }
 
  protected:
   enum class Work : std::uint8_t { done, more, blocked };
@@ -61,7 +65,7 @@ class HostCollective {
   HostCollective(HostChannel& channel, const HostPolicy& policy)
       : channel_(channel), policy_(policy) {}
   // Does not return before no other rank touches a tensor of this one, see quiesce().
-  ~HostCollective() = default;
+  ~HostCollective() override = default;
 
   // The next collective of the channel. The one before of the same object must be done.
   void start() { start(channel_.line_up()); }
@@ -95,7 +99,10 @@ class HostCollective {
 
   void complete();
   void poll_failed();
+  [[nodiscard]] std::vector<int> awaited_members() const;
+  [[nodiscard]] int world_rank(int member) const;
 
+  TransferCounters* counters_ = nullptr;
   Stage stage_ = Stage::done;
   std::uint64_t ticket_ = 0;
   int fruitless_ = 0;

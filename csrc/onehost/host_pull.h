@@ -29,7 +29,7 @@ class HostPull final : public HostCollective {
   // flat limit must be registered.
   HostPull(HostChannel& channel, const HostPolicy& policy, const std::byte* data, std::size_t bytes,
            std::vector<std::int64_t> numbers, Plan plan, Begin begin = Begin::now);
-  ~HostPull() { quiesce(reach_.place != Place::nothing && reach_.place != Place::slot); }
+  ~HostPull() override { quiesce(reach_.place != Place::nothing && reach_.place != Place::slot); }
 
   using HostCollective::start;
 

@@ -41,7 +41,7 @@ class HostReduction final : public HostCollective {
   HostReduction(HostChannel& channel, const HostPolicy& policy, const Combination& combination,
                 int contributors, const std::byte* input, std::byte* output,
                 const std::vector<std::int64_t>& lengths);
-  ~HostReduction() { quiesce(direct_ || may_be_direct_); }
+  ~HostReduction() override { quiesce(direct_ || may_be_direct_); }
 
   // Once more, with the same pieces. The last run must be done.
   using HostCollective::start;

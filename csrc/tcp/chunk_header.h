@@ -21,10 +21,11 @@ struct ChunkHeader {
                                // before it with the tag are known to have arrived: 0 then
   std::uint64_t length = 0;    // of the message
   std::uint64_t offset = 0;    // where in the message the chunk begins
-  std::uint32_t bytes = 0;     // of the chunk, after this header
-  Tag tag = 0;
+  Tag tag = {};
+  std::uint32_t bytes = 0;  // of the chunk, after this header
+  std::uint32_t unused = 0;
 };
-static_assert(sizeof(ChunkHeader) == 40, "as it is on the wire");
+static_assert(sizeof(ChunkHeader) == 64, "as it is on the wire");
 
 // Whether it asks for a receipt.
 [[nodiscard]] inline bool is_question(const ChunkHeader& header) {

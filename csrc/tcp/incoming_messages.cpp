@@ -14,7 +14,7 @@ class IncomingMessages::Message {
  public:
   std::uint64_t number = 0;
   std::uint64_t length = 0;
-  Tag tag = 0;
+  Tag tag;
   bool in_turn = false;  // those before it with the same tag are known
   bool whole = false;    // or not wanted any more
   std::uint64_t arrived = 0;
@@ -48,7 +48,7 @@ Ticket IncomingMessages::recv(Tag tag, std::span<const MutableBytes> spans) {
 Expected<IncomingMessages::MessagePointer> IncomingMessages::begin(const ChunkHeader& header) {
   const Status nonsense(ErrorCode::transport,
                         str("rank ", peer_, " sends what is no part of a message"), peer_);
-  if (header.message == 0 || header.previous >= header.message || header.tag >= tag_limit ||
+  if (header.message == 0 || header.previous >= header.message ||
       header.length > max_message_bytes || header.bytes > max_chunk_bytes ||
       header.offset > header.length || header.bytes > header.length - header.offset) {
     return nonsense;
@@ -105,8 +105,8 @@ void IncomingMessages::match(Message& message, Posted posted) {
   if (message.lost) {
     finish(*posted.ticket,
            Status(ErrorCode::transport,
-                  str("no memory for the ", message.length, " bytes that rank ", peer_,
-                      " sent with tag ", message.tag, " before they were to be received"),
+                  str("no memory for the ", message.length, " bytes that rank ", peer_, " sent of ",
+                      describe(message.tag), " before they were to be received"),
                   peer_));
     message.unwanted = true;
     return;
@@ -115,7 +115,7 @@ void IncomingMessages::match(Message& message, Posted posted) {
     // The message is read to its end, but goes nowhere.
     finish(*posted.ticket,
            Status(ErrorCode::transport,
-                  str("rank ", peer_, " sent ", message.length, " bytes with tag ", message.tag,
+                  str("rank ", peer_, " sent ", message.length, " bytes of ", describe(message.tag),
                       " where ", posted.length, " were to be received"),
                   peer_));
     message.unwanted = true;

@@ -9,12 +9,8 @@
 namespace rueda {
 
 ChunkHeader OutgoingMessages::Chunk::header() const {
-  return {message->number,
-          message->previous,
-          message->length,
-          offset,
-          static_cast<std::uint32_t>(bytes),
-          message->tag};
+  return {message->number, message->previous, message->length,
+          offset,          message->tag,      static_cast<std::uint32_t>(bytes)};
 }
 
 void OutgoingMessages::Chunk::append_to(std::vector<ConstBytes>& parts, std::size_t skipped) const {

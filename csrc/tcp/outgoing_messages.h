@@ -32,7 +32,7 @@ class OutgoingMessages {
   struct Message {
     std::uint64_t number = 0;
     std::uint64_t previous = 0;
-    Tag tag = 0;
+    Tag tag;
     std::int32_t priority = 0;
     std::size_t length = 0;
     std::vector<ConstBytes> spans;      // the caller's, or of `copy`

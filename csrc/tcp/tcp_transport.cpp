@@ -26,6 +26,12 @@ using namespace std::chrono_literals;
 // What a process that ends waits for its last messages to have left the host.
 constexpr Duration flush_timeout = 2s;
 
+// Of an operation with all its parts.
+Tag whole(Tag tag) {
+  tag.part = 0;
+  return tag;
+}
+
 class TcpTransport final : public Transport {
  public:
   // `addresses`: of each rank, one for each of its interfaces.
@@ -72,7 +78,7 @@ class TcpTransport final : public Transport {
   std::vector<std::unique_ptr<TcpPeer>> peers_;
   PendingHandshakes pending_;
   std::vector<int> active_;  // peers of which something was told, or that have work left
-  std::unordered_map<Tag, std::int32_t> priorities_;  // but 0
+  std::unordered_map<Tag, std::int32_t> priorities_;  // of whole operations, but 0
   std::vector<char> is_active_;                       // of each peer: whether it is among them
 };
 
@@ -118,15 +124,15 @@ TcpTransport::~TcpTransport() {
 
 Ticket TcpTransport::send(int peer, Tag tag, std::span<const ConstBytes> spans) {
   if (peer == rank()) return at(peer).send_to_itself(tag, spans);
-  const auto priority = priorities_.find(tag);
+  const auto priority = priorities_.find(whole(tag));
   return at(peer).send(tag, spans, priority == priorities_.end() ? 0 : priority->second);
 }
 
 void TcpTransport::set_priority(Tag tag, std::int32_t priority) {
   if (priority == 0) {
-    priorities_.erase(tag);
+    priorities_.erase(whole(tag));
   } else {
-    priorities_[tag] = priority;
+    priorities_[whole(tag)] = priority;
   }
 }
 

@@ -1,7 +1,7 @@
 // A ring of bytes between two ranks, one producer and one consumer. Its length is a power of two
 // from 4096.
 //
-// Messages in it: a header of 16 bytes, the payload, and padding up to a multiple of 16, so that a
+// Messages in it: a header of 32 bytes, the payload, and padding up to a multiple of 32, so that a
 // header never wraps around. The counters are sequentially consistent where sleeping depends on
 // them: either the one who is about to sleep sees the other's counter, or the other sees that he
 // sleeps.
@@ -12,6 +12,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+
+#include "transport/tag.h"
 
 namespace rueda {
 
@@ -55,10 +57,9 @@ class Inbox {
 
 struct RingHeader {
   std::uint64_t length = 0;
-  std::uint32_t tag = 0;
-  std::uint32_t unused = 0;
+  Tag tag;
 };
-inline constexpr std::uint64_t ring_alignment = 16;
+inline constexpr std::uint64_t ring_alignment = 32;
 static_assert(sizeof(RingHeader) == ring_alignment);
 
 [[nodiscard]] constexpr std::uint64_t align_up(std::uint64_t count) {

@@ -17,15 +17,11 @@ void finish(Transfer& transfer, Status status) {
   transfer.done = true;
 }
 
-std::uint64_t Matching::key(int peer, Tag tag) {
-  return (static_cast<std::uint64_t>(peer) << 32) | tag;
-}
-
 Ticket Matching::recv(int peer, Tag tag, std::span<const MutableBytes> spans) {
   if (!failure(peer).ok()) return finished_ticket(peer, failure(peer));
   auto ticket = std::make_shared<Transfer>(Transfer{false, {}, peer});
   Posted posted{SpanCursor<std::byte>(spans), ticket};
-  const auto found = queues_.try_emplace(key(peer, tag)).first;
+  const auto found = queues_.try_emplace({peer, tag}).first;
   Queue& queue = found->second;
   if (queue.unexpected.empty()) {
     queue.posted.push_back(std::move(posted));
@@ -44,7 +40,7 @@ void Matching::begin(int peer, Tag tag, std::size_t length) {
   arrival->tag = tag;
   arrival->length = length;
   if (length > 0) current_[static_cast<std::size_t>(peer)] = arrival;
-  const auto found = queues_.try_emplace(key(peer, tag)).first;
+  const auto found = queues_.try_emplace({peer, tag}).first;
   Queue& queue = found->second;
   if (queue.posted.empty()) {
     arrival->kept = std::make_unique_for_overwrite<std::byte[]>(length);
@@ -80,11 +76,11 @@ void Matching::match(Arrival& arrival, Posted posted) {
   const auto kept = std::move(arrival.kept);
   if (posted.target.remaining() != arrival.length) {
     // The message is read to its end, so that later ones can be, but goes nowhere.
-    finish(*posted.ticket,
-           Status(ErrorCode::transport,
-                  str("rank ", arrival.peer, " sent ", arrival.length, " bytes with tag ",
-                      arrival.tag, " where ", posted.target.remaining(), " were to be received"),
-                  arrival.peer));
+    finish(*posted.ticket, Status(ErrorCode::transport,
+                                  str("rank ", arrival.peer, " sent ", arrival.length, " bytes of ",
+                                      describe(arrival.tag), " where ", posted.target.remaining(),
+                                      " were to be received"),
+                                  arrival.peer));
     return;
   }
   arrival.target = std::move(posted.target);
@@ -102,7 +98,7 @@ void Matching::fail(int peer, const Status& why) {
   if (!failure.ok()) return;
   failure = why;
   for (auto each = queues_.begin(); each != queues_.end();) {
-    const bool concerned = peer_of(each->first) == peer;
+    const bool concerned = each->first.peer == peer;
     if (concerned) {
       for (Posted& posted : each->second.posted) finish(*posted.ticket, why);
     }

@@ -51,26 +51,35 @@ class Matching {
   };
   struct Arrival {
     int peer = -1;
-    Tag tag = 0;
+    Tag tag;
     std::size_t length = 0;
     std::size_t arrived = 0;
     std::unique_ptr<std::byte[]> kept;  // while no receive is matched
     SpanCursor<std::byte> target;       // afterwards, with `ticket`
     Ticket ticket;                      // empty as well where the bytes are not wanted any more
   };
+  struct Key {
+    int peer;
+    Tag tag;
+
+    bool operator==(const Key&) const = default;
+  };
+  struct Hash {
+    std::size_t operator()(const Key& key) const noexcept {
+      return std::hash<Tag>()(key.tag) + static_cast<std::size_t>(key.peer);
+    }
+  };
   struct Queue {
     std::deque<Posted> posted;
     std::deque<std::shared_ptr<Arrival>> unexpected;
   };
 
-  static std::uint64_t key(int peer, Tag tag);
-  static int peer_of(std::uint64_t key) { return static_cast<int>(key >> 32); }
   static void match(Arrival& arrival, Posted posted);
   static void finish_if_whole(Arrival& arrival);
 
-  std::unordered_map<std::uint64_t, Queue> queues_;  // none is empty
-  std::vector<std::shared_ptr<Arrival>> current_;    // by peer; null between messages
-  std::vector<Status> failures_;                     // by peer
+  std::unordered_map<Key, Queue, Hash> queues_;    // none is empty
+  std::vector<std::shared_ptr<Arrival>> current_;  // by peer; null between messages
+  std::vector<Status> failures_;                   // by peer
 };
 
 }  // namespace rueda

@@ -59,7 +59,7 @@ class RingTransport : public Transport {
 
  private:
   struct PendingSend {
-    Tag tag = 0;
+    Tag tag;
     SpanCursor<const std::byte> source;
     Ticket ticket;
     bool begun = false;

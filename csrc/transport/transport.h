@@ -10,16 +10,12 @@
 #include <string_view>
 
 #include "core/status.h"
+#include "transport/tag.h"
 
 namespace rueda {
 
 using ConstBytes = std::span<const std::byte>;
 using MutableBytes = std::span<std::byte>;
-
-// Distinguishes the transfers of concurrent batches between the same two ranks.
-// Small enough for every MPI (MPI_TAG_UB).
-using Tag = std::uint32_t;
-inline constexpr Tag tag_limit = Tag{1} << 29;
 
 // The state of one transfer, shared by whoever started it and the transport.
 struct Transfer {
@@ -53,9 +49,9 @@ class Transport {
   // Receives one message into the concatenation of `spans`.
   virtual Ticket recv(int peer, Tag tag, std::span<const MutableBytes> spans) = 0;
 
-  // Messages with this tag that are sent from now on go before those of tags with a lesser
-  // priority, also before the rest of one that is on its way; 0 for each tag to begin with. For
-  // transports that choose what goes next.
+  // Messages of this operation, whatever their part, that are sent from now on go before those of
+  // operations with a lesser priority, also before the rest of one that is on its way; 0 for each
+  // to begin with, and again once it is over. For transports that choose what goes next.
   virtual void set_priority(Tag /*tag*/, std::int32_t /*priority*/) {}
 
   // Moves whatever can move without blocking; returns whether anything did.

@@ -61,7 +61,7 @@ void run(std::span<const std::byte> bytes) {
         }
         break;
       case Step::receives: {
-        const Tag tag = script.byte() % 4;
+        const Tag tag{.sequence = std::uint64_t{script.byte()} % 4};
         targets.emplace_back(script.byte() * std::size_t{2});
         const MutableBytes target(targets.back());
         tickets.push_back(messages.recv(tag, {&target, 1}));
@@ -79,22 +79,22 @@ std::vector<Bytes> seeds() {
   };
   ScriptWriter in_order;
   in_order.byte(3).byte(1).byte(50);
-  begins(in_order, {1, 0, 100, 0, 60, 1});
-  begins(in_order, {1, 0, 100, 60, 40, 1});
+  begins(in_order, {1, 0, 100, 0, {.sequence = 1}, 60, 0});
+  begins(in_order, {1, 0, 100, 60, {.sequence = 1}, 40, 0});
   in_order.byte(2).byte(0).byte(2).byte(0);
   ScriptWriter unexpected;
-  begins(unexpected, {2, 1, 100, 0, 100, 1});
+  begins(unexpected, {2, 1, 100, 0, {.sequence = 1}, 100, 0});
   unexpected.byte(2).byte(0);
-  begins(unexpected, {1, 0, 20, 0, 20, 1});
+  begins(unexpected, {1, 0, 20, 0, {.sequence = 1}, 20, 0});
   unexpected.byte(1).byte(0).byte(3).byte(1).byte(10).byte(2).byte(0).byte(3).byte(1).byte(50);
   ScriptWriter twice;
   for (int i = 0; i < 2; ++i) {
-    begins(twice, {7, 0, 8, 0, 8, 2});
+    begins(twice, {7, 0, 8, 0, {.sequence = 2}, 8, 0});
     twice.byte(2).byte(0);
   }
-  begins(twice, {8, 0, 0, 0, 0, 3});
+  begins(twice, {8, 0, 0, 0, {.sequence = 3}, 0, 0});
   ScriptWriter large;
-  begins(large, {9, 0, max_message_bytes, 0, 8, 2});
+  begins(large, {9, 0, max_message_bytes, 0, {.sequence = 2}, 8, 0});
   large.byte(2).byte(0);
   return {in_order.take(), unexpected.take(), twice.take(), large.take()};
 }

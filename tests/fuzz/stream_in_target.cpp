@@ -25,7 +25,7 @@ void run(std::span<const std::byte> bytes) {
   for (std::size_t i = 0; i < targets.size(); ++i) {
     targets[i].resize(script.byte() * std::size_t{3});
     const MutableBytes target(targets[i]);
-    static_cast<void>(messages.recv(static_cast<Tag>(i % 3), {&target, 1}));
+    static_cast<void>(messages.recv({.sequence = static_cast<std::uint64_t>(i % 3)}, {&target, 1}));
   }
   IncomingStream stream(key, 0, 1, SocketLink(std::move(pair.near), false));
   const Bytes challenge = hear(pair.far);
@@ -44,8 +44,8 @@ void run(std::span<const std::byte> bytes) {
 }
 
 ChunkHeader header_of(std::uint64_t message, std::uint64_t previous, std::uint64_t length,
-                      std::uint64_t offset, std::uint32_t bytes, Tag tag) {
-  return {message, previous, length, offset, bytes, tag};
+                      std::uint64_t offset, std::uint32_t bytes, std::uint64_t tag) {
+  return {message, previous, length, offset, {.sequence = tag}, bytes, 0};
 }
 
 std::vector<Bytes> seeds() {

@@ -30,8 +30,8 @@ void run(std::span<const std::byte> bytes) {
   OutgoingMessages messages(1);
   OutgoingStream stream(own, key, 1, std::move(pair.near));
   StreamOpening opening(key, 0, 1);
-  for (Tag tag = 0; tag < 3; ++tag) {
-    static_cast<void>(messages.send(tag, {&span, 1}));
+  for (std::uint64_t number = 0; number < 3; ++number) {
+    static_cast<void>(messages.send({.sequence = number}, {&span, 1}));
   }
   Bytes heard;
   while (!script.is_over()) {

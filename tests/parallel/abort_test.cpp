@@ -20,18 +20,18 @@ void abort_alone(OpenedBootstrap& world) {
   Bytes small(10);
   Bytes large(8 << 20);
   std::vector<Ticket> tickets;
-  for (Tag tag = 0; tag < 50; ++tag) {
-    tickets.push_back(transport->recv(right, tag, std::array{MutableBytes(in)}));
+  for (std::uint64_t number = 0; number < 50; ++number) {
+    tickets.push_back(transport->recv(right, {.sequence = number}, std::array{MutableBytes(in)}));
   }
-  tickets.push_back(transport->send(right, 100, std::array{ConstBytes(small)}));
-  tickets.push_back(transport->send(right, 100, std::array{ConstBytes(large)}));
+  tickets.push_back(transport->send(right, {.sequence = 100}, std::array{ConstBytes(small)}));
+  tickets.push_back(transport->send(right, {.sequence = 100}, std::array{ConstBytes(large)}));
   transport->progress();
   if (world.bootstrap->rank() == 0) {
     transport->abort(Status(ErrorCode::peer_lost, "rank 1 is gone", 1));
     for (const Ticket& ticket : tickets) expect(ticket->done, "abort completes everything");
     expect(tickets.front()->status.peer() == 1, "with the reason");
     transport->abort(Status(ErrorCode::internal, "too late"));
-    const Ticket later = transport->recv(right, 5, std::array{MutableBytes(in)});
+    const Ticket later = transport->recv(right, {.sequence = 5}, std::array{MutableBytes(in)});
     expect(later->done && later->status.peer() == 1, "later transfers fail with the first reason");
   }
   transport.reset();  // the others abort by closing

@@ -20,26 +20,26 @@ int main() {
     expect_ok(world.bootstrap->barrier(soon()), "barrier");
     if (transport->rank() == last) std::raise(SIGKILL);
     Bytes in(8 << 20);
-    const Ticket pending = transport->recv(last, 1, std::array{MutableBytes(in)});
+    const Ticket pending = transport->recv(last, {.sequence = 1}, std::array{MutableBytes(in)});
     const Status status = wait_for(*transport, pending);
     expect(status.code() == ErrorCode::peer_lost, "the receive tells: " + status.to_string());
     expect(status.peer() == last, "which rank was lost");
     expect_contains(status.to_string(), str("rank ", last));
     // Once known, a send fails as well instead of waiting for ever.
-    const Ticket sent = transport->send(last, 2, std::array{ConstBytes(in)});
+    const Ticket sent = transport->send(last, {.sequence = 2}, std::array{ConstBytes(in)});
     expect(wait_for(*transport, sent).code() == ErrorCode::peer_lost, "a later send tells");
     // The survivors still reach each other.
     if (last > 1) {
       const int peer = last - 1 - transport->rank();
       const Bytes out = pattern(300'000, 1);
       Bytes back(300'000);
-      const Ticket reply = transport->recv(peer, 3, std::array{MutableBytes(back)});
-      const Ticket request = transport->send(peer, 3, std::array{ConstBytes(out)});
+      const Ticket reply = transport->recv(peer, {.sequence = 3}, std::array{MutableBytes(back)});
+      const Ticket request = transport->send(peer, {.sequence = 3}, std::array{ConstBytes(out)});
       expect_ok(wait_for(*transport, reply), "survivors exchange");
       expect_ok(wait_for(*transport, request), "survivors exchange");
       expect(back == out, "bytes between survivors");
     }
-    const Ticket other = transport->recv(0, 4, std::array{MutableBytes(in)});
+    const Ticket other = transport->recv(0, {.sequence = 4}, std::array{MutableBytes(in)});
     transport->abort(status);
     expect(other->done, "abort completes what is pending");
     transport.reset();

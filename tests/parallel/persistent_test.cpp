@@ -2,10 +2,14 @@
 // chosen freely, over the ring where MPI or the ring is asked for.
 #include <rueda/persistent.h>
 #include <rueda/rueda.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <numeric>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -85,6 +89,50 @@ void refuses_a_second_start() {
   expect(refused, "a second start before the wait is refused, however quick the others are");
 }
 
+std::int64_t occurrences(const std::string& text, const std::string& part) {
+  std::int64_t count = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+// Each run counts as an allreduce by name does, and is a bar of the timeline.
+void is_counted_and_drawn() {
+  constexpr int runs = 4;
+  constexpr std::int64_t bytes = 2000 * sizeof(float);
+  const std::string path =
+      (std::filesystem::temp_directory_path() / str("rueda_runs_", ::getpid(), "_%r")).string();
+  auto before = metrics();
+  {
+    std::vector<float> data(2000, 1);
+    Allreduce operation({data.data(), {2000}, DataType::float32}, {.name = "seen"});
+    before = metrics();
+    start_timeline(path);
+    for (int run = 0; run < runs; ++run) {
+      operation.start();
+      operation.wait();
+      expect(operation.done(), "a run that counts once");
+    }
+    stop_timeline();
+    expect(metrics().at("allreduce_batches") - before.at("allreduce_batches") == runs, "at once");
+  }
+  auto counted = metrics();
+  for (const auto& [name, count] : before) counted[name] -= count;
+  expect(counted["tensors_submitted"] == runs, "runs that were submitted");
+  expect(counted["tensors_completed"] == runs, "runs that have ended");
+  expect(counted["tensors_failed"] == 0, "none that failed");
+  expect(counted["allreduce_tensors"] == runs, "tensors");
+  expect(counted["allreduce_tensor_bytes"] == runs * bytes, "their bytes");
+  expect(counted["allreduce_batches"] == runs, "batches");
+  if (size() > 1) expect(counted["allreduce_bytes_reduced"] > 0, "work");
+
+  const std::string name = str(path.substr(0, path.size() - 2), rank());
+  std::ostringstream text;
+  text << std::ifstream(name).rdbuf();
+  std::filesystem::remove(name);
+  expect(occurrences(text.str(), "\"name\":\"seen\"") == 1, "a row of its own");
+  expect(occurrences(text.str(), "\"name\":\"ALLREDUCE\"") == runs, "a bar for each run");
+}
+
 // A set of its own, at the same time as one of the world.
 void works_in_a_process_set() {
   if (size() < 2) return;
@@ -124,6 +172,7 @@ int main(int argc, char** argv) {
     refuses_what_differs();
     refuses_a_second_start();
     works_in_a_process_set();
+    is_counted_and_drawn();
     shutdown();
   });
 }

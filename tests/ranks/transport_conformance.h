@@ -104,11 +104,19 @@ inline bool same(const Bytes& left, const Bytes& right) {
          (left.empty() || std::memcmp(left.data(), right.data(), left.size()) == 0);
 }
 
-inline Ticket send(ConformanceRank& self, int peer, Tag tag, const Bytes& bytes) {
-  return self.transport.send(peer, tag, std::array{ConstBytes(bytes)});
+// Tags that differ in any of their fields.
+inline Tag tag_of(unsigned number) {
+  return {.group = static_cast<std::int32_t>(number & 1),
+          .stream = number >> 1 & 1,
+          .sequence = number >> 3,
+          .part = number >> 2 & 1};
 }
-inline Ticket receive(ConformanceRank& self, int peer, Tag tag, Bytes& bytes) {
-  return self.transport.recv(peer, tag, std::array{MutableBytes(bytes)});
+
+inline Ticket send(ConformanceRank& self, int peer, unsigned tag, const Bytes& bytes) {
+  return self.transport.send(peer, tag_of(tag), std::array{ConstBytes(bytes)});
+}
+inline Ticket receive(ConformanceRank& self, int peer, unsigned tag, Bytes& bytes) {
+  return self.transport.recv(peer, tag_of(tag), std::array{MutableBytes(bytes)});
 }
 inline void finish_all(ConformanceRank& self, const std::vector<Ticket>& tickets) {
   for (std::size_t i = 0; i < tickets.size(); ++i) {
@@ -143,11 +151,12 @@ inline void vectored(ConformanceRank& self) {
                            from.subspan(3, 270'000), from.subspan(270'003)};
   const std::array targets{into.subspan(0, 100'001), into.subspan(0, 0),
                            into.subspan(100'001, 199'998), into.subspan(299'999)};
-  finish_all(self, {self.transport.send(peer, 9, sources), self.transport.recv(peer, 9, targets)});
+  finish_all(self, {self.transport.send(peer, tag_of(9), sources),
+                    self.transport.recv(peer, tag_of(9), targets)});
   expect(same(received, pattern(300'000, static_cast<std::uint32_t>(peer))), "bytes of many spans");
 
-  const Ticket nothing_in = self.transport.recv(peer, 9, {});
-  finish_all(self, {self.transport.send(peer, 9, {}), nothing_in});
+  const Ticket nothing_in = self.transport.recv(peer, tag_of(9), {});
+  finish_all(self, {self.transport.send(peer, tag_of(9), {}), nothing_in});
 }
 
 inline void to_itself(ConformanceRank& self) {
@@ -162,14 +171,14 @@ inline void to_itself(ConformanceRank& self) {
 
 // The message of the last tag is received first, each size beyond what a ring holds.
 inline void tags_out_of_order(ConformanceRank& self) {
-  constexpr Tag tags = 20;
+  constexpr unsigned tags = 20;
   const int peer = self.size() - 1 - self.rank();
   std::vector<Bytes> sent;
   std::vector<Bytes> received(tags, Bytes(100'000));
   std::vector<Ticket> sends;
-  for (Tag tag = 0; tag < tags; ++tag) sent.push_back(pattern(100'000, tag));
-  for (Tag tag = 0; tag < tags; ++tag) sends.push_back(send(self, peer, tag, sent[tag]));
-  for (Tag tag = tags; tag-- > 0;) {
+  for (unsigned tag = 0; tag < tags; ++tag) sent.push_back(pattern(100'000, tag));
+  for (unsigned tag = 0; tag < tags; ++tag) sends.push_back(send(self, peer, tag, sent[tag]));
+  for (unsigned tag = tags; tag-- > 0;) {
     finish_all(self, {receive(self, peer, tag, received[tag])});
     expect(same(received[tag], sent[tag]), str("bytes of tag ", tag));
   }
@@ -199,26 +208,26 @@ inline void all_to_all(ConformanceRank& self) {
   struct Operation {
     bool sends;
     int peer;
-    Tag tag;
+    unsigned tag;
   };
-  constexpr Tag tags = 3;
+  constexpr unsigned tags = 3;
   constexpr int repetitions = 4;
-  const auto content = [](int from, int to, Tag tag, int index) {
+  const auto content = [](int from, int to, unsigned tag, int index) {
     const auto seed =
         static_cast<std::uint32_t>(((from * 31 + to) * 31 + static_cast<int>(tag)) * 31 + index);
     return pattern((seed * 7919U) % 60'000U, seed);
   };
   std::vector<Operation> operations;
   for (int peer = 0; peer < self.size(); ++peer) {
-    for (Tag tag = 0; tag < tags; ++tag) {
+    for (unsigned tag = 0; tag < tags; ++tag) {
       for (int i = 0; i < 2 * repetitions; ++i) operations.push_back({i % 2 == 0, peer, tag});
     }
   }
   std::mt19937 random(static_cast<std::uint32_t>(1000 + self.rank()));
   std::shuffle(operations.begin(), operations.end(), random);
 
-  std::map<std::pair<int, Tag>, int> sent_count;
-  std::map<std::pair<int, Tag>, int> received_count;
+  std::map<std::pair<int, unsigned>, int> sent_count;
+  std::map<std::pair<int, unsigned>, int> received_count;
   std::vector<Ticket> tickets;
   std::vector<Bytes> buffers(operations.size());
   std::vector<Bytes> expected(operations.size());

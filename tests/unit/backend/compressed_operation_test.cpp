@@ -29,7 +29,7 @@ class Allreduce {
       lane.transport = transports_.back().get();
       lane.members = &members_;
       lane.rank = rank;
-      lane.tag = 5;
+      lane.tag = {.sequence = 5};
       lane.chunk_bytes = chunk * static_cast<std::int64_t>(sizeof(float));
       lane.counters = &counters_;
       auto* const begin =

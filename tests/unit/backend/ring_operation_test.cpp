@@ -32,7 +32,7 @@ class Ring {
       lane.transport = transports_.back().get();
       lane.members = &members_;
       lane.rank = rank;
-      lane.tag = 5;
+      lane.tag = {.sequence = 5};
       lane.counters = &counters_;
       auto* const data = data_[static_cast<std::size_t>(rank)].data();
       operations_.push_back(std::make_unique<RingOperation>(

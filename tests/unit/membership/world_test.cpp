@@ -219,8 +219,9 @@ TEST_CASE("a world is formed, and its lanes carry") {
       const int peer = size - 1 - rank;
       const std::array sent{std::byte{1}, std::byte(rank)};
       std::array<std::byte, 2> received{};
-      const Ticket out = world.transport->send(peer, 1, std::array{ConstBytes(sent)});
-      const Ticket in = world.transport->recv(peer, 1, std::array{MutableBytes(received)});
+      const Ticket out = world.transport->send(peer, {.sequence = 1}, std::array{ConstBytes(sent)});
+      const Ticket in =
+          world.transport->recv(peer, {.sequence = 1}, std::array{MutableBytes(received)});
       expect_ok(wait_for(*world.transport, out), "sending");
       expect_ok(wait_for(*world.transport, in), "receiving");
       expect(received[1] == std::byte(peer), "bulk bytes");
@@ -361,8 +362,9 @@ TEST_CASE("ranks that cannot reach each other are on two hosts, whatever their i
     for (std::size_t peer = 0; peer < 4; ++peer) {
       const auto to = static_cast<int>(peer);
       const MutableBytes from_it(&received[peer], 1);
-      tickets.push_back(world.transport->send(to, 1, std::array{ConstBytes(&sent[peer], 1)}));
-      tickets.push_back(world.transport->recv(to, 1, std::array{from_it}));
+      tickets.push_back(
+          world.transport->send(to, {.sequence = 1}, std::array{ConstBytes(&sent[peer], 1)}));
+      tickets.push_back(world.transport->recv(to, {.sequence = 1}, std::array{from_it}));
     }
     for (const Ticket& ticket : tickets) expect_ok(wait_for(*world.transport, ticket), "bulk");
     for (std::size_t peer = 0; peer < 4; ++peer) {

@@ -301,6 +301,34 @@ TEST_CASE("collectives of one channel queue up") {
   });
 }
 
+TEST_CASE("a collective on a channel is an operation: it says whom it awaits and counts each run") {
+  run_on_host(2, [&](HostChannel& channel) {
+    std::vector<float> data(100, 1);
+    TransferCounters counters;
+    HostReduction reduction(channel, small_policy(), {.dtype = DataType::float32}, 2,
+                            {{bytes_of(data.data()), bytes_of(data.data()), 100}},
+                            HostCollective::Begin::later);
+    reduction.count_in(counters);
+    Operation& operation = reduction;
+    expect(!operation.uses_transport(), "shared memory wakes whoever waits");
+    const Time limit = soon();
+    for (int round = 1; round <= 3; ++round) {
+      reduction.start();
+      arrive(operation);
+      if (!operation.done()) {
+        expect(operation.awaited() == std::vector<int>{1 - channel.rank()}, "the other rank");
+      }
+      while (!operation.done()) {
+        operation.advance();
+        expect(Clock::now() < limit, "a collective that ends");
+      }
+      expect(operation.status().ok(), "a sum");
+      expect(reduction.traffic().combined == 400, "what this run did");
+      expect(counters.bytes_reduced.get() == 400 * round, "what all runs did");
+    }
+  });
+}
+
 TEST_CASE("a rank that gives up waits until nobody touches its tensor") {
   std::atomic<bool> working{false};
   std::atomic<bool> gone{false};

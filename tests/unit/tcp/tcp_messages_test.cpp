@@ -122,7 +122,7 @@ TEST_CASE("messages arrive whole and in the order of their tag, whatever streams
     };
     for (int step = 0; step < 600; ++step) {
       Stream& stream = link.streams[below(link.streams.size())];
-      const Tag tag = static_cast<Tag>(below(3));
+      const Tag tag{.sequence = below(3)};
       switch (below(12)) {
         case 0: {
           const std::size_t size = below(4) == 0 ? below(60'000) : below(300);
@@ -142,7 +142,8 @@ TEST_CASE("messages arrive whole and in the order of their tag, whatever streams
         default: link.arrive(stream);
       }
     }
-    for (Tag tag = 0; tag < 3; ++tag) {
+    for (std::uint64_t number = 0; number < 3; ++number) {
+      const Tag tag{.sequence = number};
       while (received[tag].size() < sent[tag].size()) post(tag);
     }
     link.settle();
@@ -160,10 +161,10 @@ TEST_CASE("messages arrive whole and in the order of their tag, whatever streams
 TEST_CASE("a long message is done when it is acknowledged, a short one when it is written") {
   Link link;
   const Content large = content_of(OutgoingMessages::max_copied_bytes + 1, 1);
-  const Ticket long_one = link.out.send(1, std::array{ConstBytes(large)});
+  const Ticket long_one = link.out.send({.sequence = 1}, std::array{ConstBytes(large)});
   Content small = content_of(OutgoingMessages::max_copied_bytes, 2);
   const Content small_before = small;
-  const Ticket short_one = link.out.send(1, std::array{ConstBytes(small)});
+  const Ticket short_one = link.out.send({.sequence = 1}, std::array{ConstBytes(small)});
   std::fill(small.begin(), small.end(), std::byte{0});  // it was copied
   Stream& stream = link.streams.front();
   link.take(stream, max_chunk_bytes);
@@ -177,8 +178,8 @@ TEST_CASE("a long message is done when it is acknowledged, a short one when it i
   CHECK(long_one->done);
   Content first(large.size());
   Content second(small.size());
-  CHECK(link.in.recv(1, std::array{MutableBytes(first)})->done);
-  CHECK(link.in.recv(1, std::array{MutableBytes(second)})->done);
+  CHECK(link.in.recv({.sequence = 1}, std::array{MutableBytes(first)})->done);
+  CHECK(link.in.recv({.sequence = 1}, std::array{MutableBytes(second)})->done);
   CHECK(first == large);
   CHECK(second == small_before);
 }
@@ -187,8 +188,8 @@ TEST_CASE("bytes that come twice do not touch a message that is over") {
   Link link;
   const Content bytes = content_of(100'000, 3);
   Content target(bytes.size());
-  const Ticket in = link.in.recv(7, std::array{MutableBytes(target)});
-  const Ticket out = link.out.send(7, std::array{ConstBytes(bytes)});
+  const Ticket in = link.in.recv({.sequence = 7}, std::array{MutableBytes(target)});
+  const Ticket out = link.out.send({.sequence = 7}, std::array{ConstBytes(bytes)});
   Stream& slow = link.streams[0];
   Stream& fast = link.streams[1];
   link.take(slow, 60'000);
@@ -209,7 +210,6 @@ TEST_CASE("what cannot be part of a message is refused") {
       {.message = 3, .previous = 3, .length = 8, .bytes = 8},
       {.message = 1, .length = 8, .offset = 9, .bytes = 0},
       {.message = 1, .length = 8, .offset = 4, .bytes = 5},
-      {.message = 1, .length = 8, .bytes = 8, .tag = tag_limit},
       {.message = 1, .length = max_message_bytes + 1, .bytes = 8},
       {.message = 1, .length = 1 << 30, .bytes = max_chunk_bytes + 1},
   };
@@ -220,13 +220,14 @@ TEST_CASE("what cannot be part of a message is refused") {
   }
   REQUIRE(in.begin({.message = 1, .length = 8, .bytes = 4}).ok());
   CHECK_FALSE(in.begin({.message = 1, .length = 9, .bytes = 4}).ok());
-  CHECK_FALSE(in.begin({.message = 1, .length = 8, .bytes = 4, .tag = 2}).ok());
+  CHECK_FALSE(in.begin({.message = 1, .length = 8, .tag = {.sequence = 2}, .bytes = 4}).ok());
 }
 
 // Its bytes go nowhere: the peer's word for a length ends no process.
 TEST_CASE("a message for which there is no memory fails the receive that asks for it") {
   Link link;
-  const ChunkHeader header{1, 0, std::uint64_t{1} << 47, 0, 8, 5};
+  const ChunkHeader header{
+      .message = 1, .length = std::uint64_t{1} << 47, .tag = {.sequence = 5}, .bytes = 8};
   const auto message = link.in.begin(header);
   REQUIRE(message.ok());
   for (int time = 0; time < 2; ++time) {
@@ -236,7 +237,7 @@ TEST_CASE("a message for which there is no memory fails the receive that asks fo
   }
   CHECK_FALSE(link.in.add(*message, 0, 8));
   Content buffer(8);
-  const Ticket ticket = link.in.recv(5, std::array{MutableBytes(buffer)});
+  const Ticket ticket = link.in.recv({.sequence = 5}, std::array{MutableBytes(buffer)});
   REQUIRE(ticket->done);
   CHECK(contains(ticket->status, "no memory for the 140737488355328 bytes"));
 }
@@ -289,25 +290,25 @@ TEST_CASE("what is more urgent is handed out before the rest of what was begun")
   OutgoingMessages out(1);
   const Content large = content_of(300 << 10, 1);
   const Content small = content_of(100 << 10, 2);
-  const auto send = [&](Tag tag, const Content& content, std::int32_t priority) {
+  const auto send = [&](std::uint64_t number, const Content& content, std::int32_t priority) {
     const ConstBytes span(content);
-    return out.send(tag, {&span, 1}, priority);
+    return out.send({.sequence = number}, {&span, 1}, priority);
   };
   const auto tags = [&](int chunks) {
-    std::vector<Tag> taken;
+    std::vector<std::uint64_t> taken;
     for (int i = 0; i < chunks; ++i) {
       const auto chunk = out.take(100 << 10);
-      taken.push_back(chunk ? chunk->message->tag : 99);
+      taken.push_back(chunk ? chunk->message->tag.sequence : 99);
     }
     return taken;
   };
   const Ticket first = send(1, large, 0);
-  CHECK(tags(1) == std::vector<Tag>{1});
+  CHECK(tags(1) == std::vector<std::uint64_t>{1});
   const Ticket late = send(4, small, -1);
   const Ticket urgent = send(2, small, 5);
   const Ticket more = send(3, small, 7);
   const Ticket again = send(2, small, 5);
-  CHECK(tags(7) == std::vector<Tag>{3, 2, 2, 1, 1, 4, 99});
+  CHECK(tags(7) == std::vector<std::uint64_t>{3, 2, 2, 1, 1, 4, 99});
 }
 
 }  // namespace rueda::test::tcp_messages_test

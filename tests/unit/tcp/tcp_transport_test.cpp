@@ -103,8 +103,9 @@ TEST_CASE("streams that break lose nothing") {
         const auto seed = [&](int from) { return round * size + static_cast<std::uint32_t>(from); };
         const Bytes sent = pattern(bytes, seed(rank));
         Bytes received(bytes);
-        const Ticket in = transport->recv(left, 1, std::array{MutableBytes(received)});
-        const Ticket out = transport->send(right, 1, std::array{ConstBytes(sent)});
+        const Ticket in =
+            transport->recv(left, {.sequence = 1}, std::array{MutableBytes(received)});
+        const Ticket out = transport->send(right, {.sequence = 1}, std::array{ConstBytes(sent)});
         expect_ok(wait_for(*transport, in), "receiving");
         expect_ok(wait_for(*transport, out), "sending");
         expect(received == pattern(bytes, seed(left)), "bytes over streams that break");
@@ -123,7 +124,7 @@ TEST_CASE("a peer that cannot be reached any more fails, named with its address"
     if (rank == 0) survivor = std::move(transport);
   });
   const Bytes bytes = pattern(1 << 20, 1);
-  const Ticket out = survivor->send(1, 1, std::array{ConstBytes(bytes)});
+  const Ticket out = survivor->send(1, {.sequence = 1}, std::array{ConstBytes(bytes)});
   const Status status = wait_for(*survivor, out);
   CHECK(status.code() == ErrorCode::transport);
   CHECK(status.peer() == 1);
@@ -171,9 +172,9 @@ TEST_CASE("a stream opens, carries and is acknowledged") {
   REQUIRE(sender.read(ends.out).ok());
   IncomingStream receiver(ends.key, 1, 0, ends.welcomed());
   const Bytes bytes = pattern(100'000, 1);
-  const Ticket out = ends.out.send(3, std::array{ConstBytes(bytes)});
+  const Ticket out = ends.out.send({.sequence = 3}, std::array{ConstBytes(bytes)});
   Bytes received(bytes.size());
-  const Ticket in = ends.in.recv(3, std::array{MutableBytes(received)});
+  const Ticket in = ends.in.recv({.sequence = 3}, std::array{MutableBytes(received)});
   for (int turn = 0; turn < 50 && !out->done; ++turn) {
     sender.mark_ready(EPOLLIN | EPOLLOUT);
     receiver.mark_ready(EPOLLIN);
@@ -204,8 +205,8 @@ TEST_CASE("a receipt that has not come is asked for, between chunks") {
     REQUIRE(receiver.read(ends.in).status.ok());
   };
   for (int round = 0; round < 3; ++round) {
-    const Ticket out = ends.out.send(3, std::array{ConstBytes(bytes)});
-    const Ticket in = ends.in.recv(3, std::array{MutableBytes(received)});
+    const Ticket out = ends.out.send({.sequence = 3}, std::array{ConstBytes(bytes)});
+    const Ticket in = ends.in.recv({.sequence = 3}, std::array{MutableBytes(received)});
     for (int count = 0; count < 50 && !in->done; ++count) turn();
     REQUIRE(in->done);
     CHECK(sender.awaits_receipt());
@@ -285,8 +286,8 @@ TEST_CASE("strangers neither join nor keep ranks from talking") {
     for (std::uint32_t round = 0; round < 60; ++round) {
       const Bytes sent = pattern(300'000, round);
       Bytes received(sent.size());
-      const Ticket in = transport->recv(peer, 1, std::array{MutableBytes(received)});
-      const Ticket out = transport->send(peer, 1, std::array{ConstBytes(sent)});
+      const Ticket in = transport->recv(peer, {.sequence = 1}, std::array{MutableBytes(received)});
+      const Ticket out = transport->send(peer, {.sequence = 1}, std::array{ConstBytes(sent)});
       expect_ok(wait_for(*transport, in), "receiving");
       expect_ok(wait_for(*transport, out), "sending");
       expect(received == sent, "bytes beside strangers");

@@ -113,7 +113,7 @@ TEST_CASE("a ring keeps every message, however little of it is taken at a time")
       if (auto room = out.room(); !room.empty() && below(2) == 0) {
         if (unsent == 0) {
           unsent = 1 + below(2 * capacity);
-          const RingHeader header{unsent, 7};
+          const RingHeader header{unsent, {.sequence = 7}};
           REQUIRE(room.size() >= sizeof header);
           std::memcpy(room.data(), &header, sizeof header);
           out.advance(sizeof header);
@@ -134,7 +134,7 @@ TEST_CASE("a ring keeps every message, however little of it is taken at a time")
       if (unread == 0) {
         RingHeader header;
         std::memcpy(&header, arrived.data(), sizeof header);
-        REQUIRE(header.tag == 7);
+        REQUIRE(header.tag.sequence == 7);
         unread = header.length;
         in.advance(sizeof header);
       } else {
@@ -192,9 +192,9 @@ TEST_CASE("a link that must be polled is polled only while it says so") {
   composite.disarm();
   Bytes received(8);
   const std::array into{MutableBytes(received)};
-  const Ticket near = composite.recv(0, 1, into);
+  const Ticket near = composite.recv(0, {.sequence = 1}, into);
   CHECK_FALSE(composite.requires_polling());
-  const Ticket far = composite.recv(1, 1, into);
+  const Ticket far = composite.recv(1, {.sequence = 1}, into);
   CHECK(composite.requires_polling());
   CHECK_FALSE(composite.arm());
   composite.fail(1, Status(ErrorCode::peer_lost, "gone", 1));
@@ -212,9 +212,9 @@ TEST_CASE("a rank that was killed hears and says nothing more") {
   hub.kill(1);
   const Bytes bytes = pattern(8, 1);
   Bytes received(8);
-  const Ticket in = survivor->recv(1, 1, std::array{MutableBytes(received)});
-  (void)victim->send(0, 1, std::array{ConstBytes(bytes)});
-  (void)survivor->send(1, 1, std::array{ConstBytes(bytes)});
+  const Ticket in = survivor->recv(1, {.sequence = 1}, std::array{MutableBytes(received)});
+  (void)victim->send(0, {.sequence = 1}, std::array{ConstBytes(bytes)});
+  (void)survivor->send(1, {.sequence = 1}, std::array{ConstBytes(bytes)});
   CHECK_FALSE(survivor->progress());
   CHECK_FALSE(victim->progress());
   CHECK_FALSE(in->done);

@@ -1,0 +1,61 @@
+// Work under way: what everybody advances, waits for and asks how it stands. A collective over a
+// ring, one in the memory of a host, one on a GPU and what is composed of these are each an
+// Operation.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "core/clock.h"
+#include "core/status.h"
+
+namespace rueda {
+
+class DeviceEvent;
+
+// One collective on its way. Its buffers must outlive it.
+class Operation {
+ public:
+  virtual ~Operation() = default;
+
+  // Goes on as far as possible without blocking; returns whether anything moved.
+  virtual bool advance() = 0;
+  [[nodiscard]] virtual bool done() const = 0;
+  // Meaningful once done.
+  [[nodiscard]] virtual const Status& status() const = 0;
+  // World ranks from or to which something is outstanding, for the message of a time-out.
+  [[nodiscard]] virtual std::vector<int> awaited() const = 0;
+
+  // Whether its bytes go through the transport, which has to be driven and slept upon then; others
+  // are woken through shared memory.
+  [[nodiscard]] virtual bool uses_transport() const { return true; }
+
+  // Whether other work of this rank has to come first, however long that takes.
+  [[nodiscard]] virtual bool waits_for_its_turn() const { return false; }
+
+  // Whether nothing tells when it can go on: it must be asked again and again.
+  [[nodiscard]] virtual bool must_be_polled() const { return false; }
+
+  // Whether it failed in the same way on all ranks, before any of them touched a tensor: the world
+  // can go on.
+  [[nodiscard]] virtual bool failed_everywhere() const { return false; }
+
+  // Whether what became of one piece of a batch, which went well as a whole, is of no use: in the
+  // same way on all ranks. Meaningful once done.
+  [[nodiscard]] virtual Status status_of_piece(std::size_t /*piece*/) const { return {}; }
+
+  // On a GPU: what streams wait for. Meaningful once done, which is when all has been enqueued.
+  [[nodiscard]] virtual std::shared_ptr<DeviceEvent> finished() const { return nullptr; }
+
+  // What it did when, for the timeline; in order, meaningful once done.
+  struct Phase {
+    std::string_view name;
+    Time begin;
+    Time end;
+  };
+  [[nodiscard]] virtual std::vector<Phase> phases() const { return {}; }
+};
+
+}  // namespace rueda

@@ -1,0 +1,23 @@
+// What operations of one kind have moved, counted where it moves.
+#pragma once
+
+#include "core/counter.h"
+
+namespace rueda {
+
+struct TransferCounters {
+  Counter ring_steps;  // hops to the neighbour, however finely chunked
+  Counter messages_sent;
+  Counter payload_bytes_sent;
+  Counter payload_bytes_received;
+  Counter bytes_reduced;
+  Counter bytes_taken;           // of other ranks' memory on this host, copied from where it lies
+  Counter bytes_through_kernel;  // of it: not visible here, so read or written by the kernel
+  Counter bytes_staged;          // copied between a GPU and the host
+  // Also by threads of the application that start persistent operations.
+  SharedCounter nccl_calls;    // collectives that NCCL was given, a group counting as one
+  SharedCounter gpu_launches;  // of kernels that pack or unpack a batch
+  SharedCounter bytes_packed;  // copied into and out of fusion buffers and staging
+};
+
+}  // namespace rueda
