@@ -12,11 +12,14 @@ Status NcclCommunicator::post(Call call) {
     return {ErrorCode::internal, shared.with_rank("NCCL was called while it was busy")};
   if (!shared.failure.ok()) return shared.failure;
   shared.stage.store(Shared::Stage::call);
-  shared.launch.post([&shared, call = std::move(call),
-                      then = std::exchange(then_, nullptr)](const Status& current) {
-    shared.failure = current.ok() ? call(Api(shared)) : current;
-    if (then && shared.failure.ok() && !shared.is_given_up.load()) shared.failure = then();
-  });
+  shared.launch.post(
+      [&shared, call = std::move(call), frame = std::exchange(frame_, {})](const Status& current) {
+        shared.failure = current;
+        if (shared.failure.ok() && frame.before) shared.failure = frame.before();
+        if (shared.failure.ok()) shared.failure = call(Api(shared));
+        if (shared.failure.ok() && frame.after && !shared.is_given_up.load())
+          shared.failure = frame.after();
+      });
   return {};
 }
 
