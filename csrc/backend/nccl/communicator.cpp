@@ -43,14 +43,6 @@ Status NcclCommunicator::allreduce(const std::byte* input, std::byte* output,
   });
 }
 
-Status NcclCommunicator::reduce(const std::byte* input, std::byte* output, std::uint64_t elements,
-                                const NcclCombination& how, int root, StreamHandle stream) {
-  return combine("ncclReduce", how, [=](const Api& nccl, const NcclReduction& by) {
-    return nccl.functions.reduce(input, output, elements * by.parts, by.dtype, by.op, root,
-                                 nccl.handle(), stream);
-  });
-}
-
 Status NcclCommunicator::reduce_scatter(const std::byte* input, std::byte* output,
                                         std::uint64_t elements, const NcclCombination& how,
                                         StreamHandle stream) {

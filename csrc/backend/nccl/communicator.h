@@ -81,9 +81,6 @@ class NcclCommunicator {
 
   [[nodiscard]] Status allreduce(const std::byte* input, std::byte* output, std::uint64_t elements,
                                  const NcclCombination& how, StreamHandle stream);
-  // Only the root's output is written.
-  [[nodiscard]] Status reduce(const std::byte* input, std::byte* output, std::uint64_t elements,
-                              const NcclCombination& how, int root, StreamHandle stream);
   // input: size() times `elements`; output: this rank's `elements`.
   [[nodiscard]] Status reduce_scatter(const std::byte* input, std::byte* output,
                                       std::uint64_t elements, const NcclCombination& how,
