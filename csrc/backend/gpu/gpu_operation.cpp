@@ -214,7 +214,8 @@ bool GpuOperation::enqueue() {
   begin("NCCL");
   has_enqueued_ = true;
   surroundings_ = std::make_shared<Surroundings>(task_, *gpu_, lane_, std::move(inputs_));
-  gpu_->communicator()->frame_next_call({[around = surroundings_] { return around->begin(); },
+  // The second one owns what both use.
+  gpu_->communicator()->frame_next_call({[around = surroundings_.get()] { return around->begin(); },
                                          [around = surroundings_] { return around->end(); }});
   if (Status status = task_->enqueue(*gpu_, lane_); !status.ok()) {
     gpu_->communicator()->frame_next_call({});  // which is another operation's
