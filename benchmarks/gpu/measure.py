@@ -122,10 +122,7 @@ def kernels() -> list[Row]:
 def overhead() -> list[Row]:
     """Host time over NCCL called directly, from C++ and from Python; of the latter also the stream's time."""
     rows = []
-    nccl = os.environ.get("RUEDA_NCCL_LIBRARY") or nccl_path()
-    variables = {"RUEDA_NCCL_LIBRARY": nccl, "RUEDA_GPU_BACKEND": "nccl"}
-    for line in run([str(BUILD / "nccl_overhead")], variables).splitlines():
-        what, bytes_, raw, engine = line.split("\t")
+    for what, bytes_, raw, engine in nccl_overhead():
         title = f"C++, {what} of {size(int(bytes_))}: host"
         bar = 10 if what == "allreduce" else None
         rows.append(_over(title, float(raw), float(engine), bar))
@@ -140,6 +137,14 @@ def overhead() -> list[Row]:
             _over(f"{title}: stream", result["raw_stream"], result["engine_stream"], on_stream)
         )
     return rows
+
+
+def nccl_overhead(*arguments: str) -> list[list[str]]:
+    """The columns of what that program prints."""
+    nccl = os.environ.get("RUEDA_NCCL_LIBRARY") or nccl_path()
+    variables = {"RUEDA_NCCL_LIBRARY": nccl, "RUEDA_GPU_BACKEND": "nccl"}
+    output = run([str(BUILD / "nccl_overhead"), *arguments], variables)
+    return [line.split("\t") for line in output.splitlines()]
 
 
 def _over(what: str, raw: float, engine: float, bar: float | None) -> Row:
@@ -159,19 +164,12 @@ def nccl_path() -> str:
 
 def launch_thread() -> list[Row]:
     """What it costs that NCCL makes a thread for each launch, as it does for non-blocking communicators."""
-    if REHEARSAL:
-        raise NothingToMeasure("a rehearsal has no GPU that torch can use")
-    rows = []
-    for result in world("rank_launch_thread.py", 1, "nccl"):
-        for what in ("blocking", "non_blocking", "engine"):
-            title = {"engine": "rueda.torch"}.get(what, f"NCCL, {what.replace('_', '-')}")
-            rows.append(
-                Row(
-                    f"all-to-all of one rank, {size(result['bytes'])}: {title}",
-                    f"{result[what] * 1e6:.1f} µs",
-                )
-            )
-    return rows
+    ways = ("NCCL, blocking", "NCCL, non-blocking", "Rueda")
+    return [
+        Row(f"{what} of one rank, {size(int(bytes_))}: {way}", f"{float(taken) * 1e6:.1f} µs")
+        for what, bytes_, *seconds in nccl_overhead("launch-thread")
+        for way, taken in zip(ways, seconds, strict=True)
+    ]
 
 
 def staging() -> list[Row]:

@@ -5,7 +5,11 @@
 //     <what>  <bytes>  <seconds of raw NCCL>  <seconds through Rueda>
 //
 // Seconds are medians of rounds that take turns. At one rank NCCL launches nothing for an allreduce
-// in place; the all-to-all goes through its group and its launch.
+// in place; the all-to-all goes through its group and its launch. With the argument launch-thread,
+// an all-to-all of one rank in three ways, where a communicator that does not block makes NCCL
+// start a thread for each:
+//
+//     all-to-all  <bytes>  <seconds, blocking>  <seconds, non-blocking>  <seconds through Rueda>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -13,6 +17,7 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "check.h"
@@ -50,67 +55,96 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+using Call = std::function<void()>;
+
+// `calls`: the last one is Rueda's.
 void measure(const char* what, std::size_t bytes, const CudaStream& stream,
-             const std::function<void()>& raw, const std::function<void()>& engine) {
-  std::vector<double> of_raw;
-  std::vector<double> of_engine;
-  const std::int64_t calls = metrics().at("nccl_calls");
+             const std::vector<Call>& calls) {
+  std::vector<std::vector<double>> seconds(calls.size());
+  const std::int64_t before = metrics().at("nccl_calls");
   for (int round = 0; round < rounds + warm_up_rounds; ++round) {
-    const double first = seconds_of_round(stream, raw);
-    const double second = seconds_of_round(stream, engine);
-    if (round < warm_up_rounds) continue;
-    of_raw.push_back(first);
-    of_engine.push_back(second);
+    for (std::size_t way = 0; way < calls.size(); ++way) {
+      const double taken = seconds_of_round(stream, calls[way]);
+      if (round >= warm_up_rounds) seconds[way].push_back(taken);
+    }
   }
   drain(stream);
-  if (metrics().at("nccl_calls") == calls) {
+  if (metrics().at("nccl_calls") == before) {
     throw std::runtime_error("the engine did not call NCCL: nothing was compared");
   }
-  std::printf("%s\t%zu\t%.9f\t%.9f\n", what, bytes, median(of_raw), median(of_engine));
+  std::printf("%s\t%zu", what, bytes);
+  for (const auto& of_way : seconds) std::printf("\t%.9f", median(of_way));
+  std::printf("\n");
   std::fflush(stdout);
 }
 
-void measure_all() {
+// A tensor on the GPU, and room for as much.
+struct Tensors {
+  Tensors(const DeviceReference& device, const CudaStream& its_stream, std::size_t its_bytes)
+      : stream(its_stream),
+        bytes(its_bytes),
+        from(take(DeviceMemory::allocate(device, bytes))),
+        to(take(DeviceMemory::allocate(device, bytes))) {
+    check(fill_bytes(stream, from.data(), std::byte{}, bytes));
+    check(fill_bytes(stream, to.data(), std::byte{}, bytes));
+  }
+
+  [[nodiscard]] TensorView view() const {
+    const auto count = static_cast<std::int64_t>(bytes / 4);
+    return {from.data(), {count}, DataType::float32, 0, stream.handle()};
+  }
+  [[nodiscard]] Call allreduce_by(const raw_nccl::OneRank& nccl) const {
+    return [&] { nccl.allreduce(from.data(), bytes / 4, stream.handle()); };
+  }
+  [[nodiscard]] Call alltoall_by(const raw_nccl::OneRank& nccl) const {
+    return [&] { nccl.alltoall(from.data(), to.data(), bytes / 4, stream.handle()); };
+  }
+  void allreduce() const {
+    const Handle handle =
+        rueda::allreduce(view(), from.data(), {.name = "tensor", .op = ReduceOp::sum});
+    handle.wait();
+    handle.wait_on(stream.handle());
+  }
+  void alltoall() const {
+    const Handle handle =
+        rueda::alltoall(view(), {}, {.name = "rows", .result = {to.data(), bytes}});
+    handle.wait();
+    handle.wait_on(stream.handle());
+  }
+
+  const CudaStream& stream;
+  const std::size_t bytes;
+  const DeviceMemory from;
+  const DeviceMemory to;
+};
+
+void measure_all(bool launch_thread) {
   const CudaDriver* driver = take(load_cuda(take(read_options(process_environment(), {}))));
   const DeviceReference device = take(CudaDevice::open(*driver, 0));
   const CudaStream stream = take(CudaStream::create(device));
   for (const std::size_t bytes :
        {std::size_t{4} << 10, std::size_t{1} << 20, std::size_t{25} << 20}) {
-    const auto from = take(DeviceMemory::allocate(device, bytes));
-    const auto to = take(DeviceMemory::allocate(device, bytes));
-    check(fill_bytes(stream, from.data(), std::byte{}, bytes));
-    check(fill_bytes(stream, to.data(), std::byte{}, bytes));
-    const auto count = static_cast<std::int64_t>(bytes / 4);
-    const TensorView tensor{from.data(), {count}, DataType::float32, 0, stream.handle()};
+    if (launch_thread && bytes > std::size_t{1} << 20) continue;  // the price does not depend on it
+    const Tensors tensors(device, stream, bytes);
     const raw_nccl::OneRank nccl;
-    measure(
-        "allreduce", bytes, stream,
-        [&] { nccl.allreduce(from.data(), bytes / 4, stream.handle()); },
-        [&] {
-          const Handle handle =
-              allreduce(tensor, from.data(), {.name = "tensor", .op = ReduceOp::sum});
-          handle.wait();
-          handle.wait_on(stream.handle());
-        });
-    measure(
-        "all-to-all", bytes, stream,
-        [&] { nccl.alltoall(from.data(), to.data(), bytes / 4, stream.handle()); },
-        [&] {
-          const Handle handle =
-              alltoall(tensor, {}, {.name = "rows", .result = {to.data(), bytes}});
-          handle.wait();
-          handle.wait_on(stream.handle());
-        });
+    if (launch_thread) {
+      const raw_nccl::OneRank other(false);
+      measure("all-to-all", bytes, stream,
+              {tensors.alltoall_by(nccl), tensors.alltoall_by(other), [&] { tensors.alltoall(); }});
+      continue;
+    }
+    measure("allreduce", bytes, stream, {tensors.allreduce_by(nccl), [&] { tensors.allreduce(); }});
+    measure("all-to-all", bytes, stream, {tensors.alltoall_by(nccl), [&] { tensors.alltoall(); }});
   }
 }
 
 }  // namespace
 }  // namespace rueda
 
-int main() {
+int main(int count, char** arguments) {
   try {
     rueda::init();
-    rueda::measure_all();
+    rueda::measure_all(count > 1 && std::string_view(arguments[1]) == "launch-thread");
     rueda::shutdown();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "nccl_overhead: %s\n", error.what());

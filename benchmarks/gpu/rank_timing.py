@@ -91,45 +91,39 @@ class _Config(ctypes.Structure):
 
 
 _UNDEFINED = -(2**31)
-_IN_PROGRESS = 7
 
 
 class RawNccl:
     """A communicator of one rank, and nothing between the caller and NCCL.
 
-    Of the libnccl.so.2 that torch has loaded. ``blocking``: whether calls return only once their work is in the stream;
-    NCCL hands it to a thread that it makes otherwise, and this waits until that is over. Raises ``RuntimeError`` with
-    NCCL's own text where a call fails.
+    Of the libnccl.so.2 that torch has loaded. Raises ``RuntimeError`` with NCCL's own text where a call fails.
     """
 
-    def __init__(self, blocking: bool = True) -> None:
+    def __init__(self) -> None:
         torch.cuda.init()
-        self._blocking = blocking
         self._library = nccl = ctypes.CDLL(loaded_nccl())
         nccl.ncclGetErrorString.restype = ctypes.c_char_p
         address, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
         nccl.ncclAllReduce.argtypes = [address, address, size, number, number, address, address]
         nccl.ncclSend.argtypes = [address, size, number, number, address, address]
         nccl.ncclRecv.argtypes = [address, size, number, number, address, address]
-        nccl.ncclCommGetAsyncError.argtypes = [address, ctypes.POINTER(number)]
         identity = _UniqueId()
         self._check(nccl.ncclGetUniqueId(ctypes.byref(identity)))
-        config = _Config(
-            ctypes.sizeof(_Config), 0xCAFEBEEF, 21800, int(blocking), *[_UNDEFINED] * 3
-        )
+        config = _Config(ctypes.sizeof(_Config), 0xCAFEBEEF, 21800, 1, *[_UNDEFINED] * 3)
         config.split_share = _UNDEFINED
         communicator = ctypes.c_void_p()
-        code = nccl.ncclCommInitRankConfig(
-            ctypes.byref(communicator), number(1), identity, number(0), ctypes.byref(config)
+        self._check(
+            nccl.ncclCommInitRankConfig(
+                ctypes.byref(communicator), number(1), identity, number(0), ctypes.byref(config)
+            )
         )
         self._communicator = communicator.value
-        self._finish(code)
 
     def allreduce_(self, tensor: torch.Tensor) -> None:
         """Sums a float32 tensor in place on the current stream."""
         pointer = tensor.data_ptr()
         stream = torch.cuda.current_stream().cuda_stream
-        self._finish(
+        self._check(
             self._library.ncclAllReduce(
                 pointer, pointer, tensor.numel(), FLOAT32, SUM, self._communicator, stream
             )
@@ -140,27 +134,13 @@ class RawNccl:
         nccl, communicator = self._library, self._communicator
         stream = torch.cuda.current_stream().cuda_stream
         self._check(nccl.ncclGroupStart())
-        sent = nccl.ncclSend(source.data_ptr(), source.numel(), FLOAT32, 0, communicator, stream)
-        taken = nccl.ncclRecv(target.data_ptr(), target.numel(), FLOAT32, 0, communicator, stream)
-        ended = nccl.ncclGroupEnd()
-        for code in (sent, taken):
-            self._check(0 if code == _IN_PROGRESS else code)
-        self._finish(ended)
-
-    def _finish(self, code: int) -> None:
-        """Waits until a call of a non-blocking communicator is over."""
-        if self._blocking or code not in {0, _IN_PROGRESS}:
-            self._check(code)
-            return
-        state = ctypes.c_int(_IN_PROGRESS)
-        end = time.monotonic() + 30
-        while state.value == _IN_PROGRESS:
-            self._check(
-                self._library.ncclCommGetAsyncError(self._communicator, ctypes.byref(state))
-            )
-            if time.monotonic() > end:
-                raise RuntimeError("NCCL is still in progress after 30 s")
-        self._check(state.value)
+        self._check(
+            nccl.ncclSend(source.data_ptr(), source.numel(), FLOAT32, 0, communicator, stream)
+        )
+        self._check(
+            nccl.ncclRecv(target.data_ptr(), target.numel(), FLOAT32, 0, communicator, stream)
+        )
+        self._check(nccl.ncclGroupEnd())
 
     def _check(self, code: int) -> None:
         if code:

@@ -69,7 +69,8 @@ Expected<std::vector<std::int64_t>> alltoall_rows(const TensorView& input,
 
 void set_result(Submission& submission, const ResultMemory& result) {
   submission.output = static_cast<std::byte*>(result.data);
-  submission.output_bytes = result.bytes;
+  if (result.data != nullptr && submission.request.on_gpu)
+    submission.request.output_bytes = result.bytes;
 }
 
 }  // namespace

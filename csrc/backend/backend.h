@@ -86,6 +86,8 @@ struct AlltoallInput {
   const std::byte* data = nullptr;
   std::vector<std::int64_t> rows;  // for each rank of the set
   std::size_t row_bytes = 0;
+  // On a GPU: of the memory that the caller has for a result of that size; the others are told.
+  std::size_t output_bytes = 0;
 };
 // Called once it is known how many rows come from each rank; returns room for all of them.
 using AllocateRows = std::function<std::byte*(const std::vector<std::int64_t>& received_rows)>;
@@ -95,7 +97,8 @@ class Backend {
   virtual ~Backend() = default;
   [[nodiscard]] virtual std::string_view name() const = 0;
 
-  // Memory for a result. Throws std::bad_alloc.
+  // Memory for a result. Throws std::bad_alloc; of a GPU it is null where there is none, and the
+  // operation that is made next tells the other ranks.
   [[nodiscard]] virtual std::shared_ptr<std::byte[]> allocate(const Lane& lane, std::size_t bytes);
 
   // Whether ranks copy so many bytes to each other rather than reach for them, so that they may as

@@ -62,6 +62,10 @@ class DeviceBackend : public Backend {
   // over.
   virtual std::unique_ptr<Operation> persist(const Lane& lane, const Reduction& reduction,
                                              Piece piece, TakeReduction take) = 0;
+  // Some ranks have to allocate() what the operation that is made next writes: it begins only where
+  // all of them have got it, and fails on all of them where one has not. An all-to-all, whose sizes
+  // are not known before, arranges that itself.
+  virtual void agree_on_results() = 0;
   // The operation that is made next comes after `event`.
   virtual void await(std::shared_ptr<DeviceEvent> event) = 0;
   // Looks after what the GPU has not finished yet. Not ok: it failed, or was not finished in time.

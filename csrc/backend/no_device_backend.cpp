@@ -16,6 +16,7 @@ class NoDeviceBackend final : public DeviceBackend {
  public:
   [[nodiscard]] std::string_view name() const override { return "none"; }
   Expected<std::shared_ptr<DeviceEvent>> mark(int, void*) override { return absent(); }
+  void agree_on_results() override {}
   void await(std::shared_ptr<DeviceEvent>) override {}
   [[nodiscard]] Status watch(Time) override { return {}; }
   [[nodiscard]] std::optional<Time> next_look() const override { return std::nullopt; }

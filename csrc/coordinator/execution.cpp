@@ -124,12 +124,19 @@ Reduction Execution::reduction() const {
                                : nullptr};
 }
 
+void Execution::agree_on_results(std::int64_t bytes, bool alike) {
+  const bool brought = members_.front().response->absent.empty() &&
+                       request().output_bytes == static_cast<std::size_t>(bytes);
+  if (request().on_gpu && !(alike && brought)) context_.devices->agree_on_results();
+}
+
 std::byte* Execution::allocate_output(Shape shape) {
   const std::size_t bytes =
       static_cast<std::size_t>(element_count(shape)) * size_of(request().dtype);
   output_.shape = std::move(shape);
   const auto& submission = members_.front().submission;
-  if (request().on_gpu && submission && submission->output && submission->output_bytes == bytes) {
+  if (request().on_gpu && submission && submission->output &&
+      submission->request.output_bytes == bytes) {
     return submission->output;
   }
   output_.data = backend_->allocate(lane_, bytes);
@@ -173,6 +180,9 @@ void Execution::start_reduce_scatter(const Contributions& contributions) {
   for (const std::int64_t count : rows) lengths.push_back(count * row);
   Shape shape = request().shape;
   shape.front() = rows[static_cast<std::size_t>(lane_.rank)];
+  const bool even =
+      std::all_of(rows.begin(), rows.end(), [&](auto count) { return count == rows.front(); });
+  agree_on_results(rows.front() * static_cast<std::int64_t>(request().row_bytes()), even);
   std::byte* output = allocate_output(std::move(shape));
   if (contributions) {
     operation_ = eager_reduce_scatter(lane_, reduction(), output, lengths, contributions);
@@ -190,6 +200,7 @@ void Execution::start_allgather(const Contributions& contributions) {
   for (const std::int64_t count : rows) lengths.push_back(count * row);
   Shape shape = request().shape;
   shape.front() = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+  agree_on_results(shape.front() * row, true);
   std::byte* output = allocate_output(std::move(shape));
   if (contributions) {
     operation_ = eager_allgather(lane_, output, lengths, contributions);
@@ -203,6 +214,7 @@ void Execution::start_allgather(const Contributions& contributions) {
 void Execution::start_broadcast(const Contributions& contributions) {
   const auto bytes = static_cast<std::int64_t>(request().bytes());
   const auto& submission = members_.front().submission;
+  agree_on_results(0, true);  // only a rank that has joined allocates
   if (!submission) unwanted_ = backend_->allocate(lane_, request().bytes());
   std::byte* const data = submission ? submission->output : unwanted_.get();
   operation_ = contributions ? eager_broadcast(lane_, data, bytes, request().root, contributions)
@@ -211,7 +223,8 @@ void Execution::start_broadcast(const Contributions& contributions) {
 
 void Execution::start_alltoall() {
   const Submission& submission = *members_.front().submission;
-  AlltoallInput input{submission.input, submission.rows, submission.request.row_bytes()};
+  AlltoallInput input{submission.input, submission.rows, submission.request.row_bytes(),
+                      submission.request.output_bytes};
   auto allocate = [this](const std::vector<std::int64_t>& received) {
     Shape shape = members_.front().submission->request.shape;
     shape.front() = std::accumulate(received.begin(), received.end(), std::int64_t{0});
@@ -236,7 +249,7 @@ bool Execution::advance(Time now) {
   done_ = true;
   status_ = operation_->status();
   if (!status_.ok() && operation_->failed_everywhere()) {
-    fail(std::exchange(status_, Status()));
+    fail_by_name(std::exchange(status_, Status()));
     return true;
   }
   if (status_.ok()) {
@@ -265,12 +278,22 @@ void Execution::complete_handles() {
 }
 
 void Execution::fail(const Status& reason) {
+  end_with([&](const BatchMember&) { return reason; });
+}
+
+void Execution::fail_by_name(const Status& reason) {
+  end_with(
+      [&](const BatchMember& member) { return naming(member.response->request.name, reason); });
+}
+
+template <class StatusOf>
+void Execution::end_with(const StatusOf& status_of) {
   operation_.reset();
   done_ = true;
   for (BatchMember& member : members_) {
     if (!member.submission) continue;
     context_.metrics->tensors_failed.add(1);
-    member.submission->handle->complete(reason);
+    member.submission->handle->complete(status_of(member));
   }
 }
 

@@ -89,9 +89,16 @@ class Execution {
 
   [[nodiscard]] const Request& request() const { return members_.front().response->request; }
   [[nodiscard]] Reduction reduction() const;
+  // On a GPU: unless all ranks have brought memory of `bytes`, which fits where they are `alike`,
+  // they agree that they all have got what they allocate. Called by all or none.
+  void agree_on_results(std::int64_t bytes, bool alike);
   // Memory for the result of member 0, which goes to the application.
   std::byte* allocate_output(Shape shape);
   void complete_handles();
+  // Each with its own name in the error.
+  void fail_by_name(const Status& reason);
+  template <class StatusOf>
+  void end_with(const StatusOf& status_of);
   void record_start(const BatchMember& member);
   void record_end();
 

@@ -121,6 +121,7 @@ void Replay::use_table(std::byte* memory, int slots) {
 bool Replay::fits(const Member& member, const Request& request) const {
   const Response& agreed = *member.response;
   if (!request.error.ok() || !is_same(agreed.request, request)) return false;
+  if (!covers_output(agreed.request, request)) return false;
   return agreed.request.collective != Collective::allgather ||
          agreed.first_extents[static_cast<std::size_t>(members_->rank)] == request.shape.front();
 }

@@ -26,10 +26,7 @@ inline constexpr std::uint64_t numbers_of_unnamed = 120;
 struct Submission {
   Request request;
   const std::byte* input = nullptr;
-  std::byte* output = nullptr;  // null where the engine allocates the result
-  // Of an allgather, a reduce-scatter or an alltoall on a GPU: bytes at `output`, which is taken
-  // for a result of that size.
-  std::size_t output_bytes = 0;
+  std::byte* output = nullptr;     // null where the engine allocates the result; see output_bytes
   std::vector<std::int64_t> rows;  // alltoall: for each rank of the set
   KeptByCodec kept;                // with a compression: see AllreduceOptions
   int device = host_device;

@@ -46,9 +46,6 @@ Expected<DeviceFacts> facts_of(const CudaDriver& driver, CUdevice device, int or
   ask.note(functions.device_total_memory(&facts.memory_bytes, device), "cuDeviceTotalMem");
   facts.compute_capability = 10 * ask(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) +
                              ask(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
-  facts.multiprocessors = ask(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-  facts.copy_engines = ask(CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT);
-  facts.reads_ordinary_memory = ask(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS) != 0;
   facts.has_memory_pools = ask(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) != 0;
   if (!ask.status().ok()) return ask.status();
   return facts;

@@ -19,11 +19,8 @@ struct DeviceFacts {
   std::string name;
   std::string pci_bus_id;      // tells whether two processes are on the same GPU
   int compute_capability = 0;  // 90 for sm_90
-  int multiprocessors = 0;
   std::size_t memory_bytes = 0;
-  int copy_engines = 0;                // copies that run at once, beside kernels
-  bool reads_ordinary_memory = false;  // pageable host memory is visible to kernels
-  bool has_memory_pools = false;       // memory can be allocated and freed in a stream's order
+  bool has_memory_pools = false;  // memory can be allocated and freed in a stream's order
 };
 
 class CudaDevice {

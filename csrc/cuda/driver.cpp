@@ -114,25 +114,6 @@ Expected<int> CudaDriver::device_count() const {
   return count;
 }
 
-Expected<int> CudaDriver::device_of(const void* address) const {
-  const auto pointer = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(address));
-  CUmemorytype kind{};
-  const CUresult asked =
-      functions_->pointer_attribute(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer);
-  // The driver knows nothing of ordinary memory.
-  if (asked == CUDA_ERROR_INVALID_VALUE) return -1;
-  if (Status status = check(asked, "cuPointerGetAttribute"); !status.ok()) return status;
-  if (kind == CU_MEMORYTYPE_HOST) return -1;
-  int ordinal = -1;
-  if (Status status = check(
-          functions_->pointer_attribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer),
-          "cuPointerGetAttribute");
-      !status.ok()) {
-    return status;
-  }
-  return ordinal;
-}
-
 Expected<const CudaDriver*> load_cuda(const Options& options) {
   static std::mutex mutex;
   // Never destroyed: threads that end communicators may outlive all else.

@@ -38,9 +38,6 @@ class CudaDriver {
   // CUresult.
   [[nodiscard]] Status check(int code, std::string_view what) const;
 
-  // Which GPU the memory at an address belongs to; -1 for memory of the host, pinned or not.
-  [[nodiscard]] Expected<int> device_of(const void* address) const;
-
  private:
   std::unique_ptr<const DriverTable> functions_;
   int version_;

@@ -47,7 +47,6 @@
   USE(copy_to_host, cuMemcpyDtoHAsync)                          \
   USE(copy_on_device, cuMemcpyDtoDAsync)                        \
   USE(fill_bytes, cuMemsetD8Async)                              \
-  USE(pointer_attribute, cuPointerGetAttribute)                 \
   USE(module_load, cuModuleLoadData)                            \
   USE(module_unload, cuModuleUnload)                            \
   USE(module_function, cuModuleGetFunction)                     \

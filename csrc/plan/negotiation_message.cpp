@@ -43,6 +43,7 @@ void write(Writer& writer, const Request& request) {
   writer.integers(request.leaf_ranks);
   write_enum(writer, request.op);
   writer.byte(request.on_gpu ? 1 : 0);
+  if (request.on_gpu) writer.unsigned_integer(request.output_bytes);
   writer.integer(request.priority);
   writer.real(request.prescale);
   writer.real(request.postscale);
@@ -69,6 +70,7 @@ Request read_request(Reader& reader) {
   request.leaf_ranks = reader.integers<int>();
   request.op = read_enum(reader, ReduceOp::bit_xor);
   request.on_gpu = reader.byte() != 0;
+  if (request.on_gpu) request.output_bytes = reader.unsigned_integer();
   request.priority = read_int(reader);
   request.prescale = reader.real();
   request.postscale = reader.real();
@@ -127,6 +129,7 @@ const ResponseCache::Entry* cached(const Response& response, const ResponseCache
   if (response.kind != ResponseKind::execute || !response.absent.empty()) return nullptr;
   const ResponseCache::Entry* entry = cache.find(response.request.name);
   if (entry == nullptr || compare(entry->request, response.request) ||
+      entry->request.output_bytes != response.request.output_bytes ||
       entry->first_extents != response.first_extents) {
     return nullptr;
   }

@@ -55,6 +55,8 @@ Status Negotiator::submit_group(std::vector<Request> requests, Time now) {
     // this one, too.
     if (entry->second.self_ready) continue;
     entry->second.self_ready = true;
+    // Each pair of ranks settles its own sizes.
+    if (request.collective == Collective::alltoall) request.output_bytes = 0;
     if (is_watched()) options_.on_ready(request, {{tree_.rank()}}, now);
     report_soon(entry->second, now);
     if (request.collective == Collective::allgather && !request.shape.empty()) {

@@ -28,7 +28,11 @@ Negotiator::Asked& Negotiator::variant_of(Entry& entry, const Request& request) 
            !compare(variant.request, request);
   };
   const auto variant = std::find_if(entry.variants.begin(), entry.variants.end(), same);
-  if (variant != entry.variants.end()) return *variant;
+  if (variant != entry.variants.end()) {
+    std::size_t& bytes = variant->request.output_bytes;
+    if (bytes != request.output_bytes) bytes = 0;
+    return *variant;
+  }
   entry.variants.push_back({request, {}, {}});
   return entry.variants.back();
 }
@@ -118,7 +122,10 @@ const ResponseCache::Entry* Negotiator::cached(const Entry& entry) const {
   const Request& request = entry.variants.front().request;
   if (!request.error.ok()) return nullptr;
   const ResponseCache::Entry* known = cache_.find(request.name);
-  if (known == nullptr || compare(known->request, request)) return nullptr;
+  if (known == nullptr || compare(known->request, request) ||
+      !covers_output(known->request, request)) {
+    return nullptr;
+  }
   for (const auto& [rank, rows] : entry.first_extents) {
     if (known->first_extents[static_cast<std::size_t>(rank)] != rows) return nullptr;
   }

@@ -47,6 +47,9 @@ struct Request {
   // reduce_scatter: rows for each rank of the set, empty for an even division. (Those of an
   // alltoall are no part of the negotiation: each pair of ranks settles its own sizes.)
   std::vector<std::int64_t> splits;
+  // Of an allgather, a reduce-scatter or an alltoall on a GPU: bytes of the memory that this rank
+  // has for a result of that size. Agreed on for the first two: 0 unless it is the same everywhere.
+  std::size_t output_bytes = 0;
   std::vector<int> set_ranks;  // add_process_set: the world ranks of the new set
   int set_id = -1;             // remove_process_set: the set's number
   // Requests with the same non-empty group are released together, once all `group_size` are ready.
@@ -72,6 +75,12 @@ struct Difference {
   std::string right;
 };
 [[nodiscard]] std::optional<Difference> compare(const Request& left, const Request& right);
+
+// Whether what was agreed on holds for `request`, too, which agrees with it otherwise: no rank may
+// be taken to have memory for a result that it has not.
+[[nodiscard]] inline bool covers_output(const Request& agreed, const Request& request) {
+  return agreed.output_bytes == 0 || agreed.output_bytes == request.output_bytes;
+}
 
 // What is wrong with a request by itself (average of booleans, root out of range, ...): ok where
 // nothing is. `set_size` is the size of the process set.

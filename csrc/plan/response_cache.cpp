@@ -22,6 +22,7 @@ void ResponseCache::apply(const Response& response) {
   if (found != by_name_.end()) {
     const Entry& known = *found->second;
     if (!compare(known.request, response.request) &&
+        known.request.output_bytes == response.request.output_bytes &&
         known.first_extents == response.first_extents) {
       entries_.splice(entries_.begin(), entries_, found->second);
       return;

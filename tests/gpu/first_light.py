@@ -72,12 +72,12 @@ def measurement(section: str, limit: float) -> Step:
 def core() -> Sequence[Step]:
     """What everything else depends on."""
     return [
-        *built("gpu_hardware_tests"),
+        *built("gpu_hardware_tests", "nccl_overhead"),
         machine(),
         program("the kernels", "tests/cuda_hardware_test", 60),
         tests("collectives over NCCL", 90, "test_gpu_core.py::test_collectives_over_nccl"),
         tests("streams over NCCL", 90, "test_gpu_core.py::test_streams_over_nccl"),
-        measurement("launch-thread", 60),
+        measurement("launch-thread", 100),
         tests("staged at two ranks", 150, "test_gpu_core.py::test_staged_at_two_ranks"),
         tests("persistent", 120, "test_gpu_core.py::test_persistent_operations"),
         tests(

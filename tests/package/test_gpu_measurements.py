@@ -68,6 +68,17 @@ def test_overhead_is_a_difference(measure, monkeypatch, engine, met):
     assert rows[-1].value == "2.0 µs over 1.0 µs"
 
 
+def test_the_price_of_a_launch_thread_is_told_for_each_way(measure, monkeypatch):
+    seconds = "\t".join(f"{each:.9f}" for each in (4e-6, 36e-6, 12e-6))
+    monkeypatch.setenv("RUEDA_NCCL_LIBRARY", "libnccl.so.2")
+    monkeypatch.setattr(measure, "run", lambda line, extra=None: f"all-to-all\t4096\t{seconds}\n")
+    assert [(row.what, row.value, row.met) for row in measure.launch_thread()] == [
+        ("all-to-all of one rank, 4 KiB: NCCL, blocking", "4.0 µs", None),
+        ("all-to-all of one rank, 4 KiB: NCCL, non-blocking", "36.0 µs", None),
+        ("all-to-all of one rank, 4 KiB: Rueda", "12.0 µs", None),
+    ]
+
+
 @pytest.mark.parametrize(("staged", "met"), [(2.4, True), (2.6, False)])
 def test_staging_is_compared_with_the_slower_part(measure, monkeypatch, staged, met):
     reporting(monkeypatch, measure, bytes=1 << 24, staged=staged, copies=1.0, ring=2.0)

@@ -29,6 +29,8 @@ try:
 except rueda.RuedaError as error:
     print("refused:", error)
 print("asked for", asked)
+_native.allgather(4096, (0,), dtypes.code_of("uint8"), "large", 0, device=0).check()
+print("still works")
 """
 
 
@@ -38,7 +40,9 @@ def test_memory_is_asked_for_once_before_an_operation_fails(then: str) -> None:
     ended = alone(PROGRAM.format(then=then), {"RUEDA_CUDA_LIBRARY": str(DOUBLE)})
     output = ended.stdout
     assert ended.returncode == 0, output
-    assert "no memory for the allgather of 'large'" in output, output
+    assert "refused: 'large': rank 0 has no memory left for it" in output, output
+    assert f"allocating {1 << 40} bytes" in output, output
+    assert "still works" in output, output
     assert "asked for [0]" in output, output
     assert ("not now" in output) == ("not now" in then), output
 

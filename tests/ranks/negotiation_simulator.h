@@ -26,7 +26,8 @@ inline std::string text_of(const Response& response) {
   return str(static_cast<int>(response.kind), " ", request.name, " ", name_of(request.collective),
              " ", name_of(request.dtype), " ", to_string(request.shape), " root ", request.root,
              " ", request.group, " extents ", to_string(response.first_extents), " absent ",
-             to_string(absent), " ", response.status.to_string(), " rank ", response.rank);
+             to_string(absent), " ", response.status.to_string(), " rank ", response.rank,
+             " memory ", request.output_bytes);
 }
 
 struct SimulatedRank {

@@ -28,55 +28,57 @@ bool AllreduceTask::lies_well() const {
          pieces_.front().input != nullptr && pieces_.front().output != nullptr;
 }
 
-// The buffer has the same size on all ranks, which all make room or none.
-std::unique_ptr<Operation> AllreduceTask::prepare(GpuLane& gpu, const Lane& lane, Backend& host) {
-  if (count_ == 0 || lies_well() || gpu.has_room(packed_bytes_)) return nullptr;
-  return agreement_.ask(lane, host, gpu.reserve(packed_bytes_));
+// The buffer, and each slot, has the same size on all ranks, which all make room or none.
+std::optional<Status> AllreduceTask::reserve(GpuLane& gpu, Way way) {
+  if (way == Way::staged) {
+    staged_.emplace(reduction_, pieces_);
+    if (staged_->slots() <= gpu.agreed_slots()) return std::nullopt;
+    return staged_->reserve(gpu);
+  }
+  if (count_ == 0 || lies_well() || gpu.has_room(packed_bytes_)) return std::nullopt;
+  return gpu.reserve(packed_bytes_);
 }
 
-Status AllreduceTask::reserve(GpuLane& gpu, const Lane& lane) {
-  if (Status status = agreement_.verdict(lane); !status.ok()) {
-    failed_everywhere_ = true;
-    gpu.give_back_buffer();
-    return status;
-  }
-  return gpu.register_buffer();
+Status AllreduceTask::keep(GpuLane& gpu, Way way) {
+  if (way == Way::nccl) return gpu.register_buffer();
+  gpu.agree_on_slots(staged_->slots());
+  return {};
+}
+
+Status AllreduceTask::precede(GpuLane& gpu, const Lane& lane) {
+  if (count_ == 0) return {};
+  const Piece& first = pieces_.front();
+  if (lies_well())
+    return scale(gpu, lane, first.input, first.output, count_, reduction_.dtype, plan_.before);
+  if (!takes_part_) return fill_bytes(gpu.stream(), gpu.buffer(), std::byte{}, packed_bytes_);
+  return pack(gpu, lane, pieces_, {reduction_.dtype, packed(), plan_.before}, gpu.buffer());
 }
 
 Status AllreduceTask::enqueue(GpuLane& gpu, const Lane& lane) {
   if (count_ == 0) return {};
   lane.counters->nccl_calls.add(1);
-  if (lies_well()) return enqueue_where_it_lies(gpu, lane);
-  buffer_ = gpu.buffer();
-  Status status =
-      takes_part_ ? pack(gpu, lane, pieces_, {reduction_.dtype, packed(), plan_.before}, buffer_)
-                  : fill_bytes(gpu.stream(), buffer_, std::byte{}, packed_bytes_);
-  if (!status.ok()) return status;
-  return gpu.communicator()->allreduce(buffer_, buffer_, packed_bytes_ / size_of(packed()),
-                                       plan_.how, gpu.stream().handle());
-}
-
-Status AllreduceTask::enqueue_where_it_lies(GpuLane& gpu, const Lane& lane) {
+  const StreamHandle stream = gpu.stream().handle();
+  if (!lies_well()) {
+    std::byte* const buffer = gpu.buffer();
+    return gpu.communicator()->allreduce(buffer, buffer, packed_bytes_ / size_of(packed()),
+                                         plan_.how, stream);
+  }
   const Piece& only = pieces_.front();
-  Status status =
-      scale(gpu, lane, only.input, only.output, only.count, reduction_.dtype, plan_.before);
-  if (!status.ok()) return status;
   const std::byte* const input = plan_.before == 1.0 ? only.input : only.output;
-  return gpu.communicator()->allreduce(input, only.output, static_cast<std::uint64_t>(only.count),
-                                       plan_.how, gpu.stream().handle());
+  return gpu.communicator()->allreduce(input, only.output, static_cast<std::uint64_t>(count_),
+                                       plan_.how, stream);
 }
 
 Status AllreduceTask::conclude(GpuLane& gpu, const Lane& lane) {
   if (count_ == 0) return {};
-  if (buffer_ == nullptr) {
+  if (lies_well()) {
     std::byte* const output = pieces_.front().output;
     return scale(gpu, lane, output, output, count_, reduction_.dtype, plan_.after);
   }
-  return unpack(gpu, lane, pieces_, {reduction_.dtype, packed(), plan_.after}, buffer_);
+  return unpack(gpu, lane, pieces_, {reduction_.dtype, packed(), plan_.after}, gpu.buffer());
 }
 
 Expected<bool> AllreduceTask::advance_staged(GpuLane& gpu, const Lane& lane, Backend& host) {
-  if (!staged_) staged_.emplace(reduction_, pieces_);
   return staged_->advance(gpu, lane, host);
 }
 

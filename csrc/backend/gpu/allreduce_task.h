@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "backend/gpu/gpu_task.h"
-#include "backend/gpu/memory_agreement.h"
 #include "backend/gpu/nccl_factor.h"
 #include "backend/gpu/staged_allreduce.h"
 
@@ -20,11 +19,11 @@ class AllreduceTask final : public GpuTask {
   AllreduceTask(const Reduction& reduction, std::vector<Piece> pieces, int ranks);
 
   [[nodiscard]] bool suits_nccl(const GpuLane& gpu) const override;
-  [[nodiscard]] std::unique_ptr<Operation> prepare(GpuLane& gpu, const Lane& lane,
-                                                   Backend& host) override;
-  Status reserve(GpuLane& gpu, const Lane& lane) override;
+  [[nodiscard]] std::optional<Status> reserve(GpuLane& gpu, Way way) override;
+  Status keep(GpuLane& gpu, Way way) override;
+  void give_back(GpuLane& gpu) override { gpu.give_back_buffer(); }
+  Status precede(GpuLane& gpu, const Lane& lane) override;
   Status enqueue(GpuLane& gpu, const Lane& lane) override;
-  [[nodiscard]] bool failed_everywhere() const override { return failed_everywhere_; }
   Status conclude(GpuLane& gpu, const Lane& lane) override;
   Expected<bool> advance_staged(GpuLane& gpu, const Lane& lane, Backend& host) override;
   [[nodiscard]] bool is_staged() const override { return staged_ && staged_->is_done(); }
@@ -33,7 +32,6 @@ class AllreduceTask final : public GpuTask {
   }
 
  private:
-  Status enqueue_where_it_lies(GpuLane& gpu, const Lane& lane);
   // Whether NCCL takes the tensor where it lies.
   [[nodiscard]] bool lies_well() const;
   [[nodiscard]] DataType packed() const { return reduction_.wire.value_or(reduction_.dtype); }
@@ -44,10 +42,7 @@ class AllreduceTask final : public GpuTask {
   std::int64_t count_ = 0;
   std::size_t packed_bytes_ = 0;
   NcclPlan plan_;  // where NCCL does it
-  MemoryAgreement agreement_;
-  bool failed_everywhere_ = false;
   bool takes_part_ = true;
-  std::byte* buffer_ = nullptr;  // where the tensors are packed; null where they are not
   std::optional<StagedAllreduce> staged_;
 };
 

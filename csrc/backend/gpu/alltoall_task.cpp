@@ -1,4 +1,3 @@
-#include <new>
 #include <numeric>
 #include <utility>
 
@@ -19,28 +18,38 @@ class AlltoallTask final : public ExchangeTask {
 
   [[nodiscard]] bool suits_nccl(const GpuLane&) const override { return true; }
 
-  [[nodiscard]] std::unique_ptr<Operation> prepare(GpuLane&, const Lane& lane,
-                                                   Backend& host) override {
+  // Each rank's rows, and what memory it has for those that it gets.
+  [[nodiscard]] std::unique_ptr<Operation> prepare(GpuLane&, const Lane& lane, Backend& host,
+                                                   Way) override {
     const std::size_t ranks = input_.rows.size();
-    all_rows_.resize(ranks * ranks);
+    own_ = input_.rows;
+    own_.push_back(static_cast<std::int64_t>(input_.output_bytes));
+    all_.resize(ranks * own_.size());
     const std::vector<std::int64_t> lengths(
-        ranks, static_cast<std::int64_t>(ranks * sizeof(std::int64_t)));
-    return host.allgather(lane, reinterpret_cast<const std::byte*>(input_.rows.data()),
-                          reinterpret_cast<std::byte*>(all_rows_.data()), lengths);
+        ranks, static_cast<std::int64_t>(own_.size() * sizeof(std::int64_t)));
+    return host.allgather(lane, reinterpret_cast<const std::byte*>(own_.data()),
+                          reinterpret_cast<std::byte*>(all_.data()), lengths);
+  }
+
+  [[nodiscard]] std::optional<Status> reserve(GpuLane& gpu, Way way) override {
+    output_ = allocate_(rows_for(rank_));
+    if (output_ == nullptr && output_bytes() > 0) {
+      const Status why = gpu.take_shortage();
+      return why.ok() ? Status(ErrorCode::internal, "no memory for the result") : why;
+    }
+    if (way == Way::nccl && all_have_memory()) return std::nullopt;
+    const auto staging = ExchangeTask::reserve(gpu, way);
+    return staging ? staging : Status();
   }
 
   Status enqueue(GpuLane& gpu, const Lane& lane) override {
     lane.counters->nccl_calls.add(1);
-    const std::size_t ranks = input_.rows.size();
-    std::vector<std::int64_t> received;
-    for (std::size_t other = 0; other < ranks; ++other) {
-      received.push_back(all_rows_[other * ranks + rank_]);
-    }
-    std::byte* target = allocate_(received);
+    const std::vector<std::int64_t> received = rows_for(rank_);
+    std::byte* target = output_;
     auto* source = const_cast<std::byte*>(input_.data);
     std::vector<NcclPart> to;
     std::vector<NcclPart> from;
-    for (std::size_t other = 0; other < ranks; ++other) {
+    for (std::size_t other = 0; other < received.size(); ++other) {
       const std::size_t sent = static_cast<std::size_t>(input_.rows[other]) * input_.row_bytes;
       const std::size_t taken = static_cast<std::size_t>(received[other]) * input_.row_bytes;
       to.push_back({source, sent});
@@ -55,33 +64,47 @@ class AlltoallTask final : public ExchangeTask {
   [[nodiscard]] Input input() const override {
     return {input_.data, static_cast<std::size_t>(total_) * input_.row_bytes};
   }
-  [[nodiscard]] std::size_t output_bytes() const override { return exchanged_bytes_; }
+  [[nodiscard]] std::size_t output_bytes() const override { return bytes_for(rank_); }
   [[nodiscard]] std::byte* output() const override { return output_; }
-  [[nodiscard]] const std::byte* exchanged() const override { return exchanged_; }
-  [[nodiscard]] std::unique_ptr<Operation> start(GpuLane& gpu, const Lane& lane, Backend& host,
-                                                 const std::byte* input, std::byte*) override {
+  [[nodiscard]] std::unique_ptr<Operation> start(GpuLane&, const Lane& lane, Backend& host,
+                                                 const std::byte* input,
+                                                 std::byte* output) override {
     AlltoallInput on_host = input_;
     on_host.data = input;
-    return host.alltoall(
-        lane, std::move(on_host), [this, &gpu](const std::vector<std::int64_t>& rows) {
-          const auto total = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
-          exchanged_bytes_ = static_cast<std::size_t>(total) * input_.row_bytes;
-          auto memory = gpu.staging(exchanged_slot, exchanged_bytes_);
-          if (!memory) throw std::bad_alloc();
-          output_ = allocate_(rows);
-          exchanged_ = (*memory)->data();
-          return exchanged_;
-        });
+    return host.alltoall(lane, std::move(on_host),
+                         [output](const std::vector<std::int64_t>&) { return output; });
   }
 
  private:
+  [[nodiscard]] std::vector<std::int64_t> rows_for(std::size_t rank) const {
+    std::vector<std::int64_t> rows;
+    for (std::size_t other = 0; other < input_.rows.size(); ++other) {
+      rows.push_back(all_[other * own_.size() + rank]);
+    }
+    return rows;
+  }
+  [[nodiscard]] std::size_t bytes_for(std::size_t rank) const {
+    const std::vector<std::int64_t> rows = rows_for(rank);
+    return static_cast<std::size_t>(std::accumulate(rows.begin(), rows.end(), std::int64_t{0})) *
+           input_.row_bytes;
+  }
+  // The same on all ranks.
+  [[nodiscard]] bool all_have_memory() const {
+    const std::size_t ranks = input_.rows.size();
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      const auto has = static_cast<std::size_t>(all_[rank * own_.size() + ranks]);
+      if (bytes_for(rank) != has) return false;
+    }
+    return true;
+  }
+
   const AlltoallInput input_;
   const AllocateRows allocate_;
   const std::size_t rank_;
   const std::int64_t total_;
-  std::vector<std::int64_t> all_rows_;  // [from][to]
-  std::byte* exchanged_ = nullptr;
-  std::size_t exchanged_bytes_ = 0;
+  // By rank: its rows for each, and its memory.
+  std::vector<std::int64_t> own_;
+  std::vector<std::int64_t> all_;
   std::byte* output_ = nullptr;
 };
 

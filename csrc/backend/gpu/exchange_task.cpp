@@ -12,15 +12,21 @@ constexpr std::size_t output_slot = 4;
 
 }  // namespace
 
+std::optional<Status> ExchangeTask::reserve(GpuLane& gpu, Way way) {
+  if (way == Way::nccl) return std::nullopt;
+  const Input in = input();
+  auto from = gpu.staging(input_slot, in.bytes);
+  if (!from) return from.status();
+  auto to = gpu.staging(output_slot, output_bytes());
+  if (!to) return to.status();
+  host_input_ = in.data != nullptr ? (*from)->data() : nullptr;
+  host_output_ = (*to)->data();
+  return Status();
+}
+
 Expected<bool> ExchangeTask::advance_staged(GpuLane& gpu, const Lane& lane, Backend& host) {
   if (step_ == Step::fetch) {
     const Input in = input();
-    auto from = gpu.staging(input_slot, in.bytes);
-    if (!from) return from.status();
-    auto to = gpu.staging(output_slot, output_bytes());
-    if (!to) return to.status();
-    host_input_ = in.data != nullptr ? (*from)->data() : nullptr;
-    host_output_ = (*to)->data();
     if (in.data != nullptr) {
       const Status copied = copy_to_host(gpu.stream(), host_input_, in.data, in.bytes);
       if (!copied.ok()) return copied;
@@ -47,9 +53,8 @@ Expected<bool> ExchangeTask::advance_staged(GpuLane& gpu, const Lane& lane, Back
   const Status status = exchange_->status();
   exchange_.reset();
   if (!status.ok()) return status;
-  const std::byte* const result = exchanged() != nullptr ? exchanged() : host_output_;
   if (output() != nullptr) {
-    const Status copied = copy_to_device(gpu.stream(), output(), result, output_bytes());
+    const Status copied = copy_to_device(gpu.stream(), output(), host_output_, output_bytes());
     if (!copied.ok()) return copied;
     lane.counters->bytes_staged.add(static_cast<std::int64_t>(output_bytes()));
   }

@@ -14,6 +14,8 @@ namespace rueda {
 
 class ExchangeTask : public GpuTask {
  public:
+  // Of the host, for input and output; how large differs between ranks.
+  [[nodiscard]] std::optional<Status> reserve(GpuLane& gpu, Way way) override;
   Expected<bool> advance_staged(GpuLane& gpu, const Lane& lane, Backend& host) final;
   [[nodiscard]] bool is_staged() const final { return step_ == Step::done; }
   [[nodiscard]] const Operation* on_host() const final { return exchange_.get(); }
@@ -25,17 +27,13 @@ class ExchangeTask : public GpuTask {
     std::size_t bytes = 0;
   };
   [[nodiscard]] virtual Input input() const = 0;
-  // Room for `output_bytes()` on the host; those of a broadcast's root are its input.
+  // How much room the output needs on the host; that of a broadcast's root is its input.
   [[nodiscard]] virtual std::size_t output_bytes() const = 0;
   [[nodiscard]] virtual std::unique_ptr<Operation> start(GpuLane& gpu, const Lane& lane,
                                                          Backend& host, const std::byte* input,
                                                          std::byte* output) = 0;
   // Where the output goes, once the exchange is over; null where nobody wants it.
   [[nodiscard]] virtual std::byte* output() const = 0;
-  // All-to-all: the exchange itself tells how much room it needs, and finds it.
-  [[nodiscard]] virtual const std::byte* exchanged() const { return nullptr; }
-  // For that: in which slot of the lane's staging memory. Input and output have others.
-  static constexpr std::size_t exchanged_slot = 5;
 
  private:
   enum class Step { fetch, wait, exchange, done };

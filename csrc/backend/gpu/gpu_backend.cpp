@@ -62,12 +62,11 @@ class GpuBackend final : public DeviceBackend {
   std::shared_ptr<std::byte[]> allocate(const Lane& lane, std::size_t bytes) override {
     if (!is_open()) return nullptr;  // this rank has joined: the operation will fail on all
     auto memory = allocate_result(lane, bytes);
-    if (!memory) {
-      log(LogLevel::error, memory.status().to_string());
-      throw std::bad_alloc();
-    }
-    return std::move(memory).value();
+    if (memory) return std::move(memory).value();
+    if (const auto gpu = lane_of(lane)) (*gpu)->note_shortage(memory.status());
+    return nullptr;
   }
+  void agree_on_results() override { agrees_on_results_ = true; }
 
   // The tensors of a group have one together.
   void await(std::shared_ptr<DeviceEvent> event) override {
@@ -209,9 +208,11 @@ class GpuBackend final : public DeviceBackend {
       if (!found) return std::make_unique<EndedOperation>(found.status());
       gpu = *found;
     }
+    std::optional<Status> results;
+    if (std::exchange(agrees_on_results_, false) && gpu != nullptr) results = gpu->take_shortage();
     look_by(Clock::now() + between_looks_at_work);
     return std::make_unique<GpuOperation>(gpu, lane, host_, options_.gpu_backend, std::move(task),
-                                          std::exchange(inputs_, {}));
+                                          std::exchange(inputs_, {}), std::move(results));
   }
 
   const Options options_;
@@ -223,6 +224,7 @@ class GpuBackend final : public DeviceBackend {
   std::map<int, std::unique_ptr<GpuLane>> lanes_;     // by process set
   std::shared_ptr<ResultPool> results_;               // once there are any
   std::vector<std::shared_ptr<DeviceEvent>> inputs_;  // what the next operation waits for
+  bool agrees_on_results_ = false;                    // the next operation does
   std::optional<Time> next_look_;
   bool aborted_ = false;  // or closed: nothing is under way
 };

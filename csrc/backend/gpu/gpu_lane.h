@@ -2,10 +2,12 @@
 // after the other, in the order that all ranks have agreed on.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
@@ -81,6 +83,12 @@ class GpuLane {
   [[nodiscard]] std::byte* buffer() const { return buffer_.data(); }
   // Of the host.
   Expected<StagingMemory*> staging(std::size_t slot, std::size_t bytes);
+  // How many of the first slots all ranks have, as large as an allreduce needs them.
+  [[nodiscard]] std::size_t agreed_slots() const { return agreed_slots_; }
+  void agree_on_slots(std::size_t slots) { agreed_slots_ = std::max(agreed_slots_, slots); }
+  // A result could not be allocated: for the operation that was to write it.
+  void note_shortage(const Status& why) { shortage_ = why; }
+  [[nodiscard]] Status take_shortage() { return std::exchange(shortage_, Status()); }
 
   // --- What has been enqueued and is not done
   // `inputs`: what had to come first.
@@ -120,6 +128,8 @@ class GpuLane {
   std::unique_ptr<NcclCommunicator> communicator_;
   std::map<std::size_t, StagingMemory> staging_;
   std::vector<StagingMemory> outgrown_staging_;
+  std::size_t agreed_slots_ = 0;
+  Status shortage_;
   UnfinishedWork unfinished_;
   std::vector<std::shared_ptr<GpuEvent>> given_up_;
   std::shared_ptr<CallersCommunicator> callers_;

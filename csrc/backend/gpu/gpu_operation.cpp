@@ -14,13 +14,29 @@ constexpr std::string_view no_gpu =
     "it has not used one yet: where ranks join early, each must have reduced a tensor of its GPU "
     "before";
 
+// What `stream` enqueues from now on comes after all of them.
+Status make_wait(const CudaStream& stream, const GpuLane::Inputs& inputs) {
+  Status status;
+  for (const auto& input : inputs) {
+    if (status.ok()) status = input->make_stream_wait(stream.handle());
+  }
+  return status;
+}
+
 }  // namespace
 
-struct GpuOperation::Conclusion {
-  Conclusion(std::shared_ptr<GpuTask> its_task, GpuLane& its_gpu, const Lane& its_lane)
-      : task(std::move(its_task)), gpu(its_gpu), lane(its_lane) {}
+// Mostly in the thread that calls NCCL, where the device is current anyway.
+struct GpuOperation::Surroundings {
+  Surroundings(std::shared_ptr<GpuTask> its_task, GpuLane& its_gpu, const Lane& its_lane,
+               GpuLane::Inputs its_inputs)
+      : task(std::move(its_task)), gpu(its_gpu), lane(its_lane), inputs(std::move(its_inputs)) {}
 
-  Status draw() {
+  Status begin() {
+    if (std::exchange(has_begun, true)) return {};
+    if (Status status = make_wait(gpu.stream(), inputs); !status.ok()) return status;
+    return task->precede(gpu, lane);
+  }
+  Status end() {
     if (event) return {};
     if (Status status = task->conclude(gpu, lane); !status.ok()) return status;
     auto made = GpuEvent::after(gpu.stream());
@@ -31,17 +47,21 @@ struct GpuOperation::Conclusion {
   const std::shared_ptr<GpuTask> task;
   GpuLane& gpu;  // outlives its communicator's calls
   const Lane lane;
+  GpuLane::Inputs inputs;
+  bool has_begun = false;
   std::shared_ptr<GpuEvent> event;
 };
 
 GpuOperation::GpuOperation(GpuLane* gpu, const Lane& lane, Backend& host, const std::string& wanted,
-                           std::unique_ptr<GpuTask> task, GpuLane::Inputs inputs)
+                           std::unique_ptr<GpuTask> task, GpuLane::Inputs inputs,
+                           std::optional<Status> results)
     : gpu_(gpu),
       lane_(lane),
       host_(host),
       wanted_(wanted),
       task_(std::move(task)),
-      inputs_(std::move(inputs)) {
+      inputs_(std::move(inputs)),
+      results_(std::move(results)) {
   if (gpu_ != nullptr) ticket_ = gpu_->line_up();
 }
 
@@ -53,29 +73,9 @@ GpuOperation::~GpuOperation() {
 }
 
 bool GpuOperation::advance() {
-  // Once around everything, instead of around each call.
-  std::optional<CurrentDevice> current;
-  if (uses_device()) current.emplace(*gpu_->gpu().device, DriverUse::enqueue);
-  if (current && !current->status().ok()) {
-    finish(current->status());
-    return true;
-  }
   bool moved = false;
   while (step_ != Step::done && take_step()) moved = true;
   return moved;
-}
-
-// NCCL sits in a call: there is nothing to do before it returns.
-bool GpuOperation::awaits_call() const {
-  const bool may = step_ == Step::connect || step_ == Step::enqueue || step_ == Step::launch;
-  return may && gpu_->communicator() != nullptr && gpu_->communicator()->is_busy();
-}
-
-// Whether it is more than a look whether others have come so far.
-bool GpuOperation::uses_device() const {
-  if (gpu_ == nullptr || on_host() != nullptr || awaits_call()) return false;
-  if (step_ == Step::launch && conclusion_->event) return false;
-  return step_ != Step::turn || gpu_->is_turn_of(ticket_);
 }
 
 // Returns whether anything moved.
@@ -85,10 +85,13 @@ bool GpuOperation::take_step() {
     case Step::agree: return agree();
     case Step::connect:
       if (!poll()) return step_ == Step::done;
+      way_ = gpu_->path() == GpuPath::nccl && task_->suits_nccl(*gpu_) ? GpuTask::Way::nccl
+                                                                       : GpuTask::Way::staged;
+      host_operation_ = task_->prepare(*gpu_, lane_, host_, way_);
       step_ = Step::prepare;
       return true;
     case Step::prepare: return prepare();
-    case Step::reserve: return reserve();
+    case Step::memory: return agree_on_memory();
     case Step::enqueue:
       if (!poll()) return step_ == Step::done;
       return enqueue();
@@ -104,13 +107,6 @@ bool GpuOperation::take_step() {
 
 bool GpuOperation::take_turn() {
   if (gpu_ != nullptr && !gpu_->is_turn_of(ticket_)) return false;
-  for (const auto& input : inputs_) {
-    if (gpu_ == nullptr) break;
-    if (Status status = input->make_stream_wait(gpu_->stream().handle()); !status.ok()) {
-      finish(status);
-      return true;
-    }
-  }
   step_ = gpu_ == nullptr || !gpu_->has_road() ? Step::agree : Step::connect;
   return true;
 }
@@ -138,15 +134,20 @@ bool GpuOperation::agree() {
   }
   const bool moved = host_operation_->advance();
   if (!host_operation_->done()) return moved;
-  Status status = host_operation_->status();
-  host_operation_.reset();
-  if (status.ok()) status = settle();
-  if (status.ok()) {
-    step_ = Step::connect;
-  } else {
+  if (!take_host_result()) return true;
+  if (Status status = settle(); !status.ok()) {
     finish(status);
+  } else {
+    step_ = Step::connect;
   }
   return true;
+}
+
+bool GpuOperation::take_host_result() {
+  const Status status = host_operation_->status();
+  host_operation_.reset();
+  if (!status.ok()) finish(status);
+  return status.ok();
 }
 
 Status GpuOperation::settle() {
@@ -159,34 +160,52 @@ Status GpuOperation::settle() {
 }
 
 bool GpuOperation::prepare() {
-  if (gpu_->path() != GpuPath::nccl || !task_->suits_nccl(*gpu_)) {
-    gpu_->warn_of_staging(lane_);
-    begin("STAGED");
-    step_ = Step::stage;
-    return true;
+  if (host_operation_) {
+    const bool moved = host_operation_->advance();
+    if (!host_operation_->done()) return moved;
+    if (!take_host_result()) return true;
   }
-  if (!host_operation_) {
-    host_operation_ = task_->prepare(*gpu_, lane_, host_);
-    if (!host_operation_) {
-      step_ = Step::reserve;
-      return true;
-    }
-  }
-  const bool moved = host_operation_->advance();
-  if (!host_operation_->done()) return moved;
-  if (!host_operation_->status().ok()) {
-    finish(host_operation_->status());
-  } else {
-    step_ = Step::reserve;
-  }
+  reserve();
   return true;
 }
 
-bool GpuOperation::reserve() {
-  step_ = Step::enqueue;
-  if (Status status = task_->reserve(*gpu_, lane_); !status.ok()) {
-    failed_everywhere_ = task_->failed_everywhere();
+void GpuOperation::reserve() {
+  std::optional<Status> own = results_;
+  if (!own || own->ok()) {
+    const auto reserved = task_->reserve(*gpu_, way_);
+    if (reserved) own = reserved;
+  }
+  if (own) {
+    begin("AGREE_ON_MEMORY");
+    memory_.begin(*own);
+    host_operation_ = memory_.next(lane_, host_);
+  }
+  step_ = Step::memory;
+}
+
+bool GpuOperation::agree_on_memory() {
+  if (host_operation_) {
+    const bool moved = host_operation_->advance();
+    if (!host_operation_->done()) return moved;
+    if (take_host_result()) host_operation_ = memory_.next(lane_, host_);
+    if (host_operation_ || step_ == Step::done) return true;
+  }
+  Status status = memory_.verdict(lane_);
+  if (!status.ok()) {
+    failed_everywhere_ = true;
+    task_->give_back(*gpu_);
+  } else {
+    status = task_->keep(*gpu_, way_);
+    if (status.ok() && way_ == GpuTask::Way::staged) status = make_wait(gpu_->stream(), inputs_);
+  }
+  if (!status.ok()) {
     finish(status);
+  } else if (way_ == GpuTask::Way::nccl) {
+    step_ = Step::enqueue;
+  } else {
+    gpu_->warn_of_staging(lane_);
+    begin("STAGED");
+    step_ = Step::stage;
   }
   return true;
 }
@@ -194,10 +213,12 @@ bool GpuOperation::reserve() {
 bool GpuOperation::enqueue() {
   begin("NCCL");
   has_enqueued_ = true;
-  conclusion_ = std::make_shared<Conclusion>(task_, *gpu_, lane_);
-  if (gpu_->communicator() != nullptr)
-    gpu_->communicator()->follow_next_call([ends = conclusion_] { return ends->draw(); });
+  surroundings_ = std::make_shared<Surroundings>(task_, *gpu_, lane_, std::move(inputs_));
+  // The second one owns what both use.
+  gpu_->communicator()->frame_next_call({[around = surroundings_.get()] { return around->begin(); },
+                                         [around = surroundings_] { return around->end(); }});
   if (Status status = task_->enqueue(*gpu_, lane_); !status.ok()) {
+    gpu_->communicator()->frame_next_call({});  // which is another operation's
     failed_everywhere_ = task_->failed_everywhere();
     has_enqueued_ = !failed_everywhere_;
     finish(status);
@@ -209,6 +230,13 @@ bool GpuOperation::enqueue() {
 
 bool GpuOperation::stage() {
   has_enqueued_ = true;
+  // Once around everything, instead of around each call; not while only the host is at work.
+  std::optional<CurrentDevice> current;
+  if (on_host() == nullptr) current.emplace(*gpu_->gpu().device);
+  if (current && !current->status().ok()) {
+    finish(current->status());
+    return true;
+  }
   const auto moved = task_->advance_staged(*gpu_, lane_, host_);
   if (!moved) {
     finish(moved.status());
@@ -225,10 +253,11 @@ bool GpuOperation::poll() {
   return ready && *ready;
 }
 
-// Mostly done already, behind NCCL's call; here where there was none.
+// Mostly done already, around NCCL's call; here where there was none.
 Status GpuOperation::conclude() {
-  if (gpu_->communicator() != nullptr) gpu_->communicator()->follow_next_call(nullptr);
-  return conclusion_->draw();
+  gpu_->communicator()->frame_next_call({});
+  if (Status status = surroundings_->begin(); !status.ok()) return status;
+  return surroundings_->end();
 }
 
 bool GpuOperation::is_launched() {
@@ -248,10 +277,10 @@ void GpuOperation::finish(const Status& status) {
   const Time now = Clock::now();
   status_ = status;
   if (status_.ok()) {
-    auto event = conclusion_ ? Expected(conclusion_->event) : GpuEvent::after(gpu_->stream());
+    auto event = surroundings_ ? Expected(surroundings_->event) : GpuEvent::after(gpu_->stream());
     if (event) {
       event_ = *event;
-      gpu_->remember(event_, std::move(inputs_), now);
+      gpu_->remember(event_, std::move(surroundings_ ? surroundings_->inputs : inputs_), now);
     } else {
       status_ = event.status();
     }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "backend/gpu/gpu_lane.h"
 #include "backend/gpu/gpu_peer_info.h"
 #include "backend/gpu/gpu_task.h"
+#include "backend/gpu/memory_agreement.h"
 
 namespace rueda {
 
@@ -17,8 +19,10 @@ class GpuOperation final : public Operation {
  public:
   // `gpu`: null where this rank has no GPU, of which the others are told. `wanted`: the option
   // gpu_backend, for where the path is still to be chosen. `inputs`: what comes first on the GPU.
+  // `results`: where ranks had to allocate what it writes, whether this one has got it.
   GpuOperation(GpuLane* gpu, const Lane& lane, Backend& host, const std::string& wanted,
-               std::unique_ptr<GpuTask> task, GpuLane::Inputs inputs);
+               std::unique_ptr<GpuTask> task, GpuLane::Inputs inputs,
+               std::optional<Status> results);
   // Given up in the middle: waits until nothing that was enqueued touches the tensors any more.
   ~GpuOperation() override;
 
@@ -34,17 +38,18 @@ class GpuOperation final : public Operation {
   [[nodiscard]] std::vector<Phase> phases() const override { return phases_; }
 
  private:
-  enum class Step { turn, agree, connect, prepare, reserve, enqueue, launch, stage, done };
+  enum class Step { turn, agree, connect, prepare, memory, enqueue, launch, stage, done };
 
-  [[nodiscard]] bool awaits_call() const;
-  [[nodiscard]] bool uses_device() const;
   bool take_step();
   bool take_turn();
   bool agree();
   // Takes the path that follows from the cards.
   Status settle();
   bool prepare();
-  bool reserve();
+  void reserve();
+  bool agree_on_memory();
+  // Whether what the host did is over, and was well.
+  bool take_host_result();
   bool enqueue();
   bool stage();
   // Whether the communicator is connected.
@@ -61,13 +66,16 @@ class GpuOperation final : public Operation {
   const std::string& wanted_;
   const std::shared_ptr<GpuTask> task_;
   GpuLane::Inputs inputs_;
+  const std::optional<Status> results_;
   bool has_enqueued_ = false;
   std::uint64_t ticket_ = 0;
   Step step_ = Step::turn;
+  GpuTask::Way way_ = GpuTask::Way::staged;
+  MemoryAgreement memory_;
   std::unique_ptr<Operation> host_operation_;  // of the agreement, or before enqueuing
-  // Concludes the task, unless that has been done, and leaves the event after it.
-  struct Conclusion;
-  std::shared_ptr<Conclusion> conclusion_;
+  // What comes before and after NCCL's work, and the event at the end.
+  struct Surroundings;
+  std::shared_ptr<Surroundings> surroundings_;  // has the inputs from then on
   GpuPeerInfo card_;
   std::vector<GpuPeerInfo> cards_;
   std::shared_ptr<GpuEvent> event_;

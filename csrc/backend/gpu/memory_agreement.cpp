@@ -1,15 +1,33 @@
 #include "backend/gpu/memory_agreement.h"
 
+#include <utility>
+
 #include "backend/gpu/gpu_peer_info.h"
 #include "core/strings.h"
 
 namespace rueda {
 
-std::unique_ptr<Operation> MemoryAgreement::ask(const Lane& lane, Backend& host,
-                                                const Status& own) {
+void MemoryAgreement::begin(const Status& own) {
+  step_ = Step::ask;
+  own_ = own.ok() ? 0 : 1;
+  any_ = own_;
   write_text(card_, own.ok() ? std::string() : own.to_string());
-  cards_.assign(static_cast<std::size_t>(lane.size()), Card{});
-  const std::vector<std::int64_t> lengths(cards_.size(), sizeof(Card));
+}
+
+std::unique_ptr<Operation> MemoryAgreement::next(const Lane& lane, Backend& host) {
+  const auto ranks = static_cast<std::size_t>(lane.size());
+  if (step_ == Step::ask) {
+    step_ = Step::tell;
+    if (ranks > 1) {
+      return host.allreduce(
+          lane, {.dtype = DataType::int64, .op = ReduceOp::max, .contributors = lane.size()},
+          {{reinterpret_cast<const std::byte*>(&own_), reinterpret_cast<std::byte*>(&any_), 1}});
+    }
+  }
+  if (std::exchange(step_, Step::none) == Step::none || any_ == 0) return nullptr;
+  cards_.assign(ranks, card_);
+  if (ranks == 1) return nullptr;
+  const std::vector<std::int64_t> lengths(ranks, sizeof(Card));
   return host.allgather(lane, reinterpret_cast<const std::byte*>(card_.data()),
                         reinterpret_cast<std::byte*>(cards_.data()), lengths);
 }
@@ -19,8 +37,8 @@ Status MemoryAgreement::verdict(const Lane& lane) const {
     if (cards_[i].front() == '\0') continue;
     const int rank = lane.world_rank(static_cast<int>(i));
     return {ErrorCode::unsupported,
-            str("rank ", rank, " has no memory of its GPU left for it: ", cards_[i].data(),
-                ". Let its allocator keep less, or reduce fewer or smaller tensors at once "
+            str("rank ", rank, " has no memory left for it: ", cards_[i].data(),
+                ". Let its allocator keep less, or reduce and gather less at once "
                 "(RUEDA_FUSION_THRESHOLD)"),
             rank};
   }

@@ -39,7 +39,9 @@ Status PersistentTask::fill_card(GpuLane& gpu, bool makes_id) {
   return {};
 }
 
-std::unique_ptr<Operation> PersistentTask::prepare(GpuLane& gpu, const Lane& lane, Backend& host) {
+std::unique_ptr<Operation> PersistentTask::prepare(GpuLane& gpu, const Lane& lane, Backend& host,
+                                                   Way way) {
+  if (way == Way::staged) return nullptr;
   if (Status status = fill_card(gpu, lane.rank == 0 && !gpu.callers()); !status.ok()) {
     write_text(card_.problem, status.to_string());
   }

@@ -21,8 +21,8 @@ class PersistentTask final : public GpuTask {
                  TakeReduction take);
 
   [[nodiscard]] bool suits_nccl(const GpuLane& gpu) const override;
-  [[nodiscard]] std::unique_ptr<Operation> prepare(GpuLane& gpu, const Lane& lane,
-                                                   Backend& host) override;
+  [[nodiscard]] std::unique_ptr<Operation> prepare(GpuLane& gpu, const Lane& lane, Backend& host,
+                                                   Way way) override;
   Status enqueue(GpuLane& gpu, const Lane& lane) override;
   [[nodiscard]] Expected<bool> is_launched(const GpuLane& gpu) const override;
   [[nodiscard]] bool failed_everywhere() const override { return failed_everywhere_; }

@@ -22,9 +22,21 @@ StagedAllreduce::StagedAllreduce(const Reduction& reduction, std::vector<Piece> 
   chunks_ = (count_ + chunk_ - 1) / chunk_;
 }
 
+std::size_t StagedAllreduce::slots() const {
+  return std::min(max_slots, static_cast<std::size_t>(chunks_));
+}
+
+Status StagedAllreduce::reserve(GpuLane& gpu) const {
+  for (std::size_t slot = 0; slot < slots(); ++slot) {
+    auto memory = gpu.staging(slot, bytes_of(chunk_, reduction_.dtype));
+    if (!memory) return memory.status();
+  }
+  return {};
+}
+
 Expected<bool> StagedAllreduce::advance(GpuLane& gpu, const Lane& lane, Backend& host) {
   bool moved = false;
-  while (fetched_ < chunks_ && fetched_ < returned_ + static_cast<std::int64_t>(slots)) {
+  while (fetched_ < chunks_ && fetched_ < returned_ + static_cast<std::int64_t>(max_slots)) {
     if (Status status = fetch(gpu, lane, fetched_); !status.ok()) return status;
     ++fetched_;
     moved = true;
@@ -70,7 +82,7 @@ std::vector<StagedAllreduce::Part> StagedAllreduce::parts_of(std::int64_t chunk)
 
 // Chunk k + 3 takes the place of chunk k, which must be on the GPU again by then.
 Status StagedAllreduce::fetch(GpuLane& gpu, const Lane& lane, std::int64_t chunk) {
-  const std::size_t slot = static_cast<std::size_t>(chunk) % slots;
+  const std::size_t slot = static_cast<std::size_t>(chunk) % max_slots;
   auto memory = gpu.staging(slot, bytes_of(chunk_, reduction_.dtype));
   if (!memory) return memory.status();
   if (fetches_.size() <= slot) {
@@ -98,7 +110,7 @@ Status StagedAllreduce::fetch(GpuLane& gpu, const Lane& lane, std::int64_t chunk
 
 Expected<bool> StagedAllreduce::reduce(const Lane& lane, Backend& host) {
   if (!reducing_) {
-    const std::size_t slot = static_cast<std::size_t>(reduced_) % slots;
+    const std::size_t slot = static_cast<std::size_t>(reduced_) % max_slots;
     const auto here = fetches_[slot].is_done();
     if (!here) return here.status();
     if (!*here) return false;
@@ -118,7 +130,7 @@ Expected<bool> StagedAllreduce::reduce(const Lane& lane, Backend& host) {
 // On the second stream, so that it overlaps with what comes from the GPU. What the tensors wait for
 // has happened: this chunk has come from them, or this rank has joined and nobody has an output.
 Status StagedAllreduce::put_back(GpuLane& gpu, const Lane& lane, std::int64_t chunk) {
-  const std::size_t slot = static_cast<std::size_t>(chunk) % slots;
+  const std::size_t slot = static_cast<std::size_t>(chunk) % max_slots;
   const std::byte* source = memory_[slot];
   for (const Part& part : parts_of(chunk)) {
     const std::size_t bytes = bytes_of(part.count, reduction_.dtype);

@@ -17,6 +17,9 @@ class StagedAllreduce {
  public:
   StagedAllreduce(const Reduction& reduction, std::vector<Piece> pieces);
 
+  // How many slots of the lane's staging memory it uses, the same on all ranks; their memory.
+  [[nodiscard]] std::size_t slots() const;
+  Status reserve(GpuLane& gpu) const;
   // Goes on without blocking, and tells whether anything moved.
   Expected<bool> advance(GpuLane& gpu, const Lane& lane, Backend& host);
   // Whether all of it has been enqueued.
@@ -25,7 +28,7 @@ class StagedAllreduce {
   [[nodiscard]] const Operation* on_host() const { return reducing_.get(); }
 
  private:
-  static constexpr std::size_t slots = 3;
+  static constexpr std::size_t max_slots = 3;
   // A part of a piece that lies within a chunk.
   struct Part {
     std::size_t piece;
@@ -50,9 +53,9 @@ class StagedAllreduce {
   std::int64_t reduced_ = 0;
   std::int64_t returned_ = 0;
   bool joined_ = false;
-  std::array<std::byte*, slots> memory_{};  // of the host, by slot
-  std::vector<CudaEvent> fetches_;          // by slot: its copy from the GPU
-  std::vector<CudaEvent> returns_;          // and back
+  std::array<std::byte*, max_slots> memory_{};  // of the host, by slot
+  std::vector<CudaEvent> fetches_;              // by slot: its copy from the GPU
+  std::vector<CudaEvent> returns_;              // and back
   std::unique_ptr<Operation> reducing_;
 };
 

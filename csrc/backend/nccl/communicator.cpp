@@ -12,11 +12,14 @@ Status NcclCommunicator::post(Call call) {
     return {ErrorCode::internal, shared.with_rank("NCCL was called while it was busy")};
   if (!shared.failure.ok()) return shared.failure;
   shared.stage.store(Shared::Stage::call);
-  shared.launch.post([&shared, call = std::move(call),
-                      then = std::exchange(then_, nullptr)](const Status& current) {
-    shared.failure = current.ok() ? call(Api(shared)) : current;
-    if (then && shared.failure.ok() && !shared.is_given_up.load()) shared.failure = then();
-  });
+  shared.launch.post(
+      [&shared, call = std::move(call), frame = std::exchange(frame_, {})](const Status& current) {
+        shared.failure = current;
+        if (shared.failure.ok() && frame.before) shared.failure = frame.before();
+        if (shared.failure.ok()) shared.failure = call(Api(shared));
+        if (shared.failure.ok() && frame.after && !shared.is_given_up.load())
+          shared.failure = frame.after();
+      });
   return {};
 }
 
@@ -37,14 +40,6 @@ Status NcclCommunicator::allreduce(const std::byte* input, std::byte* output,
   return combine("ncclAllReduce", how, [=](const Api& nccl, const NcclReduction& by) {
     return nccl.functions.all_reduce(input, output, elements * by.parts, by.dtype, by.op,
                                      nccl.handle(), stream);
-  });
-}
-
-Status NcclCommunicator::reduce(const std::byte* input, std::byte* output, std::uint64_t elements,
-                                const NcclCombination& how, int root, StreamHandle stream) {
-  return combine("ncclReduce", how, [=](const Api& nccl, const NcclReduction& by) {
-    return nccl.functions.reduce(input, output, elements * by.parts, by.dtype, by.op, root,
-                                 nccl.handle(), stream);
   });
 }
 

@@ -70,17 +70,17 @@ class NcclCommunicator {
   // Waits until then; ErrorCode::timeout at the deadline.
   [[nodiscard]] Status wait_until_ready(Time deadline) const;
 
-  // What the next call is followed by in the thread that makes it, where the device is current
-  // already; its error is that of the call. Not where the call fails, nor once this has been given
-  // up. It must own what it uses, or that must outlive abort(). Null for nothing.
-  using Then = std::function<Status()>;
-  void follow_next_call(Then then) { then_ = std::move(then); }
+  // What the next call comes between in the thread that makes it, where the device is current
+  // already; an error of either is that of the call. Nothing comes after a call that fails, nor
+  // once this has been given up. They must own what they use, or that must outlive abort().
+  struct Frame {
+    std::function<Status()> before;
+    std::function<Status()> after;
+  };
+  void frame_next_call(Frame frame) { frame_ = std::move(frame); }
 
   [[nodiscard]] Status allreduce(const std::byte* input, std::byte* output, std::uint64_t elements,
                                  const NcclCombination& how, StreamHandle stream);
-  // Only the root's output is written.
-  [[nodiscard]] Status reduce(const std::byte* input, std::byte* output, std::uint64_t elements,
-                              const NcclCombination& how, int root, StreamHandle stream);
   // input: size() times `elements`; output: this rank's `elements`.
   [[nodiscard]] Status reduce_scatter(const std::byte* input, std::byte* output,
                                       std::uint64_t elements, const NcclCombination& how,
@@ -140,7 +140,7 @@ class NcclCommunicator {
   static Status leave(Shared& shared);
 
   std::shared_ptr<Shared> shared_;
-  Then then_;
+  Frame frame_;
   std::atomic<bool> ended_{false};
   std::atomic<bool> ends_late_{false};
   // --- Of begin_abort(), until it has been waited for

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -47,11 +46,9 @@ class NcclLibrary {
 // to install, or with both versions where NCCL is too old. A failure is not remembered.
 [[nodiscard]] Expected<const NcclLibrary*> load_nccl(const Options& options);
 
-// The element type by which NCCL moves and reduces `dtype`; nothing where NCCL has none that gives
-// the same results (16-bit integers, booleans).
-[[nodiscard]] std::optional<nccl::DataTypeNumber> nccl_type(DataType dtype);
-// How NCCL reduces `op` on `dtype`, or ErrorCode::unsupported: NCCL has no bitwise operations, and
-// its averages are not used (NcclCombination). Complex numbers are summed as pairs.
+// How NCCL reduces `op` on `dtype`, or ErrorCode::unsupported: NCCL has no bitwise operations nor
+// 16-bit integers, and its averages are not used (NcclCombination). Complex numbers are summed as
+// pairs.
 struct NcclReduction {
   nccl::DataTypeNumber dtype;
   nccl::RedOp op;

@@ -44,7 +44,7 @@ enum DataTypeNumber : int {
   bfloat16 = 9,
 };
 
-enum RedOp : int { sum = 0, prod = 1, max = 2, min = 3, avg = 4 };
+enum RedOp : int { sum = 0, prod = 1, max = 2, min = 3 };
 
 inline constexpr int window_symmetric = 1;
 

@@ -44,11 +44,6 @@ Expected<NcclReduction> reduction_of_booleans(ReduceOp op) {
 
 }  // namespace
 
-std::optional<nccl::DataTypeNumber> nccl_type(DataType dtype) {
-  const TypeRow* row = row_of(dtype);
-  return row == nullptr ? std::nullopt : std::optional(row->number);
-}
-
 Expected<NcclReduction> nccl_reduction(ReduceOp op, DataType dtype) {
   const Status refused(ErrorCode::unsupported,
                        str("NCCL has no ", name_of(op), " of ", name_of(dtype)));

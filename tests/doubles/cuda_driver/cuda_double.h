@@ -40,6 +40,8 @@ class CudaDouble {
   virtual void reset(const CudaSettings& settings = {}) = 0;
   // The `nth` call of `function` from now on (1 is the next) returns `code`, a CUresult.
   virtual void fail(const std::string& function, int nth, int code) = 0;
+  // Only of those while `device` is current: of one rank, where each has a device.
+  virtual void fail_on(int device, const std::string& function, int nth, int code) = 0;
   // From now on what `stream` is given becomes part of a graph, by any thread. In the mode
   // `global`, torch's, no thread that is not in the relaxed mode itself may allocate, free or ask
   // for events meanwhile; `thread`: this one may not; `relaxed`: all may.
@@ -68,6 +70,8 @@ class CudaDouble {
   using MakeStep = std::function<std::function<void()>()>;
   virtual bool enqueue_each(StreamHandle stream, MakeStep make) = 0;
   virtual int current_device() = 0;  // of the calling thread; -1 for none
+  // For a thread of NCCL's own, for as long as that lives.
+  virtual void use_device(int device) = 0;
   virtual int device_of_stream(StreamHandle stream) = 0;
   // Memory of the host behind an address of a device, or null where [address, address + bytes) is
   // none.

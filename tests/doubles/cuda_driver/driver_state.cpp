@@ -88,6 +88,7 @@ void DriverState::reset(const CudaSettings& settings) {
   settings_ = settings;
   calls_.clear();
   failures_.clear();
+  failures_of_device_.clear();
   misuse_.clear();
   broken_.clear();
   relaxed_calls_ = 0;
@@ -97,6 +98,25 @@ void DriverState::reset(const CudaSettings& settings) {
 void DriverState::fail(const std::string& function, int nth, int code) {
   const std::lock_guard lock(mutex_);
   failures_[function][calls_[function] + nth] = code;
+}
+
+void DriverState::fail_on(int device, const std::string& function, int nth, int code) {
+  const std::lock_guard lock(mutex_);
+  failures_of_device_[{device, function}][nth] = code;
+}
+
+CUresult DriverState::planned_of_device(int device, const std::string& function) {
+  const std::lock_guard lock(mutex_);
+  const auto planned = failures_of_device_.find({device, function});
+  if (planned == failures_of_device_.end()) return CUDA_SUCCESS;
+  int code = CUDA_SUCCESS;
+  std::map<int, int> still_to_come;
+  for (const auto& [nth, failure] : planned->second) {
+    if (nth == 1) code = failure;
+    if (nth > 1) still_to_come[nth - 1] = failure;
+  }
+  planned->second = std::move(still_to_come);
+  return static_cast<CUresult>(code);
 }
 
 void DriverState::begin_capture(StreamHandle handle, CaptureMode mode) {
@@ -196,7 +216,10 @@ CUresult DriverState::begin(const std::string& function, bool needs_context) {
     const auto failure = planned.find(number);
     if (failure != planned.end()) return static_cast<CUresult>(failure->second);
   }
-  if (!needs_context || current_device() >= 0) return CUDA_SUCCESS;
+  const int device = current_device();
+  if (const CUresult planned = planned_of_device(device, function); planned != CUDA_SUCCESS)
+    return planned;
+  if (!needs_context || device >= 0) return CUDA_SUCCESS;
   misused(function + " without a current context");
   return CUDA_ERROR_INVALID_CONTEXT;
 }
@@ -229,6 +252,11 @@ int DriverState::device_of_context(CUcontext context) {
 
 int DriverState::current_device() {
   return context_stack().empty() ? -1 : device_of_context(context_stack().back());
+}
+
+void DriverState::use_device(int device) {
+  context_stack().push_back(
+      handle_of<CUcontext>(context_base + static_cast<std::uint64_t>(device)));
 }
 
 std::unique_ptr<Queue> DriverState::new_queue(int device) {

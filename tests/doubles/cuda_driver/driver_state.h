@@ -52,6 +52,7 @@ class DriverState final : public CudaDouble {
 
   void reset(const CudaSettings& settings) override;
   void fail(const std::string& function, int nth, int code) override;
+  void fail_on(int device, const std::string& function, int nth, int code) override;
   void begin_capture(StreamHandle stream, CaptureMode mode) override;
   CudaGraphReference end_capture(StreamHandle stream) override;
   int relaxed_calls_while_capturing() override;
@@ -76,12 +77,14 @@ class DriverState final : public CudaDouble {
   // Counts a call and says what it must return: 0 to go on. `needs_context` where a device has to
   // be current.
   CUresult begin(const std::string& function, bool needs_context = true);
+  CUresult planned_of_device(int device, const std::string& function);
 
   CUresult retain(int device, CUcontext* context);
   CUresult release(int device);
   // -1 where it is no context.
   int device_of_context(CUcontext context);
   int current_device() override;
+  void use_device(int device) override;
 
   CUmemoryPool open_pool(int device);
   bool close_pool(CUmemoryPool pool);
@@ -119,6 +122,8 @@ class DriverState final : public CudaDouble {
   Memory memory_;
   std::map<std::string, int> calls_;
   std::map<std::string, std::map<int, int>> failures_;  // by function and number of the call
+  // By device, too: how many calls are still to come before they fail.
+  std::map<std::pair<int, std::string>, std::map<int, int>> failures_of_device_;
   std::vector<std::string> misuse_;
   std::map<int, int> retained_;
   std::map<int, CUresult> broken_;

@@ -74,6 +74,7 @@ CUresult cuMemHostAlloc(void** address, std::size_t bytes, unsigned flags) {
   BEGIN();
   if (const CUresult no = forbid(state, "allocated pinned memory"); no != CUDA_SUCCESS) return no;
   if (flags != CU_MEMHOSTALLOC_PORTABLE) return refuse(state, "pinned for one context only");
+  if (bytes > std::size_t{1} << 30) return CUDA_ERROR_OUT_OF_MEMORY;
   *address = reinterpret_cast<void*>(state.memory().allocate(bytes, -1));
   return CUDA_SUCCESS;
 }
@@ -152,17 +153,4 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t bytes,
   return use(state, stream, {to},
              [to, value, bytes] { std::memset(Memory::host_address(to), value, bytes); });
 }
-CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr address) {
-  BEGIN_ANYWHERE();
-  const int device = state.memory().device_of(address);
-  if (device == -2) return CUDA_ERROR_INVALID_VALUE;
-  if (attribute == CU_POINTER_ATTRIBUTE_MEMORY_TYPE) {
-    const CUmemorytype kind = device < 0 ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
-    std::memcpy(value, &kind, sizeof(unsigned));
-  } else {
-    std::memcpy(value, &device, sizeof(device));
-  }
-  return CUDA_SUCCESS;
-}
-
 }  // extern "C"

@@ -208,22 +208,23 @@ Result ncclCommInitRankConfig(Comm* handle, int size, UniqueId id, int rank,
   communicator->device = rueda_cuda_double()->current_device();
   communicator->meeting = std::make_shared<Meeting>(0);
   if (config == nullptr || config->magic != 0xcafebeef) return invalid_argument;
-  if (config->blocking != 1)
-    return state().refuse("a communicator that does not block: NCCL makes a thread for each group");
-  if (const Result refused =
-          state().begin(call_of("ncclCommInitRankConfig", communicator), communicator);
+  communicator->blocking = config->blocking != 0;
+  if (const Result refused = state().begin(
+          call_of("ncclCommInitRankConfig", communicator, 0, 0, communicator->blocking ? 1 : 0),
+          communicator);
       refused != success) {
     return refused;
   }
   communicator->meeting = state().meeting(id, size);
   *handle = state().add(communicator);  // before the others have come, as NCCL does
-  return state().connect(*communicator);
+  return state().work_for(communicator, [communicator] { return state().connect(*communicator); });
 }
 Result ncclCommGetAsyncError(Comm handle, Result* result) {
   const CommunicatorReference communicator = state().find(handle);
   if (!communicator) return state().refuse("ncclCommGetAsyncError of no communicator");
   const std::lock_guard lock(communicator->mutex);
-  *result = communicator->error;
+  const bool is_well = communicator->error == success;
+  *result = is_well && communicator->in_progress ? in_progress : communicator->error;
   return success;
 }
 Result ncclCommFinalize(Comm handle) {
@@ -232,13 +233,15 @@ Result ncclCommFinalize(Comm handle) {
       refused != success) {
     return refused;
   }
-  const InCall in_call(*communicator);
-  communicator->finalizing = true;
-  const bool ends =
-      wait_for([&] { return communicator->running == 0 && communicator->captured == 0; });
-  communicator->finalizing = false;
-  return ends ? success
-              : state().refuse("a graph or an operation that does not end was waited for");
+  return state().work_for(communicator, [communicator] {
+    const InCall in_call(*communicator);
+    communicator->finalizing = true;
+    const bool ends =
+        wait_for([&] { return communicator->running == 0 && communicator->captured == 0; });
+    communicator->finalizing = false;
+    return ends ? success
+                : state().refuse("a graph or an operation that does not end was waited for");
+  });
 }
 Result ncclCommDestroy(Comm handle) {
   const CommunicatorReference communicator = state().find(handle);
@@ -262,7 +265,10 @@ Result ncclCommAbort(Comm handle) {
         "aborted while another thread connects or finalizes it, which frees it under that thread");
   communicator->given_up = true;
   // As NCCL does, and for ever. A test shall fail.
-  if (!wait_for([&] { return communicator->captured == 0 && communicator->in_call == 0; }))
+  if (!wait_for([&] {
+        return communicator->captured == 0 && communicator->in_call == 0 &&
+               !communicator->in_progress;
+      }))
     return state().refuse(
         "a graph that nobody destroys, or a call that does not return, was waited for");
   state().remove(handle);

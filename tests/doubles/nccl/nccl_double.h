@@ -1,8 +1,9 @@
 // Stands in for NCCL: ranks are threads of one process that meet by unique id, each with a device
 // of the CUDA double. Operations wait for the other ranks in their streams, check that all agree,
-// and move real bytes. Communicators block, as Rueda makes them: a call of two ranks and more takes
-// a time at random before its work is in the stream. One rank alone copies, or does nothing in
-// place, as NCCL does: what that costs says nothing about two.
+// and move real bytes. A call of two ranks and more takes a time at random before its work is in
+// the stream; of a communicator that does not block it returns at once, and a thread of the
+// double's launches. One rank alone copies, or does nothing in place, as NCCL does: what that costs
+// says nothing about two.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ struct NcclCall {
   int rank = 0;
   std::uint64_t count = 0;
   int dtype = 0;
-  int op = 0;
+  int op = 0;    // of ncclCommInitRankConfig: whether it blocks
   int peer = 0;  // or root
   bool in_group = false;
 

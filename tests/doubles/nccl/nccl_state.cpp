@@ -183,6 +183,7 @@ nccl::Result NcclState::begin(const NcclCall& call, const CommunicatorReference&
     return failure;
   if (CudaDouble& cuda = *rueda_cuda_double(); cuda.current_device() != communicator->device)
     return refuse(call.function + " while another device, or none, is current");
+  if (communicator->in_progress) return refuse(call.function + " while NCCL is in progress");
   if (communicator->in_call > 0)
     return refuse(call.function + " while another thread is in a call of the communicator");
   const std::lock_guard lock(communicator->mutex);
@@ -192,10 +193,14 @@ nccl::Result NcclState::begin(const NcclCall& call, const CommunicatorReference&
 }
 
 void NcclState::take_time(const Communicator& communicator) {
-  const int longest = settings().max_call_us;
   if (communicator.meeting->size() < 2) return;
   while (held_ && !communicator.given_up)
     std::this_thread::sleep_for(std::chrono::microseconds(50));
+  pass_time();
+}
+
+void NcclState::pass_time() {
+  const int longest = settings().max_call_us;
   thread_local std::minstd_rand random(std::random_device{}());
   std::uniform_int_distribution<int> durations(0, longest);
   std::this_thread::sleep_for(std::chrono::microseconds(durations(random)));
@@ -238,8 +243,31 @@ std::shared_ptr<void> reference_of_graph(const CommunicatorReference& communicat
   return {nullptr, [communicator](void*) { --communicator->captured; }};
 }
 
-// One step of a stream for all that a group has for a communicator and a stream.
+nccl::Result NcclState::work_for(const CommunicatorReference& communicator, Work work) {
+  if (communicator->blocking) return work();
+  communicator->in_progress = true;
+  std::thread([this, communicator, work = std::move(work)] {
+    if (communicator->device >= 0) rueda_cuda_double()->use_device(communicator->device);
+    pass_time();
+    if (const nccl::Result result = work(); result != nccl::success)
+      break_one(communicator, result, last_error);
+    communicator->in_progress = false;
+  }).detach();
+  return nccl::in_progress;
+}
+
 nccl::Result NcclState::launch_all(std::vector<Step> steps) {
+  if (steps.empty()) return nccl::success;
+  const CommunicatorReference first = steps.front().communicator;
+  const bool alike = std::all_of(steps.begin(), steps.end(), [&](const Step& step) {
+    return first->blocking ? step.communicator->blocking : step.communicator == first;
+  });
+  if (!alike) return refuse("a group of communicators that block and others that do not");
+  return work_for(first, [this, steps = std::move(steps)] { return launch_now(steps); });
+}
+
+// One step of a stream for all that a group has for a communicator and a stream.
+nccl::Result NcclState::launch_now(std::vector<Step> steps) {
   std::stable_partition(steps.begin(), steps.end(), [](const Step& step) { return step.first; });
   while (!steps.empty()) {
     const CommunicatorReference owner = steps.front().communicator;

@@ -19,9 +19,11 @@ struct Communicator {
   std::shared_ptr<Meeting> meeting;
   int rank = 0;
   int device = 0;
-  std::atomic<bool> given_up = false;          // aborted: whoever waits, stops
-  std::atomic<int> running = 0;                // operations in streams
-  std::atomic<int> captured = 0;               // operations in graphs that still exist
+  bool blocking = true;
+  std::atomic<bool> in_progress = false;  // a thread of the double's connects, launches, leaves
+  std::atomic<bool> given_up = false;     // aborted: whoever waits, stops
+  std::atomic<int> running = 0;           // operations in streams
+  std::atomic<int> captured = 0;          // operations in graphs that still exist
   std::atomic<std::uint64_t> collectives = 0;  // that streams have been given
   std::atomic<int> in_call = 0;                // threads that sit in a call that takes time
   std::atomic<bool> connecting = false;
@@ -97,6 +99,9 @@ class NcclState final : public NcclDouble {
   // Into the thread's group, or into the stream, or what it is captured into.
   nccl::Result launch(Step step);
   nccl::Result launch_all(std::vector<Step> steps);
+  // Works for the communicator now, or in a thread where it does not block.
+  using Work = std::function<nccl::Result()>;
+  nccl::Result work_for(const CommunicatorReference& communicator, Work work);
   // As long as a call takes: at random.
   void take_time(const Communicator& communicator);
   // Until all ranks have come.
@@ -116,6 +121,8 @@ class NcclState final : public NcclDouble {
   static thread_local std::string last_error;
 
  private:
+  nccl::Result launch_now(std::vector<Step> steps);
+  void pass_time();
   // Their own mutexes must not be taken under this object's.
   std::vector<CommunicatorReference> all_communicators();
 

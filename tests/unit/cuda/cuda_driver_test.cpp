@@ -70,7 +70,6 @@ TEST_CASE("a device tells what it is, and shares the primary context") {
     CHECK(device->facts().name == "Test Double");
     CHECK(device->facts().pci_bus_id == "0000:01:00.0");
     CHECK(device->facts().compute_capability == 100);
-    CHECK(device->facts().copy_engines == 2);
     CHECK(device->facts().memory_bytes == std::size_t{1} << 30);
     CHECK(cuda_double().retained(1) == 1);
     CHECK(cuda_double().retained(0) == 0);
@@ -135,17 +134,6 @@ TEST_CASE("errors carry the driver's name and words, and the device") {
       "GPU 1: allocating 4096 bytes (cuMemAlloc) failed: CUDA_ERROR_OUT_OF_MEMORY (out of memory)");
   // What the driver has no name for.
   CHECK(device->check(12345, "it").message() == "GPU 1: it failed: CUDA error 12345");
-}
-
-TEST_CASE("memory tells which device it belongs to") {
-  const CudaFixture fixture;
-  const DeviceReference device = CudaFixture::device(1);
-  const auto memory = take(DeviceMemory::allocate(device, 100), "allocate");
-  const auto pinned = take(PinnedMemory::allocate(device, 100), "pin");
-  std::byte ordinary{};
-  CHECK(device->driver().device_of(memory.data() + 50).value() == 1);
-  CHECK(device->driver().device_of(pinned.data()).value() == -1);
-  CHECK(device->driver().device_of(&ordinary).value() == -1);
 }
 
 }  // namespace

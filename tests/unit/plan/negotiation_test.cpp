@@ -156,6 +156,39 @@ TEST_CASE("a repeated step travels as numbers on every edge of the tree") {
   }
 }
 
+// Whoever is taken to have memory does not tell the others that it has found none.
+TEST_CASE("memory for results counts only where all ranks have as much, also in what repeats") {
+  const std::int64_t capacity = GENERATE(0, 1024);
+  std::mt19937 random(7);
+  int counted = 0;
+  for (int size = 1; size <= 9; ++size) {
+    NegotiatorOptions options;
+    options.fanout = 1 + size % 3;
+    options.cache_capacity = capacity;
+    NegotiationSimulator simulator(size, options, static_cast<unsigned>(size));
+    for (int round = 0; round < 40; ++round) {
+      const std::size_t usual = 100 * (1 + random() % 2);
+      bool alike = true;
+      for (int rank = 0; rank < size; ++rank) {
+        Request request = allgather_of("gather", 3);
+        request.on_gpu = true;
+        const bool differs = size > 1 && random() % (4 * static_cast<unsigned>(size)) == 0;
+        request.output_bytes = differs ? 7 : usual;
+        alike = alike && !differs;
+        REQUIRE(simulator.submit(rank, request).ok());
+        simulator.steps(simulator.below(4));
+      }
+      simulator.settle();
+      simulator.require_agreement();
+      const std::size_t agreed = simulator.rank(0).answers.at("gather").back().request.output_bytes;
+      CAPTURE(size, round, usual, agreed, alike);
+      REQUIRE((agreed == 0 || (alike && agreed == usual)));
+      if (agreed != 0) ++counted;
+    }
+  }
+  REQUIRE(counted > 60);
+}
+
 TEST_CASE("every node on the way to the root is told of a rank that is ready, once a round") {
   for (const int fanout : {1, 2, 4}) {
     CAPTURE(fanout);

@@ -176,7 +176,7 @@ TEST_CASE(
     };
     for (const Handle& handle : reduce()) {
       const std::string error = gpu.error_of(handle);
-      expect(error.find("has no memory of its GPU left") != std::string::npos &&
+      expect(error.find("has no memory left for it") != std::string::npos &&
                  error.find("out of memory") != std::string::npos,
              error);
     }

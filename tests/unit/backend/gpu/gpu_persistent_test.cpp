@@ -141,6 +141,12 @@ TEST_CASE("a rank without memory for a persistent allreduce is named on every ra
     expect(contains(error, "cannot prepare a persistent allreduce") &&
                contains(error, "out of memory"),
            error);
+    // Packed, so that NCCL is told of a buffer first.
+    const DeviceMemory halves = gpu.tensor(std::vector<float>(4, 0.5));
+    Submission narrowed = gpu.allreduce(halves, 4, DataType::float32, "narrow");
+    narrowed.request.wire = DataType::float16;
+    gpu.finish(gpu.submit(std::move(narrowed)));
+    expect(gpu.read<float>(halves.data(), 4) == std::vector<float>(4, 1), "the next operation");
     const Run operation = persistent(gpu, memory, options);
     run(*operation);
     expect_all(gpu, memory.data(), 2, "the sum");

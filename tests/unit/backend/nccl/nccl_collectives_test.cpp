@@ -83,7 +83,7 @@ TEST_CASE("every element type goes around") {
   });
 }
 
-TEST_CASE("reduce, reduce_scatter, allgather and broadcast") {
+TEST_CASE("reduce_scatter, allgather and broadcast") {
   const int size = GENERATE(1, 2, 4);
   const NcclFixture fixture({}, 5);
   run_gpu_ranks(size, [&](GpuRank& mine) {
@@ -98,10 +98,6 @@ TEST_CASE("reduce, reduce_scatter, allgather and broadcast") {
       return on_host<float>(mine.stream, output.data(), count);
     };
     const int root = size - 1;
-    expect_ok(
-        communicator.reduce(input.data(), output.data(), 7, {DataType::float32}, root, stream),
-        "reduce");
-    expect(result(1)[0] == (mine.rank == root ? total(size, 0) : -1.0F), "only the root has it");
     expect_ok(
         communicator.reduce_scatter(input.data(), output.data(), 7, {DataType::float32}, stream),
         "reduce_scatter");
@@ -266,6 +262,57 @@ TEST_CASE("memory is registered as a window, or where there can be none by itsel
   };
   CHECK(has("ncclCommWindowDeregister") == symmetric);
   CHECK(has("ncclCommDeregister") != symmetric);
+}
+
+// For one that does not, NCCL makes a thread for each group of calls.
+TEST_CASE("Rueda's communicators block") {
+  const NcclFixture fixture;
+  run_gpu_ranks(2, [](GpuRank& mine) { mine.close(); });
+  const NcclCall first = nccl_double().calls(0).front();
+  CHECK(first.function == "ncclCommInitRankConfig");
+  CHECK(first.op == 1);
+}
+
+// What benchmarks measure beside that, without Rueda.
+TEST_CASE("a communicator that does not block tells when its work is in the stream") {
+  const NcclFixture fixture;
+  const int size = GENERATE(1, 2);
+  const auto* library = take(load_nccl(double_options()), "load_nccl");
+  const nccl::UniqueId id = take(library->unique_id(), "unique id");
+  run_ranks(size, [&](int rank) {
+    const nccl::Functions& functions = library->functions();
+    const DeviceReference device = CudaFixture::device(rank);
+    const CurrentDevice current(*device);
+    const CudaStream stream = take(CudaStream::create(device), "stream");
+    const DeviceMemory input = on_device(stream, own(rank, 5));
+    const DeviceMemory output = on_device(stream, std::vector<float>(5, -1));
+    expect_ok(stream.wait_until_idle(soon()), "copies");
+    nccl::Comm communicator = nullptr;
+    const auto settle = [&](nccl::Result result, const std::string& what) {
+      expect(result == nccl::in_progress, what);
+      nccl::Result state = nccl::in_progress;
+      const Time end = soon();
+      while (state == nccl::in_progress && Clock::now() < end)
+        expect(functions.comm_get_async_error(communicator, &state) == nccl::success, what);
+      expect(state == nccl::success, what);
+    };
+    nccl::Config config;
+    config.blocking = 0;
+    settle(functions.comm_init_rank_config(&communicator, size, id, rank, &config), "connect");
+    const int next = (rank + 1) % size;
+    const int before = (rank + size - 1) % size;
+    expect(functions.group_start() == nccl::success, "group");
+    expect(functions.send(input.data(), 5, nccl::float32, next, communicator, stream.handle()) ==
+               nccl::success,
+           "send");
+    expect(functions.recv(output.data(), 5, nccl::float32, before, communicator, stream.handle()) ==
+               nccl::success,
+           "receive");
+    settle(functions.group_end(), "launch");
+    expect_values(on_host<float>(stream, output.data(), 5), own(before, 5));
+    settle(functions.comm_finalize(communicator), "leave");
+    expect(functions.comm_destroy(communicator) == nccl::success, "end");
+  });
 }
 
 TEST_CASE("what NCCL cannot do is refused before it is called") {

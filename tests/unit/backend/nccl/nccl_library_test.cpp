@@ -54,7 +54,6 @@ TEST_CASE("NCCL allocates memory") {
   const auto* library = take(load_nccl(double_options()), "load_nccl");
   auto memory = take(NcclMemory::allocate({*library, CudaFixture::device(1)}, 64), "allocate");
   CHECK(memory.size() == 64);
-  CHECK(CudaFixture::device()->driver().device_of(memory.data()).value() == 1);
   memory = take(NcclMemory::allocate({*library, CudaFixture::device(1)}, 0), "allocate");
   CHECK(memory.data() == nullptr);
 }
@@ -90,8 +89,6 @@ TEST_CASE("every supported operation on every type is reduced or refused by name
   CHECK_FALSE(is(ReduceOp::product, DataType::complex64));
   CHECK_FALSE(is(ReduceOp::bit_and, DataType::int32));
   CHECK_FALSE(is(ReduceOp::sum, DataType::int16));
-  CHECK(nccl_type(DataType::float16) == nccl::float16);
-  CHECK_FALSE(nccl_type(DataType::uint16).has_value());
 }
 
 }  // namespace
