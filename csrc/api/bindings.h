@@ -3,12 +3,14 @@
 // build. csrc/bindings/ includes this, csrc/core/ and the public headers, and nothing else.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "api/persistent_run.h"
@@ -34,6 +36,30 @@ void wait_once(const Handle& handle, Time deadline);
 [[nodiscard]] Handle allreduce_blocking(const TensorView& input, void* output,
                                         const AllreduceOptions& options,
                                         std::optional<Time> deadline);
+// An allreduce of one tensor of the host, of which all else is as it usually is. Refers to what the
+// caller has.
+struct PlainAllreduce {
+  std::string_view name;  // empty: numbered
+  const void* input = nullptr;
+  void* output = nullptr;
+  std::span<const std::int64_t> shape = {};
+  DataType dtype = DataType::float32;
+  ReduceOp op = ReduceOp::average;
+  double prescale_factor = 1.0;
+  double postscale_factor = 1.0;
+  ProcessSet process_set = {};
+};
+// To be tried before allreduce_blocking(): whether the same has been done before, in which case it
+// is done again in a fraction of the time, as long as it is small and all ranks come within a few
+// microseconds.
+enum class Tried : std::uint8_t { not_repeated, done, begun };
+// not_repeated: nothing has happened. begun: `handle` is that of an operation that goes on, as
+// allreduce_blocking() returns it. `begin_to_wait` is called once before this waits for longer than
+// those microseconds or does anything that could wait for another thread of the caller's, and says
+// the deadline; until then a caller may hold what his other threads need. Name and shape need not
+// outlive that.
+[[nodiscard]] Tried try_to_repeat(const PlainAllreduce& call,
+                                  const std::function<Time()>& begin_to_wait, Handle& handle);
 [[nodiscard]] Handle barrier_blocking(const CallOptions& options, std::optional<Time> deadline);
 
 // add_process_set() and remove_process_set() begun.

@@ -87,6 +87,26 @@ Handle allreduce_blocking(const TensorView& input, void* output, const Allreduce
                          deadline);
 }
 
+Tried try_to_repeat(const PlainAllreduce& call, const std::function<Time()>& begin_to_wait,
+                    Handle& handle) {
+  const auto [runtime, set_id] = runtime_of(call.process_set);
+  auto repetition = runtime->repeat(set_id,
+                                    {.name = call.name,
+                                     .input = static_cast<const std::byte*>(call.input),
+                                     .output = static_cast<std::byte*>(call.output),
+                                     .dtype = call.dtype,
+                                     .shape = call.shape,
+                                     .op = call.op,
+                                     .prescale = call.prescale_factor,
+                                     .postscale = call.postscale_factor},
+                                    begin_to_wait);
+  using Is = Runtime::Repetition::Is;
+  if (repetition.is == Is::not_tried) return Tried::not_repeated;
+  if (repetition.is == Is::done) return Tried::done;
+  handle = std::move(repetition.handle);
+  return Tried::begun;
+}
+
 std::vector<Handle> grouped_allreduce(std::span<const TensorView> inputs,
                                       std::span<void* const> outputs,
                                       const AllreduceOptions& options) {

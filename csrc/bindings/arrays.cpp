@@ -1,6 +1,10 @@
 #include "arrays.h"
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace py = pybind11;
 
@@ -65,10 +69,8 @@ const ArrayStruct* struct_of(const py::object& capsule) {
   return read != nullptr && read->two == 2 ? read : nullptr;
 }
 
-}  // namespace
-
-std::optional<ArrayMemory> memory_of(py::handle array) {
-  const py::object capsule = capsule_of(array);  // owns the structure
+std::optional<ArrayMemory> read_by_protocol(py::handle array) {
+  py::object capsule = capsule_of(array);  // owns the structure
   const ArrayStruct* const read = struct_of(capsule);
   if (read == nullptr) {
     PyErr_Clear();
@@ -76,12 +78,108 @@ std::optional<ArrayMemory> memory_of(py::handle array) {
   }
   const auto dtype = data_type(read->kind, read->item_size);
   if (!dtype || (read->flags & native_order) == 0) return std::nullopt;
-  return ArrayMemory{{read->data, Shape(read->shape, read->shape + read->dimensions), *dtype},
+  return ArrayMemory{read->data,
+                     {read->shape, static_cast<std::size_t>(read->dimensions)},
+                     *dtype,
                      (read->flags & c_contiguous) != 0,
-                     (read->flags & writeable) != 0};
+                     (read->flags & writeable) != 0,
+                     std::move(capsule)};
+}
+
+// The beginning of NumPy's array object, which its C API shows to extensions (PyArrayObject_fields
+// in ndarraytypes.h) and so has not changed since NumPy 1.7.
+struct ArrayObject {
+  PyObject_HEAD void* data;
+  int dimensions;
+  Py_intptr_t* shape;
+  Py_intptr_t* strides;
+  PyObject* base;
+  PyObject* description;
+  int flags;
+};
+
+// What is read as an ArrayObject: exactly NumPy's arrays, of its own element types.
+class Layout {
+ public:
+  Layout() {
+    try {
+      const auto numpy = py::module_::import("numpy");
+      // Never given back: arrays may be handed over until the process ends.
+      type_ = py::object(numpy.attr("ndarray")).release().ptr();
+      for (std::size_t i = 0; i < data_types.size(); ++i) {
+        if (data_types[i].id == DataType::bfloat16) continue;
+        descriptions_[i] = numpy.attr("dtype")(std::string(data_types[i].name)).release().ptr();
+      }
+      is_right_ = agrees(numpy);
+    } catch (py::error_already_set&) {
+      is_right_ = false;
+    }
+  }
+
+  [[nodiscard]] bool has(py::handle array) const {
+    return reinterpret_cast<PyObject*>(Py_TYPE(array.ptr())) == type_;
+  }
+
+  // Nothing where the protocol has to be asked.
+  [[nodiscard]] std::optional<ArrayMemory> read(py::handle array) const {
+    return is_right_ && has(array) ? read_fields(array) : std::nullopt;
+  }
+
+ private:
+  [[nodiscard]] std::optional<ArrayMemory> read_fields(py::handle array) const {
+    const auto& fields = *reinterpret_cast<const ArrayObject*>(array.ptr());
+    const auto found = std::find(descriptions_.begin(), descriptions_.end(), fields.description);
+    if (found == descriptions_.end()) return std::nullopt;
+    return ArrayMemory{fields.data,
+                       {fields.shape, static_cast<std::size_t>(fields.dimensions)},
+                       data_types[static_cast<std::size_t>(found - descriptions_.begin())].id,
+                       (fields.flags & c_contiguous) != 0,
+                       (fields.flags & writeable) != 0};
+  }
+
+  // On arrays in which no two fields have the same value.
+  [[nodiscard]] bool agrees(const py::module_& numpy) const {
+    const py::object rows = numpy.attr("zeros")(py::make_tuple(3, 5), "float32");
+    const py::object read_only = numpy.attr("zeros")(py::make_tuple(2, 7, 4), "int64");
+    read_only.attr("setflags")(py::arg("write") = false);
+    const py::object columns = rows.attr("T");
+    for (const py::object& array : {rows, columns, read_only}) {
+      const auto fields = has(array) ? read_fields(array) : std::nullopt;
+      const auto told = read_by_protocol(array);
+      if (!fields || !told || fields->data != told->data || fields->dtype != told->dtype ||
+          !std::equal(fields->shape.begin(), fields->shape.end(), told->shape.begin(),
+                      told->shape.end()) ||
+          fields->is_contiguous != told->is_contiguous ||
+          fields->is_writeable != told->is_writeable) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  PyObject* type_ = nullptr;
+  std::array<PyObject*, data_types.size()> descriptions_{};  // by element type
+  bool is_right_ = false;
+};
+
+const Layout& layout() {
+  static const Layout known;
+  return known;
+}
+
+}  // namespace
+
+bool is_plain_array(py::handle array) {
+  return layout().has(array);
+}
+
+std::optional<ArrayMemory> memory_of(py::handle array) {
+  auto read = layout().read(array);
+  return read ? std::move(read) : read_by_protocol(array);
 }
 
 std::uintptr_t address_of(py::handle array) {
+  if (const auto read = layout().read(array)) return reinterpret_cast<std::uintptr_t>(read->data);
   const py::object capsule = capsule_of(array);
   const ArrayStruct* const read = struct_of(capsule);
   if (read == nullptr) {

@@ -8,12 +8,14 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "api/bindings.h"
 #include "arrays.h"
 #include "core/clock.h"
 #include "core/strings.h"
+#include "errors.h"
 #include "gil.h"
 #include "handle.h"
 #include "rueda/rueda.h"
@@ -38,31 +40,31 @@ std::optional<int> small_integer(py::handle value, int end) {
 }
 
 // None is no name; nothing for what is no text.
-std::optional<std::string> text(py::handle value) {
-  if (value.is_none()) return std::string();
+std::optional<std::string_view> text(py::handle value) {
+  if (value.is_none()) return std::string_view();
   if (!PyUnicode_CheckExact(value.ptr())) return std::nullopt;
   Py_ssize_t size = 0;
   const char* const read = PyUnicode_AsUTF8AndSize(value.ptr(), &size);
-  if (read != nullptr) return std::string(read, static_cast<std::size_t>(size));
+  if (read != nullptr) return std::string_view(read, static_cast<std::size_t>(size));
   PyErr_Clear();
   return std::nullopt;
 }
 
 // Nothing where an argument is not of the usual kind: the caller goes the long way then, which
-// converts it or refuses it on every rank.
-std::optional<AllreduceOptions> options_of(py::handle name, py::handle op, py::handle prescale,
-                                           py::handle postscale, py::handle set) {
-  auto label = text(name);
+// converts it or refuses it on every rank. Without a tensor yet; the name is that of `name`.
+std::optional<PlainAllreduce> call_of(py::handle name, py::handle op, py::handle prescale,
+                                      py::handle postscale, py::handle set) {
+  const auto label = text(name);
   const auto reduction = small_integer(op, static_cast<int>(reduce_op_names.size()));
   const auto before = number(prescale);
   const auto after = number(postscale);
   const auto process_set = small_integer(set, std::numeric_limits<int>::max());
   if (!label || !reduction || !before || !after || !process_set) return std::nullopt;
-  return AllreduceOptions{.name = *std::move(label),
-                          .op = static_cast<ReduceOp>(*reduction),
-                          .prescale_factor = *before,
-                          .postscale_factor = *after,
-                          .process_set = {*process_set}};
+  return PlainAllreduce{.name = *label,
+                        .op = static_cast<ReduceOp>(*reduction),
+                        .prescale_factor = *before,
+                        .postscale_factor = *after,
+                        .process_set = {*process_set}};
 }
 
 void keep_alive(const Handle& handle, py::handle source, py::handle target) {
@@ -76,16 +78,44 @@ void keep_alive(const Handle& handle, py::handle source, py::handle target) {
   throw raised;
 }
 
+// As it was not done before. The caller does not hold the GIL, so that all is copied already.
+Handle submit(const PlainAllreduce& call, Shape shape, AllreduceOptions options, Time deadline) {
+  const TensorView view{const_cast<void*>(call.input), std::move(shape), call.dtype};
+  return allreduce_blocking(view, call.output, options, deadline);
+}
+
+// Does what was done before in a moment, in which the GIL is kept: to leave it and to come back
+// takes as long. Nothing where it is done; otherwise a handle to wait for.
+std::optional<Handle> begin(const PlainAllreduce& call, std::optional<Time> deadline) {
+  std::optional<GilReleased> released;
+  Handle handle;
+  const Tried tried = try_to_repeat(
+      call,
+      [&] {
+        released.emplace();
+        return end_of_sleep(deadline);
+      },
+      handle);
+  if (tried == Tried::done) return std::nullopt;
+  if (tried == Tried::begun) return handle;
+  Shape shape(call.shape.begin(), call.shape.end());
+  AllreduceOptions options{.name = std::string(call.name),
+                           .op = call.op,
+                           .prescale_factor = call.prescale_factor,
+                           .postscale_factor = call.postscale_factor,
+                           .process_set = call.process_set};
+  released.emplace();
+  return submit(call, std::move(shape), std::move(options), end_of_sleep(deadline));
+}
+
 // False where it has not completed within `limit` seconds; the operation goes on then.
-bool reduce(const TensorView& view, void* output, const AllreduceOptions& options,
-            py::handle source, py::handle target, std::optional<double> limit = std::nullopt) {
+bool reduce(const PlainAllreduce& call, py::handle source, py::handle target,
+            std::optional<double> limit = std::nullopt) {
   std::optional<Time> deadline;
   if (limit) deadline = Clock::now() + seconds(std::clamp(*limit, 0.0, 1e9));
-  Handle handle;
-  {
-    const GilReleased released;
-    handle = allreduce_blocking(view, output, options, end_of_sleep(deadline));
-  }
+  const std::optional<Handle> begun = begin(call, deadline);
+  if (!begun) return true;
+  const Handle& handle = *begun;
   while (!handle.done()) {
     if (PyErr_CheckSignals() != 0) leave_behind(handle, source, target);
     if (deadline && Clock::now() >= *deadline) {
@@ -102,18 +132,36 @@ bool reduce(const TensorView& view, void* output, const AllreduceOptions& option
 // False where something is unusual: nothing has been submitted then.
 bool allreduce_arrays(py::handle source, py::handle target, py::handle name, py::handle op,
                       py::handle prescale, py::handle postscale, py::handle set) {
-  const auto options = options_of(name, op, prescale, postscale, set);
-  if (!options) return false;
+  if (!is_plain_array(source)) return false;
+  auto call = call_of(name, op, prescale, postscale, set);
+  if (!call) return false;
   const auto input = memory_of(source);
   if (!input || !input->is_contiguous) return false;
-  void* output = input->view.data;
+  call->input = call->output = input->data;
+  call->shape = input->shape;
+  call->dtype = input->dtype;
   if (source.is(target)) {
     if (!input->is_writeable) return false;
   } else {
-    output = reinterpret_cast<void*>(address_of(target));
+    call->output = reinterpret_cast<void*>(address_of(target));
   }
-  reduce(input->view, output, *options, source, target);
+  reduce(*call, source, target);
   return true;
+}
+
+// Called without pybind11, which would take longer than all else that a small call does here.
+PyObject* call_allreduce_arrays(PyObject* /*module*/, PyObject* const* given, Py_ssize_t count) {
+  if (count != 7) {
+    PyErr_Format(PyExc_TypeError, "allreduce_arrays() takes 7 arguments, not %zd", count);
+    return nullptr;
+  }
+  try {
+    return PyBool_FromLong(
+        allreduce_arrays(given[0], given[1], given[2], given[3], given[4], given[5], given[6]));
+  } catch (...) {
+    set_python_error();
+    return nullptr;
+  }
 }
 
 // The same for memory that the caller knows: `shape` is a tuple of integers. With a limit in
@@ -122,16 +170,19 @@ bool allreduce_memory(py::handle source, py::handle target, std::uintptr_t input
                       std::uintptr_t output, const py::tuple& shape, int dtype, py::handle name,
                       py::handle op, py::handle prescale, py::handle postscale, py::handle set,
                       std::optional<double> limit) {
-  const auto options = options_of(name, op, prescale, postscale, set);
-  if (!options) return false;
-  TensorView view{reinterpret_cast<void*>(input), Shape(shape.size()),
-                  static_cast<DataType>(dtype)};
+  auto call = call_of(name, op, prescale, postscale, set);
+  if (!call) return false;
+  Shape extents(shape.size());
   for (std::size_t i = 0; i < shape.size(); ++i) {
-    view.shape[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(shape.ptr(), static_cast<Py_ssize_t>(i)));
+    extents[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(shape.ptr(), static_cast<Py_ssize_t>(i)));
   }
   if (PyErr_Occurred() != nullptr) throw py::error_already_set();
-  if (!reduce(view, reinterpret_cast<void*>(output), *options, source, target, limit)) {
-    throw TimeoutError(str("allreduce '", options->name, "' has not completed within ", *limit,
+  call->input = reinterpret_cast<const void*>(input);
+  call->output = reinterpret_cast<void*>(output);
+  call->shape = extents;
+  call->dtype = static_cast<DataType>(dtype);
+  if (!reduce(*call, source, target, limit)) {
+    throw TimeoutError(str("allreduce '", call->name, "' has not completed within ", *limit,
                            " s. Timed out waiting ", std::llround(*limit * 1000),
                            "ms for all ranks: some rank has not taken part"),
                        -1, {.reason = ErrorReason::deadline});
@@ -158,7 +209,14 @@ void pass_barrier(const std::string& name, int set) {
 
 void bind_blocking(py::module_& module) {
   module.def("pass_barrier", &pass_barrier, py::arg("name"), py::arg("set"));
-  module.def("allreduce_arrays", &allreduce_arrays);
+  static const PyMethodDef definition{
+      "allreduce_arrays",
+      // Its type is what the flag says.
+      reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call_allreduce_arrays)),
+      METH_FASTCALL, nullptr};
+  module.add_object("allreduce_arrays",
+                    py::reinterpret_steal<py::object>(PyCFunction_NewEx(
+                        const_cast<PyMethodDef*>(&definition), module.ptr(), nullptr)));
   module.def("allreduce_memory", &allreduce_memory, py::arg("source"), py::arg("target"),
              py::arg("input"), py::arg("output"), py::arg("shape"), py::arg("dtype"),
              py::arg("name"), py::arg("op"), py::arg("prescale"), py::arg("postscale"),

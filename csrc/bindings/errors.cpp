@@ -1,6 +1,8 @@
 #include "errors.h"
 
+#include <exception>
 #include <map>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -66,6 +68,20 @@ void raise(const Error& error) {
 }
 
 }  // namespace
+
+void set_python_error() {
+  try {
+    throw;
+  } catch (py::error_already_set& raised) {
+    raised.restore();
+  } catch (const Error& error) {
+    raise(error);
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+}
 
 ErrorReason error_reason(const std::string& name) {
   for (const ErrorReason reason : {ErrorReason::deadline, ErrorReason::gradient_misfit,

@@ -13,6 +13,10 @@ namespace rueda::bindings {
 // code.
 void register_errors();
 
+// The same in a function of Python's that pybind11 does not call: within a catch clause, sets the
+// error of Python's that belongs to the exception.
+void set_python_error();
+
 // The reason that Python knows by this name.
 [[nodiscard]] ErrorReason error_reason(const std::string& name);
 

@@ -6,6 +6,17 @@
 
 namespace rueda {
 
+namespace {
+
+// With the set, lest equal numbers in two sets be taken for one name handed to both.
+std::string numbered(int set_id, std::uint64_t number) {
+  std::string name(numbered_prefix);
+  if (set_id > 0) name.append("set").append(std::to_string(set_id)).append(".");
+  return name.append(std::to_string(number % numbers_of_unnamed));
+}
+
+}  // namespace
+
 void CommandQueue::close(const Status& reason) {
   const std::lock_guard lock(mutex_);
   accepting_ = false;
@@ -54,6 +65,16 @@ Status CommandQueue::admit(Command& command, int set_size, bool queue) {
   return {};
 }
 
+bool CommandQueue::number_if(int set_id, std::string& name,
+                             const std::function<bool(const std::string&)>& use) {
+  const std::lock_guard lock(mutex_);
+  std::uint64_t& next = next_unnamed_[set_id];
+  name = numbered(set_id, next);
+  if (!use(name)) return false;
+  ++next;
+  return true;
+}
+
 std::vector<Command> CommandQueue::take() {
   const std::lock_guard lock(mutex_);
   return std::exchange(commands_, {});
@@ -73,9 +94,7 @@ void CommandQueue::forget(int set_id) {
 // Unnamed operations match by their number within the process set; a group has one number.
 void CommandQueue::number_unnamed(int set_id, std::vector<Submission>& submissions) {
   if (!submissions.front().request.name.empty()) return;
-  // With the set, lest equal numbers in two sets be taken for one name handed to both.
-  const std::string number = str(numbered_prefix, set_id > 0 ? str("set", set_id, ".") : "",
-                                 next_unnamed_[set_id]++ % numbers_of_unnamed);
+  const std::string number = numbered(set_id, next_unnamed_[set_id]++);
   const bool grouped = submissions.front().request.group_size > 0;
   for (std::size_t i = 0; i < submissions.size(); ++i) {
     Request& request = submissions[i].request;

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -34,6 +35,10 @@ class CommandQueue {
   // Numbers the submissions of the command where they have no name. Ok where the command may be
   // carried out: then it has been queued, if `queue` says so. Otherwise the command is as it was.
   [[nodiscard]] Status admit(Command& command, int set_size, bool queue);
+  // For an operation without a name that may not have to be queued: puts the name that it gets into
+  // `name`, which the next one gets where `use` returns that it was of no use.
+  [[nodiscard]] bool number_if(int set_id, std::string& name,
+                               const std::function<bool(const std::string&)>& use);
   [[nodiscard]] std::vector<Command> take();
 
   // The numbers of the set's operations without a name begin anew.

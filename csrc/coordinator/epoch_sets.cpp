@@ -35,6 +35,12 @@ void Epoch::carry_out_now(Command command) {
   }
 }
 
+SetCoordinator* Epoch::set_for_repeating(int id) {
+  if (!failure_.ok() || stopping_ || leaving_until_ || !refused_elsewhere_.empty()) return nullptr;
+  const auto set = sets_.find(id);
+  return set == sets_.end() ? nullptr : set->second.get();
+}
+
 void Epoch::carry_out(Command command, Time now) {
   switch (command.kind) {
     case Command::Kind::leave:

@@ -26,6 +26,12 @@ constexpr Duration least_network_spinning = std::chrono::microseconds(3);
 constexpr int lock_spins = 200;
 constexpr int lock_spins_when_oversubscribed = 20;
 
+// How often a caller asks whether it is done before it begins to wait, with a pause in between of
+// some 15 to 45 nanoseconds.
+constexpr int moment_spins = 100;
+constexpr int moment_spins_when_oversubscribed = 20;
+constexpr int moment_yields_when_oversubscribed = 20;
+
 // Where polling is required: polls without progress before the owner pauses, and for how long.
 constexpr int polling_spins = 20000;
 constexpr Duration polling_pause = std::chrono::milliseconds(1);
@@ -47,6 +53,8 @@ Progress::Progress(Work& work, const HostGroup& host, int world_size_here, Metri
     : work_(work),
       metrics_(metrics),
       oversubscribed_(share_processors(host, world_size_here)),
+      moment_(oversubscribed_ ? moment_spins_when_oversubscribed : moment_spins),
+      yields_(oversubscribed_ ? moment_yields_when_oversubscribed : 0),
       placement_(host.memory()),
       woken_by_others_(!is_alone(host)),
       own_event_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),

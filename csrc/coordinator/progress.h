@@ -5,6 +5,7 @@
 #pragma once
 
 #include <poll.h>
+#include <sched.h>
 
 #include <array>
 #include <cstdint>
@@ -90,6 +91,33 @@ class Progress {
   FutexWake drive_until_done(const HandleState& handle, std::optional<Time> deadline);
   void release();
 
+  // For a caller that is done at once if the others come within a moment: acquires the lock only
+  // where there is no work.
+  [[nodiscard]] bool acquire_idle() { return lock_->acquire_idle(); }
+  // Asks for a moment whether it is over, in which it may hold what others need: a few
+  // microseconds.
+  template <class IsOver>
+  [[nodiscard]] bool spin_a_moment(const IsOver& is_over) const {
+    for (int left = moment_; left > 0; --left) {
+      if (is_over()) return true;
+      pause_processor();
+    }
+    return is_over();
+  }
+  // The same after that, for a caller who holds nothing that others need: where the ranks share
+  // processors, gives this one away in between, as long as there is no work.
+  template <class IsOver>
+  [[nodiscard]] bool yield_a_moment(const IsOver& is_over) const {
+    for (int left = yields_; left > 0 && !lock_->has_work(); --left) {
+      sched_yield();
+      if (is_over()) return true;
+    }
+    return false;
+  }
+  void release_idle() { lock_->release_idle(); }
+  // Instead of releasing it: goes on as if it had been acquired by acquire().
+  void go_on() { take_over(); }
+
   // --- For the work
 
   // Nothing is watched any more.
@@ -120,6 +148,8 @@ class Progress {
   Work& work_;
   Metrics& metrics_;
   const bool oversubscribed_;   // the ranks of this host share processors
+  const int moment_;            // how often a caller asks that has yet to begin to wait
+  const int yields_;            // and that has just begun
   Placement placement_;         // of the owner of the lock
   const bool woken_by_others_;  // of this host, who leave fencing to sleepers
   WakeWord own_word_{};

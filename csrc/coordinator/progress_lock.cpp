@@ -21,6 +21,17 @@ bool ProgressLock::acquire_as_caller() {
   return false;
 }
 
+bool ProgressLock::acquire_idle() {
+  Owner expected = Owner::none;
+  return work_.load(std::memory_order_relaxed) == 0 &&
+         owner_.compare_exchange_strong(expected, Owner::caller);
+}
+
+void ProgressLock::release_idle() {
+  owner_.store(Owner::none);
+  if (work_.load() != 0) wake(idle_word_);
+}
+
 // The progress thread yields the lock between two iterations of its loop; a caller waits for that
 // as long as sleeping and being woken would take.
 bool ProgressLock::acquire_when_yielded(const HandleState& handle) {

@@ -51,12 +51,18 @@ class ProgressLock {
   // thread.
   void notify(Work work, const WakeTarget& target);
   [[nodiscard]] bool has(Work work) const { return (work_.load() & work) != 0; }
+  [[nodiscard]] bool has_work() const { return work_.load() != 0; }
   // Nobody acquires the lock any more. Async-signal-safe.
   void close() { owner_.store(Owner::closed); }
 
   // --- For callers
 
   [[nodiscard]] bool acquire_as_caller();
+  // Only where nobody has it and there is no work: for a caller that does not step. It gives the
+  // lock back with release_idle(), or goes on as any owner.
+  [[nodiscard]] bool acquire_idle();
+  // What has come meanwhile is the progress thread's.
+  void release_idle();
 
   // --- For the progress thread
 

@@ -468,6 +468,7 @@ void Replay::make_plan(const ResponseList& responses, std::span<const Fusion* co
     plan.members += members.size();
   }
   prepare_to_send(plan);
+  prepare_at_once(plan);
   if (leader_) leader_->learn(plan.place, plan.urgency);
   if (suspended_ || comes_again) cancel(plan);
 }

@@ -13,6 +13,10 @@
 //
 // A plan that was cancelled is replaced when its members have been negotiated again.
 //
+// The call of a small allreduce that is a plan by itself needs no submission while all ranks come
+// within a moment: the caller joins the round, looks whether it is decided, and combines what all
+// have sent along. Only if the others take longer does it become a submission, which has joined.
+//
 // Of a set that spans hosts, the first member on each leads the others there (see RoundLeader). A
 // round that all of them have joined is reported, and executed when all hosts are ready. If it is
 // cancelled in between, it is undecided: its members wait for what all hosts decide. What is on
@@ -35,6 +39,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -42,12 +47,14 @@
 #include "coordinator/eager_exchange.h"
 #include "coordinator/metrics.h"
 #include "coordinator/process_sets.h"
+#include "coordinator/repeated_call.h"
 #include "coordinator/round_leader.h"
 #include "coordinator/submission.h"
 #include "onehost/host_group.h"
 #include "onehost/readiness_table.h"
 #include "plan/fusion_plan.h"
 #include "plan/response.h"
+#include "reduce/combine.h"
 
 namespace rueda {
 
@@ -93,6 +100,14 @@ class Replay {
   bool take(std::vector<Submission>& submissions, Time now, bool gpus_wait);
   // Whether `name` has been taken and is neither executed nor handed back.
   [[nodiscard]] bool holds(const std::string& name) const;
+  // Joins the next round of the call's plan, where nothing else is taken. False: nothing has
+  // happened, and it is to be submitted. After true, finish_at_once() until it is over, or
+  // hand_in(), before anything else.
+  [[nodiscard]] bool join_at_once(const RepeatedCall& call);
+  // Where all have come: the result is in the call's output. Returns the tensor's bytes then.
+  [[nodiscard]] std::optional<std::size_t> finish_at_once(const RepeatedCall& call);
+  // The call waits for the others as a submission that has been taken.
+  void hand_in(const RepeatedCall& call, OpenHandle handle, Time now);
   // Hands it back to be negotiated. Null when that is done; otherwise it is about to be executed.
   [[nodiscard]] Submission* recall(const std::string& name);
 
@@ -151,6 +166,8 @@ class Replay {
     bool forgotten = false;  // but for its entry in the log, which is about to come
     // Where each batch begins in what is sent along, and the end; empty: nothing is.
     std::vector<std::size_t> sent;
+    // Of one allreduce for which join_at_once() may be tried: what makes its result.
+    std::optional<Combiner> at_once;
   };
   using Plans = std::vector<Plan*>;
   struct Where {
@@ -171,7 +188,9 @@ class Replay {
     return where.plan->batches[where.batch][where.index];
   }
   [[nodiscard]] bool fits(const Member& member, const Request& request) const;
+  [[nodiscard]] static bool fits(const Request& agreed, const RepeatedCall& call);
   void prepare_to_send(Plan& plan);
+  void prepare_at_once(Plan& plan) const;
   void join(Plan& plan);
   bool read_log();
   [[nodiscard]] bool is_at_hand(const Plan& plan, std::vector<const std::byte*>& sent);
@@ -217,9 +236,16 @@ class Replay {
   std::vector<std::unique_ptr<Plan>> last_rounds_;  // forgotten plans
   std::vector<Plan*> by_slot_;
   std::deque<int> free_slots_;
-  std::unordered_map<std::string, Where> by_name_;
+  struct NameHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view name) const {
+      return std::hash<std::string_view>()(name);
+    }
+  };
+  std::unordered_map<std::string, Where, NameHash, std::equal_to<>> by_name_;
   Plans collecting_;
   Plans joined_;
+  Plan* at_once_ = nullptr;  // joined by a call that has no submission
   std::uint64_t next_plan_ = 1;
   std::uint64_t read_ = 0;  // entries of the log
   std::uint64_t calls_off_seen_ = 0;

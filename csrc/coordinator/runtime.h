@@ -21,6 +21,7 @@
 #include "coordinator/flight_recorder.h"
 #include "coordinator/metrics.h"
 #include "coordinator/progress.h"
+#include "coordinator/repeated_call.h"
 #include "coordinator/submission.h"
 #include "coordinator/table_names.h"
 #include "coordinator/timeline.h"
@@ -51,6 +52,16 @@ class Runtime {
   // that would wait at once. Usually it does all the work itself and no other thread wakes up.
   std::vector<Handle> submit_and_wait(int set_id, std::vector<Submission> submissions,
                                       std::optional<Time> deadline = std::nullopt);
+  // Tries an allreduce of a caller that waits at once: where it only repeats what was done before
+  // and the others come within a moment, it is done without a submission. `begin_to_wait` is called
+  // once before anything that takes longer, and says until when to wait. The call's name and shape
+  // need not outlive that.
+  struct Repetition {
+    enum class Is : std::uint8_t { not_tried, done, begun };
+    Is is = Is::not_tried;  // not_tried: it is to be submitted
+    Handle handle = {};     // begun: this goes on, as one of submit_and_wait() does
+  };
+  Repetition repeat(int set_id, RepeatedCall call, const std::function<Time()>& begin_to_wait);
   Handle join(int set_id);
   // One side of a message between two ranks. What is wrong with it comes with the handle.
   Handle submit_message(MessageRequest request);
@@ -122,6 +133,7 @@ class Runtime {
   std::vector<Handle> open_handles(std::vector<Submission>& submissions) const;
   // Makes the submissions into a command; nothing when they are refused. `queue`: puts it there.
   std::optional<Command> accept(int set_id, std::vector<Submission> submissions, bool queue);
+  Handle wait_for_others(SetCoordinator& set, const RepeatedCall& call, Time deadline);
   [[nodiscard]] Status refusal_of(const MessageRequest& request) const;
   void push(Command command);
   void stop(Command command);

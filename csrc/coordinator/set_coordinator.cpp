@@ -122,6 +122,26 @@ void SetCoordinator::submit(std::vector<Submission> submissions, Time now) {
   submit_group(std::move(submissions), now);
 }
 
+bool SetCoordinator::join_at_once(const RepeatedCall& call) {
+  const bool rests = pending_.empty() && deferred_.empty() && running_.empty() && !changed_;
+  const bool is_seen = context_.recorder->is_on() || context_.timeline->is_open();
+  if (!rests || is_seen || !replay_.join_at_once(call)) return false;
+  context_.metrics->tensors_submitted.add(1);
+  return true;
+}
+
+bool SetCoordinator::finish_at_once(const RepeatedCall& call) {
+  const auto bytes = replay_.finish_at_once(call);
+  if (!bytes) return false;
+  Metrics::PerCollective& counted = context_.metrics->of(Collective::allreduce);
+  counted.batches.add(1);
+  counted.tensors.add(1);
+  counted.tensor_bytes.add(static_cast<std::int64_t>(*bytes));
+  counted.transfers.bytes_reduced.add(static_cast<std::int64_t>(*bytes));
+  context_.metrics->tensors_completed.add(1);
+  return true;
+}
+
 // Once each: what was deferred comes again.
 void SetCoordinator::record(std::vector<Submission>& submissions) {
   FlightRecorder& recorder = *context_.recorder;

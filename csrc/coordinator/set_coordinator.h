@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "coordinator/execution.h"
@@ -44,6 +45,13 @@ class SetCoordinator {
                  std::shared_ptr<ControlRoom> room = nullptr);
 
   void submit(std::vector<Submission> submissions, Time now);
+  // As Replay::join_at_once() and what follows it. Only while nothing of the set is under way, and
+  // nobody wants to see each step of an operation.
+  [[nodiscard]] bool join_at_once(const RepeatedCall& call);
+  [[nodiscard]] bool finish_at_once(const RepeatedCall& call);
+  void hand_in(const RepeatedCall& call, OpenHandle handle, Time now) {
+    replay_.hand_in(call, std::move(handle), now);
+  }
   // Makes the operation `name` fail on all members, which this rank has not submitted here but to
   // `other_set`.
   void refuse(const std::string& name, const Status& why, int other_set, Time now);

@@ -9,10 +9,8 @@ import numpy.typing as npt
 
 from rueda import _native, dtypes
 from rueda.adapter import Refusal, View
-from rueda.operations import ReduceOp
-from rueda.process_sets import ProcessSet
 
-__all__ = ["Array", "NumpyAdapter", "reduce_now"]
+__all__ = ["Array", "NumpyAdapter"]
 
 Array = npt.NDArray[Any]
 
@@ -60,24 +58,6 @@ class NumpyAdapter:
 
     def from_integers(self, values: list[int]) -> Array:
         return np.array(values, np.int64)
-
-
-def reduce_now(
-    source: object,
-    target: object,
-    name: str | None,
-    op: ReduceOp,
-    prescale: float,
-    postscale: float,
-    process_set: ProcessSet,
-) -> bool:
-    """All-reduces ``source`` into ``target``, an array of the same shape and dtype that may be the same one.
-
-    False where anything is not as it usually is: nothing has happened then.
-    """
-    return type(source) is np.ndarray and _native.allreduce_arrays(
-        source, target, name, op, prescale, postscale, process_set.process_set_id
-    )
 
 
 def _only_has_dlpack(array: object) -> bool:

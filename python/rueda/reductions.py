@@ -17,9 +17,10 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from rueda import _native
 from rueda.compression import Codec
 from rueda.handles import Handle
-from rueda.numpy_arrays import Array, NumpyAdapter, reduce_now
+from rueda.numpy_arrays import Array, NumpyAdapter
 from rueda.operations import Average, ReduceOp
 from rueda.process_sets import ProcessSet, global_process_set
 from rueda.submission import Collectives
@@ -70,8 +71,8 @@ def allreduce(
     """
     if type(array) is np.ndarray:
         output = np.empty(array.shape, array.dtype)
-        if compression is None and reduce_now(
-            array, output, name, op, prescale_factor, postscale_factor, process_set
+        if compression is None and _native.allreduce_arrays(
+            array, output, name, op, prescale_factor, postscale_factor, process_set.process_set_id
         ):
             return output
     return allreduce_async(
@@ -132,8 +133,9 @@ def allreduce_(
         >>> rueda.allreduce_(gradient, name="layer1") is gradient
         True
     """
-    if compression is None and reduce_now(
-        array, array, name, op, prescale_factor, postscale_factor, process_set
+    # Without a function in between: this is most of the time that a small call takes.
+    if compression is None and _native.allreduce_arrays(
+        array, array, name, op, prescale_factor, postscale_factor, process_set.process_set_id
     ):
         return array
     return allreduce_async_(

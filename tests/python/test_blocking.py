@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
+from pathlib import Path
+from textwrap import dedent
 
 from launching import Job, alone
 
@@ -180,6 +182,70 @@ def test_calls_that_wait_at_once_wake_no_other_thread() -> None:
         assert grown["sleeps"] < calls / 10, grown
     """
     with Job(program, 2) as job:
+        ended = job.wait(60)
+        assert [e.returncode for e in ended] == [0, 0], job.report()
+
+
+# Rank 1 comes to a call that has been made before once the file "go" is there.
+REPEATED = """
+    import os, threading, time, numpy as np, rueda
+    rueda.init()
+    array = np.ones(1, np.float32)
+    for _ in range(50):
+        rueda.allreduce_(array, name="x", op=rueda.Max)
+    rueda.barrier()
+    array[0] = 2 - rueda.rank()
+    if rueda.rank() == 1:
+        while not os.path.exists("go"):
+            time.sleep(0.001)
+        rueda.allreduce_(array, name="x", op=rueda.Max)
+        assert array[0] == 2
+        rueda.barrier()
+        raise SystemExit
+"""
+
+
+def test_a_repeated_call_that_waits_lets_other_threads_run(tmp_path: Path) -> None:
+    """It keeps Python's lock for a moment in which the others may come, not for longer."""
+    program = dedent(REPEATED) + dedent(
+        """
+        def call_the_other() -> None:
+            begins.wait()
+            for _ in range(20):
+                time.sleep(0.01)
+            open("go", "w").close()
+
+        begins = threading.Event()
+        thread = threading.Thread(target=call_the_other)
+        thread.start()
+        begins.set()
+        rueda.allreduce_(array, name="x", op=rueda.Max)
+        assert array[0] == 2
+        rueda.barrier()
+        thread.join()
+        """
+    )
+    with Job(program, 2, folder=tmp_path) as job:
+        ended = job.wait(60)
+        assert [e.returncode for e in ended] == [0, 0], job.report()
+
+
+def test_a_repeated_call_that_waits_can_be_interrupted(tmp_path: Path) -> None:
+    program = dedent(REPEATED) + dedent(
+        """
+        print("waiting", flush=True)
+        try:
+            rueda.allreduce_(array, name="x", op=rueda.Max)
+        except KeyboardInterrupt:
+            open("go", "w").close()
+        rueda.barrier()
+        assert array[0] == 2  # it went on
+        """
+    )
+    with Job(program, 2, folder=tmp_path) as job:
+        job.wait_for_output(0, "waiting")
+        time.sleep(0.3)
+        job.ranks[0].send_signal(signal.SIGINT)
         ended = job.wait(60)
         assert [e.returncode for e in ended] == [0, 0], job.report()
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "captured_log.h"
+#include "unit/captured_log.h"
 #include "ranks/gpu_engine_ranks.h"
 
 namespace rueda::test::gpu_warnings_test {

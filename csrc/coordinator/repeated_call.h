@@ -1,0 +1,27 @@
+// An allreduce of one tensor of the host as the caller describes it who waits for it. It is first
+// tried to do again, under this name, what has been done before, which takes no submission: see
+// Replay::join_at_once().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "rueda/types.h"
+
+namespace rueda {
+
+// Refers to what the caller has.
+struct RepeatedCall {
+  std::string_view name;
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  DataType dtype = DataType::float32;
+  std::span<const std::int64_t> shape = {};
+  ReduceOp op = ReduceOp::sum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+};
+
+}  // namespace rueda
