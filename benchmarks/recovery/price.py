@@ -25,41 +25,49 @@ SKIPPED = 20  # steps at the beginning, in which ranks agree on buckets
 CHECK_EVERY = 10
 
 
+def start_job(
+    folder: Path, ready: bool, ranks: int, steps: int, width: int
+) -> subprocess.Popen[str]:
+    """A job whose first rank writes a line for each step into the folder's file `diary`."""
+    rueda = str(Path(sys.executable).with_name("rueda"))
+    extra = (
+        ["--min-np", "1", "--max-np", str(ranks), "--flight-recorder", str(folder)] if ready else []
+    )
+    return subprocess.Popen(
+        [
+            rueda,
+            "run",
+            "--no-mpi",
+            "-np",
+            str(ranks),
+            "--oversubscribe",
+            *extra,
+            sys.executable,
+            str(RANK),
+        ],
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "FOLDER": str(folder),
+            "ELASTIC": str(int(ready)),
+            "CHECK_EVERY": str(CHECK_EVERY) if ready else "0",
+            "STEPS": str(steps),
+            "WIDTH": str(width),
+        },
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
 def median_step(ready: bool, ranks: int, steps: int, width: int) -> float:
     """Of one job, in seconds."""
     with tempfile.TemporaryDirectory() as name:
-        rueda = str(Path(sys.executable).with_name("rueda"))
-        extra = (
-            ["--min-np", "1", "--max-np", str(ranks), "--flight-recorder", name] if ready else []
-        )
-        done = subprocess.run(
-            [
-                rueda,
-                "run",
-                "--no-mpi",
-                "-np",
-                str(ranks),
-                "--oversubscribe",
-                *extra,
-                sys.executable,
-                str(RANK),
-            ],
-            env={
-                **os.environ,
-                "OMP_NUM_THREADS": "1",
-                "FOLDER": name,
-                "ELASTIC": str(int(ready)),
-                "CHECK_EVERY": str(CHECK_EVERY) if ready else "0",
-                "STEPS": str(steps),
-                "WIDTH": str(width),
-            },
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise click.ClickException(done.stdout + done.stderr)
+        with start_job(Path(name), ready, ranks, steps, width) as job:
+            output, _ = job.communicate()
+        if job.returncode != 0:
+            raise click.ClickException(output)
         times = [float(line.split()[0]) for line in (Path(name) / "diary").read_text().splitlines()]
     tens = pairwise(times[SKIPPED::CHECK_EVERY])
     return statistics.median(end - begin for begin, end in tens) / CHECK_EVERY

@@ -17,6 +17,7 @@
 #include "backend/gpu_support.h"
 #include "core/clock.h"
 #include "membership/host.h"
+#include "reduce/fingerprint.h"
 #include "rueda/rueda.h"
 
 namespace rueda {

@@ -4,6 +4,8 @@
 #include <pybind11/stl.h>
 #include <sys/eventfd.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -205,6 +207,18 @@ void bind_worlds(py::module_& module) {
       py::arg("set"), py::arg("cause"), py::call_guard<GilReleased>());
 }
 
+// Of each piece of memory, by its address and length; as torch's integers, which have a sign.
+std::vector<std::int64_t> fingerprints(
+    const std::vector<std::pair<std::uintptr_t, std::size_t>>& pieces) {
+  std::vector<std::int64_t> numbers;
+  numbers.reserve(pieces.size());
+  for (const auto& [address, bytes] : pieces) {
+    const auto* const begin = reinterpret_cast<const std::byte*>(address);
+    numbers.push_back(static_cast<std::int64_t>(fingerprint({begin, bytes})));
+  }
+  return numbers;
+}
+
 void bind_process_sets(py::module_& module) {
   const py::call_guard<GilReleased> released;
   module.def("add_process_set", &add_set);
@@ -264,6 +278,7 @@ PYBIND11_MODULE(_native, module) {
     return links;
   });
   module.def("options", &rueda::options);
+  module.def("fingerprints", &fingerprints, py::call_guard<GilReleased>());
   // Whether GPUs are served, by what the kernels were compiled, and the version of NCCL.
   module.def("gpu_support", [] {
     const rueda::GpuSupport support = rueda::gpu_support(rueda::Options{});

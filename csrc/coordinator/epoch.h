@@ -154,6 +154,7 @@ class Epoch final : public Progress::Work {
   // --- Failures
   void on_peer_lost(int peer, const Status& cause);
   void look_for_silence(Time now);
+  bool is_excused(int peer, Time now);
   void fence(const Status& reason);
   void lose(int rank, const Status& reason);
   void fail(const Status& reason);

@@ -4,6 +4,7 @@
 #include "coordinator/epoch.h"
 #include "core/log.h"
 #include "core/strings.h"
+#include "onehost/process_state.h"
 #include "plan/inquiry.h"
 #include "plan/negotiation_message.h"
 
@@ -108,19 +109,31 @@ void Epoch::on_peer_lost(int peer, const Status& cause) {
                  .because(cause));
 }
 
-// What was asked long ago may have been answered, and the answer not been read: the control plane
-// was moved just before.
 void Epoch::look_for_silence(Time now) {
   const Heartbeat::Look look = heartbeat_.look(now, in_flight() || negotiates());
   if (look.ask) {
     for (const int peer : neighbours()) control_.send(peer, ControlMessage::question, {});
   }
-  if (!look.silent) return;
+  if (!look.silent || is_excused(*look.silent, now)) return;
   const int peer = *look.silent;
   lose(peer, Status(ErrorCode::peer_lost,
                     str(topology().describe(peer), " has not answered for ",
                         services_.options.heartbeat, " s"),
                     peer, {.reason = ErrorReason::unreachable}));
+}
+
+// A rank of this host that gets no processor lives. One that does not want any has answered what it
+// was asked, but the answer may not have been read here: this rank may have had no processor, too.
+bool Epoch::is_excused(int peer, Time now) {
+  const auto member = world_.host.rank_of(peer);
+  const auto& memory = world_.host.memory();
+  if (member && memory && is_runnable(memory->process_of(*member)) &&
+      heartbeat_.excuse(peer, now)) {
+    log(LogLevel::debug, topology().describe(peer), " does not answer, but would run");
+    return true;
+  }
+  world_.control->progress();
+  return !heartbeat_.is_silent(peer, now);
 }
 
 // Its neighbours in the world's tree notice the loss themselves, the others learn of it from

@@ -10,6 +10,7 @@
 #include "core/signals_blocked.h"
 #include "core/strings.h"
 #include "core/wait_fd.h"
+#include "onehost/process_state.h"
 #include "plan/wire.h"
 #include "transport/endpoints.h"
 
@@ -39,6 +40,15 @@ std::string join(const std::vector<int>& numbers) {
   return text;
 }
 
+std::map<int, int> identifiers_of(const HostGroup& host) {
+  std::map<int, int> identifiers;
+  const auto& memory = host.memory();
+  for (int member = 0; memory && member < memory->size(); ++member) {
+    identifiers[memory->world_rank(member)] = memory->process_of(member);
+  }
+  return identifiers;
+}
+
 // Kinds of messages. After the kind comes the epoch that is being formed, or that has broken.
 constexpr std::uint8_t agreement_message = 1;
 constexpr std::uint8_t bootstrap_message = 2;
@@ -47,12 +57,13 @@ constexpr std::uint8_t bootstrap_message = 2;
 
 Membership::Membership(Connections::Settings settings, const Options& options,
                        const KnownCosts& costs, std::string secret, std::uint64_t epoch,
-                       Enter enter)
+                       Enter enter, std::map<int, int> identifiers)
     : process_(settings.rank),
       options_(options),
       costs_(costs),
       secret_(std::move(secret)),
       enter_(std::move(enter)),
+      identifiers_(std::move(identifiers)),
       connections_(
           std::move(settings),
           {[this](int process, std::span<const std::byte> message) { receive(process, message); },
@@ -71,7 +82,7 @@ Expected<std::unique_ptr<Membership>> Membership::open(Bootstrap& bootstrap, con
   if (!settings) return settings.status();
   std::unique_ptr<Membership> membership(new Membership(
       std::move(settings).value(), options, KnownCosts{first.host.costs(), first.link_costs},
-      bootstrap.secret(), epoch, std::move(enter)));
+      bootstrap.secret(), epoch, std::move(enter), identifiers_of(first.host)));
   const Status opened = membership->connections_.open();
   const Status all = bootstrap.agree("membership/open", opened, deadline);
   if (!opened.ok() || !all.ok()) return opened.ok() ? all : opened;
@@ -173,10 +184,23 @@ bool Membership::pump(std::optional<Time> until) {
   if (!connections_.progress()) wait_readable(connections_.wait_fd(), deadline);
   pumping_ = false;
   while (connections_.progress()) continue;
-  if (agreement_) agreement_->advance(Clock::now());
+  if (agreement_) {
+    excuse_runnable(Clock::now());
+    agreement_->advance(Clock::now());
+  }
   flush();
   const std::lock_guard lock(mutex_);
   return !stopping_;
+}
+
+// One that is not has answered by now, but that may not have been read.
+void Membership::excuse_runnable(Time now) {
+  const std::vector<int> silent = agreement_->silent(now);
+  for (const int process : silent) {
+    const auto found = identifiers_.find(process);
+    if (found != identifiers_.end() && is_runnable(found->second)) agreement_->excuse(process, now);
+  }
+  while (!silent.empty() && connections_.progress()) continue;
 }
 
 void Membership::flush() {

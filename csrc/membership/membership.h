@@ -66,7 +66,7 @@ class Membership {
 
  private:
   Membership(Connections::Settings settings, const Options& options, const KnownCosts& costs,
-             std::string secret, std::uint64_t epoch, Enter enter);
+             std::string secret, std::uint64_t epoch, Enter enter, std::map<int, int> identifiers);
 
   void run();
   // What the thread does next until there is a decision, a report, or nothing more to do.
@@ -83,6 +83,8 @@ class Membership {
   void receive(int process, std::span<const std::byte> message);
   void receive_agreement(int process, std::span<const std::byte> payload);
   void lose(int process, const Status& cause);
+  // Those of this host that get no processor are waited for longer.
+  void excuse_runnable(Time now);
   void send(int process, std::uint8_t kind, std::uint64_t epoch,
             std::span<const std::byte> payload);
   [[nodiscard]] bool is_decided() const;
@@ -95,6 +97,8 @@ class Membership {
   const KnownCosts costs_;
   const std::string secret_;
   const Enter enter_;
+  // Of processes of this host, by process, the identifiers under which this one sees them.
+  const std::map<int, int> identifiers_;
   Connections connections_;
 
   // --- Of the thread

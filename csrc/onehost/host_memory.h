@@ -124,6 +124,10 @@ class HostMemory {
 
   // Whether the process of `rank` has ended, as a zombie too.
   [[nodiscard]] bool has_ended(int rank) const;
+  // Of the process of `rank`, under which this one sees it; -1 where it does not, or is it itself.
+  [[nodiscard]] int process_of(int rank) const {
+    return processes_[static_cast<std::size_t>(rank)].identifier();
+  }
   // Ends the process of a rank that was lost for its silence: when it woke it would read and write
   // the memory of those that have gone on. False where it cannot be told for sure from others.
   bool fence(int rank) const { return processes_[static_cast<std::size_t>(rank)].kill(); }

@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "onehost/process_state.h"
+
 namespace rueda {
 
 namespace {
@@ -29,6 +31,11 @@ bool PeerProcess::has_ended() const {
   if (!fd_) return is_visible_ && !exists(process_);
   pollfd entry{fd_.get(), POLLIN, 0};
   return ::poll(&entry, 1, 0) > 0;
+}
+
+int PeerProcess::identifier() const {
+  const int seen = fd_ ? identifier_of(fd_.get()) : (is_visible_ ? process_ : -1);
+  return seen == ::getpid() ? -1 : seen;
 }
 
 bool PeerProcess::kill() const {

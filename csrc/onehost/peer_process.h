@@ -17,6 +17,8 @@ class PeerProcess {
   PeerProcess(int process, UniqueFd fd);
 
   [[nodiscard]] bool has_ended() const;
+  // Under which this process sees it; -1 where it does not, or is it itself.
+  [[nodiscard]] int identifier() const;
   // Ends it, as SIGKILL does, also where it is stopped; false where it cannot be told for sure from
   // another process.
   bool kill() const;

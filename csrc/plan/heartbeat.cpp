@@ -10,19 +10,22 @@ Heartbeat::Heartbeat(std::vector<int> ranks, Duration patience)
 
 Heartbeat::Look Heartbeat::look(Time now, bool waiting) {
   if (!waiting || patience_ <= Duration() || ranks_.empty()) {
-    heard_.clear();
+    silences_.clear();
     next_question_.reset();
     return {};
   }
   const bool was_stopped = next_question_ && now - *next_question_ > patience_ / 2;
+  const Duration late = next_question_ ? lateness(now, *next_look(), last_look_) : Duration();
+  last_look_ = now;
   if (!next_question_ || was_stopped) {
-    for (const int rank : ranks_) heard_[rank] = now;
+    for (const int rank : ranks_) silences_[rank] = Silence(now);
     next_question_ = now + pause();
     return {was_stopped, std::nullopt};
   }
   Look look;
-  for (const auto& [rank, time] : heard_) {
-    if (now - time >= patience_ && !look.silent) look.silent = rank;
+  for (auto& [rank, silence] : silences_) {
+    silence.miss(late);
+    if (now >= silence.end(patience_) && !look.silent) look.silent = rank;
   }
   look.ask = now >= *next_question_;
   if (look.ask) next_question_ = now + pause();
@@ -30,13 +33,23 @@ Heartbeat::Look Heartbeat::look(Time now, bool waiting) {
 }
 
 void Heartbeat::hear(int rank, Time now) {
-  if (const auto found = heard_.find(rank); found != heard_.end()) found->second = now;
+  if (const auto found = silences_.find(rank); found != silences_.end()) found->second.hear(now);
+}
+
+bool Heartbeat::is_silent(int rank, Time now) const {
+  const auto found = silences_.find(rank);
+  return found != silences_.end() && now >= found->second.end(patience_);
+}
+
+bool Heartbeat::excuse(int rank, Time now) {
+  const auto found = silences_.find(rank);
+  return found != silences_.end() && found->second.excuse(now, patience_);
 }
 
 std::optional<Time> Heartbeat::next_look() const {
   if (!next_question_) return std::nullopt;
   Time next = *next_question_;
-  for (const auto& item : heard_) next = std::min(next, item.second + patience_);
+  for (const auto& item : silences_) next = std::min(next, item.second.end(patience_));
   return next;
 }
 

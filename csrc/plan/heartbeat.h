@@ -2,7 +2,8 @@
 // now and then, and one that is not heard for too long is lost. Pure.
 //
 // Nothing is asked while nothing is waited for, so a job that computes is silent. Who was itself
-// stopped for long begins anew: then the silence was its own.
+// stopped for long begins anew: then the silence was its own. What it has overslept for less time
+// is not counted (see silence.h).
 #pragma once
 
 #include <map>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "core/clock.h"
+#include "plan/silence.h"
 
 namespace rueda {
 
@@ -26,6 +28,10 @@ class Heartbeat {
   [[nodiscard]] Look look(Time now, bool waiting);
   // `rank` has answered.
   void hear(int rank, Time now);
+  // Whether it has been silent for too long: where an answer may have come since look().
+  [[nodiscard]] bool is_silent(int rank, Time now) const;
+  // `rank`, which is silent, is seen to be alive. False where that has been so for too long.
+  bool excuse(int rank, Time now);
   // When to look next, while this rank waits; nothing while it does not.
   [[nodiscard]] std::optional<Time> next_look() const;
 
@@ -34,8 +40,9 @@ class Heartbeat {
 
   const std::vector<int> ranks_;
   const Duration patience_;
-  std::map<int, Time> heard_;          // since this rank waits; empty while it does not
+  std::map<int, Silence> silences_;    // since this rank waits; empty while it does not
   std::optional<Time> next_question_;  // the same
+  Time last_look_;                     // the same
 };
 
 }  // namespace rueda

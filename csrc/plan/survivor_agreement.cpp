@@ -44,7 +44,8 @@ SurvivorAgreement::SurvivorAgreement(Settings settings, Time now)
   for (const int member : members_) {
     if (member == settings_.rank) continue;
     const auto heard = settings_.heard.find(member);
-    peers_[member].heard = heard != settings_.heard.end() ? std::min(heard->second, now) : now;
+    peers_[member].silence =
+        Silence(heard != settings_.heard.end() ? std::min(heard->second, now) : now);
   }
   begin_proposal(settings_.epoch + 1, now);
   decide(now);
@@ -92,7 +93,10 @@ bool SurvivorAgreement::is_plausible(const SurvivorView& view) const {
 void SurvivorAgreement::notice_pause(Time now) {
   if (now - last_call_ > beat_of(settings_.patience) + settings_.patience / 2) {
     settings_.was_stopped = was_stopped_since_decision_ = true;
-    for (auto& peer : peers_) peer.second.heard = now;
+    for (auto& peer : peers_) peer.second.silence.hear(now);
+  } else {
+    const Duration late = lateness(now, next_beat_, last_call_);
+    for (auto& peer : peers_) peer.second.silence.miss(late);
   }
   last_call_ = now;
 }
@@ -106,7 +110,8 @@ void SurvivorAgreement::receive(int member, std::span<const std::byte> message, 
   }
   if (!is_over()) {
     notice_pause(now);
-    if (const auto found = peers_.find(member); found != peers_.end()) found->second.heard = now;
+    if (const auto found = peers_.find(member); found != peers_.end())
+      found->second.silence.hear(now);
   }
   if (const auto* const view = std::get_if<SurvivorView>(&*decoded)) {
     receive_view(member, *view, now);
@@ -200,14 +205,30 @@ void SurvivorAgreement::hear(int member, Time now) {
   if (is_over()) return;
   notice_pause(now);
   const auto found = peers_.find(member);
-  if (found != peers_.end()) found->second.heard = now;
+  if (found != peers_.end()) found->second.silence.hear(now);
+}
+
+std::vector<int> SurvivorAgreement::silent(Time now) const {
+  std::vector<int> members;
+  if (is_over()) return members;
+  for (const int member : own_.outcome.survivors) {
+    if (member == settings_.rank || view_.broken.contains({settings_.rank, member})) continue;
+    if (now >= silence_end(member)) members.push_back(member);
+  }
+  return members;
+}
+
+void SurvivorAgreement::excuse(int member, Time now) {
+  if (is_over()) return;
+  notice_pause(now);
+  if (now >= silence_end(member)) peers_.at(member).silence.excuse(now, settings_.patience);
 }
 
 // Whether a member that has ended cannot have decided on a world without this process. It would
 // have told it so before, or have missed its signs of life for as long as this process its own.
 bool SurvivorAgreement::is_witness_of_end(const Peer& peer, Time now) const {
   return !settings_.was_stopped && !peer.has_gone_on &&
-         now - peer.heard <= settings_.patience / 2 &&
+         now - peer.silence.heard() <= settings_.patience / 2 &&
          (!peer.said || contains(peer.said->outcome.survivors, settings_.rank));
 }
 
@@ -228,12 +249,12 @@ void SurvivorAgreement::lose(int member, Loss kind, const Status& cause, Time no
 void SurvivorAgreement::advance(Time now) {
   if (is_over()) return;
   notice_pause(now);
-  for (const int member : own_.outcome.survivors) {
-    if (member == settings_.rank || now - peers_.at(member).heard < settings_.patience) continue;
+  for (const int member : silent(now)) {
+    const Duration silence = now - peers_.at(member).silence.heard();
     view_.broken.try_emplace({settings_.rank, member},
                              Status(ErrorCode::peer_lost,
                                     str("rank ", settings_.rank, " has not heard of rank ", member,
-                                        " for ", to_seconds(now - peers_.at(member).heard), " s"),
+                                        " for ", to_seconds(silence), " s"),
                                     member));
   }
   update(nullptr, now);
@@ -247,7 +268,7 @@ std::optional<Time> SurvivorAgreement::next_deadline() const {
   Time deadline = next_beat_;
   for (const int member : own_.outcome.survivors) {
     if (member == settings_.rank) continue;
-    deadline = std::min(deadline, peers_.at(member).heard + settings_.patience);
+    deadline = std::min(deadline, silence_end(member));
   }
   const auto objections = decision_ ? std::nullopt : objections_until();
   if (objections && *objections > last_call_) deadline = std::min(deadline, *objections);
@@ -332,7 +353,7 @@ std::optional<Time> SurvivorAgreement::objections_until() const {
         view_.broken.contains({settings_.rank, member})) {
       continue;
     }
-    const Time end = std::min(peer.heard, *peer.lost_since) + settings_.patience / 2;
+    const Time end = std::min(peer.silence.heard(), *peer.lost_since) + settings_.patience / 2;
     if (!until || *until < end) until = end;
   }
   return until;
@@ -436,7 +457,7 @@ void SurvivorAgreement::continue_from(const EpochHasGoneOn& message, Time now) {
   std::erase_if(view_.given_up,
                 [&](const auto& item) { return item.second.epoch <= message.epoch; });
   std::erase_if(view_.reached, [&](const auto& item) { return item.second <= message.epoch; });
-  for (auto& [member, peer] : peers_) peer = Peer{now};
+  for (auto& [member, peer] : peers_) peer = Peer{Silence(now)};
   begin_proposal(std::max(own_.proposal, message.epoch) + 1, now);
 }
 

@@ -35,6 +35,7 @@
 
 #include "core/clock.h"
 #include "core/status.h"
+#include "plan/silence.h"
 #include "plan/survivor_message.h"
 
 namespace rueda {
@@ -63,6 +64,11 @@ class SurvivorAgreement {
 
   // The member gives a sign of life in another way: its process runs, but has not begun to agree.
   void hear(int member, Time now);
+
+  // Whom the next advance() loses for their silence, unless something comes of them before.
+  [[nodiscard]] std::vector<int> silent(Time now) const;
+  // The member's process is seen to wait for a processor, so it is given more time; see silence.h.
+  void excuse(int member, Time now);
 
   // The member is lost. `ended`: its process has certainly ended (its connection was closed, or is
   // refused by its host; its process descriptor says so), and everything that it had sent was
@@ -129,7 +135,7 @@ class SurvivorAgreement {
     [[nodiscard]] bool operator==(const Said&) const = default;
   };
   struct Peer {
-    Time heard;                           // the last sign of life
+    Silence silence;                      // since the last sign of life
     std::optional<Said> said = {};        // last
     bool has_gone_on = false;             // has sent something of a later epoch
     std::optional<Time> lost_since = {};  // in this process's view
@@ -138,6 +144,9 @@ class SurvivorAgreement {
   [[nodiscard]] bool is_over() const { return is_formed_ || (decision_ && !decision_->ok()); }
   [[nodiscard]] Outcome outcome_of(const SurvivorView& view) const;
   [[nodiscard]] bool is_plausible(const SurvivorView& view) const;
+  [[nodiscard]] Time silence_end(int member) const {
+    return peers_.at(member).silence.end(settings_.patience);
+  }
   [[nodiscard]] bool is_witness_of_end(const Peer& peer, Time now) const;
   [[nodiscard]] bool all_say_the_same() const;
   [[nodiscard]] bool is_cut_off() const;

@@ -107,6 +107,51 @@ whole(1)
     )
 
 
+# Stops the threads of a process that answer others, for some seconds, as if they got no processor.
+STARVE = """
+import ctypes, os, sys, time
+SEIZE, INTERRUPT, DETACH, EVERY_THREAD = 0x4206, 0x4207, 17, 0x40000000
+process, pause = int(sys.argv[1]), float(sys.argv[2])
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+threads = [int(each) for each in os.listdir(f"/proc/{process}/task")]
+threads = [each for each in threads if open(f"/proc/{process}/task/{each}/comm").read().startswith("rueda")]
+assert threads
+for thread in threads:
+    if libc.ptrace(SEIZE, thread, None, None) != 0 or libc.ptrace(INTERRUPT, thread, None, None) != 0:
+        sys.exit(77)
+    os.waitpid(thread, EVERY_THREAD)
+time.sleep(pause)
+for thread in threads:
+    libc.ptrace(DETACH, thread, None, None)
+"""
+
+
+def test_a_rank_that_runs_but_does_not_get_to_answer_is_not_lost() -> None:
+    # Twice the heartbeat. One that sleeps or is stopped for as long is lost, and killed.
+    ended = run(
+        PREAMBLE
+        + f"""
+import subprocess, sys
+rueda.init()
+whole(2)
+if rueda.rank() == 1:
+    starving = subprocess.Popen([sys.executable, "-c", {STARVE!r}, str(os.getpid()), "2"])
+    while starving.poll() is None:
+        pass
+    print("traced with", starving.returncode, flush=True)
+whole(2)
+""",
+        2,
+        extra={**ON, "RUEDA_HEARTBEAT": "1"},
+    )
+    if "traced with 77" in ended[1].output:
+        pytest.skip("a process may not trace another one here")
+    for how in ended:
+        assert how.returncode == 0, "\n".join(each.output for each in ended)
+    assert "traced with 0" in ended[1].output
+
+
 def test_a_whole_world_is_broken_only_when_asked() -> None:
     check(
         PREAMBLE

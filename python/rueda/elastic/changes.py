@@ -285,6 +285,8 @@ def wanted() -> tuple[bool, bool]:
     """Whether the launcher has said that processes wait to join, and that members are to leave; does not wait."""
     here = _elastic()
     here.listen()
+    if not here.leaving:
+        return bool(here.joiners), False
     members = here.members or list(range(_native.size()))
     return bool(here.joiners), any(number in here.leaving for number in members)
 

@@ -39,6 +39,7 @@ class Question:
         self._operation: _native.PersistentAllreduce | None = None  # first, so that it goes first
         self._told = np.zeros(count, np.int32)
         self._heard = np.zeros(count, np.int32)
+        self._facts: tuple[bool, ...] = (False,) * count  # as in _told
         self._world = -1
         self._is_asked = False
 
@@ -53,7 +54,8 @@ class Question:
             self._operation = None  # before the next: it may wait for who still reads it
             self._operation = self._agree()
             self._world = world_number()
-        self._told[:] = facts
+        if facts != self._facts:
+            self._told[:] = self._facts = facts
         self._operation.start(0)
         self._is_asked = True
 
@@ -62,7 +64,7 @@ class Question:
         assert self._operation is not None
         self._operation.wait()
         self._is_asked = False
-        return [bool(each) for each in self._heard]
+        return [each != 0 for each in self._heard.tolist()]
 
     def _agree(self) -> _native.PersistentAllreduce:
         kind = code_of("int32")

@@ -3,15 +3,29 @@
 A tensor's bytes are taken as words of 64 bits, and each block of words times a row of random odd weights, modulo 2^64:
 so the order of additions does not matter, one changed word always changes the number, and several do but for one case
 in about 2^63. The numbers of the blocks are words again, and so on until one is left.
+
+The extension computes the same of memory of the CPU (``csrc/reduce/fingerprint.h``), of all of a model's tensors in one
+call: operations of torch take longer than that for those of a small model.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import torch
 
-__all__ = ["BLOCK_BYTES", "bits_of", "block_hashes", "combined"]
+from rueda import _native
+
+__all__ = [
+    "BLOCK_BYTES",
+    "bits_of",
+    "block_hashes",
+    "combined",
+    "number_of",
+    "number_of_words",
+    "numbers_of",
+]
 
 WORDS = 4096
 BLOCK_BYTES = 8 * WORDS
@@ -35,6 +49,42 @@ def combined(hashes: torch.Tensor) -> int:
     while hashes.numel() > 1:
         hashes = _of_rows(hashes.view(torch.uint8))
     return int(hashes[0]) if hashes.numel() else 0
+
+
+def numbers_of(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """One number for each tensor."""
+    plain = [_is_plain(tensor) for tensor in tensors]
+    pieces = [
+        (tensor.data_ptr(), tensor.numel() * tensor.element_size())
+        for tensor, is_plain in zip(tensors, plain, strict=True)
+        if is_plain
+    ]
+    found = iter(_native.fingerprints(pieces))
+    return [
+        next(found) if is_plain else combined(block_hashes(tensor))
+        for tensor, is_plain in zip(tensors, plain, strict=True)
+    ]
+
+
+def number_of(tensor: torch.Tensor) -> int:
+    """One number for a tensor."""
+    return numbers_of([tensor])[0]
+
+
+def number_of_words(words: Sequence[int]) -> int:
+    """One number for several."""
+    return number_of(torch.tensor(words, dtype=torch.int64))
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the elements lie in their order in memory of the CPU, with the bits that they have."""
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.is_cpu
+        and tensor.is_contiguous()
+        and not tensor.is_neg()
+        and not tensor.is_conj()
+    )
 
 
 def _of_rows(content: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rueda.torch.fingerprints import BLOCK_BYTES, bits_of, block_hashes, combined
+from rueda.torch.fingerprints import BLOCK_BYTES, bits_of, number_of
 from rueda.torch.state import outline_of
 
 __all__ = ["Piece", "TensorState", "cut", "deal", "digest"]
@@ -52,7 +52,7 @@ def deal(pieces: Sequence[Piece], members: int) -> list[int]:
 
 def digest(content: torch.Tensor) -> int:
     """A number of 64 bits by which equal bytes are known, see fingerprints.py."""
-    return combined(block_hashes(content))
+    return number_of(content)
 
 
 class TensorState:

@@ -9,7 +9,13 @@ import parallel
 import rueda
 import rueda.torch as rt
 import torch
-from rueda.torch.fingerprints import BLOCK_BYTES, block_hashes, combined
+from rueda.torch.fingerprints import (
+    BLOCK_BYTES,
+    block_hashes,
+    combined,
+    number_of_words,
+    numbers_of,
+)
 from torch import nn
 
 DTYPES = [
@@ -51,12 +57,12 @@ def flip(tensor: torch.Tensor, element: tuple[int, ...], bit: int) -> None:
     tensor[element] = one[0]
 
 
-def check_what_agrees_costs_one_small_allgather() -> None:
+def check_what_agrees_costs_one_small_allreduce() -> None:
     before = rueda.metrics()
     assert rt.check_agreement(tensors(1)) == []
     after = rueda.metrics()
     assert after["tensors_submitted"] - before["tensors_submitted"] == 1
-    assert after["allgather_tensor_bytes"] - before["allgather_tensor_bytes"] == 16
+    assert after["allreduce_tensor_bytes"] - before["allreduce_tensor_bytes"] == 32
 
 
 def check_each_of_100_flipped_bits_is_named_and_repaired() -> None:
@@ -185,6 +191,17 @@ def check_the_number_of_a_tensor_depends_on_every_bit_and_place() -> None:
     swapped[[2, 10]] = swapped[[10, 2]]
     assert combined(block_hashes(swapped)) != whole
     assert combined(block_hashes(tensor.roll(BLOCK_BYTES // 4))) != whole
+
+
+def check_numbers_of_tensors_do_not_depend_on_who_computes_them() -> None:
+    # The extension does it for what lies in memory of the CPU as it is, torch for the rest.
+    made = list(tensors(5).values())
+    for size in (1, 7, 8, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 5 * BLOCK_BYTES + 3):
+        made.append(torch.randint(0, 255, (size,), dtype=torch.uint8))
+    made += [torch.randn(6, dtype=torch.complex64).conj(), torch.randn(4, dtype=torch.cfloat).imag]
+    expected = [combined(block_hashes(each)) for each in made]
+    assert numbers_of(made) == expected
+    assert number_of_words(expected) == combined(torch.tensor(expected))
 
 
 if __name__ == "__main__":

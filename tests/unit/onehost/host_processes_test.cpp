@@ -13,6 +13,7 @@
 
 #include "membership/bootstrap_rendezvous.h"
 #include "onehost/host_memory.h"
+#include "onehost/process_state.h"
 #include "ranks/rank_threads.h"
 #include "rueda/rueda.h"
 #include "transport/socket.h"
@@ -229,6 +230,33 @@ TEST_CASE("without descriptors of processes, the end of one shows when it was wa
   });
   CHECK(ranks.end_of(1) == 0);
   CHECK(ranks.end_of(0) == 0);
+}
+
+TEST_CASE("a process that wants a processor is told from one that sleeps or is stopped") {
+  CHECK(succeeds_on(2, [](HostMemory& memory) {
+    expect(memory.process_of(memory.rank()) == -1, "of itself a process asks nothing");
+    if (memory.rank() == 0) {
+      const int peer = memory.process_of(1);
+      expect(peer > 0, "the peer is seen");
+      await([&] { return is_runnable(peer); }, "a loop");
+      tell(memory, 1, 0);
+      await([&] { return !is_runnable(peer); }, "a sleep");
+      expect(::kill(peer, SIGCONT) == 0, "waking");
+      await([&] { return is_runnable(peer); }, "the loop again");
+      expect(::kill(peer, SIGSTOP) == 0, "stopping");
+      await([&] { return !is_runnable(peer); }, "the stop");
+      expect(::kill(peer, SIGCONT) == 0, "going on");
+      await([&] { return is_runnable(peer); }, "the loop after that");
+      tell(memory, 2, 0);
+    } else {
+      ::signal(SIGCONT, [](int) {});
+      while (memory.find(0, 1) == nullptr) continue;
+      ::pause();
+      while (memory.find(0, 2) == nullptr) continue;
+    }
+    meet(memory, 3);
+    expect(!is_runnable(-1) && !is_runnable(1 << 30), "who is not there");
+  }));
 }
 
 TEST_CASE("nothing is left of ranks that are killed") {

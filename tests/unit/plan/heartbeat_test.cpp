@@ -24,13 +24,13 @@ struct Waiting {
   std::optional<int> until(Time end, const Answers& answers) {
     while (now < end) {
       const Heartbeat::Look look = heartbeat.look(now, true);
-      if (look.silent) return look.silent;
       if (look.ask) {
         ++questions;
         for (const int rank : {1, 5}) {
           if (answers(rank, now)) heartbeat.hear(rank, now);
         }
       }
+      if (look.silent) return look.silent;
       REQUIRE(heartbeat.next_look());
       REQUIRE(*heartbeat.next_look() > now);
       now = *heartbeat.next_look();
@@ -74,6 +74,46 @@ TEST_CASE("who was stopped itself asks anew before it blames anybody") {
   CHECK(look.ask);
   CHECK_FALSE(look.silent);
   CHECK(waiting.until(waiting.now + 5s, [](int rank, Time) { return rank == 1; }) == 5);
+}
+
+TEST_CASE("what a rank has overslept is not the others' silence") {
+  // It looks 0.4 s later than it wants to each time, so that it has listened for 1 s after 5 s.
+  Waiting waiting;
+  CHECK_FALSE(waiting.until(start + 2s, [](int, Time) { return true; }));
+  const Time last = waiting.now;
+  std::optional<int> lost;
+  while (!lost) {
+    waiting.now = *waiting.heartbeat.next_look() + 400ms;
+    const Heartbeat::Look look = waiting.heartbeat.look(waiting.now, true);
+    if (look.ask) waiting.heartbeat.hear(1, waiting.now);
+    lost = look.silent;
+  }
+  CHECK(lost == 5);
+  CHECK(waiting.now >= last + 4s);
+  CHECK(waiting.now <= last + 6s);
+}
+
+TEST_CASE("a silent rank that is seen to be alive is excused, for three heartbeats at most") {
+  Waiting waiting;
+  const auto silent = waiting.until(start + 5s, [](int rank, Time) { return rank == 1; });
+  REQUIRE(silent == 5);
+  const Time begin = waiting.now;
+  CHECK(waiting.heartbeat.is_silent(5, waiting.now));
+  CHECK_FALSE(waiting.heartbeat.is_silent(1, waiting.now));
+  REQUIRE(waiting.heartbeat.excuse(5, waiting.now));
+  CHECK_FALSE(waiting.heartbeat.is_silent(5, waiting.now));
+  while (waiting.until(start + 60s, [](int rank, Time) { return rank == 1; }) == 5 &&
+         waiting.heartbeat.excuse(5, waiting.now)) {
+    continue;
+  }
+  CHECK(waiting.now >= begin + 3 * patience);
+  CHECK(waiting.now <= begin + 3 * patience + patience / 8);
+  // Once it has answered, it has as long again.
+  waiting.heartbeat.hear(5, waiting.now);
+  const Time heard = waiting.now;
+  CHECK(waiting.until(start + 60s, [](int rank, Time) { return rank == 1; }) == 5);
+  CHECK(waiting.now >= heard + patience);
+  CHECK(waiting.heartbeat.excuse(5, waiting.now));
 }
 
 TEST_CASE("nothing is asked of anybody while nothing is waited for, or for ever") {

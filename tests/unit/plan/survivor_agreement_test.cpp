@@ -388,9 +388,37 @@ TEST_CASE("a member that has not begun to agree is waited for while it is heard"
     waiting.advance(now);
     REQUIRE_FALSE(waiting.decision());
   }
-  for (int beat = 0; beat < 6; ++beat) waiting.advance(now += seconds(0.2));
-  REQUIRE(waiting.decision());
+  const Time heard = now;
+  while (!waiting.decision()) waiting.advance(now = *waiting.next_deadline());
+  REQUIRE(now <= heard + seconds(1));
   REQUIRE((*waiting.decision())->members == std::vector<int>{0});
+}
+
+TEST_CASE("a member that is seen to be alive is waited for up to four times as long") {
+  SurvivorAgreement waiting(settings_of(0, 2), Time());
+  Time now{};
+  int excuses = 0;
+  while (!waiting.decision()) {
+    now = *waiting.next_deadline();
+    if (!waiting.silent(now).empty()) {
+      REQUIRE(waiting.silent(now) == std::vector<int>{1});
+      waiting.excuse(1, now);
+      ++excuses;
+    }
+    waiting.advance(now);
+  }
+  REQUIRE((*waiting.decision())->members == std::vector<int>{0});
+  REQUIRE(excuses > 20);
+  REQUIRE(now >= Time() + seconds(4));
+  REQUIRE(now <= Time() + seconds(4.25));
+}
+
+TEST_CASE("a member that is late itself does not take that for the others' silence") {
+  SurvivorAgreement waiting(settings_of(0, 2), Time());
+  Time now{};
+  while (!waiting.decision()) waiting.advance(now = *waiting.next_deadline() + seconds(0.4));
+  REQUIRE((*waiting.decision())->members == std::vector<int>{0});
+  REQUIRE(now >= Time() + seconds(2));
 }
 
 TEST_CASE("a world that was not formed is formed under a higher number") {

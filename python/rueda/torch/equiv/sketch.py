@@ -14,7 +14,7 @@ import zlib
 import torch
 
 from rueda.equivalence.record_files import MAX_SKETCH
-from rueda.torch.fingerprints import block_hashes, combined
+from rueda.torch.fingerprints import number_of
 
 __all__ = ["SKETCH", "Signs", "hash_of", "perturb", "values_of"]
 
@@ -24,7 +24,7 @@ SKETCH = MAX_SKETCH
 
 def hash_of(tensor: torch.Tensor) -> int:
     """64 bits that differ where any bit of the tensor does, but for one case in about 2^63."""
-    return combined(block_hashes(tensor))
+    return number_of(tensor)
 
 
 def values_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,45 @@
+#include "onehost/process_state.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <system_error>
+
+#include "core/strings.h"
+
+namespace rueda {
+
+namespace {
+
+// The state stands behind the name, which is in parentheses and may have any characters.
+char state_in(const std::string& stat) {
+  const std::size_t end = stat.rfind(')');
+  return end != std::string::npos && end + 2 < stat.size() ? stat[end + 2] : '?';
+}
+
+}  // namespace
+
+int identifier_of(int process_descriptor) {
+  if (process_descriptor < 0) return -1;
+  std::ifstream in(str("/proc/self/fdinfo/", process_descriptor));
+  for (std::string word; in >> word;) {
+    int identifier = -1;
+    if (word == "Pid:" && in >> identifier) return identifier > 0 ? identifier : -1;
+  }
+  return -1;
+}
+
+bool is_runnable(int process) {
+  if (process <= 0) return false;
+  std::error_code error;
+  const std::filesystem::directory_iterator none;
+  std::filesystem::directory_iterator thread(str("/proc/", process, "/task"), error);
+  for (; !error && thread != none; thread.increment(error)) {
+    std::ifstream in(thread->path() / "stat");
+    std::string stat;
+    if (std::getline(in, stat) && state_in(stat) == 'R') return true;
+  }
+  return false;
+}
+
+}  // namespace rueda
