@@ -7,13 +7,13 @@ import contextlib
 import os
 import secrets
 import socket
-import struct
 from collections.abc import Callable
+
+from rueda.peer_user import user_of
 
 # Where the library tells how far a rank has come; csrc/membership/launcher_notice.h.
 VARIABLE = "RUEDA_LAUNCHER"
 
-_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 # Each rank says two things; the kernel keeps as many as net.core.somaxconn.
 _BACKLOG = 1 << 16
 # A rank says all in one write, at once after it has connected; seconds.
@@ -152,12 +152,6 @@ class LocalArrivals(Arrivals):
     def leave(self, rank: int) -> None:
         self._socket.hear()  # it may have said something just before
         super().leave(rank)
-
-
-def user_of(connection: socket.socket) -> int:
-    """Whose process is at the other end of a Unix socket."""
-    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(peer)[1])
 
 
 def names_of(ranks: set[int]) -> str:

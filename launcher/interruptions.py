@@ -1,8 +1,11 @@
-"""Tells how often the user has signalled the launcher, which consists of two processes."""
+"""Tells how often the user has signalled the launcher, which consists of several processes."""
 
 from __future__ import annotations
 
 from typing import Literal
+
+# What one process sends twice within so many seconds it means once.
+_AT_ONCE = 0.5
 
 # How a signal comes to the process that runs the job: sent to it, or passed on by its guardian.
 Way = Literal["direct", "relayed"]
@@ -25,3 +28,21 @@ class Interruptions:
         for way in ways:
             self._by_way[way] += 1
         return max(self._by_way.values()) > before
+
+
+class Repetitions:
+    """Tells a signal that is sent to a process twice at once from one that is sent again.
+
+    `timeout` signals the process that it has started, and then the group that it has put it into.
+    """
+
+    def __init__(self) -> None:
+        self._counted: dict[tuple[int, int], float] = {}
+
+    def is_new(self, number: int, sender: int, now: float) -> bool:
+        """Whether to count it; `sender`: a process, or 0 for the kernel, as a terminal sends it."""
+        before = self._counted.get((number, sender))
+        if sender > 0 and before is not None and now - before < _AT_ONCE:
+            return False
+        self._counted[number, sender] = now
+        return True

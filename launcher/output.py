@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from pathlib import Path
@@ -36,7 +37,15 @@ def open_rank_files(directory: Path | None, ranks: int) -> list[Sink]:
 
 def _open_rank_file(path: Path) -> Sink:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    return Sink(os.open(path, flags, 0o666), f"'{path}'")
+    try:
+        # Of a pipe this waits for nobody.
+        descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        raise OSError(error.errno, "it is a pipe that nobody reads", str(path)) from error
+    os.set_blocking(descriptor, True)
+    return Sink(descriptor, f"'{path}'")
 
 
 class RankOutput:

@@ -24,6 +24,16 @@ def name_process(name: str) -> None:
     _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
+def hide_command_line(text: str) -> None:
+    """Puts `text` where `ps` and `pkill -f` find the words that this process was started with."""
+    with contextlib.suppress(OSError), open("/proc/self/stat", "rb") as stat:
+        fields = stat.read().rpartition(b")")[2].split()
+        begin, end = int(fields[45]), int(fields[46])
+        if 0 < begin < end:  # else the kernel does not tell
+            words = text.encode()[: end - begin - 1]
+            ctypes.memmove(begin, words.ljust(end - begin, b"\0"), end - begin)
+
+
 def become_killable(launcher: int, death_signal: signal.Signals) -> None:
     """In a new child: leads a process group, and gets `death_signal` when the launcher dies.
 

@@ -8,7 +8,6 @@ import secrets
 import selectors
 import signal
 import socket
-import struct
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -17,13 +16,13 @@ from pathlib import Path
 
 from rueda.launcher.errors import LaunchError
 from rueda.launcher.processes import become_killable, descendants, kill_all, reap
+from rueda.peer_user import user_of
 
 from .wire import Message, receive, send
 
 _HUGE_PAGE = 2 << 20
 _ANSWER_WITHIN = 300.0
 _TAIL = 20  # lines of what a dead group has printed
-_CREDENTIALS = struct.Struct("iII")
 
 
 class GroupFailed(LaunchError):
@@ -56,10 +55,7 @@ class Listener:
             connection, _ = self._socket.accept()
         except TimeoutError:
             return None
-        credentials = connection.getsockopt(
-            socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
-        )
-        if _CREDENTIALS.unpack(credentials)[1] != os.getuid():
+        if user_of(connection) != os.geteuid():
             connection.close()
             return None
         return connection

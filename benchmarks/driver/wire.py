@@ -5,10 +5,14 @@ A message is the lengths of its two parts, then lines `name value`, then bytes.
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from rueda.peer_user import user_of
 
 _LENGTHS = struct.Struct("=QQ")
 
@@ -22,6 +26,13 @@ class Message:
 
     def number(self, name: str) -> int:
         return int(self.values[name])
+
+
+def connect_to_driver(connection: socket.socket, address: str) -> None:
+    """Connects a rank to the driver; raises OSError where another user's process listens there."""
+    connection.connect("\0" + address)
+    if user_of(connection) != os.geteuid():
+        raise PermissionError(errno.EPERM, "the driver's socket is another user's")
 
 
 def send(connection: socket.socket, values: Mapping[str, object], payload: bytes = b"") -> None:

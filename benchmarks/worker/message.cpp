@@ -48,6 +48,13 @@ Connection::Connection(const std::string& address)
     errno = error;
     fail("connecting to the driver of the benchmark");
   }
+  ucred driver{};
+  socklen_t size = sizeof driver;
+  if (::getsockopt(fd_, SOL_SOCKET, SO_PEERCRED, &driver, &size) != 0 ||
+      driver.uid != ::geteuid()) {
+    ::close(fd_);
+    throw std::runtime_error("the driver's socket is another user's: " + address);
+  }
 }
 
 Connection::~Connection() {

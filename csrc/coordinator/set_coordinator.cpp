@@ -217,7 +217,8 @@ bool SetCoordinator::submit_deferred(Time now) {
     // Of one name the first goes, and the others are deferred again, in the same order.
     for (auto& submissions : deferred.mapped()) submit(std::move(submissions), now);
   }
-  return begin_join() || !free.empty();
+  const bool joins = begin_join();
+  return begin_leave() || joins || !free.empty();
 }
 
 // A name that is still pending must not be submitted again: the new submission fails, and the
@@ -295,10 +296,28 @@ bool SetCoordinator::begin_join() {
   return true;
 }
 
+// What was submitted before is what the others may count on, also where it waits for its number.
+// What waits behind a refusal is not: nothing tells whether that is ever answered.
 void SetCoordinator::leave() {
+  for (const auto& [name, groups] : deferred_) {
+    if (name.starts_with(numbered_prefix)) leave_waits_for_.push_back(name);
+  }
+  is_leaving_ = true;
+  begin_leave();
+}
+
+bool SetCoordinator::begin_leave() {
+  const auto is_open = [this](const std::string& name) {
+    return is_pending(name) || deferred_.contains(name);
+  };
+  if (!is_leaving_) return false;
+  if (std::any_of(leave_waits_for_.begin(), leave_waits_for_.end(), is_open)) return false;
+  is_leaving_ = false;
+  leave_waits_for_.clear();
   replay_.suspend();
   negotiator_.leave();
   changed_ = true;
+  return true;
 }
 
 std::optional<int> SetCoordinator::member_of(int peer) const {
@@ -531,6 +550,7 @@ void SetCoordinator::fail_pending(const Response& response, Time now) {
 void SetCoordinator::close(const Status& reason) {
   replay_.close();
   join_waits_ = false;
+  is_leaving_ = false;
   for (auto& [name, groups] : std::exchange(deferred_, {})) {
     for (auto& submissions : groups) {
       for (Submission& submission : submissions) finish(std::move(submission), reason);

@@ -107,6 +107,7 @@ class SetCoordinator {
   bool submit_deferred(Time now);
   // Unless something that was submitted before is still open; returns whether it has begun.
   bool begin_join();
+  bool begin_leave();
   bool refuse_duplicates(std::vector<Submission>& submissions);
   void finish(Submission submission, const Status& status, OperationOutput output = {});
   void handle(ResponseList responses, Time now);
@@ -143,6 +144,8 @@ class SetCoordinator {
   std::unordered_map<std::string, int> warnings_;  // of names that only others have submitted
   OpenHandle join_handle_;
   bool join_waits_ = false;  // for what was submitted before and is deferred or undecided
+  bool is_leaving_ = false;  // and waits for these, which had to wait for their numbers
+  std::vector<std::string> leave_waits_for_;
   int next_persistent_ = 0;
   std::vector<std::string> interrupted_;
   Status retired_;        // why, once the set has been removed

@@ -27,33 +27,43 @@ std::span<const int> Inquiry::asked_of(std::span<const int> missing) {
   return missing.first(std::min(missing.size(), max_asked));
 }
 
+const std::string* Inquiry::Answer::said(Time now) const {
+  if (text) return &*text;
+  return earlier && now - asked < timeout ? &*earlier : nullptr;
+}
+
 std::optional<Time> Inquiry::begin(std::span<const int> missing, Time now) {
-  // What it said for another report a moment ago is still true.
-  std::erase_if(answers_, [&](const auto& item) { return now - item.second.asked >= timeout; });
   std::optional<Time> until;
   for (const int rank : asked_of(missing)) {
-    const auto [known, is_new] = answers_.try_emplace(rank, Answer{now, std::nullopt});
-    if (is_new) questions_.push_back(rank);
-    const Answer& answer = known->second;
+    const auto [known, is_new] = answers_.try_emplace(rank, Answer{now, {}, {}});
+    Answer& answer = known->second;
+    // What it said for another report a moment ago is still true.
+    const Duration age = now - answer.asked;
+    if (age >= timeout) {
+      answer = {now, {}, age < 2 * timeout ? std::move(answer.text) : std::nullopt};
+    }
+    if (is_new || age >= timeout) questions_.push_back(rank);
     if (!answer.text) until = std::max(until.value_or(now), answer.asked + timeout);
   }
   return until;
 }
 
-bool Inquiry::is_settled() const {
-  return std::all_of(answers_.begin(), answers_.end(),
-                     [](const auto& answer) { return answer.second.text.has_value(); });
+bool Inquiry::is_settled(Time now) const {
+  return std::all_of(answers_.begin(), answers_.end(), [now](const auto& item) {
+    const Answer& answer = item.second;
+    return answer.text || now - answer.asked >= timeout;  // nobody waits for it any more
+  });
 }
 
-bool Inquiry::hear(int rank, std::string text) {
+bool Inquiry::hear(int rank, std::string text, Time now) {
   const auto asked = answers_.find(rank);
   if (asked == answers_.end() || asked->second.text) return false;
   asked->second.text = std::move(text);
-  return is_settled();
+  return is_settled(now);
 }
 
 std::string Inquiry::report(
-    std::span<const int> missing,
+    std::span<const int> missing, Time now,
     const std::function<std::string(const std::vector<int>&)>& describe) const {
   std::vector<std::pair<std::string, std::vector<int>>> places;  // in the order of the ranks
   for (const int rank : asked_of(missing)) {
@@ -61,7 +71,8 @@ std::string Inquiry::report(
     if (known == answers_.end()) continue;
     const std::string silence =
         str("silent: it has not said within ", to_seconds(timeout), " s where it is");
-    const std::string text = known->second.text.value_or(silence);
+    const std::string* said = known->second.said(now);
+    const std::string& text = said != nullptr ? *said : silence;
     if (text.empty()) continue;
     const auto same = std::find_if(places.begin(), places.end(),
                                    [&](const auto& place) { return place.first == text; });

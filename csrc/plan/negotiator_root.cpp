@@ -339,7 +339,7 @@ bool Negotiator::inquire(Entry& entry, Time now) {
 }
 
 void Negotiator::hear_whereabouts(int rank, std::string text, Time now) {
-  if (!inquiry_.hear(rank, std::move(text))) return;
+  if (!inquiry_.hear(rank, std::move(text), now)) return;
   for (auto& [name, entry] : pending_) {
     if (entry.inquiring) entry.next_report = now;
   }
@@ -363,13 +363,13 @@ void Negotiator::judge(const std::string& name, const Entry& entry, Time now,
                               : entry.variants.front().request)
           .collective;
   response.request.group = *groups.rbegin();
-  response.status =
-      Status(ErrorCode::stalled,
-             str(quoted(name), " (", name_of(response.request.collective), ") has waited for ",
-                 std::round(to_seconds(now - entry.since) * 10) / 10, " s: submitted by ",
-                 describe(ready), ", missing on ", describe(missing),
-                 inquiry_.report(missing, [this](const auto& ranks) { return describe(ranks); })),
-             world_rank(missing.front()), {.tensor = name});
+  response.status = Status(
+      ErrorCode::stalled,
+      str(quoted(name), " (", name_of(response.request.collective), ") has waited for ",
+          std::round(to_seconds(now - entry.since) * 10) / 10, " s: submitted by ", describe(ready),
+          ", missing on ", describe(missing),
+          inquiry_.report(missing, now, [this](const auto& ranks) { return describe(ranks); })),
+      world_rank(missing.front()), {.tensor = name});
   if (!fails) {
     responses.push_back(std::move(response));
     return;

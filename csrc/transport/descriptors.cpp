@@ -80,6 +80,7 @@ bool may_send_later(int socket, int error, Time deadline) {
   // Too many descriptors of this user are on their way; nothing tells when they have arrived.
   if (error == ETOOMANYREFS) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    look_for_interruption();
     return true;
   }
   return false;

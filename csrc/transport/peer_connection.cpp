@@ -1,5 +1,7 @@
 #include "transport/peer_connection.h"
 
+#include <unistd.h>
+
 #include <limits>
 #include <utility>
 
@@ -11,7 +13,7 @@
 namespace rueda {
 
 PeerConnection::PeerConnection(int peer, std::string address, const Context& context)
-    : peer_(peer), address_(std::move(address)), context_(context) {}
+    : peer_(peer), address_(std::move(address)), user_(::geteuid()), context_(context) {}
 
 void PeerConnection::forget(SocketLink& link) {
   if (!link.is_open()) return;
@@ -29,7 +31,7 @@ void PeerConnection::open() {
 
 void PeerConnection::call() {
   ++attempts_;
-  auto fd = start_connecting(address_);
+  auto fd = start_connecting(address_, {}, user_);
   if (!fd.ok()) return suspect(outgoing_, fd.status());
   outgoing_.restart(std::move(fd).value(), address_.starts_with("tcp:"));
   context_.watched.add(outgoing_.fd(), EPOLLIN | EPOLLOUT, Watched::outgoing,

@@ -11,6 +11,8 @@
 // Not thread-safe.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -87,6 +89,7 @@ class PeerConnection {
 
   const int peer_;
   const std::string address_;
+  const uid_t user_;  // of this process when the world was formed: whose the peer's socket is
   const Context& context_;
   SocketLink outgoing_;
   SocketLink incoming_;

@@ -117,7 +117,7 @@ Expected<Listener> listen_tcp(const std::string& address) {
   return Listener{std::move(fd), std::move(bound)};
 }
 
-Expected<UniqueFd> connect_unix(const std::string& address) {
+Expected<UniqueFd> connect_unix(const std::string& address, std::optional<uid_t> user) {
   const AbstractAddress name(address.substr(unix_prefix.size()));
   // Connecting on one host is decided at once, unless the listener's queue is full: then it waits a
   // little, since there is no way to be told when that changes.
@@ -127,7 +127,7 @@ Expected<UniqueFd> connect_unix(const std::string& address) {
   if (!fd || ::connect(fd.get(), name.get(), name.length) != 0) {
     return connection_error("cannot connect to " + address, errno);
   }
-  if (Status ours = check_peer_user(fd.get()); !ours.ok()) return ours;
+  if (Status ours = check_peer_user(fd.get(), user); !ours.ok()) return ours;
   ::fcntl(fd.get(), F_SETFL, O_NONBLOCK);
   return fd;
 }
@@ -212,8 +212,9 @@ Expected<Listener> listen_on(const std::string& address) {
   return not_an_address(address);
 }
 
-Expected<UniqueFd> start_connecting(const std::string& address, const Source& source) {
-  if (address.starts_with(unix_prefix)) return connect_unix(address);
+Expected<UniqueFd> start_connecting(const std::string& address, const Source& source,
+                                    std::optional<uid_t> user) {
+  if (address.starts_with(unix_prefix)) return connect_unix(address, user);
   if (address.starts_with(tcp_prefix)) return connect_tcp(address, source);
   return not_an_address(address);
 }
@@ -245,7 +246,7 @@ Status finish_connecting(int fd) {
   return error == 0 ? Status() : connection_error("cannot connect", error);
 }
 
-Status check_peer_user(int fd) {
+Status check_peer_user(int fd, std::optional<uid_t> user) {
   sockaddr_storage own{};
   socklen_t length = sizeof own;
   if (::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) != 0) {
@@ -257,7 +258,7 @@ Status check_peer_user(int fd) {
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) {
     return system_error("cannot tell whose connection this is", errno);
   }
-  if (peer.uid == ::geteuid()) return {};
+  if (peer.uid == ::geteuid() || peer.uid == user) return {};
   return Status(ErrorCode::transport, str("the process at the other end (pid ", peer.pid,
                                           ") runs as user ", peer.uid, ", not as ", ::geteuid()));
 }

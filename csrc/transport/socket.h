@@ -4,8 +4,10 @@
 #pragma once
 
 #include <sys/socket.h>
+#include <sys/types.h>
 #include <sys/un.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,14 +25,15 @@ struct Listener {
 // ErrorCode::transport in both.
 [[nodiscard]] Expected<Listener> listen_on(const std::string& address);
 // The connection may still be under way: the descriptor is writable once it is decided, see
-// finish_connecting(). A Unix socket of another user is not connected to. `source`: over TCP, from
-// where.
+// finish_connecting(). A Unix socket of another user is not connected to, unless it is `user`.
+// `source`: over TCP, from where.
 struct Source {
   std::string host;  // a numeric address of this host; empty leaves it to the system
   int port = 0;      // if it is free; 0 leaves it to the system
 };
 [[nodiscard]] Expected<UniqueFd> start_connecting(const std::string& address,
-                                                  const Source& source = {});
+                                                  const Source& source = {},
+                                                  std::optional<uid_t> user = {});
 // The local port of a TCP socket; 0 where it has none.
 [[nodiscard]] int local_port(int fd);
 // Whether a process of this user listens at this Unix socket, on this kernel and in this network
@@ -50,9 +53,10 @@ struct Accepted {
 [[nodiscard]] Accepted accept_from(int listener);
 
 // Whether the process at the other end of an AF_UNIX stream runs under this one's effective user
-// id; nobody else, root included, is let in. On a connecting socket this is the process that
-// listens. ErrorCode::transport. Always true of TCP, which does not tell.
-[[nodiscard]] Status check_peer_user(int fd);
+// id, or as `user`; nobody else, root included, is let in. On a connecting socket this is the
+// process that listens, as it was when it began to. ErrorCode::transport. Always true of TCP, which
+// does not tell.
+[[nodiscard]] Status check_peer_user(int fd, std::optional<uid_t> user = {});
 
 // The address of AF_UNIX's abstract namespace for `name`, and its length.
 struct AbstractAddress {

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import select
 import socket
 import time
 from typing import Any
+
+from rueda.peer_user import user_of
 
 __all__ = ["Session", "process_number"]
 
@@ -30,7 +33,7 @@ class Session:
     What the launcher says is looked for without a wait. When it is gone nothing more comes, and what is said to it is
     dropped: the job goes on without it.
 
-    Raises ``OSError`` where the launcher cannot be reached.
+    Raises ``OSError`` where the launcher cannot be reached, or is another user's.
     """
 
     def __init__(self, address: str, **greeting: Any) -> None:
@@ -41,6 +44,8 @@ class Session:
         self._socket.settimeout(_CONNECTING)
         try:
             self._socket.connect(address.replace("@", "\0", 1))
+            if user_of(self._socket) not in (os.geteuid(), 0):
+                raise PermissionError(errno.EPERM, "the launcher's socket is another user's")
         except OSError:
             self._socket.close()
             raise

@@ -195,3 +195,14 @@ def test_full_disk_for_what_a_command_prints() -> None:
     last = done.stderr.splitlines()[-1]
     assert last == "rueda: cannot write to standard output: No space left on device"
     assert "Traceback" not in done.stderr
+
+
+def test_a_pipe_as_a_ranks_file_that_nobody_reads_is_refused(
+    rueda: Rueda, launch: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "logs").mkdir()
+    os.mkfifo(tmp_path / "logs" / "rank.1")
+    ran = rueda(*launch, "-np", "2", "--output-filename", "logs", "touch", "started")
+    assert ran.code == 2
+    assert "cannot write to 'logs/rank.1': it is a pipe that nobody reads" in ran.err
+    assert not (tmp_path / "started").exists()

@@ -125,11 +125,25 @@ WITH_GRANDCHILDREN = """
 """
 
 
+def keeper_and_supervisor_of(process: subprocess.Popen[str]) -> tuple[int, int]:
+    """The other processes of the launcher: that which inherits, and that which runs the job."""
+    (keeper,) = children(process.pid)
+    (supervisor,) = children(keeper)
+    return keeper, supervisor
+
+
 def wait_until_gone(tmp_path: Path) -> None:
     deadline = time.monotonic() + 30
     pids = {file.name: int(file.read_text()) for file in tmp_path.glob("pid.*")}
     while left := [name for name, pid in pids.items() if not has_ended(pid)]:
         assert time.monotonic() < deadline, f"{left} outlive the launcher"
+        time.sleep(0.05)
+
+
+def wait_until(is_so: Callable[[], bool], complaint: str) -> None:
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline, complaint
         time.sleep(0.05)
 
 
@@ -143,17 +157,35 @@ def test_no_process_of_the_ranks_outlives_a_killed_launcher(
         wait_until_gone(tmp_path)
 
 
-def test_no_process_of_the_ranks_outlives_the_launchers_other_half(
-    tmp_path: Path, launch: list[str], script: Script
+@pytest.mark.parametrize("victim", ["keeper", "supervisor"])
+def test_no_process_of_the_ranks_outlives_another_process_of_the_launcher(
+    tmp_path: Path, launch: list[str], script: Script, victim: str
 ) -> None:
     script(WITH_GRANDCHILDREN)
     with running(tmp_path, launch, 2) as process:
-        (half,) = children(process.pid)
-        os.kill(half, signal.SIGKILL)
+        keeper, supervisor = keeper_and_supervisor_of(process)
+        os.kill({"keeper": keeper, "supervisor": supervisor}[victim], signal.SIGKILL)
         _, err = process.communicate(timeout=30)
         wait_until_gone(tmp_path)
     assert process.returncode == 137
     assert err.rstrip().endswith("rueda: the launcher was killed by SIGKILL; all ranks are gone")
+
+
+def test_no_process_of_the_ranks_outlives_all_that_has_the_words_of_the_command(
+    tmp_path: Path, launch: list[str], script: Script
+) -> None:
+    """As after `pkill -KILL -f` by words of the launcher's command line."""
+    script(WITH_GRANDCHILDREN)
+    with running(tmp_path, launch, 2) as process:
+        keeper, supervisor = keeper_and_supervisor_of(process)
+        words = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        for pid in (supervisor, process.pid, keeper):
+            if Path(f"/proc/{pid}/cmdline").read_bytes() == words:
+                os.kill(pid, signal.SIGKILL)
+        assert Path(f"/proc/{keeper}/cmdline").read_bytes().startswith(b"rank keeper\0")
+        process.communicate(timeout=30)
+        wait_until_gone(tmp_path)
+        wait_until(lambda: has_ended(keeper), "the keeper is still there")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT])
@@ -255,8 +287,9 @@ def test_no_process_outlives_a_killed_launcher_whose_output_is_not_read(
         running(tmp_path, launch, 2, **dict.fromkeys(unread, write_end)) as process,
         closed_afterwards(read_end),
     ):
-        (half,) = children(process.pid)
-        (tmp_path / "pid.half").write_text(str(half))
+        keeper, supervisor = keeper_and_supervisor_of(process)
+        (tmp_path / "pid.keeper").write_text(str(keeper))
+        (tmp_path / "pid.supervisor").write_text(str(supervisor))
         process.kill()
         process.wait(timeout=30)
         wait_until_gone(tmp_path)
@@ -346,16 +379,16 @@ def wait_until_taken(pid: int, number: signal.Signals) -> None:
 
 @pytest.mark.parametrize("first", ["guardian", "supervisor"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_both_processes_of_the_launcher_is_one(
+def test_a_signal_to_all_processes_of_the_launcher_is_one(
     tmp_path: Path, script: Script, number: signal.Signals, first: str
 ) -> None:
     script(SAVING)
     with running(tmp_path, PATIENT, 2) as process:
-        (half,) = children(process.pid)
+        keeper, supervisor = keeper_and_supervisor_of(process)
         if first == "supervisor":
             os.kill(process.pid, signal.SIGSTOP)  # relays after the ranks have been told
-        os.kill(process.pid, number)
-        os.kill(half, number)
+        for pid in (process.pid, keeper, supervisor):
+            os.kill(pid, number)
         wait_for_files(tmp_path, "told", process)
         os.kill(process.pid, signal.SIGCONT)
         wait_until_taken(process.pid, number)
@@ -373,14 +406,32 @@ def test_a_second_signal_kills_at_once(
 ) -> None:
     script(SAVING)
     with running(tmp_path, PATIENT, 2) as process:
-        (half,) = children(process.pid)
-        pids = [{"guardian": process.pid, "supervisor": half}[target] for target in targets]
+        _, supervisor = keeper_and_supervisor_of(process)
+        pids = [{"guardian": process.pid, "supervisor": supervisor}[name] for name in targets]
         for pid in pids:
             os.kill(pid, signal.SIGTERM)
         wait_for_files(tmp_path, "told", process)
         wait_until_taken(process.pid, signal.SIGTERM)
-        for pid in pids:
-            os.kill(pid, signal.SIGTERM)
+        for pid in pids:  # by others: what one process sends twice at once counts once
+            subprocess.run(["kill", "-TERM", str(pid)], check=True)
         process.communicate(timeout=30)
     assert process.returncode == 143
     assert not list(tmp_path.glob("saved.*"))
+
+
+def test_timeout_which_signals_twice_leaves_ranks_their_grace(
+    tmp_path: Path, script: Script
+) -> None:
+    script(SAVING)
+    ending = ["timeout", "--preserve-status", "100"]
+    with running(tmp_path, PATIENT, 2, ending) as process:
+        process.send_signal(
+            signal.SIGTERM
+        )  # as when the time is up: to its child, and to its group
+        wait_for_files(tmp_path, "told", process)
+        (guardian,) = children(process.pid)
+        wait_until_taken(guardian, signal.SIGTERM)
+        (tmp_path / "go").touch()
+        wait_for_files(tmp_path, "saved", process)
+        process.communicate(timeout=30)
+    assert process.returncode == 143

@@ -1,6 +1,7 @@
-"""The script that makes the environment: what it may delete."""
+"""The script that makes the environment: what it may delete, and what it tells."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -72,3 +73,20 @@ def test_an_empty_folder_may_be_used(tmp_path: Path, old_python: str, exists: bo
     if exists:
         venv.mkdir()
     assert TOO_OLD in setup(venv, old_python).stderr
+
+
+def test_how_far_a_build_is_is_told_now_and_then() -> None:
+    script = (ROOT / ".ci" / "setup.sh").read_text()
+    function = re.search(r"^now_and_then\(\) \{.*?^\}", script, re.MULTILINE | re.DOTALL)
+    assert function is not None
+    # A clock by which each line takes 3 seconds.
+    clock = 'unset SECONDS; SECONDS=0; read() { ((SECONDS += 3)); builtin read "$@"; }'
+    said = subprocess.run(
+        ["bash", "-c", f"{clock}\n{function[0]}\nnow_and_then"],
+        input="".join(f"  [{n}/9] Building CXX object\n" for n in range(1, 10)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+    assert said.split() == ["[4/9]", "[8/9]"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import signal
 import socket
 import stat
@@ -22,8 +23,11 @@ from launching import (
     find_mpirun,
     run_to_end,
 )
+from rueda.bench.group import Listener
+from rueda.bench.wire import connect_to_driver
 from rueda.errors import InitializationError
 from rueda.horovod import meeting
+from rueda.launcher_session import Session
 
 NOBODY = 65534
 HELLO = 0
@@ -377,3 +381,46 @@ def test_a_rendezvous_over_tcp_needs_a_secret() -> None:
     ended = check(program, 2, extra={**world, "RUEDA_SECRET": os.urandom(16).hex()})
     assert all("met [2.]" in rank.output for rank in ended)
     assert "RUEDA_SECRET" not in environment()
+
+
+def is_refused(act: Callable[[], object]) -> bool:
+    """Whether `act` raises that the socket is another user's."""
+    try:
+        act()
+    except PermissionError as error:
+        return "another user's" in str(error)
+    return False
+
+
+@needs_root
+def test_a_rank_says_nothing_to_a_launcher_of_another_user() -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("\0rueda-test-" + secrets.token_hex(8))
+        listener.listen()
+        address = "@" + listener.getsockname()[1:].decode()
+        assert not is_refused(lambda: Session(address).close())
+        # It is of root, as whom `rueda run` may have been started for ranks of others.
+        assert not in_another_process(NOBODY, lambda: is_refused(lambda: Session(address)))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("\0rueda-test-" + secrets.token_hex(8))
+        in_another_process(NOBODY, lambda: listener.listen() is None)  # as of whom it is now
+        address = "@" + listener.getsockname()[1:].decode()
+        assert is_refused(lambda: Session(address))
+
+
+@needs_root
+def test_the_driver_of_the_benchmark_and_its_ranks_are_of_one_user() -> None:
+    listener = Listener()
+    with socket.socket(socket.AF_UNIX) as rank:
+        connect_to_driver(rank, listener.address)
+        connection = listener.accept(10)
+        assert connection is not None
+        connection.close()
+
+    def come() -> bool:
+        with socket.socket(socket.AF_UNIX) as rank:
+            return is_refused(lambda: connect_to_driver(rank, listener.address))
+
+    assert in_another_process(NOBODY, come)
+    assert listener.accept(10) is None  # that one, which has come all the same
+    listener.close()

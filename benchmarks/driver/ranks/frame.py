@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..values import element_size
-from ..wire import Message, receive, send
+from ..wire import Message, connect_to_driver, receive, send
 
 Bytes = npt.NDArray[np.uint8]
 _LINE = 512  # bytes between the flags of two ranks
@@ -186,7 +186,7 @@ def _place(rank: int, ranks: int, processors: list[int]) -> None:
 def serve(contender: PythonContender, address: str, token: str) -> None:
     """Connects to the driver and runs the blocks that it asks for, until it closes."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as driver:
-        driver.connect("\0" + address)
+        connect_to_driver(driver, address)
         facts = {f"fact.{name}": value for name, value in contender.facts().items()}
         send(driver, {**facts, "group": token, "rank": contender.rank, "pid": os.getpid()})
         _, descriptors, _, _ = socket.recv_fds(driver, 1, 1)

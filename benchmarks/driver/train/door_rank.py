@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..wire import Message, receive, send
+from ..wire import Message, connect_to_driver, receive, send
 from .contenders import Contender
 from .models import Training, trainings
 
@@ -108,7 +108,7 @@ def main() -> None:
     rueda.init()
     door = make_door(order["door"], trainings(rueda.rank())[order["model"]], order["store"])
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as driver:
-        driver.connect("\0" + order["address"])
+        connect_to_driver(driver, order["address"])
         facts = {
             "fact.threads": torch.get_num_threads(),
             "fact.torch": torch.__version__,

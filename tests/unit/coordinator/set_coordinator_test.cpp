@@ -2,10 +2,12 @@
 // message delivered when the test says so.
 #include "coordinator/set_coordinator.h"
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <deque>
 #include <numeric>
 
+#include "core/strings.h"
 #include "ranks/engine_ranks.h"
 
 namespace rueda::test::set_coordinator_test {
@@ -156,6 +158,41 @@ TEST_CASE("what waits behind a refusal fails when a rank leaves") {
   set.at(1).leave();
   set.settle();
   CHECK(outcome(deferred) == ErrorCode::shutdown);
+}
+
+TEST_CASE("what waits for its number is done before its rank leaves") {
+  const Sharing sharing = GENERATE(Sharing::nothing, Sharing::memory);
+  SetByHand set(2, sharing);
+  const std::string number = str(numbered_prefix, 0);
+  for (int rank : {0, 1}) (void)set.submit(rank, number);
+  set.settle();  // from now on it may be replayed
+  std::array<float, 6> sums{};
+  std::vector<HandlePtr> handles;
+  for (int rank : {0, 1}) {
+    for (int i = 0; i < 3; ++i) {
+      float& sum = sums[static_cast<std::size_t>(3 * rank + i)];
+      handles.push_back(set.submit(rank, number, sum));
+    }
+    if (rank == 0) set.at(0).leave();
+    set.settle();
+  }
+  for (const HandlePtr& handle : handles) CHECK(outcome(handle) == ErrorCode::ok);
+  for (const float sum : sums) CHECK(sum == 2);
+  const HandlePtr late = set.submit(1, "x");
+  set.settle();
+  CHECK(outcome(late) == ErrorCode::shutdown);
+}
+
+TEST_CASE("what waits for its number ends when another rank leaves") {
+  SetByHand set(2);
+  std::vector<HandlePtr> handles;
+  for (int i = 0; i < 2; ++i) handles.push_back(set.submit(0, str(numbered_prefix, 0)));
+  set.at(0).leave();
+  set.settle();
+  CHECK_FALSE(handles[0]->is_done());
+  set.at(1).leave();
+  set.settle();
+  for (const HandlePtr& handle : handles) CHECK(outcome(handle) == ErrorCode::shutdown);
 }
 
 TEST_CASE("a duplicate that comes after all have agreed fails the next operation of the name") {

@@ -294,6 +294,21 @@ TEST_CASE("a process of another user does not become a rank, though it knows the
   ::close(go[1]);
 }
 
+TEST_CASE("ranks that become another user together reach each other for the first time") {
+  if (!can_become_another_user()) return;
+  CHECK(exit_code_of([] {
+          TwoLanes two;
+          expect(::setresuid(nobody, nobody, nobody) == 0, "becoming another user");
+          two.say("hello");
+          const Time deadline = soon();
+          while (two.heard.empty() && two.losses.empty() && Clock::now() < deadline) {
+            for (const auto& lane : two.lanes) lane->progress();
+          }
+          expect(two.losses.empty(), two.losses.empty() ? "" : two.losses.front());
+          expect(two.heard == std::vector<std::string>{"hello"}, "what rank 0 has said");
+        }) == 0);
+}
+
 TEST_CASE("whoever does not know the job's secret does not become a rank") {
   const Silence silence;
   for (const std::string& address : {fresh_unix(), fresh_tcp()}) {

@@ -4,10 +4,12 @@
 
 #include <array>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cstring>
 #include <numeric>
 #include <thread>
 
+#include "core/interruption.h"
 #include "onehost/host_exchange.h"
 #include "onehost/host_peer_info.h"
 #include "onehost/processors.h"
@@ -283,6 +285,21 @@ TEST_CASE("descriptors of more ranks than a message holds reach all") {
       expect(lengths[static_cast<std::size_t>(from)] == from + 1, "one file of each rank");
     }
   });
+}
+
+TEST_CASE("handing descriptors on ends where it is interrupted") {
+  struct Interrupted {};
+  const auto listener = listen_on("unix:@rueda-test-" + random_name());
+  REQUIRE(listener.ok());
+  const MeetingPoint place{listener.value().fd.get(), listener.value().address, random_name()};
+  const auto file = make_memory_file(4096);
+  REQUIRE(file.ok());
+  const std::array<int, 1> own{file.value().get()};
+  const auto take = [](int, std::span<UniqueFd>) { return Status(); };
+  for (const int rank : {0, 1}) {  // the other never comes
+    const Interruptible interruptible([] { throw Interrupted(); }, std::chrono::milliseconds(1));
+    REQUIRE_THROWS_AS(exchange_descriptors(place, rank, 2, own, take, soon()), Interrupted);
+  }
 }
 
 TEST_CASE("each rank has a processor where they can be matched") {

@@ -9,8 +9,8 @@
 namespace rueda::test::inquiry_test {
 namespace {
 
-std::string report_of(const Inquiry& inquiry, const std::vector<int>& missing) {
-  return inquiry.report(missing,
+std::string report_of(const Inquiry& inquiry, const std::vector<int>& missing, Time now = {}) {
+  return inquiry.report(missing, now,
                         [](const std::vector<int>& ranks) { return describe_ranks(ranks); });
 }
 
@@ -19,11 +19,11 @@ TEST_CASE("ranks at the same place are named together") {
   const std::vector<int> missing{1, 2, 5, 6};
   REQUIRE(inquiry.begin(missing, Time{}) == Time{} + Inquiry::timeout);
   REQUIRE(inquiry.take_questions() == missing);
-  REQUIRE(!inquiry.hear(1, "at a.py:1 in f"));
-  REQUIRE(!inquiry.hear(2, "at b.py:2 in g"));
-  REQUIRE(!inquiry.hear(6, ""));
-  REQUIRE(!inquiry.hear(7, "at c.py:3 in h"));  // was not asked
-  REQUIRE(inquiry.hear(5, "at a.py:1 in f"));
+  REQUIRE(!inquiry.hear(1, "at a.py:1 in f", Time{}));
+  REQUIRE(!inquiry.hear(2, "at b.py:2 in g", Time{}));
+  REQUIRE(!inquiry.hear(6, "", Time{}));
+  REQUIRE(!inquiry.hear(7, "at c.py:3 in h", Time{}));  // was not asked
+  REQUIRE(inquiry.hear(5, "at a.py:1 in f", Time{}));
   REQUIRE(report_of(inquiry, missing) ==
           "; ranks 1 and 5 are at a.py:1 in f; rank 2 is at b.py:2 in g");
   REQUIRE(report_of(inquiry, {2, 6}) == "; rank 2 is at b.py:2 in g");
@@ -38,12 +38,37 @@ TEST_CASE("few of many are asked, and nobody twice in a row") {
   REQUIRE(inquiry.begin(missing, Time{} + Inquiry::timeout / 2) == Time{} + Inquiry::timeout);
   REQUIRE(inquiry.take_questions().empty());
   for (int rank = 0; rank < static_cast<int>(Inquiry::max_asked); ++rank)
-    inquiry.hear(rank, "at old.py:1");
+    inquiry.hear(rank, "at old.py:1", Time{});
   REQUIRE(!inquiry.begin(missing, Time{} + Inquiry::timeout / 2));
   REQUIRE(inquiry.begin(missing, Time{} + Inquiry::timeout));
   REQUIRE(inquiry.take_questions().size() == Inquiry::max_asked);
   // What was said before is not repeated.
-  REQUIRE(report_of(inquiry, missing).find("old.py") == std::string::npos);
+  const std::string report = report_of(inquiry, missing, Time{} + 2 * Inquiry::timeout);
+  REQUIRE(report.find("old.py") == std::string::npos);
+}
+
+TEST_CASE("what was said for one report is not lost to others that begin meanwhile") {
+  Inquiry inquiry;
+  const Time first = Time{} + Inquiry::timeout / 2;
+  const Time second = Time{} + Inquiry::timeout;
+  REQUIRE(inquiry.begin(std::vector{1}, Time{}));
+  REQUIRE(inquiry.hear(1, "at a.py:1 in f", Time{}));
+  REQUIRE(inquiry.begin(std::vector{1, 2}, first) == first + Inquiry::timeout);
+  // Others ask the same rank anew, or other ranks.
+  REQUIRE(inquiry.begin(std::vector{3}, second));
+  REQUIRE(inquiry.begin(std::vector{1, 3}, second));
+  REQUIRE(inquiry.take_questions() == std::vector{1, 2, 3, 1});
+  REQUIRE(report_of(inquiry, {1, 2}, second) ==
+          "; rank 1 is at a.py:1 in f; rank 2 is silent: it has not said within 1 s where it is");
+  inquiry.hear(1, "at b.py:2 in g", second);
+  REQUIRE(report_of(inquiry, {1}, second) == "; rank 1 is at b.py:2 in g");
+}
+
+TEST_CASE("who was silent when it was asked before keeps nobody waiting") {
+  Inquiry inquiry;
+  REQUIRE(inquiry.begin(std::vector{1}, Time{}));
+  REQUIRE(inquiry.begin(std::vector{2}, Time{} + Inquiry::timeout));
+  REQUIRE(inquiry.hear(2, "at b.py:2 in g", Time{} + Inquiry::timeout));
 }
 
 TEST_CASE("answers travel in one line that is not too long") {

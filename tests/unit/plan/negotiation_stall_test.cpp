@@ -115,6 +115,19 @@ TEST_CASE("a report waits a second for answers, and no longer") {
   REQUIRE(text.find("rank 1 is at a.py:1 in f; rank 2 is silent") != std::string::npos);
 }
 
+TEST_CASE("a report keeps what was said for it where another one asks the same ranks anew") {
+  Negotiator root = root_that_waits(10, 0);
+  // A second later, and looked at first: its report is due when that of "x" has waited enough.
+  REQUIRE(root.submit(allreduce_of("a"), Time{} + seconds(1)).ok());
+  const Time due = Time{} + seconds(10);
+  root.flush(due);
+  root.hear_whereabouts(1, "at a.py:1 in f", due);
+  root.flush(due + seconds(1));
+  const std::string text = report_of(root);
+  REQUIRE(text.find("rank 1 is at a.py:1 in f; rank 2 is silent") != std::string::npos);
+  REQUIRE(root.take_questions() == std::vector<int>{1, 2, 1, 2});
+}
+
 TEST_CASE(
     "a report that waits for answers is not brought forward by ranks that have waited longer") {
   NegotiatorOptions options = options_of(10, 0);
