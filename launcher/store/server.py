@@ -13,7 +13,8 @@ import os
 import socket
 from collections.abc import Callable
 
-from ..arrivals import user_of
+from rueda.peer_user import user_of
+
 from ..version import installed_version
 from .words import (
     MAX_FRAME,
