@@ -123,7 +123,7 @@ void SetCoordinator::submit(std::vector<Submission> submissions, Time now) {
 }
 
 bool SetCoordinator::join_at_once(const RepeatedCall& call) {
-  const bool rests = pending_.empty() && deferred_.empty() && running_.empty() && !changed_;
+  const bool rests = pending_.empty() && deferred_.empty() && batches_.size() == 0 && !changed_;
   const bool is_seen = context_.recorder->is_on() || context_.timeline->is_open();
   if (!rests || is_seen || !replay_.join_at_once(call)) return false;
   context_.metrics->tensors_submitted.add(1);
