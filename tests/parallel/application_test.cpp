@@ -50,7 +50,7 @@ void after_finalize(MpiPlugin& mpi, Transport* transport, const Ticket& pending)
   expect(wait_for(*transport, pending).code() == ErrorCode::transport, "a pending receive fails");
   expect_contains(pending->status.to_string(), "finalised");
   std::byte byte{};
-  const Ticket later = transport->send(0, 1, std::array{ConstBytes(&byte, 1)});
+  const Ticket later = transport->send(0, {.sequence = 1}, std::array{ConstBytes(&byte, 1)});
   expect(later->done && !later->status.ok(), "a later send fails");
 }
 
@@ -87,7 +87,7 @@ int main(int count, char** arguments) {
       expect_refused(world, level);
     } else {
       transport = value_of(world.mpi_transport.make_transport(), "make_transport");
-      pending = transport->recv(0, 1, std::array{MutableBytes(&byte, 1)});
+      pending = transport->recv(0, {.sequence = 1}, std::array{MutableBytes(&byte, 1)});
     }
     world.mpi->finalize();
     expect(!world.mpi->finalized(), "MPI is left to the application that initialised it");
