@@ -184,7 +184,7 @@ def test_nodes_that_differ_are_told_of_it(pods: Pods) -> None:
 
 def test_strangers_and_late_nodes(pods: Pods) -> None:
     """None of them becomes a part of the job, whose node 2 does not come."""
-    first = pods.start("h0", "--nodes", "3", "--node-rank", "0", "--nodes-timeout", "4")
+    first = pods.start("h0", "--nodes", "3", "--node-rank", "0", "--nodes-timeout", "15")
     one = pods.start("h1", "--nodes", "3", "--node-rank", "1")
     probe = [
         "-c",
@@ -200,7 +200,7 @@ def test_strangers_and_late_nodes(pods: Pods) -> None:
     assert "has another secret (RUEDA_SECRET)" in err
     (_, said), (_, told) = end([first, one], 2)
     assert "rejected a connection from" in said
-    sentence = f"node 2 of 3 did not come to tcp:h0:{PORT} within 4 s"
+    sentence = f"node 2 of 3 did not come to tcp:h0:{PORT} within 15 s"
     assert sentence in said
     assert sentence in told
 
