@@ -1,7 +1,9 @@
 // Collectives of NCCL over 1 to 4 ranks: what is called, in which order, and that it gives the
 // results.
 #include <algorithm>
+#include <chrono>
 #include <numeric>
+#include <thread>
 
 #include "backend/nccl/memory.h"
 #include "unit/backend/nccl/nccl_fixture.h"
@@ -233,6 +235,10 @@ TEST_CASE("a GPU that lags behind holds NCCL's calls back, and nothing is lost")
   const NcclFixture fixture({.max_call_us = 0, .max_running = 3}, 31);
   run_gpu_ranks(2, [&](GpuRank& mine) {
     const DeviceMemory memory = on_device(mine.stream, std::vector<float>(4, 1));
+    cuda_double().enqueue(mine.stream.handle(), [deadline = soon()] {
+      while (nccl_double().back_pressured_calls() == 0 && Clock::now() < deadline)
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+    });
     for (int i = 0; i < 20; ++i) {
       expect_ok(mine.communicator->allreduce(memory.data(), memory.data(), 4, {DataType::float32},
                                              mine.stream.handle()),
