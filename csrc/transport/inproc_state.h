@@ -48,7 +48,10 @@ struct InprocState {
 
   [[nodiscard]] int size() const { return static_cast<int>(ranks.size()); }
   [[nodiscard]] InprocRank& rank(int index) { return ranks[static_cast<std::size_t>(index)]; }
-  [[nodiscard]] bool reaches(int from, int to) { return !rank(from).dead && !rank(to).dead; }
+  // A rank that is dead to the others still reaches itself: what it has asked itself is answered.
+  [[nodiscard]] bool reaches(int from, int to) {
+    return from == to || (!rank(from).dead && !rank(to).dead);
+  }
   [[nodiscard]] Inbox inbox(int index) {
     return Inbox(reinterpret_cast<std::byte*>(rank(index).inbox.get()));
   }
