@@ -182,7 +182,10 @@ def in_step(step):
         ),
         (["--host-discovery-script", "x"], "say with --max-np"),
         (["--max-np", "2", "--blacklist-cooldown-range", "3", "1"], "the smaller first"),
-        (["--max-np", "4", "-H", "localhost:1,elsewhere:1"], "on the launcher's own host only"),
+        (
+            ["--max-np", "4", "-H", "localhost:2", "--host-discovery-script", "x"],
+            "says which hosts there are: leave out -H",
+        ),
         (["--max-np", "4", "--bootstrap", "mpi"], "cannot join a job that mpirun has started"),
     ],
 )
