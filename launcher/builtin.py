@@ -125,16 +125,27 @@ class BuiltinRun(SupervisedRun):
     ) -> None:
         if supervisor.ending:
             return
-        if how.status == 0:
-            come.leave(how.rank)
+        if self._ended_well(how):
+            if how.rank < self._job.ranks:
+                come.leave(how.rank)
             return
-        if not self._failures and not self._is_missed(how.rank) and self._losses.bears(how):
+        if not self._failures and self._bears(how):
             self._borne[how.rank] = how
-            say(self._losses.describe(how))
             return
         if not self._failures:
             supervisor.end_after(min(MOMENT, self._grace))
         self._failures.append(how)
+
+    def _ended_well(self, how: Failure) -> bool:
+        """Whether the process has done what it was to do."""
+        return how.status == 0
+
+    def _bears(self, how: Failure) -> bool:
+        """Whether the job goes on without a rank that has failed; says so."""
+        if self._is_missed(how.rank) or not self._losses.bears(how):
+            return False
+        say(self._losses.describe(how))
+        return True
 
     def _spawn(
         self,

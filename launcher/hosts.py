@@ -47,13 +47,19 @@ def _host(name: str, slots: str | None, place: str, example: str) -> Host:
     return Host(name, int(slots))
 
 
-def _merged(hosts: Iterable[Host], place: str) -> tuple[Host, ...]:
+def merge_hosts(hosts: Iterable[Host]) -> tuple[Host, ...]:
+    """Each host once; one that is named twice gets the sum of its slots."""
     slots: dict[str, int] = {}
     for host in hosts:
         slots[host.name] = slots.get(host.name, 0) + host.slots
-    if not slots:
-        raise LaunchError(f"{place} names no host")
     return tuple(Host(name, number) for name, number in slots.items())
+
+
+def _merged(hosts: Iterable[Host], place: str) -> tuple[Host, ...]:
+    merged = merge_hosts(hosts)
+    if not merged:
+        raise LaunchError(f"{place} names no host")
+    return merged
 
 
 def parse_hosts(text: str) -> tuple[Host, ...]:

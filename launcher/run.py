@@ -14,8 +14,10 @@ import click
 
 from . import builtin, mpirun
 from .cores import usable_cores
-from .elastic.flags import elastic_of, is_elastic
-from .elastic.run import Elastic, ElasticRun
+from .elastic.discovery import Elastic, is_here_only
+from .elastic.flags import elastic_of, find_hosts, is_elastic
+from .elastic.hosts_run import ElasticHostsRun
+from .elastic.run import ElasticRun
 from .environment import parse_forwards, threads_per_rank
 from .errors import LaunchError
 from .guardian import guard
@@ -96,6 +98,7 @@ def _make_job(
         settings["PYTHONPATH"] = alias_path(inherited)
     if values["bootstrap"] is not None:
         settings["RUEDA_BOOTSTRAP"] = values["bootstrap"]
+    hosts = hosts or find_hosts(values, ranks, settings)
     draft = Job(ranks, (), hosts)
     check_number(ranks, draft.ranks_here if draft.is_local else 0)
     command = check_command(values["command"], draft.is_local)
@@ -161,11 +164,16 @@ def _run_remote(request: RunRequest, job: Job) -> int:
         for line in remote.dry_run(job, request.reach):
             say(line)
     check_number(job.ranks, 0)
-    provide_descriptors(_PER_HOST * len(job.hosts), started_here=True)
+    elastic = request.elastic
+    most = len(job.hosts) if elastic is None else max(len(job.hosts), elastic.limits.most)
+    provide_descriptors(_PER_HOST * most, started_here=True)
     relay = guard(request.grace)
 
     async def run() -> int:
         output = RankOutput(job.ranks, request.output_directory, request.prefix)
+        if elastic is not None:
+            reach, grace = request.reach, request.grace
+            return await ElasticHostsRun(job, elastic, reach, output, grace, relay).run()
         return await remote.RemoteRun(job, request.reach, output, request.grace, relay).run()
 
     return asyncio.run(run())
@@ -195,10 +203,15 @@ def _run_nodes(request: RunRequest, job: Job, nodes: Nodes) -> int:
     return asyncio.run(run())
 
 
+def _stays_here(request: RunRequest, job: Job) -> bool:
+    """Whether all ranks run on this host, and none ever comes from another."""
+    if request.elastic is None or request.elastic.script is None:
+        return job.is_local
+    return is_here_only(job.hosts)
+
+
 def _run_builtin(request: RunRequest, job: Job) -> int:
-    if not job.is_local and request.elastic is not None:
-        raise LaunchError("--max-np: ranks join on the launcher's own host only; leave out -H")
-    if not job.is_local:
+    if not _stays_here(request, job):
         return _run_remote(request, job)
     if request.dry_run:
         click.echo("\n".join(builtin.dry_run(job)))

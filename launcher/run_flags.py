@@ -153,12 +153,13 @@ _FLAGS = [
     click.option(
         "--max-np", type=int, metavar="N",
         help="Let ranks join while the job runs, up to so many: in the place of those that are lost, and "
-        "where --host-discovery-script names more slots. On this host, without MPI.",
+        "where there are more slots, on this host or those of -H or --host-discovery-script. Without MPI.",
     ),
     click.option(
         "--host-discovery-script", metavar="PATH",
-        help="A program that prints a line 'localhost:SLOTS' whenever it is asked, each second: so many "
-        "ranks may run then. Without it: as many as --max-np says.",
+        help="A program that prints a line 'HOST:SLOTS' per host whenever it is asked, each second: so many "
+        "ranks may run there then. Other hosts are reached as those of -H. Without it: as many as --max-np says, "
+        "on several hosts as many as -H says.",
     ),
     click.option(
         "--slots-per-host", type=click.IntRange(min=1), metavar="N",
@@ -174,8 +175,8 @@ _FLAGS = [
     ),
     click.option(
         "--blacklist-cooldown-range", type=float, nargs=2, metavar="SECONDS SECONDS",
-        help="How long no other process is started after one has failed; the first number is doubled "
-        "with each further failure, up to the second. Default 1 60.",
+        help="How long no other process is started on a host after one has failed there; the first number is "
+        "doubled with each further failure, up to the second. Default 1 60.",
     ),
     click.option(
         "--ssh", metavar="COMMAND",

@@ -7,10 +7,22 @@ import contextlib
 import json
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 # Of a line, and of what a rank has not read.
 _LONGEST = 1 << 16
+
+
+class Talk(Protocol):
+    """What the launcher has with one process, here or on another host: it tells it something, or ends it."""
+
+    number: int  # of the process, once it has told
+
+    def send(self, **message: Any) -> None:
+        """Says something."""
+
+    def close(self) -> None:
+        """Ends it."""
 
 
 class Session:
@@ -38,6 +50,11 @@ class Session:
         connection.setblocking(False)
         self._loop.add_reader(connection, self._receive)
         self._take(begin)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether neither side has ended it."""
+        return self._is_open
 
     def send(self, **message: Any) -> None:
         """Says something, now or when the process reads."""

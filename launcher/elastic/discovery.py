@@ -6,36 +6,48 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
+from dataclasses import dataclass
 
 from ..errors import LaunchError
-from ..hosts import Host, parse_host_line
+from ..hosts import Host, merge_hosts, parse_host_line, total_slots
+from ..output import ended_by
+from ..remote.address import resolve
 from ..sink import say
+from .growth import Limits
 
 _PAUSE = 1.0
+# How often it is looked whether there has been an answer; seconds.
+_LOOK = 0.1
 _PATIENCE = 30.0
 _SHOWN = 300
+
+
+@dataclass(frozen=True)
+class Elastic:
+    """What the command line asks for of a job whose ranks come and go."""
+
+    limits: Limits
+    script: str | None
+    slots_per_host: int | None
+    start_timeout: float  # seconds until the script must have named enough slots
 
 
 class Discovery:
     """Runs `--host-discovery-script`, which prints a line `host:slots` or `host` per host.
 
     A script that fails, hangs or prints something else is reported once, and what it has said before holds. Use as
-    an asynchronous context manager. `default_slots`: of a host without a number.
+    an asynchronous context manager. `default_slots`: of a host without a number. `here_only`: other hosts are reported,
+    since the job cannot come to them.
     """
 
-    def __init__(self, script: str, default_slots: int | None) -> None:
+    def __init__(self, script: str, default_slots: int | None, here_only: bool = False) -> None:
         self._script = script
         self._default_slots = default_slots
-        self._hosts: tuple[Host, ...] | None = None
+        self._here_only = here_only
+        self.hosts: tuple[Host, ...] | None = None  # of the last good answer
         self._reported = ""
         self._task: asyncio.Task[None] | None = None
-
-    @property
-    def slots(self) -> int | None:
-        """On this host, by the script's last good answer."""
-        if self._hosts is None:
-            return None
-        return sum(host.slots for host in self._hosts if host.is_local)
 
     async def __aenter__(self) -> Discovery:
         """Begins to ask."""
@@ -85,15 +97,65 @@ class Discovery:
 
     def _take(self, text: str) -> None:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        hosts = tuple(parse_host_line(self._script, line, self._default_slots) for line in lines)
+        hosts = merge_hosts(
+            parse_host_line(self._script, line, self._default_slots) for line in lines
+        )
         others = [host.name for host in hosts if not host.is_local]
-        self._hosts = hosts
-        if others:
+        self.hosts = hosts
+        if others and self._here_only:
             raise LaunchError(
-                f"'{self._script}' names host '{others[0]}': ranks join on the launcher's own host only"
+                f"'{self._script}' names host '{others[0]}', and the job has begun on this host alone, where "
+                "ranks of others cannot come: let its first answer name a host by its name in the network"
             )
 
     def _report(self, problem: str) -> None:
         if problem != self._reported:
             self._reported = problem
             say(f"--host-discovery-script: {problem}")
+
+
+def hosts_at_start(elastic: Elastic, ranks: int) -> tuple[Host, ...]:
+    """The script's first answer with slots for all ranks; called before anything else is started.
+
+    Raises LaunchError where there are not enough within the time, and SystemExit after a signal.
+    """
+    came: list[signal.Signals] = []
+
+    async def ask() -> tuple[Host, ...]:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def stop(number: signal.Signals) -> None:
+            came.append(number)
+            task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop, number)
+        assert elastic.script is not None
+        async with Discovery(elastic.script, elastic.slots_per_host) as discovery:
+            return await _enough(discovery, ranks, elastic.start_timeout)
+
+    try:
+        return asyncio.run(ask())
+    except asyncio.CancelledError:
+        code, words = ended_by(came[0])
+        say(words)
+        raise SystemExit(code) from None
+
+
+async def _enough(discovery: Discovery, ranks: int, timeout: float) -> tuple[Host, ...]:
+    deadline = time.monotonic() + timeout
+    while total_slots(discovery.hosts or ()) < ranks:
+        if time.monotonic() > deadline:
+            raise LaunchError(
+                f"--host-discovery-script: {total_slots(discovery.hosts or ())} slots of {ranks} were there "
+                f"within {timeout:g} s (--elastic-timeout)"
+            )
+        await asyncio.sleep(_LOOK)
+    assert discovery.hosts is not None
+    return discovery.hosts
+
+
+def is_here_only(hosts: tuple[Host, ...]) -> bool:
+    """Whether no other host can ever come to ranks of these: this one, under a name that means nothing to others."""
+    return all(host.is_local and resolve(host.name) is None for host in hosts)

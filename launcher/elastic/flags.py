@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import LaunchError
+from ..hosts import Host
 from ..losses import least_of
+from .discovery import Elastic, hosts_at_start
 from .growth import Limits
-from .run import Elastic
 
 # What means nothing without one of the first two.
 _NEEDS = ("slots_per_host", "reset_limit", "blacklist_cooldown_range")
@@ -31,6 +32,10 @@ def elastic_of(
                 raise LaunchError(f"{flag} is for jobs whose ranks come and go: give --max-np, too")
         return None
     most = values["max_np"]
+    if values["host_discovery_script"] is not None and (values["hosts"] or values["hostfile"]):
+        raise LaunchError(
+            "--host-discovery-script says which hosts there are: leave out -H and --hostfile"
+        )
     if most is None:
         raise LaunchError("--host-discovery-script: say with --max-np how many ranks there may be")
     if most < ranks:
@@ -47,3 +52,13 @@ def elastic_of(
         values["slots_per_host"],
         values["elastic_timeout"],
     )
+
+
+def find_hosts(
+    values: Mapping[str, Any], ranks: int, settings: Mapping[str, str]
+) -> tuple[Host, ...]:
+    """What the discovery script says at the start, or nothing where there is none; checks the other flags before."""
+    elastic = elastic_of(values, ranks, settings)
+    if elastic is None or elastic.script is None or values["dry_run"]:
+        return ()
+    return hosts_at_start(elastic, ranks)

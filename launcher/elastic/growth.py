@@ -1,8 +1,11 @@
-"""Decides when processes are started to join a job, and which are to leave it. Knows no clock and no process."""
+"""Decides when and where processes are started to join a job, and which are to leave it.
+
+Knows no clock, no process and no connection.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 # Ranks wait for few joiners at once: so many that have ended are told of.
@@ -14,8 +17,8 @@ class Limits:
     """What the user allows.
 
     `least` and `most`: ranks. `changes`: how often the world may change because a rank was lost, or nothing.
-    `cooldown`: seconds before another process is started after one has failed; the first number doubles with each
-    failure, up to the second, until a process has joined.
+    `cooldown`: seconds before another process is started on a host after one has failed there; the first number
+    doubles with each failure, up to the second, until a process of that host has joined.
     """
 
     least: int
@@ -24,41 +27,70 @@ class Limits:
     cooldown: tuple[float, float] = (1.0, 60.0)
 
 
+@dataclass
+class _Cooldown:
+    """Of one host."""
+
+    failures: int = 0  # since a process of it has joined
+    not_before: float = 0.0
+
+    def begin(self, now: float, limits: tuple[float, float]) -> None:
+        """Something has failed there."""
+        first, longest = limits
+        self.not_before = now + min(longest, first * 2.0 ** min(self.failures, 60))
+        self.failures += 1
+
+
 class Growth:
-    """The processes of a job, by number, and how many there may be.
+    """The processes of a job, by number, and how many there may be on which host.
 
     `now` is in seconds, of any clock that does not go back.
     """
 
-    def __init__(self, limits: Limits, ranks: int, slots: int) -> None:
+    def __init__(self, limits: Limits, hosts: Sequence[str], slots: Mapping[str, int]) -> None:
+        """`hosts`: of each of the first ranks. `slots`: how many processes may run on which host."""
         self._limits = limits
-        self._slots = slots
-        self.members = list(range(ranks))  # of the newest world
+        self._slots = dict(slots)
+        self._host_of = dict(enumerate(hosts))  # of each process that there has been
+        self._cooldowns: dict[str, _Cooldown] = {}
+        self.members = list(range(len(hosts)))  # of the newest world
         self._alive = set(self.members)
         self._ready: list[int] = []
         self._gone: list[int] = []
         self._leaving: set[int] = set()
         self._ever_members = set(self.members)
-        self._next = ranks
-        self._failures = 0  # since a process has joined
-        self._not_before = 0.0
+        self._next = len(hosts)
         self._losses = 0
         self._is_ending = False
 
     # --- What has happened
 
-    def set_slots(self, slots: int) -> None:
-        """So many processes may run. Who is to leave once stays so: it may have heard of it."""
-        self._slots = slots
+    def set_slots(self, slots: Mapping[str, int]) -> None:
+        """So many processes may run on which host. Who is to leave once stays so: it may have heard of it."""
+        self._slots = dict(slots)
+        room = dict(slots)
         staying = sorted(self._alive & self._ever_members - self._leaving)
-        self._leaving.update(staying[max(slots, self._limits.least) :])
+        surplus = []
+        for number in staying:
+            host = self._host_of[number]
+            if room.get(host, 0) > 0:
+                room[host] -= 1
+            else:
+                surplus.append(number)
+        spared = len(staying) - self._limits.least
+        self._leaving.update(surplus[max(0, len(surplus) - max(0, spared)) :])
 
-    def start(self) -> int:
-        """A process is started; returns its number."""
+    def start(self, host: str) -> int:
+        """A process is started there; returns its number."""
         number = self._next
         self._next += 1
         self._alive.add(number)
+        self._host_of[number] = host
         return number
+
+    def host_failed(self, host: str, now: float) -> None:
+        """The host cannot be reached, or what starts processes there has ended."""
+        self._cooldowns.setdefault(host, _Cooldown()).begin(now, self._limits.cooldown)
 
     def is_ready(self, number: int) -> None:
         """A process waits to join."""
@@ -68,8 +100,8 @@ class Growth:
     def formed(self, members: Iterable[int]) -> None:
         """There is a new world."""
         self.members = list(members)
-        if not self._ever_members.issuperset(self.members):
-            self._failures = 0
+        for number in set(self.members) - self._ever_members:
+            self._cooldowns.setdefault(self.host_of(number), _Cooldown()).failures = 0
         self._ever_members.update(self.members)
         self._ready = [number for number in self._ready if number not in self._ever_members]
 
@@ -89,11 +121,31 @@ class Growth:
             self._is_ending = self._is_ending or number not in self._leaving
             return
         self._losses += self.was_member(number)
-        first, longest = self._limits.cooldown
-        self._not_before = now + min(longest, first * 2.0 ** min(self._failures, 60))
-        self._failures += 1
+        self.host_failed(self.host_of(number), now)
 
     # --- What follows
+
+    def host_of(self, number: int) -> str:
+        """Where the process runs, or has run."""
+        return self._host_of.get(number, "")
+
+    def has_slots(self, host: str) -> bool:
+        """Whether processes may run there."""
+        return self._slots.get(host, 0) > 0
+
+    @property
+    def spans_hosts(self) -> bool:
+        """Whether there are several, or have been."""
+        return len({*self._slots, *self._host_of.values()}) > 1
+
+    def alive_on(self, host: str) -> list[int]:
+        """The processes of a host."""
+        return sorted(number for number in self._alive if self._host_of[number] == host)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no process is left."""
+        return not self._alive
 
     def was_member(self, number: int) -> bool:
         """Whether the process has been a rank."""
@@ -138,15 +190,37 @@ class Growth:
         members = self._alive & self._ever_members
         if not members:
             return joiners
-        room = 0 if self._is_ending else max(0, self._room - len(members - self._leaving))
-        return [number for number in joiners[room:] if number not in self._ready]
+        staying = members - self._leaving
+        total = 0 if self._is_ending else self._limits.most - len(staying)
+        room = self._room_beside(staying)
+        unwanted = []
+        for number in joiners:
+            host = self._host_of[number]
+            if total > 0 and room.get(host, 0) > 0:
+                total -= 1
+                room[host] -= 1
+            elif number not in self._ready:
+                unwanted.append(number)
+        return unwanted
 
-    def missing(self, now: float) -> int:
-        """How many processes are to be started now."""
-        if self._is_ending or now < self._not_before:
-            return 0
-        return max(0, self._room - len(self._alive - self._leaving))
+    def missing(self, now: float) -> list[str]:
+        """On which hosts processes are to be started now; a host for each process."""
+        if self._is_ending:
+            return []
+        staying = self._alive - self._leaving
+        total = self._limits.most - len(staying)
+        wanted: list[str] = []
+        for host, room in self._room_beside(staying).items():
+            cooldown = self._cooldowns.get(host)
+            if cooldown is None or now >= cooldown.not_before:
+                wanted += [host] * min(room, total - len(wanted))
+        return wanted
 
-    @property
-    def _room(self) -> int:
-        return min(self._limits.most, self._slots)
+    def _room_beside(self, processes: set[int]) -> dict[str, int]:
+        """How many more each host may have."""
+        room = dict(self._slots)
+        for number in processes:
+            host = self._host_of[number]
+            if host in room:
+                room[host] -= 1
+        return room

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..arrivals import names_of
 from ..errors import LaunchError
 from ..failure import Failure
 from ..lines import LineAssembler
@@ -21,7 +22,7 @@ from .ssh import why_not_reached
 
 # After SIGKILL for its ranks a host gets this long to say that they are gone.
 _KILLED_WITHIN = 5.0
-_OF_A_RANK = (Kind.OUT, Kind.ERR, Kind.EXIT)
+_OF_A_RANK = (Kind.OUT, Kind.ERR, Kind.EXIT, Kind.UNSTARTED)
 
 
 class Connection:
@@ -43,6 +44,7 @@ class Connection:
     ) -> None:
         self.share = share
         self.name = share.host.name
+        self.ranks = list(share.ranks)  # all that have been started there
         self.facts: dict[str, str] = {}
         self.rendezvous: str | None = None  # once the host is ready; where rank 0 is to be found
         self.refusal = ""  # why the host cannot start its ranks
@@ -65,6 +67,11 @@ class Connection:
         self._unsent = bytearray()
         self._started = False
         self._killed = False
+
+    @property
+    def is_opened(self) -> bool:
+        """Whether it has been tried to reach the host."""
+        return self._child is not None
 
     @property
     def is_greeted(self) -> bool:
@@ -105,10 +112,20 @@ class Connection:
         """Sends a frame, as soon as the host takes it."""
         self._send(pack(kind, payload, rank))
 
-    def send_json(self, kind: Kind, value: dict[str, Any]) -> None:
+    def send_json(self, kind: Kind, value: dict[str, Any], rank: int = 0) -> None:
         """Sends a frame that carries JSON."""
         self._started = self._started or kind == Kind.START
-        self._send(pack_json(kind, value))
+        self._send(pack_json(kind, value, rank))
+
+    def assign(self, share: HostShare) -> None:
+        """The host gets other ranks, before any has been started."""
+        self.share = share
+        self.ranks = list(share.ranks)
+
+    def start_joiner(self, number: int, variables: dict[str, str]) -> None:
+        """Has one more process started there, once the host is ready."""
+        self.ranks.append(number)
+        self.send_json(Kind.JOINER, variables, number)
 
     def give_up(self, why: str) -> None:
         """Ends the connection; whatever runs on the host ends by itself then."""
@@ -121,8 +138,12 @@ class Connection:
 
     def explain_loss(self) -> str:
         """A sentence about a host that was lost."""
-        first, last = self.share.ranks[0], self.share.ranks[-1]
-        whose = f"rank {first}" if first == last else f"ranks {first} to {last}"
+        if not self.ranks:
+            return f"host '{self.name}' was lost: {self.lost}"
+        first, last = self.ranks[0], self.ranks[-1]
+        whose = f"ranks {first} to {last}"
+        if last - first != len(self.ranks) - 1 or first == last:
+            whose = names_of(set(self.ranks))
         return f"host '{self.name}', with {whose}, was lost: {self.lost}"
 
     def _send(self, data: bytes) -> None:
@@ -187,7 +208,7 @@ class Connection:
 
     def _handle(self, frame: Frame) -> None:
         """Raises NotOurs or ValueError where no host says this."""
-        if frame.kind in _OF_A_RANK and frame.rank not in self.share.ranks:
+        if frame.kind in _OF_A_RANK and frame.rank not in self.ranks:
             raise NotOurs
         if frame.kind == Kind.PREPARED:
             self.rendezvous = str(frame.json().get("rendezvous", ""))

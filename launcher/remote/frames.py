@@ -31,6 +31,10 @@ class Kind(Enum):
     LOST = b"l"  # how the rank has ended; to the first host
     OVER = b"y"  # all ranks of the job are gone; to the first host
     INPUT = b"i"  # bytes for rank 0's standard input; none at its end
+    JOINER = (
+        b"n"  # JSON: variables of a process that is to be started, whose number stands for the rank
+    )
+    STOP = b"q"  # a process is to end
     # From the host
     PREPARED = b"p"  # JSON: where the ranks will meet, on the first host
     REFUSED = b"f"  # why the job cannot be started there
@@ -40,8 +44,10 @@ class Kind(Enum):
     MISSED = b"m"  # the rank has ended without which the first world cannot be formed
     EXIT = b"x"  # the status of the rank as of subprocess
     TAKEN = b"t"  # the bytes of INPUT have been taken
+    UNSTARTED = b"u"  # why a process cannot be started
     END = b"z"  # all processes of the job on this host are gone
     # Both ways
+    SESSION = b"c"  # JSON: what is said in a session, whose number stands for the rank; nothing at its end
     ALIVE = b"h"
 
 
@@ -77,9 +83,9 @@ def pack(kind: Kind, payload: bytes = b"", rank: int = 0) -> bytes:
     return _HEAD.pack(kind.value, rank, len(payload)) + payload
 
 
-def pack_json(kind: Kind, value: dict[str, Any]) -> bytes:
+def pack_json(kind: Kind, value: dict[str, Any], rank: int = 0) -> bytes:
     """A frame that carries JSON."""
-    return pack(kind, json.dumps(value).encode())
+    return pack(kind, json.dumps(value).encode(), rank)
 
 
 class FrameReader:

@@ -27,6 +27,7 @@ from .channel import Channel, LauncherIsGone
 from .frames import Frame, Kind, pack
 from .host_job import HostJob, Prepared, prepare
 from .rank_input import RankInput
+from .session_relay import SessionRelay
 
 _OUTPUT = {"stdout": Kind.OUT, "stderr": Kind.ERR}
 # How often each side says that it is there, as a part of how long it may be silent.
@@ -55,6 +56,9 @@ class HostRun:
         self._writer = Writer()
         self._heard_at = time.monotonic()
         self._input: RankInput | None = None
+        self._children: dict[int, Child] = {}
+        self._socket: arrivals.ArrivalSocket | None = None  # while ranks may be started
+        self._sessions = SessionRelay(self._tell)
         self._store: Store | None = None  # on the first host
         self._is_over = asyncio.Event()  # no rank of any host will ask the store
 
@@ -70,19 +74,27 @@ class HostRun:
         """Until they are gone; the launcher is heard until long after that."""
         asyncio.get_running_loop().add_reader(self._channel.input, self._hear, supervisor)
         self._beat(supervisor)
-        async with arrivals.ArrivalSocket(self._tell_arrival) as socket:
+        on_session = self._sessions.accept if self._job.most else None
+        async with arrivals.ArrivalSocket(self._tell_arrival, on_session) as socket:
             with contextlib.ExitStack() as closing:
                 if self._prepared.listener is not None:
                     self._store = self._open_store(self._prepared.listener)
                     closing.callback(self._store.close)
+                self._socket = socket
                 await self._start_all(supervisor, socket)
+                if self._job.most:
+                    supervisor.start_writer(self._writer)
+                    await self._until_over(supervisor)
+                self._socket = None
                 await supervisor.wait()
-                await self._serve_others(supervisor)
+                if self._store is not None:  # ranks of other hosts may still come to it
+                    await self._until_over(supervisor)
             socket.hear()
+            self._sessions.close()
 
-    async def _serve_others(self, supervisor: Supervisor) -> None:
-        """Where the ranks of this host are gone, and those of others may still come to the store."""
-        while self._store is not None and not self._is_over.is_set() and not supervisor.ending:
+    async def _until_over(self, supervisor: Supervisor) -> None:
+        """Until the launcher says so, or a signal ends this part of the job."""
+        while not self._is_over.is_set() and not supervisor.ending:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._is_over.wait(), _LOOK)
 
@@ -95,8 +107,9 @@ class HostRun:
 
     async def _start_all(self, supervisor: Supervisor, socket: arrivals.ArrivalSocket) -> None:
         for number in range(len(self._job.identities)):
+            rank = self._job.first + number
             try:
-                child = self._start(supervisor, socket, number)
+                child = self._start(supervisor, socket, rank, self._job.identities[number])
             except OSError as error:
                 program, count = self._prepared.command[0], len(self._job.identities)
                 self._refuse(why_not_started(program, number, count, error))
@@ -108,25 +121,42 @@ class HostRun:
             if supervisor.ending:
                 return
 
-    def _start(self, supervisor: Supervisor, socket: arrivals.ArrivalSocket, number: int) -> Child:
-        rank = self._job.first + number
-        variables = {**self._job.identities[number], **self._meeting}
-        variables[arrivals.VARIABLE] = socket.address
+    def _start(
+        self,
+        supervisor: Supervisor,
+        socket: arrivals.ArrivalSocket,
+        rank: int,
+        identity: dict[str, str],
+    ) -> Child:
+        variables = {**identity, **self._meeting, arrivals.VARIABLE: socket.address}
 
         def on_output(stream: Stream, chunk: bytes) -> None:
             self._hand_on(stream, chunk, rank)
 
         def on_exit(status: int) -> None:
             socket.hear()  # it may have said something just before
+            self._children.pop(rank, None)
             self._tell(Kind.EXIT, str(status).encode(), rank)
 
-        return supervisor.spawn(
+        self._children[rank] = supervisor.spawn(
             self._prepared.command,
             {**self._prepared.environment, **variables},
             on_output,
             on_exit,
             stdin=subprocess.PIPE if rank == 0 and self._job.reads_input else subprocess.DEVNULL,
         )
+        return self._children[rank]
+
+    def _start_joiner(self, supervisor: Supervisor, number: int, identity: dict[str, str]) -> None:
+        """One more process than the job has begun with, unless the job is ending."""
+        if self._socket is None or supervisor.ending:
+            return
+        try:
+            self._start(supervisor, self._socket, number, identity)
+        except OSError as error:
+            count = len(self._children)
+            why = why_not_started(self._prepared.command[0], count, count + 1, error)
+            self._tell(Kind.UNSTARTED, why.encode(), number)
 
     def _after_first(self, child: Child) -> None:
         """Rank 0 alone reads what is piped into the launcher."""
@@ -181,6 +211,12 @@ class HostRun:
             self._is_over.set()
         elif frame.kind == Kind.LOST and self._store is not None:
             self._store.lose(frame.rank, frame.payload.decode(errors="replace"))
+        elif frame.kind == Kind.JOINER:
+            self._start_joiner(supervisor, frame.rank, frame.json())
+        elif frame.kind == Kind.STOP and frame.rank in self._children:
+            self._children[frame.rank].send_signal(signal.SIGTERM)
+        elif frame.kind == Kind.SESSION:
+            self._sessions.take(frame)
         elif frame.kind == Kind.INPUT and self._input is not None:
             self._input.give(frame.payload)
 

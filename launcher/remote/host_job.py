@@ -29,6 +29,8 @@ class HostJob:
     interface: str  # the user's choice, or nothing
     reached_at: str  # the address by which other hosts reach this one, or nothing
     reads_input: bool  # rank 0: what is piped into the launcher
+    # So many processes may be started at a time, also later: it runs until it is told that the job is over.
+    most: int = 0
 
     @property
     def size(self) -> int:
@@ -65,8 +67,9 @@ def prepare(job: HostJob) -> Prepared:
             "folder on every host"
         ) from error
     os.environ.update(job.settings)
-    check_number(len(job.identities), len(job.identities))
-    provide_descriptors(len(job.identities), started_here=True)
+    here = max(len(job.identities), job.most)
+    check_number(here, here)
+    provide_descriptors(here, started_here=True)
     command = check_command(job.command, local=True)
     # Each of several carries data; the first, whatever else ranks tell each other.
     chosen = [interface_address(part) for part in job.interface.split(",") if part]

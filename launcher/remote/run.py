@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..arrivals import Arrivals
@@ -69,9 +69,11 @@ class RemoteRun(BuiltinRun):
         self._reach = reach
         self._shares = place(job.ranks, job.hosts)
         self._connections: list[Connection] = []
+        self._handlers: tuple[Callable[..., None], ...] = ()  # of each, as Connection takes them
         self._changed = asyncio.Event()
         self._started = False
         self._refusal = ""
+        self._meeting: dict[str, str] = {}  # where the ranks meet, and their secret
         self._lost: list[Connection] = []
         self._gone: set[int] = set()  # ranks
         self._failures_before_loss = 0
@@ -103,10 +105,9 @@ class RemoteRun(BuiltinRun):
         def on_lost(connection: Connection) -> None:
             self._lose(supervisor, connection)
 
+        self._handlers = (on_frame, self._show, on_lost, self._changed.set)
         for share in self._shares:
-            self._connections.append(
-                self._connection_to(share, on_frame, self._show, on_lost, self._changed.set)
-            )
+            self._connections.append(self._connection_to(share, *self._handlers))
         try:
             await self._start(supervisor)
         except LaunchError:
@@ -126,44 +127,59 @@ class RemoteRun(BuiltinRun):
     async def _start(self, supervisor: Supervisor) -> None:
         """Starts the ranks once every host is ready; raises LaunchError where one is not."""
         deadline = time.monotonic() + self._reach.start_timeout
-        for connection in self._connections:
-            connection.open(supervisor)
-            await supervisor.give_way()
-            if supervisor.ending:
-                return
-        await self._until(supervisor, deadline, lambda c: c.is_greeted)
+        await self._greet(supervisor, deadline)
         if supervisor.ending:
             return
-        self._check_versions()
-        for connection in self._connections:
-            job = self._part(connection.share, self._address_of(connection))
-            connection.send_json(Kind.JOB, job.to_json())
-        await self._until(supervisor, deadline, lambda c: c.rendezvous is not None)
+        await self._prepare(supervisor, deadline, self._connections)
         if supervisor.ending:
             return
         self._started = True
         rendezvous = str(self._connections[0].rendezvous)
-        meeting = {
+        self._meeting = {
             "RUEDA_RENDEZVOUS": rendezvous,
             STORE_VARIABLE: rendezvous,
             "RUEDA_SECRET": new_secret(),
         }
         for connection in self._connections:
-            connection.send_json(Kind.START, self._meeting_for(connection, meeting))
+            connection.send_json(Kind.START, self._meeting_for(connection, self._meeting))
         self._begin_input()
         self._beat(supervisor)
 
-    async def _until(
-        self, supervisor: Supervisor, deadline: float, is_reached: Callable[[Connection], bool]
+    async def _greet(self, supervisor: Supervisor, deadline: float) -> None:
+        """Reaches the hosts, as far as they have not been."""
+        for connection in self._connections:
+            if not connection.is_opened:
+                connection.open(supervisor)
+            await supervisor.give_way()
+            if supervisor.ending:
+                return
+        await self._until(supervisor, deadline, self._connections, lambda c: c.is_greeted)
+
+    async def _prepare(
+        self, supervisor: Supervisor, deadline: float, connections: Sequence[Connection]
     ) -> None:
-        """Returns when all hosts have come so far, or a signal has ended the job."""
+        """Has hosts that have said hello check whether they can run their part of the job."""
+        self._check_versions(connections)
+        for connection in connections:
+            job = self._part(connection.share, self._address_of(connection))
+            connection.send_json(Kind.JOB, job.to_json())
+        await self._until(supervisor, deadline, connections, lambda c: c.rendezvous is not None)
+
+    async def _until(
+        self,
+        supervisor: Supervisor,
+        deadline: float,
+        connections: Sequence[Connection],
+        is_reached: Callable[[Connection], bool],
+    ) -> None:
+        """Returns when these hosts have come so far, or a signal has ended the job."""
         while not supervisor.ending:
-            for connection in self._connections:
+            for connection in connections:
                 if connection.refusal:
                     raise LaunchError(f"host '{connection.name}': {connection.refusal}")
                 if connection.lost:
                     raise LaunchError(f"host '{connection.name}' {connection.lost}")
-            late = [c.name for c in self._connections if not is_reached(c)]
+            late = [c.name for c in connections if not is_reached(c)]
             if not late:
                 return
             self._changed.clear()
@@ -175,9 +191,9 @@ class RemoteRun(BuiltinRun):
                     + (f", nor were {len(late) - 1} others" if len(late) > 1 else "")
                 ) from None
 
-    def _check_versions(self) -> None:
+    def _check_versions(self, connections: Sequence[Connection]) -> None:
         own = installed_version()
-        for connection in self._connections:
+        for connection in connections:
             theirs = connection.facts.get("version", "one that does not say its version")
             if theirs != own:
                 raise LaunchError(
@@ -202,7 +218,7 @@ class RemoteRun(BuiltinRun):
             command=list(self._job.command),
             folder=os.getcwd(),
             settings=_variables(self._job),
-            identities=[identity(self._shares, rank) for rank in share.ranks],
+            identities=[self._identity(rank) for rank in share.ranks],
             first=share.first,
             grace=self._grace,
             silence=self._reach.silence,
@@ -210,6 +226,10 @@ class RemoteRun(BuiltinRun):
             reached_at=reached_at,
             reads_input=not os.isatty(0),
         )
+
+    def _identity(self, rank: int) -> dict[str, str]:
+        """Who the rank is."""
+        return identity(self._shares, rank)
 
     def _begin_input(self) -> None:
         if not os.isatty(0):

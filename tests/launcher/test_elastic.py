@@ -147,6 +147,40 @@ def in_step(step): time.sleep(0.02)
     assert ran.out.count("was of 2") == 2, ran.out
 
 
+def test_ranks_that_meet_within_this_host_stay_there(elastic: Elastic, tmp_path: Path) -> None:
+    script = tmp_path / "hosts.sh"
+    script.write_text(
+        "#!/bin/sh\n"
+        "echo localhost:2\n"
+        "if [ -e asked ]; then echo elsewhere:2; [ -e again ] && touch third; touch again; fi\n"
+        "touch asked\n"
+    )
+    script.chmod(0o755)
+    ran = elastic(
+        """
+def is_enough(sizes): return os.path.exists("third")
+def in_step(step): time.sleep(0.02)
+""",
+        "-np", "2", "--max-np", "4", "--host-discovery-script", "./hosts.sh",
+    )  # fmt: skip
+    assert ran.code == 0, ran.out + ran.err
+    assert ran.err.count("names host 'elsewhere', and the job has begun on this host alone") == 1, (
+        ran.err
+    )
+    assert ran.out.count("was of 2") == 2, ran.out
+
+
+def test_a_signal_ends_the_wait_for_slots_and_the_script(rueda: Rueda, tmp_path: Path) -> None:
+    script = tmp_path / "hosts.sh"
+    # The launcher is its parent; it would go on for long.
+    script.write_text("#!/bin/sh\necho $$ > pid.script\nkill -TERM $PPID\nexec sleep 600\n")
+    script.chmod(0o755)
+    ran = rueda("run", "-np", "2", "--max-np", "2", "--host-discovery-script", "./hosts.sh", "true")
+    assert ran.code == 128 + 15, ran.out + ran.err
+    assert "ended by SIGTERM; all ranks are gone" in ran.err, ran.err
+    assert has_ended(int((tmp_path / "pid.script").read_text()))
+
+
 def test_too_few_slots_at_the_start(elastic: Elastic, tmp_path: Path) -> None:
     script = tmp_path / "hosts.sh"
     script.write_text("#!/bin/sh\necho localhost:1\n")
@@ -182,7 +216,10 @@ def in_step(step):
         ),
         (["--host-discovery-script", "x"], "say with --max-np"),
         (["--max-np", "2", "--blacklist-cooldown-range", "3", "1"], "the smaller first"),
-        (["--max-np", "4", "-H", "localhost:1,elsewhere:1"], "on the launcher's own host only"),
+        (
+            ["--max-np", "4", "-H", "localhost:2", "--host-discovery-script", "x"],
+            "says which hosts there are: leave out -H",
+        ),
         (["--max-np", "4", "--bootstrap", "mpi"], "cannot join a job that mpirun has started"),
     ],
 )

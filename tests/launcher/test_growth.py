@@ -7,28 +7,43 @@ from hypothesis import strategies as st
 from rueda.launcher.elastic.growth import Growth, Limits
 
 
+class GrowthHere(Growth):
+    """Of a job on one host."""
+
+    def __init__(self, limits: Limits, ranks: int, slots: int) -> None:
+        super().__init__(limits, ["here"] * ranks, {"here": slots})
+
+    def start_one(self) -> int:
+        return self.start("here")
+
+    def count_missing(self, now: float) -> int:
+        missing = self.missing(now)
+        assert set(missing) <= {"here"}
+        return len(missing)
+
+
 def test_what_is_lost_is_replaced_after_a_while_that_doubles() -> None:
-    growth = Growth(Limits(1, 3, cooldown=(1.0, 3.0)), 3, 3)
-    assert growth.missing(0.0) == 0
+    growth = GrowthHere(Limits(1, 3, cooldown=(1.0, 3.0)), 3, 3)
+    assert growth.count_missing(0.0) == 0
     for now, pause in ((10.0, 1.0), (20.0, 2.0), (30.0, 3.0), (40.0, 3.0)):
-        growth.ended(growth.members[-1] if now == 10.0 else growth.start(), False, now)
-        assert growth.missing(now + pause - 0.01) == 0
-        assert growth.missing(now + pause) == 1
+        growth.ended(growth.members[-1] if now == 10.0 else growth.start_one(), False, now)
+        assert growth.count_missing(now + pause - 0.01) == 0
+        assert growth.count_missing(now + pause) == 1
 
 
 def test_a_process_that_has_joined_shortens_the_pause_again() -> None:
-    growth = Growth(Limits(1, 2, cooldown=(1.0, 60.0)), 2, 2)
+    growth = GrowthHere(Limits(1, 2, cooldown=(1.0, 60.0)), 2, 2)
     growth.ended(1, False, 0.0)
-    growth.ended(growth.start(), False, 10.0)
-    joiner = growth.start()
+    growth.ended(growth.start_one(), False, 10.0)
+    joiner = growth.start_one()
     growth.formed([0, joiner])
     growth.ended(joiner, False, 20.0)
-    assert growth.missing(21.0) == 1
+    assert growth.count_missing(21.0) == 1
 
 
 def test_who_is_ready_is_told_until_it_is_a_member() -> None:
-    growth = Growth(Limits(1, 3), 1, 3)
-    first, second = growth.start(), growth.start()
+    growth = GrowthHere(Limits(1, 3), 1, 3)
+    first, second = growth.start_one(), growth.start_one()
     growth.is_ready(second)
     growth.is_ready(first)
     growth.is_ready(0)
@@ -40,35 +55,89 @@ def test_who_is_ready_is_told_until_it_is_a_member() -> None:
 
 
 def test_fewer_slots_let_the_last_leave_but_not_the_least_number() -> None:
-    growth = Growth(Limits(2, 4), 4, 4)
-    growth.set_slots(1)
+    growth = GrowthHere(Limits(2, 4), 4, 4)
+    growth.set_slots({"here": 1})
     assert growth.leaving == [2, 3]
-    growth.set_slots(4)  # they may have heard of it
+    growth.set_slots({"here": 4})  # they may have heard of it
     assert growth.leaving == [2, 3]
     growth.ended(3, True, 0.0)
     assert growth.leaving == [2]
-    assert growth.missing(0.0) == 2
+    assert growth.count_missing(0.0) == 2
 
 
 def test_a_rank_that_has_done_its_work_is_not_replaced() -> None:
-    growth = Growth(Limits(1, 3), 2, 3)
-    joiner = growth.start()
+    growth = GrowthHere(Limits(1, 3), 2, 3)
+    joiner = growth.start_one()
     growth.ended(0, True, 0.0)
-    assert growth.missing(100.0) == 0
+    assert growth.count_missing(100.0) == 0
     assert growth.unwanted == [joiner]
 
 
 def test_the_job_ends_with_too_few_ranks_or_too_many_losses() -> None:
-    growth = Growth(Limits(2, 4, changes=1), 4, 4)
-    joiner = growth.start()
+    growth = GrowthHere(Limits(2, 4, changes=1), 4, 4)
+    joiner = growth.start_one()
     assert growth.bears_loss_of(joiner)
     assert growth.bears_loss_of(3)
     growth.ended(3, False, 0.0)
     assert not growth.bears_loss_of(2)
     assert "--reset-limit is 1" in growth.why_not(2)
-    growth = Growth(Limits(2, 2), 2, 2)
+    growth = GrowthHere(Limits(2, 2), 2, 2)
     assert not growth.bears_loss_of(0)
     assert "1 ranks are left, fewer than --min-np 2" in growth.why_not(0)
+
+
+def test_what_is_lost_is_replaced_where_there_is_room() -> None:
+    growth = Growth(Limits(1, 4, cooldown=(1.0, 60.0)), ["a", "a", "b"], {"a": 2, "b": 2, "c": 1})
+    assert growth.missing(0.0) == ["b"]  # the hosts are filled in their order
+    number = growth.start("b")
+    assert growth.host_of(number) == "b"
+    growth.formed([0, 1, 2, number])
+    assert growth.missing(0.0) == []
+    growth.ended(1, False, 10.0)
+    assert growth.missing(10.0) == ["c"]  # another host helps out while this one cools down
+    assert growth.missing(11.0) == ["a"]
+
+
+def test_each_host_cools_down_by_itself() -> None:
+    growth = Growth(Limits(1, 5, cooldown=(1.0, 60.0)), ["a"], {"a": 1, "b": 1, "c": 1})
+    growth.host_failed("b", 0.0)
+    growth.host_failed("b", 1.0)
+    growth.ended(growth.start("c"), False, 1.5)
+    assert growth.missing(1.5) == []
+    assert growth.missing(2.5) == ["c"]
+    assert growth.missing(3.0) == ["b", "c"]
+    joined = growth.start("c")
+    growth.formed([0, joined])
+    growth.ended(joined, False, 10.0)
+    growth.host_failed("b", 10.0)
+    assert growth.missing(11.0) == ["c"]  # it had been forgiven, and b has not
+    assert growth.missing(14.0) == ["b", "c"]
+
+
+def test_the_ranks_of_a_host_that_has_vanished_leave_but_not_the_least_number() -> None:
+    growth = Growth(Limits(2, 4), ["a", "b", "b", "c"], {"a": 1, "b": 2, "c": 1})
+    growth.set_slots({"a": 1, "c": 1})
+    assert growth.leaving == [1, 2]
+    assert growth.alive_on("b") == [1, 2]
+    growth = Growth(Limits(3, 4), ["a", "b", "b", "c"], {"a": 1, "b": 2, "c": 1})
+    growth.set_slots({"a": 1, "c": 1})
+    assert growth.leaving == [2]
+    growth.formed([0, 1, 3, growth.start("c")])
+    growth.set_slots({"a": 1, "c": 2})  # now there are enough others
+    assert growth.leaving == [1, 2]
+
+
+def test_who_has_not_joined_is_not_wanted_on_a_host_that_has_vanished() -> None:
+    growth = Growth(Limits(1, 4), ["a"], {"a": 1, "b": 1, "c": 1})
+    on_b, on_c = growth.start("b"), growth.start("c")
+    assert growth.unwanted == []
+    growth.set_slots({"a": 1, "c": 1})
+    assert growth.unwanted == [on_b]
+    growth.ended(on_b, True, 0.0)
+    growth.ended(on_c, True, 0.0)
+    assert not growth.is_over
+    growth.ended(0, True, 0.0)
+    assert growth.is_over
 
 
 @given(
@@ -82,12 +151,12 @@ def test_the_job_ends_with_too_few_ranks_or_too_many_losses() -> None:
 )
 def test_there_are_never_more_processes_than_allowed(events: list[tuple[str, int]]) -> None:
     limits = Limits(1, 5, cooldown=(0.0, 0.0))
-    growth = Growth(limits, 3, 5)
+    growth = GrowthHere(limits, 3, 5)
     alive = {0, 1, 2}
     for now, (event, value) in enumerate(events):
         chosen = sorted(alive)[value % len(alive)] if alive else None
-        if event == "start" and growth.missing(now) > 0:
-            number = growth.start()
+        if event == "start" and growth.count_missing(now) > 0:
+            number = growth.start_one()
             assert number not in alive
             assert number > 2
             alive.add(number)
@@ -99,12 +168,12 @@ def test_there_are_never_more_processes_than_allowed(events: list[tuple[str, int
             growth.ended(chosen, event == "end", now)
             alive.discard(chosen)
         elif event == "slots":
-            growth.set_slots(value)
+            growth.set_slots({"here": value})
         elif event == "refuse":
             for number in growth.refuse(growth.ready):
                 growth.ended(number, False, now)
                 alive.discard(number)
-        assert len(alive - set(growth.leaving)) + growth.missing(now) <= max(
+        assert len(alive - set(growth.leaving)) + growth.count_missing(now) <= max(
             limits.most, len(alive - set(growth.leaving))
         )
         assert set(growth.ready) <= alive

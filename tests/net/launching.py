@@ -52,7 +52,7 @@ class Launcher:
         """Runs a job to its end."""
         done = subprocess.run(
             self.line(*arguments, on=on),
-            env={**_environment(), **variables},
+            env={**job_environment(), **variables},
             cwd=self.folder,
             input=stdin,
             capture_output=True,
@@ -67,7 +67,7 @@ class Launcher:
         """A job once its ranks have marked that they are `ready`."""
         process = subprocess.Popen(
             self.line(*arguments),
-            env=_environment(),
+            env=job_environment(),
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -114,5 +114,6 @@ class Launcher:
             time.sleep(0.05)
 
 
-def _environment() -> dict[str, str]:
+def job_environment() -> dict[str, str]:
+    """Of a launcher in a lab."""
     return {**launcher_environment(), "OMP_NUM_THREADS": "1"}  # else the launcher speaks of it

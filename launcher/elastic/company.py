@@ -1,0 +1,150 @@
+"""What the launcher and the processes of a job whose ranks come and go tell each other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..endings import Endings
+from ..failure import Failure
+from ..sessions import Session, Talk
+from ..sink import say
+from .growth import Growth
+
+
+class Company:
+    """Hears what the processes say of who joins, and tells them; knows no host and no connection.
+
+    `end`: tells a process to end, which need not join or could not.
+    """
+
+    def __init__(
+        self, growth: Growth, end: Callable[[int], None], endings: Endings | None = None
+    ) -> None:
+        """`endings`: tells ranks how others have ended, where that is known."""
+        self._growth = growth
+        self._end = end
+        self._endings = endings
+        self._talks: list[Talk] = []
+        self._told: dict[str, list[int]] = {}
+        self._unwanted: set[int] = set()
+
+    def __len__(self) -> int:
+        """With how many processes it talks."""
+        return len(self._talks)
+
+    # --- What processes say
+
+    def hear(self, talk: Talk, message: dict[str, Any]) -> None:
+        """A process has said something; nonsense ends its session."""
+        try:
+            self._take(talk, message)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            talk.close()
+            return
+        self.tell()
+
+    def forget(self, talk: Talk) -> None:
+        """The session has ended."""
+        if talk in self._talks:
+            self._talks.remove(talk)
+
+    def close(self) -> None:
+        """Ends all sessions."""
+        for talk in list(self._talks):
+            talk.close()
+
+    def _take(self, talk: Talk, message: dict[str, Any]) -> None:
+        growth = self._growth
+        if "hello" in message:
+            talk.number = int(message["hello"])
+            if talk not in self._talks:
+                self._talks.append(talk)
+            talk.send(**self._news())
+        if message.get("endings") is True:
+            self._tell_endings(talk)
+        if "ready" in message:
+            growth.is_ready(int(message["ready"]))
+        if "follow" in message:
+            self._show("follow", message["follow"])
+        if "door" in message:
+            self._show("enter", message["door"])
+        if "formed" in message:
+            growth.formed([int(number) for number in message["formed"]["members"]])
+        if "refused" in message:
+            for number in growth.refuse([int(n) for n in message["refused"]["joiners"]]):
+                self._end(number)
+
+    def _tell_endings(self, talk: Talk) -> None:
+        if self._endings is not None and isinstance(talk, Session):
+            self._endings.tell(talk)
+        else:
+            talk.close()  # so that nobody waits for what is not told
+
+    def _show(self, what: str, door: dict[str, Any]) -> None:
+        """Tells those who are to join where they meet the members, and with which ranks."""
+        ranks = {int(number): int(rank) for number, rank in door["joiners"].items()}
+        rest: dict[str, Any] = {"address": str(door["address"])}
+        for size in ("size", "members"):
+            if size in door:
+                rest[size] = int(door[size])
+        if "numbers" in door:
+            rest["numbers"] = [int(number) for number in door["numbers"]]
+        for talk in list(self._talks):
+            if talk.number in ranks:
+                talk.send(**{what: {**rest, "rank": ranks[talk.number]}})
+
+    # --- What has become of processes
+
+    def ended_well(self, how: Failure) -> bool:
+        """Whether a process has done what it was to do."""
+        return how.status == 0 or how.rank in self._unwanted
+
+    def bears(self, how: Failure, is_missed: bool) -> bool:
+        """Whether the job goes on without a process that has failed; says so.
+
+        `is_missed`: the first world cannot be formed without it.
+        """
+        growth = self._growth
+        where = f" on {how.host}" if growth.spans_hosts else ""
+        if is_missed:
+            say(
+                f"the job ends, for process {how.rank}{where} ended before the first world was formed"
+            )
+            return False
+        if not growth.bears_loss_of(how.rank):
+            say(f"the job ends, for {growth.why_not(how.rank)}")
+            return False
+        what = "is lost" if growth.was_member(how.rank) else "has not joined"
+        say(f"process {how.rank}{where} {what}, {how.describe_status()}; the job goes on")
+        return True
+
+    def ended(self, number: int, well: bool) -> None:
+        """A process has ended."""
+        self._growth.ended(number, well, time.monotonic())
+        self.tell()
+        self.end_unwanted()
+
+    def end_unwanted(self) -> None:
+        """Those that need not join any more."""
+        for number in self._growth.unwanted:
+            if number not in self._unwanted:
+                self._unwanted.add(number)
+                self._end(number)
+
+    # --- What they are told
+
+    def tell(self) -> None:
+        """What has changed, and nothing else."""
+        now = self._news()
+        if now == self._told:
+            return
+        self._told = now
+        for talk in list(self._talks):
+            talk.send(**now)
+
+    def _news(self) -> dict[str, list[int]]:
+        """What ranks are to know of the processes that come and go."""
+        growth = self._growth
+        return {"joiners": growth.ready, "leaving": growth.leaving, "gone": growth.gone}

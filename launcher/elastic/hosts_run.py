@@ -1,0 +1,290 @@
+"""A job on several hosts whose ranks, and hosts, come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..arrivals import Arrivals
+from ..builtin import MOMENT
+from ..errors import LaunchError
+from ..failure import Failure
+from ..hosts import Host, total_slots
+from ..job import Job
+from ..output import RankOutput
+from ..placement import HostShare, place
+from ..remote.connection import Connection
+from ..remote.frames import Frame, Kind
+from ..remote.host_job import HostJob
+from ..remote.run import Reach, RemoteRun
+from ..remote.session_relay import RelayedSession, speaks_for_others
+from ..remote.ssh import agent_words
+from ..sink import say
+from ..supervisor import Supervisor
+from .company import Company
+from .discovery import Discovery, Elastic
+from .growth import Growth
+from .run import LOOK
+
+# What a rank finds that may see others join.
+_ELASTIC = {"RUEDA_ELASTIC": "1"}
+
+
+class ElasticHostsRun(RemoteRun):
+    """Starts ranks on hosts, replaces those that are lost, and starts more where hosts or slots have been added.
+
+    The process that has started the first ranks of a host starts the later ones, too. It stays until the host has
+    vanished or the job is over.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        elastic: Elastic,
+        reach: Reach,
+        output: RankOutput,
+        grace: float,
+        relay: int,
+    ) -> None:
+        """`job.hosts`: those to begin with. `relay`: as guardian.guard() gives it."""
+        super().__init__(job, reach, output, grace, relay)
+        agent_words(reach.agent)  # raises where it makes no sense, before hosts are reached later
+        self._elastic = elastic
+        self._growth = self._new_growth()
+        self._company = Company(self._growth, self._end)
+        self._ready: dict[str, Connection] = {}  # hosts on which processes can be started
+        self._coming: dict[str, asyncio.Task[None]] = {}  # hosts that are being reached
+        self._problems: set[str] = set()  # what has been said of hosts that cannot be reached
+        self._talks: dict[Connection, dict[int, RelayedSession]] = {}
+
+    async def _run_ranks(self, supervisor: Supervisor) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            discovery = None
+            if self._elastic.script is not None:
+                discovery = await stack.enter_async_context(
+                    Discovery(self._elastic.script, self._elastic.slots_per_host)
+                )
+            supervisor.every(LOOK, lambda: self._look(supervisor, discovery))
+            try:
+                await super()._run_ranks(supervisor)
+            finally:
+                for task in self._coming.values():
+                    task.cancel()
+
+    def _new_growth(self) -> Growth:
+        # A host that shares its slots among more ranks has as many as it has ranks.
+        slots = {host.name: host.slots for host in self._job.hosts}
+        for share in self._shares:
+            slots[share.host.name] = max(share.host.slots, share.count)
+        hosts = [share.host.name for share in self._shares for _ in share.ranks]
+        return Growth(self._elastic.limits, hosts, slots)
+
+    async def _greet(self, supervisor: Supervisor, deadline: float) -> None:
+        """A host that cannot be reached is left out where the others have slots enough."""
+        left_out: set[str] = set()
+        while True:
+            try:
+                await super()._greet(supervisor, deadline)
+            except LaunchError as error:
+                left_out |= {connection.name for connection in self._connections if connection.lost}
+                others = [host for host in self._job.hosts if host.name not in left_out]
+                is_new = any(connection.lost for connection in self._connections)
+                if not is_new or total_slots(others) < self._job.ranks:
+                    raise
+                self._say_problem(error)
+                self._begin_on(others)
+            else:
+                break
+        for name in left_out:
+            self._growth.host_failed(name, time.monotonic())
+
+    def _begin_on(self, hosts: Sequence[Host]) -> None:
+        """Places the ranks anew, before any has been started."""
+        self._shares = place(self._job.ranks, hosts)
+        reached = {c.name: c for c in self._connections if not c.lost}
+        self._connections = []
+        for share in self._shares:
+            connection = reached.pop(share.host.name, None)
+            if connection is None:
+                connection = self._connection_to(share, *self._handlers)
+            connection.assign(share)
+            self._connections.append(connection)
+        for connection in reached.values():
+            connection.give_up("it is not needed")
+        self._growth = self._new_growth()
+        self._company = Company(self._growth, self._end)
+
+    def _say_problem(self, error: LaunchError) -> None:
+        """Of a host, once."""
+        if str(error) not in self._problems:
+            self._problems.add(str(error))
+            say(f"{error}; the job goes on without it")
+
+    async def _start(self, supervisor: Supervisor) -> None:
+        await super()._start(supervisor)
+        if self._started:
+            self._ready = {connection.name: connection for connection in self._connections}
+
+    # --- What has become due
+
+    def _look(self, supervisor: Supervisor, discovery: Discovery | None) -> None:
+        if supervisor.ending or not self._started:
+            return
+        if discovery is not None and discovery.hosts is not None:
+            self._growth.set_slots({host.name: host.slots for host in discovery.hosts})
+        self._company.tell()
+        self._company.end_unwanted()
+        for name, connection in list(self._ready.items()):
+            if connection.is_over:  # something else has ended it
+                self._lose_host(supervisor, connection, "what starts ranks there has ended")
+            elif not self._growth.has_slots(name) and not self._growth.alive_on(name):
+                self._dismiss(connection)
+        for host in () if self._has_failed() else self._growth.missing(time.monotonic()):
+            if host in self._ready:
+                self._start_joiner(self._ready[host])
+            elif host not in self._coming:
+                self._coming[host] = asyncio.create_task(self._fetch(supervisor, host))
+
+    def _start_joiner(self, connection: Connection) -> None:
+        number = self._growth.start(connection.name)
+        say(f"process {number} is started on {connection.name} to join the job")
+        variables = {"RUEDA_JOINER": str(number), "RUEDA_BOOTSTRAP": "rendezvous"}
+        connection.start_joiner(number, {**variables, **_ELASTIC})
+
+    def _end(self, number: int) -> None:
+        """Tells a process to end."""
+        connection = self._ready.get(self._growth.host_of(number))
+        if connection is not None:
+            connection.send(Kind.STOP, rank=number)
+
+    # --- Hosts that come and go
+
+    async def _fetch(self, supervisor: Supervisor, name: str) -> None:
+        """Makes a host ready on which processes are to be started; where that fails it is tried again later."""
+        share = HostShare(Host(name, self._elastic.limits.most), self._job.ranks, 0)
+        connection = self._connection_to(share, *self._handlers)
+        try:
+            deadline = time.monotonic() + self._reach.start_timeout
+            connection.open(supervisor)
+            await self._until(supervisor, deadline, [connection], lambda c: c.is_greeted)
+            if not supervisor.ending:
+                await self._prepare(supervisor, deadline, [connection])
+        except LaunchError as error:
+            self._growth.host_failed(name, time.monotonic())
+            if not self._growth.is_over:
+                self._say_problem(error)
+        else:
+            if not supervisor.ending and not self._growth.is_over:
+                meeting = {n: v for n, v in self._meeting.items() if n != "RUEDA_RENDEZVOUS"}
+                connection.send_json(Kind.START, meeting)
+                self._connections.append(connection)
+                self._ready[name] = connection
+        finally:
+            self._coming.pop(name, None)
+            if self._ready.get(name) is not connection:
+                connection.give_up("it is not needed")
+
+    def _dismiss(self, connection: Connection) -> None:
+        """The host has vanished, and its ranks have left."""
+        self._forget(connection)
+        connection.send(Kind.OVER)
+
+    def _forget(self, connection: Connection) -> None:
+        """No process can be started there any more, and none is left."""
+        if self._ready.get(connection.name) is connection:
+            del self._ready[connection.name]
+        for talk in self._talks.pop(connection, {}).values():
+            self._company.forget(talk)
+
+    def _lose(self, supervisor: Supervisor, connection: Connection) -> None:
+        if (
+            self._ready.get(connection.name) is connection
+        ):  # it was ready, and has not been dismissed
+            self._lose_host(supervisor, connection, connection.lost)
+
+    def _lose_host(self, supervisor: Supervisor, connection: Connection, why: str) -> None:
+        self._forget(connection)
+        if supervisor.ending or self._has_failed():
+            self._lost.append(connection)
+            return
+        gone = self._growth.alive_on(connection.name)
+        if not gone:
+            say(f"host '{connection.name}' was lost: {why}; the job goes on")
+            self._growth.host_failed(connection.name, time.monotonic())
+        for number in gone:
+            how = Failure(number, 1, connection.name, f"its host is gone: {why}")
+            if not self._bears(how):
+                self._lost.append(connection)
+                supervisor.end_after(min(MOMENT, self._grace))
+                return
+            self._borne[number] = how
+            self._tell_store(how)
+            self._company.ended(number, False)
+        self._end_when_all_are_gone()
+
+    # --- Processes
+
+    def _part(self, share: HostShare, reached_at: str) -> HostJob:
+        return replace(super()._part(share, reached_at), most=self._elastic.limits.most)
+
+    def _identity(self, rank: int) -> dict[str, str]:
+        return {**super()._identity(rank), **_ELASTIC}
+
+    def _take(
+        self, supervisor: Supervisor, come: Arrivals, connection: Connection, frame: Frame
+    ) -> None:
+        if frame.kind == Kind.SESSION:
+            self._hear(connection, frame)
+        elif frame.kind == Kind.UNSTARTED:
+            why = frame.payload.decode(errors="replace")
+            say(f"host '{connection.name}': {why}; the job goes on")
+            self._company.ended(frame.rank, False)
+        elif frame.kind == Kind.REFUSED and self._ready.get(connection.name) is not connection:
+            return  # said where it is waited for
+        else:
+            super()._take(supervisor, come, connection, frame)
+
+    def _hear(self, connection: Connection, frame: Frame) -> None:
+        talks = self._talks.setdefault(connection, {})
+        if not frame.payload:
+            talk = talks.pop(frame.rank, None)
+            if talk is not None:
+                self._company.forget(talk)
+            return
+        talk = talks.setdefault(frame.rank, RelayedSession(connection, frame.rank))
+        message = frame.json()
+        if speaks_for_others(message, connection.ranks):
+            talk.close()
+        else:
+            self._company.hear(talk, message)
+
+    def _ended_well(self, how: Failure) -> bool:
+        return self._company.ended_well(how)
+
+    def _bears(self, how: Failure) -> bool:
+        return self._company.bears(how, self._is_missed(how.rank))
+
+    def _rank_has_ended(self, supervisor: Supervisor, come: Arrivals, how: Failure) -> None:
+        if supervisor.ending:
+            return
+        super()._rank_has_ended(supervisor, come, how)
+        self._company.ended(how.rank, self._ended_well(how))
+
+    def _tell_store(self, how: Failure) -> None:
+        if how.rank < self._job.ranks:
+            super()._tell_store(how)
+
+    def _note_gone(self, *ranks: int) -> None:
+        self._end_when_all_are_gone()
+
+    def _end_when_all_are_gone(self) -> None:
+        """Has the processes on all hosts end where no rank is left."""
+        if not self._growth.is_over:
+            return
+        for task in self._coming.values():
+            task.cancel()
+        for connection in list(self._ready.values()):
+            self._dismiss(connection)

@@ -1,0 +1,84 @@
+"""Carries what the processes of a host and the launcher tell each other over the connection between the two hosts."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+from ..sessions import Session
+from .frames import Frame, Kind
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+# More sessions than the ranks of any host open come from nobody who means well.
+_MOST = 4096
+
+
+class SessionRelay:
+    """On the host: hands on what its processes say, and tells them what the launcher says."""
+
+    def __init__(self, tell: Callable[[Kind, bytes, int], None]) -> None:
+        """`tell`: sends a frame to the launcher."""
+        self._tell = tell
+        self._sessions: dict[int, Session] = {}
+        self._last = 0
+
+    def accept(self, connection: socket.socket, begin: bytes) -> None:
+        """Takes a connection of which `begin` has been read."""
+        if len(self._sessions) >= _MOST:
+            connection.close()
+            return
+        self._last += 1
+        number = self._last
+
+        def on_message(_: Session, message: dict[str, Any]) -> None:
+            self._tell(Kind.SESSION, json.dumps(message).encode(), number)
+
+        session = Session(connection, begin, on_message, lambda _: self._end(number))
+        if session.is_open:
+            self._sessions[number] = session
+
+    def take(self, frame: Frame) -> None:
+        """What the launcher says in one of the sessions."""
+        session = self._sessions.get(frame.rank)
+        if session is None:  # it has ended meanwhile
+            return
+        if frame.payload:
+            session.send(**frame.json())
+        else:
+            session.close()
+
+    def close(self) -> None:
+        """Ends all."""
+        for session in list(self._sessions.values()):
+            session.close()
+
+    def _end(self, number: int) -> None:
+        self._sessions.pop(number, None)
+        self._tell(Kind.SESSION, b"", number)
+
+
+def speaks_for_others(message: dict[str, Any], ranks: Collection[int]) -> bool:
+    """Whether a process says that it is one that does not run on its host, which has `ranks`."""
+    return any(name in message and message[name] not in ranks for name in ("hello", "ready"))
+
+
+class RelayedSession:
+    """In the launcher: what it has with one process of a host."""
+
+    def __init__(self, connection: Connection, key: int) -> None:
+        """`key`: of the session, by the host."""
+        self.number = -1
+        self._connection = connection
+        self._key = key
+
+    def send(self, **message: Any) -> None:
+        """Says something, as soon as the host takes it."""
+        self._connection.send_json(Kind.SESSION, message, self._key)
+
+    def close(self) -> None:
+        """Ends it."""
+        self._connection.send(Kind.SESSION, b"", self._key)

@@ -1,0 +1,426 @@
+"""`rueda run --max-np` over several hosts: hosts and ranks that come, that cannot come, that die and that go."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from .lab import Lab, Unavailable
+from .lab.fixture import MakeLab
+from .launching import Launcher, job_environment
+
+pytest.importorskip("rueda._native")
+
+# Trains until `stop` exists. Every step's sum is checked, and at the end the bits of what was trained are told.
+PROGRAM = """
+import hashlib, os, pathlib, socket, sys, time
+import numpy as np
+import rueda, rueda.elastic
+
+number = int(os.environ.get("RUEDA_JOINER") or os.environ["RUEDA_RANK"])
+host = socket.gethostname()
+def mark(name):
+    pathlib.Path(f"{name}.{number}").write_text(f"{os.getpid()} {host}")
+mark("pid")
+rueda.init()
+
+class State:
+    def __init__(self):
+        self.weights = np.full(5000, 1.0 / 3.0)
+    def state_dict(self): return {"weights": self.weights}
+    def load_state_dict(self, state): self.weights = np.array(state["weights"])
+
+state = State()
+sizes = []
+for step in rueda.elastic.steps(100000, state):
+    with step:
+        size = rueda.size()
+        mine = np.full(5000, rueda.rank() + 1.0)
+        total = rueda.allreduce(mine, op=rueda.Sum, name="sum")
+        assert np.all(total == size * (size + 1) / 2), (total, size)
+        here = rueda.allreduce(state.weights, op=rueda.Average, name="same")
+        np.testing.assert_allclose(here, state.weights, rtol=1e-12)
+        enough = rueda.allreduce(np.array([pathlib.Path("stop").exists()], np.int32), "enough", rueda.Max)[0]
+        state.weights = state.weights * 1.0001 + total / (7.0 + step.number % 5)
+        time.sleep(0.01)
+    if size != (sizes[-1] if sizes else 0):
+        sizes.append(size)
+        mark(f"size{size}")
+    if step.lost is None and enough:
+        break
+digest = hashlib.sha256(state.weights.tobytes()).hexdigest()[:16]
+print("ended at", step.number, "of", *sizes, "on", host, "with", digest, flush=True)
+"""
+
+
+# A model and an optimizer that are large enough to travel in the background.
+TORCH_PROGRAM = """
+import hashlib, os, pathlib, socket, time
+import torch
+import rueda.torch
+from rueda.elastic import changes
+
+number = int(os.environ.get("RUEDA_JOINER") or os.environ["RUEDA_RANK"])
+def mark(name):
+    pathlib.Path(f"{name}.{number}").write_text(f"{os.getpid()} {socket.gethostname()}")
+mark("pid")
+torch.manual_seed(number)
+model = torch.nn.Sequential(torch.nn.Linear(1500, 1500), torch.nn.Linear(1500, 1))
+optimizer = rueda.torch.DistributedOptimizer(torch.optim.Adam(model.parameters(), 1e-4))
+rueda.init()
+if "RUEDA_JOINER" in os.environ:
+    print("followed:", changes._here.received is not None, flush=True)
+for step in rueda.elastic.steps(100000, model, optimizer):
+    with step:
+        torch.manual_seed(1000 * step.number + rueda.rank())
+        loss = model(torch.randn(8, 1500)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        enough = rueda.allreduce(torch.tensor([int(pathlib.Path("stop").exists())]), "enough", rueda.Max)[0]
+        time.sleep(0.05)
+    if step.number > 2:
+        mark(f"size{rueda.size()}")
+    if step.lost is None and enough:
+        break
+digest = hashlib.sha256()
+for parameter in model.parameters():
+    digest.update(parameter.detach().numpy().tobytes())
+print("ended at", step.number, "on", socket.gethostname(), "with", digest.hexdigest()[:16], flush=True)
+"""
+
+
+class Job:
+    """A job that runs, and what it leaves in its folder."""
+
+    def __init__(self, launcher: Launcher, process: subprocess.Popen[str]) -> None:
+        self.launcher = launcher
+        self.folder = launcher.folder
+        self.process = process
+        self._ended: tuple[str, str] | None = None
+
+    def hosts(self, text: str) -> None:
+        """What the discovery script prints from now on."""
+        name_hosts(self.folder, text)
+
+    def wait_for(self, name: str) -> None:
+        """Until a rank has marked it."""
+        deadline = time.monotonic() + 180
+        while not (self.folder / name).exists():
+            assert self.process.poll() is None, self.process.communicate()
+            if time.monotonic() > deadline:
+                self.process.kill()
+                raise AssertionError(f"no '{name}': {self.process.communicate()}")
+            time.sleep(0.02)
+
+    def rank(self, number: int) -> tuple[int, str]:
+        """The process of a rank, and its host."""
+        process, host = (self.folder / f"pid.{number}").read_text().split()
+        return int(process), host
+
+    def stop(self) -> tuple[int, str, str]:
+        """Lets the ranks end; exit code and output."""
+        (self.folder / "stop").touch()
+        out, err = self.process.communicate(timeout=180)
+        return self.process.returncode, out, err
+
+
+def name_hosts(folder: Path, text: str) -> None:
+    """In one piece: the script may be reading."""
+    (folder / "hosts.new").write_text(text)
+    os.replace(folder / "hosts.new", folder / "hosts")
+
+
+def ends(out: str) -> dict[int, tuple[str, str]]:
+    """Of each rank that has ended by itself: its host, and its bits."""
+    found = re.findall(r"\[(\d+)\]<stdout>: ended at .* on (\S+) with (\S+)", out)
+    return {int(number): (host, digest) for number, host, digest in found}
+
+
+@pytest.fixture
+def launcher(make_lab: MakeLab, tmp_path: Path) -> Iterator[Launcher]:
+    """On three hosts, over ssh if possible. Nothing may be left running on any of them."""
+    lab: Lab = make_lab(3, rate="1gbit")
+    try:
+        agent = lab.ssh()
+    except Unavailable:
+        agent = [str(lab.agent)]
+    made = Launcher(lab, tmp_path, agent)
+    (tmp_path / "train.py").write_text(PROGRAM)
+    script = tmp_path / "hosts.sh"
+    script.write_text("#!/bin/sh\ncat hosts\n")
+    script.chmod(0o755)
+    yield made
+    made.wait_until_gone()
+
+
+@contextmanager
+def running(launcher: Launcher, *flags: str) -> Iterator[Job]:
+    """A job of train.py."""
+    process = subprocess.Popen(
+        launcher.line(*flags, "--blacklist-cooldown-range", "0.5", "2", "python3", "train.py"),
+        env=job_environment(),
+        cwd=launcher.folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield Job(launcher, process)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+@contextmanager
+def discovering(launcher: Launcher, hosts: str, *flags: str) -> Iterator[Job]:
+    """A job on the hosts that a script names."""
+    name_hosts(launcher.folder, hosts)
+    with running(launcher, "--host-discovery-script", "./hosts.sh", *flags) as job:
+        yield job
+
+
+def test_a_host_that_appears_joins_and_trains_with_the_same_bits(launcher: Launcher) -> None:
+    with discovering(launcher, "h0:1\nh1:1\n", "-np", "2", "--min-np", "1", "--max-np", "4") as job:
+        job.wait_for("size2.0")
+        job.hosts("h0:1\nh1:1\nh2:2\n")
+        job.wait_for("size4.3")
+        code, out, err = job.stop()
+    assert code == 0, out + err
+    ended = ends(out)
+    assert [ended[number][0] for number in range(4)] == ["h0", "h1", "h2", "h2"], out + err
+    assert len({digest for _, digest in ended.values()}) == 1, out
+    assert "process 2 is started on h2 to join the job" in err, err
+    assert "is lost" not in err, err
+
+
+def test_a_newcomer_takes_the_state_over_the_network_while_the_others_train(
+    launcher: Launcher,
+) -> None:
+    pytest.importorskip("torch")
+    (launcher.folder / "train.py").write_text(TORCH_PROGRAM)
+    with discovering(launcher, "h0:1\nh1:1\n", "-np", "2", "--max-np", "3") as job:
+        job.wait_for("size2.0")
+        job.hosts("h0:1\nh1:1\nh2:1\n")
+        job.wait_for("size3.2")
+        code, out, err = job.stop()
+    assert code == 0, out + err
+    assert "[2]<stdout>: followed: True" in out, out + err
+    ended = ends(out)
+    assert [ended[number][0] for number in range(3)] == ["h0", "h1", "h2"], out + err
+    assert len({digest for _, digest in ended.values()}) == 1, out
+
+
+def test_more_slots_of_a_host_that_is_there(launcher: Launcher) -> None:
+    with discovering(launcher, "h0:1\nh1:1\n", "-np", "2", "--max-np", "3") as job:
+        job.wait_for("size2.0")
+        job.hosts("h0:1\nh1:2\n")
+        job.wait_for("size3.2")
+        assert job.rank(2)[1] == "h1"
+        code, out, err = job.stop()
+    assert code == 0, out + err
+    assert len(set(ends(out).values())) == 2, out  # two hosts, the same bits
+    assert len(ends(out)) == 3, out
+
+
+def test_a_host_that_cannot_be_reached_is_named_once_and_the_job_goes_on(
+    launcher: Launcher,
+) -> None:
+    with discovering(launcher, "h0:1\nh1:1\n", "-np", "2", "--max-np", "4") as job:
+        job.wait_for("size2.0")
+        job.hosts("h0:1\nh1:1\nnowhere:1\nh2:1\n")
+        job.wait_for("size3.2")  # another one that can be reached is not kept from joining
+        time.sleep(3)  # in which it is tried again
+        code, out, err = job.stop()
+    assert code == 0, out + err
+    said = [line for line in err.splitlines() if "nowhere" in line]
+    assert len(said) == 1, err
+    assert "host 'nowhere' cannot be reached" in said[0], err
+    assert "the job goes on without it" in said[0], err
+    assert len(ends(out)) == 3, out
+
+
+def test_a_host_that_cannot_be_reached_at_the_start_is_left_out_where_others_have_slots(
+    launcher: Launcher,
+) -> None:
+    hosts = "nowhere:1\nh1:1\nh2:1\n"
+    with discovering(launcher, hosts, "-np", "2", "--max-np", "3") as job:
+        job.wait_for("size2.0")
+        assert [job.rank(number)[1] for number in (0, 1)] == ["h1", "h2"]
+        code, out, err = job.stop()
+    assert code == 0, out + err
+    said = [line for line in err.splitlines() if "nowhere" in line]
+    assert len(said) == 1, err
+    assert "host 'nowhere' cannot be reached" in said[0], err
+    assert len(ends(out)) == 2, out
+
+
+def test_a_host_that_cannot_be_reached_at_the_start_ends_a_job_that_needs_it(
+    launcher: Launcher,
+) -> None:
+    with discovering(launcher, "nowhere:1\nh1:1\n", "-np", "2", "--max-np", "3") as job:
+        out, err = job.process.communicate(timeout=60)
+    assert job.process.returncode == 2, out + err
+    assert "host 'nowhere' cannot be reached" in err, err
+
+
+def test_a_rank_that_dies_on_a_host_that_has_joined_is_replaced_there(launcher: Launcher) -> None:
+    with discovering(launcher, "h0:1\nh1:1\n", "-np", "2", "--min-np", "1", "--max-np", "3") as job:
+        job.wait_for("size2.0")
+        job.hosts("h0:1\nh1:1\nh2:1\n")
+        job.wait_for("size3.2")
+        os.kill(job.rank(2)[0], signal.SIGKILL)
+        job.wait_for("size3.3")
+        assert job.rank(3)[1] == "h2"
+        code, out, err = job.stop()
+    assert code == 0, out + err
+    assert "process 2 on h2 is lost, killed by SIGKILL" in err, err
+    ended = ends(out)
+    assert sorted(ended) == [0, 1, 3], out + err
+    assert len({digest for _, digest in ended.values()}) == 1, out
+
+
+def test_the_ranks_of_a_host_that_vanishes_leave(launcher: Launcher) -> None:
+    with discovering(launcher, "h0:1\nh1:1\nh2:1\n", "-np", "3", "--max-np", "3") as job:
+        job.wait_for("size3.0")
+        job.hosts("h0:1\nh2:1\n")
+        job.wait_for("size2.0")
+        deadline = time.monotonic() + 30
+        while launcher.processes("h1"):  # also what has started them
+            assert time.monotonic() < deadline, launcher.processes("h1")
+            time.sleep(0.05)
+        job.hosts("h0:1\nh1:1\nh2:1\n")  # and comes again
+        job.wait_for("size3.3")
+        assert job.rank(3)[1] == "h1"
+        code, out, err = job.stop()
+    assert code == 0, out + err
+    assert "is lost" not in err, err
+    ended = ends(out)
+    assert sorted(ended) == [0, 2, 3], out + err
+    assert len({digest for _, digest in ended.values()}) == 1, out
+
+
+def test_the_first_host_may_vanish(launcher: Launcher) -> None:
+    """The one at which the first ranks have met."""
+    with discovering(launcher, "h1:1\nh2:1\n", "-np", "2", "--max-np", "3") as job:
+        job.wait_for("size2.0")
+        job.hosts("h2:1\n")
+        job.wait_for("size1.1")
+        job.hosts("h0:1\nh2:1\n")
+        job.wait_for("size2.2")
+        assert job.rank(2)[1] == "h0"
+        code, out, err = job.stop()
+    assert code == 0, out + err
+    assert sorted(ends(out)) == [1, 2], out + err
+
+
+def test_a_lost_rank_is_replaced_on_the_hosts_that_were_named(launcher: Launcher) -> None:
+    flags = ["-H", "h0:1,h1:2", "-np", "2", "--min-np", "1", "--max-np", "3"]
+    with running(launcher, *flags) as job:
+        job.wait_for("size3.2")
+        os.kill(job.rank(1)[0], signal.SIGKILL)
+        job.wait_for("size3.3")
+        assert [job.rank(number)[1] for number in (2, 3)] == ["h1", "h1"]
+        code, out, err = job.stop()
+    assert code == 0, out + err
+    assert sorted(ends(out)) == [0, 2, 3], out + err
+
+
+def test_a_host_that_is_lost_is_reached_again(launcher: Launcher) -> None:
+    flags = ["-H", "h0:1,h1:1,h2:1", "-np", "3", "--min-np", "1", "--max-np", "3"]
+    with running(launcher, *flags) as job:
+        job.wait_for("size3.0")
+        for process in sorted(launcher.processes("h2"), reverse=True):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        job.wait_for("size3.3")
+        assert job.rank(3)[1] == "h2"
+        code, out, err = job.stop()
+    assert code == 0, out + err
+    assert "process 2 on h2 is lost" in err, err
+    assert sorted(ends(out)) == [0, 1, 3], out + err
+
+
+def test_nothing_is_left_on_any_host_when_the_launcher_is_killed(launcher: Launcher) -> None:
+    with discovering(launcher, "h0:1\nh1:1\n", "-np", "2", "--max-np", "3") as job:
+        job.wait_for("size2.0")
+        job.hosts("h0:1\nh1:1\nh2:1\n")
+        job.wait_for("size3.2")
+        job.process.kill()
+        job.process.communicate()
+        launcher.wait_until_gone()
+
+
+def test_a_host_that_falls_silent_is_lost_with_its_ranks(launcher: Launcher) -> None:
+    with discovering(launcher, "h0:1\nh1:1\n", "-np", "2", "--min-np", "1", "--max-np", "3",
+                     "--host-timeout", "3") as job:  # fmt: skip
+        job.wait_for("size2.0")
+        job.hosts("h0:1\nh1:1\nh2:1\n")
+        job.wait_for("size3.2")
+        (job.folder / "size2.0").unlink()
+        launcher.lab.link("h2", 0).silence()
+        job.wait_for("size2.0")
+        deadline = time.monotonic() + 60
+        while launcher.processes(
+            "h2"
+        ):  # it ends its ranks when it does not hear the launcher any more
+            assert time.monotonic() < deadline, launcher.processes("h2")
+            time.sleep(0.05)
+        code, out, err = job.stop()
+    assert code == 0, out + err
+    assert "process 2 on h2 is lost, its host is gone" in err, err
+    assert sorted(ends(out)) == [0, 1], out + err
+
+
+def test_a_signal_to_the_launcher_ends_ranks_on_all_hosts(launcher: Launcher) -> None:
+    with discovering(launcher, "h0:1\nh1:1\n", "-np", "2", "--max-np", "4") as job:
+        job.wait_for("size2.0")
+        job.hosts("h0:1\nh1:1\nh2:1\nnowhere:1\n")
+        job.wait_for("size3.2")
+        job.process.send_signal(signal.SIGTERM)
+        out, err = job.process.communicate(timeout=60)
+    assert job.process.returncode == 128 + 15, out + err
+    assert "ended by SIGTERM; all ranks are gone" in err, err
+
+
+def test_a_rank_that_ends_before_the_first_world_ends_the_job(launcher: Launcher) -> None:
+    program = PROGRAM.replace("rueda.init()", "if number == 1: sys.exit(3)\nrueda.init()", 1)
+    (launcher.folder / "train.py").write_text(program)
+    with running(launcher, "-H", "h0:1,h1:1", "-np", "2", "--min-np", "1", "--max-np", "2") as job:
+        out, err = job.process.communicate(timeout=60)
+    assert job.process.returncode == 3, out + err
+    assert "rank 1 on h1 failed first: exit code 3" in err, err
+
+
+def test_one_that_does_not_come_to_join_is_tried_again_on_its_host(launcher: Launcher) -> None:
+    program = PROGRAM.replace("rueda.init()", "if number == 2: sys.exit(7)\nrueda.init()", 1)
+    (launcher.folder / "train.py").write_text(program)
+    with discovering(launcher, "h0:1\nh1:1\n", "-np", "2", "--max-np", "3") as job:
+        job.wait_for("size2.0")
+        job.hosts("h0:1\nh1:1\nh2:1\n")
+        job.wait_for("size3.3")
+        assert job.rank(3)[1] == "h2"
+        code, out, err = job.stop()
+    assert code == 0, out + err
+    assert "process 2 on h2 has not joined, exit code 7; the job goes on" in err, err
+
+
+def test_the_job_ends_where_too_few_ranks_are_left(launcher: Launcher) -> None:
+    flags = ["-H", "h0:1,h1:1", "-np", "2", "--min-np", "2", "--max-np", "2"]
+    with running(launcher, *flags) as job:
+        job.wait_for("size2.0")
+        os.kill(job.rank(1)[0], signal.SIGKILL)
+        out, err = job.process.communicate(timeout=60)
+    assert job.process.returncode == 128 + 9, out + err
+    assert "1 ranks are left, fewer than --min-np 2" in err, err
+    assert "rank 1 on h1 failed first: killed by SIGKILL" in err, err
