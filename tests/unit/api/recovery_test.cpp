@@ -32,15 +32,17 @@ class Rank {
     const auto bootstrap = hub.make_bootstrap(rank);
     auto formed = form_world(*bootstrap, options, {nullptr, Status(ErrorCode::unsupported, "")});
     expect_ok(formed.status(), "forming the first world");
+    const auto sets = std::make_shared<ProcessSets>(rank, bootstrap->size());
     auto succession = Succession::open(
-        *bootstrap, formed.value(), options, 0,
-        [this](World world, Bootstrap& members, std::uint64_t, Succession::OnFailure on_failure) {
-          return start(std::move(world), members, std::move(on_failure));
+        *bootstrap, {formed.value(), 0, sets}, options,
+        [this](World world, Bootstrap& members, std::uint64_t, Succession::OnFailure on_failure,
+               std::shared_ptr<ProcessSets> inherited) {
+          return start(std::move(world), members, std::move(on_failure), std::move(inherited));
         },
         soon());
     expect_ok(succession.status(), "opening what outlives it");
     succession_ = std::move(succession).value();
-    runtime_ = start(std::move(formed).value(), *bootstrap, succession_->on_first_failure());
+    runtime_ = start(std::move(formed).value(), *bootstrap, succession_->on_first_failure(), sets);
   }
 
   // As a process that ends.
@@ -75,10 +77,10 @@ class Rank {
   [[nodiscard]] int size() const { return runtime_->topology().size; }
 
  private:
-  std::shared_ptr<Runtime> start(World world, Bootstrap& members,
-                                 Succession::OnFailure on_failure) const {
-    auto started =
-        Runtime::start(std::move(world), options_, LossPolicy::end_world, std::move(on_failure));
+  std::shared_ptr<Runtime> start(World world, Bootstrap& members, Succession::OnFailure on_failure,
+                                 std::shared_ptr<ProcessSets> sets) const {
+    auto started = Runtime::start(std::move(world), options_, LossPolicy::end_world,
+                                  std::move(on_failure), std::move(sets));
     const Status all = members.agree("connected", started.status(), soon());
     started.status().throw_if_error();
     std::shared_ptr<Runtime> runtime = std::move(started).value();
