@@ -74,6 +74,7 @@ class Rank {
     runtime_ = std::move(next->runtime);
     return next->recovery;
   }
+  [[nodiscard]] Runtime& runtime() const { return *runtime_; }
   [[nodiscard]] int size() const { return runtime_->topology().size; }
 
  private:
@@ -127,6 +128,44 @@ TEST_CASE("ranks that are left form world after world") {
       ++through[world];
       await([&] { return through[world] == left; }, "all are through");
     }
+  });
+}
+
+TEST_CASE("process sets go on in the worlds that follow") {
+  const std::string transport = GENERATE("auto", "tcp");
+  constexpr int size = 4;
+  InprocHub hub(size);
+  std::atomic<int> added{0};
+  std::atomic<int> through{0};
+  run_ranks(size, [&](int number) {
+    Rank rank(hub, number, options_of(transport));
+    const int with = add_set(rank.runtime(), {0, 1, 3});
+    const int without = add_set(rank.runtime(), {2, 3});
+    const int alone = add_set(rank.runtime(), {1});
+    ++added;
+    await([&] { return added == size; }, "all have them");
+    if (number == 1) return rank.die();
+    rank.until_broken();
+    expect_ok(rank.recover().status(), "recovery");
+    const ProcessSets& sets = rank.runtime().process_sets();
+    expect(sets.find(with)->ranks == std::vector<int>{0, 2}, "the set of the lost rank");
+    expect(sets.find(without)->ranks == std::vector<int>{1, 2}, "the set without it");
+    for (const int id : {with, without, alone}) {
+      std::vector<float> ones(5, 1);
+      const Handle handle =
+          submit(rank.runtime(), allreduce_of(ones, DataType::float32, "in a set"), id);
+      if (sets.find(id)->rank >= 0) {
+        finish(handle);
+        expect(ones.front() == 2, "the sum of a set");
+      } else if (id == alone) {
+        expect(error_of<InvalidArgumentError>(handle).find("all of whose members are lost") !=
+                   std::string::npos,
+               "a set without members");
+      }
+    }
+    expect(add_set(rank.runtime(), {0}) == alone + 1, "the next number");
+    ++through;
+    await([&] { return through == size - 1; }, "all are through");
   });
 }
 
