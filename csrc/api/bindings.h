@@ -63,6 +63,11 @@ enum class Tried : std::uint8_t { not_repeated, done, begun };
                                   const std::function<Time()>& begin_to_wait, Handle& handle);
 [[nodiscard]] Handle barrier_blocking(const CallOptions& options, std::optional<Time> deadline);
 
+// Ends all process sets but the world and those that only their members know. Every rank calls it,
+// before it does anything else in a world that it has just entered; none waits for another.
+void end_process_sets();
+// Whether the set was added with these ranks, which may have got other numbers since.
+[[nodiscard]] bool was_added_as(ProcessSet set, std::vector<int> ranks);
 // add_process_set() and remove_process_set() begun.
 [[nodiscard]] Handle begin_adding_process_set(std::vector<int> ranks);
 // Waits until it has been added.

@@ -14,6 +14,7 @@
 #include "api/current_runtime.h"
 #include "api/start_runtime.h"
 #include "api/succession.h"
+#include "coordinator/inherited_sets.h"
 #include "core/log.h"
 #include "core/strings.h"
 #include "core/unknown_variables.h"
@@ -113,15 +114,16 @@ Options options_of_later(Options options, std::uint64_t epoch) {
   return options;
 }
 
-std::unique_ptr<Succession> make_succession(Bootstrap& bootstrap, const World& first,
-                                            const Options& options, std::uint64_t epoch) {
-  if (options.recovery != "on" || first.topology.size == 1) return nullptr;
+std::unique_ptr<Succession> make_succession(Bootstrap& bootstrap, const Succession::First& first,
+                                            const Options& options) {
+  if (options.recovery != "on" || first.world.topology.size == 1) return nullptr;
   const auto start = [options](World world, Bootstrap& members, std::uint64_t later,
-                               Succession::OnFailure on_failure) {
+                               Succession::OnFailure on_failure,
+                               std::shared_ptr<ProcessSets> sets) {
     return start_runtime(std::move(world), members, options_of_later(options, later),
-                         std::move(on_failure));
+                         std::move(on_failure), std::move(sets));
   };
-  return value_or_throw(Succession::open(bootstrap, first, options, epoch, start,
+  return value_or_throw(Succession::open(bootstrap, first, options, start,
                                          Clock::now() + seconds(options.init_timeout)));
 }
 
@@ -214,9 +216,10 @@ void init(const std::map<std::string, std::string>& overrides) {
   }
   set_log_rank(world.topology.rank);
   end_succession();
-  auto succession = make_succession(*opened.bootstrap, world, options, 0);
-  set_runtime(
-      start_runtime(std::move(world), *opened.bootstrap, options, failures_of_first(succession)));
+  const auto sets = std::make_shared<ProcessSets>(world.topology.rank, world.topology.size);
+  auto succession = make_succession(*opened.bootstrap, {world, 0, sets}, options);
+  set_runtime(start_runtime(std::move(world), *opened.bootstrap, options,
+                            failures_of_first(succession), sets));
   set_succession(std::move(succession));
   state.epoch = 0;
   state.overrides = overrides;
@@ -306,10 +309,13 @@ Recovery enter_world(const WorldMeeting& meeting) {
   }
   const MpiCapability no_mpi{nullptr, Status(ErrorCode::unsupported, "the ranks met without MPI")};
   World world = value_or_throw(form_world(*bootstrap, options, no_mpi));
-  auto succession = make_succession(*bootstrap, world, options, entered.epoch);
+  const auto known =
+      present ? std::optional(present->process_sets().known()) : std::optional<KnownSets>();
+  const auto sets = value_or_throw(inherit_sets(*bootstrap, known, deadline));
+  auto succession = make_succession(*bootstrap, {world, entered.epoch, sets}, options);
   auto runtime =
       start_runtime(std::move(world), *bootstrap, options_of_later(options, entered.epoch),
-                    failures_of_first(succession));
+                    failures_of_first(succession), sets);
   // From here on nothing fails: all are in the new world.
   set_log_rank(runtime->topology().rank);
   set_runtime(std::move(runtime));

@@ -14,7 +14,7 @@ namespace {
 std::shared_ptr<const ProcessSetMembers> members_of(ProcessSet set) {
   const auto [runtime, set_id] = runtime_of(set);
   auto members = runtime->process_sets().find(set_id);
-  if (!members) throw InvalidArgumentError(str("there is no process set ", set.id));
+  if (!members) runtime->process_sets().missing(set.id).throw_if_error();
   return members;
 }
 
@@ -88,6 +88,15 @@ int rank_in(ProcessSet set) {
 
 std::vector<int> process_set_ids() {
   return current_runtime()->process_sets().ids();
+}
+
+void end_process_sets() {
+  current_runtime()->end_added_sets();
+}
+
+bool was_added_as(ProcessSet set, std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  return members_of(set)->definition == definition_of(ranks);
 }
 
 }  // namespace rueda

@@ -5,9 +5,10 @@
 namespace rueda {
 
 std::shared_ptr<Runtime> start_runtime(World world, Bootstrap& bootstrap, const Options& options,
-                                       std::function<void(const Status&)> on_failure) {
-  auto started =
-      Runtime::start(std::move(world), options, LossPolicy::end_world, std::move(on_failure));
+                                       std::function<void(const Status&)> on_failure,
+                                       std::shared_ptr<ProcessSets> sets) {
+  auto started = Runtime::start(std::move(world), options, LossPolicy::end_world,
+                                std::move(on_failure), std::move(sets));
   const Time deadline = Clock::now() + seconds(options.init_timeout);
   const Status all = bootstrap.agree("connected", started.status(), deadline);
   started.status().throw_if_error();

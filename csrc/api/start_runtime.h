@@ -10,9 +10,10 @@
 namespace rueda {
 
 // Returns once all ranks have connected: one that leaves at once must not be gone before. Throws on
-// every rank where one of them cannot. `on_failure`: see Runtime::start().
+// every rank where one of them cannot. `on_failure`, `sets`: see Runtime::start().
 [[nodiscard]] std::shared_ptr<Runtime> start_runtime(
     World world, Bootstrap& bootstrap, const Options& options,
-    std::function<void(const Status&)> on_failure = {});
+    std::function<void(const Status&)> on_failure = {},
+    std::shared_ptr<ProcessSets> sets = nullptr);
 
 }  // namespace rueda

@@ -4,19 +4,25 @@
 #include <numeric>
 #include <utility>
 
+#include "coordinator/inherited_sets.h"
+
 namespace rueda {
 
-Succession::Succession(Start start, std::uint64_t first_epoch)
-    : start_(std::move(start)), first_epoch_(first_epoch), taken_epoch_(first_epoch) {}
+Succession::Succession(const First& first, const Options& options, Start start)
+    : start_(std::move(start)),
+      first_epoch_(first.epoch),
+      patience_(options.init_timeout),
+      sets_(first.sets),
+      taken_epoch_(first.epoch) {}
 
-Expected<std::unique_ptr<Succession>> Succession::open(Bootstrap& bootstrap, const World& first,
-                                                       const Options& options, std::uint64_t epoch,
-                                                       Start start, Time deadline) {
-  std::unique_ptr<Succession> succession(new Succession(std::move(start), epoch));
-  succession->taken_members_.resize(static_cast<std::size_t>(first.topology.size));
+Expected<std::unique_ptr<Succession>> Succession::open(Bootstrap& bootstrap, const First& first,
+                                                       const Options& options, Start start,
+                                                       Time deadline) {
+  std::unique_ptr<Succession> succession(new Succession(first, options, std::move(start)));
+  succession->taken_members_.resize(static_cast<std::size_t>(first.world.topology.size));
   std::iota(succession->taken_members_.begin(), succession->taken_members_.end(), 0);
   auto membership = Membership::open(
-      bootstrap, first, options, epoch,
+      bootstrap, first.world, options, first.epoch,
       [self = succession.get()](World world, Bootstrap& members, std::uint64_t later) {
         return self->enter(std::move(world), members, later);
       },
@@ -47,7 +53,10 @@ Succession::OnFailure Succession::failure_of(std::uint64_t epoch) const {
 // By the membership's thread.
 Status Succession::enter(World world, Bootstrap& bootstrap, std::uint64_t epoch) {
   try {
-    auto runtime = start_(std::move(world), bootstrap, epoch, failure_of(epoch));
+    auto sets = inherit_sets(bootstrap, sets_->hand_over(), Clock::now() + seconds(patience_));
+    if (!sets) return sets.status();
+    auto runtime = start_(std::move(world), bootstrap, epoch, failure_of(epoch), *sets);
+    sets_ = std::move(sets).value();
     std::shared_ptr<Runtime> skipped;
     {
       const std::lock_guard lock(mutex_);

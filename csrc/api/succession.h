@@ -17,14 +17,21 @@ class Succession {
  public:
   using OnFailure = std::function<void(const Status&)>;
   // Starts a runtime in a world that was formed; collective. Throws where one of its ranks does not
-  // succeed. `on_failure` is for Runtime::start().
+  // succeed. `on_failure` and `sets` are for Runtime::start().
   using Start = std::function<std::shared_ptr<Runtime>(World world, Bootstrap& bootstrap,
-                                                       std::uint64_t epoch, OnFailure on_failure)>;
+                                                       std::uint64_t epoch, OnFailure on_failure,
+                                                       std::shared_ptr<ProcessSets> sets)>;
+  // The first world, its number, and its process sets, which later ones go on with.
+  struct First {
+    const World& world;
+    std::uint64_t epoch = 0;
+    std::shared_ptr<ProcessSets> sets;
+  };
 
-  // Collective over the ranks of the first world, whose number is `epoch`.
-  static Expected<std::unique_ptr<Succession>> open(Bootstrap& bootstrap, const World& first,
-                                                    const Options& options, std::uint64_t epoch,
-                                                    Start start, Time deadline);
+  // Collective over the ranks of the first world.
+  static Expected<std::unique_ptr<Succession>> open(Bootstrap& bootstrap, const First& first,
+                                                    const Options& options, Start start,
+                                                    Time deadline);
   // To the others this process has ended. Runtimes that were started may live on, and break.
   ~Succession();
   Succession(const Succession&) = delete;
@@ -51,14 +58,16 @@ class Succession {
     Membership* membership = nullptr;
   };
 
-  Succession(Start start, std::uint64_t first_epoch);
+  Succession(const First& first, const Options& options, Start start);
 
   [[nodiscard]] OnFailure failure_of(std::uint64_t epoch) const;
   Status enter(World world, Bootstrap& bootstrap, std::uint64_t epoch);
 
   const Start start_;
   const std::uint64_t first_epoch_;
+  const double patience_;  // with others that enter a world, in seconds
   const std::shared_ptr<Reports> reports_ = std::make_shared<Reports>();
+  std::shared_ptr<ProcessSets> sets_;  // of the world that was entered last; by Membership's thread
   std::mutex mutex_;
   std::shared_ptr<Runtime> next_;  // entered, and not taken yet
   std::uint64_t next_epoch_ = 0;

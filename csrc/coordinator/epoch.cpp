@@ -30,12 +30,15 @@ std::optional<Time> earlier(std::optional<Time> left, std::optional<Time> right)
 
 }  // namespace
 
-Epoch::Epoch(World world, const EpochServices& services, LossPolicy on_loss)
+Epoch::Epoch(World world, const EpochServices& services, LossPolicy on_loss,
+             std::shared_ptr<ProcessSets> sets)
     : world_(std::move(world)),
       services_(services),
       on_loss_(on_loss),
       transport_name_(world_.transport->name()),
-      process_sets_(world_.topology.rank, world_.topology.size),
+      process_sets_(
+          sets ? std::move(sets)
+               : std::make_shared<ProcessSets>(world_.topology.rank, world_.topology.size)),
       backend_(make_ring_backend(kept_buffers(services.options))),
       control_(*world_.control, services.metrics),
       messages_(world_.host, *world_.transport, *world_.control,
@@ -69,8 +72,8 @@ Status Epoch::open() {
   const std::vector<int> peers = neighbours();
   const Time deadline = Clock::now() + seconds(services_.options.init_timeout);
   if (Status status = world_.control->connect(peers, deadline); !status.ok()) return status;
-  open_set(process_sets_.find(0));
-  return {};
+  open_set(process_sets_->find(0));
+  return open_inherited_sets();
 }
 
 Status Epoch::choose_backend() {
@@ -111,7 +114,7 @@ AlgorithmTable Epoch::algorithms_across(const HostParts& parts) const {
 }
 
 AlgorithmTable Epoch::algorithms_of_world() const {
-  const auto world = process_sets_.find(0);
+  const auto world = process_sets_->find(0);
   const HostParts parts = world_.host.parts(world->ranks, world->rank);
   return spans_hosts(parts) ? algorithms_across(parts) : algorithms_;
 }
@@ -163,7 +166,8 @@ bool Epoch::step_sets(Time now) {
     if (coordinator->closed() && !messages_.is_closed(id)) {
       messages_.close(id, coordinator->closing(), now, seconds(services_.options.shutdown_timeout));
     }
-    const bool gone = coordinator->closed() && !coordinator->in_flight() && !process_sets_.find(id);
+    const bool gone =
+        coordinator->closed() && !coordinator->in_flight() && !process_sets_->find(id);
     if (gone) forget_set(id);
     set = gone ? sets_.erase(set) : std::next(set);
   }

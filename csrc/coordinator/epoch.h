@@ -52,12 +52,14 @@ enum class LossPolicy : std::uint8_t { end_world, keep_others };
 
 class Epoch final : public Progress::Work {
  public:
-  Epoch(World world, const EpochServices& services, LossPolicy on_loss);
+  // `sets`: see Runtime::start().
+  Epoch(World world, const EpochServices& services, LossPolicy on_loss,
+        std::shared_ptr<ProcessSets> sets = nullptr);
   Epoch(const Epoch&) = delete;
   Epoch& operator=(const Epoch&) = delete;
 
   // Chooses how tensors are reduced, connects to the neighbours in the world's tree and opens the
-  // world's set. Fails with ErrorCode::initialization.
+  // sets that there are. Fails with ErrorCode::initialization.
   Status open();
 
   // --- For any thread
@@ -72,8 +74,8 @@ class Epoch final : public Progress::Work {
   [[nodiscard]] AlgorithmTable algorithms_of_world() const;
   [[nodiscard]] const LinkCosts& link_costs() const { return world_.link_costs; }
   [[nodiscard]] const std::vector<TriedLink>& links_tried() const { return world_.links_tried; }
-  [[nodiscard]] ProcessSets& process_sets() { return process_sets_; }
-  [[nodiscard]] const ProcessSets& process_sets() const { return process_sets_; }
+  [[nodiscard]] ProcessSets& process_sets() { return *process_sets_; }
+  [[nodiscard]] const ProcessSets& process_sets() const { return *process_sets_; }
   // Takes what adding a process set needs of the memory that its ranks share, where this is such a
   // request: a rank without room says so while the others still wait for it to agree.
   void reserve_room(Submission& submission) const;
@@ -125,6 +127,7 @@ class Epoch final : public Progress::Work {
   void start_on_table(Command command);
 
   // --- Process sets
+  Status open_inherited_sets();
   void create_group(const Command& command);
   void open_set(std::shared_ptr<const ProcessSetMembers> members,
                 std::shared_ptr<ControlRoom> room = nullptr);
@@ -169,7 +172,7 @@ class Epoch final : public Progress::Work {
   const EpochServices services_;
   const LossPolicy on_loss_;
   const std::string transport_name_;
-  ProcessSets process_sets_;
+  const std::shared_ptr<ProcessSets> process_sets_;  // what follows the world asks them, too
   HostPolicy host_policy_;
   AlgorithmTable algorithms_;
   std::unique_ptr<Backend> backend_;

@@ -72,7 +72,7 @@ bool Epoch::receive_negotiation(int peer, std::span<const std::byte> payload) {
   if (!failure_.ok()) return true;
   if (const auto set = sets_.find(id); set != sets_.end()) {
     set->second->receive(peer, reader.rest(), Clock::now());
-  } else if (!process_sets_.existed(id)) {
+  } else if (!process_sets_->existed(id)) {
     early_[id].push_back({peer, {payload.begin(), payload.end()}});
   }
   return true;

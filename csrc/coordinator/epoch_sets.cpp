@@ -53,8 +53,11 @@ void Epoch::carry_out(Command command, Time now) {
                          str(topology().describe(topology().rank), " failed: ", command.cause),
                          topology().rank));
     case Command::Kind::dissolve:
-      if (const auto set = sets_.find(command.set_id); set != sets_.end()) set->second->leave();
-      return messages_.leave(command.set_id);
+      if (const auto set = sets_.find(command.set_id); set != sets_.end()) {
+        set->second->leave();
+        messages_.leave(command.set_id);
+      }
+      return;
     case Command::Kind::form:
       return failure_.ok() ? create_group(command) : command.refuse(failure_);
     case Command::Kind::open_table:
@@ -104,12 +107,24 @@ void Epoch::start(Command command, SetCoordinator& set, Time now) {
 
 // --- Process sets
 
+Status Epoch::open_inherited_sets() {
+  for (const int id : process_sets_->ids()) {
+    auto members = process_sets_->find(id);
+    if (id == 0 || members->rank < 0) continue;
+    const Sharers sharers = sharers_of(members->ranks);
+    auto room = Batches::reserve(sharers.members, sharers.spans_hosts);
+    if (sharers.members && !room) return no_room();
+    open_set(std::move(members), std::move(room));
+  }
+  return {};
+}
+
 void Epoch::create_group(const Command& command) {
   // Not before: what others have sent for a set that is known, but not open, would be dropped.
   const Sharers sharers = sharers_of(command.ranks);
   auto room = Batches::reserve(sharers.members, sharers.spans_hosts);
   if (sharers.members && !room) return command.handle->complete(no_room());
-  auto formed = process_sets_.form(command.set_id, command.ranks);
+  auto formed = process_sets_->form(command.set_id, command.ranks);
   if (formed) start_set(formed.value(), std::move(room));
   command.handle->complete(formed.status());
 }
@@ -186,7 +201,7 @@ void Epoch::refuse_elsewhere(int set_id, const std::string& name, int other_set)
 void Epoch::apply_set_change(const Response& response, Submission submission) {
   if (response.request.collective == Collective::remove_process_set) {
     const int id = response.request.set_id;
-    const Status status = process_sets_.remove(id);
+    const Status status = process_sets_->remove(id);
     if (const auto set = sets_.find(id); status.ok() && set != sets_.end()) {
       set->second->retire(
           Status(ErrorCode::shutdown, str("process set ", id, " has been removed")));
@@ -194,7 +209,7 @@ void Epoch::apply_set_change(const Response& response, Submission submission) {
     submission.handle->complete(status);
     return;
   }
-  auto added = process_sets_.add(response.request.set_ranks);
+  auto added = process_sets_->add(response.request.set_ranks);
   if (!added) {
     submission.handle->complete(added.status());
     return;

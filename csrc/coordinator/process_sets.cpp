@@ -8,8 +8,23 @@
 
 namespace rueda {
 
+// FNV-1a.
+std::uint64_t definition_of(const std::vector<int>& ranks) {
+  std::uint64_t hash = 14695981039346656037U;
+  for (const int rank : ranks) {
+    for (int shift = 0; shift < 32; shift += 8) {
+      hash = (hash ^ ((static_cast<std::uint32_t>(rank) >> shift) & 0xff)) * 1099511628211U;
+    }
+  }
+  return hash;
+}
+
 std::string ProcessSetMembers::name() const {
   return id == 0 ? std::string() : str("process set ", id);
+}
+
+std::string ProcessSetMembers::description() const {
+  return ranks.empty() ? "all of whose members are lost" : str("which has ", describe_ranks(ranks));
 }
 
 ProcessSets::ProcessSets(int rank, int world_size) : rank_(rank), world_size_(world_size) {
@@ -17,6 +32,82 @@ ProcessSets::ProcessSets(int rank, int world_size) : rank_(rank), world_size_(wo
   std::iota(world.begin(), world.end(), 0);
   sets_[0] = std::make_shared<ProcessSetMembers>(ProcessSetMembers{0, std::move(world), rank});
   next_id_ = 1;
+}
+
+ProcessSets::ProcessSets(int rank, const std::vector<std::optional<KnownSets>>& known)
+    : ProcessSets(rank, static_cast<int>(known.size())) {
+  if (const auto& own = known[static_cast<std::size_t>(rank)]) gone_ = own->gone;
+  std::map<int, KnownSets::Known> all;
+  for (const auto& each : known) {
+    if (!each) continue;
+    next_id_ = std::max(next_id_, each->next_id);
+    for (const auto& set : each->sets) all.emplace(set.id, set);
+  }
+  for (const auto& [id, set] : all) inherit(set, known);
+}
+
+void ProcessSets::inherit(KnownSets::Known set,
+                          const std::vector<std::optional<KnownSets>>& known) {
+  auto members = std::make_shared<ProcessSetMembers>();
+  members->id = set.id;
+  members->definition = set.definition;
+  std::vector<int> with;
+  std::vector<int> without;
+  for (int rank = 0; rank < world_size_; ++rank) {
+    const auto& its = known[static_cast<std::size_t>(rank)];
+    if (!its) continue;
+    const auto found = std::find_if(its->sets.begin(), its->sets.end(),
+                                    [&](const auto& each) { return each.id == set.id; });
+    (found == its->sets.end() ? without : with).push_back(rank);
+    if (found == its->sets.end() || !found->is_member) continue;
+    if (rank == rank_) members->rank = members->size();
+    members->ranks.push_back(rank);
+  }
+  if (without.empty()) {
+    sets_[set.id] = std::move(members);
+    return;
+  }
+  gone_[set.id] =
+      str("it was being added or removed when the world before this one broke, where ",
+          describe_ranks(with), " had it and ", describe_ranks(without), " had not: add it again");
+}
+
+KnownSets ProcessSets::known() const {
+  const std::lock_guard lock(mutex_);
+  return known_locked();
+}
+
+KnownSets ProcessSets::hand_over() {
+  const std::lock_guard lock(mutex_);
+  is_handed_over_ = true;
+  return known_locked();
+}
+
+KnownSets ProcessSets::known_locked() const {
+  KnownSets known;
+  known.next_id = next_id_;
+  known.gone = gone_;
+  for (const auto& [id, members] : sets_) {
+    if (id == 0 || kind_of(id) != Kind::added) continue;
+    known.sets.push_back({id, members->rank >= 0, members->definition});
+  }
+  return known;
+}
+
+Status ProcessSets::missing(int id) const {
+  const std::lock_guard lock(mutex_);
+  return missing_locked(id);
+}
+
+Status ProcessSets::broken() {
+  return {ErrorCode::peer_lost, "the world has broken, and another one has been formed"};
+}
+
+Status ProcessSets::missing_locked(int id) const {
+  const auto why = gone_.find(id);
+  return {ErrorCode::invalid_argument,
+          str("there is no process set ", id,
+              why == gone_.end() ? std::string() : str(": ", why->second))};
 }
 
 std::shared_ptr<const ProcessSetMembers> ProcessSets::find(int id) const {
@@ -65,6 +156,7 @@ Expected<std::shared_ptr<ProcessSetMembers>> ProcessSets::members_of(const std::
   if (self != members->ranks.end() && *self == rank_) {
     members->rank = static_cast<int>(self - members->ranks.begin());
   }
+  members->definition = definition_of(members->ranks);
   return members;
 }
 
@@ -77,6 +169,7 @@ bool ProcessSets::is_slot_taken(int id) const {
 
 Expected<std::shared_ptr<const ProcessSetMembers>> ProcessSets::add(const std::vector<int>& ranks) {
   const std::lock_guard lock(mutex_);
+  if (is_handed_over_) return broken();
   auto made = members_of(ranks, Kind::added);
   if (!made) return made.status();
   const auto members = std::move(made).value();
@@ -113,10 +206,8 @@ Expected<std::shared_ptr<const ProcessSetMembers>> ProcessSets::form(
 Status ProcessSets::remove(int id) {
   const std::lock_guard lock(mutex_);
   if (id == 0) return {ErrorCode::invalid_argument, "the world cannot be removed"};
-  if (sets_.erase(id) == 0) {
-    return {ErrorCode::invalid_argument, str("there is no process set ", id)};
-  }
-  return {};
+  if (is_handed_over_ && kind_of(id) == Kind::added) return broken();
+  return sets_.erase(id) == 0 ? missing_locked(id) : Status();
 }
 
 bool ProcessSets::existed(int id) const {

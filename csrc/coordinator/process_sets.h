@@ -23,8 +23,9 @@ namespace rueda {
 
 struct ProcessSetMembers {
   int id = 0;
-  std::vector<int> ranks;  // of the world, sorted
-  int rank = -1;           // of this process within the set, or -1
+  std::vector<int> ranks;        // of the world, sorted; none where all of them are lost
+  int rank = -1;                 // of this process within the set, or -1
+  std::uint64_t definition = 0;  // a hash of the ranks with which it was added, in whichever world
 
   [[nodiscard]] int size() const { return static_cast<int>(ranks.size()); }
   [[nodiscard]] bool has(int world_rank) const {
@@ -32,15 +33,43 @@ struct ProcessSetMembers {
   }
   // For messages: "" for the world, which needs no name.
   [[nodiscard]] std::string name() const;
+  // The same: "which has ranks 0, 2".
+  [[nodiscard]] std::string description() const;
+};
+
+// ProcessSetMembers::definition of a set that is added with these ranks, sorted.
+[[nodiscard]] std::uint64_t definition_of(const std::vector<int>& ranks);
+
+// What a rank knows of the process sets of its world, for the world that follows. Sets that only
+// their members know end with their world.
+struct KnownSets {
+  struct Known {
+    int id = 0;
+    bool is_member = false;
+    std::uint64_t definition = 0;  // see ProcessSetMembers
+  };
+  int next_id = 1;
+  std::vector<Known> sets;          // by id, without the world
+  std::map<int, std::string> gone;  // why sets of worlds before are not there; of this rank alone
 };
 
 class ProcessSets {
  public:
   // With the world as set 0.
   ProcessSets(int rank, int world_size);
+  // Of a world that follows another. `known`: what each of its ranks knew there; nothing of one
+  // that was not there. Sets keep their numbers, and have those members that are still there. What
+  // not all knew has been added or removed while that world broke, and is gone.
+  ProcessSets(int rank, const std::vector<std::optional<KnownSets>>& known);
+
+  [[nodiscard]] KnownSets known() const;
+  // The same, once the world has broken: no set is added or removed any more.
+  [[nodiscard]] KnownSets hand_over();
 
   // Null when there is no such set (any more).
   [[nodiscard]] std::shared_ptr<const ProcessSetMembers> find(int id) const;
+  // Says so.
+  [[nodiscard]] Status missing(int id) const;
   [[nodiscard]] std::vector<int> ids() const;
 
   // `ranks` are those that all ranks have agreed on. Whether they can be added, and the number that
@@ -58,6 +87,10 @@ class ProcessSets {
   enum class Kind : std::uint8_t { added, formed };
 
   static Kind kind_of(int id);
+  [[nodiscard]] static Status broken();
+  [[nodiscard]] KnownSets known_locked() const;
+  [[nodiscard]] Status missing_locked(int id) const;
+  void inherit(KnownSets::Known set, const std::vector<std::optional<KnownSets>>& known);
   [[nodiscard]] std::size_t count(Kind kind) const;
   Expected<std::shared_ptr<ProcessSetMembers>> members_of(const std::vector<int>& ranks,
                                                           Kind kind) const;
@@ -67,7 +100,9 @@ class ProcessSets {
   int world_size_;
   mutable std::mutex mutex_;
   int next_id_ = 0;
+  bool is_handed_over_ = false;
   std::map<int, std::shared_ptr<const ProcessSetMembers>> sets_;
+  std::map<int, std::string> gone_;  // see KnownSets
   std::set<int> formed_;  // numbers that members have agreed on, also of sets that are gone
 };
 

@@ -6,19 +6,21 @@
 namespace rueda {
 
 Runtime::Runtime(World world, const Options& options, LossPolicy on_loss,
-                 std::function<void(const Status&)> on_failure)
+                 std::function<void(const Status&)> on_failure, std::shared_ptr<ProcessSets> sets)
     : options_(options),
       recorder_(options.flight_recorder, static_cast<std::size_t>(options.flight_recorder_size),
                 world.topology.rank, world.topology.size),
       epoch_(std::move(world),
-             {options_, commands_, metrics_, timeline_, recorder_, std::move(on_failure)}, on_loss),
+             {options_, commands_, metrics_, timeline_, recorder_, std::move(on_failure)}, on_loss,
+             std::move(sets)),
       progress_(epoch_, epoch_.host(), epoch_.topology().local_size, metrics_) {}
 
 Expected<std::unique_ptr<Runtime>> Runtime::start(World world, const Options& options,
                                                   LossPolicy on_loss,
-                                                  std::function<void(const Status&)> on_failure) {
+                                                  std::function<void(const Status&)> on_failure,
+                                                  std::shared_ptr<ProcessSets> sets) {
   std::unique_ptr<Runtime> runtime(
-      new Runtime(std::move(world), options, on_loss, std::move(on_failure)));
+      new Runtime(std::move(world), options, on_loss, std::move(on_failure), std::move(sets)));
   const TimelineStyle style{
       options.timeline_format == "horovod" ? TimelineFormat::horovod : TimelineFormat::rueda,
       options.timeline_cycles == "1"};
@@ -56,11 +58,11 @@ std::optional<Command> Runtime::accept(int set_id, std::vector<Submission> submi
   const auto members = process_sets().find(set_id);
   Status refused;
   if (!members) {
-    refused = Status(ErrorCode::invalid_argument, str("there is no process set ", set_id));
+    refused = process_sets().missing(set_id);
   } else if (members->rank < 0) {
     refused = Status(ErrorCode::invalid_argument,
-                     str("rank ", topology().rank, " is not a member of process set ", set_id,
-                         ", which has ", describe_ranks(members->ranks)));
+                     str("rank ", topology().rank, " is not a member of process set ", set_id, ", ",
+                         members->description()));
   }
   Command command;
   command.set_id = set_id;
@@ -179,12 +181,11 @@ Status Runtime::refusal_of(const MessageRequest& request) const {
     return Status(ErrorCode::invalid_argument, str(request.is_send ? "send: " : "recv: ", why...));
   };
   const auto members = process_sets().find(request.set_id);
-  if (!members) return invalid("there is no process set ", request.set_id);
+  if (!members) return invalid(process_sets().missing(request.set_id).message());
   const bool from_anyone = request.peer < 0 && !request.is_send;
   if (members->rank >= 0 && (from_anyone || members->has(request.peer))) return {};
   return invalid("rank ", members->rank < 0 ? topology().rank : request.peer,
-                 " is not a member of process set ", request.set_id, ", which has ",
-                 describe_ranks(members->ranks));
+                 " is not a member of process set ", request.set_id, ", ", members->description());
 }
 
 Handle Runtime::submit_message(MessageRequest request) {
@@ -258,6 +259,16 @@ Status Runtime::dissolve_set(int id) {
     return {ErrorCode::invalid_argument,
             str("process set ", id, " is known to all ranks: use remove_process_set()")};
   }
+  return end_set(id);
+}
+
+void Runtime::end_added_sets() {
+  for (const int id : process_sets().ids()) {
+    if (id != 0 && id < first_formed) (void)end_set(id);  // fails only in a world that has broken
+  }
+}
+
+Status Runtime::end_set(int id) {
   if (Status status = epoch_.process_sets().remove(id); !status.ok()) return status;
   Command command;
   command.kind = Command::Kind::dissolve;

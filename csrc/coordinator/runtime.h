@@ -34,10 +34,12 @@ namespace rueda {
 class Runtime {
  public:
   // Connects to the neighbours in the world's tree and starts the progress thread.
-  // `on_failure` is called once, when the world breaks, by whoever makes progress.
+  // `on_failure` is called once, when the world breaks, by whoever makes progress. `sets`: those
+  // that the world has from one before it; by default it begins with none.
   static Expected<std::unique_ptr<Runtime>> start(
       World world, const Options& options, LossPolicy on_loss = LossPolicy::end_world,
-      std::function<void(const Status&)> on_failure = {});
+      std::function<void(const Status&)> on_failure = {},
+      std::shared_ptr<ProcessSets> sets = nullptr);
   // Shuts down.
   ~Runtime();
   Runtime(const Runtime&) = delete;
@@ -74,6 +76,9 @@ class Runtime {
   // it ends for all.
   Status form_set(int id, const std::vector<int>& ranks);
   Status dissolve_set(int id);
+  // The end of all sets that every rank knows, on this rank: each does so at the same place among
+  // what it does with them, and none waits for another.
+  void end_added_sets();
 
   [[nodiscard]] const Topology& topology() const { return epoch_.topology(); }
   [[nodiscard]] const ProcessSets& process_sets() const { return epoch_.process_sets(); }
@@ -128,13 +133,14 @@ class Runtime {
 
  private:
   Runtime(World world, const Options& options, LossPolicy on_loss,
-          std::function<void(const Status&)> on_failure);
+          std::function<void(const Status&)> on_failure, std::shared_ptr<ProcessSets> sets);
 
   std::vector<Handle> open_handles(std::vector<Submission>& submissions) const;
   // Makes the submissions into a command; nothing when they are refused. `queue`: puts it there.
   std::optional<Command> accept(int set_id, std::vector<Submission> submissions, bool queue);
   Handle wait_for_others(SetCoordinator& set, const RepeatedCall& call, Time deadline);
   [[nodiscard]] Status refusal_of(const MessageRequest& request) const;
+  Status end_set(int id);
   void push(Command command);
   void stop(Command command);
 

@@ -109,11 +109,13 @@ struct Recovery {
 };
 // Enters the world of those that are left of one that has broken. Collective over them, but none
 // waits for another to call it: the world is formed meanwhile. Ranks are numbered anew, in their
-// order; process sets are to be added again. Needs init({{"recovery", "on"}}). Throws
-// InvalidArgumentError where the world is whole, PeerLostError where this rank must stop (it is one
-// of a minority, the others have gone on without it, or fewer than the option min_np are left),
-// TimeoutError after `timeout` seconds, after which it may be called again. `break_whole`: where
-// the world is whole it is broken first, as by a failure of this rank, and formed anew of all.
+// order. Process sets keep their numbers and have those of their members that are left, if any;
+// one that was being added or removed is gone, and groups are to be created again. Needs
+// init({{"recovery", "on"}}). Throws InvalidArgumentError where the world is whole, PeerLostError
+// where this rank must stop (it is one of a minority, the others have gone on without it, or fewer
+// than the option min_np are left), TimeoutError after `timeout` seconds, after which it may be
+// called again. `break_whole`: where the world is whole it is broken first, as by a failure of this
+// rank, and formed anew of all.
 Recovery recover(double timeout = 60, bool break_whole = false);
 // Tells the other ranks that this one failed and why: they raise PeerLostError with `cause` at
 // once. For a process that is about to exit because of an error.
@@ -142,6 +144,7 @@ struct ProcessSet {
 ProcessSet add_process_set(std::vector<int> ranks);
 // Collective over the world. The world itself cannot be removed.
 void remove_process_set(ProcessSet set);
+// None where all members are lost.
 [[nodiscard]] std::vector<int> ranks_of(ProcessSet set);
 // The rank of this process within the set, or -1 where it is not a member.
 [[nodiscard]] int rank_in(ProcessSet set);

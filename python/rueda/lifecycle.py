@@ -15,9 +15,15 @@ from typing import NoReturn
 
 from rueda import _native, rendezvous
 from rueda.arguments import RANK_BITS, fits
-from rueda.errors import InvalidArgumentError, PeerLostError, ShutdownError, UnsupportedError
+from rueda.errors import InvalidArgumentError, PeerLostError, ShutdownError
 from rueda.handles import release_completed
-from rueda.process_sets import ProcessSet, add_process_set, forget_process_sets
+from rueda.process_sets import (
+    ProcessSet,
+    add_process_set,
+    adopt_process_sets,
+    follow_process_sets,
+    forget_process_sets,
+)
 from rueda.whereabouts import describe_origin, start_telling
 
 __all__ = [
@@ -40,6 +46,8 @@ _owner: int | None = None
 _hooked = False
 # How many worlds this process has been in. Changed with each, so that what was agreed on in one is not used in another.
 _worlds = 0
+# Number of the world with which init() has begun, and which others have followed since.
+_first = 0
 # Number of the world with which the present block of world() has begun; 0 outside.
 _block = 0
 # What other modules let end before the world is left.
@@ -63,6 +71,7 @@ def init(
     ``options`` override the environment (``docs/options.md`` lists them).
     ``process_sets`` are added at once, in this order, which must be the same on every rank. In a process that
     ``rueda run --max-np`` has started to join a job it waits until the others take it in: see :mod:`rueda.elastic`.
+    There ``process_sets``, the same as on the others, become theirs, of which this process is no member.
 
     ``rank``, ``size`` and ``rendezvous``, all three, are for processes that something else has started: they meet at
     the address that :func:`rueda.rendezvous.open` has returned in the process with rank 0, whatever the environment
@@ -81,18 +90,21 @@ def init(
         >>> rueda.is_initialized()
         True
     """
-    global _owner, _worlds
+    global _owner, _worlds, _first
+    process_sets = list(process_sets)
     is_new = not _native.is_initialized()
     given = {name: str(value) for name, value in options.items()}
     if (rank, size, rendezvous) != (None, None, None):
         _meet(rank, size, rendezvous, given)
     elif is_new and os.environ.get("RUEDA_JOINER") and _worlds == 0:
-        _join(list(process_sets), given)
+        _join(process_sets, given)
+        process_sets = []
     else:
         _native.init(given)
     if is_new and _native.size() > 1:
         start_telling()
     _worlds += is_new
+    _first = _worlds if is_new else _first
     _owner = os.getpid()
     _install_hooks()
     for process_set in process_sets:
@@ -171,11 +183,12 @@ def _join(process_sets: list[ProcessSet], options: dict[str, str]) -> None:
     """Enters the world of a job that is under way."""
     from rueda.elastic import changes  # which imports this module
 
-    if process_sets:
-        raise UnsupportedError(
-            "the process sets of a job whose ranks come and go are added after init(), whenever its world has changed"
-        )
     changes.join(options)
+    try:
+        adopt_process_sets(process_sets)
+    except InvalidArgumentError as error:
+        tell_failure(error)  # the others go on without this process
+        raise
 
 
 def shutdown() -> None:
@@ -215,17 +228,28 @@ def is_initialized() -> bool:
     return _native.is_initialized()
 
 
-def count_world() -> None:
-    """This process has entered another world: what it had of the one before is forgotten."""
+def follow_world(previous_ranks: list[int]) -> None:
+    """This process has gone on to another world: what it had of the one before is forgotten, but for process sets.
+
+    ``previous_ranks``: of each rank, the one before, or -1.
+    """
     global _worlds
     _worlds += 1
     release_completed()
-    forget_process_sets()
+    follow_process_sets(previous_ranks)
 
 
 def world_number() -> int:
     """How many worlds this process has formed so far; another number means another world."""
     return _worlds
+
+
+def first_world_number() -> int:
+    """The same for the first of the worlds that have followed one another since :func:`init`.
+
+    Numbers of process sets mean the same in all of these.
+    """
+    return _first
 
 
 def block_number() -> int:

@@ -17,8 +17,9 @@ class ProcessSet:
     """An ordered set of ranks that can be given to any collective as ``process_set``.
 
     It can be used once it has been added, by :func:`add_process_set` or ``init(process_sets=[...])``. Sets may overlap,
-    and each may be used by a thread of its own. Raises :class:`rueda.InvalidArgumentError` for ranks that are no whole
-    numbers.
+    and each may be used by a thread of its own. Where ranks are lost or leave, or others join, it goes on with those of
+    its members that are still there, by their new ranks. Raises :class:`rueda.InvalidArgumentError` for ranks that are
+    no whole numbers.
 
     Example::
 
@@ -36,7 +37,7 @@ class ProcessSet:
 
     @property
     def ranks(self) -> list[int]:
-        """The set's world ranks, sorted."""
+        """The set's world ranks, sorted; none where all of them are lost."""
         if self._ranks is None:
             return _native.ranks_of(0)
         return list(self._ranks)
@@ -82,15 +83,15 @@ global_process_set: ProcessSet = _make_global()
 """All ranks."""
 
 
-# Numbers end with the world they were given in.
+# Their numbers end when the world is left, and their ranks are others in a world that follows.
 _added: weakref.WeakSet[ProcessSet] = weakref.WeakSet()
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     """Adds a set of world ranks, given as :class:`ProcessSet` or as its ranks, and returns it.
 
-    Every rank of the world must call this with the same ranks, members or not, also where the set was used in an
-    earlier world. Raises :class:`rueda.InvalidArgumentError` for ranks that do not exist or occur twice, and
+    Every rank of the world must call this with the same ranks, members or not, also where the set was used before
+    :func:`rueda.shutdown`. Raises :class:`rueda.InvalidArgumentError` for ranks that do not exist or occur twice, and
     :class:`rueda.MismatchError` where ranks disagree.
 
     Example::
@@ -121,6 +122,7 @@ def remove_process_set(process_set: ProcessSet) -> None:
     """
     _native.remove_process_set(identify(process_set))
     process_set.process_set_id = None
+    _added.discard(process_set)
 
 
 def identify(process_set: ProcessSet) -> int:
@@ -137,8 +139,49 @@ def takes_part(process_set: ProcessSet) -> bool:
     return process_set.process_set_id == 0 or process_set.included()
 
 
+def adopt_process_sets(process_sets: Iterable[ProcessSet]) -> None:
+    """Gives the sets with which the other ranks have begun their numbers here, where this process has joined them.
+
+    Raises :class:`rueda.InvalidArgumentError` where the others have begun with other sets.
+    """
+    there = _native.process_set_ids()
+    for number, process_set in enumerate(process_sets, 1):
+        if number not in there:
+            continue  # it has been removed since
+        if not _native.was_added_as(number, process_set.ranks):
+            raise InvalidArgumentError(
+                f"init(process_sets=...): the ranks of this job have begun with another set in the place of "
+                f"{process_set!r}"
+            )
+        process_set.process_set_id = number
+        process_set._ranks = _native.ranks_of(number)
+        _added.add(process_set)
+
+
+def follow_process_sets(previous_ranks: list[int]) -> None:
+    """Each set goes on with those members that are left, in a world that has followed another.
+
+    ``previous_ranks``: of each rank, the one before.
+    """
+    there = _native.process_set_ids()
+    for process_set in list(_added):
+        number = process_set.process_set_id
+        if number in there:
+            process_set._ranks = _native.ranks_of(number)
+            continue
+        # Gone, as whoever uses it is told; it can be added again.
+        before = process_set.ranks
+        process_set._ranks = [rank for rank, was in enumerate(previous_ranks) if was in before]
+
+
+def end_process_sets() -> None:
+    """Ends all sets; every rank does so as the first thing in a world that it has just entered."""
+    _native.end_process_sets()
+    forget_process_sets()
+
+
 def forget_process_sets() -> None:
-    """Takes the number from every set, since the world is gone in which it was given."""
+    """Takes the number from every set, since it means nothing any more."""
     for process_set in list(_added):
         process_set.process_set_id = None
     _added.clear()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from rueda import _native
 from rueda.endings import endings
-from rueda.lifecycle import count_world, is_initialized, size
+from rueda.lifecycle import follow_world, is_initialized, size
 from rueda.observation import options
 
 __all__ = ["Lost", "Recovery", "can_recover", "on_recovery", "recover"]
@@ -93,8 +93,8 @@ def recover(timeout: float = 60.0, *, break_whole: bool = False) -> Recovery:
     waits for it, up to ``timeout`` seconds, but not for the others to call it. Ranks are numbered anew, in their order.
     Results that some ranks have got and others have not are the application's to settle: begin again from a state that
     all had. ``break_whole``: where the world is whole it is broken first, as by a failure of this rank, and formed anew
-    of all. Process sets, persistent operations and what holds gradients (optimizers see to it themselves) are of the
-    old world.
+    of all. Process sets go on with the members that are left, see :class:`rueda.ProcessSet`; persistent operations and
+    what holds gradients (optimizers see to it themselves) are of the old world.
 
     Raises :class:`rueda.PeerLostError` where this rank must stop: it is one of a minority, so that two worlds can never
     go on side by side, the others have gone on without it, or fewer than ``min_np`` are left; the text says which.
@@ -119,7 +119,7 @@ def recover(timeout: float = 60.0, *, break_whole: bool = False) -> Recovery:
     """
     endings.ask()  # answered while the world is formed
     epoch, previous_ranks, lost, interrupted = _native.recover(float(timeout), bool(break_whole))
-    count_world()
+    follow_world(previous_ranks)
     for listener in _listeners:
         listener(list(previous_ranks))
     details = {

@@ -17,7 +17,7 @@ from rueda import _native
 from rueda.door import meeting_place
 from rueda.errors import InitializationError, RuedaError, ShutdownError
 from rueda.launcher_session import Session, process_number
-from rueda.lifecycle import count_world
+from rueda.lifecycle import follow_world
 from rueda.objects import allgather_object, broadcast_object
 from rueda.operations import Max
 from rueda.recovery import on_recovery
@@ -304,9 +304,10 @@ def update() -> Change | None:
     outside of such jobs. A process that is to leave ends with ``SystemExit(0)``. Where those who wait do not come after
     all the world stays as it is, with a warning. Returns the change, or nothing.
 
-    After a change ranks are numbered anew: those that stay keep their order, newcomers come last. Process sets,
-    persistent operations and buckets are of the old world. Newcomers enter the world by their :func:`rueda.init`, so
-    what follows there must be collective with what follows here: :func:`steps` sees to that.
+    After a change ranks are numbered anew: those that stay keep their order, newcomers come last. Process sets go on
+    with those of their members that stay; persistent operations and buckets are of the old world. Newcomers enter the
+    world by their :func:`rueda.init`, so what follows there must be collective with what follows here: :func:`steps`
+    sees to that.
 
     Raises what :func:`rueda.allreduce` raises, among others :class:`rueda.PeerLostError`, after which
     :func:`rueda.recover` helps.
@@ -394,7 +395,7 @@ def change(only: list[int] | None = None) -> Change | None:
     finally:
         if listener is not None:
             listener.close()
-    count_world()
+    follow_world(previous)
     return Change(epoch, previous, left)
 
 

@@ -15,7 +15,7 @@ from rueda.horovod.process_sets import ProcessSet
 from rueda.horovod.settings import defaults, understood, warn_of_unused
 from rueda.lifecycle import is_initialized
 from rueda.objects import allgather_object
-from rueda.process_sets import add_process_set
+from rueda.process_sets import add_process_set, end_process_sets
 
 __all__ = [
     "ccl_built",
@@ -75,6 +75,7 @@ def init(comm: Any = None, process_sets: Iterable[ProcessSet] | str | None = Non
         with understood() as settings, world_of(comm) as bootstrap:
             options: dict[str, Any] = {**defaults(), **settings, **bootstrap}
             rueda.lifecycle.init((), **options)
+            end_process_sets()  # of a job that this process has joined: the others end them, too
     for process_set in wanted:
         if process_set.ranks is None:
             _learn_ranks(process_set)

@@ -11,6 +11,7 @@ from rueda.errors import PeerLostError
 from rueda.horovod.basics import init, shutdown
 from rueda.horovod.elastic_state import run_fn
 from rueda.horovod.exceptions import translated
+from rueda.process_sets import end_process_sets
 
 __all__ = ["run"]
 
@@ -34,11 +35,15 @@ def _reset() -> None:
 def _update() -> bool:
     """Lets newcomers in, and goes on without those that leave; False where nothing has come of it."""
     try:
-        return changes.update() is not None
+        changed = changes.update() is not None
     except PeerLostError:
         return False  # by reset() the others go on
+    if changed:
+        end_process_sets()
+    return changed
 
 
 @translated
 def _recover() -> None:
     rueda.recovery.recover(break_whole=True)
+    end_process_sets()  # as shutdown() and init() do, which is what Horovod does

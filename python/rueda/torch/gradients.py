@@ -73,8 +73,8 @@ def new_prefix(process_set: ProcessSet, what: str = "gradient") -> str:
     same order, and other ranks know nothing of them.
     """
     process_set_id = process_set.process_set_id
-    # A set ends with its world, and another one of that number may have other members.
-    of_world = lifecycle.block_number() if process_set_id == 0 else lifecycle.world_number()
+    # After shutdown() another set of that number may have other members.
+    of_world = lifecycle.block_number() if process_set_id == 0 else lifecycle.first_world_number()
     number = _reducers[of_world, process_set_id]
     _reducers[of_world, process_set_id] += 1
     of_set = "" if process_set_id == 0 else f".set{process_set_id}"

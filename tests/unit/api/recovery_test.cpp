@@ -32,15 +32,17 @@ class Rank {
     const auto bootstrap = hub.make_bootstrap(rank);
     auto formed = form_world(*bootstrap, options, {nullptr, Status(ErrorCode::unsupported, "")});
     expect_ok(formed.status(), "forming the first world");
+    const auto sets = std::make_shared<ProcessSets>(rank, bootstrap->size());
     auto succession = Succession::open(
-        *bootstrap, formed.value(), options, 0,
-        [this](World world, Bootstrap& members, std::uint64_t, Succession::OnFailure on_failure) {
-          return start(std::move(world), members, std::move(on_failure));
+        *bootstrap, {formed.value(), 0, sets}, options,
+        [this](World world, Bootstrap& members, std::uint64_t, Succession::OnFailure on_failure,
+               std::shared_ptr<ProcessSets> inherited) {
+          return start(std::move(world), members, std::move(on_failure), std::move(inherited));
         },
         soon());
     expect_ok(succession.status(), "opening what outlives it");
     succession_ = std::move(succession).value();
-    runtime_ = start(std::move(formed).value(), *bootstrap, succession_->on_first_failure());
+    runtime_ = start(std::move(formed).value(), *bootstrap, succession_->on_first_failure(), sets);
   }
 
   // As a process that ends.
@@ -72,13 +74,14 @@ class Rank {
     runtime_ = std::move(next->runtime);
     return next->recovery;
   }
+  [[nodiscard]] Runtime& runtime() const { return *runtime_; }
   [[nodiscard]] int size() const { return runtime_->topology().size; }
 
  private:
-  std::shared_ptr<Runtime> start(World world, Bootstrap& members,
-                                 Succession::OnFailure on_failure) const {
-    auto started =
-        Runtime::start(std::move(world), options_, LossPolicy::end_world, std::move(on_failure));
+  std::shared_ptr<Runtime> start(World world, Bootstrap& members, Succession::OnFailure on_failure,
+                                 std::shared_ptr<ProcessSets> sets) const {
+    auto started = Runtime::start(std::move(world), options_, LossPolicy::end_world,
+                                  std::move(on_failure), std::move(sets));
     const Status all = members.agree("connected", started.status(), soon());
     started.status().throw_if_error();
     std::shared_ptr<Runtime> runtime = std::move(started).value();
@@ -125,6 +128,44 @@ TEST_CASE("ranks that are left form world after world") {
       ++through[world];
       await([&] { return through[world] == left; }, "all are through");
     }
+  });
+}
+
+TEST_CASE("process sets go on in the worlds that follow") {
+  const std::string transport = GENERATE("auto", "tcp");
+  constexpr int size = 4;
+  InprocHub hub(size);
+  std::atomic<int> added{0};
+  std::atomic<int> through{0};
+  run_ranks(size, [&](int number) {
+    Rank rank(hub, number, options_of(transport));
+    const int with = add_set(rank.runtime(), {0, 1, 3});
+    const int without = add_set(rank.runtime(), {2, 3});
+    const int alone = add_set(rank.runtime(), {1});
+    ++added;
+    await([&] { return added == size; }, "all have them");
+    if (number == 1) return rank.die();
+    rank.until_broken();
+    expect_ok(rank.recover().status(), "recovery");
+    const ProcessSets& sets = rank.runtime().process_sets();
+    expect(sets.find(with)->ranks == std::vector<int>{0, 2}, "the set of the lost rank");
+    expect(sets.find(without)->ranks == std::vector<int>{1, 2}, "the set without it");
+    for (const int id : {with, without, alone}) {
+      std::vector<float> ones(5, 1);
+      const Handle handle =
+          submit(rank.runtime(), allreduce_of(ones, DataType::float32, "in a set"), id);
+      if (sets.find(id)->rank >= 0) {
+        finish(handle);
+        expect(ones.front() == 2, "the sum of a set");
+      } else if (id == alone) {
+        expect(error_of<InvalidArgumentError>(handle).find("all of whose members are lost") !=
+                   std::string::npos,
+               "a set without members");
+      }
+    }
+    expect(add_set(rank.runtime(), {0}) == alone + 1, "the next number");
+    ++through;
+    await([&] { return through == size - 1; }, "all are through");
   });
 }
 
