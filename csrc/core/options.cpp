@@ -32,7 +32,9 @@ constexpr std::array table{
         "direct are for ranks of one host: copies through shared memory, up to 512K, and "
         "reaching into each other's tensors. hierarchical and doubling are for ranks of several "
         "hosts: memory within each, between them rings or recursive doubling. ring is for all. "
-        "auto goes by what was measured at init.",
+        "gathered and pairwise are for the all-to-all of several hosts, by what a rank has for one "
+        "of another host on average: a message for each host and rank there, or for each pair of "
+        "ranks. auto goes by what was measured at init.",
         &Options::algorithm},
     OptionSpec{"fusion_threshold", "RUEDA_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD", bytes, "",
                true,

@@ -12,8 +12,8 @@ namespace rueda {
 
 namespace {
 
-constexpr std::array<std::string_view, 5> names{"flat", "direct", "ring", "hierarchical",
-                                                "doubling"};
+constexpr std::array<std::string_view, 7> names{"flat",     "direct",   "ring",    "hierarchical",
+                                                "doubling", "gathered", "pairwise"};
 constexpr std::int64_t no_end = std::numeric_limits<std::int64_t>::max();
 
 std::optional<Algorithm> algorithm_named(std::string_view name) {
@@ -28,9 +28,11 @@ bool serves(Algorithm algorithm, Extent extent) {
     case Algorithm::direct: return extent == Extent::one_host;
     case Algorithm::hierarchical:
     case Algorithm::doubling: return extent == Extent::several_hosts;
+    case Algorithm::gathered:
+    case Algorithm::pairwise: return extent == Extent::alltoall_across;
     case Algorithm::ring: break;
   }
-  return true;
+  return extent != Extent::alltoall_across;
 }
 
 // "8K", "1M", "4096".
@@ -101,8 +103,8 @@ Expected<AlgorithmTable> AlgorithmTable::parse(std::string_view text,
       return Status(ErrorCode::initialization,
                     str("'", part,
                         "' is no range of sizes with its algorithm: give auto, or flat, "
-                        "direct, ring, hierarchical or doubling, each with a range if wanted, as "
-                        "in flat:0-8K;ring:8K-"));
+                        "direct, ring, hierarchical, doubling, gathered or pairwise, each with a "
+                        "range if wanted, as in flat:0-8K;ring:8K-"));
     }
     if (serves(*algorithm, extent)) table.set(range->first, range->last, *algorithm);
   }

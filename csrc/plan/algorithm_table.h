@@ -18,10 +18,15 @@ enum class Algorithm : std::uint8_t {
   hierarchical,
   // Several hosts: within each as above, recursive doubling across, by one rank of each.
   doubling,
+  // All-to-all of several hosts: what the members of a host have for a rank of another is gathered
+  // in memory and goes as one message.
+  gathered,
+  pairwise,  // all-to-all of several hosts: a message for each pair of ranks
 };
 
-// What a table is for: process sets whose members share one host's memory, or others.
-enum class Extent : std::uint8_t { one_host, several_hosts };
+// What a table is for: process sets whose members share one host's memory, others, or the
+// all-to-all of these, of which each size is what a rank has for one rank of another host.
+enum class Extent : std::uint8_t { one_host, several_hosts, alltoall_across };
 
 [[nodiscard]] std::string_view name_of(Algorithm algorithm);
 

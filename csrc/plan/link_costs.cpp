@@ -1,6 +1,7 @@
 #include "plan/link_costs.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "plan/doubling_plan.h"
 
@@ -12,6 +13,8 @@ namespace {
 // of each host: not for more than this.
 constexpr std::int64_t max_doubling = 256 << 10;
 constexpr std::int64_t min_doubling = 1 << 10;
+// What is gathered is not on the wire meanwhile: not for more than this, either.
+constexpr std::int64_t max_gathered = 256 << 10;
 
 }  // namespace
 
@@ -45,6 +48,12 @@ std::int64_t eager_limit(const LinkCosts& costs, int hosts) {
   return per_byte > 0 ? static_cast<std::int64_t>(saved / per_byte) : max_doubling;
 }
 
+std::int64_t gathering_limit(const LinkCosts& costs, int members) {
+  const double saved = costs.per_message * (members - 1) / members;
+  if (saved >= costs.per_copied_byte * max_gathered) return max_gathered;
+  return static_cast<std::int64_t>(saved / costs.per_copied_byte);
+}
+
 AlgorithmTable algorithms_across(const LinkCosts& costs, int hosts, bool shares) {
   std::int64_t limit = min_doubling;
   while (limit < max_doubling &&
@@ -53,6 +62,12 @@ AlgorithmTable algorithms_across(const LinkCosts& costs, int hosts, bool shares)
   }
   return AlgorithmTable::of_limit(limit, Algorithm::doubling,
                                   shares ? Algorithm::hierarchical : Algorithm::ring);
+}
+
+AlgorithmTable alltoall_across(const LinkCosts& costs, int members) {
+  const auto limit = static_cast<std::uint64_t>(gathering_limit(costs, members));
+  return AlgorithmTable::of_limit(static_cast<std::int64_t>(std::bit_floor(limit)),
+                                  Algorithm::gathered, Algorithm::pairwise);
 }
 
 }  // namespace rueda
