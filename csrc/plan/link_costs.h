@@ -35,6 +35,13 @@ struct LinkCosts {
 // is the same in all.
 [[nodiscard]] double doubling_cost(const LinkCosts& costs, int hosts, std::int64_t bytes);
 [[nodiscard]] double ring_cost(const LinkCosts& costs, int hosts, std::int64_t bytes);
+[[nodiscard]] double tree_cost(const LinkCosts& costs, int hosts, std::int64_t bytes);
+[[nodiscard]] double cost_across(Algorithm algorithm, const LinkCosts& costs, int hosts,
+                                 std::int64_t bytes);
+
+// The chunk with which tree_cost() is least: small ones reach the root and the leaves sooner, large
+// ones are fewer messages.
+[[nodiscard]] std::int64_t tree_chunk(const LinkCosts& costs, int hosts, std::int64_t bytes);
 
 // The most that should travel up and down the tree in which hosts agree anyway (RoundAgreement)
 // rather than be exchanged by recursive doubling afterwards: there a host sends it to each of its
@@ -47,7 +54,8 @@ struct LinkCosts {
 [[nodiscard]] std::int64_t gathering_limit(const LinkCosts& costs, int members);
 
 // Recursive doubling below the size at which rings are quicker, which rings then are within the
-// hierarchy where hosts have several members (`shares`), and one ring of all where each has one.
+// hierarchy where hosts have several members (`shares`), and one ring of all where each has one;
+// and in between two trees, where there are so many hosts that these are quicker than both.
 [[nodiscard]] AlgorithmTable algorithms_across(const LinkCosts& costs, int hosts, bool shares);
 
 // Of an all-to-all of hosts with up to so many members.

@@ -49,6 +49,10 @@ class SetHosts {
   [[nodiscard]] const AlgorithmTable& alltoall() const { return alltoall_; }
   // What goes over a link at a time, at most.
   [[nodiscard]] std::int64_t chunk_bytes() const { return costs_.chunk; }
+  // And at most along trees, of so many bytes in all.
+  [[nodiscard]] std::int64_t tree_chunk(std::int64_t bytes) const {
+    return rueda::tree_chunk(costs_, hosts(), bytes);
+  }
   // Whether so many bytes may travel with what ranks say to each other anyway: they are exchanged
   // as quickly as can be, and that is no slower.
   [[nodiscard]] bool may_be_eager(std::size_t bytes) const {

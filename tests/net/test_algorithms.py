@@ -12,6 +12,19 @@ from .launching import Launcher
 
 pytest.importorskip("rueda._native")
 
+REDUCE = """
+    import numpy as np
+    import rueda
+    rueda.init()
+    for count in (1, 2, 1021, 100_003, 600_000):
+        values = np.random.default_rng(rank).random(count, np.float32)
+        total = rueda.allreduce(values, name=str(count), op=rueda.Sum)
+        others = rueda.allgather(values[None], name=f"all {count}")
+        assert np.allclose(total, others.sum(axis=0), rtol=1e-5)
+        assert len({each.tobytes() for each in rueda.allgather(total[None], name=f"sum {count}")}) == 1
+    print("done", rank, rueda.options()["algorithm"], flush=True)
+"""
+
 EXCHANGE = """
     import json
     import numpy as np
@@ -31,6 +44,17 @@ EXCHANGE = """
     sent = [exchange(scale) for scale in (0, 1, 1000, 100_000)]
     print("sent", json.dumps([rank, sent]), flush=True)
 """
+
+
+def test_two_trees_reduce(make_lab: MakeLab, tmp_path: Path) -> None:
+    lab = make_lab(5)
+    launcher = Launcher(lab, tmp_path, [str(lab.agent)])
+    hosts = ",".join(f"h{host}:1" for host in range(5))
+    ran = launcher.run(
+        "-H", hosts, "--no-prefix", *launcher.program(REDUCE), RUEDA_ALGORITHM="tree"
+    )
+    assert ran.code == 0, ran.err
+    assert ran.out.count("tree:0-") == 5
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "gathered", "pairwise"])

@@ -170,7 +170,7 @@ TEST_CASE("one option overrides all tables, each by what it is for") {
   CHECK(exchanges("doubling;pairwise") == "pairwise:0-");
   CHECK(exchanges("gathered:0-1M") == "gathered:0-1M;pairwise:1M-");
   CHECK(between("gathered") == across.to_string());
-  CHECK_FALSE(AlgorithmTable::parse("tree", across, Extent::several_hosts).ok());
+  CHECK_FALSE(AlgorithmTable::parse("star", across, Extent::several_hosts).ok());
 }
 
 }  // namespace rueda::test::doubling_plan_test
