@@ -148,7 +148,14 @@ std::unique_ptr<Operation> DataPlane::hierarchy(int rank, const Batch& batch, Al
       const std::vector<int>& across = hosts_.across(index);
       const std::int64_t elements = plan.slice(part, index).count;
       const std::uint64_t key = key_of(batch, part, Step::links);
-      if (!plan.doubles()) return ring(rank, key, host, across, elements);
+      if (plan.algorithm() == Algorithm::hierarchical) {
+        return ring(rank, key, host, across, elements);
+      }
+      if (plan.algorithm() == Algorithm::tree) {
+        return std::make_unique<SimulatedTree>(fabric_, rank, key, static_cast<int>(part % 2), host,
+                                               across, elements * element_bytes,
+                                               plan.chunk_bytes() / element_bytes * element_bytes);
+      }
       return std::make_unique<SimulatedDoubling>(fabric_, rank, key, host, across,
                                                  elements * element_bytes);
     };
@@ -162,6 +169,11 @@ std::int64_t DataPlane::buffer_bytes(const Batch& batch) const {
   const std::int64_t packed = batch.is_packed() ? batch.bytes() : 0;
   const Algorithm algorithm = hosts_.algorithms().choose(batch.bytes());
   if (algorithm == Algorithm::doubling) return packed + batch.bytes();
+  if (algorithm == Algorithm::tree) {
+    const HierarchyPlan plan(hosts_, algorithm, batch.elements, element_bytes, chunk_bytes_);
+    const std::int64_t trees = std::min<std::int64_t>(plan.parts(), parts_under_way);
+    return packed + trees * 2 * TreeProgress::window * plan.chunk_bytes();
+  }
   std::int64_t rings = 1;
   std::int64_t segment = batch.bytes() / settings_.ranks();
   if (algorithm == Algorithm::hierarchical) {

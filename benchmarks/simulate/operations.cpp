@@ -162,6 +162,85 @@ bool SimulatedDoubling::advance() {
   return moved;
 }
 
+// --- Tree
+
+SimulatedTree::SimulatedTree(Fabric& fabric, int rank, std::uint64_t key, int tree, int place,
+                             const std::vector<int>& members, std::int64_t bytes,
+                             std::int64_t chunk)
+    : SimulatedOperation(fabric, rank, key),
+      bytes_(bytes),
+      chunk_(chunk),
+      place_(place_in_tree(tree, place, static_cast<int>(members.size()))),
+      progress_(place_, (bytes + chunk - 1) / chunk),
+      done_(bytes == 0) {
+  const auto member = [&](int index) { return members[static_cast<std::size_t>(index)]; };
+  if (!place_.is_root()) parent_.rank = member(place_.parent);
+  for (const int child : place_.children) children_.push_back({member(child)});
+}
+
+std::int64_t SimulatedTree::bytes(std::int64_t chunk) const {
+  return std::min(chunk_, bytes_ - chunk * chunk_);
+}
+
+bool SimulatedTree::send(Peer& peer, TreeProgress::Flow& flow) {
+  const Time over = SimulatedOperation::send(peer.rank, peer.operation, bytes(flow.posted()));
+  flow.post();
+  if (over > clock()) wake_at(over);
+  peer.sending.push_back(over);
+  return true;
+}
+
+bool SimulatedTree::take_sends(Peer& peer, TreeProgress::Flow& flow) {
+  bool moved = false;
+  for (; !peer.sending.empty() && peer.sending.front() <= clock(); moved = true) {
+    peer.sending.erase(peer.sending.begin());
+    flow.finish();
+  }
+  return moved;
+}
+
+bool SimulatedTree::advance() {
+  bool moved = false;
+  for (bool again = !done_; again; moved = moved || again) {
+    again = move_up();
+    again = move_down() || again;
+    done_ = progress_.is_over();
+    if (done_) return true;
+  }
+  return moved;
+}
+
+bool SimulatedTree::move_up() {
+  bool moved = false;
+  for (std::size_t child = 0; child < children_.size(); ++child) {
+    TreeProgress::Flow& flow = progress_.from_child(child);
+    for (; progress_.may_receive_from_child(child); moved = true) flow.post();
+    while (flow.over() < flow.posted() && progress_.may_combine(child) &&
+           mailbox().take(key_, children_[child].rank)) {
+      spend(fabric_.costs.reduce * static_cast<double>(bytes(flow.over())));
+      flow.finish();
+      moved = true;
+    }
+  }
+  while (progress_.may_send_to_parent()) moved = send(parent_, progress_.to_parent());
+  return take_sends(parent_, progress_.to_parent()) || moved;
+}
+
+bool SimulatedTree::move_down() {
+  bool moved = false;
+  TreeProgress::Flow& from = progress_.from_parent();
+  for (; progress_.may_receive_from_parent(); moved = true) from.post();
+  for (; from.over() < from.posted() && mailbox().take(key_, parent_.rank); moved = true) {
+    from.finish();
+  }
+  for (std::size_t child = 0; child < children_.size(); ++child) {
+    TreeProgress::Flow& to = progress_.to_child(child);
+    while (progress_.may_send_to_child(child)) moved = send(children_[child], to);
+    moved = take_sends(children_[child], to) || moved;
+  }
+  return moved;
+}
+
 // --- Stages within a host
 
 void HostStages::begin(Timeline& timeline, int host, int rank, std::size_t members,

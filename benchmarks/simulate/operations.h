@@ -8,9 +8,11 @@
 #include "backend/backend.h"
 #include "links.h"
 #include "mailbox.h"
+#include "plan/double_tree.h"
 #include "plan/doubling_plan.h"
 #include "plan/ring_plan.h"
 #include "plan/ring_progress.h"
+#include "plan/tree_progress.h"
 #include "timeline.h"
 
 namespace rueda::simulate {
@@ -119,6 +121,39 @@ class SimulatedDoubling final : public SimulatedOperation {
   bool begun_ = false;
   bool received_ = false;
   Time sent_;
+};
+
+// TreeOperation.
+class SimulatedTree final : public SimulatedOperation {
+ public:
+  // This rank is number `place` of `members`, in tree 0 or 1. In chunks of `chunk` bytes.
+  SimulatedTree(Fabric& fabric, int rank, std::uint64_t key, int tree, int place,
+                const std::vector<int>& members, std::int64_t bytes, std::int64_t chunk);
+
+  bool advance() override;
+  [[nodiscard]] bool done() const override { return done_; }
+
+ private:
+  // Another rank, and when each send to it will be over.
+  struct Peer {
+    int rank = -1;
+    SimulatedOperation* operation = nullptr;
+    std::vector<Time> sending = {};
+  };
+
+  bool move_up();
+  bool move_down();
+  bool send(Peer& peer, TreeProgress::Flow& flow);
+  bool take_sends(Peer& peer, TreeProgress::Flow& flow);
+  [[nodiscard]] std::int64_t bytes(std::int64_t chunk) const;
+
+  const std::int64_t bytes_;
+  const std::int64_t chunk_;
+  const TreePlace place_;
+  TreeProgress progress_;
+  Peer parent_;
+  std::vector<Peer> children_;
+  bool done_;
 };
 
 // What a host's members do in its memory, one such stage after the other: it is over for all of

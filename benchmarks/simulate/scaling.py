@@ -22,7 +22,7 @@ ALL_SIZES = 10
 MOST_IN_PARTS = 2000  # ranks, where a backward pass makes more batches
 # Gbit/s, and a latency that such links have, in microseconds.
 LINKS = ((1, 50), (10, 30), (100, 15))
-SMALL = "64K"  # what recursive doubling is compared with
+SMALL = "64K"  # with which recursive doubling and trees are compared
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def main(most: int) -> None:
     )
     rows = []
     for ranks in sizes:
-        for algorithm in ("ring", "doubling"):
+        for algorithm in ("ring", "doubling", "tree"):
             small = (*links(10, 30), "--tensors", SMALL, "--algorithm", algorithm)
             rows.append((algorithm, Case(ranks, 1, small)))
     table(f"One tensor of {SMALL}, links of 10 Gbit/s, a rank on each host", rows)

@@ -32,7 +32,13 @@ SetHosts hosts_of(const Settings& settings) {
     ranks.push_back(rank);
     members[static_cast<std::size_t>(rank / settings.ranks_per_host)].push_back(rank);
   }
-  return {std::move(members), 0, 0, ranks, algorithms_of(settings), settings.costs.link};
+  return {std::move(members),
+          0,
+          0,
+          ranks,
+          algorithms_of(settings),
+          alltoall_across(settings.costs.link, settings.ranks_per_host),
+          settings.costs.link};
 }
 
 std::int64_t allocated() {

@@ -17,9 +17,8 @@ AlgorithmChoice choose_across_hosts(const Runtime& runtime, std::int64_t bytes) 
   choice.algorithm = choice.registered = name_of(algorithm);
   const LinkCosts& costs = runtime.link_costs();
   if (!costs.is_measured) return choice;
-  const double cost = algorithm == Algorithm::doubling ? doubling_cost(costs, hosts, bytes)
-                                                       : ring_cost(costs, hosts, bytes);
-  choice.predicted_us = choice.predicted_registered_us = cost / 1000;
+  choice.predicted_us = choice.predicted_registered_us =
+      cost_across(algorithm, costs, hosts, bytes) / 1000;
   return choice;
 }
 

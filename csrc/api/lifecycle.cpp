@@ -389,7 +389,7 @@ std::map<std::string, std::string> options() {
   }
   // Those in use, not "auto".
   values["transport"] = runtime->transport_name();
-  values["algorithm"] = runtime->algorithms_of_world().to_string();
+  values["algorithm"] = runtime->describe_algorithms();
   return values;
 }
 

@@ -22,6 +22,7 @@ void AlltoallOperation::exchange_counts() {
     counts_.push_back(lane_.transport->recv(world_rank, lane_.tag, {&count, 1}));
     const ConstBytes own = std::as_bytes(std::span(&input_.rows[peer], 1));
     sends_.push_back(lane_.transport->send(world_rank, lane_.tag, {&own, 1}));
+    lane_.counters->messages_sent.add(1);
   }
   const auto self = static_cast<std::size_t>(lane_.rank);
   received_rows_[self] = input_.rows[self];

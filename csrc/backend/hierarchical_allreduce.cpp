@@ -8,6 +8,7 @@
 #include "backend/ring_operation.h"
 #include "backend/sequence.h"
 #include "backend/stages.h"
+#include "backend/tree_operation.h"
 
 namespace rueda {
 
@@ -42,9 +43,15 @@ class Allreduce {
 
   [[nodiscard]] std::unique_ptr<Operation> cross(std::int64_t part) const {
     if (rank_ >= plan_.slices()) return nullptr;
-    const Lane across = lane_of_part(lane_across(lane_, rank_), part);
+    Lane across = lane_of_part(lane_across(lane_, rank_), part);
+    across.chunk_bytes = plan_.chunk_bytes();
     const Segment own = plan_.slice(part, rank_);
-    if (plan_.doubles()) {
+    if (plan_.algorithm() == Algorithm::tree) {
+      return std::make_unique<TreeOperation>(across, static_cast<int>(part % 2), reduction_,
+                                             output(own.offset), own.count,
+                                             chunk_elements(across, element_));
+    }
+    if (plan_.algorithm() == Algorithm::doubling) {
       return std::make_unique<DoublingOperation>(across, reduction_, output(own.offset), own.count);
     }
     RingPlan ring = RingPlan::allreduce(across.rank, across.size(), own.count,

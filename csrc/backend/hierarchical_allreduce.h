@@ -6,6 +6,9 @@
 // parts of which several are under way at once, so that memory and links are busy together.
 //
 // doubling: one member of each host gets all of it, and these exchange it in log2(H) hops.
+//
+// tree: the same member reduces one half of it along one tree and the other along another, each in
+// chunks, in 2 log2(H) hops.
 #pragma once
 
 #include <memory>

@@ -5,7 +5,7 @@
 //   reduce-scatter  reduce-scatter within, a ring for each member's place across
 //   all-gather      a ring for each member's place across, all-gather within
 //   broadcast       from host to host, then to all within; large ones in parts that overlap
-//   all-to-all      as the inner backend does it
+//   all-to-all      gathered within by where it goes, see gathered_alltoall.h
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -13,6 +13,7 @@
 #include "backend/backend.h"
 #include "backend/broadcast_operation.h"
 #include "backend/contribute.h"
+#include "backend/gathered_alltoall.h"
 #include "backend/hierarchical_allreduce.h"
 #include "backend/hierarchical_compressed.h"
 #include "backend/leaf_allreduce.h"
@@ -185,6 +186,10 @@ class HierarchicalBackend final : public Backend {
 
   std::unique_ptr<Operation> alltoall(const Lane& lane, AlltoallInput input,
                                       AllocateRows allocate) override {
+    if (may_gather(lane)) {
+      return std::make_unique<GatheredAlltoall>(lane, policy_, buffers_, std::move(input),
+                                                std::move(allocate));
+    }
     return inner_->alltoall(lane, std::move(input), std::move(allocate));
   }
 
@@ -192,6 +197,14 @@ class HierarchicalBackend final : public Backend {
   static bool goes_around_one_ring(const Lane& lane, std::size_t bytes) {
     return lane.hosts == nullptr ||
            lane.hosts->algorithms().choose(static_cast<std::int64_t>(bytes)) == Algorithm::ring;
+  }
+
+  // The same on all ranks, who know their own sizes only.
+  static bool may_gather(const Lane& lane) {
+    if (lane.hosts == nullptr || lane.hosts->max_size() == 1) return false;
+    const auto& rows = lane.hosts->alltoall().rows();
+    const bool never = rows.size() == 1 && rows.front().algorithm == Algorithm::pairwise;
+    return !never && lane.members->size() <= GatheredAlltoall::max_members;
   }
 
   // Of several tensors, or of one that not all here can read and write. A matter of this rank.

@@ -219,7 +219,10 @@ std::optional<HostPolicy> policy_for(const AlgorithmTable& algorithms, const Hos
   switch (algorithms.choose(static_cast<std::int64_t>(std::min<std::size_t>(bytes, INT64_MAX)))) {
     case Algorithm::ring:
     case Algorithm::hierarchical:
-    case Algorithm::doubling: return std::nullopt;
+    case Algorithm::doubling:
+    case Algorithm::tree:
+    case Algorithm::gathered:
+    case Algorithm::pairwise: return std::nullopt;
     case Algorithm::flat: chosen.flat_limit = slot_bytes; break;
     case Algorithm::direct: chosen.flat_limit = std::min(policy.flat_limit, bytes - 1); break;
   }

@@ -103,14 +103,37 @@ bool Epoch::spans_hosts(const HostParts& parts) const {
   return world_.host.knows_hosts() && parts.leaders.size() > 1;
 }
 
+namespace {
+
+int most_members(const HostParts& parts) {
+  std::size_t most = 1;
+  for (const auto& part : parts.members) most = std::max(most, part.size());
+  return static_cast<int>(most);
+}
+
+}  // namespace
+
 AlgorithmTable Epoch::algorithms_across(const HostParts& parts) const {
   const auto hosts = static_cast<int>(parts.members.size());
-  const bool shares = std::any_of(parts.members.begin(), parts.members.end(),
-                                  [](const auto& part) { return part.size() > 1; });
+  const bool shares = most_members(parts) > 1;
   const AlgorithmTable measured = rueda::algorithms_across(world_.link_costs, hosts, shares);
   // What it does not accept has been refused.
   return AlgorithmTable::parse(services_.options.algorithm, measured, Extent::several_hosts)
       .value();
+}
+
+AlgorithmTable Epoch::alltoall_across(const HostParts& parts) const {
+  const AlgorithmTable measured = rueda::alltoall_across(world_.link_costs, most_members(parts));
+  return AlgorithmTable::parse(services_.options.algorithm, measured, Extent::alltoall_across)
+      .value();
+}
+
+std::string Epoch::describe_algorithms() const {
+  const auto world = process_sets_.find(0);
+  const HostParts parts = world_.host.parts(world->ranks, world->rank);
+  const std::string text = algorithms_of_world().to_string();
+  if (!spans_hosts(parts) || most_members(parts) == 1) return text;
+  return str(text, ";", alltoall_across(parts).to_string());
 }
 
 AlgorithmTable Epoch::algorithms_of_world() const {

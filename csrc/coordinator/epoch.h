@@ -72,6 +72,8 @@ class Epoch final : public Progress::Work {
   [[nodiscard]] const AlgorithmTable& algorithms() const { return algorithms_; }
   // Of the world.
   [[nodiscard]] AlgorithmTable algorithms_of_world() const;
+  // Of all that it does, as AlgorithmTable::parse() reads it.
+  [[nodiscard]] std::string describe_algorithms() const;
   [[nodiscard]] const LinkCosts& link_costs() const { return world_.link_costs; }
   [[nodiscard]] const std::vector<TriedLink>& links_tried() const { return world_.links_tried; }
   [[nodiscard]] ProcessSets& process_sets() { return *process_sets_; }
@@ -119,6 +121,7 @@ class Epoch final : public Progress::Work {
   // Whether a set with these parts does what it can in the memory of each host.
   [[nodiscard]] bool spans_hosts(const HostParts& parts) const;
   [[nodiscard]] AlgorithmTable algorithms_across(const HostParts& parts) const;
+  [[nodiscard]] AlgorithmTable alltoall_across(const HostParts& parts) const;
   [[nodiscard]] std::vector<int> neighbours() const;
 
   // --- Commands

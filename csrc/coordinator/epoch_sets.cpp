@@ -175,7 +175,8 @@ void Epoch::open_set(std::shared_ptr<const ProcessSetMembers> members,
   std::unique_ptr<const SetHosts> hosts;
   if (spans_hosts(parts)) {
     hosts = std::make_unique<SetHosts>(parts.members, parts.index, parts.rank, members->ranks,
-                                       algorithms_across(parts), world_.link_costs);
+                                       algorithms_across(parts), alltoall_across(parts),
+                                       world_.link_costs);
   }
   sets_[id] = std::make_unique<SetCoordinator>(std::move(members), std::move(parts),
                                                std::move(hosts), services_.options, context,

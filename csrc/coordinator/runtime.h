@@ -116,6 +116,7 @@ class Runtime {
   }
   [[nodiscard]] const AlgorithmTable& algorithms() const { return epoch_.algorithms(); }
   [[nodiscard]] AlgorithmTable algorithms_of_world() const { return epoch_.algorithms_of_world(); }
+  [[nodiscard]] std::string describe_algorithms() const { return epoch_.describe_algorithms(); }
   [[nodiscard]] const LinkCosts& link_costs() const { return epoch_.link_costs(); }
   [[nodiscard]] const std::vector<TriedLink>& links_tried() const { return epoch_.links_tried(); }
   // Whether nothing of the set is accepted any more. Cheap.

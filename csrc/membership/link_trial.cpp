@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstring>
+#include <limits>
 #include <optional>
 #include <string>
 
+#include "core/log.h"
 #include "core/strings.h"
 
 namespace rueda {
@@ -17,6 +20,10 @@ namespace {
 constexpr Tag trial_tag{.group = trial_group};
 constexpr int small_runs = 30;
 constexpr int large_runs = 4;
+constexpr std::size_t burst = 32;  // small messages at once
+constexpr int burst_runs = 8;
+constexpr std::size_t copied_bytes = 4 << 20;  // more than caches of one processor hold
+constexpr int copies = 3;
 constexpr std::size_t large_bytes = 2 * LinkCosts::large_chunk;
 // Large chunks cost fewer messages, but small ones overlap better.
 constexpr double worthwhile_gain = 1.1;
@@ -97,6 +104,19 @@ class Trial {
   int previous_ = 0;
 };
 
+// ns for each byte that is copied in memory.
+double cost_of_copying() {
+  const std::vector<std::byte> source(copied_bytes);
+  std::vector<std::byte> target(copied_bytes);
+  double least = std::numeric_limits<double>::max();
+  for (int run = 0; run < copies; ++run) {
+    const Time begin = Clock::now();
+    std::memcpy(target.data(), source.data(), copied_bytes);
+    least = std::min(least, std::chrono::duration<double, std::nano>(Clock::now() - begin).count());
+  }
+  return least / static_cast<double>(copied_bytes);
+}
+
 Expected<std::string> try_links(Transport& transport, const std::vector<int>& ranks,
                                 Time deadline) {
   if (std::find(ranks.begin(), ranks.end(), transport.rank()) == ranks.end()) return std::string();
@@ -109,6 +129,8 @@ Expected<std::string> try_links(Transport& transport, const std::vector<int>& ra
   }
   const auto one = trial.time(1, 1, small_runs);
   if (!one) return one.status();
+  const auto many = trial.time(burst, 1, burst_runs);
+  if (!many) return many.status();
   const auto small = trial.time(large_bytes, small_chunk, large_runs);
   if (!small) return small.status();
   const auto large = trial.time(large_bytes, large_chunk, large_runs);
@@ -117,7 +139,9 @@ Expected<std::string> try_links(Transport& transport, const std::vector<int>& ra
   const double per_byte = std::max(0.0, (best - *one) / static_cast<double>(large_bytes));
   // Where it makes no difference, fewer messages cost less.
   const bool takes_small = *small * worthwhile_gain < *large;
-  return str(*one, " ", per_byte, " ", takes_small ? small_chunk : large_chunk);
+  const double per_message = std::max(0.0, (*many - *one) / (burst - 1));
+  return str(*one, " ", per_byte, " ", takes_small ? small_chunk : large_chunk, " ", per_message,
+             " ", cost_of_copying());
 }
 
 std::optional<LinkCosts> costs_of(const std::string& text) {
@@ -126,7 +150,8 @@ std::optional<LinkCosts> costs_of(const std::string& text) {
   const char* next = text.data();
   const char* end = text.data() + text.size();
   double chunk = 0;
-  for (double* figure : std::array{&costs.latency, &costs.per_byte, &chunk}) {
+  for (double* figure : std::array{&costs.latency, &costs.per_byte, &chunk, &costs.per_message,
+                                   &costs.per_copied_byte}) {
     const auto [stop, error] = std::from_chars(next, end, *figure);
     if (error != std::errc() || !(*figure >= 0)) return std::nullopt;
     next = stop == end ? end : stop + 1;
@@ -144,7 +169,8 @@ Expected<LinkCosts> measure_links(Bootstrap& world, const std::string& name, Tra
   if (ranks.size() < 2) return LinkCosts{};
   const auto all = world.allgather(name, try_links(transport, ranks, end), deadline);
   if (!all) return all.status();
-  LinkCosts slowest{.latency = 0, .per_byte = 0, .is_measured = true};
+  LinkCosts slowest{
+      .latency = 0, .per_byte = 0, .is_measured = true, .per_message = 0, .per_copied_byte = 0};
   for (const int rank : ranks) {
     const auto costs = costs_of(all.value()[static_cast<std::size_t>(rank)]);
     if (!costs) {
@@ -153,7 +179,13 @@ Expected<LinkCosts> measure_links(Bootstrap& world, const std::string& name, Tra
     slowest.latency = std::max(slowest.latency, costs->latency);
     slowest.per_byte = std::max(slowest.per_byte, costs->per_byte);
     slowest.chunk = std::min(slowest.chunk, costs->chunk);
+    slowest.per_message = std::max(slowest.per_message, costs->per_message);
+    slowest.per_copied_byte = std::max(slowest.per_copied_byte, costs->per_copied_byte);
   }
+  log(LogLevel::debug, "the slowest link between hosts, as of ", transport.name(),
+      ": a message takes ", slowest.latency, " ns, ", slowest.per_byte, " for each byte, ",
+      slowest.per_message, " for each further message; a copy ", slowest.per_copied_byte,
+      " for each byte");
   return slowest;
 }
 

@@ -12,8 +12,8 @@ namespace rueda {
 
 namespace {
 
-constexpr std::array<std::string_view, 5> names{"flat", "direct", "ring", "hierarchical",
-                                                "doubling"};
+constexpr std::array<std::string_view, 8> names{"flat",     "direct", "ring",     "hierarchical",
+                                                "doubling", "tree",   "gathered", "pairwise"};
 constexpr std::int64_t no_end = std::numeric_limits<std::int64_t>::max();
 
 std::optional<Algorithm> algorithm_named(std::string_view name) {
@@ -27,10 +27,13 @@ bool serves(Algorithm algorithm, Extent extent) {
     case Algorithm::flat:
     case Algorithm::direct: return extent == Extent::one_host;
     case Algorithm::hierarchical:
-    case Algorithm::doubling: return extent == Extent::several_hosts;
+    case Algorithm::doubling:
+    case Algorithm::tree: return extent == Extent::several_hosts;
+    case Algorithm::gathered:
+    case Algorithm::pairwise: return extent == Extent::alltoall_across;
     case Algorithm::ring: break;
   }
-  return true;
+  return extent != Extent::alltoall_across;
 }
 
 // "8K", "1M", "4096".
@@ -86,6 +89,13 @@ AlgorithmTable AlgorithmTable::of_limit(std::int64_t limit, Algorithm small, Alg
   return table;
 }
 
+AlgorithmTable AlgorithmTable::of_rows(std::vector<Row> rows) {
+  AlgorithmTable table;
+  table.rows_ = std::move(rows);
+  table.merge_rows();
+  return table;
+}
+
 Expected<AlgorithmTable> AlgorithmTable::parse(std::string_view text,
                                                const AlgorithmTable& otherwise, Extent extent) {
   AlgorithmTable table = otherwise;
@@ -101,8 +111,8 @@ Expected<AlgorithmTable> AlgorithmTable::parse(std::string_view text,
       return Status(ErrorCode::initialization,
                     str("'", part,
                         "' is no range of sizes with its algorithm: give auto, or flat, "
-                        "direct, ring, hierarchical or doubling, each with a range if wanted, as "
-                        "in flat:0-8K;ring:8K-"));
+                        "direct, ring, hierarchical, doubling, tree, gathered or pairwise, each "
+                        "with a range if wanted, as in flat:0-8K;ring:8K-"));
     }
     if (serves(*algorithm, extent)) table.set(range->first, range->last, *algorithm);
   }
@@ -115,6 +125,10 @@ void AlgorithmTable::set(std::int64_t first, std::int64_t last, Algorithm algori
   rows_.push_back({first, algorithm});
   if (last != no_end) rows_.push_back({last, after});
   std::sort(rows_.begin(), rows_.end(), [](const Row& a, const Row& b) { return a.from < b.from; });
+  merge_rows();
+}
+
+void AlgorithmTable::merge_rows() {
   const auto same = [](const Row& a, const Row& b) { return a.algorithm == b.algorithm; };
   rows_.erase(std::unique(rows_.begin(), rows_.end(), same), rows_.end());
 }

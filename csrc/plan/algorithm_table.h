@@ -18,10 +18,16 @@ enum class Algorithm : std::uint8_t {
   hierarchical,
   // Several hosts: within each as above, recursive doubling across, by one rank of each.
   doubling,
+  tree,  // several hosts: as before, two binary trees across, each for half of the data
+  // All-to-all of several hosts: what the members of a host have for a rank of another is gathered
+  // in memory and goes as one message.
+  gathered,
+  pairwise,  // all-to-all of several hosts: a message for each pair of ranks
 };
 
-// What a table is for: process sets whose members share one host's memory, or others.
-enum class Extent : std::uint8_t { one_host, several_hosts };
+// What a table is for: process sets whose members share one host's memory, others, or the
+// all-to-all of these, of which each size is what a rank has for one rank of another host.
+enum class Extent : std::uint8_t { one_host, several_hosts, alltoall_across };
 
 [[nodiscard]] std::string_view name_of(Algorithm algorithm);
 
@@ -35,6 +41,8 @@ class AlgorithmTable {
   // `small` below `limit` bytes, `large` from there on.
   static AlgorithmTable of_limit(std::int64_t limit, Algorithm small = Algorithm::flat,
                                  Algorithm large = Algorithm::direct);
+  // Each from a size on, the first from 0.
+  static AlgorithmTable of_rows(std::vector<Row> rows);
   // "flat:0-8K;direct:8K-1M;ring:1M-": bytes, an upper end is not part of its range. Later ranges
   // override earlier ones; what none of them covers stays as in `otherwise`; "ring" alone means all
   // sizes; empty or "auto" is `otherwise`. What is not for `extent` is checked and left out. Fails,
@@ -50,6 +58,7 @@ class AlgorithmTable {
  private:
   // last: not part of the range.
   void set(std::int64_t first, std::int64_t last, Algorithm algorithm);
+  void merge_rows();
 
   std::vector<Row> rows_{{0, Algorithm::ring}};  // by size; all is the ring's at first
 };

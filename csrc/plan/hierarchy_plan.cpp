@@ -29,11 +29,19 @@ std::int64_t parts_of(std::int64_t chunk_bytes, std::int64_t bytes, std::int64_t
 HierarchyPlan::HierarchyPlan(const SetHosts& hosts, Algorithm algorithm, std::int64_t count,
                              std::size_t element, std::int64_t chunk_bytes)
     : count_(count),
-      doubles_(algorithm == Algorithm::doubling),
-      slices_(doubles_ ? 1 : hosts.min_size()) {
+      algorithm_(algorithm),
+      chunk_bytes_(chunk_bytes),
+      slices_(algorithm == Algorithm::hierarchical ? hosts.min_size() : 1) {
   if (count == 0) return;
   const std::int64_t bytes = count * static_cast<std::int64_t>(element);
-  parts_ = doubles_ ? 1 : parts_of(chunk_bytes, bytes, std::int64_t{slices_} * hosts.hosts());
+  if (algorithm == Algorithm::doubling) {
+    parts_ = 1;
+  } else if (algorithm == Algorithm::tree) {
+    parts_ = 2 * parts_of(chunk_bytes, (bytes + 1) / 2, 1);
+    chunk_bytes_ = std::min(chunk_bytes, hosts.tree_chunk(bytes));
+  } else {
+    parts_ = parts_of(chunk_bytes, bytes, std::int64_t{slices_} * hosts.hosts());
+  }
 }
 
 Segment HierarchyPlan::slice(std::int64_t part, int index) const {

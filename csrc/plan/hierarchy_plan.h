@@ -23,7 +23,8 @@ inline constexpr std::int64_t min_part = 1 << 20;
                                     std::int64_t shares);
 
 // The same on all members. Slice i of each part is carried by member i of each host: with
-// Algorithm::hierarchical as many as the smallest host has members, with Algorithm::doubling one.
+// Algorithm::hierarchical as many as the smallest host has members, otherwise one. With
+// Algorithm::tree the parts take the two trees in turn.
 class HierarchyPlan {
  public:
   // `count` elements of `element` bytes, which go over the links in chunks of at most
@@ -31,7 +32,9 @@ class HierarchyPlan {
   HierarchyPlan(const SetHosts& hosts, Algorithm algorithm, std::int64_t count, std::size_t element,
                 std::int64_t chunk_bytes);
 
-  [[nodiscard]] bool doubles() const { return doubles_; }
+  [[nodiscard]] Algorithm algorithm() const { return algorithm_; }
+  // What goes over the links at a time, at most.
+  [[nodiscard]] std::int64_t chunk_bytes() const { return chunk_bytes_; }
   [[nodiscard]] int slices() const { return slices_; }
   [[nodiscard]] std::int64_t parts() const { return parts_; }  // none of nothing
   [[nodiscard]] Segment part(std::int64_t part) const { return cut(count_, parts_, part); }
@@ -39,7 +42,8 @@ class HierarchyPlan {
 
  private:
   std::int64_t count_;
-  bool doubles_;
+  Algorithm algorithm_;
+  std::int64_t chunk_bytes_;
   int slices_;
   std::int64_t parts_ = 0;
 };

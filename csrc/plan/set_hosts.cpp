@@ -6,11 +6,13 @@
 namespace rueda {
 
 SetHosts::SetHosts(std::vector<std::vector<int>> members, int host, int rank,
-                   const std::vector<int>& ranks, AlgorithmTable algorithms, const LinkCosts& costs)
+                   const std::vector<int>& ranks, AlgorithmTable algorithms,
+                   AlgorithmTable alltoall, const LinkCosts& costs)
     : parts_(std::move(members)),
       host_(host),
       rank_(rank),
       algorithms_(std::move(algorithms)),
+      alltoall_(std::move(alltoall)),
       costs_(costs),
       places_(ranks.size()) {
   const auto world_rank = [&](int member) { return ranks[static_cast<std::size_t>(member)]; };

@@ -17,7 +17,7 @@ class SetHosts {
   // `members`: of each host all of them, ranks within the set, of which this one is number `rank`
   // on `host`. `ranks`: their world ranks. At least one of each.
   SetHosts(std::vector<std::vector<int>> members, int host, int rank, const std::vector<int>& ranks,
-           AlgorithmTable algorithms, const LinkCosts& costs);
+           AlgorithmTable algorithms, AlgorithmTable alltoall, const LinkCosts& costs);
 
   [[nodiscard]] int hosts() const { return static_cast<int>(parts_.size()); }
   [[nodiscard]] int host() const { return host_; }  // this rank's
@@ -45,8 +45,14 @@ class SetHosts {
 
   // How the set exchanges which sizes.
   [[nodiscard]] const AlgorithmTable& algorithms() const { return algorithms_; }
+  // In an all-to-all, by what a rank has for one of another host.
+  [[nodiscard]] const AlgorithmTable& alltoall() const { return alltoall_; }
   // What goes over a link at a time, at most.
   [[nodiscard]] std::int64_t chunk_bytes() const { return costs_.chunk; }
+  // And at most along trees, of so many bytes in all.
+  [[nodiscard]] std::int64_t tree_chunk(std::int64_t bytes) const {
+    return rueda::tree_chunk(costs_, hosts(), bytes);
+  }
   // Whether so many bytes may travel with what ranks say to each other anyway: they are exchanged
   // as quickly as can be, and that is no slower.
   [[nodiscard]] bool may_be_eager(std::size_t bytes) const {
@@ -64,6 +70,7 @@ class SetHosts {
   const int host_;
   const int rank_;
   const AlgorithmTable algorithms_;
+  const AlgorithmTable alltoall_;
   const LinkCosts costs_;
   int min_size_ = 0;
   int max_size_ = 0;

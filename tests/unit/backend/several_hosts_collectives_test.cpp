@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "onehost/registered_memory.h"
+#include "plan/double_tree.h"
 #include "plan/doubling_plan.h"
 #include "ranks/engine_ranks.h"
 
@@ -80,7 +81,7 @@ class PerHost {
 
  private:
   HostOf host_of_;
-  std::array<std::atomic<std::int64_t>, 8> sums_;
+  std::array<std::atomic<std::int64_t>, 9> sums_;
 };
 
 }  // namespace
@@ -126,10 +127,36 @@ TEST_CASE("a small tensor takes one rank of each host as many messages as there 
   }
 }
 
+TEST_CASE("along two trees each host sends a block to its parent and to its children") {
+  const int hosts = GENERATE(2, 3, 4, 5, 6, 7, 8, 9);
+  HostOf host_of;
+  for (int rank = 0; rank < hosts; ++rank) host_of.push_back(rank);
+  const std::int64_t count = GENERATE(0, 1, 2, 1021);
+  PerHost sent(host_of);
+  Results results(host_of);
+  run_on(host_of, with("tree", 1024), [&](int rank, Runtime& engine) {
+    std::vector<float> tensor = random_floats(static_cast<std::size_t>(count), rank);
+    finish(submit(engine, allreduce_of(tensor, DataType::float32, "x")));
+    results.expect_equal(rank, tensor, std::to_string(count) + " elements");
+    sent.add(rank, metric(engine, "allreduce_messages_sent"));
+  });
+  for (int host = 0; host < hosts; ++host) {
+    std::int64_t messages = 0;
+    // Of one element there is no second half.
+    for (int tree = 0; tree < std::min<std::int64_t>(count, 2); ++tree) {
+      const TreePlace place = place_in_tree(tree, host, hosts);
+      const auto children = static_cast<std::int64_t>(place.children.size());
+      messages += children + (place.is_root() ? 0 : 1);
+    }
+    // Half of the largest is two chunks.
+    CHECK(sent.of(host) == (count == 1021 ? 2 * messages : messages));
+  }
+}
+
 TEST_CASE("all ranks hold the same bits, of any size, in any memory") {
   const auto host_of =
       GENERATE(HostOf{0, 0, 1, 1}, HostOf{1, 0, 0, 0}, HostOf{0, 1, 0, 2}, HostOf{0, 1, 1, 1, 1});
-  const auto algorithm = GENERATE("hierarchical", "doubling", "auto");
+  const auto algorithm = GENERATE("hierarchical", "doubling", "tree", "auto");
   Results results(host_of);
   run_on(host_of, with(algorithm), [&](int rank, Runtime& engine) {
     for (const std::size_t count : {0U, 1U, 2U, 13U, 14U, 255U, 5003U, 100'003U, 700'001U}) {
@@ -158,7 +185,7 @@ TEST_CASE("averages and factors are applied once, whoever has joined") {
   // Both ranks of one host sit out, or one of each.
   const auto absent = GENERATE(std::vector<int>{2, 3}, std::vector<int>{0, 1, 2},
                                std::vector<int>{1, 3}, std::vector<int>{0, 1});
-  const auto algorithm = GENERATE("hierarchical", "doubling");
+  const auto algorithm = GENERATE("hierarchical", "doubling", "tree");
   const HostOf host_of{0, 0, 1, 1};
   run_on(host_of, with(algorithm), [&](int rank, Runtime& engine) {
     const bool joins = std::find(absent.begin(), absent.end(), rank) != absent.end();
@@ -185,7 +212,7 @@ TEST_CASE("averages and factors are applied once, whoever has joined") {
 
 TEST_CASE("many at once, of all sizes, fused or not, replayed or not") {
   const auto host_of = GENERATE(HostOf{0, 0, 1, 1}, HostOf{0, 1, 1, 0, 0});
-  Options options = with("auto", 16 << 10);
+  Options options = with(GENERATE("auto", "tree:0-1M"), 16 << 10);
   options.fusion_threshold = GENERATE(0, 300'000);
   options.batches_in_flight = 4;
   run_on(host_of, options, [&](int rank, Runtime& engine) {

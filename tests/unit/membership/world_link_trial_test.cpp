@@ -60,6 +60,9 @@ TEST_CASE("all ranks get the figures of the slowest link") {
     CHECK(each.latency == costs.front().latency);
     CHECK(each.per_byte == costs.front().per_byte);
     CHECK(each.chunk == costs.front().chunk);
+    CHECK(each.per_message == costs.front().per_message);
+    CHECK(each.per_copied_byte > 0);
+    CHECK(each.per_copied_byte == costs.front().per_copied_byte);
   }
 }
 

@@ -129,7 +129,23 @@ TEST_CASE("the table across hosts follows from what links cost") {
   CHECK(eager_limit(gigabit, 21) == 6 * 50'000 / (8 * (2 * 5 - 6)));
 }
 
-TEST_CASE("one option overrides both tables, each by what it is for") {
+TEST_CASE("what hosts have for each other is gathered where messages cost more than copies") {
+  LinkCosts costs;
+  costs.per_message = 4000;
+  costs.per_copied_byte = 0.1;
+  CHECK(gathering_limit(costs, 1) == 0);  // there is nothing to gather
+  CHECK(gathering_limit(costs, 2) == 20'000);
+  CHECK(gathering_limit(costs, 8) == 35'000);
+  CHECK(alltoall_across(costs, 1).to_string() == "pairwise:0-");
+  CHECK(alltoall_across(costs, 2).to_string() == "gathered:0-16K;pairwise:16K-");
+  CHECK(alltoall_across(costs, 8).to_string() == "gathered:0-32K;pairwise:32K-");
+  costs.per_copied_byte = 0;
+  CHECK(alltoall_across(costs, 2).to_string() == "gathered:0-256K;pairwise:256K-");
+  costs.per_message = 0;
+  CHECK(gathering_limit(costs, 2) == 256 << 10);
+}
+
+TEST_CASE("one option overrides all tables, each by what it is for") {
   const AlgorithmTable host = AlgorithmTable::of_limit(8 << 10);
   const AlgorithmTable across =
       AlgorithmTable::of_limit(8 << 10, Algorithm::doubling, Algorithm::hierarchical);
@@ -145,7 +161,16 @@ TEST_CASE("one option overrides both tables, each by what it is for") {
   CHECK(within("ring") == "ring:0-");
   CHECK(between("hierarchical:1K-") == "doubling:0-1K;hierarchical:1K-");
   CHECK(between("doubling:0-1M;direct:4K-") == "doubling:0-1M;hierarchical:1M-");
-  CHECK_FALSE(AlgorithmTable::parse("tree", across, Extent::several_hosts).ok());
+  const AlgorithmTable all_to_all =
+      AlgorithmTable::of_limit(16 << 10, Algorithm::gathered, Algorithm::pairwise);
+  const auto exchanges = [&](const char* text) {
+    return AlgorithmTable::parse(text, all_to_all, Extent::alltoall_across).value().to_string();
+  };
+  CHECK(exchanges("ring") == all_to_all.to_string());
+  CHECK(exchanges("doubling;pairwise") == "pairwise:0-");
+  CHECK(exchanges("gathered:0-1M") == "gathered:0-1M;pairwise:1M-");
+  CHECK(between("gathered") == across.to_string());
+  CHECK_FALSE(AlgorithmTable::parse("star", across, Extent::several_hosts).ok());
 }
 
 }  // namespace rueda::test::doubling_plan_test

@@ -138,6 +138,31 @@ TEST_CASE("recursive doubling takes log2(P) times the tensor's time on the link"
   REQUIRE(simulate::simulate(settings).steps.back().traffic.back().data_messages == hops);
 }
 
+TEST_CASE("two trees take the tensor's time on the link twice, and 2 log2(P) latencies") {
+  const int ranks = GENERATE(2, 4, 8, 64);
+  Settings settings = free_of_cost(ranks, 1, 128 * 1024);
+  settings.engine.algorithm = "tree";
+  settings.costs.link.per_message = 0;  // so that chunks are as small as can be
+  const int depth = std::countr_zero(static_cast<unsigned>(ranks));
+  const StepResult step = simulate::simulate(settings).steps.back();
+  const std::int64_t bytes = settings.tensors.front().elements * 4;
+  REQUIRE(sum_over(step, &Traffic::data_bytes) == std::int64_t{2} * (ranks - 1) * bytes);
+  SECTION("latency") {
+    settings.costs.link.latency = 10'000;
+    // And up and down the tree of the negotiation, which has three levels at most; a sender hears
+    // that its last message has arrived.
+    const double hops = seconds_of(settings) / 10e-6;
+    REQUIRE(hops >= 2 * depth + 2 - 1e-6);
+    REQUIRE(hops <= 2 * depth + 7 + 1e-6);
+  }
+  SECTION("bytes") {
+    settings.costs.link.per_byte = 1;
+    const double seconds = seconds_of(settings);
+    REQUIRE(seconds >= 1.0 * static_cast<double>(bytes) * 1e-9);
+    REQUIRE(seconds <= 2.2 * static_cast<double>(bytes) * 1e-9);
+  }
+}
+
 TEST_CASE("a backward pass hides what is exchanged meanwhile") {
   Settings settings = free_of_cost(4, 1, 0);
   settings.costs.link.per_byte = 1;
