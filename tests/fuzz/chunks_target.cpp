@@ -4,7 +4,7 @@
 #include "fuzz/script.h"
 #include "tcp/incoming_messages.h"
 
-namespace rueda::fuzz {
+namespace rueda::fuzz::chunks_target {
 
 namespace {
 
@@ -100,7 +100,10 @@ std::vector<Bytes> seeds() {
 }
 
 }  // namespace
+}  // namespace rueda::fuzz::chunks_target
 
-const Target chunks{"chunks", run, seeds};
+namespace rueda::fuzz {
+
+const Target chunks{"chunks", chunks_target::run, chunks_target::seeds};
 
 }  // namespace rueda::fuzz

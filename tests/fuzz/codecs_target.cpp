@@ -5,7 +5,7 @@
 #include "fuzz/script.h"
 #include "reduce/codec.h"
 
-namespace rueda::fuzz {
+namespace rueda::fuzz::codecs_target {
 
 namespace {
 
@@ -60,7 +60,10 @@ std::vector<Bytes> seeds() {
 }
 
 }  // namespace
+}  // namespace rueda::fuzz::codecs_target
 
-const Target codecs{"codecs", run, seeds};
+namespace rueda::fuzz {
+
+const Target codecs{"codecs", codecs_target::run, codecs_target::seeds};
 
 }  // namespace rueda::fuzz

@@ -3,7 +3,7 @@
 #include "fuzz/sockets.h"
 #include "transport/socket_link.h"
 
-namespace rueda::fuzz {
+namespace rueda::fuzz::frames_target {
 
 namespace {
 
@@ -48,7 +48,10 @@ std::vector<Bytes> seeds() {
 }
 
 }  // namespace
+}  // namespace rueda::fuzz::frames_target
 
-const Target frames{"frames", run, seeds};
+namespace rueda::fuzz {
+
+const Target frames{"frames", frames_target::run, frames_target::seeds};
 
 }  // namespace rueda::fuzz

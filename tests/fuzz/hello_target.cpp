@@ -5,7 +5,7 @@
 #include "fuzz/sockets.h"
 #include "transport/pending_handshakes.h"
 
-namespace rueda::fuzz {
+namespace rueda::fuzz::hello_target {
 
 namespace {
 
@@ -91,7 +91,10 @@ std::vector<Bytes> seeds() {
 }
 
 }  // namespace
+}  // namespace rueda::fuzz::hello_target
 
-const Target hello{"hello", run, seeds};
+namespace rueda::fuzz {
+
+const Target hello{"hello", hello_target::run, hello_target::seeds};
 
 }  // namespace rueda::fuzz

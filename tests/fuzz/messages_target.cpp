@@ -6,7 +6,7 @@
 #include "fuzz/script.h"
 #include "transport/inproc.h"
 
-namespace rueda::fuzz {
+namespace rueda::fuzz::messages_target {
 
 namespace {
 
@@ -136,7 +136,10 @@ std::vector<Bytes> seeds() {
 }
 
 }  // namespace
+}  // namespace rueda::fuzz::messages_target
 
-const Target messages{"messages", run, seeds};
+namespace rueda::fuzz {
+
+const Target messages{"messages", messages_target::run, messages_target::seeds};
 
 }  // namespace rueda::fuzz

@@ -6,7 +6,7 @@
 #include "fuzz/script.h"
 #include "plan/negotiator.h"
 
-namespace rueda::fuzz {
+namespace rueda::fuzz::negotiation_target {
 
 namespace {
 
@@ -214,7 +214,10 @@ std::vector<Bytes> seeds() {
 }
 
 }  // namespace
+}  // namespace rueda::fuzz::negotiation_target
 
-const Target negotiation{"negotiation", run, seeds};
+namespace rueda::fuzz {
+
+const Target negotiation{"negotiation", negotiation_target::run, negotiation_target::seeds};
 
 }  // namespace rueda::fuzz

@@ -7,7 +7,7 @@
 #include "fuzz/sockets.h"
 #include "membership/rendezvous_store.h"
 
-namespace rueda::fuzz {
+namespace rueda::fuzz::rendezvous_target {
 
 namespace {
 
@@ -93,7 +93,10 @@ std::vector<Bytes> seeds() {
 }
 
 }  // namespace
+}  // namespace rueda::fuzz::rendezvous_target
 
-const Target rendezvous{"rendezvous", run, seeds};
+namespace rueda::fuzz {
+
+const Target rendezvous{"rendezvous", rendezvous_target::run, rendezvous_target::seeds};
 
 }  // namespace rueda::fuzz

@@ -4,7 +4,7 @@
 #include "fuzz/script.h"
 #include "plan/round_agreement.h"
 
-namespace rueda::fuzz {
+namespace rueda::fuzz::rounds_target {
 
 namespace {
 
@@ -149,7 +149,10 @@ std::vector<Bytes> seeds() {
 }
 
 }  // namespace
+}  // namespace rueda::fuzz::rounds_target
 
-const Target rounds{"rounds", run, seeds};
+namespace rueda::fuzz {
+
+const Target rounds{"rounds", rounds_target::run, rounds_target::seeds};
 
 }  // namespace rueda::fuzz

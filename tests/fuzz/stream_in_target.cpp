@@ -5,7 +5,7 @@
 #include "fuzz/sockets.h"
 #include "tcp/incoming_stream.h"
 
-namespace rueda::fuzz {
+namespace rueda::fuzz::stream_in_target {
 
 namespace {
 
@@ -76,7 +76,10 @@ std::vector<Bytes> seeds() {
 }
 
 }  // namespace
+}  // namespace rueda::fuzz::stream_in_target
 
-const Target stream_in{"stream_in", run, seeds};
+namespace rueda::fuzz {
+
+const Target stream_in{"stream_in", stream_in_target::run, stream_in_target::seeds};
 
 }  // namespace rueda::fuzz

@@ -5,7 +5,7 @@
 #include "fuzz/sockets.h"
 #include "tcp/outgoing_stream.h"
 
-namespace rueda::fuzz {
+namespace rueda::fuzz::stream_out_target {
 
 namespace {
 
@@ -76,7 +76,10 @@ std::vector<Bytes> seeds() {
 }
 
 }  // namespace
+}  // namespace rueda::fuzz::stream_out_target
 
-const Target stream_out{"stream_out", run, seeds};
+namespace rueda::fuzz {
+
+const Target stream_out{"stream_out", stream_out_target::run, stream_out_target::seeds};
 
 }  // namespace rueda::fuzz

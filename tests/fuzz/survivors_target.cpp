@@ -4,7 +4,7 @@
 #include "fuzz/script.h"
 #include "plan/survivor_agreement.h"
 
-namespace rueda::fuzz {
+namespace rueda::fuzz::survivors_target {
 
 namespace {
 
@@ -110,7 +110,10 @@ std::vector<Bytes> seeds() {
 }
 
 }  // namespace
+}  // namespace rueda::fuzz::survivors_target
 
-const Target survivors{"survivors", run, seeds};
+namespace rueda::fuzz {
+
+const Target survivors{"survivors", survivors_target::run, survivors_target::seeds};
 
 }  // namespace rueda::fuzz

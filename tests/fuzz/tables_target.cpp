@@ -9,7 +9,7 @@
 #include "server/update_rule.h"
 #include "transport/inproc.h"
 
-namespace rueda::fuzz {
+namespace rueda::fuzz::tables_target {
 
 namespace {
 
@@ -211,7 +211,10 @@ std::vector<Bytes> seeds() {
 }
 
 }  // namespace
+}  // namespace rueda::fuzz::tables_target
 
-const Target table_requests{"tables", run, seeds};
+namespace rueda::fuzz {
+
+const Target table_requests{"tables", tables_target::run, tables_target::seeds};
 
 }  // namespace rueda::fuzz

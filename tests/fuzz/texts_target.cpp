@@ -9,7 +9,7 @@
 #include "plan/inquiry.h"
 #include "plan/negotiation_message.h"
 
-namespace rueda::fuzz {
+namespace rueda::fuzz::texts_target {
 
 namespace {
 
@@ -124,7 +124,10 @@ std::vector<Bytes> seeds() {
 }
 
 }  // namespace
+}  // namespace rueda::fuzz::texts_target
 
-const Target texts{"texts", run, seeds};
+namespace rueda::fuzz {
+
+const Target texts{"texts", texts_target::run, texts_target::seeds};
 
 }  // namespace rueda::fuzz

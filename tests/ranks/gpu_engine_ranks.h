@@ -28,9 +28,8 @@ std::vector<T> filled(std::size_t count, int rank) {
 template <class T>
 std::vector<T> summed(std::size_t count, int size) {
   std::vector<T> sum(count);
-  for (int rank = 0; rank < size; ++rank) {
-    const auto values = filled<T>(count, rank);
-    for (std::size_t i = 0; i < count; ++i) sum[i] = static_cast<T>(sum[i] + values[i]);
+  for (std::size_t i = 0; i < count; ++i) {
+    sum[i] = static_cast<T>(size * static_cast<int>(i % 7) + size * (size + 1) / 2);
   }
   return sum;
 }

@@ -18,6 +18,7 @@
 #include "coordinator/watcher.h"
 #include "core/strings.h"
 #include "core/wait_fd.h"
+#include "effort.h"
 #include "onehost/wake.h"
 #include "ranks/rank_threads.h"
 #include "transport/transport.h"
@@ -276,7 +277,7 @@ inline void wrong_length(ConformanceRank& self) {
 inline void sleeping_ping_pong(ConformanceRank& self) {
   const int peer = self.size() - 1 - self.rank();
   if (peer == self.rank()) return;
-  for (std::uint32_t round = 0; round < 2000; ++round) {
+  for (std::uint32_t round = 0; round < effort(2000U, 500U); ++round) {
     const Bytes sent = pattern(round % 50, round);
     Bytes received(sent.size());
     if (self.rank() < peer) finish_all(self, {send(self, peer, 6, sent)});

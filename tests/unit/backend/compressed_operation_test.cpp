@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "backend/compressed_allreduce.h"
+#include "effort.h"
 #include "ranks/late_network.h"
 
 namespace rueda::test::compressed_operation_test {
@@ -78,7 +79,7 @@ Reduction sum_by(CodecKind codec, int ranks) {
 TEST_CASE("a compressed allreduce ends with the same bits everywhere, whatever comes late") {
   const unsigned eagerness = GENERATE(0U, 3U, 10U);
   const auto codec = GENERATE(CodecKind::bfloat16, CodecKind::int8, CodecKind::top_k);
-  for (unsigned seed = 0; seed < 40; ++seed) {
+  for (unsigned seed = 0; seed < effort(40U, 8U); ++seed) {
     const int size = 2 + static_cast<int>(seed % 4);
     Network network(size, seed);
     const std::size_t count = network.random()() % 9000;
@@ -104,7 +105,7 @@ TEST_CASE("a compressed allreduce ends with the same bits everywhere, whatever c
 TEST_CASE("a receive or a send that fails is the compressed allreduce's failure on that rank") {
   const bool is_receive = GENERATE(true, false);
   const auto codec = GENERATE(CodecKind::int8, CodecKind::top_k);
-  for (int failing = 0; failing < 24; ++failing) {
+  for (int failing = 0; failing < 24; failing += effort(1, 3)) {
     CAPTURE(is_receive, name_of(codec), failing);
     Network network(3, static_cast<unsigned>(failing));
     (is_receive ? network.failing_receive : network.failing_send) = failing;

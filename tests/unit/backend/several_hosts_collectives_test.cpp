@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "effort.h"
 #include "onehost/registered_memory.h"
 #include "plan/double_tree.h"
 #include "plan/doubling_plan.h"
@@ -218,7 +219,7 @@ TEST_CASE("many at once, of all sizes, fused or not, replayed or not") {
   run_on(host_of, options, [&](int rank, Runtime& engine) {
     const auto size = static_cast<float>(host_of.size());
     const std::vector<std::size_t> counts{1, 700'000, 20, 5000, 90'000, 300, 1'200'000, 64, 7};
-    for (int step = 0; step < 4; ++step) {
+    for (int step = 0; step < effort(4, 2); ++step) {
       std::vector<std::vector<float>> tensors;
       std::vector<Handle> handles;
       for (const std::size_t count : counts) {
@@ -245,7 +246,7 @@ TEST_CASE("a broadcast and an all-gather cross each link once") {
   const auto host_of = GENERATE(HostOf{0, 0, 1, 1}, HostOf{0, 1, 1, 1, 2}, HostOf{0, 1, 0, 1});
   const int hosts = count_hosts(host_of);
   const auto ranks = static_cast<int>(host_of.size());
-  constexpr std::int64_t bytes = 3'000'000;
+  constexpr std::int64_t bytes = effort(3'000'000, 600'000);
   PerHost broadcast(host_of);
   PerHost gathered(host_of);
   run_on(host_of, with("hierarchical", 64 << 10), [&](int rank, Runtime& engine) {
@@ -306,7 +307,7 @@ TEST_CASE("what waits for a rank that fails in the middle ends on all ranks of a
   const int failing = GENERATE(0, 3);
   std::barrier together(4);
   run_on(host_of, with("hierarchical", 16 << 10), [&](int rank, Runtime& engine) {
-    std::vector<float> tensor(20'000'000, 1);
+    std::vector<float> tensor(effort(20'000'000, 5'000'000), 1);
     const Handle handle = submit(engine, allreduce_of(tensor, DataType::float32, "x"));
     await([&] { return metric(engine, "allreduce_batches") > 0; }, "a batch that begins");
     together.arrive_and_wait();

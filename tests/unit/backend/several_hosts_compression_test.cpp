@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "effort.h"
 #include "ranks/engine_ranks.h"
 
 namespace rueda::test::several_hosts_compression_test {
@@ -23,7 +24,9 @@ const Hosts two_by_two{0, 0, 1, 1};
 
 // Neighbours, interleaved, uneven, three.
 Hosts some_hosts() {
-  return GENERATE(Hosts{0, 0, 1, 1}, Hosts{0, 1, 0, 1}, Hosts{1, 0, 0, 0}, Hosts{0, 0, 1, 1, 2});
+  return GENERATE(
+      from_range(efforts<Hosts>({{0, 0, 1, 1}, {0, 1, 0, 1}, {1, 0, 0, 0}, {0, 0, 1, 1, 2}},
+                                {{0, 1, 0, 1}, {0, 0, 1, 1, 2}})));
 }
 
 int size_of(const Hosts& hosts) {
@@ -35,9 +38,13 @@ void run_on(const Hosts& hosts, const std::function<void(int, Runtime&)>& body) 
 }
 
 Compression some_codec() {
-  return GENERATE(Compression{CodecKind::float16, 0}, Compression{CodecKind::bfloat16, 0},
-                  Compression{CodecKind::int8, 0}, Compression{CodecKind::top_k, 0.05},
-                  Compression{CodecKind::random_k, 0.05});
+  return GENERATE(from_range(efforts<Compression>(
+      {{CodecKind::float16, 0},
+       {CodecKind::bfloat16, 0},
+       {CodecKind::int8, 0},
+       {CodecKind::top_k, 0.05},
+       {CodecKind::random_k, 0.05}},
+      {{CodecKind::float16, 0}, {CodecKind::int8, 0}, {CodecKind::top_k, 0.05}})));
 }
 
 // Drawn once for every 10,007 elements: drawing takes long under ThreadSanitizer.
@@ -123,7 +130,7 @@ TEST_CASE("all ranks of all hosts end with the same bits, near to the sum") {
 }
 
 TEST_CASE("each host sends its encoded sum once in each direction") {
-  constexpr std::size_t count = 1 << 20;
+  constexpr std::size_t count = effort(1 << 20, 1 << 18);
   const auto [codec, bytes] =
       GENERATE(table<CodecKind, double>({{CodecKind::float16, 2}, {CodecKind::int8, 8.125 / 8}}));
   run_on(two_by_two, [&, codec = codec, bytes = bytes](int rank, Runtime& engine) {
@@ -214,7 +221,7 @@ TEST_CASE("a NaN fails its tensor alone, and every rank of every host is told wh
   const Hosts hosts = some_hosts();
   const Compression compression = some_codec();
   const auto bad_ranks = GENERATE(std::vector<int>{1}, std::vector<int>{0, 3});
-  const std::size_t place = GENERATE(0, 617, 999);
+  const std::size_t place = GENERATE(from_range(efforts<std::size_t>({0, 617, 999}, {617})));
   run_on(hosts, [&](int rank, Runtime& engine) {
     Values good = input_of(rank, 1000);
     Values bad = input_of(rank, 1000);
@@ -264,7 +271,8 @@ TEST_CASE("ranks that have joined contribute nothing, also where that is a whole
 }
 
 TEST_CASE("what a codec loses in both directions is what the ranks' residuals hold together") {
-  const Hosts hosts = GENERATE(Hosts{0, 0, 1, 1}, Hosts{0, 1, 1}, Hosts{0, 1, 2}, Hosts{0, 0, 0});
+  const Hosts hosts = GENERATE(from_range(
+      efforts<Hosts>({{0, 0, 1, 1}, {0, 1, 1}, {0, 1, 2}, {0, 0, 0}}, {{0, 1, 1}, {0, 0, 0}})));
   const Compression compression = some_codec();
   const bool is_average = GENERATE(false, true);
   constexpr std::size_t count = 30'000;

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "core/strings.h"
+#include "effort.h"
 #include "ranks/engine_ranks.h"
 #include "reduce/reduce.h"
 
@@ -94,7 +95,7 @@ std::vector<Case> make_cases(int ranks) {
   std::vector<Case> cases;
   unsigned seed = 1;
   for (const DataTypeInfo& row : data_types) {
-    for (const std::int64_t rows : {0, 1, 7, 501}) {
+    for (const std::int64_t rows : efforts<std::int64_t>({0, 1, 7, 501}, {0, 7, 101})) {
       for (int op = 0; op < 8; ++op) {
         const auto reduce_op = static_cast<ReduceOp>(op);
         if (!is_supported(reduce_op, row.id)) continue;
@@ -148,11 +149,11 @@ void check_cases(const std::vector<Case>& cases, int rank, Runtime& engine) {
 }  // namespace
 
 TEST_CASE("every collective, type and operation gives what a serial loop gives") {
-  const int ranks = GENERATE(1, 2, 3, 4);
+  const int ranks = GENERATE(from_range(efforts({1, 2, 3, 4}, {1, 3})));
   const std::vector<Case> cases = make_cases(ranks);
   Options options;
   options.fusion_threshold = GENERATE(0, 1 << 20);
-  options.ring_chunk = 1000;
+  options.ring_chunk = effort(1000, 200);
   const Sharing sharing = GENERATE(Sharing::nothing, Sharing::memory);
   options.algorithm = GENERATE("auto", "direct");
   const auto check = [&](int rank, Runtime& engine) { check_cases(cases, rank, engine); };
@@ -160,23 +161,23 @@ TEST_CASE("every collective, type and operation gives what a serial loop gives")
 }
 
 TEST_CASE("across hosts, every collective, type and operation gives what a serial loop gives") {
-  const auto host_of = GENERATE(std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 1, 0, 1, 0},
-                                std::vector<int>{0, 1, 2});
+  const auto host_of = GENERATE(from_range(efforts<std::vector<int>>(
+      {{0, 0, 1, 1}, {0, 1, 0, 1, 0}, {0, 1, 2}}, {{0, 0, 1, 1}, {0, 1, 2}})));
   const auto ranks = static_cast<int>(host_of.size());
   const std::vector<Case> cases = make_cases(ranks);
   Options options;
   options.fusion_threshold = GENERATE(0, 1 << 20);
-  options.ring_chunk = 1000;
+  options.ring_chunk = effort(1000, 200);
   options.algorithm = GENERATE("hierarchical", "doubling");
   const auto check = [&](int rank, Runtime& engine) { check_cases(cases, rank, engine); };
   run_engines(ranks, options, check, nullptr, Sharing::memory, host_of);
 }
 
 TEST_CASE("elements travel as a narrower type, converted where they are packed") {
-  const int size = GENERATE(1, 2, 3, 4);
+  const int size = GENERATE(from_range(efforts({1, 2, 3, 4}, {1, 3})));
   const auto sharing = GENERATE(Sharing::nothing, Sharing::memory);
   const auto length =
-      GENERATE(std::size_t{0}, std::size_t{1}, std::size_t{1001}, std::size_t{70001});
+      GENERATE(from_range(efforts<std::size_t>({0, 1, 1001, 70001}, {0, 1, 70001})));
   run_engines(
       size, {},
       [&](int rank, Runtime& engine) {
@@ -264,7 +265,7 @@ TEST_CASE("a type that elements cannot travel as, or not on all ranks, fails eve
 }
 
 TEST_CASE("all-to-all moves uneven rows of every type") {
-  const int ranks = GENERATE(1, 2, 3, 4);
+  const int ranks = GENERATE(from_range(efforts({1, 2, 3, 4}, {1, 3})));
   const Sharing sharing = GENERATE(Sharing::nothing, Sharing::memory);
   const auto check = [&](int rank, Runtime& engine) {
     for (const DataTypeInfo& row : data_types) {

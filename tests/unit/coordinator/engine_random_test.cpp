@@ -7,6 +7,7 @@
 #include <random>
 
 #include "core/strings.h"
+#include "effort.h"
 #include "ranks/engine_ranks.h"
 
 namespace rueda::test::engine_random_test {
@@ -197,7 +198,8 @@ TEST_CASE("random programs end, and with the right results") {
                                 std::vector<int>{0, 0, 0, 0}, std::vector<int>{0, 0, 1, 1},
                                 std::vector<int>{0, 1, 0}, std::vector<int>{1, 0, 2, 0});
   const auto size = static_cast<int>(host_of.size());
-  const unsigned seed = GENERATE(1U, 2U, 3U, 4U);
+  // Even seeds have few plans, those that 3 divides small batches.
+  const unsigned seed = GENERATE(from_range(efforts({1U, 2U, 3U, 4U}, {2U, 3U})));
   Options options;
   options.stall_warning = 0;  // nothing comes to the rescue of what hangs
   options.stall_error = 0;

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "core/strings.h"
+#include "effort.h"
 #include "ranks/engine_ranks.h"
 #include "ranks/shuffled_tensors.h"
 
@@ -21,7 +22,8 @@ using HostOf = std::vector<int>;  // of each rank
 
 // Neighbours, interleaved, uneven, and ranks that are alone.
 HostOf some_hosts() {
-  return GENERATE(HostOf{0, 0, 1, 1}, HostOf{0, 1, 0, 1}, HostOf{1, 0, 0, 0}, HostOf{0, 1, 1, 2});
+  return GENERATE(from_range(efforts<HostOf>(
+      {{0, 0, 1, 1}, {0, 1, 0, 1}, {1, 0, 0, 0}, {0, 1, 1, 2}}, {{0, 0, 1, 1}, {0, 1, 1, 2}})));
 }
 
 void run_on(const HostOf& host_of, const std::function<void(int, Runtime&)>& body,
@@ -406,7 +408,7 @@ TEST_CASE("more plans than are kept replace the oldest ones on all hosts") {
       some_hosts(),
       [](int, Runtime& engine) {
         std::mt19937 random(7);  // the same on all ranks
-        for (int round = 0; round < 400; ++round) sum(engine, str("t", random() % 6));
+        for (int round = 0; round < effort(400, 100); ++round) sum(engine, str("t", random() % 6));
         expect(metric(engine, "plans_replayed") > 0, "some were replayed");
       },
       options);

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "effort.h"
 #include "ranks/negotiation_simulator.h"
 
 namespace rueda::test::negotiation_stall_test {
@@ -233,7 +234,7 @@ TEST_CASE("after the limit all who submitted fail, latecomers fail once, and a r
 // tree.
 TEST_CASE("an error that crosses announcements at any depth answers each submission once") {
   int crossed = 0;
-  for (unsigned seed = 0; seed < 1500; ++seed) {
+  for (unsigned seed = 0; seed < effort(1500U, 300U); ++seed) {
     const int size = 2 + static_cast<int>(seed % 16);
     CAPTURE(seed, size);
     NegotiatorOptions options = options_of(seed % 2 == 0 ? 0 : 4, 10, seed);
@@ -285,7 +286,7 @@ TEST_CASE("an error that crosses announcements at any depth answers each submiss
     crossed += failed && refused.size() < late.size() ? 1 : 0;
     require_retry(simulator, requests);
   }
-  REQUIRE(crossed > 200);
+  REQUIRE(crossed > effort(200, 10));
 }
 
 TEST_CASE("nothing wakes a rank that waits for nothing, and no deadline stays in the past") {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "effort.h"
 #include "ranks/negotiation_simulator.h"
 
 namespace rueda::test::negotiation_test {
@@ -136,7 +137,7 @@ TEST_CASE("all ranks execute the same in the same order, every name once per rou
 }
 
 TEST_CASE("a repeated step travels as numbers on every edge of the tree") {
-  for (int size = 2; size <= 17; ++size) {
+  for (int size = 2; size <= 17; size += size < 5 ? 1 : effort(1, 4)) {
     NegotiatorOptions options;
     options.fanout = 1 + size % 4;
     NegotiationSimulator simulator(size, options, static_cast<unsigned>(size));

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <set>
 
+#include "effort.h"
 #include "ranks/ring_simulator.h"
 
 namespace rueda::test::ring_plan_test {
@@ -70,7 +71,7 @@ std::int64_t total(const Lengths& lengths) {
 
 TEST_CASE("allreduce leaves every rank the sum, having sent 2(P-1)n elements in 2(P-1) steps") {
   std::mt19937 random(1);
-  for (int size = 1; size <= 17; ++size) {
+  for (int size = 1; size <= 17; size += size < 5 ? 1 : effort(1, 4)) {
     for (const std::int64_t count : std::set<std::int64_t>{0, 1, 2, size - 1, size, 7, 97, 1000}) {
       for (const std::int64_t chunk : chunk_sizes) {
         CAPTURE(size, count, chunk);
@@ -88,7 +89,7 @@ TEST_CASE("allreduce leaves every rank the sum, having sent 2(P-1)n elements in 
 
 TEST_CASE("reduce_scatter leaves each rank the sum of its segment, however uneven") {
   std::mt19937 random(2);
-  for (int size = 1; size <= 17; ++size) {
+  for (int size = 1; size <= 17; size += size < 5 ? 1 : effort(1, 4)) {
     for (const std::int64_t chunk : chunk_sizes) {
       CAPTURE(size, chunk);
       const Lengths lengths = uneven_lengths(size, random);
@@ -110,7 +111,7 @@ TEST_CASE("reduce_scatter leaves each rank the sum of its segment, however uneve
 
 TEST_CASE("allgather leaves every rank all segments, however uneven") {
   std::mt19937 random(3);
-  for (int size = 1; size <= 17; ++size) {
+  for (int size = 1; size <= 17; size += size < 5 ? 1 : effort(1, 4)) {
     for (const std::int64_t chunk : chunk_sizes) {
       CAPTURE(size, chunk);
       const Lengths lengths = uneven_lengths(size, random);
@@ -131,7 +132,7 @@ TEST_CASE("allgather leaves every rank all segments, however uneven") {
 
 TEST_CASE("allgather after reduce_scatter is an allreduce over uneven segments") {
   std::mt19937 random(4);
-  for (int size = 1; size <= 17; ++size) {
+  for (int size = 1; size <= 17; size += size < 5 ? 1 : effort(1, 4)) {
     CAPTURE(size);
     const Lengths lengths = uneven_lengths(size, random);
     Arrays arrays = random_arrays(size, total(lengths), random);
@@ -221,7 +222,7 @@ void check_hop(const RingPlan& plan, const RingPlan& next, int size, std::int64_
 TEST_CASE("huge plans cost nothing and do not overflow") {
   std::mt19937_64 random(6);
   const std::int64_t count = (std::int64_t{1} << 40) + 1;
-  for (int size = 1; size <= 17; ++size) {
+  for (int size = 1; size <= 17; size += size < 5 ? 1 : effort(1, 4)) {
     for (const std::int64_t chunk :
          {std::int64_t{1}, std::int64_t{3}, std::int64_t{1} << 18, huge}) {
       CAPTURE(size, chunk);
@@ -241,7 +242,7 @@ TEST_CASE("huge plans cost nothing and do not overflow") {
 }
 
 TEST_CASE("segments are as even as possible and follow one another") {
-  for (int size = 1; size <= 17; ++size) {
+  for (int size = 1; size <= 17; size += size < 5 ? 1 : effort(1, 4)) {
     for (const std::int64_t count : {0, 1, 5, 16, 97, 1000}) {
       CAPTURE(size, count);
       const RingPlan plan = RingPlan::allreduce(size - 1, size, count, 8);

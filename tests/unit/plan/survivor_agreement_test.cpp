@@ -1,6 +1,7 @@
 // What the processes of a world agree on once some are lost, in a simulated network.
 #include <numeric>
 
+#include "effort.h"
 #include "ranks/survivor_simulator.h"
 #include "unit/bytes.h"
 #include "unit/contains.h"
@@ -11,13 +12,9 @@ namespace {
 using State = SurvivorSimulator::State;
 
 // All that are below `limit`. Under AddressSanitizer, which looks at how the code runs and not at
-// what comes out of it, and takes 16 times as long, a quarter of them.
+// what comes out of it, and takes 16 times as long, an eighth of them.
 constexpr int seeds_below(int limit) {
-#ifdef __SANITIZE_ADDRESS__
-  return 2 + (limit - 2) / 4;
-#else
-  return limit;
-#endif
+  return effort(limit, 2 + (limit - 2) / 8);
 }
 
 std::vector<int> up_to(int size) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <thread>
 
+#include "effort.h"
 #include "ranks/gpu_engine_ranks.h"
 
 namespace rueda::test::gpu_engine_faults_test {
@@ -39,7 +40,7 @@ std::vector<Submission> grouped(Submission first, Submission second) {
 }  // namespace
 
 TEST_CASE("after an error of one rank its next operation does not meet the others' last one") {
-  for (int trial = 0; trial < 5; ++trial) {
+  for (int trial = 0; trial < effort(5, 2); ++trial) {
     const NcclFixture fixture;
     GpuWorld world{2};
     world.options.fusion_threshold = 32;
@@ -120,7 +121,7 @@ TEST_CASE("a rank that joins without ever having used a GPU is named, and the wo
 }
 
 TEST_CASE("a handle that fails lets go of its tensor") {
-  for (int trial = 0; trial < 6; ++trial) {
+  for (int trial = 0; trial < effort(6, 2); ++trial) {
     const NcclFixture fixture({}, static_cast<std::uint64_t>(5 + trial));
     run_gpu_engines(
         {2, Gpus::shared, trial % 2 == 0 ? Sharing::memory : Sharing::nothing},

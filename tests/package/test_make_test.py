@@ -1,0 +1,83 @@
+"""The order in which `make test` does things, with stand-ins for the tools, which write down that they were called."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# What a tool was called for, and at which priority; BROKEN names what of it fails.
+STAND_IN = """#!/bin/sh
+case "$(basename "$0") $*" in
+  "cmake --preset "*) exit 0 ;;
+  "cmake --build --preset "*) what="compile $3" ;;
+  "ctest --test-dir "*)
+    what="test ${2#build/}"
+    mkdir -p "$2/Testing/Temporary" && echo "$REPORT" >"$2/Testing/Temporary/LastTest.log" ;;
+  "python -m pytest "*) what="test python" ;;
+esac
+echo "$what, $(nice)" >>calls
+[ "$what" != "$BROKEN" ]
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name in ("venv/bin/cmake", "venv/bin/ctest", "venv/bin/python", ".ci/setup.sh"):
+        program = tmp_path / name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text("#!/bin/sh\n" if name == ".ci/setup.sh" else STAND_IN)
+        program.chmod(0o755)
+    return tmp_path
+
+
+def make(
+    tree: Path, target: str, broken: str = "", report: str = ""
+) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """Runs a target; returns how that went, and the calls by name with their niceness."""
+    environment = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
+    ran = subprocess.run(
+        ["make", target, "VENV=venv", "JOBS=1"],
+        cwd=tree,
+        env={**environment, "BROKEN": broken, "REPORT": report},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    calls = tree / "calls"
+    return ran, calls.read_text().splitlines() if calls.exists() else []
+
+
+def test_sanitizers_compile_beside_pytest_and_test_after_it(tree: Path) -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    ran, calls = make(tree, "test")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert calls[:2] == [f"compile release, {own}", f"test release, {own}"]
+    assert {"compile asan, 19", "compile tsan, 19"} <= set(calls)
+    tests = [call for call in calls if call.startswith("test ")]
+    assert tests == [f"test {what}, {own}" for what in ("release", "python", "asan", "tsan")]
+    for part in ("pytest", "asan build", "tsan build", "asan tests", "tsan tests"):
+        assert f"==> {part}: " in ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("target", ["test", "sanitizers"])
+def test_threads_are_looked_at_where_memory_has_failed(tree: Path, target: str) -> None:
+    ran, calls = make(tree, target, broken="test asan")
+    assert ran.returncode != 0
+    assert [call.split(",")[0] for call in calls][-1] == "test tsan"
+
+
+@pytest.mark.parametrize("broken", ["test python", "test tsan", "compile asan", "test release"])
+def test_whatever_fails_is_the_result(tree: Path, broken: str) -> None:
+    ran, _ = make(tree, "test", broken=broken)
+    assert ran.returncode != 0
+
+
+def test_a_report_of_a_sanitizer_fails_also_where_the_test_passed(tree: Path) -> None:
+    ran, _ = make(tree, "test", report="WARNING: ThreadSanitizer: data race")
+    assert ran.returncode != 0
