@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
+
+with suppress(ImportError):  # Hypothesis may be absent, as on a machine with a GPU
+    from hypothesis import settings
+
+    # Nothing may depend on how busy a machine is.
+    settings.register_profile("no deadline", deadline=None)
+    settings.load_profile("no deadline")
 
 if TYPE_CHECKING:
     from sharing import ByFile

@@ -21,7 +21,8 @@ def test_no_two_worlds_and_every_survivor_decides(tmp_path: Path) -> None:
         ).stdout
 
     run("spin", "-a", "-DDEATHS=1", "-DGIVE_UPS=0", str(MODEL))
-    run("gcc", "-O1", "-w", "-DSAFETY", "-DCOLLAPSE", "-DVECTORSZ=2048", "-o", "pan", "pan.c")
+    # Optimising what spin writes takes longer than it saves.
+    run("gcc", "-O0", "-w", "-DSAFETY", "-DCOLLAPSE", "-DVECTORSZ=2048", "-o", "pan", "pan.c")
     report = run("./pan", "-n", "-m10000")
     assert "errors: 0" in report, report
     stored = re.search(r"(\d+) states, stored", report)

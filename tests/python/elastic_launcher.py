@@ -12,6 +12,7 @@ import time
 import uuid
 from typing import IO, Any
 
+from forked import Rank, start
 from launching import Ended, command, environment
 
 _PATIENCE = 120.0
@@ -45,7 +46,7 @@ class ElasticJob:
         self.members: list[int] = []
         self.worlds: list[list[int]] = []
         self.refused: list[dict[str, Any]] = []
-        self.processes: dict[int, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
+        self.processes: dict[int, tuple[Rank, IO[bytes]]] = {}
         threading.Thread(target=self._accept, daemon=True).start()
         for rank in range(size):
             self._start(
@@ -138,13 +139,8 @@ class ElasticJob:
 
     def _start(self, number: int, identity: dict[str, str], program: str | None = None) -> None:
         file = tempfile.TemporaryFile()  # noqa: SIM115 - closed at the end
-        process = subprocess.Popen(
-            self._command(number, program or self._program),
-            env=environment({**self._variables, **identity}),
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-        )
+        line = self._command(number, program or self._program)
+        process = start(line, number, file, environment({**self._variables, **identity}))
         self.processes[number] = (process, file)
 
     def _output(self, number: int) -> str:

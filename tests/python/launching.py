@@ -16,6 +16,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from forked import Rank, start
+
 PARALLEL = Path(__file__).resolve().parents[1] / "parallel" / "python"
 # What another launcher has left must not decide how the ranks find each other.
 LAUNCHERS = ("RUEDA_", "HOROVOD_", "OMPI_", "PMIX_", "PRTE_", "PMI_", "TORCHELASTIC_", "SLURM_")
@@ -77,7 +79,7 @@ class Job:
         self._stack = ExitStack()
         address = f"unix:@rueda-test-{uuid.uuid4().hex}"
         self._files = []
-        self.ranks: list[subprocess.Popen[bytes]] = []
+        self.ranks: list[Rank] = []
         for rank in range(size):
             file = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - it is one
             world = {
@@ -86,17 +88,9 @@ class Job:
                 "RUEDA_RENDEZVOUS": address,
             }
             self._files.append(file)
-            self.ranks.append(
-                subprocess.Popen(
-                    command(program, arguments, python),
-                    cwd=folder,
-                    env=environment({**world, **(extra or {})}),
-                    stdout=file,
-                    stderr=subprocess.STDOUT,
-                    stdin=subprocess.DEVNULL,
-                    start_new_session=True,  # so that what a rank has started ends with it
-                )
-            )
+            variables = environment({**world, **(extra or {})})
+            line = command(program, arguments, python)
+            self.ranks.append(start(line, rank, file, variables, folder))
 
     def __enter__(self) -> Job:
         return self

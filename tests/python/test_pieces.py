@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 import weakref
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -23,6 +24,14 @@ from rueda.numpy_arrays import NumpyAdapter
 from rueda.operations import ReduceOp
 
 ERRORS = [getattr(errors, name) for name in errors.__all__]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _what_was_there_before_is_not_collected() -> Iterator[None]:
+    """A collection looks at what tests here have made, and not each time at all of torch and Hypothesis."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 class Tensor:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import Rank, start
 from launching import PARALLEL, command, environment, mpirun_line
 
 LIMIT = 120.0  # seconds that a check may take
@@ -77,7 +78,7 @@ class World:
         self.run: Run | None = None  # whose script has begun
         self._folder = tempfile.TemporaryDirectory(prefix="checks-")
         self._files: list[Any] = []
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Rank] = []
         self._seen: list[int] = []
         self._ranks: dict[int, socket.socket] = {}
         path = str(Path(self._folder.name) / "test")
@@ -98,16 +99,10 @@ class World:
     def _start(self, line: list[str], extra: dict[str, str]) -> None:
         self._files.append(tempfile.TemporaryFile())  # noqa: SIM115 - close() does
         self._seen.append(0)
-        self._processes.append(
-            subprocess.Popen(
-                line,
-                env=environment(extra),
-                stdin=subprocess.DEVNULL,
-                stdout=self._files[-1],
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # so that what a rank has started ends with it
-            )
-        )
+        # Those that mpirun starts import torch when a script does, or never.
+        number = len(self._processes)
+        variables = environment(extra)
+        self._processes.append(start(line, number, self._files[-1], variables, needs_torch=True))
 
     def _accept(self, listener: socket.socket) -> None:
         deadline = time.monotonic() + LIMIT
