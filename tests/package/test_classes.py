@@ -20,7 +20,6 @@ TOO_LARGE = {
     "Replay",
     "Runtime",
     "SetCoordinator",
-    "TableOwner",
 }
 
 
