@@ -25,34 +25,14 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/served_table.h"
 #include "coordinator/table_client.h"
 #include "coordinator/table_mail.h"
 #include "core/clock.h"
 #include "core/status.h"
-#include "server/clocks.h"
-#include "server/ring_step.h"
-#include "server/shard.h"
 #include "server/table_message.h"
 
 namespace rueda {
-
-// One table as one of its ranks holds it.
-struct HeldTable {
-  std::uint64_t number = 0;
-  std::string name{};
-  std::vector<int> ranks{};  // of the world, in the order of the set
-  int rank = 0;              // of this one in the set
-  bool in_ring_order = false;
-  std::shared_ptr<Shard> own{};
-  std::shared_ptr<Shard> replica{};  // of the shard of the previous rank of the set; or null
-  std::int64_t own_count = 0;        // of a dense table
-  std::shared_ptr<TableUse> use{};
-
-  [[nodiscard]] int replica_holder() const {
-    return ranks[static_cast<std::size_t>(rank + 1) % ranks.size()];
-  }
-  [[nodiscard]] int index_of(int world_rank) const;  // -1: no member
-};
 
 class TableOwner {
  public:
@@ -88,40 +68,8 @@ class TableOwner {
   void fail_all();
 
  private:
-  struct Job {
-    TableRequest request;
-    std::vector<std::byte> payload{};
-    std::shared_ptr<HandleState> arriving{};  // of the payload, once there is room
-    bool is_admitted = false;
-    bool is_at_work = false;
-    Shard::Places places{};     // of the items that there is room for
-    std::int64_t reserved = 0;  // items
-    std::int64_t done = 0;      // items
-    float factor = 1;
-    std::uint64_t staleness = 0;
-    std::uint64_t version = 0;  // of the shard, once it is done
-    std::vector<std::byte> result{};
-    std::size_t staged = 0;  // bytes that are counted
-    Status status{};
-    Time since{};
-    bool is_told = false;  // that it has waited for long
-  };
-  struct Asked {
-    int peer = -1;
-    Job job;
-  };
-  struct Table {
-    HeldTable held;
-    Clocks clocks;
-    RingStep step;
-    float step_factor = 1;
-    Status step_error{};
-    Status broken{};  // a step that did not come about: what ranks add does not belong together
-    std::int64_t step_done = 0;       // items of the sum that the shard has
-    std::vector<Asked> in_step = {};  // what the sum is of
-  };
   struct Replicating {
-    std::vector<Asked> asked;
+    std::vector<AskedOfTable> asked;
     std::vector<std::byte> sum;  // of a step
     std::shared_ptr<HandleState> handle;
     std::uint64_t version = 0;
@@ -140,43 +88,32 @@ class TableOwner {
   };
 
   static Status closed_table();
-  [[nodiscard]] Table* find(std::uint64_t number);
+  [[nodiscard]] ServedTable* find(std::uint64_t number);
   // Goes on with the first of a queue as far as it can; returns whether anything moved.
-  bool advance(const Key& key, std::deque<Job>& queue);
-  [[nodiscard]] bool waits_for_clock(const Table& table, const Job& job) const;
-  [[nodiscard]] bool waits_for_turn(const Table* table, int peer, const Job& job) const;
-  [[nodiscard]] bool admit(const Table* table, int peer, Job& job);
+  bool advance(const Key& key, std::deque<TableJob>& queue);
+  [[nodiscard]] bool admit(const ServedTable* table, int peer, TableJob& job);
   [[nodiscard]] bool has_room(bool is_replica, std::size_t bytes) const;
-  void stage(Job& job, std::size_t bytes);
-  void unstage(Job& job);
-  [[nodiscard]] Status check(const Table& table, int peer, const Job& job) const;
-  [[nodiscard]] bool start(Table& table, int peer, Job& job);
-  [[nodiscard]] bool prepare(Table& table, int peer, Job& job, const Shard& shard);
-  // Whether it is done.
-  bool work(Table& table, Job& job);
-  bool work_on_values(Table& table, Job& job);
-  static void run_function(const Table& table, Job& job);
-  static void count_clock(Table& table, int peer, const TableRequest& request);
-  void end(Table* table, int peer, Job job);
-  void replicate(Table& table, Replicating replicating, const TableRequest& request, float factor);
-  void answer(int peer, Job job, std::uint64_t version);
+  void stage(TableJob& job, std::size_t bytes);
+  void unstage(TableJob& job);
+  [[nodiscard]] bool start(ServedTable& table, int peer, TableJob& job);
+  // False where there is none.
+  [[nodiscard]] bool make_room_for_result(TableJob& job, std::size_t bytes);
+  void end(ServedTable* table, int peer, TableJob job);
+  void replicate(ServedTable& table, Replicating replicating, const TableRequest& request,
+                 float factor);
+  void answer(int peer, TableJob job, std::uint64_t version);
   // Of tables in ring order; see advance().
-  bool advance_step(Table& table);
+  bool advance_step(ServedTable& table);
   bool look_at_deferred(Time now);
   bool look_at_steps(Time now);
-  void break_steps(Table& table, const Status& why);
+  void break_steps(ServedTable& table, const Status& why);
   bool finish_replicas();
   bool finish_departures();
   // Additions that have begun shall be whole.
-  void finish_begun(Table& table, const Key& key, std::deque<Job>& queue);
-  static bool is_step_part(const Table& table, const TableRequest& request);
-  static Status refusal_of_step(const Table& table, int peer, const TableRequest& request);
-  static Shard* shard_of(const Table& table, const TableRequest& request);
-  [[nodiscard]] static Selection selection_of(const Table& table, const Job& job);
+  void finish_begun(ServedTable& table, const Key& key, std::deque<TableJob>& queue);
   // Of what has waited for too long: told once, and an error in the end.
-  [[nodiscard]] Status overdue(Job& job, Time now, const std::function<std::string()>& tell) const;
-  static std::string tell_clock(const Table& table, const Asked& asked);
-  static std::string tell_turn(const Table& table, int peer);
+  [[nodiscard]] Status overdue(TableJob& job, Time now,
+                               const std::function<std::string()>& tell) const;
 
   PointToPoint& messages_;
   TableClient& client_;
@@ -184,9 +121,9 @@ class TableOwner {
   const HasLeft has_left_;
   const TableTimeouts timeouts_;
   Metrics& metrics_;
-  std::map<std::uint64_t, Table> tables_;
-  std::map<Key, std::deque<Job>> queues_;  // none is empty
-  std::list<Asked> deferred_;              // that wait for a clock
+  std::map<std::uint64_t, ServedTable> tables_;
+  std::map<Key, std::deque<TableJob>> queues_;  // none is empty
+  std::list<AskedOfTable> deferred_;            // that wait for a clock
   std::list<Replicating> replicating_;
   std::list<Departing> departing_;
   std::optional<Time> look_again_;  // at shards that other ranks have worked on

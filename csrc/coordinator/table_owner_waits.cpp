@@ -40,7 +40,7 @@ bool TableOwner::finish_replicas() {
     }
     Replicating done = std::move(*each);
     each = replicating_.erase(each);
-    for (Asked& asked : done.asked) {
+    for (AskedOfTable& asked : done.asked) {
       asked.job.status = done.handle->status;
       answer(asked.peer, std::move(asked.job), done.version);
     }
@@ -63,25 +63,24 @@ bool TableOwner::finish_departures() {
 bool TableOwner::look_at_deferred(Time now) {
   bool moved = false;
   for (auto each = deferred_.begin(); each != deferred_.end();) {
-    Job& job = each->job;
-    Table* const table = find(job.request.table);
+    TableJob& job = each->job;
+    ServedTable* const table = find(job.request.table);
     if (table == nullptr) {
       job.status = closed_table();
     } else {
       for (const int rank : table->clocks.behind(job.request.min_clock)) {
         if (!has_left_(rank)) continue;
-        table->clocks.finish(rank);
-        table->held.own->tell_least_clock(table->clocks.least());
+        table->finish(rank);
       }
-      if (waits_for_clock(*table, job)) {
-        job.status = overdue(job, now, [&] { return tell_clock(*table, *each); });
+      if (table->waits_for_clock(job)) {
+        job.status = overdue(job, now, [&] { return table->tell_clock(*each); });
         if (job.status.ok()) {
           ++each;
           continue;
         }
       }
     }
-    std::deque<Job>& queue = queues_[{job.request.table, each->peer, false}];
+    std::deque<TableJob>& queue = queues_[{job.request.table, each->peer, false}];
     // Before what came later, but for what is at work.
     const bool first_is_begun = !queue.empty() && queue.front().is_admitted;
     queue.insert(queue.begin() + (first_is_begun ? 1 : 0), std::move(job));
@@ -95,20 +94,22 @@ bool TableOwner::look_at_deferred(Time now) {
 bool TableOwner::look_at_steps(Time now) {
   bool moved = false;
   for (auto& [key, queue] : queues_) {
-    Table* const table = find(key.table);
-    Job& job = queue.front();
-    if (job.is_admitted || !waits_for_turn(table, key.peer, job)) continue;
+    ServedTable* const table = find(key.table);
+    TableJob& job = queue.front();
+    if (job.is_admitted || table == nullptr || !table->waits_for_turn(key.peer, job)) {
+      continue;
+    }
     const int peer = key.peer;
     if (table->step.is_summed()) continue;
-    const Status late = overdue(job, now, [&] { return tell_turn(*table, peer); });
+    const Status late = overdue(job, now, [&] { return table->tell_turn(peer); });
     if (!late.ok()) break_steps(*table, late);
     moved = moved || !late.ok();
   }
   for (auto& [number, table] : tables_) {
     if (table.in_step.empty() || table.step.is_summed()) continue;
-    Asked& first = table.in_step.front();
+    AskedOfTable& first = table.in_step.front();
     const Status late =
-        overdue(first.job, now, [&, &each = table] { return tell_turn(each, first.peer); });
+        overdue(first.job, now, [&, &each = table] { return each.tell_turn(first.peer); });
     if (late.ok()) continue;
     break_steps(table, late);
     moved = true;
@@ -118,16 +119,17 @@ bool TableOwner::look_at_steps(Time now) {
 
 // Others may have been told that the step failed, or not yet have begun it: which additions belong
 // together cannot be known any more.
-void TableOwner::break_steps(Table& table, const Status& why) {
+void TableOwner::break_steps(ServedTable& table, const Status& why) {
   table.broken = Status(why.code(), str(why.message(), "; the table takes no more additions"));
-  for (Asked& asked : std::exchange(table.in_step, {})) {
+  for (AskedOfTable& asked : std::exchange(table.in_step, {})) {
     asked.job.status = table.broken;
     answer(asked.peer, std::move(asked.job), 0);
   }
   table.step.restart();
 }
 
-Status TableOwner::overdue(Job& job, Time now, const std::function<std::string()>& tell) const {
+Status TableOwner::overdue(TableJob& job, Time now,
+                           const std::function<std::string()>& tell) const {
   const Duration waited = now - job.since;
   if (timeouts_.error > Duration() && waited >= timeouts_.error) {
     return {ErrorCode::stalled, tell()};
@@ -139,26 +141,9 @@ Status TableOwner::overdue(Job& job, Time now, const std::function<std::string()
   return {};
 }
 
-std::string TableOwner::tell_clock(const Table& table, const Asked& asked) {
-  const std::int64_t clock = asked.job.request.min_clock;
-  const std::vector<int> behind = table.clocks.behind(clock);
-  std::string done;
-  for (const int rank : behind) done += str(done.empty() ? "" : ", ", table.clocks.of(rank));
-  return str("table '", table.held.name, "': rank ", asked.peer, " waits for step ", clock, " of ",
-             describe_ranks(behind), ", which ", behind.size() == 1 ? "has" : "have", " done ",
-             done, ": a rank that does no more steps says so with finish()");
-}
-
-std::string TableOwner::tell_turn(const Table& table, int peer) {
-  return str("table '", table.held.name, "': rank ", peer,
-             " has added and waits, in the order of the ring, for rank ",
-             table.held.ranks[table.step.turn()],
-             ", which has not: a rank that does no more steps says so with finish()");
-}
-
 std::optional<Time> TableOwner::next_deadline() const {
   std::optional<Time> earliest = look_again_;
-  const auto take = [&](const Job& job) {
+  const auto take = [&](const TableJob& job) {
     std::optional<Time> due;
     if (!job.is_told && timeouts_.warning > Duration()) {
       due = job.since + timeouts_.warning;
@@ -167,7 +152,7 @@ std::optional<Time> TableOwner::next_deadline() const {
     }
     if (due) earliest = earliest ? std::min(*earliest, *due) : due;
   };
-  for (const Asked& each : deferred_) take(each.job);
+  for (const AskedOfTable& each : deferred_) take(each.job);
   for (const auto& [key, queue] : queues_) {
     if (!queue.front().is_admitted) take(queue.front());
   }
@@ -179,15 +164,15 @@ std::optional<Time> TableOwner::next_deadline() const {
 
 // --- Failures
 
-void TableOwner::finish_begun(Table& table, const Key& key, std::deque<Job>& queue) {
+void TableOwner::finish_begun(ServedTable& table, const Key& key, std::deque<TableJob>& queue) {
   if (queue.empty() || !queue.front().is_at_work) return;
-  Job job = std::move(queue.front());
+  TableJob job = std::move(queue.front());
   queue.pop_front();
   if (!changes_values(job.request.verb)) {
-    shard_of(table, job.request)->release();
+    table.shard_of(job.request).release();
     return unstage(job);
   }
-  while (!work(table, job)) continue;
+  while (!table.work(job)) continue;
   end(&table, key.peer, std::move(job));
 }
 
@@ -198,30 +183,29 @@ void TableOwner::lose(int rank) {
       ++queue;
       continue;
     }
-    if (Table* const table = find(queue->first.table)) {
+    if (ServedTable* const table = find(queue->first.table)) {
       finish_begun(*table, queue->first, queue->second);
     }
-    for (Job& job : queue->second) unstage(job);
+    for (TableJob& job : queue->second) unstage(job);
     queue = queues_.erase(queue);
   }
-  for (Asked& each : deferred_) {
+  for (AskedOfTable& each : deferred_) {
     if (each.peer == rank) unstage(each.job);
   }
-  deferred_.remove_if([rank](const Asked& each) { return each.peer == rank; });
+  deferred_.remove_if([rank](const AskedOfTable& each) { return each.peer == rank; });
   for (auto& [number, table] : tables_) {
     if (table.held.index_of(rank) < 0) continue;
     table.held.use->is_direct.store(false);
-    table.clocks.finish(rank);
-    table.held.own->tell_least_clock(table.clocks.least());
+    table.finish(rank);
   }
 }
 
 // What ranks hold may be read afterwards.
 void TableOwner::fail_all() {
   for (auto& [key, queue] : queues_) {
-    if (Table* const table = find(key.table); table != nullptr && !queue.empty()) {
-      Job& job = queue.front();
-      while (job.is_at_work && changes_values(job.request.verb) && !work(*table, job)) continue;
+    if (ServedTable* const table = find(key.table); table != nullptr && !queue.empty()) {
+      TableJob& job = queue.front();
+      while (job.is_at_work && changes_values(job.request.verb) && !table->work(job)) continue;
     }
   }
   for (auto& [number, table] : tables_) {

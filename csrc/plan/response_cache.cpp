@@ -14,6 +14,20 @@ const ResponseCache::Entry* ResponseCache::find(const std::string& name) const {
   return found == by_name_.end() ? nullptr : &*found->second;
 }
 
+const ResponseCache::Entry* ResponseCache::find(
+    const Request& request, std::span<const std::pair<int, std::int64_t>> first_extents) const {
+  if (!request.error.ok()) return nullptr;
+  const Entry* const known = find(request.name);
+  if (known == nullptr || compare(known->request, request) ||
+      !covers_output(known->request, request)) {
+    return nullptr;
+  }
+  for (const auto& [rank, rows] : first_extents) {
+    if (known->first_extents[static_cast<std::size_t>(rank)] != rows) return nullptr;
+  }
+  return known;
+}
+
 void ResponseCache::apply(const Response& response) {
   // What involves joined ranks is an exception that will not come again in the same form.
   if (capacity_ <= 0 || response.kind != ResponseKind::execute || !response.absent.empty()) return;

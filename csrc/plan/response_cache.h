@@ -8,8 +8,10 @@
 #include <cstdint>
 #include <list>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "plan/response.h"
@@ -29,6 +31,10 @@ class ResponseCache {
   // Null when unknown.
   [[nodiscard]] const Entry* find(std::uint64_t id) const;
   [[nodiscard]] const Entry* find(const std::string& name) const;
+  // What all ranks know as exactly this; null where there is nothing. `first_extents`: (rank,
+  // rows).
+  [[nodiscard]] const Entry* find(
+      const Request& request, std::span<const std::pair<int, std::int64_t>> first_extents) const;
 
   // Applies a response: inserts, replaces or refreshes its entry, and evicts the one longest
   // unused. Must be called for the same responses in the same order on all ranks.

@@ -35,7 +35,8 @@
 
 #include "core/clock.h"
 #include "core/status.h"
-#include "plan/silence.h"
+#include "plan/signs_of_life.h"
+#include "plan/survivor_knowledge.h"
 #include "plan/survivor_message.h"
 
 namespace rueda {
@@ -61,9 +62,6 @@ class SurvivorAgreement {
   // What `member` has sent, in its order. Messages may get lost before this object exists, at the
   // cost of a quarter of `patience`. What no SurvivorAgreement sends is ignored and counted.
   void receive(int member, std::span<const std::byte> message, Time now);
-
-  // The member gives a sign of life in another way: its process runs, but has not begun to agree.
-  void hear(int member, Time now);
 
   // Whom the next advance() loses for their silence, unless something comes of them before.
   [[nodiscard]] std::vector<int> silent(Time now) const;
@@ -110,7 +108,7 @@ class SurvivorAgreement {
 
   // The epoch that is agreed on: that of the settings, or a later one, formed by others, in which
   // this process was to take part.
-  [[nodiscard]] std::uint64_t epoch() const { return view_.epoch; }
+  [[nodiscard]] std::uint64_t epoch() const { return known_.epoch(); }
 
   // The epoch that has broken for the sender; nothing for an answer and for what no
   // SurvivorAgreement sends. Whoever is in that epoch and has not seen it break learns it from
@@ -120,45 +118,28 @@ class SurvivorAgreement {
   [[nodiscard]] std::uint64_t messages_ignored() const { return ignored_; }
 
  private:
-  // What follows from a view; members agree once they have come to the same one.
-  struct Outcome {
-    std::vector<int> survivors;
-    std::vector<int> ended;
-    std::vector<std::vector<int>> given_up;  // worlds that may be formed all the same
-    [[nodiscard]] bool operator==(const Outcome&) const = default;
-  };
   // A member sends different outcomes under different numbers only, so two worlds that have a
   // member in common never have the same number.
   struct Said {
     std::uint64_t proposal = 0;
-    Outcome outcome;
+    SurvivorOutcome outcome;
     [[nodiscard]] bool operator==(const Said&) const = default;
   };
   struct Peer {
-    Silence silence;                      // since the last sign of life
     std::optional<Said> said = {};        // last
     bool has_gone_on = false;             // has sent something of a later epoch
     std::optional<Time> lost_since = {};  // in this process's view
   };
 
   [[nodiscard]] bool is_over() const { return is_formed_ || (decision_ && !decision_->ok()); }
-  [[nodiscard]] Outcome outcome_of(const SurvivorView& view) const;
-  [[nodiscard]] bool is_plausible(const SurvivorView& view) const;
-  [[nodiscard]] Time silence_end(int member) const {
-    return peers_.at(member).silence.end(settings_.patience);
-  }
-  [[nodiscard]] bool is_witness_of_end(const Peer& peer, Time now) const;
+  [[nodiscard]] bool is_witness_of_end(int member, const Peer& peer, Time now) const;
   [[nodiscard]] bool all_say_the_same() const;
-  [[nodiscard]] bool is_cut_off() const;
   [[nodiscard]] std::optional<Time> objections_until() const;
-  [[nodiscard]] Status cause_of(int member) const;
-  [[nodiscard]] std::vector<std::pair<int, Status>> lost() const;
   [[nodiscard]] const std::vector<int>* find_world(std::uint64_t epoch) const;
 
   void notice_pause(Time now);
   void receive_view(int member, const SurvivorView& view, Time now);
   void receive_has_gone_on(const EpochHasGoneOn& message, Time now);
-  void merge(const SurvivorView& view);
   void update(const Said* said, Time now);
   void begin_proposal(std::uint64_t number, Time now);
   void withdraw();
@@ -168,17 +149,14 @@ class SurvivorAgreement {
   void continue_from(const EpochHasGoneOn& message, Time now);
 
   Settings settings_;
-  std::vector<int> members_;            // of the epoch agreed on, view_.epoch
-  std::map<int, Status> lost_earlier_;  // those of Settings::members that are not in it
-  SurvivorView view_;
-  Said own_;                                        // what follows from view_
+  SurvivorKnowledge known_;                         // of the epoch agreed on
+  SignsOfLife signs_;                               // of the other members
+  Said own_;                                        // what follows from known_
   std::map<int, Peer> peers_;                       // the other members
   std::optional<EpochHasGoneOn> formed_by_others_;  // with this process, which is forming a world
   std::optional<Time> cut_off_since_;
   bool is_formed_ = false;
   bool was_stopped_since_decision_ = false;
-  Time last_call_;
-  Time next_beat_;
 
   bool tells_all_ = false;    // those that have not ended
   bool beats_ = false;        // tells the survivors

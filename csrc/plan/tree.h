@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <map>
 #include <vector>
 
 namespace rueda {
@@ -42,6 +43,22 @@ class Tree {
   int rank_;
   int size_;
   int fanout_;
+};
+
+// The subtrees of a node's children, found once.
+class Subtrees {
+ public:
+  explicit Subtrees(const Tree& tree) : children_(tree.children()) {
+    for (const int child : children_) below_[child] = tree.subtree(child);
+  }
+
+  [[nodiscard]] const std::vector<int>& children() const { return children_; }
+  // The ranks of a child's subtree, sorted.
+  [[nodiscard]] const std::vector<int>& below(int child) const { return below_.at(child); }
+
+ private:
+  std::vector<int> children_;
+  std::map<int, std::vector<int>> below_;
 };
 
 }  // namespace rueda

@@ -1,5 +1,6 @@
 // A negotiator: any rank of seven, and any messages of its neighbours in any order, while it
 // submits requests of its own.
+#include <deque>
 #include <set>
 #include <string>
 
@@ -140,7 +141,6 @@ void run(std::span<const std::byte> bytes) {
 class World {
  public:
   World() : scripts_(ranks) {
-    ranks_.reserve(ranks);
     for (int rank = 0; rank < ranks; ++rank) ranks_.emplace_back(rank);
     for (std::size_t i = 0; i < places.size(); ++i) {
       scripts_[static_cast<std::size_t>(places[i])].byte(static_cast<int>(i));
@@ -184,7 +184,7 @@ class World {
  private:
   ScriptWriter& script(int rank) { return scripts_[static_cast<std::size_t>(rank)]; }
 
-  std::vector<Rank> ranks_;
+  std::deque<Rank> ranks_;
   std::vector<ScriptWriter> scripts_;
 };
 

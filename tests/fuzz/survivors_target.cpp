@@ -10,7 +10,7 @@ namespace {
 
 const std::vector<int> members{0, 1, 3, 4};
 
-enum class Step { receive, lose, hear, advance, not_formed, formed };
+enum class Step { receive, lose, excuse, advance, not_formed, formed };
 constexpr int steps = 6;
 
 SurvivorAgreement::Settings settings_of(int member) {
@@ -55,7 +55,9 @@ void run(std::span<const std::byte> bytes) {
                        Status(ErrorCode::peer_lost, "gone", lost), now);
         break;
       }
-      case Step::hear: agreement.hear(other(), now); break;
+      case Step::excuse:
+        for (const int member : agreement.silent(now)) agreement.excuse(member, now);
+        break;
       case Step::advance:
         now += seconds(script.byte() / 200.0);
         agreement.advance(now);

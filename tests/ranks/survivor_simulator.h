@@ -257,9 +257,6 @@ class SurvivorSimulator {
           Process& receiver = process(other);
           if (receiver.state == State::in_world && receiver.epoch == epoch) {
             receiver.heard[number] = now_;
-          } else if (receiver.state == State::agreeing && receiver.agreement->epoch() == epoch) {
-            receiver.agreement->hear(number, now_);
-            look(other);
           }
         });
       }

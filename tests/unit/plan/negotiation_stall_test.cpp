@@ -67,16 +67,19 @@ TEST_CASE("a warning names who has submitted and who has not, in the rhythm of t
   }
 }
 
-// The root of three ranks, of which 0 and 2 have submitted a tensor at the time 0.
-Negotiator root_that_waits(double warning, double error) {
-  NegotiatorOptions options = options_of(warning, error);
-  options.members = {0, 1, 2};
-  options.asks_whereabouts = true;
-  Negotiator root(options);
-  REQUIRE(root.submit(allreduce_of("x"), Time{}).ok());
-  root.flush(Time{});
-  return root;
-}
+// The root of three ranks, which has submitted a tensor at the time 0.
+struct WaitingRoot : Negotiator {
+  WaitingRoot(double warning, double error) : Negotiator(options(warning, error)) {
+    REQUIRE(submit(allreduce_of("x"), Time{}).ok());
+    flush(Time{});
+  }
+  static NegotiatorOptions options(double warning, double error) {
+    NegotiatorOptions options = options_of(warning, error);
+    options.members = {0, 1, 2};
+    options.asks_whereabouts = true;
+    return options;
+  }
+};
 
 std::string report_of(Negotiator& root) {
   const std::vector<ResponseList> lists = root.take_responses();
@@ -85,7 +88,7 @@ std::string report_of(Negotiator& root) {
 }
 
 TEST_CASE("a report says where those are that are missing") {
-  Negotiator root = root_that_waits(10, 0);
+  WaitingRoot root(10, 0);
   const Time due = Time{} + seconds(10);
   root.flush(due);
   REQUIRE(root.take_questions() == std::vector<int>{1, 2});
@@ -104,7 +107,7 @@ TEST_CASE("a report says where those are that are missing") {
 }
 
 TEST_CASE("a report waits a second for answers, and no longer") {
-  Negotiator root = root_that_waits(0, 10);
+  WaitingRoot root(0, 10);
   const Time due = Time{} + seconds(10);
   root.flush(due);
   root.hear_whereabouts(1, "at a.py:1 in f", due);
@@ -117,7 +120,7 @@ TEST_CASE("a report waits a second for answers, and no longer") {
 }
 
 TEST_CASE("a report keeps what was said for it where another one asks the same ranks anew") {
-  Negotiator root = root_that_waits(10, 0);
+  WaitingRoot root(10, 0);
   // A second later, and looked at first: its report is due when that of "x" has waited enough.
   REQUIRE(root.submit(allreduce_of("a"), Time{} + seconds(1)).ok());
   const Time due = Time{} + seconds(10);
@@ -153,7 +156,7 @@ TEST_CASE(
 }
 
 TEST_CASE("ranks that cannot tell where they are delay no report, and are not mentioned") {
-  Negotiator root = root_that_waits(10, 0);
+  WaitingRoot root(10, 0);
   const Time due = Time{} + seconds(10);
   root.flush(due);
   root.hear_whereabouts(1, "", due);

@@ -376,21 +376,6 @@ TEST_CASE("a member that a lost one said nothing to for long is not taken for en
   REQUIRE_FALSE(late.decision()->ok());
 }
 
-TEST_CASE("a member that has not begun to agree is waited for while it is heard") {
-  Time now{};
-  SurvivorAgreement waiting(settings_of(0, 2), now);
-  for (int beat = 0; beat < 50; ++beat) {
-    now += seconds(0.2);
-    waiting.hear(1, now);
-    waiting.advance(now);
-    REQUIRE_FALSE(waiting.decision());
-  }
-  const Time heard = now;
-  while (!waiting.decision()) waiting.advance(now = *waiting.next_deadline());
-  REQUIRE(now <= heard + seconds(1));
-  REQUIRE((*waiting.decision())->members == std::vector<int>{0});
-}
-
 TEST_CASE("a member that is seen to be alive is waited for up to four times as long") {
   SurvivorAgreement waiting(settings_of(0, 2), Time());
   Time now{};

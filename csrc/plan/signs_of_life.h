@@ -1,0 +1,45 @@
+// When members of an epoch that broke were last heard of, and when this process gives them a sign
+// of life itself. A process that was stopped has measured no silence but its own.
+#pragma once
+
+#include <map>
+
+#include "core/clock.h"
+#include "plan/silence.h"
+
+namespace rueda {
+
+class SignsOfLife {
+ public:
+  // A member that is silent for as long as `patience` is lost.
+  SignsOfLife(Duration patience, Time now) : patience_(patience), last_call_(now) {}
+
+  // How often a member gives one.
+  [[nodiscard]] Duration beat() const { return patience_ / 4; }
+  [[nodiscard]] Time next_beat() const { return next_beat_; }
+  void give(Time now) { next_beat_ = now + beat(); }
+
+  // This process runs at this time. Returns whether it was stopped before: then nobody has been
+  // silent.
+  bool notice_call(Time now);
+  [[nodiscard]] Time last_call() const { return last_call_; }
+
+  // From then on the member is listened to.
+  void begin(int member, Time heard) { silences_[member] = Silence(heard); }
+  void forget(int member) { silences_.erase(member); }
+  void hear(int member, Time now) { silences_.at(member).hear(now); }
+  [[nodiscard]] Time heard(int member) const { return silences_.at(member).heard(); }
+  // When its silence is too long.
+  [[nodiscard]] Time silence_end(int member) const { return silences_.at(member).end(patience_); }
+  void excuse(int member, Time now) {
+    if (now >= silence_end(member)) silences_.at(member).excuse(now, patience_);
+  }
+
+ private:
+  Duration patience_;
+  std::map<int, Silence> silences_;
+  Time last_call_;
+  Time next_beat_;
+};
+
+}  // namespace rueda

@@ -1,0 +1,149 @@
+#include "plan/stall_watch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "core/strings.h"
+#include "plan/response_builder.h"
+
+namespace rueda {
+
+// Inner nodes tell what they have seen of a name after half the time, so that the root knows when
+// it judges.
+Duration StallWatch::report_interval() const {
+  return timeout() / 2;
+}
+
+// How long the root waits before it says anything.
+Duration StallWatch::timeout() const {
+  if (limits_.warning <= Duration::zero()) return std::max(limits_.error, Duration::zero());
+  return limits_.error <= Duration::zero() ? limits_.warning
+                                           : std::min(limits_.warning, limits_.error);
+}
+
+Time StallWatch::first_report(Time since) const {
+  return since + (tree_.is_root() ? timeout() : report_interval());
+}
+
+Time StallWatch::later_report(Time since, Time now) const {
+  if (!tree_.is_root()) return now + report_interval();
+  const bool warns = limits_.warning > Duration::zero();
+  const Time next = now + (warns ? limits_.warning : report_interval());
+  const Time error = since + limits_.error;
+  return error > now ? std::min(next, error) : next;
+}
+
+void StallWatch::begin(Waiting& waiting, Time since) {
+  waiting.since = since;
+  // What has been reported once keeps its rhythm, however its age is estimated anew.
+  // Nor is a report brought forward that waits for answers.
+  if (!waiting.reported && !waiting.inquiring) waiting.next_report = first_report(since);
+  next_check_ = std::min(next_check_, waiting.next_report);
+}
+
+void StallWatch::report_soon(Waiting& waiting, Time now) {
+  if (tree_.is_root() || !waiting.reported) return;
+  waiting.next_report = std::min(waiting.next_report, now + report_interval() / 32);
+  next_check_ = std::min(next_check_, waiting.next_report);
+}
+
+std::optional<Time> StallWatch::next_deadline() const {
+  if (report_interval() == Duration::zero() || tensors_.empty()) return std::nullopt;
+  if (next_check_ == Time::max()) return std::nullopt;
+  return next_check_;
+}
+
+ResponseList StallWatch::check(Time now, std::vector<Announcement>& reports) {
+  ResponseList responses;
+  if (report_interval() == Duration::zero() || now < next_check_) return responses;
+  next_check_ = Time::max();
+  for (auto& [name, tensor] : tensors_) {
+    if (tensor.complete) continue;
+    Waiting& waiting = tensor.waiting;
+    if (now >= waiting.next_report) {
+      if (tree_.is_root()) {
+        if (inquire(tensor, now)) continue;
+        judge(name, tensor, now, responses);
+      } else {
+        reports.push_back(tensors_.announce(tensor, true));
+        reports.back().age = to_seconds(now - waiting.since);
+      }
+      waiting.reported = true;
+      waiting.next_report = later_report(waiting.since, now);
+    }
+    next_check_ = std::min(next_check_, waiting.next_report);
+  }
+  return responses;
+}
+
+std::vector<int> StallWatch::missing_beside(const std::vector<int>& ready) const {
+  std::vector<bool> here(static_cast<std::size_t>(tree_.size()), false);
+  for (const int rank : ready) here[static_cast<std::size_t>(rank)] = true;
+  for (const int rank : joined_.ranks()) here[static_cast<std::size_t>(rank)] = true;
+  std::vector<int> missing;
+  for (int rank = 0; rank < tree_.size(); ++rank) {
+    if (!here[static_cast<std::size_t>(rank)]) missing.push_back(rank);
+  }
+  return missing;
+}
+
+// Whether the report on `tensor`, which is due, has to wait for what missing ranks say; once only.
+bool StallWatch::inquire(AnnouncedTensor& tensor, Time now) {
+  Waiting& waiting = tensor.waiting;
+  if (!limits_.asks_whereabouts || std::exchange(waiting.inquiring, false)) return false;
+  const auto until = inquiry_.begin(missing_beside(tensors_.ready_ranks(tensor)), now);
+  if (!until) return false;
+  waiting.inquiring = true;
+  waiting.next_report = *until;
+  next_check_ = std::min(next_check_, *until);
+  return true;
+}
+
+void StallWatch::hear_whereabouts(int rank, std::string text, Time now) {
+  if (!inquiry_.hear(rank, std::move(text), now)) return;
+  for (auto& [name, tensor] : tensors_) {
+    if (tensor.waiting.inquiring) tensor.waiting.next_report = now;
+  }
+  next_check_ = now;
+}
+
+void StallWatch::judge(const std::string& name, const AnnouncedTensor& tensor, Time now,
+                       ResponseList& responses) const {
+  const std::vector<int> ready = tensors_.ready_ranks(tensor);
+  const std::vector<int> missing = missing_beside(ready);
+  if (missing.empty()) return;  // the last announcements are under way
+
+  const Time since = tensor.waiting.since;
+  const bool fails = limits_.error > Duration::zero() && now >= since + limits_.error;
+  const AnnouncedTensor::Groups groups = tensor.groups();
+  Response response;
+  response.kind = fails ? ResponseKind::error : ResponseKind::warning;
+  response.request.name = name;
+  response.request.collective =
+      (tensor.variants.empty() ? tensor.partial_children.begin()->second.variants.front().request
+                               : tensor.request())
+          .collective;
+  response.request.group = *groups.rbegin();
+  response.status = Status(
+      ErrorCode::stalled,
+      str(naming_.quoted(name), " (", name_of(response.request.collective), ") has waited for ",
+          std::round(to_seconds(now - since) * 10) / 10, " s: submitted by ",
+          naming_.describe(ready), ", missing on ", naming_.describe(missing),
+          inquiry_.report(missing, now,
+                          [this](const auto& ranks) { return naming_.describe(ranks); })),
+      naming_.world_rank(missing.front()), {.tensor = name});
+  if (!fails) {
+    responses.push_back(std::move(response));
+    return;
+  }
+  // A group fails once: for the second error, who has had the first would seem to have missed it.
+  const auto same_group = [&](const Response& other) {
+    return other.kind == ResponseKind::error && groups.size() == 1 && !groups.begin()->empty() &&
+           other.request.group == *groups.begin();
+  };
+  if (std::any_of(responses.begin(), responses.end(), same_group)) return;
+  ResponseBuilder::add_error(responses, response, groups);
+}
+
+}  // namespace rueda

@@ -1,0 +1,66 @@
+// For how long ranks wait for others to submit a tensor, and what is said about that: an inner node
+// of the tree tells its parent what it has seen of the tensor, the root warns everybody, or fails
+// the tensor in the end. Before it does, it asks missing ranks where they are.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/clock.h"
+#include "plan/announced_tensors.h"
+#include "plan/inquiry.h"
+#include "plan/response.h"
+#include "plan/set_naming.h"
+
+namespace rueda {
+
+class StallWatch {
+ public:
+  struct Limits {
+    Duration warning{};  // zero: never
+    Duration error{};    // zero: never
+    bool asks_whereabouts = false;
+  };
+  using Waiting = AnnouncedTensor::Waiting;
+
+  // All but the limits must outlive this.
+  StallWatch(const Limits& limits, const Tree& tree, AnnouncedTensors& tensors,
+             const JoinedRanks& joined, const SetNaming& naming)
+      : limits_(limits), tree_(tree), tensors_(tensors), joined_(joined), naming_(naming) {}
+
+  // It is waited for since then.
+  void begin(Waiting& waiting, Time since);
+  // More is known of it now. What is new since the last report goes up soon, on all levels within
+  // one interval; not at once, lest a node passes on each of many reports.
+  void report_soon(Waiting& waiting, Time now);
+  // When check() should be called though nothing happens.
+  [[nodiscard]] std::optional<Time> next_deadline() const;
+  // What is due: the root's warnings and errors, or an inner node's `reports` to its parent.
+  [[nodiscard]] ResponseList check(Time now, std::vector<Announcement>& reports);
+
+  // Whom to ask where they are, and what one of them has said.
+  [[nodiscard]] std::vector<int> take_questions() { return inquiry_.take_questions(); }
+  void hear_whereabouts(int rank, std::string text, Time now);
+
+ private:
+  [[nodiscard]] Duration report_interval() const;
+  [[nodiscard]] Duration timeout() const;
+  [[nodiscard]] Time first_report(Time since) const;
+  [[nodiscard]] Time later_report(Time since, Time now) const;
+  [[nodiscard]] std::vector<int> missing_beside(const std::vector<int>& ready) const;
+  [[nodiscard]] bool inquire(AnnouncedTensor& tensor, Time now);
+  // Adds a warning or errors for what has waited too long.
+  void judge(const std::string& name, const AnnouncedTensor& tensor, Time now,
+             ResponseList& responses) const;
+
+  const Limits limits_;
+  const Tree& tree_;
+  AnnouncedTensors& tensors_;
+  const JoinedRanks& joined_;
+  const SetNaming& naming_;
+  Inquiry inquiry_;
+  Time next_check_ = Time::max();  // nothing is to be reported before
+};
+
+}  // namespace rueda

@@ -1,0 +1,74 @@
+// What a process knows of an epoch that broke: which members have ended, which do not reach each
+// other, and which worlds were decided on and given up. What it tells the others is a SurvivorView,
+// and from that, the same outcome follows for all who know the same.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "core/status.h"
+#include "plan/survivor_message.h"
+
+namespace rueda {
+
+// What follows from a view; members agree once they have come to the same one.
+struct SurvivorOutcome {
+  std::vector<int> survivors;
+  std::vector<int> ended;
+  std::vector<std::vector<int>> given_up;  // worlds that may be formed all the same
+  [[nodiscard]] bool operator==(const SurvivorOutcome&) const = default;
+};
+
+class SurvivorKnowledge {
+ public:
+  // `members`: of the epoch, sorted; `rank` is one of them.
+  SurvivorKnowledge(int rank, std::vector<int> members, std::uint64_t epoch);
+
+  [[nodiscard]] const SurvivorView& view() const { return view_; }
+  [[nodiscard]] std::uint64_t epoch() const { return view_.epoch; }
+  [[nodiscard]] const std::vector<int>& members() const { return members_; }
+  [[nodiscard]] bool has_ended(int member) const { return view_.ended.contains(member); }
+  // As far as this process has found out itself.
+  [[nodiscard]] bool reaches(int member) const { return !view_.broken.contains({rank_, member}); }
+  [[nodiscard]] bool reaches_any_of(const std::vector<int>& members) const;
+  // Null where no world with this number was given up.
+  [[nodiscard]] const std::vector<int>* find_given_up(std::uint64_t epoch) const;
+
+  [[nodiscard]] SurvivorOutcome outcome() const { return outcome_of(view_); }
+  [[nodiscard]] SurvivorOutcome outcome_of(const SurvivorView& view) const;
+  // Whether a view of this epoch speaks of its members only.
+  [[nodiscard]] bool is_plausible(const SurvivorView& view) const;
+
+  // A report on a member that is known already changes nothing.
+  void add_ended(int member, const Status& cause) { view_.ended.emplace(member, cause); }
+  void add_unreachable(int member, const Status& cause) {
+    view_.broken.emplace(BrokenLink{rank_, member}, cause);
+  }
+  void propose(std::uint64_t number) { view_.proposal = view_.reached[rank_] = number; }
+  // This process had decided on the world. Others may form it all the same.
+  void give_up(const std::vector<int>& world, std::uint64_t epoch);
+  // What another member knows. `was_stopped`: this process, so that it cannot tell who is silent.
+  void merge(const SurvivorView& view, bool was_stopped);
+  // Others have formed a later epoch, which is broken, too. `survivors`: as they are known here.
+  void continue_from(const EpochHasGoneOn& message, const std::vector<int>& survivors);
+
+  // Why the member is lost: what one of `survivors` says, or else what it says itself.
+  [[nodiscard]] Status cause_of(int member, const std::vector<int>& survivors) const;
+
+  // Those of `all`, which are sorted, that are none of `survivors`, and why; but for this process.
+  [[nodiscard]] std::vector<std::pair<int, Status>> lost(const std::vector<int>& all,
+                                                         const std::vector<int>& survivors) const;
+
+ private:
+  int rank_;
+  std::vector<int> members_;
+  std::map<int, Status> lost_earlier_;  // in epochs before this one
+  SurvivorView view_;
+};
+
+// Both sorted.
+[[nodiscard]] std::vector<int> without(const std::vector<int>& all, const std::vector<int>& some);
+
+}  // namespace rueda
