@@ -129,7 +129,7 @@ AlgorithmTable Epoch::alltoall_across(const HostParts& parts) const {
 }
 
 std::string Epoch::describe_algorithms() const {
-  const auto world = process_sets_.find(0);
+  const auto world = process_sets_->find(0);
   const HostParts parts = world_.host.parts(world->ranks, world->rank);
   const std::string text = algorithms_of_world().to_string();
   if (!spans_hosts(parts) || most_members(parts) == 1) return text;
