@@ -138,7 +138,8 @@ whole(2)
 if rueda.rank() == 1:
     starving = subprocess.Popen([sys.executable, "-c", {STARVE!r}, str(os.getpid()), "2"])
     while starving.poll() is None:
-        pass
+        for _ in range(100000):  # most of the time: asking for the child may sleep
+            pass
     print("traced with", starving.returncode, flush=True)
 whole(2)
 """,
