@@ -28,6 +28,13 @@ std::optional<Time> earlier(std::optional<Time> left, std::optional<Time> right)
   return std::min(*left, *right);
 }
 
+// On one host.
+int most_members(const HostParts& parts) {
+  std::size_t most = 1;
+  for (const auto& part : parts.members) most = std::max(most, part.size());
+  return static_cast<int>(most);
+}
+
 }  // namespace
 
 Epoch::Epoch(World world, const EpochServices& services, LossPolicy on_loss,
@@ -102,16 +109,6 @@ Status Epoch::choose_backend() {
 bool Epoch::spans_hosts(const HostParts& parts) const {
   return world_.host.knows_hosts() && parts.leaders.size() > 1;
 }
-
-namespace {
-
-int most_members(const HostParts& parts) {
-  std::size_t most = 1;
-  for (const auto& part : parts.members) most = std::max(most, part.size());
-  return static_cast<int>(most);
-}
-
-}  // namespace
 
 AlgorithmTable Epoch::algorithms_across(const HostParts& parts) const {
   const auto hosts = static_cast<int>(parts.members.size());
