@@ -261,4 +261,5 @@ def test_horovods_loop_takes_newcomers_in_and_goes_on_without_those_that_leave()
     with ElasticJob(HOROVOD.replace("WANTED", "2"), 3, PYTHONPATH=path) as job:
         job.let_leave(0)
         ended = all_well(job)
-    assert "ended as 0 of 2 resets [2]" in ended[1].output, ended[1].output
+    # Before all have heard who is to leave, some may ask for a world that turns out to be the same.
+    assert re.search(r"ended as 0 of 2 resets \[(3, )*2\]", ended[1].output), ended[1].output
