@@ -38,20 +38,13 @@ demo:  ## trains on 1 rank and on 4, and compares
 
 .PHONY: test
 test: unit  ## everything that CI runs
-	@$(MAKE) --no-print-directory beside
+	@$(MAKE) --no-print-directory after-unit
 
-# Python's tests wait more than they compute; compiling for the sanitizers fills the gaps, at the lowest priority. Their
-# tests have deadlines, which they keep only with processors of their own: they run afterwards.
-.PHONY: beside
-beside:
-	@mkdir -p build; log=build/sanitizers.log; \
-	nice -n 19 $(MAKE) --no-print-directory build-asan build-tsan >$$log 2>&1 & compiler=$$!; \
-	$(MAKE) --no-print-directory pytest; tested=$$?; \
-	echo "==> waiting for the sanitizers' builds: $$log"; \
-	wait $$compiler; compiled=$$?; \
-	if [ $$compiled -eq 0 ]; then grep '^==>' $$log; else cat $$log; exit $$((tested | compiled)); fi; \
-	$(MAKE) --no-print-directory sanitizers; sanitized=$$?; \
-	exit $$((tested | sanitized))
+# One after another: Python's tests keep the processors busy, and ranks that wait for each other take twice as long
+# beside a compiler, at whatever priority. The sanitizers run also where Python's tests have failed.
+.PHONY: after-unit
+after-unit:
+	@failed=0; for each in pytest sanitizers; do $(MAKE) --no-print-directory $$each || failed=1; done; exit $$failed
 
 .PHONY: setup
 setup: build  ## the environment in .venv, Rueda installed in it, the C++ library and examples in build/
