@@ -63,8 +63,8 @@ class Launcher:
         return Ran(done.returncode, done.stdout, done.stderr)
 
     @contextmanager
-    def running(self, *arguments: str, ranks: int = 4) -> Iterator[subprocess.Popen[str]]:
-        """A job once its ranks have marked that they are `ready`."""
+    def started(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """A job, which is killed in the end where it still runs."""
         process = subprocess.Popen(
             self.line(*arguments),
             env=job_environment(),
@@ -75,12 +75,18 @@ class Launcher:
             text=True,
         )
         try:
-            self.wait_for("ready", ranks, process)
             yield process
         finally:
             if process.poll() is None:
                 process.kill()
             process.communicate()
+
+    @contextmanager
+    def running(self, *arguments: str, ranks: int = 4) -> Iterator[subprocess.Popen[str]]:
+        """A job once its ranks have marked that they are `ready`."""
+        with self.started(*arguments) as process:
+            self.wait_for("ready", ranks, process)
+            yield process
 
     def wait_for(self, name: str, count: int, process: subprocess.Popen[str]) -> None:
         """Until so many ranks have marked it."""

@@ -15,7 +15,7 @@ import pytest
 
 from .lab import Lab, Unavailable
 from .lab.fixture import MakeLab
-from .launching import Launcher, job_environment
+from .launching import Launcher
 
 pytest.importorskip("rueda._native")
 
@@ -165,21 +165,9 @@ def launcher(make_lab: MakeLab, tmp_path: Path) -> Iterator[Launcher]:
 @contextmanager
 def running(launcher: Launcher, *flags: str) -> Iterator[Job]:
     """A job of train.py."""
-    process = subprocess.Popen(
-        launcher.line(*flags, "--blacklist-cooldown-range", "0.5", "2", "python3", "train.py"),
-        env=job_environment(),
-        cwd=launcher.folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
+    cooldown = ["--blacklist-cooldown-range", "0.5", "2"]
+    with launcher.started(*flags, *cooldown, "python3", "train.py") as process:
         yield Job(launcher, process)
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
 
 
 @contextmanager
