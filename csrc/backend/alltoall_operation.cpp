@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
+
+#include "backend/tickets.h"
 
 namespace rueda {
 
@@ -69,15 +70,9 @@ std::vector<std::size_t> AlltoallOperation::offsets_of(
 }
 
 bool AlltoallOperation::all_done(const std::vector<Ticket>& tickets) {
-  for (const Ticket& ticket : tickets) {
-    if (!ticket->done) return false;
-    if (!ticket->status.ok()) {
-      status_ = ticket->status;
-      done_ = true;
-      return false;
-    }
-  }
-  return true;
+  const bool all = rueda::all_done(tickets, status_);
+  done_ = done_ || !status_.ok();
+  return all;
 }
 
 bool AlltoallOperation::advance() {
@@ -92,13 +87,7 @@ bool AlltoallOperation::advance() {
 }
 
 std::vector<int> AlltoallOperation::awaited() const {
-  std::set<int> ranks;
-  for (const auto* tickets : {&sends_, &counts_, &rows_}) {
-    for (const Ticket& ticket : *tickets) {
-      if (!ticket->done) ranks.insert(ticket->peer);
-    }
-  }
-  return {ranks.begin(), ranks.end()};
+  return awaited_peers({&sends_, &counts_, &rows_});
 }
 
 }  // namespace rueda

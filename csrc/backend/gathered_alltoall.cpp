@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
-#include <set>
 #include <utility>
 
 #include "backend/lengths.h"
 #include "backend/packed_operation.h"
 #include "backend/stages.h"
+#include "backend/tickets.h"
 
 namespace rueda {
 
@@ -281,14 +281,9 @@ void GatheredAlltoall::send_rows(int host) {
 // --- Progress
 
 bool GatheredAlltoall::all_done(const std::vector<Ticket>& tickets) {
-  for (const Ticket& ticket : tickets) {
-    if (!ticket->done) return false;
-    if (ticket->status.ok()) continue;
-    status_ = ticket->status;
-    done_ = true;
-    return false;
-  }
-  return true;
+  const bool all = rueda::all_done(tickets, status_);
+  done_ = done_ || !status_.ok();
+  return all;
 }
 
 bool GatheredAlltoall::advance() {
@@ -313,13 +308,7 @@ bool GatheredAlltoall::advance() {
 
 std::vector<int> GatheredAlltoall::awaited() const {
   if (pull_) return pull_->awaited();
-  std::set<int> ranks;
-  for (const auto* tickets : {&awaited_counts_, &receives_, &sends_}) {
-    for (const Ticket& ticket : *tickets) {
-      if (!ticket->done) ranks.insert(ticket->peer);
-    }
-  }
-  return {ranks.begin(), ranks.end()};
+  return awaited_peers({&awaited_counts_, &receives_, &sends_});
 }
 
 }  // namespace rueda
