@@ -42,6 +42,11 @@ class MemberBootstrap final : public Bootstrap {
   Status barrier(Time deadline) override;
   [[nodiscard]] std::string secret() const override { return links_.secret; }
 
+  // Whether the barrier that this rank has come to last has nobody to wait for any more.
+  [[nodiscard]] bool is_complete() const { return missing().empty(); }
+  // Whether it is the process of the first rank, which ends each barrier.
+  [[nodiscard]] bool is_first(int process) const { return process == processes_.front(); }
+
  private:
   using Entries = std::vector<std::pair<std::string, std::string>>;
 

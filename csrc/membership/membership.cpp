@@ -223,9 +223,7 @@ void Membership::begin_agreement(Time now) {
                                   .min_size = static_cast<int>(options_.min_np),
                                   .was_stopped = was_stopped_},
       now);
-  for (const auto& [process, loss] : gone_) {
-    agreement_->lose(process, loss.first, cause_of(process, loss.second), now);
-  }
+  lose_gone(now);
   lose_reported(now);
   for (const auto& [process, message] : early_views_[present_.epoch]) {
     agreement_->receive(process, message, now);
@@ -233,6 +231,12 @@ void Membership::begin_agreement(Time now) {
   early_views_.erase(early_views_.begin(), early_views_.upper_bound(present_.epoch));
   agreement_->advance(now);
   flush();
+}
+
+void Membership::lose_gone(Time now) {
+  for (const auto& [process, loss] : gone_) {
+    agreement_->lose(process, loss.first, cause_of(process, loss.second), now);
+  }
 }
 
 bool Membership::is_decided() const {
@@ -246,6 +250,7 @@ void Membership::form() {
   if (!formed.ok()) {
     log(LogLevel::debug, "epoch ", decision.epoch, " was not formed: ", formed.to_string());
     agreement_->not_formed(decision.epoch, Clock::now());
+    lose_gone(Clock::now());
     flush();
     return;
   }
@@ -299,11 +304,19 @@ Status Membership::form_world_of(const SurvivorAgreement::Decision& decision) {
         between_looks);
     auto world = form_world(bootstrap, options, no_mpi, costs_);
     formed = world ? enter_(std::move(world).value(), bootstrap, epoch) : world.status();
+    if (formed.ok()) formed = await_entry(bootstrap);
   } catch (const Error& error) {
     formed = Status(error.code(), error.what(), error.peer());
   }
   forming_ = {};
   return formed.ok() ? stands(epoch) : formed;
+}
+
+// Until all have entered the world: none may leave it before, so that a member which does is no
+// loss to those that are still entering.
+Status Membership::await_entry(MemberBootstrap& bootstrap) {
+  forming_.may_leave = true;
+  return bootstrap.barrier(Clock::now() + forming_timeout);
 }
 
 void Membership::conclude(const Expected<Change>& outcome) {
@@ -364,7 +377,17 @@ void Membership::lose(int process, const Status& cause) {
   const Loss loss =
       cause.details().reason == ErrorReason::unreachable ? Loss::unreachable : Loss::ended;
   if (!gone_.emplace(process, std::pair(loss, cause)).second) return;
-  if (agreement_) agreement_->lose(process, loss, cause_of(process, cause), Clock::now());
+  if (!agreement_ || has_done_its_part(process, loss)) return;
+  agreement_->lose(process, loss, cause_of(process, cause), Clock::now());
+}
+
+// Whether a process that ends has let this one enter the world that they form. The first member
+// has once it has said that all have entered; without it none can leave. Any other may have heard
+// that already; where it has not, the first one misses it.
+bool Membership::has_done_its_part(int process, Loss loss) const {
+  if (!forming_.may_leave || loss != Loss::ended) return false;
+  const MemberBootstrap& bootstrap = *forming_.bootstrap;
+  return bootstrap.is_complete() || (bootstrap.rank() != 0 && !bootstrap.is_first(process));
 }
 
 }  // namespace rueda

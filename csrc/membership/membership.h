@@ -78,11 +78,15 @@ class Membership {
   // Whether this is still what was decided.
   [[nodiscard]] Status stands(std::uint64_t epoch) const;
   Status wait_for_members(std::uint64_t epoch, Time deadline);
+  Status await_entry(MemberBootstrap& bootstrap);
   void conclude(const Expected<Change>& outcome);
 
   void receive(int process, std::span<const std::byte> message);
   void receive_agreement(int process, std::span<const std::byte> payload);
   void lose(int process, const Status& cause);
+  [[nodiscard]] bool has_done_its_part(int process, Loss loss) const;
+  // Tells the agreement of all whom this process has lost.
+  void lose_gone(Time now);
   // Those of this host that get no processor are waited for longer.
   void excuse_runnable(Time now);
   void send(int process, std::uint8_t kind, std::uint64_t epoch,
@@ -111,6 +115,7 @@ class Membership {
   struct Forming {
     std::uint64_t epoch = 0;
     MemberBootstrap* bootstrap = nullptr;
+    bool may_leave = false;  // members that have heard that all have entered
   };
   Forming forming_;
   struct Early {

@@ -273,6 +273,25 @@ for _ in range(3):
     )
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_who_ends_at_once_leaves_the_others_the_world_they_form(transport: str) -> None:
+    # Some of them still wait to hear that all have entered when the first of them has left already.
+    for _ in range(3):
+        lose(
+            """
+rueda.init()
+if rueda.rank() == 1:
+    die_at_work()
+until_broken()
+assert list(rueda.recover().lost) == [1]
+assert rueda.size() == 7, rueda.size()
+""",
+            8,
+            {1},
+            RUEDA_TRANSPORT=transport,
+        )
+
+
 def test_forked_children_do_not_keep_a_lost_rank_alive() -> None:
     lose(
         """
