@@ -433,6 +433,7 @@ def test_horovods_loop_begins_anew_without_sets() -> None:
     with ElasticJob(HOROVOD, 3) as job:
         job.await_world(1, 2)
         job.start_joiner()
+        job.await_world(1, 2, 3)  # in which one has not heard of the update that let it in
         job.start_joiner()
         ended = job.ended()
     for number in (1, 2, 3, 4):

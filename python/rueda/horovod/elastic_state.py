@@ -92,7 +92,8 @@ class State:
     @translated
     def check_host_updates(self) -> None:
         """Raises :class:`HostsUpdatedInterrupt` on every rank where any was told of a change; collective."""
-        newest, update = self._last_updated_timestamp, HostUpdateResult.no_update
+        before = newest = self._last_updated_timestamp
+        update = HostUpdateResult.no_update
         joining, leaving = changes.wanted()
         if joining or leaving:
             newest = max(newest, time.time())
@@ -102,12 +103,15 @@ class State:
             if timestamp > self._last_updated_timestamp:
                 newest = max(newest, timestamp)
                 update |= result
-        # Each bit by itself: the largest number is not what all of them say together.
-        told = [newest, update & HostUpdateResult.removed, update & HostUpdateResult.added]
-        every = allreduce(np.array(told, np.float64), "elastic/host updates", Max)
-        previous, self._last_updated_timestamp = self._last_updated_timestamp, float(every[0])
-        if self._last_updated_timestamp > previous:
-            raise HostsUpdatedInterrupt(skip_sync=bool(every[1] and not every[2]))
+        # Each bit by itself: the largest number is not what all of them say together. Whether there is news is for
+        # each rank to say, too: a newcomer does not know the last update of the others.
+        told = [update & HostUpdateResult.removed, update & HostUpdateResult.added]
+        every = allreduce(
+            np.array([newest, newest > before, *told], np.float64), "elastic/host updates", Max
+        )
+        self._last_updated_timestamp, is_news, removed, added = every.tolist()
+        if is_news:
+            raise HostsUpdatedInterrupt(skip_sync=bool(removed and not added))
 
     def save(self) -> None:
         """Keeps a copy in the memory of this process."""
