@@ -59,6 +59,7 @@ class Growth:
         self._gone: list[int] = []
         self._leaving: set[int] = set()
         self._ever_members = set(self.members)
+        self._done: set[int] = set()  # members that have ended well, and were not to leave
         self._next = len(hosts)
         self._losses = 0
         self._is_ending = False
@@ -118,7 +119,9 @@ class Growth:
         if not self.was_member(number):
             self._gone = [*self._gone, number][-_MOST_GONE:]
         if well:
-            self._is_ending = self._is_ending or number not in self._leaving
+            if number not in self._leaving:
+                self._is_ending = True
+                self._done |= {number} & self._ever_members
             return
         self._losses += self.was_member(number)
         self.host_failed(self.host_of(number), now)
@@ -155,15 +158,19 @@ class Growth:
         """Whether the job goes on without this process, which has not ended yet."""
         if not self.was_member(number):
             return True
-        left = len(self._alive & self._ever_members - {number})
-        return left >= self._limits.least and not self._too_many_changes(self._losses + 1)
+        is_enough = self._left_without(number) >= self._limits.least
+        return is_enough and not self._too_many_changes(self._losses + 1)
 
     def why_not(self, number: int) -> str:
         """Why the loss of a process ends the job."""
         if self._too_many_changes(self._losses + 1):
             return f"it is the loss number {self._losses + 1}, and --reset-limit is {self._limits.changes}"
-        left = len(self._alive & self._ever_members - {number})
+        left = self._left_without(number)
         return f"{left} ranks are left, fewer than --min-np {self._limits.least}"
+
+    def _left_without(self, number: int) -> int:
+        """How many ranks train on, or have done so to the end."""
+        return len((self._alive & self._ever_members | self._done) - {number})
 
     def _too_many_changes(self, losses: int) -> bool:
         return self._limits.changes is not None and losses > self._limits.changes

@@ -86,6 +86,26 @@ def test_the_job_ends_with_too_few_ranks_or_too_many_losses() -> None:
     assert "1 ranks are left, fewer than --min-np 2" in growth.why_not(0)
 
 
+def test_who_has_done_its_work_counts_when_a_rank_is_lost_at_the_end() -> None:
+    growth = GrowthHere(Limits(2, 3), 3, 3)
+    growth.ended(0, True, 0.0)
+    assert growth.bears_loss_of(2)
+    growth.ended(1, True, 0.0)
+    assert growth.bears_loss_of(2)
+    growth = GrowthHere(Limits(2, 3), 3, 3)
+    growth.ended(0, True, 0.0)
+    growth.ended(1, False, 0.0)
+    assert not growth.bears_loss_of(2)
+    assert "1 ranks are left" in growth.why_not(2)
+
+
+def test_who_was_to_leave_does_not_count_as_left() -> None:
+    growth = GrowthHere(Limits(2, 3), 3, 3)
+    growth.set_slots({"here": 2})
+    growth.ended(2, True, 0.0)
+    assert not growth.bears_loss_of(1)
+
+
 def test_what_is_lost_is_replaced_where_there_is_room() -> None:
     growth = Growth(Limits(1, 4, cooldown=(1.0, 60.0)), ["a", "a", "b"], {"a": 2, "b": 2, "c": 1})
     assert growth.missing(0.0) == ["b"]  # the hosts are filled in their order
