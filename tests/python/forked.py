@@ -18,6 +18,8 @@ from typing import IO, Any
 
 # What decides while Python starts or imports torch; a rank with its own is started as usual.
 _TOO_EARLY = ("PYTHON", "LD_", "OMP_", "MKL_", "TORCH", "GLIBC_", "MALLOC_", "CUDA_")
+# What torch itself sets once it compiles, in whatever test of this process that was.
+_OF_TORCH = "TORCHINDUCTOR_CACHE_DIR"
 # What programs need beside it, by a word in them; it is imported when the first of them comes.
 _ALSO = {"digits": "sklearn.datasets"}
 _IMPORTS_TORCH = re.compile(
@@ -145,7 +147,11 @@ def _modules_of(line: Sequence[str]) -> list[str]:
 
 
 def _early(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: text for name, text in environment.items() if name.startswith(_TOO_EARLY)}
+    return {
+        name: text
+        for name, text in environment.items()
+        if name.startswith(_TOO_EARLY) and name != _OF_TORCH
+    }
 
 
 def _server(which: int) -> socket.socket:

@@ -17,8 +17,10 @@ WHO = "import os, sys; print(os.getppid(), os.getsid(0) == os.getpid(), hash('te
 
 
 def test_children_of_the_tests_with_sessions_arguments_and_hashes_of_their_own(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Tests of this process may have compiled before, which leaves this behind.
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     with Job(f"import torch\n{WHO}", 3, ["an argument"], folder=tmp_path) as job:
         assert all(isinstance(rank, ForkedRank) for rank in job.ranks)
         told = [how.output.split(maxsplit=3) for how in job.wait()]
