@@ -96,6 +96,14 @@ class ElasticJob:
             self._leaving = list(numbers)
             self._tell(leaving=self._leaving)
 
+    def tell_only(self, number: int, **message: Any) -> None:
+        """Tells one process what the others are not told, once all that have been started can be told something."""
+        with self._lock:
+            assert self._lock.wait_for(
+                lambda: len(self._sessions) == len(self.processes), _PATIENCE
+            ), self.outputs()
+            self._say(number, **message)
+
     def kill(self, number: int) -> None:
         """Kills a process."""
         self.processes[number][0].kill()

@@ -97,6 +97,14 @@ def test_ranks_that_are_told_to_leave_end_well(leaving: tuple[int, ...]) -> None
         assert ("ended as" in how.output) == (number not in leaving), how.output
 
 
+@pytest.mark.parametrize("told", [0, 2])
+def test_what_one_rank_has_been_told_counts_for_all(told: int) -> None:
+    with ElasticJob(MEMBERS + "run(lambda: rueda.size() == 2)", 3) as job:
+        job.tell_only(told, leaving=[1])
+        ended = all_well(job)
+    assert "ended as" not in ended[1].output, ended[1].output
+
+
 def test_some_leave_and_others_join_at_once() -> None:
     program = (
         MEMBERS

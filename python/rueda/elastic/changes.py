@@ -359,8 +359,7 @@ def change(only: list[int] | None = None) -> Change | None:
     """What update() does once something is wanted. ``only``: of those who wait to join, these; by default all."""
     here = _elastic()
     _know_members()
-    joiners, leaving = broadcast_object((here.joiners, here.leaving), 0, "elastic.plan")
-    joiners = [number for number in joiners if number not in here.members]
+    joiners, leaving = _known_to_any(here)
     if only is not None:
         joiners = [number for number in joiners if number in only]
     staying = [rank for rank, number in enumerate(here.members) if number not in leaving]
@@ -397,6 +396,16 @@ def change(only: list[int] | None = None) -> Change | None:
             listener.close()
     follow_world(previous)
     return Change(epoch, previous, left)
+
+
+def _known_to_any(here: _Elastic) -> tuple[list[int], set[int]]:
+    """Who waits to join and who is to leave: what one rank has been told others may be told a moment later."""
+    told = allgather_object((here.joiners, here.leaving, here.gone), "elastic.plan")
+    gone = {number for _, _, its_gone in told for number in its_gone}
+    out = gone.union(here.members)
+    joiners = dict.fromkeys(number for its_joiners, _, _ in told for number in its_joiners)
+    leaving = {number for _, its_leaving, _ in told for number in its_leaving}
+    return [number for number in joiners if number not in out], leaving
 
 
 def _leave() -> None:
