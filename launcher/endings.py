@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from .failure import Failure
-from .sessions import Session
+from .sessions import Session, Talk
 
 # So many ends are remembered, the last ones: what is told of them at once fits what a session may keep unread.
 _REMEMBERED = 256
@@ -15,16 +16,18 @@ _SESSIONS = 4096
 
 
 class Endings:
-    """How processes of this host have ended.
+    """How processes of the job have ended.
 
     A rank asks over a session, with ``{"endings": true}``, and is told what is known and whatever comes later:
     ``{"ended": [{"host": "node1", "pid": 4711, "status": -9, "how": "killed by SIGKILL (Killed)"}]}``. The status is
     negative for a signal.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_question: Callable[[], None] | None = None) -> None:
+        """`on_question`: called when somebody asks for the first time."""
+        self._on_question = on_question
         self._known: list[dict[str, Any]] = []
-        self._listeners: list[Session] = []
+        self._listeners: list[Talk] = []
 
     def accept(self, connection: socket.socket, begin: bytes) -> None:
         """Takes a connection of which `begin` has been read, of ranks that ask for nothing else."""
@@ -38,12 +41,17 @@ class Endings:
             "status": failure.status,
             "how": failure.describe_status(),
         }
-        self._known = [*self._known, ending][-_REMEMBERED:]
-        for listener in list(self._listeners):
-            listener.send(ended=[ending])
+        self.learn([ending])
 
-    def tell(self, session: Session) -> None:
-        """From now on this rank is told."""
+    def learn(self, endings: Iterable[dict[str, Any]]) -> None:
+        """Of processes that others have seen end; what is known already is not told again."""
+        fresh = [ending for ending in endings if ending not in self._known]
+        self._known = [*self._known, *fresh][-_REMEMBERED:]
+        for listener in list(self._listeners) if fresh else ():
+            listener.send(ended=fresh)
+
+    def tell(self, session: Talk) -> None:
+        """From now on this rank is told, or all of a host."""
         if session in self._listeners:
             return
         if len(self._listeners) >= _SESSIONS:
@@ -51,8 +59,11 @@ class Endings:
             return
         self._listeners.append(session)
         session.send(ended=self._known)
+        if self._on_question is not None:
+            on_question, self._on_question = self._on_question, None
+            on_question()
 
-    def forget(self, session: Session) -> None:
+    def forget(self, session: Talk) -> None:
         """The session has ended."""
         if session in self._listeners:
             self._listeners.remove(session)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..endings import Endings
 from ..failure import Failure
-from ..sessions import Session, Talk
+from ..sessions import Talk
 from ..sink import say
 from .growth import Growth
 
@@ -77,7 +77,7 @@ class Company:
                 self._end(number)
 
     def _tell_endings(self, talk: Talk) -> None:
-        if self._endings is not None and isinstance(talk, Session):
+        if self._endings is not None:
             self._endings.tell(talk)
         else:
             talk.close()  # so that nobody waits for what is not told

@@ -42,11 +42,12 @@ class Kind(Enum):
     ERR = b"e"  # and to standard error
     ARRIVAL = b"a"  # what the library told the launcher
     MISSED = b"m"  # the rank has ended without which the first world cannot be formed
-    EXIT = b"x"  # the status of the rank as of subprocess
+    EXIT = b"x"  # the status of the rank as of subprocess, and the number of its process
     TAKEN = b"t"  # the bytes of INPUT have been taken
     UNSTARTED = b"u"  # why a process cannot be started
     END = b"z"  # all processes of the job on this host are gone
     # Both ways
+    ENDINGS = b"w"  # its ranks want to know how others have ended; JSON: what endings.py says of that
     SESSION = b"c"  # JSON: what is said in a session, whose number stands for the rank; nothing at its end
     ALIVE = b"h"
 

@@ -13,11 +13,14 @@ import signal
 import subprocess
 import sys
 import time
+from socket import gethostname
 from socket import socket as Listener
 
 from .. import arrivals
 from ..builtin import why_not_started
+from ..endings import Endings
 from ..errors import LaunchError
+from ..failure import Failure
 from ..guardian import guard
 from ..output import Stream
 from ..store.server import Store
@@ -58,7 +61,9 @@ class HostRun:
         self._input: RankInput | None = None
         self._children: dict[int, Child] = {}
         self._socket: arrivals.ArrivalSocket | None = None  # while ranks may be started
-        self._sessions = SessionRelay(self._tell)
+        # Of all hosts: the launcher tells of the others from when it is asked.
+        self._endings = Endings(lambda: self._tell(Kind.ENDINGS))
+        self._sessions = SessionRelay(self._tell, self._endings)
         self._store: Store | None = None  # on the first host
         self._is_over = asyncio.Event()  # no rank of any host will ask the store
 
@@ -74,7 +79,7 @@ class HostRun:
         """Until they are gone; the launcher is heard until long after that."""
         asyncio.get_running_loop().add_reader(self._channel.input, self._hear, supervisor)
         self._beat(supervisor)
-        on_session = self._sessions.accept if self._job.most else None
+        on_session = self._sessions.accept if self._job.most else self._endings.accept
         async with arrivals.ArrivalSocket(self._tell_arrival, on_session) as socket:
             with contextlib.ExitStack() as closing:
                 if self._prepared.listener is not None:
@@ -91,6 +96,7 @@ class HostRun:
                     await self._until_over(supervisor)
             socket.hear()
             self._sessions.close()
+            self._endings.close()
 
     async def _until_over(self, supervisor: Supervisor) -> None:
         """Until the launcher says so, or a signal ends this part of the job."""
@@ -135,8 +141,9 @@ class HostRun:
 
         def on_exit(status: int) -> None:
             socket.hear()  # it may have said something just before
-            self._children.pop(rank, None)
-            self._tell(Kind.EXIT, str(status).encode(), rank)
+            process_id = self._children.pop(rank).process.pid
+            self._endings.note(process_id, Failure(rank, status, gethostname()))
+            self._tell(Kind.EXIT, f"{status} {process_id}".encode(), rank)
 
         self._children[rank] = supervisor.spawn(
             self._prepared.command,
@@ -217,6 +224,8 @@ class HostRun:
             self._children[frame.rank].send_signal(signal.SIGTERM)
         elif frame.kind == Kind.SESSION:
             self._sessions.take(frame)
+        elif frame.kind == Kind.ENDINGS:
+            self._endings.learn(frame.json()["ended"])
         elif frame.kind == Kind.INPUT and self._input is not None:
             self._input.give(frame.payload)
 

@@ -26,6 +26,7 @@ from .frames import Frame, Kind
 from .host import BEATS_IN_SILENCE
 from .host_job import HostJob
 from .rank_input import PipedInput
+from .session_relay import EndingsForHost
 
 _STREAMS: dict[Kind, Stream] = {Kind.OUT: "stdout", Kind.ERR: "stderr"}
 
@@ -260,7 +261,9 @@ class RemoteRun(BuiltinRun):
             self._output.write(frame.rank, _STREAMS[frame.kind], frame.payload)
         elif frame.kind == Kind.EXIT:
             host = connection.facts.get("host", connection.name)
-            how = Failure(frame.rank, int(frame.payload), host)
+            status, process_id = map(int, frame.payload.split())
+            how = Failure(frame.rank, status, host)
+            self._endings.note(process_id, how)
             self._rank_has_ended(supervisor, come, how)
             self._tell_store(how)
             self._note_gone(frame.rank)
@@ -268,6 +271,8 @@ class RemoteRun(BuiltinRun):
             self._miss(supervisor, frame.rank)
         elif frame.kind == Kind.ARRIVAL:
             come.take(frame.payload)
+        elif frame.kind == Kind.ENDINGS:
+            self._endings.tell(EndingsForHost(connection))
         elif frame.kind == Kind.TAKEN and self._input is not None:
             self._input.more()
         elif frame.kind == Kind.REFUSED and self._started and not self._has_failed():

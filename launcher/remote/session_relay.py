@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
+from ..endings import Endings
 from ..sessions import Session
 from .frames import Frame, Kind
 
@@ -20,9 +21,10 @@ _MOST = 4096
 class SessionRelay:
     """On the host: hands on what its processes say, and tells them what the launcher says."""
 
-    def __init__(self, tell: Callable[[Kind, bytes, int], None]) -> None:
-        """`tell`: sends a frame to the launcher."""
+    def __init__(self, tell: Callable[[Kind, bytes, int], None], endings: Endings) -> None:
+        """`tell`: sends a frame to the launcher. `endings`: tells here how others have ended."""
         self._tell = tell
+        self._endings = endings
         self._sessions: dict[int, Session] = {}
         self._last = 0
 
@@ -34,10 +36,13 @@ class SessionRelay:
         self._last += 1
         number = self._last
 
-        def on_message(_: Session, message: dict[str, Any]) -> None:
-            self._tell(Kind.SESSION, json.dumps(message).encode(), number)
+        def on_message(session: Session, message: dict[str, Any]) -> None:
+            if message.get("endings") is True:
+                self._endings.tell(session)
+            else:
+                self._tell(Kind.SESSION, json.dumps(message).encode(), number)
 
-        session = Session(connection, begin, on_message, lambda _: self._end(number))
+        session = Session(connection, begin, on_message, lambda gone: self._end(gone, number))
         if session.is_open:
             self._sessions[number] = session
 
@@ -56,7 +61,8 @@ class SessionRelay:
         for session in list(self._sessions.values()):
             session.close()
 
-    def _end(self, number: int) -> None:
+    def _end(self, session: Session, number: int) -> None:
+        self._endings.forget(session)
         self._sessions.pop(number, None)
         self._tell(Kind.SESSION, b"", number)
 
@@ -82,3 +88,18 @@ class RelayedSession:
     def close(self) -> None:
         """Ends it."""
         self._connection.send(Kind.SESSION, b"", self._key)
+
+
+class EndingsForHost:
+    """In the launcher: tells a host how processes of the others have ended."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.number = -1
+        self._connection = connection
+
+    def send(self, **message: Any) -> None:
+        """Says something, as soon as the host takes it."""
+        self._connection.send_json(Kind.ENDINGS, message)
+
+    def close(self) -> None:
+        """Nothing more is said."""

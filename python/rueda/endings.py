@@ -1,7 +1,7 @@
 """How processes of the job have ended, as far as the launcher tells.
 
-Only the parent of a process gets to know its exit code, or the signal that has ended it. ``rueda run`` on one host says
-it to ranks that ask, which they do once they have lost one; what it has not noticed yet comes a moment later.
+Only the parent of a process gets to know its exit code, or the signal that has ended it. ``rueda run`` says it to
+ranks of all hosts that ask, which they do once they have lost one; what it has not noticed yet comes a moment later.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class TimeoutError(RuedaError, builtins.TimeoutError):
 class PeerLostError(RuedaError):
     """A rank died or raised; the text tells the cause where it is known.
 
-    Under ``rueda run`` on one host the text of a rank that is gone also tells its exit code or the signal that has
+    Under ``rueda run`` without MPI the text of a rank that is gone also tells its exit code or the signal that has
     ended it, once the launcher has said so: the first ``str()`` of the error waits for that, half a second at most,
     and not at all where :func:`rueda.recover` is possible, which tells it by itself.
 

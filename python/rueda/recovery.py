@@ -43,9 +43,9 @@ class Lost:
     def exit_status(self) -> int | None:
         """Its exit code, or the signal that has ended it, negated; ``None`` where that is not known, or not yet.
 
-        Only the parent of the process gets to know it, and tells it where that is ``rueda run`` with all ranks on one
-        host. It mostly has done so by the time that :func:`recover` returns, and otherwise a moment later. Does not
-        wait for it.
+        Only the parent of the process gets to know it, and tells it, also to other hosts, where that is ``rueda run``
+        without MPI. It mostly has done so by the time that :func:`recover` returns, and otherwise a moment later. Does
+        not wait for it.
         """
         known = endings.of(self.host, self.process_id)
         return known.status if known else None

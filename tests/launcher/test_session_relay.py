@@ -6,6 +6,8 @@ import asyncio
 import json
 import socket
 
+from rueda.launcher.endings import Endings
+from rueda.launcher.failure import Failure
 from rueda.launcher.remote.frames import Frame, Kind
 from rueda.launcher.remote.session_relay import SessionRelay, speaks_for_others
 
@@ -35,7 +37,9 @@ def open_session(relay: SessionRelay, begin: bytes) -> socket.socket:
 def test_what_ranks_and_launcher_say_goes_both_ways_to_the_right_one() -> None:
     async def run() -> None:
         said: Said = []
-        relay = SessionRelay(lambda kind, payload, number: said.append((kind, payload, number)))
+        relay = SessionRelay(
+            lambda kind, payload, number: said.append((kind, payload, number)), Endings()
+        )
         first = open_session(relay, b'{"hello": 4}\n')
         second = open_session(relay, b'{"he')  # the rest comes later
         second.send(b'llo": 5}\n{"ready": 5}\n')
@@ -63,7 +67,9 @@ def test_what_ranks_and_launcher_say_goes_both_ways_to_the_right_one() -> None:
 def test_nonsense_ends_a_session_and_the_end_of_the_job_all() -> None:
     async def run() -> None:
         said: Said = []
-        relay = SessionRelay(lambda kind, payload, number: said.append((kind, payload, number)))
+        relay = SessionRelay(
+            lambda kind, payload, number: said.append((kind, payload, number)), Endings()
+        )
         bad, good = open_session(relay, b"{what\n"), open_session(relay, b'{"hello": 1}\n')
         assert await read(bad) == b""
         assert said == [(Kind.SESSION, b"", 1), (Kind.SESSION, b'{"hello": 1}', 2)]
@@ -71,6 +77,34 @@ def test_nonsense_ends_a_session_and_the_end_of_the_job_all() -> None:
         assert await read(good) == b""
         bad.close()
         good.close()
+
+    asyncio.run(run())
+
+
+def test_endings_are_told_on_the_host_which_asks_the_launcher_once() -> None:
+    async def run() -> None:
+        said: Said = []
+        asked: list[int] = []
+        endings = Endings(lambda: asked.append(1))
+        relay = SessionRelay(
+            lambda kind, payload, number: said.append((kind, payload, number)), endings
+        )
+        first = {"host": "h1", "pid": 7, "status": 3, "how": "exit code 3"}
+        endings.note(7, Failure(2, 3, "h1"))
+        assert not asked
+        one = open_session(relay, b'{"endings": true}\n')
+        two = open_session(relay, b'{"endings": true}\n')
+        for end in (one, two):
+            assert json.loads(await read(end)) == {"ended": [first]}
+        assert asked == [1]
+        second = {"host": "h0", "pid": 8, "status": -9, "how": "killed by SIGKILL (Killed)"}
+        endings.learn([first, second])  # the launcher tells of all hosts
+        for end in (one, two):
+            assert json.loads(await read(end)) == {"ended": [second]}
+        one.close()
+        two.close()
+        await until_said(said, 2)
+        assert said == [(Kind.SESSION, b"", 1), (Kind.SESSION, b"", 2)]
 
     asyncio.run(run())
 
