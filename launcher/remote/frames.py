@@ -47,7 +47,7 @@ class Kind(Enum):
     UNSTARTED = b"u"  # why a process cannot be started
     END = b"z"  # all processes of the job on this host are gone
     # Both ways
-    ENDINGS = b"w"  # its ranks want to know how others have ended; JSON: what endings.py says of that
+    ENDINGS = b"w"  # the question how others have ended; JSON: what endings.py says of that
     SESSION = b"c"  # JSON: what is said in a session, whose number stands for the rank; nothing at its end
     ALIVE = b"h"
 
