@@ -21,14 +21,14 @@ Stream = Literal["stdout", "stderr"]
 OUTPUT_LOST = 74
 
 
-def open_rank_files(directory: Path | None, ranks: int) -> list[Sink]:
-    """Opens `directory/rank.N` for every rank, N padded with zeros to list in order."""
+def open_rank_files(directory: Path | None, ranks: int, here: range) -> dict[int, Sink]:
+    """Opens `directory/rank.N` for every rank of those `here`, N padded with zeros to list in order."""
     if directory is None:
-        return []
+        return {}
     width = len(str(ranks - 1))
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        return [_open_rank_file(directory / f"rank.{r:0{width}}") for r in range(ranks)]
+        return {rank: _open_rank_file(directory / f"rank.{rank:0{width}}") for rank in here}
     except OSError as error:
         raise LaunchError(
             f"--output-filename: cannot write to '{error.filename}': {error.strerror}"
@@ -56,9 +56,12 @@ class RankOutput:
     once that is done.
     """
 
-    def __init__(self, ranks: int, directory: Path | None, prefix: bool) -> None:
+    def __init__(
+        self, ranks: int, directory: Path | None, prefix: bool, here: range | None = None
+    ) -> None:
+        """`ranks`: of the job. `here`: those whose files are written here; by default all."""
         self._directory = directory
-        self._files = open_rank_files(directory, ranks)
+        self._files = open_rank_files(directory, ranks, range(ranks) if here is None else here)
         self._prefix = prefix
         self._assemblers: dict[tuple[int, Stream], LineAssembler] = {}
         self._files_are_reported = False
@@ -68,8 +71,9 @@ class RankOutput:
 
     def write(self, rank: int, stream: Stream, chunk: bytes) -> None:
         """Takes a piece of a rank's output."""
-        if self._files:
-            self._open_file_of(rank)
+        if self._directory is not None:
+            if rank not in self._files:
+                self._open_file_of(rank, self._directory)
             self.writer.put(len(chunk), lambda: self._write_file(self._files[rank], chunk))
         assembler = self._assemblers.setdefault((rank, stream), LineAssembler())
         self._show(rank, stream, assembler.feed(chunk))
@@ -85,18 +89,16 @@ class RankOutput:
             self._show(rank, stream, assembler.finish())
         self.writer.put(0, self._close_files)
 
-    def _open_file_of(self, rank: int) -> None:
+    def _open_file_of(self, rank: int, directory: Path) -> None:
         """Of a process that has joined later."""
-        assert self._directory is not None
-        while rank >= len(self._files):
-            path = self._directory / f"rank.{len(self._files)}"
-            try:
-                self._files.append(_open_rank_file(path))
-            except OSError as error:
-                lost = Sink(os.open(os.devnull, os.O_WRONLY), f"'{path}'")
-                lost.error = error
-                self._files.append(lost)
-                self._report_file(lost)
+        path = directory / f"rank.{rank}"
+        try:
+            self._files[rank] = _open_rank_file(path)
+        except OSError as error:
+            lost = Sink(os.open(os.devnull, os.O_WRONLY), f"'{path}'")
+            lost.error = error
+            self._files[rank] = lost
+            self._report_file(lost)
 
     def _write_stream(self, sink: Sink, text: bytes) -> None:
         if sink.write(text):
@@ -107,7 +109,7 @@ class RankOutput:
             self._report_file(file)
 
     def _close_files(self) -> None:
-        for file in self._files:
+        for file in self._files.values():
             try:
                 os.close(file.descriptor)
             except OSError as error:  # a network file system may only now have no room

@@ -192,7 +192,8 @@ def _run_nodes(request: RunRequest, job: Job, nodes: Nodes) -> int:
             click.echo(builtin.line_of(job, {**identity(shares, rank), **meeting}))
         return 0
     provide_descriptors(job.ranks + _PER_HOST * nodes.count, started_here=True)
-    output = RankOutput(whole.ranks, None, request.prefix)
+    here = range(nodes.rank * job.ranks, (nodes.rank + 1) * job.ranks)
+    output = RankOutput(whole.ranks, request.output_directory, request.prefix, here)
     if nodes.rank > 0:
         return run_node(nodes, job, output, request.grace, request.reach.silence)
     relay = guard(request.grace)

@@ -23,7 +23,6 @@ _NOT_WITH = {
     "hostfile": "--hostfile",
     "max_np": "--max-np",
     "host_discovery_script": "--host-discovery-script",
-    "output_directory": "--output-filename",
     "mpirun_path": "--mpirun",
     "map_by": "--map-by",
     "ulfm": "--ulfm",

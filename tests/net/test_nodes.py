@@ -20,6 +20,12 @@ from .lab import Lab
 from .launching import Launcher
 
 PORT = 29400
+WRITES = """
+import rueda, sys
+rueda.init(init_timeout=60)
+print("rank", rueda.rank(), flush=True)
+print("of", rueda.size(), file=sys.stderr)
+"""
 SHOWS = """
 import json, os, rueda, socket
 rueda.init(init_timeout=60)
@@ -118,6 +124,20 @@ def end(processes: Sequence[Process], code: int) -> list[tuple[str, str]]:
 def last_lines(processes: Sequence[Process], code: int) -> set[str]:
     """The last lines of all launchers, which end with this code."""
     return {err.splitlines()[-1] for _, err in end(processes, code)}
+
+
+def test_each_node_writes_the_files_of_its_ranks(pods: Pods, tmp_path: Path) -> None:
+    started = [
+        pods.start(
+            f"h{n}", "--nodes", "3", "--node-rank", str(n), "-np", "4", "--output-filename",
+            "shared" if n < 2 else "own", program=WRITES,
+        )
+        for n in range(3)
+    ]  # fmt: skip
+    end(started, 0)
+    for folder, ranks in (("shared", range(8)), ("own", range(8, 12))):
+        found = {path.name: path.read_text() for path in (tmp_path / folder).iterdir()}
+        assert found == {f"rank.{rank:02}": f"rank {rank}\nof 12\n" for rank in ranks}
 
 
 @pytest.fixture
