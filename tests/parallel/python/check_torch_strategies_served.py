@@ -230,6 +230,31 @@ def check_switching_where_a_rank_has_taken_no_step() -> None:
         same_bits(*trained.parameters())
 
 
+def check_one_optimizer_after_another() -> None:
+    """Each of which gives back its table, and is over then."""
+    tables = []
+    for _ in range(3):
+        trained, optimizer = fresh()
+        wrapped = rt.wrap(trained, optimizer, strategy="downpour:1")
+        tables.append(wrapped.strategy.table)
+        train(trained, wrapped, 0, 2)
+        wrapped.close()
+        wrapped.close()
+        same_bits(*trained.parameters())
+        for refused in (
+            wrapped.step,
+            wrapped.consolidate,
+            wrapped.end_epoch,
+            lambda closed=wrapped: closed.switch("sync"),
+        ):
+            with parallel.raises(rueda.InvalidArgumentError, "the optimizer was closed"):
+                refused()
+    for table in tables:
+        with parallel.raises(rueda.InvalidArgumentError, "has been closed"):
+            table.get()
+    parallel.still_works()
+
+
 def check_bad_input() -> None:
     class Double(nn.Module):
         def __init__(self) -> None:

@@ -20,6 +20,7 @@ from rueda.torch.reductions import allreduce
 from rueda.torch.reproducible import Reproducible
 from rueda.torch.state import broadcast_optimizer_state, broadcast_parameters
 from rueda.torch.strategies.agreed import agree, layout_of
+from rueda.torch.strategies.closed import Closed
 from rueda.torch.strategies.optimizer_state import (
     average_state,
     entry_names,
@@ -104,6 +105,20 @@ class Wrapped(torch.optim.Optimizer):
         exchange like those at its end, and the training goes on from there.
         """
         self._rueda_strategy.consolidate()
+
+    def close(self) -> None:
+        """Ends the training with this optimizer: consolidates, and gives back what the strategy holds. Collective.
+
+        Tables of parameters, buffers and what runs beside the training last as long as the process otherwise, which
+        matters where many optimizers follow each other. The model keeps what it has come to; step() and the like raise
+        :class:`rueda.InvalidArgumentError` from then on. Does nothing the second time.
+        """
+        old = self._rueda_strategy
+        if isinstance(old, Closed):
+            return
+        old.consolidate()
+        old.stop()
+        self._rueda_strategy = Closed()
 
     @property
     def strategy(self) -> Strategy:
@@ -220,9 +235,9 @@ def wrap(
     - ``process_set``: who trains together; all ranks by default.
 
     Besides the optimizer's own methods there are ``consolidate()``, which gives all ranks the same parameters, before
-    the model is evaluated or saved; ``switch(strategy)``, to go on with another; ``synchronize()``, after which
-    gradients can be clipped; ``end_epoch()``; and ``strategy``. ``state_dict()`` has what the strategy keeps, which is
-    each rank's own: every rank saves and loads its own.
+    the model is evaluated or saved; ``switch(strategy)``, to go on with another; ``close()``, where many optimizers
+    follow each other; ``synchronize()``, after which gradients can be clipped; ``end_epoch()``; and ``strategy``.
+    ``state_dict()`` has what the strategy keeps, which is each rank's own: every rank saves and loads its own.
 
     Raises, on every rank, :class:`rueda.MismatchError` where ranks have other strategies, parameters of these, or
     models, :class:`rueda.InvalidArgumentError` for a strategy that there is not or that makes no sense, an optimizer
