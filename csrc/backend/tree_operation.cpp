@@ -13,15 +13,17 @@ TreeOperation::TreeOperation(const Lane& lane, int tree, const Reduction& reduct
       reduction_(reduction),
       data_(data),
       count_(count),
-      chunk_(chunk),
+      chunk_(std::clamp<std::int64_t>(count, 1, chunk)),
       element_(size_of(reduction.dtype)),
       place_(place_in_tree(tree, lane.rank, lane.size())),
-      progress_(place_, (count + chunk - 1) / chunk),
+      progress_(place_, (count + chunk_ - 1) / chunk_),
       done_(count == 0) {
   from_parent_.peer = to_parent_.peer = place_.parent;
+  const auto elements_at_once =
+      static_cast<std::size_t>(std::min(count_, TreeProgress::window * chunk_));
   for (std::size_t child = 0; child < place_.children.size(); ++child) {
     from_children_[child].peer = to_children_[child].peer = place_.children[child];
-    staging_[child].resize(TreeProgress::window * static_cast<std::size_t>(chunk_) * element_);
+    staging_[child].resize(elements_at_once * element_);
   }
 }
 
@@ -127,11 +129,13 @@ void TreeOperation::finish_result(std::int64_t chunk) {
   }
 }
 
+// A child's chunks may have come, and wait for those of the one before it.
 std::vector<int> TreeOperation::awaited() const {
   std::vector<int> ranks;
   for (const Queue* queue : {&from_children_[0], &from_children_[1], &to_children_[0],
                              &to_children_[1], &to_parent_, &from_parent_}) {
-    if (!queue->tickets.empty()) add_ranks(ranks, {lane_.world_rank(queue->peer)});
+    const bool waits = !queue->tickets.empty() && !queue->tickets.front()->done;
+    if (waits) add_ranks(ranks, {lane_.world_rank(queue->peer)});
   }
   return ranks;
 }

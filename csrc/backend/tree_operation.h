@@ -14,8 +14,8 @@ namespace rueda {
 
 class TreeOperation final : public Operation {
  public:
-  // In place, along one of the trees of double_tree.h, so many elements at a time. `data` is this
-  // rank's contribution, scaled already.
+  // In place, along one of the trees of double_tree.h, `chunk` elements at a time at most, at least
+  // one. `data` is this rank's contribution, scaled already.
   TreeOperation(const Lane& lane, int tree, const Reduction& reduction, std::byte* data,
                 std::int64_t count, std::int64_t chunk);
 

@@ -53,11 +53,9 @@ void Epoch::carry_out(Command command, Time now) {
                          str(topology().describe(topology().rank), " failed: ", command.cause),
                          topology().rank));
     case Command::Kind::dissolve:
-      if (const auto set = sets_.find(command.set_id); set != sets_.end()) {
-        set->second->leave();
-        messages_.leave(command.set_id);
-      }
-      return;
+      // Where the others have ended the set before, it may be gone already; not so their messages.
+      if (const auto set = sets_.find(command.set_id); set != sets_.end()) set->second->leave();
+      return messages_.leave(command.set_id);
     case Command::Kind::form:
       return failure_.ok() ? create_group(command) : command.refuse(failure_);
     case Command::Kind::open_table:

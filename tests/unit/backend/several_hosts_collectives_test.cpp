@@ -305,8 +305,9 @@ TEST_CASE("sets across hosts come and go, and use what they have found room for"
 TEST_CASE("what waits for a rank that fails in the middle ends on all ranks of all hosts") {
   const HostOf host_of{0, 0, 1, 1};
   const int failing = GENERATE(0, 3);
+  const auto algorithm = GENERATE("hierarchical", "tree");
   std::barrier together(4);
-  run_on(host_of, with("hierarchical", 16 << 10), [&](int rank, Runtime& engine) {
+  run_on(host_of, with(algorithm, 16 << 10), [&](int rank, Runtime& engine) {
     std::vector<float> tensor(effort(20'000'000, 5'000'000), 1);
     const Handle handle = submit(engine, allreduce_of(tensor, DataType::float32, "x"));
     await([&] { return metric(engine, "allreduce_batches") > 0; }, "a batch that begins");

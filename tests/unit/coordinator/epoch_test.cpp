@@ -1,4 +1,5 @@
 // What is left of a world that goes on without a rank.
+#include <atomic>
 #include <barrier>
 #include <catch2/catch.hpp>
 
@@ -15,8 +16,9 @@ float sum(Runtime& runtime, int set, const std::string& name, std::size_t length
   return tensor.back();
 }
 
-Handle message(Runtime& runtime, bool is_send, int peer, std::vector<float>& data) {
+Handle message(Runtime& runtime, bool is_send, int peer, std::vector<float>& data, int set = 0) {
   MessageRequest request;
+  request.set_id = set;
   request.is_send = is_send;
   request.peer = peer;
   request.count = static_cast<std::int64_t>(data.size());
@@ -31,6 +33,48 @@ std::string refusal(Runtime& runtime, int set) {
   const Handle late = submit(runtime, allreduce_of(tensor, DataType::float32, "late"), set);
   return error_of<PeerLostError>(late);
 }
+
+// An epoch that goes on when the test says so.
+class EpochByHand {
+ public:
+  explicit EpochByHand(World world)
+      : epoch_(std::move(world), {options_, commands_, metrics_, timeline_, recorder_},
+               LossPolicy::end_world) {
+    expect_ok(epoch_.open(), "the world is there");
+  }
+
+  [[nodiscard]] Epoch& epoch() { return epoch_; }
+  void push(Command::Kind kind, int set, std::vector<int> ranks = {}) {
+    Command command;
+    command.kind = kind;
+    command.set_id = set;
+    command.ranks = std::move(ranks);
+    if (kind == Command::Kind::form) command.handle = std::make_shared<HandleState>();
+    commands_.push(std::move(command));
+  }
+  void go_on_until(const std::function<bool()>& condition, const std::string& what) {
+    await(
+        [&] {
+          epoch_.take_commands(Clock::now());
+          epoch_.advance(Clock::now(), {true, true});
+          return condition();
+        },
+        what);
+  }
+  void leave() {
+    push(Command::Kind::leave, 0);
+    go_on_until([&] { return epoch_.may_stop(Clock::now()); }, "the end of the world");
+    epoch_.wind_up();
+  }
+
+ private:
+  const Options options_;
+  CommandQueue commands_;
+  Metrics metrics_;
+  Timeline timeline_;
+  FlightRecorder recorder_;
+  Epoch epoch_;
+};
 
 }  // namespace
 
@@ -103,6 +147,40 @@ TEST_CASE("over the transport, too, sets without the lost rank go on") {
     expect(sum(runtime, pair, "pair") == 2, "nothing was on its way: the pair goes on");
   };
   run_engines(3, {}, body, &hub, Sharing::nothing, {}, LossPolicy::keep_others);
+}
+
+TEST_CASE("what is sent to a group is refused by who ends it, also after the others have") {
+  constexpr int group = first_formed;
+  const std::vector<int> ranks{0, 1, 2};
+  InprocHub hub(3);
+  std::barrier together(3);
+  std::atomic<bool> is_refused{false};
+  run_ranks(3, [&](int rank) {
+    if (rank == 1) {
+      EpochByHand self(inproc_world(hub, rank));
+      const auto find = [&] { return self.epoch().set_for_repeating(group); };
+      self.push(Command::Kind::form, group, ranks);
+      self.go_on_until([&] { return find() != nullptr; }, "the group");
+      together.arrive_and_wait();
+      self.go_on_until([&] { return find()->closed(); }, "its end on another rank");
+      // As dissolve_set() does, which then asks for the rest, while somebody else makes progress.
+      expect_ok(self.epoch().process_sets().remove(group), "its end here");
+      self.go_on_until([&] { return find() == nullptr; }, "nothing is left of it");
+      self.push(Command::Kind::dissolve, group);
+      self.go_on_until([&] { return is_refused.load(); }, "the refusal");
+      return self.leave();
+    }
+    auto started = Runtime::start(inproc_world(hub, rank), {});
+    expect_ok(started.status(), "the world is there");
+    Runtime& runtime = **started;
+    expect_ok(runtime.form_set(group, ranks), "the group");
+    std::vector<float> large(5000, 1);
+    const Handle sent = rank == 2 ? message(runtime, true, 1, large, group) : Handle{};
+    together.arrive_and_wait();
+    if (rank == 0) return expect_ok(runtime.dissolve_set(group), "its end");
+    expect(contains(error_of<ShutdownError>(sent), "rank 1"), "who has left");
+    is_refused = true;
+  });
 }
 
 }  // namespace rueda::test::epoch_test

@@ -1,0 +1,149 @@
+// Allreduces along trees over a transport that does everything late and in odd orders.
+#include "backend/tree_operation.h"
+
+#include <catch2/catch.hpp>
+#include <memory>
+#include <numeric>
+
+#include "ranks/late_network.h"
+
+namespace rueda::test::tree_operation_test {
+
+namespace {
+
+// An allreduce on every rank of the network.
+class TreeRanks {
+ public:
+  TreeRanks(Network& network, int tree, std::int64_t count, std::int64_t chunk,
+            const Reduction& reduction)
+      : network_(network), members_(static_cast<std::size_t>(network.size())) {
+    std::iota(members_.begin(), members_.end(), 0);
+    for (int rank = 0; rank < network.size(); ++rank) {
+      auto& data = data_.emplace_back(static_cast<std::size_t>(count));
+      for (std::size_t i = 0; i < data.size(); ++i) {
+        data[i] = static_cast<double>((rank + 1) * 1000) + static_cast<double>(i);
+      }
+    }
+    for (int rank = 0; rank < network.size(); ++rank) {
+      transports_.push_back(std::make_unique<LateTransport>(network, rank));
+      Lane lane;
+      lane.transport = transports_.back().get();
+      lane.members = &members_;
+      lane.rank = rank;
+      lane.tag = {.sequence = 5};
+      lane.counters = &counters_;
+      auto* const data = data_[static_cast<std::size_t>(rank)].data();
+      operations_.push_back(std::make_unique<TreeOperation>(
+          lane, tree, reduction, reinterpret_cast<std::byte*>(data), count, chunk));
+    }
+  }
+
+  void run(unsigned eagerness) { run_late(network_, operations_, eagerness, 100'000); }
+  // Goes on with all ranks but one, as far as they come.
+  void run_without(int absent) {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (int rank = 0; rank < network_.size(); ++rank) {
+        if (rank != absent) moved = operations_[static_cast<std::size_t>(rank)]->advance() || moved;
+      }
+      moved = network_.deliver() || network_.acknowledge() || moved;
+    }
+  }
+
+  [[nodiscard]] const TreeOperation& operation(int rank) const {
+    return *operations_[static_cast<std::size_t>(rank)];
+  }
+  [[nodiscard]] const std::vector<double>& data(int rank) const {
+    return data_[static_cast<std::size_t>(rank)];
+  }
+
+ private:
+  Network& network_;
+  std::vector<int> members_;
+  TransferCounters counters_;
+  std::vector<std::vector<double>> data_;
+  std::vector<std::unique_ptr<LateTransport>> transports_;
+  std::vector<std::unique_ptr<TreeOperation>> operations_;
+};
+
+Reduction sum_of_doubles() {
+  Reduction reduction;
+  reduction.dtype = DataType::float64;
+  return reduction;
+}
+
+void check_sums(const TreeRanks& ranks, int size) {
+  for (int rank = 0; rank < size; ++rank) {
+    REQUIRE(ranks.operation(rank).done());
+    REQUIRE(ranks.operation(rank).status().ok());
+    REQUIRE(ranks.operation(rank).awaited().empty());
+    for (std::size_t i = 0; i < ranks.data(rank).size(); ++i) {
+      const double sum = 500.0 * size * (size + 1) + static_cast<double>(i) * size;
+      REQUIRE(ranks.data(rank)[i] == sum);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a tree is right, and touches no memory that is on its way, whatever comes late") {
+  const unsigned eagerness = GENERATE(0U, 3U, 10U);
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    const int size = 2 + static_cast<int>(seed % 8);
+    Network network(size, seed);
+    const auto count = static_cast<std::int64_t>(network.random()() % 60);
+    const auto chunk = static_cast<std::int64_t>(1 + network.random()() % 12);
+    CAPTURE(eagerness, seed, size, count, chunk);
+    TreeRanks ranks(network, static_cast<int>(network.random()() % 2), count, chunk,
+                    sum_of_doubles());
+    ranks.run(eagerness);
+    check_sums(ranks, size);
+  }
+}
+
+TEST_CASE("a tree takes memory for what there is, however large its chunks may be") {
+  Network network(5, 0);
+  TreeRanks ranks(network, 1, 10, std::int64_t{1} << 48, sum_of_doubles());
+  ranks.run(5);
+  check_sums(ranks, 5);
+}
+
+TEST_CASE("a receive or a send that fails is the tree's failure on that rank") {
+  const bool is_receive = GENERATE(true, false);
+  // Of 4 ranks with 6 chunks: 3 links, there and back.
+  for (int failing = 0; failing < 6 * 6; ++failing) {
+    CAPTURE(is_receive, failing);
+    Network network(4, static_cast<unsigned>(failing));
+    (is_receive ? network.failing_receive : network.failing_send) = failing;
+    TreeRanks ranks(network, failing % 2, 6, 1, sum_of_doubles());
+    ranks.run(5);
+    int failed = 0;
+    for (int rank = 0; rank < 4; ++rank) {
+      if (ranks.operation(rank).status().ok()) continue;
+      ++failed;
+      REQUIRE(ranks.operation(rank).done());
+      REQUIRE(ranks.operation(rank).status().message() == "a broken cable");
+    }
+    REQUIRE(failed == 1);
+  }
+}
+
+TEST_CASE("who waits along a tree names the neighbours from which nothing comes") {
+  SECTION("in the first tree rank 1 has children 0 and 2, and no parent") {
+    const int absent = GENERATE(0, 2);
+    Network network(3, 0);
+    TreeRanks ranks(network, 0, 20, 1, sum_of_doubles());
+    ranks.run_without(absent);
+    CHECK(ranks.operation(1).awaited() == std::vector<int>{absent});
+    CHECK(ranks.operation(2 - absent).awaited() == std::vector<int>{1});
+  }
+  // What rank 1 has sent is combined after that of rank 3, but it has come.
+  SECTION("in the second tree rank 2 has children 3 and 1, in this order") {
+    Network network(4, 0);
+    TreeRanks ranks(network, 1, 20, 1, sum_of_doubles());
+    ranks.run_without(3);
+    CHECK(ranks.operation(2).awaited() == std::vector<int>{3});
+  }
+}
+
+}  // namespace rueda::test::tree_operation_test
