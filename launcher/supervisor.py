@@ -48,6 +48,11 @@ class Child:
         else:
             self.kill(number)
 
+    def end(self, grace: float) -> None:
+        """Ends it: SIGTERM, and SIGKILL `grace` seconds later."""
+        self.send_signal(signal.SIGTERM)
+        asyncio.get_running_loop().call_later(grace, self.send_signal, signal.SIGKILL)
+
     def kill(self, number: signal.Signals) -> None:
         """Sends a signal to the process and whatever it has started."""
         if not self.exited:

@@ -129,9 +129,9 @@ class Company:
     def end_unwanted(self) -> None:
         """Those that need not join any more."""
         for number in self._growth.unwanted:
-            if number not in self._unwanted:
-                self._unwanted.add(number)
-                self._end(number)
+            self._unwanted.add(number)
+            self._growth.let_go(number)
+            self._end(number)
 
     # --- What they are told
 

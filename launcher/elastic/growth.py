@@ -18,7 +18,7 @@ class Limits:
 
     `least` and `most`: ranks. `changes`: how often the world may change because a rank was lost, or nothing.
     `cooldown`: seconds before another process is started on a host after one has failed there; the first number
-    doubles with each failure, up to the second, until a process of that host has joined.
+    doubles with each failure after that, up to the second, until a process of that host has joined.
     """
 
     least: int
@@ -35,7 +35,9 @@ class _Cooldown:
     not_before: float = 0.0
 
     def begin(self, now: float, limits: tuple[float, float]) -> None:
-        """Something has failed there."""
+        """Something has failed there; what fails until the pause is over may have the same cause, and adds nothing."""
+        if now < self.not_before:
+            return
         first, longest = limits
         self.not_before = now + min(longest, first * 2.0 ** min(self.failures, 60))
         self.failures += 1
@@ -93,9 +95,14 @@ class Growth:
         """The host cannot be reached, or what starts processes there has ended."""
         self._cooldowns.setdefault(host, _Cooldown()).begin(now, self._limits.cooldown)
 
+    def let_go(self, number: int) -> None:
+        """A process that has not joined is told to end; where it joins nevertheless it is to leave."""
+        self._leaving.add(number)
+
     def is_ready(self, number: int) -> None:
         """A process waits to join."""
-        if number in self._alive and number not in self._ready and not self.was_member(number):
+        waits = number in self._alive and number not in self._leaving
+        if waits and number not in self._ready and not self.was_member(number):
             self._ready.append(number)
 
     def formed(self, members: Iterable[int]) -> None:
@@ -193,7 +200,7 @@ class Growth:
     @property
     def unwanted(self) -> list[int]:
         """Who need not join any more: the job is ending, or there are too few slots."""
-        joiners = sorted(self._alive - self._ever_members)
+        joiners = sorted(self._alive - self._ever_members - self._leaving)
         members = self._alive & self._ever_members
         if not members:
             return joiners

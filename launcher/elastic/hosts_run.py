@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..arrivals import Arrivals
-from ..builtin import MOMENT
 from ..errors import LaunchError
 from ..failure import Failure
 from ..hosts import Host, total_slots
 from ..job import Job
 from ..output import RankOutput
 from ..placement import HostShare, place
+from ..remote import address
 from ..remote.connection import Connection
 from ..remote.frames import Frame, Kind
 from ..remote.host_job import HostJob
-from ..remote.run import Reach, RemoteRun
+from ..remote.run import HostsFailed, Reach, RemoteRun
 from ..remote.session_relay import RelayedSession, speaks_for_others
 from ..remote.ssh import agent_words
 from ..sink import say
@@ -82,38 +82,40 @@ class ElasticHostsRun(RemoteRun):
         hosts = [share.host.name for share in self._shares for _ in share.ranks]
         return Growth(self._elastic.limits, hosts, slots)
 
-    async def _greet(self, supervisor: Supervisor, deadline: float) -> None:
-        """A host that cannot be reached is left out where the others have slots enough."""
+    async def _make_ready(self, supervisor: Supervisor, deadline: float) -> None:
+        """A host that cannot run its part is left out where the others have slots enough."""
         left_out: set[str] = set()
         while True:
             try:
-                await super()._greet(supervisor, deadline)
-            except LaunchError as error:
-                left_out |= {connection.name for connection in self._connections if connection.lost}
+                await super()._make_ready(supervisor, deadline)
+            except HostsFailed as error:
+                left_out |= {connection.name for connection in error.connections}
                 others = [host for host in self._job.hosts if host.name not in left_out]
-                is_new = any(connection.lost for connection in self._connections)
-                if not is_new or total_slots(others) < self._job.ranks:
+                if total_slots(others) < self._job.ranks:
                     raise
                 self._say_problem(error)
                 self._begin_on(others)
+                deadline = time.monotonic() + self._reach.start_timeout  # for those that come now
             else:
                 break
         for name in left_out:
             self._growth.host_failed(name, time.monotonic())
 
     def _begin_on(self, hosts: Sequence[Host]) -> None:
-        """Places the ranks anew, before any has been started."""
+        """Places the ranks anew, before any has been started; reaches those again that have prepared other ranks."""
         self._shares = place(self._job.ranks, hosts)
-        reached = {c.name: c for c in self._connections if not c.lost}
+        before = self._connections
+        reached = {c.name: c for c in before if not (c.lost or c.is_asked)}
         self._connections = []
         for share in self._shares:
-            connection = reached.pop(share.host.name, None)
+            connection = reached.get(share.host.name)
             if connection is None:
                 connection = self._connection_to(share, *self._handlers)
             connection.assign(share)
             self._connections.append(connection)
-        for connection in reached.values():
-            connection.give_up("it is not needed")
+        for connection in before:
+            if connection not in self._connections:
+                connection.give_up("it is not needed")
         self._growth = self._new_growth()
         self._company = Company(self._growth, self._end)
 
@@ -208,7 +210,7 @@ class ElasticHostsRun(RemoteRun):
     def _lose_host(self, supervisor: Supervisor, connection: Connection, why: str) -> None:
         self._forget(connection)
         if supervisor.ending or self._has_failed():
-            self._lost.append(connection)
+            self._end_without(supervisor, connection)
             return
         gone = self._growth.alive_on(connection.name)
         if not gone:
@@ -217,13 +219,16 @@ class ElasticHostsRun(RemoteRun):
         for number in gone:
             how = Failure(number, 1, connection.name, f"its host is gone: {why}")
             if not self._bears(how):
-                self._lost.append(connection)
-                supervisor.end_after(min(MOMENT, self._grace))
+                self._end_without(supervisor, connection)
                 return
             self._borne[number] = how
             self._tell_store(how)
             self._company.ended(number, False)
         self._end_when_all_are_gone()
+
+    def _address_of(self, connection: Connection) -> str:
+        """Where no other host has seen this one yet, it is reached under the name that it was given."""
+        return super()._address_of(connection) or address.resolve(connection.name) or ""
 
     # --- Processes
 

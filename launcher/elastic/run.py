@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import time
 
@@ -108,7 +107,7 @@ class ElasticRun(BuiltinRun):
 
     def _end(self, number: int) -> None:
         if number in self._children:
-            self._children[number].send_signal(signal.SIGTERM)
+            self._children[number].end(self._grace)
 
     def _ended_well(self, how: Failure) -> bool:
         return self._company.ended_well(how)

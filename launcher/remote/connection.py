@@ -49,6 +49,7 @@ class Connection:
         self.rendezvous: str | None = None  # once the host is ready; where rank 0 is to be found
         self.refusal = ""  # why the host cannot start its ranks
         self.lost = ""  # how the connection ended, where it ended too early
+        self.is_asked = False  # to run its part of a job, which cannot be another one any more
         self.ended = False  # all processes of the job on the host are gone
         self.heard_at = time.monotonic()
         self._argv = list(argv)
@@ -114,6 +115,7 @@ class Connection:
 
     def send_json(self, kind: Kind, value: dict[str, Any], rank: int = 0) -> None:
         """Sends a frame that carries JSON."""
+        self.is_asked = self.is_asked or kind == Kind.JOB
         self._started = self._started or kind == Kind.START
         self._send(pack_json(kind, value, rank))
 

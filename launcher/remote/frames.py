@@ -34,7 +34,7 @@ class Kind(Enum):
     JOINER = (
         b"n"  # JSON: variables of a process that is to be started, whose number stands for the rank
     )
-    STOP = b"q"  # a process is to end
+    STOP = b"q"  # a process is to end, and is killed where it does not
     # From the host
     PREPARED = b"p"  # JSON: where the ranks will meet, on the first host
     REFUSED = b"f"  # why the job cannot be started there

@@ -221,7 +221,7 @@ class HostRun:
         elif frame.kind == Kind.JOINER:
             self._start_joiner(supervisor, frame.rank, frame.json())
         elif frame.kind == Kind.STOP and frame.rank in self._children:
-            self._children[frame.rank].send_signal(signal.SIGTERM)
+            self._children[frame.rank].end(self._job.grace)
         elif frame.kind == Kind.SESSION:
             self._sessions.take(frame)
         elif frame.kind == Kind.ENDINGS:

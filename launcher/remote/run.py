@@ -31,6 +31,14 @@ from .session_relay import EndingsForHost
 _STREAMS: dict[Kind, Stream] = {Kind.OUT: "stdout", Kind.ERR: "stderr"}
 
 
+class HostsFailed(LaunchError):
+    """Hosts cannot run their part of a job, for a reason that is theirs."""
+
+    def __init__(self, connections: Sequence[Connection], message: str) -> None:
+        super().__init__(message)
+        self.connections = list(connections)
+
+
 @dataclass(frozen=True)
 class Reach:
     """How hosts are reached."""
@@ -128,10 +136,7 @@ class RemoteRun(BuiltinRun):
     async def _start(self, supervisor: Supervisor) -> None:
         """Starts the ranks once every host is ready; raises LaunchError where one is not."""
         deadline = time.monotonic() + self._reach.start_timeout
-        await self._greet(supervisor, deadline)
-        if supervisor.ending:
-            return
-        await self._prepare(supervisor, deadline, self._connections)
+        await self._make_ready(supervisor, deadline)
         if supervisor.ending:
             return
         self._started = True
@@ -146,8 +151,8 @@ class RemoteRun(BuiltinRun):
         self._begin_input()
         self._beat(supervisor)
 
-    async def _greet(self, supervisor: Supervisor, deadline: float) -> None:
-        """Reaches the hosts, as far as they have not been."""
+    async def _make_ready(self, supervisor: Supervisor, deadline: float) -> None:
+        """Reaches the hosts, as far as they have not been, and has them check; raises HostsFailed."""
         for connection in self._connections:
             if not connection.is_opened:
                 connection.open(supervisor)
@@ -155,6 +160,8 @@ class RemoteRun(BuiltinRun):
             if supervisor.ending:
                 return
         await self._until(supervisor, deadline, self._connections, lambda c: c.is_greeted)
+        if not supervisor.ending:
+            await self._prepare(supervisor, deadline, self._connections)
 
     async def _prepare(
         self, supervisor: Supervisor, deadline: float, connections: Sequence[Connection]
@@ -173,23 +180,26 @@ class RemoteRun(BuiltinRun):
         connections: Sequence[Connection],
         is_reached: Callable[[Connection], bool],
     ) -> None:
-        """Returns when these hosts have come so far, or a signal has ended the job."""
+        """Returns when these hosts have come so far, or a signal has ended the job; raises HostsFailed."""
         while not supervisor.ending:
             for connection in connections:
                 if connection.refusal:
-                    raise LaunchError(f"host '{connection.name}': {connection.refusal}")
+                    raise HostsFailed(
+                        [connection], f"host '{connection.name}': {connection.refusal}"
+                    )
                 if connection.lost:
-                    raise LaunchError(f"host '{connection.name}' {connection.lost}")
-            late = [c.name for c in connections if not is_reached(c)]
+                    raise HostsFailed([connection], f"host '{connection.name}' {connection.lost}")
+            late = [c for c in connections if not is_reached(c)]
             if not late:
                 return
             self._changed.clear()
             try:
                 await asyncio.wait_for(self._changed.wait(), deadline - time.monotonic())
             except asyncio.TimeoutError:
-                raise LaunchError(
-                    f"host '{late[0]}' was not ready within {self._reach.start_timeout:g} s"
-                    + (f", nor were {len(late) - 1} others" if len(late) > 1 else "")
+                raise HostsFailed(
+                    late,
+                    f"host '{late[0].name}' was not ready within {self._reach.start_timeout:g} s"
+                    + (f", nor were {len(late) - 1} others" if len(late) > 1 else ""),
                 ) from None
 
     def _check_versions(self, connections: Sequence[Connection]) -> None:
@@ -197,9 +207,10 @@ class RemoteRun(BuiltinRun):
         for connection in connections:
             theirs = connection.facts.get("version", "one that does not say its version")
             if theirs != own:
-                raise LaunchError(
+                raise HostsFailed(
+                    [connection],
                     f"host '{connection.name}' has Rueda {theirs}, and the launcher is {own}: install "
-                    "the same on every host"
+                    "the same on every host",
                 )
 
     def _address_of(self, connection: Connection) -> str:
@@ -293,9 +304,14 @@ class RemoteRun(BuiltinRun):
                 say(self._losses.describe(failure))
                 self._tell_store(failure)
             return
-        if not self._lost and not supervisor.ending:
+        self._end_without(supervisor, connection)
+
+    def _end_without(self, supervisor: Supervisor, connection: Connection) -> None:
+        """A host is lost without which the job does not go on, or which is lost while it ends."""
+        if not self._lost:
             self._failures_before_loss = len(self._failures)
-            supervisor.end_after(min(MOMENT, self._grace))
+            if not supervisor.ending:
+                supervisor.end_after(min(MOMENT, self._grace))
         self._lost.append(connection)
 
     def _tell_store(self, how: Failure) -> None:

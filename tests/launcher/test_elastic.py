@@ -124,6 +124,48 @@ def is_enough(sizes): return sizes[-2:] == [3, 2]
     assert "is lost" not in ran.err, ran.err
 
 
+def test_one_that_is_not_wanted_any_more_is_started_again_when_it_is(
+    elastic: Elastic, tmp_path: Path
+) -> None:
+    script = tmp_path / "hosts.sh"
+    script.write_text("#!/bin/sh\necho localhost:$(cat slots)\n")
+    script.chmod(0o755)
+    (tmp_path / "slots").write_text("2")
+    ran = elastic(
+        """
+def say_slots(count):
+    pathlib.Path("slots.new").write_text(count)
+    os.replace("slots.new", "slots")
+def before_init():
+    if number == 1:  # before it waits to join there is no room for it
+        signal.signal(signal.SIGTERM, lambda *_: (say_slots("2"), sys.exit(1)))
+        say_slots("1")
+        time.sleep(60)
+        os._exit(9)
+def is_enough(sizes): return rueda.size() == 2
+""",
+        "-np", "1", "--max-np", "2", "--host-discovery-script", "./hosts.sh",
+    )  # fmt: skip
+    assert ran.code == 0, ran.out + ran.err
+    assert "began as 1 of 2" in ran.out, ran.out + ran.err
+
+
+def test_one_that_is_not_wanted_and_does_not_end_is_killed(elastic: Elastic) -> None:
+    ran = elastic(
+        """
+def before_init():
+    if number == 1:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        pathlib.Path("stubborn").touch()
+        time.sleep(600)
+def is_enough(sizes): return os.path.exists("stubborn")
+""",
+        "-np", "1", "--max-np", "2", "--grace", "1",
+    )  # fmt: skip
+    assert ran.code == 0, ran.out + ran.err
+    assert "was of 1" in ran.out, ran.out + ran.err
+
+
 def test_a_discovery_script_that_fails_is_reported_and_the_job_goes_on(
     elastic: Elastic, tmp_path: Path
 ) -> None:

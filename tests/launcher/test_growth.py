@@ -160,6 +160,42 @@ def test_who_has_not_joined_is_not_wanted_on_a_host_that_has_vanished() -> None:
     assert growth.is_over
 
 
+def test_who_is_told_to_end_before_it_has_joined_does_not_end_the_job() -> None:
+    growth = Growth(Limits(1, 3), ["a"], {"a": 1, "b": 1})
+    on_b = growth.start("b")
+    growth.set_slots({"a": 1})
+    assert growth.unwanted == [on_b]
+    growth.let_go(on_b)
+    assert growth.unwanted == []
+    growth.is_ready(on_b)  # it said so before it heard
+    assert growth.ready == []
+    growth.set_slots({"a": 1, "b": 1})
+    growth.ended(on_b, True, 0.0)
+    assert growth.missing(0.0) == ["b"]
+    growth.ended(0, True, 0.0)
+    assert growth.missing(0.0) == []
+
+
+def test_who_is_told_to_end_and_joins_nevertheless_is_to_leave() -> None:
+    growth = GrowthHere(Limits(1, 2), 1, 2)
+    joiner = growth.start_one()
+    growth.is_ready(joiner)
+    growth.let_go(joiner)
+    growth.formed([0, joiner])
+    assert growth.leaving == [joiner]
+
+
+def test_what_fails_at_once_is_one_failure() -> None:
+    growth = Growth(Limits(1, 8, cooldown=(1.0, 60.0)), ["a", *["b"] * 4], {"a": 1, "b": 4})
+    for number in growth.alive_on("b"):
+        growth.ended(number, False, 10.0)
+    assert growth.missing(10.9) == []
+    assert growth.missing(11.0) == ["b"] * 4
+    growth.ended(growth.start("b"), False, 11.0)  # and this is the next
+    assert growth.missing(12.9) == []
+    assert growth.missing(13.0) == ["b"] * 4
+
+
 @given(
     st.lists(
         st.tuples(

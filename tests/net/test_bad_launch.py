@@ -131,8 +131,9 @@ def test_another_version_is_there(through: Launcher) -> None:
 
 def test_something_else_answers(through: Launcher) -> None:
     write_agent(through, "while read -r line; do :; done; echo 'no shell for you'; exit 1")
-    said = refused(through, "-H", "h0:1,h1:1", "--init-timeout", "2")
-    assert said == "host 'h1' was not ready within 2 s"
+    # The first that is late is named, and on a busy machine the launcher's own host may be late, too.
+    said = refused(through, "-H", "h1:1,h0:1", "--init-timeout", "2")
+    assert said.startswith("host 'h1' was not ready within 2 s")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ def test_something_else_answers(through: Launcher) -> None:
 )
 def test_garbage_answers(through: Launcher, garbage: str) -> None:
     write_agent(through, f"{garbage} | head -c 1000000; sleep 60")
-    said = refused(through, "-H", "h0:1,h1:1", "--init-timeout", "2")
+    said = refused(through, "-H", "h1:1,h0:1", "--init-timeout", "2")  # as above
     assert said.startswith("host 'h1' ")
 
 

@@ -253,6 +253,52 @@ def test_a_host_that_cannot_be_reached_at_the_start_is_left_out_where_others_hav
     assert len(ends(out)) == 2, out
 
 
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ('exec $agent $host "mount -t tmpfs none {parent}; $command"', "cannot enter folder"),
+        (
+            """echo 'rueda-host {{"version": "0.0.7"}}'; exec cat >/dev/null""",
+            "has Rueda 0.0.7, and the launcher is",
+        ),
+        ("exec sleep 600", "was not ready within 20 s"),
+    ],
+)
+def test_a_host_that_cannot_run_its_ranks_at_the_start_is_left_out(
+    launcher: Launcher, what: str, said: str
+) -> None:
+    agent = launcher.folder / "agent.sh"
+    agent.write_text(
+        f'#!/bin/bash\nagent="{launcher.agent}" host=$1 command=$2\n'
+        + f"if [ $host = h1 ]; then {what.format(parent=launcher.folder.parent)}; fi\n"
+        + 'exec $agent $host "$command"\n'
+    )
+    agent.chmod(0o755)
+    launcher.agent = str(agent)
+    flags = ["-np", "2", "--max-np", "2", "--init-timeout", "20"]
+    with discovering(launcher, "h2:1\nh1:1\nh0:1\n", *flags) as job:
+        job.wait_for("size2.0")
+        assert [job.rank(number)[1] for number in (0, 1)] == ["h2", "h0"]
+        code, out, err = job.stop()
+    assert code == 0, out + err
+    about = [line for line in err.splitlines() if "host 'h1'" in line]
+    assert len(about) == 1, err
+    assert said in about[0], err
+    assert "the job goes on without it" in about[0], err
+    assert len(ends(out)) == 2, out
+
+
+def test_a_job_begins_on_the_launchers_host_alone_under_its_name(launcher: Launcher) -> None:
+    with discovering(launcher, "h0:1\n", "-np", "1", "--max-np", "2") as job:
+        job.wait_for("size1.0")
+        job.hosts("h0:1\nh1:1\n")
+        job.wait_for("size2.1")
+        assert job.rank(1)[1] == "h1"
+        code, out, err = job.stop()
+    assert code == 0, out + err
+    assert len(ends(out)) == 2, out
+
+
 def test_a_host_that_cannot_be_reached_at_the_start_ends_a_job_that_needs_it(
     launcher: Launcher,
 ) -> None:

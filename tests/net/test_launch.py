@@ -321,6 +321,27 @@ def test_nothing_outlives_a_killed_ssh(launcher: Launcher) -> None:
     assert "killed by SIGKILL" in err
 
 
+def test_a_host_that_is_lost_while_the_job_ends_is_not_the_cause(launcher: Launcher) -> None:
+    program = launcher.program(
+        """
+        def kill_what_has_started_this(*_):
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(100)
+        if rank == 2:
+            signal.signal(signal.SIGTERM, kill_what_has_started_this)
+        mark("ready")
+        wait_for("ready", size)
+        if rank == 0:
+            sys.exit(3)
+        time.sleep(100)
+        """
+    )
+    ran = launcher.run(*TWO, *program)
+    assert ran.code == 3, ran.err
+    assert "rank 0 on h0 failed first: exit code 3" in ran.last_line, ran.err
+    assert "but host 'h1' was lost: " in ran.last_line, ran.err
+
+
 @pytest.mark.parametrize("half", ["guardian", "supervisor"])
 def test_nothing_outlives_half_of_the_process_on_a_host(each: Launcher, half: str) -> None:
     with each.running(*TWO, *each.program(WITH_CHILDREN)) as process:

@@ -271,3 +271,83 @@ def test_horovods_loop_takes_newcomers_in_and_goes_on_without_those_that_leave()
         ended = all_well(job)
     # Before all have heard who is to leave, some may ask for a world that turns out to be the same.
     assert re.search(r"ended as 0 of 2 resets \[(3, )*2\]", ended[1].output), ended[1].output
+
+
+# What a rank does between hearing that the world is to change and changing it is up to the test.
+HOROVOD_STATE = """
+import os, time
+import rueda
+import rueda.horovod.basics as hvd
+from rueda.elastic import changes
+from rueda.horovod.elastic_state import ObjectState
+from rueda.horovod.exceptions import HostsUpdatedInterrupt
+from rueda.horovod.forming import run
+
+SPECIAL
+hvd.init()
+
+class State(ObjectState):
+    def check_host_updates(self):
+        try:
+            super().check_host_updates()
+        except HostsUpdatedInterrupt as interrupt:
+            heard(interrupt)
+            raise
+
+@run
+def train(state):
+    while True:
+        time.sleep(0.002)
+        state.batch += 1
+        if is_enough():
+            return
+        state.commit()
+
+state = State(rueda.broadcast_object, hvd.rank, batch=0)
+train(state)
+assert len(set(rueda.allgather_object(state.batch))) == 1
+print("ended as", hvd.rank(), "of", hvd.size(), flush=True)
+"""
+
+
+def test_horovods_newcomers_get_the_state_where_ranks_were_only_to_leave() -> None:
+    program = HOROVOD_STATE.replace(
+        "SPECIAL",
+        """
+import sys
+def heard(interrupt):
+    assert interrupt.skip_sync
+    print("waits for a newcomer", flush=True)
+    deadline = time.monotonic() + 60
+    while not changes.wanted()[0] and time.monotonic() < deadline:
+        time.sleep(0.001)
+def is_enough():
+    return hvd.size() == 2 and any(number > 1 for number in changes._elastic().members)
+""",
+    )
+    with ElasticJob(program, 2) as job:
+        job.let_leave(1)
+        job.start_joiner()
+        ended = all_well(job)
+    assert "waits for a newcomer" in ended[0].output, ended[0].output
+    assert "ended as 1 of 2" in ended[2].output, ended[2].output
+
+
+def test_horovods_newcomers_do_not_wait_for_clocks_to_agree() -> None:
+    """The clock by which the update before was told is ahead of those that tell of the next."""
+    program = HOROVOD_STATE.replace(
+        "SPECIAL",
+        """
+def heard(interrupt):
+    pass
+def is_enough():
+    if hvd.rank() == 1 and state.batch == 1:
+        state.on_hosts_updated(time.time() + 3600, 2)
+    return 2 in changes._elastic().members
+""",
+    )
+    with ElasticJob(program, 2) as job:
+        job.await_world(0, 1)  # by that update
+        job.start_joiner()
+        ended = all_well(job)
+    assert "ended as 2 of 3" in ended[2].output, ended[2].output

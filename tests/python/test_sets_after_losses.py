@@ -438,3 +438,23 @@ def test_horovods_loop_begins_anew_without_sets() -> None:
         ended = job.ended()
     for number in (1, 2, 3, 4):
         assert "ended well" in ended[number].output, job.outputs()
+
+
+def test_horovods_newcomers_do_not_add_the_sets_of_init() -> None:
+    # Whoever was there does not come to init() again, and has ended them.
+    program = (
+        HOROVOD.replace(
+            "hvd.init()\n",
+            "from rueda.horovod.process_sets import ProcessSet\n"
+            "first = ProcessSet([0])\n"
+            "hvd.init(process_sets=[first])\n",
+        )
+        .replace("== 4", "== 3")
+        .replace("state.batch == 3", "state.batch < 0")
+    )
+    program = program.replace("[[0, 1, 2, 3], [1]]", "[[0, 1, 2], [1]]")
+    with ElasticJob(program, 2) as job:
+        job.start_joiner()
+        ended = job.ended()
+    for how in ended.values():
+        assert "ended well" in how.output, job.outputs()

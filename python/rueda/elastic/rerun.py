@@ -36,14 +36,15 @@ def begun_anew(
     failures: tuple[type[Exception], ...],
     check: Callable[[Exception], None],
     reset: Callable[[], None],
-    update: Callable[[], bool] | None,
+    update: Callable[[], list[int] | None] | None,
 ) -> Callable[Concatenate[Any, P], T]:
     """The function ``func(state, ...)``, begun anew from the state where the world is formed anew.
 
     The state is synchronised first, unless the interrupt before had a true ``skip_sync``. After one of ``failures`` it
     is restored; ``check`` raises instead where nothing is to be tried again. After one of ``interrupts`` it stays as it
-    is, and ``update`` is called; where that says that the world is as it should be, ``reset`` is not called. Then
-    follows the state's ``on_reset()``.
+    is, and ``update`` is called; where that tells who has joined, maybe nobody, the world is as it should be, and
+    ``reset`` is not called. Then follows the state's ``on_reset()``. Newcomers are given the state also where the
+    interrupt knew of none, and so are those who have been in the new world already when it broke.
     """
 
     @functools.wraps(func)
@@ -62,7 +63,11 @@ def begun_anew(
                 check(error)
                 state.restore()
                 skip_sync = False
-            if not (is_update and update is not None and update()):
+            joined = None
+            if is_update and update is not None:
+                joined = update()
+                skip_sync = skip_sync and joined == []
+            if joined is None:
                 reset()
             state.on_reset()
 

@@ -63,11 +63,11 @@ def _reset() -> None:
     recover(break_whole=True)
 
 
-def _update() -> bool:
-    """True also where nothing has come of it: the world is whole."""
+def _update() -> list[int] | None:
+    """Who has joined; nobody also where nothing has come of it: the world is whole."""
     try:
-        change()
+        changed = change()
     except PeerLostError as error:
         _check(error)
-        return False  # by reset() the others go on
-    return True
+        return None  # by reset() the others go on
+    return changed.joined if changed is not None else []

@@ -13,7 +13,7 @@ from rueda.horovod.exceptions import translated
 from rueda.horovod.membership import world_of
 from rueda.horovod.process_sets import ProcessSet
 from rueda.horovod.settings import defaults, understood, warn_of_unused
-from rueda.lifecycle import is_initialized
+from rueda.lifecycle import is_initialized, world_number
 from rueda.objects import allgather_object
 from rueda.process_sets import add_process_set, end_process_sets
 
@@ -56,7 +56,8 @@ def init(comm: Any = None, process_sets: Iterable[ProcessSet] | str | None = Non
 
     ``comm``: ``None`` for all processes that the launcher has started; a list of some of their ranks, or a
     communicator of mpi4py, for a world of those, numbered in that order. ``process_sets``: sets to add, the same on
-    every rank, or ``"dynamic"``; sets can be added later in any case.
+    every rank, or ``"dynamic"``; sets can be added later in any case. A process that joins a job adds none of them: by
+    then ``hvd.elastic.run`` has ended those of the others.
 
     Raises ``ValueError`` for a ``comm`` that makes no sense and for a set that is listed twice, and
     :class:`HorovodInternalError` where the world cannot be formed.
@@ -71,6 +72,9 @@ def init(comm: Any = None, process_sets: Iterable[ProcessSet] | str | None = Non
     if isinstance(process_sets, str) and process_sets.lower() != "dynamic":
         raise ValueError(f"process_sets={process_sets!r} is neither a list nor 'dynamic'")
     if not is_initialized():
+        # As everybody's: a world that begins anew has no sets, and the others are not in init().
+        if os.environ.get("RUEDA_JOINER") and world_number() == 0:
+            wanted = []
         warn_of_unused()
         with understood() as settings, world_of(comm) as bootstrap:
             options: dict[str, Any] = {**defaults(), **settings, **bootstrap}

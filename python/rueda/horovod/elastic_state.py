@@ -92,25 +92,27 @@ class State:
     @translated
     def check_host_updates(self) -> None:
         """Raises :class:`HostsUpdatedInterrupt` on every rank where any was told of a change; collective."""
-        before = newest = self._last_updated_timestamp
+        newest = self._last_updated_timestamp
         update = HostUpdateResult.no_update
         joining, leaving = changes.wanted()
-        if joining or leaving:
-            newest = max(newest, time.time())
+        is_news = joining or leaving
+        if is_news:
+            newest = max(newest, time.time())  # which may be less than that of another host's clock
             update |= (joining * HostUpdateResult.added) | (leaving * HostUpdateResult.removed)
         while not self._host_messages.empty():
             timestamp, result = self._host_messages.get()
             if timestamp > self._last_updated_timestamp:
+                is_news = True
                 newest = max(newest, timestamp)
                 update |= result
         # Each bit by itself: the largest number is not what all of them say together. Whether there is news is for
         # each rank to say, too: a newcomer does not know the last update of the others.
         told = [update & HostUpdateResult.removed, update & HostUpdateResult.added]
         every = allreduce(
-            np.array([newest, newest > before, *told], np.float64), "elastic/host updates", Max
+            np.array([newest, is_news, *told], np.float64), "elastic/host updates", Max
         )
-        self._last_updated_timestamp, is_news, removed, added = every.tolist()
-        if is_news:
+        self._last_updated_timestamp, is_any_news, removed, added = every.tolist()
+        if is_any_news:
             raise HostsUpdatedInterrupt(skip_sync=bool(removed and not added))
 
     def save(self) -> None:
@@ -179,7 +181,7 @@ def _check(error: Exception) -> None:
 def run_fn(
     func: Callable[Concatenate[Any, P], T],
     reset: Callable[[], None],
-    update: Callable[[], bool] | None = None,
+    update: Callable[[], list[int] | None] | None = None,
 ) -> Callable[Concatenate[Any, P], T]:
     """The function ``func(state, ...)``, begun anew after a failure that a new world can repair.
 
@@ -187,7 +189,7 @@ def run_fn(
     backward(), it is restored; after :class:`HostsUpdatedInterrupt` it stays as it is. Then ``reset`` forms the
     world anew, the reset callbacks are called, and ``func`` begins again. Errors that would only come back, such as a
     difference between ranks, are raised as they are. ``update``: called before ``reset`` after HostsUpdatedInterrupt;
-    where it tells that it has changed the world, reset is not called.
+    where it has changed the world it tells who has joined, maybe nobody, and reset is not called.
     """
     return begun_anew(
         func,

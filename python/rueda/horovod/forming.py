@@ -32,15 +32,16 @@ def _reset() -> None:
         init()
 
 
-def _update() -> bool:
-    """Lets newcomers in, and goes on without those that leave; False where nothing has come of it."""
+def _update() -> list[int] | None:
+    """Lets newcomers in, who are told, and goes on without those that leave; None where nothing has come of it."""
     try:
-        changed = changes.update() is not None
+        changed = changes.update()
     except PeerLostError:
-        return False  # by reset() the others go on
-    if changed:
-        end_process_sets()
-    return changed
+        return None  # by reset() the others go on
+    if changed is None:
+        return None
+    end_process_sets()
+    return changed.joined
 
 
 @translated
