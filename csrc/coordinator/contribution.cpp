@@ -7,9 +7,9 @@
 
 namespace rueda {
 
-std::optional<std::size_t> contributed_bytes(const Replay::Batch& batch) {
+std::optional<std::size_t> contributed_bytes(const ReplayPlan::Batch& batch) {
   std::size_t bytes = 0;
-  for (const Replay::Member& member : batch) {
+  for (const ReplayPlan::Member& member : batch) {
     const Response& agreed = *member.response;
     const Request& request = agreed.request;
     const bool is_compressed = request.compression.codec != CodecKind::none;
@@ -30,12 +30,12 @@ std::optional<std::size_t> contributed_bytes(const Replay::Batch& batch) {
   return bytes;
 }
 
-bool can_be_combined(const Replay::Batch& batch) {
+bool can_be_combined(const ReplayPlan::Batch& batch) {
   return batch.front().response->request.collective == Collective::allreduce;
 }
 
-void contribute(const Replay::Batch& batch, int rank, std::byte* target) {
-  for (const Replay::Member& member : batch) {
+void contribute(const ReplayPlan::Batch& batch, int rank, std::byte* target) {
+  for (const ReplayPlan::Member& member : batch) {
     const Submission& submission = *member.submission;
     const Request& request = submission.request;
     const bool is_broadcast = request.collective == Collective::broadcast;
@@ -48,24 +48,24 @@ void contribute(const Replay::Batch& batch, int rank, std::byte* target) {
 
 namespace {
 
-void combine(const Replay::Batch& batch, const Combination& combination,
+void combine(const ReplayPlan::Batch& batch, const Combination& combination,
              std::span<const std::byte* const> inputs, std::byte* target) {
   std::int64_t count = 0;
-  for (const Replay::Member& member : batch) count += member.response->request.count();
+  for (const ReplayPlan::Member& member : batch) count += member.response->request.count();
   const Combiner combiner(combination);
   if (count > 0) combiner({&target, 1}, inputs, count, Stores::cached);
 }
 
 }  // namespace
 
-void combine_contributions(const Replay::Batch& batch,
+void combine_contributions(const ReplayPlan::Batch& batch,
                            std::span<const std::byte* const> contributions, std::byte* target) {
   const Request& request = batch.front().response->request;
   combine(batch, {.dtype = request.dtype, .op = request.op, .prescale = request.prescale},
           contributions, target);
 }
 
-void combine_partial(const Replay::Batch& batch, std::span<const std::byte* const> partial,
+void combine_partial(const ReplayPlan::Batch& batch, std::span<const std::byte* const> partial,
                      int contributors, std::byte* target) {
   const Request& request = batch.front().response->request;
   Combination combination{.dtype = request.dtype, .op = request.op};

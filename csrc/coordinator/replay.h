@@ -1,21 +1,22 @@
 // Does again what the members of a process set have agreed on before, without negotiating it: see
 // ReadinessTable.
 //
-// Every member derives the same plans from the same responses: a batch that all took part in is a
-// plan, with its members in order. When this rank has submitted all members of a plan, each as it
-// was agreed on, it joins the plan's next round, and once all ranks have, the plan is executed.
+// Every member derives the same plans from the same responses (PlanTable): a batch that all took
+// part in is a plan, with its members in order. When this rank has submitted all members of a plan,
+// each as it was agreed on, it joins the plan's next round (OpenRounds), and once all ranks have,
+// the plan is executed.
 // What cannot be replayed is handed back to be negotiated, and its plan is cancelled for all: a
 // member that is submitted differently, a wait for a member while others are missing here, a pause
 // in the submission of members, a round for which others have not come in a long time.
 //
-// What a plan exchanges is sent along when a rank joins, where it is small (see EagerExchange):
+// What a plan exchanges is sent along when a rank joins, where it is small (RoundContributions):
 // then the plan's batches are over as soon as they are executed.
 //
 // A plan that was cancelled is replaced when its members have been negotiated again.
 //
 // The call of a small allreduce that is a plan by itself needs no submission while all ranks come
-// within a moment: the caller joins the round, looks whether it is decided, and combines what all
-// have sent along. Only if the others take longer does it become a submission, which has joined.
+// within a moment (RoundAtOnce). Only if the others take longer does it become a submission, which
+// has joined.
 //
 // Of a set that spans hosts, the first member on each leads the others there (see RoundLeader). A
 // round that all of them have joined is reported, and executed when all hosts are ready. If it is
@@ -31,40 +32,38 @@
 // the answer can have come to them. Or all joined after they had executed the answer.
 #pragma once
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "backend/eager.h"
-#include "coordinator/eager_exchange.h"
 #include "coordinator/metrics.h"
+#include "coordinator/open_rounds.h"
+#include "coordinator/plan_table.h"
 #include "coordinator/process_sets.h"
 #include "coordinator/repeated_call.h"
+#include "coordinator/round_at_once.h"
+#include "coordinator/round_contributions.h"
 #include "coordinator/round_leader.h"
+#include "coordinator/round_memory.h"
 #include "coordinator/submission.h"
 #include "onehost/host_group.h"
 #include "onehost/readiness_table.h"
 #include "plan/fusion_plan.h"
 #include "plan/response.h"
-#include "reduce/combine.h"
 
 namespace rueda {
 
 class Replay {
  public:
-  struct Member {
-    std::shared_ptr<const Response> response;
-    std::optional<Submission> submission;  // once this rank has handed it in for the next round
-  };
-  using Batch = std::vector<Member>;
+  using Member = ReplayPlan::Member;
+  using Batch = ReplayPlan::Batch;
 
   struct Options {
     int plans = 1024;                   // that are kept; more replace the oldest ones
@@ -89,7 +88,6 @@ class Replay {
   // room for it, or with plans = 0, nothing is ever replayed.
   Replay(HostParts parts, std::shared_ptr<const ProcessSetMembers> members, const Options& options,
          Metrics& metrics, Events events);
-  ~Replay();
   Replay(const Replay&) = delete;
   Replay& operator=(const Replay&) = delete;
 
@@ -99,15 +97,24 @@ class Replay {
   // is being negotiated.
   bool take(std::vector<Submission>& submissions, Time now, bool gpus_wait);
   // Whether `name` has been taken and is neither executed nor handed back.
-  [[nodiscard]] bool holds(const std::string& name) const;
+  [[nodiscard]] bool holds(const std::string& name) const {
+    const PlanTable::Where* const found = plans_.find(name);
+    return found != nullptr && found->member().submission;
+  }
   // Joins the next round of the call's plan, where nothing else is taken. False: nothing has
   // happened, and it is to be submitted. After true, finish_at_once() until it is over, or
   // hand_in(), before anything else.
-  [[nodiscard]] bool join_at_once(const RepeatedCall& call);
+  [[nodiscard]] bool join_at_once(const RepeatedCall& call) {
+    return open_.empty() && at_once_.join(call);
+  }
   // Where all have come: the result is in the call's output. Returns the tensor's bytes then.
-  [[nodiscard]] std::optional<std::size_t> finish_at_once(const RepeatedCall& call);
+  [[nodiscard]] std::optional<std::size_t> finish_at_once(const RepeatedCall& call) {
+    return at_once_.finish(call);
+  }
   // The call waits for the others as a submission that has been taken.
-  void hand_in(const RepeatedCall& call, OpenHandle handle, Time now);
+  void hand_in(const RepeatedCall& call, OpenHandle handle, Time now) {
+    open_.join(at_once_.hand_in(call, std::move(handle), now));
+  }
   // Hands it back to be negotiated. Null when that is done; otherwise it is about to be executed.
   [[nodiscard]] Submission* recall(const std::string& name);
 
@@ -143,113 +150,42 @@ class Replay {
   // which rounds may wait for, to be fused.
   bool step(Time now, const Load& load = {});
   // Whether this rank waits for the others.
-  [[nodiscard]] bool waits() const { return !joined_.empty(); }
+  [[nodiscard]] bool waits() const { return !open_.joined().empty(); }
   // Whether it waits for a message.
   [[nodiscard]] bool waits_for_hosts() const { return leader_ && leader_->waits(); }
   // After close(): whether other hosts still need this rank.
   [[nodiscard]] bool is_needed() const { return leader_ && leader_->is_needed(); }
   // When step() should be called though nothing happens.
-  [[nodiscard]] std::optional<Time> next_deadline() const;
+  [[nodiscard]] std::optional<Time> next_deadline() const { return open_.next_deadline(); }
 
  private:
-  struct Plan {
-    ReadinessTable::Plan place;
-    std::vector<Batch> batches;
-    Urgency urgency;  // the greatest priority of its members, and all their bytes
-    std::size_t members = 0;
-    std::size_t collected = 0;
-    std::uint64_t round = 0;  // executed so far
-    Time since;               // of the last submission
-    bool joined = false;
-    bool off = false;
-    bool on_gpu = false;
-    bool forgotten = false;  // but for its entry in the log, which is about to come
-    // Where each batch begins in what is sent along, and the end; empty: nothing is.
-    std::vector<std::size_t> sent;
-    // Of one allreduce for which join_at_once() may be tried: what makes its result.
-    std::optional<Combiner> at_once;
-  };
-  using Plans = std::vector<Plan*>;
-  struct Where {
-    Plan* plan;
-    std::size_t batch;
-    std::size_t index;
-  };
-
+  using Plan = ReplayPlan;
+  using Plans = PlanTable::Plans;
   using Audience = ReadinessTable::Audience;
 
-  [[nodiscard]] bool spans_hosts() const { return parts_.leaders.size() > 1; }
-  [[nodiscard]] bool leads() const { return parts_.rank == 0; }
-  void make_table();
-  void make_leader();
-  void open_table();
-  void use_table(std::byte* memory, int slots);
-  [[nodiscard]] Member& at(const Where& where) const {
-    return where.plan->batches[where.batch][where.index];
-  }
-  [[nodiscard]] bool fits(const Member& member, const Request& request) const;
-  [[nodiscard]] static bool fits(const Request& agreed, const RepeatedCall& call);
-  void prepare_to_send(Plan& plan);
-  void prepare_at_once(Plan& plan) const;
   void join(Plan& plan);
   bool read_log();
-  [[nodiscard]] bool is_at_hand(const Plan& plan, std::vector<const std::byte*>& sent);
-  [[nodiscard]] RoundLeader::Along what_goes_along();
-  [[nodiscard]] RoundAgreement::Bytes collect_here(const Plan& plan);
-  [[nodiscard]] RoundAgreement::Bytes combine(const Plan& plan,
-                                              const std::vector<RoundAgreement::Bytes>& partial,
-                                              bool is_result) const;
   void run(Plan& plan);
   void run_fused(const Plans& plans);
-  void finish_round(Plan& plan);
   bool release_cancelled();
-  bool renegotiate_overdue(Time now);
   bool lead(const Load& load);
   // Calls it off, and hands back what it holds unless it is decided, or all hosts are to decide.
   void cancel(Plan& plan, Audience audience = Audience::all_hosts);
   void release(Plan& plan);
-  std::vector<Submission> empty(Plan& plan);
   void forget(Plan& plan);
-  void bury(Plan& plan);
-  void make_plan(const ResponseList& responses, std::span<const Fusion* const> batches,
-                 const std::function<bool(const std::string&)>& is_pending);
-  void wake_member(int member);  // of this host
-  void wake_others();
 
-  const HostParts parts_;
   const std::shared_ptr<const ProcessSetMembers> members_;
   const Options options_;
   Metrics& metrics_;
   const Events events_;
-  const std::uint64_t key_;
-  std::optional<ReadinessTable> readiness_;
-  struct alignas(64) CacheLine {
-    std::array<std::byte, 64> bytes{};
-  };
-  std::vector<CacheLine> own_table_;   // of a leader that shares it with nobody
+  RoundMemory memory_;
+  PlanTable plans_;
+  RoundContributions contributions_;
+  RoundAtOnce at_once_;
   std::optional<RoundLeader> leader_;  // where the set spans hosts, on the first member of each
-  std::optional<EagerExchange> eager_;
-  bool may_have_table_ = false;
-  bool searched_ = false;
-
-  std::deque<std::unique_ptr<Plan>> plans_;         // oldest first
-  std::vector<std::unique_ptr<Plan>> last_rounds_;  // forgotten plans
-  std::vector<Plan*> by_slot_;
-  std::deque<int> free_slots_;
-  struct NameHash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view name) const {
-      return std::hash<std::string_view>()(name);
-    }
-  };
-  std::unordered_map<std::string, Where, NameHash, std::equal_to<>> by_name_;
-  Plans collecting_;
-  Plans joined_;
-  Plan* at_once_ = nullptr;  // joined by a call that has no submission
-  std::uint64_t next_plan_ = 1;
-  std::uint64_t read_ = 0;  // entries of the log
+  OpenRounds open_;
   std::uint64_t calls_off_seen_ = 0;
-  std::vector<const std::byte*> contributions_;  // of the round that is being executed
+  std::vector<const std::byte*> sent_;  // with the round that is being executed
   bool suspended_ = false;
   bool calls_off_gpus_ = false;  // at this moment
 };

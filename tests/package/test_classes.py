@@ -17,7 +17,6 @@ TOO_LARGE = {
     "HostChannel",
     "HostReduction",
     "MpiTransport",
-    "Replay",
     "Runtime",
     "SetCoordinator",
 }

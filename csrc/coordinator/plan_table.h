@@ -1,0 +1,116 @@
+// The plans of a process set: batches that all its members took part in and that can be done again.
+//
+// Every member makes and forgets the same plans in the same order, so that a plan has the same
+// place in the readiness table everywhere.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "coordinator/submission.h"
+#include "onehost/readiness_table.h"
+#include "plan/fusion_plan.h"
+#include "plan/load.h"
+#include "plan/response.h"
+#include "reduce/combine.h"
+
+namespace rueda {
+
+struct ReplayPlan {
+  struct Member {
+    std::shared_ptr<const Response> response;
+    std::optional<Submission> submission;  // once this rank has handed it in for the next round
+  };
+  using Batch = std::vector<Member>;
+
+  ReadinessTable::Plan place;
+  std::vector<Batch> batches;
+  Urgency urgency;  // the greatest priority of its members, and all their bytes
+  std::size_t members = 0;
+  std::size_t collected = 0;
+  std::uint64_t round = 0;  // executed so far
+  Time since;               // of the last submission
+  bool joined = false;
+  bool off = false;
+  bool on_gpu = false;
+  bool forgotten = false;  // but for its entry in the log, which is about to come
+  // Where each batch begins in what is sent along, and the end; empty: nothing is.
+  std::vector<std::size_t> sent;
+  // Of one allreduce for which RoundAtOnce may be tried: what makes its result.
+  std::optional<Combiner> at_once;
+
+  [[nodiscard]] std::vector<Submission> take_submissions();
+  // Whether somebody waits for one of them.
+  [[nodiscard]] bool is_awaited() const;
+};
+
+// Whether a request is what was agreed on. `own_rank`: of this rank in the set.
+[[nodiscard]] bool fits(const Response& agreed, const Request& request, int own_rank);
+
+// Which of the batches that were agreed on together make one plan: those that have members of one
+// group, since a group is replayed as a whole.
+[[nodiscard]] std::vector<std::vector<const Fusion*>> batches_of_plans(
+    const ResponseList& responses, std::span<const Fusion> batches);
+// Whether they can: they are complete groups of what all ranks took part in.
+[[nodiscard]] bool can_be_planned(const ResponseList& responses,
+                                  std::span<const Fusion* const> batches);
+
+class PlanTable {
+ public:
+  using Plans = std::vector<ReplayPlan*>;
+  struct Where {
+    ReplayPlan* plan;
+    std::size_t batch;
+    std::size_t index;
+    [[nodiscard]] ReplayPlan::Member& member() const { return plan->batches[batch][index]; }
+  };
+
+  // So many slots of the readiness table may be used.
+  void open(int slots);
+
+  [[nodiscard]] bool has_none() const { return by_name_.empty(); }
+  [[nodiscard]] std::size_t size() const { return plans_.size(); }
+  // Oldest first.
+  [[nodiscard]] const std::deque<std::unique_ptr<ReplayPlan>>& all() const { return plans_; }
+  // Null where the name is of no plan.
+  [[nodiscard]] const Where* find(std::string_view name) const {
+    const auto found = by_name_.find(name);
+    return found == by_name_.end() ? nullptr : &found->second;
+  }
+  [[nodiscard]] ReplayPlan* in_slot(int slot) const {
+    return by_slot_[static_cast<std::size_t>(slot)];
+  }
+  // Those with a member of the group, in the order of their slots' later use, which must be the
+  // same on all ranks.
+  [[nodiscard]] Plans of_group(const std::string& group) const;
+
+  ReplayPlan& add(const ResponseList& responses, std::span<const Fusion* const> batches);
+  // Nothing is submitted to it any more. What has joined a round stays until bury().
+  void forget(ReplayPlan& plan);
+  void bury(ReplayPlan& plan);
+
+ private:
+  struct NameHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view name) const {
+      return std::hash<std::string_view>()(name);
+    }
+  };
+
+  std::deque<std::unique_ptr<ReplayPlan>> plans_;
+  std::vector<std::unique_ptr<ReplayPlan>> last_rounds_;  // forgotten plans
+  Plans by_slot_;
+  std::deque<int> free_slots_;
+  std::unordered_map<std::string, Where, NameHash, std::equal_to<>> by_name_;
+  std::uint64_t next_plan_ = 1;
+};
+
+}  // namespace rueda

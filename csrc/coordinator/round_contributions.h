@@ -1,0 +1,57 @@
+// What the members of a plan send along when they join its rounds, where that is small: see
+// EagerExchange.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "backend/eager.h"
+#include "coordinator/plan_table.h"
+#include "coordinator/process_sets.h"
+#include "coordinator/round_leader.h"
+#include "coordinator/round_memory.h"
+
+namespace rueda {
+
+class RoundContributions {
+ public:
+  // All but the function must outlive this. `may_be_eager`: whether a batch of so many bytes may
+  // be sent along; the same on all ranks.
+  RoundContributions(RoundMemory& memory, const ProcessSetMembers& members,
+                     std::function<bool(std::size_t bytes)> may_be_eager)
+      : memory_(memory), members_(members), may_be_eager_(std::move(may_be_eager)) {}
+
+  // Decides whether a new plan sends anything along.
+  void prepare(ReplayPlan& plan);
+  // Before this rank joins the plan's next round, for which it has all submissions.
+  void send(const ReplayPlan& plan);
+  // Where all that lies which was sent along with the round: into `sent`. False: it is not there,
+  // and the round is executed as one that was negotiated.
+  [[nodiscard]] bool find(const ReplayPlan& plan, std::vector<const std::byte*>& sent) {
+    return !plan.sent.empty() &&
+           memory_.eager().collect(plan.place.slot, plan.round, plan.sent.back(), sent);
+  }
+  // What was found, of one batch of the plan.
+  [[nodiscard]] Contributions of_batch(const ReplayPlan& plan, std::size_t batch,
+                                       const std::vector<const std::byte*>& sent) const {
+    if (memory_.spans_hosts()) return Contributions::combined(sent.front(), plan.sent[batch]);
+    return Contributions(sent, plan.sent[batch]);
+  }
+
+  // How it travels between hosts, combined by their leaders. `plans` must outlive the result.
+  [[nodiscard]] RoundLeader::Along along(const PlanTable& plans);
+
+ private:
+  using Bytes = RoundAgreement::Bytes;
+
+  [[nodiscard]] Bytes collect_here(const ReplayPlan& plan);
+  [[nodiscard]] Bytes combine(const ReplayPlan& plan, const std::vector<Bytes>& partial,
+                              bool is_result) const;
+
+  RoundMemory& memory_;
+  const ProcessSetMembers& members_;
+  const std::function<bool(std::size_t bytes)> may_be_eager_;
+};
+
+}  // namespace rueda
