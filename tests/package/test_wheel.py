@@ -143,3 +143,15 @@ def test_the_version_stands_in_one_place():
     shown = run(sys.executable, "-m", "rueda", "--cmake-dir").strip()
     config = (ROOT.__class__(shown) / "rueda-config-version.cmake").read_text()
     assert f'PACKAGE_VERSION "{rueda.__version__}"' in config
+
+
+def test_the_version_is_looked_up_when_it_is_asked_for():
+    """Looking it up takes 30 ms, which each process that imports Rueda would wait."""
+    run(
+        sys.executable,
+        "-c",
+        "import sys, rueda\n"
+        "assert 'importlib.metadata' not in sys.modules\n"
+        "assert rueda.__version__\n"
+        "assert 'importlib.metadata' in sys.modules\n",
+    )
