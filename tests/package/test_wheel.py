@@ -118,6 +118,16 @@ def test_the_installation_has_a_command(installation):
     run(installation.folder / "bin/rueda", "check", env=installation.env)
 
 
+def test_pip_fetches_what_the_bindings_need():
+    """`installation` would be built without, since it is told where pybind11 is."""
+    (line,) = [
+        line
+        for line in (ROOT / "pyproject.toml").read_text().splitlines()
+        if line.startswith("requires = ")
+    ]
+    assert '"pybind11>=' in line
+
+
 def test_two_ranks_without_an_mpi_library_are_an_error(installation):
     """Never two silent solo trainings."""
     env = installation.env | {
