@@ -13,8 +13,6 @@ Run it with ``mpirun -np 4 python example.py`` or ``rueda run -np 4 python examp
 functions for tensors and the distributed optimizer.
 """
 
-from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
-from importlib.metadata import version as _version
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from rueda.errors import (
@@ -39,19 +37,8 @@ except ImportError as _error:
     # `rueda check` and `rueda run` must work without the extension, to say that it is missing: so
     # the error waits for the first use of what needs it.
     _why_not = str(_error)
-
-    if not _TYPE_CHECKING:
-
-        def __getattr__(name: str) -> object:
-            if name in __all__:
-                raise ImportError(
-                    f"rueda.{name} needs the native extension, which cannot be imported "
-                    f"({_why_not}); 'rueda check' says more",
-                    name="rueda._native",
-                )
-            raise AttributeError(f"module 'rueda' has no attribute '{name}'")
-
 else:
+    _why_not = ""
     from rueda import report
     from rueda.exchanges import (
         allgather,
@@ -138,10 +125,7 @@ else:
 
     _begin_if_asked()
 
-try:
-    __version__ = _version("rueda")
-except _PackageNotFoundError:  # run from a source tree that has not been installed
-    __version__ = "0.0.0"
+__version__: str
 
 __all__ = [
     "AlgorithmChoice",
@@ -235,3 +219,26 @@ __all__ = [
     "world",
     "write_flight_record",
 ]
+
+if not _TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """What is not there from the beginning: the version, and why the extension is missing."""
+        if name == "__version__":
+            return _find_version()
+        if _why_not and name in __all__:
+            raise ImportError(
+                f"rueda.{name} needs the native extension, which cannot be imported "
+                f"({_why_not}); 'rueda check' says more",
+                name="rueda._native",
+            )
+        raise AttributeError(f"module 'rueda' has no attribute '{name}'")
+
+    def _find_version() -> str:
+        """When somebody asks: what finds it takes as long as a sixth of what imports all of Rueda."""
+        from importlib import metadata
+
+        try:
+            return metadata.version("rueda")
+        except metadata.PackageNotFoundError:  # run from a source tree that has not been installed
+            return "0.0.0"

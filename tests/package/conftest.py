@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pybind11
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -103,6 +104,8 @@ def installation(tmp_path_factory) -> Installation:
         f"--config-settings=build-dir={anew(ROOT / 'build/test-installation')}",
         f"--config-settings=cmake.define.{WARNINGS}",
         f"--config-settings=cmake.define.{ONE_GPU}",
+        # As another folder each time, what pip has fetched would be compiled anew: half a minute.
+        f"--config-settings=cmake.define.pybind11_DIR={pybind11.get_cmake_dir()}",
     ]
     if made.has_mpi_in_sight:
         options += ["--config-settings=cmake.define.RUEDA_MPI=OFF"]

@@ -118,6 +118,16 @@ def test_the_installation_has_a_command(installation):
     run(installation.folder / "bin/rueda", "check", env=installation.env)
 
 
+def test_pip_fetches_what_the_bindings_need():
+    """`installation` would be built without, since it is told where pybind11 is."""
+    (line,) = [
+        line
+        for line in (ROOT / "pyproject.toml").read_text().splitlines()
+        if line.startswith("requires = ")
+    ]
+    assert '"pybind11>=' in line
+
+
 def test_two_ranks_without_an_mpi_library_are_an_error(installation):
     """Never two silent solo trainings."""
     env = installation.env | {
@@ -143,3 +153,15 @@ def test_the_version_stands_in_one_place():
     shown = run(sys.executable, "-m", "rueda", "--cmake-dir").strip()
     config = (ROOT.__class__(shown) / "rueda-config-version.cmake").read_text()
     assert f'PACKAGE_VERSION "{rueda.__version__}"' in config
+
+
+def test_the_version_is_looked_up_when_it_is_asked_for():
+    """Looking it up takes 30 ms, which each process that imports Rueda would wait."""
+    run(
+        sys.executable,
+        "-c",
+        "import sys, rueda\n"
+        "assert 'importlib.metadata' not in sys.modules\n"
+        "assert rueda.__version__\n"
+        "assert 'importlib.metadata' in sys.modules\n",
+    )
