@@ -53,7 +53,7 @@ Worlds& worlds() {
   return *instance;
 }
 
-void after_fork_in_child() {
+void leave_worlds_to_parent() {
   for (auto& watched : worlds().watched) {
     Runtime* runtime = watched.exchange(nullptr);
     if (runtime == nullptr) continue;
@@ -63,7 +63,7 @@ void after_fork_in_child() {
 }
 
 // Also what another thread is still using: it is stopped here, destroyed by the last.
-void at_exit() {
+void close_worlds_at_exit() {
   while (true) {
     int id = 0;
     {
@@ -107,8 +107,8 @@ std::shared_ptr<Runtime> take(int id) {
 void prepare() {
   const std::lock_guard lock(worlds().mutex);
   if (std::exchange(worlds().prepared, true)) return;
-  pthread_atfork(nullptr, nullptr, after_fork_in_child);
-  std::atexit(at_exit);
+  pthread_atfork(nullptr, nullptr, leave_worlds_to_parent);
+  std::atexit(close_worlds_at_exit);
 }
 
 std::unique_ptr<Bootstrap> meet(const WorldMeeting& meeting, const Options& options) {

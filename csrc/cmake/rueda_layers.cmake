@@ -32,8 +32,13 @@ target_compile_definitions(rueda_flags INTERFACE RUEDA_VERSION="${PROJECT_VERSIO
 target_link_libraries(rueda_flags INTERFACE Threads::Threads ${CMAKE_DL_LIBS})
 
 # Several sources at a time: most of a small file's time goes into the headers that all of them include.
+# Under a sanitizer more of them, since nobody changes one file there and builds again.
 function(rueda_compile_together target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${RUEDA_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+  set(batch 8)
+  if(RUEDA_SANITIZER)
+    set(batch 32)
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${RUEDA_UNITY} UNITY_BUILD_BATCH_SIZE ${batch})
   if(RUEDA_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # GCC takes for a header, whose types all would see, what is included here.
     target_compile_options(${target} PRIVATE -Wno-subobject-linkage)

@@ -15,8 +15,8 @@ namespace rueda {
 
 namespace {
 
-using Transfer = ssize_t (*)(pid_t, const iovec*, unsigned long, const iovec*, unsigned long,
-                             unsigned long);
+using MemoryCall = ssize_t (*)(pid_t, const iovec*, unsigned long, const iovec*, unsigned long,
+                               unsigned long);
 
 Status not_reached(const char* what, int rank, int error) {
   const ErrorCode code = error == ESRCH ? ErrorCode::peer_lost : ErrorCode::transport;
@@ -25,7 +25,7 @@ Status not_reached(const char* what, int rank, int error) {
 }
 
 // A transfer may be cut short, at 2 GiB for instance.
-Status transfer_all(Transfer transfer, const char* what, const RemoteProcess& peer,
+Status transfer_all(MemoryCall transfer, const char* what, const RemoteProcess& peer,
                     std::byte* local, std::uint64_t remote, std::size_t bytes) {
   while (bytes > 0) {
     const iovec here{local, bytes};
