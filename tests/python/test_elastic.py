@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,7 @@ def test_a_rank_that_is_lost_while_others_are_let_in_is_not_missed(lost: int, wh
     """Before it comes to where they meet, or once the new world is there."""
     dies = f"""
 import signal
+import time
 entering, told = rueda._native.enter_world, os.environ.get("RUEDA_RANK")
 def enter(*arguments):
     if told == "{lost}" and "{when}" == "before":
@@ -310,14 +312,13 @@ print("ended as", hvd.rank(), "of", hvd.size(), flush=True)
 """
 
 
-def test_horovods_newcomers_get_the_state_where_ranks_were_only_to_leave() -> None:
+def test_horovods_newcomers_get_the_state_where_ranks_were_only_to_leave(tmp_path: Path) -> None:
     program = HOROVOD_STATE.replace(
         "SPECIAL",
         """
-import sys
 def heard(interrupt):
     assert interrupt.skip_sync
-    print("waits for a newcomer", flush=True)
+    open(os.environ["HEARD"], "w").close()
     deadline = time.monotonic() + 60
     while not changes.wanted()[0] and time.monotonic() < deadline:
         time.sleep(0.001)
@@ -325,11 +326,15 @@ def is_enough():
     return hvd.size() == 2 and any(number > 1 for number in changes._elastic().members)
 """,
     )
-    with ElasticJob(program, 2) as job:
+    heard = tmp_path / "heard"
+    with ElasticJob(program, 2, HEARD=str(heard)) as job:
         job.let_leave(1)
-        job.start_joiner()
+        deadline = time.monotonic() + 60
+        while not heard.exists():
+            assert time.monotonic() < deadline, job.outputs()
+            time.sleep(0.01)
+        job.start_joiner()  # of which the interrupt knew nothing
         ended = all_well(job)
-    assert "waits for a newcomer" in ended[0].output, ended[0].output
     assert "ended as 1 of 2" in ended[2].output, ended[2].output
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
 import pytest
@@ -66,4 +67,5 @@ def test_the_others_go_on(strategy: str) -> None:
 def test_without_recovery_the_loss_is_told() -> None:
     ended = run(PROGRAM.format(strategy="downpour:1", left=2), 2)
     assert [each.returncode for each in ended] == [1, -signal.SIGKILL]
-    assert "PeerLostError: rank 1" in ended[0].output
+    # Maybe while it waits for rank 1 in an operation.
+    assert re.search(r"PeerLostError: .*rank 1 ", ended[0].output), ended[0].output
