@@ -4,9 +4,8 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <memory>
-#include <numeric>
 
-#include "ranks/late_network.h"
+#include "ranks/late_allreduce.h"
 
 namespace rueda::test::ring_operation_test {
 
@@ -14,55 +13,14 @@ namespace {
 
 constexpr std::size_t element = sizeof(double);
 
-// An allreduce on every rank of the network.
-class Ring {
- public:
-  Ring(Network& network, std::int64_t count, std::int64_t chunk, const Reduction& reduction)
-      : network_(network), members_(static_cast<std::size_t>(network.size())) {
-    std::iota(members_.begin(), members_.end(), 0);
-    for (int rank = 0; rank < network.size(); ++rank) {
-      auto& data = data_.emplace_back(static_cast<std::size_t>(count));
-      for (std::size_t i = 0; i < data.size(); ++i) {
-        data[i] = static_cast<double>((rank + 1) * 1000) + static_cast<double>(i);
-      }
-    }
-    for (int rank = 0; rank < network.size(); ++rank) {
-      transports_.push_back(std::make_unique<LateTransport>(network, rank));
-      Lane lane;
-      lane.transport = transports_.back().get();
-      lane.members = &members_;
-      lane.rank = rank;
-      lane.tag = {.sequence = 5};
-      lane.counters = &counters_;
-      auto* const data = data_[static_cast<std::size_t>(rank)].data();
-      operations_.push_back(std::make_unique<RingOperation>(
-          lane, RingPlan::allreduce(rank, network.size(), count, chunk),
-          reinterpret_cast<std::byte*>(data), element, &reduction));
-    }
-  }
+using Ring = LateAllreduce<RingOperation>;
 
-  void run(unsigned eagerness) { run_late(network_, operations_, eagerness, 100'000); }
-
-  [[nodiscard]] const RingOperation& operation(int rank) const {
-    return *operations_[static_cast<std::size_t>(rank)];
-  }
-  [[nodiscard]] const std::vector<double>& data(int rank) const {
-    return data_[static_cast<std::size_t>(rank)];
-  }
-
- private:
-  Network& network_;
-  std::vector<int> members_;
-  TransferCounters counters_;
-  std::vector<std::vector<double>> data_;
-  std::vector<std::unique_ptr<LateTransport>> transports_;
-  std::vector<std::unique_ptr<RingOperation>> operations_;
-};
-
-Reduction sum_of_doubles() {
-  Reduction reduction;
-  reduction.dtype = DataType::float64;
-  return reduction;
+Ring ring_of(Network& network, std::int64_t count, std::int64_t chunk, const Reduction& reduction) {
+  return {network, count, [&](const Lane& lane, std::byte* data) {
+            return std::make_unique<RingOperation>(
+                lane, RingPlan::allreduce(lane.rank, network.size(), count, chunk), data, element,
+                &reduction);
+          }};
 }
 
 }  // namespace
@@ -79,7 +37,7 @@ TEST_CASE("a ring is right, and touches no memory that is on its way, whatever c
     reduction.op = seed % 2 == 0 ? ReduceOp::sum : ReduceOp::average;
     reduction.divisor = size;
     reduction.postscale = 0.5;
-    Ring ring(network, count, chunk, reduction);
+    Ring ring = ring_of(network, count, chunk, reduction);
     ring.run(eagerness);
     for (int rank = 0; rank < size; ++rank) {
       REQUIRE(ring.operation(rank).done());
@@ -100,7 +58,7 @@ TEST_CASE("a receive or a send that fails is the ring's failure on that rank") {
     CAPTURE(is_receive, failing);
     Network network(3, static_cast<unsigned>(failing));
     (is_receive ? network.failing_receive : network.failing_send) = failing;
-    Ring ring(network, 12, 1, sum_of_doubles());
+    Ring ring = ring_of(network, 12, 1, sum_of_doubles());
     ring.run(5);
     int failed = 0;
     for (int rank = 0; rank < 3; ++rank) {

@@ -3,73 +3,20 @@
 
 #include <catch2/catch.hpp>
 #include <memory>
-#include <numeric>
 
-#include "ranks/late_network.h"
+#include "ranks/late_allreduce.h"
 
 namespace rueda::test::tree_operation_test {
 
 namespace {
 
-// An allreduce on every rank of the network.
-class TreeRanks {
- public:
-  TreeRanks(Network& network, int tree, std::int64_t count, std::int64_t chunk,
-            const Reduction& reduction)
-      : network_(network), members_(static_cast<std::size_t>(network.size())) {
-    std::iota(members_.begin(), members_.end(), 0);
-    for (int rank = 0; rank < network.size(); ++rank) {
-      auto& data = data_.emplace_back(static_cast<std::size_t>(count));
-      for (std::size_t i = 0; i < data.size(); ++i) {
-        data[i] = static_cast<double>((rank + 1) * 1000) + static_cast<double>(i);
-      }
-    }
-    for (int rank = 0; rank < network.size(); ++rank) {
-      transports_.push_back(std::make_unique<LateTransport>(network, rank));
-      Lane lane;
-      lane.transport = transports_.back().get();
-      lane.members = &members_;
-      lane.rank = rank;
-      lane.tag = {.sequence = 5};
-      lane.counters = &counters_;
-      auto* const data = data_[static_cast<std::size_t>(rank)].data();
-      operations_.push_back(std::make_unique<TreeOperation>(
-          lane, tree, reduction, reinterpret_cast<std::byte*>(data), count, chunk));
-    }
-  }
+using TreeRanks = LateAllreduce<TreeOperation>;
 
-  void run(unsigned eagerness) { run_late(network_, operations_, eagerness, 100'000); }
-  // Goes on with all ranks but one, as far as they come.
-  void run_without(int absent) {
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (int rank = 0; rank < network_.size(); ++rank) {
-        if (rank != absent) moved = operations_[static_cast<std::size_t>(rank)]->advance() || moved;
-      }
-      moved = network_.deliver() || network_.acknowledge() || moved;
-    }
-  }
-
-  [[nodiscard]] const TreeOperation& operation(int rank) const {
-    return *operations_[static_cast<std::size_t>(rank)];
-  }
-  [[nodiscard]] const std::vector<double>& data(int rank) const {
-    return data_[static_cast<std::size_t>(rank)];
-  }
-
- private:
-  Network& network_;
-  std::vector<int> members_;
-  TransferCounters counters_;
-  std::vector<std::vector<double>> data_;
-  std::vector<std::unique_ptr<LateTransport>> transports_;
-  std::vector<std::unique_ptr<TreeOperation>> operations_;
-};
-
-Reduction sum_of_doubles() {
-  Reduction reduction;
-  reduction.dtype = DataType::float64;
-  return reduction;
+TreeRanks ranks_of(Network& network, int tree, std::int64_t count, std::int64_t chunk,
+                   const Reduction& reduction) {
+  return {network, count, [&](const Lane& lane, std::byte* data) {
+            return std::make_unique<TreeOperation>(lane, tree, reduction, data, count, chunk);
+          }};
 }
 
 void check_sums(const TreeRanks& ranks, int size) {
@@ -94,8 +41,8 @@ TEST_CASE("a tree is right, and touches no memory that is on its way, whatever c
     const auto count = static_cast<std::int64_t>(network.random()() % 60);
     const auto chunk = static_cast<std::int64_t>(1 + network.random()() % 12);
     CAPTURE(eagerness, seed, size, count, chunk);
-    TreeRanks ranks(network, static_cast<int>(network.random()() % 2), count, chunk,
-                    sum_of_doubles());
+    TreeRanks ranks =
+        ranks_of(network, static_cast<int>(network.random()() % 2), count, chunk, sum_of_doubles());
     ranks.run(eagerness);
     check_sums(ranks, size);
   }
@@ -103,7 +50,7 @@ TEST_CASE("a tree is right, and touches no memory that is on its way, whatever c
 
 TEST_CASE("a tree takes memory for what there is, however large its chunks may be") {
   Network network(5, 0);
-  TreeRanks ranks(network, 1, 10, std::int64_t{1} << 48, sum_of_doubles());
+  TreeRanks ranks = ranks_of(network, 1, 10, std::int64_t{1} << 48, sum_of_doubles());
   ranks.run(5);
   check_sums(ranks, 5);
 }
@@ -115,7 +62,7 @@ TEST_CASE("a receive or a send that fails is the tree's failure on that rank") {
     CAPTURE(is_receive, failing);
     Network network(4, static_cast<unsigned>(failing));
     (is_receive ? network.failing_receive : network.failing_send) = failing;
-    TreeRanks ranks(network, failing % 2, 6, 1, sum_of_doubles());
+    TreeRanks ranks = ranks_of(network, failing % 2, 6, 1, sum_of_doubles());
     ranks.run(5);
     int failed = 0;
     for (int rank = 0; rank < 4; ++rank) {
@@ -132,7 +79,7 @@ TEST_CASE("who waits along a tree names the neighbours from which nothing comes"
   SECTION("in the first tree rank 1 has children 0 and 2, and no parent") {
     const int absent = GENERATE(0, 2);
     Network network(3, 0);
-    TreeRanks ranks(network, 0, 20, 1, sum_of_doubles());
+    TreeRanks ranks = ranks_of(network, 0, 20, 1, sum_of_doubles());
     ranks.run_without(absent);
     CHECK(ranks.operation(1).awaited() == std::vector<int>{absent});
     CHECK(ranks.operation(2 - absent).awaited() == std::vector<int>{1});
@@ -140,7 +87,7 @@ TEST_CASE("who waits along a tree names the neighbours from which nothing comes"
   // What rank 1 has sent is combined after that of rank 3, but it has come.
   SECTION("in the second tree rank 2 has children 3 and 1, in this order") {
     Network network(4, 0);
-    TreeRanks ranks(network, 1, 20, 1, sum_of_doubles());
+    TreeRanks ranks = ranks_of(network, 1, 20, 1, sum_of_doubles());
     ranks.run_without(3);
     CHECK(ranks.operation(2).awaited() == std::vector<int>{3});
   }

@@ -1,0 +1,78 @@
+// An allreduce on every rank of a network that does everything late and in odd orders.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "ranks/late_network.h"
+
+namespace rueda::test {
+
+inline Reduction sum_of_doubles() {
+  Reduction reduction;
+  reduction.dtype = DataType::float64;
+  return reduction;
+}
+
+// `Made`: the kind of operation. In place, of doubles: 1000 (rank + 1) + index.
+template <class Made>
+class LateAllreduce {
+ public:
+  // `make(lane, data)`: the operation of one rank.
+  template <class Make>
+  LateAllreduce(Network& network, std::int64_t count, const Make& make)
+      : network_(network), members_(static_cast<std::size_t>(network.size())) {
+    std::iota(members_.begin(), members_.end(), 0);
+    for (int rank = 0; rank < network.size(); ++rank) {
+      auto& data = data_.emplace_back(static_cast<std::size_t>(count));
+      for (std::size_t i = 0; i < data.size(); ++i) {
+        data[i] = static_cast<double>((rank + 1) * 1000) + static_cast<double>(i);
+      }
+    }
+    for (int rank = 0; rank < network.size(); ++rank) {
+      transports_.push_back(std::make_unique<LateTransport>(network, rank));
+      Lane lane;
+      lane.transport = transports_.back().get();
+      lane.members = &members_;
+      lane.rank = rank;
+      lane.tag = {.sequence = 5};
+      lane.counters = &counters_;
+      auto* const data = data_[static_cast<std::size_t>(rank)].data();
+      operations_.push_back(make(lane, reinterpret_cast<std::byte*>(data)));
+    }
+  }
+  LateAllreduce(const LateAllreduce&) = delete;
+  LateAllreduce& operator=(const LateAllreduce&) = delete;
+
+  void run(unsigned eagerness) { run_late(network_, operations_, eagerness, 100'000); }
+  // Goes on with all ranks but one, as far as they come.
+  void run_without(int absent) {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (int rank = 0; rank < network_.size(); ++rank) {
+        if (rank != absent) moved = operations_[static_cast<std::size_t>(rank)]->advance() || moved;
+      }
+      moved = network_.deliver() || network_.acknowledge() || moved;
+    }
+  }
+
+  [[nodiscard]] const Made& operation(int rank) const {
+    return *operations_[static_cast<std::size_t>(rank)];
+  }
+  [[nodiscard]] const std::vector<double>& data(int rank) const {
+    return data_[static_cast<std::size_t>(rank)];
+  }
+
+ private:
+  Network& network_;
+  std::vector<int> members_;
+  TransferCounters counters_;
+  std::vector<std::vector<double>> data_;
+  std::vector<std::unique_ptr<LateTransport>> transports_;
+  std::vector<std::unique_ptr<Made>> operations_;
+};
+
+}  // namespace rueda::test
