@@ -48,10 +48,14 @@ Epoch::Epoch(World world, const EpochServices& services, LossPolicy on_loss,
                : std::make_shared<ProcessSets>(world_.topology.rank, world_.topology.size)),
       backend_(make_ring_backend(kept_buffers(services.options))),
       control_(*world_.control, services.metrics),
-      messages_(world_.host, *world_.transport, *world_.control,
-                [this](int peer, std::span<const std::byte> message) {
-                  control_.send(peer, ControlMessage::point_to_point, message);
-                }),
+      messages_(
+          world_.host, *world_.transport, *world_.control,
+          [this](int peer, std::span<const std::byte> message) {
+            control_.send(peer, ControlMessage::point_to_point, message);
+          },
+          [this](int id) {
+            return id > 0 && process_sets_->existed(id) && !process_sets_->find(id);
+          }),
       table_client_(
           messages_,
           [this](int peer, std::span<const std::byte> message) {

@@ -54,8 +54,11 @@ void Epoch::carry_out(Command command, Time now) {
                          topology().rank));
     case Command::Kind::dissolve:
       // Where the others have ended the set before, it may be gone already; not so their messages.
-      if (const auto set = sets_.find(command.set_id); set != sets_.end()) set->second->leave();
-      return messages_.leave(command.set_id);
+      if (const auto set = sets_.find(command.set_id); set != sets_.end()) {
+        set->second->leave();
+        return messages_.leave(command.set_id);
+      }
+      return messages_.remove(command.set_id);
     case Command::Kind::form:
       return failure_.ok() ? create_group(command) : command.refuse(failure_);
     case Command::Kind::open_table:
@@ -204,6 +207,7 @@ void Epoch::apply_set_change(const Response& response, Submission submission) {
     if (const auto set = sets_.find(id); status.ok() && set != sets_.end()) {
       set->second->retire(
           Status(ErrorCode::shutdown, str("process set ", id, " has been removed")));
+      messages_.remove(id);
     }
     submission.handle->complete(status);
     return;

@@ -42,8 +42,12 @@ ErrorDetails difference(const auto& sent, const auto& wanted) {
 }  // namespace
 
 PointToPoint::PointToPoint(const HostGroup& host, Transport& transport, const ControlLane& control,
-                           Post post)
-    : host_(host), transport_(transport), control_(control), post_(std::move(post)) {}
+                           Post post, WasRemoved was_removed)
+    : host_(host),
+      transport_(transport),
+      control_(control),
+      post_(std::move(post)),
+      was_removed_(std::move(was_removed)) {}
 
 void PointToPoint::submit(MessageRequest request) {
   if (request.is_send) return offer(std::move(request));
@@ -124,6 +128,7 @@ void PointToPoint::take_offer(int peer, Reader& reader) {
     return match(std::move(request), std::move(offer));
   }
   if (left_.contains(offer.set_id)) return refuse(offer, has_left_status());
+  if (was_removed_(offer.set_id)) return refuse(offer, removed_status(offer.set_id));
   offers_.push_back(std::move(offer));
 }
 
@@ -174,6 +179,13 @@ void PointToPoint::finish_send(std::uint64_t number, const Status& status) {
 Status PointToPoint::has_left_status() const {
   return {ErrorCode::shutdown,
           str("rank ", control_.rank(), " has left and not received the message"), control_.rank()};
+}
+
+Status PointToPoint::removed_status(int set_id) const {
+  return {ErrorCode::shutdown,
+          str("process set ", set_id, " has been removed, and rank ", control_.rank(),
+              " had not received the message"),
+          control_.rank()};
 }
 
 void PointToPoint::refuse(const Offer& offer, const Status& why) {
@@ -306,6 +318,7 @@ void PointToPoint::close(int set_id, const Status& reason, Time now, Duration ti
 }
 
 void PointToPoint::forget(int set_id) {
+  left_.erase(set_id);
   const auto closing = closed_.find(set_id);
   if (closing == closed_.end()) return;
   closing->second.forgotten = true;
@@ -323,9 +336,17 @@ void PointToPoint::drop_forgotten() {
 
 void PointToPoint::leave(int set_id) {
   left_.insert(set_id);
+  refuse_offers(set_id, has_left_status());
+}
+
+void PointToPoint::remove(int set_id) {
+  refuse_offers(set_id, removed_status(set_id));
+}
+
+void PointToPoint::refuse_offers(int set_id, const Status& why) {
   for (auto offer = offers_.begin(); offer != offers_.end();) {
     const bool refused = offer->set_id == set_id;
-    if (refused) refuse(*offer, has_left_status());
+    if (refused) refuse(*offer, why);
     offer = refused ? offers_.erase(offer) : std::next(offer);
   }
 }

@@ -52,12 +52,16 @@ static_assert(std::is_nothrow_move_constructible_v<MessageRequest>);
 class PointToPoint {
  public:
   using Post = std::function<void(int peer, std::span<const std::byte> message)>;
+  using WasRemoved = std::function<bool(int set_id)>;
 
   // Messages of up to this size travel with their offer: their send is done at once.
   static constexpr std::size_t inline_bytes = 4096;
 
-  // All are referred to.
-  PointToPoint(const HostGroup& host, Transport& transport, const ControlLane& control, Post post);
+  // All are referred to. `was_removed`: whether a set was there once and is no more; by default
+  // none was.
+  PointToPoint(
+      const HostGroup& host, Transport& transport, const ControlLane& control, Post post,
+      WasRemoved was_removed = [](int) { return false; });
 
   void submit(MessageRequest request);
   void receive(int peer, std::span<const std::byte> message);
@@ -77,6 +81,9 @@ class PointToPoint {
   // This rank has left the set: it receives nothing there any more.
   void leave(int set_id);
   void leave_all();
+  // The set has been removed, as `was_removed` tells from now on: what was sent to this rank there
+  // and not received is refused.
+  void remove(int set_id);
   [[nodiscard]] bool is_closed(int set_id) const { return closed_.contains(set_id); }
   // Nothing will be asked for in this set any more. What has been asked for goes on.
   void forget(int set_id);
@@ -120,7 +127,9 @@ class PointToPoint {
   void send_now(std::uint64_t number, Tag tag);
   void finish_send(std::uint64_t number, const Status& status);
   void refuse(const Offer& offer, const Status& why);
+  void refuse_offers(int set_id, const Status& why);
   [[nodiscard]] Status has_left_status() const;
+  [[nodiscard]] Status removed_status(int set_id) const;
   bool advance(Arrival& arrival);
   bool fail_receives(Time now);
   void drop_forgotten();
@@ -132,12 +141,13 @@ class PointToPoint {
   Transport& transport_;
   const ControlLane& control_;
   const Post post_;
+  const WasRemoved was_removed_;
   std::list<MessageRequest> receives_;               // in the order in which they were asked for
   std::list<Offer> offers_;                          // in the order in which they came
   std::map<std::uint64_t, MessageRequest> offered_;  // by number: not taken yet
   std::list<Arrival> arriving_;
   std::list<Departure> departing_;  // through the transport
-  std::set<int> left_;              // sets that this rank has left
+  std::set<int> left_;              // sets that this rank has left, and that are still there
   std::map<int, Closing> closed_;   // by the number of the set
   std::uint64_t next_number_ = 0;
   std::uint64_t next_sequence_ = 0;

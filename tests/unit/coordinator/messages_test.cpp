@@ -1,11 +1,13 @@
 // Messages between two ranks, sets that only their members know, and queues of completions, on
 // ranks that are threads.
+#include <barrier>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <deque>
 #include <functional>
 #include <numeric>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "coordinator/completion_queue.h"
@@ -71,7 +73,8 @@ class MessagesByHand {
           alone_, *added.transport, *added.control,
           [this, rank](int peer, std::span<const std::byte> posted) {
             posted_.push_back({rank, peer, {posted.begin(), posted.end()}});
-          });
+          },
+          [this](int set) { return removed_.contains(set); });
     }
   }
   ~MessagesByHand() {
@@ -84,6 +87,11 @@ class MessagesByHand {
     request.handle = handle;
     at(rank).submit(std::move(request));
     return handle;
+  }
+  // On all ranks, in which its number is not used any more.
+  void remove(int set) {
+    removed_.insert(set);
+    for (Rank& rank : ranks_) rank.messages->remove(set);
   }
   void good_bye(int rank) {
     (void)ranks_[static_cast<std::size_t>(rank)].control->close(Clock::now());
@@ -116,6 +124,7 @@ class MessagesByHand {
   InprocHub hub_;
   std::deque<Rank> ranks_;
   std::deque<Posted> posted_;
+  std::set<int> removed_;
 };
 
 ErrorCode outcome(const std::shared_ptr<HandleState>& handle) {
@@ -346,6 +355,35 @@ TEST_CASE("what is sent to a set that its receiver has left is refused, before a
   CHECK(outcome(elsewhere) == ErrorCode::shutdown);
 }
 
+TEST_CASE("what is sent to a set that has been removed is refused, before and after") {
+  MessagesByHand ranks(2);
+  std::vector<float> large(5000, 1), small(1, 1), received(5000), later(1);
+  const auto early = ranks.submit(0, message(true, 1, 0, large, 7));
+  const auto matched = ranks.submit(0, message(true, 1, 1, large, 7));
+  const auto elsewhere = ranks.submit(0, message(true, 1, 0, large, 8));
+  const auto taken = ranks.submit(1, message(false, 0, 1, received, 7));
+  ranks.settle();
+  CHECK_FALSE(early->is_done());
+  ranks.remove(7);
+  ranks.at(1).forget(7);
+  ranks.settle();
+  CHECK(outcome(early) == ErrorCode::shutdown);
+  CHECK(early->status.message() ==
+        "process set 7 has been removed, and rank 1 had not received the message");
+  CHECK(outcome(matched) == ErrorCode::ok);
+  CHECK(outcome(taken) == ErrorCode::ok);
+  CHECK(received == large);
+  // From a rank that has not heard of it yet.
+  const auto late = ranks.submit(0, message(true, 1, 0, large, 7));
+  const auto late_and_small = ranks.submit(0, message(true, 1, 0, small, 7));
+  ranks.settle();
+  CHECK(outcome(late) == ErrorCode::shutdown);
+  CHECK(outcome(late_and_small) == ErrorCode::ok);  // it was over before it was refused
+  CHECK_FALSE(elsewhere->is_done());
+  ranks.at(1).leave_all();
+  ranks.settle();
+}
+
 TEST_CASE("a receive in a set that has ended waits for those who may not have left, for a while") {
   MessagesByHand ranks(3);
   const Time start{1h};
@@ -420,6 +458,20 @@ TEST_CASE("a set that only its members know works beside the world") {
         expect(!engine.dissolve_set(0).ok(), "the world is not dissolved");
       },
       nullptr, sharing);
+}
+
+TEST_CASE("a send that nobody has received ends when its set is removed") {
+  std::barrier together(3);
+  run_engines(3, {}, [&](int rank, Runtime& engine) {
+    std::vector<float> large(5000, 1);
+    const int set = add_set(engine, {0, 1, 2});
+    Handle sent;
+    if (rank == 2) sent = send(engine, 1, large, 0, set);
+    together.arrive_and_wait();
+    remove_set(engine, set);
+    if (rank == 2) fails<ShutdownError>([&] { finish(sent); });
+    together.arrive_and_wait();
+  });
 }
 
 TEST_CASE("sets that begin at the same time lose no message") {
