@@ -182,17 +182,17 @@ def _run_remote(request: RunRequest, job: Job) -> int:
 def _run_nodes(request: RunRequest, job: Job, nodes: Nodes) -> int:
     """`job`: this node's."""
     whole = job_of_all(job, nodes)
+    shares = [
+        HostShare(Host(f"node {n}", job.ranks), n * job.ranks, job.ranks)
+        for n in range(nodes.count)
+    ]
+    here = shares[nodes.rank].ranks
     if request.dry_run:
-        shares = [
-            HostShare(Host(f"node {n}", job.ranks), n * job.ranks, job.ranks)
-            for n in range(nodes.count)
-        ]
         meeting = {"RUEDA_RENDEZVOUS": f"tcp:{nodes.host}:PORT"}
-        for rank in shares[nodes.rank].ranks:
+        for rank in here:
             click.echo(builtin.line_of(job, {**identity(shares, rank), **meeting}))
         return 0
     provide_descriptors(job.ranks + _PER_HOST * nodes.count, started_here=True)
-    here = range(nodes.rank * job.ranks, (nodes.rank + 1) * job.ranks)
     output = RankOutput(whole.ranks, request.output_directory, request.prefix, here)
     if nodes.rank > 0:
         return run_node(nodes, job, output, request.grace, request.reach.silence)
