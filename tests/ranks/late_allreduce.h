@@ -17,20 +17,22 @@ inline Reduction sum_of_doubles() {
   return reduction;
 }
 
-// `Made`: the kind of operation. In place, of doubles: 1000 (rank + 1) + index.
-template <class Made>
+inline double thousands_and_index(int rank, std::size_t index) {
+  return static_cast<double>((rank + 1) * 1000) + static_cast<double>(index);
+}
+
+// `Made`: the kind of operation, in place.
+template <class Made, class Element = double>
 class LateAllreduce {
  public:
-  // `make(lane, data)`: the operation of one rank.
-  template <class Make>
-  LateAllreduce(Network& network, std::int64_t count, const Make& make)
+  // `input(rank, index)`: what each contributes. `make(lane, data)`: the operation of one rank.
+  template <class Input, class Make>
+  LateAllreduce(Network& network, std::int64_t count, const Input& input, const Make& make)
       : network_(network), members_(static_cast<std::size_t>(network.size())) {
     std::iota(members_.begin(), members_.end(), 0);
     for (int rank = 0; rank < network.size(); ++rank) {
       auto& data = data_.emplace_back(static_cast<std::size_t>(count));
-      for (std::size_t i = 0; i < data.size(); ++i) {
-        data[i] = static_cast<double>((rank + 1) * 1000) + static_cast<double>(i);
-      }
+      for (std::size_t i = 0; i < data.size(); ++i) data[i] = input(rank, i);
     }
     for (int rank = 0; rank < network.size(); ++rank) {
       transports_.push_back(std::make_unique<LateTransport>(network, rank));
@@ -47,7 +49,9 @@ class LateAllreduce {
   LateAllreduce(const LateAllreduce&) = delete;
   LateAllreduce& operator=(const LateAllreduce&) = delete;
 
-  void run(unsigned eagerness) { run_late(network_, operations_, eagerness, 100'000); }
+  void run(unsigned eagerness, int turns = 100'000) {
+    run_late(network_, operations_, eagerness, turns);
+  }
   // Goes on with all ranks but one, as far as they come.
   void run_without(int absent) {
     for (bool moved = true; moved;) {
@@ -62,7 +66,7 @@ class LateAllreduce {
   [[nodiscard]] const Made& operation(int rank) const {
     return *operations_[static_cast<std::size_t>(rank)];
   }
-  [[nodiscard]] const std::vector<double>& data(int rank) const {
+  [[nodiscard]] const std::vector<Element>& data(int rank) const {
     return data_[static_cast<std::size_t>(rank)];
   }
 
@@ -70,7 +74,7 @@ class LateAllreduce {
   Network& network_;
   std::vector<int> members_;
   TransferCounters counters_;
-  std::vector<std::vector<double>> data_;
+  std::vector<std::vector<Element>> data_;
   std::vector<std::unique_ptr<LateTransport>> transports_;
   std::vector<std::unique_ptr<Made>> operations_;
 };

@@ -1,71 +1,37 @@
 // Compressed allreduces over a transport that does everything late and in odd orders.
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <cstring>
 #include <memory>
-#include <numeric>
 
 #include "backend/compressed_allreduce.h"
 #include "effort.h"
-#include "ranks/late_network.h"
+#include "ranks/late_allreduce.h"
 
 namespace rueda::test::compressed_operation_test {
 
 namespace {
 
-// An allreduce of two tensors on every rank of the network.
-class Allreduce {
- public:
-  Allreduce(Network& network, std::size_t count, std::int64_t chunk, const Reduction& reduction)
-      : network_(network), members_(static_cast<std::size_t>(network.size())) {
-    std::iota(members_.begin(), members_.end(), 0);
-    for (int rank = 0; rank < network.size(); ++rank) {
-      auto& data = data_.emplace_back(count);
-      for (std::size_t i = 0; i < count; ++i) data[i] = input(rank, i);
-    }
-    for (int rank = 0; rank < network.size(); ++rank) {
-      transports_.push_back(std::make_unique<LateTransport>(network, rank));
-      Lane lane;
-      lane.transport = transports_.back().get();
-      lane.members = &members_;
-      lane.rank = rank;
-      lane.tag = {.sequence = 5};
-      lane.chunk_bytes = chunk * static_cast<std::int64_t>(sizeof(float));
-      lane.counters = &counters_;
-      auto* const begin =
-          reinterpret_cast<std::byte*>(data_[static_cast<std::size_t>(rank)].data());
-      const auto first = static_cast<std::int64_t>(count / 3);
-      std::byte* const second = begin + static_cast<std::size_t>(first) * sizeof(float);
-      operations_.push_back(std::make_unique<CompressedAllreduce>(
-          lane, reduction,
-          std::vector<Piece>{{begin, begin, first},
-                             {second, second, static_cast<std::int64_t>(count) - first}},
-          [](std::size_t, int) { FAIL("all values are finite"); }));
-    }
-  }
+constexpr int turns = 200'000;
 
-  static float input(int rank, std::size_t i) {
-    return static_cast<float>(rank + 1) * (1 + static_cast<float>(i % 50));
-  }
+using CompressedRanks = LateAllreduce<CompressedAllreduce, float>;
 
-  void run(unsigned eagerness) { run_late(network_, operations_, eagerness, 200'000); }
+float input(int rank, std::size_t i) {
+  return static_cast<float>(rank + 1) * (1 + static_cast<float>(i % 50));
+}
 
-  [[nodiscard]] const Operation& operation(int rank) const {
-    return *operations_[static_cast<std::size_t>(rank)];
-  }
-  [[nodiscard]] const std::vector<float>& data(int rank) const {
-    return data_[static_cast<std::size_t>(rank)];
-  }
-
- private:
-  Network& network_;
-  std::vector<int> members_;
-  TransferCounters counters_;
-  std::vector<std::vector<float>> data_;
-  std::vector<std::unique_ptr<LateTransport>> transports_;
-  std::vector<std::unique_ptr<CompressedAllreduce>> operations_;
-};
+// Of two tensors.
+CompressedRanks ranks_of(Network& network, std::int64_t count, std::int64_t chunk,
+                         const Reduction& reduction) {
+  return {network, count, input, [=](Lane lane, std::byte* begin) {
+            lane.chunk_bytes = chunk * static_cast<std::int64_t>(sizeof(float));
+            const std::int64_t first = count / 3;
+            std::byte* const second = begin + static_cast<std::size_t>(first) * sizeof(float);
+            return std::make_unique<CompressedAllreduce>(
+                lane, reduction,
+                std::vector<Piece>{{begin, begin, first}, {second, second, count - first}},
+                [](std::size_t, int) { FAIL("all values are finite"); });
+          }};
+}
 
 Reduction sum_by(CodecKind codec, int ranks) {
   Reduction reduction;
@@ -82,11 +48,11 @@ TEST_CASE("a compressed allreduce ends with the same bits everywhere, whatever c
   for (unsigned seed = 0; seed < effort(40U, 8U); ++seed) {
     const int size = 2 + static_cast<int>(seed % 4);
     Network network(size, seed);
-    const std::size_t count = network.random()() % 9000;
+    const auto count = static_cast<std::int64_t>(network.random()() % 9000);
     const std::int64_t chunk = 128 * static_cast<std::int64_t>(1 + network.random()() % 3);
     CAPTURE(eagerness, name_of(codec), seed, size, count, chunk);
-    Allreduce allreduce(network, count, chunk, sum_by(codec, size));
-    allreduce.run(eagerness);
+    CompressedRanks allreduce = ranks_of(network, count, chunk, sum_by(codec, size));
+    allreduce.run(eagerness, turns);
     for (int rank = 0; rank < size; ++rank) {
       REQUIRE(allreduce.operation(rank).done());
       REQUIRE(allreduce.operation(rank).status().ok());
@@ -94,8 +60,8 @@ TEST_CASE("a compressed allreduce ends with the same bits everywhere, whatever c
       REQUIRE(allreduce.data(rank) == allreduce.data(0));
     }
     if (is_sparse(codec)) continue;
-    for (std::size_t i = 0; i < count; ++i) {
-      const float exact = Allreduce::input(0, i) * static_cast<float>(size * (size + 1) / 2);
+    for (std::size_t i = 0; i < allreduce.data(0).size(); ++i) {
+      const float exact = input(0, i) * static_cast<float>(size * (size + 1) / 2);
       const float bound = static_cast<float>(size * (size + 1)) * 50 / 127;
       REQUIRE(std::fabs(allreduce.data(0)[i] - exact) <= bound);
     }
@@ -109,8 +75,8 @@ TEST_CASE("a receive or a send that fails is the compressed allreduce's failure 
     CAPTURE(is_receive, name_of(codec), failing);
     Network network(3, static_cast<unsigned>(failing));
     (is_receive ? network.failing_receive : network.failing_send) = failing;
-    Allreduce allreduce(network, 1500, 128, sum_by(codec, 3));
-    allreduce.run(5);
+    CompressedRanks allreduce = ranks_of(network, 1500, 128, sum_by(codec, 3));
+    allreduce.run(5, turns);
     int failed = 0;
     for (int rank = 0; rank < 3; ++rank) {
       if (allreduce.operation(rank).status().ok()) continue;

@@ -1,7 +1,6 @@
 // Ring operations over a transport that does everything late and in odd orders.
 #include "backend/ring_operation.h"
 
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <memory>
 
@@ -16,7 +15,7 @@ constexpr std::size_t element = sizeof(double);
 using Ring = LateAllreduce<RingOperation>;
 
 Ring ring_of(Network& network, std::int64_t count, std::int64_t chunk, const Reduction& reduction) {
-  return {network, count, [&](const Lane& lane, std::byte* data) {
+  return {network, count, thousands_and_index, [&](const Lane& lane, std::byte* data) {
             return std::make_unique<RingOperation>(
                 lane, RingPlan::allreduce(lane.rank, network.size(), count, chunk), data, element,
                 &reduction);

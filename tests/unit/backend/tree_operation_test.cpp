@@ -14,7 +14,7 @@ using TreeRanks = LateAllreduce<TreeOperation>;
 
 TreeRanks ranks_of(Network& network, int tree, std::int64_t count, std::int64_t chunk,
                    const Reduction& reduction) {
-  return {network, count, [&](const Lane& lane, std::byte* data) {
+  return {network, count, thousands_and_index, [&](const Lane& lane, std::byte* data) {
             return std::make_unique<TreeOperation>(lane, tree, reduction, data, count, chunk);
           }};
 }
