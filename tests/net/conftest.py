@@ -10,6 +10,8 @@ import pytest
 
 from .lab import Lab
 from .lab.fixture import make_lab, or_skip
+from .launching import Launcher
+from .pods import Pods
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "python")]
 
@@ -24,3 +26,20 @@ def lab() -> Iterator[Lab]:
         made.up()
     yield made
     made.down()
+
+
+@pytest.fixture
+def launcher(lab: Lab, tmp_path: Path) -> Iterator[Launcher]:
+    """Nothing may be left running."""
+    launcher = Launcher(lab, tmp_path, [str(lab.agent)])
+    yield launcher
+    launcher.wait_until_gone()
+
+
+@pytest.fixture
+def pods(lab: Lab, tmp_path: Path) -> Iterator[Pods]:
+    """Nothing may be left running."""
+    made = Pods(lab, tmp_path)
+    yield made
+    made.close()
+    made.looks.wait_until_gone()

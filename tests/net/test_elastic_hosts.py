@@ -145,6 +145,13 @@ def ends(out: str) -> dict[int, tuple[str, str]]:
     return {int(number): (host, digest) for number, host, digest in found}
 
 
+def only_line(text: str, words: str) -> str:
+    """The line with these words, of which there must be one."""
+    lines = [line for line in text.splitlines() if words in line]
+    assert len(lines) == 1, text
+    return lines[0]
+
+
 @pytest.fixture
 def launcher(make_lab: MakeLab, tmp_path: Path) -> Iterator[Launcher]:
     """On three hosts, over ssh if possible. Nothing may be left running on any of them."""
@@ -231,10 +238,9 @@ def test_a_host_that_cannot_be_reached_is_named_once_and_the_job_goes_on(
         time.sleep(3)  # in which it is tried again
         code, out, err = job.stop()
     assert code == 0, out + err
-    said = [line for line in err.splitlines() if "nowhere" in line]
-    assert len(said) == 1, err
-    assert "host 'nowhere' cannot be reached" in said[0], err
-    assert "the job goes on without it" in said[0], err
+    said = only_line(err, "nowhere")
+    assert "host 'nowhere' cannot be reached" in said, err
+    assert "the job goes on without it" in said, err
     assert len(ends(out)) == 3, out
 
 
@@ -247,9 +253,7 @@ def test_a_host_that_cannot_be_reached_at_the_start_is_left_out_where_others_hav
         assert [job.rank(number)[1] for number in (0, 1)] == ["h1", "h2"]
         code, out, err = job.stop()
     assert code == 0, out + err
-    said = [line for line in err.splitlines() if "nowhere" in line]
-    assert len(said) == 1, err
-    assert "host 'nowhere' cannot be reached" in said[0], err
+    assert "host 'nowhere' cannot be reached" in only_line(err, "nowhere"), err
     assert len(ends(out)) == 2, out
 
 
@@ -281,10 +285,9 @@ def test_a_host_that_cannot_run_its_ranks_at_the_start_is_left_out(
         assert [job.rank(number)[1] for number in (0, 1)] == ["h2", "h0"]
         code, out, err = job.stop()
     assert code == 0, out + err
-    about = [line for line in err.splitlines() if "host 'h1'" in line]
-    assert len(about) == 1, err
-    assert said in about[0], err
-    assert "the job goes on without it" in about[0], err
+    about = only_line(err, "host 'h1'")
+    assert said in about, err
+    assert "the job goes on without it" in about, err
     assert len(ends(out)) == 2, out
 
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from .lab import Lab
 from .launching import PREAMBLE, Launcher
-from .test_nodes import Pods
+from .pods import Pods
 
 # Rank 3 is killed, then rank 2 ends by itself. Those that are left wait for what they are told.
 PROGRAM = """
@@ -43,14 +40,6 @@ print("left:", lost.host, lost.exit_status, lost.ending, flush=True)
 """
 
 
-@pytest.fixture
-def launcher(lab: Lab, tmp_path: Path) -> Iterator[Launcher]:
-    """Nothing may be left running."""
-    launcher = Launcher(lab, tmp_path, [str(lab.agent)])
-    yield launcher
-    launcher.wait_until_gone()
-
-
 def check(out: str) -> None:
     """What ranks 0 to 2 have printed."""
     assert re.findall(r"killed: (.*)", out) == ["h1 -9 killed by SIGKILL (Killed)"] * 3, out
@@ -66,12 +55,8 @@ def test_ranks_on_all_hosts_learn_how_others_have_ended(launcher: Launcher, may_
     check(ran.out)
 
 
-def test_so_do_ranks_of_other_launchers(lab: Lab, tmp_path: Path) -> None:
-    pods = Pods(lab, tmp_path)
-    try:
-        processes = pods.all(2, "--min-np", "1", program=PREAMBLE + PROGRAM)
-        ends = [process.communicate(timeout=120) for process in processes]
-        assert [process.returncode for process in processes] == [0, 0], ends
-        check("".join(out for out, _ in ends))
-    finally:
-        pods.close()
+def test_so_do_ranks_of_other_launchers(pods: Pods) -> None:
+    processes = pods.all(2, "--min-np", "1", program=PREAMBLE + PROGRAM)
+    ends = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], ends
+    check("".join(out for out, _ in ends))

@@ -5,34 +5,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from rueda_command import LAUNCHER, launcher_environment
 
-from .lab import Lab
-from .launching import Launcher
+from .pods import PORT, Pods, Process
 
-PORT = 29400
 WRITES = """
 import rueda, sys
 rueda.init(init_timeout=60)
 print("rank", rueda.rank(), flush=True)
 print("of", rueda.size(), file=sys.stderr)
-"""
-SHOWS = """
-import json, os, rueda, socket
-rueda.init(init_timeout=60)
-names = ["RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "SECRET"]
-own = {name: os.environ[f"RUEDA_{name}"] for name in names}
-found = rueda.allgather_object(socket.gethostname())
-print(json.dumps({**own, "hosts": found, "own": os.environ.get("OWN")}))
 """
 FAILS = """
 import rueda, sys
@@ -48,70 +35,6 @@ rueda.init(init_timeout=60)
 pathlib.Path(f"ready.{rueda.rank()}").touch()
 time.sleep(100)
 """
-Process = subprocess.Popen[str]
-
-
-class Pods:
-    """Starts the launchers of nodes on hosts of a lab."""
-
-    def __init__(self, lab: Lab, folder: Path) -> None:
-        self.lab = lab
-        self.folder = folder
-        self.secret = secrets.token_hex(32)
-        self.looks = Launcher(lab, folder, [])
-        self._started: list[Process] = []
-
-    def start(
-        self, host: str, *arguments: str, program: str | Sequence[str] = SHOWS, **variables: str
-    ) -> Process:
-        """One launcher; `arguments` add to, or overrule, those that all have."""
-        given = ["--rendezvous", f"tcp:h0:{PORT}", "-np", "2", "--grace", "1", *arguments]
-        command = [sys.executable, "-c", program] if isinstance(program, str) else program
-        base = {"RUEDA_SECRET": self.secret, "OMP_NUM_THREADS": "1"}
-        process = self.lab.start(
-            host,
-            *LAUNCHER,
-            "run",
-            *given,
-            *command,
-            env={**launcher_environment(), **base, **variables},
-            cwd=self.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._started.append(process)
-        return process
-
-    def all(
-        self, count: int, *arguments: str, program: str = SHOWS, **variables: str
-    ) -> list[Process]:
-        """One launcher on each host, the last first."""
-        numbers = reversed(range(count))
-        given = ["--nodes", str(count), *arguments]
-        started = [
-            self.start(f"h{n}", *given, "--node-rank", str(n), program=program, **variables)
-            for n in numbers
-        ]
-        return started[::-1]
-
-    def first_to_end(self, processes: Sequence[Process]) -> Process:
-        """The one of them that ends before the others."""
-        deadline = time.monotonic() + 90
-        while time.monotonic() < deadline:
-            for process in processes:
-                if process.poll() is not None:
-                    return process
-            time.sleep(0.01)
-        raise AssertionError("none of them has ended")
-
-    def close(self) -> None:
-        """Ends what is left."""
-        for process in self._started:
-            if process.poll() is None:
-                process.kill()
-            process.communicate()
 
 
 def end(processes: Sequence[Process], code: int) -> list[tuple[str, str]]:
@@ -138,15 +61,6 @@ def test_each_node_writes_the_files_of_its_ranks(pods: Pods, tmp_path: Path) -> 
     for folder, ranks in (("shared", range(8)), ("own", range(8, 12))):
         found = {path.name: path.read_text() for path in (tmp_path / folder).iterdir()}
         assert found == {f"rank.{rank:02}": f"rank {rank}\nof 12\n" for rank in ranks}
-
-
-@pytest.fixture
-def pods(lab: Lab, tmp_path: Path) -> Iterator[Pods]:
-    """Nothing may be left running."""
-    made = Pods(lab, tmp_path)
-    yield made
-    made.close()
-    made.looks.wait_until_gone()
 
 
 def test_one_job_on_three_nodes(pods: Pods, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,14 +19,6 @@ pytest.importorskip("rueda._native")
 PARALLEL = Path(__file__).parents[1] / "parallel" / "python"
 RunOnce = Callable[[Path, str], OneRun]
 TWO = ["-H", "h0:2,h1:2", "--no-prefix"]
-
-
-@pytest.fixture
-def launcher(lab: Lab, tmp_path: Path) -> Iterator[Launcher]:
-    """Nothing may be left running."""
-    launcher = Launcher(lab, tmp_path, [str(lab.agent)])
-    yield launcher
-    launcher.wait_until_gone()
 
 
 SUMS = """
