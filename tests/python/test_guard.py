@@ -1,84 +1,82 @@
-"""How large steps may be that come late, and the guard that looks after that."""
+"""The guard of asynchronous training, on quadratics that workers in this process descend."""
 
 from __future__ import annotations
 
-import logging
-import sys
-from pathlib import Path
-from types import ModuleType
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
+import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "strategies"))
+torch = pytest.importorskip("torch")
+from rueda.torch.strategies import Guard  # noqa: E402
 
-
-@pytest.fixture(scope="module")
-def measured() -> ModuleType:
-    """The simulations of the benchmark, which know nothing of what they are compared with."""
-    pytest.importorskip("torch")
-    import guard
-
-    return guard
+WORKERS = 4
+RATE = 0.5
+CURVATURES = torch.logspace(-3, 0, 20)
 
 
-@pytest.mark.parametrize("delay", [0, 1, 2, 3, 7, 20])
-def test_the_limit_of_one_delay_is_where_trajectories_begin_to_grow(
-    measured: ModuleType, delay: int
-) -> None:
-    limit = measured.stability_limit({delay: 1})
-    assert not measured.grows(0.95 * limit, [delay] * 20_000)
-    assert measured.grows(1.05 * limit, [delay] * 20_000)
+def in_turns() -> Iterator[int]:
+    while True:
+        yield from range(WORKERS)
 
 
-@pytest.mark.parametrize("name", ["0 or 6, each half of the time", "0 to 10, each as often"])
-def test_the_limit_of_random_delays_is_where_trajectories_begin_to_grow(
-    measured: ModuleType, name: str
-) -> None:
-    delays = measured.RANDOM[name]
-    assert measured.stability_limit(delays) == pytest.approx(
-        measured.measured_limit(delays, steps=20_000), rel=0.05
+def by_chance(seed: int) -> Iterator[int]:
+    draw = np.random.default_rng(seed)
+    while True:
+        yield int(draw.integers(WORKERS))
+
+
+def descend(
+    order: Iterable[int], window: int, guards: list[Guard] | None, pushes: int = 200
+) -> list[float]:
+    """How far the centre is from the minimum after each push, at the start 1 in each direction."""
+    centre = torch.ones(len(CURVATURES))
+    pulled = [centre.clone() for _ in range(WORKERS)]
+    seen = [0] * WORKERS
+    counts: list[Counter[int]] = [Counter() for _ in range(WORKERS)]
+    reached = (1 - RATE * CURVATURES) ** window
+    far = []
+    for push, who in zip(range(pushes), order, strict=False):
+        delta = (reached - 1) * pulled[who]
+        factor = 1.0
+        if guards is not None:
+            factor = guards[who].advise(pulled[who], delta, counts[who], 1.0, float(seen[who]))
+        counts[who][push - seen[who]] += WORKERS  # each of as many owners counts it
+        centre = centre + factor * delta
+        pulled[who], seen[who] = centre.clone(), push + 1
+        far.append(float(centre.abs().max()))
+    return far
+
+
+def test_windows_never_run_away_where_ranks_take_turns() -> None:
+    # Most of what is pushed is in directions of little curvature, in which pushes hardly change.
+    assert max(descend(in_turns(), 20, None)) > 100
+    guarded = descend(in_turns(), 20, [Guard(WORKERS, 20) for _ in range(WORKERS)])
+    assert max(guarded) <= 1
+    assert guarded[-1] < 0.6
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_windows_never_run_away_where_ranks_come_by_chance(seed: int) -> None:
+    guarded = descend(by_chance(seed), 20, [Guard(WORKERS, 20) for _ in range(WORKERS)])
+    assert max(guarded) <= 1
+    assert guarded[-1] < 0.25
+
+
+def test_first_windows_are_shrunk_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    guard = Guard(WORKERS, "epoch")
+    assert guard.advise(torch.ones(2), -torch.ones(2), {}, 1.0, 0.0) == pytest.approx(
+        0.356, abs=1e-3
     )
+    assert guard.advised == 0
+    assert not caplog.records
 
 
-@settings(max_examples=20, deadline=None)
-@given(
-    delays=st.dictionaries(st.integers(0, 12), st.floats(0.1, 10), min_size=1, max_size=4),
-    unit=st.floats(0.01, 100),
-)
-def test_only_how_often_each_delay_occurs_counts(delays: dict[int, float], unit: float) -> None:
-    pytest.importorskip("torch")
-    from rueda.torch.strategies import stability_limit
-
-    limit = stability_limit(delays, steps=2_000)
-    assert 0 < limit <= 2
-    in_other_unit = {delay: weight * unit for delay, weight in delays.items()}
-    assert stability_limit(in_other_unit, steps=2_000) == pytest.approx(limit, rel=0.02)
-    if len(delays) > 1:
-        # No spread of delays is worse than their longest, as of a constant one, by more than the simulation's error.
-        assert limit >= 0.9 * stability_limit({max(delays): 1.0})
+def test_first_single_steps_are_left_alone() -> None:
+    assert Guard(WORKERS).advise(torch.ones(2), -torch.ones(2), {}, 1.0, 0.0) == 1.0
 
 
-def test_delays_that_are_none() -> None:
-    pytest.importorskip("torch")
-    from rueda.torch.strategies import stability_limit
-
-    for delays in ({}, {3: 0.0}, {-1: 1.0}):
-        with pytest.raises(ValueError, match="no delays"):
-            stability_limit(delays)
-
-
-def test_the_guard_speaks_where_runs_grow_and_not_where_they_are_stable(
-    measured: ModuleType, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Two workers in an order drawn by chance; runs grow from 1.5 on (docs/strategies.md)."""
-    with caplog.at_level(logging.WARNING, "rueda"):
-        quiet = [measured.train(2, 0.7, seed, pushes=200)[1] for seed in range(8)]
-        assert sum(advised > 0 for advised in quiet) <= 1, quiet
-        before = len(caplog.records)
-        loud = [measured.train(2, 2.25, seed, pushes=100)[1] for seed in range(4)]
-    assert all(advised > 50 for advised in loud), loud
-    # Each worker says it once.
-    assert len(caplog.records) - before == 8
-    assert "a lower learning rate" in caplog.text
+def test_pushes_that_are_small_enough_are_not_shrunk() -> None:
+    """As those of ADAG, which divides a window by its steps."""
+    assert Guard(WORKERS, 20).advise(torch.ones(2), -torch.ones(2), {}, 1 / 20, 0.0) == 1.0

@@ -68,7 +68,10 @@ class Downpour(Served):
     def start(self, replica: Replica) -> None:
         super().start(replica)
         self._gradients = torch.zeros(self._size) if self.server == "adagrad" else None
-        self.stability = Guard(replica.process_set.size()) if self.guard != "off" else None
+        self.stability = self._new_guard()
+
+    def _new_guard(self) -> Guard | None:
+        return None if self.guard == "off" else Guard(self.replica.process_set.size(), self.window)
 
     def after_step(self) -> None:
         if self._gradients is not None:
@@ -129,7 +132,7 @@ class Downpour(Served):
         super().rebase()
         self.has_pushed()  # some owners may have taken it, and what they hold goes on
         if self.stability is not None:
-            self.stability = Guard(self.replica.process_set.size())
+            self.stability = self._new_guard()
 
     def consolidate(self) -> None:
         moved = not torch.equal(self.parameters(), self.pulled)

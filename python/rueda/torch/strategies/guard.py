@@ -37,6 +37,11 @@ class Guard:
     order are taken for such, of which few are counted at first; others count as they are. Noise of batches alone makes
     g 1/P at most, which is below that, so the guard keeps silent there.
 
+    That gain is the mean over the directions in which the parameters have moved. A ``window`` of H steps moves by
+    1 - (1 - ηL)^H of the way to the minimum, which is all of it in the steepest directions, however little the others
+    have come: for windows of several steps the gain is taken to be 1 at least. Until the first pushes have told how
+    late they are, these are shrunk as if ranks took turns, which allows least; that is not counted as advice.
+
     ``gain`` and ``limit`` are what was found last; ``None`` before. ``advised`` counts the pushes that it advised to
     shrink.
 
@@ -51,15 +56,19 @@ class Guard:
         (2.5, 0.64)
     """
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, window: int | str = 1) -> None:
+        """``window``: local steps of a push, or ``"epoch"``."""
         self.gain: float | None = None
         self.limit: float | None = None
         self.advised = 0
         self._ranks = ranks
+        self._least_gain = 0.0 if window == 1 else 1.0
+        self._pushes = 0
         self._last: tuple[torch.Tensor, torch.Tensor] | None = None
         self._change = self._distance = 0.0
         self._counted: dict[int, int] = {}  # when the recent pushes began
         self._counted_before = 0.0
+        self._knows_delays = False
         self._delays: dict[int, float] = {}  # of which the limit is
         self._has_warned = False
 
@@ -84,10 +93,18 @@ class Guard:
             self._change = _KEPT * self._change - float(torch.dot(changed, moved))
             self._distance = _KEPT * self._distance + float(torch.dot(moved, moved))
         self._last = begun_with.clone(), delta.clone()
+        self._pushes += 1
+        if self._pushes == 2:
+            # The first push of each rank met none, or those of ranks that began earlier: that does not come again.
+            self._counted, self._counted_before = dict(staleness), counted
         self._find_limit(staleness, counted)
-        if self._distance <= 0 or self.limit is None:
+        if self._distance > 0:
+            self.gain = max(self._change / self._distance, self._least_gain)
+        if self._least_gain > 0 and not self._knows_delays:
+            allowed = _SAFETY * constant_limit(self._ranks - 1)
+            return min(1.0, allowed / (max(self.gain or 0, self._least_gain) * factor))
+        if self.gain is None or self.limit is None:
             return 1.0
-        self.gain = self._change / self._distance
         pushed = self.gain * factor
         if pushed <= self.limit:
             return 1.0
@@ -112,6 +129,7 @@ class Guard:
             self.limit = stability_limit(_spread_by_chance(self._ranks - 1), steps=_STEPS)
         if total < _FEW * self._ranks:  # each push is counted by every rank
             return
+        self._knows_delays = True
         delays = {delay: count / total for delay, count in recent.items() if count > 0}
         mean = sum(delay * share for delay, share in delays.items())
         spread = sum((delay - mean) ** 2 * share for delay, share in delays.items())

@@ -1,0 +1,108 @@
+"""Strategies that train a small transformer on text, on hosts with thin links: loss, bytes, and what is waited for.
+
+The hosts are network namespaces on this machine, each with one rank and a link of its own (tests/net/lab). All runs
+go through equally many characters, the modules of Python's standard library, of which every tenth is held out. With
+each seed all runs begin with the same parameters and see the same batches. The table has the loss on the text held
+out, and by how much it is above that of `sync`, as mean and standard error over the seeds; then of a rank the bytes
+that its interface has sent, with headers and acknowledgements, how many times fewer that is than what `sync` sends,
+the seconds of the training, and which part of them step() takes beyond the optimizer's own step (text_rank.py).
+
+    python benchmarks/strategies/text.py --seeds 3
+
+Needs root, `ip` and `tc`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import numpy as np
+
+TESTS = Path(__file__).resolve().parents[2] / "tests"
+sys.path[:0] = [str(TESTS), str(TESTS / "python")]
+from net.lab import Lab  # noqa: E402
+
+RANK = Path(__file__).with_name("text_rank.py")
+LIMIT = 3600.0  # seconds that one training may take
+LINE = "measured "
+RUNS = (
+    "sync",
+    "diloco:104",
+    "diloco:104,fragments=2,delay=8,mixing=0.5,codec=int8",
+    "sparseloco:104,0.03",
+    "noloco:104",
+    "desloc:16,16,16",
+    "desloc:16,96,48",
+)
+
+
+def measure(lab: Lab, run: str, seed: int, steps: int) -> dict[str, float]:
+    """What the ranks of one training have measured, on average."""
+    everywhere = ",".join(f"{name}:1" for name in lab.names)
+    line = [str(Path(sys.executable).with_name("rueda")), "run", "--ssh", str(lab.agent)]
+    line += ["-H", everywhere, "--no-prefix", sys.executable, str(RANK), run, str(seed), str(steps)]
+    done = subprocess.run(
+        lab.inside(lab.names[0], *line),
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    for text in done.stdout.splitlines():
+        if text.startswith(LINE):
+            measured: dict[str, float] = json.loads(text.removeprefix(LINE))
+            return measured
+    raise click.ClickException(done.stdout + done.stderr)
+
+
+def with_error(values: list[float], form: str) -> str:
+    """Mean and standard error."""
+    mean = format(np.mean(values), form)
+    if len(values) < 2:
+        return mean
+    return f"{mean} ± {np.std(values, ddof=1) / np.sqrt(len(values)):{form.lstrip('+')}}"
+
+
+@click.command(help=__doc__)
+@click.argument("runs", nargs=-1)
+@click.option("--hosts", type=click.IntRange(min=2), default=4, show_default=True)
+@click.option("--mbit", type=float, default=100, show_default=True, help="Of each link.")
+@click.option("--steps", type=click.IntRange(min=1), default=1664, show_default=True)
+@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True)
+def main(runs: tuple[str, ...], hosts: int, mbit: float, steps: int, seeds: int) -> None:
+    """The command."""
+    names = [each for each in runs or RUNS if each != "sync"]
+    names.insert(0, "sync")
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    with Lab(hosts, rate=f"{mbit:g}mbit") as lab:
+        for seed in range(seeds):
+            for name in names:
+                found[name].append(measure(lab, name, seed, steps))
+                click.echo(f"seed {seed}, {name}: {found[name][-1]}", err=True)
+    click.echo("| run | loss | above `sync`, % | bytes | times fewer | s | waited, % |")
+    click.echo("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    plain = found["sync"]
+    for name in names:
+        of_seeds = found[name]
+        pairs = list(zip(of_seeds, plain, strict=True))
+        above = [100 * (each["loss"] / other["loss"] - 1) for each, other in pairs]
+        sent = np.mean([each["bytes"] for each in of_seeds])
+        seconds = np.median([each["seconds"] for each in of_seeds])
+        waited = np.median([100 * each["exposed"] / each["seconds"] for each in of_seeds])
+        fewer = np.mean([each["bytes"] for each in plain]) / sent if sent else float("inf")
+        click.echo(
+            f"| `{name}` | {with_error([each['loss'] for each in of_seeds], '.4f')} "
+            f"| {'' if name == 'sync' else with_error(above, '+.2f')} | {sent:,.0f} | {fewer:.1f} "
+            f"| {seconds:.1f} | {waited:.2f} |"
+        )
+
+
+if __name__ == "__main__":
+    main()

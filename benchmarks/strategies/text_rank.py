@@ -1,0 +1,149 @@
+"""One rank of text.py: trains a small transformer on the text of Python's own library, and tells how that went.
+
+    python text_rank.py RUN SEED STEPS
+
+RUN is a strategy as rueda.torch.wrap() takes it as text, or ``alone``: each rank for itself, without communication.
+Rank 0 prints one line of JSON. What a step exposes is the time that optimizer.step() and consolidate() take beyond the
+step of the optimizer within: waiting for others and for the network, and the strategy's own arithmetic.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import sysconfig
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import rueda.torch as rueda
+import torch
+import torch.nn.functional as F
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "compression"))
+from train_transformer import CONTEXT, Transformer
+
+BATCH = 8  # of each rank
+LEARNING_RATE = 2e-3
+WARM_UP = 100  # steps
+CHARACTERS = 128  # ASCII; any other is a question mark
+HELD_OUT_EVERY = 10  # files
+VALIDATION = 256  # texts of CONTEXT characters
+INTERFACE = "eth0"
+
+
+class Text(NamedTuple):
+    """Characters as numbers."""
+
+    training: torch.Tensor
+    validation: torch.Tensor
+
+
+def load() -> Text:
+    """All modules of the standard library's own folder; every tenth is held out."""
+    files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
+    texts = [torch.frombuffer(bytearray(_ascii(file)), dtype=torch.uint8) for file in files]
+    held_out = texts[::HELD_OUT_EVERY]
+    training = [text for at, text in enumerate(texts) if at % HELD_OUT_EVERY]
+    return Text(torch.cat(training).long(), torch.cat(held_out).long())
+
+
+def _ascii(file: Path) -> bytes:
+    return file.read_text(encoding="utf-8").encode("ascii", "replace") + b"\n"
+
+
+def batch_of(text: torch.Tensor, starts: np.ndarray[Any, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Texts that begin there, and the characters that follow each of theirs."""
+    batch = torch.stack([text[start : start + CONTEXT + 1] for start in starts])
+    return batch[:, :-1], batch[:, 1:]
+
+
+def loss_of(model: Transformer, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """Nats per character."""
+    return F.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
+
+
+@torch.no_grad()
+def validation_loss(model: Transformer, text: torch.Tensor) -> float:
+    """The same texts whatever the seed."""
+    starts = np.linspace(0, len(text) - CONTEXT - 1, VALIDATION).astype(int)
+    return loss_of(model, batch_of(text, starts)).item()
+
+
+def bytes_sent() -> int:
+    """By this host's interface, with all headers, acknowledgements and control messages."""
+    for line in Path("/proc/net/dev").read_text().splitlines():
+        name, _, counts = line.partition(":")
+        if name.strip() == INTERFACE:
+            return int(counts.split()[8])
+    raise RuntimeError(f"this host has no interface {INTERFACE}")
+
+
+class Clock:
+    """How long an optimizer's own steps take, and all calls around them."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.own = 0.0
+        self.around = 0.0
+        self._began = 0.0
+        optimizer.register_step_pre_hook(self._begin)
+        optimizer.register_step_post_hook(self._end)
+
+    def _begin(self, *_: Any) -> None:
+        self._began = time.perf_counter()
+
+    def _end(self, *_: Any) -> None:
+        self.own += time.perf_counter() - self._began
+
+    def call(self, function: Any) -> None:
+        """Calls it."""
+        began = time.perf_counter()
+        function()
+        self.around += time.perf_counter() - began
+
+
+def train(run: str, seed: int, steps: int) -> dict[str, float]:
+    """What this rank has measured."""
+    text = load()
+    torch.manual_seed(seed)
+    model = Transformer(CHARACTERS)
+    optimizer: Any = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
+    clock = Clock(optimizer)
+    if run != "alone":
+        optimizer = rueda.wrap(model, optimizer, strategy=run)
+    random = np.random.default_rng((seed, rueda.rank()))
+    rueda.barrier()
+    before, began = bytes_sent(), time.perf_counter()
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = LEARNING_RATE * min(1.0, (step + 1) / WARM_UP)
+        starts = random.integers(0, len(text.training) - CONTEXT - 1, BATCH)
+        optimizer.zero_grad()
+        loss_of(model, batch_of(text.training, starts)).backward()
+        clock.call(optimizer.step)
+    if run != "alone":
+        clock.call(optimizer.consolidate)
+    seconds = time.perf_counter() - began
+    return {
+        "loss": validation_loss(model, text.validation),
+        "bytes": bytes_sent() - before,
+        "seconds": seconds,
+        "exposed": clock.around - clock.own,
+    }
+
+
+def main() -> None:
+    """The command."""
+    run, seed, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    torch.set_num_threads(1)
+    rueda.init()
+    of_all = rueda.allgather_object(train(run, seed, steps))
+    if rueda.rank() == 0:
+        told = {key: float(np.mean([each[key] for each in of_all])) for key in of_all[0]}
+        print("measured", json.dumps(told), flush=True)
+    rueda.shutdown()
+
+
+if __name__ == "__main__":
+    main()
