@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import socket
 from collections.abc import Callable
 from typing import Any, Protocol
+
+from rueda.json_objects import read_object
 
 # Of a line, and of what a rank has not read.
 _LONGEST = 1 << 16
@@ -107,10 +108,9 @@ class Session:
         for line in lines:
             if not self._is_open:
                 return
-            message = None
-            with contextlib.suppress(ValueError):
-                message = json.loads(line)
-            if isinstance(message, dict):
-                self._on_message(self, message)
-            else:
+            try:
+                message = read_object(line)
+            except ValueError:
                 self.close()
+                return
+            self._on_message(self, message)
