@@ -10,8 +10,9 @@ from typing import Any, Protocol
 
 from rueda.json_objects import read_object
 
-# Of a line, and of what a rank has not read.
-_LONGEST = 1 << 16
+# Of a line, and of what a rank has not read: it may name each rank of a job twice.
+_LONGEST = 1 << 20
+_PIECE = 1 << 16
 
 
 class Talk(Protocol):
@@ -91,7 +92,7 @@ class Session:
 
     def _receive(self) -> None:
         try:
-            piece = self._connection.recv(_LONGEST)
+            piece = self._connection.recv(_PIECE)
         except BlockingIOError:
             return
         except OSError:

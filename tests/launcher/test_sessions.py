@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import socket
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -49,6 +51,26 @@ def test_nonsense_ends_a_session_of_the_launcher(text: bytes) -> None:
         assert ended == [session]
         assert not session.is_open
         assert here.recv(1) == b""
+        here.close()
+
+    asyncio.run(run())
+
+
+def test_a_line_may_name_thousands_of_ranks_and_has_an_end_all_the_same() -> None:
+    async def run() -> None:
+        here, there = socket.socketpair()
+        here.setblocking(False)
+        heard: list[dict[str, Any]] = []
+        session = Session(there, b"", lambda _, message: heard.append(message), lambda _: None)
+        numbers = list(range(60_000))
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(here, json.dumps({"formed": {"members": numbers}}).encode() + b"\n")
+        while not heard:
+            await asyncio.sleep(0.001)
+        assert heard == [{"formed": {"members": numbers}}]
+        with suppress(ConnectionError):
+            await loop.sock_sendall(here, b"x" * 10_000_000)
+        assert not session.is_open
         here.close()
 
     asyncio.run(run())
