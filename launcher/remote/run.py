@@ -299,10 +299,11 @@ class RemoteRun(BuiltinRun):
     def _lose(self, supervisor: Supervisor, connection: Connection) -> None:
         if not self._started:
             return
-        self._note_gone(*connection.share.ranks)
+        left = [rank for rank in connection.share.ranks if rank not in self._gone]
+        self._note_gone(*left)
         gone = [
             Failure(rank, 1, connection.name, f"its host is gone: {connection.lost}")
-            for rank in connection.share.ranks
+            for rank in left
         ]
         if not supervisor.ending and not self._failures and self._losses.bears(*gone):
             for failure in gone:
