@@ -117,6 +117,10 @@ class BuiltinRun(SupervisedRun):
             supervisor.end_after(min(MOMENT, self._grace))
             self._failures.append(how)
 
+    def _is_certain(self, rank: int) -> bool:
+        """Whether the job goes on without a rank whose loss is borne, for all that is to be expected."""
+        return not self._output.watch.is_consequence(rank)  # of losses that have not been heard of
+
     def _is_missed(self, rank: int) -> bool:
         return self._store is not None and self._store.is_needed(rank)
 
@@ -144,7 +148,7 @@ class BuiltinRun(SupervisedRun):
         """Whether the job goes on without a rank that has failed; says so."""
         if self._is_missed(how.rank) or not self._losses.bears(how):
             return False
-        say(self._losses.describe(how))
+        say(self._losses.describe(how, self._is_certain(how.rank)))
         return True
 
     def _spawn(

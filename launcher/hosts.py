@@ -12,9 +12,10 @@ from .errors import LaunchError
 
 # A name, an IPv4 address, or an IPv6 address in brackets.
 _NAME = r"(?P<name>\[[0-9A-Fa-f:.%\w]+\]|[A-Za-z0-9_][A-Za-z0-9_.\-]*)"
-_HOST = re.compile(_NAME + r"(?::(?P<slots>\d*))?")
+_HOST = re.compile(_NAME + r"(?::(?P<slots>\d{0,9}))?")
 _HOSTFILE_LINE = re.compile(
-    _NAME + r"(?::(?P<colon>\d+)|\s+slots\s*=\s*(?P<slots>\d*))?(?:\s+max[-_]slots\s*=\s*\d+)?"
+    _NAME
+    + r"(?::(?P<colon>\d{1,9})|\s+slots\s*=\s*(?P<slots>\d{0,9}))?(?:\s+max[-_]slots\s*=\s*\d+)?"
 )
 
 

@@ -30,10 +30,11 @@ class Losses:
         self._lost += failures
         return True
 
-    def describe(self, failure: Failure) -> str:
-        """What to say when a rank is lost."""
+    def describe(self, failure: Failure, is_certain: bool = True) -> str:
+        """What to say when a rank is lost; `is_certain`: nothing else will turn out to be the cause."""
         where = f"rank {failure.rank}" + (f" on {failure.host}" if failure.host else "")
-        return f"{where} is lost, {failure.describe_status()}; the other ranks go on"
+        goes_on = "; the other ranks go on" if is_certain else ""
+        return f"{where} is lost, {failure.describe_status()}{goes_on}"
 
 
 def least_of(ranks: int, text: str) -> int:

@@ -171,7 +171,7 @@ _FLAGS = [
     ),
     click.option(
         "--reset-limit", type=click.IntRange(min=0), metavar="N",
-        help="How many ranks may be lost before the job ends. Default: no limit.",
+        help="How many losses the job survives: of a rank, or of a host with all its ranks. Default: no limit.",
     ),
     click.option(
         "--blacklist-cooldown-range", type=float, nargs=2, metavar="SECONDS SECONDS",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import socket
 from collections.abc import Callable
 from typing import Any, Protocol
 
-# Of a line, and of what a rank has not read.
-_LONGEST = 1 << 16
+from rueda.json_objects import read_object
+
+# Of a line, and of what a rank has not read: it may name each rank of a job twice.
+_LONGEST = 1 << 20
+_PIECE = 1 << 16
 
 
 class Talk(Protocol):
@@ -90,7 +92,7 @@ class Session:
 
     def _receive(self) -> None:
         try:
-            piece = self._connection.recv(_LONGEST)
+            piece = self._connection.recv(_PIECE)
         except BlockingIOError:
             return
         except OSError:
@@ -107,10 +109,9 @@ class Session:
         for line in lines:
             if not self._is_open:
                 return
-            message = None
-            with contextlib.suppress(ValueError):
-                message = json.loads(line)
-            if isinstance(message, dict):
-                self._on_message(self, message)
-            else:
+            try:
+                message = read_object(line)
+            except ValueError:
                 self.close()
+                return
+            self._on_message(self, message)

@@ -99,7 +99,7 @@ def read_record(path: Path) -> Record:
     """One file. Raises ValueError, with a sentence, where it is none of Rueda's or is damaged, and OSError."""
     try:
         content = json.loads(path.read_text(encoding="utf-8", errors="replace"))
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"no JSON: {error}") from error
     if not isinstance(content, dict) or "rueda_flight_record" not in content:
         raise ValueError("not a flight record of Rueda")

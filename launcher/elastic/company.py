@@ -40,7 +40,7 @@ class Company:
         """A process has said something; nonsense ends its session."""
         try:
             self._take(talk, message)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             talk.close()
             return
         self.tell()
@@ -101,28 +101,38 @@ class Company:
         """Whether a process has done what it was to do."""
         return how.status == 0 or how.rank in self._unwanted
 
-    def bears(self, how: Failure, is_missed: bool) -> bool:
-        """Whether the job goes on without a process that has failed; says so.
+    def bears(self, is_missed: bool, *gone: Failure, is_certain: bool = True) -> bool:
+        """Whether the job goes on without processes that have failed together; says so.
 
-        `is_missed`: the first world cannot be formed without it.
+        `is_missed`: the first world cannot be formed without one of them. `is_certain`: no, and nothing else that is
+        still to be heard of can be why they failed.
         """
         growth = self._growth
-        where = f" on {how.host}" if growth.spans_hosts else ""
+        numbers = [how.rank for how in gone]
         if is_missed:
-            say(
-                f"the job ends, for process {how.rank}{where} ended before the first world was formed"
-            )
+            say(f"the job ends, for {self._name(gone[0])} ended before the first world was formed")
             return False
-        if not growth.bears_loss_of(how.rank):
-            say(f"the job ends, for {growth.why_not(how.rank)}")
+        if not growth.bears_loss_of(*numbers):
+            say(f"the job ends, for {growth.why_not(*numbers)}")
             return False
-        what = "is lost" if growth.was_member(how.rank) else "has not joined"
-        say(f"process {how.rank}{where} {what}, {how.describe_status()}; the job goes on")
+        for how in gone:
+            what = "is lost" if growth.was_member(how.rank) else "has not joined"
+            goes_on = "; the job goes on" if is_certain else ""
+            say(f"{self._name(how)} {what}, {how.describe_status()}{goes_on}")
         return True
+
+    def _name(self, how: Failure) -> str:
+        return f"process {how.rank}" + (f" on {how.host}" if self._growth.spans_hosts else "")
 
     def ended(self, number: int, well: bool) -> None:
         """A process has ended."""
         self._growth.ended(number, well, time.monotonic())
+        self.tell()
+        self.end_unwanted()
+
+    def host_lost(self, host: str) -> None:
+        """All processes of a host are gone with it."""
+        self._growth.host_lost(host, time.monotonic())
         self.tell()
         self.end_unwanted()
 

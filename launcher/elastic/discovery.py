@@ -21,6 +21,8 @@ _PAUSE = 1.0
 _LOOK = 0.1
 _PATIENCE = 30.0
 _SHOWN = 300
+# More than any list of hosts: a script that prints without end must not fill the memory.
+_MOST_OUTPUT = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,10 @@ class Elastic:
 class Discovery:
     """Runs `--host-discovery-script`, which prints a line `host:slots` or `host` per host.
 
-    A script that fails, hangs or prints something else is reported once, and what it has said before holds. Use as
-    an asynchronous context manager. `default_slots`: of a host without a number. `here_only`: other hosts are reported,
-    since the job cannot come to them.
+    A script that fails, hangs, or prints something else or no host at all is reported once, and what it has said
+    before holds: a cluster whose list is empty for a moment has not lost its hosts. `localhost:0` says that there are
+    no slots. Use as an asynchronous context manager. `default_slots`: of a host without a number. `here_only`: other
+    hosts are reported, since the job cannot come to them.
     """
 
     def __init__(self, script: str, default_slots: int | None, here_only: bool = False) -> None:
@@ -82,12 +85,14 @@ class Discovery:
         except OSError as error:
             raise LaunchError(f"cannot run '{self._script}': {error.strerror}") from error
         try:
-            output, _ = await asyncio.wait_for(process.communicate(), _PATIENCE)
+            output = await asyncio.wait_for(self._read(process), _PATIENCE)
         except asyncio.TimeoutError:
             raise LaunchError(f"'{self._script}' has not ended within {_PATIENCE:g} s") from None
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(asyncio.TimeoutError):  # what it has printed, if it was ended
+                await asyncio.wait_for(process.communicate(), _LOOK)
         text = output.decode(errors="replace")
         if process.returncode != 0:
             raise LaunchError(
@@ -95,13 +100,27 @@ class Discovery:
             )
         return text
 
+    async def _read(self, process: asyncio.subprocess.Process) -> bytes:
+        """All that it prints until its end."""
+        assert process.stdout is not None
+        output = b""
+        while piece := await process.stdout.read(_MOST_OUTPUT):
+            output += piece
+            if len(output) > _MOST_OUTPUT:
+                raise LaunchError(f"'{self._script}' has printed more than {_MOST_OUTPUT} bytes")
+        await process.wait()
+        return output
+
     def _take(self, text: str) -> None:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         hosts = merge_hosts(
             parse_host_line(self._script, line, self._default_slots) for line in lines
         )
+        if not hosts:
+            raise LaunchError(f"'{self._script}' has named no host")
         others = [host.name for host in hosts if not host.is_local]
-        self.hosts = hosts
+        if not self._here_only or len(others) < len(hosts):
+            self.hosts = hosts
         if others and self._here_only:
             raise LaunchError(
                 f"'{self._script}' names host '{others[0]}', and the job has begun on this host alone, where "

@@ -16,7 +16,7 @@ _MOST_GONE = 64
 class Limits:
     """What the user allows.
 
-    `least` and `most`: ranks. `changes`: how often the world may change because a rank was lost, or nothing.
+    `least` and `most`: ranks. `changes`: how often ranks may be lost, or nothing; those of a host are lost at once.
     `cooldown`: seconds before another process is started on a host after one has failed there; the first number
     doubles with each failure after that, up to the second, until a process of that host has joined.
     """
@@ -121,10 +121,7 @@ class Growth:
 
     def ended(self, number: int, well: bool, now: float) -> None:
         """A process has ended."""
-        self._alive.discard(number)
-        self._ready = [each for each in self._ready if each != number]
-        if not self.was_member(number):
-            self._gone = [*self._gone, number][-_MOST_GONE:]
+        self._forget(number)
         if well:
             if number not in self._leaving:
                 self._is_ending = True
@@ -132,6 +129,20 @@ class Growth:
             return
         self._losses += self.was_member(number)
         self.host_failed(self.host_of(number), now)
+
+    def host_lost(self, host: str, now: float) -> None:
+        """All processes of a host are gone with it, which is one loss."""
+        gone = self.alive_on(host)
+        self._losses += any(map(self.was_member, gone))
+        for number in gone:
+            self._forget(number)
+        self.host_failed(host, now)
+
+    def _forget(self, number: int) -> None:
+        self._alive.discard(number)
+        self._ready = [each for each in self._ready if each != number]
+        if not self.was_member(number):
+            self._gone = [*self._gone, number][-_MOST_GONE:]
 
     # --- What follows
 
@@ -161,23 +172,26 @@ class Growth:
         """Whether the process has been a rank."""
         return number in self._ever_members
 
-    def bears_loss_of(self, number: int) -> bool:
-        """Whether the job goes on without this process, which has not ended yet."""
-        if not self.was_member(number):
+    def bears_loss_of(self, *numbers: int) -> bool:
+        """Whether the job goes on without these processes, which are lost at once and have not ended yet."""
+        if not any(map(self.was_member, numbers)):
             return True
-        is_enough = self._left_without(number) >= self._limits.least
+        is_enough = self._left_without(numbers) >= self._limits.least
         return is_enough and not self._too_many_changes(self._losses + 1)
 
-    def why_not(self, number: int) -> str:
-        """Why the loss of a process ends the job."""
+    def why_not(self, *numbers: int) -> str:
+        """Why the loss of these processes ends the job."""
         if self._too_many_changes(self._losses + 1):
             return f"it is the loss number {self._losses + 1}, and --reset-limit is {self._limits.changes}"
-        left = self._left_without(number)
-        return f"{left} ranks are left, fewer than --min-np {self._limits.least}"
+        left = self._left_without(numbers)
+        are_left = "1 rank is left" if left == 1 else f"{left} ranks are left"
+        beside = " beside those that are to leave" if set(self.leaving) - set(numbers) else ""
+        return f"{are_left}{beside}, fewer than --min-np {self._limits.least}"
 
-    def _left_without(self, number: int) -> int:
-        """How many ranks train on, or have done so to the end."""
-        return len((self._alive & self._ever_members | self._done) - {number})
+    def _left_without(self, numbers: Iterable[int]) -> int:
+        """How many ranks train on, or have done so to the end; who is to leave does so at any moment."""
+        staying = self._alive & self._ever_members - self._leaving
+        return len((staying | self._done).difference(numbers))
 
     def _too_many_changes(self, losses: int) -> bool:
         return self._limits.changes is not None and losses > self._limits.changes

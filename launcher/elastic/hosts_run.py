@@ -212,18 +212,21 @@ class ElasticHostsRun(RemoteRun):
         if supervisor.ending or self._has_failed():
             self._end_without(supervisor, connection)
             return
-        gone = self._growth.alive_on(connection.name)
+        gone = [
+            Failure(number, 1, connection.name, f"its host is gone: {why}")
+            for number in self._growth.alive_on(connection.name)
+        ]
         if not gone:
             say(f"host '{connection.name}' was lost: {why}; the job goes on")
-            self._growth.host_failed(connection.name, time.monotonic())
-        for number in gone:
-            how = Failure(number, 1, connection.name, f"its host is gone: {why}")
-            if not self._bears(how):
-                self._end_without(supervisor, connection)
-                return
-            self._borne[number] = how
+        elif not self._company.bears(
+            False, *gone, is_certain=all(self._is_certain(how.rank) for how in gone)
+        ):
+            self._end_without(supervisor, connection)
+            return
+        for how in gone:
+            self._borne[how.rank] = how
             self._tell_store(how)
-            self._company.ended(number, False)
+        self._company.host_lost(connection.name)
         self._end_when_all_are_gone()
 
     def _address_of(self, connection: Connection) -> str:
@@ -270,7 +273,8 @@ class ElasticHostsRun(RemoteRun):
         return self._company.ended_well(how)
 
     def _bears(self, how: Failure) -> bool:
-        return self._company.bears(how, self._is_missed(how.rank))
+        certain = self._is_certain(how.rank)
+        return self._company.bears(self._is_missed(how.rank), how, is_certain=certain)
 
     def _rank_has_ended(self, supervisor: Supervisor, come: Arrivals, how: Failure) -> None:
         if supervisor.ending:

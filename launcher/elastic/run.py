@@ -113,7 +113,8 @@ class ElasticRun(BuiltinRun):
         return self._company.ended_well(how)
 
     def _bears(self, how: Failure) -> bool:
-        return self._company.bears(how, self._is_missed(how.rank))
+        certain = self._is_certain(how.rank)
+        return self._company.bears(self._is_missed(how.rank), how, is_certain=certain)
 
     def _rank_has_ended(
         self, supervisor: Supervisor, come: arrivals.Arrivals, how: Failure

@@ -18,6 +18,8 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
+from rueda.json_objects import read_object
+
 MAX_LINE = 4096
 # For the four lines; seconds.
 WITHIN = 10.0
@@ -115,12 +117,9 @@ def _line(words: dict[str, Any]) -> bytes:
 
 def _read(line: bytes) -> dict[str, Any]:
     try:
-        words = json.loads(line)
-    except (ValueError, RecursionError):
+        return read_object(line)
+    except ValueError:
         raise Stranger from None
-    if not isinstance(words, dict):
-        raise Stranger
-    return words
 
 
 def _text(words: dict[str, Any], name: str) -> str:

@@ -6,7 +6,8 @@ import asyncio
 import os
 import socket
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from ..errors import LaunchError
 from ..guardian import guard
@@ -23,6 +24,8 @@ from ..supervisor import Supervisor
 from ..version import installed_version
 from .flags import Nodes
 from .greeting import MAX_LINE, WITHIN, Other, Stranger, key_of, secret_of_ranks
+
+Understood = TypeVar("Understood")
 
 _BETWEEN_TRIES = 0.5
 _PROGRESS = 10.0
@@ -125,23 +128,18 @@ def run_node(nodes: Nodes, job: Job, output: RankOutput, grace: float, silence: 
     channel = NodeChannel(link, nodes.timeout + _START)
     try:
         channel.greet()
-        placed = channel.expect(Kind.JOB).json()
-        part = _part(job, placed, own_address, grace, silence)
+        placed = channel.expect(Kind.JOB)
+        part = _understand(nodes, lambda: _part(job, placed.json(), own_address, grace, silence))
         try:
             prepared = prepare(part)
         except LaunchError as error:
             channel.say(Kind.REFUSED, error.format_message())
             raise
         channel.say(Kind.PREPARED, {"rendezvous": ""})
-        meeting = channel.expect(Kind.START).json()
+        start = channel.expect(Kind.START)
     except LauncherIsGone:
         raise LaunchError(f"node 0 at {nodes.where} has gone before the job began") from None
-    word = str(meeting["RUEDA_SECRET"])
-    key = key_of(nodes.secret, nodes.identity)
-    meeting = {
-        **{name: str(meeting[name]) for name in ("RUEDA_RENDEZVOUS", STORE_VARIABLE)},
-        "RUEDA_SECRET": secret_of_ranks(key, word),
-    }
+    meeting = _understand(nodes, lambda: _meeting(nodes, start.json()))
     relay = guard(grace)
 
     async def run() -> int:
@@ -150,10 +148,27 @@ def run_node(nodes: Nodes, job: Job, output: RankOutput, grace: float, silence: 
     return asyncio.run(run())
 
 
+def _understand(nodes: Nodes, read: Callable[[], Understood]) -> Understood:
+    """What node 0 has said. Raises LaunchError where that makes no sense."""
+    try:
+        return read()
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise LaunchError(f"node 0 at {nodes.where} says what is not understood") from None
+
+
+def _meeting(nodes: Nodes, said: dict[str, Any]) -> dict[str, str]:
+    """Where the ranks meet, and their secret, which node 0 does not send."""
+    key = key_of(nodes.secret, nodes.identity)
+    return {
+        **{name: str(said[name]) for name in ("RUEDA_RENDEZVOUS", STORE_VARIABLE)},
+        "RUEDA_SECRET": secret_of_ranks(key, str(said["RUEDA_SECRET"])),
+    }
+
+
 def _part(job: Job, placed: dict[str, Any], address: str, grace: float, silence: float) -> HostJob:
     """What runs here is what was started here; node 0 only says which ranks these are."""
     identities = [
-        {name: value for name, value in identity.items() if name.startswith("RUEDA_")}
+        {name: str(value) for name, value in identity.items() if name.startswith("RUEDA_")}
         for identity in placed["identities"]
     ]
     variables = {**os.environ, **job.settings}

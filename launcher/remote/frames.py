@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from rueda.json_objects import read_object
+
 _MARK = b"rueda-host "
 _HEAD = struct.Struct("!cII")
 # No frame that either side sends is longer; a job's variables and command line fit.
@@ -62,17 +64,7 @@ class Frame:
 
     def json(self) -> dict[str, Any]:
         """The payload of a frame that carries JSON. Raises ValueError."""
-        value = _read_json(self.payload)
-        if not isinstance(value, dict):
-            raise ValueError("not an object")
-        return value
-
-
-def _read_json(text: bytes) -> Any:
-    try:
-        return json.loads(text)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+        return read_object(self.payload)
 
 
 class NotOurs(Exception):
@@ -151,7 +143,6 @@ class HelloReader:
 
 def _facts(text: bytes) -> dict[str, str]:
     try:
-        facts = _read_json(text)
+        return {str(name): str(fact) for name, fact in read_object(text).items()}
     except ValueError:
-        facts = None
-    return {str(k): str(v) for k, v in facts.items()} if isinstance(facts, dict) else {}
+        return {}

@@ -204,8 +204,11 @@ class HostRun:
             self._lose_launcher(supervisor)
             return
         self._heard_at = time.monotonic()
-        for frame in frames:
-            self._obey(supervisor, frame)
+        try:
+            for frame in frames:
+                self._obey(supervisor, frame)
+        except (ValueError, KeyError, TypeError, AttributeError):  # no launcher says this
+            self._lose_launcher(supervisor)
 
     def _obey(self, supervisor: Supervisor, frame: Frame) -> None:
         if frame.kind == Kind.SIGNAL:

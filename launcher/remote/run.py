@@ -87,6 +87,7 @@ class RemoteRun(BuiltinRun):
         self._gone: set[int] = set()  # ranks
         self._failures_before_loss = 0
         self._input: PipedInput | None = None
+        self._come: Arrivals | None = None
 
     def _has_failed(self) -> bool:
         return bool(self._failures or self._lost or self._refusal)
@@ -103,8 +104,13 @@ class RemoteRun(BuiltinRun):
             words += f"; but host '{self._lost[0].name}' was lost: {self._lost[0].lost}"
         return code, words
 
+    def _is_certain(self, rank: int) -> bool:
+        # The first host tells a moment later whether the first world can be formed without the rank.
+        is_forming = self._come is not None and self._come.somebody_waits
+        return super()._is_certain(rank) and not is_forming
+
     async def _run_ranks(self, supervisor: Supervisor) -> None:
-        come = Arrivals(
+        come = self._come = Arrivals(
             self._job.ranks, lambda sentence: self._notice_absence(supervisor, sentence)
         )
 
@@ -293,15 +299,16 @@ class RemoteRun(BuiltinRun):
     def _lose(self, supervisor: Supervisor, connection: Connection) -> None:
         if not self._started:
             return
-        self._note_gone(*connection.share.ranks)
+        left = [rank for rank in connection.share.ranks if rank not in self._gone]
+        self._note_gone(*left)
         gone = [
             Failure(rank, 1, connection.name, f"its host is gone: {connection.lost}")
-            for rank in connection.share.ranks
+            for rank in left
         ]
         if not supervisor.ending and not self._failures and self._losses.bears(*gone):
             for failure in gone:
                 self._borne[failure.rank] = failure
-                say(self._losses.describe(failure))
+                say(self._losses.describe(failure, self._is_certain(failure.rank)))
                 self._tell_store(failure)
             return
         self._end_without(supervisor, connection)

@@ -11,6 +11,7 @@ import socket
 import time
 from typing import Any
 
+from rueda.json_objects import read_object
 from rueda.peer_user import user_of
 
 __all__ = ["Session", "process_number"]
@@ -91,9 +92,7 @@ class Session:
         messages = []
         for line in lines:
             with contextlib.suppress(ValueError):
-                message = json.loads(line)
-                if isinstance(message, dict):
-                    messages.append(message)
+                messages.append(read_object(line))
         return messages
 
     def wait(self, seconds: float) -> None:

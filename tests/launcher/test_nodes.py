@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 from rueda.launcher.errors import LaunchError
-from rueda.launcher.nodes.flags import hint_at_nodes, nodes_of
+from rueda.launcher.job import Job
+from rueda.launcher.nodes import other
+from rueda.launcher.nodes.flags import Nodes, hint_at_nodes, nodes_of
 from rueda.launcher.nodes.greeting import First, Other, Stranger, key_of, secret_of_ranks
+from rueda.launcher.remote.frames import Frame, Kind
 
 from .conftest import Rueda
 
@@ -131,9 +134,9 @@ def talk(first_key: bytes, other_key: bytes) -> dict[str, Any]:
 def test_only_those_who_know_the_secret_and_the_job_believe_each_other() -> None:
     key = key_of("s" * 32, ["here", "77", "0"])
     assert talk(key, key) == {"node": 1}
-    for other in (key_of("t" * 32, ["here", "77", "0"]), key_of("s" * 32, ["here", "77", "1"])):
+    for stranger in (key_of("t" * 32, ["here", "77", "0"]), key_of("s" * 32, ["here", "77", "1"])):
         with pytest.raises(Stranger):
-            talk(key, other)
+            talk(key, stranger)
     assert secret_of_ranks(key, "a") != secret_of_ranks(key, "b")
 
 
@@ -160,3 +163,20 @@ def test_what_is_no_launcher_is_a_stranger(line: bytes) -> None:
         First(key).challenge(line)
     with pytest.raises(Stranger):
         Other(key).prove(line, {})
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"", b"[]", b"{}", b"[" * 100_000, b'{"identities": 1, "first": 0}', b'{"identities": [[]], "first": 0}']
+    + [b'{"identities": [], "first": "x"}'],
+    ids=lambda payload: str(payload[:30]),
+)  # fmt: skip
+def test_a_node_0_that_says_nonsense_is_one_sentence(payload: bytes) -> None:
+    nodes = Nodes(2, 1, "first", 29400, 1.0, "s" * 32)
+    frame = Frame(Kind.JOB, 0, payload)
+    for read in (
+        lambda: other._part(Job(1, ("true",)), frame.json(), "", 1.0, 60.0),
+        lambda: other._meeting(nodes, frame.json()),
+    ):
+        with pytest.raises(LaunchError, match="node 0 at tcp:first:29400 says what is not"):
+            other._understand(nodes, read)

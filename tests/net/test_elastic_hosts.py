@@ -439,6 +439,19 @@ def test_a_rank_that_ends_before_the_first_world_ends_the_job(launcher: Launcher
     assert "rank 1 on h1 failed first: exit code 3" in err, err
 
 
+def test_the_loss_of_a_host_that_ends_the_job_is_not_said_to_be_borne(launcher: Launcher) -> None:
+    flags = ["-H", "h0:1,h1:2", "-np", "3", "--min-np", "2", "--max-np", "3"]
+    with running(launcher, *flags) as job:
+        job.wait_for("size3.0")
+        for process in sorted(launcher.processes("h1"), reverse=True):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        out, err = job.process.communicate(timeout=120)
+    assert job.process.returncode != 0, out + err
+    assert re.search(r"the job ends, for .*, fewer than --min-np 2", err), err
+    assert not re.search(r"process [12] on h1 is lost.*the job goes on", err), err
+
+
 def test_one_that_does_not_come_to_join_is_tried_again_on_its_host(launcher: Launcher) -> None:
     program = PROGRAM.replace("rueda.init()", "if number == 2: sys.exit(7)\nrueda.init()", 1)
     (launcher.folder / "train.py").write_text(program)
@@ -459,5 +472,5 @@ def test_the_job_ends_where_too_few_ranks_are_left(launcher: Launcher) -> None:
         os.kill(job.rank(1)[0], signal.SIGKILL)
         out, err = job.process.communicate(timeout=60)
     assert job.process.returncode == 128 + 9, out + err
-    assert "1 ranks are left, fewer than --min-np 2" in err, err
+    assert "1 rank is left, fewer than --min-np 2" in err, err
     assert "rank 1 on h1 failed first: killed by SIGKILL" in err, err

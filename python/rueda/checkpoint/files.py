@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.filesystem import FileSystem
 
 from rueda.checkpoint.folder import sync
 from rueda.checkpoint.problems import CheckpointError
+from rueda.json_objects import read_object
 
 __all__ = ["MANIFEST", "CheckedFiles", "FileSum", "Manifest", "read_manifest", "verify"]
 
@@ -139,7 +140,7 @@ def read_manifest(folder: Path) -> Manifest:
     """Raises :class:`CheckpointError` where there is none or it cannot be understood, and ``OSError``."""
     path = folder / MANIFEST
     try:
-        content = json.loads(path.read_bytes())
+        content = read_object(path.read_bytes())
         version = content["version"]
         files = {
             str(name): FileSum(int(each["size"]), int(each["crc32"], 16))

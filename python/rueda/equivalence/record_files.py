@@ -167,5 +167,5 @@ def read_rank(folder: Path, rank: int) -> RankRecord:
         metrics = [json.loads(line) for line in file(".metrics").read_text().splitlines()]
         used = frozenset(json.loads(file(".ended.json").read_text())["used"])
         return record_of(rank, layout, steps, np.concatenate([states, end]), metrics, used)
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise RecordError(f"the record of rank {rank} in '{folder}' is damaged: {error}") from error

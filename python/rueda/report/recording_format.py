@@ -135,7 +135,7 @@ def read_recording(path: Path) -> Recording:
             )
         known = {each.name for each in fields(Header)}
         header = Header(**{name: value for name, value in described.items() if name in known})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RecordingError(f"'{path}' is not a recording, or its head is damaged") from error
     table = np.frombuffer(rows[: len(rows) // ROW.size * ROW.size], _TYPE)
     if not np.isin(table["kind"], list(Kind)).all():

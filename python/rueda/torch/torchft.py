@@ -12,21 +12,13 @@ Example::
 
 from __future__ import annotations
 
-import threading
-import weakref
 from datetime import timedelta
 
 from torch._C._distributed_c10d import Store
 from torchft.process_group import ProcessGroupWrapper
 
-from rueda import _native
-from rueda.errors import ShutdownError
-from rueda.torch.c10d.compiling import never_compiled
-from rueda.torch.c10d.meeting import arranged, stall_options
-from rueda.torch.c10d.names import Names
-from rueda.torch.c10d.operations import Membership
-from rueda.torch.c10d.process_group import RuedaProcessGroup
-from rueda.whereabouts import start_telling
+from rueda.torch.c10d.meeting import arranged
+from rueda.torch.c10d.private_world import PrivateWorld, open_world, private_options
 
 __all__ = ["ProcessGroupRueda"]
 
@@ -64,7 +56,8 @@ class ProcessGroupRueda(ProcessGroupWrapper):  # type: ignore[misc]  # torchft t
         return "torchft-rueda"
 
     def _create_pg(self, store: Store, rank: int, world_size: int) -> PrivateWorld:
-        group = PrivateWorld(store, rank, world_size, self._timeout)
+        world = _open(store, rank, world_size, self._timeout)
+        group = PrivateWorld(store, rank, world_size, self._timeout, world, "torchft")
         self._error = None
         return group
 
@@ -95,65 +88,12 @@ class ProcessGroupRueda(ProcessGroupWrapper):  # type: ignore[misc]  # torchft t
             self._pg.set_timeout(timeout)
 
 
-@never_compiled
-class PrivateWorld(RuedaProcessGroup):
-    """A process group that is a world of its own, and ends with the first operation that makes it useless.
-
-    Collective over the ranks of ``store``, which has not been used before. Raises :class:`rueda.InitializationError`
-    where they have not met within ``timeout``.
-    """
-
-    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
-        world = _open(store, rank, size, timeout)
-        super().__init__(
-            store, rank, size, timeout, Membership(world, list(range(size)), True, True)
-        )
-        self._names = Names("torchft")  # a world's number differs from rank to rank
-        self.error: Exception | None = None
-        self._ending = threading.Lock()
-        # Also where the group is forgotten, and before the interpreter ends.
-        self._leave = weakref.finalize(self, _native.close_world, world, "")
-
-    def shutdown(self) -> None:
-        """Leaves the world."""
-        self._closed = True
-        self._leave()
-
-    def abort(self) -> None:
-        """Ends the world for all ranks at once."""
-        self._closed = True
-        self._end("the process group was aborted")
-
-    def _end(self, cause: str) -> None:
-        with self._ending:  # whoever comes later returns once nothing touches a tensor any more
-            if self._leave.detach() is not None:
-                _native.close_world(self._membership.set_id, cause)
-
-    def _on_fatal(self, error: Exception) -> None:
-        if self.error is None:
-            self.error = RuntimeError(
-                f"the process group was aborted: {type(error).__name__}: {error}"
-            )
-        self._end(str(error))
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise ShutdownError("the process group has been aborted or shut down")
-        if self.error is not None:
-            raise self.error
-
-
 def _open(store: Store, rank: int, size: int, timeout: timedelta) -> int:
+    """A world of the ranks of ``store``, which has not been used before."""
+    options = private_options(timeout)
     if size == 1:
-        return _native.open_world(rank, size, "", "", -1, {})
-    start_telling(threading.main_thread())  # this one is of the manager
-    options = stall_options(timeout) | {"init_timeout": timeout.total_seconds()}
+        return open_world(0, 1, "", "", -1, options)
     with arranged(store, rank, size, options) as meeting:
-        return _native.open_world(
-            rank,
-            size,
-            meeting.address,
-            meeting.secret,
-            meeting.listener,
-            {name: str(value) for name, value in meeting.options.items()},
+        return open_world(
+            rank, size, meeting.address, meeting.secret, meeting.listener, meeting.options
         )

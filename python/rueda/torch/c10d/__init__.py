@@ -15,7 +15,17 @@ and what is not.
 from rueda.torch.c10d.bootstrap import register
 from rueda.torch.c10d.hooks import compression_hook
 from rueda.torch.c10d.process_group import RuedaProcessGroup
+from rueda.torch.c10d.reconfiguring import Options, ReconfigurableGroup, ReconfigureOptions
+from rueda.torch.c10d.renewing import renew_process_group, typed_errors
 
-__all__ = ["RuedaProcessGroup", "compression_hook"]
+__all__ = [
+    "Options",
+    "ReconfigurableGroup",
+    "ReconfigureOptions",
+    "RuedaProcessGroup",
+    "compression_hook",
+    "renew_process_group",
+    "typed_errors",
+]
 
 register()

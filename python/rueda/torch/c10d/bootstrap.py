@@ -16,10 +16,12 @@ from torch.distributed.rendezvous import register_rendezvous_handler
 
 from rueda import _native, groups, lifecycle
 from rueda.errors import InitializationError, InvalidArgumentError, RuedaError, UnsupportedError
+from rueda.exchanges import barrier
 from rueda.objects import broadcast_object
 from rueda.torch.c10d.meeting import arranged, stall_options, wait_for_the_others
 from rueda.torch.c10d.operations import Membership
 from rueda.torch.c10d.process_group import RuedaProcessGroup
+from rueda.torch.c10d.reconfiguring import ReconfigurableGroup
 from rueda.variables import set_variables
 
 __all__ = ["register"]
@@ -27,6 +29,8 @@ __all__ = ["register"]
 # By any of these Rueda finds the other ranks itself.
 LAUNCHER_VARIABLES = ("RUEDA_RENDEZVOUS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")
 TORCH_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# Within which a store answers that listens already.
+_REACHED = timedelta(seconds=60)
 
 
 def register() -> None:
@@ -88,7 +92,9 @@ def _rendezvous(
     url: str, timeout: timedelta = timedelta(minutes=30), **_: object
 ) -> Iterator[tuple[Store, int, int]]:
     """``rueda://``: the ranks meet as in :func:`rueda.init`, and rank 0 serves a store for torch.distributed."""
-    lifecycle.init((), **stall_options(timeout))
+    global _generation, _is_met
+    if not lifecycle.is_initialized():
+        lifecycle.init((), **stall_options(timeout))
     rank, size = lifecycle.rank(), lifecycle.size()
     one_host = lifecycle.local_size() == size
     store = None
@@ -99,9 +105,24 @@ def _rendezvous(
         address = (host, store.port)
     host, port = broadcast_object(address, 0, name="c10d.store")
     if store is None:
-        store = TCPStore(host, port, size, False, timeout, wait_for_workers=False)
+        store = _reach_store(host, port, size, timeout)
+    barrier(name="c10d.store")  # rank 0 may end it as soon as all have reached it
+    _generation = 0  # of groups over this store
+    _is_met = True
     yield store, rank, size
     raise RuntimeError("rueda:// does not rendezvous again")
+
+
+def _reach_store(host: str, port: int, size: int, timeout: timedelta) -> TCPStore:
+    """Rank 0's, which listens already; where rank 0 is lost by now it is not waited for as long as ``timeout``."""
+    try:
+        store = TCPStore(host, port, size, False, min(timeout, _REACHED), wait_for_workers=False)
+    except (RuntimeError, dist.DistError) as error:
+        raise InitializationError(
+            f"rank 0's store for torch.distributed cannot be reached: {error}"
+        ) from error
+    store.set_timeout(timeout)
+    return store
 
 
 def _serve_store(host: str, size: int, timeout: timedelta, one_host: bool) -> TCPStore:
@@ -122,26 +143,34 @@ def _serve_store(host: str, size: int, timeout: timedelta, one_host: bool) -> TC
         )
 
 
-def _create(options: Any, _: object) -> RuedaProcessGroup:
+def _create(options: Any, given: object) -> RuedaProcessGroup:
     """What init_process_group() and new_group() call on the members of a new group."""
+    if getattr(options, "enable_reconfigure", False) or getattr(given, "enable_reconfigure", False):
+        # Nobody is met yet, nor is Rueda's world.
+        return ReconfigurableGroup(
+            options.store, options.group_rank, options.group_size, options.timeout
+        )
     store, rank, size = options.store, options.group_rank, options.group_size
     ranks = list(options.global_ranks_in_group)
     is_world = not ranks
     owns_world = False
-    global _generation
+    global _generation, _is_met
     _generation += is_world
+    is_met, _is_met = is_world and _is_met, False
     # The store may outlive a world, so that what an earlier one has left there must not be met.
     store = PrefixStore(f"rueda/{_generation}/", store)
     if is_world:
         ranks = list(range(size))
         owns_world = _enter_world(store, rank, size, options.timeout)
-    _require_world(store, is_world, ranks, rank)
+    if not is_met:  # over the store a rank that is lost now would be waited for
+        _require_world(store, is_world, ranks, rank)
     set_id = 0 if is_world else _form_set(store, rank, ranks)
     membership = Membership(set_id, ranks, owns_world, is_world)
     return RuedaProcessGroup(store, rank, size, options.timeout, membership)
 
 
-_generation = 0  # how many default groups this process has made
+_generation = 0  # how many default groups this process has made, over a store that may outlive them
+_is_met = False  # whether Rueda's ranks have made the store together, so that torch's are the same
 
 
 def _enter_world(store: Store, rank: int, size: int, timeout: timedelta) -> bool:

@@ -40,7 +40,7 @@ class Messages(Operations):
             lambda _: [tensors[0]],
             tensor,
             self._timeout,
-            on_fatal=self._on_fatal,
+            on_fatal=self._fatal_listener(),
             placement=placement,
         )
         return self._begun(work)
@@ -78,7 +78,7 @@ class Messages(Operations):
             (target, received),
             self._timeout,
             self._membership.ranks.index,
-            self._on_fatal,
+            self._fatal_listener(),
             placement,
         )
         return self._begun(work)

@@ -56,6 +56,7 @@ class Operations(dist.ProcessGroup):
     ) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # a form that the stub lacks
         self._store = store
+        self._rank, self._size = rank, size
         self._membership = membership
         self._timeout = timeout.total_seconds()
         self._names = Names(f"c10d.{membership.set_id}")
@@ -67,6 +68,26 @@ class Operations(dist.ProcessGroup):
             None  # begun in a block of torch's, in which we are
         )
         self._world = lifecycle.world_number()
+        self._fatal: Exception | None = None  # why it is of no use any more
+        self._incarnation = 0  # another number each time that the group gets other members
+
+    # torch's own never change, but those of a group whose members do; in Python and, by their other names, in C++.
+
+    def rank(self) -> int:
+        """This process's rank within the group."""
+        return self._rank
+
+    def size(self) -> int:
+        """How many ranks the group has."""
+        return self._size
+
+    def getRank(self) -> int:  # noqa: N802
+        """The same as :meth:`rank`."""
+        return self._rank
+
+    def getSize(self) -> int:  # noqa: N802
+        """The same as :meth:`size`."""
+        return self._size
 
     def getBackendName(self) -> str:  # noqa: N802 - by this name torch calls it
         """The name under which the backend is registered."""
@@ -74,6 +95,7 @@ class Operations(dist.ProcessGroup):
 
     # torch asks a group for the backend of a device, and for the devices that have one.
 
+    supports_reconfigure = False
     supports_splitting = False
     supports_coalescing = False
 
@@ -165,7 +187,7 @@ class Operations(dist.ProcessGroup):
             seconds_of(options, self._timeout),
             on_settled=partial(self._forget, name),
             on_error=self._names.restart,
-            on_fatal=self._on_fatal,
+            on_fatal=self._fatal_listener(),
             placement=placement,
         )
         self._works[name] = work
@@ -204,12 +226,47 @@ class Operations(dist.ProcessGroup):
             before.outlast()
         return name
 
-    def _on_fatal(self, error: Exception) -> None:
-        """An operation has failed so that the group is of no use any more; see :class:`RuedaWork`."""
+    def _fatal_listener(self) -> Callable[[Exception], None]:
+        """What is to hear of an error of an operation that begins now; see :class:`RuedaWork`."""
+        return partial(self._on_fatal, self._incarnation)
+
+    def _on_fatal(self, incarnation: int, error: Exception) -> None:
+        """An operation has failed so that the group, as it was in that incarnation, is of no use any more."""
+        if incarnation == self._incarnation:
+            self._fatal = self._fatal or error
+
+    @property
+    def fatal_error(self) -> Exception | None:
+        """What has made the group useless, once an operation has failed so."""
+        return self._fatal
+
+    @property
+    def is_of_this_world(self) -> bool:
+        """Whether the group has not been destroyed, nor the world formed anew since it was made."""
+        return not self._closed and lifecycle.world_number() == self._world
+
+    @property
+    def owns_world(self) -> bool:
+        """Whether Rueda's world ends with the group."""
+        return self._membership.owns_world
+
+    def own_world(self, owns: bool) -> None:
+        """Whether Rueda's world is to end with the group."""
+        self._membership = self._membership._replace(owns_world=owns)
+
+    @property
+    def timeout(self) -> timedelta:
+        """How long operations may take that do not say so themselves."""
+        return timedelta(seconds=self._timeout)
 
     def _require_open(self) -> None:
-        if self._closed or lifecycle.world_number() != self._world:
+        if self._closed:
             raise ShutdownError("the process group has been destroyed")
+        if not self.is_of_this_world:
+            raise ShutdownError(
+                "the process group is of a world that has gone; rueda.torch.c10d.renew_process_group() makes one of "
+                "the present world"
+            )
 
     def _world_rank(self, group_rank: int) -> int:
         if not 0 <= group_rank < self.size():

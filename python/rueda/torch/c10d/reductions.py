@@ -172,12 +172,12 @@ class Reductions(Operations):
             )
         except FATAL as error:
             say_timed_out(error, seconds_of(options, self._timeout))
-            self._on_fatal(error)
+            self._fatal_listener()(error)
             raise
         except RuedaError as error:
             say_timed_out(error, seconds_of(options, self._timeout))
             if isinstance(error, StalledError):
-                self._on_fatal(error)
+                self._fatal_listener()(error)
             self._names.restart()
             raise
         return DoneWork([tensor])

@@ -1,0 +1,267 @@
+"""Process groups whose members the program chooses, again and again: torch's contract for fault tolerance.
+
+``dist.init_process_group(..., enable_reconfigure=True)`` is torch's from 2.14 on; on older ones :class:`Options` asks
+for it. ``docs/torch-distributed.md`` has an example.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+import socket
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from torch._C._distributed_c10d import ErrorType, PrefixStore, Store
+
+from rueda import _native
+from rueda.door import listen
+from rueda.errors import (
+    InitializationError,
+    InvalidArgumentError,
+    NotInitializedError,
+    RuedaError,
+    ShutdownError,
+    StalledError,
+)
+from rueda.errors import TimeoutError as RuedaTimeoutError
+from rueda.json_objects import read_object
+from rueda.torch.c10d.compiling import never_compiled
+from rueda.torch.c10d.private_world import PrivateWorld, open_world, private_options
+from rueda.torch.c10d.work import DoneWork
+
+__all__ = ["Options", "ReconfigurableGroup", "ReconfigureOptions"]
+
+_FORM = 1
+
+
+@dataclass(frozen=True)
+class Options:
+    """For ``init_process_group("rueda", pg_options=...)``.
+
+    ``enable_reconfigure``: the group is a :class:`ReconfigurableGroup`, as with torch's argument of this name.
+
+    Example::
+
+        >>> rueda.torch.c10d.Options(enable_reconfigure=True).enable_reconfigure
+        True
+    """
+
+    enable_reconfigure: bool = False
+
+
+@dataclass
+class ReconfigureOptions:
+    """What :meth:`ReconfigurableGroup.reconfigure` takes, where torch has no class of this name.
+
+    Example::
+
+        >>> rueda.torch.c10d.ReconfigureOptions(1, ["one handle", "another"]).timeout is None
+        True
+    """
+
+    uuid: int
+    handles: Collection[str]
+    timeout: timedelta | None = None
+    hints: Mapping[str, str] = field(default_factory=dict)
+
+
+class _Member(NamedTuple):
+    """What a handle says: which group it is of, and where the group's process serves others as the first of them."""
+
+    id: str
+    host: str
+    within_host: str
+    across_hosts: str  # or nothing, where no network can be listened at
+    secret: str
+
+    @classmethod
+    def of(cls, handle: str) -> _Member:
+        try:
+            said = read_object(handle)
+            if said.pop("rueda", None) != _FORM or not all(
+                isinstance(v, str) for v in said.values()
+            ):
+                raise ValueError
+            return cls(**said)
+        except (ValueError, TypeError):
+            # Without its text, in which there may be a secret.
+            raise InvalidArgumentError(
+                "what was given is no handle that get_reconfigure_handle() of this version of Rueda has returned"
+            ) from None
+
+
+class _Door:
+    """Where others find this process for one world, if it is the first of them: it listens from the beginning.
+
+    ``group``: whose it is, through all of its worlds.
+    """
+
+    def __init__(self, group: str) -> None:
+        name = f"rueda-{secrets.token_hex(16)}"
+        self._within_host = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._within_host.bind(f"\0{name}")
+        self._within_host.listen(socket.SOMAXCONN)
+        self._across_hosts: socket.socket | None = None
+        address = ""
+        with suppress(RuedaError, OSError):  # there is no network
+            self._across_hosts, address = listen()
+        self.member = _Member(
+            group,
+            _native.host_identity(),
+            f"unix:@{name}",
+            address,
+            secrets.token_hex(32),
+        )
+
+    @property
+    def handle(self) -> str:
+        return json.dumps({"rueda": _FORM, **self.member._asdict()})
+
+    def enter(self, uuid: int, members: list[_Member], timeout: timedelta) -> int:
+        """Meets them in a new world, whose number this returns."""
+        first = members[0]
+        rank = members.index(self.member)
+        one_host = all(member.host == first.host for member in members)
+        address = first.within_host if one_host else first.across_hosts
+        if not address:
+            raise InitializationError("the first of the members cannot be reached from other hosts")
+        listener = self._within_host if one_host else self._across_hosts
+        descriptor = listener.fileno() if rank == 0 and listener is not None else -1
+        text = json.dumps([uuid, *(member.id for member in members)])
+        # Of this world alone: who has other members in mind is a stranger.
+        secret = hmac.new(first.secret.encode(), text.encode(), hashlib.sha256).hexdigest()
+        return open_world(rank, len(members), address, secret, descriptor, private_options(timeout))
+
+    def close(self) -> None:
+        self._within_host.close()
+        if self._across_hosts is not None:
+            self._across_hosts.close()
+
+
+@never_compiled
+class ReconfigurableGroup(PrivateWorld):
+    """The backend ``"rueda"`` under torch's contract for fault tolerance: a group whose members come and go.
+
+    It has no members at first: :meth:`rank` and :meth:`size` are -1. The program hands the handles of those that are
+    to be members to each of them, by whatever means, and each calls :meth:`reconfigure`; again where a member is lost,
+    or others are to join. Each time the members form a world of their own: on one host in shared memory, between hosts
+    over TCP. They meet at the first of them, not at a store, so that no process must outlive the others.
+
+    A handle contains a secret: who knows it can become a member. It is good for one world: after each
+    :meth:`reconfigure` all tell each other new ones, best at once, so that they are at hand when a member is lost.
+
+    Example::
+
+        >>> options = rueda.torch.c10d.Options(enable_reconfigure=True)
+        >>> dist.init_process_group("rueda", store=dist.HashStore(), rank=0, world_size=1, pg_options=options)
+        >>> group = dist.group.WORLD
+        >>> handles = [group.get_reconfigure_handle()]
+        >>> group.reconfigure(rueda.torch.c10d.ReconfigureOptions(1, handles)).wait()
+        True
+        >>> dist.get_world_size()
+        1
+        >>> dist.destroy_process_group()
+    """
+
+    supports_reconfigure = True
+
+    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
+        super().__init__(store, rank, size, timeout, None, "c10d")
+        self._rank = self._size = -1
+        self._own_store = store
+        self._id = secrets.token_hex(16)
+        self._door: _Door | None = None
+        self._used: set[int] = set()
+        self._is_destroyed = False
+
+    def get_reconfigure_handle(self) -> str:
+        """By which others can name this group's process in their next :meth:`reconfigure`; another one after that.
+
+        Raises :class:`rueda.ShutdownError` once it has been destroyed, ``OSError`` where nothing can be listened at.
+        """
+        self._require_not_destroyed()
+        if self._door is None:
+            self._door = _Door(self._id)
+        return self._door.handle
+
+    def reconfigure(self, opts: Any) -> DoneWork:
+        """Leaves the world that there is, and forms one of the processes with these handles. Collective over them.
+
+        ``opts``: torch's ``ReconfigureOptions``, or Rueda's. ``uuid``: a number that this group has not been given
+        before, the same on all members. ``handles``: in a list, in the order of the new ranks; in a set, in whichever
+        order. ``timeout``: the group's by default; ``hints`` are ignored. Blocks until the world is there.
+
+        Raises :class:`rueda.InvalidArgumentError`, before anything has changed, for a ``uuid`` that was already used,
+        for what is no handle, and where this process's is not among them, or an old one;
+        :class:`rueda.InitializationError` where the members have not met in time: the group has none then, and may be
+        reconfigured with another ``uuid``.
+        """
+        self.get_reconfigure_handle()
+        assert self._door is not None
+        own = self._door.member
+        uuid = int(opts.uuid)
+        handles = (
+            sorted(opts.handles) if isinstance(opts.handles, set | frozenset) else opts.handles
+        )
+        members = [_Member.of(handle) for handle in handles]
+        if uuid in self._used:
+            raise InvalidArgumentError(f"uuid {uuid} was already used for this process group")
+        if own not in members:
+            is_old = any(member.id == own.id for member in members)
+            raise InvalidArgumentError(
+                "this process's handle is one from before the last reconfigure(): each is good for one"
+                if is_old
+                else "this process's own handle is not among those of the members"
+            )
+        if len({member.id for member in members}) < len(members):
+            raise InvalidArgumentError("a process is there twice")
+        self._used.add(uuid)
+        self._leave_world()
+        timeout = opts.timeout if opts.timeout is not None else timedelta(seconds=self._timeout)
+        door, self._door = self._door, None
+        try:
+            world = door.enter(uuid, members, timeout)
+        finally:
+            door.close()
+        self._enter(world, members.index(own), len(members))
+        self._store = PrefixStore(f"{uuid}/", self._own_store)
+        return DoneWork([])
+
+    def _leave_world(self) -> None:
+        if self.error is None:
+            self._leave_quietly()
+        else:
+            self._end("the process group is reconfigured")
+        self._rank = self._size = -1
+
+    def get_error(self) -> ErrorType:
+        """Of which kind is what has ended the world, until it is formed anew."""
+        if self.fatal_error is None:
+            return ErrorType.SUCCESS
+        is_late = isinstance(self.fatal_error, RuedaTimeoutError | StalledError)
+        return ErrorType.TIMEOUT if is_late else ErrorType.COMM_ERROR
+
+    def shutdown(self) -> None:
+        """Ends the group, which cannot be reconfigured any more."""
+        super().shutdown()
+        self._is_destroyed = True
+        if self._door is not None:
+            self._door.close()
+
+    def _require_open(self) -> None:
+        self._require_not_destroyed()
+        super()._require_open()
+        if self._size < 0:
+            raise NotInitializedError(
+                "the process group has no members: reconfigure() gives it some"
+            )
+
+    def _require_not_destroyed(self) -> None:
+        if self._is_destroyed:
+            raise ShutdownError("the process group has been destroyed")

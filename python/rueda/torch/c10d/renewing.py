@@ -1,0 +1,111 @@
+"""Going on with torch.distributed after the world has been formed anew, by :func:`rueda.recover` or a change."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from rueda import lifecycle
+from rueda.errors import NotInitializedError, UnsupportedError
+from rueda.torch.c10d.operations import Operations
+
+__all__ = ["renew_process_group", "typed_errors"]
+
+
+def renew_process_group(timeout: timedelta | None = None) -> None:
+    """Makes the default process group that of the world in which this process is now.
+
+    Where there is none it is made; where the world has been formed anew since, by :func:`rueda.recover`,
+    :func:`rueda.elastic.update` or :func:`rueda.elastic.run`, it is destroyed, with all other groups, and made anew;
+    otherwise it stays. Collective over the world, newcomers included. What holds a group is to be made anew as well:
+    ``DistributedDataParallel(model.module)``, optimizers that divide their state, further groups and meshes.
+
+    ``timeout``: by default that of the group before, or torch's.
+
+    Raises :class:`rueda.NotInitializedError` outside a world, :class:`rueda.UnsupportedError` where the default group
+    is of another backend, and :class:`rueda.PeerLostError` where a rank is lost meanwhile: call it again after
+    :func:`rueda.recover`.
+
+    Example::
+
+        >>> rueda.torch.c10d.renew_process_group()
+        >>> dist.get_backend(), dist.get_world_size()
+        ('rueda', 1)
+        >>> dist.destroy_process_group()
+
+        @rueda.elastic.run
+        def train(state):
+            rueda.torch.c10d.renew_process_group()
+            model = DistributedDataParallel(state.model)
+            while state.step < steps:
+                train_step(model, state.optimizer, state.step)
+                state.step += 1
+                state.commit()
+    """
+    if not lifecycle.is_initialized():
+        raise NotInitializedError(
+            "there is no world whose process group could be made: call rueda.init()"
+        )
+    owns_world = False
+    if dist.is_initialized():
+        group = dist.group.WORLD
+        if not isinstance(group, Operations) or group.supports_reconfigure:
+            raise UnsupportedError(
+                "the default process group is not one that init_process_group('rueda') makes of Rueda's world"
+            )
+        if group.is_of_this_world:
+            return
+        owns_world = group.owns_world
+        timeout = timeout if timeout is not None else group.timeout
+        dist.destroy_process_group()
+        sys.excepthook = _before_torch(sys.excepthook)
+    # By name, since torch's variables may be set, which tell of the first world.
+    dist.init_process_group("rueda", init_method="rueda://", timeout=timeout)
+    renewed = dist.group.WORLD
+    assert isinstance(renewed, Operations)
+    renewed.own_world(owns_world)
+
+
+def _before_torch(hook: Callable[..., object]) -> Callable[..., object]:
+    """What was called for exceptions before torch put the rank in front of each line, which it does once more."""
+    while getattr(hook, "__name__", "") == "_distributed_excepthook":
+        before = inspect.getclosurevars(hook).nonlocals.get("old_hook")
+        if before is None:
+            break
+        hook = before
+    return hook
+
+
+@contextmanager
+def typed_errors() -> Iterator[None]:
+    """Raises an error of Rueda's for the ``RuntimeError`` that torch's C++ makes of it.
+
+    DistributedDataParallel and others take errors from futures, where only text is left of them. In this block they
+    are raised as what they were, such as :class:`rueda.PeerLostError`, if the process group is of no use any more for
+    them; other errors stay what they are.
+
+    Example::
+
+        >>> with rueda.torch.c10d.typed_errors():
+        ...     torch.ones(1, requires_grad=True).sum().backward()
+
+        with rueda.torch.c10d.typed_errors():
+            loss.backward()
+    """
+    groups = [
+        group for group in dist.distributed_c10d._world.pg_map if isinstance(group, Operations)
+    ]
+    before = {id(group) for group in groups if group.fatal_error is not None}
+    try:
+        yield
+    except RuntimeError as error:
+        news = (group.fatal_error for group in groups if id(group) not in before)
+        fatal = next((each for each in news if each is not None), None)
+        if fatal is None or isinstance(error, type(fatal)):
+            raise
+        raise fatal from error

@@ -1,0 +1,87 @@
+"""What the launcher says and tells of processes that are lost, without any."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rueda.launcher.elastic import company
+from rueda.launcher.elastic.company import Company
+from rueda.launcher.elastic.growth import Growth, Limits
+from rueda.launcher.failure import Failure
+
+
+class Said:
+    """A process that the launcher talks with."""
+
+    def __init__(self) -> None:
+        self.number = -1
+        self.is_closed = False
+        self.messages: list[dict[str, Any]] = []
+
+    def send(self, **message: Any) -> None:
+        self.messages.append(message)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the launcher says."""
+    said: list[str] = []
+    monkeypatch.setattr(company, "say", said.append)
+    return said
+
+
+def of_hosts(limits: Limits) -> Company:
+    """Rank 0 on a, ranks 1 and 2 on b, rank 3 on c."""
+    growth = Growth(limits, ["a", "b", "b", "c"], {"a": 1, "b": 2, "c": 1})
+    return Company(growth, lambda number: None)
+
+
+def gone(*numbers: int) -> list[Failure]:
+    return [Failure(number, 1, "b", "its host is gone: silent") for number in numbers]
+
+
+def test_a_host_whose_loss_ends_the_job_is_not_said_to_be_borne(lines: list[str]) -> None:
+    assert not of_hosts(Limits(3, 4)).bears(False, *gone(1, 2))
+    assert lines == ["the job ends, for 2 ranks are left, fewer than --min-np 3"]
+
+
+def test_a_host_whose_loss_is_borne_is_one_loss(lines: list[str]) -> None:
+    of_job = of_hosts(Limits(1, 4, changes=1))
+    assert of_job.bears(False, *gone(1, 2))
+    assert lines == [
+        f"process {number} on b is lost, its host is gone: silent; the job goes on"
+        for number in (1, 2)
+    ]
+    of_job.host_lost("b")
+    assert not of_job.bears(False, Failure(3, -9, "c"))
+    assert lines[2:] == ["the job ends, for it is the loss number 2, and --reset-limit is 1"]
+
+
+def test_what_may_yet_end_the_job_is_not_said_to_be_borne(lines: list[str]) -> None:
+    assert of_hosts(Limits(1, 4)).bears(False, *gone(2), is_certain=False)
+    assert lines == ["process 2 on b is lost, its host is gone: silent"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"hello": float("inf")},
+        {"ready": float("-inf")},
+        {"ready": float("nan")},
+        {"hello": None},
+        {"formed": {"members": [1e999]}},
+        {"formed": []},
+        {"refused": {"joiners": 7}},
+        {"door": {"address": "x", "joiners": {"a": 1}}},
+        {"follow": "me"},
+    ],
+    ids=str,
+)
+def test_nonsense_ends_a_session_and_nothing_else(message: dict[str, Any]) -> None:
+    of_job, talk = of_hosts(Limits(1, 4)), Said()
+    of_job.hear(talk, message)
+    assert talk.is_closed

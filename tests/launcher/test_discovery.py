@@ -1,0 +1,102 @@
+"""What becomes of the answers of a host discovery script."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from rueda.launcher.elastic import discovery
+from rueda.launcher.elastic.discovery import Discovery
+from rueda.launcher.hosts import Host
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script is asked again at once."""
+    monkeypatch.setattr(discovery, "_PAUSE", 0.001)
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is reported."""
+    said: list[str] = []
+    monkeypatch.setattr(discovery, "say", said.append)
+    return said
+
+
+def answers(folder: Path, *bodies: str, here_only: bool = False) -> list[tuple[Host, ...] | None]:
+    """The hosts after each run of a script that does one thing after the other, and then the last again."""
+    script = folder / "hosts.sh"
+    cases = "".join(f"{number}) {body} ;;\n" for number, body in enumerate(bodies, 1))
+    script.write_text(
+        f"#!/bin/sh\necho >>runs\ncase $(wc -l <runs) in\n{cases}*) {bodies[-1]} ;;\nesac\n"
+    )
+    script.chmod(0o755)
+    found: list[tuple[Host, ...] | None] = []
+
+    class Watched(Discovery):
+        async def _run(self) -> str:
+            if (folder / "runs").exists():  # what the run before has come to
+                found.append(self.hosts)
+            return await super()._run()
+
+    async def ask() -> None:
+        async with Watched("./hosts.sh", None, here_only) as asked:
+            deadline = asyncio.get_running_loop().time() + 60
+            while len(found) < len(bodies):
+                assert asyncio.get_running_loop().time() < deadline, found
+                assert asked._task is not None
+                assert not asked._task.done(), asked._task
+                await asyncio.sleep(0.01)
+
+    asyncio.run(ask())
+    return found[: len(bodies)]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+TWO = (Host("a", 1), Host("b", 2))
+
+
+def test_an_empty_answer_is_none(folder: Path, lines: list[str]) -> None:
+    said = answers(folder, "echo a:1; echo b:2", "true", "echo; echo '  '", "echo b:1")
+    assert said == [TWO, TWO, TWO, (Host("b", 1),)]
+    assert lines == ["--host-discovery-script: './hosts.sh' has named no host"]
+
+
+def test_no_slots_are_an_answer(folder: Path, lines: list[str]) -> None:
+    assert answers(folder, "echo a:1", "echo a:0") == [(Host("a", 1),), (Host("a", 0),)]
+    assert lines == []
+
+
+def test_an_answer_of_other_hosts_alone_is_none_where_they_cannot_come(
+    folder: Path, lines: list[str]
+) -> None:
+    here = Host("localhost", 2)
+    said = answers(folder, "echo localhost:2", "echo elsewhere:2", here_only=True)
+    assert said == [(here,), (here,)]
+    (line,) = lines
+    assert "names host 'elsewhere', and the job has begun on this host alone" in line
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("yes a:1", "has printed more than 1048576 bytes"),
+        (f"echo a:{'9' * 5000}", "which is not a host"),
+        ("echo 'a:1 b'", "which is not a host"),
+        ("printf '\\377\\000:1'", "which is not a host"),
+    ],
+    ids=["endless", "many digits", "two", "binary"],
+)
+def test_nonsense_leaves_what_there_was(
+    folder: Path, lines: list[str], body: str, why: str
+) -> None:
+    assert answers(folder, "echo a:1", body) == [(Host("a", 1),)] * 2
+    (line,) = lines
+    assert why in line
