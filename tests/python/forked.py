@@ -22,8 +22,6 @@ from typing import IO, Any
 _TOO_EARLY = ("PYTHON", "LD_", "OMP_", "MKL_", "TORCH", "GLIBC_", "MALLOC_", "CUDA_")
 # But not what torch itself sets once it compiles, in whatever test of this process that was, and what ranks look at.
 _LATE_ENOUGH = ("TORCHINDUCTOR_CACHE_DIR", "PYTHONPATH")
-# What programs need beside it, by a word in them; it is imported when the first of them comes.
-_ALSO = {"digits": "sklearn.datasets"}
 _IMPORTS_TORCH = re.compile(
     r"(?:^|;)\s*(?:import|from) [\w., ]*\b(?:torch|horovod)\b", re.MULTILINE
 )
@@ -123,7 +121,6 @@ def start(
             "arguments": arguments,
             "folder": str(folder or Path.cwd()),
             "environment": dict(environment),
-            "modules": _modules_of(line),
         }
         return ForkedRank(_server(number % _SERVERS), request, output)
     return subprocess.Popen(
@@ -163,10 +160,6 @@ def _may_be_forked(
 
 def _text_of(line: Sequence[str]) -> str:
     return line[2] if line[1] == "-c" else Path(line[1]).read_text()
-
-
-def _modules_of(line: Sequence[str]) -> list[str]:
-    return sorted({module for word, module in _ALSO.items() if word in _text_of(line)})
 
 
 def _early(environment: Mapping[str, str]) -> dict[str, str]:

@@ -3,9 +3,9 @@
 torch takes a second to import, and what its first optimizer imports another: more than most tests compute. A
 message comes from the tests, through the socket ``sys.argv[1]``, or from whoever connects to the socket that listens,
 ``sys.argv[2]``. It is JSON, with the files for the rank's standard output and error: ``program``, ``is_path``,
-``arguments``, ``folder``, ``environment``, and ``modules`` to import before. The answer is the rank's number. For the
-tests it comes once the rank is a child of theirs: they are a subreaper meanwhile. Others, which stand in for their
-ranks (launched_rank.py), get how it has ended as well.
+``arguments``, ``folder`` and ``environment``. The answer is the rank's number. For the tests it comes once the rank
+is a child of theirs: they are a subreaper meanwhile. Others, which stand in for their ranks (launched_rank.py), get
+how it has ended as well.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ import types
 from typing import Any
 
 LONGEST = 1 << 20  # bytes of a request
+# What programs need beside torch, by a word in them; it is imported when the first of them comes.
+ALSO = {"digits": "sklearn.datasets"}
 
 
 def serve(tests: socket.socket, listener: socket.socket) -> dict[str, Any]:
@@ -44,9 +46,7 @@ def serve(tests: socket.socket, listener: socket.socket) -> dict[str, Any]:
             sys.exit(0)
         if message:
             request = json.loads(message)
-            for name in request["modules"]:
-                with contextlib.suppress(ImportError):  # the rank will tell
-                    importlib.import_module(name)
+            import_for(request)
             gc.freeze()  # what all ranks share stays shared
             between = os.fork()
             if between == 0:
@@ -64,6 +64,18 @@ def serve(tests: socket.socket, listener: socket.socket) -> dict[str, Any]:
             os.close(file)
         if asker is not tests:
             asker.close()
+
+
+def import_for(request: dict[str, Any]) -> None:
+    """Imports what the program needs, as far as that is there: the rank will tell."""
+    text = request["program"]
+    with contextlib.suppress(OSError, ImportError):
+        if request["is_path"]:
+            with open(os.path.join(request["folder"], text)) as file:
+                text = file.read()
+        for word, module in ALSO.items():
+            if word in text:
+                importlib.import_module(module)
 
 
 def reap() -> None:

@@ -63,7 +63,6 @@ def main() -> None:
             "arguments": arguments,
             "folder": os.getcwd(),
             "environment": dict(os.environ),
-            "modules": [],
         },
     )
     if code >= 0:
