@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -32,3 +33,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in terminalreporter.stats.get("rerun", []):
         terminalreporter.section(f"first run of {report.nodeid}")
         terminalreporter.write_line(report.longreprtext)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    """Ends what tests/python/forked.py has started for whoever needed it."""
+    if forked := sys.modules.get("forked"):
+        forked.end_servers()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launching import Job
+from launching import Ended, Job, environment
 from one_run import OneRun
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,6 +56,30 @@ class Engine:
             ended = job.wait(240)
             outputs = [rank.output for rank in ended[:speakers]]
             return OneRun(all(rank.returncode == 0 for rank in ended), outputs)
+
+    def run_alone(
+        self,
+        script: Path,
+        folder: Path,
+        extra: dict[str, str] | None = None,
+        limit: float = 240,
+    ) -> Ended:
+        """One process, which is told its ``folder`` and starts a cluster itself, to the end of both."""
+        with subprocess.Popen(
+            [self.python, script, folder],
+            env=environment(extra),
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            try:
+                output, _ = process.communicate(timeout=limit)
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+        return Ended(process.returncode, output)
 
 
 def find(name: str) -> Engine | str:

@@ -66,6 +66,30 @@ def elastic(rueda: Rueda, tmp_path: Path) -> Iterator[Elastic]:
         assert has_ended(int(file.read_text())), file.name
 
 
+DISCOVERING = ("--host-discovery-script", "./hosts.sh")
+
+
+def discover(folder: Path, script: str) -> None:
+    """Writes what DISCOVERING runs."""
+    file = folder / "hosts.sh"
+    file.write_text(f"#!/bin/sh\n{script}")
+    file.chmod(0o755)
+
+
+# In programs: how many slots the script names from now on.
+SLOTS = """
+def say_slots(count):
+    pathlib.Path("slots.new").write_text(count)
+    os.replace("slots.new", "slots")
+"""
+
+
+def discover_slots(folder: Path, count: str) -> None:
+    """A script that names as many slots of this host as the file `slots`, ``count`` at first."""
+    discover(folder, "echo localhost:$(cat slots)\n")
+    (folder / "slots").write_text(count)
+
+
 def test_a_lost_rank_is_replaced(elastic: Elastic) -> None:
     ran = elastic(
         """
@@ -100,22 +124,18 @@ def is_enough(sizes): return rueda.size() == 3
 
 
 def test_a_discovery_script_lets_ranks_join_and_leave(elastic: Elastic, tmp_path: Path) -> None:
-    script = tmp_path / "hosts.sh"
-    script.write_text("#!/bin/sh\necho localhost:$(cat slots)\n")
-    script.chmod(0o755)
-    (tmp_path / "slots").write_text("1")
+    discover_slots(tmp_path, "1")
     ran = elastic(
-        """
+        SLOTS
+        + """
 seen = []
 def in_step(step):
     if rueda.rank() == 0 and (not seen or seen[-1] != rueda.size()):
         seen.append(rueda.size())
-        wanted = "2" if 3 in seen else "3"  # the two that join need not do so at once
-        pathlib.Path("slots.new").write_text(wanted)
-        os.replace("slots.new", "slots")
+        say_slots("2" if 3 in seen else "3")  # the two that join need not do so at once
 def is_enough(sizes): return sizes[-2:] == [3, 2]
 """,
-        "-np", "1", "--max-np", "3", "--host-discovery-script", "./hosts.sh",
+        "-np", "1", "--max-np", "3", *DISCOVERING,
     )  # fmt: skip
     assert ran.code == 0, ran.out + ran.err
     assert "[0]<stdout>: was of 1 3 2" in ran.out or "[0]<stdout>: was of 1 2 3 2" in ran.out, (
@@ -127,15 +147,10 @@ def is_enough(sizes): return sizes[-2:] == [3, 2]
 def test_one_that_is_not_wanted_any_more_is_started_again_when_it_is(
     elastic: Elastic, tmp_path: Path
 ) -> None:
-    script = tmp_path / "hosts.sh"
-    script.write_text("#!/bin/sh\necho localhost:$(cat slots)\n")
-    script.chmod(0o755)
-    (tmp_path / "slots").write_text("2")
+    discover_slots(tmp_path, "2")
     ran = elastic(
-        """
-def say_slots(count):
-    pathlib.Path("slots.new").write_text(count)
-    os.replace("slots.new", "slots")
+        SLOTS
+        + """
 def before_init():
     if number == 1:  # before it waits to join there is no room for it
         signal.signal(signal.SIGTERM, lambda *_: (say_slots("2"), sys.exit(1)))
@@ -144,7 +159,7 @@ def before_init():
         os._exit(9)
 def is_enough(sizes): return rueda.size() == 2
 """,
-        "-np", "1", "--max-np", "2", "--host-discovery-script", "./hosts.sh",
+        "-np", "1", "--max-np", "2", *DISCOVERING,
     )  # fmt: skip
     assert ran.code == 0, ran.out + ran.err
     assert "began as 1 of 2" in ran.out, ran.out + ran.err
@@ -169,20 +184,18 @@ def is_enough(sizes): return os.path.exists("stubborn")
 def test_a_discovery_script_that_fails_is_reported_and_the_job_goes_on(
     elastic: Elastic, tmp_path: Path
 ) -> None:
-    script = tmp_path / "hosts.sh"
-    script.write_text(
-        "#!/bin/sh\n"
+    discover(
+        tmp_path,
         "if [ ! -e asked ]; then touch asked; echo localhost:2\n"
         "elif [ ! -e again ]; then touch again; echo 'no such cluster'; exit 3\n"
-        "else touch third; echo 'what?'; fi\n"
+        "else touch third; echo 'what?'; fi\n",
     )
-    script.chmod(0o755)
     ran = elastic(
         """
 def is_enough(sizes): return os.path.exists("third")
 def in_step(step): time.sleep(0.02)
 """,
-        "-np", "2", "--max-np", "2", "--host-discovery-script", "./hosts.sh",
+        "-np", "2", "--max-np", "2", *DISCOVERING,
     )  # fmt: skip
     assert ran.code == 0, ran.out + ran.err
     assert "'./hosts.sh' has ended with 3: no such cluster" in ran.err, ran.err
@@ -190,20 +203,18 @@ def in_step(step): time.sleep(0.02)
 
 
 def test_ranks_that_meet_within_this_host_stay_there(elastic: Elastic, tmp_path: Path) -> None:
-    script = tmp_path / "hosts.sh"
-    script.write_text(
-        "#!/bin/sh\n"
+    discover(
+        tmp_path,
         "echo localhost:2\n"
         "if [ -e asked ]; then echo elsewhere:2; [ -e again ] && touch third; touch again; fi\n"
-        "touch asked\n"
+        "touch asked\n",
     )
-    script.chmod(0o755)
     ran = elastic(
         """
 def is_enough(sizes): return os.path.exists("third")
 def in_step(step): time.sleep(0.02)
 """,
-        "-np", "2", "--max-np", "4", "--host-discovery-script", "./hosts.sh",
+        "-np", "2", "--max-np", "4", *DISCOVERING,
     )  # fmt: skip
     assert ran.code == 0, ran.out + ran.err
     assert ran.err.count("names host 'elsewhere', and the job has begun on this host alone") == 1, (
@@ -213,22 +224,18 @@ def in_step(step): time.sleep(0.02)
 
 
 def test_a_signal_ends_the_wait_for_slots_and_the_script(rueda: Rueda, tmp_path: Path) -> None:
-    script = tmp_path / "hosts.sh"
     # The launcher is its parent; it would go on for long.
-    script.write_text("#!/bin/sh\necho $$ > pid.script\nkill -TERM $PPID\nexec sleep 600\n")
-    script.chmod(0o755)
-    ran = rueda("run", "-np", "2", "--max-np", "2", "--host-discovery-script", "./hosts.sh", "true")
+    discover(tmp_path, "echo $$ > pid.script\nkill -TERM $PPID\nexec sleep 600\n")
+    ran = rueda("run", "-np", "2", "--max-np", "2", *DISCOVERING, "true")
     assert ran.code == 128 + 15, ran.out + ran.err
     assert "ended by SIGTERM; all ranks are gone" in ran.err, ran.err
     assert has_ended(int((tmp_path / "pid.script").read_text()))
 
 
 def test_too_few_slots_at_the_start(elastic: Elastic, tmp_path: Path) -> None:
-    script = tmp_path / "hosts.sh"
-    script.write_text("#!/bin/sh\necho localhost:1\n")
-    script.chmod(0o755)
+    discover(tmp_path, "echo localhost:1\n")
     ran = elastic(
-        "", "-np", "2", "--max-np", "2", "--host-discovery-script", "./hosts.sh", "--elastic-timeout", "1"
+        "", "-np", "2", "--max-np", "2", *DISCOVERING, "--elastic-timeout", "1"
     )  # fmt: skip
     assert ran.code == 2, ran.out + ran.err
     assert "1 slots of 2 were there within 1 s (--elastic-timeout)" in ran.err, ran.err

@@ -17,6 +17,22 @@ from launching import Ended, command, environment
 
 _PATIENCE = 120.0
 
+# For programs, which import what it names: goes on, whoever is lost or joins, until all find the world as it is to be.
+UNTIL = """
+def until(is_reached):
+    is_new = "RUEDA_JOINER" in os.environ  # it comes where the others are after update()
+    while True:
+        time.sleep(0.002)
+        try:
+            if not is_new:
+                rueda.elastic.update()
+            is_new = False
+            if rueda.allreduce(np.array([is_reached()], np.int32), "reached", rueda.Min)[0]:
+                return
+        except rueda.PeerLostError:
+            rueda.recover()
+"""
+
 
 class ElasticJob:
     """Processes of one program, numbered as they are started. Use as a context manager.

@@ -11,26 +11,27 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
 # What decides while Python starts or imports torch; a rank with its own is started as usual.
 _TOO_EARLY = ("PYTHON", "LD_", "OMP_", "MKL_", "TORCH", "GLIBC_", "MALLOC_", "CUDA_")
-# What torch itself sets once it compiles, in whatever test of this process that was.
-_OF_TORCH = "TORCHINDUCTOR_CACHE_DIR"
-# What programs need beside it, by a word in them; it is imported when the first of them comes.
-_ALSO = {"digits": "sklearn.datasets"}
+# But not what torch itself sets once it compiles, in whatever test of this process that was, and what ranks look at.
+_LATE_ENOUGH = ("TORCHINDUCTOR_CACHE_DIR", "PYTHONPATH")
 _IMPORTS_TORCH = re.compile(
     r"(?:^|;)\s*(?:import|from) [\w., ]*\b(?:torch|horovod)\b", re.MULTILINE
 )
 # Ranks of a world are forked off these in turn, so that neighbours hash texts differently: what depends on the order
 # of a set differs between them.
 _SERVERS = 2
+_FORKING_LIMIT = 120.0  # seconds in which a server imports what it needs and forks
 _PR_SET_CHILD_SUBREAPER = 36
 _ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-_servers: dict[int, socket.socket] = {}
+_servers: dict[int, tuple[socket.socket, subprocess.Popen[bytes]]] = {}
 
 
 class ForkedRank:
@@ -39,9 +40,15 @@ class ForkedRank:
     def __init__(self, server: socket.socket, request: dict[str, Any], output: IO[bytes]) -> None:
         self.args = request["program"]
         self.returncode: int | None = None
+        server.settimeout(_FORKING_LIMIT)
         with _adopting():
-            socket.send_fds(server, [json.dumps(request).encode()], [output.fileno()])
-            told = server.recv(64)
+            # One that does not answer in time is of no use to the next rank either, which would get this one's answer.
+            try:
+                socket.send_fds(server, [json.dumps(request).encode()], [output.fileno()] * 2)
+                told = server.recv(64)
+            except TimeoutError:
+                _forget(server)
+                raise AssertionError("the process that forks ranks does not answer") from None
         assert told, "the process that forks ranks has ended"
         self.pid = int(told)
 
@@ -114,7 +121,6 @@ def start(
             "arguments": arguments,
             "folder": str(folder or Path.cwd()),
             "environment": dict(environment),
-            "modules": _modules_of(line),
         }
         return ForkedRank(_server(number % _SERVERS), request, output)
     return subprocess.Popen(
@@ -128,10 +134,24 @@ def start(
     )
 
 
+def launched(program: str | Path, arguments: Sequence[str] = ()) -> list[str]:
+    """The command line that a launcher is to start for such a rank: see launched_rank.py.
+
+    For launchers that leave alone what Python and torch look at when they begin, and that share this machine's network.
+    """
+    for number in range(_SERVERS):
+        _server(number)
+    here = str(Path(__file__).with_name("launched_rank.py"))
+    begin = ["-c"] if isinstance(program, str) else []
+    return [sys.executable, "-S", here, _folder(), *begin, str(program), *arguments]
+
+
 def _may_be_forked(
     line: Sequence[str], environment: Mapping[str, str], needs_torch: bool | None
 ) -> bool:
-    if line[0] != sys.executable or _early(environment) != _early(_ENVIRONMENT):
+    if line[0] != sys.executable or line[1] == "-m":
+        return False
+    if _early(environment) != _early(_ENVIRONMENT):
         return False
     if needs_torch is None:
         return bool(_IMPORTS_TORCH.search(_text_of(line)))
@@ -142,31 +162,62 @@ def _text_of(line: Sequence[str]) -> str:
     return line[2] if line[1] == "-c" else Path(line[1]).read_text()
 
 
-def _modules_of(line: Sequence[str]) -> list[str]:
-    return sorted({module for word, module in _ALSO.items() if word in _text_of(line)})
-
-
 def _early(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: text
         for name, text in environment.items()
-        if name.startswith(_TOO_EARLY) and name != _OF_TORCH
+        if name.startswith(_TOO_EARLY) and name not in _LATE_ENOUGH
     }
+
+
+@cache
+def _folder() -> str:
+    """Where the servers listen, which remove it when they end."""
+    return tempfile.mkdtemp(prefix="forking-")
+
+
+def end_servers() -> None:
+    """Ends what forks ranks, once there are no more tests: so what it has taken of the processors is counted."""
+    for server, _ in _servers.values():
+        with suppress(OSError):
+            server.shutdown(socket.SHUT_RDWR)  # also where a child of a test's still has it open
+        server.close()
+    for _, process in _servers.values():
+        try:
+            process.wait(_FORKING_LIMIT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    _servers.clear()
+
+
+def _forget(server: socket.socket) -> None:
+    for which, (each, process) in list(_servers.items()):
+        if each is server:
+            server.close()
+            process.kill()
+            process.wait()
+            del _servers[which]
 
 
 def _server(which: int) -> socket.socket:
     if which not in _servers:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            subprocess.Popen(
+        path = Path(_folder()) / str(which)
+        path.unlink(missing_ok=True)
+        with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(str(path))
+            listener.listen()
+            numbers = [theirs.fileno(), listener.fileno()]
+            process = subprocess.Popen(
                 [
                     sys.executable,
                     str(Path(__file__).with_name("forkserver.py")),
-                    str(theirs.fileno()),
+                    *map(str, numbers),
                 ],
                 env=_ENVIRONMENT,
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=numbers,
             )
-        _servers[which] = ours  # it ends when this process does
-    return _servers[which]
+        _servers[which] = ours, process  # which ends when this process does
+    return _servers[which][0]

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from forked import Rank, start
 
@@ -46,19 +47,28 @@ def command(
     return [str(python), "-c", textwrap.dedent(program), *arguments]
 
 
-def alone(
-    program: str, extra: dict[str, str] | None = None, limit: float = 60
-) -> subprocess.CompletedProcess[str]:
+def end_of(line: Sequence[str], extra: dict[str, str] | None = None, limit: float = 60) -> Ended:
+    """Runs a line that ``command()`` has made to its end; what takes too long is killed with its session."""
+    with tempfile.TemporaryFile() as file:
+        process = start(line, 0, file, environment(extra))
+        try:
+            process.wait(limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise AssertionError(
+                f"{line} has not ended within {limit} s\n{_all_of(file)}"
+            ) from None
+        return Ended(process.returncode, _all_of(file))
+
+
+def alone(program: str, extra: dict[str, str] | None = None, limit: float = 60) -> Ended:
     """One process without any launcher."""
-    return subprocess.run(
-        command(program),
-        env=environment(extra),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=limit,
-        check=False,
-    )
+    return end_of(command(program), extra, limit)
+
+
+def _all_of(file: IO[bytes]) -> str:
+    return os.pread(file.fileno(), 1 << 20, 0).decode(errors="replace")
 
 
 class Job:
@@ -104,7 +114,7 @@ class Job:
 
     def output(self, rank: int) -> str:
         """What the rank has written so far, to standard output and error."""
-        return os.pread(self._files[rank].fileno(), 1 << 20, 0).decode(errors="replace")
+        return _all_of(self._files[rank])
 
     def wait_for_output(self, rank: int, text: str, limit: float = 60) -> None:
         """Returns when the rank has written ``text``."""

@@ -75,7 +75,7 @@ def test_what_takes_the_short_way() -> None:
         assert type(rueda.allreduce(np.matrix([[1.0]]))) is np.ndarray
         """
     )
-    assert ended.returncode == 0, ended.stdout
+    assert ended.returncode == 0, ended.output
 
 
 def test_errors_come_out_of_the_short_way() -> None:
@@ -99,7 +99,7 @@ def test_errors_come_out_of_the_short_way() -> None:
         assert rueda.allreduce_(array, name="x") is array
         """
     )
-    assert ended.returncode == 0, ended.stdout
+    assert ended.returncode == 0, ended.output
 
 
 def test_an_array_outlives_ctrl_c() -> None:
@@ -156,7 +156,7 @@ def test_streams_need_not_wait_for_what_is_on_the_host() -> None:
         assert [a.tolist() for a in handle.result()] == [[1.0] * 3, [1.0] * 5]
         """
     )
-    assert ended.returncode == 0, ended.stderr
+    assert ended.returncode == 0, ended.output
 
 
 def test_calls_that_wait_at_once_wake_no_other_thread() -> None:

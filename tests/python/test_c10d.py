@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from forked import launched
 from launching import (
     PARALLEL,
     alone,
     check,
     command,
-    environment,
+    end_of,
     find_mpirun,
     run,
 )
@@ -28,34 +26,32 @@ TRAINING = PARALLEL / "check_c10d_training.py"
 BAD_INPUT = PARALLEL / "check_c10d_bad_input.py"
 COMPILE = PARALLEL / "check_c10d_compile.py"
 needs_mpirun = pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-RUEDA_RUN = [sys.executable, "-m", "rueda", "run", "--no-mpi", "-np"]
+# Their names, and their options up to the number of ranks.
+TORCHRUN = ["torchrun", "--standalone", "--nproc-per-node"]
+RUEDA_RUN = ["rueda run", "--no-mpi", "-np"]
 
 
-def launch(launcher: list[str], size: int, program: str | Path, folder: Path) -> str:
-    """Runs a program to its end, which must be a good one; returns what it wrote."""
+def launch(
+    launcher: list[str], size: int, program: str | Path, folder: Path, as_users_do: bool = False
+) -> str:
+    """Runs a program to its end, which must be a good one; returns what it wrote.
+
+    ``as_users_do``: torchrun and its ranks are Pythons that import torch themselves.
+    """
     script = program if isinstance(program, Path) else folder / "program.py"
     if isinstance(program, str):
         script.write_text(command(program)[-1])
-    is_rueda = launcher is RUEDA_RUN
-    line = [*launcher, str(size), *([sys.executable] if is_rueda else []), str(script)]
-    with subprocess.Popen(
-        line,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            output, _ = process.communicate(timeout=240)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
-            raise AssertionError(f"{line} has not ended\n{output}") from None
-    assert process.returncode == 0, output
-    return output
+    options = [*launcher[1:], str(size)]
+    if as_users_do:
+        line = [sys.executable, "-m", "torch.distributed.run", *options, str(script)]
+    elif launcher is TORCHRUN:
+        main = "from torch.distributed.run import main; main()"
+        line = command(main, [*options, "--no-python", *launched(script)])
+    else:
+        line = [sys.executable, "-m", "rueda", "run", *options, *launched(script)]
+    ended = end_of(line, limit=240)
+    assert ended.returncode == 0, ended.output
+    return ended.output
 
 
 # Two and three ranks: under the launchers, below.
@@ -148,6 +144,7 @@ def test_life_under_torchrun(tmp_path: Path) -> None:
             assert not rueda.is_initialized()
         """,
         tmp_path,
+        as_users_do=True,
     )
 
 
@@ -267,7 +264,7 @@ def test_without_a_launcher() -> None:
     """Torch's own error says which variables are missing."""
     ended = alone("import torch.distributed as d, rueda.torch.c10d; d.init_process_group('rueda')")
     assert ended.returncode != 0
-    assert "RANK" in ended.stdout
+    assert "RANK" in ended.output
 
 
 def test_example(tmp_path: Path) -> None:

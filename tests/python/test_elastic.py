@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from elastic_launcher import ElasticJob
+from elastic_launcher import UNTIL, ElasticJob
 from launching import Ended, check
 
 pytest.importorskip("rueda._native")
@@ -23,24 +23,13 @@ def all_well(job: ElasticJob, *but: int) -> dict[int, Ended]:
     return ended
 
 
-MEMBERS = """
+MEMBERS = f"""
 import os, time
 import numpy as np
 import rueda, rueda.elastic
-
-def run(until):
-    # until(): whether the world is as it is to be at the end.
-    is_new = "RUEDA_JOINER" in os.environ  # it comes where the others are after update()
-    while True:
-        time.sleep(0.002)
-        try:
-            if not is_new:
-                rueda.elastic.update()
-            is_new = False
-            if rueda.allreduce(np.array([until()], np.int32), "done", rueda.Min)[0]:
-                break
-        except rueda.PeerLostError:
-            rueda.recover()
+{UNTIL}
+def run(is_reached):
+    until(is_reached)
     size = rueda.size()
     total = rueda.allreduce(np.full(1000, rueda.rank() + 1.0), "sum", rueda.Sum)
     assert np.all(total == size * (size + 1) // 2)

@@ -172,7 +172,7 @@ def test_writing_without_a_folder_is_an_error() -> None:
         """
     )
     assert ended.returncode == 0, ended
-    assert "set RUEDA_FLIGHT_RECORDER to the folder that gets it" in ended.stdout
+    assert "set RUEDA_FLIGHT_RECORDER to the folder that gets it" in ended.output
 
 
 def test_a_disk_that_is_full_ends_nothing(tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import socket
 import subprocess
 from pathlib import Path
 
+import forked
 import pytest
-from forked import ForkedRank
-from launching import Job, run
+from forked import ForkedRank, launched
+from launching import Job, environment, run
 
 pytest.importorskip("torch")
 
@@ -61,3 +64,67 @@ def test_others_are_started_as_usual() -> None:
         with Job(program, 1, extra=extra) as job:
             assert isinstance(job.ranks[0], subprocess.Popen)
             assert job.wait()[0].returncode == 0, job.report()
+
+
+def test_launchers_start_a_process_that_stands_in_for_the_rank(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, sys, helper\n"
+        "assert 'torch' in sys.modules\n"
+        "print(sys.argv, os.getcwd(), os.environ['TOLD'], __file__)\n"
+        "print('an error', file=sys.stderr)\n"
+        "sys.exit(3)\n"
+    )
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "helper.py").touch()
+    ended = subprocess.run(
+        launched(program, ["an argument"]),
+        cwd=tmp_path,
+        env=environment({"TOLD": "this", "PYTHONPATH": str(tmp_path / "more")}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 3, ended
+    assert ended.stdout == f"{[str(program), 'an argument']} {tmp_path} this {program}\n"
+    assert ended.stderr == "an error\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "sent", "code"),
+    [
+        ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))", signal.SIGTERM, 5),
+        ("pass", signal.SIGTERM, -signal.SIGTERM),
+        ("pass", signal.SIGINT, -signal.SIGINT),
+        ("pass", signal.SIGKILL, -signal.SIGKILL),
+    ],
+)
+def test_its_signals_and_its_end_are_those_of_the_rank(
+    program: str, sent: signal.Signals, code: int
+) -> None:
+    text = f"import os, signal, sys, time\n{program}\nprint(os.getpid())\ntime.sleep(600)"
+    with subprocess.Popen(
+        launched(text), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as stand_in:
+        assert stand_in.stdout is not None
+        rank = os.pidfd_open(int(stand_in.stdout.readline()))
+        stand_in.send_signal(sent)
+        assert stand_in.wait(60) == code
+        assert select.select([rank], [], [], 60)[0], "it goes on"
+        os.close(rank)
+
+
+def test_one_that_does_not_answer_fails_the_test_and_not_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    silent = subprocess.Popen(["sleep", "600"])
+    monkeypatch.setattr(forked, "_FORKING_LIMIT", 0.1)
+    monkeypatch.setitem(forked._servers, 0, (ours, silent))
+    with theirs, pytest.raises(AssertionError, match="does not answer"):
+        run("import torch", 1)
+    assert silent.returncode == -signal.SIGKILL
+    assert 0 not in forked._servers
+    monkeypatch.undo()
+    assert run("import torch", 1)[0].returncode == 0

@@ -71,7 +71,7 @@ def test_init_that_fails() -> None:
         """,
         {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2"},
     )
-    assert ended.stdout.count("told") == 2, ended.stdout
+    assert ended.output.count("told") == 2, ended.output
 
 
 @needs_mpirun

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from launching import environment, find_mpirun
+from forked import launched
+from launching import command, environment, find_mpirun
 
 pytest.importorskip("torch")
 
@@ -16,12 +17,19 @@ SCRIPTS = Path(__file__).resolve().parents[1] / "horovod_scripts"
 needs_mpirun = pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
 
 
-def run(script: str, ranks: int, *arguments: str, flags: tuple[str, ...] = ("--gloo",)) -> str:
-    """What the job prints, which must succeed."""
+def run(
+    script: str,
+    ranks: int,
+    *arguments: str,
+    flags: tuple[str, ...] = ("--gloo",),
+    as_users_do: bool = False,
+) -> str:
+    """What the job prints, which must succeed. ``as_users_do``: every rank is a Python that imports torch itself."""
+    line = (command if as_users_do else launched)(SCRIPTS / script, arguments)
     ended = subprocess.run(
         [
             *(sys.executable, "-m", "rueda", "run", "--horovod", "--no-prefix"),
-            *("-np", str(ranks), *flags, sys.executable, str(SCRIPTS / script), *arguments),
+            *("-np", str(ranks), *flags, *line),
         ],
         env=environment(),
         capture_output=True,
@@ -43,7 +51,7 @@ def run(script: str, ranks: int, *arguments: str, flags: tuple[str, ...] = ("--g
     ],
 )
 def test_cnn(ranks: int, arguments: list[str]) -> None:
-    output = run("cnn.py", ranks, *arguments)
+    output = run("cnn.py", ranks, *arguments, as_users_do=ranks == 2)
     match = re.search(r"accuracy ([\d.]+) on (\d) ranks", output)
     assert match, output
     assert int(match[2]) == ranks
@@ -58,7 +66,8 @@ def test_synthetic_benchmark() -> None:
 
 @needs_mpirun
 def test_synthetic_benchmark_under_mpirun() -> None:
-    output = run("synthetic_benchmark.py", 3, flags=("--mpi", "--oversubscribe"))
+    flags = ("--mpi", "--oversubscribe")
+    output = run("synthetic_benchmark.py", 3, flags=flags, as_users_do=True)
     assert "total on 3 ranks" in output
 
 

@@ -179,7 +179,7 @@ def test_a_signal_that_has_come_takes_no_errors_place() -> None:
             assert isinstance(raised.__context__, rueda.NotInitializedError), repr(raised.__context__)
         """
     )
-    assert ended.returncode == 0, ended.stdout
+    assert ended.returncode == 0, ended.output
 
 
 def test_errors_are_made_as_their_constructors_make_them() -> None:
@@ -203,7 +203,7 @@ def test_errors_are_made_as_their_constructors_make_them() -> None:
             assert error.peer == 0
         """
     )
-    assert ended.returncode == 0, ended.stdout
+    assert ended.returncode == 0, ended.output
 
 
 RECOVERS = """

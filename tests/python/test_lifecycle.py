@@ -17,7 +17,7 @@ def test_a_world_of_one_needs_no_launcher() -> None:
         assert rueda.allreduce([3.0], op=rueda.Sum).tolist() == [3.0]
         """
     )
-    assert ended.returncode == 0, ended.stdout
+    assert ended.returncode == 0, ended.output
 
 
 def test_ranks_know_where_they_are() -> None:
@@ -62,7 +62,7 @@ def test_use_outside_a_world() -> None:
         try_all()
         """
     )
-    assert ended.returncode == 0, ended.stdout
+    assert ended.returncode == 0, ended.output
 
 
 def test_init_twice_and_again() -> None:
@@ -109,7 +109,7 @@ def test_the_hook_that_was_there_still_runs() -> None:
         """
     )
     assert ended.returncode == 1
-    assert "my hook: oh no" in ended.stdout
+    assert "my hook: oh no" in ended.output
 
 
 def test_waiting_lets_other_threads_run() -> None:
@@ -211,7 +211,7 @@ def test_no_silent_world_of_one(variables: dict[str, str]) -> None:
             print("a world of", rueda.size())
     """
     ended = alone(program, {**variables, "RUEDA_INIT_TIMEOUT": "1"})
-    assert "refused:" in ended.stdout, ended.stdout
+    assert "refused:" in ended.output, ended.output
 
 
 def test_options_are_checked() -> None:
@@ -230,7 +230,7 @@ def test_options_are_checked() -> None:
         assert float(rueda.options()["stall_warning"]) == 2.5
         """
     )
-    assert ended.returncode == 0, ended.stdout
+    assert ended.returncode == 0, ended.output
 
 
 def test_options_that_differ_between_ranks() -> None:

@@ -38,7 +38,7 @@ print("still works")
 @pytest.mark.parametrize("then", ["pass", "raise ValueError('not now')"])
 def test_memory_is_asked_for_once_before_an_operation_fails(then: str) -> None:
     ended = alone(PROGRAM.format(then=then), {"RUEDA_CUDA_LIBRARY": str(DOUBLE)})
-    output = ended.stdout
+    output = ended.output
     assert ended.returncode == 0, output
     assert "refused: 'large': rank 0 has no memory left for it" in output, output
     assert f"allocating {1 << 40} bytes" in output, output
@@ -58,5 +58,5 @@ def test_the_application_is_not_asked_once_it_has_ended() -> None:
         print("ends")
         """
     )
-    assert ended.returncode == 0, ended.stdout
-    assert ended.stdout.strip() == "ends", ended.stdout
+    assert ended.returncode == 0, ended.output
+    assert ended.output.strip() == "ends", ended.output

@@ -198,5 +198,5 @@ def test_bad_input_is_told_at_once() -> None:
         "no-such-interface",
         "this process is in a world already",
     ):
-        assert sentence in ended.stdout, sentence
-    assert re.search(r"[0-9a-f]{64}", ended.stdout) is None  # no secret is told
+        assert sentence in ended.output, sentence
+    assert re.search(r"[0-9a-f]{64}", ended.output) is None  # no secret is told

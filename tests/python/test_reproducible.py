@@ -8,8 +8,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from forked import launched
 from hosts import check_on_hosts
-from launching import check, command, find_mpirun, mpirun_line, run, run_to_end
+from launching import check, find_mpirun, mpirun_line, run, run_to_end
 from net.lab.fixture import MakeLab
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "python"
@@ -221,13 +222,24 @@ def test_any_number_of_ranks_gives_the_bits_of_one(size: int) -> None:
         (3, {"RUEDA_TRANSPORT": "tcp", "RUEDA_ALGORITHM": "ring"}, ()),
         (4, {"RUEDA_TRANSPORT": "tcp", "RUEDA_FUSION_THRESHOLD": "0"}, ("--bucket-bytes", "1")),
         (2, {"RUEDA_FUSION_THRESHOLD": "4096"}, ("--bucket-bytes", "100")),
-        (3, {"OMP_NUM_THREADS": "3"}, ()),
     ],
 )
-def test_transports_fusion_buckets_and_threads_change_no_bits(
+def test_transports_fusion_and_buckets_change_no_bits(
     size: int, extra: dict[str, str], arguments: tuple[str, ...]
 ) -> None:
     output = check(PROGRAM, size, [*EPOCHS, *arguments], extra)[0].output
+    assert hash_in(output) == hash_of_one_rank(), output
+
+
+def test_threads_change_no_bits() -> None:
+    program = f"""
+import runpy, sys, torch
+torch.set_num_threads(3)  # as OMP_NUM_THREADS=3, with which a rank would have to import torch itself
+sys.path.insert(0, {str(EXAMPLES)!r})
+runpy.run_path({str(PROGRAM)!r}, run_name="__main__")
+assert torch.get_num_threads() == 3
+"""
+    output = check(program, 3, EPOCHS)[0].output
     assert hash_in(output) == hash_of_one_rank(), output
 
 
@@ -239,7 +251,7 @@ def test_bfloat16() -> None:
 @pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
 def test_under_mpirun() -> None:
     extra = {"RUEDA_TRANSPORT": "mpi", "RUEDA_ALGORITHM": "ring"}
-    ended = run_to_end(mpirun_line(3, command(PROGRAM, EPOCHS)), extra, 240, "mpirun")
+    ended = run_to_end(mpirun_line(3, launched(PROGRAM, EPOCHS)), extra, 240, "mpirun")
     assert ended.returncode == 0, ended.output
     assert hash_in(ended.output) == hash_of_one_rank()
 

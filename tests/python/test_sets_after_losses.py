@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from elastic_launcher import ElasticJob
+from elastic_launcher import UNTIL, ElasticJob
 from launching import Ended, run
 
 pytest.importorskip("rueda._native")
@@ -335,6 +335,7 @@ else:
 
 JOINING = (
     PREAMBLE
+    + UNTIL
     + """
 pair, last = rueda.ProcessSet([0, 1]), rueda.ProcessSet([2])
 rueda.init(process_sets=[pair, last])
@@ -344,16 +345,7 @@ if not is_new:
     meet()
     if rueda.rank() == 0:
         die()
-while True:
-    time.sleep(0.002)
-    try:
-        if not is_new:
-            rueda.elastic.update()
-        is_new = False
-        if rueda.allreduce(np.array([rueda.size()], np.int32), "size", rueda.Min)[0] == 4:
-            break
-    except rueda.PeerLostError:
-        rueda.recover()
+until(lambda: rueda.size() == 4)
 check(pair, 0)
 check(last, 1)
 if three is not None:

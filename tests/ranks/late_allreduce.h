@@ -1,6 +1,7 @@
 // An allreduce on every rank of a network that does everything late and in odd orders.
 #pragma once
 
+#include <catch2/catch.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -78,5 +79,27 @@ class LateAllreduce {
   std::vector<std::unique_ptr<LateTransport>> transports_;
   std::vector<std::unique_ptr<Made>> operations_;
 };
+
+// Of the `transfers` of `size` ranks each `step`-th fails, as a receive or as a send. That is the
+// failure of one rank, which tells why. `make(network, failing)`: the ranks.
+template <class Make>
+void check_failing_transfers(bool is_receive, int size, int transfers, const Make& make,
+                             int step = 1) {
+  for (int failing = 0; failing < transfers; failing += step) {
+    CAPTURE(is_receive, failing);
+    Network network(size, static_cast<unsigned>(failing));
+    (is_receive ? network.failing_receive : network.failing_send) = failing;
+    auto ranks = make(network, failing);
+    ranks.run(5, 200'000);
+    int failed = 0;
+    for (int rank = 0; rank < size; ++rank) {
+      if (ranks.operation(rank).status().ok()) continue;
+      ++failed;
+      REQUIRE(ranks.operation(rank).done());
+      REQUIRE(ranks.operation(rank).status().message() == "a broken cable");
+    }
+    REQUIRE(failed == 1);
+  }
+}
 
 }  // namespace rueda::test

@@ -2,44 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 from engines.environments import ROOT, Engine, imported_with
-from launching import Ended, environment
+from launching import Ended
 from one_run import OneRun, each_check_of
 
 SCRIPT = Path(__file__).resolve().parent / "check_ray.py"
+VARIABLES = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 def run_to_end(engine: Engine, script: Path, folder: Path) -> Ended:
-    """One process, which starts the cluster itself; Ray ends the workers with it."""
-    with subprocess.Popen(
-        [engine.python, script, folder],
-        env=environment({"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}),
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,  # so that what it has started ends with it
-    ) as process:
-        try:
-            output, _ = process.communicate(timeout=280)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-    return Ended(process.returncode, output)
-
-
-def run(engine: Engine, script: Path, folder: Path) -> str:
-    """The same; it must succeed."""
-    ended = run_to_end(engine, script, folder)
-    assert ended.returncode == 0, ended.output
-    return ended.output
+    return engine.run_alone(script, folder, VARIABLES, 280)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +34,9 @@ def test_the_example_of_the_page(engine: Engine, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "ray.md").read_text()
     script = tmp_path / "train.py"
     script.write_text(re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0])
-    output = run(engine, script, tmp_path)
+    ended = run_to_end(engine, script, tmp_path)
+    output = ended.output
+    assert ended.returncode == 0, output
     distances = re.findall(r"^rank (\d): ([\d.e-]+)$", output, re.MULTILINE)
     assert [rank for rank, _ in distances] == ["0", "1"], output
     assert distances[0][1] == distances[1][1]

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from engines.environments import Engine
-from launching import Ended, environment
 from one_run import OneRun, each_check_of
 
 SCRIPT = Path(__file__).resolve().parent / "check_spark.py"
@@ -22,33 +19,15 @@ def _java() -> None:
         pytest.skip("Spark needs Java 17 or newer, and there is no java on the path")
 
 
-def run_to_end(
-    engine: Engine, script: Path, arguments: Sequence[str | Path], folder: Path
-) -> Ended:
-    """One process, the driver, which starts the cluster itself; that ends with it."""
-    done = subprocess.run(
-        [engine.python, script, *arguments],
-        env=environment(
-            {
-                "KERAS_BACKEND": "torch",
-                "PYSPARK_PYTHON": str(engine.python),
-                "SPARK_LOCAL_DIRS": str(folder),
-            }
-        ),
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=840,
-        check=False,
-    )
-    return Ended(done.returncode, done.stdout)
-
-
 @pytest.fixture(scope="module")
 def ran(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> OneRun:
     folder = tmp_path_factory.mktemp("checks")
-    ended = run_to_end(engine, SCRIPT, [folder], folder)
+    variables = {
+        "KERAS_BACKEND": "torch",
+        "PYSPARK_PYTHON": str(engine.python),
+        "SPARK_LOCAL_DIRS": str(folder),
+    }
+    ended = engine.run_alone(SCRIPT, folder, variables, 840)
     return OneRun(ended.returncode == 0, [ended.output])
 
 

@@ -69,23 +69,12 @@ TEST_CASE("a compressed allreduce ends with the same bits everywhere, whatever c
 }
 
 TEST_CASE("a receive or a send that fails is the compressed allreduce's failure on that rank") {
-  const bool is_receive = GENERATE(true, false);
   const auto codec = GENERATE(CodecKind::int8, CodecKind::top_k);
-  for (int failing = 0; failing < 24; failing += effort(1, 3)) {
-    CAPTURE(is_receive, name_of(codec), failing);
-    Network network(3, static_cast<unsigned>(failing));
-    (is_receive ? network.failing_receive : network.failing_send) = failing;
-    CompressedRanks allreduce = ranks_of(network, 1500, 128, sum_by(codec, 3));
-    allreduce.run(5, turns);
-    int failed = 0;
-    for (int rank = 0; rank < 3; ++rank) {
-      if (allreduce.operation(rank).status().ok()) continue;
-      ++failed;
-      REQUIRE(allreduce.operation(rank).done());
-      REQUIRE(allreduce.operation(rank).status().message() == "a broken cable");
-    }
-    REQUIRE(failed == 1);
-  }
+  CAPTURE(name_of(codec));
+  const auto make = [codec](Network& network, int) {
+    return ranks_of(network, 1500, 128, sum_by(codec, 3));
+  };
+  check_failing_transfers(GENERATE(true, false), 3, 24, make, effort(1, 3));
 }
 
 }  // namespace rueda::test::compressed_operation_test

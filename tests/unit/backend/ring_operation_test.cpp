@@ -51,23 +51,10 @@ TEST_CASE("a ring is right, and touches no memory that is on its way, whatever c
 }
 
 TEST_CASE("a receive or a send that fails is the ring's failure on that rank") {
-  const bool is_receive = GENERATE(true, false);
   // Of 3 ranks with 4 chunks a segment: 16 hops each.
-  for (int failing = 0; failing < 3 * 16; ++failing) {
-    CAPTURE(is_receive, failing);
-    Network network(3, static_cast<unsigned>(failing));
-    (is_receive ? network.failing_receive : network.failing_send) = failing;
-    Ring ring = ring_of(network, 12, 1, sum_of_doubles());
-    ring.run(5);
-    int failed = 0;
-    for (int rank = 0; rank < 3; ++rank) {
-      if (ring.operation(rank).status().ok()) continue;
-      ++failed;
-      REQUIRE(ring.operation(rank).done());
-      REQUIRE(ring.operation(rank).status().message() == "a broken cable");
-    }
-    REQUIRE(failed == 1);
-  }
+  check_failing_transfers(GENERATE(true, false), 3, 3 * 16, [](Network& network, int) {
+    return ring_of(network, 12, 1, sum_of_doubles());
+  });
 }
 
 }  // namespace rueda::test::ring_operation_test

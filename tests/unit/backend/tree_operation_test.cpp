@@ -56,23 +56,10 @@ TEST_CASE("a tree takes memory for what there is, however large its chunks may b
 }
 
 TEST_CASE("a receive or a send that fails is the tree's failure on that rank") {
-  const bool is_receive = GENERATE(true, false);
   // Of 4 ranks with 6 chunks: 3 links, there and back.
-  for (int failing = 0; failing < 6 * 6; ++failing) {
-    CAPTURE(is_receive, failing);
-    Network network(4, static_cast<unsigned>(failing));
-    (is_receive ? network.failing_receive : network.failing_send) = failing;
-    TreeRanks ranks = ranks_of(network, failing % 2, 6, 1, sum_of_doubles());
-    ranks.run(5);
-    int failed = 0;
-    for (int rank = 0; rank < 4; ++rank) {
-      if (ranks.operation(rank).status().ok()) continue;
-      ++failed;
-      REQUIRE(ranks.operation(rank).done());
-      REQUIRE(ranks.operation(rank).status().message() == "a broken cable");
-    }
-    REQUIRE(failed == 1);
-  }
+  check_failing_transfers(GENERATE(true, false), 4, 6 * 6, [](Network& network, int failing) {
+    return ranks_of(network, failing % 2, 6, 1, sum_of_doubles());
+  });
 }
 
 TEST_CASE("who waits along a tree names the neighbours from which nothing comes") {
