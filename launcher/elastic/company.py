@@ -104,8 +104,8 @@ class Company:
     def bears(self, is_missed: bool, *gone: Failure, is_certain: bool = True) -> bool:
         """Whether the job goes on without processes that have failed together; says so.
 
-        `is_missed`: the first world cannot be formed without one of them. `is_certain`: no, and nothing else that is
-        still to be heard of can be why they failed.
+        `is_missed`: the first world cannot be formed without one of them. `is_certain`: nothing that is still to be
+        heard of can be why they failed.
         """
         growth = self._growth
         numbers = [how.rank for how in gone]
