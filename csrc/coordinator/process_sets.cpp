@@ -19,6 +19,12 @@ std::uint64_t definition_of(const std::vector<int>& ranks) {
   return hash;
 }
 
+std::optional<int> ProcessSetMembers::member_of(int world_rank) const {
+  const auto found = std::lower_bound(ranks.begin(), ranks.end(), world_rank);
+  if (found == ranks.end() || *found != world_rank) return std::nullopt;
+  return static_cast<int>(found - ranks.begin());
+}
+
 std::string ProcessSetMembers::name() const {
   return id == 0 ? std::string() : str("process set ", id);
 }

@@ -31,6 +31,9 @@ struct ProcessSetMembers {
   [[nodiscard]] bool has(int world_rank) const {
     return std::binary_search(ranks.begin(), ranks.end(), world_rank);
   }
+  [[nodiscard]] int world_rank(int member) const { return ranks[static_cast<std::size_t>(member)]; }
+  // Nothing for a rank that is no member.
+  [[nodiscard]] std::optional<int> member_of(int world_rank) const;
   // For messages: "" for the world, which needs no name.
   [[nodiscard]] std::string name() const;
   // The same: "which has ranks 0, 2".

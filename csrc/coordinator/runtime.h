@@ -139,7 +139,7 @@ class Runtime {
   std::vector<Handle> open_handles(std::vector<Submission>& submissions) const;
   // Makes the submissions into a command; nothing when they are refused. `queue`: puts it there.
   std::optional<Command> accept(int set_id, std::vector<Submission> submissions, bool queue);
-  Handle wait_for_others(SetCoordinator& set, const RepeatedCall& call, Time deadline);
+  Handle wait_for_others(RoundAtOnce& round, const RepeatedCall& call, Time deadline);
   [[nodiscard]] Status refusal_of(const MessageRequest& request) const;
   Status end_set(int id);
   void push(Command command);

@@ -17,7 +17,6 @@ TOO_LARGE = {
     "HostReduction",
     "MpiTransport",
     "Runtime",
-    "SetCoordinator",
 }
 
 
