@@ -81,6 +81,7 @@ class Runtime {
   void end_added_sets();
 
   [[nodiscard]] const Topology& topology() const { return epoch_.topology(); }
+  [[nodiscard]] ProcessSets& process_sets() { return epoch_.process_sets(); }
   [[nodiscard]] const ProcessSets& process_sets() const { return epoch_.process_sets(); }
   [[nodiscard]] const Options& options() const { return options_; }
   [[nodiscard]] std::string_view transport_name() const { return epoch_.transport_name(); }
