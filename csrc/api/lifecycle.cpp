@@ -144,6 +144,29 @@ void prepare_process() {
   std::atexit(at_exit);
 }
 
+// What becomes of a world's process sets while one is formed that takes its place: another thread
+// could be given a number that the new world, which does not know of it, gives to another set.
+class OfferedSets {
+ public:
+  // `present`: null where this process is in no world.
+  explicit OfferedSets(std::shared_ptr<Runtime> present) : present_(std::move(present)) {
+    if (present_) known_ = present_->process_sets().offer();
+  }
+  // Where there is no new world, the present one goes on.
+  ~OfferedSets() {
+    if (present_) present_->process_sets().take_back();
+  }
+  OfferedSets(const OfferedSets&) = delete;
+  OfferedSets& operator=(const OfferedSets&) = delete;
+
+  [[nodiscard]] const std::optional<KnownSets>& known() const { return known_; }
+  void keep_with_next() { present_.reset(); }
+
+ private:
+  std::shared_ptr<Runtime> present_;
+  std::optional<KnownSets> known_;
+};
+
 // What a process says of itself where it enters a world with newcomers.
 struct Past {
   std::uint64_t epoch = 0;
@@ -309,14 +332,14 @@ Recovery enter_world(const WorldMeeting& meeting) {
   }
   const MpiCapability no_mpi{nullptr, Status(ErrorCode::unsupported, "the ranks met without MPI")};
   World world = value_or_throw(form_world(*bootstrap, options, no_mpi));
-  const auto known =
-      present ? std::optional(present->process_sets().known()) : std::optional<KnownSets>();
-  const auto sets = value_or_throw(inherit_sets(*bootstrap, known, deadline));
+  OfferedSets offered(present);
+  const auto sets = value_or_throw(inherit_sets(*bootstrap, offered.known(), deadline));
   auto succession = make_succession(*bootstrap, {world, entered.epoch, sets}, options);
   auto runtime =
       start_runtime(std::move(world), *bootstrap, options_of_later(options, entered.epoch),
                     failures_of_first(succession), sets);
   // From here on nothing fails: all are in the new world.
+  offered.keep_with_next();
   set_log_rank(runtime->topology().rank);
   set_runtime(std::move(runtime));
   state.epoch = entered.epoch;

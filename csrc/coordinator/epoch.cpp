@@ -1,4 +1,4 @@
-// Opening, progress and the end of an epoch.
+// Opening, commands, progress and the end of an epoch.
 #include "coordinator/epoch.h"
 
 #include <algorithm>
@@ -26,6 +26,10 @@ Duration patience_of(const Options& options) {
 std::optional<Time> earlier(std::optional<Time> left, std::optional<Time> right) {
   if (!left || !right) return left ? left : right;
   return std::min(*left, *right);
+}
+
+std::string called(const std::string& name) {
+  return name.empty() ? "a tensor without a name" : str("'", name, "'");
 }
 
 // On one host.
@@ -148,6 +152,130 @@ std::vector<int> Epoch::neighbours() const {
   std::vector<int> ranks = tree.children();
   if (!tree.is_root()) ranks.push_back(tree.parent());
   return ranks;
+}
+
+// --- Submissions and commands
+
+void Epoch::reserve_room(Submission& submission) const {
+  const Request& request = submission.request;
+  if (request.collective != Collective::add_process_set || !request.error.ok()) return;
+  const Sharers sharers = sharers_of(request.set_ranks);
+  if (!sharers.members) return;
+  submission.room = Batches::reserve(sharers.members, sharers.spans_hosts);
+  if (!submission.room) submission.request.error = no_room();
+}
+
+// What is wrong with a device travels as a request, as every local error does.
+void Epoch::mark_streams(std::vector<Submission>& submissions) {
+  const Submission* before = nullptr;
+  for (Submission& submission : submissions) {
+    if (submission.device == host_device || submission.ready || !submission.request.error.ok()) {
+      continue;
+    }
+    if (before != nullptr && before->device == submission.device &&
+        before->stream == submission.stream) {
+      submission.ready = before->ready;
+      continue;
+    }
+    auto marked = devices_->mark(submission.device, submission.stream);
+    if (marked) {
+      submission.ready = std::move(marked).value();
+      before = &submission;
+    } else {
+      submission.request.error =
+          Status(marked.status().code(),
+                 str(called(submission.request.name), " on ", topology().describe(topology().rank)))
+              .because(marked.status());
+    }
+  }
+}
+
+bool Epoch::take_commands(Time now) {
+  std::vector<Command> commands = services_.commands.take();
+  const bool moved = !commands.empty();
+  for (Command& command : commands) carry_out(std::move(command), now);
+  return moved;
+}
+
+void Epoch::carry_out_now(Command command) {
+  try {
+    const Time now = Clock::now();
+    take_commands(now);
+    carry_out(std::move(command), now);
+  } catch (const std::exception& error) {
+    fail_internal(error);
+  }
+}
+
+RoundAtOnce* Epoch::round_at_once(int set_id) {
+  if (!failure_.ok() || stopping_ || leaving_until_ || !refused_elsewhere_.empty()) return nullptr;
+  const auto set = sets_.find(set_id);
+  return set == sets_.end() ? nullptr : set->second->at_once();
+}
+
+void Epoch::carry_out(Command command, Time now) {
+  switch (command.kind) {
+    case Command::Kind::leave:
+      leaving_until_ = now + seconds(services_.options.shutdown_timeout);
+      for (const auto& [id, set] : sets_) set->leave();
+      return;
+    case Command::Kind::abort:
+      stopping_ = true;
+      return fail(Status(ErrorCode::peer_lost,
+                         str(topology().describe(topology().rank), " failed: ", command.cause),
+                         topology().rank));
+    case Command::Kind::dissolve:
+      // Where the others have ended the set before, it may be gone already; not so their messages.
+      if (const auto set = sets_.find(command.set_id); set != sets_.end()) {
+        set->second->leave();
+        return messages_.leave(command.set_id);
+      }
+      return messages_.remove(command.set_id);
+    case Command::Kind::form:
+      return failure_.ok() ? create_group(command) : command.refuse(failure_);
+    case Command::Kind::open_table:
+    case Command::Kind::use_table:
+    case Command::Kind::close_table: return start_on_table(std::move(command));
+    case Command::Kind::submit:
+    case Command::Kind::message:
+    case Command::Kind::join: break;
+  }
+  const auto set = sets_.find(command.set_id);
+  if (!failure_.ok()) return command.refuse(failure_);
+  if (set == sets_.end()) {
+    return command.refuse(Status(ErrorCode::invalid_argument,
+                                 str("process set ", command.set_id, " has been removed")));
+  }
+  start(std::move(command), *set->second, now);
+}
+
+void Epoch::start_on_table(Command command) {
+  if (!failure_.ok()) return command.refuse(failure_);
+  if (command.kind == Command::Kind::use_table) {
+    table_client_.submit(std::move(command.table->operation));
+  } else if (command.kind == Command::Kind::open_table) {
+    table_owner_.open(std::move(command.table->held));
+    command.handle->complete({});
+  } else {
+    table_owner_.close(command.table->held.number);
+  }
+}
+
+void Epoch::start(Command command, SetCoordinator& set, Time now) {
+  if (command.kind == Command::Kind::message) {
+    if (command.message.is_send) {
+      services_.metrics.point_to_point_messages_sent.add(1);
+      services_.metrics.point_to_point_bytes_sent.add(
+          static_cast<std::int64_t>(command.message.bytes()));
+    }
+    return messages_.submit(std::move(command.message));
+  }
+  if (command.kind == Command::Kind::join) return set.join(std::move(command.handle));
+  for (const Submission& submission : command.submissions) {
+    std::erase_if(refused_elsewhere_,
+                  [&](const auto& refusal) { return refusal.second == submission.request.name; });
+  }
+  set.submit(std::move(command.submissions), now);
 }
 
 // --- Progress

@@ -97,8 +97,8 @@ class Epoch final : public Progress::Work {
 
   // Everything that was asked for before comes first.
   void carry_out_now(Command command);
-  // The set, for calls that repeat; null where they have to be submitted.
-  [[nodiscard]] SetCoordinator* set_for_repeating(int id);
+  // For calls of the set that need no submission; null where they have to be submitted.
+  [[nodiscard]] RoundAtOnce* round_at_once(int set_id);
 
   bool take_commands(Time now) override;
   bool advance(Time now, Readable readable) override;

@@ -1,25 +1,14 @@
 #include "coordinator/execution.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "core/strings.h"
 #include "plan/fusion_plan.h"
-#include "reduce/reduce.h"
 
 namespace rueda {
 
 namespace {
-
-// How a reduce-scatter divides `rows`: as asked for, or as evenly as possible.
-std::vector<std::int64_t> rows_per_rank(const Request& request, int ranks) {
-  if (!request.splits.empty()) return request.splits;
-  const std::int64_t rows = request.shape.front();
-  std::vector<std::int64_t> split(static_cast<std::size_t>(ranks), rows / ranks);
-  for (std::int64_t i = 0; i < rows % ranks; ++i) ++split[static_cast<std::size_t>(i)];
-  return split;
-}
 
 // As the error of the operation of this name.
 Status naming(const std::string& name, const Status& status) {
@@ -44,11 +33,11 @@ Execution::Execution(const ExecutionContext& context, const Lane& lane,
     : context_(context),
       lane_(lane),
       members_(std::move(members)),
+      unfused_(context_, lane_, members_.front()),
       started_at_(now),
       last_moved_(now) {
   Metrics::PerCollective& counted = context_.metrics->of(request().collective);
   lane_.counters = &counted.transfers;
-  backend_ = request().on_gpu ? context_.devices : context_.backend;
   const bool moves_data = request().collective != Collective::persistent_allreduce;
   if (moves_data) counted.batches.add(1);
   for (const BatchMember& member : members_) {
@@ -84,17 +73,11 @@ void Execution::set_priority(std::int32_t priority) {
 }
 
 void Execution::start(const Contributions& contributions) {
-  switch (request().collective) {
-    case Collective::allreduce: return start_allreduce(contributions);
-    case Collective::reduce_scatter: return start_reduce_scatter(contributions);
-    case Collective::allgather: return start_allgather(contributions);
-    case Collective::broadcast: return start_broadcast(contributions);
-    case Collective::alltoall: return start_alltoall();
-    case Collective::persistent_allreduce: return agree_on_persistent();
-    default:
-      status_ = Status(ErrorCode::internal, "not a collective that moves data");
-      done_ = true;
-  }
+  operation_ = request().collective == Collective::allreduce ? allreduce(contributions)
+                                                             : unfused_.start(contributions);
+  if (operation_) return;
+  status_ = Status(ErrorCode::internal, "not a collective that moves data");
+  done_ = true;
 }
 
 // On a GPU the collective comes after what the tensors' streams still do to them.
@@ -106,44 +89,7 @@ void Execution::await_inputs() {
   }
 }
 
-Reduction Execution::reduction() const {
-  const auto absent = static_cast<int>(members_.front().response->absent.size());
-  const int present = lane_.size() - absent;
-  const std::vector<int>& leaf_ranks = request().leaf_ranks;
-  const bool has_leaves = !leaf_ranks.empty();
-  const int among_ranks = context_.averages_over_all ? lane_.size() : present;
-  return {.dtype = request().dtype,
-          .op = request().op,
-          .contributors = present,
-          .prescale = request().prescale,
-          .postscale = request().postscale,
-          .divisor = has_leaves ? static_cast<int>(leaf_ranks.size()) : among_ranks,
-          .wire = request().wire,
-          .compression = request().compression,
-          .leaves = has_leaves ? std::make_shared<LeafPlan>(plan_leaves(leaf_ranks, lane_.size()))
-                               : nullptr};
-}
-
-void Execution::agree_on_results(std::int64_t bytes, bool alike) {
-  const bool brought = members_.front().response->absent.empty() &&
-                       request().output_bytes == static_cast<std::size_t>(bytes);
-  if (request().on_gpu && !(alike && brought)) context_.devices->agree_on_results();
-}
-
-std::byte* Execution::allocate_output(Shape shape) {
-  const std::size_t bytes =
-      static_cast<std::size_t>(element_count(shape)) * size_of(request().dtype);
-  output_.shape = std::move(shape);
-  const auto& submission = members_.front().submission;
-  if (request().on_gpu && submission && submission->output &&
-      submission->request.output_bytes == bytes) {
-    return submission->output;
-  }
-  output_.data = backend_->allocate(lane_, bytes);
-  return output_.data.get();
-}
-
-void Execution::start_allreduce(const Contributions& contributions) {
+std::unique_ptr<Operation> Execution::allreduce(const Contributions& contributions) {
   std::vector<Piece> pieces;
   for (const BatchMember& member : members_) {
     Piece piece{nullptr, nullptr, member.response->request.count()};
@@ -158,80 +104,11 @@ void Execution::start_allreduce(const Contributions& contributions) {
     }
     pieces.push_back(piece);
   }
-  operation_ = contributions ? eager_allreduce(lane_, reduction(), pieces, contributions)
-                             : backend_->allreduce(lane_, reduction(), std::move(pieces));
-}
-
-// Only on GPUs: elsewhere there is nothing to do once it has been negotiated.
-void Execution::agree_on_persistent() {
-  const BatchMember& member = members_.front();
-  output_.persistent = member.persistent;
-  const Piece piece{member.submission->input, member.submission->output, request().count()};
-  operation_ = context_.devices->persist(lane_, reduction(), piece,
-                                         [this](std::shared_ptr<DeviceReduction> reduction) {
-                                           output_.reduction = std::move(reduction);
-                                         });
-}
-
-void Execution::start_reduce_scatter(const Contributions& contributions) {
-  const std::vector<std::int64_t> rows = rows_per_rank(request(), lane_.size());
-  const auto row = static_cast<std::int64_t>(request().row_bytes() / size_of(request().dtype));
-  std::vector<std::int64_t> lengths;
-  for (const std::int64_t count : rows) lengths.push_back(count * row);
-  Shape shape = request().shape;
-  shape.front() = rows[static_cast<std::size_t>(lane_.rank)];
-  const bool even =
-      std::all_of(rows.begin(), rows.end(), [&](auto count) { return count == rows.front(); });
-  agree_on_results(rows.front() * static_cast<std::int64_t>(request().row_bytes()), even);
-  std::byte* output = allocate_output(std::move(shape));
-  if (contributions) {
-    operation_ = eager_reduce_scatter(lane_, reduction(), output, lengths, contributions);
-    return;
-  }
-  const auto& submission = members_.front().submission;
-  operation_ = backend_->reduce_scatter(
-      lane_, reduction(), submission ? submission->input : nullptr, output, std::move(lengths));
-}
-
-void Execution::start_allgather(const Contributions& contributions) {
-  const std::vector<std::int64_t>& rows = members_.front().response->first_extents;
-  const auto row = static_cast<std::int64_t>(request().row_bytes());
-  std::vector<std::int64_t> lengths;
-  for (const std::int64_t count : rows) lengths.push_back(count * row);
-  Shape shape = request().shape;
-  shape.front() = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
-  agree_on_results(shape.front() * row, true);
-  std::byte* output = allocate_output(std::move(shape));
-  if (contributions) {
-    operation_ = eager_allgather(lane_, output, lengths, contributions);
-    return;
-  }
-  const auto& submission = members_.front().submission;
-  operation_ = backend_->allgather(lane_, submission ? submission->input : nullptr, output,
-                                   std::move(lengths));
-}
-
-void Execution::start_broadcast(const Contributions& contributions) {
-  const auto bytes = static_cast<std::int64_t>(request().bytes());
-  const auto& submission = members_.front().submission;
-  agree_on_results(0, true);  // only a rank that has joined allocates
-  if (!submission) unwanted_ = backend_->allocate(lane_, request().bytes());
-  std::byte* const data = submission ? submission->output : unwanted_.get();
-  operation_ = contributions ? eager_broadcast(lane_, data, bytes, request().root, contributions)
-                             : backend_->broadcast(lane_, data, bytes, request().root);
-}
-
-void Execution::start_alltoall() {
-  const Submission& submission = *members_.front().submission;
-  AlltoallInput input{submission.input, submission.rows, submission.request.row_bytes(),
-                      submission.request.output_bytes};
-  auto allocate = [this](const std::vector<std::int64_t>& received) {
-    Shape shape = members_.front().submission->request.shape;
-    shape.front() = std::accumulate(received.begin(), received.end(), std::int64_t{0});
-    output_.received_splits = received;
-    return allocate_output(std::move(shape));
-  };
-  operation_ = backend_->alltoall(lane_, std::move(input), std::move(allocate));
+  const Reduction reduction =
+      reduction_of(*members_.front().response, lane_.size(), context_.averages_over_all);
+  if (contributions) return eager_allreduce(lane_, reduction, pieces, contributions);
+  Backend& backend = request().on_gpu ? *context_.devices : *context_.backend;
+  return backend.allreduce(lane_, reduction, std::move(pieces));
 }
 
 bool Execution::advance(Time now) {
@@ -265,15 +142,13 @@ void Execution::complete_handles() {
     BatchMember& member = members_[piece];
     if (!member.submission) continue;
     if (const Status status = operation_->status_of_piece(piece); !status.ok()) {
-      context_.metrics->tensors_failed.add(1);
-      member.submission->handle->complete(naming(member.response->request.name, status));
+      context_.complete(*member.submission, naming(member.response->request.name, status));
       continue;
     }
-    context_.metrics->tensors_completed.add(1);
-    OperationOutput output = members_.size() == 1 ? std::move(output_) : OperationOutput{};
+    OperationOutput output = members_.size() == 1 ? unfused_.take_output() : OperationOutput{};
     output.device = member.submission->device;
     output.finished = finished;
-    member.submission->handle->complete({}, std::move(output));
+    context_.complete(*member.submission, {}, std::move(output));
   }
 }
 
@@ -292,8 +167,7 @@ void Execution::end_with(const StatusOf& status_of) {
   done_ = true;
   for (BatchMember& member : members_) {
     if (!member.submission) continue;
-    context_.metrics->tensors_failed.add(1);
-    member.submission->handle->complete(status_of(member));
+    context_.complete(*member.submission, status_of(member));
   }
 }
 

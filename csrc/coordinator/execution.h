@@ -7,40 +7,16 @@
 #include <optional>
 #include <vector>
 
-#include "backend/backend.h"
-#include "backend/device_backend.h"
 #include "backend/eager.h"
-#include "coordinator/flight_recorder.h"
-#include "coordinator/metrics.h"
+#include "coordinator/batch.h"
 #include "coordinator/process_sets.h"
-#include "coordinator/submission.h"
-#include "coordinator/timeline.h"
+#include "coordinator/unfused_collective.h"
 #include "core/options.h"
 #include "onehost/host_group.h"
 #include "plan/load.h"
-#include "plan/response.h"
 #include "plan/set_hosts.h"
 
 namespace rueda {
-
-// What executions of a process set share; owned by the engine and used by its thread only.
-struct ExecutionContext {
-  Backend* backend;
-  DeviceBackend* devices;
-  Metrics* metrics;
-  Timeline* timeline;
-  FlightRecorder* recorder;
-  HostMembers host;                // those of the set, where they share memory
-  bool averages_over_all = false;  // also over ranks that have joined
-  int set_id = 0;
-};
-
-struct BatchMember {
-  std::shared_ptr<const Response> response;
-  // Nothing where this rank has joined: it contributes the identity.
-  std::optional<Submission> submission;
-  int persistent = -1;  // persistent operation: its number within the set
-};
 
 class Execution {
  public:
@@ -80,20 +56,9 @@ class Execution {
   // Of its messages, where other batches share the links.
   void set_priority(std::int32_t priority);
   void await_inputs();
-  void start_allreduce(const Contributions& contributions);
-  void agree_on_persistent();
-  void start_reduce_scatter(const Contributions& contributions);
-  void start_allgather(const Contributions& contributions);
-  void start_broadcast(const Contributions& contributions);
-  void start_alltoall();
+  [[nodiscard]] std::unique_ptr<Operation> allreduce(const Contributions& contributions);
 
   [[nodiscard]] const Request& request() const { return members_.front().response->request; }
-  [[nodiscard]] Reduction reduction() const;
-  // On a GPU: unless all ranks have brought memory of `bytes`, which fits where they are `alike`,
-  // they agree that they all have got what they allocate. Called by all or none.
-  void agree_on_results(std::int64_t bytes, bool alike);
-  // Memory for the result of member 0, which goes to the application.
-  std::byte* allocate_output(Shape shape);
   void complete_handles();
   // Each with its own name in the error.
   void fail_by_name(const Status& reason);
@@ -103,11 +68,9 @@ class Execution {
   void record_end();
 
   ExecutionContext context_;
-  Backend* backend_;
   Lane lane_;
   std::vector<BatchMember> members_;
-  OperationOutput output_;
-  std::shared_ptr<std::byte[]> unwanted_;  // a broadcast's data where this rank has joined
+  UnfusedCollective unfused_;  // of the first member; started where it is no allreduce
   std::unique_ptr<Operation> operation_;
   Time started_at_;
   Time last_moved_;

@@ -19,6 +19,12 @@ std::uint64_t definition_of(const std::vector<int>& ranks) {
   return hash;
 }
 
+std::optional<int> ProcessSetMembers::member_of(int world_rank) const {
+  const auto found = std::lower_bound(ranks.begin(), ranks.end(), world_rank);
+  if (found == ranks.end() || *found != world_rank) return std::nullopt;
+  return static_cast<int>(found - ranks.begin());
+}
+
 std::string ProcessSetMembers::name() const {
   return id == 0 ? std::string() : str("process set ", id);
 }
@@ -83,6 +89,17 @@ KnownSets ProcessSets::hand_over() {
   return known_locked();
 }
 
+KnownSets ProcessSets::offer() {
+  const std::lock_guard lock(mutex_);
+  is_offered_ = true;
+  return known_locked();
+}
+
+void ProcessSets::take_back() {
+  const std::lock_guard lock(mutex_);
+  is_offered_ = false;
+}
+
 KnownSets ProcessSets::known_locked() const {
   KnownSets known;
   known.next_id = next_id_;
@@ -99,8 +116,14 @@ Status ProcessSets::missing(int id) const {
   return missing_locked(id);
 }
 
-Status ProcessSets::broken() {
-  return {ErrorCode::peer_lost, "the world has broken, and another one has been formed"};
+Status ProcessSets::refusal() const {
+  if (is_handed_over_) {
+    return {ErrorCode::peer_lost, "the world has broken, and another one has been formed"};
+  }
+  if (is_offered_) {
+    return {ErrorCode::shutdown, "another world is being formed in the place of this one"};
+  }
+  return {};
 }
 
 Status ProcessSets::missing_locked(int id) const {
@@ -169,12 +192,13 @@ bool ProcessSets::is_slot_taken(int id) const {
 
 Expected<std::shared_ptr<const ProcessSetMembers>> ProcessSets::add(const std::vector<int>& ranks) {
   const std::lock_guard lock(mutex_);
-  if (is_handed_over_) return broken();
   auto made = members_of(ranks, Kind::added);
   if (!made) return made.status();
   const auto members = std::move(made).value();
   while (is_slot_taken(next_id_)) ++next_id_;
   members->id = next_id_++;
+  // Its number is used up: other ranks may have added it before they offered what they have.
+  if (Status refused = refusal(); !refused.ok()) return refused;
   sets_[members->id] = members;
   return std::shared_ptr<const ProcessSetMembers>(members);
 }
@@ -206,7 +230,9 @@ Expected<std::shared_ptr<const ProcessSetMembers>> ProcessSets::form(
 Status ProcessSets::remove(int id) {
   const std::lock_guard lock(mutex_);
   if (id == 0) return {ErrorCode::invalid_argument, "the world cannot be removed"};
-  if (is_handed_over_ && kind_of(id) == Kind::added) return broken();
+  if (kind_of(id) == Kind::added) {
+    if (Status refused = refusal(); !refused.ok()) return refused;
+  }
   return sets_.erase(id) == 0 ? missing_locked(id) : Status();
 }
 

@@ -31,6 +31,9 @@ struct ProcessSetMembers {
   [[nodiscard]] bool has(int world_rank) const {
     return std::binary_search(ranks.begin(), ranks.end(), world_rank);
   }
+  [[nodiscard]] int world_rank(int member) const { return ranks[static_cast<std::size_t>(member)]; }
+  // Nothing for a rank that is no member.
+  [[nodiscard]] std::optional<int> member_of(int world_rank) const;
   // For messages: "" for the world, which needs no name.
   [[nodiscard]] std::string name() const;
   // The same: "which has ranks 0, 2".
@@ -65,6 +68,10 @@ class ProcessSets {
   [[nodiscard]] KnownSets known() const;
   // The same, once the world has broken: no set is added or removed any more.
   [[nodiscard]] KnownSets hand_over();
+  // The same for a world that is to take the place of one that is whole. Where it is not formed
+  // after all, take_back() lets sets be added and removed again.
+  [[nodiscard]] KnownSets offer();
+  void take_back();
 
   // Null when there is no such set (any more).
   [[nodiscard]] std::shared_ptr<const ProcessSetMembers> find(int id) const;
@@ -87,7 +94,8 @@ class ProcessSets {
   enum class Kind : std::uint8_t { added, formed };
 
   static Kind kind_of(int id);
-  [[nodiscard]] static Status broken();
+  // Why no set is added or removed at present; ok where they are.
+  [[nodiscard]] Status refusal() const;
   [[nodiscard]] KnownSets known_locked() const;
   [[nodiscard]] Status missing_locked(int id) const;
   void inherit(KnownSets::Known set, const std::vector<std::optional<KnownSets>>& known);
@@ -101,6 +109,7 @@ class ProcessSets {
   mutable std::mutex mutex_;
   int next_id_ = 0;
   bool is_handed_over_ = false;
+  bool is_offered_ = false;
   std::map<int, std::shared_ptr<const ProcessSetMembers>> sets_;
   std::map<int, std::string> gone_;  // see KnownSets
   std::set<int> formed_;  // numbers that members have agreed on, also of sets that are gone

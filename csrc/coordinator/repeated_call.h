@@ -1,6 +1,6 @@
 // An allreduce of one tensor of the host as the caller describes it who waits for it. It is first
 // tried to do again, under this name, what has been done before, which takes no submission: see
-// Replay::join_at_once().
+// RoundAtOnce.
 #pragma once
 
 #include <cstddef>

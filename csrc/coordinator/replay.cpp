@@ -13,8 +13,8 @@ Replay::Replay(HostParts parts, std::shared_ptr<const ProcessSetMembers> members
       events_(std::move(events)),
       memory_(std::move(parts), members_->id, members_->size() > 1 ? options_.plans : 0),
       contributions_(memory_, *members_, events_.may_be_eager),
-      at_once_(memory_, plans_, contributions_, *members_, metrics_),
-      open_(options_.pause, options_.stall) {
+      open_(options_.pause, options_.stall),
+      at_once_(memory_, plans_, open_, contributions_, *members_, metrics_) {
   if (!memory_.may_have_table() || !memory_.leads() || !memory_.spans_hosts()) return;
   // At once: other hosts may need this rank before it has learned of a plan. Without room for a
   // table that all members here share, they are never ready, and the other hosts need not wait for

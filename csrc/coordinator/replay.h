@@ -47,7 +47,6 @@
 #include "coordinator/open_rounds.h"
 #include "coordinator/plan_table.h"
 #include "coordinator/process_sets.h"
-#include "coordinator/repeated_call.h"
 #include "coordinator/round_at_once.h"
 #include "coordinator/round_contributions.h"
 #include "coordinator/round_leader.h"
@@ -101,20 +100,8 @@ class Replay {
     const PlanTable::Where* const found = plans_.find(name);
     return found != nullptr && found->member().submission;
   }
-  // Joins the next round of the call's plan, where nothing else is taken. False: nothing has
-  // happened, and it is to be submitted. After true, finish_at_once() until it is over, or
-  // hand_in(), before anything else.
-  [[nodiscard]] bool join_at_once(const RepeatedCall& call) {
-    return open_.empty() && at_once_.join(call);
-  }
-  // Where all have come: the result is in the call's output. Returns the tensor's bytes then.
-  [[nodiscard]] std::optional<std::size_t> finish_at_once(const RepeatedCall& call) {
-    return at_once_.finish(call);
-  }
-  // The call waits for the others as a submission that has been taken.
-  void hand_in(const RepeatedCall& call, OpenHandle handle, Time now) {
-    open_.join(at_once_.hand_in(call, std::move(handle), now));
-  }
+  // For calls that need no submission. What is under way there comes before anything else.
+  [[nodiscard]] RoundAtOnce& at_once() { return at_once_; }
   // Hands it back to be negotiated. Null when that is done; otherwise it is about to be executed.
   [[nodiscard]] Submission* recall(const std::string& name);
 
@@ -181,9 +168,9 @@ class Replay {
   RoundMemory memory_;
   PlanTable plans_;
   RoundContributions contributions_;
-  RoundAtOnce at_once_;
   std::optional<RoundLeader> leader_;  // where the set spans hosts, on the first member of each
   OpenRounds open_;
+  RoundAtOnce at_once_;
   std::uint64_t calls_off_seen_ = 0;
   std::vector<const std::byte*> sent_;  // with the round that is being executed
   bool suspended_ = false;

@@ -1,7 +1,9 @@
 #include "coordinator/round_at_once.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <utility>
 
 namespace rueda {
 
@@ -34,6 +36,7 @@ void RoundAtOnce::prepare(ReplayPlan& plan) const {
 }
 
 bool RoundAtOnce::join(const RepeatedCall& call) {
+  if (!open_.empty()) return false;
   const PlanTable::Where* const found = plans_.find(call.name);
   if (found == nullptr) return false;
   ReplayPlan& plan = *found->plan;
@@ -48,16 +51,17 @@ bool RoundAtOnce::join(const RepeatedCall& call) {
   // Whoever takes the submission then learns the same.
   if (joined == ReadinessTable::Joined::off) return false;
   joined_ = &plan;
+  metrics_.tensors_submitted.add(1);
   if (joined == ReadinessTable::Joined::completed) memory_.wake_others();
   return true;
 }
 
-std::optional<std::size_t> RoundAtOnce::finish(const RepeatedCall& call) {
+bool RoundAtOnce::finish(const RepeatedCall& call) {
   const auto entry = memory_.readiness().read(memory_.log_position());
-  if (!entry) return std::nullopt;
+  if (!entry) return false;
   ReplayPlan& plan = *joined_;
   // Otherwise one has sent nothing along, and the submission is executed.
-  if (!contributions_.find(plan, sent_)) return std::nullopt;
+  if (!contributions_.find(plan, sent_)) return false;
   const Request& agreed = request_of(plan);
   sent_[static_cast<std::size_t>(members_.rank)] = call.input;
   const std::int64_t count = agreed.count();
@@ -69,10 +73,17 @@ std::optional<std::size_t> RoundAtOnce::finish(const RepeatedCall& call) {
   joined_ = nullptr;
   metrics_.plans_replayed.add(1);
   metrics_.plans_eager.add(1);
-  return static_cast<std::size_t>(count) * size_of(agreed.dtype);
+  const auto bytes = count * static_cast<std::int64_t>(size_of(agreed.dtype));
+  Metrics::PerCollective& counted = metrics_.of(Collective::allreduce);
+  counted.batches.add(1);
+  counted.tensors.add(1);
+  counted.tensor_bytes.add(bytes);
+  counted.transfers.bytes_reduced.add(bytes);
+  metrics_.tensors_completed.add(1);
+  return true;
 }
 
-ReplayPlan& RoundAtOnce::hand_in(const RepeatedCall& call, OpenHandle handle, Time now) {
+void RoundAtOnce::hand_in(const RepeatedCall& call, OpenHandle handle, Time now) {
   ReplayPlan& plan = *std::exchange(joined_, nullptr);
   ReplayPlan::Member& member = plan.batches.front().front();
   Submission& submission = member.submission.emplace();
@@ -82,7 +93,7 @@ ReplayPlan& RoundAtOnce::hand_in(const RepeatedCall& call, OpenHandle handle, Ti
   submission.output = call.output;
   submission.submitted_at = submission.taken_at = plan.since = now;
   plan.collected = 1;
-  return plan;
+  open_.join(plan);
 }
 
 }  // namespace rueda

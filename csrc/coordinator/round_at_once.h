@@ -4,11 +4,10 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
-#include <utility>
 #include <vector>
 
 #include "coordinator/metrics.h"
+#include "coordinator/open_rounds.h"
 #include "coordinator/plan_table.h"
 #include "coordinator/process_sets.h"
 #include "coordinator/repeated_call.h"
@@ -20,28 +19,31 @@ namespace rueda {
 class RoundAtOnce {
  public:
   // All must outlive this.
-  RoundAtOnce(RoundMemory& memory, const PlanTable& plans, RoundContributions& contributions,
-              const ProcessSetMembers& members, Metrics& metrics)
+  RoundAtOnce(RoundMemory& memory, const PlanTable& plans, OpenRounds& open,
+              RoundContributions& contributions, const ProcessSetMembers& members, Metrics& metrics)
       : memory_(memory),
         plans_(plans),
+        open_(open),
         contributions_(contributions),
         members_(members),
         metrics_(metrics) {}
 
   // Decides whether it may be tried for a new plan.
   void prepare(ReplayPlan& plan) const;
-  // Joins the next round of the call's plan. This rank waits for no other round. False: nothing
-  // has happened.
+  // Joins the next round of the call's plan, where this rank waits for no other round. False:
+  // nothing has happened, and it is to be submitted. After true, finish() until it is over, or
+  // hand_in(), before anything else.
   [[nodiscard]] bool join(const RepeatedCall& call);
-  // After that: the tensor's bytes once the result is in the call's output. Nothing while others
-  // are missing, and where one has sent nothing along, so that the round has to be executed.
-  [[nodiscard]] std::optional<std::size_t> finish(const RepeatedCall& call);
-  // The call waits for the others as a submission. Returns its plan.
-  [[nodiscard]] ReplayPlan& hand_in(const RepeatedCall& call, OpenHandle handle, Time now);
+  // Whether all have come: then the result is in the call's output. Not where one has sent nothing
+  // along, so that the round has to be executed.
+  [[nodiscard]] bool finish(const RepeatedCall& call);
+  // The call waits for the others as a submission that has joined.
+  void hand_in(const RepeatedCall& call, OpenHandle handle, Time now);
 
  private:
   RoundMemory& memory_;
   const PlanTable& plans_;
+  OpenRounds& open_;
   RoundContributions& contributions_;
   const ProcessSetMembers& members_;
   Metrics& metrics_;

@@ -111,40 +111,40 @@ std::vector<Handle> Runtime::submit_and_wait(int set_id, std::vector<Submission>
 Runtime::Repetition Runtime::repeat(int set_id, RepeatedCall call,
                                     const std::function<Time()>& begin_to_wait) {
   if (commands_.is_closed(set_id) || !progress_.acquire_idle()) return {};
-  SetCoordinator* const set = epoch_.set_for_repeating(set_id);
+  RoundAtOnce* const round = epoch_.round_at_once(set_id);
   std::string number;
-  const auto join = [&call, set](std::string_view name) {
+  const auto join = [&call, round](std::string_view name) {
     call.name = name;
-    return set->join_at_once(call);
+    return round->join(call);
   };
   const bool joined =
-      set != nullptr &&
-      (call.name.empty() ? commands_.number_if(set_id, number, join) : set->join_at_once(call));
+      round != nullptr &&
+      (call.name.empty() ? commands_.number_if(set_id, number, join) : round->join(call));
   if (!joined) {
     progress_.release_idle();
     return {};
   }
   // What the call refers to by name and shape may change once `begin_to_wait` has been called, and
   // is not looked at any more.
-  const auto is_done = [&] { return set->finish_at_once(call); };
+  const auto is_done = [&] { return round->finish(call); };
   std::optional<Time> deadline;
   bool done = progress_.spin_a_moment(is_done);
   if (!done) {
     deadline = begin_to_wait();
     done = progress_.yield_a_moment(is_done);
   }
-  if (!done) return {Repetition::Is::begun, wait_for_others(*set, call, *deadline)};
+  if (!done) return {Repetition::Is::begun, wait_for_others(*round, call, *deadline)};
   metrics_.driven_by_caller.add(1);
   progress_.release_idle();
   return {Repetition::Is::done};
 }
 
-Handle Runtime::wait_for_others(SetCoordinator& set, const RepeatedCall& call, Time deadline) {
+Handle Runtime::wait_for_others(RoundAtOnce& round, const RepeatedCall& call, Time deadline) {
   progress_.go_on();
   Handle handle;
   try {
     handle = Handle(std::make_shared<HandleState>(progress_.lock()));
-    set.hand_in(call, handle.state(), Clock::now());
+    round.hand_in(call, handle.state(), Clock::now());
   } catch (const std::exception& error) {
     // The others count on the round that this rank has joined.
     epoch_.fail_internal(error);

@@ -81,6 +81,7 @@ class Runtime {
   void end_added_sets();
 
   [[nodiscard]] const Topology& topology() const { return epoch_.topology(); }
+  [[nodiscard]] ProcessSets& process_sets() { return epoch_.process_sets(); }
   [[nodiscard]] const ProcessSets& process_sets() const { return epoch_.process_sets(); }
   [[nodiscard]] const Options& options() const { return options_; }
   [[nodiscard]] std::string_view transport_name() const { return epoch_.transport_name(); }
@@ -139,7 +140,7 @@ class Runtime {
   std::vector<Handle> open_handles(std::vector<Submission>& submissions) const;
   // Makes the submissions into a command; nothing when they are refused. `queue`: puts it there.
   std::optional<Command> accept(int set_id, std::vector<Submission> submissions, bool queue);
-  Handle wait_for_others(SetCoordinator& set, const RepeatedCall& call, Time deadline);
+  Handle wait_for_others(RoundAtOnce& round, const RepeatedCall& call, Time deadline);
   [[nodiscard]] Status refusal_of(const MessageRequest& request) const;
   Status end_set(int id);
   void push(Command command);

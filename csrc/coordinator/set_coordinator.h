@@ -1,42 +1,27 @@
-// One process set at work on this rank: what is pending, its negotiation, and its batches in
-// flight. Used by the coordinator thread only.
+// One process set at work on this rank: what the application hands in is replayed or negotiated,
+// and what its members have agreed on is executed. Used by the coordinator thread only.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
-#include <utility>
 #include <vector>
 
+#include "coordinator/deferred_submissions.h"
 #include "coordinator/execution.h"
 #include "coordinator/process_sets.h"
 #include "coordinator/replay.h"
+#include "coordinator/round_at_once.h"
+#include "coordinator/set_negotiation.h"
 #include "coordinator/submission.h"
 #include "core/options.h"
-#include "plan/negotiator.h"
 #include "plan/set_hosts.h"
 
 namespace rueda {
 
 class SetCoordinator {
  public:
-  struct Events {
-    // A message for another member (world rank).
-    std::function<void(int peer, std::vector<std::byte> message)> send;
-    // The members have agreed on something that changes the engine: add or remove a process set.
-    std::function<void(const Response&, Submission)> apply_set_change;
-    // Others have waited for a long time for `name`, which this rank has not submitted here.
-    std::function<void(const std::string& name)> awaited_here;
-    // `response` has failed on all members, not by this rank's refusal; its request carries what
-    // the refusing rank said.
-    std::function<void(const Response& response)> failed;
-    // All members have joined: called before anyone hears of it.
-    std::function<void()> joined;
-    // Asks a member (world rank) where its application is, see hear_whereabouts(). May be empty.
-    std::function<void(int peer)> ask_whereabouts;
-  };
+  using Events = SetNegotiation::Events;
 
   // `parts`, `hosts` and `room`: as Batches has them.
   SetCoordinator(std::shared_ptr<const ProcessSetMembers> members, const HostParts& parts,
@@ -45,16 +30,9 @@ class SetCoordinator {
                  std::shared_ptr<ControlRoom> room = nullptr);
 
   void submit(std::vector<Submission> submissions, Time now);
-  // As Replay::join_at_once() and what follows it. Only while nothing of the set is under way, and
-  // nobody wants to see each step of an operation.
-  [[nodiscard]] bool join_at_once(const RepeatedCall& call);
-  [[nodiscard]] bool finish_at_once(const RepeatedCall& call);
-  void hand_in(const RepeatedCall& call, OpenHandle handle, Time now) {
-    replay_.hand_in(call, std::move(handle), now);
-  }
-  // Makes the operation `name` fail on all members, which this rank has not submitted here but to
-  // `other_set`.
-  void refuse(const std::string& name, const Status& why, int other_set, Time now);
+  // For calls that need no submission. Null while anything of the set is under way, or somebody
+  // wants to see each step of an operation.
+  [[nodiscard]] RoundAtOnce* at_once();
   void join(OpenHandle handle);
   void leave();
   void receive(int peer, std::span<const std::byte> message, Time now);
@@ -68,7 +46,7 @@ class SetCoordinator {
   [[nodiscard]] const ProcessSetMembers& members() const { return *members_; }
   [[nodiscard]] const Batches& batches() const { return batches_; }
   [[nodiscard]] bool is_pending(const std::string& name) const {
-    return pending_.contains(name) || replay_.holds(name);
+    return negotiation_.pending().contains(name) || replay_.holds(name);
   }
   // Whether batches are under way, or only the other members are waited for.
   // Or whether they still need this rank though the set has ended.
@@ -77,12 +55,12 @@ class SetCoordinator {
   }
   // Whether messages of other members are expected at any moment.
   [[nodiscard]] bool negotiates() const {
-    return !pending_.empty() || join_handle_ || replay_.waits_for_hosts();
+    return negotiation_.waits() || replay_.waits_for_hosts();
   }
   // Nothing more can be agreed on.
   [[nodiscard]] bool closed() const { return !closing().ok(); }
   // Why; ok while it goes on.
-  [[nodiscard]] const Status& closing() const { return negotiator_.closed(); }
+  [[nodiscard]] const Status& closing() const { return negotiation_.closed(); }
   // When step() should be called though nothing happens.
   [[nodiscard]] std::optional<Time> next_deadline() const;
 
@@ -95,62 +73,35 @@ class SetCoordinator {
   [[nodiscard]] const std::vector<std::string>& interrupted() const { return interrupted_; }
 
  private:
-  void record(std::vector<Submission>& submissions);
-  void record_stall(const ResponseList& responses);
-  void submit_group(std::vector<Submission> submissions, Time now);
-  void renegotiate(std::vector<Submission> submissions);
-  // Whether the submissions have to wait until one of their names is free: it is refused, and the
-  // answer has not come yet, or it is a number that has come round again.
-  bool defer(std::vector<Submission>& submissions);
-  [[nodiscard]] bool must_wait(const std::string& name) const;
-  // Those whose names are free now; returns whether there were any.
+  [[nodiscard]] Events negotiation_events(Events events);
+  [[nodiscard]] Replay::Events replay_events();
+
+  // What has waited for names that are free now; returns whether there was any.
   bool submit_deferred(Time now);
+  bool refuse_duplicates(std::vector<Submission>& submissions);
   // Unless something that was submitted before is still open; returns whether it has begun.
   bool begin_join();
   bool begin_leave();
-  bool refuse_duplicates(std::vector<Submission>& submissions);
-  void finish(Submission submission, const Status& status, OperationOutput output = {});
-  void handle(ResponseList responses, Time now);
-  void execute(const ResponseList& responses, const std::vector<std::size_t>& batch, Time now);
+
+  void handle(const ResponseList& responses, Time now);
   void execute(std::vector<BatchMember> members, BatchOrder order, Time now,
                const Contributions& contributions = {});
   void execute_again(Replay::Batch& batch, const Contributions& contributions);
-  void finish_barrier(Submission submission);
-  [[nodiscard]] Replay::Events replay_events();
-  [[nodiscard]] std::optional<int> member_of(int peer) const;
-  [[nodiscard]] NegotiatorOptions negotiator_options(const Options& options) const;
-  void mark_cycle(Time now);
-  void record_answer(const std::string& name, Time now);
-  void answer(const Response& response, Time now);
-  void fail_pending(const Response& response, Time now);
-  void close(const Status& reason);
-  void note_interrupted(const std::string& operation);
-  void add_pending(Submission submission);
-  std::optional<Submission> take_pending(const std::string& name);
   bool advance(Time now);
+  void close(const Status& reason);
 
-  std::shared_ptr<const ProcessSetMembers> members_;
-  std::int64_t fusion_threshold_;
-  int patient_warnings_;  // how many of them are taken for slowness, not for a mistake
-  ExecutionContext context_;
-  Events events_;
-  Negotiator negotiator_;
+  const std::shared_ptr<const ProcessSetMembers> members_;
+  const std::int64_t fusion_threshold_;
+  const ExecutionContext context_;
+  SetNegotiation negotiation_;
   Replay replay_;
   Batches batches_;
-
-  std::unordered_map<std::string, Submission> pending_;  // not agreed on yet
-  std::size_t pending_on_gpus_ = 0;                      // of these
-  std::unordered_map<std::string, std::vector<std::vector<Submission>>> deferred_;  // by name
-  std::unordered_map<std::string, int> warnings_;  // of names that only others have submitted
-  OpenHandle join_handle_;
+  DeferredSubmissions deferred_;
   bool join_waits_ = false;  // for what was submitted before and is deferred or undecided
   bool is_leaving_ = false;  // and waits for these, which had to wait for their numbers
   std::vector<std::string> leave_waits_for_;
-  int next_persistent_ = 0;
   std::vector<std::string> interrupted_;
-  Status retired_;        // why, once the set has been removed
-  bool changed_ = false;  // since the last flush
-  std::optional<Time> deadline_;
+  Status retired_;  // why, once the set has been removed
 };
 
 }  // namespace rueda

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
@@ -43,5 +44,20 @@ struct Submission {
 };
 // Or containers would copy what they hold, and the handle of a copy is empty.
 static_assert(std::is_nothrow_move_constructible_v<Submission>);
+
+// Makes the operation `name` fail on all members of the set to which it is submitted, because of
+// `why`. `other_set`: to which this rank has handed the name instead; -1: to none.
+[[nodiscard]] inline std::vector<Submission> refusal_of(const std::string& name, const Status& why,
+                                                        int other_set = -1) {
+  std::vector<Submission> one(1);
+  Submission& refusal = one.front();
+  refusal.request.name = name;
+  refusal.request.error = why;
+  refusal.request.other_set = other_set;
+  refusal.handle = std::make_shared<HandleState>();
+  refusal.submitted_at = Clock::now();
+  refusal.is_refusal = true;
+  return one;
+}
 
 }  // namespace rueda

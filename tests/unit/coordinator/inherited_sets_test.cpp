@@ -107,6 +107,26 @@ TEST_CASE("what is handed over does not change any more") {
   CHECK(sets.find(1));
 }
 
+TEST_CASE("what is offered to another world changes again only where that is not formed") {
+  ProcessSets sets(0, 2);
+  REQUIRE(sets.add({0, 1}));
+  const KnownSets known = sets.offer();
+  CHECK(known.sets.size() == 1);
+  CHECK(sets.add({0}).status().code() == ErrorCode::shutdown);
+  CHECK(sets.remove(1).code() == ErrorCode::shutdown);
+  CHECK(sets.ids() == std::vector<int>{0, 1});
+  SECTION("the world goes on, where others may have added the set before they offered theirs") {
+    sets.take_back();
+    CHECK(sets.add({0}).value()->id == 3);
+    CHECK(sets.remove(1).ok());
+  }
+  SECTION("the world breaks meanwhile") {
+    (void)sets.hand_over();
+    sets.take_back();
+    CHECK(sets.add({0}).status().code() == ErrorCode::peer_lost);
+  }
+}
+
 TEST_CASE("sets that only their members know end with their world") {
   ProcessSets sets(0, 2);
   REQUIRE(sets.form(first_formed, {0, 1}));

@@ -42,7 +42,9 @@ class SetByHand {
       };
       events.apply_set_change = [](const Response&, const Submission&) {};
       events.awaited_here = [](const std::string&) {};
-      events.failed = [](const Response&) {};
+      events.failed = [this](const Response& response) {
+        handed_to_.push_back(response.other_set);
+      };
       events.joined = [] {};
       const ExecutionContext context{member.backend.get(), member.devices.get(),
                                      &member.metrics,      &member.timeline,
@@ -85,6 +87,8 @@ class SetByHand {
       at(message.to).receive(message.from, message.bytes, now());
     }
   }
+  // Where refusing ranks had handed in what has failed, as the others heard.
+  [[nodiscard]] const std::vector<int>& handed_to() const { return handed_to_; }
   // Until all is at rest.
   void settle() {
     for (int round = 0; round < 50; ++round) {
@@ -120,6 +124,7 @@ class SetByHand {
   std::vector<std::shared_ptr<HostMemory>> hosts_;
   std::deque<Member> members_;
   std::deque<Message> messages_;
+  std::vector<int> handed_to_;
   float ignored_ = 0;
 };
 
@@ -136,13 +141,14 @@ Status elsewhere() {
 
 TEST_CASE("what is submitted under a name that this rank refuses comes after the refusal") {
   SetByHand set(2);
-  set.at(0).refuse("x", elsewhere(), {}, Clock::now());
+  set.at(0).submit(refusal_of("x", elsewhere(), 1), Clock::now());
   float first = 0;
   float second = 0;
   const HandlePtr deferred = set.submit(0, "x", first);
   const HandlePtr refused = set.submit(1, "x");
   set.settle();
   CHECK(outcome(refused) == ErrorCode::mismatch);
+  CHECK(set.handed_to() == std::vector<int>{1});
   CHECK_FALSE(deferred->is_done());
   const HandlePtr other = set.submit(1, "x", second);
   set.settle();
@@ -153,7 +159,7 @@ TEST_CASE("what is submitted under a name that this rank refuses comes after the
 
 TEST_CASE("what waits behind a refusal fails when a rank leaves") {
   SetByHand set(2);
-  set.at(0).refuse("x", elsewhere(), {}, Clock::now());
+  set.at(0).submit(refusal_of("x", elsewhere(), 1), Clock::now());
   const HandlePtr deferred = set.submit(0, "x");
   set.at(1).leave();
   set.settle();
@@ -211,6 +217,7 @@ TEST_CASE("a duplicate that comes after all have agreed fails the next operation
   set.settle();
   CHECK(outcome(next) == ErrorCode::duplicate_name);
   CHECK(next->status.to_string().find("rank 1") != std::string::npos);
+  CHECK(set.handed_to() == std::vector<int>{-1});  // nobody looks for it in another set
 }
 
 TEST_CASE("so does a duplicate of what all have agreed to replay") {
