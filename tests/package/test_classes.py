@@ -14,8 +14,6 @@ TOO_LARGE = {
     "Epoch",
     "Execution",
     "GpuLane",
-    "HostChannel",
-    "HostReduction",
     "MpiTransport",
     "Runtime",
     "SetCoordinator",
