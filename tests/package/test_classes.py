@@ -13,7 +13,6 @@ MAX_FUNCTIONS = 30
 TOO_LARGE = {
     "Epoch",
     "Execution",
-    "MpiTransport",
     "Runtime",
     "SetCoordinator",
 }
