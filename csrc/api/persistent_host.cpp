@@ -212,7 +212,7 @@ Status prepare_host_run(PersistentTensor& tensor) {
   const auto policy = runtime.host_policy(tensor.bytes());
   if (!policy) return {};
   const int rank = runtime.topology().rank;
-  const std::size_t channel = HostChannel::bytes_for(slot_for(*policy, tensor.bytes()));
+  const std::size_t channel = ChannelMemory::bytes_for(slot_for(*policy, tensor.bytes()));
   tensor.room = HostMemory::reserve(tensor.host.memory, {&channel, 1});
   if (!tensor.room) {
     return {ErrorCode::unsupported,

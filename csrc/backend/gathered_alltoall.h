@@ -23,7 +23,7 @@ namespace rueda {
 class GatheredAlltoall final : public Operation {
  public:
   // Sets of more members have no room for their numbers in a channel.
-  static constexpr std::size_t max_members = HostChannel::table_entries - 1;
+  static constexpr std::size_t max_members = ChannelMemory::table_entries - 1;
 
   // `policy`: of stages. `pool`: of memory that others on this host reach.
   GatheredAlltoall(const Lane& lane, const HostPolicy& policy, BufferPool& pool,

@@ -120,7 +120,7 @@ class HierarchicalBackend final : public Backend {
     const std::size_t element = size_of(reduction.dtype);
     const std::int64_t count = sum(lengths);
     const auto bytes = static_cast<std::size_t>(count) * element;
-    if (goes_around_one_ring(lane, bytes) || lengths.size() > HostChannel::table_entries) {
+    if (goes_around_one_ring(lane, bytes) || lengths.size() > ChannelMemory::table_entries) {
       return inner_->reduce_scatter(lane, reduction, input, output, std::move(lengths));
     }
     const bool is_alone = lane.before_links == nullptr;

@@ -108,7 +108,7 @@ class OnehostBackend : public Backend {
   std::unique_ptr<Operation> alltoall(const Lane& lane, AlltoallInput input,
                                       AllocateRows allocate) override {
     // Its bytes differ between ranks, so the choice cannot depend on them.
-    if (lane.size() > static_cast<int>(HostChannel::table_entries)) {
+    if (lane.size() > static_cast<int>(ChannelMemory::table_entries)) {
       return ring_->alltoall(lane, std::move(input), std::move(allocate));
     }
     const auto policy = policy_for(lane, SIZE_MAX >> 1);
@@ -132,7 +132,7 @@ class OnehostBackend : public Backend {
   // The same on all ranks, except for a single tensor, about which ranks need not agree.
   static bool must_pack(const Lane& lane, const Reduction& reduction,
                         const std::vector<Piece>& pieces) {
-    if (pieces.size() > HostChannel::table_entries) return true;
+    if (pieces.size() > ChannelMemory::table_entries) return true;
     const HostMemory& host = lane.channel->host();
     if (host.has_direct_access()) return false;
     if (pieces.size() > 1) return true;

@@ -30,8 +30,8 @@ Lane lane_of_part(Lane lane, std::int64_t part) {
 
 std::uint64_t line_up(HostChannel* channel, std::int64_t collectives) {
   if (channel == nullptr || collectives == 0) return 0;
-  const std::uint64_t first = channel->line_up();
-  for (std::int64_t i = 1; i < collectives; ++i) static_cast<void>(channel->line_up());
+  const std::uint64_t first = channel->turns().line_up();
+  for (std::int64_t i = 1; i < collectives; ++i) static_cast<void>(channel->turns().line_up());
   return first;
 }
 

@@ -241,7 +241,7 @@ std::shared_ptr<ControlRoom> Batches::reserve(const HostMembers& host, bool span
   const std::size_t channels = (spans_hosts ? 1 + after_channels : 1) * batch_orders;
   const std::size_t slot = spans_hosts ? stage_slot_bytes : slot_bytes;
   return HostMemory::reserve(host.memory,
-                             std::vector<std::size_t>(channels, HostChannel::bytes_for(slot)));
+                             std::vector<std::size_t>(channels, ChannelMemory::bytes_for(slot)));
 }
 
 void Batches::open_channels(Order& order) {

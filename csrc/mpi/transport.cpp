@@ -17,9 +17,12 @@ namespace {
 
 constexpr auto finalized_text = "MPI was finalised while Rueda still used it";
 
-bool is_done(MPI_Request& request) {
-  int done = 0;
-  return MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done != 0;
+template <class Message>
+std::string describe(const Message& message) {
+  const auto& stream = *message.stream;
+  return str(stream.receiving ? "receiving " : "sending ", message.length,
+             stream.receiving ? " bytes from rank " : " bytes to rank ", stream.peer,
+             " (tag of MPI's ", stream.tag, ") over MPI");
 }
 
 }  // namespace
@@ -35,73 +38,49 @@ MpiTransport::~MpiTransport() {
   if (!clean_) communicator_.abandon();
 }
 
-MpiTransport::Stream& MpiTransport::stream_of(bool receiving, int peer, int tag) {
-  const std::uint64_t key = (std::uint64_t{receiving} << 63) |
-                            (static_cast<std::uint64_t>(peer) << 32) |
-                            static_cast<std::uint32_t>(tag);
-  return streams_.try_emplace(key, Stream{key, receiving, peer, tag}).first->second;
-}
-
-template <class Spans>
-MpiTransport::Operation& MpiTransport::add_operation(Stream& stream, const Spans& spans) {
-  Operation& operation =
-      stream.operations.emplace_back(Operation{&stream, std::make_shared<Transfer>()});
-  operation.ticket->peer = stream.peer;
-  operation.segments.reserve(spans.size());
-  for (const auto span : spans) {
-    if (span.empty()) continue;
-    // One type for both directions; a send only reads.
-    operation.segments.push_back({const_cast<std::byte*>(span.data()), span.size()});
-    operation.length += span.size();
-  }
-  return operation;
-}
-
 Ticket MpiTransport::send(int peer, Tag tag, std::span<const ConstBytes> spans) {
   if (!failure_of(peer).ok())
     return std::make_shared<Transfer>(Transfer{true, failure_of(peer), peer});
-  Stream& stream = stream_of(false, peer, mpi_tag(tag));
-  Operation& operation = add_operation(stream, spans);
-  const Ticket ticket = operation.ticket;
-  send_pieces(operation);
-  complete_front(stream);
+  Stream& stream = streams_.find(false, peer, mpi_tag(tag));
+  Message& message = streams_.add(stream, spans);
+  const Ticket ticket = message.ticket;
+  send_pieces(message);
+  streams_.complete_front(stream);
   return ticket;
 }
 
 Ticket MpiTransport::recv(int peer, Tag tag, std::span<const MutableBytes> spans) {
   if (!failure_of(peer).ok())
     return std::make_shared<Transfer>(Transfer{true, failure_of(peer), peer});
-  Stream& stream = stream_of(true, peer, mpi_tag(tag));
-  const Ticket ticket = add_operation(stream, spans).ticket;
-  ++awaited_[peer];
+  Stream& stream = streams_.find(true, peer, mpi_tag(tag));
+  const Ticket ticket = streams_.add(stream, spans).ticket;
   assign_arrivals(stream);
   return ticket;
 }
 
-void MpiTransport::send_pieces(Operation& operation) {
-  const Stream& stream = *operation.stream;
-  while (!operation.ended) {
-    const std::size_t length = std::min(piece_size_, operation.length - operation.moved);
-    start_piece(operation, length, [&](const Layout& layout, MPI_Request& request) {
+void MpiTransport::send_pieces(Message& message) {
+  const Stream& stream = *message.stream;
+  while (!message.ended) {
+    const std::size_t length = std::min(piece_size_, message.length - message.moved);
+    start_piece(message, length, [&](const Layout& layout, MPI_Request& request) {
       return MPI_Isend(layout.buffer(), layout.count(), layout.type(), stream.peer, stream.tag,
                        communicator_.get(), &request);
     });
-    operation.ended = operation.ended || length < piece_size_;
+    message.ended = message.ended || length < piece_size_;
   }
 }
 
-// Hands the next `length` bytes of the operation to MPI by `start(layout, request)`.
+// Hands the next `length` bytes of the message to MPI by `start(layout, request)`.
 template <class Start>
-void MpiTransport::start_piece(Operation& operation, std::size_t length, const Start& start) {
-  if (is_finalized()) return end(operation, Status(ErrorCode::transport, finalized_text));
-  const Layout layout(operation.segments, operation.moved, length);
+void MpiTransport::start_piece(Message& message, std::size_t length, const Start& start) {
+  if (is_finalized()) return streams_.end(message, Status(ErrorCode::transport, finalized_text));
+  const Layout layout(message.segments, message.moved, length);
   MPI_Request request = MPI_REQUEST_NULL;
   const int code = layout.status() == MPI_SUCCESS ? start(layout, request) : layout.status();
-  operation.moved += length;
-  if (code != MPI_SUCCESS) return fail(operation, code);
-  requests_.push_back(request);
-  owners_.push_back(&operation);
-  ++operation.in_flight;
+  message.moved += length;
+  if (code != MPI_SUCCESS) return fail(message, code);
+  requests_.add(request, message);
+  ++message.in_flight;
 }
 
 bool MpiTransport::progress() {
@@ -112,15 +91,17 @@ bool MpiTransport::progress() {
     return true;
   }
   const bool arrived = collect_arrivals();
-  const bool done = collect_requests();
+  const bool done =
+      requests_.collect([this](Message& message, int code) { piece_done(message, code); });
   return arrived || done;
 }
 
 bool MpiTransport::collect_arrivals() {
   bool moved = false;
-  for (auto each = awaited_.begin(); each != awaited_.end();) {
+  const std::map<int, int>& awaited = streams_.awaited();
+  for (auto each = awaited.begin(); each != awaited.end();) {
     const int peer = (each++)->first;  // which may go
-    while (awaited_.contains(peer) && collect_arrivals_from(peer)) moved = true;
+    while (awaited.contains(peer) && collect_arrivals_from(peer)) moved = true;
   }
   return moved;
 }
@@ -139,7 +120,7 @@ bool MpiTransport::collect_arrivals_from(int peer) {
   int count = 0;
   MPI_Get_count(&status, MPI_BYTE, &count);
   arrival.length = static_cast<std::size_t>(count);
-  Stream& stream = stream_of(true, peer, status.MPI_TAG);
+  Stream& stream = streams_.find(true, peer, status.MPI_TAG);
   stream.arrivals.push_back(arrival);
   assign_arrivals(stream);
   return true;
@@ -147,138 +128,59 @@ bool MpiTransport::collect_arrivals_from(int peer) {
 
 // Gives the pieces that have come to the receives that wait for them, both in order.
 void MpiTransport::assign_arrivals(Stream& stream) {
-  for (Operation& operation : stream.operations) {
-    while (!operation.ended && !stream.arrivals.empty()) {
+  for (Message& message : stream.messages) {
+    while (!message.ended && !stream.arrivals.empty()) {
       const Arrival arrival = stream.arrivals.front();
       stream.arrivals.pop_front();
-      receive_piece(operation, arrival);
+      receive_piece(message, arrival);
     }
     if (stream.arrivals.empty()) break;
   }
-  complete_front(stream);
+  streams_.complete_front(stream);
 }
 
-void MpiTransport::receive_piece(Operation& operation, Arrival arrival) {
+void MpiTransport::receive_piece(Message& message, Arrival arrival) {
   const bool is_last = arrival.length < piece_size_;
-  const bool fits = operation.moved + arrival.length <= operation.length;
+  const bool fits = message.moved + arrival.length <= message.length;
   std::byte* elsewhere = nullptr;
   if (!fits) {
-    elsewhere = operation.discarded.emplace_back(new std::byte[arrival.length]).get();
+    elsewhere = message.discarded.emplace_back(new std::byte[arrival.length]).get();
   }
-  start_piece(operation, arrival.length, [&](const Layout& layout, MPI_Request& request) {
+  start_piece(message, arrival.length, [&](const Layout& layout, MPI_Request& request) {
     if (elsewhere == nullptr) {
       return MPI_Imrecv(layout.buffer(), layout.count(), layout.type(), &arrival.message, &request);
     }
     return MPI_Imrecv(elsewhere, static_cast<int>(arrival.length), MPI_BYTE, &arrival.message,
                       &request);
   });
-  if (operation.ended || !is_last) return;
+  if (message.ended || !is_last) return;
   Status status;
-  if (operation.moved != operation.length) {
+  if (message.moved != message.length) {
     status = Status(ErrorCode::transport,
-                    str(describe(operation), ": the message has ", operation.moved, " bytes"),
-                    operation.stream->peer);
+                    str(describe(message), ": the message has ", message.moved, " bytes"),
+                    message.stream->peer);
   }
-  end(operation, status);
+  streams_.end(message, status);
 }
 
 void MpiTransport::fail_receives_from(int peer, int code) {
-  std::vector<Stream*> streams;
-  for (auto& [key, stream] : streams_) {
-    if (stream.receiving && stream.peer == peer) streams.push_back(&stream);
-  }
-  for (Stream* stream : streams) {
-    for (Operation& operation : stream->operations) {
-      if (!operation.ended) fail(operation, code);
+  for (Stream* const stream : streams_.all_of(true, peer)) {
+    for (Message& message : stream->messages) {
+      if (!message.ended) fail(message, code);
     }
-    complete_front(*stream);
+    streams_.complete_front(*stream);
   }
 }
 
-bool MpiTransport::collect_requests() {
-  if (requests_.empty()) return false;
-  indices_.resize(requests_.size());
-  statuses_.resize(requests_.size());
-  int done = 0;
-  const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &done,
-                                indices_.data(), statuses_.data());
-  if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) return collect_one_by_one();
-  if (done == MPI_UNDEFINED || done <= 0) return false;
-  for (int i = 0; i < done; ++i) {
-    const auto index = static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)]);
-    const int error = statuses_[static_cast<std::size_t>(i)].MPI_ERROR;
-    piece_done(std::exchange(owners_[index], nullptr), code == MPI_SUCCESS ? code : error);
-  }
-  for (std::size_t index = requests_.size(); index-- > 0;) {
-    if (owners_[index] == nullptr) forget_request(index);
-  }
-  return true;
+void MpiTransport::piece_done(Message& message, int code) {
+  --message.in_flight;
+  if (code != MPI_SUCCESS) fail(message, code);
+  streams_.complete_front(*message.stream);
 }
 
-// MPI_Testsome itself failed, without telling for which request.
-bool MpiTransport::collect_one_by_one() {
-  bool moved = false;
-  for (std::size_t index = requests_.size(); index-- > 0;) {
-    int done = 0;
-    const int code = MPI_Test(&requests_[index], &done, MPI_STATUS_IGNORE);
-    if (code == MPI_SUCCESS && done == 0) continue;
-    Operation* owner = owners_[index];
-    forget_request(index);
-    piece_done(owner, code);
-    moved = true;
-  }
-  return moved;
-}
-
-void MpiTransport::forget_request(std::size_t index) {
-  requests_[index] = requests_.back();
-  owners_[index] = owners_.back();
-  requests_.pop_back();
-  owners_.pop_back();
-}
-
-void MpiTransport::piece_done(Operation* operation, int code) {
-  --operation->in_flight;
-  Stream& stream = *operation->stream;
-  if (code != MPI_SUCCESS) fail(*operation, code);
-  complete_front(stream);
-}
-
-std::string MpiTransport::describe(const Operation& operation) const {
-  const Stream& stream = *operation.stream;
-  return str(stream.receiving ? "receiving " : "sending ", operation.length,
-             stream.receiving ? " bytes from rank " : " bytes to rank ", stream.peer,
-             " (tag of MPI's ", stream.tag, ") over MPI");
-}
-
-// No further pieces. The first error counts.
-void MpiTransport::end(Operation& operation, const Status& status) {
-  const Stream& stream = *operation.stream;
-  if (!operation.ended && stream.receiving) {
-    const auto awaited = awaited_.find(stream.peer);
-    if (--awaited->second == 0) awaited_.erase(awaited);
-  }
-  operation.ended = true;
-  if (operation.status.ok()) operation.status = status;
-}
-
-void MpiTransport::fail(Operation& operation, int code) {
+void MpiTransport::fail(Message& message, int code) {
   clean_ = false;
-  end(operation, failure(code, describe(operation), operation.stream->peer));
-}
-
-// Completes the tickets of the stream that are next in order. `stream` may be gone afterwards.
-void MpiTransport::complete_front(Stream& stream) {
-  while (!stream.operations.empty()) {
-    Operation& front = stream.operations.front();
-    if (!front.ended || front.in_flight > 0) return;
-    front.ticket->status = std::move(front.status);
-    front.ticket->done = true;
-    stream.operations.pop_front();
-  }
-  if (!stream.arrivals.empty()) return;
-  const std::uint64_t key = stream.key;
-  streams_.erase(key);
+  streams_.end(message, failure(code, describe(message), message.stream->peer));
 }
 
 const Status& MpiTransport::failure_of(int peer) const {
@@ -299,46 +201,24 @@ void MpiTransport::abort(const Status& reason) {
   drop([](const Stream&) { return true; }, reason);
 }
 
-// Completes what is pending in the streams that are concerned, and forgets them.
+// Completes what is pending in the streams that are concerned. A message that is arriving cannot be
+// stopped. It takes a moment, because its sender is mostly alive and moving too; where the sender
+// is dead, ULFM ends it. Sends that nobody has begun to receive only read.
 template <class Concerned>
 void MpiTransport::drop(const Concerned& concerned, const Status& why) {
-  if (!is_finalized()) wait_for_receives_in_flight(concerned);
-  for (std::size_t index = requests_.size(); index-- > 0;) {
-    if (concerned(*owners_[index]->stream)) forget_request(index);
-  }
-  for (auto each = streams_.begin(); each != streams_.end();) {
-    Stream& stream = (each++)->second;  // which may go
-    if (!concerned(stream)) continue;
-    for (Operation& operation : stream.operations) {
-      operation.ticket->status = why;
-      operation.ticket->done = true;
-      // MPI may still write here.
-      for (auto& piece : operation.discarded) static_cast<void>(piece.release());
-    }
-    awaited_.erase(stream.peer);
-    streams_.erase(std::uint64_t{stream.key});
-  }
-}
-
-// A message that is arriving cannot be stopped. It takes a moment, because its sender is mostly
-// alive and moving too; where the sender is dead, ULFM ends it. Sends that nobody has begun to
-// receive only read.
-template <class Concerned>
-void MpiTransport::wait_for_receives_in_flight(const Concerned& concerned) {
-  std::vector<MPI_Request> receives;
-  for (std::size_t i = 0; i < requests_.size(); ++i) {
-    const Stream& stream = *owners_[i]->stream;
-    if (stream.receiving && concerned(stream)) receives.push_back(requests_[i]);
-  }
-  const Time give_up = Clock::now() + 100ms;
-  do {
-    std::erase_if(receives, is_done);
-  } while (!receives.empty() && Clock::now() < give_up);
-  if (!receives.empty()) {
-    log(LogLevel::warning, receives.size(),
+  const auto is_concerned = [&](const Message& message) { return concerned(*message.stream); };
+  const auto is_arriving = [&](const Message& message) {
+    return message.stream->receiving && is_concerned(message);
+  };
+  const std::size_t left =
+      is_finalized() ? 0 : requests_.wait_for(is_arriving, Clock::now() + 100ms);
+  if (left > 0) {
+    log(LogLevel::warning, left,
         " messages were arriving over MPI when it was aborted; their buffers may still be written "
         "to");
   }
+  requests_.forget(is_concerned);
+  streams_.drop(concerned, why);
 }
 
 }  // namespace rueda::mpi

@@ -4,17 +4,13 @@
 #include <mpi.h>
 
 #include <cstddef>
-#include <cstdint>
-#include <list>
 #include <map>
-#include <memory>
 #include <span>
-#include <string>
 #include <string_view>
-#include <unordered_map>
-#include <vector>
 
 #include "mpi/communicator.h"
+#include "mpi/message_streams.h"
+#include "mpi/requests.h"
 #include "transport/transport.h"
 
 namespace rueda::mpi {
@@ -24,8 +20,7 @@ namespace rueda::mpi {
 // hands that abort() would have to take back, except messages that are arriving at that moment.
 //
 // A message travels as pieces: any number of full ones of `piece_size` bytes and a last, shorter
-// one, which may be empty. Transfers of equal direction, peer and tag form a stream. MPI moves them
-// in order but completes them in any, so the tickets of a stream are completed from its front.
+// one, which may be empty. MPI moves those of a stream in order but completes them in any.
 //
 // MPI cannot take back what it has been given. After fail() and abort() it may still read what was
 // to be sent, and write messages that were arriving then and have not come whole within 100 ms; a
@@ -47,7 +42,7 @@ class MpiTransport final : public Transport {
   Ticket recv(int peer, Tag tag, std::span<const MutableBytes> spans) override;
   bool progress() override;
   [[nodiscard]] bool requires_polling() const override {
-    return !requests_.empty() || !awaited_.empty();
+    return !requests_.empty() || !streams_.awaited().empty();
   }
   bool arm() override { return !requires_polling(); }
   void disarm() override {}
@@ -55,75 +50,35 @@ class MpiTransport final : public Transport {
   void abort(const Status& reason) override;
 
  private:
-  struct Segment {
-    std::byte* address;
-    std::size_t length;
-  };
-  struct Stream;
-  struct Operation {
-    Stream* stream;
-    Ticket ticket;
-    std::vector<Segment> segments = {};
-    std::size_t length = 0;  // of the caller's spans
-    std::size_t moved = 0;   // bytes of the pieces that MPI has been given
-    int in_flight = 0;       // pieces that MPI is busy with
-    bool ended = false;      // there are no further pieces
-    Status status = {};
-    std::vector<std::unique_ptr<std::byte[]>> discarded = {};  // pieces that do not fit
-  };
   // A piece that came before its receive.
   struct Arrival {
     MPI_Message message;
     std::size_t length;
   };
-  struct Stream {
-    std::uint64_t key;
-    bool receiving;
-    int peer;
-    int tag;  // MPI's
-    std::list<Operation> operations = {};
-    std::list<Arrival> arrivals = {};
-  };
+  using Streams = MessageStreams<Arrival>;
+  using Stream = Streams::Stream;
+  using Message = Streams::Message;
 
-  Stream& stream_of(bool receiving, int peer, int tag);
-  template <class Spans>
-  Operation& add_operation(Stream& stream, const Spans& spans);
-
-  void send_pieces(Operation& operation);
+  void send_pieces(Message& message);
   bool collect_arrivals();
   bool collect_arrivals_from(int peer);
   void assign_arrivals(Stream& stream);
-  void receive_piece(Operation& operation, Arrival arrival);
+  void receive_piece(Message& message, Arrival arrival);
   void fail_receives_from(int peer, int code);
 
   template <class Start>
-  void start_piece(Operation& operation, std::size_t length, const Start& start);
-  bool collect_requests();
-  bool collect_one_by_one();
-  void piece_done(Operation* operation, int code);
-  void forget_request(std::size_t index);
-  void end(Operation& operation, const Status& status);
-  void fail(Operation& operation, int code);
-  void complete_front(Stream& stream);
+  void start_piece(Message& message, std::size_t length, const Start& start);
+  void piece_done(Message& message, int code);
+  void fail(Message& message, int code);
   [[nodiscard]] const Status& failure_of(int peer) const;
   template <class Concerned>
   void drop(const Concerned& concerned, const Status& why);
-  template <class Concerned>
-  void wait_for_receives_in_flight(const Concerned& concerned);
-
-  [[nodiscard]] std::string describe(const Operation& operation) const;
 
   Communicator communicator_;
   std::size_t piece_size_;
-  std::unordered_map<std::uint64_t, Stream> streams_;
-  std::map<int, int> awaited_;  // peer → receives that have not seen their last piece
-  // Parallel: what MPI is busy with, and for whom.
-  std::vector<MPI_Request> requests_;
-  std::vector<Operation*> owners_;
-  // Where MPI_Testsome writes.
-  std::vector<int> indices_;
-  std::vector<MPI_Status> statuses_;
-  bool clean_ = true;  // MPI has reported no error
+  Streams streams_;
+  Requests<Message> requests_;  // of pieces
+  bool clean_ = true;           // MPI has reported no error
   Status aborted_;
   std::map<int, Status> failures_;  // by peer
 };

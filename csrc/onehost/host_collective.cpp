@@ -32,7 +32,7 @@ bool HostCollective::advance() {
   bool moved = false;
   switch (stage_) {
     case Stage::queued:
-      if (!channel_.is_turn_of(ticket_) || !channel_.is_open()) return false;
+      if (!channel_.turns().is_turn_of(ticket_) || !channel_.is_open()) return false;
       channel_.begin();
       prepare();
       if (!status_.ok()) return true;
@@ -92,7 +92,7 @@ void HostCollective::poll_failed() {
 void HostCollective::complete() {
   stage_ = Stage::done;
   channel_.notify();
-  channel_.end_turn();
+  channel_.turns().end_turn();
   if (counters_ == nullptr) return;
   counters_->bytes_reduced.add(traffic_.combined);
   counters_->bytes_taken.add(traffic_.taken);

@@ -68,7 +68,7 @@ class HostCollective : public Operation {
   ~HostCollective() override = default;
 
   // The next collective of the channel. The one before of the same object must be done.
-  void start() { start(channel_.line_up()); }
+  void start() { start(channel_.turns().line_up()); }
   // In a place of the queue that has been taken before.
   void start(std::uint64_t ticket);
   // Every subclass calls it in its destructor: a collective that is given up must not leave

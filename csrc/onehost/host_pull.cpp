@@ -21,26 +21,28 @@ HostPull::HostPull(HostChannel& channel, const HostPolicy& policy, const std::by
 
 void HostPull::prepare() {
   const Exposure exposure{reach_.where, 0, reach_.place, Place::nothing};
-  std::memcpy(channel_.line().data(), &exposure, sizeof exposure);
+  std::memcpy(channel_.memory().line(), &exposure, sizeof exposure);
   if (reach_.place == Place::slot && bytes_ > 0) {
-    if (!channel_.populate_slot(bytes_)) return void(status_ = no_memory());
-    std::memcpy(channel_.slot(), data_, bytes_);
+    if (!channel_.memory().populate_slot(bytes_)) return void(status_ = no_memory());
+    std::memcpy(channel_.memory().slot(), data_, bytes_);
   }
   if (!numbers_.empty()) {
-    if (!channel_.populate_table()) return void(status_ = no_memory());
-    std::memcpy(channel_.table(), numbers_.data(), numbers_.size() * sizeof numbers_.front());
+    if (!channel_.memory().populate_table()) return void(status_ = no_memory());
+    std::memcpy(channel_.memory().table(), numbers_.data(),
+                numbers_.size() * sizeof numbers_.front());
   }
 }
 
 Exposure HostPull::exposure_of(int member) const {
   Exposure exposure;
-  std::memcpy(&exposure, channel_.line_of(member), sizeof exposure);
+  std::memcpy(&exposure, channel_.memory().line_of(member), sizeof exposure);
   return exposure;
 }
 
 std::int64_t HostPull::number_of(int member, int index) const {
   std::int64_t number = 0;
-  std::memcpy(&number, channel_.table_of(member) + static_cast<std::size_t>(index) * sizeof number,
+  std::memcpy(&number,
+              channel_.memory().table_of(member) + static_cast<std::size_t>(index) * sizeof number,
               sizeof number);
   return number;
 }
@@ -80,7 +82,7 @@ Status HostPull::take(const Transfer& transfer, std::size_t done, std::size_t by
   const Exposure exposure = exposure_of(transfer.member);
   if (exposure.input_place == Place::address) traffic_.kernel += static_cast<std::int64_t>(bytes);
   if (exposure.input_place == Place::slot) {
-    std::memcpy(target, channel_.slot_of(transfer.member) + offset, bytes);
+    std::memcpy(target, channel_.memory().slot_of(transfer.member) + offset, bytes);
     return {};
   }
   const Reach reach = Reach{exposure.input_place, exposure.input}.at(offset);

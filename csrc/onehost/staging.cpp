@@ -45,13 +45,13 @@ Staging::Staging(HostChannel& channel, const Combiner& combine, std::size_t elem
       contributes_(static_cast<std::size_t>(channel.size()), true) {}
 
 Staging::Progress& Staging::progress_of(int member) const {
-  return *reinterpret_cast<Progress*>(channel_.slot_of(member));
+  return *reinterpret_cast<Progress*>(channel_.memory().slot_of(member));
 }
 
 // Nobody looks at this slot before all have arrived.
 void Staging::begin() {
   given_ = combined_ = taken_ = 0;
-  new (channel_.slot()) Progress{};
+  new (channel_.memory().slot()) Progress{};
 }
 
 bool Staging::have_all(Counter counter, std::uint64_t rounds) const {
@@ -78,7 +78,7 @@ std::byte* Staging::place_of(int member, std::uint64_t round, int owner) const {
   const auto line =
       static_cast<std::size_t>(round % rounds_of_room) * static_cast<std::size_t>(channel_.size()) +
       static_cast<std::size_t>(owner);
-  return channel_.slot_of(member) + data_at + line * chunk_;
+  return channel_.memory().slot_of(member) + data_at + line * chunk_;
 }
 
 // The step that others wait for longest comes first.

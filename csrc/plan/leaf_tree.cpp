@@ -136,4 +136,19 @@ LeafPlan plan_leaves(const std::vector<int>& leaf_ranks, int ranks) {
   return plan;
 }
 
+std::vector<std::size_t> LeafPlan::places() const {
+  std::vector<std::size_t> before;  // by rank, partial sums of those before it
+  std::size_t all = 0;
+  for (const int own : partials) {
+    before.push_back(all);
+    all += static_cast<std::size_t>(own);
+  }
+  std::vector<std::size_t> places;
+  for (const Source& source : sources) {
+    places.push_back(before[static_cast<std::size_t>(source.rank)] +
+                     static_cast<std::size_t>(source.number));
+  }
+  return places;
+}
+
 }  // namespace rueda

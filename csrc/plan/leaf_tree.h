@@ -2,6 +2,7 @@
 // include/rueda/leaves.h, whose functions are defined beside this one.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "rueda/leaves.h"
@@ -24,6 +25,8 @@ struct LeafPlan {
   std::vector<int> partials;  // of each rank, how many
 
   [[nodiscard]] int partials_of(int rank) const { return partials[static_cast<std::size_t>(rank)]; }
+  // Where each source is among the partial sums of all ranks, those of rank 0 first.
+  [[nodiscard]] std::vector<std::size_t> places() const;
 };
 
 // `leaf_ranks`: for each leaf the rank, from 0 to ranks - 1, that computes it; at least one.

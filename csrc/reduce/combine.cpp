@@ -86,6 +86,12 @@ Combiner::Combiner(const Combination& combination, const KernelTable& kernels)
   }
 }
 
+void Combiner::fill(std::span<std::byte* const> targets, std::int64_t count) const {
+  for (std::byte* const target : targets) {
+    fill_identity(target, count, combination_.dtype, combination_.op);
+  }
+}
+
 void copy_bytes(std::byte* target, const std::byte* input, std::size_t bytes, Stores stores) {
   if (stores == Stores::streaming) {
     chosen_kernels().stream(target, input, bytes);

@@ -49,16 +49,20 @@ class Combiner {
 
   // targets[t][i] = the combination of inputs[k][i] over all k, for i in [0, count) and every t. A
   // target may be the same array as an input, but must not overlap one otherwise. Any address. At
-  // least one input and one target. A streamed result is visible to other cores when the call
-  // returns.
+  // least one target. Without an input, as of a host whose ranks have all joined, the targets get
+  // the identity of the operation, not scaled. A streamed result is visible to other cores when the
+  // call returns.
   void operator()(std::span<std::byte* const> targets, std::span<const std::byte* const> inputs,
                   std::int64_t count, Stores stores) const {
+    if (inputs.empty()) return fill(targets, count);
     run_(combination_, {targets.data(), targets.size(), inputs.data(), inputs.size()},
          count * parts_, stores);
   }
 
  private:
   using Run = void (*)(const Combination&, const Arrays&, std::int64_t count, Stores);
+  void fill(std::span<std::byte* const> targets, std::int64_t count) const;
+
   Combination combination_;
   Run run_;
   std::int64_t parts_;  // what the kernel counts as elements, per element

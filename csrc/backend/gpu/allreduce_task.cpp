@@ -19,7 +19,7 @@ AllreduceTask::AllreduceTask(const Reduction& reduction, std::vector<Piece> piec
 }
 
 bool AllreduceTask::suits_nccl(const GpuLane& gpu) const {
-  return nccl_can_take_part(reduction_, ranks_, gpu.all_have_kernels());
+  return nccl_can_take_part(reduction_, ranks_, gpu.path().all_have_kernels());
 }
 
 // On all ranks or on none, see FusionBuffer: those that have joined need the buffer for zeros.
@@ -32,16 +32,17 @@ bool AllreduceTask::lies_well() const {
 std::optional<Status> AllreduceTask::reserve(GpuLane& gpu, Way way) {
   if (way == Way::staged) {
     staged_.emplace(reduction_, pieces_);
-    if (staged_->slots() <= gpu.agreed_slots()) return std::nullopt;
+    if (staged_->slots() <= gpu.memory().agreed_slots()) return std::nullopt;
     return staged_->reserve(gpu);
   }
-  if (count_ == 0 || lies_well() || gpu.has_room(packed_bytes_)) return std::nullopt;
-  return gpu.reserve(packed_bytes_);
+  if (count_ == 0 || lies_well() || gpu.memory().fusion().has_room(packed_bytes_))
+    return std::nullopt;
+  return gpu.memory().fusion().reserve(packed_bytes_, *gpu.gpu().nccl, gpu.gpu().device);
 }
 
 Status AllreduceTask::keep(GpuLane& gpu, Way way) {
-  if (way == Way::nccl) return gpu.register_buffer();
-  gpu.agree_on_slots(staged_->slots());
+  if (way == Way::nccl) return gpu.memory().fusion().register_with(*gpu.communicator());
+  gpu.memory().agree_on_slots(staged_->slots());
   return {};
 }
 
@@ -50,8 +51,10 @@ Status AllreduceTask::precede(GpuLane& gpu, const Lane& lane) {
   const Piece& first = pieces_.front();
   if (lies_well())
     return scale(gpu, lane, first.input, first.output, count_, reduction_.dtype, plan_.before);
-  if (!takes_part_) return fill_bytes(gpu.stream(), gpu.buffer(), std::byte{}, packed_bytes_);
-  return pack(gpu, lane, pieces_, {reduction_.dtype, packed(), plan_.before}, gpu.buffer());
+  if (!takes_part_)
+    return fill_bytes(gpu.stream(), gpu.memory().fusion().data(), std::byte{}, packed_bytes_);
+  return pack(gpu, lane, pieces_, {reduction_.dtype, packed(), plan_.before},
+              gpu.memory().fusion().data());
 }
 
 Status AllreduceTask::enqueue(GpuLane& gpu, const Lane& lane) {
@@ -59,7 +62,7 @@ Status AllreduceTask::enqueue(GpuLane& gpu, const Lane& lane) {
   lane.counters->nccl_calls.add(1);
   const StreamHandle stream = gpu.stream().handle();
   if (!lies_well()) {
-    std::byte* const buffer = gpu.buffer();
+    std::byte* const buffer = gpu.memory().fusion().data();
     return gpu.communicator()->allreduce(buffer, buffer, packed_bytes_ / size_of(packed()),
                                          plan_.how, stream);
   }
@@ -75,7 +78,8 @@ Status AllreduceTask::conclude(GpuLane& gpu, const Lane& lane) {
     std::byte* const output = pieces_.front().output;
     return scale(gpu, lane, output, output, count_, reduction_.dtype, plan_.after);
   }
-  return unpack(gpu, lane, pieces_, {reduction_.dtype, packed(), plan_.after}, gpu.buffer());
+  return unpack(gpu, lane, pieces_, {reduction_.dtype, packed(), plan_.after},
+                gpu.memory().fusion().data());
 }
 
 Expected<bool> AllreduceTask::advance_staged(GpuLane& gpu, const Lane& lane, Backend& host) {

@@ -21,7 +21,7 @@ class AllreduceTask final : public GpuTask {
   [[nodiscard]] bool suits_nccl(const GpuLane& gpu) const override;
   [[nodiscard]] std::optional<Status> reserve(GpuLane& gpu, Way way) override;
   Status keep(GpuLane& gpu, Way way) override;
-  void give_back(GpuLane& gpu) override { gpu.give_back_buffer(); }
+  void give_back(GpuLane& gpu) override { gpu.memory().fusion().give_back(); }
   Status precede(GpuLane& gpu, const Lane& lane) override;
   Status enqueue(GpuLane& gpu, const Lane& lane) override;
   Status conclude(GpuLane& gpu, const Lane& lane) override;

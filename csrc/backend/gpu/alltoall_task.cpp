@@ -34,7 +34,7 @@ class AlltoallTask final : public ExchangeTask {
   [[nodiscard]] std::optional<Status> reserve(GpuLane& gpu, Way way) override {
     output_ = allocate_(rows_for(rank_));
     if (output_ == nullptr && output_bytes() > 0) {
-      const Status why = gpu.take_shortage();
+      const Status why = gpu.memory().take_shortage();
       return why.ok() ? Status(ErrorCode::internal, "no memory for the result") : why;
     }
     if (way == Way::nccl && all_have_memory()) return std::nullopt;

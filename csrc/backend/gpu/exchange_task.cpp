@@ -15,9 +15,9 @@ constexpr std::size_t output_slot = 4;
 std::optional<Status> ExchangeTask::reserve(GpuLane& gpu, Way way) {
   if (way == Way::nccl) return std::nullopt;
   const Input in = input();
-  auto from = gpu.staging(input_slot, in.bytes);
+  auto from = gpu.memory().staging(gpu.gpu().device, input_slot, in.bytes);
   if (!from) return from.status();
-  auto to = gpu.staging(output_slot, output_bytes());
+  auto to = gpu.memory().staging(gpu.gpu().device, output_slot, output_bytes());
   if (!to) return to.status();
   host_input_ = in.data != nullptr ? (*from)->data() : nullptr;
   host_output_ = (*to)->data();

@@ -63,7 +63,7 @@ class GpuBackend final : public DeviceBackend {
     if (!is_open()) return nullptr;  // this rank has joined: the operation will fail on all
     auto memory = allocate_result(lane, bytes);
     if (memory) return std::move(memory).value();
-    if (const auto gpu = lane_of(lane)) (*gpu)->note_shortage(memory.status());
+    if (const auto gpu = lane_of(lane)) (*gpu)->memory().note_shortage(memory.status());
     return nullptr;
   }
   void agree_on_results() override { agrees_on_results_ = true; }
@@ -209,7 +209,8 @@ class GpuBackend final : public DeviceBackend {
       gpu = *found;
     }
     std::optional<Status> results;
-    if (std::exchange(agrees_on_results_, false) && gpu != nullptr) results = gpu->take_shortage();
+    if (std::exchange(agrees_on_results_, false) && gpu != nullptr)
+      results = gpu->memory().take_shortage();
     look_by(Clock::now() + between_looks_at_work);
     return std::make_unique<GpuOperation>(gpu, lane, host_, options_.gpu_backend, std::move(task),
                                           std::exchange(inputs_, {}), std::move(results));

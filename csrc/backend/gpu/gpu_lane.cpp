@@ -6,7 +6,6 @@
 #include <fstream>
 #include <utility>
 
-#include "backend/gpu/growth.h"
 #include "core/log.h"
 #include "core/strings.h"
 
@@ -53,7 +52,7 @@ GpuLane::~GpuLane() {
   if (wait_until_idle(Clock::now() + drain_timeout)) return;
   // NCCL frees without waiting for the GPU: what a stream may still reach is rather lost.
   log(LogLevel::warning, "the fusion buffers of a stream that does not end are lost");
-  static_cast<void>(new FusionBuffer(std::move(buffer_)));
+  static_cast<void>(new FusionBuffer(std::move(memory_.fusion())));
 }
 
 bool GpuLane::wait_until_idle(Time deadline) {
@@ -86,8 +85,6 @@ GpuPeerInfo GpuLane::card(bool is_first) const {
 }
 
 Status GpuLane::settle(RoadChoice choice, std::span<const GpuPeerInfo> cards, int rank) {
-  all_have_kernels_ = std::all_of(cards.begin(), cards.end(),
-                                  [](const GpuPeerInfo& card) { return card.has_kernels; });
   if (choice.path == GpuPath::nccl) {
     auto started = NcclCommunicator::start(*gpu_.nccl, gpu_.device, cards.front().id, rank,
                                            static_cast<int>(cards.size()));
@@ -95,34 +92,8 @@ Status GpuLane::settle(RoadChoice choice, std::span<const GpuPeerInfo> cards, in
     communicator_ = std::move(started).value();
   }
   log(LogLevel::debug, "tensors of ", gpu_.device->facts().name, " go by ", name_of(choice.path));
-  if (choice.is_fallback && rank == 0) {
-    log(LogLevel::warning,
-        "tensors of GPUs go through the host's memory, not by NCCL: ", choice.why_not_nccl);
-  }
-  choice_ = std::move(choice);
+  path_.choose(std::move(choice), cards, rank);
   return {};
-}
-
-void GpuLane::warn_of_staging(const Lane& lane) {
-  if (path() != GpuPath::nccl || lane.rank != 0 || std::exchange(has_warned_, true)) return;
-  log(LogLevel::warning,
-      "an operation on GPUs goes through the host's memory because NCCL cannot do it with the same "
-      "results: averages and scaled sums of integers, 16-bit integers, bitwise operations, factors "
-      "on minimums, ranks that have joined in these",
-      all_have_kernels_ ? ""
-                        : ", and all factors and conversions, as a rank has no CUDA kernels (build "
-                          "Rueda with nvcc 12.8 or newer)",
-      ". Reduce floating-point tensors, or set RUEDA_LOG_LEVEL=error");
-}
-
-Expected<StagingMemory*> GpuLane::staging(std::size_t slot, std::size_t bytes) {
-  StagingMemory& memory = staging_[slot];
-  if (memory.size() < bytes) {
-    auto larger = StagingMemory::allocate(gpu_.device, grown(memory.size(), bytes));
-    if (!larger) return larger.status();
-    outgrown_staging_.push_back(std::exchange(memory, std::move(larger).value()));
-  }
-  return &memory;
 }
 
 Status GpuLane::connect_callers(const nccl::UniqueId& id, int rank, int size, Duration timeout) {

@@ -62,7 +62,7 @@ GpuOperation::GpuOperation(GpuLane* gpu, const Lane& lane, Backend& host, const 
       task_(std::move(task)),
       inputs_(std::move(inputs)),
       results_(std::move(results)) {
-  if (gpu_ != nullptr) ticket_ = gpu_->line_up();
+  if (gpu_ != nullptr) ticket_ = gpu_->turns().line_up();
 }
 
 GpuOperation::~GpuOperation() {
@@ -85,8 +85,9 @@ bool GpuOperation::take_step() {
     case Step::agree: return agree();
     case Step::connect:
       if (!poll()) return step_ == Step::done;
-      way_ = gpu_->path() == GpuPath::nccl && task_->suits_nccl(*gpu_) ? GpuTask::Way::nccl
-                                                                       : GpuTask::Way::staged;
+      way_ = gpu_->path().chosen() == GpuPath::nccl && task_->suits_nccl(*gpu_)
+                 ? GpuTask::Way::nccl
+                 : GpuTask::Way::staged;
       host_operation_ = task_->prepare(*gpu_, lane_, host_, way_);
       step_ = Step::prepare;
       return true;
@@ -106,8 +107,8 @@ bool GpuOperation::take_step() {
 }
 
 bool GpuOperation::take_turn() {
-  if (gpu_ != nullptr && !gpu_->is_turn_of(ticket_)) return false;
-  step_ = gpu_ == nullptr || !gpu_->has_road() ? Step::agree : Step::connect;
+  if (gpu_ != nullptr && !gpu_->turns().is_turn_of(ticket_)) return false;
+  step_ = gpu_ == nullptr || !gpu_->path().is_chosen() ? Step::agree : Step::connect;
   return true;
 }
 
@@ -203,7 +204,7 @@ bool GpuOperation::agree_on_memory() {
   } else if (way_ == GpuTask::Way::nccl) {
     step_ = Step::enqueue;
   } else {
-    gpu_->warn_of_staging(lane_);
+    gpu_->path().warn_of_staging(lane_.rank);
     begin("STAGED");
     step_ = Step::stage;
   }
@@ -287,7 +288,7 @@ void GpuOperation::finish(const Status& status) {
   }
   if (!phases_.empty()) phases_.back().end = now;
   step_ = Step::done;
-  if (gpu_ != nullptr && (status_.ok() || failed_everywhere_)) gpu_->end_turn();
+  if (gpu_ != nullptr && (status_.ok() || failed_everywhere_)) gpu_->turns().end_turn();
 }
 
 const Operation* GpuOperation::on_host() const {

@@ -15,7 +15,7 @@ class BatchCopy {
     const std::size_t bytes =
         static_cast<std::size_t>(copy.elements) * std::min(size_of(copy.from), size_of(copy.to));
     packed_bytes_ += static_cast<std::int64_t>(bytes);
-    if (!gpu_.all_have_kernels()) {
+    if (!gpu_.path().all_have_kernels()) {
       return copy_on_device(gpu_.stream(), static_cast<std::byte*>(copy.destination),
                             static_cast<const std::byte*>(copy.source), bytes);
     }

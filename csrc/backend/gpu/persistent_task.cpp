@@ -17,7 +17,8 @@ PersistentTask::PersistentTask(const Reduction& reduction, Piece piece, const La
       cards_(static_cast<std::size_t>(lane.size())) {}
 
 bool PersistentTask::suits_nccl(const GpuLane& gpu) const {
-  return nccl_can_take_part(reduction_, static_cast<int>(cards_.size()), gpu.all_have_kernels());
+  return nccl_can_take_part(reduction_, static_cast<int>(cards_.size()),
+                            gpu.path().all_have_kernels());
 }
 
 Status PersistentTask::fill_card(GpuLane& gpu, bool makes_id) {
@@ -76,8 +77,8 @@ Status PersistentTask::conclude(GpuLane& gpu, const Lane& lane) {
 }
 
 Expected<bool> PersistentTask::advance_staged(GpuLane& gpu, const Lane&, Backend&) {
-  std::string why = gpu.why_not_nccl();
-  if (why.empty() && nccl_plan(reduction_) && !gpu.all_have_kernels()) {
+  std::string why = gpu.path().why_not_nccl();
+  if (why.empty() && nccl_plan(reduction_) && !gpu.path().all_have_kernels()) {
     why = "a rank was built without the kernels that convert and multiply elements";
   } else if (why.empty()) {
     why = str("NCCL cannot do this ", name_of(reduction_.op), " of ", name_of(reduction_.dtype),

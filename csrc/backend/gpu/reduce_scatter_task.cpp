@@ -27,7 +27,7 @@ class ReduceScatterTask final : public ExchangeTask {
     // A rank that has joined would have to make the identity: rare, and the host does it.
     const int ranks = static_cast<int>(lengths_.size());
     return reduction_.contributors == ranks && !reduction_.wire &&
-           nccl_can_take_part(reduction_, ranks, gpu.all_have_kernels());
+           nccl_can_take_part(reduction_, ranks, gpu.path().all_have_kernels());
   }
 
   Status enqueue(GpuLane& gpu, const Lane& lane) override {

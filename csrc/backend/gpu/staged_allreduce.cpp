@@ -28,7 +28,7 @@ std::size_t StagedAllreduce::slots() const {
 
 Status StagedAllreduce::reserve(GpuLane& gpu) const {
   for (std::size_t slot = 0; slot < slots(); ++slot) {
-    auto memory = gpu.staging(slot, bytes_of(chunk_, reduction_.dtype));
+    auto memory = gpu.memory().staging(gpu.gpu().device, slot, bytes_of(chunk_, reduction_.dtype));
     if (!memory) return memory.status();
   }
   return {};
@@ -83,7 +83,7 @@ std::vector<StagedAllreduce::Part> StagedAllreduce::parts_of(std::int64_t chunk)
 // Chunk k + 3 takes the place of chunk k, which must be on the GPU again by then.
 Status StagedAllreduce::fetch(GpuLane& gpu, const Lane& lane, std::int64_t chunk) {
   const std::size_t slot = static_cast<std::size_t>(chunk) % max_slots;
-  auto memory = gpu.staging(slot, bytes_of(chunk_, reduction_.dtype));
+  auto memory = gpu.memory().staging(gpu.gpu().device, slot, bytes_of(chunk_, reduction_.dtype));
   if (!memory) return memory.status();
   if (fetches_.size() <= slot) {
     for (auto* events : {&fetches_, &returns_}) {

@@ -224,7 +224,7 @@ TEST_CASE("elements travel as a narrower type, converted where they are packed")
 
 TEST_CASE("a batch of more tensors than a channel's table has entries is packed") {
   const bool fits = GENERATE(true, false);
-  const std::size_t tensors = HostChannel::table_entries + (fits ? 0 : 1);
+  const std::size_t tensors = ChannelMemory::table_entries + (fits ? 0 : 1);
   constexpr std::size_t length = 8;
   const auto check = [&](int, Runtime& engine) {
     std::vector<std::vector<float>> data(tensors, std::vector<float>(length, 1));

@@ -422,7 +422,7 @@ TEST_CASE("a host without room for a table negotiates, and so do the others with
       // All is taken but what the set's channels need.
       const auto& memory = engine.host().memory();
       const std::vector<std::size_t> channels((1 + after_channels) * batch_orders,
-                                              HostChannel::bytes_for(stage_slot_bytes));
+                                              ChannelMemory::bytes_for(stage_slot_bytes));
       const auto room = HostMemory::reserve(memory, channels);
       try {
         for (std::uint64_t key = std::uint64_t{1} << 40;; ++key) {

@@ -86,6 +86,23 @@ TEST_CASE("the root does not depend on who computes which leaf") {
   CHECK(root_of(leaf_ranks, ranks) == root_of(divide_leaves(leaves, 1), 1));
 }
 
+TEST_CASE("sources are found among the partial sums of all ranks") {
+  std::mt19937 random(GENERATE(range(0U, 20U)));
+  const int ranks = std::uniform_int_distribution(1, 8)(random);
+  std::vector<int> leaf_ranks(std::uniform_int_distribution<std::size_t>(1, 50)(random));
+  for (int& rank : leaf_ranks) rank = std::uniform_int_distribution(0, ranks - 1)(random);
+  const LeafPlan plan = plan_leaves(leaf_ranks, ranks);
+  std::vector<LeafPlan::Source> by_rank;
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (int number = 0; number < plan.partials_of(rank); ++number) {
+      by_rank.push_back({rank, number});
+    }
+  }
+  std::vector<LeafPlan::Source> found;
+  for (const std::size_t place : plan.places()) found.push_back(by_rank.at(place));
+  CHECK(found == plan.sources);
+}
+
 TEST_CASE("leaves are divided into ranges that are as even as possible") {
   CHECK(divide_leaves(8, 3) == std::vector{0, 0, 0, 1, 1, 1, 2, 2});
   CHECK(divide_leaves(2, 3) == std::vector{0, 1});

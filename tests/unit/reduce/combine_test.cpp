@@ -3,12 +3,14 @@
 #include "reduce/combine.h"
 
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <numeric>
 #include <string>
 
 #include "effort.h"
 #include "reduce/instruction_set.h"
+#include "reduce/reduce.h"
 #include "unit/reduce/reduce_reference.h"
 
 namespace rueda::test::combine_test {
@@ -169,6 +171,21 @@ TEST_CASE("any number of inputs into any number of targets") {
       }
     }
   });
+}
+
+TEST_CASE("without an input the targets get what the operation ignores, not scaled") {
+  const ReduceOp op = GENERATE(ReduceOp::sum, ReduceOp::minimum, ReduceOp::product);
+  Combination combination{.dtype = DataType::float32, .op = op};
+  combination.postscale = 3;
+  std::vector<float> first(5, 7);
+  std::vector<float> second(5, 7);
+  std::vector<float> expected(5);
+  fill_identity(expected.data(), 5, DataType::float32, op);
+  const std::array<std::byte*, 2> targets{reinterpret_cast<std::byte*>(first.data()),
+                                          reinterpret_cast<std::byte*>(second.data())};
+  Combiner{combination}(targets, {}, 5, Stores::cached);
+  CHECK(first == expected);
+  CHECK(second == expected);
 }
 
 TEST_CASE("arrays at any address, alike and not") {

@@ -1,0 +1,32 @@
+#include "backend/gpu/lane_path.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/log.h"
+
+namespace rueda {
+
+void LanePath::choose(RoadChoice choice, std::span<const GpuPeerInfo> cards, int rank) {
+  all_have_kernels_ = std::all_of(cards.begin(), cards.end(),
+                                  [](const GpuPeerInfo& card) { return card.has_kernels; });
+  if (choice.is_fallback && rank == 0) {
+    log(LogLevel::warning,
+        "tensors of GPUs go through the host's memory, not by NCCL: ", choice.why_not_nccl);
+  }
+  choice_ = std::move(choice);
+}
+
+void LanePath::warn_of_staging(int rank) {
+  if (chosen() != GpuPath::nccl || rank != 0 || std::exchange(has_warned_, true)) return;
+  log(LogLevel::warning,
+      "an operation on GPUs goes through the host's memory because NCCL cannot do it with the same "
+      "results: averages and scaled sums of integers, 16-bit integers, bitwise operations, factors "
+      "on minimums, ranks that have joined in these",
+      all_have_kernels_ ? ""
+                        : ", and all factors and conversions, as a rank has no CUDA kernels (build "
+                          "Rueda with nvcc 12.8 or newer)",
+      ". Reduce floating-point tensors, or set RUEDA_LOG_LEVEL=error");
+}
+
+}  // namespace rueda

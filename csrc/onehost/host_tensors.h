@@ -1,0 +1,78 @@
+// What the ranks of a host reduce together: this rank's tensors, and where those of the others lie.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "onehost/channel.h"
+#include "plan/leaf_tree.h"
+#include "reduce/piece.h"
+#include "rueda/types.h"
+
+namespace rueda {
+
+struct ElementRange {
+  std::int64_t first;
+  std::int64_t count;
+};
+
+class HostTensors {
+ public:
+  // `leaves`: a piece's input is an array for each of this rank's partial sums; null: it is one.
+  HostTensors(const HostChannel& channel, DataType dtype, std::vector<Piece> pieces,
+              std::shared_ptr<const LeafPlan> leaves);
+  // Reduce-scatter: of the only piece this rank is to have these elements, to which its output has
+  // room.
+  void divide(ElementRange own) { own_part_ = own; }
+
+  [[nodiscard]] const std::vector<Piece>& pieces() const { return pieces_; }
+  [[nodiscard]] const LeafPlan* leaves() const { return leaves_.get(); }
+  [[nodiscard]] bool is_divided() const { return own_part_.has_value(); }
+
+  // --- Sizes
+  [[nodiscard]] std::size_t element() const { return element_; }
+  [[nodiscard]] std::size_t bytes_of(std::int64_t count) const {
+    return static_cast<std::size_t>(count) * element_;
+  }
+  // Of all pieces.
+  [[nodiscard]] std::int64_t count() const { return count_; }
+  [[nodiscard]] std::size_t bytes() const { return bytes_of(count_); }
+  // How many arrays a member's input has, how many all have, and how long this rank's is.
+  [[nodiscard]] int inputs_of(int member) const {
+    return leaves_ ? leaves_->partials_of(member) : 1;
+  }
+  [[nodiscard]] std::size_t input_count() const {
+    return leaves_ ? leaves_->sources.size() : static_cast<std::size_t>(channel_.size());
+  }
+  [[nodiscard]] std::size_t input_bytes(const Piece& piece) const {
+    return bytes_of(piece.count) * static_cast<std::size_t>(inputs_of(channel_.rank()));
+  }
+
+  // --- Places
+  // What of a piece this rank is to have.
+  [[nodiscard]] ElementRange own_part(std::size_t piece) const {
+    return own_part_ ? *own_part_ : ElementRange{0, pieces_[piece].count};
+  }
+  // Where the result of an element of that comes to lie; null where this rank has no use for it.
+  [[nodiscard]] std::byte* own_output(std::size_t piece, std::int64_t element) const {
+    std::byte* const output = pieces_[piece].output;
+    return output == nullptr ? nullptr
+                             : output + bytes_of(element - (own_part_ ? own_part_->first : 0));
+  }
+  // Where another member says that its piece lies; single ones say so in the line, several in the
+  // table.
+  [[nodiscard]] Exposure exposure_of(int member, std::size_t piece) const;
+
+ private:
+  const HostChannel& channel_;
+  const std::size_t element_;
+  const std::vector<Piece> pieces_;
+  const std::shared_ptr<const LeafPlan> leaves_;
+  std::int64_t count_ = 0;
+  std::optional<ElementRange> own_part_;
+};
+
+}  // namespace rueda
