@@ -21,8 +21,9 @@ from ..sink import say
 from ..store.server import STORE_VARIABLE
 from ..supervisor import Supervisor
 from ..version import installed_version
+from .admission import Refused, be_admitted
 from .flags import Nodes
-from .greeting import MAX_LINE, WITHIN, Other, Stranger, key_of, secret_of_ranks
+from .greeting import Stranger, key_of, secret_of_ranks
 
 _BETWEEN_TRIES = 0.5
 _PROGRESS = 10.0
@@ -194,7 +195,6 @@ def find_first(nodes: Nodes, ranks: int) -> socket.socket:
 
 def _greet(nodes: Nodes, ranks: int) -> socket.socket:
     """One attempt. Raises OSError where another may do better, LaunchError where not."""
-    other = Other(key_of(nodes.secret, nodes.identity))
     facts = {
         "node": nodes.rank,
         "nodes": nodes.count,
@@ -202,36 +202,13 @@ def _greet(nodes: Nodes, ranks: int) -> socket.socket:
         "host": socket.gethostname(),
         "version": installed_version(),
     }
-    link = socket.create_connection((bare(nodes.host), nodes.port), WITHIN)
+    key = key_of(nodes.secret, nodes.identity)
     try:
-        link.sendall(other.hello())
-        link.sendall(other.prove(_read_line(link), facts))
-        refusal = other.refusal(_read_line(link))
+        return be_admitted(bare(nodes.host), nodes.port, key, facts)
     except Stranger:
-        link.close()
         raise LaunchError(
             f"what answers at {nodes.where} is not node 0 of this job: it is another program, or has another secret "
             "(RUEDA_SECRET)"
         ) from None
-    except OSError:
-        link.close()
-        raise
-    if refusal:
-        link.close()
-        raise LaunchError(refusal)
-    link.settimeout(None)
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    return link
-
-
-def _read_line(link: socket.socket) -> bytes:
-    """Byte by byte: what comes after the conversation is for others to read. Raises Stranger, OSError."""
-    line = bytearray()
-    while not line.endswith(b"\n"):
-        piece = link.recv(1)
-        if not piece and not line:
-            raise ConnectionResetError("it has closed the connection")
-        if not piece or len(line) > MAX_LINE:
-            raise Stranger
-        line += piece
-    return bytes(line)
+    except Refused as refusal:
+        raise LaunchError(str(refusal)) from None
