@@ -43,7 +43,7 @@ class Node:
 
 
 class Gathering:
-    """Takes the connections of other nodes until all have come. Use as a context manager."""
+    """Takes the connections of other nodes, and of those that come again. Use as a context manager."""
 
     def __init__(self, nodes: Nodes, ranks: int) -> None:
         """`ranks`: of each node. Raises LaunchError where nothing can listen there."""
@@ -53,6 +53,7 @@ class Gathering:
         self._doorkeeper = Doorkeeper(_listen(nodes), key, self._refusal, self._take, self._reject)
         self._rejected: set[str] = set()  # hosts of which that has been said
         self._problem = ""  # why the job cannot be started
+        self._is_complete = False
         self.found: dict[int, Node] = {}
 
     def __enter__(self) -> Gathering:
@@ -87,6 +88,7 @@ class Gathering:
                     f"({now - begun:.0f} of {self._nodes.timeout:g} s)"
                 )
             await asyncio.sleep(_LOOK)
+        self._is_complete = True
         return True
 
     def _missing(self) -> list[int]:
@@ -97,6 +99,8 @@ class Gathering:
         if node.rank in self.found:
             self.found.pop(node.rank).link.close()
         self.found[node.rank] = node
+        if self._is_complete:
+            say(f"node {node.rank} on {node.host} has come again")
 
     def _refusal(self, facts: dict[str, Any]) -> str:
         """Why a node with this secret is not taken. Where it is not alone in that, the job cannot be started."""

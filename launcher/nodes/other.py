@@ -42,7 +42,14 @@ class NodeChannel(Channel):
     def _look(self, frame: Frame) -> None:
         super()._look(frame)
         if frame.kind == Kind.VERDICT:
-            raise LaunchError(str(frame.json().get("words")) or "the job has ended before it began")
+            verdict = frame.json()
+            if verdict.get("code") == 0:
+                raise NotNeeded
+            raise LaunchError(str(verdict.get("words")) or "the job has ended before it began")
+
+
+class NotNeeded(Exception):
+    """The others have done the work, before this node has come again."""
 
 
 class NodeRun(HostRun):
@@ -135,12 +142,17 @@ def run_node(nodes: Nodes, job: Job, output: RankOutput, grace: float, silence: 
             raise
         channel.say(Kind.PREPARED, {"rendezvous": ""})
         meeting = channel.expect(Kind.START).json()
+    except NotNeeded:
+        say("the other nodes have done the work")
+        return 0
     except LauncherIsGone:
         raise LaunchError(f"node 0 at {nodes.where} has gone before the job began") from None
     word = str(meeting["RUEDA_SECRET"])
     key = key_of(nodes.secret, nodes.identity)
+    # Ranks that join find the others in another way.
+    names = [name for name in ("RUEDA_RENDEZVOUS", STORE_VARIABLE) if name in meeting]
     meeting = {
-        **{name: str(meeting[name]) for name in ("RUEDA_RENDEZVOUS", STORE_VARIABLE)},
+        **{name: str(meeting[name]) for name in names},
         "RUEDA_SECRET": secret_of_ranks(key, word),
     }
     relay = guard(grace)
@@ -169,6 +181,7 @@ def _part(job: Job, placed: dict[str, Any], address: str, grace: float, silence:
         interface=variables.get("RUEDA_INTERFACE") or variables.get("HOROVOD_GLOO_IFACE") or "",
         reached_at=address,
         reads_input=False,
+        most=int(placed["most"]),
     )
 
 
