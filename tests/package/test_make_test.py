@@ -18,16 +18,19 @@ case "$(basename "$0") $*" in
     what="test ${2#build/}"
     mkdir -p "$2/Testing/Temporary" && echo "$REPORT" >"$2/Testing/Temporary/LastTest.log" ;;
   "python -m pytest "*) what="test python" ;;
+  "engines.sh "*) what="install $*" ;;
 esac
 echo "$what" >>calls
 [ "$what" != "$BROKEN" ]
 """
 
+SCRIPTS = (".ci/setup.sh", ".ci/engines.sh")
+
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     shutil.copy(ROOT / "Makefile", tmp_path)
-    for name in ("venv/bin/cmake", "venv/bin/ctest", "venv/bin/python", ".ci/setup.sh"):
+    for name in (*(f"venv/bin/{tool}" for tool in ("cmake", "ctest", "python")), *SCRIPTS):
         program = tmp_path / name
         program.parent.mkdir(parents=True, exist_ok=True)
         program.write_text("#!/bin/sh\n" if name == ".ci/setup.sh" else STAND_IN)
@@ -59,6 +62,7 @@ def test_one_part_runs_after_another(tree: Path) -> None:
     assert calls[0] == "compile release"
     assert [call for call in calls if call != "compile release"] == [
         "test release",
+        "install optuna hydra kubernetes",
         "test python",
         "compile asan",
         "test asan",
