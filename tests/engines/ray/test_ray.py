@@ -28,7 +28,7 @@ def run_to_end(engine: Engine, script: Path, folder: Path) -> Ended:
         start_new_session=True,  # so that what it has started ends with it
     ) as process:
         try:
-            output, _ = process.communicate(timeout=280)
+            output, _ = process.communicate(timeout=580)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -49,6 +49,7 @@ def ran(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> OneRun:
     return OneRun(ended.returncode == 0, [ended.output])
 
 
+@pytest.mark.timeout(600)  # one cluster for all: Ray starts workers slowly where cores are busy
 @each_check_of(SCRIPT)
 def test_checks(ran: OneRun, check: str) -> None:
     ran.require(check)
