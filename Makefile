@@ -21,6 +21,10 @@ export CCACHE_NOHASHDIR := 1
 cxx_sources = $(shell find csrc include tests examples benchmarks -name '*.h' -o -name '*.cpp' -o -name '*.cu')
 python_sources = python launcher tests examples docs benchmarks
 
+# Whose environments cost little. The tests of the other engines run where `make engines` has made theirs, and those of
+# these are skipped where theirs cannot be made.
+light_engines = optuna hydra
+
 # Says of what takes long how long it took, and for how long it kept processors busy: $(call timed,NAME) COMMAND
 timed = TIMEFORMAT='==> $(1): %0R s, processors %0U + %0S s'; time
 
@@ -77,8 +81,12 @@ asan tsan: %: build-%
 	@$(call timed,$@ tests) ctest --test-dir build/$@ --output-on-failure -j $(JOBS) --repeat until-pass:2
 	! grep -E 'WARNING: ThreadSanitizer|(ERROR|SUMMARY): [A-Za-z]+Sanitizer|runtime error:' build/$@/Testing/Temporary/LastTest.log
 
+.PHONY: light-engines
+light-engines: tools
+	@$(call timed,light engines) .ci/engines.sh $(light_engines) || echo 'without them: their tests are skipped'
+
 .PHONY: pytest
-pytest: build  ## the tests of the Python package, the launcher, the benchmark and the packaging
+pytest: build light-engines  ## the tests of the Python package, the launcher, the benchmark and the packaging
 	@$(call timed,pytest) python -m pytest --reruns 1 -raR --numprocesses $(WORKERS)
 
 # ENGINES: which; all those of tests/engines where it is empty.

@@ -26,6 +26,7 @@ from .hosts import Host, parse_hostfile, parse_hosts
 from .job import Job, check_command, check_ranks, search_path
 from .mpirun_run import MpirunRun
 from .native import Native
+from .nodes.elastic_first import ElasticNodesRun
 from .nodes.first import NodesRun, job_of_all
 from .nodes.flags import Nodes, hint_at_nodes, nodes_of
 from .nodes.other import run_node
@@ -198,8 +199,12 @@ def _run_nodes(request: RunRequest, job: Job, nodes: Nodes) -> int:
         return run_node(nodes, job, output, request.grace, request.reach.silence)
     relay = guard(request.grace)
 
+    elastic, reach, grace = request.elastic, request.reach, request.grace
+
     async def run() -> int:
-        return await NodesRun(nodes, whole, request.reach, output, request.grace, relay).run()
+        if elastic is not None:
+            return await ElasticNodesRun(nodes, whole, elastic, reach, output, grace, relay).run()
+        return await NodesRun(nodes, whole, reach, output, grace, relay).run()
 
     return asyncio.run(run())
 
@@ -291,7 +296,9 @@ def make_run_command(native: Native) -> click.Command:
     def run(context: click.Context, /, **values: Any) -> None:
         values, from_horovod = apply_horovod_flags(values, say)
         job = _make_job(values, flags, from_horovod)
-        request = _request(values, job.ranks, job.settings)
+        nodes = nodes_of(values, os.environ)
+        count = nodes.count if nodes is not None else 1
+        request = _request(values, job.ranks * count, job.settings)
         if native.module is None:
             say(
                 f"the native extension is missing ({native.why_not}): no flags for the library's "
@@ -299,7 +306,6 @@ def make_run_command(native: Native) -> click.Command:
             )
         for sentence in native.unknown_variables(sorted({*os.environ, *job.settings})):
             say(sentence)
-        nodes = nodes_of(values, os.environ)
         if nodes is not None:
             context.exit(_run_nodes(request, job, nodes))
         if hint := hint_at_nodes(values, os.environ):

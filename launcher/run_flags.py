@@ -153,7 +153,8 @@ _FLAGS = [
     click.option(
         "--max-np", type=int, metavar="N",
         help="Let ranks join while the job runs, up to so many: in the place of those that are lost, and "
-        "where there are more slots, on this host or those of -H or --host-discovery-script. Without MPI.",
+        "where there are more slots, on this host or those of -H or --host-discovery-script; on nodes of --nodes, "
+        "also those that come again. Without MPI.",
     ),
     click.option(
         "--host-discovery-script", metavar="PATH",

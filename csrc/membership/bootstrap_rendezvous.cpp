@@ -1,6 +1,7 @@
 #include "membership/bootstrap_rendezvous.h"
 
 #include <arpa/inet.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -360,7 +361,8 @@ Expected<std::unique_ptr<Bootstrap>> enter_rendezvous(const std::string& address
 
 Expected<std::unique_ptr<Bootstrap>> connect_at_first_free(
     const std::vector<std::string>& addresses, int rank, int size, Time deadline,
-    const std::string& secret) {
+    const std::string& secret, bool ends_with_parent) {
+  const pid_t parent = ::getppid();
   std::unique_ptr<RendezvousStore> store;
   std::vector<std::string> candidates = addresses;
   if (rank == 0) {
@@ -382,6 +384,10 @@ Expected<std::unique_ptr<Bootstrap>> connect_at_first_free(
       if (entered.status().code() == ErrorCode::initialization) return entered.status();
       if (entered.status().code() == ErrorCode::timeout) slow.push_back(address);
       look_for_interruption();
+      if (ends_with_parent && ::getppid() != parent) {
+        return failed(str("what has started rank ", rank,
+                          " has ended while it looked for rank 0: its attempt is over"));
+      }
       if (Clock::now() >= deadline) break;
     }
     if (Clock::now() >= deadline) break;

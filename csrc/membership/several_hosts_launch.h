@@ -18,8 +18,9 @@ namespace rueda {
 // follow from the job, the step and the attempt; so does, with RUEDA_SECRET, the secret that both
 // sides prove: who answers at a port, and belongs to another job or attempt, is passed by. As the
 // attempt counts SLURM_RESTART_COUNT. torchrun's TORCHELASTIC_RESTART_COUNT does not: an agent
-// counts the restarts that it has asked for itself, so they differ between hosts; torchrun ends
-// the ranks of an attempt on all hosts before it starts those of the next.
+// counts the restarts that it has asked for itself, so they differ between hosts. torchrun ends the
+// ranks of an attempt on all hosts before it starts those of the next, but for those of an agent
+// that has been killed: these stop to look for rank 0, which may be that of a later attempt.
 [[nodiscard]] Launch meet_across_hosts(Launch launch, const Environment& environment);
 
 }  // namespace rueda

@@ -164,6 +164,11 @@ class Growth:
         return sorted(number for number in self._alive if self._host_of[number] == host)
 
     @property
+    def is_ending(self) -> bool:
+        """Whether a process has ended well: the others will, too."""
+        return self._is_ending
+
+    @property
     def is_over(self) -> bool:
         """Whether no process is left."""
         return not self._alive

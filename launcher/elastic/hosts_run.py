@@ -181,7 +181,7 @@ class ElasticHostsRun(RemoteRun):
         else:
             if not supervisor.ending and not self._growth.is_over:
                 meeting = {n: v for n, v in self._meeting.items() if n != "RUEDA_RENDEZVOUS"}
-                connection.send_json(Kind.START, meeting)
+                connection.send_json(Kind.START, self._meeting_for(connection, meeting))
                 self._connections.append(connection)
                 self._ready[name] = connection
         finally:

@@ -31,25 +31,17 @@ from .greeting import key_of, secret_of_ranks
 _LAST_WORD = 5.0
 
 
-class NodesRun(RemoteRun):
-    """Runs the ranks of this node, and directs those of the others."""
+class OnNodes(RemoteRun):
+    """What is different where the launchers of other nodes come by themselves; has no constructor of its own."""
 
-    def __init__(
-        self,
-        nodes: Nodes,
-        job: Job,
-        reach: Reach,
-        output: RankOutput,
-        grace: float,
-        relay_pipe: int,
-    ) -> None:
-        """`job`: of all nodes. `relay_pipe`: as guardian.guard() gives it."""
-        super().__init__(job, reach, output, grace, relay_pipe)
+    def _begin(self, nodes: Nodes) -> None:
+        """Before anything else."""
         self._nodes = nodes
-        self._per_node = job.ranks // nodes.count
+        self._per_node = self._job.ranks // nodes.count
         self._key = key_of(nodes.secret, nodes.identity)
         self._word = secrets.token_hex(16)
         self._others: dict[int, Node] = {}
+        self._numbers: dict[str, int] = {}  # of nodes, by their hosts' names
         self._said: dict[int, LineAssembler] = {}  # by ranks of other nodes, to standard error
         self._last_word = (1, "the launcher of node 0 has ended")
 
@@ -64,21 +56,31 @@ class NodesRun(RemoteRun):
             self._tell_others()
 
     async def _run_ranks(self, supervisor: Supervisor) -> None:
-        with Gathering(self._nodes, self._per_node) as gathering:
+        with contextlib.ExitStack() as closing:
+            gathering = closing.enter_context(Gathering(self._nodes, self._per_node))
             self._others = gathering.found
             if not await gathering.wait(lambda: supervisor.ending):
                 await supervisor.wait()
                 return
-        names = [socket.gethostname(), *(self._others[n].host for n in range(1, self._nodes.count))]
-        self._shares = place(self._job.ranks, [Host(name, self._per_node) for name in names])
-        await super()._run_ranks(supervisor)
+            names = _distinct(
+                [socket.gethostname(), *(self._others[n].host for n in range(1, self._nodes.count))]
+            )
+            self._numbers = {name: number for number, name in enumerate(names)}
+            self._shares = place(self._job.ranks, [Host(name, self._per_node) for name in names])
+            if not self._take_placement():
+                closing.close()  # nobody else is to come
+            await super()._run_ranks(supervisor)
+
+    def _take_placement(self) -> bool:
+        """All nodes have come. Returns whether they may come again."""
+        return False
 
     def _connection_to(self, share: HostShare, *handlers: Callable[..., None]) -> Connection:
-        number = share.first // self._per_node
+        number = self._numbers[share.host.name]
         if number == 0:
             return Connection(share, ssh.command_here(), *handlers)
         link = self._others[number].link
-        return _NodeConnection(number, share, link, *handlers)
+        return NodeConnection(number, share, link, *handlers)
 
     def _address_of(self, connection: Connection) -> str:
         """Where the others have reached this node; of another one only it knows."""
@@ -122,7 +124,24 @@ class NodesRun(RemoteRun):
             node.link.close()
 
 
-class _NodeConnection(Connection):
+class NodesRun(OnNodes):
+    """Runs the ranks of this node, and directs those of the others."""
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        job: Job,
+        reach: Reach,
+        output: RankOutput,
+        grace: float,
+        relay_pipe: int,
+    ) -> None:
+        """`job`: of all nodes. `relay_pipe`: as guardian.guard() gives it."""
+        super().__init__(job, reach, output, grace, relay_pipe)
+        self._begin(nodes)
+
+
+class NodeConnection(Connection):
     """To the launcher of another node, through a process that holds the connection."""
 
     def __init__(
@@ -132,6 +151,7 @@ class _NodeConnection(Connection):
         super().__init__(share, line, *handlers)
         self._pass_fds = [link.fileno()]
         self._number = number
+        self.link = link
 
     def _handle(self, frame: Frame) -> None:
         super()._handle(frame)
@@ -143,6 +163,14 @@ class _NodeConnection(Connection):
         return f"the connection to its launcher, node {self._number}, has ended" + (
             f": {said}" if said else ""
         )
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Nodes of one machine, as Slurm's may be, have one name: the later ones get their numbers with it."""
+    return [
+        name if names.index(name) == number else f"{name} (node {number})"
+        for number, name in enumerate(names)
+    ]
 
 
 def job_of_all(job: Job, nodes: Nodes) -> Job:

@@ -21,7 +21,6 @@ _IDENTITY = ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_RESTART_COUNT")
 _NOT_WITH = {
     "hosts": "-H",
     "hostfile": "--hostfile",
-    "max_np": "--max-np",
     "host_discovery_script": "--host-discovery-script",
     "mpirun_path": "--mpirun",
     "map_by": "--map-by",

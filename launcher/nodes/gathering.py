@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import time
 from collections.abc import Callable
@@ -14,15 +13,14 @@ from ..errors import LaunchError
 from ..remote.address import bare, is_own, resolve
 from ..sink import say
 from ..version import installed_version
+from .doorkeeper import MAX_PENDING, Doorkeeper
 from .flags import Nodes
-from .greeting import MAX_LINE, WITHIN, First, Stranger, key_of
+from .greeting import key_of
 
 # Between two lines about who is still missing; seconds.
 _PROGRESS = 10.0
 # How often a signal to the launcher is looked for; seconds.
 _LOOK = 0.1
-# Connections that have not proved themselves yet; more are closed at once.
-_MAX_PENDING = 64
 
 
 @dataclass(frozen=True)
@@ -45,17 +43,17 @@ class Node:
 
 
 class Gathering:
-    """Takes the connections of other nodes until all have come. Use as a context manager."""
+    """Takes the connections of other nodes, and of those that come again. Use as a context manager."""
 
     def __init__(self, nodes: Nodes, ranks: int) -> None:
         """`ranks`: of each node. Raises LaunchError where nothing can listen there."""
         self._nodes = nodes
         self._ranks = ranks
-        self._key = key_of(nodes.secret, nodes.identity)
-        self._listener = _listen(nodes)
-        self._tasks: set[asyncio.Task[None]] = set()
+        key = key_of(nodes.secret, nodes.identity)
+        self._doorkeeper = Doorkeeper(_listen(nodes), key, self._refusal, self._take, self._reject)
         self._rejected: set[str] = set()  # hosts of which that has been said
         self._problem = ""  # why the job cannot be started
+        self._is_complete = False
         self.found: dict[int, Node] = {}
 
     def __enter__(self) -> Gathering:
@@ -64,14 +62,11 @@ class Gathering:
 
     def __exit__(self, *_: object) -> None:
         """Listens no more; the nodes that have come stay connected."""
-        asyncio.get_running_loop().remove_reader(self._listener)
-        self._listener.close()
-        for task in self._tasks:
-            task.cancel()
+        self._doorkeeper.close()
 
     async def wait(self, is_ending: Callable[[], bool]) -> bool:
         """Returns whether all are there; not where the launcher is to end. Raises LaunchError at the deadline."""
-        asyncio.get_running_loop().add_reader(self._listener, self._accept)
+        self._doorkeeper.open()
         begun = time.monotonic()
         told = begun
         while self._missing():
@@ -93,49 +88,19 @@ class Gathering:
                     f"({now - begun:.0f} of {self._nodes.timeout:g} s)"
                 )
             await asyncio.sleep(_LOOK)
+        self._is_complete = True
         return True
 
     def _missing(self) -> list[int]:
         return [rank for rank in range(1, self._nodes.count) if rank not in self.found]
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            link, _ = self._listener.accept()
-            link.setblocking(False)
-            if len(self._tasks) >= _MAX_PENDING:
-                link.close()
-                return
-            task = asyncio.get_running_loop().create_task(self._hear(link))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _hear(self, link: socket.socket) -> None:
-        """One conversation: the link is a node's afterwards, or closed."""
-        taken = False
-        try:
-            taken = await asyncio.wait_for(self._greet(link), WITHIN)
-        except (Stranger, OSError, asyncio.TimeoutError):
-            self._reject(link)
-        finally:
-            if not taken:
-                link.close()
-
-    async def _greet(self, link: socket.socket) -> bool:
-        loop = asyncio.get_running_loop()
-        first = First(self._key)
-        await loop.sock_sendall(link, first.challenge(await _read_line(link)))
-        facts = first.facts(await _read_line(link))
-        refusal = self._refusal(facts)
-        if refusal:
-            await loop.sock_sendall(link, first.refuse(refusal))
-            return False
+    def _take(self, facts: dict[str, Any], link: socket.socket) -> None:
         node = Node(facts["node"], str(facts.get("host", "")), link)
         if node.rank in self.found:
             self.found.pop(node.rank).link.close()
-        link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        await loop.sock_sendall(link, first.admit())
         self.found[node.rank] = node
-        return True
+        if self._is_complete:
+            say(f"node {node.rank} on {node.host} has come again")
 
     def _refusal(self, facts: dict[str, Any]) -> str:
         """Why a node with this secret is not taken. Where it is not alone in that, the job cannot be started."""
@@ -159,14 +124,12 @@ class Gathering:
             return f"host {self.found[rank].host} is node {rank} already: give each node its own --node-rank"
         return ""
 
-    def _reject(self, link: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            host = str(link.getpeername()[0])
-            if host not in self._rejected and len(self._rejected) < _MAX_PENDING:
-                self._rejected.add(host)
-                say(
-                    f"rejected a connection from {host} that does not know the job's secret (RUEDA_SECRET)"
-                )
+    def _reject(self, host: str) -> None:
+        if host not in self._rejected and len(self._rejected) < MAX_PENDING:
+            self._rejected.add(host)
+            say(
+                f"rejected a connection from {host} that does not know the job's secret (RUEDA_SECRET)"
+            )
 
 
 def _listen(nodes: Nodes) -> socket.socket:
@@ -178,33 +141,21 @@ def _listen(nodes: Nodes) -> socket.socket:
         if address:
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             listener = socket.create_server(
-                (address, nodes.port), family=family, backlog=_MAX_PENDING
+                (address, nodes.port), family=family, backlog=MAX_PENDING
             )
         elif socket.has_dualstack_ipv6():
             listener = socket.create_server(
-                ("", nodes.port), family=socket.AF_INET6, backlog=_MAX_PENDING, dualstack_ipv6=True
+                ("", nodes.port), family=socket.AF_INET6, backlog=MAX_PENDING, dualstack_ipv6=True
             )
         else:
-            listener = socket.create_server(("", nodes.port), backlog=_MAX_PENDING)
+            listener = socket.create_server(("", nodes.port), backlog=MAX_PENDING)
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (while")[0]
         raise LaunchError(
             f"node 0 cannot listen at {bare(address) or 'any address'}, port {nodes.port}: {reason}; name another "
             "port in --rendezvous on every node"
         ) from error
-    listener.setblocking(False)
     return listener
-
-
-async def _read_line(link: socket.socket) -> bytes:
-    """Byte by byte: what comes after the conversation is for others to read. Raises Stranger."""
-    line = bytearray()
-    while not line.endswith(b"\n"):
-        piece = await asyncio.get_running_loop().sock_recv(link, 1)
-        if not piece or len(line) > MAX_LINE:
-            raise Stranger
-        line += piece
-    return bytes(line)
 
 
 def _describe(ranks: list[int]) -> str:

@@ -22,8 +22,9 @@ from ..sink import say
 from ..store.server import STORE_VARIABLE
 from ..supervisor import Supervisor
 from ..version import installed_version
+from .admission import Refused, be_admitted
 from .flags import Nodes
-from .greeting import MAX_LINE, WITHIN, Other, Stranger, key_of, secret_of_ranks
+from .greeting import Stranger, key_of, secret_of_ranks
 
 Understood = TypeVar("Understood")
 
@@ -44,7 +45,14 @@ class NodeChannel(Channel):
     def _look(self, frame: Frame) -> None:
         super()._look(frame)
         if frame.kind == Kind.VERDICT:
-            raise LaunchError(str(frame.json().get("words")) or "the job has ended before it began")
+            verdict = frame.json()
+            if verdict.get("code") == 0:
+                raise NotNeeded
+            raise LaunchError(str(verdict.get("words")) or "the job has ended before it began")
+
+
+class NotNeeded(Exception):
+    """The others have done the work, before this node has come again."""
 
 
 class NodeRun(HostRun):
@@ -137,6 +145,9 @@ def run_node(nodes: Nodes, job: Job, output: RankOutput, grace: float, silence: 
             raise
         channel.say(Kind.PREPARED, {"rendezvous": ""})
         start = channel.expect(Kind.START)
+    except NotNeeded:
+        say("the other nodes have done the work")
+        return 0
     except LauncherIsGone:
         raise LaunchError(f"node 0 at {nodes.where} has gone before the job began") from None
     meeting = _understand(nodes, lambda: _meeting(nodes, start.json()))
@@ -159,8 +170,10 @@ def _understand(nodes: Nodes, read: Callable[[], Understood]) -> Understood:
 def _meeting(nodes: Nodes, said: dict[str, Any]) -> dict[str, str]:
     """Where the ranks meet, and their secret, which node 0 does not send."""
     key = key_of(nodes.secret, nodes.identity)
+    # Ranks that join find the others in another way.
+    names = [name for name in ("RUEDA_RENDEZVOUS", STORE_VARIABLE) if name in said]
     return {
-        **{name: str(said[name]) for name in ("RUEDA_RENDEZVOUS", STORE_VARIABLE)},
+        **{name: str(said[name]) for name in names},
         "RUEDA_SECRET": secret_of_ranks(key, str(said["RUEDA_SECRET"])),
     }
 
@@ -183,6 +196,7 @@ def _part(job: Job, placed: dict[str, Any], address: str, grace: float, silence:
         interface=variables.get("RUEDA_INTERFACE") or variables.get("HOROVOD_GLOO_IFACE") or "",
         reached_at=address,
         reads_input=False,
+        most=int(placed["most"]),
     )
 
 
@@ -209,7 +223,6 @@ def find_first(nodes: Nodes, ranks: int) -> socket.socket:
 
 def _greet(nodes: Nodes, ranks: int) -> socket.socket:
     """One attempt. Raises OSError where another may do better, LaunchError where not."""
-    other = Other(key_of(nodes.secret, nodes.identity))
     facts = {
         "node": nodes.rank,
         "nodes": nodes.count,
@@ -217,36 +230,13 @@ def _greet(nodes: Nodes, ranks: int) -> socket.socket:
         "host": socket.gethostname(),
         "version": installed_version(),
     }
-    link = socket.create_connection((bare(nodes.host), nodes.port), WITHIN)
+    key = key_of(nodes.secret, nodes.identity)
     try:
-        link.sendall(other.hello())
-        link.sendall(other.prove(_read_line(link), facts))
-        refusal = other.refusal(_read_line(link))
+        return be_admitted(bare(nodes.host), nodes.port, key, facts)
     except Stranger:
-        link.close()
         raise LaunchError(
             f"what answers at {nodes.where} is not node 0 of this job: it is another program, or has another secret "
             "(RUEDA_SECRET)"
         ) from None
-    except OSError:
-        link.close()
-        raise
-    if refusal:
-        link.close()
-        raise LaunchError(refusal)
-    link.settimeout(None)
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    return link
-
-
-def _read_line(link: socket.socket) -> bytes:
-    """Byte by byte: what comes after the conversation is for others to read. Raises Stranger, OSError."""
-    line = bytearray()
-    while not line.endswith(b"\n"):
-        piece = link.recv(1)
-        if not piece and not line:
-            raise ConnectionResetError("it has closed the connection")
-        if not piece or len(line) > MAX_LINE:
-            raise Stranger
-        line += piece
-    return bytes(line)
+    except Refused as refusal:
+        raise LaunchError(str(refusal)) from None

@@ -29,7 +29,7 @@ def process_number() -> int | None:
 
 
 class Session:
-    """A connection to the launcher.
+    """A connection to the launcher, or to who has its part where something else has started the process.
 
     What the launcher says is looked for without a wait. When it is gone nothing more comes, and what is said to it is
     dropped: the job goes on without it.
@@ -37,23 +37,16 @@ class Session:
     Raises ``OSError`` where the launcher cannot be reached, or is another user's.
     """
 
-    def __init__(self, address: str, **greeting: Any) -> None:
-        """``greeting``: what is said first."""
+    def __init__(self, where: str | socket.socket, **greeting: Any) -> None:
+        """``where``: its address, or a connection to it. ``greeting``: what is said first."""
         self._buffer = b""
         self._is_open = True
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(_CONNECTING)
-        try:
-            self._socket.connect(address.replace("@", "\0", 1))
-            if user_of(self._socket) not in (os.geteuid(), 0):
-                raise PermissionError(errno.EPERM, "the launcher's socket is another user's")
-        except OSError:
-            self._socket.close()
-            raise
+        self._socket = where if isinstance(where, socket.socket) else _connected(where)
         self._socket.setblocking(False)
         self._news = select.poll()
         self._news.register(self._socket, select.POLLIN)
-        self.send(**greeting)
+        if greeting:
+            self.send(**greeting)
 
     @property
     def is_open(self) -> bool:
@@ -102,7 +95,34 @@ class Session:
         else:
             time.sleep(seconds)
 
+    def finish(self) -> None:
+        """Ends it once the other side has taken what was said, within a second.
+
+        A connection that is closed while something is left to be read drops what has not been sent.
+        """
+        if self._is_open:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_WR)
+                self._socket.settimeout(_CONNECTING)
+                while self._socket.recv(_LONGEST):
+                    pass
+        self.close()
+
     def close(self) -> None:
         """Ends it."""
         self._is_open = False
         self._socket.close()
+
+
+def _connected(address: str) -> socket.socket:
+    """A connection to the launcher of this host, of the same user."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(_CONNECTING)
+    try:
+        connection.connect(address.replace("@", "\0", 1))
+        if user_of(connection) not in (os.geteuid(), 0):
+            raise PermissionError(errno.EPERM, "the launcher's socket is another user's")
+    except OSError:
+        connection.close()
+        raise
+    return connection

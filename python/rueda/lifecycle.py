@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import NoReturn
 
-from rueda import _native, rendezvous
+from rueda import _native, attendance, rendezvous
 from rueda.arguments import RANK_BITS, fits
 from rueda.errors import InvalidArgumentError, PeerLostError, ShutdownError
 from rueda.handles import release_completed
@@ -95,7 +95,9 @@ def init(
     is_new = not _native.is_initialized()
     given = {name: str(value) for name, value in options.items()}
     if (rank, size, rendezvous) != (None, None, None):
-        _meet(rank, size, rendezvous, given)
+        if _meet(rank, size, rendezvous, given):
+            _adopt(process_sets)
+            process_sets = []
     elif is_new and os.environ.get("RUEDA_JOINER") and _worlds == 0:
         _join(process_sets, given)
         process_sets = []
@@ -111,8 +113,8 @@ def init(
         add_process_set(process_set)
 
 
-def _meet(rank: object, size: object, address: str | None, options: dict[str, str]) -> None:
-    """The world of ranks that something else has started."""
+def _meet(rank: object, size: object, address: str | None, options: dict[str, str]) -> bool:
+    """The world of ranks that something else has started. Returns whether it was there already."""
     try:
         own, count = operator.index(rank), operator.index(size)  # type: ignore[arg-type]
     except TypeError:
@@ -127,13 +129,25 @@ def _meet(rank: object, size: object, address: str | None, options: dict[str, st
         )
     if address is None and count == 1:
         _native.init({**options, "bootstrap": "none"})
-        return
+        return False
     if address is None:
         raise InvalidArgumentError(
             f"init(rank={own}, size={count}) needs rendezvous=, the address that rueda.rendezvous.open({count}) has "
             "returned in the process with rank 0"
         )
-    rendezvous.enter(rendezvous.meeting_of(own, count, address), own, options)
+    meeting = rendezvous.meeting_of(own, count, address)
+    if meeting.is_reception:
+        from rueda.elastic import joining, reception  # which import this module
+
+        reception.check_in(meeting, own)
+        try:
+            joining.join({"recovery": "on", **options})
+        except BaseException:
+            attendance.leave(done=False)
+            raise
+        return attendance.attendance().is_newcomer
+    rendezvous.enter(meeting, own, options)
+    return False
 
 
 @contextmanager
@@ -167,6 +181,8 @@ def world(rank: int, size: int, rendezvous: str | None = None, **options: object
         )
         if not echo and not well:
             tell_failure(error)
+        if not well:
+            attendance.leave(done=False)
         raise
     finally:
         _block = 0
@@ -181,9 +197,14 @@ def tell_failure(error: BaseException) -> None:
 
 def _join(process_sets: list[ProcessSet], options: dict[str, str]) -> None:
     """Enters the world of a job that is under way."""
-    from rueda.elastic import changes  # which imports this module
+    from rueda.elastic import joining  # which imports this module
 
-    changes.join(options)
+    joining.join(options)
+    _adopt(process_sets)
+
+
+def _adopt(process_sets: list[ProcessSet]) -> None:
+    """A newcomer's sets become those of the others."""
     try:
         adopt_process_sets(process_sets)
     except InvalidArgumentError as error:
@@ -207,6 +228,7 @@ def shutdown() -> None:
         for end in _endings:
             end()
     _native.shutdown()
+    attendance.leave(done=True)
     release_completed()
     forget_process_sets()
 
@@ -356,8 +378,10 @@ def _install_hooks() -> None:
             # An echo of what happened on another rank is no news to the others.
             echo = issubclass(kind, PeerLostError | ShutdownError)
             in_main = threading.current_thread() is threading.main_thread()
-            if _is_owner() and in_main and not echo:
-                _native.abort(_describe_with_origin(kind, value, traceback))
+            if _is_owner() and in_main:
+                if not echo:
+                    _native.abort(_describe_with_origin(kind, value, traceback))
+                attendance.leave(done=False)
 
     sys.excepthook = tell_the_others
     _watch_exit()
@@ -413,4 +437,5 @@ def _leave_at_exit() -> None:
         return
     if _exit_code:  # neither None nor 0
         _native.abort(f"sys.exit({_exit_code!r})")
+        attendance.leave(done=False)
     shutdown()

@@ -25,7 +25,7 @@ from rueda.errors import InitializationError, InvalidArgumentError
 __all__ = ["Address", "close", "open"]
 
 _FORM = re.compile(
-    r"rueda\+tcp://(?P<secret>[0-9a-f]{64})@(?P<where>[^@/]+:[0-9]+)/(?P<size>[1-9][0-9]*)"
+    r"rueda\+(?P<kind>tcp|reception)://(?P<secret>[0-9a-f]{64})@(?P<where>[^@/]+:[0-9]+)/(?P<size>[1-9][0-9]*)"
 )
 
 # By address: the sockets that this process has opened, until it enters a world there.
@@ -34,6 +34,8 @@ _listeners: dict[str, socket.socket] = {}
 
 class Address(str):
     """``rueda+tcp://SECRET@HOST:PORT/SIZE``: a text that any program can hand on.
+
+    ``rueda+reception://`` instead is that of a :class:`rueda.elastic.Reception`.
 
     Example::
 
@@ -55,6 +57,7 @@ class Meeting:
     where: str  # tcp:HOST:PORT
     size: int
     secret: str = field(repr=False)
+    is_reception: bool
     listener: socket.socket | None  # of rank 0: listens there
 
 
@@ -73,15 +76,25 @@ def open(size: int, interface: str = "") -> Address:
         >>> address = rueda.rendezvous.open(4, interface="127.0.0.1")
         >>> rueda.rendezvous.close(address)
     """
+    listener, where = listen_for(size, interface)
+    address = new_address("tcp", where, size)
+    _listeners[address] = listener
+    return address
+
+
+def listen_for(size: int, interface: str) -> tuple[socket.socket, str]:
+    """What :func:`open` opens, and where; raises the same."""
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise InvalidArgumentError(f"a rendezvous is for one rank or more, not size={size!r}")
     try:
-        listener, where = listen(interface)
+        return listen(interface)
     except OSError as error:
         raise InitializationError(f"no rendezvous can be opened: {error}") from error
-    address = Address(f"rueda+tcp://{secrets.token_hex(32)}@{where.removeprefix('tcp:')}/{size}")
-    _listeners[address] = listener
-    return address
+
+
+def new_address(kind: str, where: str, size: int) -> Address:
+    """With a secret of its own. ``where``: tcp:HOST:PORT, which something listens at already."""
+    return Address(f"rueda+{kind}://{secrets.token_hex(32)}@{where.removeprefix('tcp:')}/{size}")
 
 
 def close(address: str) -> None:
@@ -104,6 +117,9 @@ def meeting_of(rank: int, size: int, address: str) -> Meeting:
         raise InvalidArgumentError(
             f"the rendezvous was opened for a world of {known['size']}, and rank {rank} is to enter one of {size}"
         )
+    where = f"tcp:{known['where']}"
+    if known["kind"] == "reception":
+        return Meeting(where, size, known["secret"], True, None)
     listener = None
     if rank == 0:
         if address not in _listeners:
@@ -116,7 +132,7 @@ def meeting_of(rank: int, size: int, address: str) -> Meeting:
         raise InvalidArgumentError(
             f"rank 0 is the process that has called rueda.rendezvous.open(): this one is to be rank {rank}"
         )
-    return Meeting(f"tcp:{known['where']}", size, known["secret"], listener)
+    return Meeting(where, size, known["secret"], False, listener)
 
 
 def enter(meeting: Meeting, rank: int, options: dict[str, str]) -> None:

@@ -81,6 +81,15 @@ class Pods:
             time.sleep(0.01)
         raise AssertionError("none of them has ended")
 
+    def written(self) -> str:
+        """What all launchers have written; those that still run are killed."""
+        parts = []
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+                parts += process.communicate()
+        return "\n".join(parts)
+
     def close(self) -> None:
         """Ends what is left."""
         for process in self._started:

@@ -66,7 +66,7 @@ TORCH_PROGRAM = """
 import hashlib, os, pathlib, socket, time
 import torch
 import rueda.torch
-from rueda.elastic import changes
+import rueda.attendance
 
 number = int(os.environ.get("RUEDA_JOINER") or os.environ["RUEDA_RANK"])
 def mark(name):
@@ -77,7 +77,7 @@ model = torch.nn.Sequential(torch.nn.Linear(1500, 1500), torch.nn.Linear(1500, 1
 optimizer = rueda.torch.DistributedOptimizer(torch.optim.Adam(model.parameters(), 1e-4))
 rueda.init()
 if "RUEDA_JOINER" in os.environ:
-    print("followed:", changes._here.received is not None, flush=True)
+    print("followed:", rueda.attendance.attendance().received is not None, flush=True)
 for step in rueda.elastic.steps(100000, model, optimizer):
     with step:
         torch.manual_seed(1000 * step.number + rueda.rank())

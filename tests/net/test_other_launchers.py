@@ -7,6 +7,7 @@ import secrets
 import subprocess
 import sys
 import textwrap
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -280,3 +281,29 @@ def test_torchrun_on_two_hosts_restarts_all_in_a_new_world(tasks: Tasks, tmp_pat
     agents = torchrun(tasks, script, secret(), "--max-restarts", "2")
     for text in end(agents):
         assert text.count("attempt 1 of ['h0', 'h1']") == 2, text
+
+
+def test_a_rank_whose_agent_is_killed_does_not_wait_for_the_next_attempt(
+    tasks: Tasks, tmp_path: Path
+) -> None:
+    """The agent ends the ranks of an attempt itself, unless it is killed: then nobody does."""
+    rank = """
+        import os, pathlib, rueda, sys
+        print("looks for rank 0", flush=True)
+        try:
+            rueda.init(init_timeout=100)
+        except rueda.InitializationError as error:
+            pathlib.Path(sys.argv[1]).write_text(str(error))
+    """
+    told = tmp_path / "told"
+    line = [sys.executable, "-c", textwrap.dedent(rank), str(told)]
+    agent = [sys.executable, "-c", f"import subprocess; subprocess.run({line})"]
+    given = bare(unique()[:4], 3, TORCHELASTIC_RUN_ID="one", LOCAL_WORLD_SIZE="2", **secret())
+    started = tasks.start("h1", agent, given)
+    assert started.stdout is not None
+    assert started.stdout.readline() == "looks for rank 0\n"
+    time.sleep(0.5)  # in which it begins to
+    started.kill()
+    assert started.stdout.read() == ""  # until the rank has ended, too
+    assert "has ended while it looked for rank 0: its attempt is over" in told.read_text()
+    started.wait()

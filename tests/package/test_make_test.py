@@ -18,16 +18,19 @@ case "$(basename "$0") $*" in
     what="test ${2#build/}"
     mkdir -p "$2/Testing/Temporary" && echo "$REPORT" >"$2/Testing/Temporary/LastTest.log" ;;
   "python -m pytest "*) what="test python" ;;
+  "engines.sh "*) what="install $*" ;;
 esac
 echo "$what" >>calls
 [ "$what" != "$BROKEN" ]
 """
 
+SCRIPTS = (".ci/setup.sh", ".ci/engines.sh")
+
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     shutil.copy(ROOT / "Makefile", tmp_path)
-    for name in ("venv/bin/cmake", "venv/bin/ctest", "venv/bin/python", ".ci/setup.sh"):
+    for name in (*(f"venv/bin/{tool}" for tool in ("cmake", "ctest", "python")), *SCRIPTS):
         program = tmp_path / name
         program.parent.mkdir(parents=True, exist_ok=True)
         program.write_text("#!/bin/sh\n" if name == ".ci/setup.sh" else STAND_IN)
@@ -59,6 +62,7 @@ def test_one_part_runs_after_another(tree: Path) -> None:
     assert calls[0] == "compile release"
     assert [call for call in calls if call != "compile release"] == [
         "test release",
+        "install optuna hydra",
         "test python",
         "compile asan",
         "test asan",
@@ -86,6 +90,13 @@ def test_threads_are_looked_at_where_memory_has_failed(tree: Path) -> None:
 def test_whatever_fails_is_the_result(tree: Path, broken: str) -> None:
     ran, _ = make(tree, "test", broken=broken)
     assert ran.returncode != 0
+
+
+def test_engines_that_cannot_be_installed_are_done_without(tree: Path) -> None:
+    ran, calls = make(tree, "test", broken="install optuna hydra")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "their tests are skipped" in ran.stdout
+    assert "test python" in calls
 
 
 def test_a_report_of_a_sanitizer_fails_also_where_the_test_passed(tree: Path) -> None:

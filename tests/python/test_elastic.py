@@ -55,7 +55,7 @@ def test_newcomers_are_taken_in(size: int, transport: str) -> None:
 def test_a_lost_rank_is_replaced_again_and_again() -> None:
     program = (
         MEMBERS
-        + "run(lambda: rueda.size() == 3 and rueda.elastic.changes._here.members[-1:] == [6])"
+        + "run(lambda: rueda.size() == 3 and rueda.attendance.attendance().members[-1:] == [6])"
     )
     with ElasticJob(program, 3) as job:
         present = [0, 1, 2]
@@ -98,7 +98,7 @@ def test_what_one_rank_has_been_told_counts_for_all(told: int) -> None:
 def test_some_leave_and_others_join_at_once() -> None:
     program = (
         MEMBERS
-        + "run(lambda: rueda.size() == 3 and rueda.elastic.changes._here.members == [1, 2, 3])"
+        + "run(lambda: rueda.size() == 3 and rueda.attendance.attendance().members == [1, 2, 3])"
     )
     with ElasticJob(program, 3) as job:
         job.let_leave(0)
@@ -114,7 +114,7 @@ def test_a_newcomer_that_does_not_come_leaves_the_world_as_it_is(tmp_path: Path)
         own.send(ready=process_number())
         time.sleep(600)
     """
-    program = MEMBERS + "rueda.elastic.changes._ENTERING = 2\n"
+    program = MEMBERS + "rueda.elastic.joining._ENTERING = 2\n"
     program += "run(lambda: os.path.exists(os.environ['ENOUGH']))"
     enough = tmp_path / "enough"
     with ElasticJob(program, 2, ENOUGH=str(enough)) as job:
@@ -144,9 +144,9 @@ def enter(*arguments):
         os.kill(os.getpid(), signal.SIGKILL)
     return entered
 rueda._native.enter_world = enter
-rueda.elastic.changes._ENTERING = 1000
+rueda.elastic.joining._ENTERING = 1000
 """
-    program = MEMBERS + dies + "run(lambda: 3 in rueda.elastic.changes._here.members)"
+    program = MEMBERS + dies + "run(lambda: 3 in rueda.attendance.attendance().members)"
     with ElasticJob(program, 3) as job:
         job.start_joiner()
         all_well(job, lost)
@@ -170,7 +170,7 @@ def enter(*arguments):
     return entered
 
 entering, rueda._native.enter_world = rueda._native.enter_world, enter
-rueda.elastic.changes._ENTERING = 1000  # whoever is waited for is waited for longer than the test lasts
+rueda.elastic.joining._ENTERING = 1000  # whoever is waited for is waited for longer than the test lasts
 while "RUEDA_JOINER" not in os.environ and not os.path.exists(os.environ["GATE"]):
     time.sleep(0.01)
 """
@@ -183,7 +183,7 @@ def test_newcomers_that_die_while_they_are_let_in_are_not_waited_for(tmp_path: P
     moments = ["told", "0.001", "0.005", "0.02", "entered"]
     dies = " ".join(f"{number}:{moment}" for number, moment in enumerate(moments, 2))
     last = 2 + len(moments)
-    program = DYING_MEMBERS + f"run(lambda: {last} in rueda.elastic.changes._here.members)"
+    program = DYING_MEMBERS + f"run(lambda: {last} in rueda.attendance.attendance().members)"
     with ElasticJob(program, 2, DIES=dies, GATE=str(gate)) as job:
         for _ in moments:
             job.processes[job.start_joiner()][0].wait(60)
@@ -194,7 +194,7 @@ def test_newcomers_that_die_while_they_are_let_in_are_not_waited_for(tmp_path: P
 
 def test_one_that_dies_does_not_keep_others_out(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    program = DYING_MEMBERS + "run(lambda: 3 in rueda.elastic.changes._here.members)"
+    program = DYING_MEMBERS + "run(lambda: 3 in rueda.attendance.attendance().members)"
     with ElasticJob(program, 2, DIES="2:told", GATE=str(gate)) as job:
         job.await_ready(job.start_joiner(), job.start_joiner())
         gate.touch()
@@ -269,6 +269,7 @@ HOROVOD_STATE = """
 import os, time
 import rueda
 import rueda.horovod.basics as hvd
+from rueda.attendance import attendance
 from rueda.elastic import changes
 from rueda.horovod.elastic_state import ObjectState
 from rueda.horovod.exceptions import HostsUpdatedInterrupt
@@ -312,7 +313,7 @@ def heard(interrupt):
     while not changes.wanted()[0] and time.monotonic() < deadline:
         time.sleep(0.001)
 def is_enough():
-    return hvd.size() == 2 and any(number > 1 for number in changes._elastic().members)
+    return hvd.size() == 2 and any(number > 1 for number in attendance().members)
 """,
     )
     heard = tmp_path / "heard"
@@ -337,7 +338,7 @@ def heard(interrupt):
 def is_enough():
     if hvd.rank() == 1 and state.batch == 1:
         state.on_hosts_updated(time.time() + 3600, 2)
-    return 2 in changes._elastic().members
+    return 2 in attendance().members
 """,
     )
     with ElasticJob(program, 2) as job:

@@ -41,7 +41,7 @@ def loss(step, leaf):
 until = int(os.environ.get("STEPS", "100000"))
 for step in rueda.elastic.steps(100000, model, optimizer, scheduler, background_bytes=1):
     with step:
-        if int(os.environ.get("LAST", "-1")) in rueda.elastic.changes._here.members:
+        if int(os.environ.get("LAST", "-1")) in rueda.attendance.attendance().members:
             until = min(until, step.number + 5)
         time.sleep(float(os.environ.get("PAUSE", "0.01")))
         if reproducible:

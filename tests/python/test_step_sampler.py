@@ -82,7 +82,7 @@ for step in rueda.elastic.steps(100000, count, optimizer, background_bytes=BYTES
         used[torch.from_numpy(sampler.samples(step.number))] = 1.0
         (-(count[0] * used).sum()).backward()
         optimizer.step()
-    if 4 in rueda.elastic.changes._here.members and step.number > 40:
+    if 4 in rueda.attendance.attendance().members and step.number > 40:
         epochs = min(epochs, sampler.epoch(step.number) + 2)
     if step.lost is None and step.number + 1 >= epochs * len(sampler):
         break

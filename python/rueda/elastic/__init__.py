@@ -4,10 +4,11 @@ Started with ``rueda run --min-np 2 --max-np 8``, a job goes on without ranks th
 the launcher starts in their place or on new hosts. :func:`steps` is a training loop that does all of it, and
 :class:`StepSampler` deals out its data. :func:`run` calls a function that begins anew from the last commit of a
 :class:`State`. :func:`update`, with :func:`rueda.recover`, is what other loops are made of. Horovod's ``hvd.elastic``
-is built on the same.
+is built on the same. Where something else starts the processes, a :class:`Reception` has the launcher's part.
 """
 
 from rueda.elastic.changes import Change, update
+from rueda.elastic.reception import Reception
 from rueda.elastic.running import run
 from rueda.elastic.state import ChangeWanted, State
 from rueda.elastic.step_sampler import StepSampler
@@ -16,6 +17,7 @@ from rueda.elastic.stepping import Step, steps
 __all__ = [
     "Change",
     "ChangeWanted",
+    "Reception",
     "State",
     "Step",
     "StepSampler",

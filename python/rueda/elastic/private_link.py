@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rueda import _native
+from rueda.attendance import secret
 from rueda.errors import TimeoutError as RuedaTimeoutError
 from rueda.handles import Handle
 from rueda.messages import Messages
@@ -46,7 +46,7 @@ class PrivateLink:
             rank,
             size,
             address,
-            os.environ.get("RUEDA_SECRET", ""),
+            secret(),
             listener,
             {"init_timeout": str(_MEETING), "recovery": "off"},
         )

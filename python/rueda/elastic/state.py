@@ -6,7 +6,8 @@ import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from rueda.elastic.changes import came_late, wanted
+from rueda.elastic.changes import wanted
+from rueda.elastic.joining import came_late
 from rueda.elastic.question import Question
 from rueda.elastic.shared_state import SharedState
 from rueda.errors import InitializationError, InvalidArgumentError

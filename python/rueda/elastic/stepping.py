@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
-from rueda.elastic.changes import came_late, change, take_received, wanted
+from rueda.elastic.changes import change, wanted
 from rueda.elastic.guidance import Guidance
+from rueda.elastic.joining import came_late, take_received
 from rueda.elastic.question import Question
 from rueda.elastic.shared_state import SharedState
 from rueda.errors import InitializationError, InvalidArgumentError, PeerLostError

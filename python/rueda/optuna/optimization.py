@@ -8,13 +8,13 @@ from typing import Any
 import optuna
 
 from rueda.failures import Failure, first_cause, report
-from rueda.lifecycle import rank, size
+from rueda.lifecycle import rank
 from rueda.objects import allgather_object, broadcast_object
 from rueda.optuna.agreement import agree_on_arguments, agree_on_study
-from rueda.optuna.team import Team
+from rueda.optuna.team import Team, open_teams
 from rueda.optuna.tickets import Tickets
 from rueda.optuna.trial import Trial
-from rueda.process_sets import ProcessSet, add_process_set, remove_process_set
+from rueda.process_sets import ProcessSet
 
 __all__ = ["optimize"]
 
@@ -52,32 +52,29 @@ def optimize(
 
     Raises :class:`rueda.InvalidArgumentError` on every rank, before anything begins, for arguments that cannot work or
     differ, and where the ranks do not have one study. Raises :class:`rueda.PeerLostError` where a rank is lost; the
-    trial that it has led stays RUNNING in storages without heartbeat.
+    trial that it has led stays RUNNING in storages without heartbeat. It may be called again after
+    :func:`rueda.recover`.
     """
     problem = "" if isinstance(study, optuna.Study) else f"study is an optuna.Study, not {study!r}"
     agree_on_arguments(n_trials, timeout, ranks_per_trial, problem)
     is_copy, copies = agree_on_study(study, ranks_per_trial)
-    per_team = ranks_per_trial
-    sets = [add_process_set(range(i, i + per_team)) for i in range(0, size(), per_team)]
-    leaders = add_process_set(range(0, size(), per_team))
-    number = rank() // per_team
-    team = Team(sets[number])
-    if number > 0 and team.is_leader:
-        study.sampler.reseed_rng()
-    known = len(study.get_trials(deepcopy=False))
-    failure = None
-    if team.is_leader:
-        options = {"catch": catch, "gc_after_trial": gc_after_trial, "timeout": timeout}
-        failure = _lead(team, study, objective, n_trials, leaders, callbacks or (), options)
-    else:
-        _follow(team, objective)
-    if copies:
-        new = broadcast_object(study.get_trials()[known:] if rank() == 0 else None, 0)
-        if is_copy:
-            study.add_trials(new)
-    failures = [each for each in allgather_object(failure, "rueda.optuna.end") if each]
-    for process_set in [*sets, leaders]:
-        remove_process_set(process_set)
+    with open_teams(ranks_per_trial) as (members, leaders):
+        team = Team(members)
+        if rank() >= ranks_per_trial and team.is_leader:
+            study.sampler.reseed_rng()
+        known = len(study.get_trials(deepcopy=False))
+        failure = None
+        if team.is_leader:
+            options = {"catch": catch, "gc_after_trial": gc_after_trial, "timeout": timeout}
+            failure = _lead(team, study, objective, n_trials, leaders, callbacks or (), options)
+        else:
+            _follow(team, objective)
+        if copies:
+            new = broadcast_object(study.get_trials()[known:] if rank() == 0 else None, 0)
+            if is_copy:
+                study.add_trials(new)
+        # All have come to the end before any of them gives up the sets.
+        failures = [each for each in allgather_object(failure, "rueda.optuna.end") if each]
     if failures:
         first: Failure = first_cause(failures)
         raise failure.error if failure and failure.rank == first.rank == rank() else first.here()

@@ -12,12 +12,58 @@ from rueda import _native
 from rueda.errors import InvalidArgumentError, RuedaError, UnsupportedError
 from rueda.failures import Failure
 from rueda.groups import number_in, taken_slots
-from rueda.lifecycle import rank
+from rueda.lifecycle import rank, size
 from rueda.objects import allgather_object, broadcast_object
 from rueda.point_to_point import recv, send
 from rueda.process_sets import ProcessSet
 
-__all__ = ["Team"]
+__all__ = ["Team", "leave", "open_teams"]
+
+_NO_ROOM = f"there are {_native.process_set_limit} such sets already"
+
+
+@contextmanager
+def open_teams(per_team: int) -> Iterator[tuple[ProcessSet, ProcessSet]]:
+    """The sets of this rank's team and of all teams' leaders, for as long as the block runs; all ranks begin it.
+
+    Only their members know them, so that each rank ends them by itself, also where the world has broken: nothing is
+    left of them in the world that may follow.
+
+    Raises :class:`rueda.UnsupportedError` on every rank where there is no room for them.
+    """
+    taken = {
+        slot for slots in allgather_object(taken_slots(), "rueda.optuna.slots") for slot in slots
+    }
+    free = [slot for slot in range(_native.process_set_limit) if slot not in taken][:2]
+    leads = rank() % per_team == 0
+    mine = [_number(slot) for slot in free] if leads and len(free) == 2 else []
+    told = allgather_object(mine, "rueda.optuna.numbers")
+    first = rank() - rank() % per_team
+    wanted = [(told[first][:1], range(first, first + per_team))]
+    wanted.append((told[0][1:], range(0, size(), per_team)))
+    problems = [why for numbers in told for _, why in numbers if why]
+    if problems or len(free) < 2:
+        raise UnsupportedError(
+            f"no process sets could be formed for teams: {problems[0] if problems else _NO_ROOM}"
+        )
+    sets = []
+    try:
+        for ((number, _),), ranks in wanted:
+            sets.append(ProcessSet(ranks))
+            if rank() in ranks:
+                assert number is not None
+                _native.create_group(number, list(ranks))
+                sets[-1].process_set_id = number
+        yield sets[0], sets[1]
+    finally:
+        for each in sets:
+            leave(each)
+
+
+def leave(group: ProcessSet) -> None:
+    """Ends a set that only its members know on this rank; what others still wait for in it fails."""
+    if group.process_set_id is not None:
+        _native.destroy_group(group.process_set_id)
 
 
 class Team:
@@ -93,16 +139,11 @@ class Team:
         group.process_set_id = number
         return group
 
-    def leave_group(self, group: ProcessSet) -> None:
-        """Ends a trial's set on this rank; what others still wait for in it fails."""
-        if group.process_set_id is not None:
-            _native.destroy_group(group.process_set_id)
-
 
 def _number(slot: int | None) -> tuple[int | None, str]:
     """A number for a set in this slot, or why there is none."""
     if slot is None:
-        return None, f"there are {_native.process_set_limit} such sets already"
+        return None, _NO_ROOM
     try:
         return number_in(slot), ""
     except InvalidArgumentError as error:

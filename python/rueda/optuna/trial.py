@@ -11,7 +11,7 @@ import optuna
 
 from rueda.errors import MismatchError
 from rueda.failures import Failure, first_cause, report
-from rueda.optuna.team import Team
+from rueda.optuna.team import Team, leave
 from rueda.process_sets import ProcessSet
 
 __all__ = ["Trial"]
@@ -119,7 +119,7 @@ class Trial(optuna.trial.BaseTrial):  # type: ignore[misc]
             raised = error
             said = report(self._team.rank, error)
         finally:
-            self._team.leave_group(self._process_set)
+            leave(self._process_set)
         if self._failure is None:
             self._meet(said)
         # An objective that has kept an error of this trial to itself has failed all the same.

@@ -22,6 +22,6 @@ except ModuleNotFoundError as _error:
 _needs.check(_ray.__version__)
 
 from rueda.ray.executor import RayExecutor  # noqa: E402 - after the check, which tells what is missing
-from rueda.ray.train import RuedaConfig, RuedaTrainer  # noqa: E402
+from rueda.ray.train import RuedaConfig, RuedaTrainer, report  # noqa: E402
 
-__all__ = ["RayExecutor", "RuedaConfig", "RuedaTrainer"]
+__all__ = ["RayExecutor", "RuedaConfig", "RuedaTrainer", "report"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import ray.train
@@ -11,9 +12,13 @@ from ray.train.backend import Backend, BackendConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from rueda import lifecycle, rendezvous
+from rueda.elastic.joining import JobHasEnded
+from rueda.elastic.reception import Reception
+from rueda.errors import UnsupportedError
+from rueda.exchanges import barrier
 from rueda.ray.resources import check_room
 
-__all__ = ["RuedaConfig", "RuedaTrainer"]
+__all__ = ["RuedaConfig", "RuedaTrainer", "report"]
 
 # In a worker: where it is to enter a world, with which options. Ray runs the training function in a thread of its own,
 # and has no other place for what its backend has told the process before.
@@ -23,21 +28,30 @@ _meeting: dict[str, Any] = {}
 class RuedaConfig(BackendConfig):  # type: ignore[misc]
     """Makes Ray Train's workers a world while the training function runs, numbered as Ray has numbered them.
 
-    ``interface``: at which rank 0 listens, as :func:`rueda.rendezvous.open` takes it. ``options``: those of
-    :func:`rueda.init`.
+    ``interface``: at which other hosts reach what ranks meet at, as :func:`rueda.rendezvous.open` takes it.
+    ``elastic``: where a worker is lost, Ray replaces it alone, as ``FailureConfig(max_failures=)`` allows, while the
+    others go on; for training functions that do so, by :func:`rueda.elastic.steps` or :func:`rueda.elastic.run`, and
+    with :class:`RuedaTrainer`. ``options``: those of :func:`rueda.init`.
+
+    Raises :class:`rueda.UnsupportedError` where Ray is too old for ``elastic``.
 
     Example::
 
         >>> trainer = DataParallelTrainer(train, backend_config=rueda.ray.RuedaConfig())  # doctest: +SKIP
     """
 
-    def __init__(self, interface: str = "", **options: Any) -> None:
+    def __init__(self, interface: str = "", *, elastic: bool = False, **options: Any) -> None:
+        if elastic and not hasattr(Backend, "has_replica_groups"):
+            raise UnsupportedError(
+                f"RuedaConfig(elastic=True): Ray {ray.__version__} replaces no worker alone; 2.60 does"
+            )
         self.interface = interface
+        self.elastic = elastic
         self.options = options
 
     @property
     def backend_cls(self) -> type[Backend]:
-        return _RuedaBackend
+        return _ElasticBackend if self.elastic else _RuedaBackend
 
     @property
     def train_func_context(self) -> Callable[[], Any]:
@@ -53,20 +67,93 @@ class _RuedaBackend(Backend):  # type: ignore[misc]
         worker_group.execute(_remember, address, size, backend_config.options)
 
 
+class _ElasticBackend(Backend):  # type: ignore[misc]
+    """Tells them that of a reception in the controller, in whose process this is, also those that come later."""
+
+    has_replica_groups = True
+
+    def __init__(self) -> None:
+        self._reception: Reception | None = None
+        self._size = 0
+
+    def on_training_start(self, worker_group: Any, backend_config: RuedaConfig) -> None:
+        if hasattr(worker_group, "get_replica_groups") or self._reception is None:  # all workers
+            self._close()
+            self._size = len(worker_group)
+            self._reception = Reception(self._size, backend_config.interface)
+        address = str(self._reception.address)
+        worker_group.execute(_remember, address, self._size, backend_config.options)
+
+    def on_shutdown(self, worker_group: Any, backend_config: RuedaConfig) -> None:
+        if hasattr(worker_group, "get_replica_groups"):
+            self._close()
+
+    def _close(self) -> None:
+        if self._reception is not None:
+            self._reception.close()
+            self._reception = None
+
+
 def _open(size: int, interface: str) -> str:
     return str(rendezvous.open(size, interface))
 
 
 def _remember(address: str, size: int, options: Mapping[str, Any]) -> None:
-    _meeting.update(address=address, size=size, options=dict(options))
+    _meeting.update(address=address, size=size, options=dict(options), has_ended=False)
 
 
 @contextmanager
 def _in_world() -> Iterator[None]:
     rank = ray.train.get_context().get_world_rank()
     meeting = _meeting
-    with lifecycle.world(rank, meeting["size"], meeting["address"], **meeting["options"]):
+    try:
+        world = lifecycle.world(rank, meeting["size"], meeting["address"], **meeting["options"])
+        world.__enter__()
+    except JobHasEnded:
+        _meeting["has_ended"] = True
         yield
+        return
+    with ExitStack() as stack:
+        stack.push(world)
+        yield
+
+
+def has_ended() -> bool:
+    """Whether this worker has come when the others had done all the work."""
+    return bool(_meeting.get("has_ended"))
+
+
+def _unless_ended(train: Callable[..., Any]) -> Callable[..., Any]:
+    """For a worker that comes when the others have done all the work, which must not fail for that."""
+
+    @functools.wraps(train)
+    def run(*config: Any) -> Any:
+        # Ray pickles this function with copies of the globals that it names.
+        from rueda.ray.train import has_ended
+
+        return None if has_ended() else train(*config)
+
+    return run
+
+
+def report(metrics: Mapping[str, Any], checkpoint: Any = None, **kwargs: Any) -> bool:
+    """``ray.train.report()`` for a training that goes on without workers that are lost; returns whether it reports.
+
+    Ray waits there for all its workers, also for one that has not come into the world again, which would wait for the
+    others in turn. This reports only while as many ranks are there as Ray has workers. Collective over the world.
+
+    Raises :class:`rueda.PeerLostError` where a rank is lost at this moment, for ``steps()`` or ``run`` to go on from.
+
+    Example::
+
+        >>> rueda.ray.report({"loss": 0.5})  # doctest: +SKIP
+        True
+    """
+    barrier()  # whoever comes here afterwards knows who is there
+    if lifecycle.size() < ray.train.get_context().get_world_size():
+        return False
+    ray.train.report(dict(metrics), checkpoint=checkpoint, **kwargs)
+    return True
 
 
 class RuedaTrainer(DataParallelTrainer):  # type: ignore[misc]
@@ -76,7 +163,8 @@ class RuedaTrainer(DataParallelTrainer):  # type: ignore[misc]
     :class:`rueda.InvalidArgumentError`, instead of waiting for a larger cluster; true by default.
 
     What the function raises on a rank reaches the driver in Ray's ``WorkerGroupError``, by rank; the other ranks raise
-    :class:`rueda.PeerLostError` with its text. By ``FailureConfig(max_failures=)`` all begin anew in a new world.
+    :class:`rueda.PeerLostError` with its text. By ``FailureConfig(max_failures=)`` all begin anew in a new world, or,
+    with ``RuedaConfig(elastic=True)``, only those that were lost.
 
     Example::
 
@@ -94,7 +182,9 @@ class RuedaTrainer(DataParallelTrainer):  # type: ignore[misc]
     ) -> None:
         self._check_resources = check_resources
         super().__init__(
-            train_loop_per_worker, backend_config=backend_config or RuedaConfig(), **kwargs
+            _unless_ended(train_loop_per_worker),
+            backend_config=backend_config or RuedaConfig(),
+            **kwargs,
         )
 
     def fit(self) -> Any:

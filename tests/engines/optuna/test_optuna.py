@@ -70,6 +70,43 @@ def test_a_rank_that_is_killed_ends_all_teams(engine: Engine, tmp_path: Path) ->
         assert "lost 1 FAIL" in ended[0].output, job.report()
 
 
+GOES_ON = """
+import os, signal, sys
+import numpy as np
+import optuna, rueda, rueda.optuna
+from rueda import _native
+
+def objective(trial):
+    x = trial.suggest_float("x", 0, 1)
+    if trial.number == 2 and rueda.size() == 4 and trial.process_set.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return float(rueda.allreduce(np.array([x]), "loss", process_set=trial.process_set)[0])
+
+rueda.init(recovery="on")
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(sys.argv[1]))
+study = optuna.create_study(storage=storage, study_name="goes on", load_if_exists=True)
+try:
+    rueda.optuna.optimize(study, objective, n_trials=10_000)
+except rueda.PeerLostError:
+    rueda.recover()
+assert _native.process_set_ids() == [0], _native.process_set_ids()
+rueda.optuna.optimize(study, objective, n_trials=4, ranks_per_trial=3)
+assert _native.process_set_ids() == [0], _native.process_set_ids()
+done = [trial for trial in study.get_trials() if trial.state.name == "COMPLETE"]
+print("done", len(done) >= 4, "on", rueda.size(), flush=True)
+"""
+
+
+def test_those_that_are_left_search_on_without_anything_of_the_broken_world(
+    engine: Engine, tmp_path: Path
+) -> None:
+    with Job(GOES_ON, 4, [str(tmp_path / "study.log")], STALLS, python=engine.python) as job:
+        ended = job.wait()
+        assert sum(each.output.endswith("done True on 3\n") for each in ended) == 3, job.report()
+        assert sorted(each.returncode for each in ended) == [-signal.SIGKILL, 0, 0, 0]
+
+
 def test_the_example_of_the_page(engine: Engine, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "optuna.md").read_text()
     example = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0]

@@ -7,12 +7,14 @@ import signal
 import sys
 import threading
 import time
+from ast import literal_eval
 from pathlib import Path
 
 import numpy as np
 import ray
 import ray.train
 import rueda
+import rueda.elastic
 import rueda.ray
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "parallel" / "python")]
@@ -210,6 +212,135 @@ def check_a_trainer_tells_the_error_and_its_rank(folder: Path) -> None:
         told = str(error)
     assert "ValueError: a bad row in the data" in told, told
     assert "[Rank 1 Error Snippet]" in told, told
+
+
+class Weights:
+    """What the ranks of an elastic training have in common."""
+
+    def __init__(self) -> None:
+        self.value = np.zeros((65, 10))
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
+        self.value = np.array(state["value"])
+
+
+def once(config: dict[str, str], name: str) -> bool:
+    """True for who asks first."""
+    try:
+        (Path(config["folder"]) / name).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def goes_on(config: dict[str, str]) -> None:
+    """Trains; a worker is killed in the middle of it, and the steps are as many until another has come for it."""
+    began = rueda.rank(), rueda.size()
+    images, labels = samples()
+    weights, alone, whole = Weights(), 0, 0
+    for step in rueda.elastic.steps(10_000, weights):
+        with step:
+            if step.number == 20 and rueda.rank() == int(config["lost"]) and once(config, "killed"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if step.number < 60:
+                mine = slice(rueda.rank(), 1408, rueda.size())
+                counted = gradient_of(weights.value, images[mine], labels[mine]) * len(labels[mine])
+                summed = rueda.allreduce(counted, "gradient", rueda.Sum)
+                weights.value = weights.value - 2.0 * summed / 1408
+            else:
+                time.sleep(0.02)
+            alone += rueda.size() == 2
+            whole += step.number > 20 and rueda.size() == 3
+            told = rueda.allgather_object((os.getpid(), whole), "told")
+            done = min(count for _, count in told) >= 3
+            if done:
+                assert rueda.ray.report({"step": step.number})
+            else:
+                assert rueda.size() == 3 or not rueda.ray.report({"step": step.number})
+        if done:
+            break
+    found = {"began": began, "alone": alone, "step": step.number}
+    found["accuracy"] = accuracy_of(weights.value)
+    (Path(config["folder"]) / f"rank{rueda.rank()}").write_text(repr(found))
+
+
+def check_survivors_go_on_and_one_new_worker_joins_them(folder: Path) -> None:
+    """Also where the first is lost."""
+    for lost in (1, 0):
+        place = folder / str(lost)
+        place.mkdir()
+        config = {"folder": str(place), "lost": str(lost)}
+        elastic = trainer(
+            goes_on,
+            place,
+            num_workers=3,
+            max_failures=1,
+            train_loop_config=config,
+            backend_config=rueda.ray.RuedaConfig(elastic=True),
+        )
+        elastic.fit()
+        ranks = [literal_eval((place / f"rank{rank}").read_text()) for rank in range(3)]
+        survivors, newcomer = ranks[:2], ranks[2]
+        assert [each["began"] for each in survivors] == [
+            (rank, 3) for rank in range(3) if rank != lost
+        ]
+        assert newcomer["began"] == (2, 3)
+        assert newcomer["alone"] == 0
+        assert all(each["alone"] > 0 for each in survivors), ranks  # while Ray brought another
+        assert len({each["step"] for each in ranks}) == 1
+        accuracies = {each["accuracy"] for each in ranks}
+        weights = np.zeros((65, 10))
+        images, labels = samples()
+        for _ in range(60):
+            weights -= 2.0 * gradient_of(weights, images[:1408], labels[:1408])
+        assert len(accuracies) == 1
+        assert abs(accuracies.pop() - accuracy_of(weights)) <= 0.5
+
+
+def ends_early(config: dict[str, str]) -> None:
+    """One worker is killed, and the others have done all the work before there is another."""
+    for step in rueda.elastic.steps(10):
+        with step:
+            if step.number == 5 and rueda.rank() == 1 and once(config, "killed"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            rueda.allreduce(np.ones(1), "one")
+    once(config, f"done {os.getpid()}")
+
+
+def check_who_comes_when_the_work_is_done_does_not_fail(folder: Path) -> None:
+    trainer(
+        ends_early,
+        folder,
+        max_failures=1,
+        train_loop_config={"folder": str(folder)},
+        backend_config=rueda.ray.RuedaConfig(elastic=True),
+    ).fit()
+    assert len(list(folder.glob("done *"))) == 1
+
+
+def begins_anew(config: dict[str, str]) -> None:
+    """Knows nothing of survival: all of its workers fail, at different times."""
+    if rueda.rank() == 1 and once(config, "killed"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    total = int(rueda.allreduce(np.ones(1, int), "one", rueda.Sum)[0])
+    once(config, f"rank {rueda.rank()} of {total}")
+
+
+def check_a_function_that_does_not_survive_begins_anew_on_all_workers(folder: Path) -> None:
+    trainer(
+        begins_anew,
+        folder,
+        num_workers=3,
+        max_failures=-1,
+        train_loop_config={"folder": str(folder)},
+        backend_config=rueda.ray.RuedaConfig(elastic=True),
+    ).fit()
+    assert sorted(path.name for path in folder.glob("rank *")) == [
+        f"rank {r} of 3" for r in range(3)
+    ]
 
 
 if __name__ == "__main__":

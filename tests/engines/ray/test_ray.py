@@ -15,7 +15,7 @@ VARIABLES = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 def run_to_end(engine: Engine, script: Path, folder: Path) -> Ended:
-    return engine.run_alone(script, folder, VARIABLES, 280)
+    return engine.run_alone(script, folder, VARIABLES, 580)
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +25,7 @@ def ran(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> OneRun:
     return OneRun(ended.returncode == 0, [ended.output])
 
 
+@pytest.mark.timeout(600)  # one cluster for all: Ray starts workers slowly where cores are busy
 @each_check_of(SCRIPT)
 def test_checks(ran: OneRun, check: str) -> None:
     ran.require(check)

@@ -1,0 +1,103 @@
+"""The launcher's part in a job whose processes something else starts: they come over TCP, and are numbered then."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from typing import Any
+
+from ..nodes.doorkeeper import Doorkeeper, Facts
+from ..sessions import Session
+from ..version import installed_version
+from .company import Company
+from .waiting_room import WaitingRoom
+
+# A process whose host is gone without a word is missed after half a minute: seconds, and milliseconds.
+_SILENCE = {
+    socket.TCP_KEEPIDLE: 10,
+    socket.TCP_KEEPINTVL: 5,
+    socket.TCP_KEEPCNT: 4,
+    socket.TCP_USER_TIMEOUT: 30_000,
+}
+
+
+class Desk:
+    """Takes processes that know the job's secret, tells them of each other, and has the first ones meet."""
+
+    def __init__(self, listener: socket.socket, key: bytes, size: int) -> None:
+        """Works in the running loop from now on. `size`: with how many ranks a world begins."""
+        self._room = WaitingRoom(size)
+        self._company = Company(self._room, self._refuse)
+        self._sessions: dict[int, Session] = {}
+        self._done: set[int] = set()  # those that have said so
+        self._is_open = True
+        self._door = Doorkeeper(listener, key, self._refusal, self._take, lambda _: None)
+        self._door.open()
+
+    def close(self) -> None:
+        """Ends all sessions; the ranks go on."""
+        self._is_open = False
+        self._door.close()
+        for session in list(self._sessions.values()):
+            session.close()
+
+    def _refusal(self, facts: Facts) -> str:
+        own, other = installed_version(), facts.get("version")
+        if other != own:
+            return f"the job has Rueda {own}, and host {facts.get('host')} has Rueda {other}: they must be the same"
+        rank = facts.get("rank")
+        return "" if isinstance(rank, int) else f"{rank!r} is no rank"
+
+    def _take(self, facts: Facts, link: socket.socket) -> None:
+        for option, value in _SILENCE.items():
+            link.setsockopt(socket.IPPROTO_TCP, option, value)
+        number = self._room.admit(facts["rank"])
+        session = Session(link, b"", self._hear, self._forget)
+        session.number = number
+        self._sessions[number] = session
+        session.send(number=number)
+        self._company.hear(session, {"hello": number})
+
+    def _hear(self, session: Session, message: dict[str, Any]) -> None:
+        number = session.number
+        if message.get("done") is True:
+            self._done.add(number)
+            session.close()
+            return
+        said = {name: told for name, told in message.items() if name not in ("hello", "endings")}
+        if "ready" in said:
+            said["ready"] = number
+            self._room.has_failed(str(said.pop("after", "")))
+        if isinstance(door := said.get("door"), dict):
+            self._room.meet_at(number, str(door.get("address")))
+        self._company.hear(session, said)
+        self._look()
+
+    def _forget(self, session: Session) -> None:
+        """It has ended, and its process with it, as far as can be told from here."""
+        number = session.number
+        del self._sessions[number]
+        self._company.forget(session)
+        self._room.ended(number, number in self._done, time.monotonic())
+        if self._is_open:
+            self._company.tell()
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        """Does what has become due."""
+        if not self._is_open:
+            return
+        first = self._room.begin()
+        if first and first[0] in self._sessions:
+            self._sessions[first[0]].send(begin={"numbers": first})
+        for number in self._room.waiting_for_nothing:
+            self._dismiss(number, done=True, why="the others have done their work and have left")
+
+    def _refuse(self, number: int) -> None:
+        self._dismiss(number, done=False, why="the ranks of the job could not take this process in")
+
+    def _dismiss(self, number: int, **over: Any) -> None:
+        if session := self._sessions.get(number):
+            session.send(over=over)
+            session.close()

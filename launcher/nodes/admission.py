@@ -1,0 +1,42 @@
+"""A connection to one who takes only those who know the job's secret: the other side of a `doorkeeper.py`."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from .greeting import MAX_LINE, WITHIN, Other, Stranger
+
+
+class Refused(Exception):
+    """Why the one at the other end, who knows the secret, does not take this process."""
+
+
+def be_admitted(host: str, port: int, key: bytes, facts: dict[str, Any]) -> socket.socket:
+    """`facts`: what this process says of itself. Raises OSError, Stranger and Refused."""
+    other = Other(key)
+    link = socket.create_connection((host, port), WITHIN)
+    try:
+        link.sendall(other.hello())
+        link.sendall(other.prove(_read_line(link), facts))
+        if refusal := other.refusal(_read_line(link)):
+            raise Refused(refusal)
+    except (OSError, Stranger, Refused):
+        link.close()
+        raise
+    link.settimeout(None)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return link
+
+
+def _read_line(link: socket.socket) -> bytes:
+    """Byte by byte: what comes after the conversation is for others to read. Raises Stranger, OSError."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        piece = link.recv(1)
+        if not piece and not line:
+            raise ConnectionResetError("it has closed the connection")
+        if not piece or len(line) > MAX_LINE:
+            raise Stranger
+        line += piece
+    return bytes(line)

@@ -1,0 +1,63 @@
+"""The launcher of node 0 in a job whose ranks come and go: other nodes may be lost, and come again."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ..elastic.company import Company
+from ..elastic.discovery import Elastic
+from ..elastic.hosts_run import ElasticHostsRun
+from ..elastic.run import LOOK
+from ..job import Job
+from ..output import RankOutput
+from ..remote.connection import Connection
+from ..remote.run import Reach
+from ..supervisor import Supervisor
+from .first import NodeConnection, OnNodes
+from .flags import Nodes
+
+
+class ElasticNodesRun(OnNodes, ElasticHostsRun):
+    """Replaces ranks that are lost, on their nodes, and those of a node that is lost once its launcher comes again."""
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        job: Job,
+        elastic: Elastic,
+        reach: Reach,
+        output: RankOutput,
+        grace: float,
+        relay_pipe: int,
+    ) -> None:
+        """`job`: of all nodes. `relay_pipe`: as guardian.guard() gives it."""
+        ElasticHostsRun.__init__(self, job, elastic, reach, output, grace, relay_pipe)
+        self._begin(nodes)
+
+    def _take_placement(self) -> bool:
+        self._growth = self._new_growth()
+        self._company = Company(self._growth, self._end)
+        return True
+
+    def _lose(self, supervisor: Supervisor, connection: Connection) -> None:
+        number = self._numbers[connection.name]
+        node = self._others.get(number)
+        if (
+            node is not None
+            and isinstance(connection, NodeConnection)
+            and node.link is connection.link
+        ):
+            del self._others[number]  # another launcher may come as this node
+            node.link.close()
+        super()._lose(supervisor, connection)
+
+    async def _fetch(self, supervisor: Supervisor, name: str) -> None:
+        """It comes by itself, where whatever has started it starts it again; while the job ends it is not asked in."""
+        number = self._numbers[name]
+        try:
+            while number not in self._others or self._growth.is_ending:
+                await asyncio.sleep(LOOK)
+        except asyncio.CancelledError:
+            self._coming.pop(name, None)
+            raise
+        await super()._fetch(supervisor, name)

@@ -1,0 +1,110 @@
+"""What this process knows of a job whose ranks come and go, and who tells it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rueda import _native
+from rueda.launcher_session import Session, process_number
+
+if TYPE_CHECKING:
+    from rueda.torch.replay import Shadow
+
+__all__ = ["Attendance", "attendance", "leave", "secret", "take_up", "tell_formed"]
+
+_log = logging.getLogger("rueda")
+
+
+@dataclass
+class Attendance:
+    """Of this process, as the launcher or the reception (``rueda.elastic.Reception``) of its job tells it."""
+
+    number: int = -1
+    session: Session | None = None
+    # Of a job with a reception: what its ranks prove to each other to know.
+    secret: str = ""
+    process: int = field(default_factory=os.getpid)  # not of its children
+    # By the other side: who waits to join, who has ended before it could, and who is to leave.
+    joiners: list[int] = field(default_factory=list)
+    gone: list[int] = field(default_factory=list)
+    leaving: list[int] = field(default_factory=list)
+    # Of each rank the number; nothing before it is known.
+    members: list[int] = field(default_factory=list)
+    # How the ranks of the present world have met.
+    rendezvous: str = ""
+    # What has come in the background while this process waited to join.
+    received: Shadow | None = None
+    # Whether this process has joined a job under way, and has not been given the others' state yet.
+    is_newcomer: bool = False
+
+    def listen(self) -> None:
+        """Takes what has been said."""
+        if self.session is None:
+            return
+        for message in self.session.receive():
+            self.joiners = _numbers(message.get("joiners"), self.joiners)
+            self.gone = _numbers(message.get("gone"), self.gone)
+            self.leaving = _numbers(message.get("leaving"), self.leaving)
+
+    def gone_of(self, joiners: Iterable[int]) -> list[int]:
+        """Which of these have ended, as far as has been said."""
+        self.listen()
+        return [number for number in joiners if number in self.gone]
+
+
+def _numbers(told: Any, before: list[int]) -> list[int]:
+    if isinstance(told, list) and all(isinstance(each, int) for each in told):
+        return sorted(told)
+    return before
+
+
+_here: Attendance | None = None
+
+
+def attendance() -> Attendance:
+    """Of this process; begun with the first use."""
+    global _here
+    if _here is None:
+        _here = Attendance(rendezvous=os.environ.get("RUEDA_RENDEZVOUS", ""))
+        number = process_number()
+        address = os.environ.get("RUEDA_LAUNCHER", "")
+        if os.environ.get("RUEDA_ELASTIC") == "1" and address and number is not None:
+            _here.number = number
+            try:
+                _here.session = Session(address, hello=number)
+            except OSError as error:
+                _log.warning("the launcher cannot be reached, so that no ranks join: %s", error)
+    return _here
+
+
+def take_up(number: int, session: Session, secret: str) -> None:
+    """This process belongs to the job of a reception, which has given it this number."""
+    global _here
+    _here = Attendance(number, session, secret)
+
+
+def leave(done: bool) -> None:
+    """This process takes no part in its reception's job any more. ``done``: because its work is done."""
+    global _here
+    if _here is None or not _here.secret or _here.session is None or _here.process != os.getpid():
+        return
+    if done:
+        _here.session.send(done=True)
+    _here.session.finish()
+    _here = None
+
+
+def secret() -> str:
+    """What the ranks of this process's job prove to each other to know."""
+    return attendance().secret or os.environ.get("RUEDA_SECRET", "")
+
+
+def tell_formed() -> None:
+    """The launcher or reception hears who the ranks of the world are, of the first of them."""
+    here = attendance()
+    if here.session is not None and _native.rank() == 0:
+        here.session.send(formed={"members": here.members})

@@ -1,0 +1,127 @@
+"""Where the processes of a job that something else starts find each other, also those that come later."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from types import TracebackType
+
+from rueda.attendance import take_up
+from rueda.errors import InitializationError
+from rueda.launcher_session import Session
+from rueda.rendezvous import Meeting, listen_for, meeting_of, new_address
+
+__all__ = ["Reception", "check_in"]
+
+# Besides what is signed, so that what is proved here is of no use elsewhere.
+_PURPOSE = ["reception"]
+# For the greeting, which a process answers at once; seconds.
+_GREETING = 10.0
+
+
+class Reception:
+    """The part that ``rueda run`` has in an elastic job, where something else starts the processes.
+
+    A process that lives on keeps it: an engine's driver or controller. Whatever starts the ranks tells each of them its
+    ``address``, those of the start and those that come in the place of lost ones, and all enter alike, with
+    ``rueda.init(rank=rank, size=size, rendezvous=address)`` or :func:`rueda.world`. The first ``size`` of them form a
+    world. Who comes later waits until the others take it in, which :func:`steps`, :func:`run` and :func:`update` do;
+    where nobody is left, ``size`` that wait form a world anew. ``recovery`` is on in these worlds. When ranks have left
+    theirs in good order, who waits still gets :class:`rueda.InitializationError`.
+
+    ``interface``: as :func:`rueda.rendezvous.open` takes it. The address holds the job's secret, as one of those does.
+    Where the reception ends, the ranks go on, and nobody joins them any more.
+
+    Raises what :func:`rueda.rendezvous.open` raises.
+
+    Example::
+
+        >>> with rueda.elastic.Reception(2, interface="127.0.0.1") as reception:
+        ...     print(repr(reception.address).partition("://")[0])
+        Address('rueda+reception
+    """
+
+    def __init__(self, size: int, interface: str = "") -> None:
+        self._listener, where = listen_for(size, interface)
+        self.address = new_address("reception", where, size)
+        self._size = size
+        self._loop = asyncio.new_event_loop()
+        self._is_over = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="rueda-reception", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends it; may be called again."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._is_over.set)
+            self._thread.join()
+
+    def __enter__(self) -> Reception:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        from rueda.launcher.elastic.reception import Desk
+
+        async def serve() -> None:
+            meeting = meeting_of(0, self._size, self.address)
+            desk = Desk(self._listener, _key_of(meeting), self._size)
+            await self._is_over.wait()
+            desk.close()
+
+        self._loop.run_until_complete(serve())
+        self._loop.close()
+
+
+def _key_of(meeting: Meeting) -> bytes:
+    from rueda.launcher.nodes.greeting import key_of
+
+    return key_of(meeting.secret, _PURPOSE)
+
+
+def check_in(meeting: Meeting, rank: int) -> None:
+    """Makes this process one of the reception's job. Raises :class:`rueda.InitializationError`."""
+    from rueda.launcher.nodes.admission import Refused, be_admitted
+    from rueda.launcher.nodes.greeting import Stranger, secret_of_ranks
+    from rueda.launcher.version import installed_version
+
+    key = _key_of(meeting)
+    facts = {"rank": rank, "version": installed_version(), "host": socket.gethostname()}
+    host, _, port = meeting.where.removeprefix("tcp:").rpartition(":")
+    try:
+        link = be_admitted(host.strip("[]"), int(port), key, facts)
+    except Refused as refusal:
+        raise InitializationError(str(refusal)) from None
+    except Stranger:
+        raise InitializationError(
+            f"what answers at {meeting.where} is not the reception of this job"
+        ) from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InitializationError(
+            f"the reception at {meeting.where} cannot be reached: {reason}"
+        ) from None
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    session = Session(link)
+    take_up(_number_told(session), session, secret_of_ranks(key, "ranks"))
+
+
+def _number_told(session: Session) -> int:
+    """What the reception says first."""
+    deadline = time.monotonic() + _GREETING
+    while session.is_open and time.monotonic() < deadline:
+        for message in session.receive():
+            if isinstance(message.get("number"), int):
+                return int(message["number"])
+        session.wait(0.1)
+    session.close()
+    raise InitializationError("the reception of this job does not answer")

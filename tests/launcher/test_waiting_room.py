@@ -1,0 +1,97 @@
+"""Who begins a world of a job whose processes something else starts."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rueda.launcher.elastic.waiting_room import WaitingRoom
+
+
+def waiting(room: WaitingRoom, rank: int) -> int:
+    """One more process, which waits."""
+    number = room.admit(rank)
+    room.is_ready(number)
+    return number
+
+
+def test_a_world_begins_with_the_ranks_that_were_asked_for() -> None:
+    room = WaitingRoom(3)
+    numbers = {rank: waiting(room, rank) for rank in (2, 0)}
+    assert room.begin() == []
+    numbers[1] = waiting(room, 1)
+    assert room.begin() == [numbers[0], numbers[1], numbers[2]]
+    assert room.begin() == []  # which is under way
+    room.formed([numbers[0], numbers[1], numbers[2]])
+    waiting(room, 1)
+    assert room.begin() == []  # the ranks take it in
+
+
+def test_others_begin_where_one_is_lost_before_the_world_is_formed() -> None:
+    room = WaitingRoom(2)
+    first, second = waiting(room, 0), waiting(room, 1)
+    assert room.begin() == [first, second]
+    room.ended(first, False, 0.0)
+    assert room.begin() == []
+    third = waiting(room, 0)
+    assert room.begin() == [third, second]
+
+
+def test_those_who_have_not_come_through_the_newest_door_begin_again() -> None:
+    room = WaitingRoom(2)
+    both = [waiting(room, 0), waiting(room, 1)]
+    assert room.begin() == both
+    room.meet_at(both[0], "a")
+    room.has_failed("another")
+    assert room.begin() == []
+    room.has_failed("a")
+    assert room.begin() == both
+    room.meet_at(both[0], "b")
+    room.has_failed("a")  # by the second, a moment later
+    assert room.begin() == []
+
+
+def test_where_all_ranks_have_failed_those_that_wait_begin_anew() -> None:
+    room = WaitingRoom(2)
+    old = [waiting(room, 0), waiting(room, 1)]
+    room.begin()
+    room.formed(old)
+    new = [waiting(room, 0)]
+    for number in old:
+        assert room.begin() == []
+        room.ended(number, False, 0.0)
+    assert room.begin() == []
+    new.append(waiting(room, 1))
+    assert room.begin() == new
+    assert room.waiting_for_nothing == []
+
+
+def test_where_the_work_is_done_who_waits_is_sent_away() -> None:
+    room = WaitingRoom(2)
+    ranks = [waiting(room, 0), waiting(room, 1)]
+    room.begin()
+    room.formed(ranks)
+    late = [waiting(room, 0), waiting(room, 1)]
+    room.ended(ranks[0], True, 0.0)
+    assert room.waiting_for_nothing == []  # the other may still take them in
+    room.ended(ranks[1], True, 0.0)
+    assert room.waiting_for_nothing == late
+    assert room.begin() == []
+
+
+@given(st.integers(1, 4), st.lists(st.sampled_from(["come", "lose", "form"]), max_size=40))
+def test_nobody_begins_beside_a_world(size: int, events: list[str]) -> None:
+    room = WaitingRoom(size)
+    begun: list[int] = []
+    for event in events:
+        if event == "come":
+            waiting(room, 0)
+        elif event == "lose" and (alive := room.alive_on("")):
+            room.ended(alive[0], False, 0.0)
+        elif event == "form" and begun and set(begun) <= set(room.alive_on("")):
+            room.formed(begun)
+            begun = []
+        now = room.begin()
+        assert not (now and room.has_ranks)
+        assert len(now) in (0, size)
+        assert set(now) <= set(room.ready)
+        begun = now or begun

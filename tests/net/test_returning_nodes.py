@@ -1,0 +1,102 @@
+"""Jobs of `rueda run --nodes` whose ranks, and nodes, are lost and come again, as a pod does that is started anew."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import time
+
+from .pods import Pods
+from .test_nodes import end
+
+# Each step adds the number of ranks, which newcomers take from the others; it ends a while after file `stop` is there.
+TRAINS = """
+import os, pathlib, time
+import numpy as np
+import rueda, rueda.elastic
+
+class Total:
+    value = np.zeros(1)
+    def state_dict(self):
+        return {"value": self.value}
+    def load_state_dict(self, state):
+        self.value = np.array(state["value"])
+
+number = os.environ.get("RUEDA_JOINER") or os.environ["RUEDA_RANK"]
+rueda.init(init_timeout=60)
+pathlib.Path(f"ready.{number}").write_text(str(os.getpid()))
+total = Total()
+for step in rueda.elastic.steps(100000, total):
+    with step:
+        time.sleep(0.02)
+        gathered = rueda.allgather(total.value)
+        assert len(set(gathered.tolist())) == 1, gathered
+        total.value = total.value + rueda.allreduce(np.ones(1), "one", rueda.Sum)
+        stop = rueda.allreduce(np.array([float(pathlib.Path("stop").exists())]), "stop", rueda.Max)
+        pathlib.Path(f"size.{number}").write_text(str(rueda.size()))
+    if stop[0]:
+        break
+print("ended with", total.value[0], "at", step.number, "of", rueda.size(), flush=True)
+"""
+
+
+def wait_for_size(pods: Pods, number: int, size: int) -> None:
+    """Until this process has seen so many ranks."""
+    told = pods.folder / f"size.{number}"
+    deadline = time.monotonic() + 90
+    while not told.exists() or told.read_text() != str(size):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"process {number} has not seen {size} ranks\n{pods.written()}")
+        time.sleep(0.02)
+
+
+def kill_all_on(pods: Pods, host: str) -> None:
+    """Its launcher and its ranks, as when a pod is gone."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for process in pods.looks.processes(host):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, number)
+
+
+def test_a_node_that_comes_again_joins_those_that_have_gone_on(pods: Pods) -> None:
+    flags = ["--min-np", "1", "--max-np", "4"]
+    first, second = pods.all(2, *flags, program=TRAINS)
+    wait_for_size(pods, 0, 4)
+    kill_all_on(pods, "h1")
+    wait_for_size(pods, 0, 2)
+    second.communicate()
+    again = pods.start("h1", "--nodes", "2", "--node-rank", "1", *flags, program=TRAINS)
+    wait_for_size(pods, 0, 4)
+    os.kill(int((pods.folder / "ready.1").read_text()), signal.SIGKILL)  # and one on node 0 itself
+    wait_for_size(pods, 0, 3)
+    wait_for_size(pods, 0, 4)
+    (pods.folder / "stop").touch()
+    written = end([first, again], 0)
+    said = written[0][1]
+    assert re.search(r"process 2 on h1 is lost, its host is gone: .*; the job goes on", said), said
+    results = [set(re.findall(r"ended with .*", out)) for out, _ in written]
+    assert results[0] == results[1], written
+    assert len(results[0]) == 1, written
+    assert [len(re.findall("ended with", out)) for out, _ in written] == [2, 2]
+
+
+def test_a_node_that_comes_when_the_work_is_done_ends_well(pods: Pods) -> None:
+    flags = ["--min-np", "1", "--max-np", "4"]
+    lasts = "while number == '1' and not pathlib.Path('late').exists():\n    time.sleep(0.02)\n"
+    first, second = pods.all(2, *flags, program=TRAINS + lasts)
+    wait_for_size(pods, 0, 4)
+    kill_all_on(pods, "h1")
+    second.communicate()
+    wait_for_size(pods, 0, 2)
+    (pods.folder / "stop").touch()
+    assert first.stdout is not None
+    assert first.stderr is not None
+    assert "ended with" in first.stdout.readline()
+    again = pods.start("h1", "--nodes", "2", "--node-rank", "1", *flags, program=TRAINS)
+    while "node 1 on h1 has come again" not in first.stderr.readline():
+        assert first.poll() is None, first.communicate()
+    (pods.folder / "late").touch()
+    _, (_, said) = end([first, again], 0)
+    assert "the other nodes have done the work" in said

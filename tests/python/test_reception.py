@@ -1,0 +1,266 @@
+"""Jobs whose processes something else starts, and whose ranks come and go: they meet at a reception."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import tempfile
+import time
+from pathlib import Path
+from typing import IO
+
+import pytest
+from forked import Rank, start
+from launching import Ended, alone, command, environment
+
+pytest.importorskip("rueda._native")
+elastic = pytest.importorskip("rueda.elastic")
+
+_PATIENCE = 120.0
+
+
+class Engine:
+    """Starts processes of a program, as an engine would, and keeps their reception. Use as a context manager."""
+
+    def __init__(self, program: str, size: int, folder: Path) -> None:
+        self.reception = elastic.Reception(size, interface="127.0.0.1")
+        self._program = program
+        self._size = size
+        self._folder = folder
+        self._started: list[tuple[Rank, IO[bytes]]] = []
+        for rank in range(size):
+            self.start(rank)
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process, file in self._started:
+            process.kill()
+            process.wait()
+            file.close()
+        self.reception.close()
+
+    def start(self, rank: int, address: str = "") -> int:
+        """One more process; returns how many there were before."""
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - closed at the end
+        variables = {
+            "ADDRESS": address or str(self.reception.address),
+            "MY_RANK": str(rank),
+            "MY_SIZE": str(self._size),
+            "FOLDER": str(self._folder),
+            "COUNT": str(len(self._started)),
+        }
+        line = command(self._program)
+        self._started.append((start(line, rank, file, environment(variables)), file))
+        return len(self._started) - 1
+
+    def kill(self, number: int) -> None:
+        """Kills a process."""
+        self._started[number][0].kill()
+
+    def wait_for(self, name: str) -> None:
+        """Until a process has left this file."""
+        deadline = time.monotonic() + _PATIENCE
+        while not (self._folder / name).exists():
+            assert time.monotonic() < deadline, self.outputs()
+            time.sleep(0.01)
+
+    def ended(self) -> list[Ended]:
+        """Waits for all."""
+        deadline = time.monotonic() + _PATIENCE
+        for process, _ in self._started:
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except Exception:
+                raise AssertionError(f"a process hangs\n{self.outputs()}") from None
+        return [
+            Ended(process.returncode, self._output(n))
+            for n, (process, _) in enumerate(self._started)
+        ]
+
+    def outputs(self) -> str:
+        """What all have written."""
+        return "\n".join(f"--- {n}\n{self._output(n)}" for n in range(len(self._started)))
+
+    def _output(self, number: int) -> str:
+        file = self._started[number][1]
+        file.seek(0)
+        return file.read().decode(errors="replace")
+
+
+BEGIN = """
+import os, pathlib, signal, sys, time
+import numpy as np
+import rueda, rueda.elastic
+rank, size = int(os.environ["MY_RANK"]), int(os.environ["MY_SIZE"])
+address, count = os.environ["ADDRESS"], int(os.environ["COUNT"])
+folder = pathlib.Path(os.environ["FOLDER"])
+"""
+
+# Each step adds the number of ranks; the sum is what newcomers take from the others.
+TRAINS = (
+    BEGIN
+    + """
+class Total:
+    def __init__(self):
+        self.value = np.zeros(1)
+    def state_dict(self):
+        return {"value": self.value}
+    def load_state_dict(self, state):
+        self.value = np.array(state["value"])
+
+with rueda.world(rank, size, address):
+    print("began as", rueda.rank(), "of", rueda.size(), flush=True)
+    total, whole = Total(), 0
+    for step in rueda.elastic.steps(100000, total):
+        with step:
+            if step.number == 5 and count == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if step.number == 8:
+                (folder / "went on").touch()
+            time.sleep(0.01)
+            gathered = rueda.allgather(total.value)
+            assert len(set(gathered.tolist())) == 1, gathered  # the newcomer has what the others have
+            total.value = total.value + rueda.allreduce(np.ones(1), "one", rueda.Sum)
+            whole += step.number > 5 and rueda.size() == size
+        if whole == 20:
+            break
+    print("ended with", total.value[0], "at", step.number, flush=True)
+"""
+)
+
+
+def test_who_comes_in_the_place_of_a_lost_rank_takes_the_others_state(tmp_path: Path) -> None:
+    with Engine(TRAINS, 3, tmp_path) as engine:
+        engine.wait_for("went on")
+        engine.start(1)
+        ended = engine.ended()
+        assert [each.returncode for each in ended] == [0, -signal.SIGKILL, 0, 0], engine.outputs()
+        assert [ended[n].output.split("\n")[0] for n in (0, 2)] == [
+            "began as 0 of 3",
+            "began as 2 of 3",
+        ]
+        assert ended[3].output.startswith("began as 2 of 3\n")
+        results = {re.findall(r"ended with .*", ended[n].output)[0] for n in (0, 2, 3)}
+        assert len(results) == 1, engine.outputs()
+
+
+def test_where_all_have_failed_as_many_again_form_a_world_anew(tmp_path: Path) -> None:
+    program = (
+        BEGIN
+        + """
+with rueda.world(rank, size, address):
+    if count == 1:
+        (folder / "dies").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    print("sum", rueda.allreduce(np.ones(1), "one", rueda.Sum)[0], "as", rueda.rank(), flush=True)
+"""
+    )
+    with Engine(program, 3, tmp_path) as engine:
+        engine.wait_for("dies")
+        engine.start(1)  # waits to be let in, by those that fail, too
+        for rank in (0, 2):
+            engine.start(rank)
+        ended = engine.ended()
+        assert [each.returncode for each in ended] == [1, -signal.SIGKILL, 1, 0, 0, 0]
+        assert "PeerLostError" in ended[0].output
+        assert [ended[n].output for n in (4, 3, 5)] == [f"sum 3.0 as {n}\n" for n in range(3)]
+
+
+LATE = (
+    BEGIN
+    + """
+if count < size:
+    with rueda.world(rank, size, address):
+        rueda.barrier()
+    (folder / f"done{rank}").touch()
+else:
+    try:
+        rueda.init(rank=rank, size=size, rendezvous=address)
+    except rueda.InitializationError as error:
+        print(type(error).__name__, error, flush=True)
+        assert not rueda.is_initialized()
+"""
+)
+
+
+def test_who_comes_when_the_work_is_done_is_told(tmp_path: Path) -> None:
+    with Engine(LATE, 2, tmp_path) as engine:
+        for rank in range(2):
+            engine.wait_for(f"done{rank}")
+        engine.start(0)
+        ended = engine.ended()
+        assert [each.returncode for each in ended] == [0, 0, 0], engine.outputs()
+        assert ended[2].output == "JobHasEnded the others have done their work and have left\n"
+
+
+def test_who_does_not_know_the_secret_stays_outside(tmp_path: Path) -> None:
+    with Engine(LATE, 2, tmp_path) as engine:
+        own = str(engine.reception.address)
+        engine.start(0, re.sub("//[0-9a-f]{64}@", f"//{64 * 'a'}@", own))
+        with elastic.Reception(2, interface="127.0.0.1") as other:
+            gone = str(other.address)
+        engine.start(0, gone)
+        ended = engine.ended()
+        assert "is not the reception of this job" in ended[2].output, engine.outputs()
+        assert "cannot be reached: Connection refused" in ended[3].output
+        assert [each.returncode for each in ended] == [0, 0, 0, 0]
+
+
+def test_a_process_serves_one_job_after_another(tmp_path: Path) -> None:
+    program = (
+        BEGIN
+        + """
+for turn in range(3):
+    if rank == 0:
+        reception = rueda.elastic.Reception(size, interface="127.0.0.1")
+        (folder / "part").write_text(reception.address)
+        (folder / "part").rename(folder / f"address{turn}")
+    while not (folder / f"address{turn}").exists():
+        time.sleep(0.01)
+    with rueda.world(rank, size, (folder / f"address{turn}").read_text()):
+        assert rueda.elastic.update() is None
+        assert rueda.allreduce(np.ones(1), "one", rueda.Sum)[0] == size
+        assert rueda.options()["recovery"] == "on"
+print("done", flush=True)
+"""
+    )
+    with Engine(program, 2, tmp_path) as engine:
+        ended = engine.ended()
+        assert [each.output for each in ended] == ["done\n"] * 2
+
+
+def test_the_example_of_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text()
+    chapter = page.partition("## Processes that something else starts")[2]
+    program = re.findall(r"^```python\n(.*?)^```", chapter, re.MULTILINE | re.DOTALL)[0]
+    ended = alone(program)
+    assert ended.returncode == 0, ended.stdout
+    assert sorted(ended.stdout.splitlines()) == [f"rank {r} has done 100" for r in range(2)]
+
+
+def test_nonsense_ends_a_session_and_nothing_else(tmp_path: Path) -> None:
+    """Also that of one who knows the secret, as a rank of another version might."""
+    from rueda.elastic.reception import _PURPOSE
+    from rueda.launcher.nodes.admission import Refused, be_admitted
+    from rueda.launcher.nodes.greeting import key_of
+    from rueda.launcher.version import installed_version
+    from rueda.rendezvous import meeting_of
+
+    with Engine(LATE, 2, tmp_path) as engine:
+        meeting = meeting_of(0, 2, str(engine.reception.address))
+        host, _, port = meeting.where.removeprefix("tcp:").rpartition(":")
+        key = key_of(meeting.secret, _PURPOSE)
+        facts = {"rank": 0, "version": installed_version()}
+        for said in (b"[]\n", b'{"formed": 3}\n', b'{"door": {"joiners": 1}}\n', b"x" * 100000):
+            with be_admitted(host, int(port), key, facts) as link, link.makefile("rb") as lines:
+                assert lines.readline().startswith(b'{"number": ')
+                link.sendall(said)
+                link.shutdown(socket.SHUT_WR)
+                assert b"enter" not in lines.read()
+        for wrong in ({**facts, "version": "0"}, {**facts, "rank": "a"}):
+            with pytest.raises(Refused):
+                be_admitted(host, int(port), key, wrong)
+        assert [each.returncode for each in engine.ended()] == [0, 0], engine.outputs()
