@@ -99,6 +99,11 @@ class Epoch final : public Progress::Work {
   void carry_out_now(Command command);
   // For calls of the set that need no submission; null where they have to be submitted.
   [[nodiscard]] RoundAtOnce* round_at_once(int set_id);
+  // Null where this rank has opened no such set, or nothing is left of it.
+  [[nodiscard]] const SetCoordinator* find_set(int id) const {
+    const auto set = sets_.find(id);
+    return set == sets_.end() ? nullptr : set->second.get();
+  }
 
   bool take_commands(Time now) override;
   bool advance(Time now, Readable readable) override;

@@ -69,7 +69,8 @@ class ProcessSets {
   // The same, once the world has broken: no set is added or removed any more.
   [[nodiscard]] KnownSets hand_over();
   // The same for a world that is to take the place of one that is whole. Where it is not formed
-  // after all, take_back() lets sets be added and removed again.
+  // after all, take_back() lets sets be added and removed again. What all were changing between
+  // the first rank's offer and the last one's has then changed on the late ones only.
   [[nodiscard]] KnownSets offer();
   void take_back();
 

@@ -264,7 +264,8 @@ Status Runtime::dissolve_set(int id) {
 
 void Runtime::end_added_sets() {
   for (const int id : process_sets().ids()) {
-    if (id != 0 && id < first_formed) (void)end_set(id);  // fails only in a world that has broken
+    // Fails only in a world that has broken or is about to be replaced.
+    if (id != 0 && id < first_formed) (void)end_set(id);
   }
 }
 

@@ -16,7 +16,8 @@ class WorkClaims {
   // Members that all divide the same work, in the same order.
   explicit WorkClaims(int members) : members_(static_cast<std::uint64_t>(members)) {}
 
-  // `counter`: the same for all members. Whoever has begun goes on until nothing is left.
+  // `counter`: the same for all members. Whoever has begun goes on until nothing is left, or the
+  // members claim nothing any more: after an error a channel is not used again.
   void begin(std::atomic<std::uint64_t>& counter, std::uint64_t pieces) {
     counter_ = &counter;
     pieces_ = pieces;

@@ -174,7 +174,7 @@ TEST_CASE("any number of inputs into any number of targets") {
 }
 
 TEST_CASE("without an input the targets get what the operation ignores, not scaled") {
-  const ReduceOp op = GENERATE(ReduceOp::sum, ReduceOp::minimum, ReduceOp::product);
+  const ReduceOp op = GENERATE(ReduceOp::sum, ReduceOp::min, ReduceOp::product);
   Combination combination{.dtype = DataType::float32, .op = op};
   combination.postscale = 3;
   std::vector<float> first(5, 7);
