@@ -7,19 +7,12 @@ import socket
 import time
 from typing import Any
 
+from ..nodes.admission import notice_silence
 from ..nodes.doorkeeper import Doorkeeper, Facts
 from ..sessions import Session
 from ..version import installed_version
 from .company import Company
 from .waiting_room import WaitingRoom
-
-# A process whose host is gone without a word is missed after half a minute: seconds, and milliseconds.
-_SILENCE = {
-    socket.TCP_KEEPIDLE: 10,
-    socket.TCP_KEEPINTVL: 5,
-    socket.TCP_KEEPCNT: 4,
-    socket.TCP_USER_TIMEOUT: 30_000,
-}
 
 
 class Desk:
@@ -50,14 +43,14 @@ class Desk:
         return "" if isinstance(rank, int) else f"{rank!r} is no rank"
 
     def _take(self, facts: Facts, link: socket.socket) -> None:
-        for option, value in _SILENCE.items():
-            link.setsockopt(socket.IPPROTO_TCP, option, value)
+        notice_silence(link)
         number = self._room.admit(facts["rank"])
         session = Session(link, b"", self._hear, self._forget)
         session.number = number
         self._sessions[number] = session
         session.send(number=number)
-        self._company.hear(session, {"hello": number})
+        if session.is_open:
+            self._company.hear(session, {"hello": number})
 
     def _hear(self, session: Session, message: dict[str, Any]) -> None:
         number = session.number
@@ -68,7 +61,8 @@ class Desk:
         said = {name: told for name, told in message.items() if name not in ("hello", "endings")}
         if "ready" in said:
             said["ready"] = number
-            self._room.has_failed(str(said.pop("after", "")))
+            if (after := said.pop("after", None)) is not None:
+                self._room.has_failed(str(after))
         if isinstance(door := said.get("door"), dict):
             self._room.meet_at(number, str(door.get("address")))
         self._company.hear(session, said)

@@ -71,4 +71,4 @@ class WaitingRoom(Growth):
     @property
     def waiting_for_nothing(self) -> list[int]:
         """Those that are to be sent away then."""
-        return self.alive_on(_ANYWHERE) if self.has_ended else []
+        return self.ready if self.has_ended else []  # others have not said yet that they wait

@@ -7,6 +7,14 @@ from typing import Any
 
 from .greeting import MAX_LINE, WITHIN, Other, Stranger
 
+# Seconds, and milliseconds.
+_SILENCE = {
+    socket.TCP_KEEPIDLE: 10,
+    socket.TCP_KEEPINTVL: 5,
+    socket.TCP_KEEPCNT: 4,
+    socket.TCP_USER_TIMEOUT: 30_000,
+}
+
 
 class Refused(Exception):
     """Why the one at the other end, who knows the secret, does not take this process."""
@@ -27,6 +35,13 @@ def be_admitted(host: str, port: int, key: bytes, facts: dict[str, Any]) -> sock
     link.settimeout(None)
     link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     return link
+
+
+def notice_silence(link: socket.socket) -> None:
+    """A process whose host is gone without a word is missed after half a minute. Raises OSError."""
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _SILENCE.items():
+        link.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _read_line(link: socket.socket) -> bytes:

@@ -40,6 +40,16 @@ class ElasticNodesRun(OnNodes, ElasticHostsRun):
         return True
 
     def _lose(self, supervisor: Supervisor, connection: Connection) -> None:
+        self._part_with(connection)
+        super()._lose(supervisor, connection)
+
+    def _lose_host(self, supervisor: Supervisor, connection: Connection, why: str) -> None:
+        if not (supervisor.ending or self._has_failed() or self._growth.is_ending):
+            self._part_with(connection)  # its launcher was told to end, and waits for a last word
+        super()._lose_host(supervisor, connection, why)
+
+    def _part_with(self, connection: Connection) -> None:
+        """Another launcher may come as this node."""
         number = self._numbers[connection.name]
         node = self._others.get(number)
         if (
@@ -47,9 +57,8 @@ class ElasticNodesRun(OnNodes, ElasticHostsRun):
             and isinstance(connection, NodeConnection)
             and node.link is connection.link
         ):
-            del self._others[number]  # another launcher may come as this node
+            del self._others[number]
             node.link.close()
-        super()._lose(supervisor, connection)
 
     async def _fetch(self, supervisor: Supervisor, name: str) -> None:
         """It comes by itself, where whatever has started it starts it again; while the job ends it is not asked in."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from ..errors import LaunchError
 from ..guardian import guard
 from ..job import Job
-from ..output import RankOutput, Stream, ended_well
+from ..output import RankOutput, Stream, ended_by, ended_well
 from ..remote.address import bare
 from ..remote.channel import Channel, LauncherIsGone
 from ..remote.frames import Frame, Kind
@@ -77,6 +77,8 @@ class NodeRun(HostRun):
         """Runs the ranks to their end; returns the exit code of the job, and says why it ended."""
         async with Supervisor(self._job.grace, self._output.writer, self._relay) as supervisor:
             supervisor.start_writer(self._writer)
+            if self._job.most:  # the ranks are waited for only once the job is over
+                supervisor.start_writer(self._output.writer)
             await self._run_ranks(supervisor)
             self._output.finish()
             await supervisor.written()
@@ -117,7 +119,9 @@ class NodeRun(HostRun):
         say(why)
 
     def _lose_launcher(self, supervisor: Supervisor) -> None:
-        if self._verdict is None:
+        if self._verdict is None and supervisor.interrupted_by is not None:
+            self._decide(*ended_by(supervisor.interrupted_by))  # the others go on without this node
+        elif self._verdict is None:
             self._decide(1, "the launcher of node 0 is gone; all ranks of this node are ended")
         super()._lose_launcher(supervisor)
 

@@ -91,7 +91,9 @@ class Session:
     def wait(self, seconds: float) -> None:
         """Returns when something has come, or after this time."""
         if self._is_open:
-            select.select([self._socket], [], [], seconds)
+            news = select.poll()  # of its own: another thread may ask meanwhile
+            news.register(self._socket, select.POLLIN)
+            news.poll(seconds * 1000)
         else:
             time.sleep(seconds)
 

@@ -209,6 +209,7 @@ def _adopt(process_sets: list[ProcessSet]) -> None:
         adopt_process_sets(process_sets)
     except InvalidArgumentError as error:
         tell_failure(error)  # the others go on without this process
+        attendance.leave(done=False)
         raise
 
 

@@ -51,10 +51,10 @@ def test_a_launcher_that_says_nonsense_is_taken_for_gone(said: bytes) -> None:
             channel = Channel(there.fileno(), "the launcher", 1.0)
             host = HostRun(JOB, Prepared(("true",), {}, None, ""), {}, channel, -1)
             supervisor = Interrupted()
-            with here:
+            with here:  # which is not closed yet: that alone would do
                 here.sendall(said)
-            while not supervisor.signals:
-                host._hear(cast(Supervisor, supervisor))
+                while not supervisor.signals:
+                    host._hear(cast(Supervisor, supervisor))
             assert supervisor.signals == [signal.SIGTERM]
 
     asyncio.run(run())

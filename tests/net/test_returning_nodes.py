@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import time
+from pathlib import Path
 
 from .pods import Pods
 from .test_nodes import end
@@ -27,6 +28,7 @@ class Total:
 number = os.environ.get("RUEDA_JOINER") or os.environ["RUEDA_RANK"]
 rueda.init(init_timeout=60)
 pathlib.Path(f"ready.{number}").write_text(str(os.getpid()))
+print("has begun", flush=True)
 total = Total()
 for step in rueda.elastic.steps(100000, total):
     with step:
@@ -82,6 +84,23 @@ def test_a_node_that_comes_again_joins_those_that_have_gone_on(pods: Pods) -> No
     assert [len(re.findall("ended with", out)) for out, _ in written] == [2, 2]
 
 
+def test_a_node_that_is_told_to_end_goes_at_once_and_may_come_again(pods: Pods) -> None:
+    """As a pod that is moved to another machine."""
+    flags = ["--min-np", "1", "--max-np", "4"]
+    first, second = pods.all(2, *flags, program=TRAINS)
+    wait_for_size(pods, 0, 4)
+    assert second.stdout is not None
+    assert "has begun" in second.stdout.readline()  # what ranks print is there meanwhile
+    second.send_signal(signal.SIGTERM)
+    _, said = second.communicate(timeout=30)
+    assert second.returncode == 128 + signal.SIGTERM, said
+    again = pods.start("h1", "--nodes", "2", "--node-rank", "1", *flags, program=TRAINS)
+    wait_for_size(pods, 0, 2)
+    wait_for_size(pods, 0, 4)
+    (pods.folder / "stop").touch()
+    end([first, again], 0)
+
+
 def test_a_node_that_comes_when_the_work_is_done_ends_well(pods: Pods) -> None:
     flags = ["--min-np", "1", "--max-np", "4"]
     lasts = "while number == '1' and not pathlib.Path('late').exists():\n    time.sleep(0.02)\n"
@@ -93,7 +112,11 @@ def test_a_node_that_comes_when_the_work_is_done_ends_well(pods: Pods) -> None:
     (pods.folder / "stop").touch()
     assert first.stdout is not None
     assert first.stderr is not None
-    assert "ended with" in first.stdout.readline()
+    while "ended with" not in first.stdout.readline():
+        assert first.poll() is None, first.communicate()
+    process = Path("/proc", (pods.folder / "ready.0").read_text())
+    while process.exists():
+        time.sleep(0.02)
     again = pods.start("h1", "--nodes", "2", "--node-rank", "1", *flags, program=TRAINS)
     while "node 1 on h1 has come again" not in first.stderr.readline():
         assert first.poll() is None, first.communicate()

@@ -233,7 +233,7 @@ def _settle_failure(error: RuedaError, joiners: list[int]) -> None:
 def _take_survivors(previous_ranks: list[int]) -> None:
     """After recovery whoever tells of newcomers hears who is left."""
     here = attendance()
-    if here.session is None:
+    if here.number < 0:  # of no job whose ranks come and go
         return
     before = here.members or list(range(max(previous_ranks) + 1))
     here.members = [before[rank] for rank in previous_ranks]

@@ -30,6 +30,8 @@ _ENTERING = 15
 _FINISHING = 5.0
 # Within which those that are left let in whom they could not let in when another one was lost; seconds.
 _OPENING_AGAIN = 60.0
+# Between two tries to form a first world; seconds.
+_PAUSE = 0.5
 
 
 class JobHasEnded(InitializationError):
@@ -61,7 +63,15 @@ def join(options: Mapping[str, str]) -> None:
                 # Where one of the others was lost at this moment, those that are left open another door. Where it
                 # is this process that does not fit, they have the launcher end it.
                 _log.warning("waiting to join again: %s", error)
-                failure, deadline = error, time.monotonic() + _OPENING_AGAIN
+                now = time.monotonic()
+                if entrance.is_first:
+                    # There is nobody yet who refuses those that do not fit.
+                    if failure is not None and now > deadline:
+                        raise
+                    time.sleep(_PAUSE)
+                if failure is None or not entrance.is_first:
+                    deadline = now + _OPENING_AGAIN
+                failure = error
                 here.session.send(ready=here.number, after=offers.last_address)
                 continue
             # Meanwhile the others' last step has come, or nearly so.
@@ -71,7 +81,7 @@ def join(options: Mapping[str, str]) -> None:
             return
         if offers.over:
             kind = JobHasEnded if offers.over.get("done") is True else InitializationError
-            raise kind(str(offers.over.get("why")))
+            raise kind(str(offers.over.get("why"))) from failure
         if not here.session.is_open:
             raise InitializationError("the launcher has ended before this process could join")
         if failure is not None and time.monotonic() > deadline:
@@ -149,7 +159,11 @@ def _pass(entrance: _Entrance, options: Mapping[str, str], offers: _Offers) -> N
         offers.last_address = entrance.address
         enter(entrance.rank, entrance.numbers, entrance.address, -1, options, offers.look)
         return
-    listener, address = listen(options.get("interface", ""))
+    offers.last_address = ""  # of this one, until it is open
+    try:
+        listener, address = listen(options.get("interface", ""))
+    except OSError as error:
+        raise InitializationError(f"nothing can be listened at: {error}") from error
     offers.last_address = address
     with listener:
         session = attendance().session

@@ -77,9 +77,15 @@ class Reception:
             desk = Desk(self._listener, _key_of(meeting), self._size)
             await self._is_over.wait()
             desk.close()
+            # Strangers in the middle of a greeting.
+            rest = asyncio.all_tasks() - {asyncio.current_task()}
+            await asyncio.gather(*rest, return_exceptions=True)
 
-        self._loop.run_until_complete(serve())
-        self._loop.close()
+        try:
+            self._loop.run_until_complete(serve())
+        finally:
+            self._listener.close()
+            self._loop.close()
 
 
 def _key_of(meeting: Meeting) -> bytes:
@@ -90,7 +96,7 @@ def _key_of(meeting: Meeting) -> bytes:
 
 def check_in(meeting: Meeting, rank: int) -> None:
     """Makes this process one of the reception's job. Raises :class:`rueda.InitializationError`."""
-    from rueda.launcher.nodes.admission import Refused, be_admitted
+    from rueda.launcher.nodes.admission import Refused, be_admitted, notice_silence
     from rueda.launcher.nodes.greeting import Stranger, secret_of_ranks
     from rueda.launcher.version import installed_version
 
@@ -99,6 +105,8 @@ def check_in(meeting: Meeting, rank: int) -> None:
     host, _, port = meeting.where.removeprefix("tcp:").rpartition(":")
     try:
         link = be_admitted(host.strip("[]"), int(port), key, facts)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        notice_silence(link)
     except Refused as refusal:
         raise InitializationError(str(refusal)) from None
     except Stranger:
@@ -110,7 +118,6 @@ def check_in(meeting: Meeting, rank: int) -> None:
         raise InitializationError(
             f"the reception at {meeting.where} cannot be reached: {reason}"
         ) from None
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     session = Session(link)
     take_up(_number_told(session), session, secret_of_ranks(key, "ranks"))
 

@@ -47,13 +47,20 @@ def open_teams(per_team: int) -> Iterator[tuple[ProcessSet, ProcessSet]]:
             f"no process sets could be formed for teams: {problems[0] if problems else _NO_ROOM}"
         )
     sets = []
+    failed = ""
     try:
         for ((number, _),), ranks in wanted:
             sets.append(ProcessSet(ranks))
             if rank() in ranks:
                 assert number is not None
-                _native.create_group(number, list(ranks))
-                sets[-1].process_set_id = number
+                try:
+                    _native.create_group(number, list(ranks))
+                    sets[-1].process_set_id = number
+                except RuedaError as error:
+                    failed = failed or str(error)
+        problems = [why for why in allgather_object(failed, "rueda.optuna.formed") if why]
+        if problems:
+            raise UnsupportedError(f"no process sets could be formed for teams: {problems[0]}")
         yield sets[0], sets[1]
     finally:
         for each in sets:

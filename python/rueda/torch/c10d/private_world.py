@@ -42,16 +42,17 @@ class PrivateWorld(RuedaProcessGroup):
 
     def _enter(self, world: int, rank: int, size: int) -> None:
         """From now on the group is this world."""
-        self._rank, self._size = rank, size
-        self._membership = Membership(world, list(range(size)), True, True)
-        self._names = Names(self._prefix)  # a world's number differs from rank to rank
-        self._works = {}
-        self._closed = False
-        self._incarnation += 1
-        self._fatal = None
-        self.error = None
-        # Also where the group is forgotten, and before the interpreter ends.
-        self._leave = weakref.finalize(self, _native.close_world, world, "")
+        with self._ending:  # what is still told of the world before is told before, or not at all
+            self._rank, self._size = rank, size
+            self._membership = Membership(world, list(range(size)), True, True)
+            self._names = Names(self._prefix)  # a world's number differs from rank to rank
+            self._works = {}
+            self._closed = False
+            self._incarnation += 1
+            self._fatal = None
+            self.error = None
+            # Also where the group is forgotten, and before the interpreter ends.
+            self._leave = weakref.finalize(self, _native.close_world, world, "")
 
     def shutdown(self) -> None:
         """Leaves the world."""
@@ -70,18 +71,22 @@ class PrivateWorld(RuedaProcessGroup):
 
     def _end(self, cause: str) -> None:
         with self._ending:  # whoever comes later returns once nothing touches a tensor any more
-            if self._leave is not None and self._leave.detach() is not None:
-                _native.close_world(self._membership.set_id, cause)
+            self._close_world(cause)
+
+    def _close_world(self, cause: str) -> None:
+        if self._leave is not None and self._leave.detach() is not None:
+            _native.close_world(self._membership.set_id, cause)
 
     def _on_fatal(self, incarnation: int, error: Exception) -> None:
-        if incarnation != self._incarnation:  # of a world that has ended
-            return
-        super()._on_fatal(incarnation, error)
-        if self.error is None:
-            self.error = RuntimeError(
-                f"the process group was aborted: {type(error).__name__}: {error}"
-            )
-        self._end(str(error))
+        with self._ending:
+            if incarnation != self._incarnation:  # of a world that has ended
+                return
+            super()._on_fatal(incarnation, error)
+            if self.error is None:
+                self.error = RuntimeError(
+                    f"the process group was aborted: {type(error).__name__}: {error}"
+                )
+            self._close_world(str(error))
 
     def _require_open(self) -> None:
         if self._closed:

@@ -66,7 +66,7 @@ class ReconfigureOptions:
     """
 
     uuid: int
-    handles: Collection[str]
+    handles: Collection[str] = field(repr=False)  # there are secrets in them
     timeout: timedelta | None = None
     hints: Mapping[str, str] = field(default_factory=dict)
 
