@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -46,15 +45,7 @@ def measure(lab: Lab, run: str, seed: int, steps: int) -> dict[str, float]:
     everywhere = ",".join(f"{name}:1" for name in lab.names)
     line = [str(Path(sys.executable).with_name("rueda")), "run", "--ssh", str(lab.agent)]
     line += ["-H", everywhere, "--no-prefix", sys.executable, str(RANK), run, str(seed), str(steps)]
-    done = subprocess.run(
-        lab.inside(lab.names[0], *line),
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
+    done = lab.run(lab.names[0], *line, timeout=LIMIT, env={**os.environ, "OMP_NUM_THREADS": "1"})
     for text in done.stdout.splitlines():
         if text.startswith(LINE):
             measured: dict[str, float] = json.loads(text.removeprefix(LINE))

@@ -98,7 +98,7 @@ class Session:
             time.sleep(seconds)
 
     def finish(self) -> None:
-        """Ends it once the other side has taken what was said, within a second.
+        """Ends it once the other side has taken what was said, or is silent for a second.
 
         A connection that is closed while something is left to be read drops what has not been sent.
         """

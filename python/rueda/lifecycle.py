@@ -75,7 +75,8 @@ def init(
 
     ``rank``, ``size`` and ``rendezvous``, all three, are for processes that something else has started: they meet at
     the address that :func:`rueda.rendezvous.open` has returned in the process with rank 0, whatever the environment
-    says. (``size=1`` needs no address.) :func:`rueda.world` also leaves the world again.
+    says, or at that of a :class:`rueda.elastic.Reception`, where they wait as long as it takes until ``size`` have come
+    or the others take them in. (``size=1`` needs no address.) :func:`rueda.world` also leaves the world again.
 
     The world is left at exit. When an exception ends the main thread, the other ranks are told its text and its lines
     first and raise :class:`rueda.PeerLostError` with them.
