@@ -65,8 +65,7 @@ print("ended at", step.number, "of", *sizes, "on", host, "with", digest, flush=T
 TORCH_PROGRAM = """
 import hashlib, os, pathlib, socket, time
 import torch
-import rueda.torch
-import rueda.attendance
+import rueda.attendance, rueda.elastic, rueda.torch
 
 number = int(os.environ.get("RUEDA_JOINER") or os.environ["RUEDA_RANK"])
 def mark(name):
