@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from measure import batches, load
+from measure import batches, load, with_lowest
 from rueda.torch.strategies import Guard
 from torch import nn
 
@@ -120,13 +120,9 @@ def main() -> None:
                     train(window, is_guarded, order == "in turns", seed)
                     for seed in range(options.seeds)
                 ]
-                right = [each.accuracy for each in of_seeds]
-                error = np.std(right, ddof=1) / np.sqrt(len(right)) if len(right) > 1 else 0.0
-                print(
-                    f"| `{name}` | {order} | {np.mean(right):.2f} ± {error:.2f} | {min(right):.2f} "
-                    f"| {np.mean([each.factor for each in of_seeds]):.2f} |",
-                    flush=True,
-                )
+                right = with_lowest([each.accuracy for each in of_seeds])
+                factor = np.mean([each.factor for each in of_seeds])
+                print(f"| `{name}` | {order} | {right} | {factor:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -153,13 +153,18 @@ def train(run: str, seed: int, epochs: int, fixed: bool) -> Outcome:
     return Outcome(100 * accuracy, steps_of_epoch * epochs, sent if distributed else 0.0)
 
 
+def with_lowest(accuracies: list[float]) -> str:
+    """Two cells of a table: the mean with its standard error, and the lowest."""
+    accuracy = np.array(accuracies)
+    error = accuracy.std(ddof=1) / np.sqrt(len(accuracy)) if len(accuracy) > 1 else float("nan")
+    return f"{accuracy.mean():.2f} ± {error:.2f} | {accuracy.min():.2f}"
+
+
 def row(run: str, outcomes: list[Outcome], sync: float) -> str:
     """Of the table."""
-    accuracy = np.array([each.accuracy for each in outcomes])
-    error = accuracy.std(ddof=1) / np.sqrt(len(accuracy)) if len(accuracy) > 1 else float("nan")
     sent = np.mean([each.sent for each in outcomes])
     fewer = f"{sync / sent:,.1f}" if sent else ""
-    told = f"{accuracy.mean():.2f} ± {error:.2f} | {accuracy.min():.2f}"
+    told = with_lowest([each.accuracy for each in outcomes])
     return f"| `{run}` | {told} | {outcomes[0].steps:,} | {sent:,.0f} | {fewer} |"
 
 

@@ -131,8 +131,7 @@ class Downpour(Served):
     def rebase(self) -> None:
         super().rebase()
         self.has_pushed()  # some owners may have taken it, and what they hold goes on
-        if self.stability is not None:
-            self.stability = self._new_guard()
+        self.stability = self._new_guard()
 
     def consolidate(self) -> None:
         moved = not torch.equal(self.parameters(), self.pulled)

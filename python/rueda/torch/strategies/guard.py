@@ -102,7 +102,7 @@ class Guard:
             self.gain = max(self._change / self._distance, self._least_gain)
         if self._least_gain > 0 and not self._knows_delays:
             allowed = _SAFETY * constant_limit(self._ranks - 1)
-            return min(1.0, allowed / (max(self.gain or 0, self._least_gain) * factor))
+            return min(1.0, allowed / ((self.gain or self._least_gain) * factor))
         if self.gain is None or self.limit is None:
             return 1.0
         pushed = self.gain * factor
