@@ -226,11 +226,10 @@ def _outcomes(plan: Plan, folder: Path, timeout: float) -> dict[Planned, Outcome
 
 
 def _show(comparison: Any, prints_json: bool) -> None:
-    from rich.console import Console
-
+    from ..terminal import console
     from .report import as_json, print_report
 
     if prints_json:
         click.echo(json.dumps(as_json(comparison), indent=2, ensure_ascii=False))
     else:
-        print_report(comparison, Console())
+        print_report(comparison, console())

@@ -188,14 +188,13 @@ def make_report_command() -> click.Command:
                     page.write_text(page_of(found), encoding="utf-8")
                 except OSError as error:
                     raise LaunchError(f"cannot write '{page}': {error.strerror}") from error
-        from rich.console import Console
-
+        from ..terminal import console
         from .output import as_json, print_report
 
         if prints_json:
             click.echo(json.dumps(as_json(found), indent=2, ensure_ascii=False))
         else:
-            print_report(found, Console())
+            print_report(found, console())
         context.exit(code)
 
     return report
