@@ -7,15 +7,18 @@ out, and by how much it is above that of `sync`, as mean and standard error over
 that its interface has sent, with headers and acknowledgements, how many times fewer that is than what `sync` sends,
 the seconds of the training, and which part of them step() takes beyond the optimizer's own step (text_rank.py).
 
+`torchft:PERIOD,FRAGMENTS,DELAY,MIXING` is torchft's own DiLoCo over gloo, each host a replica group.
+
     python benchmarks/strategies/text.py --seeds 3
 
-Needs root, `ip` and `tc`.
+Needs root, `ip` and `tc`; torchft's run needs `pip install torchft==0.2.0`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -27,8 +30,11 @@ sys.path[:0] = [str(TESTS), str(TESTS / "python")]
 from net.lab import Lab  # noqa: E402
 
 RANK = Path(__file__).with_name("text_rank.py")
+TORCHFT = "torchft:"
+TORCHFT_RANK = Path(__file__).with_name("text_torchft_rank.py")
 LIMIT = 3600.0  # seconds that one training may take
 LINE = "measured "
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 RUNS = (
     "sync",
     "diloco:104",
@@ -42,15 +48,46 @@ RUNS = (
 
 def measure(lab: Lab, run: str, seed: int, steps: int) -> dict[str, float]:
     """What the ranks of one training have measured, on average."""
+    begin = measure_torchft if run.startswith(TORCHFT) else measure_rueda
+    output = begin(lab, run.removeprefix(TORCHFT), str(seed), str(steps))
+    told = [
+        json.loads(line.removeprefix(LINE)) for line in output.splitlines() if line.startswith(LINE)
+    ]
+    if len(told) != len(lab.names):
+        raise click.ClickException(output)
+    return {key: float(np.mean([each[key] for each in told])) for key in told[0]}
+
+
+def measure_rueda(lab: Lab, run: str, seed: str, steps: str) -> str:
+    """What one job prints."""
     everywhere = ",".join(f"{name}:1" for name in lab.names)
     line = [str(Path(sys.executable).with_name("rueda")), "run", "--ssh", str(lab.agent)]
-    line += ["-H", everywhere, "--no-prefix", sys.executable, str(RANK), run, str(seed), str(steps)]
-    done = lab.run(lab.names[0], *line, timeout=LIMIT, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    for text in done.stdout.splitlines():
-        if text.startswith(LINE):
-            measured: dict[str, float] = json.loads(text.removeprefix(LINE))
-            return measured
-    raise click.ClickException(done.stdout + done.stderr)
+    line += ["-H", everywhere, "--no-prefix", sys.executable, str(RANK), run, seed, steps]
+    done = lab.run(lab.names[0], *line, timeout=LIMIT, env=ENVIRONMENT)
+    return done.stdout + done.stderr
+
+
+def measure_torchft(lab: Lab, run: str, seed: str, steps: str) -> str:
+    """What all replicas print."""
+    line = [sys.executable, str(TORCHFT_RANK), run, seed, steps]
+    replicas = [
+        lab.start(
+            name,
+            *line,
+            str(number),
+            str(len(lab.names)),
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for number, name in enumerate(lab.names)
+    ]
+    try:
+        return "".join(each.communicate(timeout=LIMIT)[0] for each in replicas)
+    finally:
+        for each in replicas:
+            each.kill()
 
 
 def with_error(values: list[float], form: str) -> str:

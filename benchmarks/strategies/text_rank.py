@@ -3,16 +3,18 @@
     python text_rank.py RUN SEED STEPS
 
 RUN is a strategy as rueda.torch.wrap() takes it as text, or ``alone``: each rank for itself, without communication.
-Rank 0 prints one line of JSON. What a step exposes is the time that optimizer.step() and consolidate() take beyond the
-step of the optimizer within: waiting for others and for the network, and the strategy's own arithmetic.
+Each rank prints one line of JSON. What a step exposes is the time that optimizer.step() and consolidate() take beyond
+the step of the optimizer within: waiting for others and for the network, and the strategy's own arithmetic.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 import sysconfig
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +28,7 @@ from train_transformer import CONTEXT, Transformer
 
 BATCH = 8  # of each rank
 LEARNING_RATE = 2e-3
+LAST_RATE = 0.1  # of it
 WARM_UP = 100  # steps
 CHARACTERS = 128  # ASCII; any other is a question mark
 HELD_OUT_EVERY = 10  # files
@@ -80,6 +83,14 @@ def bytes_sent() -> int:
     raise RuntimeError(f"this host has no interface {INTERFACE}")
 
 
+def rate_of(step: int, steps: int) -> float:
+    """The learning rate: linear for WARM_UP steps, then half a cosine down to LAST_RATE."""
+    if step < WARM_UP:
+        return LEARNING_RATE * (step + 1) / WARM_UP
+    done = (step - WARM_UP) / max(1, steps - WARM_UP)
+    return LEARNING_RATE * (LAST_RATE + (1 - LAST_RATE) * (1 + math.cos(math.pi * done)) / 2)
+
+
 class Clock:
     """How long an optimizer's own steps take, and all calls around them."""
 
@@ -103,26 +114,34 @@ class Clock:
         self.around += time.perf_counter() - began
 
 
-def train(run: str, seed: int, steps: int) -> dict[str, float]:
-    """What this rank has measured."""
+def train(
+    rank: int,
+    seed: int,
+    steps: int,
+    wrap: Callable[[Transformer, torch.optim.Optimizer], Any],
+    meet: Callable[[], None],
+) -> dict[str, float]:
+    """What this rank has measured.
+
+    `wrap` makes of an optimizer the one whose step() is called; `meet` returns once all ranks have come to it.
+    """
     text = load()
     torch.manual_seed(seed)
     model = Transformer(CHARACTERS)
-    optimizer: Any = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
-    clock = Clock(optimizer)
-    if run != "alone":
-        optimizer = rueda.wrap(model, optimizer, strategy=run)
-    random = np.random.default_rng((seed, rueda.rank()))
-    rueda.barrier()
+    inner = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
+    clock = Clock(inner)
+    optimizer = wrap(model, inner)
+    random = np.random.default_rng((seed, rank))
+    meet()
     before, began = bytes_sent(), time.perf_counter()
     for step in range(steps):
         for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * min(1.0, (step + 1) / WARM_UP)
+            group["lr"] = rate_of(step, steps)
         starts = random.integers(0, len(text.training) - CONTEXT - 1, BATCH)
         optimizer.zero_grad()
         loss_of(model, batch_of(text.training, starts)).backward()
         clock.call(optimizer.step)
-    if run != "alone":
+    if hasattr(optimizer, "consolidate"):
         clock.call(optimizer.consolidate)
     seconds = time.perf_counter() - began
     return {
@@ -138,10 +157,11 @@ def main() -> None:
     run, seed, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
     rueda.init()
-    of_all = rueda.allgather_object(train(run, seed, steps))
-    if rueda.rank() == 0:
-        told = {key: float(np.mean([each[key] for each in of_all])) for key in of_all[0]}
-        print("measured", json.dumps(told), flush=True)
+
+    def wrap(model: Transformer, optimizer: torch.optim.Optimizer) -> Any:
+        return optimizer if run == "alone" else rueda.wrap(model, optimizer, strategy=run)
+
+    print("measured", json.dumps(train(rueda.rank(), seed, steps, wrap, rueda.barrier)), flush=True)
     rueda.shutdown()
 
 
