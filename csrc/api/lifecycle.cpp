@@ -22,6 +22,7 @@
 #include "membership/launcher_notice.h"
 #include "membership/open_bootstrap.h"
 #include "membership/world.h"
+#include "plan/algorithm_table.h"
 #include "rueda/rueda.h"
 
 namespace rueda {
@@ -197,6 +198,16 @@ void warn_of_unknown_variables(const Environment& environment) {
   }
 }
 
+// By rank 0. Nothing but one transport is used where it is asked for by name, so that no rank knows
+// which others are on its host.
+void warn_of_idle_algorithm(const World& world, const Options& options) {
+  if (world.topology.rank != 0 || world.topology.size == 1 || world.host.knows_hosts()) return;
+  if (!AlgorithmTable::needs_hosts(options.algorithm)) return;
+  log(LogLevel::warning, "RUEDA_ALGORITHM=", options.algorithm,
+      " has no effect beyond ring: with RUEDA_TRANSPORT=", options.transport,
+      " all data goes around a ring of all ranks over that transport");
+}
+
 }  // namespace
 
 void throw_forked() {
@@ -238,6 +249,7 @@ void init(const std::map<std::string, std::string>& overrides) {
     notify_launcher(process_environment(), opened.launch, Arrival::met);
   }
   set_log_rank(world.topology.rank);
+  warn_of_idle_algorithm(world, options);
   end_succession();
   const auto sets = std::make_shared<ProcessSets>(world.topology.rank, world.topology.size);
   auto succession = make_succession(*opened.bootstrap, {world, 0, sets}, options);
