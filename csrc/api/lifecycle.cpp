@@ -147,6 +147,7 @@ void prepare_process() {
 
 // What becomes of a world's process sets while one is formed that takes its place: another thread
 // could be given a number that the new world, which does not know of it, gives to another set.
+// Such a thread waits until it is known which world goes on.
 class OfferedSets {
  public:
   // `present`: null where this process is in no world.
@@ -155,7 +156,7 @@ class OfferedSets {
   }
   // Where there is no new world, the present one goes on.
   ~OfferedSets() {
-    if (present_) present_->process_sets().take_back();
+    if (present_) present_->take_back_sets();
   }
   OfferedSets(const OfferedSets&) = delete;
   OfferedSets& operator=(const OfferedSets&) = delete;
