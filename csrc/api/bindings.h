@@ -116,9 +116,8 @@ struct WorldMeeting {
 // present world, -1 for a newcomer. Throws InitializationError where the world
 // cannot be formed, and the present one stays; UnsupportedError where the ranks met through MPI.
 Recovery enter_world(const WorldMeeting& meeting);
-// For whoever waits in enter_world(), in that thread: throws PeerLostError where a rank of the
-// present world was lost meanwhile. Those that enter the new one would wait for it until their time
-// is up.
+// For whoever waits for all ranks of the present world elsewhere than in it, as in enter_world():
+// throws PeerLostError where one was lost meanwhile, which would be waited for until time is up.
 void throw_if_rank_is_lost();
 
 // Ends the world. Without a cause this rank leaves: what all have agreed on is finished, the rest

@@ -22,6 +22,7 @@
 #include "membership/launcher_notice.h"
 #include "membership/open_bootstrap.h"
 #include "membership/world.h"
+#include "plan/algorithm_table.h"
 #include "rueda/rueda.h"
 
 namespace rueda {
@@ -146,6 +147,7 @@ void prepare_process() {
 
 // What becomes of a world's process sets while one is formed that takes its place: another thread
 // could be given a number that the new world, which does not know of it, gives to another set.
+// Such a thread waits until it is known which world goes on.
 class OfferedSets {
  public:
   // `present`: null where this process is in no world.
@@ -154,7 +156,7 @@ class OfferedSets {
   }
   // Where there is no new world, the present one goes on.
   ~OfferedSets() {
-    if (present_) present_->process_sets().take_back();
+    if (present_) present_->take_back_sets();
   }
   OfferedSets(const OfferedSets&) = delete;
   OfferedSets& operator=(const OfferedSets&) = delete;
@@ -195,6 +197,16 @@ void warn_of_unknown_variables(const Environment& environment) {
   for (const std::string& sentence : unknown_variables(environment_names())) {
     log(LogLevel::warning, sentence);
   }
+}
+
+// By rank 0. Nothing but one transport is used where it is asked for by name, so that no rank knows
+// which others are on its host.
+void warn_of_idle_algorithm(const World& world, const Options& options) {
+  if (world.topology.rank != 0 || world.topology.size == 1 || world.host.knows_hosts()) return;
+  if (!AlgorithmTable::needs_hosts(options.algorithm)) return;
+  log(LogLevel::warning, "RUEDA_ALGORITHM=", options.algorithm,
+      " has no effect beyond ring: with RUEDA_TRANSPORT=", options.transport,
+      " all data goes around a ring of all ranks over that transport");
 }
 
 }  // namespace
@@ -238,6 +250,7 @@ void init(const std::map<std::string, std::string>& overrides) {
     notify_launcher(process_environment(), opened.launch, Arrival::met);
   }
   set_log_rank(world.topology.rank);
+  warn_of_idle_algorithm(world, options);
   end_succession();
   const auto sets = std::make_shared<ProcessSets>(world.topology.rank, world.topology.size);
   auto succession = make_succession(*opened.bootstrap, {world, 0, sets}, options);

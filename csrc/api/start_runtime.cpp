@@ -10,6 +10,7 @@ std::shared_ptr<Runtime> start_runtime(World world, Bootstrap& bootstrap, const 
   auto started = Runtime::start(std::move(world), options, LossPolicy::end_world,
                                 std::move(on_failure), std::move(sets));
   const Time deadline = Clock::now() + seconds(options.init_timeout);
+  bootstrap.begin_last();
   const Status all = bootstrap.agree("connected", started.status(), deadline);
   started.status().throw_if_error();
   std::shared_ptr<Runtime> runtime = std::move(started).value();

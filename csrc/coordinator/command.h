@@ -28,6 +28,7 @@ struct Command {
     join,
     form,
     dissolve,
+    answer_changes,
     leave,
     abort,
     open_table,
@@ -37,7 +38,7 @@ struct Command {
   Kind kind = Kind::submit;
   int set_id = 0;
   std::vector<Submission> submissions{};
-  OpenHandle handle{};  // join, form
+  OpenHandle handle{};  // join, form, answer_changes
   MessageRequest message{};
   std::vector<int> ranks{};  // form
   std::string cause{};       // abort

@@ -231,6 +231,7 @@ void Epoch::carry_out(Command command, Time now) {
         return messages_.leave(command.set_id);
       }
       return messages_.remove(command.set_id);
+    case Command::Kind::answer_changes: answer_changes({}); return command.handle->complete({});
     case Command::Kind::form:
       return failure_.ok() ? create_group(command) : command.refuse(failure_);
     case Command::Kind::open_table:
@@ -414,6 +415,7 @@ void Epoch::wind_up() {
     memory->give_up();
   }
   for (const auto& [id, set] : sets_) set->fail_all(reason);
+  answer_changes(reason);
   messages_.leave_all();
   messages_.fail_all(reason);
   table_owner_.fail_all();

@@ -143,6 +143,8 @@ class Epoch final : public Progress::Work {
                  std::shared_ptr<ControlRoom> room);
   [[nodiscard]] SetCoordinator::Events events_of(int set_id);
   void apply_set_change(const Response& response, Submission submission);
+  void answer_change(OpenHandle handle, int set_id);
+  void answer_changes(const Status& status);
   void refuse_elsewhere(int set_id, const std::string& name, int other_set);
   void forget_set(int id);
   // What a set of these ranks, with this one, is to find room for: its members here.
@@ -198,8 +200,13 @@ class Epoch final : public Progress::Work {
   };
   std::map<int, std::vector<EarlyMessage>> early_;  // for sets that this rank does not know yet
   std::set<std::pair<int, std::string>> refused_elsewhere_;
-  std::set<int> lost_;  // ranks without which the epoch goes on
-  Status failure_;      // once the epoch is broken
+  struct Change {
+    OpenHandle handle;
+    int set_id = 0;  // of a set that was added
+  };
+  std::vector<Change> unanswered_;  // made while the sets are offered to another world
+  std::set<int> lost_;              // ranks without which the epoch goes on
+  Status failure_;                  // once the epoch is broken
   std::optional<Time> leaving_until_;
   bool stopping_ = false;  // without good-bye
 };

@@ -176,6 +176,7 @@ void Epoch::fail(const Status& reason) {
   world_.transport->abort(reason);
   devices_->abort(reason);
   for (const auto& [id, set] : sets_) set->fail_all(reason);
+  answer_changes(reason);
   messages_.fail_all(reason);
   table_owner_.fail_all();
   table_client_.fail_all(reason);

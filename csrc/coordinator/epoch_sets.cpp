@@ -1,5 +1,6 @@
 // How the process sets of an epoch come and go.
 #include <algorithm>
+#include <utility>
 
 #include "coordinator/epoch.h"
 #include "core/strings.h"
@@ -109,8 +110,8 @@ void Epoch::apply_set_change(const Response& response, Submission submission) {
           Status(ErrorCode::shutdown, str("process set ", id, " has been removed")));
       messages_.remove(id);
     }
-    submission.handle->complete(status);
-    return;
+    if (!status.ok()) return submission.handle->complete(status);
+    return answer_change(std::move(submission.handle), 0);
   }
   auto added = process_sets_->add(response.request.set_ranks);
   if (!added) {
@@ -118,9 +119,22 @@ void Epoch::apply_set_change(const Response& response, Submission submission) {
     return;
   }
   start_set(added.value(), std::move(submission.room));
-  OperationOutput output;
-  output.process_set = added.value()->id;
-  submission.handle->complete({}, std::move(output));
+  answer_change(std::move(submission.handle), added.value()->id);
+}
+
+// All ranks have made the change, or will. Where the world is replaced some have told the next one
+// of it and others have not, so it counts only once this world goes on.
+void Epoch::answer_change(OpenHandle handle, int set_id) {
+  unanswered_.push_back({std::move(handle), set_id});
+  if (!process_sets_->is_offered()) answer_changes({});
+}
+
+void Epoch::answer_changes(const Status& status) {
+  for (const Change& change : std::exchange(unanswered_, {})) {
+    OperationOutput output;
+    output.process_set = change.set_id;
+    change.handle->complete(status, std::move(output));
+  }
 }
 
 void Epoch::start_set(const std::shared_ptr<const ProcessSetMembers>& members,

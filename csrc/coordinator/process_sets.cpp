@@ -100,6 +100,11 @@ void ProcessSets::take_back() {
   is_offered_ = false;
 }
 
+bool ProcessSets::is_offered() const {
+  const std::lock_guard lock(mutex_);
+  return is_offered_;
+}
+
 KnownSets ProcessSets::known_locked() const {
   KnownSets known;
   known.next_id = next_id_;
@@ -119,9 +124,6 @@ Status ProcessSets::missing(int id) const {
 Status ProcessSets::refusal() const {
   if (is_handed_over_) {
     return {ErrorCode::peer_lost, "the world has broken, and another one has been formed"};
-  }
-  if (is_offered_) {
-    return {ErrorCode::shutdown, "another world is being formed in the place of this one"};
   }
   return {};
 }
@@ -195,10 +197,9 @@ Expected<std::shared_ptr<const ProcessSetMembers>> ProcessSets::add(const std::v
   auto made = members_of(ranks, Kind::added);
   if (!made) return made.status();
   const auto members = std::move(made).value();
+  if (Status refused = refusal(); !refused.ok()) return refused;
   while (is_slot_taken(next_id_)) ++next_id_;
   members->id = next_id_++;
-  // Its number is used up: other ranks may have added it before they offered what they have.
-  if (Status refused = refusal(); !refused.ok()) return refused;
   sets_[members->id] = members;
   return std::shared_ptr<const ProcessSetMembers>(members);
 }

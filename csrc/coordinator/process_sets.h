@@ -68,11 +68,13 @@ class ProcessSets {
   [[nodiscard]] KnownSets known() const;
   // The same, once the world has broken: no set is added or removed any more.
   [[nodiscard]] KnownSets hand_over();
-  // The same for a world that is to take the place of one that is whole. Where it is not formed
-  // after all, take_back() lets sets be added and removed again. What all were changing between
-  // the first rank's offer and the last one's has then changed on the late ones only.
+  // The same for a world that is to take the place of one that is whole, until take_back(), where
+  // it is not formed after all. Sets are added and removed meanwhile as before: other ranks may
+  // have done so before they offered theirs. But whoever asked for it may not be told before it is
+  // known which world goes on, for the next one could give the number to another set.
   [[nodiscard]] KnownSets offer();
   void take_back();
+  [[nodiscard]] bool is_offered() const;
 
   // Null when there is no such set (any more).
   [[nodiscard]] std::shared_ptr<const ProcessSetMembers> find(int id) const;

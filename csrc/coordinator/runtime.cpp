@@ -264,7 +264,7 @@ Status Runtime::dissolve_set(int id) {
 
 void Runtime::end_added_sets() {
   for (const int id : process_sets().ids()) {
-    // Fails only in a world that has broken or is about to be replaced.
+    // Fails only in a world that has broken.
     if (id != 0 && id < first_formed) (void)end_set(id);
   }
 }
@@ -276,6 +276,16 @@ Status Runtime::end_set(int id) {
   command.set_id = id;
   push(std::move(command));
   return {};
+}
+
+void Runtime::take_back_sets() {
+  process_sets().take_back();
+  Command command;
+  command.kind = Command::Kind::answer_changes;
+  command.handle = std::make_shared<HandleState>(progress_.lock());
+  const auto handle = command.handle.state();
+  push(std::move(command));
+  handle->outlast();  // what is changed during the next offer is not answered with this
 }
 
 void Runtime::push(Command command) {

@@ -76,6 +76,8 @@ class Runtime {
   // it ends for all.
   Status form_set(int id, const std::vector<int>& ranks);
   Status dissolve_set(int id);
+  // ProcessSets::take_back(), and the answer to who has changed sets meanwhile.
+  void take_back_sets();
   // The end of all sets that every rank knows, on this rank: each does so at the same place among
   // what it does with them, and none waits for another.
   void end_added_sets();

@@ -15,6 +15,7 @@
 #include "core/wait_fd.h"
 #include "membership/inherited_listener.h"
 #include "membership/rendezvous_store.h"
+#include "membership/starter.h"
 
 namespace rueda {
 
@@ -361,8 +362,13 @@ Expected<std::unique_ptr<Bootstrap>> enter_rendezvous(const std::string& address
 
 Expected<std::unique_ptr<Bootstrap>> connect_at_first_free(
     const std::vector<std::string>& addresses, int rank, int size, Time deadline,
-    const std::string& secret, bool ends_with_parent) {
-  const pid_t parent = ::getppid();
+    const std::string& secret, bool ends_with_agent) {
+  const auto is_over = [&] { return ends_with_agent && has_lost_agent(); };
+  const auto over = [&] {
+    return failed(str("what has started rank ", rank,
+                      " has ended before it found rank 0: its attempt is over"));
+  };
+  if (is_over()) return over();
   std::unique_ptr<RendezvousStore> store;
   std::vector<std::string> candidates = addresses;
   if (rank == 0) {
@@ -384,10 +390,7 @@ Expected<std::unique_ptr<Bootstrap>> connect_at_first_free(
       if (entered.status().code() == ErrorCode::initialization) return entered.status();
       if (entered.status().code() == ErrorCode::timeout) slow.push_back(address);
       look_for_interruption();
-      if (ends_with_parent && ::getppid() != parent) {
-        return failed(str("what has started rank ", rank,
-                          " has ended while it looked for rank 0: its attempt is over"));
-      }
+      if (is_over()) return over();
       if (Clock::now() >= deadline) break;
     }
     if (Clock::now() >= deadline) break;

@@ -45,10 +45,10 @@ inline constexpr std::size_t min_secret_length = 16;
 // As connect_rendezvous() where rank 0 serves at the first of several TCP addresses that is free,
 // and the others try them in turn until they find it: what answers elsewhere and does not know the
 // secret is passed by. At once an error on rank 0 where one of them is served by another process
-// that knows the secret. `ends_with_parent`: and where the process that has started this one ends
+// that knows the secret. `ends_with_agent`: and where has_lost_agent() is true, before or
 // meanwhile.
 [[nodiscard]] Expected<std::unique_ptr<Bootstrap>> connect_at_first_free(
     const std::vector<std::string>& addresses, int rank, int size, Time deadline,
-    const std::string& secret, bool ends_with_parent);
+    const std::string& secret, bool ends_with_agent);
 
 }  // namespace rueda

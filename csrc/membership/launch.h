@@ -26,7 +26,7 @@ struct Launch {
   // Rank 0 serves at the first free one of these and `address`, see several_hosts_launch.h.
   std::vector<std::string> other_addresses = {};
   // torchrun: a rank whose agent is gone is of an attempt that is over.
-  bool ends_with_parent = false;
+  bool ends_with_agent = false;
   bool is_served = false;    // by the launcher: RUEDA_RENDEZVOUS_STORE is `address`
   int listener = -1;         // a descriptor that listens there: RUEDA_RENDEZVOUS_LISTENER
   std::string secret = {};   // of the job: RUEDA_SECRET; goes into no message

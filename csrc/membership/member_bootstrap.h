@@ -40,8 +40,11 @@ class MemberBootstrap final : public Bootstrap {
   Status put(const std::string& key, const std::string& value) override;
   Expected<std::string> get(const std::string& key) override;
   Status barrier(Time deadline) override;
+  void begin_last() override { is_last_ = true; }
   [[nodiscard]] std::string secret() const override { return links_.secret; }
 
+  // Whether this rank has come to the last barrier.
+  [[nodiscard]] bool is_last() const { return is_last_; }
   // Whether the barrier that this rank has come to last has nobody to wait for any more.
   [[nodiscard]] bool is_complete() const { return missing().empty(); }
   // Whether it is the process of the first rank, which ends each barrier.
@@ -60,6 +63,7 @@ class MemberBootstrap final : public Bootstrap {
   std::map<std::string, std::string> known_;
   Entries fresh_;               // since the last barrier: own ones, or on the first rank all
   std::uint64_t barriers_ = 0;  // that this rank has come to
+  bool is_last_ = false;        // whether the newest of them is the last, or the next one is
   std::vector<std::uint64_t> reached_;  // by each rank: the first rank keeps it of all
 };
 

@@ -304,19 +304,11 @@ Status Membership::form_world_of(const SurvivorAgreement::Decision& decision) {
         between_looks);
     auto world = form_world(bootstrap, options, no_mpi, costs_);
     formed = world ? enter_(std::move(world).value(), bootstrap, epoch) : world.status();
-    if (formed.ok()) formed = await_entry(bootstrap);
   } catch (const Error& error) {
     formed = Status(error.code(), error.what(), error.peer());
   }
   forming_ = {};
   return formed.ok() ? stands(epoch) : formed;
-}
-
-// Until all have entered the world: none may leave it before, so that a member which does is no
-// loss to those that are still entering.
-Status Membership::await_entry(MemberBootstrap& bootstrap) {
-  forming_.may_leave = true;
-  return bootstrap.barrier(Clock::now() + forming_timeout);
 }
 
 void Membership::conclude(const Expected<Change>& outcome) {
@@ -381,12 +373,16 @@ void Membership::lose(int process, const Status& cause) {
   agreement_->lose(process, loss, cause_of(process, cause), Clock::now());
 }
 
-// Whether a process that ends has let this one enter the world that they form. The first member
-// has once it has said that all have entered; without it none can leave. Any other may have heard
-// that already; where it has not, the first one misses it.
+// Whether a process that ends has let this one enter the world that they form, as one does that
+// leaves it right after recover(). At the barrier that ends enter_() each has started its runtime
+// and is connected, and what it does after that takes nobody else and does not fail: so that
+// barrier is enough. The first member has done its part once it has said that all have come;
+// without it none can leave. Any other may have heard that already; where it has not, the first one
+// misses it.
 bool Membership::has_done_its_part(int process, Loss loss) const {
-  if (!forming_.may_leave || loss != Loss::ended) return false;
+  if (forming_.bootstrap == nullptr || loss != Loss::ended) return false;
   const MemberBootstrap& bootstrap = *forming_.bootstrap;
+  if (!bootstrap.is_last()) return false;
   return bootstrap.is_complete() || (bootstrap.rank() != 0 && !bootstrap.is_first(process));
 }
 

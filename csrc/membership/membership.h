@@ -40,7 +40,8 @@ class Membership {
     std::vector<std::pair<int, Status>> lost = {};
   };
   // Starts work in a world that was formed. Collective over its ranks, by the membership's thread;
-  // an error where they do not all succeed.
+  // an error where they do not all succeed. Ends with Bootstrap::begin_last() and a barrier, after
+  // which it does not fail any more.
   using Enter = std::function<Status(World world, Bootstrap& bootstrap, std::uint64_t epoch)>;
 
   // Collective over all ranks of the first world, whose number is `epoch`.
@@ -78,7 +79,6 @@ class Membership {
   // Whether this is still what was decided.
   [[nodiscard]] Status stands(std::uint64_t epoch) const;
   Status wait_for_members(std::uint64_t epoch, Time deadline);
-  Status await_entry(MemberBootstrap& bootstrap);
   void conclude(const Expected<Change>& outcome);
 
   void receive(int process, std::span<const std::byte> message);
@@ -115,7 +115,6 @@ class Membership {
   struct Forming {
     std::uint64_t epoch = 0;
     MemberBootstrap* bootstrap = nullptr;
-    bool may_leave = false;  // members that have heard that all have entered
   };
   Forming forming_;
   struct Early {

@@ -43,7 +43,7 @@ Expected<std::unique_ptr<Bootstrap>> meet(const Launch& launch, Time deadline) {
                               launch.listener);
   }
   return connect_at_first_free(addresses_of(launch), launch.rank, launch.size, deadline,
-                               launch.secret, launch.ends_with_parent);
+                               launch.secret, launch.ends_with_agent);
 }
 
 Expected<OpenedBootstrap> open_rendezvous(Launch launch, Time deadline) {

@@ -94,7 +94,7 @@ Launch meet_across_hosts(Launch launch, const Environment& environment) {
   const Master master{given, "several hosts", "correct MASTER_ADDR",
                       "start with `rueda run -H` or `rueda run --nodes`",
                       job_key(launch, environment, {"MASTER_PORT", "TORCHELASTIC_RUN_ID"})};
-  launch.ends_with_parent = launch.launcher == "torchrun";
+  launch.ends_with_agent = launch.launcher == "torchrun";
   return meet(std::move(launch), environment, master);
 }
 

@@ -119,6 +119,16 @@ Expected<AlgorithmTable> AlgorithmTable::parse(std::string_view text,
   return table;
 }
 
+bool AlgorithmTable::needs_hosts(std::string_view text) {
+  while (!text.empty()) {
+    const std::string_view part = text.substr(0, text.find(';'));
+    text.remove_prefix(std::min(text.size(), part.size() + 1));
+    const auto named = algorithm_named(part.substr(0, part.find(':')));
+    if (named && named != Algorithm::ring && named != Algorithm::pairwise) return true;
+  }
+  return false;
+}
+
 void AlgorithmTable::set(std::int64_t first, std::int64_t last, Algorithm algorithm) {
   const Algorithm after = choose(last);
   std::erase_if(rows_, [&](const Row& row) { return row.from >= first && row.from <= last; });

@@ -39,6 +39,11 @@ class Bootstrap {
   // Collective: ok where `own` is on all ranks; an error as above where it is not.
   Status agree(const std::string& key, const Status& own, Time deadline);
 
+  // Called by every rank right before what it does last together with the others: what they wait
+  // for from then on it has done once it has come to that barrier, and it may end once it has
+  // passed it, which others may notice before they have passed it themselves.
+  virtual void begin_last() {}
+
   // What the ranks knew in common before they met, and never send over the bootstrap; empty where
   // nothing was given, as under MPI.
   [[nodiscard]] virtual std::string secret() const { return {}; }

@@ -112,8 +112,9 @@ class Company:
         if is_missed:
             say(f"the job ends, for {self._name(gone[0])} ended before the first world was formed")
             return False
-        if not growth.bears_loss_of(*numbers):
-            say(f"the job ends, for {growth.why_not(*numbers)}")
+        now = time.monotonic()
+        if not growth.bears_loss_of(*numbers, now=now):
+            say(f"the job ends, for {growth.why_not(*numbers, now=now)}")
             return False
         for how in gone:
             what = "is lost" if growth.was_member(how.rank) else "has not joined"

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 # Ranks wait for few joiners at once: so many that have ended are told of.
 _MOST_GONE = 64
+# Within which the ranks of a host end where something ends them all, one after the other; seconds.
+_AT_ONCE = 5.0
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,14 @@ class Limits:
     most: int
     changes: int | None = None
     cooldown: tuple[float, float] = (1.0, 60.0)
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """Of a rank, which others of its host may be part of."""
+
+    until: float
+    companions: frozenset[int]  # who was a rank then
 
 
 @dataclass
@@ -64,6 +74,7 @@ class Growth:
         self._done: set[int] = set()  # members that have ended well, and were not to leave
         self._next = len(hosts)
         self._losses = 0
+        self._newest_loss: dict[str, _Loss] = {}  # of each host
         self._is_ending = False
 
     # --- What has happened
@@ -121,19 +132,34 @@ class Growth:
 
     def ended(self, number: int, well: bool, now: float) -> None:
         """A process has ended."""
+        companions = frozenset(self._alive & self._ever_members)
         self._forget(number)
         if well:
             if number not in self._leaving:
                 self._is_ending = True
                 self._done |= {number} & self._ever_members
             return
-        self._losses += self.was_member(number)
-        self.host_failed(self.host_of(number), now)
+        host = self.host_of(number)
+        if self.was_member(number) and not self._is_part_of_a_loss(number, now):
+            self._losses += 1
+            self._newest_loss[host] = _Loss(now + _AT_ONCE, companions)
+        self.host_failed(host, now)
+
+    def _is_part_of_a_loss(self, number: int, now: float) -> bool:
+        """Whether it is counted already, with other ranks of its host: a signal to all of a host's processes, say.
+
+        On a job's only host that would end the job, too: there each rank is lost by itself.
+        """
+        loss = self._newest_loss.get(self.host_of(number))
+        return (
+            self.spans_hosts and loss is not None and now < loss.until and number in loss.companions
+        )
 
     def host_lost(self, host: str, now: float) -> None:
         """All processes of a host are gone with it, which is one loss."""
         gone = self.alive_on(host)
-        self._losses += any(map(self.was_member, gone))
+        members = [number for number in gone if self.was_member(number)]
+        self._losses += any(not self._is_part_of_a_loss(number, now) for number in members)
         for number in gone:
             self._forget(number)
         self.host_failed(host, now)
@@ -177,16 +203,16 @@ class Growth:
         """Whether the process has been a rank."""
         return number in self._ever_members
 
-    def bears_loss_of(self, *numbers: int) -> bool:
+    def bears_loss_of(self, *numbers: int, now: float) -> bool:
         """Whether the job goes on without these processes, which are lost at once and have not ended yet."""
         if not any(map(self.was_member, numbers)):
             return True
         is_enough = self._left_without(numbers) >= self._limits.least
-        return is_enough and not self._too_many_changes(self._losses + 1)
+        return is_enough and not self._is_one_too_many(numbers, now)
 
-    def why_not(self, *numbers: int) -> str:
+    def why_not(self, *numbers: int, now: float) -> str:
         """Why the loss of these processes ends the job."""
-        if self._too_many_changes(self._losses + 1):
+        if self._is_one_too_many(numbers, now):
             return f"it is the loss number {self._losses + 1}, and --reset-limit is {self._limits.changes}"
         left = self._left_without(numbers)
         are_left = "1 rank is left" if left == 1 else f"{left} ranks are left"
@@ -198,8 +224,11 @@ class Growth:
         staying = self._alive & self._ever_members - self._leaving
         return len((staying | self._done).difference(numbers))
 
-    def _too_many_changes(self, losses: int) -> bool:
-        return self._limits.changes is not None and losses > self._limits.changes
+    def _is_one_too_many(self, numbers: Iterable[int], now: float) -> bool:
+        if self._limits.changes is None or self._losses < self._limits.changes:
+            return False
+        members = [number for number in numbers if self.was_member(number)]
+        return not all(self._is_part_of_a_loss(number, now) for number in members)
 
     @property
     def ready(self) -> list[int]:

@@ -39,15 +39,27 @@ class Desk:
         own, other = installed_version(), facts.get("version")
         if other != own:
             return f"the job has Rueda {own}, and host {facts.get('host')} has Rueda {other}: they must be the same"
-        rank = facts.get("rank")
-        return "" if isinstance(rank, int) else f"{rank!r} is no rank"
+        rank, number = facts.get("rank"), facts.get("number")
+        if not isinstance(rank, int):
+            return f"{rank!r} is no rank"
+        if number is None or (self._room.knows(number) and number not in self._done):
+            return ""
+        return f"the ranks of the job are others than process {number!r}"
 
     def _take(self, facts: Facts, link: socket.socket) -> None:
+        """`facts`: with the number of a rank that was here already, whose connection has broken."""
         notice_silence(link)
-        number = self._room.admit(facts["rank"])
+        number = facts.get("number")
+        if number is None:
+            number = self._room.admit(facts["rank"])
+        else:
+            self._room.come_back(number)
+        before = self._sessions.get(number)
         session = Session(link, b"", self._hear, self._forget)
         session.number = number
         self._sessions[number] = session
+        if before is not None:
+            before.close()  # that it has broken has not been noticed here
         session.send(number=number)
         if session.is_open:
             self._company.hear(session, {"hello": number})
@@ -71,8 +83,10 @@ class Desk:
     def _forget(self, session: Session) -> None:
         """It has ended, and its process with it, as far as can be told from here."""
         number = session.number
-        del self._sessions[number]
         self._company.forget(session)
+        if self._sessions.get(number) is not session:
+            return  # it has come back
+        del self._sessions[number]
         self._room.ended(number, number in self._done, time.monotonic())
         if self._is_open:
             self._company.tell()

@@ -29,6 +29,20 @@ class WaitingRoom(Growth):
         self._wishes[number] = rank
         return number
 
+    def knows(self, number: object) -> bool:
+        """Whether a process has this number, and no world was formed that it is not in any more.
+
+        It may be in one of which nothing has been said yet.
+        """
+        if not isinstance(number, int) or number not in self._wishes:
+            return False
+        return number in self.members or not self.was_member(number)
+
+    def come_back(self, number: int) -> None:
+        """A process is there that may have been taken for ended."""
+        self._alive.add(number)
+        self._gone = [each for each in self._gone if each != number]
+
     def meet_at(self, number: int, address: str) -> None:
         """A process has opened this door."""
         if self._beginners[:1] == [number]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rueda import _native
 from rueda.launcher_session import Session, process_number
+from rueda.reconnection import Reconnection
 
 if TYPE_CHECKING:
     from rueda.torch.replay import Shadow
@@ -25,8 +26,9 @@ class Attendance:
 
     number: int = -1
     session: Session | None = None
-    # Of a job with a reception: what its ranks prove to each other to know.
+    # Of a job with a reception: what its ranks prove to each other to know, and how it is reached again.
     secret: str = ""
+    reconnection: Reconnection | None = None
     process: int = field(default_factory=os.getpid)  # not of its children
     # By the other side: who waits to join, who has ended before it could, and who is to leave.
     joiners: list[int] = field(default_factory=list)
@@ -45,10 +47,34 @@ class Attendance:
         """Takes what has been said."""
         if self.session is None:
             return
+        if not self.session.is_open:
+            self._come_again()
         for message in self.session.receive():
             self.joiners = _numbers(message.get("joiners"), self.joiners)
             self.gone = _numbers(message.get("gone"), self.gone)
             self.leaving = _numbers(message.get("leaving"), self.leaving)
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether what this process says reaches the other side, as far as it knows."""
+        return self.session is not None and self.session.is_open
+
+    def tell_formed(self) -> None:
+        """Says who the ranks of the world are."""
+        if self.session is not None:
+            self.session.send(formed={"members": self.members})
+
+    def _come_again(self) -> None:
+        """Takes the new session, where there is one, and has it looked for otherwise."""
+        if self.reconnection is None or self.process != os.getpid():
+            return
+        found = self.reconnection.take()
+        if found is None:
+            self.reconnection.begin()
+            return
+        self.session = found
+        if self.members and _native.rank() == 0:
+            self.tell_formed()  # it may not have been heard
 
     def gone_of(self, joiners: Iterable[int]) -> list[int]:
         """Which of these have ended, as far as has been said."""
@@ -81,10 +107,10 @@ def attendance() -> Attendance:
     return _here
 
 
-def take_up(number: int, session: Session, secret: str) -> None:
+def take_up(number: int, session: Session, secret: str, reconnection: Reconnection) -> None:
     """This process belongs to the job of a reception, which has given it this number."""
     global _here
-    _here = Attendance(number, session, secret)
+    _here = Attendance(number, session, secret, reconnection)
 
 
 def leave(done: bool) -> None:
@@ -92,6 +118,8 @@ def leave(done: bool) -> None:
     global _here
     if _here is None or not _here.secret or _here.session is None or _here.process != os.getpid():
         return
+    if _here.reconnection is not None:
+        _here.reconnection.close()
     if done:
         _here.session.send(done=True)
     _here.session.finish()
@@ -105,6 +133,5 @@ def secret() -> str:
 
 def tell_formed() -> None:
     """The launcher or reception hears who the ranks of the world are, of the first of them."""
-    here = attendance()
-    if here.session is not None and _native.rank() == 0:
-        here.session.send(formed={"members": here.members})
+    if _native.rank() == 0:
+        attendance().tell_formed()

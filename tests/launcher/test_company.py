@@ -61,6 +61,15 @@ def test_a_host_whose_loss_is_borne_is_one_loss(lines: list[str]) -> None:
     assert lines[2:] == ["the job ends, for it is the loss number 2, and --reset-limit is 1"]
 
 
+def test_the_ranks_of_a_host_that_end_one_after_the_other_are_one_loss(lines: list[str]) -> None:
+    of_job = of_hosts(Limits(1, 4, changes=1))
+    for number in (1, 2):
+        assert of_job.bears(False, Failure(number, -15, "b"))
+        of_job.ended(number, False)
+    assert not of_job.bears(False, Failure(3, -9, "c"))
+    assert lines[2:] == ["the job ends, for it is the loss number 2, and --reset-limit is 1"]
+
+
 def test_what_may_yet_end_the_job_is_not_said_to_be_borne(lines: list[str]) -> None:
     assert of_hosts(Limits(1, 4)).bears(False, *gone(2), is_certain=False)
     assert lines == ["process 2 on b is lost, its host is gone: silent"]

@@ -76,68 +76,98 @@ def test_a_rank_that_has_done_its_work_is_not_replaced() -> None:
 def test_the_job_ends_with_too_few_ranks_or_too_many_losses() -> None:
     growth = GrowthHere(Limits(2, 4, changes=1), 4, 4)
     joiner = growth.start_one()
-    assert growth.bears_loss_of(joiner)
-    assert growth.bears_loss_of(3)
+    assert growth.bears_loss_of(joiner, now=0.0)
+    assert growth.bears_loss_of(3, now=0.0)
     growth.ended(3, False, 0.0)
-    assert not growth.bears_loss_of(2)
-    assert "--reset-limit is 1" in growth.why_not(2)
+    assert not growth.bears_loss_of(2, now=0.0)
+    assert "--reset-limit is 1" in growth.why_not(2, now=0.0)
     growth = GrowthHere(Limits(2, 2), 2, 2)
-    assert not growth.bears_loss_of(0)
-    assert "1 rank is left, fewer than --min-np 2" in growth.why_not(0)
+    assert not growth.bears_loss_of(0, now=0.0)
+    assert "1 rank is left, fewer than --min-np 2" in growth.why_not(0, now=0.0)
 
 
 def test_who_has_done_its_work_counts_when_a_rank_is_lost_at_the_end() -> None:
     growth = GrowthHere(Limits(2, 3), 3, 3)
     growth.ended(0, True, 0.0)
-    assert growth.bears_loss_of(2)
+    assert growth.bears_loss_of(2, now=0.0)
     growth.ended(1, True, 0.0)
-    assert growth.bears_loss_of(2)
+    assert growth.bears_loss_of(2, now=0.0)
     growth = GrowthHere(Limits(2, 3), 3, 3)
     growth.ended(0, True, 0.0)
     growth.ended(1, False, 0.0)
-    assert not growth.bears_loss_of(2)
-    assert "1 rank is left" in growth.why_not(2)
+    assert not growth.bears_loss_of(2, now=0.0)
+    assert "1 rank is left" in growth.why_not(2, now=0.0)
 
 
 def test_who_was_to_leave_does_not_count_as_left() -> None:
     growth = GrowthHere(Limits(2, 3), 3, 3)
     growth.set_slots({"here": 2})
     growth.ended(2, True, 0.0)
-    assert not growth.bears_loss_of(1)
+    assert not growth.bears_loss_of(1, now=0.0)
 
 
 def test_who_is_to_leave_does_not_make_up_for_a_loss() -> None:
     growth = GrowthHere(Limits(2, 4), 4, 4)
     growth.set_slots({"here": 2})
     assert growth.leaving == [2, 3]
-    assert not growth.bears_loss_of(1)  # 2 and 3 go at any moment, and then one is left
+    assert not growth.bears_loss_of(1, now=0.0)  # 2 and 3 go at any moment, and then one is left
     assert (
-        growth.why_not(1) == "1 rank is left beside those that are to leave, fewer than --min-np 2"
+        growth.why_not(1, now=0.0)
+        == "1 rank is left beside those that are to leave, fewer than --min-np 2"
     )
-    assert growth.bears_loss_of(3)
+    assert growth.bears_loss_of(3, now=0.0)
     growth.ended(3, False, 0.0)
-    assert growth.bears_loss_of(2)
+    assert growth.bears_loss_of(2, now=0.0)
     growth = GrowthHere(Limits(1, 4), 4, 4)
     growth.set_slots({"here": 2})
-    assert growth.bears_loss_of(1)
+    assert growth.bears_loss_of(1, now=0.0)
 
 
 def test_the_loss_of_a_host_is_one_loss() -> None:
     growth = Growth(Limits(1, 6, changes=2), ["a", "b", "b", "b", "c"], {"a": 1, "b": 3, "c": 1})
-    assert growth.bears_loss_of(1, 2, 3)
+    assert growth.bears_loss_of(1, 2, 3, now=0.0)
     growth.host_lost("b", 0.0)
     assert growth.alive_on("b") == []
-    assert growth.bears_loss_of(4)
+    assert growth.bears_loss_of(4, now=0.0)
     growth.ended(4, False, 0.0)
-    assert not growth.bears_loss_of(0)
-    assert "it is the loss number 3, and --reset-limit is 2" in growth.why_not(0)
+    assert not growth.bears_loss_of(0, now=0.0)
+    assert "it is the loss number 3, and --reset-limit is 2" in growth.why_not(0, now=0.0)
+
+
+def test_ranks_of_a_host_that_end_one_after_the_other_are_one_loss() -> None:
+    hosts, slots = ["a", "b", "b", "b", "c"], {"a": 1, "b": 3, "c": 1}
+    growth = Growth(Limits(1, 5, changes=1), hosts, slots)
+    growth.ended(1, False, 10.0)
+    growth.formed([0, 2, 3, 4])  # before the next has ended
+    assert growth.bears_loss_of(2, now=12.0)
+    growth.ended(2, False, 12.0)
+    assert not growth.bears_loss_of(4, now=12.0)  # is on another host
+    assert "it is the loss number 2" in growth.why_not(4, now=12.0)
+    assert not growth.bears_loss_of(3, now=15.0)  # is too late to be of the first one
+    growth.host_lost("b", 13.0)
+    assert not growth.bears_loss_of(4, now=13.0)
+    assert "it is the loss number 2" in growth.why_not(4, now=13.0)
+
+
+def test_who_has_come_after_a_loss_is_no_part_of_it() -> None:
+    growth = Growth(Limits(1, 3, changes=1), ["a", "b"], {"a": 1, "b": 1})
+    growth.ended(1, False, 10.0)
+    again = growth.start("b")
+    growth.formed([0, again])
+    assert not growth.bears_loss_of(again, now=11.0)
+
+
+def test_ranks_of_the_only_host_are_lost_one_by_one() -> None:
+    growth = GrowthHere(Limits(1, 3, changes=1), 3, 3)
+    growth.ended(2, False, 10.0)
+    assert not growth.bears_loss_of(1, now=10.0)
 
 
 def test_a_host_without_ranks_is_no_loss() -> None:
     growth = Growth(Limits(1, 3, changes=0), ["a"], {"a": 1, "b": 1})
     on_b = growth.start("b")
     growth.is_ready(on_b)
-    assert growth.bears_loss_of(on_b)
+    assert growth.bears_loss_of(on_b, now=0.0)
     growth.host_lost("b", 10.0)
     assert (growth.ready, growth.gone) == ([], [on_b])
     assert growth.missing(10.9) == []  # it cools down
@@ -148,9 +178,9 @@ def test_a_host_without_ranks_is_no_loss() -> None:
 
 def test_a_host_is_lost_as_a_whole() -> None:
     growth = Growth(Limits(2, 4), ["a", "b", "b"], {"a": 1, "b": 2})
-    assert growth.bears_loss_of(1)
-    assert not growth.bears_loss_of(1, 2)
-    assert growth.why_not(1, 2) == "1 rank is left, fewer than --min-np 2"
+    assert growth.bears_loss_of(1, now=0.0)
+    assert not growth.bears_loss_of(1, 2, now=0.0)
+    assert growth.why_not(1, 2, now=0.0) == "1 rank is left, fewer than --min-np 2"
 
 
 def test_what_is_lost_is_replaced_where_there_is_room() -> None:

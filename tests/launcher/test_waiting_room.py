@@ -65,6 +65,35 @@ def test_where_all_ranks_have_failed_those_that_wait_begin_anew() -> None:
     assert room.waiting_for_nothing == []
 
 
+def test_who_comes_back_was_never_gone() -> None:
+    room = WaitingRoom(2)
+    ranks = [waiting(room, 0), waiting(room, 1)]
+    assert room.begin() == ranks
+    room.ended(ranks[1], False, 0.0)  # before it is said that the world has been formed
+    assert room.gone == [ranks[1]]
+    assert room.knows(ranks[1])
+    room.come_back(ranks[1])
+    assert room.gone == []
+    room.formed(ranks)
+    for number in ranks:
+        room.ended(number, False, 0.0)
+    assert not room.has_ranks
+    assert room.knows(ranks[0])
+    room.come_back(ranks[0])
+    assert room.has_ranks
+    assert room.begin() == []
+
+
+def test_who_has_no_number_or_is_of_a_world_before_is_not_known() -> None:
+    room = WaitingRoom(2)
+    ranks = [waiting(room, 0), waiting(room, 1)]
+    room.formed(ranks)
+    room.formed(ranks[:1])
+    assert room.knows(ranks[0])
+    for number in (ranks[1], 7, "0", None, [0], 1.5):
+        assert not room.knows(number)
+
+
 def test_where_the_work_is_done_who_waits_is_sent_away() -> None:
     room = WaitingRoom(2)
     ranks = [waiting(room, 0), waiting(room, 1)]

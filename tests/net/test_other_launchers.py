@@ -305,5 +305,5 @@ def test_a_rank_whose_agent_is_killed_does_not_wait_for_the_next_attempt(
     time.sleep(0.5)  # in which it begins to
     started.kill()
     assert started.stdout.read() == ""  # until the rank has ended, too
-    assert "has ended while it looked for rank 0: its attempt is over" in told.read_text()
+    assert "has ended before it found rank 0: its attempt is over" in told.read_text()
     started.wait()

@@ -242,6 +242,74 @@ def test_a_rank_that_dies(act: str, wait: str) -> None:
         assert ("broken data" in ended[rank].output) == ("broken" in act), ended
 
 
+@pytest.mark.parametrize("lost", [0, 1], ids=["with the store", "another"])
+@pytest.mark.parametrize("ranks", ["None", "[0, 1]"], ids=["all", "some"])
+def test_a_rank_that_dies_where_others_make_a_group(lost: int, ranks: str) -> None:
+    """Is noticed as in a collective, long before the group's timeout."""
+    ended = run(
+        f"""
+        import os, signal, sys, torch.distributed as dist, rueda, rueda.torch.c10d
+        dist.init_process_group("rueda")
+        dist.barrier()
+        if dist.get_rank() == {lost}:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            dist.new_group({ranks})
+            dist.barrier()  # who is no member is told here
+        except rueda.PeerLostError as error:
+            print("PeerLostError", error.peer)
+            sys.exit(7)
+        """,
+        3,
+        limit=90,
+    )
+    for rank in {0, 1, 2} - {lost}:
+        assert ended[rank].returncode == 7, ended
+        assert f"PeerLostError {lost}\n" in ended[rank].output, ended
+
+
+def test_ranks_that_are_others_after_a_group_that_met_nobody(tmp_path: Path) -> None:
+    """Are found out: that the ranks have met over one store says nothing of the next one."""
+    check(
+        """
+        import os, sys, torch.distributed as dist, rueda, rueda.torch.c10d
+        options = rueda.torch.c10d.Options(enable_reconfigure=True)
+        dist.init_process_group("rueda", init_method="rueda://", pg_options=options)
+        dist.destroy_process_group()
+        store = dist.FileStore(os.environ["STORE"])
+        try:
+            dist.init_process_group("rueda", store=store, rank=1 - rueda.rank(), world_size=2)
+        except rueda.InitializationError as error:
+            assert "rank 0 of torch.distributed is rank 1 of 2" in str(error), error
+        else:
+            sys.exit("was accepted")
+        """,
+        2,
+        extra={"STORE": str(tmp_path / "store")},
+    )
+
+
+def test_groups_over_one_store_before_and_after_another(tmp_path: Path) -> None:
+    """Those before have left keys in it."""
+    check(
+        """
+        import os, torch, torch.distributed as dist, rueda, rueda.torch.c10d
+        rueda.init()
+        store = dist.FileStore(os.environ["STORE"])
+        given = {"store": store, "rank": rueda.rank(), "world_size": rueda.size()}
+        for more in (given, given, {"init_method": "rueda://"}, given):
+            dist.init_process_group("rueda", **more)
+            for group in (dist.new_group([0, 1]), dist.new_group([0, 1])):
+                tensor = torch.ones(3)
+                dist.all_reduce(tensor, group=group)
+                assert tensor.tolist() == [2.0] * 3
+            dist.destroy_process_group()
+        """,
+        2,
+        extra={"STORE": str(tmp_path / "store")},
+    )
+
+
 def test_ranks_that_are_others_in_ruedas_world(tmp_path: Path) -> None:
     check(
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 from elastic_launcher import ElasticJob
@@ -175,6 +176,44 @@ def test_a_group_of_a_world_that_has_gone_says_so() -> None:
     )
     for rank, how in enumerate(ended):
         assert how.returncode == (-signal.SIGKILL if rank == 2 else 0), how.output
+
+
+def test_a_loss_during_the_renewal_forgets_nothing(tmp_path: Path) -> None:
+    ended = run(
+        """
+        import os, signal, sys
+        from datetime import timedelta
+        import rueda, rueda.torch.c10d, torch, torch.distributed as dist
+        rank, size = int(os.environ["RUEDA_RANK"]), int(os.environ["RUEDA_SIZE"])
+        store = dist.FileStore(os.environ["STORE"])
+        limit = timedelta(seconds=77)
+        dist.init_process_group("rueda", store=store, rank=rank, world_size=size, timeout=limit)
+        if rank == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            while True:
+                dist.all_reduce(torch.ones(3))
+        except rueda.PeerLostError:
+            rueda.recover()
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            rueda.torch.c10d.renew_process_group()
+            sys.exit("was renewed")
+        except rueda.PeerLostError:
+            rueda.recover()
+        rueda.torch.c10d.renew_process_group()
+        assert dist.get_world_size() == 2
+        assert dist.group.WORLD.timeout == limit, dist.group.WORLD.timeout
+        dist.barrier()
+        dist.destroy_process_group()
+        assert not rueda.is_initialized()  # the first group has formed the world
+        """,
+        4,
+        extra={"RUEDA_RECOVERY": "on", "STORE": str(tmp_path / "store")},
+    )
+    for rank, how in enumerate(ended):
+        assert how.returncode == (-signal.SIGKILL if rank in (1, 3) else 0), how.output
 
 
 def test_what_is_no_error_of_the_group_stays_what_it_is() -> None:

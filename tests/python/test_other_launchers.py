@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 import uuid
 from pathlib import Path
 
@@ -134,6 +135,47 @@ def test_two_jobs_of_torchrun_at_once(tmp_path: Path) -> None:
     ]
     for text in end(jobs):
         assert text.count("met 2") == 2, text
+
+
+def test_a_rank_whose_agent_ends_before_init_does_not_look_for_the_others(tmp_path: Path) -> None:
+    """It may have much to do before it comes to init()."""
+    rank = """
+        import os, pathlib, rueda, sys, time
+        folder = pathlib.Path(sys.argv[1])
+        agent = os.getppid()
+        (folder / "loaded").touch()
+        while os.getppid() == agent:
+            time.sleep(0.01)
+        began = time.monotonic()
+        try:
+            rueda.init(init_timeout=100)
+        except rueda.InitializationError as error:
+            (folder / "part").write_text(str(error))
+        (folder / "part").rename(folder / "told")
+    """
+    line = [sys.executable, "-c", textwrap.dedent(rank), str(tmp_path)]
+    agent = [sys.executable, "-c", f"import subprocess; subprocess.run({line})"]
+    given = {
+        "RANK": "3",
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "192.0.2.1",
+        "MASTER_PORT": "9",
+        "TORCHELASTIC_RUN_ID": "one",
+        "RUEDA_SECRET": "known to these ranks alone",
+    }
+    started = subprocess.Popen(agent, env=environment(given))
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "loaded").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    started.kill()
+    started.wait()
+    while not (tmp_path / "told").exists():
+        assert time.monotonic() < deadline, "it looks for rank 0"
+        time.sleep(0.01)
+    assert "has ended before it found rank 0" in (tmp_path / "told").read_text()
 
 
 def test_torchrun_restarts_all_in_a_new_world(tmp_path: Path) -> None:

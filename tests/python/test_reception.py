@@ -147,6 +147,60 @@ def test_who_comes_in_the_place_of_a_lost_rank_takes_the_others_state(tmp_path: 
         assert len(results) == 1, engine.outputs()
 
 
+@pytest.mark.parametrize("returns", [True, False], ids=["returns", "does not return"])
+def test_a_rank_whose_connection_breaks_keeps_nobody_out(tmp_path: Path, returns: bool) -> None:
+    """Also where it is the first, which else tells newcomers where to come, and is not heard any more."""
+    breaks = f"""
+            if step.number == 4 and count == 0:
+                here = rueda.attendance.attendance()
+                if not {returns}:
+                    here.reconnection = None
+                here.session._socket.shutdown(socket.SHUT_RDWR)
+            if step.number == 5 and count == 1:"""
+    program = TRAINS.replace("\n            if step.number == 5 and count == 1:", breaks)
+    program = "import socket, rueda.attendance\n" + program
+    with Engine(program, 3, tmp_path) as engine:
+        engine.wait_for("went on")
+        engine.start(1)
+        ended = engine.ended()
+        assert [each.returncode for each in ended] == [0, -signal.SIGKILL, 0, 0], engine.outputs()
+        assert ended[3].output.startswith("began as 2 of 3\n")
+        assert "no world was formed" not in engine.outputs()
+
+
+def test_who_has_come_back_is_no_other_process(tmp_path: Path) -> None:
+    program = (
+        BEGIN
+        + """
+import socket, rueda.attendance
+with rueda.world(rank, size, address):
+    here = rueda.attendance.attendance()
+    for turn in range(3):
+        broken = here.session
+        broken._socket.shutdown(socket.SHUT_RDWR)
+        while here.session is broken or not here.is_heard:
+            here.listen()
+            time.sleep(0.01)
+        assert not rueda.elastic.update()
+    while here.gone:  # has been told before the world was
+        here.listen()
+        time.sleep(0.01)
+    print(rueda.rank(), here.number, here.joiners, flush=True)
+(folder / f"done{rank}").touch()
+"""
+    )
+    with Engine(program, 2, tmp_path) as engine:
+        for rank in range(2):
+            engine.wait_for(f"done{rank}")
+        engine.start(0)
+        ended = engine.ended()
+        assert [each.returncode for each in ended] == [0, 0, 1], engine.outputs()
+        told = sorted(ended[n].output for n in range(2))
+        assert [re.sub(" [01] ", " N ", each) for each in told] == ["0 N []\n", "1 N []\n"]
+        # Both have said at the end that their work is done.
+        assert "JobHasEnded: the others have done their work" in ended[2].output
+
+
 def test_where_all_have_failed_as_many_again_form_a_world_anew(tmp_path: Path) -> None:
     program = (
         BEGIN
@@ -167,6 +221,110 @@ with rueda.world(rank, size, address):
         assert [each.returncode for each in ended] == [1, -signal.SIGKILL, 1, 0, 0, 0]
         assert "PeerLostError" in ended[0].output
         assert [ended[n].output for n in (4, 3, 5)] == [f"sum 3.0 as {n}\n" for n in range(3)]
+
+
+def test_a_reception_for_one(tmp_path: Path) -> None:
+    """Who comes first begins alone, and takes others in."""
+    program = (
+        BEGIN
+        + """
+with rueda.world(rank, size, address):
+    print("began as", rueda.rank(), "of", rueda.size(), flush=True)
+    (folder / "began").touch()
+    while rueda.size() == 1:
+        rueda.elastic.update()
+        time.sleep(0.01)
+    print("sum", rueda.allreduce(np.ones(1), "one", rueda.Sum)[0], flush=True)
+"""
+    )
+    with Engine(program, 1, tmp_path) as engine:
+        engine.wait_for("began")
+        engine.start(0)
+        ended = engine.ended()
+        assert [each.returncode for each in ended] == [0, 0], engine.outputs()
+        assert ended[0].output == "began as 0 of 1\nsum 2.0\n"
+        assert ended[1].output == "began as 1 of 2\nsum 2.0\n"
+
+
+def test_ranks_of_a_first_world_whose_options_differ_are_told(tmp_path: Path) -> None:
+    program = (
+        BEGIN
+        + """
+import rueda.elastic.joining
+rueda.elastic.joining._OPENING_AGAIN = -1.0  # two tries
+try:
+    rueda.init(rank=rank, size=size, rendezvous=address, fusion_threshold=4096 * (1 + rank))
+except rueda.InitializationError as error:
+    print("told", error, flush=True)
+assert not rueda.is_initialized()
+"""
+    )
+    with Engine(program, 2, tmp_path) as engine:
+        ended = engine.ended()
+        assert [each.returncode for each in ended] == [0, 0], engine.outputs()
+        for each in ended:
+            assert re.search("told .*RUEDA_FUSION_THRESHOLD", each.output), engine.outputs()
+
+
+# The first two are members, until another has been let in; who comes with other options or sets is not.
+TAKES_IN = (
+    BEGIN
+    + """
+sets = [rueda.ProcessSet([0, 1]), rueda.ProcessSet([1])]
+options = {}
+if count == 2:
+    STRANGE
+try:
+    rueda.init(sets, rank=rank, size=size, rendezvous=address, **options)
+except (rueda.InitializationError, rueda.InvalidArgumentError) as error:
+    print("told", error, flush=True)
+    (folder / "told").touch()
+    assert not rueda.is_initialized()
+    sys.exit(5)
+(folder / f"began{count}").touch()
+while count < size and rueda.size() == size:
+    try:
+        rueda.elastic.update()
+        if rueda.size() > size:
+            rueda.barrier()  # the newcomer has adopted the sets, or has failed
+    except rueda.PeerLostError:
+        rueda.recover()
+    time.sleep(0.01)
+if count >= size:
+    rueda.barrier()
+assert [each.included() for each in sets] == [rueda.rank() < 2, rueda.rank() == 1]
+assert [each.ranks for each in sets] == [[0, 1], [1]]
+for each in sets:
+    if each.included():
+        total = rueda.allreduce(np.ones(1), op=rueda.Sum, process_set=each)[0]
+        assert total == each.size(), total
+print("size", rueda.size(), flush=True)
+rueda.shutdown()
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("strange", "told"),
+    [
+        ("options = {'fusion_threshold': 4096}", "could not take this process in"),
+        ("sets.reverse()", "have begun with another set"),
+    ],
+    ids=["options", "sets"],
+)
+def test_newcomers_of_a_reception_have_the_options_and_sets_of_the_others(
+    tmp_path: Path, strange: str, told: str
+) -> None:
+    with Engine(TAKES_IN.replace("STRANGE", strange), 2, tmp_path) as engine:
+        for count in range(2):
+            engine.wait_for(f"began{count}")
+        engine.start(0)
+        engine.wait_for("told")
+        engine.start(0)
+        ended = engine.ended()
+        assert [each.returncode for each in ended] == [0, 0, 5, 0], engine.outputs()
+        assert told in ended[2].output, engine.outputs()
+        assert {ended[n].output.splitlines()[-1] for n in (0, 1, 3)} == {"size 3"}
 
 
 LATE = (
@@ -261,7 +419,9 @@ def test_nonsense_ends_a_session_and_nothing_else(tmp_path: Path) -> None:
                 link.sendall(said)
                 link.shutdown(socket.SHUT_WR)
                 assert b"enter" not in lines.read()
-        for wrong in ({**facts, "version": "0"}, {**facts, "rank": "a"}):
+        # Nobody is a rank yet, or has that number.
+        nobody = [{**facts, "number": number} for number in (77, "0", [0])]
+        for wrong in ({**facts, "version": "0"}, {**facts, "rank": "a"}, *nobody):
             with pytest.raises(Refused):
                 be_admitted(host, int(port), key, wrong)
         assert [each.returncode for each in engine.ended()] == [0, 0], engine.outputs()

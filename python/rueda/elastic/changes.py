@@ -6,7 +6,7 @@ import logging
 import socket
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,22 +116,31 @@ def open_door(is_time: bool, is_hopeless: bool) -> Door | None:
     here = attendance()
     _know_members()
     own, size = _native.rank(), _native.size()
-    listener, address = None, ""
-    joiners = [number for number in here.joiners if is_time and number not in here.members]
-    if own == 0 and joiners and not is_hopeless:
-        listener, address = meeting_place(here.rendezvous.startswith("tcp:"))
-    joiners, address, is_hopeless = broadcast_object(
-        (joiners, address, is_hopeless), 0, "elastic.follow"
-    )
+    told = allgather_object((here.joiners, is_time, is_hopeless, here.is_heard), "elastic.wait")
+    _, is_time, is_hopeless, _ = told[0]
     if is_hopeless:
         return None
-    if joiners and own == 0 and here.session is not None:
+    speaker = _first_heard([is_heard for *_, is_heard in told], range(size))
+    waiting = told[speaker][0] if is_time and speaker is not None else []
+    joiners = [number for number in waiting if number not in here.members]
+    if not joiners:
+        return Door([], "", None)
+    listener, address = None, ""
+    if own == 0:
+        listener, address = meeting_place(here.rendezvous.startswith("tcp:"))
+    address = broadcast_object(address, 0, "elastic.follow")
+    if own == speaker and here.session is not None:
         ranks = {str(number): size + i for i, number in enumerate(joiners)}
         total = size + len(joiners)
         here.session.send(
             follow={"address": address, "joiners": ranks, "size": total, "members": size}
         )
     return Door(joiners, address, listener)
+
+
+def _first_heard(is_heard: Sequence[bool], ranks: Iterable[int]) -> int | None:
+    """Who of these ranks tells those who wait to join what they are to know; nobody where none is heard."""
+    return next((rank for rank in ranks if is_heard[rank]), None)
 
 
 def _know_members() -> None:
@@ -144,10 +153,13 @@ def change(only: list[int] | None = None) -> Change | None:
     """What update() does once something is wanted. ``only``: of those who wait to join, these; by default all."""
     here = attendance()
     _know_members()
-    joiners, leaving = _known_to_any(here)
+    joiners, leaving, is_heard = _known_to_any(here)
     if only is not None:
         joiners = [number for number in joiners if number in only]
     staying = [rank for rank, number in enumerate(here.members) if number not in leaving]
+    speaker = _first_heard(is_heard, staying)
+    if speaker is None:
+        joiners = []  # would not hear where to come
     if not staying or (not joiners and len(staying) == len(here.members)):
         return None
     first = staying[0]
@@ -160,7 +172,7 @@ def change(only: list[int] | None = None) -> Change | None:
     if own not in staying:
         _leave()
         return None
-    if own == first and here.session is not None:
+    if own == speaker and here.session is not None:
         ranks = {str(number): len(staying) + i for i, number in enumerate(joiners)}
         here.session.send(door={"address": address, "joiners": ranks, "numbers": numbers})
     left = [rank for rank in range(len(here.members)) if rank not in staying]
@@ -174,7 +186,7 @@ def change(only: list[int] | None = None) -> Change | None:
             lambda: _look_after(joiners),
         )
     except RuedaError as error:  # also where one of those who enter is lost at this moment
-        _settle_failure(error, joiners)
+        _settle_failure(error, joiners, own == speaker)
         return None
     finally:
         if listener is not None:
@@ -183,14 +195,19 @@ def change(only: list[int] | None = None) -> Change | None:
     return Change(epoch, previous, left)
 
 
-def _known_to_any(here: Attendance) -> tuple[list[int], set[int]]:
-    """Who waits to join and who is to leave: what one rank has been told others may be told a moment later."""
-    told = allgather_object((here.joiners, here.leaving, here.gone), "elastic.plan")
-    gone = {number for _, _, its_gone in told for number in its_gone}
+def _known_to_any(here: Attendance) -> tuple[list[int], set[int], list[bool]]:
+    """Who waits to join, who is to leave, and which ranks are heard by who has told of them.
+
+    What one rank has been told others may be told a moment later.
+    """
+    here.listen()
+    told = allgather_object((here.joiners, here.leaving, here.gone, here.is_heard), "elastic.plan")
+    gone = {number for _, _, its_gone, _ in told for number in its_gone}
     out = gone.union(here.members)
-    joiners = dict.fromkeys(number for its_joiners, _, _ in told for number in its_joiners)
-    leaving = {number for _, its_leaving, _ in told for number in its_leaving}
-    return [number for number in joiners if number not in out], leaving
+    joiners = dict.fromkeys(number for its_joiners, *_ in told for number in its_joiners)
+    leaving = {number for _, its_leaving, *_ in told for number in its_leaving}
+    is_heard = [each for *_, each in told]
+    return [number for number in joiners if number not in out], leaving, is_heard
 
 
 def _leave() -> None:
@@ -209,15 +226,16 @@ def _look_after(joiners: list[int]) -> None:
         raise InitializationError(f"process {gone[0]}, which was to join, has ended")
 
 
-def _settle_failure(error: RuedaError, joiners: list[int]) -> None:
+def _settle_failure(error: RuedaError, joiners: list[int], speaks: bool) -> None:
     """The world stays, where all ranks have failed to enter another one.
 
     Where it is because one of those who wait has ended, the others wait on; otherwise they do not fit, and are refused.
+    ``speaks``: whether it is this rank that says so.
     """
     here = attendance()
     told = np.array([bool(here.gone_of(joiners))], np.int32)
     is_gone = bool(allreduce(told, "elastic.outcome", Max)[0])
-    if _native.rank() == 0 and here.session is not None and not is_gone:
+    if speaks and here.session is not None and not is_gone:
         # The sockets of one that has ended may be noticed before the launcher has said so.
         deadline = time.monotonic() + _NEWS
         while not (is_gone := bool(here.gone_of(joiners))) and time.monotonic() < deadline:
@@ -226,7 +244,7 @@ def _settle_failure(error: RuedaError, joiners: list[int]) -> None:
     if is_gone:
         joiners = here.gone_of(joiners)
     here.joiners = [number for number in here.joiners if number not in joiners]
-    if _native.rank() == 0 and here.session is not None and not is_gone:
+    if speaks and here.session is not None and not is_gone:
         here.session.send(refused={"joiners": joiners, "why": str(error)})
 
 

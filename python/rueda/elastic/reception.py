@@ -11,6 +11,7 @@ from types import TracebackType
 from rueda.attendance import take_up
 from rueda.errors import InitializationError
 from rueda.launcher_session import Session
+from rueda.reconnection import IsOver, Reconnection
 from rueda.rendezvous import Meeting, listen_for, meeting_of, new_address
 
 __all__ = ["Reception", "check_in"]
@@ -32,7 +33,8 @@ class Reception:
     theirs in good order, who waits still gets :class:`rueda.InitializationError`.
 
     ``interface``: as :func:`rueda.rendezvous.open` takes it. The address holds the job's secret, as one of those does.
-    Where the reception ends, the ranks go on, and nobody joins them any more.
+    A rank whose connection breaks comes again. Where the reception ends, the ranks go on, and nobody joins them any
+    more.
 
     Raises what :func:`rueda.rendezvous.open` raises.
 
@@ -96,17 +98,11 @@ def _key_of(meeting: Meeting) -> bytes:
 
 def check_in(meeting: Meeting, rank: int) -> None:
     """Makes this process one of the reception's job. Raises :class:`rueda.InitializationError`."""
-    from rueda.launcher.nodes.admission import Refused, be_admitted, notice_silence
+    from rueda.launcher.nodes.admission import Refused
     from rueda.launcher.nodes.greeting import Stranger, secret_of_ranks
-    from rueda.launcher.version import installed_version
 
-    key = _key_of(meeting)
-    facts = {"rank": rank, "version": installed_version(), "host": socket.gethostname()}
-    host, _, port = meeting.where.removeprefix("tcp:").rpartition(":")
     try:
-        link = be_admitted(host.strip("[]"), int(port), key, facts)
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        notice_silence(link)
+        session = _connect(meeting, {"rank": rank})
     except Refused as refusal:
         raise InitializationError(str(refusal)) from None
     except Stranger:
@@ -118,8 +114,37 @@ def check_in(meeting: Meeting, rank: int) -> None:
         raise InitializationError(
             f"the reception at {meeting.where} cannot be reached: {reason}"
         ) from None
-    session = Session(link)
-    take_up(_number_told(session), session, secret_of_ranks(key, "ranks"))
+    number = _number_told(session)
+    again = Reconnection(lambda: _connect_again(meeting, {"rank": rank, "number": number}))
+    take_up(number, session, secret_of_ranks(_key_of(meeting), "ranks"), again)
+
+
+def _connect(meeting: Meeting, facts: dict[str, int]) -> Session:
+    """Raises OSError, Refused and Stranger."""
+    from rueda.launcher.nodes.admission import be_admitted, notice_silence
+    from rueda.launcher.version import installed_version
+
+    host, _, port = meeting.where.removeprefix("tcp:").rpartition(":")
+    own = {"version": installed_version(), "host": socket.gethostname()}
+    link = be_admitted(host.strip("[]"), int(port), _key_of(meeting), {**own, **facts})
+    try:
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        notice_silence(link)
+    except OSError:
+        link.close()
+        raise
+    return Session(link)
+
+
+def _connect_again(meeting: Meeting, facts: dict[str, int]) -> Session:
+    """As Reconnection has it."""
+    from rueda.launcher.nodes.admission import Refused
+    from rueda.launcher.nodes.greeting import Stranger
+
+    try:
+        return _connect(meeting, facts)
+    except (Refused, Stranger, ConnectionRefusedError) as error:  # nobody listens: it has ended
+        raise IsOver from error
 
 
 def _number_told(session: Session) -> int:

@@ -82,6 +82,7 @@ class Rank {
                                  std::shared_ptr<ProcessSets> sets) const {
     auto started = Runtime::start(std::move(world), options_, LossPolicy::end_world,
                                   std::move(on_failure), std::move(sets));
+    members.begin_last();
     const Status all = members.agree("connected", started.status(), soon());
     started.status().throw_if_error();
     std::shared_ptr<Runtime> runtime = std::move(started).value();

@@ -1,4 +1,5 @@
 // Process sets and joins through the whole engine, on ranks that are threads.
+#include <barrier>
 #include <catch2/catch.hpp>
 #include <chrono>
 
@@ -15,6 +16,20 @@ void sum(Runtime& engine, int ranks, int set = 0, const std::string& name = "") 
   std::vector<float> tensor(5, 1);
   finish(submit(engine, allreduce_of(tensor, DataType::float32, name), set));
   expect(tensor[0] == static_cast<float>(ranks), "the sum over the set");
+}
+
+Submission adding_of(std::vector<int> ranks) {
+  Submission submission;
+  submission.request.collective = Collective::add_process_set;
+  submission.request.set_ranks = std::move(ranks);
+  return submission;
+}
+
+Submission removing_of(int id) {
+  Submission submission;
+  submission.request.collective = Collective::remove_process_set;
+  submission.request.set_id = id;
+  return submission;
 }
 
 }  // namespace
@@ -58,6 +73,47 @@ TEST_CASE(
       }
       sum(engine, 3);
     }
+  });
+}
+
+TEST_CASE("sets change on all ranks where some have offered theirs to a world that is not formed") {
+  std::barrier together(2);
+  run_engines(2, {}, [&](int rank, Runtime& engine) {
+    const int kept = add_set(engine, {0, 1});
+    const int removed = add_set(engine, {0, 1});
+    if (rank == 1) (void)engine.process_sets().offer();
+    together.arrive_and_wait();
+    const Handle adding = submit(engine, adding_of({0, 1}));
+    const Handle removing = submit(engine, removing_of(removed));
+    const std::vector<int> ids{0, kept, removed + 1};
+    if (rank == 0) {
+      finish(adding);
+      finish(removing);
+    } else {
+      await([&] { return engine.process_sets().ids() == ids; }, "the change");
+      sum(engine, 2);
+      expect(!adding.done() && !removing.done(), "which world goes on is not known yet");
+    }
+    if (rank == 0) sum(engine, 2);
+    if (rank == 1) engine.take_back_sets();
+    finish(adding);
+    finish(removing);
+    expect(adding.state()->output.process_set == ids.back(), "its number");
+    expect(engine.process_sets().ids() == ids, "the sets");
+    sum(engine, 2, ids.back());
+  });
+}
+
+TEST_CASE("who changes sets that are offered to a world is not told where that one goes on") {
+  run_engines(2, {}, [](int rank, Runtime& engine) {
+    if (rank == 1) (void)engine.process_sets().offer();
+    sum(engine, 2);
+    const Handle adding = submit(engine, adding_of({0, 1}));
+    if (rank == 0) finish(adding);
+    if (rank == 1) await([&] { return engine.process_sets().ids().size() == 2; }, "the set");
+    sum(engine, 2);
+    engine.shutdown();
+    if (rank == 1) error_of<ShutdownError>(adding);
   });
 }
 

@@ -397,7 +397,7 @@ TEST_CASE("ranks on several hosts meet at the first of ports that follow from th
     CHECK(launch.problem.empty());
     CHECK(contains(launch.remedy, "rueda run -H"));
     CHECK(launch.other_addresses.size() == 7);
-    CHECK(launch.ends_with_parent == (launch.launcher == "torchrun"));
+    CHECK(launch.ends_with_agent == (launch.launcher == "torchrun"));
     const auto is_at_host = [](const std::string& address) {
       const int port = address.starts_with("tcp:h0:") ? std::stoi(address.substr(7)) : 0;
       return port >= 20'000 && port < 32'000;

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, cast
@@ -22,6 +23,7 @@ from rueda.torch.c10d.meeting import arranged, stall_options, wait_for_the_other
 from rueda.torch.c10d.operations import Membership
 from rueda.torch.c10d.process_group import RuedaProcessGroup
 from rueda.torch.c10d.reconfiguring import ReconfigurableGroup
+from rueda.torch.c10d.watched_store import WatchedStore
 from rueda.variables import set_variables
 
 __all__ = ["register"]
@@ -92,7 +94,7 @@ def _rendezvous(
     url: str, timeout: timedelta = timedelta(minutes=30), **_: object
 ) -> Iterator[tuple[Store, int, int]]:
     """``rueda://``: the ranks meet as in :func:`rueda.init`, and rank 0 serves a store for torch.distributed."""
-    global _generation, _is_met
+    global _met
     if not lifecycle.is_initialized():
         lifecycle.init((), **stall_options(timeout))
     rank, size = lifecycle.rank(), lifecycle.size()
@@ -107,8 +109,7 @@ def _rendezvous(
     if store is None:
         store = _reach_store(host, port, size, timeout)
     barrier(name="c10d.store")  # rank 0 may end it as soon as all have reached it
-    _generation = 0  # of groups over this store
-    _is_met = True
+    _met = weakref.ref(store)
     yield store, rank, size
     raise RuntimeError("rueda:// does not rendezvous again")
 
@@ -145,6 +146,8 @@ def _serve_store(host: str, size: int, timeout: timedelta, one_host: bool) -> TC
 
 def _create(options: Any, given: object) -> RuedaProcessGroup:
     """What init_process_group() and new_group() call on the members of a new group."""
+    is_world = not options.global_ranks_in_group
+    is_met = is_world and _take_met(options.store)
     if getattr(options, "enable_reconfigure", False) or getattr(given, "enable_reconfigure", False):
         # Nobody is met yet, nor is Rueda's world.
         return ReconfigurableGroup(
@@ -152,25 +155,46 @@ def _create(options: Any, given: object) -> RuedaProcessGroup:
         )
     store, rank, size = options.store, options.group_rank, options.group_size
     ranks = list(options.global_ranks_in_group)
-    is_world = not ranks
     owns_world = False
-    global _generation, _is_met
-    _generation += is_world
-    is_met, _is_met = is_world and _is_met, False
-    # The store may outlive a world, so that what an earlier one has left there must not be met.
-    store = PrefixStore(f"rueda/{_generation}/", store)
+    if is_world:
+        _begin_generation(is_met)
+    store = PrefixStore(_prefix, store)
     if is_world:
         ranks = list(range(size))
         owns_world = _enter_world(store, rank, size, options.timeout)
-    if not is_met:  # over the store a rank that is lost now would be waited for
-        _require_world(store, is_world, ranks, rank)
-    set_id = 0 if is_world else _form_set(store, rank, ranks)
+    watched = WatchedStore(store, options.timeout)
+    if not is_met:
+        _require_world(watched, is_world, ranks, rank)
+    set_id = 0 if is_world else _form_set(watched, rank, ranks)
     membership = Membership(set_id, ranks, owns_world, is_world)
     return RuedaProcessGroup(store, rank, size, options.timeout, membership)
 
 
-_generation = 0  # how many default groups this process has made, over a store that may outlive them
-_is_met = False  # whether Rueda's ranks have made the store together, so that torch's are the same
+# How many default groups this process has made over stores that may outlive them.
+_generation = 0
+# Under which the present default group and those beside it have their keys.
+_prefix = ""
+# The store that Rueda's ranks have made together last, so that torch's are the same; of one group.
+_met: weakref.ref[TCPStore] | None = None
+
+
+def _take_met(store: Store) -> bool:
+    """Whether a default group has this store, of all that torch has been given, from Rueda's ranks."""
+    global _met
+    met, _met = _met, None
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return met is not None and met() is store
+
+
+def _begin_generation(is_met: bool) -> None:
+    """What an earlier group has left in a store that outlives it must not be met.
+
+    One that the ranks have made together serves one group, and newcomers have made fewer groups than the others.
+    """
+    global _generation, _prefix
+    _generation += not is_met
+    _prefix = "rueda/met/" if is_met else f"rueda/{_generation}/"
 
 
 def _enter_world(store: Store, rank: int, size: int, timeout: timedelta) -> bool:
@@ -192,7 +216,7 @@ def _enter_world(store: Store, rank: int, size: int, timeout: timedelta) -> bool
     return True
 
 
-def _require_world(store: Store, is_world: bool, ranks: list[int], rank: int) -> None:
+def _require_world(store: WatchedStore, is_world: bool, ranks: list[int], rank: int) -> None:
     """Raises, on every rank alike, where torch's ranks are not those of Rueda's world."""
     if not lifecycle.is_initialized():
         raise InitializationError(
@@ -212,7 +236,7 @@ def _require_world(store: Store, is_world: bool, ranks: list[int], rank: int) ->
             )
 
 
-def _form_set(store: Store, rank: int, ranks: list[int]) -> int:
+def _form_set(store: WatchedStore, rank: int, ranks: list[int]) -> int:
     """A process set that only its members know, under a number that they agree on through the store."""
     limit = _native.process_set_limit
     store.set(f"sets/{rank}", json.dumps({"taken": groups.taken_slots(), "ranks": ranks}))
@@ -241,7 +265,7 @@ def _form_set(store: Store, rank: int, ranks: list[int]) -> int:
     return int(said["number"])
 
 
-def _form_everywhere(store: Store, rank: int, number: int, ranks: list[int]) -> None:
+def _form_everywhere(store: WatchedStore, rank: int, number: int, ranks: list[int]) -> None:
     """Forms the set on every rank, or on none: a rank of its own can lack the memory for it."""
     failed: RuedaError | None = None
     try:

@@ -17,6 +17,7 @@ from torch._C._distributed_c10d import Store
 from rueda import _native
 from rueda.door import listen
 from rueda.errors import InitializationError, RuedaError
+from rueda.torch.c10d.watched_store import WatchedStore
 
 __all__ = ["Meeting", "arranged", "stall_options", "wait_for_the_others"]
 
@@ -66,7 +67,7 @@ def stall_options(timeout: timedelta) -> dict[str, Any]:
     return {"stall_error": timeout.total_seconds()}
 
 
-def wait_for_the_others(store: Store, rank: int, size: int) -> None:
+def wait_for_the_others(store: Store | WatchedStore, rank: int, size: int) -> None:
     """Before all ranks raise what they have read: rank 0 most often serves the store, which ends with it."""
     store.set(f"read/{rank}", "")
     if rank == 0:

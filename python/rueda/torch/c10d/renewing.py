@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import NamedTuple
 
 import torch.distributed as dist
 
@@ -15,6 +16,17 @@ from rueda.errors import NotInitializedError, UnsupportedError
 from rueda.torch.c10d.operations import Operations
 
 __all__ = ["renew_process_group", "typed_errors"]
+
+
+class _Gone(NamedTuple):
+    """What the group that takes the place of one that was destroyed has of it."""
+
+    timeout: timedelta
+    owns_world: bool
+
+
+# Until it is renewed, which a rank that is lost meanwhile puts off.
+_gone: _Gone | None = None
 
 
 def renew_process_group(timeout: timedelta | None = None) -> None:
@@ -51,24 +63,27 @@ def renew_process_group(timeout: timedelta | None = None) -> None:
         raise NotInitializedError(
             "there is no world whose process group could be made: call rueda.init()"
         )
-    owns_world = False
+    global _gone
     if dist.is_initialized():
         group = dist.group.WORLD
         if not isinstance(group, Operations) or group.supports_reconfigure:
             raise UnsupportedError(
                 "the default process group is not one that init_process_group('rueda') makes of Rueda's world"
             )
+        _gone = None
         if group.is_of_this_world:
             return
-        owns_world = group.owns_world
-        timeout = timeout if timeout is not None else group.timeout
+        _gone = _Gone(group.timeout, group.owns_world)
         dist.destroy_process_group()
         sys.excepthook = _before_torch(sys.excepthook)
+    if timeout is None and _gone is not None:
+        timeout = _gone.timeout
     # By name, since torch's variables may be set, which tell of the first world.
     dist.init_process_group("rueda", init_method="rueda://", timeout=timeout)
     renewed = dist.group.WORLD
     assert isinstance(renewed, Operations)
-    renewed.own_world(owns_world)
+    renewed.own_world(_gone is not None and _gone.owns_world)
+    _gone = None
 
 
 def _before_torch(hook: Callable[..., object]) -> Callable[..., object]:

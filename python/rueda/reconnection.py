@@ -1,0 +1,73 @@
+"""Looks for the other side of a session again after the connection to it has broken."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from rueda.launcher_session import Session
+
+__all__ = ["IsOver", "Reconnection"]
+
+# Before the first try, and the longest pause between two; seconds.
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 10.0
+
+
+class IsOver(Exception):
+    """There is nobody any more, or it does not take this process again."""
+
+
+class Reconnection:
+    """Tries in a thread, so that nobody waits for it.
+
+    ``connect``: raises ``OSError`` where another try may help, and :class:`IsOver` where none does.
+    """
+
+    def __init__(self, connect: Callable[[], Session]) -> None:
+        self._connect = connect
+        self._thread: threading.Thread | None = None
+        self._is_over = threading.Event()
+        self._lock = threading.Lock()
+        self._found: Session | None = None
+
+    def begin(self) -> None:
+        """Begins to try, unless it does already, or tries in vain."""
+        if self._thread is None and not self._is_over.is_set():
+            self._thread = threading.Thread(
+                target=self._try, name="rueda-reconnection", daemon=True
+            )
+            self._thread.start()
+
+    def take(self) -> Session | None:
+        """The new session, once there is one; then all begins anew."""
+        with self._lock:
+            found, self._found = self._found, None
+        if found is not None:
+            self._thread = None
+        return found
+
+    def close(self) -> None:
+        """Tries no more; does not wait for a try that is under way, of which nothing comes."""
+        with self._lock:
+            self._is_over.set()
+            if self._found is not None:
+                self._found.close()
+
+    def _try(self) -> None:
+        pause = _FIRST_PAUSE
+        while not self._is_over.wait(pause):
+            try:
+                session = self._connect()
+            except IsOver:
+                self._is_over.set()
+                return
+            except OSError:
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
+            with self._lock:
+                if self._is_over.is_set():
+                    session.close()
+                else:
+                    self._found = session
+            return

@@ -1,0 +1,47 @@
+"""Teams of ranks, as trials of a study have them: without a study."""
+
+from __future__ import annotations
+
+import pytest
+from launching import check
+
+pytest.importorskip("rueda._native")
+
+
+@pytest.mark.parametrize(
+    "failing", [0, 1, 3], ids=["leads all", "is a member", "is of another team"]
+)
+def test_teams_that_one_rank_cannot_form_are_formed_by_none(failing: int) -> None:
+    check(
+        f"""
+        import sys, types
+        import numpy as np, rueda
+        sys.modules["optuna"] = types.ModuleType("optuna")  # is not needed for teams
+        package = types.ModuleType("rueda.optuna")
+        package.__path__ = [rueda.__path__[0] + "/optuna"]
+        sys.modules["rueda.optuna"] = package
+        from rueda.groups import taken_slots
+        from rueda.optuna import team
+        rueda.init()
+        form = team._native.create_group
+        def fail(number, ranks):
+            raise rueda.UnsupportedError("no memory is left")
+        if rueda.rank() == {failing}:
+            team._native.create_group = fail
+        for turn in range(3):
+            try:
+                with team.open_teams(2):
+                    sys.exit("were formed")
+            except rueda.UnsupportedError as error:
+                assert "no process sets could be formed for teams: no memory is left" in str(error)
+            assert taken_slots() == []
+        team._native.create_group = form
+        with team.open_teams(2) as (own, leaders):
+            for group in (own, leaders):
+                if group.process_set_id is not None:
+                    total = rueda.allreduce(np.ones(1), op=rueda.Sum, process_set=group)[0]
+                    assert total == 2, total
+        assert taken_slots() == []
+        """,
+        4,
+    )
