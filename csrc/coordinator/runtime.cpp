@@ -13,7 +13,7 @@ Runtime::Runtime(World world, const Options& options, LossPolicy on_loss,
       epoch_(std::move(world),
              {options_, commands_, metrics_, timeline_, recorder_, std::move(on_failure)}, on_loss,
              std::move(sets)),
-      progress_(epoch_, epoch_.host(), epoch_.topology().local_size, metrics_) {}
+      progress_(epoch_, epoch_.layout().host, epoch_.layout().topology.local_size, metrics_) {}
 
 Expected<std::unique_ptr<Runtime>> Runtime::start(World world, const Options& options,
                                                   LossPolicy on_loss,
@@ -31,8 +31,8 @@ Expected<std::unique_ptr<Runtime>> Runtime::start(World world, const Options& op
   }
   if (Status status = runtime->epoch_.open(); !status.ok()) return status;
   runtime->commands_.open();
-  const Epoch& epoch = runtime->epoch_;
-  Status status = runtime->progress_.start(epoch.control_fd(), epoch.transport_fd());
+  const Epoch::Descriptors descriptors = runtime->epoch_.descriptors();
+  Status status = runtime->progress_.start(descriptors.control, descriptors.transport);
   if (!status.ok()) return status;
   return runtime;
 }
@@ -67,7 +67,6 @@ std::optional<Command> Runtime::accept(int set_id, std::vector<Submission> submi
   Command command;
   command.set_id = set_id;
   command.submissions = std::move(submissions);
-  for (Submission& submission : command.submissions) epoch_.reserve_room(submission);
   if (refused.ok()) refused = commands_.admit(command, members->size(), queue);
   if (!refused.ok()) command.refuse(refused);
   if (!refused.ok() || queue) return std::nullopt;
@@ -75,7 +74,7 @@ std::optional<Command> Runtime::accept(int set_id, std::vector<Submission> submi
 }
 
 std::vector<Handle> Runtime::submit(int set_id, std::vector<Submission> submissions) {
-  epoch_.mark_streams(submissions);
+  epoch_.prepare(submissions);
   std::vector<Handle> handles = open_handles(submissions);
   accept(set_id, std::move(submissions), true);
   progress_.notify();
@@ -84,7 +83,7 @@ std::vector<Handle> Runtime::submit(int set_id, std::vector<Submission> submissi
 
 std::vector<Handle> Runtime::submit_and_wait(int set_id, std::vector<Submission> submissions,
                                              std::optional<Time> deadline) {
-  epoch_.mark_streams(submissions);
+  epoch_.prepare(submissions);
   std::vector<Handle> handles;
   if (progress_.acquire()) {
     handles = open_handles(submissions);

@@ -80,7 +80,7 @@ class Runtime {
   // what it does with them, and none waits for another.
   void end_added_sets();
 
-  [[nodiscard]] const Topology& topology() const { return epoch_.topology(); }
+  [[nodiscard]] const Topology& topology() const { return epoch_.layout().topology; }
   [[nodiscard]] ProcessSets& process_sets() { return epoch_.process_sets(); }
   [[nodiscard]] const ProcessSets& process_sets() const { return epoch_.process_sets(); }
   [[nodiscard]] const Options& options() const { return options_; }
@@ -108,18 +108,22 @@ class Runtime {
   void abort(const std::string& cause);
 
   // The ranks of this host, and what they share.
-  [[nodiscard]] const HostGroup& host() const { return epoch_.host(); }
+  [[nodiscard]] const HostGroup& host() const { return epoch_.layout().host; }
   // Of ranks of this host that share memory.
-  [[nodiscard]] const HostPolicy& host_policy() const { return epoch_.host_policy(); }
+  [[nodiscard]] const HostPolicy& host_policy() const { return epoch_.algorithms().host_policy(); }
   // How ranks that share memory exchange so many bytes; nothing for the ring.
   [[nodiscard]] std::optional<HostPolicy> host_policy(std::size_t bytes) const {
-    return policy_for(algorithms(), host_policy(), bytes);
+    return epoch_.algorithms().host_policy(bytes);
   }
-  [[nodiscard]] const AlgorithmTable& algorithms() const { return epoch_.algorithms(); }
-  [[nodiscard]] AlgorithmTable algorithms_of_world() const { return epoch_.algorithms_of_world(); }
-  [[nodiscard]] std::string describe_algorithms() const { return epoch_.describe_algorithms(); }
-  [[nodiscard]] const LinkCosts& link_costs() const { return epoch_.link_costs(); }
-  [[nodiscard]] const std::vector<TriedLink>& links_tried() const { return epoch_.links_tried(); }
+  [[nodiscard]] const AlgorithmTable& algorithms() const { return epoch_.algorithms().on_host(); }
+  [[nodiscard]] AlgorithmTable algorithms_of_world() const {
+    return epoch_.algorithms().of_world();
+  }
+  [[nodiscard]] std::string describe_algorithms() const { return epoch_.algorithms().describe(); }
+  [[nodiscard]] const LinkCosts& link_costs() const { return epoch_.layout().link_costs; }
+  [[nodiscard]] const std::vector<TriedLink>& links_tried() const {
+    return epoch_.layout().links_tried;
+  }
   // Whether nothing of the set is accepted any more. Cheap.
   [[nodiscard]] bool is_broken(int set_id = 0) const { return commands_.is_closed(set_id); }
   // Why; ok while it is accepted.
@@ -128,7 +132,7 @@ class Runtime {
   // What broke the world; ok where nothing did. After shutdown() or abort().
   [[nodiscard]] const Status& failure() const { return epoch_.failure(); }
   // The operations that were open then, the first of many; the same.
-  [[nodiscard]] std::vector<std::string> interrupted() const { return epoch_.interrupted(); }
+  [[nodiscard]] std::vector<std::string> interrupted() const { return epoch_.sets().interrupted(); }
 
   // In a forked child: gives up what the parent's peers watch. Async-signal-safe.
   void close_after_fork();

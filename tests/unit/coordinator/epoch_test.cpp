@@ -158,7 +158,7 @@ TEST_CASE("what is sent to a group is refused by who ends it, also after the oth
   run_ranks(3, [&](int rank) {
     if (rank == 1) {
       EpochByHand self(inproc_world(hub, rank));
-      const auto find = [&] { return self.epoch().find_set(group); };
+      const auto find = [&] { return self.epoch().sets().find(group); };
       self.push(Command::Kind::form, group, ranks);
       self.go_on_until([&] { return find() != nullptr; }, "the group");
       together.arrive_and_wait();
