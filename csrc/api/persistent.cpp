@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "api/bindings.h"
+#include "api/collectives.h"
 #include "api/current_runtime.h"
 #include "api/persistent_kinds.h"
-#include "api/submissions.h"
 #include "backend/device_backend.h"
 #include "core/strings.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "api/submissions.h"
+#include "api/collectives.h"
 #include "api/table_sharing.h"
 #include "core/available_memory.h"
 #include "core/interruption.h"

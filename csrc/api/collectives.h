@@ -1,4 +1,4 @@
-// How the public API's arguments become what the runtime takes.
+// How the arguments of a collective become what the runtime takes.
 #pragma once
 
 #include <optional>
