@@ -257,7 +257,7 @@ void shutdown() {
   // the last.
   if (const auto runtime = take_runtime()) {
     runtime->shutdown();
-    process().broken = process().broken || !runtime->failure().ok();
+    process().broken = process().broken || !runtime->epoch().failure().ok();
   }
   end_succession();
 }
@@ -285,7 +285,7 @@ Recovery recover(double timeout, bool break_whole) {
   set_runtime(std::move(next.runtime));
   state.epoch = next.recovery.epoch;
   // How the world has noticed it says more than that the rank could not be called afterwards.
-  const Status cause = broken->failure();
+  const Status cause = broken->epoch().failure();
   const Topology& topology = broken->topology();
   for (Recovery::Lost& lost : next.recovery.lost) {
     const auto rank = static_cast<std::size_t>(lost.rank);
@@ -293,7 +293,7 @@ Recovery recover(double timeout, bool break_whole) {
     lost.process_id = topology.process_ids[rank];
     if (lost.rank == cause.peer()) lost.cause = cause.to_string();
   }
-  next.recovery.interrupted = broken->interrupted();
+  next.recovery.interrupted = broken->epoch().sets().interrupted();
   return std::move(next.recovery);
 }
 
@@ -386,18 +386,19 @@ bool is_homogeneous() {
 }
 
 std::map<std::string, std::int64_t> metrics() {
-  return current_runtime()->metrics();
+  return current_runtime()->metrics().values();
 }
 void count_filled_gradient() {
-  current_runtime()->count_filled_gradient();
+  current_runtime()->metrics().gradients_filled.add(1);
 }
 
 void start_timeline(const std::string& path, TimelineFormat format, bool mark_cycles) {
-  current_runtime()->start_timeline(path, {format, mark_cycles}).throw_if_error();
+  const auto runtime = current_runtime();
+  runtime->timeline().open(path, runtime->topology().rank, {format, mark_cycles}).throw_if_error();
 }
 
 void stop_timeline() {
-  current_runtime()->stop_timeline();
+  current_runtime()->timeline().close();
 }
 
 void write_flight_record() {
@@ -411,8 +412,8 @@ std::map<std::string, std::string> options() {
     values[std::string(spec.name)] = option_text(spec, runtime->options());
   }
   // Those in use, not "auto".
-  values["transport"] = runtime->transport_name();
-  values["algorithm"] = runtime->describe_algorithms();
+  values["transport"] = runtime->epoch().transport_name();
+  values["algorithm"] = runtime->epoch().algorithms().describe();
   return values;
 }
 
