@@ -156,7 +156,7 @@ class OfferedSets {
   }
   // Where there is no new world, the present one goes on.
   ~OfferedSets() {
-    if (present_) present_->take_back_sets();
+    if (present_) present_->sets().take_back();
   }
   OfferedSets(const OfferedSets&) = delete;
   OfferedSets& operator=(const OfferedSets&) = delete;
@@ -270,7 +270,7 @@ void shutdown() {
   // the last.
   if (const auto runtime = take_runtime()) {
     runtime->shutdown();
-    process().broken = process().broken || !runtime->failure().ok();
+    process().broken = process().broken || !runtime->epoch().failure().ok();
   }
   end_succession();
 }
@@ -298,7 +298,7 @@ Recovery recover(double timeout, bool break_whole) {
   set_runtime(std::move(next.runtime));
   state.epoch = next.recovery.epoch;
   // How the world has noticed it says more than that the rank could not be called afterwards.
-  const Status cause = broken->failure();
+  const Status cause = broken->epoch().failure();
   const Topology& topology = broken->topology();
   for (Recovery::Lost& lost : next.recovery.lost) {
     const auto rank = static_cast<std::size_t>(lost.rank);
@@ -306,7 +306,7 @@ Recovery recover(double timeout, bool break_whole) {
     lost.process_id = topology.process_ids[rank];
     if (lost.rank == cause.peer()) lost.cause = cause.to_string();
   }
-  next.recovery.interrupted = broken->interrupted();
+  next.recovery.interrupted = broken->epoch().sets().interrupted();
   return std::move(next.recovery);
 }
 
@@ -399,18 +399,19 @@ bool is_homogeneous() {
 }
 
 std::map<std::string, std::int64_t> metrics() {
-  return current_runtime()->metrics();
+  return current_runtime()->metrics().values();
 }
 void count_filled_gradient() {
-  current_runtime()->count_filled_gradient();
+  current_runtime()->metrics().gradients_filled.add(1);
 }
 
 void start_timeline(const std::string& path, TimelineFormat format, bool mark_cycles) {
-  current_runtime()->start_timeline(path, {format, mark_cycles}).throw_if_error();
+  const auto runtime = current_runtime();
+  runtime->timeline().open(path, runtime->topology().rank, {format, mark_cycles}).throw_if_error();
 }
 
 void stop_timeline() {
-  current_runtime()->stop_timeline();
+  current_runtime()->timeline().close();
 }
 
 void write_flight_record() {
@@ -424,8 +425,8 @@ std::map<std::string, std::string> options() {
     values[std::string(spec.name)] = option_text(spec, runtime->options());
   }
   // Those in use, not "auto".
-  values["transport"] = runtime->transport_name();
-  values["algorithm"] = runtime->describe_algorithms();
+  values["transport"] = runtime->epoch().transport_name();
+  values["algorithm"] = runtime->epoch().algorithms().describe();
   return values;
 }
 

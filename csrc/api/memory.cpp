@@ -30,15 +30,17 @@ std::shared_ptr<std::byte[]> allocate(std::size_t bytes) {
 
 std::size_t settle_tensor(const void* tensor, std::size_t bytes, ProcessSet process_set) {
   const auto runtime = runtime_of(process_set).runtime;
-  const auto& memory = runtime->host().memory();
-  if (!memory || !memory->has_direct_access() || !runtime->host_policy().huge_pages) return 0;
+  const Epoch& epoch = runtime->epoch();
+  const auto& memory = epoch.layout().host.memory();
+  if (!memory || !memory->has_direct_access()) return 0;
+  if (!epoch.algorithms().host_policy().huge_pages) return 0;
   if (memory->registered(tensor, bytes)) return 0;
   return put_tensor_on_huge_pages(tensor, bytes);
 }
 
 bool has_direct_access() {
   const auto runtime = current_runtime();
-  const HostGroup& host = runtime->host();
+  const HostGroup& host = runtime->epoch().layout().host;
   return host.is_world(runtime->topology().size) && host.memory()->has_direct_access();
 }
 

@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "api/bindings.h"
+#include "api/collectives.h"
 #include "api/current_runtime.h"
 #include "api/persistent_kinds.h"
-#include "api/submissions.h"
 #include "backend/device_backend.h"
 #include "core/strings.h"
 
@@ -45,7 +45,7 @@ void PersistentLife::end(const Status& status) {
 }
 
 TransferCounters& PersistentLife::observe_runs() {
-  return counters_.emplace(runtime_->persistent_runs(), bytes_).transfers;
+  return counters_.emplace(runtime_->metrics().persistent_runs, bytes_).transfers;
 }
 
 // As an allreduce, not as the agreement on it.
@@ -98,7 +98,7 @@ OwnedPersistentRun PersistentAgreement::make_run() {
                      : make_named_run(std::move(tensor_), std::move(reduction));
   }
   const auto members = tensor_.runtime->process_sets().find(tensor_.options.process_set.id);
-  const auto policy = tensor_.runtime->host_policy(tensor_.bytes());
+  const auto policy = tensor_.runtime->epoch().algorithms().host_policy(tensor_.bytes());
   if (tensor_.host && policy && members) {
     return make_host_run(std::move(tensor_), *policy, *members, agreed.persistent);
   }

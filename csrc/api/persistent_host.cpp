@@ -207,9 +207,9 @@ Status prepare_host_run(PersistentTensor& tensor) {
   const Runtime& runtime = *tensor.runtime;
   const auto members = runtime.process_sets().find(tensor.options.process_set.id);
   if (!members || tensor.input.device != host_device) return {};
-  tensor.host = runtime.host().members(members->ranks);
+  tensor.host = runtime.epoch().layout().host.members(members->ranks);
   if (!tensor.host) return {};
-  const auto policy = runtime.host_policy(tensor.bytes());
+  const auto policy = runtime.epoch().algorithms().host_policy(tensor.bytes());
   if (!policy) return {};
   const int rank = runtime.topology().rank;
   const std::size_t channel = ChannelMemory::bytes_for(slot_for(*policy, tensor.bytes()));

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "api/collectives.h"
 #include "api/persistent_kinds.h"
-#include "api/submissions.h"
 #include "backend/device_backend.h"
 #include "core/strings.h"
 

@@ -70,12 +70,12 @@ int group_slot(ProcessSet set) {
 }
 
 ProcessSet create_group(int number, const std::vector<int>& ranks) {
-  current_runtime()->form_set(number, ranks).throw_if_error();
+  current_runtime()->sets().form(number, ranks).throw_if_error();
   return {number};
 }
 
 void destroy_group(ProcessSet set) {
-  current_runtime()->dissolve_set(set.id).throw_if_error();
+  current_runtime()->sets().dissolve(set.id).throw_if_error();
 }
 
 std::vector<int> ranks_of(ProcessSet set) {
@@ -91,7 +91,7 @@ std::vector<int> process_set_ids() {
 }
 
 void end_process_sets() {
-  current_runtime()->end_added_sets();
+  current_runtime()->sets().end_added();
 }
 
 bool was_added_as(ProcessSet set, std::vector<int> ranks) {

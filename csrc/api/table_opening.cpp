@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "api/submissions.h"
+#include "api/collectives.h"
 #include "api/table_sharing.h"
 #include "core/available_memory.h"
 #include "core/interruption.h"
@@ -237,7 +237,7 @@ OpenedTable open_table(const TableOptions& options, std::shared_ptr<Runtime> run
   const auto rank = static_cast<std::size_t>(members->rank);
   const std::size_t previous = (rank + ranks - 1) % ranks;
   Facts own{.error = check(options, ranks), .fields = fields_of(options)};
-  std::shared_ptr<void> name = runtime->table_names().take(set_id, options.name);
+  std::shared_ptr<void> name = runtime->tables().names().take(set_id, options.name);
   if (!name) {
     own.error =
         Status(ErrorCode::invalid_argument,
@@ -252,7 +252,7 @@ OpenedTable open_table(const TableOptions& options, std::shared_ptr<Runtime> run
     own.needed = held * (1 + states) * static_cast<std::int64_t>(sizeof(float));
   }
   own.available = available_memory().value_or(0);
-  own.number = runtime->table_names().number();
+  own.number = runtime->tables().names().number();
   const std::vector<Facts> all = exchange(own, operation, *runtime, set_id);
   compare(all, members->ranks, table);
   require_memory(all, members->ranks, runtime->topology(), table);
@@ -292,12 +292,12 @@ OpenedTable open_table(const TableOptions& options, std::shared_ptr<Runtime> run
     wait_interruptibly(submit(*runtime, set_id, std::move(refused)));
   }
   if (!bounds.empty()) held.own_count = bounds[rank + 1] - bounds[rank];
-  runtime->open_table(set_id, held).throw_if_error();
+  runtime->tables().open(set_id, held).throw_if_error();
   // Nobody asks an owner that has not opened it.
   try {
     wait_interruptibly(table_barrier(*runtime, set_id, operation));
   } catch (...) {
-    runtime->close_table(held.number);  // another rank could not open it
+    runtime->tables().close(held.number);  // another rank could not open it
     throw;
   }
   sharing.find_parts(*held.use, rule);

@@ -42,7 +42,7 @@ TableSharing::TableSharing(const TableOptions& options, const std::vector<std::i
       bounds_(bounds),
       ranks_(held.ranks),
       rank_(static_cast<std::size_t>(held.rank)) {
-  const HostGroup& host = runtime.host();
+  const HostGroup& host = runtime.epoch().layout().host;
   const UpdateRule* const rule = find_update_rule(options.rule);
   if (host.memory() == nullptr || options.replicated || options.order == TableOrder::ring ||
       !is_own_rule(options.rule)) {

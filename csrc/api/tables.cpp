@@ -55,7 +55,7 @@ struct Table::State {
     if (closed) throw invalid("it has been closed");
     std::erase_if(handles, [](const Handle& handle) { return handle.done(); });
     if (operation->keeps_order()) operation->use->under_way.fetch_add(1);
-    handles.push_back(opened.runtime->use_table(opened.set_id, std::move(operation)));
+    handles.push_back(opened.runtime->tables().use(opened.set_id, std::move(operation)));
     return handles.back();
   }
 
@@ -90,7 +90,7 @@ struct Table::State {
       part.owner = -1;
       ++done;
     }
-    opened.runtime->count_table_parts_direct(done);
+    opened.runtime->metrics().table_parts_direct.add(done);
     std::erase_if(parts, [](const TableOperation::Part& part) { return part.owner < 0; });
     return parts.empty();
   }
@@ -522,7 +522,7 @@ void Table::State::close() {
         table_barrier(runtime, opened.set_id, str("rueda.table '", options.name, "' is closed"));
   }
   const auto end = [&] {
-    runtime.close_table(opened.held.number);
+    runtime.tables().close(opened.held.number);
     opened.name.reset();
     over = true;
   };

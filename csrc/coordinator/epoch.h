@@ -1,54 +1,37 @@
-// One world of ranks at work on this rank: its process sets, their operations, its messages. An
-// epoch loses ranks, and with each of them what that rank takes part in; it never gets any back.
+// One world of ranks at work on this rank: what is formed once and stays (who is where, both
+// planes, how tensors are reduced), and what is under way in it. An epoch loses ranks, and with
+// each of them what that rank takes part in; it never gets any back.
+//
+// It owns the parts that do the work, carries out commands with them and lets them step one after
+// another: process sets (OpenSets, SetChanges) with messages between two ranks, tables, and the
+// watch over ranks that are lost (Losses).
 //
 // Used by the owner of the progress lock only, but for what is said to be for any thread.
 #pragma once
 
-#include <functional>
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
-#include <span>
 #include <string>
-#include <utility>
+#include <string_view>
 #include <vector>
 
 #include "backend/backend.h"
 #include "backend/device_backend.h"
 #include "coordinator/active_messages.h"
 #include "coordinator/command.h"
-#include "coordinator/command_queue.h"
-#include "coordinator/flight_recorder.h"
-#include "coordinator/metrics.h"
+#include "coordinator/epoch_services.h"
+#include "coordinator/losses.h"
+#include "coordinator/open_sets.h"
 #include "coordinator/point_to_point.h"
 #include "coordinator/process_sets.h"
 #include "coordinator/progress.h"
-#include "coordinator/set_coordinator.h"
-#include "coordinator/table_client.h"
-#include "coordinator/table_owner.h"
-#include "coordinator/timeline.h"
+#include "coordinator/set_changes.h"
+#include "coordinator/table_endpoint.h"
 #include "coordinator/whereabouts_answers.h"
-#include "core/options.h"
+#include "coordinator/world_algorithms.h"
 #include "membership/world.h"
-#include "plan/heartbeat.h"
 
 namespace rueda {
-
-// What outlives an epoch. All is referred to.
-struct EpochServices {
-  const Options& options;
-  CommandQueue& commands;
-  Metrics& metrics;
-  Timeline& timeline;
-  FlightRecorder& recorder;
-  std::function<void(const Status&)> on_failure = {};  // once, when the epoch breaks
-};
-
-// What becomes of the epoch when a rank is lost: it ends for all ranks, or goes on for the process
-// sets and messages of which that rank is no part, unless a collective with that rank is on its way
-// over the transport.
-enum class LossPolicy : std::uint8_t { end_world, keep_others };
 
 class Epoch final : public Progress::Work {
  public:
@@ -58,51 +41,44 @@ class Epoch final : public Progress::Work {
   Epoch(const Epoch&) = delete;
   Epoch& operator=(const Epoch&) = delete;
 
-  // Chooses how tensors are reduced, connects to the neighbours in the world's tree and opens the
-  // sets that there are. Fails with ErrorCode::initialization.
+  // Connects to the neighbours in the world's tree and opens the sets that there are. Fails with
+  // ErrorCode::initialization.
   Status open();
 
   // --- For any thread
 
-  [[nodiscard]] const Topology& topology() const { return world_.topology; }
+  [[nodiscard]] const WorldLayout& layout() const { return world_; }
+  [[nodiscard]] const WorldAlgorithms& algorithms() const { return algorithms_; }
   [[nodiscard]] std::string_view transport_name() const { return transport_name_; }
-  [[nodiscard]] const HostGroup& host() const { return world_.host; }
-  [[nodiscard]] const HostPolicy& host_policy() const { return host_policy_; }
-  // Of sets on one host.
-  [[nodiscard]] const AlgorithmTable& algorithms() const { return algorithms_; }
-  // Of the world.
-  [[nodiscard]] AlgorithmTable algorithms_of_world() const;
-  // Of all that it does, as AlgorithmTable::parse() reads it.
-  [[nodiscard]] std::string describe_algorithms() const;
-  [[nodiscard]] const LinkCosts& link_costs() const { return world_.link_costs; }
-  [[nodiscard]] const std::vector<TriedLink>& links_tried() const { return world_.links_tried; }
-  [[nodiscard]] ProcessSets& process_sets() { return *process_sets_; }
-  [[nodiscard]] const ProcessSets& process_sets() const { return *process_sets_; }
-  // Takes what adding a process set needs of the memory that its ranks share, where this is such a
-  // request: a rank without room says so while the others still wait for it to agree.
-  void reserve_room(Submission& submission) const;
-  // Notes what the streams of tensors on GPUs have to finish first.
-  void mark_streams(std::vector<Submission>& submissions);
+  [[nodiscard]] ProcessSets& process_sets() const { return *process_sets_; }
+  // What is done where submissions are handed in: notes what the streams of tensors on GPUs have to
+  // finish first, and takes the memory that adding a process set needs. Where that cannot be had,
+  // it travels on with the request, so that it is an error of all.
+  void prepare(std::vector<Submission>& submissions) const;
   // Async-signal-safe.
   void close_after_fork() { world_.control->close_after_fork(); }
+  // On which it is told that there is something to do; -1: of that plane on none.
+  struct Descriptors {
+    int control = -1;
+    int transport = -1;
+  };
+  [[nodiscard]] Descriptors descriptors() const {
+    return {world_.control->wait_fd(), world_.transport->wait_fd()};
+  }
 
-  [[nodiscard]] int control_fd() const { return world_.control->wait_fd(); }
-  [[nodiscard]] int transport_fd() const { return world_.transport->wait_fd(); }
-  // What broke the epoch; ok where nothing did. Any thread, once progress has ended.
-  [[nodiscard]] const Status& failure() const { return failure_; }
-  // The operations that were open then, e.g. "allreduce of 'x'"; the same.
-  [[nodiscard]] std::vector<std::string> interrupted() const;
+  // --- For any thread, once progress has ended
+
+  // What broke the epoch; ok where nothing did.
+  [[nodiscard]] const Status& failure() const { return losses_.failure(); }
+  [[nodiscard]] const OpenSets& sets() const { return sets_; }
 
   // --- For the owner of the progress lock
 
   // Everything that was asked for before comes first.
   void carry_out_now(Command command);
   // For calls of the set that need no submission; null where they have to be submitted.
-  [[nodiscard]] RoundAtOnce* round_at_once(int set_id);
-  // Null where this rank has opened no such set, or nothing is left of it.
-  [[nodiscard]] const SetCoordinator* find_set(int id) const {
-    const auto set = sets_.find(id);
-    return set == sets_.end() ? nullptr : set->second.get();
+  [[nodiscard]] RoundAtOnce* round_at_once(int set_id) const {
+    return losses_.has_failed() || stopping_ ? nullptr : sets_.at_once(set_id);
   }
 
   bool take_commands(Time now) override;
@@ -111,102 +87,37 @@ class Epoch final : public Progress::Work {
   [[nodiscard]] std::optional<Time> next_deadline() const override;
   [[nodiscard]] bool requires_polling() const override;
   [[nodiscard]] bool awaits_network() const override {
-    return uses_transport() && transport_fd() >= 0;
+    return uses_transport() && world_.transport->wait_fd() >= 0;
   }
-  [[nodiscard]] bool awaits_messages() const override { return negotiates(); }
+  [[nodiscard]] bool awaits_messages() const override;
   void prepare_to_sleep() override { services_.timeline.flush(); }
   Arming arm() override;
   void disarm() override { world_.transport->disarm(); }
   [[nodiscard]] bool may_stop(Time now) const override;
   void wind_up() override;
+  // No memory for a message, say: without this rank the others cannot go on, and they shall know
+  // why.
   void fail_internal(const std::exception& error) override;
 
  private:
-  Status choose_backend();
-  // Whether a set with these parts does what it can in the memory of each host.
-  [[nodiscard]] bool spans_hosts(const HostParts& parts) const;
-  [[nodiscard]] AlgorithmTable algorithms_across(const HostParts& parts) const;
-  [[nodiscard]] AlgorithmTable alltoall_across(const HostParts& parts) const;
-  [[nodiscard]] std::vector<int> neighbours() const;
-
-  // --- Commands
-  void carry_out(Command command, Time now);
-  void start(Command command, SetCoordinator& set, Time now);
-  void start_on_table(Command command);
-
-  // --- Process sets
-  Status open_inherited_sets();
-  void create_group(const Command& command);
-  void open_set(std::shared_ptr<const ProcessSetMembers> members,
-                std::shared_ptr<ControlRoom> room = nullptr);
-  void start_set(const std::shared_ptr<const ProcessSetMembers>& members,
-                 std::shared_ptr<ControlRoom> room);
-  [[nodiscard]] SetCoordinator::Events events_of(int set_id);
-  void apply_set_change(const Response& response, Submission submission);
-  void answer_change(OpenHandle handle, int set_id);
-  void answer_changes(const Status& status);
-  void refuse_elsewhere(int set_id, const std::string& name, int other_set);
-  void forget_set(int id);
-  // What a set of these ranks, with this one, is to find room for: its members here.
-  struct Sharers {
-    HostMembers members;
-    bool spans_hosts = false;
-  };
-  [[nodiscard]] Sharers sharers_of(std::vector<int> ranks) const;
-  [[nodiscard]] Status no_room() const;
-  bool step_sets(Time now);
-
-  // --- Messages
   void handle_messages();
-  bool receive_negotiation(int peer, std::span<const std::byte> payload);
-  bool receive_failure(int peer, std::span<const std::byte> payload);
-  bool receive_loss(std::span<const std::byte> payload);
-  bool receive_whereabouts(int peer, std::span<const std::byte> payload);
-  void handle_table_messages();
-
-  // --- Failures
-  void on_peer_lost(int peer, const Status& cause);
-  void look_for_silence(Time now);
-  bool is_excused(int peer, Time now);
-  void fence(const Status& reason);
-  void lose(int rank, const Status& reason);
-  void fail(const Status& reason);
-  void tell_neighbours(ControlMessage kind, const Status& reason);
-
-  [[nodiscard]] bool in_flight() const;
+  void carry_out(Command command, Time now);
   [[nodiscard]] bool uses_transport() const;
-  [[nodiscard]] bool negotiates() const;
-  [[nodiscard]] bool is_over() const;
 
   World world_;
   const EpochServices services_;
-  const LossPolicy on_loss_;
   const std::string transport_name_;
   const std::shared_ptr<ProcessSets> process_sets_;  // what follows the world asks them, too
-  HostPolicy host_policy_;
-  AlgorithmTable algorithms_;
-  std::unique_ptr<Backend> backend_;
-  std::unique_ptr<DeviceBackend> devices_;
-  std::map<int, std::unique_ptr<SetCoordinator>> sets_;
+  const WorldAlgorithms algorithms_;
+  const std::unique_ptr<Backend> backend_;
+  const std::unique_ptr<DeviceBackend> devices_;
   ActiveMessages control_;
   PointToPoint messages_;
-  TableClient table_client_;
-  TableOwner table_owner_;
+  TableEndpoint tables_;
   WhereaboutsAnswers whereabouts_;
-  Heartbeat heartbeat_;  // of the neighbours in the world's tree
-  struct EarlyMessage {
-    int peer;
-    std::vector<std::byte> payload;
-  };
-  std::map<int, std::vector<EarlyMessage>> early_;  // for sets that this rank does not know yet
-  std::set<std::pair<int, std::string>> refused_elsewhere_;
-  struct Change {
-    OpenHandle handle;
-    int set_id = 0;  // of a set that was added
-  };
-  std::vector<Change> unanswered_;  // made while the sets are offered to another world
-  std::set<int> lost_;              // ranks without which the epoch goes on
-  Status failure_;                  // once the epoch is broken
+  OpenSets sets_;
+  SetChanges changes_;  // of these
+  Losses losses_;
   std::optional<Time> leaving_until_;
   bool stopping_ = false;  // without good-bye
 };

@@ -100,11 +100,6 @@ void ProcessSets::take_back() {
   is_offered_ = false;
 }
 
-bool ProcessSets::is_offered() const {
-  const std::lock_guard lock(mutex_);
-  return is_offered_;
-}
-
 KnownSets ProcessSets::known_locked() const {
   KnownSets known;
   known.next_id = next_id_;
@@ -192,8 +187,10 @@ bool ProcessSets::is_slot_taken(int id) const {
   });
 }
 
-Expected<std::shared_ptr<const ProcessSetMembers>> ProcessSets::add(const std::vector<int>& ranks) {
+Expected<std::shared_ptr<const ProcessSetMembers>> ProcessSets::add(const std::vector<int>& ranks,
+                                                                    bool* was_offered) {
   const std::lock_guard lock(mutex_);
+  if (was_offered != nullptr) *was_offered = is_offered_;
   auto made = members_of(ranks, Kind::added);
   if (!made) return made.status();
   const auto members = std::move(made).value();
@@ -228,8 +225,9 @@ Expected<std::shared_ptr<const ProcessSetMembers>> ProcessSets::form(
   return std::shared_ptr<const ProcessSetMembers>(members);
 }
 
-Status ProcessSets::remove(int id) {
+Status ProcessSets::remove(int id, bool* was_offered) {
   const std::lock_guard lock(mutex_);
+  if (was_offered != nullptr) *was_offered = is_offered_;
   if (id == 0) return {ErrorCode::invalid_argument, "the world cannot be removed"};
   if (kind_of(id) == Kind::added) {
     if (Status refused = refusal(); !refused.ok()) return refused;

@@ -74,7 +74,6 @@ class ProcessSets {
   // known which world goes on, for the next one could give the number to another set.
   [[nodiscard]] KnownSets offer();
   void take_back();
-  [[nodiscard]] bool is_offered() const;
 
   // Null when there is no such set (any more).
   [[nodiscard]] std::shared_ptr<const ProcessSetMembers> find(int id) const;
@@ -84,12 +83,15 @@ class ProcessSets {
 
   // `ranks` are those that all ranks have agreed on. Whether they can be added, and the number that
   // they get, follow from what all ranks know: not from sets that only their members know.
-  Expected<std::shared_ptr<const ProcessSetMembers>> add(const std::vector<int>& ranks);
+  // `was_offered`, here and in remove(): set to whether this was done between offer() and
+  // take_back().
+  Expected<std::shared_ptr<const ProcessSetMembers>> add(const std::vector<int>& ranks,
+                                                         bool* was_offered = nullptr);
   // The same for a set that only its members know, under a number that they have agreed on among
   // themselves and that was never used before: first_formed or above, in a slot where no member has
   // another such set.
   Expected<std::shared_ptr<const ProcessSetMembers>> form(int id, const std::vector<int>& ranks);
-  Status remove(int id);
+  Status remove(int id, bool* was_offered = nullptr);
   // Whether the set existed once: a message for it is then late, not early.
   [[nodiscard]] bool existed(int id) const;
 

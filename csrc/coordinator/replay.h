@@ -44,7 +44,6 @@
 
 #include "backend/eager.h"
 #include "coordinator/metrics.h"
-#include "coordinator/open_rounds.h"
 #include "coordinator/plan_table.h"
 #include "coordinator/process_sets.h"
 #include "coordinator/round_at_once.h"

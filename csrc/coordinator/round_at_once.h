@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "coordinator/metrics.h"
-#include "coordinator/open_rounds.h"
 #include "coordinator/plan_table.h"
 #include "coordinator/process_sets.h"
 #include "coordinator/repeated_call.h"

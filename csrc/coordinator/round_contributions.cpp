@@ -1,11 +1,92 @@
 #include "coordinator/round_contributions.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <cstring>
+#include <optional>
+#include <span>
 #include <utility>
 
-#include "coordinator/contribution.h"
+#include "reduce/combine.h"
 
 namespace rueda {
+
+namespace {
+
+// The most that any member contributes; nothing where that is not known beforehand, or the batch is
+// not exchanged as it is: on GPUs, in a narrower type, compressed.
+std::optional<std::size_t> contributed_bytes(const ReplayPlan::Batch& batch) {
+  std::size_t bytes = 0;
+  for (const ReplayPlan::Member& member : batch) {
+    const Response& agreed = *member.response;
+    const Request& request = agreed.request;
+    const bool is_compressed = request.compression.codec != CodecKind::none;
+    if (request.on_gpu || request.wire || is_compressed || !request.leaf_ranks.empty())
+      return std::nullopt;
+    switch (request.collective) {
+      case Collective::allreduce:
+      case Collective::reduce_scatter:
+      case Collective::broadcast: bytes += request.bytes(); break;
+      case Collective::allgather:
+        bytes += static_cast<std::size_t>(
+                     *std::max_element(agreed.first_extents.begin(), agreed.first_extents.end())) *
+                 request.row_bytes();
+        break;
+      default: return std::nullopt;
+    }
+  }
+  return bytes;
+}
+
+// Whether what members contribute can be combined on its way.
+bool can_be_combined(const ReplayPlan::Batch& batch) {
+  return batch.front().response->request.collective == Collective::allreduce;
+}
+
+// Copies what the member `rank` contributes. Every member of the batch has its submission.
+void contribute(const ReplayPlan::Batch& batch, int rank, std::byte* target) {
+  for (const ReplayPlan::Member& member : batch) {
+    const Submission& submission = *member.submission;
+    const Request& request = submission.request;
+    const bool is_broadcast = request.collective == Collective::broadcast;
+    if (is_broadcast && request.root != rank) continue;
+    const std::size_t bytes = request.bytes();
+    if (bytes > 0) std::memcpy(target, is_broadcast ? submission.output : submission.input, bytes);
+    target += bytes;
+  }
+}
+
+void combine_all(const ReplayPlan::Batch& batch, const Combination& combination,
+                 std::span<const std::byte* const> inputs, std::byte* target) {
+  std::int64_t count = 0;
+  for (const ReplayPlan::Member& member : batch) count += member.response->request.count();
+  const Combiner combiner(combination);
+  if (count > 0) combiner({&target, 1}, inputs, count, Stores::cached);
+}
+
+// Of a batch that can be combined. Each of `contributions` and the target has contributed_bytes().
+// First those of the members of one host, as they have been copied.
+void combine_contributions(const ReplayPlan::Batch& batch,
+                           std::span<const std::byte* const> contributions, std::byte* target) {
+  const Request& request = batch.front().response->request;
+  combine_all(batch, {.dtype = request.dtype, .op = request.op, .prescale = request.prescale},
+              contributions, target);
+}
+
+// Then what comes of that. `contributors`: of the whole set, once these are all; otherwise 0.
+// 16-bit floats are rounded each time.
+void combine_partial(const ReplayPlan::Batch& batch, std::span<const std::byte* const> partial,
+                     int contributors, std::byte* target) {
+  const Request& request = batch.front().response->request;
+  Combination combination{.dtype = request.dtype, .op = request.op};
+  if (contributors > 0) {
+    if (request.op == ReduceOp::average) combination.divisor = contributors;
+    combination.postscale = request.postscale;
+  }
+  combine_all(batch, combination, partial, target);
+}
+
+}  // namespace
 
 // What is to be exchanged must have a length that all know.
 void RoundContributions::prepare(ReplayPlan& plan) {

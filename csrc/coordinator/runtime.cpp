@@ -5,6 +5,22 @@
 
 namespace rueda {
 
+namespace {
+
+Status refusal_of(const MessageRequest& request, const ProcessSets& process_sets, int own_rank) {
+  const auto invalid = [&](const auto&... why) {
+    return Status(ErrorCode::invalid_argument, str(request.is_send ? "send: " : "recv: ", why...));
+  };
+  const auto members = process_sets.find(request.set_id);
+  if (!members) return invalid(process_sets.missing(request.set_id).message());
+  const bool from_anyone = request.peer < 0 && !request.is_send;
+  if (members->rank >= 0 && (from_anyone || members->has(request.peer))) return {};
+  return invalid("rank ", members->rank < 0 ? own_rank : request.peer,
+                 " is not a member of process set ", request.set_id, ", ", members->description());
+}
+
+}  // namespace
+
 Runtime::Runtime(World world, const Options& options, LossPolicy on_loss,
                  std::function<void(const Status&)> on_failure, std::shared_ptr<ProcessSets> sets)
     : options_(options),
@@ -13,7 +29,10 @@ Runtime::Runtime(World world, const Options& options, LossPolicy on_loss,
       epoch_(std::move(world),
              {options_, commands_, metrics_, timeline_, recorder_, std::move(on_failure)}, on_loss,
              std::move(sets)),
-      progress_(epoch_, epoch_.host(), epoch_.topology().local_size, metrics_) {}
+      progress_(epoch_, epoch_.layout().host, epoch_.layout().topology.local_size, metrics_),
+      sender_(commands_, progress_),
+      tables_(sender_, epoch_.process_sets()),
+      sets_(sender_, epoch_.process_sets()) {}
 
 Expected<std::unique_ptr<Runtime>> Runtime::start(World world, const Options& options,
                                                   LossPolicy on_loss,
@@ -31,8 +50,8 @@ Expected<std::unique_ptr<Runtime>> Runtime::start(World world, const Options& op
   }
   if (Status status = runtime->epoch_.open(); !status.ok()) return status;
   runtime->commands_.open();
-  const Epoch& epoch = runtime->epoch_;
-  Status status = runtime->progress_.start(epoch.control_fd(), epoch.transport_fd());
+  const Epoch::Descriptors descriptors = runtime->epoch_.descriptors();
+  Status status = runtime->progress_.start(descriptors.control, descriptors.transport);
   if (!status.ok()) return status;
   return runtime;
 }
@@ -46,7 +65,7 @@ std::vector<Handle> Runtime::open_handles(std::vector<Submission>& submissions) 
   handles.reserve(submissions.size());
   const Time now = Clock::now();
   for (Submission& submission : submissions) {
-    submission.handle = std::make_shared<HandleState>(progress_.lock());
+    submission.handle = sender_.make_handle();
     submission.submitted_at = now;
     handles.emplace_back(submission.handle.state());
   }
@@ -67,7 +86,6 @@ std::optional<Command> Runtime::accept(int set_id, std::vector<Submission> submi
   Command command;
   command.set_id = set_id;
   command.submissions = std::move(submissions);
-  for (Submission& submission : command.submissions) epoch_.reserve_room(submission);
   if (refused.ok()) refused = commands_.admit(command, members->size(), queue);
   if (!refused.ok()) command.refuse(refused);
   if (!refused.ok() || queue) return std::nullopt;
@@ -75,7 +93,7 @@ std::optional<Command> Runtime::accept(int set_id, std::vector<Submission> submi
 }
 
 std::vector<Handle> Runtime::submit(int set_id, std::vector<Submission> submissions) {
-  epoch_.mark_streams(submissions);
+  epoch_.prepare(submissions);
   std::vector<Handle> handles = open_handles(submissions);
   accept(set_id, std::move(submissions), true);
   progress_.notify();
@@ -84,7 +102,7 @@ std::vector<Handle> Runtime::submit(int set_id, std::vector<Submission> submissi
 
 std::vector<Handle> Runtime::submit_and_wait(int set_id, std::vector<Submission> submissions,
                                              std::optional<Time> deadline) {
-  epoch_.mark_streams(submissions);
+  epoch_.prepare(submissions);
   std::vector<Handle> handles;
   if (progress_.acquire()) {
     handles = open_handles(submissions);
@@ -143,7 +161,7 @@ Handle Runtime::wait_for_others(RoundAtOnce& round, const RepeatedCall& call, Ti
   progress_.go_on();
   Handle handle;
   try {
-    handle = Handle(std::make_shared<HandleState>(progress_.lock()));
+    handle = Handle(sender_.make_handle());
     round.hand_in(call, handle.state(), Clock::now());
   } catch (const std::exception& error) {
     // The others count on the round that this rank has joined.
@@ -160,7 +178,7 @@ Handle Runtime::wait_for_others(RoundAtOnce& round, const RepeatedCall& call, Ti
 }
 
 Handle Runtime::join(int set_id) {
-  auto handle = std::make_shared<HandleState>(progress_.lock());
+  auto handle = sender_.make_handle();
   const auto members = process_sets().find(set_id);
   if (!members || members->rank < 0) {
     handle->complete(Status(ErrorCode::invalid_argument,
@@ -172,25 +190,13 @@ Handle Runtime::join(int set_id) {
   command.kind = Command::Kind::join;
   command.set_id = set_id;
   command.handle = handle;
-  push(std::move(command));
+  sender_.send(std::move(command));
   return Handle(handle);
 }
 
-Status Runtime::refusal_of(const MessageRequest& request) const {
-  const auto invalid = [&](const auto&... why) {
-    return Status(ErrorCode::invalid_argument, str(request.is_send ? "send: " : "recv: ", why...));
-  };
-  const auto members = process_sets().find(request.set_id);
-  if (!members) return invalid(process_sets().missing(request.set_id).message());
-  const bool from_anyone = request.peer < 0 && !request.is_send;
-  if (members->rank >= 0 && (from_anyone || members->has(request.peer))) return {};
-  return invalid("rank ", members->rank < 0 ? topology().rank : request.peer,
-                 " is not a member of process set ", request.set_id, ", ", members->description());
-}
-
 Handle Runtime::submit_message(MessageRequest request) {
-  auto handle = std::make_shared<HandleState>(progress_.lock());
-  if (const Status refused = refusal_of(request); !refused.ok()) {
+  auto handle = sender_.make_handle();
+  if (const Status refused = refusal_of(request, process_sets(), topology().rank); !refused.ok()) {
     handle->complete(refused);
     return Handle(handle);
   }
@@ -199,98 +205,8 @@ Handle Runtime::submit_message(MessageRequest request) {
   command.kind = Command::Kind::message;
   command.set_id = request.set_id;
   command.message = std::move(request);
-  push(std::move(command));
+  sender_.send(std::move(command));
   return Handle(handle);
-}
-
-Status Runtime::open_table(int set_id, HeldTable table) {
-  Command command;
-  command.kind = Command::Kind::open_table;
-  command.set_id = set_id;
-  command.table = std::make_unique<TableCommand>();
-  command.table->held = std::move(table);
-  command.handle = std::make_shared<HandleState>(progress_.lock());
-  const auto handle = command.handle.state();
-  push(std::move(command));
-  handle->outlast();
-  return handle->status;
-}
-
-Handle Runtime::use_table(int set_id, std::shared_ptr<TableOperation> operation) {
-  auto handle = std::make_shared<HandleState>(progress_.lock());
-  if (!process_sets().find(set_id)) {
-    handle->complete(Status(
-        ErrorCode::invalid_argument,
-        str("table '", operation->use->name, "': its process set ", set_id, " has been removed")));
-    return Handle(handle);
-  }
-  operation->handle = handle;
-  Command command;
-  command.kind = Command::Kind::use_table;
-  command.set_id = set_id;
-  command.table = std::make_unique<TableCommand>();
-  command.table->operation = std::move(operation);
-  push(std::move(command));
-  return Handle(handle);
-}
-
-void Runtime::close_table(std::uint64_t number) {
-  Command command;
-  command.kind = Command::Kind::close_table;
-  command.table = std::make_unique<TableCommand>();
-  command.table->held.number = number;
-  push(std::move(command));
-}
-
-Status Runtime::form_set(int id, const std::vector<int>& ranks) {
-  Command command;
-  command.kind = Command::Kind::form;
-  command.set_id = id;
-  command.ranks = ranks;
-  command.handle = std::make_shared<HandleState>(progress_.lock());
-  const auto handle = command.handle.state();
-  push(std::move(command));
-  handle->outlast();
-  return handle->status;
-}
-
-Status Runtime::dissolve_set(int id) {
-  if (id < first_formed) {
-    return {ErrorCode::invalid_argument,
-            str("process set ", id, " is known to all ranks: use remove_process_set()")};
-  }
-  return end_set(id);
-}
-
-void Runtime::end_added_sets() {
-  for (const int id : process_sets().ids()) {
-    // Fails only in a world that has broken.
-    if (id != 0 && id < first_formed) (void)end_set(id);
-  }
-}
-
-Status Runtime::end_set(int id) {
-  if (Status status = epoch_.process_sets().remove(id); !status.ok()) return status;
-  Command command;
-  command.kind = Command::Kind::dissolve;
-  command.set_id = id;
-  push(std::move(command));
-  return {};
-}
-
-void Runtime::take_back_sets() {
-  process_sets().take_back();
-  Command command;
-  command.kind = Command::Kind::answer_changes;
-  command.handle = std::make_shared<HandleState>(progress_.lock());
-  const auto handle = command.handle.state();
-  push(std::move(command));
-  handle->outlast();  // what is changed during the next offer is not answered with this
-}
-
-void Runtime::push(Command command) {
-  commands_.push(std::move(command));
-  progress_.notify();
 }
 
 void Runtime::shutdown() {
@@ -312,7 +228,7 @@ void Runtime::stop(Command command) {
   if (command.kind == Command::Kind::leave) {
     commands_.close(Status(ErrorCode::shutdown, "this rank has shut down"));
   }
-  push(std::move(command));
+  sender_.send(std::move(command));
   progress_.join();
 }
 

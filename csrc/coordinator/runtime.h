@@ -2,14 +2,14 @@
 // timeline, the application's commands and the progress that is made with them. It owns the epoch,
 // the world as it is now.
 //
+// Operations are handed in here; what is asked of tables and of process sets has parts of its own.
+//
 // Progress is made by whoever holds its lock: a thread of the runtime, or a caller that waits for a
 // handle anyway.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -17,13 +17,15 @@
 #include <vector>
 
 #include "coordinator/command_queue.h"
+#include "coordinator/command_sender.h"
 #include "coordinator/epoch.h"
 #include "coordinator/flight_recorder.h"
 #include "coordinator/metrics.h"
 #include "coordinator/progress.h"
 #include "coordinator/repeated_call.h"
+#include "coordinator/set_requests.h"
 #include "coordinator/submission.h"
-#include "coordinator/table_names.h"
+#include "coordinator/table_requests.h"
 #include "coordinator/timeline.h"
 #include "core/options.h"
 #include "membership/world.h"
@@ -67,40 +69,20 @@ class Runtime {
   Handle join(int set_id);
   // One side of a message between two ranks. What is wrong with it comes with the handle.
   Handle submit_message(MessageRequest request);
-  // A table is opened and closed on all ranks of its set, which agree on its number.
-  [[nodiscard]] TableNames& table_names() const { return *table_names_; }
-  Status open_table(int set_id, HeldTable table);
-  Handle use_table(int set_id, std::shared_ptr<TableOperation> operation);
-  void close_table(std::uint64_t number);
-  // A set that only its members know, see ProcessSets::form(); and its end on this rank, with which
-  // it ends for all.
-  Status form_set(int id, const std::vector<int>& ranks);
-  Status dissolve_set(int id);
-  // ProcessSets::take_back(), and the answer to who has changed sets meanwhile.
-  void take_back_sets();
-  // The end of all sets that every rank knows, on this rank: each does so at the same place among
-  // what it does with them, and none waits for another.
-  void end_added_sets();
+  [[nodiscard]] TableRequests& tables() { return tables_; }
+  [[nodiscard]] SetRequests& sets() { return sets_; }
 
-  [[nodiscard]] const Topology& topology() const { return epoch_.topology(); }
-  [[nodiscard]] ProcessSets& process_sets() { return epoch_.process_sets(); }
-  [[nodiscard]] const ProcessSets& process_sets() const { return epoch_.process_sets(); }
+  // The world as it is now. Callers use only what it says is for any thread.
+  [[nodiscard]] const Epoch& epoch() const { return epoch_; }
+  [[nodiscard]] const Topology& topology() const { return epoch_.layout().topology; }
+  // Which sets there are.
+  [[nodiscard]] ProcessSets& process_sets() const { return epoch_.process_sets(); }
+
   [[nodiscard]] const Options& options() const { return options_; }
-  [[nodiscard]] std::string_view transport_name() const { return epoch_.transport_name(); }
-  [[nodiscard]] std::map<std::string, std::int64_t> metrics() const { return metrics_.values(); }
-  void count_filled_gradient() { metrics_.gradients_filled.add(1); }
-  void count_table_parts_direct(std::int64_t parts) { metrics_.table_parts_direct.add(parts); }
-
-  // Begins and ends a timeline while the runtime runs; see Timeline::open().
-  Status start_timeline(const std::string& path, const TimelineStyle& style = {}) {
-    return timeline_.open(path, topology().rank, style);
-  }
-  void stop_timeline() { timeline_.close(); }
-
-  // For what threads of the application do by themselves.
+  // Counters, those of the application's threads among them.
+  [[nodiscard]] Metrics& metrics() { return metrics_; }
+  // May begin and end while the runtime runs.
   [[nodiscard]] Timeline& timeline() { return timeline_; }
-  [[nodiscard]] PersistentRuns& persistent_runs() { return metrics_.persistent_runs; }
-
   // What this rank did last; nothing is recorded without Options::flight_recorder.
   [[nodiscard]] FlightRecorder& flight_recorder() { return recorder_; }
 
@@ -109,28 +91,10 @@ class Runtime {
   // Tells all ranks that this one is lost because of `cause`, then stops.
   void abort(const std::string& cause);
 
-  // The ranks of this host, and what they share.
-  [[nodiscard]] const HostGroup& host() const { return epoch_.host(); }
-  // Of ranks of this host that share memory.
-  [[nodiscard]] const HostPolicy& host_policy() const { return epoch_.host_policy(); }
-  // How ranks that share memory exchange so many bytes; nothing for the ring.
-  [[nodiscard]] std::optional<HostPolicy> host_policy(std::size_t bytes) const {
-    return policy_for(algorithms(), host_policy(), bytes);
-  }
-  [[nodiscard]] const AlgorithmTable& algorithms() const { return epoch_.algorithms(); }
-  [[nodiscard]] AlgorithmTable algorithms_of_world() const { return epoch_.algorithms_of_world(); }
-  [[nodiscard]] std::string describe_algorithms() const { return epoch_.describe_algorithms(); }
-  [[nodiscard]] const LinkCosts& link_costs() const { return epoch_.link_costs(); }
-  [[nodiscard]] const std::vector<TriedLink>& links_tried() const { return epoch_.links_tried(); }
   // Whether nothing of the set is accepted any more. Cheap.
   [[nodiscard]] bool is_broken(int set_id = 0) const { return commands_.is_closed(set_id); }
   // Why; ok while it is accepted.
   [[nodiscard]] Status refusal(int set_id = 0) const { return commands_.refusal(set_id); }
-
-  // What broke the world; ok where nothing did. After shutdown() or abort().
-  [[nodiscard]] const Status& failure() const { return epoch_.failure(); }
-  // The operations that were open then, the first of many; the same.
-  [[nodiscard]] std::vector<std::string> interrupted() const { return epoch_.interrupted(); }
 
   // In a forked child: gives up what the parent's peers watch. Async-signal-safe.
   void close_after_fork();
@@ -139,13 +103,11 @@ class Runtime {
   Runtime(World world, const Options& options, LossPolicy on_loss,
           std::function<void(const Status&)> on_failure, std::shared_ptr<ProcessSets> sets);
 
+  // Of each submission its handle.
   std::vector<Handle> open_handles(std::vector<Submission>& submissions) const;
   // Makes the submissions into a command; nothing when they are refused. `queue`: puts it there.
   std::optional<Command> accept(int set_id, std::vector<Submission> submissions, bool queue);
   Handle wait_for_others(RoundAtOnce& round, const RepeatedCall& call, Time deadline);
-  [[nodiscard]] Status refusal_of(const MessageRequest& request) const;
-  Status end_set(int id);
-  void push(Command command);
   void stop(Command command);
 
   const Options options_;
@@ -155,7 +117,9 @@ class Runtime {
   CommandQueue commands_;
   Epoch epoch_;
   Progress progress_;
-  const std::shared_ptr<TableNames> table_names_ = std::make_shared<TableNames>();
+  CommandSender sender_;
+  TableRequests tables_;
+  SetRequests sets_;
   std::mutex stop_mutex_;
 };
 

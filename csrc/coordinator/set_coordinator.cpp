@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "core/earlier.h"
 #include "core/strings.h"
 #include "plan/fusion_plan.h"
 
@@ -253,10 +254,7 @@ bool SetCoordinator::advance(Time now) {
 }
 
 std::optional<Time> SetCoordinator::next_deadline() const {
-  const auto negotiation = negotiation_.deadline();
-  const auto replay = replay_.next_deadline();
-  if (!negotiation || !replay) return negotiation ? negotiation : replay;
-  return std::min(*negotiation, *replay);
+  return earlier(negotiation_.deadline(), replay_.next_deadline());
 }
 
 void SetCoordinator::handle(const ResponseList& responses, Time now) {

@@ -38,7 +38,7 @@ struct Submission {
   OpenHandle handle;
   Time submitted_at{};
   Time taken_at{};                    // from the queue, by the coordinator thread
-  std::shared_ptr<ControlRoom> room;  // a process set to be added: see Batches::reserve()
+  std::shared_ptr<ControlRoom> room;  // a process set to be added: see reserve_room()
   // The application submitted the name again before this was agreed on.
   Status duplicate;
 };

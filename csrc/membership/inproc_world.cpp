@@ -14,7 +14,7 @@ World inproc_world(InprocHub& hub, int rank) {
   topology.host_names.assign(count, host_name());
   topology.host_of.assign(count, 0);
   topology.process_ids.assign(count, static_cast<int>(::getpid()));
-  return {std::move(topology), hub.make_control_lane(rank), hub.make_transport(rank), {}, {}, {}};
+  return {{std::move(topology), {}, {}, {}}, hub.make_control_lane(rank), hub.make_transport(rank)};
 }
 
 World solo_world() {

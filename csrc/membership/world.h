@@ -35,13 +35,23 @@ struct Topology {
   [[nodiscard]] std::string describe(int peer) const;
 };
 
-struct World {
+// Who is where in a world and what lies between them. It stays as it is while the world is there,
+// so any thread may read it.
+struct WorldLayout {
   Topology topology;
-  std::unique_ptr<ControlLane> control;
-  std::unique_ptr<Transport> transport;
   HostGroup host;
   LinkCosts link_costs;                // between hosts, the same on all ranks
   std::vector<TriedLink> links_tried;  // between hosts; that which is used comes first
+
+  // Whether members of a set in these parts do what they can in the memory of each host.
+  [[nodiscard]] bool spans_hosts(const HostParts& parts) const {
+    return host.knows_hosts() && parts.leaders.size() > 1;
+  }
+};
+
+struct World : WorldLayout {
+  std::unique_ptr<ControlLane> control;
+  std::unique_ptr<Transport> transport;
 };
 
 // Makes MPI's bulk transport; empty where MPI cannot carry bulk, with the reason in `unavailable`.

@@ -95,8 +95,8 @@ inline Handle run(Runtime& engine, Submission submission, int set = 0) {
 }
 
 // The value of a counter.
-inline std::int64_t metric(const Runtime& engine, const std::string& name) {
-  return engine.metrics().at(name);
+inline std::int64_t metric(Runtime& engine, const std::string& name) {
+  return engine.metrics().values().at(name);
 }
 
 // Adds a process set of the ranks; returns its number.

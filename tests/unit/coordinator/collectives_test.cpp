@@ -217,7 +217,7 @@ TEST_CASE("elements travel as a narrower type, converted where they are packed")
         for (int other = 1; other < size; ++other) thirds += 1.0F / 3;
         for (const float value : plain) expect(value == thirds, "as it is");
         const auto bytes = static_cast<std::int64_t>(length);
-        expect(engine.metrics().at("bytes_packed") >= 2 * (2 + 2) * bytes, "converted");
+        expect(engine.metrics().values().at("bytes_packed") >= 2 * (2 + 2) * bytes, "converted");
       },
       nullptr, sharing);
 }
@@ -236,10 +236,10 @@ TEST_CASE("a batch of more tensors than a channel's table has entries is packed"
     }
     for (const Handle& handle : engine.submit(0, std::move(group))) finish(handle);
     for (const auto& tensor : data) expect(tensor == std::vector<float>(length, 2), "the sum");
-    expect(engine.metrics().at("allreduce_batches") == 1, "one batch");
-    const bool packs = !fits || !engine.host().memory()->has_direct_access();
+    expect(engine.metrics().values().at("allreduce_batches") == 1, "one batch");
+    const bool packs = !fits || !engine.epoch().layout().host.memory()->has_direct_access();
     const auto bytes = static_cast<std::int64_t>(tensors * length * sizeof(float));
-    expect(engine.metrics().at("bytes_packed") == (packs ? 2 * bytes : 0), "bytes packed");
+    expect(engine.metrics().values().at("bytes_packed") == (packs ? 2 * bytes : 0), "bytes packed");
   };
   run_engines(2, {}, check, nullptr, Sharing::memory);
 }

@@ -78,13 +78,13 @@ TEST_CASE("a repeated call that all ranks make is counted as any other") {
   run_sharing(size, [&](int, Runtime& engine) {
     expect(sum(engine, "x", size) == Is::not_tried, "the first is negotiated");
     together.arrive_and_wait();
-    const auto before = engine.metrics();
+    const auto before = engine.metrics().values();
     together.arrive_and_wait();
     for (int round = 0; round < rounds; ++round) {
       if (sum(engine, "x", size) == Is::done) ++at_once;
     }
     together.arrive_and_wait();
-    const auto after = engine.metrics();
+    const auto after = engine.metrics().values();
     for (const char* counted : {"tensors_submitted", "tensors_completed", "plans_replayed",
                                 "plans_eager", "allreduce_batches", "allreduce_tensors"}) {
       expect(after.at(counted) - before.at(counted) == rounds, counted);
@@ -295,9 +295,9 @@ TEST_CASE("what is to be seen step by step is submitted") {
   run_sharing(2, [&](int, Runtime& engine) {
     for (int i = 0; i < 3; ++i) sum(engine, "x", 2);
     together.arrive_and_wait();
-    engine.start_timeline(path + ".%r").throw_if_error();
+    engine.timeline().open(path + ".%r", engine.topology().rank).throw_if_error();
     expect(sum(engine, "x", 2) == Is::not_tried, "a timeline is written");
-    engine.stop_timeline();
+    engine.timeline().close();
     together.arrive_and_wait();
     ::unlink(str(path, ".", engine.topology().rank).c_str());
   });

@@ -20,13 +20,13 @@ TEST_CASE("a caller that waits at once needs no other thread") {
     std::vector<float> tensor(4, 1);
     finish(submit(engine, allreduce_of(tensor, DataType::float32, "first")));
     std::this_thread::sleep_for(100ms);  // until the engine's thread has sat down
-    const auto before = engine.metrics();
+    const auto before = engine.metrics().values();
     for (int i = 0; i < 100; ++i) {
       const Handle handle = run(engine, allreduce_of(tensor, DataType::float32, "x"));
       expect(handle.done(), "an operation that is done when the call returns");
       finish(handle);
     }
-    const auto after = engine.metrics();
+    const auto after = engine.metrics().values();
     expect(after.at("driven_by_caller") == before.at("driven_by_caller") + 100, "100 drives");
     expect(after.at("sleeps") == before.at("sleeps"), "the engine's thread did not wake up");
   });

@@ -63,7 +63,8 @@ TEST_CASE("nobody waits for a rank that fails before it has heard that it is awa
     std::vector<float> tensor(100'000, 1);  // which all reach into
     const Handle handle = submit(engine, allreduce_of(tensor, DataType::float32, "x"));
     const Time limit = soon();
-    while (rank != 1 && engine.metrics().at("allreduce_batches") == 0 && Clock::now() < limit) {
+    while (rank != 1 && engine.metrics().values().at("allreduce_batches") == 0 &&
+           Clock::now() < limit) {
       std::this_thread::yield();
     }
     together.arrive_and_wait();  // the others are at it, and rank 1 does not know
@@ -79,7 +80,8 @@ TEST_CASE("nobody waits for a rank that fails before it has heard that it is awa
     expect(status.to_string().starts_with("the allreduce of 'x' cannot complete: "),
            status.to_string());
     engine.shutdown();
-    expect(engine.interrupted() == std::vector<std::string>{"allreduce of 'x'"}, "what was open");
+    expect(engine.epoch().sets().interrupted() == std::vector<std::string>{"allreduce of 'x'"},
+           "what was open");
   });
 }
 

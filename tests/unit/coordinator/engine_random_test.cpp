@@ -219,7 +219,7 @@ TEST_CASE("random programs end, and with the right results") {
             throw std::runtime_error(str("in step ", step, ": ", error.what()));
           }
         }
-        replayed += engine.metrics().at("plans_replayed");
+        replayed += engine.metrics().values().at("plans_replayed");
       },
       nullptr, Sharing::memory, host_of);
   CHECK(replayed > 0);

@@ -88,7 +88,7 @@ TEST_CASE("operations without a name are replayed, with barriers and named ones 
     const auto once_round = static_cast<int>(numbers_of_unnamed / 2);
     for (int round = 0; round < once_round; ++round) step(round);
     together.arrive_and_wait();
-    const auto before = engine.metrics();
+    const auto before = engine.metrics().values();
     together.arrive_and_wait();
     for (int round = 0; round < 3 * once_round; ++round) step(round);
     together.arrive_and_wait();
@@ -442,9 +442,9 @@ TEST_CASE("an engine that waits for nothing does not wake up, whatever was repla
     for (int round = 0; round < 20; ++round) sum(engine, "x", 3);
     together.arrive_and_wait();
     std::this_thread::sleep_for(200ms);
-    const auto before = engine.metrics();
+    const auto before = engine.metrics().values();
     std::this_thread::sleep_for(300ms);
-    const auto after = engine.metrics();
+    const auto after = engine.metrics().values();
     together.arrive_and_wait();
     expect(after.at("sleeps") == before.at("sleeps"), "one long sleep");
     expect(after.at("idle_wakeups") == before.at("idle_wakeups"), "nothing to wake up for");

@@ -95,7 +95,7 @@ TEST_CASE("sets change on all ranks where some have offered theirs to a world th
       expect(!adding.done() && !removing.done(), "which world goes on is not known yet");
     }
     if (rank == 0) sum(engine, 2);
-    if (rank == 1) engine.take_back_sets();
+    if (rank == 1) engine.sets().take_back();
     finish(adding);
     finish(removing);
     expect(adding.state()->output.process_set == ids.back(), "its number");
@@ -167,7 +167,7 @@ TEST_CASE("what one rank has no room for is an error of all, and the world goes 
       3, {},
       [](int rank, Runtime& engine) {
         const int before = add_set(engine, {0, 1, 2});
-        if (rank == 1) fill(*engine.host().memory());
+        if (rank == 1) fill(*engine.epoch().layout().host.memory());
         const auto error_of = [](const std::function<void()>& call) -> std::string {
           try {
             call();
@@ -192,7 +192,7 @@ TEST_CASE("what one rank has no room for is an error of all, and the world goes 
         // What goes makes room.
         remove_set(engine, before);
         if (rank == 1) {
-          const Status formed = engine.form_set(first_formed_set + 7, {1});
+          const Status formed = engine.sets().form(first_formed_set + 7, {1});
           expect(formed.code() == ErrorCode::unsupported || formed.ok(), formed.to_string());
         }
         sum(engine, 3);
@@ -234,17 +234,17 @@ TEST_CASE(
 TEST_CASE("a slot has one set at a time, and a number is used once") {
   run_engines(2, {}, [](int, Runtime& engine) {
     const int first = group_number(17, 0);
-    expect(engine.form_set(first, {0, 1}).ok(), "the slot is free");
-    const Status taken = engine.form_set(group_number(17, 1), {0, 1});
+    expect(engine.sets().form(first, {0, 1}).ok(), "the slot is free");
+    const Status taken = engine.sets().form(group_number(17, 1), {0, 1});
     expect(taken.code() == ErrorCode::invalid_argument, "the slot is taken");
     expect(taken.to_string().find("slot, 17 of 0 to 510") != std::string::npos, taken.to_string());
-    expect(engine.form_set(group_number(18, 0), {0, 1}).ok(), "another slot");
+    expect(engine.sets().form(group_number(18, 0), {0, 1}).ok(), "another slot");
     sum(engine, 2, first);
     sum(engine, 2, group_number(18, 0));
-    expect(engine.dissolve_set(first).ok(), "ends");
-    const Status again = engine.form_set(first, {0, 1});
+    expect(engine.sets().dissolve(first).ok(), "ends");
+    const Status again = engine.sets().form(first, {0, 1});
     expect(again.to_string().find("used before") != std::string::npos, again.to_string());
-    expect(engine.form_set(group_number(17, 1), {0, 1}).ok(), "the slot is free again");
+    expect(engine.sets().form(group_number(17, 1), {0, 1}).ok(), "the slot is free again");
     sum(engine, 2, group_number(17, 1));
   });
 }

@@ -46,7 +46,7 @@ TEST_CASE("allreduce sums over any number of ranks, in any order of submission")
         }
       }
     }
-    expect(engine.metrics().at("tensors_completed") == 100, "100 tensors");
+    expect(engine.metrics().values().at("tensors_completed") == 100, "100 tensors");
   });
 }
 
@@ -56,7 +56,7 @@ TEST_CASE("a ring takes 2(P-1) steps and moves 2(P-1)n bytes") {
   run_engines(size, {}, [&](int, Runtime& engine) {
     std::vector<double> tensor(1001, 1.0);
     finish(submit(engine, allreduce_of(tensor, DataType::float64, "t")));
-    const auto metrics = engine.metrics();
+    const auto metrics = engine.metrics().values();
     expect(metrics.at("allreduce_ring_steps") == 2 * (size - 1), "steps");
     expect(metrics.at("allreduce_batches") == 1, "one batch");
     sent += metrics.at("allreduce_payload_bytes_sent");
@@ -98,7 +98,7 @@ TEST_CASE("a tensor that some ranks never submit stalls with an error on all") {
     await([&] { return told == size; }, "the late rank is told");
     finish(submit(engine, allreduce_of(tensor, DataType::float32, "x")));
     expect(tensor[0] == static_cast<float>(size), "a sum after the stall");
-    expect(engine.metrics().at("stall_warnings") > 0, "a warning before the error");
+    expect(engine.metrics().values().at("stall_warnings") > 0, "a warning before the error");
   });
 }
 
@@ -234,15 +234,19 @@ TEST_CASE("a timeline can be started and stopped while the engine runs") {
       std::vector<float> tensor(4, 1);
       finish(submit(engine, allreduce_of(tensor, DataType::float32, name)));
     };
-    engine.stop_timeline();  // nothing to stop
+    engine.timeline().close();  // nothing to stop
     reduce("before");
-    expect(engine.start_timeline(path).ok(), "starts");
-    expect(engine.start_timeline(path).code() == ErrorCode::invalid_argument, "only one");
+    expect(engine.timeline().open(path, engine.topology().rank).ok(), "starts");
+    expect(
+        engine.timeline().open(path, engine.topology().rank).code() == ErrorCode::invalid_argument,
+        "only one");
     reduce("between");
-    engine.stop_timeline();
+    engine.timeline().close();
     reduce("after");
-    expect(engine.start_timeline("/no/such/folder/%r").code() == ErrorCode::initialization, "why");
-    expect(engine.start_timeline(path + "_again").ok(), "starts anew");
+    expect(engine.timeline().open("/no/such/folder/%r", engine.topology().rank).code() ==
+               ErrorCode::initialization,
+           "why");
+    expect(engine.timeline().open(path + "_again", engine.topology().rank).ok(), "starts anew");
     reduce("again");
   });
   for (const char* again : {"", "_again"}) {
@@ -272,9 +276,9 @@ TEST_CASE("an idle engine does not wake up") {
     finish(submit(engine, allreduce_of(tensor, DataType::float32, "y")));
     together.arrive_and_wait();
     std::this_thread::sleep_for(200ms);
-    const auto before = engine.metrics();
+    const auto before = engine.metrics().values();
     std::this_thread::sleep_for(500ms);
-    const auto after = engine.metrics();
+    const auto after = engine.metrics().values();
     together.arrive_and_wait();  // no rank leaves while another still counts
     expect(after.at("sleeps") == before.at("sleeps"), "one long sleep");
     expect(after.at("idle_wakeups") == before.at("idle_wakeups"), "nothing to wake up for");

@@ -158,7 +158,7 @@ TEST_CASE("what is sent to a group is refused by who ends it, also after the oth
   run_ranks(3, [&](int rank) {
     if (rank == 1) {
       EpochByHand self(inproc_world(hub, rank));
-      const auto find = [&] { return self.epoch().find_set(group); };
+      const auto find = [&] { return self.epoch().sets().find(group); };
       self.push(Command::Kind::form, group, ranks);
       self.go_on_until([&] { return find() != nullptr; }, "the group");
       together.arrive_and_wait();
@@ -173,11 +173,11 @@ TEST_CASE("what is sent to a group is refused by who ends it, also after the oth
     auto started = Runtime::start(inproc_world(hub, rank), {});
     expect_ok(started.status(), "the world is there");
     Runtime& runtime = **started;
-    expect_ok(runtime.form_set(group, ranks), "the group");
+    expect_ok(runtime.sets().form(group, ranks), "the group");
     std::vector<float> large(5000, 1);
     const Handle sent = rank == 2 ? message(runtime, true, 1, large, group) : Handle{};
     together.arrive_and_wait();
-    if (rank == 0) return expect_ok(runtime.dissolve_set(group), "its end");
+    if (rank == 0) return expect_ok(runtime.sets().dissolve(group), "its end");
     expect(contains(error_of<ShutdownError>(sent), "rank 1"), "who has left");
     is_refused = true;
   });

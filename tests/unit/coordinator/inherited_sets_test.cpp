@@ -109,18 +109,21 @@ TEST_CASE("what is handed over does not change any more") {
 
 TEST_CASE("sets that are offered to another world change on, as on ranks that have not offered") {
   ProcessSets sets(0, 2);
-  REQUIRE(sets.add({0, 1}));
-  CHECK_FALSE(sets.is_offered());
+  bool was_offered = true;
+  REQUIRE(sets.add({0, 1}, &was_offered));
+  CHECK_FALSE(was_offered);
   const KnownSets known = sets.offer();
-  CHECK(sets.is_offered());
   CHECK(known.sets.size() == 1);
-  CHECK(sets.add({0}).value()->id == 2);
-  CHECK(sets.remove(1).ok());
+  CHECK(sets.add({0}, &was_offered).value()->id == 2);
+  CHECK(was_offered);
+  was_offered = false;
+  CHECK(sets.remove(1, &was_offered).ok());
+  CHECK(was_offered);
   CHECK(sets.ids() == std::vector<int>{0, 2});
   SECTION("the world goes on") {
     sets.take_back();
-    CHECK_FALSE(sets.is_offered());
-    CHECK(sets.add({0}).value()->id == 3);
+    CHECK(sets.add({0}, &was_offered).value()->id == 3);
+    CHECK_FALSE(was_offered);
   }
   SECTION("the world breaks meanwhile") {
     (void)sets.hand_over();

@@ -436,7 +436,7 @@ TEST_CASE("a set that only its members know works beside the world") {
         const int number = first_formed_set + 17;
         if (rank != 1) {
           if (rank == 2) std::this_thread::sleep_for(20ms);  // the other's messages are early
-          expect(engine.form_set(number, {0, 2}).ok(), "a set");
+          expect(engine.sets().form(number, {0, 2}).ok(), "a set");
           for (int round = 0; round < 20; ++round) {
             std::vector<float> data(100, 1);
             finish(submit(engine, allreduce_of(data, DataType::float32, "x"), number));
@@ -445,17 +445,17 @@ TEST_CASE("a set that only its members know works beside the world") {
           std::vector<float> data(2000, static_cast<float>(rank));
           finish(rank == 0 ? send(engine, 2, data, 0, number) : recv(engine, 0, data, 0, number));
           expect(data[0] == 0, "a message within the set");
-          expect(engine.dissolve_set(number).ok(), "its end");
-          const Status again = engine.form_set(number, {0, 2});
+          expect(engine.sets().dissolve(number).ok(), "its end");
+          const Status again = engine.sets().form(number, {0, 2});
           expect(again.code() == ErrorCode::invalid_argument, "a number serves once");
         } else {
-          expect(!engine.form_set(number, {0, 2}).ok(), "members only");
+          expect(!engine.sets().form(number, {0, 2}).ok(), "members only");
         }
         std::vector<float> world(100, 1);
         finish(submit(engine, allreduce_of(world, DataType::float32, "w")));
         expect(world[0] == 3, "the sum over the world");
-        expect(!engine.form_set(5, {rank}).ok(), "such numbers are the world's");
-        expect(!engine.dissolve_set(0).ok(), "the world is not dissolved");
+        expect(!engine.sets().form(5, {rank}).ok(), "such numbers are the world's");
+        expect(!engine.sets().dissolve(0).ok(), "the world is not dissolved");
       },
       nullptr, sharing);
 }
@@ -480,11 +480,11 @@ TEST_CASE("sets that begin at the same time lose no message") {
       const int number = first_formed_set + round;
       const std::vector<int> ranks = round % 2 == 0 ? std::vector{0, 1, 2} : std::vector{0, 2};
       if (round % 2 != 0 && rank == 1) continue;
-      expect(engine.form_set(number, ranks).ok(), "a set");
+      expect(engine.sets().form(number, ranks).ok(), "a set");
       std::vector<float> data(3, 1);
       finish(submit(engine, allreduce_of(data, DataType::float32, "x"), number));
       expect(data[0] == static_cast<float>(ranks.size()), "the sum over the set");
-      if (round >= 100) expect(engine.dissolve_set(number).ok(), "its end");
+      if (round >= 100) expect(engine.sets().dissolve(number).ok(), "its end");
     }
   });
 }

@@ -1,11 +1,10 @@
 // Rounds that a rank has begun, and how long they are waited for.
-#include "coordinator/open_rounds.h"
-
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <deque>
 #include <random>
 
+#include "coordinator/plan_table.h"
 #include "core/strings.h"
 
 namespace rueda::test::open_rounds_test {

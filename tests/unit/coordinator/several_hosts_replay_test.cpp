@@ -420,7 +420,7 @@ TEST_CASE("a host without room for a table negotiates, and so do the others with
     sum(engine, "first");  // takes what the links need
     if (rank == 2) {
       // All is taken but what the set's channels need.
-      const auto& memory = engine.host().memory();
+      const auto& memory = engine.epoch().layout().host.memory();
       const std::vector<std::size_t> channels((1 + after_channels) * batch_orders,
                                               ChannelMemory::bytes_for(stage_slot_bytes));
       const auto room = HostMemory::reserve(memory, channels);
@@ -464,9 +464,9 @@ TEST_CASE(
     for (int round = 0; round < 20; ++round) sum(engine, "x");
     together.arrive_and_wait();
     std::this_thread::sleep_for(200ms);
-    const auto before = engine.metrics();
+    const auto before = engine.metrics().values();
     std::this_thread::sleep_for(300ms);
-    const auto after = engine.metrics();
+    const auto after = engine.metrics().values();
     together.arrive_and_wait();
     expect(after.at("sleeps") == before.at("sleeps"), "one long sleep");
     expect(after.at("idle_wakeups") == before.at("idle_wakeups"), "nothing to wake up for");

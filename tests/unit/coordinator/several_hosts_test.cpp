@@ -142,7 +142,8 @@ TEST_CASE("what a host has no room for is an error of the set's members on all h
     if (rank == 3) {
       try {
         for (std::uint64_t key = std::uint64_t{1} << 40;; ++key) {
-          static_cast<void>(engine.host().memory()->publish(key, std::size_t{1} << 20));
+          static_cast<void>(
+              engine.epoch().layout().host.memory()->publish(key, std::size_t{1} << 20));
         }
       } catch (const std::bad_alloc&) {
       }

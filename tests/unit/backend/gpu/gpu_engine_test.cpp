@@ -98,7 +98,7 @@ TEST_CASE("a batch of many tensors is packed, reduced and unpacked in a launch e
                  summed<float>(count, 2),
              "tensor " + std::to_string(i));
     }
-    const auto metrics = gpu.engine.metrics();
+    const auto metrics = gpu.engine.metrics().values();
     expect(metrics.at("nccl_calls") == 1, "one call");
     expect(metrics.at("gpu_launches") == 2, "two launches");
     expect(metrics.at("bytes_staged") == 0, "nothing through the host");

@@ -69,7 +69,7 @@ TEST_CASE("ranks that share a GPU go by NCCL where it and its user allow that") 
     const DeviceMemory memory = gpu.tensor(std::vector<float>(8, 1));
     gpu.finish(gpu.submit(gpu.allreduce(memory, 8, DataType::float32, "x")));
     expect(gpu.read<float>(memory.data(), 8) == std::vector<float>(8, 2), "the sum");
-    expect(gpu.engine.metrics().at("nccl_calls") == (allows ? 1 : 0), "by NCCL or not");
+    expect(gpu.engine.metrics().values().at("nccl_calls") == (allows ? 1 : 0), "by NCCL or not");
     gpu.drain();
   });
   ::unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
@@ -116,13 +116,13 @@ TEST_CASE("without the kernels what is narrowed is staged, and the rest is not")
     const DeviceMemory memory = gpu.tensor(filled<float>(1000, gpu.rank()));
     gpu.finish(gpu.submit(gpu.allreduce(memory, 1000, DataType::float32, "x")));
     expect(gpu.read<float>(memory.data(), 1000) == summed<float>(1000, 4), "the sum");
-    expect(gpu.engine.metrics().at("nccl_calls") == 1, "by NCCL");
+    expect(gpu.engine.metrics().values().at("nccl_calls") == 1, "by NCCL");
     const DeviceMemory other = gpu.tensor(filled<float>(1000, gpu.rank()));
     Submission narrowed = gpu.allreduce(other, 1000, DataType::float32, "narrow");
     narrowed.request.wire = DataType::bfloat16;
     gpu.finish(gpu.submit(std::move(narrowed)));
     expect(gpu.read<float>(other.data(), 1000) == summed<float>(1000, 4), "the other sum");
-    expect(gpu.engine.metrics().at("nccl_calls") == 1, "not by NCCL");
+    expect(gpu.engine.metrics().values().at("nccl_calls") == 1, "not by NCCL");
     gpu.drain();
   });
 }

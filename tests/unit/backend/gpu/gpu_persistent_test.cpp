@@ -26,7 +26,7 @@ TEST_CASE("a persistent allreduce of a GPU's tensor is enqueued by whoever start
                                    .postscale_factor = 0.5,
                                    .wire_dtype = DataType::bfloat16},
                                   result.data());
-    auto runs = gpu.engine.metrics();
+    auto runs = gpu.engine.metrics().values();
     const float sum = sum_of(size);
     for (int round = 1; round <= 4; ++round) {
       const auto own = static_cast<float>(round * (gpu.rank() + 1));
@@ -43,7 +43,7 @@ TEST_CASE("a persistent allreduce of a GPU's tensor is enqueued by whoever start
       run(*average);
       expect_all(gpu, memory.data(), all / static_cast<float>(size), "average");
     }
-    for (auto& [name, count] : runs) count = gpu.engine.metrics().at(name) - count;
+    for (auto& [name, count] : runs) count = gpu.engine.metrics().values().at(name) - count;
     expect(runs["nccl_calls"] == 16, "by NCCL");
     expect(runs["allreduce_batches"] == 16 && runs["tensors_completed"] == 16, "each counts");
     expect(runs["tensors_submitted"] == 16, "once: nothing is negotiated");

@@ -17,7 +17,7 @@ namespace rueda::test::gpu_replay_test {
 namespace {
 
 std::int64_t count(const GpuEngine& gpu, const std::string& name) {
-  return gpu.engine.metrics().at(name);
+  return gpu.engine.metrics().values().at(name);
 }
 
 // Of other lengths each, so that NCCL's double sees where ranks differ in their order.

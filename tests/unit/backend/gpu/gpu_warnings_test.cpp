@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "unit/captured_log.h"
 #include "ranks/gpu_engine_ranks.h"
+#include "unit/captured_log.h"
 
 namespace rueda::test::gpu_warnings_test {
 namespace {
@@ -29,7 +29,7 @@ std::string log_of(const GpuWorld& world) {
       expect(gpu.read<float>(memory.data(), 8) == std::vector<float>(8, 2), "the sum");
       gpu.drain();
     }
-    expect(gpu.engine.metrics().at("nccl_calls") == 0, "not by NCCL");
+    expect(gpu.engine.metrics().values().at("nccl_calls") == 0, "not by NCCL");
   });
   CHECK(log.lines("warning", "go through the host's memory, not by NCCL") == 1);
   return log.text();

@@ -1,0 +1,184 @@
+#include "coordinator/losses.h"
+
+#include "core/log.h"
+#include "core/strings.h"
+#include "onehost/process_state.h"
+#include "plan/negotiation_message.h"
+#include "plan/tree.h"
+
+namespace rueda {
+
+namespace {
+
+constexpr int world_fanout = 4;
+
+std::vector<int> neighbours_in(const Topology& topology) {
+  const Tree tree(topology.rank, topology.size, world_fanout);
+  std::vector<int> ranks = tree.children();
+  if (!tree.is_root()) ranks.push_back(tree.parent());
+  return ranks;
+}
+
+// Without recovery a rank that is silent may come back: what waits for it has time-outs of its own.
+Duration patience_of(const Options& options) {
+  return options.recovery == "on" ? seconds(options.heartbeat) : Duration();
+}
+
+}  // namespace
+
+Losses::Losses(const World& world, const Concerned& concerned, const EpochServices& services,
+               LossPolicy on_loss)
+    : world_(world),
+      concerned_(concerned),
+      services_(services),
+      on_loss_(on_loss),
+      neighbours_(neighbours_in(world.topology)),
+      heartbeat_(neighbours_, patience_of(services.options)) {
+  handle_messages();
+}
+
+bool Losses::are_harmless() const {
+  return !concerned_.messages.in_flight() && !concerned_.tables.in_flight() &&
+         concerned_.sets.are_over();
+}
+
+// --- Who is lost
+
+void Losses::handle_messages() {
+  concerned_.control.handle(ControlMessage::failure,
+                            [this](int peer, std::span<const std::byte> payload) {
+                              return receive_failure(peer, payload);
+                            });
+  concerned_.control.handle(
+      ControlMessage::loss,
+      [this](int /*peer*/, std::span<const std::byte> payload) { return receive_loss(payload); });
+  concerned_.control.handle(ControlMessage::question,
+                            [this](int peer, std::span<const std::byte> payload) {
+                              if (!payload.empty()) return false;
+                              concerned_.control.send(peer, ControlMessage::answer, {});
+                              return true;
+                            });
+  concerned_.control.handle(ControlMessage::answer,
+                            [this](int peer, std::span<const std::byte> payload) {
+                              heartbeat_.hear(peer, Clock::now());
+                              return payload.empty();
+                            });
+}
+
+bool Losses::receive_failure(int peer, std::span<const std::byte> payload) {
+  Reader reader(payload);
+  const Status reason = read_status(reader);
+  if (!reader.ok() || reason.ok()) return false;
+  if (has_failed()) return true;
+  log(LogLevel::debug, "rank ", peer, " tells of a failure: ", reason.to_string());
+  // What came before it comes first: a rank may have left in good order, and another have failed
+  // because of that.
+  const Time now = Clock::now();
+  concerned_.sets.step_once(now);
+  if (are_harmless()) return true;
+  // A rank that tells of its own failure is lost; what it tells of others concerns all.
+  reason.peer() == peer ? lose(peer, reason) : fail(reason);
+  return true;
+}
+
+bool Losses::receive_loss(std::span<const std::byte> payload) {
+  Reader reader(payload);
+  const Status reason = read_status(reader);
+  const int rank = reason.peer();
+  if (!reader.ok() || reason.ok() || rank < 0 || rank >= world_.topology.size) return false;
+  lose(rank, reason);
+  return true;
+}
+
+void Losses::on_peer_lost(int peer, const Status& cause) {
+  if (are_harmless()) return;
+  lose(peer, Status(ErrorCode::peer_lost, str(world_.topology.describe(peer), " is gone"), peer)
+                 .because(cause));
+}
+
+void Losses::look_for_silence(Time now, bool is_waiting) {
+  const Heartbeat::Look look = heartbeat_.look(now, is_waiting);
+  if (look.ask) {
+    for (const int peer : neighbours_) concerned_.control.send(peer, ControlMessage::question, {});
+  }
+  if (!look.silent || is_excused(*look.silent, now)) return;
+  const int peer = *look.silent;
+  lose(peer, Status(ErrorCode::peer_lost,
+                    str(world_.topology.describe(peer), " has not answered for ",
+                        services_.options.heartbeat, " s"),
+                    peer, {.reason = ErrorReason::unreachable}));
+}
+
+// A rank of this host that gets no processor lives. One that does not want any has answered what it
+// was asked, but the answer may not have been read here: this rank may have had no processor, too.
+bool Losses::is_excused(int peer, Time now) {
+  const auto member = world_.host.rank_of(peer);
+  const auto& memory = world_.host.memory();
+  if (member && memory && is_runnable(memory->process_of(*member)) &&
+      heartbeat_.excuse(peer, now)) {
+    log(LogLevel::debug, world_.topology.describe(peer), " does not answer, but would run");
+    return true;
+  }
+  world_.control->progress();
+  return !heartbeat_.is_silent(peer, now);
+}
+
+// --- What fails
+
+void Losses::lose(int rank, const Status& reason) {
+  if (has_failed()) return;
+  if (on_loss_ == LossPolicy::end_world || rank == world_.topology.rank) return fail(reason);
+  // Of a collective, transfers with others are under way as well, and cannot be taken back.
+  if (concerned_.sets.use_transport_with(rank)) return fail(reason);
+  if (!lost_.insert(rank).second) return;
+  log(LogLevel::debug, "rank ", rank, " is lost: ", reason.to_string());
+  tell_neighbours(ControlMessage::loss, reason);
+  // All at once: what waits for other ranks to stop comes after.
+  if (const auto member = world_.host.rank_of(rank)) world_.host.memory()->give_up_on(*member);
+  world_.transport->fail(rank, reason);
+  concerned_.sets.lose(rank, reason);
+  concerned_.messages.lose(rank, reason);
+  concerned_.tables.lose(rank, reason);
+}
+
+void Losses::fail(const Status& reason) {
+  if (has_failed()) return;
+  failure_ = reason;
+  const auto& memory = world_.host.memory();
+  if (memory) memory->header(memory->rank()).has_failed.store(1);
+  log(LogLevel::debug, "the world is broken: ", reason.to_string());
+  fence(reason);
+  services_.commands.close(reason);
+  tell_neighbours(ControlMessage::failure, reason);
+  // All at once: what waits for other ranks to stop comes after.
+  if (memory) memory->give_up();
+  world_.transport->abort(reason);
+  concerned_.devices.abort(reason);
+  concerned_.sets.break_off(reason);
+  concerned_.changes.answer_late(reason);
+  concerned_.messages.fail_all(reason);
+  concerned_.tables.fail_all(reason);
+  if (services_.on_failure) services_.on_failure(reason);
+  services_.recorder.dump(reason.to_string());  // the last, for a disk may be slow
+}
+
+// A rank of this host that does not answer may be stopped in the middle of a transfer.
+void Losses::fence(const Status& reason) {
+  if (services_.options.recovery != "on") return;
+  if (reason.details().reason != ErrorReason::unreachable || reason.peer() < 0) return;
+  const auto member = world_.host.rank_of(reason.peer());
+  if (!member || *member == world_.host.memory()->rank()) return;
+  if (world_.host.memory()->fence(*member)) {
+    log(LogLevel::warning, world_.topology.describe(reason.peer()),
+        " was killed: it did not answer, and must not touch this host's memory later");
+  }
+}
+
+void Losses::tell_neighbours(ControlMessage kind, const Status& reason) {
+  Writer writer;
+  write(writer, reason);
+  const std::vector<std::byte> message = writer.take();
+  for (const int peer : neighbours_) concerned_.control.send(peer, kind, message);
+}
+
+}  // namespace rueda

@@ -1,0 +1,143 @@
+#include "coordinator/set_changes.h"
+
+#include <utility>
+
+#include "coordinator/set_room.h"
+#include "core/strings.h"
+#include "plan/inquiry.h"
+#include "plan/wire.h"
+
+namespace rueda {
+
+Status SetChanges::open() {
+  open_set(means_.process_sets.find(0));
+  for (const int id : means_.process_sets.ids()) {
+    auto members = means_.process_sets.find(id);
+    if (id == 0 || members->rank < 0) continue;
+    auto room = reserve_room(means_.world, members->ranks);
+    if (!room) return room.status();
+    open_set(std::move(members), std::move(room).value());
+  }
+  return {};
+}
+
+void SetChanges::form(const Command& command) {
+  // Not before: what others have sent for a set that is known, but not open, would be dropped.
+  auto room = reserve_room(means_.world, command.ranks);
+  if (!room) return command.handle->complete(room.status());
+  auto formed = means_.process_sets.form(command.set_id, command.ranks);
+  if (formed) start(formed.value(), std::move(room).value());
+  command.handle->complete(formed.status());
+}
+
+void SetChanges::dissolve(int set_id) {
+  // Where the others have ended the set before, it may be gone already; not so their messages.
+  if (SetCoordinator* const set = sets_.find(set_id)) {
+    set->leave();
+    return means_.messages.leave(set_id);
+  }
+  means_.messages.remove(set_id);
+}
+
+// --- What all ranks have agreed on
+
+void SetChanges::apply(const Response& response, Submission submission) {
+  if (response.request.collective == Collective::remove_process_set) {
+    const int id = response.request.set_id;
+    bool was_offered = false;
+    const Status status = means_.process_sets.remove(id, &was_offered);
+    if (SetCoordinator* const set = sets_.find(id); status.ok() && set != nullptr) {
+      set->retire(Status(ErrorCode::shutdown, str("process set ", id, " has been removed")));
+      means_.messages.remove(id);
+    }
+    if (!status.ok()) return submission.handle->complete(status);
+    return answer(std::move(submission.handle), 0, was_offered);
+  }
+  bool was_offered = false;
+  auto added = means_.process_sets.add(response.request.set_ranks, &was_offered);
+  if (!added) {
+    submission.handle->complete(added.status());
+    return;
+  }
+  start(added.value(), std::move(submission.room));
+  answer(std::move(submission.handle), added.value()->id, was_offered);
+}
+
+// All ranks have made the change, or will. Where the world is replaced some have told the next one
+// of it and others have not, so it counts only once this world goes on.
+void SetChanges::answer(OpenHandle handle, int set_id, bool is_late) {
+  unanswered_.push_back({std::move(handle), set_id});
+  if (!is_late) answer_late({});
+}
+
+void SetChanges::answer_late(const Status& status) {
+  for (const Change& change : std::exchange(unanswered_, {})) {
+    OperationOutput output;
+    output.process_set = change.set_id;
+    change.handle->complete(status, std::move(output));
+  }
+}
+
+void SetChanges::start(const Members& members, Room room) {
+  if (members->rank >= 0) open_set(members, std::move(room));
+  // Messages for it may have come from ranks that heard of it earlier.
+  if (auto early = early_.extract(members->id)) {
+    for (const EarlyMessage& message : early.mapped()) receive(message.peer, message.payload);
+  }
+}
+
+void SetChanges::open_set(Members members, Room room) {
+  const int id = members->id;
+  const HostGroup& host = means_.world.host;
+  services_.recorder.know_set(id, members->ranks);
+  const ExecutionContext context{&means_.backend,
+                                 &means_.devices,
+                                 &services_.metrics,
+                                 &services_.timeline,
+                                 &services_.recorder,
+                                 host.members(members->ranks),
+                                 services_.options.join_average == "all",
+                                 id};
+  const HostParts parts = host.parts(members->ranks, members->rank);
+  auto hosts = means_.algorithms.hosts_of(parts, members->ranks);
+  sets_.add(std::make_unique<SetCoordinator>(std::move(members), parts, std::move(hosts),
+                                             services_.options, context, *means_.world.transport,
+                                             events_of(id), std::move(room)));
+}
+
+SetCoordinator::Events SetChanges::events_of(int id) {
+  SetCoordinator::Events events;
+  events.send = [this, id](int peer, const std::vector<std::byte>& message) {
+    Writer writer;
+    writer.unsigned_integer(static_cast<std::uint64_t>(id));
+    std::vector<std::byte> framed = writer.take();
+    framed.insert(framed.end(), message.begin(), message.end());
+    means_.control.send(peer, ControlMessage::negotiation, framed);
+  };
+  events.apply_set_change = [this](const Response& response, Submission submission) {
+    apply(response, std::move(submission));
+  };
+  events.awaited_here = [this, id](const std::string& name) { sets_.look_elsewhere(id, name); };
+  events.failed = [this, id](const Response& response) { sets_.hear_of_refusal(id, response); };
+  // Ranks have numbered what they did not sit out.
+  events.joined = [this, id] { services_.commands.restart_numbers(id); };
+  events.ask_whereabouts = [this, id](int peer) {
+    means_.control.send(peer, ControlMessage::where, encode_whereabouts_question(id));
+  };
+  return events;
+}
+
+bool SetChanges::receive(int peer, std::span<const std::byte> payload) {
+  Reader reader(payload);
+  const auto id = static_cast<int>(reader.unsigned_integer());
+  if (!reader.ok()) return false;
+  if (sets_.are_broken()) return true;
+  if (SetCoordinator* const set = sets_.find(id)) {
+    set->receive(peer, reader.rest(), Clock::now());
+  } else if (!means_.process_sets.existed(id)) {
+    early_[id].push_back({peer, {payload.begin(), payload.end()}});
+  }
+  return true;
+}
+
+}  // namespace rueda

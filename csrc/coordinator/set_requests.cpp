@@ -1,0 +1,49 @@
+#include "coordinator/set_requests.h"
+
+#include <utility>
+
+#include "core/strings.h"
+
+namespace rueda {
+
+Status SetRequests::form(int id, const std::vector<int>& ranks) {
+  Command command;
+  command.kind = Command::Kind::form;
+  command.set_id = id;
+  command.ranks = ranks;
+  return sender_.send_and_wait(std::move(command));
+}
+
+Status SetRequests::dissolve(int id) {
+  if (id < first_formed) {
+    return {ErrorCode::invalid_argument,
+            str("process set ", id, " is known to all ranks: use remove_process_set()")};
+  }
+  return end(id);
+}
+
+void SetRequests::end_added() {
+  for (const int id : process_sets_.ids()) {
+    // Fails only in a world that has broken.
+    if (id != 0 && id < first_formed) (void)end(id);
+  }
+}
+
+void SetRequests::take_back() {
+  process_sets_.take_back();
+  Command command;
+  command.kind = Command::Kind::answer_changes;
+  // Waits: what is changed during the next offer is not answered with this.
+  (void)sender_.send_and_wait(std::move(command));
+}
+
+Status SetRequests::end(int id) {
+  if (Status status = process_sets_.remove(id); !status.ok()) return status;
+  Command command;
+  command.kind = Command::Kind::dissolve;
+  command.set_id = id;
+  sender_.send(std::move(command));
+  return {};
+}
+
+}  // namespace rueda

@@ -1,0 +1,46 @@
+#include "coordinator/set_room.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "coordinator/execution.h"
+#include "core/strings.h"
+
+namespace rueda {
+
+namespace {
+
+// What a set of these ranks, with this one, is to find room for: its members here.
+struct Sharers {
+  HostMembers members;
+  bool spans_hosts = false;
+};
+
+Sharers sharers_of(const WorldLayout& layout, std::vector<int> ranks) {
+  const Topology& topology = layout.topology;
+  std::sort(ranks.begin(), ranks.end());
+  const auto own = std::lower_bound(ranks.begin(), ranks.end(), topology.rank);
+  if (own == ranks.end() || *own != topology.rank) return {};
+  const bool are_known = ranks.front() >= 0 && ranks.back() < topology.size;
+  if (!are_known) return {};
+  if (HostMembers all = layout.host.members(ranks)) return {std::move(all), false};
+  HostParts parts = layout.host.parts(ranks, static_cast<int>(own - ranks.begin()));
+  if (!layout.spans_hosts(parts)) return {};
+  return {std::move(parts.own), true};
+}
+
+}  // namespace
+
+Expected<std::shared_ptr<ControlRoom>> reserve_room(const WorldLayout& layout,
+                                                    std::vector<int> ranks) {
+  const Sharers sharers = sharers_of(layout, std::move(ranks));
+  auto room = Batches::reserve(sharers.members, sharers.spans_hosts);
+  if (room || !sharers.members) return room;
+  return Status(ErrorCode::unsupported,
+                str("rank ", layout.topology.rank,
+                    " has no room for another process set in the memory that the ranks of its host "
+                    "share: remove sets that are not used any more"),
+                layout.topology.rank);
+}
+
+}  // namespace rueda

@@ -1,0 +1,18 @@
+// Which of two things that are waited for comes first.
+#pragma once
+
+#include <algorithm>
+#include <optional>
+
+#include "core/clock.h"
+
+namespace rueda {
+
+// Either may never come.
+[[nodiscard]] inline std::optional<Time> earlier(std::optional<Time> left,
+                                                 std::optional<Time> right) {
+  if (!left || !right) return left ? left : right;
+  return std::min(*left, *right);
+}
+
+}  // namespace rueda
