@@ -43,7 +43,7 @@ class MemberBootstrap final : public Bootstrap {
   void begin_last() override { is_last_ = true; }
   [[nodiscard]] std::string secret() const override { return links_.secret; }
 
-  // Whether this rank has come to the last barrier.
+  // Whether the barrier that this rank has come to last is the last, or the next one is.
   [[nodiscard]] bool is_last() const { return is_last_; }
   // Whether the barrier that this rank has come to last has nobody to wait for any more.
   [[nodiscard]] bool is_complete() const { return missing().empty(); }

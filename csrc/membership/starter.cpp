@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -25,10 +26,14 @@ std::string command_line_of(pid_t process) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// The name under which it was started, without folders.
-std::string_view program_of(std::string_view line) {
-  line = line.substr(0, line.find('\0'));
-  return line.substr(line.rfind('/') + 1);
+// Only of a process of the same user, as an agent is.
+std::string program_of(pid_t process) {
+  std::error_code error;
+  return std::filesystem::read_symlink(str("/proc/", process, "/exe"), error).string();
+}
+
+bool may_be_agent(std::string_view text) {
+  return text.find("python") != text.npos || text.find("torch") != text.npos;
 }
 
 }  // namespace
@@ -36,18 +41,19 @@ std::string_view program_of(std::string_view line) {
 bool has_lost_agent(const Ancestry& ancestry) {
   if (ancestry.noted_parent > 0 && ancestry.parent != ancestry.noted_parent) return true;
   if (!ancestry.leads_session || ancestry.parent <= 0) return false;
-  const std::string_view program = program_of(ancestry.parent_line);
-  return !program.empty() && program.find("python") == program.npos &&
-         program.find("torch") == program.npos;
+  return !ancestry.parent_line.empty() && !may_be_agent(ancestry.parent_line) &&
+         !may_be_agent(ancestry.parent_program);
 }
 
 bool has_lost_agent() {
   const pid_t parent = ::getppid();
   const std::string line = command_line_of(parent);
+  const std::string program = program_of(parent);
   return has_lost_agent({.parent = parent,
                          .noted_parent = noted.process == ::getpid() ? noted.parent : 0,
                          .leads_session = ::getsid(0) == ::getpid(),
-                         .parent_line = line});
+                         .parent_line = line,
+                         .parent_program = program});
 }
 
 }  // namespace rueda

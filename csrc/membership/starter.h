@@ -12,10 +12,12 @@ struct Ancestry {
   int noted_parent = 0;        // when this library was loaded; 0 where that was another process
   bool leads_session = false;  // as those do that torchrun has started, and none that these start
   std::string_view parent_line{};  // the command line of `parent`; empty where it cannot be read
+  std::string_view parent_program{};  // its executable, which it cannot rename; the same
 };
 
 // Whether the agent of a rank of torchrun's has certainly ended. Before the library is loaded only
 // what has become the rank's parent tells: an agent is a Python, and what takes orphans mostly not.
+// One that is started by way of Python, such as `tini -- python`, counts as an agent.
 [[nodiscard]] bool has_lost_agent(const Ancestry& ancestry);
 
 // The same of this process.

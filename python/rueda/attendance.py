@@ -119,6 +119,8 @@ def leave(done: bool) -> None:
     if _here is None or not _here.secret or _here.session is None or _here.process != os.getpid():
         return
     if _here.reconnection is not None:
+        if not _here.session.is_open:
+            _here.session = _here.reconnection.take() or _here.session
         _here.reconnection.close()
     if done:
         _here.session.send(done=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -143,7 +144,8 @@ def test_a_rank_whose_agent_ends_before_init_does_not_look_for_the_others(tmp_pa
         import os, pathlib, rueda, sys, time
         folder = pathlib.Path(sys.argv[1])
         agent = os.getppid()
-        (folder / "loaded").touch()
+        (folder / "pid").write_text(str(os.getpid()))
+        (folder / "pid").rename(folder / "loaded")
         while os.getppid() == agent:
             time.sleep(0.01)
         began = time.monotonic()
@@ -172,9 +174,13 @@ def test_a_rank_whose_agent_ends_before_init_does_not_look_for_the_others(tmp_pa
         time.sleep(0.01)
     started.kill()
     started.wait()
-    while not (tmp_path / "told").exists():
-        assert time.monotonic() < deadline, "it looks for rank 0"
-        time.sleep(0.01)
+    try:
+        while not (tmp_path / "told").exists():
+            assert time.monotonic() < deadline, "it looks for rank 0"
+            time.sleep(0.01)
+    except AssertionError:
+        os.kill(int((tmp_path / "loaded").read_text()), signal.SIGKILL)
+        raise
     assert "has ended before it found rank 0" in (tmp_path / "told").read_text()
 
 

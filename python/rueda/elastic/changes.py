@@ -70,10 +70,12 @@ def wanted() -> tuple[bool, bool]:
     """Whether the launcher has said that processes wait to join, and that members are to leave; does not wait."""
     here = attendance()
     here.listen()
+    # Of those who wait whoever is heard knows by itself; what others have heard once may be over.
+    joins = bool(here.joiners) and here.is_heard
     if not here.leaving:
-        return bool(here.joiners), False
+        return joins, False
     members = here.members or list(range(_native.size()))
-    return bool(here.joiners), any(number in here.leaving for number in members)
+    return joins, any(number in here.leaving for number in members)
 
 
 def have_gone(joiners: Iterable[int]) -> bool:
@@ -192,6 +194,8 @@ def change(only: list[int] | None = None) -> Change | None:
         if listener is not None:
             listener.close()
     follow_world(previous)
+    if own == speaker:
+        here.tell_formed()  # rank 0, which does so otherwise, may not be heard
     return Change(epoch, previous, left)
 
 

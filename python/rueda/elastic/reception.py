@@ -143,7 +143,7 @@ def _connect_again(meeting: Meeting, facts: dict[str, int]) -> Session:
 
     try:
         return _connect(meeting, facts)
-    except (Refused, Stranger, ConnectionRefusedError) as error:  # nobody listens: it has ended
+    except (Refused, Stranger) as error:
         raise IsOver from error
 
 

@@ -94,7 +94,7 @@ def _rendezvous(
     url: str, timeout: timedelta = timedelta(minutes=30), **_: object
 ) -> Iterator[tuple[Store, int, int]]:
     """``rueda://``: the ranks meet as in :func:`rueda.init`, and rank 0 serves a store for torch.distributed."""
-    global _met
+    global _generation, _met
     if not lifecycle.is_initialized():
         lifecycle.init((), **stall_options(timeout))
     rank, size = lifecycle.rank(), lifecycle.size()
@@ -105,7 +105,8 @@ def _rendezvous(
         host = "127.0.0.1" if one_host else socket.gethostname()
         store = _serve_store(host, size, timeout, one_host)
         address = (host, store.port)
-    host, port = broadcast_object(address, 0, name="c10d.store")
+    # Newcomers have made fewer groups than the others, of which rank 0 is one.
+    (host, port), _generation = broadcast_object((address, _generation), 0, name="c10d.store")
     if store is None:
         store = _reach_store(host, port, size, timeout)
     barrier(name="c10d.store")  # rank 0 may end it as soon as all have reached it
@@ -190,7 +191,7 @@ def _take_met(store: Store) -> bool:
 def _begin_generation(is_met: bool) -> None:
     """What an earlier group has left in a store that outlives it must not be met.
 
-    One that the ranks have made together serves one group, and newcomers have made fewer groups than the others.
+    One that the ranks have made together serves one group.
     """
     global _generation, _prefix
     _generation += not is_met

@@ -74,6 +74,7 @@ def renew_process_group(timeout: timedelta | None = None) -> None:
         if group.is_of_this_world:
             return
         _gone = _Gone(group.timeout, group.owns_world)
+        lifecycle.before_shutdown(_forget)
         dist.destroy_process_group()
         sys.excepthook = _before_torch(sys.excepthook)
     if timeout is None and _gone is not None:
@@ -83,6 +84,11 @@ def renew_process_group(timeout: timedelta | None = None) -> None:
     renewed = dist.group.WORLD
     assert isinstance(renewed, Operations)
     renewed.own_world(_gone is not None and _gone.owns_world)
+    _gone = None
+
+
+def _forget() -> None:
+    global _gone
     _gone = None
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
+from typing import TypeVar
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
@@ -11,6 +13,8 @@ from torch._C._distributed_c10d import Store
 from rueda import _native
 
 __all__ = ["WatchedStore"]
+
+Answer = TypeVar("Answer")
 
 # Between two looks, at first and at most, and the least that a store is asked to wait; seconds.
 _FIRST_PAUSE = 0.001
@@ -33,16 +37,12 @@ class WatchedStore:
 
     def set(self, key: str, value: str) -> None:
         """As the store's."""
-        try:
-            self._store.set(key, value)
-        except (RuntimeError, dist.DistError):
-            self._await_loss()
-            raise
+        self._ask(lambda: self._store.set(key, value))
 
     def get(self, key: str) -> bytes:
         """As the store's, but for the wait."""
         self.wait([key], self._timeout)
-        return self._store.get(key)
+        return self._ask(lambda: self._store.get(key))
 
     def wait(self, keys: list[str], timeout: timedelta) -> None:
         """As the store's, but for how."""
@@ -54,7 +54,7 @@ class WatchedStore:
     def _look_until(self, keys: list[str], deadline: float) -> bool:
         """Whether they were there by then."""
         pause = _FIRST_PAUSE
-        while not self._has(keys):
+        while not self._ask(lambda: self._store.check(keys)):
             _native.throw_if_rank_is_lost()
             rest = deadline - time.monotonic()
             if rest <= 0:
@@ -63,9 +63,10 @@ class WatchedStore:
             pause = min(2 * pause, _LONGEST_PAUSE)
         return True
 
-    def _has(self, keys: list[str]) -> bool:
+    def _ask(self, question: Callable[[], Answer]) -> Answer:
+        """What the store says to what it answers at once; raises as wait() where it has gone with a lost rank."""
         try:
-            return self._store.check(keys)
+            return question()
         except (RuntimeError, dist.DistError):
             self._await_loss()
             raise
