@@ -70,9 +70,10 @@ unit: build  ## the C++ unit tests
 sanitizers:  ## the C++ unit tests under AddressSanitizer and ThreadSanitizer, each also where the other has found something
 	@failed=0; for each in asan tsan; do $(MAKE) --no-print-directory $$each || failed=1; done; exit $$failed
 
+# The kernels as the wheel's build has compiled them: doubles of CUDA stand in for them here.
 .PHONY: build-asan build-tsan
 build-asan build-tsan: build-%: tools
-	@cmake --preset $* >/dev/null
+	@cmake --preset $* "-DRUEDA_CUDA_IMAGE=$$(realpath -qe build/wheel/cuda/kernels.fatbin)" >/dev/null
 	@$(call timed,$* build) cmake --build --preset $* -j $(JOBS)
 
 # What a sanitizer has found counts, also where the test passed the second time.
