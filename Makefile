@@ -70,9 +70,10 @@ unit: build  ## the C++ unit tests
 sanitizers:  ## the C++ unit tests under AddressSanitizer and ThreadSanitizer, each also where the other has found something
 	@failed=0; for each in asan tsan; do $(MAKE) --no-print-directory $$each || failed=1; done; exit $$failed
 
+# The kernels as the wheel's build has compiled them: doubles of CUDA stand in for them here.
 .PHONY: build-asan build-tsan
 build-asan build-tsan: build-%: tools
-	@cmake --preset $* >/dev/null
+	@cmake --preset $* "-DRUEDA_CUDA_IMAGE=$$(realpath -qe build/wheel/cuda/kernels.fatbin)" >/dev/null
 	@$(call timed,$* build) cmake --build --preset $* -j $(JOBS)
 
 # What a sanitizer has found counts, also where the test passed the second time.
@@ -143,6 +144,11 @@ worlds: build  ## worlds formed, used and ended for MINUTES: nothing may grow
 .PHONY: soak
 soak: build worlds chaos asan tsan torch-versions  ## the tests again and again: make soak ROUNDS=100 MINUTES=60
 	@if command -v clang++ >/dev/null; then $(MAKE) --no-print-directory fuzz; else echo 'clang is not installed: no fuzzing'; fi
+	for target in $$(build/asan/tests/fuzz/fuzz_replay --targets); do \
+	  ASAN_OPTIONS=intercept_tls_get_addr=0:allocator_may_return_null=1 \
+	    build/asan/tests/fuzz/fuzz_replay $$target 20000 $$RANDOM || exit 1; \
+	done
+	tests/model/replay build/release/tests/plan_unit_tests $$RANDOM 1000
 	ctest --test-dir build/release --output-on-failure -j $(JOBS) --repeat until-fail:$(ROUNDS)
 	ctest --test-dir build/tsan --output-on-failure -j $(JOBS) --repeat until-fail:$(ROUNDS)
 	for round in $$(seq $(ROUNDS)); do python -m pytest -q -x tests/python tests/launcher tests/bench || exit 1; done

@@ -40,8 +40,10 @@ make_environment() {
   say "$engine: installing $requirements into $folder"
   # Anew: pip leaves what an earlier list of requirements has installed.
   rm -rf "$folder"
-  "$venv/bin/python" -m venv "$folder"
-  "$folder/bin/pip" install --disable-pip-version-check --progress-bar off -c "$pins" -r "$requirements" "${needs[@]}" 2>&1 |
+  "$venv/bin/python" -m venv --without-pip "$folder"
+  # Python compiles what it imports, which is a small part of these packages.
+  "$venv/bin/pip" --python "$folder/bin/python" install --no-compile --disable-pip-version-check --progress-bar off \
+    -c "$pins" -r "$requirements" "${needs[@]}" 2>&1 |
     tee "$folder/pip.log" | now_and_then || {
     cat "$folder/pip.log" >&2
     fail "$requirements could not be installed: see above"

@@ -116,7 +116,8 @@ install_requirements() {
   hash=$(hash_of "${files[@]}")
   if is_done "requirements-$level" "$hash"; then return; fi
   say "installing .ci/requirements/$level.txt"
-  "$venv/bin/pip" install --quiet --disable-pip-version-check -r ".ci/requirements/$level.txt"
+  # Python compiles what it imports, which is a small part of these packages.
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile -r ".ci/requirements/$level.txt"
   set_done "requirements-$level" "$hash"
 }
 

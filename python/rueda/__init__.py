@@ -13,6 +13,8 @@ Run it with ``mpirun -np 4 python example.py`` or ``rueda run -np 4 python examp
 functions for tensors and the distributed optimizer.
 """
 
+# ruff: noqa: F405 - names of rueda.public_names
+from os import environ as _environ
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from rueda.errors import (
@@ -39,91 +41,14 @@ except ImportError as _error:
     _why_not = str(_error)
 else:
     _why_not = ""
-    from rueda import report
-    from rueda.exchanges import (
-        allgather,
-        allgather_async,
-        alltoall,
-        alltoall_async,
-        barrier,
-        broadcast,
-        broadcast_,
-        broadcast_async,
-        broadcast_async_,
-        grouped_allgather,
-        grouped_allgather_async,
-        join,
-    )
-    from rueda.handles import Handle, poll, synchronize
-    from rueda.leaves import (
-        LeafBatch,
-        LeafSampler,
-        LeafSums,
-        Leaves,
-        allreduce_leaves,
-        allreduce_leaves_async,
-        leaf_seed,
-    )
-    from rueda.lifecycle import (
-        cross_rank,
-        cross_size,
-        init,
-        is_homogeneous,
-        is_initialized,
-        local_rank,
-        local_size,
-        rank,
-        shutdown,
-        size,
-        world,
-    )
-    from rueda.memory import empty
-    from rueda.objects import allgather_object, broadcast_object
-    from rueda.observation import (
-        AlgorithmChoice,
-        HostLink,
-        choose_algorithm,
-        host_links,
-        metrics,
-        options,
-        start_timeline,
-        stop_timeline,
-        write_flight_record,
-    )
-    from rueda.operations import (
-        Average,
-        BitAnd,
-        BitOr,
-        BitXor,
-        Max,
-        Min,
-        Product,
-        ReduceOp,
-        Sum,
-    )
-    from rueda.point_to_point import recv, recv_async, send, send_async
-    from rueda.process_sets import (
-        ProcessSet,
-        add_process_set,
-        global_process_set,
-        remove_process_set,
-    )
-    from rueda.recovery import Lost, Recovery, recover
-    from rueda.reductions import (
-        allreduce,
-        allreduce_,
-        allreduce_async,
-        allreduce_async_,
-        grouped_allreduce,
-        grouped_allreduce_,
-        grouped_allreduce_async,
-        grouped_allreduce_async_,
-        reducescatter,
-        reducescatter_async,
-    )
-    from rueda.report.native_hooks import begin_if_asked as _begin_if_asked
+    if "RUEDA_REPORT" in _environ:
+        from rueda import public_names as _public_names  # noqa: F401 - before functions are replaced
+        from rueda.report.native_hooks import begin_if_asked as _begin_if_asked
 
-    _begin_if_asked()
+        _begin_if_asked()
+
+if _TYPE_CHECKING:
+    from rueda.public_names import *  # noqa: F403
 
 __version__: str
 
@@ -223,7 +148,7 @@ __all__ = [
 if not _TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """What is not there from the beginning: the version, and why the extension is missing."""
+        """What is not there from the beginning: all but the errors, which takes NumPy, as no launcher does."""
         if name == "__version__":
             return _find_version()
         if _why_not and name in __all__:
@@ -232,6 +157,12 @@ if not _TYPE_CHECKING:
                 f"({_why_not}); 'rueda check' says more",
                 name="rueda._native",
             )
+        if name in __all__:
+            from importlib import import_module
+
+            found = getattr(import_module("rueda.public_names"), name)
+            globals()[name] = found
+            return found
         raise AttributeError(f"module 'rueda' has no attribute '{name}'")
 
     def _find_version() -> str:

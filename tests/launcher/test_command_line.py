@@ -238,3 +238,14 @@ def test_the_benchmark_is_imported_by_its_own_command_only() -> None:
         [sys.executable, "-c", program], env=launcher_environment(), text=True, timeout=60
     )
     assert shown.splitlines() == ["run False", "check False", "bench True"]
+
+
+def test_launchers_do_without_numpy() -> None:
+    """It would take up half of what they need to start."""
+    program = (
+        "import sys, rueda.launcher.cli, rueda.launcher.remote.host\n"
+        "assert 'numpy' not in sys.modules\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program], env=launcher_environment(), timeout=60, check=True
+    )

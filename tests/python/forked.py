@@ -1,4 +1,4 @@
-"""Ranks that need torch, forked off a Python that has imported it: see forkserver.py."""
+"""Ranks that need torch or NumPy, forked off a Python that has imported it: see forkserver.py."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ from typing import IO, Any
 _TOO_EARLY = ("PYTHON", "LD_", "OMP_", "MKL_", "TORCH", "GLIBC_", "MALLOC_", "CUDA_")
 # But not what torch itself sets once it compiles, in whatever test of this process that was, and what ranks look at.
 _LATE_ENOUGH = ("TORCHINDUCTOR_CACHE_DIR", "PYTHONPATH")
-_IMPORTS_TORCH = re.compile(
-    r"(?:^|;)\s*(?:import|from) [\w., ]*\b(?:torch|horovod)\b", re.MULTILINE
-)
+# By what a program imports: what it is to be forked off has imported it before. Whatever imports Rueda needs NumPy.
+_IMPORTS = {
+    base: re.compile(rf"(?:^|;)\s*(?:import|from) [\w., ]*\b(?:{modules})\b", re.MULTILINE)
+    for base, modules in (("torch", "torch|horovod"), ("numpy", "numpy|rueda"))
+}
 # Ranks of a world are forked off these in turn, so that neighbours hash texts differently: what depends on the order
 # of a set differs between them.
 _SERVERS = 2
 _FORKING_LIMIT = 120.0  # seconds in which a server imports what it needs and forks
 _PR_SET_CHILD_SUBREAPER = 36
 _ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-_servers: dict[int, tuple[socket.socket, subprocess.Popen[bytes]]] = {}
+_servers: dict[tuple[str, int], tuple[socket.socket, subprocess.Popen[bytes]]] = {}
 
 
 class ForkedRank:
@@ -113,7 +115,7 @@ def start(
 
     ``number``: which process of its world it is. ``needs_torch`` is read off the program where it is not told.
     """
-    if _may_be_forked(line, environment, needs_torch):
+    if base := _base_of(line, environment, needs_torch):
         program, *arguments = line[1:] if line[1] != "-c" else line[2:]
         request = {
             "program": program,
@@ -122,7 +124,7 @@ def start(
             "folder": str(folder or Path.cwd()),
             "environment": dict(environment),
         }
-        return ForkedRank(_server(number % _SERVERS), request, output)
+        return ForkedRank(_server(base, number % _SERVERS), request, output)
     return subprocess.Popen(
         line,
         cwd=folder,
@@ -135,27 +137,29 @@ def start(
 
 
 def launched(program: str | Path, arguments: Sequence[str] = ()) -> list[str]:
-    """The command line that a launcher is to start for such a rank: see launched_rank.py.
+    """The command line that a launcher is to start for a rank that needs torch: see launched_rank.py.
 
     For launchers that leave alone what Python and torch look at when they begin, and that share this machine's network.
     """
     for number in range(_SERVERS):
-        _server(number)
+        _server("torch", number)
     here = str(Path(__file__).with_name("launched_rank.py"))
     begin = ["-c"] if isinstance(program, str) else []
-    return [sys.executable, "-S", here, _folder(), *begin, str(program), *arguments]
+    return [sys.executable, "-S", here, _folder("torch"), *begin, str(program), *arguments]
 
 
-def _may_be_forked(
+def _base_of(
     line: Sequence[str], environment: Mapping[str, str], needs_torch: bool | None
-) -> bool:
+) -> str | None:
+    """What has imported what the rank needs; nothing where a Python of its own is needed, or costs little."""
     if line[0] != sys.executable or line[1] == "-m":
-        return False
+        return None
     if _early(environment) != _early(_ENVIRONMENT):
-        return False
-    if needs_torch is None:
-        return bool(_IMPORTS_TORCH.search(_text_of(line)))
-    return needs_torch
+        return None
+    if needs_torch:
+        return "torch"
+    text = _text_of(line)
+    return next((base for base, imports in _IMPORTS.items() if imports.search(text)), None)
 
 
 def _text_of(line: Sequence[str]) -> str:
@@ -171,9 +175,9 @@ def _early(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 @cache
-def _folder() -> str:
+def _folder(base: str) -> str:
     """Where the servers listen, which remove it when they end."""
-    return tempfile.mkdtemp(prefix="forking-")
+    return tempfile.mkdtemp(prefix=f"forking-{base}-")
 
 
 def end_servers() -> None:
@@ -200,10 +204,11 @@ def _forget(server: socket.socket) -> None:
             del _servers[which]
 
 
-def _server(which: int) -> socket.socket:
+def _server(base: str, number: int) -> socket.socket:
+    which = base, number
     if which not in _servers:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        path = Path(_folder()) / str(which)
+        path = Path(_folder(base)) / str(number)
         path.unlink(missing_ok=True)
         with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(str(path))
@@ -213,6 +218,7 @@ def _server(which: int) -> socket.socket:
                 [
                     sys.executable,
                     str(Path(__file__).with_name("forkserver.py")),
+                    base,
                     *map(str, numbers),
                 ],
                 env=_ENVIRONMENT,

@@ -1,11 +1,11 @@
-"""A Python that has imported torch, and forks off a rank for each request.
+"""A Python that has imported torch or only NumPy, as ``sys.argv[1]`` says, and forks off a rank for each request.
 
-torch takes a second to import, and what its first optimizer imports another: more than most tests compute. A
-message comes from the tests, through the socket ``sys.argv[1]``, or from whoever connects to the socket that listens,
-``sys.argv[2]``. It is JSON, with the files for the rank's standard output and error: ``program``, ``is_path``,
-``arguments``, ``folder`` and ``environment``. The answer is the rank's number. For the tests it comes once the rank
-is a child of theirs: they are a subreaper meanwhile. Others, which stand in for their ranks (launched_rank.py), get
-how it has ended as well.
+torch takes a second to import, and what its first optimizer imports another: more than most tests compute. NumPy takes
+a fifth of a second, and what Rueda imports of Python's own a part of that. A message comes from the tests, through the
+socket ``sys.argv[2]``, or from whoever connects to the socket that listens, ``sys.argv[3]``. It is JSON, with the files
+for the rank's standard output and error: ``program``, ``is_path``, ``arguments``, ``folder`` and ``environment``. The
+answer is the rank's number. For the tests it comes once the rank is a child of theirs: they are a subreaper meanwhile.
+Others, which stand in for their ranks (launched_rank.py), get how it has ended as well.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from typing import Any
 LONGEST = 1 << 20  # bytes of a request
 # What programs need beside torch, by a word in them; it is imported when the first of them comes.
 ALSO = {"digits": "sklearn.datasets"}
+# Of Python's own modules, what Rueda imports and what takes long.
+OF_PYTHON = ("dataclasses", "hashlib", "inspect", "ipaddress", "logging", "subprocess", "typing")
 
 
 def serve(tests: socket.socket, listener: socket.socket) -> dict[str, Any]:
@@ -141,8 +143,13 @@ def run(request: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     import numpy
-    import torch
-    import torch._dynamo  # noqa: F401 - what the first optimizer imports
+
+    if sys.argv[1] == "torch":
+        import torch
+        import torch._dynamo  # noqa: F401 - what the first optimizer imports
+    else:
+        for name in OF_PYTHON:
+            importlib.import_module(name)
 
     gc.collect()
-    run(serve(*(socket.socket(fileno=int(number)) for number in sys.argv[1:])))
+    run(serve(*(socket.socket(fileno=int(number)) for number in sys.argv[2:])))

@@ -55,10 +55,18 @@ def test_waiting_for_one_has_a_limit() -> None:
         assert job.ranks[0].wait(60) == -signal.SIGKILL
 
 
+@pytest.mark.parametrize("module", ["numpy", "rueda"])
+def test_without_torch_they_are_forked_off_one_that_has_numpy(module: str) -> None:
+    program = f"import sys; assert 'numpy' in sys.modules\nimport {module}\nassert 'torch' not in sys.modules"
+    with Job(program, 2) as job:
+        assert all(isinstance(rank, ForkedRank) for rank in job.ranks)
+        assert [rank.returncode for rank in job.wait()] == [0, 0], job.report()
+
+
 def test_others_are_started_as_usual() -> None:
-    """Those without torch, and those that are told what Python or OpenMP look at when they begin."""
+    """Those without either, and those that are told what Python or OpenMP look at when they begin."""
     for program, extra in (
-        ("import sys; assert 'torch' not in sys.modules", {}),
+        ("import sys; assert 'numpy' not in sys.modules", {}),
         ("import torch; assert torch.get_num_threads() == 2", {"OMP_NUM_THREADS": "2"}),
     ):
         with Job(program, 1, extra=extra) as job:
@@ -121,10 +129,10 @@ def test_one_that_does_not_answer_fails_the_test_and_not_the_next(
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     silent = subprocess.Popen(["sleep", "600"])
     monkeypatch.setattr(forked, "_FORKING_LIMIT", 0.1)
-    monkeypatch.setitem(forked._servers, 0, (ours, silent))
+    monkeypatch.setitem(forked._servers, ("torch", 0), (ours, silent))
     with theirs, pytest.raises(AssertionError, match="does not answer"):
         run("import torch", 1)
     assert silent.returncode == -signal.SIGKILL
-    assert 0 not in forked._servers
+    assert ("torch", 0) not in forked._servers
     monkeypatch.undo()
     assert run("import torch", 1)[0].returncode == 0

@@ -20,6 +20,29 @@ def test_a_world_of_one_needs_no_launcher() -> None:
     assert ended.returncode == 0, ended.output
 
 
+def test_all_names_are_there_once_one_is_used() -> None:
+    """NumPy is imported no earlier."""
+    ended = alone(
+        """
+        import sys
+        import rueda
+        assert {"rueda.lifecycle", "rueda.public_names"}.isdisjoint(sys.modules)
+        assert rueda.RuedaError.__name__ == "RuedaError"
+        assert "rueda.public_names" not in sys.modules
+        from rueda import allreduce
+        assert allreduce is rueda.allreduce
+        assert "rueda.lifecycle" in sys.modules
+        for name in rueda.__all__:
+            getattr(rueda, name)
+        try:
+            rueda.no_such_name
+        except AttributeError as error:
+            assert "module 'rueda' has no attribute 'no_such_name'" in str(error)
+        """
+    )
+    assert ended.returncode == 0, ended.output
+
+
 def test_ranks_know_where_they_are() -> None:
     ended = check(
         """

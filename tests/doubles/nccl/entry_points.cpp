@@ -16,15 +16,12 @@ using rueda::test::InCall;
 using rueda::test::Meeting;
 using rueda::test::NcclCall;
 using rueda::test::NcclState;
+using rueda::test::state;
 using rueda::test::Step;
 
 namespace {
 
 constexpr auto wait_timeout = std::chrono::seconds(60);
-
-NcclState& state() {
-  return NcclState::instance();
-}
 
 // False after a minute: nobody makes it true any more.
 template <class Condition>

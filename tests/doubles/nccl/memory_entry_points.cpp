@@ -4,13 +4,9 @@
 
 using namespace rueda::nccl;
 using rueda::test::CommunicatorReference;
-using rueda::test::NcclState;
+using rueda::test::state;
 
 namespace {
-
-NcclState& state() {
-  return NcclState::instance();
-}
 
 Result begin(const char* function, const CommunicatorReference& communicator,
              std::size_t bytes = 0) {

@@ -147,4 +147,8 @@ class NcclState final : public NcclDouble {
   std::map<nccl::Comm, CommunicatorReference> communicators_;
 };
 
+inline NcclState& state() {
+  return NcclState::instance();
+}
+
 }  // namespace rueda::test

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "api/persistent_kinds.h"
+#include "effort.h"
 #include "ranks/engine_ranks.h"
 
 namespace rueda::test::engine_sets_test {
@@ -120,7 +121,7 @@ TEST_CASE("who changes sets that are offered to a world is not told where that o
 TEST_CASE("process sets can be added and removed without end") {
   run_engines(2, {}, [](int, Runtime& engine) {
     const int kept = add_set(engine, {0, 1});
-    for (int round = 0; round < 600; ++round) remove_set(engine, add_set(engine, {0}));
+    for (int round = 0; round < effort(600, 100); ++round) remove_set(engine, add_set(engine, {0}));
     sum(engine, 2, kept);
     sum(engine, 2, add_set(engine, {0, 1}));
   });
@@ -267,7 +268,7 @@ TEST_CASE("more operations without a name can be in flight than there are number
   run_engines(
       3, {},
       [&](int rank, Runtime& engine) {
-        constexpr int rounds = 3;
+        constexpr int rounds = effort(3, 2);
         constexpr std::size_t count = 2 * numbers_of_unnamed + 5;
         for (int round = 0; round < rounds; ++round) {
           std::vector<std::vector<float>> tensors(count);

@@ -307,7 +307,7 @@ TEST_CASE("more than an owner takes at once is taken in the end, also by replica
 TEST_CASE("many small requests at once come in their order") {
   run_engines(2, {}, [](int rank, Runtime& engine) {
     Table table = open(engine, {.name = "small", .size = 2});
-    std::vector<Floats> seen(3000, Floats(2));
+    std::vector<Floats> seen(effort(3000, 1000), Floats(2));
     std::vector<Handle> handles;
     const Floats one(1, 1);
     for (Floats& each : seen) {
@@ -350,7 +350,7 @@ TEST_CASE("waiting for clocks holds up neither ticks nor replicas") {
 TEST_CASE("no rank goes further ahead than the bound, at any step") {
   const int bound = GENERATE(0, 1, 3);
   constexpr int ranks = 3;
-  constexpr int steps = 400;
+  constexpr int steps = effort(400, 150);
   std::array<std::atomic<int>, ranks> clocks{};
   std::atomic<int> widest{0};
   run_engines(ranks, {}, [&](int rank, Runtime& engine) {
