@@ -52,7 +52,8 @@ AlgorithmChoice choose_algorithm(std::int64_t bytes) {
 
 std::vector<HostLink> host_links() {
   std::vector<HostLink> links;
-  for (const TriedLink& tried : current_runtime()->epoch().layout().links_tried) {
+  const auto runtime = current_runtime();  // which may be replaced meanwhile
+  for (const TriedLink& tried : runtime->epoch().layout().links_tried) {
     const double ns_per_byte = tried.costs.per_byte;
     const bool is_known = tried.costs.is_measured && ns_per_byte > 0;
     links.push_back({tried.transport, tried.costs.is_measured ? tried.costs.latency / 1000 : 0,

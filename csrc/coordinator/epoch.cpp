@@ -44,7 +44,8 @@ Epoch::Epoch(World world, const EpochServices& services, LossPolicy on_loss,
       sets_(*process_sets_, messages_, *devices_, services_),
       changes_({world_, algorithms_, *backend_, *devices_, control_, messages_, *process_sets_},
                sets_, services_),
-      losses_(world_, {control_, sets_, changes_, messages_, tables_, *devices_}, services_, on_loss) {
+      losses_(world_, {control_, sets_, changes_, messages_, tables_, *devices_}, services_,
+              on_loss) {
   handle_messages();
 }
 
@@ -149,7 +150,7 @@ void Epoch::carry_out(Command command, Time now) {
                                  topology.rank));
     case Command::Kind::dissolve: return changes_.dissolve(command.set_id);
     case Command::Kind::answer_changes:
-      changes_.answer_late({});
+      changes_.answer_late(losses_.failure());  // ok while nothing has failed
       return command.handle->complete({});
     case Command::Kind::form:
     case Command::Kind::open_table:

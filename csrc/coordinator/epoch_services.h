@@ -12,7 +12,7 @@
 
 namespace rueda {
 
-// All is referred to.
+// All but `on_failure` is referred to.
 struct EpochServices {
   const Options& options;
   CommandQueue& commands;

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "backend/backend.h"
@@ -84,6 +85,7 @@ class SetChanges {
     OpenHandle handle;
     int set_id = 0;  // of a set that was added
   };
+  static_assert(std::is_nothrow_move_constructible_v<Change>);  // a copy would lose the handle
   std::vector<Change> unanswered_;  // made while the sets were offered to another world
 };
 

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -32,8 +33,15 @@ std::string program_of(pid_t process) {
   return std::filesystem::read_symlink(str("/proc/", process, "/exe"), error).string();
 }
 
+// By one of its words, each without its folders, which may be called anything.
 bool may_be_agent(std::string_view text) {
-  return text.find("python") != text.npos || text.find("torch") != text.npos;
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, text.find('\0'));
+    text.remove_prefix(std::min(text.size(), word.size() + 1));
+    const std::string_view name = word.substr(word.rfind('/') + 1);
+    if (name.find("python") != name.npos || name.find("torch") != name.npos) return true;
+  }
+  return false;
 }
 
 }  // namespace

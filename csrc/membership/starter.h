@@ -11,7 +11,7 @@ struct Ancestry {
   int parent = 0;              // at present; 0 where it is of another namespace
   int noted_parent = 0;        // when this library was loaded; 0 where that was another process
   bool leads_session = false;  // as those do that torchrun has started, and none that these start
-  std::string_view parent_line{};  // the command line of `parent`; empty where it cannot be read
+  std::string_view parent_line{};     // the command line of `parent`; empty where it cannot be read
   std::string_view parent_program{};  // its executable, which it cannot rename; the same
 };
 

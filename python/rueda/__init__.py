@@ -145,6 +145,9 @@ __all__ = [
     "write_flight_record",
 ]
 
+# Modules that are there after `import rueda`, too.
+_MODULES = ("compression", "rendezvous")
+
 if not _TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
@@ -163,7 +166,14 @@ if not _TYPE_CHECKING:
             found = getattr(import_module("rueda.public_names"), name)
             globals()[name] = found
             return found
+        if name in _MODULES:
+            from importlib import import_module
+
+            return import_module(f"rueda.{name}")
         raise AttributeError(f"module 'rueda' has no attribute '{name}'")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *(() if _why_not else (*__all__, *_MODULES))})
 
     def _find_version() -> str:
         """When somebody asks: what finds it takes as long as a sixth of what imports all of Rueda."""

@@ -28,7 +28,9 @@ def test_all_names_are_there_once_one_is_used() -> None:
         import rueda
         assert {"rueda.lifecycle", "rueda.public_names"}.isdisjoint(sys.modules)
         assert rueda.RuedaError.__name__ == "RuedaError"
+        assert {"allreduce", "rendezvous", "RuedaError"} <= set(dir(rueda))
         assert "rueda.public_names" not in sys.modules
+        assert rueda.rendezvous.open and rueda.compression.Int8
         from rueda import allreduce
         assert allreduce is rueda.allreduce
         assert "rueda.lifecycle" in sys.modules

@@ -194,8 +194,8 @@ def change(only: list[int] | None = None) -> Change | None:
         if listener is not None:
             listener.close()
     follow_world(previous)
-    if own == speaker:
-        here.tell_formed()  # rank 0, which does so otherwise, may not be heard
+    if own == speaker and _native.rank() != 0:
+        here.tell_formed()  # which rank 0 has done, and is not heard
     return Change(epoch, previous, left)
 
 

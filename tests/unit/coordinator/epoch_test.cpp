@@ -163,7 +163,8 @@ TEST_CASE("what is sent to a group is refused by who ends it, also after the oth
       self.go_on_until([&] { return find() != nullptr; }, "the group");
       together.arrive_and_wait();
       self.go_on_until([&] { return find()->closed(); }, "its end on another rank");
-      // As dissolve_set() does, which then asks for the rest, while somebody else makes progress.
+      // As SetRequests::dissolve() does, which then asks for the rest, while somebody else makes
+      // progress.
       expect_ok(self.epoch().process_sets().remove(group), "its end here");
       self.go_on_until([&] { return find() == nullptr; }, "nothing is left of it");
       self.push(Command::Kind::dissolve, group);

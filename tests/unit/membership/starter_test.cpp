@@ -26,6 +26,7 @@ TEST_CASE("what has become of a rank's parent tells whether its agent has ended"
   CHECK_FALSE(has_lost_agent({1, 1, true, "torchrun"}));
   CHECK_FALSE(has_lost_agent({9, 9, true, "ray::train()", "/usr/bin/python3.11"}));
   CHECK(has_lost_agent({9, 9, true, reaper, "/usr/lib/systemd/systemd"}));
+  CHECK(has_lost_agent({9, 9, true, "/torch/bin/tini", "/python/bin/tini"}));
   CHECK_FALSE(has_lost_agent({1, 1, true, ""}));
   CHECK_FALSE(has_lost_agent({0, 0, true, ""}));  // its parent is outside of the container
   // Of a fork of what has loaded the library.
