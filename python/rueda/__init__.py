@@ -14,8 +14,8 @@ functions for tensors and the distributed optimizer.
 """
 
 # ruff: noqa: F405 - names of rueda.public_names
+import typing as _typing  # under its own name type checkers know TYPE_CHECKING
 from os import environ as _environ
-from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from rueda.errors import (
     DuplicateNameError,
@@ -47,7 +47,9 @@ else:
 
         _begin_if_asked()
 
-if _TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
+    from rueda import compression as compression
+    from rueda import rendezvous as rendezvous
     from rueda.public_names import *  # noqa: F403
 
 __version__: str
@@ -148,7 +150,7 @@ __all__ = [
 # Modules that are there after `import rueda`, too.
 _MODULES = ("compression", "rendezvous")
 
-if not _TYPE_CHECKING:
+if not _typing.TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         """What is not there from the beginning: all but the errors, which takes NumPy, as no launcher does."""
