@@ -1,10 +1,11 @@
-"""Allreduce across hosts: network namespaces on this machine, each with a link of its own.
+"""Allreduce and all-to-all across hosts: network namespaces on this machine, each with a link of its own.
 
 What each host sends is limited to `--rate`, and with `--flows` each TCP flow to the rate of its class, of which there
 are as many as rates are given: the low bits of the port that sends choose it. The contenders are started in turn,
 `--starts` times each. The table gives the median over all starts of rank 0's median time of a call, and its least and
 greatest; the bytes that the first host's interface has sent for each call, with all headers, by those of the tensor;
-and the processor time of rank 0 by the bytes of its tensors. `--baseline` is a folder with another build of Rueda.
+and the processor time of rank 0 by the bytes of its tensors. Of an all-to-all these are what a rank sends altogether,
+itself included. `--baseline` is a folder with another build of Rueda.
 
     python benchmarks/hosts/measure.py --hosts 2 --ranks 2 --contenders rueda,gloo,mpi
 
@@ -44,6 +45,11 @@ CONTENDERS: dict[str, tuple[str, bool, dict[str, str]]] = {
     "rueda-mpi": ("rueda", True, {}),
     "gloo": ("gloo", False, {}),
     "mpi": ("mpi", True, {}),
+    "rueda-alltoall": ("rueda-alltoall", False, {}),
+    "rueda-gathered": ("rueda-alltoall", False, {"RUEDA_ALGORITHM": "gathered"}),
+    "rueda-pairwise": ("rueda-alltoall", False, {"RUEDA_ALGORITHM": "pairwise"}),
+    "gloo-alltoall": ("gloo-alltoall", False, {}),
+    "mpi-alltoall": ("mpi-alltoall", True, {}),
     "mpi-tuned": (
         "mpi",
         True,
@@ -90,7 +96,8 @@ def start(
     """What rank 0 has measured in one start."""
     program, under_mpirun, variables = contender
     extra = {"OMP_NUM_THREADS": "1", **variables}
-    place = {"gloo": f"tcp://{lab.address('h0')}:{PORT}", "mpi": mpi_library()}.get(program, "")
+    library = program.partition("-")[0]
+    place = {"gloo": f"tcp://{lab.address('h0')}:{PORT}", "mpi": mpi_library()}.get(library, "")
     arguments = [program, json.dumps(sizes), json.dumps(calls), place]
     if under_mpirun:
         output = run_on_hosts(lab, RANK, ranks, arguments, extra, LIMIT).output
@@ -109,7 +116,7 @@ def report(name: str, starts: list[dict[str, Any]], length: int) -> None:
     sent = statistics.median(result["sent"] for result in results) / length
     processor = statistics.median(result["cpu"] for result in results) / length * 1e9
     click.echo(
-        f"{name:10} {length:>9} B {statistics.median(times):10.3f} ms "
+        f"{name:14} {length:>9} B {statistics.median(times):10.3f} ms "
         f"({times[0]:.3f} to {times[-1]:.3f})  sends {sent:.3f}  {processor:8.2f} s/GB"
     )
 

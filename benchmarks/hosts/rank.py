@@ -1,4 +1,4 @@
-"""One rank of benchmarks/hosts/measure.py: times allreduces by one contender, and writes what rank 0 has measured."""
+"""One rank of benchmarks/hosts/measure.py: times calls by one contender, and writes what rank 0 has measured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy as np
 
 SENT = Path("/sys/class/net/eth0/statistics/tx_bytes")
 WARM_UP = 3
-# Reduces an array in place; waits for all ranks.
+# Reduces an array in place, or sends each rank an equal part of it; waits for all ranks.
 Contender = tuple[Callable[[np.ndarray], None], Callable[[], None]]
 
 
@@ -42,6 +42,18 @@ def with_rueda(compression: str | None = None) -> Contender:
         rueda.allreduce_(tensor, op=rueda.Sum, name=f"x{tensor.size}", compression=compression)
 
     return reduce, rueda.barrier
+
+
+def alltoall_with_rueda() -> Contender:
+    """By name."""
+    import rueda
+
+    rueda.init()
+
+    def exchange(tensor: np.ndarray) -> None:
+        rueda.alltoall(tensor, name=f"x{tensor.size}")
+
+    return exchange, rueda.barrier
 
 
 def with_optimizer(compression: object) -> Contender:
@@ -102,7 +114,21 @@ def with_gloo() -> Contender:
     return lambda tensor: dist.all_reduce(torch.from_numpy(tensor)), dist.barrier
 
 
-def with_mpi() -> Contender:
+def alltoall_with_gloo() -> Contender:
+    """Through torch.distributed."""
+    import torch
+    import torch.distributed as dist
+
+    _, barrier = with_gloo()
+
+    def exchange(tensor: np.ndarray) -> None:
+        sent = torch.from_numpy(tensor)
+        dist.all_to_all_single(torch.empty_like(sent), sent)
+
+    return exchange, barrier
+
+
+def with_mpi(collective: str = "allreduce") -> Contender:
     """Open MPI's own, by the library that has started the ranks."""
     mpi = ctypes.CDLL(sys.argv[4], mode=ctypes.RTLD_GLOBAL)
 
@@ -119,7 +145,13 @@ def with_mpi() -> Contender:
         data = ctypes.c_void_p(tensor.ctypes.data)
         mpi.MPI_Allreduce(in_place, data, tensor.size, single, total, world)
 
-    return reduce, lambda: mpi.MPI_Barrier(world)
+    def exchange(tensor: np.ndarray) -> None:
+        received = np.empty_like(tensor)
+        count = tensor.size // place()[1]
+        sent, got = (ctypes.c_void_p(each.ctypes.data) for each in (tensor, received))
+        mpi.MPI_Alltoall(sent, count, single, got, count, single, world)
+
+    return (reduce if collective == "allreduce" else exchange), lambda: mpi.MPI_Barrier(world)
 
 
 def processor_seconds() -> float:
@@ -138,6 +170,9 @@ CONTENDERS: dict[str, Callable[[], Contender]] = {
     "rueda-horovod": with_horovod,
     "gloo": with_gloo,
     "mpi": with_mpi,
+    "rueda-alltoall": alltoall_with_rueda,
+    "gloo-alltoall": alltoall_with_gloo,
+    "mpi-alltoall": lambda: with_mpi("alltoall"),
 }
 
 
