@@ -5,12 +5,17 @@
 
 namespace rueda {
 
-// Threads that are started while it lives take no signals.
+// Threads that are started while it lives take no signals but those of what they do wrong
+// themselves: where these are blocked the process ends without the handler of the application, such
+// as that of Python's faulthandler, which tells where.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
     sigset_t all;
     sigfillset(&all);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT}) {
+      sigdelset(&all, fault);
+    }
     pthread_sigmask(SIG_SETMASK, &all, &before_);
   }
   ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }

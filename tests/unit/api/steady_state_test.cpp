@@ -1,5 +1,6 @@
 // What a step costs that has been done before: no system call but those of sleeping, and no
 // allocation by Rueda's threads.
+#include <malloc.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -128,6 +129,14 @@ struct Allocations {
   ::_exit(verdict);
 }
 
+// Where the progress thread does for the first time what the caller has done before, malloc() would
+// ask the kernel for memory of that thread's own.
+void ask_for_memory_at_once() {
+  ::mallopt(M_ARENA_MAX, 1);
+  ::mallopt(M_TOP_PAD, 16 << 20);
+  ::mallopt(M_TRIM_THRESHOLD, 64 << 20);
+}
+
 // On two ranks; whether both succeeded. `prepare` gets what is needed once, and gives the step.
 using Prepare = std::function<std::function<void()>()>;
 bool holds_once(const Prepare& prepare, const std::function<bool(const Allocations&)>& is_right) {
@@ -142,6 +151,7 @@ bool holds_once(const Prepare& prepare, const std::function<bool(const Allocatio
       ::setenv("RUEDA_RANK", std::to_string(rank).c_str(), 1);
       ::setenv("RUEDA_SIZE", "2", 1);
       ::setenv("RUEDA_RENDEZVOUS", rendezvous.c_str(), 1);
+      ask_for_memory_at_once();
       init();
       run_confined(prepare(), is_right);
     }));
