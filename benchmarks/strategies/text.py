@@ -46,10 +46,10 @@ RUNS = (
 )
 
 
-def measure(lab: Lab, run: str, seed: int, steps: int) -> dict[str, float]:
+def measure(lab: Lab, run: str, seed: int, steps: int, last_rate: float) -> dict[str, float]:
     """What the ranks of one training have measured, on average."""
     begin = measure_torchft if run.startswith(TORCHFT) else measure_rueda
-    output = begin(lab, run.removeprefix(TORCHFT), str(seed), str(steps))
+    output = begin(lab, run.removeprefix(TORCHFT), [str(seed), str(steps), str(last_rate)])
     told = [
         json.loads(line.removeprefix(LINE)) for line in output.splitlines() if line.startswith(LINE)
     ]
@@ -58,18 +58,18 @@ def measure(lab: Lab, run: str, seed: int, steps: int) -> dict[str, float]:
     return {key: float(np.mean([each[key] for each in told])) for key in told[0]}
 
 
-def measure_rueda(lab: Lab, run: str, seed: str, steps: str) -> str:
+def measure_rueda(lab: Lab, run: str, arguments: list[str]) -> str:
     """What one job prints."""
     everywhere = ",".join(f"{name}:1" for name in lab.names)
     line = [str(Path(sys.executable).with_name("rueda")), "run", "--ssh", str(lab.agent)]
-    line += ["-H", everywhere, "--no-prefix", sys.executable, str(RANK), run, seed, steps]
+    line += ["-H", everywhere, "--no-prefix", sys.executable, str(RANK), run, *arguments]
     done = lab.run(lab.names[0], *line, timeout=LIMIT, env=ENVIRONMENT)
     return done.stdout + done.stderr
 
 
-def measure_torchft(lab: Lab, run: str, seed: str, steps: str) -> str:
+def measure_torchft(lab: Lab, run: str, arguments: list[str]) -> str:
     """What all replicas print."""
-    line = [sys.executable, str(TORCHFT_RANK), run, seed, steps]
+    line = [sys.executable, str(TORCHFT_RANK), run, *arguments]
     replicas = [
         lab.start(
             name,
@@ -103,8 +103,12 @@ def with_error(values: list[float], form: str) -> str:
 @click.option("--hosts", type=click.IntRange(min=2), default=4, show_default=True)
 @click.option("--mbit", type=float, default=100, show_default=True, help="Of each link.")
 @click.option("--steps", type=click.IntRange(min=1), default=1664, show_default=True)
+@click.option("--last-rate", type=click.FloatRange(0, 1), default=0.1, show_default=True,
+              help="The learning rate at the end, as a part of the highest.")  # fmt: skip
 @click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True)
-def main(runs: tuple[str, ...], hosts: int, mbit: float, steps: int, seeds: int) -> None:
+def main(
+    runs: tuple[str, ...], hosts: int, mbit: float, steps: int, last_rate: float, seeds: int
+) -> None:
     """The command."""
     names = [each for each in runs or RUNS if each != "sync"]
     names.insert(0, "sync")
@@ -112,7 +116,7 @@ def main(runs: tuple[str, ...], hosts: int, mbit: float, steps: int, seeds: int)
     with Lab(hosts, rate=f"{mbit:g}mbit") as lab:
         for seed in range(seeds):
             for name in names:
-                found[name].append(measure(lab, name, seed, steps))
+                found[name].append(measure(lab, name, seed, steps, last_rate))
                 click.echo(f"seed {seed}, {name}: {found[name][-1]}", err=True)
     click.echo("| run | loss | above `sync`, % | bytes | times fewer | s | waited, % |")
     click.echo("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")

@@ -1,6 +1,6 @@
 """One rank of text.py: trains a small transformer on the text of Python's own library, and tells how that went.
 
-    python text_rank.py RUN SEED STEPS
+    python text_rank.py RUN SEED STEPS LAST_RATE
 
 RUN is a strategy as rueda.torch.wrap() takes it as text, or ``alone``: each rank for itself, without communication.
 Each rank prints one line of JSON. What a step exposes is the time that optimizer.step() and consolidate() take beyond
@@ -28,7 +28,6 @@ from train_transformer import CONTEXT, Transformer
 
 BATCH = 8  # of each rank
 LEARNING_RATE = 2e-3
-LAST_RATE = 0.1  # of it
 WARM_UP = 100  # steps
 CHARACTERS = 128  # ASCII; any other is a question mark
 HELD_OUT_EVERY = 10  # files
@@ -83,12 +82,12 @@ def bytes_sent() -> int:
     raise RuntimeError(f"this host has no interface {INTERFACE}")
 
 
-def rate_of(step: int, steps: int) -> float:
-    """The learning rate: linear for WARM_UP steps, then half a cosine down to LAST_RATE."""
+def rate_of(step: int, steps: int, last: float) -> float:
+    """The learning rate: linear for WARM_UP steps, then half a cosine down to `last`, a part of LEARNING_RATE."""
     if step < WARM_UP:
         return LEARNING_RATE * (step + 1) / WARM_UP
     done = (step - WARM_UP) / max(1, steps - WARM_UP)
-    return LEARNING_RATE * (LAST_RATE + (1 - LAST_RATE) * (1 + math.cos(math.pi * done)) / 2)
+    return LEARNING_RATE * (last + (1 - last) * (1 + math.cos(math.pi * done)) / 2)
 
 
 class Clock:
@@ -118,6 +117,7 @@ def train(
     rank: int,
     seed: int,
     steps: int,
+    last_rate: float,
     wrap: Callable[[Transformer, torch.optim.Optimizer], Any],
     meet: Callable[[], None],
 ) -> dict[str, float]:
@@ -136,7 +136,7 @@ def train(
     before, began = bytes_sent(), time.perf_counter()
     for step in range(steps):
         for group in optimizer.param_groups:
-            group["lr"] = rate_of(step, steps)
+            group["lr"] = rate_of(step, steps, last_rate)
         starts = random.integers(0, len(text.training) - CONTEXT - 1, BATCH)
         optimizer.zero_grad()
         loss_of(model, batch_of(text.training, starts)).backward()
@@ -154,14 +154,20 @@ def train(
 
 def main() -> None:
     """The command."""
-    run, seed, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    run, seed, steps, last_rate = (
+        sys.argv[1],
+        int(sys.argv[2]),
+        int(sys.argv[3]),
+        float(sys.argv[4]),
+    )
     torch.set_num_threads(1)
     rueda.init()
 
     def wrap(model: Transformer, optimizer: torch.optim.Optimizer) -> Any:
         return optimizer if run == "alone" else rueda.wrap(model, optimizer, strategy=run)
 
-    print("measured", json.dumps(train(rueda.rank(), seed, steps, wrap, rueda.barrier)), flush=True)
+    found = train(rueda.rank(), seed, steps, last_rate, wrap, rueda.barrier)
+    print("measured", json.dumps(found), flush=True)
     rueda.shutdown()
 
 

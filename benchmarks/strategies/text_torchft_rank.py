@@ -1,6 +1,6 @@
 """One replica group of torchft's, which trains what text_rank.py does by torchft's own DiLoCo over gloo.
 
-    python text_torchft_rank.py PERIOD,FRAGMENTS,DELAY,MIXING SEED STEPS REPLICA REPLICAS
+    python text_torchft_rank.py PERIOD,FRAGMENTS,DELAY,MIXING SEED STEPS LAST_RATE REPLICA REPLICAS
 
 Replica 0 runs the lighthouse too; all find it, and each other, on host h0. Prints what text_rank.py prints.
 """
@@ -95,11 +95,12 @@ class Replica:
 def main() -> None:
     """The command."""
     spec = sys.argv[1]
-    seed, steps, replica, replicas = (int(each) for each in sys.argv[2:6])
+    seed, steps = int(sys.argv[2]), int(sys.argv[3])
+    last_rate, replica, replicas = float(sys.argv[4]), int(sys.argv[5]), int(sys.argv[6])
     logging.disable(logging.INFO)
     torch.set_num_threads(1)
     own = Replica(spec, replica, replicas)
-    found = train(replica, seed, steps, own.wrap, lambda: own.meet("ready"))
+    found = train(replica, seed, steps, last_rate, own.wrap, lambda: own.meet("ready"))
     expected = steps // own.period * own.fragments
     if own.manager.current_step() != expected:
         raise RuntimeError(
