@@ -55,6 +55,11 @@ standard_output = Sink(1, "standard output")
 standard_error = Sink(2, "standard error")
 
 
+def is_unread() -> bool:
+    """Whether nobody reads what this process says any more."""
+    return standard_output.nobody_reads or standard_error.nobody_reads
+
+
 def say(text: str) -> None:
     """A line of the launcher's own on standard error."""
     line = f"rueda: {text}\n"

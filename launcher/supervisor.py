@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from .interruptions import Interruptions, Way
 from .output import Stream
 from .processes import adopt_orphans, become_killable, descendants, kill_all, reap
-from .sink import say
+from .sink import is_unread, say
 from .writer import Writer
 
 # What descendants get to end by themselves once the ranks are gone.
@@ -64,8 +64,8 @@ class Supervisor:
     """Starts children, each in a process group of its own, and stays until all are gone.
 
     SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on; whoever is left after `grace` seconds is
-    killed. SIGPIPE, which a write to a pipe that nobody reads brings, ends the children as SIGTERM
-    does. Use as an asynchronous context manager around spawn() and wait(), then written() and
+    killed. Where nobody reads what this process writes any more the children are ended as by
+    SIGTERM. Use as an asynchronous context manager around spawn() and wait(), then written() and
     say(); give_way() in between lets signals be obeyed.
 
     `writer` writes what `on_output` of the children produces; they are not read while it has too
@@ -108,13 +108,11 @@ class Supervisor:
         for number in (*self._handled(), signal.SIGCHLD):
             self._loop.remove_signal_handler(number)
         self._loop.remove_reader(self._relay)
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python has it
 
     @staticmethod
     def _handled() -> list[signal.Signals]:
         with_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        passed_on = [n for n in _PASSED_ON if not (with_nohup and n == signal.SIGHUP)]
-        return [*passed_on, signal.SIGPIPE]
+        return [n for n in _PASSED_ON if not (with_nohup and n == signal.SIGHUP)]
 
     def spawn(
         self,
@@ -236,6 +234,9 @@ class Supervisor:
         self._is_woken = False  # first, so that no progress after this look goes unnoticed
         self._changed.set()
         self._read_on()
+        # The error tells. The signal that goes with it comes also of a connection whose other end is gone.
+        if is_unread() and not self.ending:
+            self.interrupt(signal.SIGPIPE)
 
     def _read_on(self) -> None:
         """Reads again from those that had to wait and need not any more."""
@@ -259,10 +260,6 @@ class Supervisor:
             child.send_signal(number)
 
     def _heed(self, number: signal.Signals) -> None:
-        if number == signal.SIGPIPE:  # comes from the launcher's own writing
-            if not self.ending:
-                self.interrupt(number)
-            return
         self._pass_on(number, "direct")
 
     def _heed_guardian(self) -> None:

@@ -86,7 +86,6 @@ class Connection:
 
     def open(self, supervisor: Supervisor) -> None:
         """Starts the process. Raises LaunchError."""
-        # A socket rather than a pipe: who writes to it when it is closed gets no SIGPIPE.
         self._supervisor = supervisor
         self._socket, theirs = socket.socketpair()
         self._socket.setblocking(False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import threading
 from collections.abc import Callable
 from typing import IO
@@ -34,7 +33,7 @@ class RankInput:
     def _write(self) -> None:
         assert self._pipe is not None
         try:
-            self._rest = self._rest[_write_some(self._pipe.fileno(), self._rest) :]
+            self._rest = self._rest[os.write(self._pipe.fileno(), self._rest) :]
         except BlockingIOError:
             return
         except OSError:  # the rank reads no more
@@ -49,16 +48,6 @@ class RankInput:
             asyncio.get_running_loop().remove_writer(self._pipe.fileno())
             self._pipe.close()
             self._pipe = None
-
-
-def _write_some(descriptor: int, data: bytes) -> int:
-    """As os.write(), but without SIGPIPE, by which the supervisor would know that nobody reads its own output."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
-    try:
-        return os.write(descriptor, data)
-    finally:
-        signal.sigtimedwait({signal.SIGPIPE}, 0)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class PipedInput:

@@ -199,16 +199,31 @@ def test_no_process_of_the_ranks_outlives_a_signal_of_the_terminal(
     assert process.returncode == 128 + number
 
 
+UNTIL_GO = """
+    pathlib.Path(f"ready.{rank}").touch()
+    deadline = time.monotonic() + 30
+    while not os.path.exists("go") and time.monotonic() < deadline:
+        time.sleep(0.01)
+"""
+
+
 def test_a_job_under_nohup_outlives_its_terminal(tmp_path: Path, script: Script) -> None:
-    script("""
-        pathlib.Path(f"ready.{rank}").touch()
-        deadline = time.monotonic() + 30
-        while not os.path.exists("go") and time.monotonic() < deadline:
-            time.sleep(0.01)
-    """)
+    script(UNTIL_GO)
     ignoring = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh"]
     with running(tmp_path, ["run", "--no-mpi"], 2, ignoring) as process:
         process.send_signal(signal.SIGHUP)
+        (tmp_path / "go").touch()
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+
+
+def test_a_connection_whose_other_end_is_gone_does_not_end_the_job(
+    tmp_path: Path, launch: list[str], script: Script
+) -> None:
+    """What was to be said to it brings SIGPIPE, too."""
+    script(UNTIL_GO)
+    with running(tmp_path, launch, 2) as process:
+        process.send_signal(signal.SIGPIPE)
         (tmp_path / "go").touch()
         _, err = process.communicate(timeout=30)
     assert process.returncode == 0, err
