@@ -3,6 +3,8 @@
 
 #include <signal.h>
 
+#include <initializer_list>
+
 namespace rueda {
 
 // Threads that are started while it lives take no signals but those of what they do wrong
