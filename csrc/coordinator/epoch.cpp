@@ -184,8 +184,7 @@ bool Epoch::advance(Time now, Readable readable) {
     losses_.fail(status);
     return true;
   }
-  // Without recovery silence means nothing, and what is under way need not be gone through for it.
-  if (services_.options.recovery == "on") {
+  if (losses_.minds_silence()) {  // or else what is under way need not be gone through for it
     losses_.look_for_silence(now, is_active() || awaits_messages());
     if (losses_.has_failed()) return true;
   }

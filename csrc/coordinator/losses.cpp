@@ -19,11 +19,6 @@ std::vector<int> neighbours_in(const Topology& topology) {
   return ranks;
 }
 
-// Without recovery a rank that is silent may come back: what waits for it has time-outs of its own.
-Duration patience_of(const Options& options) {
-  return options.recovery == "on" ? seconds(options.heartbeat) : Duration();
-}
-
 }  // namespace
 
 Losses::Losses(const World& world, const Concerned& concerned, const EpochServices& services,
@@ -32,8 +27,9 @@ Losses::Losses(const World& world, const Concerned& concerned, const EpochServic
       concerned_(concerned),
       services_(services),
       on_loss_(on_loss),
+      minds_silence_(services.options.recovery == "on"),
       neighbours_(neighbours_in(world.topology)),
-      heartbeat_(neighbours_, patience_of(services.options)) {
+      heartbeat_(neighbours_, minds_silence_ ? seconds(services.options.heartbeat) : Duration()) {
   handle_messages();
 }
 
@@ -164,7 +160,7 @@ void Losses::fail(const Status& reason) {
 
 // A rank of this host that does not answer may be stopped in the middle of a transfer.
 void Losses::fence(const Status& reason) {
-  if (services_.options.recovery != "on") return;
+  if (!minds_silence_) return;
   if (reason.details().reason != ErrorReason::unreachable || reason.peer() < 0) return;
   const auto member = world_.host.rank_of(reason.peer());
   if (!member || *member == world_.host.memory()->rank()) return;

@@ -60,6 +60,10 @@ class Losses {
   // needed any more, and nobody's end is a loss.
   [[nodiscard]] bool are_harmless() const;
 
+  // Whether silence is looked for. Without recovery a rank that is silent may come back: what waits
+  // for it has time-outs of its own.
+  [[nodiscard]] bool minds_silence() const { return minds_silence_; }
+
   // The connection to a neighbour has ended without a good-bye.
   void on_peer_lost(int peer, const Status& cause);
   // Asks neighbours that have said nothing for long whether they are there, while this rank waits
@@ -84,6 +88,7 @@ class Losses {
   const Concerned concerned_;
   const EpochServices& services_;
   const LossPolicy on_loss_;
+  const bool minds_silence_;
   const std::vector<int> neighbours_;
   Heartbeat heartbeat_;  // of the neighbours
   std::set<int> lost_;   // ranks without which the epoch goes on

@@ -33,6 +33,8 @@ def test_all_names_are_there_once_one_is_used() -> None:
         assert rueda.rendezvous.open and rueda.compression.Int8
         from rueda import allreduce
         assert allreduce is rueda.allreduce
+        assert {"__version__", *rueda.errors.__all__, *rueda.public_names.__all__} >= set(rueda.__all__)
+        assert set(rueda.public_names.__all__) <= set(rueda.__all__)
         assert "rueda.lifecycle" in sys.modules
         for name in rueda.__all__:
             getattr(rueda, name)
