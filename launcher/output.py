@@ -11,14 +11,10 @@ from typing import Literal
 from .errors import LaunchError
 from .failure import FailureWatch
 from .lines import LineAssembler
-from .sink import Sink, say, standard_error, standard_output
+from .sink import OUTPUT_LOST, Sink, say, standard_error, standard_output
 from .writer import Writer
 
 Stream = Literal["stdout", "stderr"]
-
-# What the launcher exits with where the ranks did well, but not all of their output was written:
-# EX_IOERR of sysexits.h.
-OUTPUT_LOST = 74
 
 
 def open_rank_files(directory: Path | None, ranks: int, here: range) -> dict[int, Sink]:

@@ -7,6 +7,10 @@ import os
 import select
 import sys
 
+# What the launcher exits with where the ranks did well, but not all of their output was written:
+# EX_IOERR of sysexits.h.
+OUTPUT_LOST = 74
+
 
 class Sink:
     """A descriptor that takes everything, however slowly, or remembers why it did not.

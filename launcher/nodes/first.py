@@ -15,12 +15,13 @@ from ..errors import LaunchError
 from ..hosts import Host
 from ..job import Job
 from ..lines import LineAssembler
-from ..output import OUTPUT_LOST, RankOutput
+from ..output import RankOutput
 from ..placement import HostShare, place
 from ..remote import ssh
 from ..remote.connection import Connection
 from ..remote.frames import Frame, Kind, pack_json
 from ..remote.run import Reach, RemoteRun
+from ..sink import OUTPUT_LOST
 from ..supervisor import Supervisor
 from . import relay
 from .flags import Nodes

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from rueda_command import Ran, run_rueda
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "python")]
 
 Rueda = Callable[..., Ran]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from forked import launched
 from hypothesis import given
 from hypothesis import strategies as st
 from recorded import recorded
@@ -273,7 +274,7 @@ def test_a_fault_in_a_training_with_torch_is_found(
     monkeypatch.syspath_prepend(folder)
     images = str(importlib.import_module("images").prepare(tmp_path))
     flags = ["--seeds", "1", "--np", "2", "--variant=stale:EQUIV_FAULT=stale-gradient"]
-    command = [*EQUIV, *flags, "python", str(folder / "train.py"), "--steps", "45"]
+    command = [*EQUIV, *flags, *launched(folder / "train.py", ["--steps", "45"])]
     ran = run_rueda(tmp_path, command, {"EQUIV_IMAGES": images}, timeout=240)
     assert ran.code == 3, ran.err
     good, stale = json.loads(ran.out)["ways"]

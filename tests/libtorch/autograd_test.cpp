@@ -103,7 +103,7 @@ void test_alltoall() {
   expect_close(input.grad(), torch::cat(back), "through alltoall");
 }
 
-void test_process_set() {
+void test_gradients_in_a_process_set() {
   if (size() < 3) return;
   const ProcessSet set = add_process_set({0, size() - 1});
   if (rank_in(set) >= 0) {
@@ -133,6 +133,6 @@ void test_autograd() {
   test_broadcast();
   test_reduce_scatter();
   test_alltoall();
-  test_process_set();
+  test_gradients_in_a_process_set();
   test_no_gradient();
 }

@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from forked import launched
 
 from .lab import Lab
 from .lab.fixture import MakeLab
@@ -51,7 +52,7 @@ def torchrun(lab: Lab, folder: Path, **variables: str) -> tuple[list[int], str]:
             *("env", *settings, sys.executable, "-m", "torch.distributed.run"),
             *("--nnodes", "2", "--nproc-per-node", "2", "--node-rank", str(number)),
             *("--master-addr", lab.address("h0"), "--master-port", "29511"),
-            str(folder / "program.py"),
+            *("--no-python", *launched(folder / "program.py")),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

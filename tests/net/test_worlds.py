@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from forked import line_to_launch
 from one_run import OneRun, each_check_of
 
 from .lab import Lab
 from .lab.fixture import MakeLab, or_skip
-from .launching import Launcher
+from .launching import Launcher, job_environment
 
 pytest.importorskip("rueda._native")
 
@@ -86,7 +88,8 @@ def run_once(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> RunOnce:
     @functools.cache
     def run(script: Path, hosts: str) -> OneRun:
         launcher = Launcher(lab, folder, [str(lab.agent)])
-        ran = launcher.run("-H", hosts, "--no-prefix", "python3", str(script))
+        rank = line_to_launch([sys.executable, str(script)], job_environment())
+        ran = launcher.run("-H", hosts, "--no-prefix", *rank)
         launcher.wait_until_gone()
         return OneRun(ran.code == 0, [ran.out + ran.err])
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -71,6 +72,14 @@ def test_collectives_and_the_optimizer(tests, ranks):
         ranks % len(launchers())
     ]  # each of the two, at an even and an odd number
     assert start(launcher, ranks, tests).count("passed") == ranks
+
+
+def test_several_files_can_include_the_header(tests):
+    """What it defines is inline: nothing would be defined twice."""
+    (compiled,) = tests.parent.rglob("unity_0_cxx.cxx.o")
+    defined = run("nm", "--defined-only", "--extern-only", "--demangle", compiled)
+    assert " W rueda::libtorch::" in defined
+    assert not re.findall(r"^\w+ [A-V] rueda::.*", defined, re.MULTILINE)
 
 
 def test_the_order_of_streams(tests):

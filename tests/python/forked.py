@@ -25,7 +25,7 @@ _LATE_ENOUGH = ("TORCHINDUCTOR_CACHE_DIR", "PYTHONPATH")
 # By what a program imports: what it is to be forked off has imported it before. Whatever imports Rueda needs NumPy.
 _IMPORTS = {
     base: re.compile(rf"(?:^|;)\s*(?:import|from) [\w., ]*\b(?:{modules})\b", re.MULTILINE)
-    for base, modules in (("torch", "torch|horovod"), ("numpy", "numpy|rueda"))
+    for base, modules in (("torch", "torch|horovod|checkpoint"), ("numpy", "numpy|rueda"))
 }
 # Ranks of a world are forked off these in turn, so that neighbours hash texts differently: what depends on the order
 # of a set differs between them.
@@ -136,10 +136,18 @@ def start(
     )
 
 
+def line_to_launch(line: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """What a launcher is to start in place of ``line``, which ``launching.command()`` has made: see ``launched()``."""
+    if _base_of(line, environment, None) != "torch":
+        return list(line)
+    program, *arguments = (Path(line[1]), *line[2:]) if line[1] != "-c" else line[2:]
+    return launched(program, arguments)
+
+
 def launched(program: str | Path, arguments: Sequence[str] = ()) -> list[str]:
     """The command line that a launcher is to start for a rank that needs torch: see launched_rank.py.
 
-    For launchers that leave alone what Python and torch look at when they begin, and that share this machine's network.
+    For launchers that leave alone what Python and torch look at when they begin.
     """
     for number in range(_SERVERS):
         _server("torch", number)

@@ -6,7 +6,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from launching import Ended, command, mpirun_line, run_to_end
+from forked import line_to_launch
+from launching import Ended, command, environment, mpirun_line, run_to_end
 from net.lab import Lab
 from net.lab.fixture import or_skip
 from one_run import OneRun
@@ -31,7 +32,8 @@ def run_on_hosts(
     for name in ["PATH", "PYTHONPATH", "VIRTUAL_ENV", "OMP_NUM_THREADS", *(extra or {})]:
         if name in os.environ or name in (extra or {}) or name == "OMP_NUM_THREADS":
             options += ["-x", name]
-    line = mpirun_line(ranks_each * len(lab.names), command(program, arguments), options)
+    rank = line_to_launch(command(program, arguments), environment(extra))
+    line = mpirun_line(ranks_each * len(lab.names), rank, options)
     return run_to_end(lab.inside(lab.names[0], *line), extra, limit, "mpirun")
 
 

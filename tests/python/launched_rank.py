@@ -4,8 +4,8 @@
     python -S launched_rank.py FOLDER -c TEXT [ARGUMENT...]
 
 The servers of forkserver.py listen in ``FOLDER``. One of them forks off the rank, with this process's environment and
-output. This process passes signals on to it and ends as it has ended; the rank ends with this process. For a launcher
-the two are the same, but for signals to a process group.
+output, on its host in a lab (tests/net/lab). This process passes signals on to it and ends as it has ended; the rank
+ends with this process. For a launcher the two are the same, but for signals to a process group.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 from contextlib import suppress
 
 NUMBERS = ("RUEDA_RANK", "RUEDA_JOINER", "OMPI_COMM_WORLD_RANK", "RANK")
+NAMESPACES = ("net", "uts", "mnt")  # of which a host in a lab consists
 PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1)
 
 
@@ -36,7 +37,8 @@ def run(folder: str, request: dict[str, object]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.connect(os.path.join(folder, servers[number % len(servers)]))
-        socket.send_fds(server, [json.dumps(request).encode()], [1, 2])
+        host = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in NAMESPACES]
+        socket.send_fds(server, [json.dumps(request).encode()], [1, 2, *host])
         rank = answer(server)
 
         def pass_on(number: int, _: object) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from forked import Rank, start
+from forked import Rank, line_to_launch, start
 
 PARALLEL = Path(__file__).resolve().parents[1] / "parallel" / "python"
 # What another launcher has left must not decide how the ranks find each other.
@@ -225,7 +225,8 @@ def run_under_mpirun(
     limit: float = 240,
 ) -> Ended:
     """Runs ``size`` ranks under mpirun."""
-    line = mpirun_line(size, command(program, arguments), options)
+    rank = line_to_launch(command(program, arguments), environment(extra))
+    line = mpirun_line(size, rank, options)
     return run_to_end(line, extra, limit, "mpirun")
 
 

@@ -13,6 +13,7 @@ import forked
 import pytest
 from forked import ForkedRank, launched
 from launching import Job, environment, run
+from net.lab.fixture import MakeLab
 
 pytest.importorskip("torch")
 
@@ -97,6 +98,12 @@ def test_launchers_start_a_process_that_stands_in_for_the_rank(tmp_path: Path) -
     assert ended.returncode == 3, ended
     assert ended.stdout == f"{[str(program), 'an argument']} {tmp_path} this {program}\n"
     assert ended.stderr == "an error\n"
+
+
+def test_in_a_lab_the_rank_is_on_its_host(make_lab: MakeLab) -> None:
+    lab = make_lab(2)
+    text = "import os, socket, torch\nprint(socket.gethostname(), sorted(os.listdir('/sys/class/net')))"
+    assert lab.run("h1", *launched(text)).stdout == "h1 ['eth0', 'lo']\n"
 
 
 @pytest.mark.parametrize(

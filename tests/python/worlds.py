@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked import Rank, start
+from forked import Rank, launched, start
 from launching import PARALLEL, command, environment, mpirun_line
 
 LIMIT = 120.0  # seconds that a check may take
@@ -85,10 +85,11 @@ class World:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(path)
             listener.listen()
-            line = command(PARALLEL / "serving.py")
             if mpirun:
-                self._start(mpirun_line(size, line), {"CHECKS_SOCKET": path})
+                line = mpirun_line(size, launched(PARALLEL / "serving.py"))
+                self._start(line, {"CHECKS_SOCKET": path})
             else:
+                line = command(PARALLEL / "serving.py")
                 address = f"unix:@rueda-test-{uuid.uuid4().hex}"
                 for rank in range(size):
                     world = {"RUEDA_RANK": str(rank), "RUEDA_SIZE": str(size)}
@@ -99,7 +100,6 @@ class World:
     def _start(self, line: list[str], extra: dict[str, str]) -> None:
         self._files.append(tempfile.TemporaryFile())  # noqa: SIM115 - close() does
         self._seen.append(0)
-        # Those that mpirun starts import torch when a script does, or never.
         number = len(self._processes)
         variables = environment(extra)
         self._processes.append(start(line, number, self._files[-1], variables, needs_torch=True))
