@@ -120,8 +120,9 @@ void count_messages(Messages& messages, const HostOf& host_of, const std::string
 }  // namespace
 
 TEST_CASE("uneven rows of every type arrive, whichever way they go") {
-  const auto host_of = GENERATE(HostOf{0, 0, 1, 1}, HostOf{0, 1, 1, 1, 1}, HostOf{0, 1, 0, 2, 2},
-                                HostOf{1, 0, 0}, HostOf{0, 0, 0, 1, 1, 2}, HostOf{0, 1});
+  const auto host_of = GENERATE(from_range(efforts<HostOf>(
+      {{0, 0, 1, 1}, {0, 1, 1, 1, 1}, {0, 1, 0, 2, 2}, {1, 0, 0}, {0, 0, 0, 1, 1, 2}, {0, 1}},
+      {{0, 1, 1, 1, 1}, {0, 1, 0, 2, 2}, {1, 0, 0}, {0, 1}})));
   const auto algorithm = GENERATE("gathered", "pairwise", "auto", "gathered:0-600;pairwise:600-");
   run_on(host_of, algorithm, [&](int rank, Runtime& engine) {
     for (const DataTypeInfo& type : data_types) {

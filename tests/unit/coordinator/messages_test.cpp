@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "coordinator/completion_queue.h"
+#include "effort.h"
 #include "ranks/engine_ranks.h"
 
 namespace rueda::test::messages_test {
