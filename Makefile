@@ -2,6 +2,8 @@
 VENV ?= .venv
 PYTHON ?= python3
 JOBS ?= $(shell nproc)
+# C++ tests at a time: in one of three, ranks wait for a deadline or for mpirun.
+AT_ONCE ?= $(shell echo $$(($(JOBS) + 1)))
 # Processes that share the tests in Python.
 WORKERS ?= 2
 # How often `make soak` repeats, and for how long it and `make fuzz` do what takes any time.
@@ -64,7 +66,7 @@ build: tools
 
 .PHONY: unit
 unit: build  ## the C++ unit tests
-	@$(call timed,release tests) ctest --test-dir build/release --output-on-failure -j $(JOBS) --repeat until-pass:2
+	@$(call timed,release tests) ctest --test-dir build/release --output-on-failure -j $(AT_ONCE) --repeat until-pass:2
 
 .PHONY: sanitizers
 sanitizers:  ## the C++ unit tests under AddressSanitizer and ThreadSanitizer, each also where the other has found something
@@ -79,7 +81,7 @@ build-asan build-tsan: build-%: tools
 # What a sanitizer has found counts, also where the test passed the second time.
 .PHONY: asan tsan
 asan tsan: %: build-%
-	@$(call timed,$@ tests) ctest --test-dir build/$@ --output-on-failure -j $(JOBS) --repeat until-pass:2
+	@$(call timed,$@ tests) ctest --test-dir build/$@ --output-on-failure -j $(AT_ONCE) --repeat until-pass:2
 	! grep -E 'WARNING: ThreadSanitizer|(ERROR|SUMMARY): [A-Za-z]+Sanitizer|runtime error:' build/$@/Testing/Temporary/LastTest.log
 
 .PHONY: light-engines

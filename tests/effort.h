@@ -9,6 +9,7 @@
 // looks for races enough rounds to meet.
 #pragma once
 
+#include <cstddef>
 #include <initializer_list>
 #include <vector>
 
@@ -31,5 +32,9 @@ template <class T>
 std::vector<T> efforts(std::initializer_list<T> full, std::initializer_list<T> sanitized) {
   return is_sanitized ? sanitized : full;
 }
+
+// So many of a tensor's elements are drawn at random, and repeat from there on: drawing takes
+// longer there than what is tested. A prime, so that no part of a tensor equals the next one.
+inline constexpr std::size_t max_drawn = effort<std::size_t>(10'007, 1'009);
 
 }  // namespace rueda::test

@@ -127,7 +127,7 @@ inline void finish_all(ConformanceRank& self, const std::vector<Ticket>& tickets
 
 inline const std::vector<std::size_t>& conformance_sizes() {
   static const std::vector<std::size_t> sizes{
-      0, 1, 7, 4096, (256 << 10) - 1, 256 << 10, (256 << 10) + 1, 3 << 20};
+      0, 1, 7, 4096, (256 << 10) - 1, 256 << 10, (256 << 10) + 1, effort(3 << 20, 1 << 20)};
   return sizes;
 }
 
@@ -293,7 +293,7 @@ inline void sleeping_on_a_full_ring(ConformanceRank& self) {
   const int left = (self.rank() + self.size() - 1) % self.size();
   const Bytes sent = pattern(3 << 20, 8);
   Bytes received(sent.size());
-  for (int round = 0; round < 5; ++round) {
+  for (int round = 0; round < effort(5, 3); ++round) {
     const bool sends_first = self.rank() % 2 == 0;
     if (sends_first && left != self.rank()) {
       finish_all(self, {send(self, right, 2, sent)});
@@ -311,7 +311,7 @@ inline void sleeping_on_a_full_ring(ConformanceRank& self) {
 // What the receiver has not taken stays with the sender's caller: its sends are not done.
 inline void a_receiver_that_does_not_receive(ConformanceRank& self) {
   constexpr std::size_t message = 1 << 20;
-  constexpr std::size_t messages = 64;
+  constexpr std::size_t messages = effort(64, 20);
   constexpr std::size_t on_the_way = 8 << 20;
   const int peer = self.rank() ^ 1;
   const bool takes_part = peer < self.size();

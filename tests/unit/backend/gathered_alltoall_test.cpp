@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "effort.h"
 #include "ranks/engine_ranks.h"
 #include "rueda/types.h"
 
@@ -43,12 +44,11 @@ Splits uneven(const HostOf& host_of, std::int64_t max_rows, unsigned seed) {
   return splits;
 }
 
-// The rows from one rank for another. Drawn once for every 10,007 bytes: drawing takes long under
-// sanitizers.
+// The rows from one rank for another.
 Bytes block(const Splits& splits, std::size_t from, std::size_t to, std::size_t row_bytes) {
   Bytes bytes(static_cast<std::size_t>(splits[from][to]) * row_bytes);
   std::mt19937 random(static_cast<unsigned>(from * 100 + to));
-  const std::size_t drawn = std::min<std::size_t>(bytes.size(), 10'007);
+  const std::size_t drawn = std::min(bytes.size(), max_drawn);
   std::generate_n(bytes.begin(), drawn, [&] { return static_cast<std::byte>(random()); });
   for (std::size_t at = drawn; at < bytes.size(); at += drawn) {
     std::memcpy(&bytes[at], bytes.data(), std::min(drawn, bytes.size() - at));
@@ -120,8 +120,9 @@ void count_messages(Messages& messages, const HostOf& host_of, const std::string
 }  // namespace
 
 TEST_CASE("uneven rows of every type arrive, whichever way they go") {
-  const auto host_of = GENERATE(HostOf{0, 0, 1, 1}, HostOf{0, 1, 1, 1, 1}, HostOf{0, 1, 0, 2, 2},
-                                HostOf{1, 0, 0}, HostOf{0, 0, 0, 1, 1, 2}, HostOf{0, 1});
+  const auto host_of = GENERATE(from_range(efforts<HostOf>(
+      {{0, 0, 1, 1}, {0, 1, 1, 1, 1}, {0, 1, 0, 2, 2}, {1, 0, 0}, {0, 0, 0, 1, 1, 2}, {0, 1}},
+      {{0, 1, 1, 1, 1}, {0, 1, 0, 2, 2}, {1, 0, 0}, {0, 1}})));
   const auto algorithm = GENERATE("gathered", "pairwise", "auto", "gathered:0-600;pairwise:600-");
   run_on(host_of, algorithm, [&](int rank, Runtime& engine) {
     for (const DataTypeInfo& type : data_types) {
@@ -130,7 +131,7 @@ TEST_CASE("uneven rows of every type arrive, whichever way they go") {
     }
     exchange_all(engine, {even(host_of, 0)}, rank, "nothing");
     // Beyond what travels through slots, and what is sent before it is awaited.
-    for (const std::int64_t row : {2000, 20'000}) {
+    for (const std::int64_t row : {2000, effort(20'000, 8'000)}) {
       const Exchange exchange{uneven(host_of, 20, 7), DataType::float32, row};
       exchange_all(engine, exchange, rank, "large " + std::to_string(row));
     }
@@ -181,7 +182,7 @@ TEST_CASE("whether rows are gathered follows from how many go from host to host"
 TEST_CASE("many exchanges at once, between other collectives, keep apart") {
   const HostOf host_of{0, 0, 1, 1, 1};
   run_on(host_of, "auto", [&](int rank, Runtime& engine) {
-    for (int step = 0; step < 4; ++step) {
+    for (int step = 0; step < effort(4, 2); ++step) {
       std::vector<Exchange> exchanges;
       std::vector<Bytes> inputs(6);
       std::vector<Handle> handles;
@@ -210,7 +211,7 @@ TEST_CASE("an exchange that waits for a rank that fails ends on all ranks of all
   const auto algorithm = GENERATE("gathered", "pairwise:0-");
   std::barrier together(4);
   run_on(host_of, algorithm, [&](int rank, Runtime& engine) {
-    const Exchange exchange{even(host_of, 5'000'000)};
+    const Exchange exchange{even(host_of, effort(5'000'000, 1'500'000))};
     Bytes input;
     const Handle handle = start(engine, exchange, rank, input, "x");
     await([&] { return metric(engine, "alltoall_batches") > 0; }, "an exchange that begins");

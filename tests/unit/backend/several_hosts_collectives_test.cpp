@@ -37,12 +37,11 @@ int count_hosts(const HostOf& host_of) {
   return 1 + *std::max_element(host_of.begin(), host_of.end());
 }
 
-// Drawn once for every 10,007 elements: drawing takes long under sanitizers.
 std::vector<float> random_floats(std::size_t count, int rank) {
   std::mt19937 random(static_cast<unsigned>(rank) + 1);
   std::uniform_real_distribution<float> values(-1, 1);
   std::vector<float> tensor(count);
-  const std::size_t drawn = std::min<std::size_t>(count, 10'007);
+  const std::size_t drawn = std::min(count, max_drawn);
   std::generate_n(tensor.begin(), drawn, [&] { return values(random); });
   for (std::size_t at = drawn; at < count; at += drawn) {
     std::memcpy(&tensor[at], tensor.data(), std::min(drawn, count - at) * sizeof(float));
@@ -166,7 +165,8 @@ TEST_CASE("all ranks hold the same bits, of any size, in any memory") {
   const auto algorithm = GENERATE("hierarchical", "doubling", "tree", "auto");
   Results results(host_of);
   run_on(host_of, with(algorithm), [&](int rank, Runtime& engine) {
-    for (const std::size_t count : {0U, 1U, 2U, 13U, 14U, 255U, 5003U, 100'003U, 700'001U}) {
+    for (const std::size_t count :
+         {0U, 1U, 2U, 13U, 14U, 255U, 5003U, 100'003U, effort(700'001U, 200'001U)}) {
       std::vector<float> tensor = random_floats(count, rank);
       Submission submission = allreduce_of(tensor, DataType::float32, "x", ReduceOp::average);
       submission.request.prescale = 0.3;
@@ -200,7 +200,7 @@ TEST_CASE("averages and factors are applied once, whoever has joined") {
       finish(engine.join(0));
       return;
     }
-    for (const std::size_t count : {3U, 30'000U, 600'000U}) {
+    for (const std::size_t count : {3U, 30'000U, effort(600'000U, 100'000U)}) {
       std::vector<float> tensor(count, 3);
       Submission submission = allreduce_of(tensor, DataType::float32, "a", ReduceOp::average);
       submission.request.prescale = 2;
@@ -219,12 +219,13 @@ TEST_CASE("averages and factors are applied once, whoever has joined") {
 
 TEST_CASE("many at once, of all sizes, fused or not, replayed or not") {
   const auto host_of = GENERATE(HostOf{0, 0, 1, 1}, HostOf{0, 1, 1, 0, 0});
-  Options options = with(GENERATE("auto", "tree:0-1M"), 16 << 10);
+  Options options = with(GENERATE("auto", "tree:0-1M"), effort(16 << 10, 4 << 10));
   options.fusion_threshold = GENERATE(0, 300'000);
   options.batches_in_flight = 4;
   run_on(host_of, options, [&](int rank, Runtime& engine) {
     const auto size = static_cast<float>(host_of.size());
-    const std::vector<std::size_t> counts{1, 700'000, 20, 5000, 90'000, 300, 1'200'000, 64, 7};
+    const std::vector<std::size_t> counts{1,   effort(700'000U, 100'000U),   20, 5000, 90'000,
+                                          300, effort(1'200'000U, 300'000U), 64, 7};
     for (int step = 0; step < effort(4, 2); ++step) {
       std::vector<std::vector<float>> tensors;
       std::vector<Handle> handles;
@@ -295,7 +296,7 @@ TEST_CASE("sets across hosts come and go, and use what they have found room for"
     for (int round = 0; round < 5; ++round) {
       const int all = add_set(engine, {0, 1, 2, 3, 4});
       const int some = add_set(engine, {0, 1, 3, 4});
-      std::vector<float> tensor(200'000, 1);
+      std::vector<float> tensor(effort(200'000, 60'000), 1);
       finish(submit(engine, allreduce_of(tensor, DataType::float32, "x"), all));
       expect(tensor.back() == 5, "five");
       if (rank != 2) {
@@ -314,7 +315,7 @@ TEST_CASE("what waits for a rank that fails in the middle ends on all ranks of a
   const auto algorithm = GENERATE("hierarchical", "tree");
   std::barrier together(4);
   run_on(host_of, with(algorithm, 16 << 10), [&](int rank, Runtime& engine) {
-    std::vector<float> tensor(effort(20'000'000, 5'000'000), 1);
+    std::vector<float> tensor(effort(20'000'000, 1'500'000), 1);
     const Handle handle = submit(engine, allreduce_of(tensor, DataType::float32, "x"));
     await([&] { return metric(engine, "allreduce_batches") > 0; }, "a batch that begins");
     together.arrive_and_wait();

@@ -212,7 +212,7 @@ TEST_CASE("random programs end, and with the right results") {
       [&](int rank, Runtime& engine) {
         Program program(size, seed);
         Rank self(rank, size, engine, seed);
-        for (int step = 0; step < 120; ++step) {
+        for (int step = 0; step < effort(120, 60); ++step) {
           try {
             self.perform(program.next());
           } catch (const std::exception& error) {

@@ -59,7 +59,7 @@ TEST_CASE("overlapping process sets work at the same time") {
 TEST_CASE(
     "a process set that is removed while it is in use finishes or fails, and the world goes on") {
   run_engines(3, {}, [](int rank, Runtime& engine) {
-    for (int round = 0; round < 50; ++round) {
+    for (int round = 0; round < effort(50, 20); ++round) {
       const int set = add_set(engine, {1, 2});
       std::vector<float> tensor(1000, 1);
       Handle pending;
@@ -121,7 +121,7 @@ TEST_CASE("who changes sets that are offered to a world is not told where that o
 TEST_CASE("process sets can be added and removed without end") {
   run_engines(2, {}, [](int, Runtime& engine) {
     const int kept = add_set(engine, {0, 1});
-    for (int round = 0; round < effort(600, 100); ++round) remove_set(engine, add_set(engine, {0}));
+    for (int round = 0; round < effort(600, 60); ++round) remove_set(engine, add_set(engine, {0}));
     sum(engine, 2, kept);
     sum(engine, 2, add_set(engine, {0, 1}));
   });

@@ -57,7 +57,7 @@ void error_of_shape(Table& table) {
 // Small numbers, whose sums are exact in any order.
 Floats some(std::mt19937& random, std::int64_t count) {
   Floats values(static_cast<std::size_t>(count));
-  const std::size_t drawn = std::min<std::size_t>(values.size(), 10'007);
+  const std::size_t drawn = std::min(values.size(), max_drawn);
   std::generate_n(values.begin(), drawn, [&] { return static_cast<float>(random() % 65) - 32; });
   for (std::size_t i = drawn; i < values.size(); ++i) values[i] = values[i - drawn];
   return values;
@@ -190,7 +190,7 @@ TEST_CASE("in the order of the ring, sums have the bits of a ring allreduce") {
     std::mt19937 random(static_cast<std::uint32_t>(100 * step + rank));
     std::normal_distribution<float> normal;
     Floats delta(static_cast<std::size_t>(size));
-    const std::size_t drawn = std::min<std::size_t>(delta.size(), 10'007);
+    const std::size_t drawn = std::min(delta.size(), max_drawn);
     std::generate_n(delta.begin(), drawn, [&] { return normal(random); });
     for (std::size_t i = drawn; i < delta.size(); ++i) delta[i] = delta[i - drawn];
     return delta;
@@ -231,7 +231,7 @@ TEST_CASE("in the order of the ring, sums have the bits of a ring allreduce") {
 
 TEST_CASE("many steps in the order of the ring may be under way at once") {
   const bool replicated = GENERATE(false, true);
-  constexpr int steps = 40;
+  constexpr int steps = effort(40, 20);
   run_engines(3, {}, [&](int rank, Runtime& engine) {
     Table table = open(
         engine, {.name = "r", .size = 5000, .order = TableOrder::ring, .replicated = replicated});
@@ -279,7 +279,8 @@ TEST_CASE("in the order of the ring, factors that differ are told to all of the 
 
 TEST_CASE("more than an owner takes at once is taken in the end, also by replicas") {
   const int ranks = 2;
-  const auto sharing = GENERATE(Sharing::nothing, Sharing::memory);
+  const auto sharing =
+      GENERATE(from_range(efforts({Sharing::nothing, Sharing::memory}, {Sharing::memory})));
   // Each payload alone is more than half of what is staged at a time.
   constexpr std::int64_t part = (TableOwner::staging_bytes / sizeof(float)) * 5 / 8;
   const std::int64_t size = part * ranks;
@@ -307,7 +308,7 @@ TEST_CASE("more than an owner takes at once is taken in the end, also by replica
 TEST_CASE("many small requests at once come in their order") {
   run_engines(2, {}, [](int rank, Runtime& engine) {
     Table table = open(engine, {.name = "small", .size = 2});
-    std::vector<Floats> seen(effort(3000, 1000), Floats(2));
+    std::vector<Floats> seen(effort(3000, 500), Floats(2));
     std::vector<Handle> handles;
     const Floats one(1, 1);
     for (Floats& each : seen) {
@@ -350,7 +351,7 @@ TEST_CASE("waiting for clocks holds up neither ticks nor replicas") {
 TEST_CASE("no rank goes further ahead than the bound, at any step") {
   const int bound = GENERATE(0, 1, 3);
   constexpr int ranks = 3;
-  constexpr int steps = effort(400, 150);
+  constexpr int steps = effort(400, 80);
   std::array<std::atomic<int>, ranks> clocks{};
   std::atomic<int> widest{0};
   run_engines(ranks, {}, [&](int rank, Runtime& engine) {
@@ -815,7 +816,7 @@ TEST_CASE("when a rank is lost, nobody hangs, and what was confirmed twice is st
   const auto sharing = GENERATE(Sharing::nothing, Sharing::memory);
   const auto order = GENERATE(TableOrder::as_they_come, TableOrder::ring);
   constexpr int ranks = 3;
-  constexpr std::int64_t size = 60'000;
+  constexpr std::int64_t size = effort(60'000, 30'000);
   InprocHub hub(ranks);
   std::array<std::atomic<int>, ranks> confirmed{};
   std::vector<std::vector<TablePart>> parts(ranks);
@@ -826,7 +827,7 @@ TEST_CASE("when a rank is lost, nobody hangs, and what was confirmed twice is st
         const Floats delta(static_cast<std::size_t>(size), 1);
         std::string error;
         for (int step = 0; error.empty(); ++step) {
-          if (rank == 2 && step == 20) hub.kill(2);
+          if (rank == 2 && step == effort(20, 8)) hub.kill(2);
           try {
             finish(table.add(delta, {.ticks = true}));
             ++confirmed[static_cast<std::size_t>(rank)];

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "coordinator/completion_queue.h"
+#include "effort.h"
 #include "ranks/engine_ranks.h"
 
 namespace rueda::test::messages_test {
@@ -137,7 +138,7 @@ ErrorCode outcome(const std::shared_ptr<HandleState>& handle) {
 TEST_CASE("messages arrive by tag, in their order, whoever comes first") {
   const Sharing sharing = GENERATE(from_range(std::begin(sharings), std::end(sharings)));
   // Small ones travel with their offer, large ones are taken or sent.
-  const std::size_t count = GENERATE(0, 1, 1000, 3'000'000);
+  const std::size_t count = GENERATE(0, 1, 1000, effort(3'000'000, 400'000));
   run_engines(
       2, {},
       [&](int rank, Runtime& engine) {
@@ -276,7 +277,7 @@ TEST_CASE("a message matches by set, tag and sender, the oldest first") {
     std::shared_ptr<HandleState> handle;
     std::unique_ptr<std::vector<float>> data;
   };
-  for (unsigned seed = 0; seed < 40; ++seed) {
+  for (unsigned seed = 0; seed < effort(40U, 15U); ++seed) {
     CAPTURE(seed);
     std::mt19937 random(seed);
     MessagesByHand ranks(3);

@@ -76,7 +76,7 @@ class Step {
 TEST_CASE("a step that repeats costs each host one message to the first host, and one back") {
   const HostOf host_of = some_hosts();
   const int tensors = GENERATE(1, 8, 100);
-  constexpr int steps = 50;
+  constexpr int steps = effort(50, 20);
   std::barrier together(4);
   run_on(host_of, [&](int rank, Runtime& engine) {
     Step step(tensors);
@@ -127,7 +127,7 @@ TEST_CASE("what was negotiated one by one is fused when it is replayed together"
 TEST_CASE("what is small is over once all hosts are ready, without a message of its own") {
   const HostOf host_of = some_hosts();
   const auto length = GENERATE(std::size_t{1}, std::size_t{13}, std::size_t{1024});
-  constexpr int rounds = 30;
+  constexpr int rounds = effort(30, 10);
   std::barrier together(4);
   run_on(host_of, [&](int rank, Runtime& engine) {
     const auto of = [&](int round, std::size_t i) {
@@ -247,8 +247,8 @@ TEST_CASE("operations in flight together run in one order, in whatever order ran
   run_on(host_of, [&](int rank, Runtime& engine) {
     for (int i = 0; i < tensors; ++i) sum(engine, str("t", i), 4, ShuffledTensors::length(i));
     ShuffledTensors shuffled(tensors, rank);
-    for (int round = 0; round < 40; ++round) shuffled.reduce(engine, 4);
-    expect(metric(engine, "plans_replayed") == 40 * tensors, "all were replayed");
+    for (int round = 0; round < effort(40, 15); ++round) shuffled.reduce(engine, 4);
+    expect(metric(engine, "plans_replayed") == effort(40, 15) * tensors, "all were replayed");
   });
 }
 
@@ -324,7 +324,7 @@ TEST_CASE("a rank that shuts down fails what waits to be replayed on another hos
 TEST_CASE("what was replayed before a shutdown is finished on all hosts, those behind others too") {
   // Seven hosts: some hear of what is decided through others.
   const HostOf host_of{0, 1, 2, 3, 4, 5, 6, 0};
-  for (int world = 0; world < 20; ++world) {
+  for (int world = 0; world < effort(20, 8); ++world) {
     run_on(host_of, [&](int rank, Runtime& engine) {
       for (int round = 0; round < 5; ++round) sum(engine, "x", 8);
       if (rank == 3) return;  // while others are still at work

@@ -82,7 +82,7 @@ void require_epoch(NegotiationSimulator& simulator, const std::vector<int>& step
 
 TEST_CASE("who has joined is absent from exactly what it has not submitted, epoch after epoch") {
   int unknown = 0;
-  for (unsigned seed = 0; seed < effort(300U, 60U); ++seed) {
+  for (unsigned seed = 0; seed < effort(300U, 30U); ++seed) {
     const int size = 1 + static_cast<int>(seed % 13);
     CAPTURE(seed, size);
     NegotiationSimulator simulator(size, options_for(seed), seed);
@@ -146,7 +146,7 @@ TEST_CASE("a group that can no longer become complete fails when all have joined
 
 TEST_CASE(
     "when ranks leave, at any moment, all are closed for the same reason and nothing is open") {
-  for (unsigned seed = 0; seed < effort(300U, 60U); ++seed) {
+  for (unsigned seed = 0; seed < effort(300U, 30U); ++seed) {
     const int size = 1 + static_cast<int>(seed % 13);
     CAPTURE(seed, size);
     NegotiationSimulator simulator(size, options_for(seed), seed);

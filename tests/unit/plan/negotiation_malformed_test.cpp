@@ -103,7 +103,7 @@ void feed(int peer, int rank, const std::vector<std::byte>& message) {
 
 TEST_CASE("messages of random bytes") {
   std::mt19937 random(1);
-  for (int i = 0; i < 20'000; ++i) {
+  for (int i = 0; i < effort(20'000, 4'000); ++i) {
     std::vector<std::byte> message(random() % 60);
     for (std::byte& byte : message)
       byte = static_cast<std::byte>(random() % (i % 2 == 0 ? 256 : 4));
@@ -116,7 +116,7 @@ TEST_CASE("valid messages with flipped bits, bytes cut off or added") {
   std::mt19937 random(2);
   const std::vector<Sent> sent = corpus();
   REQUIRE(sent.size() > 50);
-  for (int i = 0; i < 30'000; ++i) {
+  for (int i = 0; i < effort(30'000, 6'000); ++i) {
     Sent changed = sent[random() % sent.size()];
     std::vector<std::byte>& message = changed.message;
     for (unsigned flips = random() % 4; flips > 0; --flips) {

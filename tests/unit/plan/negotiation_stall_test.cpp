@@ -37,7 +37,7 @@ std::string describe(const std::set<int>& ranks) {
 }
 
 TEST_CASE("a warning names who has submitted and who has not, in the rhythm of the setting") {
-  for (unsigned seed = 0; seed < 60; ++seed) {
+  for (unsigned seed = 0; seed < effort(60U, 16U); ++seed) {
     const int size = 2 + static_cast<int>(seed % 16);
     CAPTURE(seed, size);
     NegotiationSimulator simulator(size, options_of(10, 0, seed), seed);
@@ -201,7 +201,7 @@ void require_retry(NegotiationSimulator& simulator, const std::vector<Request>& 
 
 TEST_CASE("after the limit all who submitted fail, latecomers fail once, and a retry works") {
   const double warning = GENERATE(0.0, 4.0, 40.0);
-  for (unsigned seed = 0; seed < 60; ++seed) {
+  for (unsigned seed = 0; seed < effort(60U, 16U); ++seed) {
     const int size = 2 + static_cast<int>(seed % 16);
     CAPTURE(seed, size, warning);
     NegotiationSimulator simulator(size, options_of(warning, 10, seed), seed);
@@ -237,7 +237,7 @@ TEST_CASE("after the limit all who submitted fail, latecomers fail once, and a r
 // tree.
 TEST_CASE("an error that crosses announcements at any depth answers each submission once") {
   int crossed = 0;
-  for (unsigned seed = 0; seed < effort(1500U, 300U); ++seed) {
+  for (unsigned seed = 0; seed < effort(1500U, 160U); ++seed) {
     const int size = 2 + static_cast<int>(seed % 16);
     CAPTURE(seed, size);
     NegotiatorOptions options = options_of(seed % 2 == 0 ? 0 : 4, 10, seed);

@@ -75,9 +75,10 @@ TEST_CASE("the last operation is looked after, also where it had to wait for its
   const NcclFixture fixture;
   GpuWorld world{2};
   world.options.transfer_timeout = 3;  // more than anything takes under a sanitizer
+  constexpr std::size_t elements = effort(4'000'000, 1'500'000);  // in several parts
   run_gpu_engines(world, [&](GpuEngine& gpu) {
     warm_up(gpu);
-    const DeviceMemory large = gpu.tensor(std::vector<std::int32_t>(4000000, 1));
+    const DeviceMemory large = gpu.tensor(std::vector<std::int32_t>(elements, 1));
     const DeviceMemory small = gpu.tensor(std::vector<float>(8, 1));
     gpu.drain();
     meet(gpu, "before");
@@ -85,7 +86,7 @@ TEST_CASE("the last operation is looked after, also where it had to wait for its
     meet(gpu, "after");
     // The first goes through the host, the second by NCCL behind it.
     const auto handles = gpu.engine.submit(
-        0, grouped(gpu.allreduce(large, 4000000, DataType::int32, "a", ReduceOp::average),
+        0, grouped(gpu.allreduce(large, elements, DataType::int32, "a", ReduceOp::average),
                    gpu.allreduce(small, 8, DataType::float32, "x")));
     for (const Handle& handle : handles) (void)handle.wait_for(soon() - Clock::now());
     const Time end = soon();
@@ -121,13 +122,15 @@ TEST_CASE("a rank that joins without ever having used a GPU is named, and the wo
 }
 
 TEST_CASE("a handle that fails lets go of its tensor") {
+  // Through the host in so many parts that the one that fails is not the last.
+  constexpr std::size_t elements = effort(12'000'000, 8'000'000);
   for (int trial = 0; trial < effort(6, 2); ++trial) {
     const NcclFixture fixture({}, static_cast<std::uint64_t>(5 + trial));
     run_gpu_engines(
         {2, Gpus::shared, trial % 2 == 0 ? Sharing::memory : Sharing::nothing},
         [&](GpuEngine& gpu) {
           warm_up(gpu);
-          auto memory = std::make_unique<DeviceMemory>(gpu.tensor(std::vector<float>(12000000, 1)));
+          auto memory = std::make_unique<DeviceMemory>(gpu.tensor(std::vector<float>(elements, 1)));
           gpu.drain();
           meet(gpu, "before");
           if (gpu.rank() == 0) {
@@ -135,7 +138,7 @@ TEST_CASE("a handle that fails lets go of its tensor") {
           }
           meet(gpu, "after");
           const Handle handle =
-              gpu.submit(gpu.allreduce(*memory, 12000000, DataType::float32, "x"));
+              gpu.submit(gpu.allreduce(*memory, elements, DataType::float32, "x"));
           std::string error = "none";
           try {
             test::finish(handle);

@@ -37,10 +37,10 @@ TEST_CASE("tensors of GPUs are reduced on every path, by any number of ranks") {
   const Path& path = paths[GENERATE(range(std::size_t{0}, std::size_t{5}))];
   INFO(path.name << ", " << size << " ranks");
   run_gpu_engines(world_of(size, path), [&](GpuEngine& gpu) {
-    for (int round = 0; round < 4; ++round) {  // the later ones are replayed
+    for (int round = 0; round < effort(4, 3); ++round) {  // the later ones are replayed
       std::vector<DeviceMemory> memory;
       std::vector<Handle> handles;
-      const std::vector<std::size_t> counts{0, 1, 3, 1000, 4097, effort(1500001, 300001)};
+      const std::vector<std::size_t> counts{0, 1, 3, 1000, 4097, effort(1500001, 70001)};
       for (const std::size_t count : counts) {
         memory.push_back(gpu.tensor(filled<float>(count, gpu.rank())));
         handles.push_back(gpu.submit(gpu.allreduce(memory.back(), count, DataType::float32,
@@ -205,7 +205,7 @@ TEST_CASE("what a stream still writes is waited for, and what it writes next com
   INFO(path.name);
   run_gpu_engines(world_of(2, path), [&](GpuEngine& gpu) {
     const DeviceMemory memory = gpu.tensor(std::vector<float>(100000, 0));
-    for (int round = 1; round <= 20; ++round) {
+    for (int round = 1; round <= effort(20, 8); ++round) {
       // Nothing here waits for the GPU.
       const std::vector<float> values(100000, static_cast<float>(round + gpu.rank()));
       expect_ok(copy_to_device(gpu.stream(), memory.data(),
