@@ -1,16 +1,27 @@
-"""Whole hosts are lost: all ranks of one host of three are killed at once, job after job.
+"""What becomes of a job on several hosts when one of them is lost, or the launcher's process there, job after job.
 
-The hosts are a lab (network namespaces on this machine, links of 1 Gbit/s) with two ranks each, which do random
-operations over TCP and check every result; of half of the jobs it is the host of the first rank. Takes root.
+The hosts are a lab (network namespaces on this machine, links of 1 Gbit/s). The first has the launcher alone, three
+others have two ranks each, which do random operations over TCP and check every result. Takes root. Kinds:
+
+- `first`: all processes of the host where the ranks have met are killed at once, those of the launcher among them;
+- `other`: the same with another host;
+- `agent`: what the launcher has on a host is killed, with which the ranks there end.
+
+Every other time the host falls silent before that, as where power is lost: then only the heartbeat tells.
 
     python benchmarks/recovery/hosts.py --jobs 50
 """
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import statistics
 import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -19,41 +30,102 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 from tests.chaos import harness  # noqa: E402
 from tests.chaos.schedule import PHASES, Blow, World  # noqa: E402
-from tests.net.lab import Lab  # noqa: E402
+from tests.net.lab import Lab, namespaces  # noqa: E402
 
+KINDS = ("first", "other", "agent")
 HOSTS, PER_HOST = 3, 2
+RANKS = HOSTS * PER_HOST
+
+
+class Job(harness.Job):
+    """One in which a host is lost."""
+
+    def __init__(self, world: World, lab: Lab, host: str, is_silent: bool) -> None:
+        """`is_silent`: nothing that happens there is heard of elsewhere."""
+        super().__init__(world, lambda rest: command(lab, rest), {})
+        self._lab = lab
+        self._host = host
+        self._is_silent = is_silent
+
+    def _strike(self, blow: Blow) -> float:
+        victims = namespaces.processes_of(self._lab.namespace(self._host))
+        if blow.kind == "agent":
+            ranks = {self._pids[victim] for victim in blow.victims}
+            victims = [process for process in victims if process not in ranks]
+        began = time.monotonic()
+        if self._is_silent:
+            self._lab.link(self._host).silence()
+        for process in victims:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        return began
+
+
+def await_nothing(lab: Lab) -> None:
+    """Until no process is left on any host."""
+    deadline = time.monotonic() + harness.PATIENCE
+    while left := [p for host in lab.names for p in namespaces.processes_of(lab.namespace(host))]:
+        if time.monotonic() > deadline:
+            raise harness.Hang(f"processes {left} are left")
+        time.sleep(0.05)
+
+
+def command(lab: Lab, arguments: Sequence[str]) -> list[str]:
+    """Of a job whose launcher has a host of its own."""
+    hosts = ",".join(f"{name}:{PER_HOST}" for name in lab.names[1:])
+    rueda = str(Path(sys.executable).with_name("rueda"))
+    return lab.inside(
+        "h0", rueda, "run", "--ssh", str(lab.agent), "-H", hosts, "--min-np", "1", "--no-prefix",
+        "--host-timeout", "5", sys.executable, str(harness.RANK), *arguments,
+    )  # fmt: skip
 
 
 @click.command(help=__doc__)
-@click.option("--jobs", type=click.IntRange(min=1), default=50, show_default=True)
+@click.option(
+    "--jobs", type=click.IntRange(min=1), default=50, show_default=True, help="Of each kind."
+)
+@click.option("--kinds", default=",".join(KINDS), show_default=True)
 @click.option("--seed", type=int, default=7, show_default=True)
-def main(jobs: int, seed: int) -> None:
-    """Prints what came of it; ends with an error at the first job that hangs or computes wrongly."""
-    chance = random.Random(seed)
-    delays: list[float] = []
-    with Lab(HOSTS, rate="1gbit") as lab:
+def main(jobs: int, kinds: str, seed: int) -> None:
+    """Prints what came of it; ends with an error where a job hung or computed wrongly."""
+    chosen = kinds.split(",")
+    if unknown := set(chosen) - set(KINDS):
+        raise click.BadParameter(f"{', '.join(sorted(unknown))}: choose of {', '.join(KINDS)}")
+    failed = 0
+    with Lab(1 + HOSTS, rate="1gbit") as lab:
+        for kind in chosen:
+            failed += measure(lab, kind, jobs, random.Random(f"{kind} {seed}"))
+    sys.exit(failed > 0)
 
-        def command(arguments: list[str]) -> list[str]:
-            hosts = ",".join(f"{name}:{PER_HOST}" for name in lab.names)
-            rueda = str(Path(sys.executable).with_name("rueda"))
-            return lab.inside(
-                "h0", rueda, "run", "--ssh", str(lab.agent), "-H", hosts, "--min-np", "1", "--no-prefix",
-                sys.executable, str(harness.RANK), *arguments,
-            )  # fmt: skip
 
-        for number in range(jobs):
-            host = 0 if number % 2 == 0 else chance.randint(1, HOSTS - 1)
-            victims = tuple(range(host * PER_HOST, (host + 1) * PER_HOST))
-            blow = Blow("host", victims, chance.uniform(0.05, 0.3))
-            ranks = HOSTS * PER_HOST
-            world = World(number, ranks, chance.choice(PHASES), chance.randrange(1 << 30), (blow,))
-            outcome = harness.Job(world, command, {}).run()
-            delays += [delay for _, delay in outcome.delays]
-    ordered = sorted(1e3 * delay for delay in delays)
-    click.echo(
-        f"{jobs} hosts of {HOSTS} lost, {PER_HOST} ranks each: no hang, no wrong result; the others had a right "
-        f"result after {statistics.median(ordered):.0f} ms in the median, {ordered[-1]:.0f} at most"
-    )
+def measure(lab: Lab, kind: str, jobs: int, chance: random.Random) -> int:
+    """Jobs of one kind; returns how many have not gone on."""
+    delays: Mapping[bool, list[float]] = {True: [], False: []}
+    failed = 0
+    for number in range(jobs):
+        is_silent = number % 2 == 1
+        host = 0 if kind == "first" else chance.randrange(kind == "other", HOSTS)
+        victims = tuple(range(host * PER_HOST, (host + 1) * PER_HOST))
+        blow = Blow(kind, victims, chance.uniform(0.05, 0.3))
+        world = World(number, RANKS, chance.choice(PHASES), chance.randrange(1 << 30), (blow,))
+        name = lab.names[1 + host]
+        try:
+            outcome = Job(world, lab, name, is_silent).run()
+            delays[is_silent] += [delay for _, delay in outcome.delays]
+            await_nothing(lab)
+        except AssertionError as error:
+            failed += 1
+            click.echo(f"{kind}, job {number}, {is_silent=}: {error}", err=True)
+        finally:
+            lab.link(name).end_silence()
+    click.echo(f"{kind}: {jobs - failed} of {jobs} went on")
+    for is_silent, those in delays.items():
+        if those:
+            click.echo(
+                f"  {'silent' if is_silent else 'heard':6} {len(those):4} times: right result after "
+                f"{1e3 * statistics.median(those):.0f} ms in the median, {1e3 * max(those):.0f} at most"
+            )
+    return failed
 
 
 if __name__ == "__main__":

@@ -119,6 +119,9 @@ Recovery enter_world(const WorldMeeting& meeting);
 // For whoever waits for all ranks of the present world elsewhere than in it, as in enter_world():
 // throws PeerLostError where one was lost meanwhile, which would be waited for until time is up.
 void throw_if_rank_is_lost();
+// The same for whoever waits for these ranks of it: throws ShutdownError where the first rank that
+// has left the world in good order is one of them.
+void throw_if_rank_has_left(const std::vector<int>& ranks);
 
 // Ends the world. Without a cause this rank leaves: what all have agreed on is finished, the rest
 // fails with ShutdownError. With one, what is under way fails at once, on the other ranks with a

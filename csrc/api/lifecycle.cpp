@@ -1,6 +1,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <map>
@@ -316,6 +317,13 @@ void throw_if_rank_is_lost() {
   // Not where ranks have left it: they are in the new one already.
   const Status refusal = present->refusal();
   if (refusal.code() == ErrorCode::peer_lost) refusal.throw_if_error();
+}
+
+void throw_if_rank_has_left(const std::vector<int>& ranks) {
+  const auto present = find_runtime();
+  if (!present) return;
+  const Status departure = present->epoch().sets().departure();
+  if (std::ranges::find(ranks, departure.peer()) != ranks.end()) departure.throw_if_error();
 }
 
 Recovery enter_world(const WorldMeeting& meeting) {

@@ -107,6 +107,7 @@ bool OpenSets::step(Time now) {
     moved = coordinator->step(now) || moved;
     if (are_broken_) return true;
     if (coordinator->closed() && !messages_.is_closed(id)) {
+      if (id == 0) note_departure(coordinator->closing());
       messages_.close(id, coordinator->closing(), now, seconds(services_.options.shutdown_timeout));
     }
     const bool gone = coordinator->closed() && !coordinator->in_flight() && !process_sets_.find(id);
@@ -114,6 +115,16 @@ bool OpenSets::step(Time now) {
     set = gone ? sets_.erase(set) : std::next(set);
   }
   return moved;
+}
+
+void OpenSets::note_departure(const Status& how) {
+  const std::lock_guard lock(departure_mutex_);
+  departure_ = how;
+}
+
+Status OpenSets::departure() const {
+  const std::lock_guard lock(departure_mutex_);
+  return departure_;
 }
 
 void OpenSets::step_once(Time now) {

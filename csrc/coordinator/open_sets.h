@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -89,6 +90,9 @@ class OpenSets {
   // The same once the epoch is broken: nothing goes on or is received any more.
   void break_off(const Status& reason);
   [[nodiscard]] bool are_broken() const { return are_broken_; }
+  // That a rank has left the world in good order, the first one if several have, with its number;
+  // ok while none has. Any thread.
+  [[nodiscard]] Status departure() const;
   // The operations that were open when they failed, e.g. "allreduce of 'x'"; of each set the first
   // of many. Any thread, once progress has ended.
   [[nodiscard]] std::vector<std::string> interrupted() const;
@@ -96,6 +100,7 @@ class OpenSets {
  private:
   void refuse_elsewhere(int set_id, const std::string& name, int other_set);
   void forget(int id);
+  void note_departure(const Status& how);
 
   const ProcessSets& process_sets_;
   PointToPoint& messages_;
@@ -105,6 +110,8 @@ class OpenSets {
   std::set<std::pair<int, std::string>> refused_elsewhere_;
   bool is_leaving_ = false;
   bool are_broken_ = false;
+  mutable std::mutex departure_mutex_;
+  Status departure_;
 };
 
 }  // namespace rueda

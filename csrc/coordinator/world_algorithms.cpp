@@ -37,7 +37,7 @@ Status WorldAlgorithms::choose() {
   if (!chosen) {
     return Status(ErrorCode::initialization, "RUEDA_ALGORITHM").because(chosen.status());
   }
-  on_host_ = std::move(chosen).value();
+  if (layout_.host.memory()) on_host_ = std::move(chosen).value();
   return {};
 }
 

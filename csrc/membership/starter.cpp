@@ -3,10 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "core/strings.h"
 
@@ -14,17 +17,31 @@ namespace rueda {
 
 namespace {
 
-struct Noted {
-  pid_t process = ::getpid();
-  pid_t parent = ::getppid();
-};
-
 // As early as can be: a program may do much before it calls init().
-const Noted noted;
+const Noted at_load{::getpid(), ::getppid(), std::getenv("TORCHELASTIC_RUN_ID") != nullptr};
 
 std::string command_line_of(pid_t process) {
   std::ifstream in(str("/proc/", process, "/cmdline"), std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// 0 where it cannot be read.
+int parent_of(pid_t process) {
+  std::ifstream in(str("/proc/", process, "/stat"));
+  std::string text;
+  std::getline(in, text);
+  // "4711 (a name with any) characters) S 4710 ..."
+  std::istringstream rest(text.substr(std::min(text.size(), text.rfind(')') + 1)));
+  char state = 0;
+  int parent = 0;
+  rest >> state >> parent;
+  return parent;
+}
+
+std::vector<int> own_line() {
+  std::vector<int> line{::getpid(), ::getppid()};
+  while (line.back() > 1) line.push_back(parent_of(line.back()));
+  return line;
 }
 
 // Only of a process of the same user, as an agent is.
@@ -44,23 +61,34 @@ bool may_be_agent(std::string_view text) {
   return false;
 }
 
+// Whether the line to who has started what has loaded this library is not as it was.
+bool is_cut(const std::vector<int>& line, const Noted& noted) {
+  const auto loader = std::ranges::find(line, noted.process);
+  if (loader == line.end()) return !line.empty() && line.back() == 1;
+  const bool is_itself = loader == line.begin();
+  if (noted.parent <= 0 || (!is_itself && !noted.is_rank)) return false;
+  const auto parent = std::next(loader);
+  return parent != line.end() && *parent > 0 && *parent != noted.parent;
+}
+
 }  // namespace
 
 bool has_lost_agent(const Ancestry& ancestry) {
-  if (ancestry.noted_parent > 0 && ancestry.parent != ancestry.noted_parent) return true;
-  if (!ancestry.leads_session || ancestry.parent <= 0) return false;
+  if (is_cut(ancestry.line, ancestry.noted)) return true;
+  const bool has_parent = ancestry.line.size() > 1 && ancestry.line[1] > 0;
+  if (!ancestry.leads_session || !has_parent) return false;
   return !ancestry.parent_line.empty() && !may_be_agent(ancestry.parent_line) &&
          !may_be_agent(ancestry.parent_program);
 }
 
 bool has_lost_agent() {
-  const pid_t parent = ::getppid();
-  const std::string line = command_line_of(parent);
-  const std::string program = program_of(parent);
-  return has_lost_agent({.parent = parent,
-                         .noted_parent = noted.process == ::getpid() ? noted.parent : 0,
+  const std::vector<int> line = own_line();
+  const std::string parent_line = command_line_of(line[1]);
+  const std::string program = program_of(line[1]);
+  return has_lost_agent({.line = line,
+                         .noted = at_load,
                          .leads_session = ::getsid(0) == ::getpid(),
-                         .parent_line = line,
+                         .parent_line = parent_line,
                          .parent_program = program});
 }
 

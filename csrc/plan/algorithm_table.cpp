@@ -5,6 +5,7 @@
 #include <charconv>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "core/strings.h"
 
@@ -120,13 +121,14 @@ Expected<AlgorithmTable> AlgorithmTable::parse(std::string_view text,
 }
 
 bool AlgorithmTable::needs_hosts(std::string_view text) {
-  while (!text.empty()) {
-    const std::string_view part = text.substr(0, text.find(';'));
-    text.remove_prefix(std::min(text.size(), part.size() + 1));
-    const auto named = algorithm_named(part.substr(0, part.find(':')));
-    if (named && named != Algorithm::ring && named != Algorithm::pairwise) return true;
-  }
-  return false;
+  constexpr std::array without{std::pair(Extent::one_host, Algorithm::ring),
+                               std::pair(Extent::several_hosts, Algorithm::ring),
+                               std::pair(Extent::alltoall_across, Algorithm::pairwise)};
+  return std::ranges::any_of(without, [text](const auto& each) {
+    const auto [extent, algorithm] = each;
+    const auto table = parse(text, of_rows({{0, algorithm}}), extent);
+    return table && (table->rows().size() > 1 || table->choose(0) != algorithm);
+  });
 }
 
 void AlgorithmTable::set(std::int64_t first, std::int64_t last, Algorithm algorithm) {

@@ -48,7 +48,7 @@ class Attendance:
         if self.session is None:
             return
         if not self.session.is_open:
-            self._come_again()
+            self.come_again()
         for message in self.session.receive():
             self.joiners = _numbers(message.get("joiners"), self.joiners)
             self.gone = _numbers(message.get("gone"), self.gone)
@@ -64,7 +64,13 @@ class Attendance:
         if self.session is not None:
             self.session.send(formed={"members": self.members})
 
-    def _come_again(self) -> None:
+    @property
+    def can_come_again(self) -> bool:
+        """Whether this process may be heard again where it is not."""
+        here = self.process == os.getpid()
+        return here and self.reconnection is not None and not self.reconnection.is_over
+
+    def come_again(self) -> None:
         """Takes the new session, where there is one, and has it looked for otherwise."""
         if self.reconnection is None or self.process != os.getpid():
             return

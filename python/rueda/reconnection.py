@@ -39,6 +39,11 @@ class Reconnection:
             )
             self._thread.start()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing comes of it any more."""
+        return self._is_over.is_set()
+
     def take(self) -> Session | None:
         """The new session, once there is one; then all begins anew."""
         with self._lock:

@@ -40,7 +40,7 @@ def main(
     slow: float,
     verbose: bool,
 ) -> None:
-    """Runs the schedule; ends with an error at the first job that hangs or computes wrongly."""
+    """Runs the schedule; ends with an error at the first job that hangs, computes wrongly or leaves a process."""
     chosen = tuple(kinds.split(","))
     if unknown := set(chosen) - set(KINDS):
         raise click.BadParameter(f"{', '.join(sorted(unknown))}: choose of {', '.join(KINDS)}")
@@ -66,8 +66,8 @@ def main(
         if any(delay > slow for _, delay in outcome.delays):
             click.echo(outcome.output)
         named += outcome.named
-        count += sum(len(blow.victims) for blow in world.blows if blow.kind != "pause")
-    click.echo(f"{count} ranks lost in {world.number + 1} jobs of {ranks} over {transport}, seed {seed}: "
+        count += sum(len(blow.victims) or 1 for blow in world.blows if blow.kind != "pause")
+    click.echo(f"{count} processes killed in {world.number + 1} jobs of {ranks} over {transport}, seed {seed}: "
                f"no hang, no wrong result ({time.monotonic() - began:.0f} s)")  # fmt: skip
     everything = [delay for values in delays.values() for delay in values]
     for kind, values in [*sorted(delays.items()), ("all", everything)]:

@@ -17,7 +17,9 @@ from pathlib import Path
 from .schedule import Blow, World
 
 RANK = Path(__file__).with_name("rank.py")
-PATIENCE = 30.0  # seconds, after which a job that does not go on hangs
+# Seconds, after which a job that does not go on hangs, and within which one starts on a busy machine.
+PATIENCE = 30.0
+STARTING = 120.0
 HEARTBEAT = 1.0
 
 
@@ -81,14 +83,15 @@ class Job:
         outcome = outcome or Outcome()
         try:
             self._pids = {
-                process: self._await(process, lambda lines: _find(lines, "born"), "start")["pid"]
+                process: self._await(process, _birth, "start", STARTING)["pid"]
                 for process in sorted(self._alive)
             }
             time.sleep(0.05)
             for blow in self._world.blows:
                 self._deal(blow, outcome)
-            (self._folder / "end").touch()
-            outcome.output = self._finish()
+            if self._alive:
+                (self._folder / "end").touch()
+                outcome.output = self._finish()
         except BaseException:
             self._kill_all()
             raise
@@ -99,31 +102,62 @@ class Job:
         if blow.kind == "pause":
             self._pause(blow)
             return
+        if blow.kind == "launcher":
+            outcome.delays.append((blow.kind, self._end_launcher(outcome)))
+            return
         seen = {process: len(self._diary(process)) for process in self._alive}
-        number = signal.SIGSTOP if blow.kind == "freeze" else signal.SIGKILL
-        for position, victim in enumerate(blow.victims):
-            if position > 0 and blow.gap:
-                time.sleep(blow.gap)
-            began = time.monotonic()
-            os.kill(self._pids[victim], number)
+        began = self._strike(blow)
         self._alive -= set(blow.victims)
         ends = [self._when_right(process, seen[process]) for process in sorted(self._alive)]
         outcome.delays.append((blow.kind, max(ends) - began))
         if blow.kind == "freeze":
             told = [self._first(process, seen[process], "broken") for process in self._alive]
             outcome.named.append(max(told) - began)
-            self._await_death(blow.victims[0])
+            # It must not touch the memory of its host again: it is killed.
+            self._await_end(self._pids[blow.victims[0]], "was frozen, and lives on")
 
-    def _await_death(self, process: int) -> None:
-        """A frozen rank must not touch the memory of its host again: it is killed."""
+    def _strike(self, blow: Blow) -> float:
+        """Does it to the victims; returns when the last of them had its turn."""
+        number = signal.SIGSTOP if blow.kind == "freeze" else signal.SIGKILL
+        for position, victim in enumerate(blow.victims):
+            if position > 0 and blow.gap:
+                time.sleep(blow.gap)
+            began = time.monotonic()
+            os.kill(self._pids[victim], number)
+        return began
+
+    def _end_launcher(self, outcome: Outcome) -> float:
+        """Kills one of the launcher's processes; returns the seconds until nothing of the job was left."""
+        line = [self._process.pid]  # the guardian, the keeper, and the supervisor
+        while len(line) < 3:
+            children = Path(f"/proc/{line[-1]}/task/{line[-1]}/children").read_text().split()
+            line.append(int(children[0]))
+        victim = self._world.seed % len(line)
+        began = time.monotonic()
+        os.kill(line[victim], signal.SIGKILL)
+        try:
+            outcome.output, _ = self._process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise Hang(f"the job does not end with its launcher\n{self._describe()}") from None
+        for process in [*line, *self._pids.values()]:
+            self._await_end(process, "outlives the launcher")
+        self._alive.clear()
+        if victim > 0:  # the guardian is there to say so
+            assert "the launcher was killed by SIGKILL; all ranks are gone" in outcome.output, (
+                outcome.output
+            )
+            assert self._process.returncode == 128 + signal.SIGKILL, self._process.returncode
+        return time.monotonic() - began
+
+    def _await_end(self, pid: int, complaint: str) -> None:
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             try:
-                os.kill(self._pids[process], 0)
+                os.kill(pid, 0)
             except ProcessLookupError:
                 return
             time.sleep(0.01)
-        raise Hang(f"rank {process}, which was frozen, lives on\n{self._describe()}")
+        raise Hang(f"process {pid} {complaint}\n{self._describe()}")
 
     def _pause(self, blow: Blow) -> None:
         """Half of a heartbeat is not long enough to be lost."""
@@ -149,8 +183,14 @@ class Job:
     def _first(self, process: int, seen: int, event: str) -> float:
         return float(_find(self._diary(process)[seen:], event)["at"])
 
-    def _await(self, process: int, look: Callable[[list[dict]], dict | None], what: str) -> dict:
-        deadline = time.monotonic() + PATIENCE
+    def _await(
+        self,
+        process: int,
+        look: Callable[[list[dict]], dict | None],
+        what: str,
+        within: float = PATIENCE,
+    ) -> dict:
+        deadline = time.monotonic() + within
         while time.monotonic() < deadline:
             if (found := look(self._diary(process))) is not None:
                 return found
@@ -199,6 +239,10 @@ class Job:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.kill()
+
+
+def _birth(lines: list[dict]) -> dict | None:
+    return _find(lines, "born")
 
 
 def _find(lines: list[dict], event: str) -> dict | None:

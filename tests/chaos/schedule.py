@@ -15,7 +15,7 @@ class Blow:
     """Something that is done to ranks of a world."""
 
     kind: str  # of KINDS
-    victims: tuple[int, ...]  # by process: their ranks in the first world
+    victims: tuple[int, ...]  # by process: their ranks in the first world; none of the launcher
     delay: float  # seconds after the world has last gone on
     gap: float = 0.0  # seconds between the first victim and the second
 
@@ -40,11 +40,12 @@ class World:
 
 # kill: one rank. first: the lowest that is left, which coordinates. two: two at once. again: a second one while the
 # others recover. freeze: stopped until it is expelled. pause: stopped for half of a heartbeat, and never expelled.
-KINDS = ("kill", "first", "two", "again", "freeze", "pause")
+# launcher: a process of the launcher, with which all ranks end.
+KINDS = ("kill", "first", "two", "again", "freeze", "pause", "launcher")
 
 
 def worlds(kills: int, ranks: int, seed: int, kinds: tuple[str, ...]) -> Iterator[World]:
-    """As many worlds as it takes until `kills` ranks are lost; each ends with two ranks or one."""
+    """As many worlds as it takes until `kills` processes are killed; each ends with two ranks, one, or none."""
     rng = random.Random(seed)
     lost = 0
     number = 0
@@ -59,9 +60,11 @@ def worlds(kills: int, ranks: int, seed: int, kinds: tuple[str, ...]) -> Iterato
                 if len(blows) > 4:
                     break
                 continue
+            lost += len(blow.victims) or 1
+            if blow.kind == "launcher":
+                break
             for victim in blow.victims:
                 alive.remove(victim)
-            lost += len(blow.victims)
         yield World(number, ranks, rng.choice(PHASES), rng.randrange(1 << 30), tuple(blows))
         number += 1
 
@@ -70,6 +73,8 @@ def _blow(rng: random.Random, kind: str, alive: list[int]) -> Blow:
     delay = rng.uniform(0.02, 0.15)
     if kind == "first":
         return Blow(kind, (alive[0],), delay)
+    if kind == "launcher":
+        return Blow(kind, (), delay)
     if kind in ("two", "again"):
         victims = tuple(rng.sample(alive, 2))
         return Blow(kind, victims, delay, rng.uniform(0.0005, 0.012) if kind == "again" else 0.0)

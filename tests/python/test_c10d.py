@@ -268,6 +268,42 @@ def test_a_rank_that_dies_where_others_make_a_group(lost: int, ranks: str) -> No
         assert f"PeerLostError {lost}\n" in ended[rank].output, ended
 
 
+@pytest.mark.parametrize(
+    ("leaves", "ranks"), [(0, "None"), (1, "[0, 1]"), (2, "[0, 1]")], ids=["first", "one", "other"]
+)
+def test_a_rank_that_leaves_where_others_make_a_group(leaves: int, ranks: str) -> None:
+    """As one that dies, where it was to be a member; who is none may leave before the others are done."""
+    ended = run(
+        f"""
+        import sys, torch, torch.distributed as dist, rueda, rueda.torch.c10d
+        dist.init_process_group("rueda")
+        dist.barrier()
+        if dist.get_rank() == {leaves}:
+            dist.destroy_process_group()
+            sys.exit()
+        try:
+            while {leaves} == 2:
+                rueda._native.throw_if_rank_has_left([2])
+        except rueda.ShutdownError:
+            pass
+        try:
+            group = dist.new_group({ranks})
+            if {leaves} == 2:
+                total = torch.ones(1)
+                dist.all_reduce(total, group=group)
+                print("sum", total.item())
+            dist.barrier()  # who is no member is told here
+        except rueda.ShutdownError as error:
+            print("ShutdownError", error.peer)
+        """,
+        3,
+        limit=90,
+    )
+    for rank in {0, 1, 2} - {leaves}:
+        assert f"ShutdownError {leaves}\n" in ended[rank].output, ended
+        assert ("sum 2.0\n" in ended[rank].output) == (leaves == 2), ended
+
+
 def test_ranks_that_are_others_after_a_group_that_met_nobody(tmp_path: Path) -> None:
     """Are found out: that the ranks have met over one store says nothing of the next one."""
     check(

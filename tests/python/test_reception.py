@@ -224,15 +224,25 @@ with rueda.world(rank, size, address):
 
 
 def test_a_reception_for_one(tmp_path: Path) -> None:
-    """Who comes first begins alone, and takes others in."""
+    """Who comes first begins alone, and takes others in, also one whose connection has broken while it waited."""
     program = (
         BEGIN
         + """
+import socket
+from rueda.launcher_session import Session
+wait = Session.wait
+def break_off(session, seconds):
+    if count == 1 and seconds == 1.0 and not (folder / "broken").exists():  # of a newcomer
+        session._socket.shutdown(socket.SHUT_RDWR)
+        (folder / "broken").touch()
+    wait(session, seconds)
+Session.wait = break_off
 with rueda.world(rank, size, address):
     print("began as", rueda.rank(), "of", rueda.size(), flush=True)
     (folder / "began").touch()
     while rueda.size() == 1:
-        rueda.elastic.update()
+        if (folder / "broken").exists():
+            rueda.elastic.update()
         time.sleep(0.01)
     print("sum", rueda.allreduce(np.ones(1), "one", rueda.Sum)[0], flush=True)
 """

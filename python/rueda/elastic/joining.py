@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rueda import _native
-from rueda.attendance import attendance, secret, tell_formed
+from rueda.attendance import Attendance, attendance, secret, tell_formed
 from rueda.door import listen
 from rueda.errors import InitializationError, RuedaError
 from rueda.launcher_session import Session
@@ -32,6 +32,9 @@ _FINISHING = 5.0
 _OPENING_AGAIN = 60.0
 # Between two tries to form a first world; seconds.
 _PAUSE = 0.5
+# Within which who waits must be heard again after its connection has broken, and between two looks; seconds.
+_COMING_AGAIN = 60.0
+_LOOK = 0.05
 
 
 class JobHasEnded(InitializationError):
@@ -83,10 +86,26 @@ def join(options: Mapping[str, str]) -> None:
             kind = JobHasEnded if offers.over.get("done") is True else InitializationError
             raise kind(str(offers.over.get("why"))) from failure
         if not here.session.is_open:
-            raise InitializationError("the launcher has ended before this process could join")
+            _come_again(here, offers)
+            continue
         if failure is not None and time.monotonic() > deadline:
             raise failure
         here.session.wait(1.0)
+
+
+def _come_again(here: Attendance, offers: _Offers) -> None:
+    """Waits on over another connection, where who lets processes in can be reached again."""
+    deadline = time.monotonic() + _COMING_AGAIN
+    while here.can_come_again and time.monotonic() < deadline:
+        here.come_again()
+        if here.session is not None and here.session.is_open:
+            offers.session = here.session
+            # What was to be told over the one before is told anew.
+            here.session.send(ready=here.number, after=offers.last_address)
+            return
+        time.sleep(_LOOK)
+    who = "launcher" if here.reconnection is None else "reception"
+    raise InitializationError(f"the {who} has ended before this process could join")
 
 
 @dataclass(frozen=True)
@@ -106,7 +125,7 @@ class _Offers:
         self.follower: Follower | None = None
         self.last_address = ""  # of what was entered, or tried
         self.over: dict[str, Any] = {}  # why nobody is let in any more
-        self._session = session
+        self.session = session
         self._entrance: _Entrance | None = None
 
     def take_entrance(self) -> _Entrance | None:
@@ -122,7 +141,7 @@ class _Offers:
             raise InitializationError("the others have gone on, and have opened another door")
 
     def _listen(self) -> None:
-        for message in self._session.receive():
+        for message in self.session.receive():
             door = message.get("follow")
             if isinstance(door, dict):
                 self.follower = _follow(door, self.follower)

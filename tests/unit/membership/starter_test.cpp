@@ -6,6 +6,9 @@
 #include <catch2/catch.hpp>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "unit/child_process.h"
 
@@ -15,22 +18,44 @@ TEST_CASE("what has become of a rank's parent tells whether its agent has ended"
   const std::string agent("/usr/bin/python3\0/usr/bin/torchrun\0--nnodes\0", 44);
   const std::string init("/sbin/init\0splash\0", 18);
   const std::string reaper("/usr/lib/systemd/systemd\0--user\0", 32);
-  CHECK_FALSE(has_lost_agent({7, 7, true, agent}));
-  CHECK(has_lost_agent({1, 7, true, init}));
-  CHECK(has_lost_agent({8, 7, false, agent}));  // whatever has taken it over
+  // Process 5, which has loaded the library itself, as a child of 7 or of what is told.
+  const auto of = [](std::vector<int> line, int noted, bool leads, std::string_view parent,
+                     std::string_view program = {}) {
+    return has_lost_agent({std::move(line), {5, noted, true}, leads, parent, program});
+  };
+  CHECK_FALSE(of({5, 7, 1}, 7, true, agent));
+  CHECK(of({5, 1}, 7, true, init));
+  CHECK(of({5, 8, 1}, 7, false, agent));  // whatever has taken it over
   // Before anything was noted: only of a process that an agent has started itself.
-  CHECK(has_lost_agent({1, 1, true, init}));
-  CHECK(has_lost_agent({9, 9, true, reaper}));
-  CHECK_FALSE(has_lost_agent({1, 1, false, init}));
-  CHECK_FALSE(has_lost_agent({1, 1, true, agent}));  // of a container
-  CHECK_FALSE(has_lost_agent({1, 1, true, "torchrun"}));
-  CHECK_FALSE(has_lost_agent({9, 9, true, "ray::train()", "/usr/bin/python3.11"}));
-  CHECK(has_lost_agent({9, 9, true, reaper, "/usr/lib/systemd/systemd"}));
-  CHECK(has_lost_agent({9, 9, true, "/torch/bin/tini", "/python/bin/tini"}));
-  CHECK_FALSE(has_lost_agent({1, 1, true, ""}));
-  CHECK_FALSE(has_lost_agent({0, 0, true, ""}));  // its parent is outside of the container
-  // Of a fork of what has loaded the library.
-  CHECK_FALSE(has_lost_agent({7, 0, false, init}));
+  CHECK(of({5, 1}, 1, true, init));
+  CHECK(of({5, 9, 1}, 9, true, reaper));
+  CHECK_FALSE(of({5, 1}, 1, false, init));
+  CHECK_FALSE(of({5, 1}, 1, true, agent));  // of a container
+  CHECK_FALSE(of({5, 1}, 1, true, "torchrun"));
+  CHECK_FALSE(of({5, 9, 1}, 9, true, "ray::train()", "/usr/bin/python3.11"));
+  CHECK(of({5, 9, 1}, 9, true, reaper, "/usr/lib/systemd/systemd"));
+  CHECK(of({5, 9, 1}, 9, true, "/torch/bin/tini", "/python/bin/tini"));
+  CHECK_FALSE(of({5, 1}, 1, true, ""));
+  CHECK_FALSE(of({5, 0}, 0, true, ""));  // its parent is outside of the container
+}
+
+TEST_CASE("a fork of a rank, or of an agent, has lost its agent when the line to it is cut") {
+  const auto of = [](std::vector<int> line, bool is_rank) {
+    return has_lost_agent({std::move(line), {5, 7, is_rank}, false, "/sbin/init"});
+  };
+  // 7 is the agent of 5.
+  CHECK_FALSE(of({4, 5, 7, 1}, true));
+  CHECK_FALSE(of({3, 4, 5, 7, 1}, true));
+  CHECK(of({4, 5, 1}, true));
+  CHECK(of({3, 4, 5, 6, 1}, true));
+  // 5 is the agent: who has started it may end before it.
+  CHECK_FALSE(of({4, 5, 1}, false));
+  // Either way, 5 has ended, or what it has forked.
+  CHECK(of({4, 1}, false));
+  CHECK(of({3, 2, 1}, true));
+  // What cannot be seen may be there.
+  CHECK_FALSE(of({4, 0}, true));
+  CHECK_FALSE(of({4, 5, 0}, true));
 }
 
 TEST_CASE("a rank whose agent has ended before it has loaded the library has lost it") {

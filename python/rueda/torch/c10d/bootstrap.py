@@ -163,7 +163,7 @@ def _create(options: Any, given: object) -> RuedaProcessGroup:
     if is_world:
         ranks = list(range(size))
         owns_world = _enter_world(store, rank, size, options.timeout)
-    watched = WatchedStore(store, options.timeout)
+    watched = WatchedStore(store, options.timeout, ranks)
     if not is_met:
         _require_world(watched, is_world, ranks, rank)
     set_id = 0 if is_world else _form_set(watched, rank, ranks)
