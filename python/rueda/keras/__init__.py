@@ -17,6 +17,7 @@ _needs.require()
 
 from rueda.keras.callbacks import (  # noqa: E402 - after the check, whose sentence is clearer than what else would fail
     BroadcastCallback,
+    JoinCallback,
     LearningRateWarmupCallback,
     MetricAverageCallback,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "BroadcastCallback",
     "DistributedGradientTape",
     "DistributedOptimizer",
+    "JoinCallback",
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
 ]
