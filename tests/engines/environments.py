@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,12 +49,17 @@ class Engine:
         arguments: Sequence[str] = (),
         extra: dict[str, str] | None = None,
         speakers: int | None = None,
+        killed: int | None = None,
     ) -> OneRun:
-        """Runs a script whose first ``speakers`` ranks, or all, say which of its checks have passed."""
+        """Runs a script whose first ``speakers`` ranks, or all, say which of its checks have passed.
+
+        ``killed``: the rank that the last check kills.
+        """
         with Job(script, size, arguments, extra, self.python) as job:
             ended = job.wait(240)
             outputs = [rank.output for rank in ended[:speakers]]
-            return OneRun(all(rank.returncode == 0 for rank in ended), outputs)
+            expected = [-signal.SIGKILL if rank == killed else 0 for rank in range(size)]
+            return OneRun([rank.returncode for rank in ended] == expected, outputs)
 
     def run_alone(
         self,
@@ -101,18 +105,3 @@ def find(name: str) -> Engine | str:
     if tried.returncode:
         return f".engines/{name} is out of order, make engines repairs it: {tried.stderr.strip()}"
     return Engine(name, python)
-
-
-def imported_with(tmp_path: Path, module: str, library: str, version: str | None) -> str:
-    """What importing ``module`` of Rueda's says where the library is of that version, or is not installed."""
-    if version is None:
-        code = f"import sys; sys.modules[{library!r}] = None\n"
-    else:
-        (tmp_path / f"{library}.py").write_text(f"__version__ = {version!r}\n")
-        code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-    code += (
-        f"import rueda\ntry:\n    import {module}\nexcept ImportError as error:\n    print(error)\n"
-    )
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    ).stdout

@@ -134,6 +134,16 @@ def test_the_pages_name_files_that_exist():
             assert (ROOT / path).exists(), f"{page.name}: {path}"
 
 
+def test_the_pages_name_tests_that_exist():
+    """Functions such as `check_results_are_by_rank` in the documentation."""
+    written = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    tests = set(re.findall(r"^def ((?:check|test)_\w+)\(", written, re.MULTILINE))
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        kinds = "check|test" if page.name == "engines.md" else "test"
+        named = set(re.findall(rf"`((?:{kinds})_\w+)`", page.read_text()))
+        assert named <= tests, page.name
+
+
 def test_ci_runs_what_the_readme_shows():
     readme = (ROOT / "README.md").read_text()
     script = (ROOT / ".ci/run").read_text()

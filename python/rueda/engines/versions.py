@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from typing import NamedTuple
 
@@ -22,6 +23,16 @@ class Needs(NamedTuple):
     oldest: tuple[int, ...]
     install: str
     below: int | None = None
+
+    def require(self) -> None:
+        """Imports the engine; raises ImportError, in one sentence, where it is missing or :meth:`check` refuses it."""
+        try:
+            engine = importlib.import_module(self.package)
+        except ModuleNotFoundError as error:
+            if error.name != self.package:
+                raise
+            raise self.missing() from None
+        self.check(engine.__version__)
 
     def check(self, version: str) -> None:
         """Raises ImportError, in one sentence, for a version that is too old, too new or none."""

@@ -12,14 +12,7 @@ _needs = _Needs(
     (0, 6),  # has jax.ffi and jax.typeof
     "pip install 'jax>=0.6'",
 )
-try:
-    import jax as _jax
-except ModuleNotFoundError as _error:
-    if _error.name != "jax":
-        raise
-    raise _needs.missing() from None
-
-_needs.check(_jax.__version__)
+_needs.require()
 
 from rueda.jax.library import register as _register  # noqa: E402 - after the check
 

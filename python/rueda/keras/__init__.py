@@ -13,17 +13,11 @@ _needs = _Needs(
     "pip install 'keras>=3,<4'",
     below=4,
 )
-try:
-    import keras as _keras
-except ModuleNotFoundError as _error:
-    if _error.name != "keras":
-        raise
-    raise _needs.missing() from None
-
-_needs.check(_keras.__version__)
+_needs.require()
 
 from rueda.keras.callbacks import (  # noqa: E402 - after the check, whose sentence is clearer than what else would fail
     BroadcastCallback,
+    JoinCallback,
     LearningRateWarmupCallback,
     MetricAverageCallback,
 )
@@ -34,6 +28,7 @@ __all__ = [
     "BroadcastCallback",
     "DistributedGradientTape",
     "DistributedOptimizer",
+    "JoinCallback",
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
 ]

@@ -15,6 +15,7 @@ from rueda.process_sets import ProcessSet, global_process_set
 
 __all__ = [
     "BroadcastCallback",
+    "JoinCallback",
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
     "set_learning_rate",
@@ -41,25 +42,42 @@ class BroadcastCallback(keras.callbacks.Callback):  # type: ignore[misc]
         optimizer = self.model.optimizer
         if not optimizer.built:
             optimizer.build(self.model.trainable_variables)
-        variables = self._chosen([*self.model.weights, *optimizer.variables])
-        values = [np.array(keras.ops.convert_to_numpy(v.value)) for v in variables]
-        layout = [
-            Entry(v.path, value.shape, value.dtype.name)
-            for v, value in zip(variables, values, strict=True)
-        ]
-        agree_on_layout("keras.broadcast", layout, self._process_set)
-        handles = [
-            rueda.broadcast_async_(
-                value, self._root_rank, f"keras.broadcast.{index}", self._process_set
-            )
-            for index, value in enumerate(values)
-        ]
-        for variable, handle in zip(variables, handles, strict=True):
-            variable.assign(handle.result())
+        _broadcast(self._chosen(_state_of(self.model)), self._root_rank, self._process_set)
 
     def _chosen(self, variables: list[Any]) -> list[Any]:
         """Those that are broadcast."""
         return variables
+
+
+class JoinCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """For ranks with different numbers of batches: who has come to the end of its own joins, and the others go on.
+
+    At the end of such an epoch all get the weights and the optimizer's variables of a rank that had most batches, as
+    those that have joined take no steps. Each rank needs one batch at least. Put it before callbacks that talk to other
+    ranks, such as :class:`MetricAverageCallback`.
+
+    Example::
+
+        >>> model.fit(x, y, callbacks=[rueda.keras.JoinCallback()])  # doctest: +SKIP
+    """
+
+    def __init__(self, process_set: ProcessSet = global_process_set) -> None:
+        super().__init__()
+        self._process_set = process_set
+        self._steps = 0
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._steps = 0
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._steps = batch + 1
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        rueda.join(self._process_set)
+        steps = rueda.allgather(np.array([self._steps]), "keras.steps", self._process_set)
+        if steps.min() != steps.max():
+            last = self._process_set.ranks[int(steps.argmax())]
+            _broadcast(_state_of(self.model), last, self._process_set)
 
 
 class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
@@ -146,6 +164,27 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc
         self._ended = done >= 1
         share = 1 / rueda.size()
         set_learning_rate(self.model, self._initial_lr * (share + (1 - share) * min(done, 1.0)))
+
+
+def _state_of(model: Any) -> list[Any]:
+    """What ranks have in common: weights and the optimizer's variables, and no states of random generators."""
+    return [*model.weights, *model.optimizer.variables]
+
+
+def _broadcast(variables: list[Any], root_rank: int, process_set: ProcessSet) -> None:
+    """Gives every rank those of ``root_rank``; raises :class:`rueda.MismatchError` on all where they differ in kind."""
+    values = [np.array(keras.ops.convert_to_numpy(v.value)) for v in variables]
+    layout = [
+        Entry(v.path, value.shape, value.dtype.name)
+        for v, value in zip(variables, values, strict=True)
+    ]
+    agree_on_layout("keras.broadcast", layout, process_set)
+    handles = [
+        rueda.broadcast_async_(value, root_rank, f"keras.broadcast.{index}", process_set)
+        for index, value in enumerate(values)
+    ]
+    for variable, handle in zip(variables, handles, strict=True):
+        variable.assign(handle.result())
 
 
 def set_learning_rate(model: Any, rate: float) -> None:

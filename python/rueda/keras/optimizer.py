@@ -41,10 +41,11 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     ``name``: of the operations, the same on every rank; by default "keras." and the optimizer's name.
     ``op``: by default the average. ``process_set``: who takes part, all ranks by default.
 
-    Every rank must take the same number of steps. Raises :class:`rueda.InvalidArgumentError` for what is no optimizer
-    of Keras or is distributed already, and :class:`rueda.NotInitializedError`. When it is used,
-    :class:`rueda.MismatchError` is raised on every rank where models differ, and :class:`rueda.UnsupportedError` under
-    TensorFlow's ``jit_compile=True``; within compiled steps JAX and TensorFlow raise their own errors with that text.
+    Every rank must take the same number of steps, or use :class:`rueda.keras.JoinCallback`. Raises
+    :class:`rueda.InvalidArgumentError` for what is no optimizer of Keras or is distributed already, and
+    :class:`rueda.NotInitializedError`. When it is used, :class:`rueda.MismatchError` is raised on every rank where
+    models differ, and :class:`rueda.UnsupportedError` under TensorFlow's ``jit_compile=True``; within compiled steps
+    JAX and TensorFlow raise their own errors with that text.
 
     Example::
 

@@ -15,7 +15,18 @@ Example::
 docs/optuna.md has a whole one.
 """
 
-from rueda.optuna.optimization import optimize
-from rueda.optuna.trial import Trial
+from rueda.engines.versions import Needs as _Needs
+
+_needs = _Needs(
+    "rueda.optuna",
+    "Optuna",
+    "optuna",
+    (5,),  # whose trials have constraints
+    "pip install 'optuna>=5'",
+)
+_needs.require()
+
+from rueda.optuna.optimization import optimize  # noqa: E402 - after the check, whose sentence is clearer
+from rueda.optuna.trial import Trial  # noqa: E402
 
 __all__ = ["Trial", "optimize"]

@@ -107,7 +107,7 @@ def _lead(
             study.optimize(train, callbacks=[*callbacks, go_on], **options)
     except Exception as error:
         told = team.failure
-        failure = told if told and told.error is error else report(team.rank, error)
+        failure = told if told and told.error is error else report(team.rank, _uncovered(error))
     if team.broken:
         raise team.broken
     tickets.stop()
@@ -115,6 +115,14 @@ def _lead(
     tickets.wait_for_all()
     team.signal(_END)
     return failure
+
+
+def _uncovered(error: Exception) -> Exception:
+    """What a storage has raised when a trial was told its end, which an assertion of Optuna's about that end covers."""
+    covered = error.__context__
+    if isinstance(error, AssertionError) and isinstance(covered, Exception):
+        return covered
+    return error
 
 
 def _follow(team: Team, objective: Callable[[Trial], Any]) -> None:

@@ -12,14 +12,7 @@ _needs = _Needs(
     (2, 51),  # in which Ray Train v2 is what there is by default
     "pip install 'ray[train]>=2.51'",
 )
-try:
-    import ray as _ray
-except ModuleNotFoundError as _error:
-    if _error.name != "ray":
-        raise
-    raise _needs.missing() from None
-
-_needs.check(_ray.__version__)
+_needs.require()
 
 from rueda.ray.executor import RayExecutor  # noqa: E402 - after the check, which tells what is missing
 from rueda.ray.train import RuedaConfig, RuedaTrainer, report  # noqa: E402

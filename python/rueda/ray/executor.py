@@ -12,6 +12,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rueda import lifecycle, rendezvous
+from rueda.engines.pickling import pickled
 from rueda.engines.ranks import failed_by_itself, in_order_of_hosts, noted
 from rueda.errors import (
     InvalidArgumentError,
@@ -259,12 +260,7 @@ class RayExecutor:
 
 
 def _check_pickle(given: Any) -> None:
-    try:
-        ray.cloudpickle.dumps(given)
-    except Exception as error:
-        raise InvalidArgumentError(
-            f"what RayExecutor is to send to its workers cannot be pickled: {error}"
-        ) from error
+    pickled(ray.cloudpickle.dumps, "what RayExecutor is to run", given)
 
 
 def _raise_cause(errors: Mapping[int, BaseException]) -> None:

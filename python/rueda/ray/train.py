@@ -14,6 +14,7 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from rueda import lifecycle, rendezvous
 from rueda.elastic.joining import JobHasEnded
 from rueda.elastic.reception import Reception
+from rueda.engines.pickling import pickled
 from rueda.errors import UnsupportedError
 from rueda.exchanges import barrier
 from rueda.ray.resources import check_room
@@ -188,7 +189,9 @@ class RuedaTrainer(DataParallelTrainer):  # type: ignore[misc]
         )
 
     def fit(self) -> Any:
-        """As Ray Train's."""
+        """As Ray Train's. Raises :class:`rueda.InvalidArgumentError` first for a function that cannot be pickled."""
+        given = (self.train_loop_per_worker, self.train_loop_config)
+        pickled(ray.cloudpickle.dumps, "the training function with its configuration", given)
         scaling = self.scaling_config
         if self._check_resources and isinstance(scaling.num_workers, int):
             if not ray.is_initialized():

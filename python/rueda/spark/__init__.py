@@ -13,14 +13,7 @@ _needs = _Needs(
     "pip install 'pyspark[sql]>=4,<5' and run a Spark of the same version",
     below=5,
 )
-try:
-    import pyspark as _pyspark
-except ModuleNotFoundError as _error:
-    if _error.name != "pyspark":
-        raise
-    raise _needs.missing() from None
-
-_needs.check(_pyspark.__version__)
+_needs.require()
 
 from rueda.spark.arrays import arrays  # noqa: E402 - after the check, whose sentence is clearer than what else would fail
 from rueda.spark.batches import Batches, InputStatistics  # noqa: E402

@@ -10,9 +10,9 @@ import pyarrow.fs
 from pyspark import cloudpickle
 
 from rueda import lifecycle
+from rueda.engines.pickling import pickled
 from rueda.errors import InvalidArgumentError
 from rueda.objects import broadcast_object
-from rueda.spark.refusals import pickled
 
 __all__ = ["Checkpoint", "checkpoint_at"]
 
@@ -45,7 +45,7 @@ class Checkpoint:
         """
         if self.folder is None or lifecycle.rank() != 0:
             return
-        content = pickled("the checkpoint", state)
+        content = pickled(cloudpickle.dumps, "the checkpoint", state)
         files, path = pyarrow.fs.FileSystem.from_uri(self.folder)
         files.create_dir(path, recursive=True)
         with files.open_output_stream(f"{path}/{_FILE}.part") as file:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyspark import cloudpickle
 
+from rueda.engines.pickling import pickled
 from rueda.errors import InvalidArgumentError
 from rueda.spark.arrays import arrays
-from rueda.spark.refusals import pickled
 
 __all__ = ["predictor"]
 
@@ -39,7 +40,7 @@ def predictor(
     that there is not, and for a model that does not return a row for each.
     """
     prediction = _Predictor(model, state, column, output, then)
-    pickled("the model with its state", prediction)
+    pickled(cloudpickle.dumps, "the model with its state", prediction)
     return prediction
 
 

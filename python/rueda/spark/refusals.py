@@ -6,12 +6,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from pyspark import SparkContext, cloudpickle
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from rueda.errors import InvalidArgumentError, TimeoutError, UnsupportedError
 
-__all__ = ["active_session", "check_cluster", "checked_size", "chosen", "pickled"]
+__all__ = ["active_session", "check_cluster", "checked_size", "chosen"]
 
 _LOOK = 0.2  # seconds after which is looked again at how many slots there are
 _ALLOCATION = "spark.dynamicAllocation.enabled"
@@ -58,17 +58,6 @@ def check_cluster(context: SparkContext, size: int, timeout: float) -> None:
                 + ": ask for fewer ranks, or start Spark with more executors or cores"
             )
         time.sleep(_LOOK)
-
-
-def pickled(what: str, value: object) -> bytes:
-    """By Spark's cloudpickle. Raises :class:`rueda.InvalidArgumentError` with the reason where it takes it not."""
-    try:
-        content: bytes = cloudpickle.dumps(value)
-    except Exception as error:  # whatever an object's own __reduce__ raises
-        raise InvalidArgumentError(
-            f"{what} cannot be pickled for the executors: {type(error).__name__}: {error}"
-        ) from error
-    return content
 
 
 def chosen(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:

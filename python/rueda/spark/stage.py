@@ -15,10 +15,11 @@ from pyspark import BarrierTaskContext, cloudpickle
 from pyspark.sql import DataFrame
 
 from rueda import lifecycle, rendezvous
+from rueda.engines.pickling import pickled
 from rueda.engines.ranks import in_order_of_hosts
 from rueda.errors import InitializationError, RuedaError
 from rueda.failures import Failure, first_cause, report
-from rueda.spark.refusals import check_cluster, pickled
+from rueda.spark.refusals import check_cluster
 from rueda.variables import set_variables
 
 __all__ = ["Stage", "run_stage"]
@@ -53,7 +54,7 @@ def run_stage(frame: DataFrame, act: Act, stage: Stage) -> list[Any]:
     Where a rank raises, raises the same here, with the rank and its traceback as cause. That is no failure for Spark,
     which would run all of it again, up to four times. Where a worker is lost, Spark does so.
     """
-    content = pickled("the function with its arguments", act)
+    content = pickled(cloudpickle.dumps, "the function with its arguments", act)
     check_cluster(frame.sparkSession.sparkContext, stage.size, stage.timeout)
     ranks = frame.mapInArrow(partial(_be_a_rank, content, stage), _SCHEMA, barrier=True)
     # Without this exchange the barrier stage would be the job's last, which Spark never runs again.
@@ -87,7 +88,7 @@ def _be_a_rank(
             lifecycle.world(rank, stage.size, address),
         ):
             told = cloudpickle.loads(content)(batches, at_end)
-        result = pickled(f"what rank {rank} returns", told)
+        result = pickled(cloudpickle.dumps, f"what rank {rank} returns", told)
     except SystemExit as end:
         told = (
             None if end.code in (None, 0) else report(rank, RuedaError(f"sys.exit({end.code!r})"))

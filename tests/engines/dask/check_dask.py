@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import distributed
 import numpy as np
@@ -53,6 +55,39 @@ def is_busy(marks: str) -> None:
         time.sleep(0.01)
 
 
+def appears(path: Path) -> None:
+    """Returns when the file is there."""
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not appear"
+        time.sleep(0.01)
+
+
+def waits_for(marks: str, other: str, own: str) -> list[str]:
+    """Tells that it is there, and ends when the other is; returns who its ranks are."""
+    (Path(marks) / own).touch()
+    appears(Path(marks) / other)
+    return rueda.allgather_object(distributed.get_worker().address)
+
+
+def uneven(rows: list[int]) -> tuple[float, int]:
+    """Sums what all ranks have, of which some have more; the last to join."""
+    found = 0.0
+    for row in range(rows[rueda.rank()]):
+        found += float(rueda.allreduce(np.array([row + 1.0]), "row", rueda.Sum)[0])
+    return found, rueda.join()
+
+
+def least_squares(steps: int) -> np.ndarray:
+    """By gradients of this rank's samples, of which all ranks together have 96."""
+    inputs = np.random.default_rng(0).standard_normal((96, 8))[rueda.rank() :: rueda.size()]
+    weights = np.zeros(8)
+    for _ in range(steps):
+        gradient = inputs.T @ (inputs @ (weights - np.arange(8.0))) / len(inputs)
+        weights -= 0.3 * rueda.allreduce(gradient, "gradient")
+    return weights
+
+
 def check_results_are_by_rank(client: distributed.Client, folder: Path) -> None:
     for add in (1, 2):
         results = rueda.dask.run(client, total, [add], 3, kwargs={"factor": 2})
@@ -64,8 +99,13 @@ def check_results_are_by_rank(client: distributed.Client, folder: Path) -> None:
 
 
 def check_an_error_is_told_and_not_tried_again(client: distributed.Client, folder: Path) -> None:
-    with raises(ValueError, "a bad row in the data"):
+    told: BaseException | None = None
+    try:
         rueda.dask.run(client, fails, [str(folder)])
+    except ValueError as error:
+        told = error
+    assert f"{told}" == "a bad row in the data"
+    assert "raised on rank 1, worker" in f"{told.__notes__}"
     # Nor has a second try failed at the files of the first, which would be another error.
     assert len(list(folder.iterdir())) == 3
     assert len(rueda.dask.run(client, total, [0])) == 3
@@ -91,6 +131,39 @@ def check_workers_that_are_lost_too_often(client: distributed.Client, folder: Pa
     assert len(rueda.dask.run(client, total, [0])) == 3
 
 
+def check_three_ranks_train_as_one(client: distributed.Client, folder: Path) -> None:
+    (alone,) = rueda.dask.run(client, least_squares, [40], 1)
+    together = rueda.dask.run(client, least_squares, [40], 3)
+    for weights in together:
+        np.testing.assert_allclose(weights, alone, rtol=1e-12)
+        np.testing.assert_array_equal(weights, together[0])
+
+
+def check_ranks_with_fewer_rows_join(client: distributed.Client, folder: Path) -> None:
+    assert rueda.dask.run(client, uneven, [[4, 0, 2]]) == [(2 * (1 + 2) + 3 + 4, 0), (0, 0), (6, 0)]
+
+
+def check_two_jobs_at_once(client: distributed.Client, folder: Path) -> None:
+    """Each of which waits for the other, one by another client; then two that need all workers, one after the other."""
+    found: dict[str, Any] = {}
+
+    def ask(by: distributed.Client, own: str, other: str, size: int) -> None:
+        found[own] = rueda.dask.run(by, waits_for, [str(folder), other, own], size)[0]
+
+    def both_at_once(*jobs: tuple[Any, ...]) -> None:
+        threads = [threading.Thread(target=ask, args=job, daemon=True) for job in jobs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=90)
+
+    with distributed.Client(client.scheduler.address, set_as_default=False) as other:
+        both_at_once((client, "a", "b", 1), (other, "b", "a", 2))
+    assert len(found["a"] + found["b"]) == len({*found["a"], *found["b"]}) == 3
+    both_at_once((client, "c", "c", 3), (client, "d", "d", 3))
+    assert sorted(found["c"]) == sorted(found["d"]) == sorted(found["a"] + found["b"])
+
+
 def check_what_cannot_work_is_told(client: distributed.Client, folder: Path) -> None:
     for wrong in (0, -1, True, "all"):
         with raises(rueda.InvalidArgumentError, f"num_proc={wrong!r}"):
@@ -99,6 +172,11 @@ def check_what_cannot_work_is_told(client: distributed.Client, folder: Path) -> 
         rueda.dask.run(client, total, [0], retries=-1)
     with raises(rueda.TimeoutError, "4 workers", "only 3"):
         rueda.dask.run(client, total, [0], 4, timeout=0.1)
+    lock = threading.Lock()
+    with raises(
+        rueda.InvalidArgumentError, "function with its arguments cannot be pickled", "lock"
+    ):
+        rueda.dask.run(client, lambda: lock)
     with (
         distributed.LocalCluster(n_workers=2, processes=False, dashboard_address=":0") as threads,
         distributed.Client(threads) as other,

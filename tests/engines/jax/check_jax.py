@@ -227,6 +227,13 @@ def check_two_functions_in_flight():
             np.testing.assert_array_equal(result, expected * np.eye(400))
 
 
+def check_ranks_with_fewer_steps_join():
+    total = jax.jit(lambda x: rueda.jax.allreduce(x, "uneven", rueda.Sum))
+    found = [float(total(jnp.float32(step + RANK))) for step in range(2 + 2 * RANK)]
+    assert rueda.join() == 1
+    assert found == [1.0, 3.0, 3.0, 4.0][: 2 + 2 * RANK]
+
+
 def check_sets_of_ranks():
     alone = rueda.add_process_set([RANK] if RANK == 0 else [0])
     if alone.included():

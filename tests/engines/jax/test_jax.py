@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from engines.environments import ROOT, STALLS, Engine, imported_with
+from engines.environments import ROOT, STALLS, Engine
 from launching import Job
 from one_run import OneRun, each_check_of
 
@@ -47,17 +47,3 @@ def test_the_abi_is_that_of_jaxlib(engine: Engine) -> None:
         [*line, HERE / "abi.cpp"], capture_output=True, text=True, timeout=120, check=False
     )
     assert compiled.returncode == 0, compiled.stderr
-
-
-@pytest.mark.parametrize("version", ["0.4.38", "0.5.3"])
-def test_an_old_version_is_refused_in_a_sentence(tmp_path: Path, version: str) -> None:
-    assert imported_with(tmp_path, "rueda.jax", "jax", version) == (
-        f"rueda.jax needs JAX 0.6 or newer and JAX {version} is installed: pip install 'jax>=0.6'\n"
-    )
-
-
-def test_without_jax_it_is_asked_for_in_a_sentence(tmp_path: Path) -> None:
-    assert (
-        imported_with(tmp_path, "rueda.jax", "jax", None)
-        == "rueda.jax needs JAX: pip install 'jax>=0.6'\n"
-    )

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -66,6 +67,31 @@ def check_two_ranks_train_as_one():
     assert difference <= 1e-6, difference
     np.testing.assert_allclose(found.history["loss"], expected, rtol=1e-5)
     print("difference", difference)
+
+
+def check_ranks_with_fewer_batches_join():
+    """In each epoch: three steps of both ranks, then three of rank 0 alone, whose weights both go on with."""
+    x, y = samples()
+
+    def optimizer():
+        return keras.optimizers.SGD(0.05, momentum=0.9, clipnorm=0.5)
+
+    whole = model_of(0, optimizer=optimizer())
+    for step in [*range(STEPS)] * 2:
+        chosen = slice(step * BATCH, (step + 1) * BATCH, 1 if step < STEPS // 2 else 2)
+        whole.train_on_batch(x[chosen], y[chosen])
+    model = model_of(rueda.rank(), optimizer=rueda.keras.DistributedOptimizer(optimizer()))
+    callbacks = [
+        rueda.keras.BroadcastCallback(),
+        rueda.keras.JoinCallback(),
+        rueda.keras.MetricAverageCallback(),
+    ]
+    rows = BATCH // 2 * (STEPS if rueda.rank() == 0 else STEPS // 2)
+    fit = {"batch_size": BATCH // 2, "epochs": 2, "shuffle": False, "verbose": 0}
+    model.fit(x[MINE][:rows], y[MINE][:rows], callbacks=callbacks, **fit)
+    assert same_everywhere(weights_of(model))
+    difference = np.abs(weights_of(model) - weights_of(whole)).max()
+    assert difference <= 1e-6, difference
 
 
 def check_many_parameters():
@@ -246,6 +272,51 @@ def check_models_that_differ_are_named_on_every_rank():
             assert part in text, text
     model.layers[-1].trainable = rueda.rank() == 0
     assert rueda.allreduce(np.ones(1), op=rueda.Sum, name="goes on")[0] == 2
+
+
+class EndAfterTwo(keras.callbacks.Callback):
+    """Calls the function when two batches are done."""
+
+    def __init__(self, end):
+        super().__init__()
+        self.end = end
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 1:
+            self.end()
+
+
+def told_when_rank_1_ends(end):
+    """What training raises on rank 0 when rank 1 does so in the middle of it."""
+    model = model_of(0, optimizer=rueda.keras.DistributedOptimizer(keras.optimizers.SGD()))
+    x, y = samples()
+    callbacks = [EndAfterTwo(end)] if rueda.rank() == 1 else []
+    fit = {"batch_size": BATCH // 2, "callbacks": callbacks, "verbose": 0}
+    if rueda.rank() == 1:
+        model.fit(x[MINE][:BATCH], y[MINE][:BATCH], **fit)
+        return None
+    return raised(lambda: model.fit(x[MINE], y[MINE], **fit))
+
+
+def check_a_rank_with_fewer_batches_that_leaves_is_told():
+    """And the others do not wait for it."""
+    text = told_when_rank_1_ends(rueda.shutdown)
+    if text:
+        assert "rank 1 has shut down" in text, text
+        rueda.shutdown()
+    rueda.init()
+    assert rueda.allreduce(np.ones(1), op=rueda.Sum, name="another world")[0] == 2
+
+
+def check_a_rank_that_is_killed_is_told():
+    """The last, as rank 1 is gone after it."""
+
+    def dies():
+        print("ok check_a_rank_that_is_killed_is_told", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    text = told_when_rank_1_ends(dies)
+    assert re.search(r"rank 1 \(.*is gone", text), text
 
 
 for check_name, check in list(globals().items()):

@@ -198,6 +198,25 @@ def check_an_error_that_an_objective_keeps_fails_the_trial() -> None:
     fails("kept", objective, "no such image", kind=OSError)
 
 
+def check_a_storage_that_is_gone_ends_the_study_on_all_ranks() -> None:
+    """In the middle of a trial, which cannot be told its end either."""
+    study = shared("away")
+
+    def gone(_: Any) -> None:
+        raise OSError("the disk is gone")
+
+    def objective(trial: rueda.optuna.Trial) -> float:
+        if trial.number >= 2 and trial.process_set.rank() == 0:
+            study._storage._backend.append_logs = gone
+        trial.suggest_float("x", 0, 1)
+        assert trial.number < 2, "a value was suggested that cannot be recorded"
+        return 0.0
+
+    with raises(OSError, "the disk is gone"):
+        rueda.optuna.optimize(study, objective, n_trials=10_000)
+    still_works()
+
+
 def check_what_is_caught_does_not_end_the_study() -> None:
     class Local(Exception):
         """Pickle does not take it."""

@@ -9,6 +9,7 @@ import threading
 import time
 from ast import literal_eval
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import ray
@@ -44,6 +45,14 @@ def is_busy() -> None:
     time.sleep(60)
 
 
+def uneven(rows: list[int]) -> tuple[float, int]:
+    """Sums what all ranks have, of which some have more; and who was the last to join."""
+    found = 0.0
+    for row in range(rows[rueda.rank()]):
+        found += float(rueda.allreduce(np.array([row + 1.0]), "row", rueda.Sum)[0])
+    return found, rueda.join()
+
+
 class Counter:
     """An executable, whose ranks have a world when it is made."""
 
@@ -68,6 +77,7 @@ def check_the_executor_runs_functions(folder: Path) -> None:
     assert executor.execute(Counter.add) == [23, 23]
     assert executor.execute_single(lambda counter: counter.count) == 11
     assert executor.run(lambda: os.environ["OF_THE_TEST"]) == ["1", "1"]
+    assert executor.run(uneven, [[4, 2]]) == [(2 * (1 + 2) + 3 + 4, 0), (6, 0)]
 
     with raises_of("a bad row in the data", "raised on rank 1"):
         executor.run(fails)
@@ -131,9 +141,13 @@ def check_what_cannot_work_is_told(folder: Path) -> None:
     executor.shutdown()
     with raises(rueda.InvalidArgumentError, "RuedaTrainer", "num_workers=50", "the cluster has 5"):
         trainer(total, folder, 50).fit()
+    with raises(rueda.InvalidArgumentError, "the training function", "cannot be pickled", "lock"):
+        trainer(lambda: lock, folder).fit()
 
 
-def trainer(train, folder: Path, num_workers: int = 2, max_failures: int = 0, **kwargs):
+def trainer(
+    train: Any, folder: Path, num_workers: int = 2, max_failures: int = 0, **kwargs: Any
+) -> rueda.ray.RuedaTrainer:
     return rueda.ray.RuedaTrainer(
         train,
         scaling_config=ray.train.ScalingConfig(num_workers=num_workers),
@@ -143,6 +157,13 @@ def trainer(train, folder: Path, num_workers: int = 2, max_failures: int = 0, **
         ),
         **kwargs,
     )
+
+
+def elastic(train: Any, folder: Path, **kwargs: Any) -> rueda.ray.RuedaTrainer:
+    """Whose lost workers are replaced alone."""
+    backend = rueda.ray.RuedaConfig(elastic=True)
+    kwargs = {"max_failures": 1, "train_loop_config": {"folder": str(folder)}, **kwargs}
+    return trainer(train, folder, backend_config=backend, **kwargs)
 
 
 def samples() -> tuple[np.ndarray, np.ndarray]:
@@ -273,15 +294,7 @@ def check_survivors_go_on_and_one_new_worker_joins_them(folder: Path) -> None:
         place = folder / str(lost)
         place.mkdir()
         config = {"folder": str(place), "lost": str(lost)}
-        elastic = trainer(
-            goes_on,
-            place,
-            num_workers=3,
-            max_failures=1,
-            train_loop_config=config,
-            backend_config=rueda.ray.RuedaConfig(elastic=True),
-        )
-        elastic.fit()
+        elastic(goes_on, place, num_workers=3, train_loop_config=config).fit()
         ranks = [literal_eval((place / f"rank{rank}").read_text()) for rank in range(3)]
         survivors, newcomer = ranks[:2], ranks[2]
         assert [each["began"] for each in survivors] == [
@@ -311,13 +324,7 @@ def ends_early(config: dict[str, str]) -> None:
 
 
 def check_who_comes_when_the_work_is_done_does_not_fail(folder: Path) -> None:
-    trainer(
-        ends_early,
-        folder,
-        max_failures=1,
-        train_loop_config={"folder": str(folder)},
-        backend_config=rueda.ray.RuedaConfig(elastic=True),
-    ).fit()
+    elastic(ends_early, folder).fit()
     assert len(list(folder.glob("done *"))) == 1
 
 
@@ -330,14 +337,7 @@ def begins_anew(config: dict[str, str]) -> None:
 
 
 def check_a_function_that_does_not_survive_begins_anew_on_all_workers(folder: Path) -> None:
-    trainer(
-        begins_anew,
-        folder,
-        num_workers=3,
-        max_failures=-1,
-        train_loop_config={"folder": str(folder)},
-        backend_config=rueda.ray.RuedaConfig(elastic=True),
-    ).fit()
+    elastic(begins_anew, folder, num_workers=3, max_failures=-1).fit()
     assert sorted(path.name for path in folder.glob("rank *")) == [
         f"rank {r} of 3" for r in range(3)
     ]

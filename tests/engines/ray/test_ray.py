@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from engines.environments import ROOT, Engine, imported_with
+from engines.environments import ROOT, Engine
 from launching import Ended
 from one_run import OneRun, each_check_of
 
@@ -42,18 +42,3 @@ def test_the_example_of_the_page(engine: Engine, tmp_path: Path) -> None:
     assert [rank for rank, _ in distances] == ["0", "1"], output
     assert distances[0][1] == distances[1][1]
     assert float(distances[0][1]) < 1e-3
-
-
-@pytest.mark.parametrize("version", ["1.13.0", "2.50.1"])
-def test_an_old_version_is_refused_in_a_sentence(tmp_path: Path, version: str) -> None:
-    assert imported_with(tmp_path, "rueda.ray", "ray", version) == (
-        f"rueda.ray needs Ray 2.51 or newer and Ray {version} is installed: "
-        "pip install 'ray[train]>=2.51'\n"
-    )
-
-
-def test_without_ray_it_is_asked_for_in_a_sentence(tmp_path: Path) -> None:
-    assert (
-        imported_with(tmp_path, "rueda.ray", "ray", None)
-        == "rueda.ray needs Ray: pip install 'ray[train]>=2.51'\n"
-    )

@@ -126,9 +126,9 @@ def check_what_cannot_work_is_told_before_the_job(spark: SparkSession, folder: P
     with raises(rueda.TimeoutError, "num_proc=3 ranks need 3 slots", "has 2 after 0.1 s"):
         rueda.spark.run(total, (0,), num_proc=3, start_timeout=0.1)
     lock = threading.Lock()
-    with raises(rueda.InvalidArgumentError, "cannot be pickled for the executors", "lock"):
+    with raises(rueda.InvalidArgumentError, "cannot be pickled", "lock"):
         rueda.spark.run(lambda: lock, num_proc=2)
-    with raises(rueda.InvalidArgumentError, "cannot be pickled for the executors", "lock"):
+    with raises(rueda.InvalidArgumentError, "cannot be pickled", "lock"):
         rueda.spark.predictor(lambda inputs: lock)
     for name in ("use_mpi", "extra_mpi_args", "stdout", "stderr", "executable"):
         with raises(rueda.UnsupportedError, f"{name}= has no meaning here"):

@@ -1,7 +1,10 @@
 #include "membership/nodelist.h"
 
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
+#include <cstdio>
+#include <cstdlib>
 #include <random>
 #include <string>
 #include <utility>
@@ -29,7 +32,8 @@ struct Generated {
 
 class Generator {
  public:
-  explicit Generator(unsigned seed) : random_(seed) {}
+  // `as_slurm`: only what Slurm's own parser takes and orders alike, see nodelist.h.
+  explicit Generator(unsigned seed, bool as_slurm = false) : random_(seed), as_slurm_(as_slurm) {}
 
   Generated list() {
     Generated all;
@@ -65,11 +69,11 @@ class Generator {
   Generated entry() {
     static const Names texts{"n", "gpu-7", "rack", "a.b", "x9"};
     Generated made{"", {""}};
-    for (int parts = up_to(1, 3); parts > 0; --parts) {
+    for (int parts = up_to(1, as_slurm_ ? 2 : 3); parts > 0; --parts) {
       const std::string& text = texts[static_cast<std::size_t>(up_to(0, 4))];
       made.list += text;
       for (std::string& name : made.names) name += text;
-      if (up_to(0, 2) == 0) continue;
+      if (!as_slurm_ && up_to(0, 2) == 0) continue;
       const Generated numbers = bracket();
       made.list += numbers.list;
       Names product;
@@ -82,7 +86,27 @@ class Generator {
   }
 
   std::mt19937 random_;
+  bool as_slurm_;
 };
+
+Names named_by_slurm(const std::string& list) {
+  // scontrol wants a configuration, though it needs nothing of it.
+  const std::string command =
+      str("file=$(mktemp) || exit; trap 'rm $file' EXIT; "
+          "printf 'ClusterName=a\\nSlurmctldHost=a\\nAuthType=auth/none\\n' >$file; "
+          "SLURM_CONF=$file scontrol show hostnames '",
+          list, "'");
+  std::FILE* output = ::popen(command.c_str(), "r");
+  REQUIRE(output != nullptr);
+  Names names;
+  std::array<char, 256> line{};
+  while (std::fgets(line.data(), line.size(), output) != nullptr) {
+    names.emplace_back(line.data());
+    names.back().pop_back();  // the end of the line
+  }
+  CHECK(::pclose(output) == 0);
+  return names;
+}
 
 }  // namespace
 
@@ -112,6 +136,20 @@ TEST_CASE("any list names what it was made of") {
     const auto expanded = expand_node_list(made.list);
     REQUIRE(expanded.ok());
     REQUIRE(expanded.value() == made.names);
+  }
+}
+
+TEST_CASE("Slurm understands its lists as we do") {
+  if (std::system("command -v scontrol >/dev/null") != 0) {
+    WARN("Slurm is not installed");
+    return;
+  }
+  for (unsigned seed = 0; seed < 100; ++seed) {
+    const Generated made = Generator(seed, true).list();
+    INFO("seed " << seed << ": " << made.list);
+    const auto expanded = expand_node_list(made.list);
+    REQUIRE(expanded.ok());
+    REQUIRE(expanded.value() == named_by_slurm(made.list));
   }
 }
 

@@ -27,14 +27,7 @@ _needs = _Needs(
     "pip install 'tensorflow>=2.16,<3'",
     below=3,
 )
-try:
-    import tensorflow as _tensorflow
-except ModuleNotFoundError as _error:
-    if _error.name != "tensorflow":
-        raise
-    raise _needs.missing() from None
-
-_needs.check(_tensorflow.__version__)
+_needs.require()
 
 # After the check, whose sentence is clearer than what else would fail.
 from rueda.horovod.basics import (  # noqa: E402

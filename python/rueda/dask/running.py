@@ -1,4 +1,4 @@
-"""Ranks as tasks of Dask: one on each worker, as a group that succeeds, fails and is run again together."""
+"""A function on several workers of Dask at once, which are a world while it runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 import distributed
 
 from rueda import lifecycle, rendezvous
-from rueda.engines.ranks import failed_by_itself, in_order_of_hosts, noted
+from rueda.dask.reservation import LOOK, reserved, workers_of
+from rueda.engines.pickling import pickled
+from rueda.engines.ranks import failed_by_itself, noted
 from rueda.errors import (
     InvalidArgumentError,
     PeerLostError,
@@ -19,8 +21,6 @@ from rueda.errors import (
 )
 
 __all__ = ["run"]
-
-_LOOK = 0.5  # seconds after which is looked again at which workers are still there
 
 
 def run(
@@ -42,64 +42,41 @@ def run(
     Where a worker is lost, all ranks end, and ``fn`` begins anew on all, up to ``retries`` times: it goes on from its
     own checkpoint, if it has one. What ``fn`` raises on a rank is raised here, with the rank as a note, and is not
     tried again. ``timeout``: for how many seconds workers may be missing at the beginning, and how long ranks may
-    take to notice that another has failed.
+    take to notice that another has failed. Of calls at once, also of several clients, each gets workers of its own, or
+    waits until there are enough that no other has.
 
-    Raises :class:`rueda.InvalidArgumentError` for arguments that cannot work, :class:`rueda.TimeoutError` where workers
-    or ranks do not come or end within ``timeout``, and :class:`rueda.PeerLostError` where workers were lost too often.
+    Raises :class:`rueda.InvalidArgumentError` for arguments that cannot work or cannot be pickled, before anything
+    begins; :class:`rueda.TimeoutError` where workers or ranks do not come or end within ``timeout``, and
+    :class:`rueda.PeerLostError` where workers were lost too often.
     """
-    size = len(_workers(client)) if num_proc is None else num_proc
+    size = len(workers_of(client)) if num_proc is None else num_proc
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise InvalidArgumentError(
             f"rueda.dask.run() needs one worker or more, not num_proc={size!r}: start workers first"
         )
     if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
         raise InvalidArgumentError(f"retries={retries!r} is no number of times: pass 0 or more")
+    given = (fn, tuple(args), dict(kwargs or {}))
+    pickled(distributed.protocol.pickle.dumps, "the function with its arguments", given)
     attempt = 0
     while True:
-        chosen = _choose(client, size, timeout)
         try:
-            return _run_once(client, chosen, fn, args, kwargs or {}, timeout)
+            with reserved(client, size, timeout) as workers:
+                return _run_once(client, workers, given, timeout)
         except PeerLostError:
             if attempt == retries:
                 raise
         attempt += 1
 
 
-def _workers(client: distributed.Client) -> dict[str, Any]:
-    found: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
-    return found
-
-
-def _choose(client: distributed.Client, size: int, timeout: float) -> list[str]:
-    """As many workers, ordered by host, so that the ranks of a host follow each other."""
-    deadline = time.monotonic() + timeout
-    while len(workers := _workers(client)) < size:
-        if time.monotonic() > deadline:
-            raise TimeoutError(
-                f"rueda.dask.run() waits for {size} workers, but there were only {len(workers)} after {timeout} s: "
-                "start more, or choose a smaller num_proc"
-            )
-        time.sleep(_LOOK)
-    if any(address.startswith("inproc:") for address in workers) and size > 1:
-        raise InvalidArgumentError(
-            "each rank needs a worker that is a process of its own, but these workers are threads of one: start the "
-            "cluster with processes=True"
-        )
-    addresses = sorted(workers)
-    order = in_order_of_hosts([workers[address]["host"] for address in addresses])
-    return [addresses[index] for index in order[:size]]
-
-
 def _run_once(
     client: distributed.Client,
     workers: list[str],
-    fn: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    given: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]],
     timeout: float,
 ) -> list[Any]:
-    def on(worker: str, call: Callable[..., Any], *given: Any) -> distributed.Future:
-        return client.submit(call, *given, workers=[worker], allow_other_workers=False, pure=False)
+    def on(worker: str, call: Callable[..., Any], *args: Any) -> distributed.Future:
+        return client.submit(call, *args, workers=[worker], allow_other_workers=False, pure=False)
 
     size = len(workers)
     opened = on(workers[0], _open, size)
@@ -108,9 +85,7 @@ def _run_once(
         client.cancel([opened], force=True)
         raise PeerLostError(f"worker {workers[0]} was lost before rank 0 began", 0)
     address = opened.result()
-    ranks = [
-        on(w, _rank, r, size, address, fn, tuple(args), dict(kwargs)) for r, w in enumerate(workers)
-    ]
+    ranks = [on(w, _rank, r, size, address, *given) for r, w in enumerate(workers)]
     try:
         _wait(client, ranks, workers, timeout)
         failed = [r for r, future in enumerate(ranks) if future.status == "error"]
@@ -136,7 +111,7 @@ def _wait(
     """Returns when all have ended whose workers are still there; ``timeout`` counts from the first that fails."""
     deadline = None
     while True:
-        there = _workers(client)
+        there = workers_of(client)
         running = [f for f, w in zip(futures, workers, strict=True) if w in there and not f.done()]
         if not running:
             return
@@ -150,7 +125,7 @@ def _wait(
                 "begun no collective since; raise timeout="
             )
         with contextlib.suppress(distributed.TimeoutError):
-            distributed.wait(running, timeout=_LOOK, return_when="FIRST_COMPLETED")
+            distributed.wait(running, timeout=LOOK, return_when="FIRST_COMPLETED")
 
 
 def _open(size: int) -> str:

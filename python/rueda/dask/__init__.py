@@ -1,0 +1,19 @@
+"""Ranks as tasks of Dask: one on each worker, as a group that succeeds, fails and is run again together.
+
+Needs Dask's ``distributed``, which ``import rueda`` does not. docs/dask.md has an example and tells what is promised.
+"""
+
+from rueda.engines.versions import Needs as _Needs
+
+_needs = _Needs(
+    "rueda.dask",
+    "Dask",
+    "distributed",
+    (2026, 8),  # the oldest that was tried
+    "pip install 'distributed>=2026.8'",
+)
+_needs.require()
+
+from rueda.dask.running import run  # noqa: E402 - after the check, whose sentence is clearer than what else would fail
+
+__all__ = ["run"]
