@@ -17,10 +17,15 @@ MENTIONED = sorted(
 )
 
 
-def rows_of_the_path() -> list[tuple[str, str]]:
-    """The marks and files of the table that follows an allreduce."""
+def path(call: str) -> list[str]:
+    """The files of an allreduce, by the table's marks: `f`irst, `r`epeated, or `s`mall and repeated."""
     section = TEXT.split("## An allreduce, file by file")[1].split("\n## ")[0]
-    return re.findall(r"^\| (r only|r|) *\| `([^`]+)` \|", section, re.MULTILINE)
+    rows = re.findall(r"^\| ([frs ]+) \| `([^`]+)` \|", section, re.MULTILINE)
+    return [name for marks, name in rows if call in marks.split()]
+
+
+def below_the_backend(files: list[str]) -> list[str]:
+    return [name for name in files if re.match(r"csrc/(onehost|reduce)/", name)]
 
 
 @pytest.mark.parametrize("name", MENTIONED)
@@ -29,11 +34,20 @@ def test_every_file_that_is_mentioned_exists(name: str) -> None:
 
 
 def test_the_way_of_an_allreduce_is_a_list_of_files_with_the_number_that_is_said() -> None:
-    rows = rows_of_the_path()
-    first = [name for mark, name in rows if mark != "r only"]
-    repeated = [name for mark, name in rows if mark]
-    below = [name for name in repeated if re.match(r"csrc/(onehost|reduce)/", name)]
+    first, repeated, small = map(path, "frs")
     assert len(set(first)) == len(first)
-    said = re.search(r"(\d+) files at first, (\d+) when it is repeated, of these (\d+) below", TEXT)
+    said = re.search(
+        r"(\d+) files at first, (\d+) when it is repeated, of these (\d+) below the backend, (\d+) when it is small,"
+        r" of these (\d+)\.",
+        TEXT,
+    )
     assert said
-    assert [int(number) for number in said.groups()] == [len(first), len(repeated), len(below)]
+    assert [int(number) for number in said.groups()] == [
+        len(first),
+        len(repeated),
+        len(below_the_backend(repeated)),
+        len(small),
+        len(below_the_backend(small)),
+    ]
+    (both,) = re.findall(r"through all files of \*r\* and \*s\*, (\d+)", TEXT)
+    assert int(both) == len({*repeated, *small})
