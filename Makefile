@@ -151,8 +151,8 @@ soak: build worlds chaos asan tsan torch-versions  ## the tests again and again:
 	    build/asan/tests/fuzz/fuzz_replay $$target 20000 $$RANDOM || exit 1; \
 	done
 	tests/model/replay build/release/tests/plan_unit_tests $$RANDOM 1000
-	ctest --test-dir build/release --output-on-failure -j $(JOBS) --repeat until-fail:$(ROUNDS)
-	ctest --test-dir build/tsan --output-on-failure -j $(JOBS) --repeat until-fail:$(ROUNDS)
+	ctest --test-dir build/release --output-on-failure -j $(AT_ONCE) --repeat until-fail:$(ROUNDS)
+	ctest --test-dir build/tsan --output-on-failure -j $(AT_ONCE) --repeat until-fail:$(ROUNDS)
 	for round in $$(seq $(ROUNDS)); do python -m pytest -q -x tests/python tests/launcher tests/bench || exit 1; done
 
 .PHONY: chaos

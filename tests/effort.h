@@ -33,8 +33,9 @@ std::vector<T> efforts(std::initializer_list<T> full, std::initializer_list<T> s
   return is_sanitized ? sanitized : full;
 }
 
-// So many of a tensor's elements are drawn at random, and repeat from there on: drawing takes
-// longer there than what is tested. A prime, so that no part of a tensor equals the next one.
+// So many of a tensor's elements are drawn at random at most, and repeat from there on: under a
+// sanitizer drawing takes longer than what is tested. A prime, so that no part of a tensor equals
+// the next one.
 inline constexpr std::size_t max_drawn = effort<std::size_t>(10'007, 1'009);
 
 }  // namespace rueda::test

@@ -211,7 +211,7 @@ TEST_CASE("an exchange that waits for a rank that fails ends on all ranks of all
   const auto algorithm = GENERATE("gathered", "pairwise:0-");
   std::barrier together(4);
   run_on(host_of, algorithm, [&](int rank, Runtime& engine) {
-    const Exchange exchange{even(host_of, effort(5'000'000, 1'500'000))};
+    const Exchange exchange{even(host_of, 5'000'000)};
     Bytes input;
     const Handle handle = start(engine, exchange, rank, input, "x");
     await([&] { return metric(engine, "alltoall_batches") > 0; }, "an exchange that begins");

@@ -166,7 +166,7 @@ TEST_CASE("all ranks hold the same bits, of any size, in any memory") {
   Results results(host_of);
   run_on(host_of, with(algorithm), [&](int rank, Runtime& engine) {
     for (const std::size_t count :
-         {0U, 1U, 2U, 13U, 14U, 255U, 5003U, 100'003U, effort(700'001U, 200'001U)}) {
+         {0U, 1U, 2U, 13U, 14U, 255U, 5003U, 100'003U, effort(700'001U, 530'001U)}) {
       std::vector<float> tensor = random_floats(count, rank);
       Submission submission = allreduce_of(tensor, DataType::float32, "x", ReduceOp::average);
       submission.request.prescale = 0.3;
@@ -200,7 +200,7 @@ TEST_CASE("averages and factors are applied once, whoever has joined") {
       finish(engine.join(0));
       return;
     }
-    for (const std::size_t count : {3U, 30'000U, effort(600'000U, 100'000U)}) {
+    for (const std::size_t count : {3U, 30'000U, effort(600'000U, 300'000U)}) {
       std::vector<float> tensor(count, 3);
       Submission submission = allreduce_of(tensor, DataType::float32, "a", ReduceOp::average);
       submission.request.prescale = 2;
@@ -315,7 +315,7 @@ TEST_CASE("what waits for a rank that fails in the middle ends on all ranks of a
   const auto algorithm = GENERATE("hierarchical", "tree");
   std::barrier together(4);
   run_on(host_of, with(algorithm, 16 << 10), [&](int rank, Runtime& engine) {
-    std::vector<float> tensor(effort(20'000'000, 1'500'000), 1);
+    std::vector<float> tensor(effort(20'000'000, 5'000'000), 1);
     const Handle handle = submit(engine, allreduce_of(tensor, DataType::float32, "x"));
     await([&] { return metric(engine, "allreduce_batches") > 0; }, "a batch that begins");
     together.arrive_and_wait();

@@ -157,10 +157,10 @@ TEST_CASE("every collective is replayed, and right") {
 }
 
 TEST_CASE("what is small comes along with the ranks' readiness, with the same bits") {
-  const int size = GENERATE(2, 3, 4);
+  const int size = GENERATE(from_range(efforts({2, 3, 4}, {2, 4})));
   const DataType dtype = GENERATE(DataType::float32, DataType::float16, DataType::int64);
-  const ReduceOp op = GENERATE(
-      from_range(efforts({ReduceOp::sum, ReduceOp::average, ReduceOp::min}, {ReduceOp::average})));
+  const ReduceOp op = GENERATE(from_range(efforts({ReduceOp::sum, ReduceOp::average, ReduceOp::min},
+                                                  {ReduceOp::average, ReduceOp::min})));
   std::barrier together(size);
   run_sharing(size, [&](int rank, Runtime& engine) {
     std::mt19937 random(static_cast<unsigned>(rank));

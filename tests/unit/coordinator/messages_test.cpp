@@ -138,7 +138,7 @@ ErrorCode outcome(const std::shared_ptr<HandleState>& handle) {
 TEST_CASE("messages arrive by tag, in their order, whoever comes first") {
   const Sharing sharing = GENERATE(from_range(std::begin(sharings), std::end(sharings)));
   // Small ones travel with their offer, large ones are taken or sent.
-  const std::size_t count = GENERATE(0, 1, 1000, effort(3'000'000, 400'000));
+  const std::size_t count = GENERATE(0, 1, 1000, effort(3'000'000, 1'100'000));
   run_engines(
       2, {},
       [&](int rank, Runtime& engine) {

@@ -1,7 +1,10 @@
 // Ten thousand ranks, a tenth of them under a sanitizer: what each sends and receives, and how long
 // a step takes in messages, does not depend on their number beyond a logarithm.
 #include <cmath>
+#include <string>
+#include <vector>
 
+#include "core/strings.h"
 #include "effort.h"
 #include "ranks/negotiation_simulator.h"
 

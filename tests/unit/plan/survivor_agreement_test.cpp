@@ -1,5 +1,6 @@
 // What the processes of a world agree on once some are lost, in a simulated network.
 #include <numeric>
+#include <vector>
 
 #include "effort.h"
 #include "ranks/survivor_simulator.h"
