@@ -1,4 +1,4 @@
-"""The `rueda` command. A subcommand is a package with a click command, and a function in `_COMMANDS`.
+"""The `rueda` command. A subcommand is a module with a click command, and a function in `_COMMANDS`.
 
 Each is imported only where it is asked for: a job starts sooner. `rueda bench` alone is outside of `rueda.launcher`.
 """

@@ -70,6 +70,14 @@ def await_nothing(lab: Lab) -> None:
         time.sleep(0.05)
 
 
+def end_all(lab: Lab) -> None:
+    """Kills what is left on the hosts."""
+    for host in lab.names:
+        for process in namespaces.processes_of(lab.namespace(host)):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+
 def command(lab: Lab, arguments: Sequence[str]) -> list[str]:
     """Of a job whose launcher has a host of its own."""
     hosts = ",".join(f"{name}:{PER_HOST}" for name in lab.names[1:])
@@ -116,6 +124,7 @@ def measure(lab: Lab, kind: str, jobs: int, chance: random.Random) -> int:
         except AssertionError as error:
             failed += 1
             click.echo(f"{kind}, job {number}, {is_silent=}: {error}", err=True)
+            end_all(lab)  # else it would count against the jobs that follow
         finally:
             lab.link(name).end_silence()
     click.echo(f"{kind}: {jobs - failed} of {jobs} went on")

@@ -107,7 +107,8 @@ bool OpenSets::step(Time now) {
     moved = coordinator->step(now) || moved;
     if (are_broken_) return true;
     if (coordinator->closed() && !messages_.is_closed(id)) {
-      if (id == 0) note_departure(coordinator->closing());
+      const bool in_order = coordinator->closing().code() == ErrorCode::shutdown;
+      if (id == 0 && in_order) note_departure(coordinator->closing());
       messages_.close(id, coordinator->closing(), now, seconds(services_.options.shutdown_timeout));
     }
     const bool gone = coordinator->closed() && !coordinator->in_flight() && !process_sets_.find(id);

@@ -1,5 +1,6 @@
 // How the ranks of a world exchange which sizes: by what was measured when it was formed, and by
-// RUEDA_ALGORITHM where that says otherwise. The same on all ranks.
+// RUEDA_ALGORITHM where that says otherwise. The same on all ranks, but for what the ranks of a
+// host do by themselves: the ring where nobody shares memory.
 //
 // It is chosen once and stays, so any thread may ask.
 #pragma once

@@ -61,7 +61,8 @@ bool may_be_agent(std::string_view text) {
   return false;
 }
 
-// Whether the line to who has started what has loaded this library is not as it was.
+// Whether the process that loaded this library, its parent where that is the agent, or one between
+// it and this process has ended.
 bool is_cut(const std::vector<int>& line, const Noted& noted) {
   const auto loader = std::ranges::find(line, noted.process);
   if (loader == line.end()) return !line.empty() && line.back() == 1;

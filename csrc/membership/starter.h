@@ -25,12 +25,13 @@ struct Ancestry {
   std::string_view parent_program{};  // its executable, which it cannot rename; the same
 };
 
-// Whether the agent of a rank of torchrun's has certainly ended, or a process between them. Of a
-// fork of what has loaded the library the agent is what has started that, where it was a rank, and
-// otherwise may be that itself, as where torchrun calls a function in forks of its own. Before the
-// library is loaded only what has become the rank's parent tells: an agent is a Python, and what
-// takes orphans mostly not. One that is started by way of Python, such as `tini -- python`, counts
-// as an agent.
+// Whether the agent of a rank of torchrun's has certainly ended, or a process between them. In a
+// fork of a process that had loaded the library: if that process was a rank, its agent is that
+// process's parent; otherwise that process may be the agent itself, as where torchrun calls a
+// function in forks of its own. So a fork counts as lost whose parent has ended on purpose, or
+// that is in a process namespace of its own. Before the library is loaded only what has become the
+// rank's parent tells: an agent is a Python, and what takes orphans mostly not. One that is started
+// by way of Python, such as `tini -- python`, counts as an agent.
 [[nodiscard]] bool has_lost_agent(const Ancestry& ancestry);
 
 // The same of this process.

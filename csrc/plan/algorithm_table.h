@@ -50,8 +50,8 @@ class AlgorithmTable {
   static Expected<AlgorithmTable> parse(std::string_view text, const AlgorithmTable& otherwise,
                                         Extent extent = Extent::one_host);
 
-  // Whether `text`, which parse() accepts, has sizes for what only ranks do that know who shares a
-  // host.
+  // Whether `text`, which parse() accepts, gives any size to an algorithm that has to know which
+  // ranks share a host.
   [[nodiscard]] static bool needs_hosts(std::string_view text);
 
   [[nodiscard]] Algorithm choose(std::int64_t bytes) const;

@@ -39,7 +39,9 @@ class WaitingRoom(Growth):
         return number in self.members or not self.was_member(number)
 
     def come_back(self, number: int) -> None:
-        """A process is there that may have been taken for ended."""
+        """A process is there that may have been taken for ended, and may not have heard that it is to begin."""
+        if number in self._beginners:
+            self._beginners, self._address = [], ""
         self._alive.add(number)
         self._gone = [each for each in self._gone if each != number]
 

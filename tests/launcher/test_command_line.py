@@ -232,14 +232,15 @@ def test_a_command_imports_no_other() -> None:
         "command = cli.build(cli.load_native())\n"
         "modules = {name: f'rueda.launcher.{name}.command' for name in ('analyze', 'equiv', 'report')}\n"
         "modules |= {'bench': 'rueda.bench', 'check': 'rueda.launcher.check.command'}\n"
-        "for words in (['run', '--help'], ['check', '--help'], ['bench', '--help']):\n"
+        "modules |= {'run': 'rueda.launcher.run'}\n"
+        "for words in (['check', '--help'], ['run', '--help'], ['bench', '--help']):\n"
         "    assert click.testing.CliRunner().invoke(command, words).exit_code == 0\n"
         "    print(words[0], *(name for name, module in modules.items() if module in sys.modules))\n"
     )
     shown = subprocess.check_output(
         [sys.executable, "-c", program], env=launcher_environment(), text=True, timeout=60
     )
-    assert shown.splitlines() == ["run", "check check", "bench bench check"]
+    assert shown.splitlines() == ["check check", "run check run", "bench bench check run"]
 
 
 def test_launchers_do_without_numpy() -> None:

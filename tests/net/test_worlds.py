@@ -88,7 +88,9 @@ def run_once(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> RunOnce:
     @functools.cache
     def run(script: Path, hosts: str) -> OneRun:
         launcher = Launcher(lab, folder, [str(lab.agent)])
-        rank = line_to_launch([sys.executable, str(script)], job_environment())
+        # As the launcher sets it, so that a rank may be forked.
+        environment = {**job_environment(), "PYTHONUNBUFFERED": "1"}
+        rank = line_to_launch([sys.executable, str(script)], environment)
         ran = launcher.run("-H", hosts, "--no-prefix", *rank)
         launcher.wait_until_gone()
         return OneRun(ran.code == 0, [ran.out + ran.err])

@@ -22,10 +22,11 @@ from typing import IO, Any
 _TOO_EARLY = ("PYTHON", "LD_", "OMP_", "MKL_", "TORCH", "GLIBC_", "MALLOC_", "CUDA_")
 # But not what torch itself sets once it compiles, in whatever test of this process that was, and what ranks look at.
 _LATE_ENOUGH = ("TORCHINDUCTOR_CACHE_DIR", "PYTHONPATH")
-# By what a program imports: what it is to be forked off has imported it before. Whatever imports Rueda needs NumPy.
+# By what a program imports: what it is to be forked off has imported it before. Whatever imports Rueda needs NumPy, and
+# rueda.checkpoint needs torch.
 _IMPORTS = {
     base: re.compile(rf"(?:^|;)\s*(?:import|from) [\w., ]*\b(?:{modules})\b", re.MULTILINE)
-    for base, modules in (("torch", "torch|horovod|checkpoint"), ("numpy", "numpy|rueda"))
+    for base, modules in (("torch", r"torch|horovod|rueda\.checkpoint"), ("numpy", "numpy|rueda"))
 }
 # Ranks of a world are forked off these in turn, so that neighbours hash texts differently: what depends on the order
 # of a set differs between them.

@@ -59,9 +59,9 @@ def serve(tests: socket.socket, listener: socket.socket) -> dict[str, Any]:
                 tests.close()
                 listener.close()
                 asker.close()
-                enter(files[OUTPUTS:])
                 for number, file in enumerate(files[:OUTPUTS], 1):
                     os.dup2(file, number)
+                enter(files[OUTPUTS:])
                 for file in files:
                     os.close(file)
                 return request

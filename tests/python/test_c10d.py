@@ -269,7 +269,9 @@ def test_a_rank_that_dies_where_others_make_a_group(lost: int, ranks: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("leaves", "ranks"), [(0, "None"), (1, "[0, 1]"), (2, "[0, 1]")], ids=["first", "one", "other"]
+    ("leaves", "ranks"),
+    [(0, "None"), (0, "[1, 2]"), (1, "[0, 1]"), (2, "[0, 1]")],
+    ids=["first", "store", "one", "other"],
 )
 def test_a_rank_that_leaves_where_others_make_a_group(leaves: int, ranks: str) -> None:
     """As one that dies, where it was to be a member; who is none may leave before the others are done."""

@@ -101,11 +101,15 @@ def _come_again(here: Attendance, offers: _Offers) -> None:
         if here.session is not None and here.session.is_open:
             offers.session = here.session
             # What was to be told over the one before is told anew.
-            here.session.send(ready=here.number, after=offers.last_address)
+            tried = {"after": offers.last_address} if offers.last_address else {}
+            here.session.send(ready=here.number, **tried)
             return
         time.sleep(_LOOK)
-    who = "launcher" if here.reconnection is None else "reception"
-    raise InitializationError(f"the {who} has ended before this process could join")
+    if here.reconnection is None:
+        raise InitializationError("the launcher has ended before this process could join")
+    raise InitializationError(
+        "the reception could not be reached again, or did not take this process again, before it could join"
+    )
 
 
 @dataclass(frozen=True)

@@ -52,9 +52,9 @@ class BroadcastCallback(keras.callbacks.Callback):  # type: ignore[misc]
 class JoinCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """For ranks with different numbers of batches: who has come to the end of its own joins, and the others go on.
 
-    At the end of such an epoch all get the weights and the optimizer's variables of a rank that had most batches, as
-    those that have joined take no steps. Each rank needs one batch at least. Put it before callbacks that talk to other
-    ranks, such as :class:`MetricAverageCallback`.
+    At the end of such an epoch, before it is validated, all get the weights and optimizer's variables of a rank that
+    had most batches, as those that have joined take no steps. Each rank needs one batch. Put it before callbacks
+    that talk to other ranks, such as :class:`MetricAverageCallback`.
 
     Example::
 
@@ -64,17 +64,25 @@ class JoinCallback(keras.callbacks.Callback):  # type: ignore[misc]
     def __init__(self, process_set: ProcessSet = global_process_set) -> None:
         super().__init__()
         self._process_set = process_set
-        self._steps = 0
+        self._is_training = False
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._steps = 0
+        self._is_training = True
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._steps = batch + 1
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._end_training()  # what is validated is the same everywhere
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._end_training()
+
+    def _end_training(self) -> None:
+        if not self._is_training:
+            return
+        self._is_training = False
         rueda.join(self._process_set)
-        steps = rueda.allgather(np.array([self._steps]), "keras.steps", self._process_set)
+        # Not the numbers of batches that Keras tells, which count those that an execution of several has not had.
+        mine = int(keras.ops.convert_to_numpy(self.model.optimizer.iterations))
+        steps = rueda.allgather(np.array([mine]), "keras.steps", self._process_set)
         if steps.min() != steps.max():
             last = self._process_set.ranks[int(steps.argmax())]
             _broadcast(_state_of(self.model), last, self._process_set)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -118,9 +119,15 @@ def _lead(
 
 
 def _uncovered(error: Exception) -> Exception:
-    """What a storage has raised when a trial was told its end, which an assertion of Optuna's about that end covers."""
+    """What a storage has raised when a trial was told its end, which what Optuna then does about that end covers."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    of_optuna = frame.f_globals.get("__name__") == "optuna.study._optimize"
     covered = error.__context__
-    if isinstance(error, AssertionError) and isinstance(covered, Exception):
+    if (
+        isinstance(error, AssertionError | UnboundLocalError)
+        and of_optuna
+        and isinstance(covered, Exception)
+    ):
         return covered
     return error
 

@@ -189,13 +189,17 @@ class RuedaTrainer(DataParallelTrainer):  # type: ignore[misc]
         )
 
     def fit(self) -> Any:
-        """As Ray Train's. Raises :class:`rueda.InvalidArgumentError` first for a function that cannot be pickled."""
-        given = (self.train_loop_per_worker, self.train_loop_config)
-        pickled(ray.cloudpickle.dumps, "the training function with its configuration", given)
+        """As Ray Train's. Raises :class:`rueda.InvalidArgumentError` for a function that cannot be pickled."""
         scaling = self.scaling_config
         if self._check_resources and isinstance(scaling.num_workers, int):
             if not ray.is_initialized():
                 ray.init()
             each = scaling._resources_per_worker_not_none
             check_room("RuedaTrainer", scaling.num_workers, each)
-        return super().fit()
+        try:
+            return super().fit()
+        except Exception:
+            # Not before: of references to Ray's objects Ray would keep for ever what is pickled outside its own calls.
+            given = (self.train_loop_per_worker, self.train_loop_config)
+            pickled(ray.cloudpickle.dumps, "the training function with its configuration", given)
+            raise

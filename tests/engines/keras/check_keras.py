@@ -94,6 +94,23 @@ def check_ranks_with_fewer_batches_join():
     assert difference <= 1e-6, difference
 
 
+def check_they_join_within_an_execution_and_before_validation():
+    x, y = samples()
+    optimizer = rueda.keras.DistributedOptimizer(keras.optimizers.SGD(0.05))
+    steps = 1 if BACKEND == "torch" else 4  # which takes no more
+    model = model_of(0, optimizer=optimizer, steps_per_execution=steps)
+    rows = BATCH // 2 * (4 - rueda.rank())
+    fit = {"batch_size": BATCH // 2, "epochs": 2, "shuffle": False, "verbose": 0}
+    history = model.fit(
+        *(x[MINE][:rows], y[MINE][:rows]),
+        **fit,
+        validation_data=(x, y),
+        callbacks=[rueda.keras.JoinCallback()],
+    ).history
+    assert same_everywhere(weights_of(model))
+    assert same_everywhere(history["val_loss"])
+
+
 def check_many_parameters():
     """More than what fits into anything's small buffers: a million."""
     optimizer = rueda.keras.DistributedOptimizer(keras.optimizers.Adam())

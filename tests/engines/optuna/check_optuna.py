@@ -199,21 +199,41 @@ def check_an_error_that_an_objective_keeps_fails_the_trial() -> None:
 
 
 def check_a_storage_that_is_gone_ends_the_study_on_all_ranks() -> None:
-    """In the middle of a trial, which cannot be told its end either."""
-    study = shared("away")
+    """In the middle of a trial, which cannot be told its end either, nor what it is."""
 
-    def gone(_: Any) -> None:
+    def gone(*_: Any) -> None:
         raise OSError("the disk is gone")
 
-    def objective(trial: rueda.optuna.Trial) -> float:
-        if trial.number >= 2 and trial.process_set.rank() == 0:
-            study._storage._backend.append_logs = gone
-        trial.suggest_float("x", 0, 1)
-        assert trial.number < 2, "a value was suggested that cannot be recorded"
-        return 0.0
+    for name, is_read in (("full", True), ("away", False)):
+        study = shared(name)
 
-    with raises(OSError, "the disk is gone"):
-        rueda.optuna.optimize(study, objective, n_trials=10_000)
+        def objective(
+            trial: rueda.optuna.Trial, study: Any = study, is_read: bool = is_read
+        ) -> float:
+            if trial.number >= 2 and trial.process_set.rank() == 0:
+                study._storage._backend.append_logs = gone
+                if not is_read:
+                    study._storage._backend.read_logs = gone
+            trial.suggest_float("x", 0, 1)
+            assert trial.number < 2, "a value was suggested that cannot be recorded"
+            return 0.0
+
+        with raises(OSError, "the disk is gone"):
+            rueda.optuna.optimize(study, objective, n_trials=10_000)
+        still_works()
+
+
+def check_an_assertion_of_a_callback_is_its_own() -> None:
+    def assert_false(*_: Any) -> None:
+        try:
+            raise KeyError("no such key")
+        except KeyError:
+            raise AssertionError("the callback's own")  # noqa: B904 - what it covers is not what counts
+
+    with raises(AssertionError, "the callback's own"):
+        rueda.optuna.optimize(
+            shared("asserts"), lambda _: 1.0, n_trials=10_000, callbacks=[assert_false]
+        )
     still_works()
 
 

@@ -29,7 +29,8 @@ class WatchedStore:
     """Waits for keys until ``timeout``, or until a rank is lost, which raises :class:`rueda.PeerLostError`.
 
     At a store that cannot be asked without a wait, as one that is written in Python, only until ``timeout``.
-    ``ranks``: who writes there; :meth:`get` raises :class:`rueda.ShutdownError` where one of them leaves the world.
+    ``ranks``: who writes there; :meth:`get` raises :class:`rueda.ShutdownError` where one of them leaves the world, and
+    all do where one leaves that has served the store.
     """
 
     def __init__(self, store: Store, timeout: timedelta, ranks: Sequence[int]) -> None:
@@ -82,7 +83,7 @@ class WatchedStore:
         _native.throw_if_rank_has_left(self._ranks)
 
     def _ask(self, question: Callable[[], Answer]) -> Answer:
-        """What the store says to what it answers at once; raises as wait() where it has gone with a lost rank."""
+        """What the store says to what it answers at once; where it has gone with a rank, raises what became of that."""
         try:
             return question()
         except (RuntimeError, dist.DistError):
@@ -94,7 +95,7 @@ class WatchedStore:
         deadline = time.monotonic() + _NEWS
         while time.monotonic() < deadline:
             _native.throw_if_rank_is_lost()
-            self._throw_if_one_has_left()
+            _native.throw_if_rank_has_left(list(range(_native.size())))
             time.sleep(_LONGEST_PAUSE)
 
 
