@@ -261,7 +261,8 @@ def test_ranks_of_a_first_world_whose_options_differ_are_told(tmp_path: Path) ->
         BEGIN
         + """
 import rueda.elastic.joining
-rueda.elastic.joining._OPENING_AGAIN = -1.0  # two tries
+rueda.elastic.joining._OPENING_AGAIN = -1.0  # two tries, or one where the other is late
+rueda.elastic.joining._ENTERING = 3
 try:
     rueda.init(rank=rank, size=size, rendezvous=address, fusion_threshold=4096 * (1 + rank))
 except rueda.InitializationError as error:

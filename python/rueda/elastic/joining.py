@@ -55,6 +55,7 @@ def join(options: Mapping[str, str]) -> None:
         warm_up()
     here.session.send(ready=here.number)
     offers = _Offers(here.session)
+    first_failure: RuedaError | None = None
     failure: RuedaError | None = None
     deadline = 0.0
     while True:
@@ -70,11 +71,12 @@ def join(options: Mapping[str, str]) -> None:
                 if entrance.is_first:
                     # There is nobody yet who refuses those that do not fit.
                     if failure is not None and now > deadline:
-                        raise
+                        raise _told_with(first_failure, error) from failure
                     time.sleep(_PAUSE)
                 if failure is None or not entrance.is_first:
                     deadline = now + _OPENING_AGAIN
                 failure = error
+                first_failure = first_failure or error
                 here.session.send(ready=here.number, after=offers.last_address)
                 continue
             # Meanwhile the others' last step has come, or nearly so.
@@ -89,8 +91,15 @@ def join(options: Mapping[str, str]) -> None:
             _come_again(here, offers)
             continue
         if failure is not None and time.monotonic() > deadline:
-            raise failure
+            raise _told_with(first_failure, failure)
         here.session.wait(1.0)
+
+
+def _told_with(first: RuedaError | None, last: RuedaError) -> RuedaError:
+    """The last failure, with the first where that is another: where others have given up for it, one waits in vain."""
+    if first is None or str(first) == str(last):
+        return last
+    return InitializationError(f"{last}; before: {first}")
 
 
 def _come_again(here: Attendance, offers: _Offers) -> None:
