@@ -55,27 +55,29 @@ class Job(harness.Job):
         began = time.monotonic()
         if self._is_silent:
             self._lab.link(self._host).silence()
-        for process in victims:
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+        kill(victims)
         return began
+
+
+def kill(processes: Sequence[int]) -> None:
+    """Those that are still there."""
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def all_processes(lab: Lab) -> list[int]:
+    """What runs on any host."""
+    return [p for host in lab.names for p in namespaces.processes_of(lab.namespace(host))]
 
 
 def await_nothing(lab: Lab) -> None:
     """Until no process is left on any host."""
     deadline = time.monotonic() + harness.PATIENCE
-    while left := [p for host in lab.names for p in namespaces.processes_of(lab.namespace(host))]:
+    while left := all_processes(lab):
         if time.monotonic() > deadline:
             raise harness.Hang(f"processes {left} are left")
         time.sleep(0.05)
-
-
-def end_all(lab: Lab) -> None:
-    """Kills what is left on the hosts."""
-    for host in lab.names:
-        for process in namespaces.processes_of(lab.namespace(host)):
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
 
 
 def command(lab: Lab, arguments: Sequence[str]) -> list[str]:
@@ -124,7 +126,7 @@ def measure(lab: Lab, kind: str, jobs: int, chance: random.Random) -> int:
         except AssertionError as error:
             failed += 1
             click.echo(f"{kind}, job {number}, {is_silent=}: {error}", err=True)
-            end_all(lab)  # else it would count against the jobs that follow
+            kill(all_processes(lab))  # else it would count against the jobs that follow
         finally:
             lab.link(name).end_silence()
     click.echo(f"{kind}: {jobs - failed} of {jobs} went on")
