@@ -16,6 +16,7 @@ enum class Word : std::uint8_t {
   request,  // the receiver asks for it through the transport
   taken,    // the receiver has taken it out of the sender's memory
   refusal,  // the receiver cannot take it
+  room,     // the receiver has taken so many bytes of small messages
 };
 
 // Taken at a time, so that other operations go on meanwhile.
@@ -47,7 +48,12 @@ PointToPoint::PointToPoint(const HostGroup& host, Transport& transport, const Co
       transport_(transport),
       control_(control),
       post_(std::move(post)),
-      was_removed_(std::move(was_removed)) {}
+      was_removed_(std::move(was_removed)),
+      window_([this](int sender, std::size_t room) {
+        Writer writer = words(Word::room);
+        writer.unsigned_integer(room);
+        post_(sender, writer.take());
+      }) {}
 
 void PointToPoint::submit(MessageRequest request) {
   if (request.is_send) return offer(std::move(request));
@@ -67,7 +73,7 @@ void PointToPoint::submit(MessageRequest request) {
 void PointToPoint::offer(MessageRequest request) {
   const std::uint64_t number = next_number_++;
   const std::size_t bytes = request.bytes();
-  const bool is_inline = bytes <= inline_bytes;
+  const bool is_inline = bytes <= inline_bytes && window_.reserve(request.peer, bytes);
   Writer writer = words(Word::offer);
   writer.unsigned_integer(number);
   writer.unsigned_integer(static_cast<std::uint64_t>(request.set_id));
@@ -93,6 +99,7 @@ void PointToPoint::receive(int peer, std::span<const std::byte> message) {
   const auto word = static_cast<Word>(reader.byte());
   if (word == Word::offer) return take_offer(peer, reader);
   const std::uint64_t number = reader.unsigned_integer();
+  if (word == Word::room && reader.ok()) return window_.returned(peer, number);
   const auto offered = offered_.find(number);
   if (!reader.ok() || offered == offered_.end() || offered->second.peer != peer) return;
   if (word == Word::request) {
@@ -143,6 +150,7 @@ void PointToPoint::match(MessageRequest request, Offer offer) {
     refuse(offer, why);
     return request.handle->complete(why);
   }
+  if (offer.is_inline) window_.taken(offer.sender, offer.content.size());
   if (offer.is_inline && offer.content.size() != request.bytes()) {
     return request.handle->complete(
         Status(ErrorCode::internal, str("a malformed message from rank ", offer.sender)));
@@ -189,7 +197,8 @@ Status PointToPoint::removed_status(int set_id) const {
 }
 
 void PointToPoint::refuse(const Offer& offer, const Status& why) {
-  if (offer.is_inline) return;  // its send is over
+  // Its send is over.
+  if (offer.is_inline) return window_.taken(offer.sender, offer.content.size());
   Writer writer = words(Word::refusal);
   writer.unsigned_integer(offer.number);
   write(writer, why);

@@ -6,6 +6,9 @@
 // while its send is pending, nothing large is ever stored in between, and no message waits behind
 // another that nobody has asked for.
 //
+// What a receiver keeps of small messages that it has not asked for is bounded (InlineWindow);
+// beyond that they are offered like large ones, and their sends wait.
+//
 // Used by whoever drives the engine only.
 #pragma once
 
@@ -21,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/inline_window.h"
 #include "coordinator/open_handle.h"
 #include "core/clock.h"
 #include "core/status.h"
@@ -54,7 +58,8 @@ class PointToPoint {
   using Post = std::function<void(int peer, std::span<const std::byte> message)>;
   using WasRemoved = std::function<bool(int set_id)>;
 
-  // Messages of up to this size travel with their offer: their send is done at once.
+  // Messages of up to this size travel with their offer, and their send is done at once while
+  // the receiver has room: see InlineWindow.
   static constexpr std::size_t inline_bytes = 4096;
 
   // All are referred to. `was_removed`: whether a set was there once and is no more; by default
@@ -149,6 +154,7 @@ class PointToPoint {
   std::list<Departure> departing_;  // through the transport
   std::set<int> left_;              // sets that this rank has left, and that are still there
   std::map<int, Closing> closed_;   // by the number of the set
+  InlineWindow window_;
   std::uint64_t next_number_ = 0;
   std::uint64_t next_sequence_ = 0;
 };

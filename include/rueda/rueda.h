@@ -301,7 +301,8 @@ inline constexpr int any_source = -1;
 // Sends a tensor to `target`, a rank of the world that is a member of the set and receives it under
 // the same tag. Messages of one sender, tag and set arrive in their order; sends and receives of
 // different ranks and tags never wait for each other. The handle completes when the tensor may be
-// written again, which for up to 4096 bytes is at once. Fails with MismatchError on both sides
+// written again, which for up to 4096 bytes is at once while less than 1 MiB of such messages waits
+// at the receiver, and otherwise when the receiver takes it. Fails with MismatchError on both sides
 // where the dtype or the number of elements differs (the sender of a small message is not told),
 // with ShutdownError where the receiver leaves.
 Handle send(const TensorView& tensor, int target, const MessageOptions& options = {});

@@ -28,7 +28,8 @@ def send(
     """Sends a tensor to the rank ``target_rank``, which receives it with :func:`recv`.
 
     Returns when ``tensor`` may be written again: up to 4096 bytes are on their way at once, more are taken by the
-    receiver, for which this waits. Two ranks that send each other more need :func:`send_async` on one side.
+    receiver, for which this waits. Two ranks that send each other more need :func:`send_async` on one side. Where 1 MiB
+    of small messages already waits at the receiver, this waits for it as well.
 
     ``tensor``: dense, in the CPU's memory; any shape, strides and size. ``target_rank``: of the world, and a member of
     ``process_set``; may be this rank, with one side asynchronous. ``tag``: a whole number, the same on both sides.

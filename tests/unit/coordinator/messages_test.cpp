@@ -1,5 +1,6 @@
 // Messages between two ranks, sets that only their members know, and queues of completions, on
 // ranks that are threads.
+#include <algorithm>
 #include <barrier>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -333,6 +334,57 @@ TEST_CASE("a message matches by set, tag and sender, the oldest first") {
         REQUIRE((taken[early] || !same));
       }
     }
+  }
+}
+
+TEST_CASE("a peer that returns more room than it had gets no more than all of it") {
+  InlineWindow window([](int, std::size_t) { FAIL("nothing was taken"); });
+  const std::size_t length = InlineWindow::bytes - InlineWindow::offer_bytes;
+  CHECK(window.reserve(1, length));
+  window.returned(1, 2 * InlineWindow::bytes);
+  CHECK(window.reserve(1, length));
+  CHECK_FALSE(window.reserve(1, 0));
+}
+
+TEST_CASE("small messages that nobody receives are kept up to a window, then their sends wait") {
+  MessagesByHand ranks(3);
+  const std::size_t count = GENERATE(0, 1, PointToPoint::inline_bytes / sizeof(float));
+  const std::size_t room = count * sizeof(float) + InlineWindow::offer_bytes;
+  const std::size_t fitting = InlineWindow::bytes / room;
+  std::vector<std::vector<float>> sent, received;
+  std::vector<std::shared_ptr<HandleState>> sends, receives;
+  for (std::size_t i = 0; i < fitting + 5; ++i) {
+    sent.emplace_back(count, static_cast<float>(i));
+    received.emplace_back(count, -1.0F);
+  }
+  for (auto& data : sent) sends.push_back(ranks.submit(0, message(true, 1, 0, data)));
+  ranks.settle();
+  const auto is_done = [](const auto& handle) { return handle->is_done(); };
+  CHECK(std::count_if(sends.begin(), sends.end(), is_done) == static_cast<long>(fitting));
+  // Each receiver has a window of its own.
+  CHECK(ranks.submit(0, message(true, 2, 0, sent[0]))->is_done());
+  CHECK(ranks.submit(1, message(true, 0, 0, sent[0]))->is_done());
+
+  for (auto& data : received) receives.push_back(ranks.submit(1, message(false, 0, 0, data)));
+  ranks.settle();
+  CHECK(std::all_of(sends.begin(), sends.end(), is_done));
+  CHECK(std::all_of(receives.begin(), receives.end(), is_done));
+  CHECK(received == sent);
+  for (int rank = 0; rank < 3; ++rank) ranks.at(rank).leave_all();
+}
+
+TEST_CASE("small messages that are received or refused make room again") {
+  MessagesByHand ranks(2);
+  const bool refused = GENERATE(false, true);
+  if (refused) ranks.at(1).leave(7);
+  std::vector<float> data(PointToPoint::inline_bytes / sizeof(float), 3), into(data.size());
+  const std::size_t window = InlineWindow::bytes / PointToPoint::inline_bytes;
+  for (std::size_t i = 0; i < 4 * window; ++i) {
+    CAPTURE(i);
+    const auto send = ranks.submit(0, message(true, 1, 0, data, 7));
+    REQUIRE(send->is_done());
+    if (!refused) REQUIRE_FALSE(ranks.submit(1, message(false, 0, 0, into, 7))->is_done());
+    ranks.settle();
   }
 }
 
