@@ -15,11 +15,13 @@ if(CMAKE_SCRIPT_MODE_FILE)
   return()
 endif()
 
-# Adds the definition of build_identity() to a target: a hash of all sources of the library. Ranks are
-# compared by it, since what they share in memory has the layout that their sources give it.
+# Adds the definition of build_identity() to a target: a hash of all sources of the library, its public headers
+# included. Ranks are compared by it, since what they share in memory has the layout that their sources give it.
 function(rueda_build_identity target)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.h ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/bindings/")
+  file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/rueda/*.h)
+  list(APPEND sources ${headers})
   list(SORT sources)
   list(JOIN sources "|" joined)
   set(output ${CMAKE_CURRENT_BINARY_DIR}/build_identity.cpp)

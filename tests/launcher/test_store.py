@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 from rueda.launcher.builtin import new_rendezvous
+from rueda.launcher.store import server
 from rueda.launcher.store.server import Store, open_local
 from rueda.launcher.store.words import (
     MAX_FRAME,
@@ -322,6 +324,51 @@ def test_of_many_who_say_nothing_the_oldest_make_room() -> None:
         assert await only.ask(Verb.BARRIER) == Words(Verb.OK)
 
     play(1, scene)
+
+
+def test_who_has_said_nothing_for_a_while_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_HANDSHAKE", 0.05)
+
+    async def scene(meeting: Meeting) -> None:
+        silent = await Caller.at(meeting.address)
+        assert await silent.hear() is None
+        half = await Caller.at(meeting.address)
+        half.write(Words(Verb.HELLO, 0, 1, key=fresh_word()).frame()[:6])
+        assert await half.hear() is None
+
+    play(1, scene)
+
+
+def test_where_no_descriptor_is_left_the_oldest_who_says_nothing_makes_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "_BACK_OFF", 0.01)
+    accept, refusals = socket.socket.accept, 0
+
+    def accept_or_refuse(listener: socket.socket) -> tuple[socket.socket, object]:
+        nonlocal refusals
+        if refusals:
+            refusals -= 1
+            raise OSError(errno.EMFILE, "too many open files")
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", accept_or_refuse)
+
+    async def scene(meeting: Meeting) -> None:
+        nonlocal refusals
+        silent = [await Caller.at(meeting.address) for _ in range(3)]
+        first = await meeting.enter(0)
+        refusals = 2
+        second = await meeting.enter(1)
+        assert refusals == 0
+        assert await silent[0].hear() is None
+        assert await silent[1].hear() is None
+        silent[2].say(Verb.GET, key=b"a")  # who is still there gets an answer
+        assert said(await silent[2].hear())
+        first.say(Verb.BARRIER)
+        assert await second.ask(Verb.BARRIER) == Words(Verb.OK)
+
+    play(2, scene)
 
 
 def test_words_in_pieces_are_put_together() -> None:

@@ -1,9 +1,12 @@
 // Worlds of several hosts, played by threads: ranks of one host share memory, those of others go
 // through the transport.
+#include <algorithm>
 #include <barrier>
 #include <catch2/catch.hpp>
+#include <memory>
 #include <vector>
 
+#include "api/persistent_kinds.h"
 #include "ranks/engine_ranks.h"
 
 namespace rueda::test::several_hosts_test {
@@ -90,6 +93,37 @@ TEST_CASE("within a host what repeats is replayed, whatever the rest of the worl
     }
     together.arrive_and_wait();
     expect(sum(engine, 0, "x", 100) == static_cast<float>(hosts.size()), "the world's sum");
+  });
+}
+
+TEST_CASE("a persistent operation of a host's own set stays in the host's memory") {
+  const Hosts hosts{{0, 0, 1, 1}};
+  std::barrier together(hosts.size());
+  run_on(hosts, [&](int rank, Runtime& engine) {
+    const std::vector<int> sets = sets_of(hosts, engine);
+    const int own = sets[static_cast<std::size_t>(hosts.of(rank))];
+    const std::shared_ptr<Runtime> runtime(std::shared_ptr<void>(), &engine);
+    std::vector<float> tensor(20'000);
+    const TensorView view{tensor.data(), {20'000}, DataType::float32};
+    const auto run = PersistentAgreement(runtime, view, tensor.data(),
+                                         {.name = "own", .op = ReduceOp::sum, .process_set = {own}})
+                         .make_run();
+    together.arrive_and_wait();
+    const std::int64_t control = metric(engine, "control_messages_sent");
+    const std::int64_t sent = metric(engine, "allreduce_messages_sent");
+    // The hosts do not wait for each other.
+    const int rounds = hosts.of(rank) == 0 ? 5 : 2;
+    for (int round = 0; round < rounds; ++round) {
+      std::fill(tensor.begin(), tensor.end(), static_cast<float>(1 + round));
+      run->start(std::nullopt);
+      run->wait();
+      expect(tensor == std::vector<float>(tensor.size(), 2 * static_cast<float>(1 + round)),
+             "the host's sum");
+    }
+    expect(metric(engine, "allreduce_batches") >= rounds, "it is counted");
+    expect(metric(engine, "allreduce_messages_sent") == sent, "nothing is sent");
+    expect(metric(engine, "control_messages_sent") == control, "nothing is negotiated");
+    together.arrive_and_wait();
   });
 }
 
