@@ -25,7 +25,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
     """Keeps together what cannot run in two processes at once."""
     from sharing import ByFile
 
+    config.option.loadscopereorder = False  # longest_share_first() has done so
     return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begins with what takes longest."""
+    with suppress(ImportError):
+        from sharing import longest_share_first
+
+        items[:] = [items[number] for number in longest_share_first([i.nodeid for i in items])]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,5 +1,6 @@
 """The order in which `make test` does things, with stand-ins for the tools, which write down that they were called."""
 
+import doctest
 import os
 import shutil
 import subprocess
@@ -102,3 +103,10 @@ def test_engines_that_cannot_be_installed_are_done_without(tree: Path) -> None:
 def test_a_report_of_a_sanitizer_fails_also_where_the_test_passed(tree: Path) -> None:
     ran, _ = make(tree, "test", report="WARNING: ThreadSanitizer: data race")
     assert ran.returncode != 0
+
+
+def test_the_tests_are_shared_out_as_the_examples_say() -> None:
+    sharing = pytest.importorskip("sharing", reason="pytest-xdist is absent")
+    failed, tried = doctest.testmod(sharing)
+    assert tried
+    assert not failed
