@@ -9,7 +9,7 @@ from pathlib import Path
 from .errors import LaunchError
 
 # MPI and the library count ranks with 32 bits.
-_MOST_RANKS = 2**31 - 1
+_MAX_RANKS = 2**31 - 1
 # The launcher's descriptors: two pipes per rank, one more while it is started, a file.
 _PER_RANK_STARTED = 3
 _OF_THE_LAUNCHER = 32
@@ -29,13 +29,13 @@ def max_processes() -> tuple[int, str]:
     allowed = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if allowed != resource.RLIM_INFINITY and os.geteuid() != 0:
         limits.append((allowed, "ulimit -u"))
-    return min(limits, default=(_MOST_RANKS, "MPI"))
+    return min(limits, default=(_MAX_RANKS, "MPI"))
 
 
 def check_number(ranks: int, ranks_here: int) -> None:
     """Refuses more ranks than can be numbered, or than this host has processes for."""
-    if ranks > _MOST_RANKS:
-        raise LaunchError(f"-np {ranks}: a job can have at most {_MOST_RANKS} ranks")
+    if ranks > _MAX_RANKS:
+        raise LaunchError(f"-np {ranks}: a job can have at most {_MAX_RANKS} ranks")
     most, source = max_processes()
     if ranks_here > most:
         raise LaunchError(

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from rueda.json_objects import read_object
 
 # Of a line, and of what a rank has not read: it may name each rank of a job twice.
-_LONGEST = 1 << 20
+_MAX_BYTES = 1 << 20
 _PIECE = 1 << 16
 
 
@@ -80,7 +80,7 @@ class Session:
             while self._unsent:
                 self._unsent = self._unsent[self._connection.send(self._unsent) :]
         except BlockingIOError:
-            if len(self._unsent) > _LONGEST:
+            if len(self._unsent) > _MAX_BYTES:
                 self.close()
             else:
                 self._loop.add_writer(self._connection, self._flush)
@@ -104,7 +104,7 @@ class Session:
 
     def _take(self, piece: bytes) -> None:
         *lines, self._read = (self._read + piece).split(b"\n")
-        if len(self._read) > _LONGEST:
+        if len(self._read) > _MAX_BYTES:
             self.close()
         for line in lines:
             if not self._is_open:

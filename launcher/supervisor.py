@@ -207,12 +207,12 @@ class Supervisor:
     async def _until(self, is_reached: Callable[[], bool], writer: Writer) -> None:
         """Waits without end only where `writer` does, and no signal has come."""
         while not is_reached():
-            patience: float | None = _DRAIN
+            timeout: float | None = _DRAIN
             if not writer.is_done:
-                patience = None if self.interrupted_by is None else _UNREAD
+                timeout = None if self.interrupted_by is None else _UNREAD
             self._changed.clear()
             try:
-                await asyncio.wait_for(self._changed.wait(), patience)
+                await asyncio.wait_for(self._changed.wait(), timeout)
             except asyncio.TimeoutError:
                 return
 
@@ -274,7 +274,7 @@ class Supervisor:
         if not self._interruptions.is_new(*ways):
             return
         self._changed.set()
-        if self.interrupted_by is not None:  # asked for twice: no more patience
+        if self.interrupted_by is not None:  # asked for twice: at once
             self.end(signal.SIGKILL)
             return
         self.interrupted_by = number
@@ -318,14 +318,14 @@ class Supervisor:
             child.on_end()
 
     async def _end_descendants(self) -> None:
-        for number, patience in (
+        for number, timeout in (
             (None, _NATURAL_END),
             (signal.SIGTERM, self._grace),
             (signal.SIGKILL, _DRAIN),
         ):
             if number is not None:
                 kill_all(descendants(os.getpid()), number)
-            deadline = self._loop.time() + patience
+            deadline = self._loop.time() + timeout
             while left := descendants(os.getpid()):
                 if self._loop.time() > deadline:
                     break

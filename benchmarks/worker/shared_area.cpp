@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t huge_page = std::size_t{2} << 20;
 constexpr std::size_t line = 128;  // two cache lines, which processors like to fetch together
 constexpr int words_per_rank = 4;
-constexpr auto patience = std::chrono::minutes(2);
+constexpr auto timeout = std::chrono::minutes(2);
 
 constexpr std::size_t round_up(std::size_t bytes) {
   return (bytes + huge_page - 1) / huge_page * huge_page;
@@ -99,7 +99,7 @@ void FlagBarrier::await(int peer) const {
     ::sched_yield();
     if (spins % 1024 != 0) continue;
     const auto now = std::chrono::steady_clock::now();
-    if (deadline == std::chrono::steady_clock::time_point{}) deadline = now + patience;
+    if (deadline == std::chrono::steady_clock::time_point{}) deadline = now + timeout;
     if (now > deadline)
       throw std::runtime_error("rank " + std::to_string(peer) +
                                " has not come to the barrier within two minutes");

@@ -11,7 +11,7 @@ namespace rueda {
 Succession::Succession(const First& first, const Options& options, Start start)
     : start_(std::move(start)),
       first_epoch_(first.epoch),
-      patience_(options.init_timeout),
+      init_timeout_(options.init_timeout),
       sets_(first.sets),
       taken_epoch_(first.epoch) {}
 
@@ -53,7 +53,7 @@ Succession::OnFailure Succession::failure_of(std::uint64_t epoch) const {
 // By the membership's thread.
 Status Succession::enter(World world, Bootstrap& bootstrap, std::uint64_t epoch) {
   try {
-    auto sets = inherit_sets(bootstrap, sets_->hand_over(), Clock::now() + seconds(patience_));
+    auto sets = inherit_sets(bootstrap, sets_->hand_over(), Clock::now() + seconds(init_timeout_));
     if (!sets) return sets.status();
     auto runtime = start_(std::move(world), bootstrap, epoch, failure_of(epoch), *sets);
     sets_ = std::move(sets).value();

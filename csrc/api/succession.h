@@ -65,7 +65,7 @@ class Succession {
 
   const Start start_;
   const std::uint64_t first_epoch_;
-  const double patience_;  // with others that enter a world, in seconds
+  const double init_timeout_;  // with others that enter a world, in seconds
   const std::shared_ptr<Reports> reports_ = std::make_shared<Reports>();
   std::shared_ptr<ProcessSets> sets_;  // of the world that was entered last; by Membership's thread
   std::mutex mutex_;

@@ -16,7 +16,7 @@ namespace rueda {
 class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;
-  // What `stream`, of the same device, enqueues from now on comes after it.
+  // Makes `stream`, of the same device, wait for the event, as cudaStreamWaitEvent() does.
   virtual Status make_stream_wait(void* stream) const = 0;
   // Whether the GPU has come there; an error where its work failed, or was given up before.
   [[nodiscard]] virtual Expected<bool> reached() const = 0;

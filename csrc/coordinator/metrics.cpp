@@ -28,7 +28,7 @@ std::map<std::string, std::int64_t> Metrics::values() const {
       {"stall_warnings", stall_warnings.get()},
       {"plans_replayed", plans_replayed.get()},
       {"plans_eager", plans_eager.get()},
-      {"plans_called_off", plans_called_off.get()},
+      {"plans_cancelled", plans_cancelled.get()},
       {"driven_by_caller", driven_by_caller.get()},
       {"caller_sleeps", caller_sleeps.get()},
       {"sleeps", sleeps.get()},

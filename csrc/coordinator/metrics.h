@@ -42,7 +42,7 @@ struct Metrics {
   Counter stall_warnings;
   Counter plans_replayed;    // batches, or groups of them, executed without negotiation
   Counter plans_eager;       // of those: all was sent along with the ranks' readiness
-  Counter plans_called_off;  // by this rank
+  Counter plans_cancelled;   // by this rank
   Counter driven_by_caller;  // waits in which the caller drove the engine
   Counter caller_sleeps;     // of callers that drove
   Counter sleeps;            // of the coordinator thread

@@ -20,7 +20,7 @@ constexpr Duration thread_spinning = std::chrono::microseconds(5);
 constexpr Duration caller_spinning = std::chrono::microseconds(100);
 // A network answers within microseconds, or sends many bytes for milliseconds, through which
 // nobody should spin: the time is halved whenever it was in vain, doubled when it was not.
-constexpr Duration least_network_spinning = std::chrono::microseconds(3);
+constexpr Duration min_network_spinning = std::chrono::microseconds(3);
 
 // How often a caller asks whether the progress thread yields the lock.
 constexpr int lock_spins = 200;
@@ -135,7 +135,7 @@ bool Progress::drive() {
 
 void Progress::learn_to_spin(Backoff& backoff, bool in_vain) {
   if (!work_.awaits_network()) return backoff.spin_for(caller_spinning);
-  network_spinning_ = in_vain ? std::max(network_spinning_ / 2, least_network_spinning)
+  network_spinning_ = in_vain ? std::max(network_spinning_ / 2, min_network_spinning)
                               : std::min(network_spinning_ * 2, caller_spinning);
   backoff.spin_for(network_spinning_);
 }

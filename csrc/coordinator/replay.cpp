@@ -112,7 +112,7 @@ void Replay::cancel(Plan& plan, Audience audience) {
   if (plan.off) return;
   plan.off = true;
   if (memory_.readiness().cancel(plan.place, audience)) {
-    metrics_.plans_called_off.add(1);
+    metrics_.plans_cancelled.add(1);
     memory_.wake_others();
   }
   if (plan.joined) {

@@ -33,7 +33,7 @@ bool WhereaboutsAnswers::step(Time now) {
   if (open_.empty() || now < *next_look_) return false;
   const std::size_t answered = std::erase_if(open_, [&](const Question& question) {
     auto text = application_.answer_to(question.number);
-    if (!text && now - question.asked >= patience) text = application_.excuse(now);
+    if (!text && now - question.asked >= answer_timeout) text = application_.excuse(now);
     if (text) send(question, *text);
     return text.has_value();
   });

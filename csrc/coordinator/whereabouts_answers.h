@@ -19,7 +19,7 @@ namespace rueda {
 class WhereaboutsAnswers {
  public:
   // The application has so long; less than whoever asks waits for an answer (Inquiry::timeout).
-  static constexpr Duration patience = std::chrono::milliseconds(400);
+  static constexpr Duration answer_timeout = std::chrono::milliseconds(400);
 
   // Both are referred to.
   explicit WhereaboutsAnswers(ActiveMessages& control, Whereabouts& application = whereabouts())

@@ -15,7 +15,7 @@ std::size_t kept_buffers(const Options& options) {
 }
 
 // On one host.
-int most_members(const HostParts& parts) {
+int max_members(const HostParts& parts) {
   std::size_t most = 1;
   for (const auto& part : parts.members) most = std::max(most, part.size());
   return static_cast<int>(most);
@@ -55,20 +55,20 @@ AlgorithmTable WorldAlgorithms::of_world() const {
 std::string WorldAlgorithms::describe() const {
   const HostParts parts = parts_of_world();
   const std::string text = of_world().to_string();
-  if (!layout_.spans_hosts(parts) || most_members(parts) == 1) return text;
+  if (!layout_.spans_hosts(parts) || max_members(parts) == 1) return text;
   return str(text, ";", alltoall_across(parts).to_string());
 }
 
 AlgorithmTable WorldAlgorithms::across(const HostParts& parts) const {
   const auto hosts = static_cast<int>(parts.members.size());
-  const bool shares = most_members(parts) > 1;
+  const bool shares = max_members(parts) > 1;
   const AlgorithmTable measured = algorithms_across(layout_.link_costs, hosts, shares);
   // What it does not accept has been refused.
   return AlgorithmTable::parse(options_.algorithm, measured, Extent::several_hosts).value();
 }
 
 AlgorithmTable WorldAlgorithms::alltoall_across(const HostParts& parts) const {
-  const AlgorithmTable measured = rueda::alltoall_across(layout_.link_costs, most_members(parts));
+  const AlgorithmTable measured = rueda::alltoall_across(layout_.link_costs, max_members(parts));
   return AlgorithmTable::parse(options_.algorithm, measured, Extent::alltoall_across).value();
 }
 

@@ -10,7 +10,7 @@ namespace rueda {
 
 namespace {
 
-constexpr Duration patience = std::chrono::seconds(2);
+constexpr Duration trial_time = std::chrono::seconds(2);
 
 bool are_several(const std::vector<int>& host_of) {
   return std::adjacent_find(host_of.begin(), host_of.end(), std::not_equal_to<>()) != host_of.end();
@@ -33,7 +33,7 @@ Expected<HostLinks> open(Bootstrap& world, const OpenLinks& open_links,
   if (!opened) return opened.status();
   if (!all.ok()) return all;
   return measure(world, "links/second", std::move(opened).value(), host_of,
-                 std::min(deadline - patience, Clock::now() + patience), deadline);
+                 std::min(deadline - trial_time, Clock::now() + trial_time), deadline);
 }
 
 }  // namespace

@@ -127,7 +127,7 @@ std::optional<Launch> recognise_rendezvous(const Environment& environment) {
       .listener = number(non_empty(environment, "RUEDA_RENDEZVOUS_LISTENER")).value_or(-1),
       .secret = non_empty(environment, "RUEDA_SECRET").value_or("")};
   if (rank && size && address && *rank < *size) return launch;
-  return impossible(launch, str("the rendezvous is described wrongly (", launch.evidence, ")"));
+  return impossible(launch, str("invalid rendezvous settings (", launch.evidence, ")"));
 }
 
 // PMIx tells the rank in a variable, the size only through its library.

@@ -219,7 +219,7 @@ void Membership::begin_agreement(Time now) {
       SurvivorAgreement::Settings{.rank = process_,
                                   .members = present_.members,
                                   .epoch = present_.epoch,
-                                  .patience = seconds(options_.heartbeat),
+                                  .timeout = seconds(options_.heartbeat),
                                   .min_size = static_cast<int>(options_.min_np),
                                   .was_stopped = was_stopped_},
       now);

@@ -39,7 +39,7 @@ std::size_t large_bytes_of(int ranks) {
                     slot_bytes);
 }
 
-constexpr auto longest_retreat = std::chrono::seconds(1);
+constexpr auto max_retreat = std::chrono::seconds(1);
 
 class Measurement {
  public:
@@ -88,7 +88,7 @@ class Measurement {
   // They are interrupted by the same, so that this does not wait long.
   [[nodiscard]] bool retreat() {
     channel_.stop();
-    const Time until = std::min<Time>(deadline_, Clock::now() + longest_retreat);
+    const Time until = std::min<Time>(deadline_, Clock::now() + max_retreat);
     for (int member = 0; member < channel_.size(); ++member) {
       while (member != channel_.rank() && !channel_.has_stopped(member)) {
         if (Clock::now() >= until) return false;

@@ -37,7 +37,7 @@ class HostMemoryForming {
       : bootstrap_(bootstrap), deadline_(deadline), probe_(bootstrap.size()) {}
 
   Expected<std::shared_ptr<HostMemory>> form() {
-    const auto told = bootstrap_.allgather("host/card", prepare(), deadline_);
+    const auto told = bootstrap_.allgather("host/info", prepare(), deadline_);
     if (!told) return told.status();
     const auto shared = bootstrap_.allgather("host/shared", share(told.value()), deadline_);
     if (!shared) return shared.status();
@@ -49,7 +49,7 @@ class HostMemoryForming {
   }
 
  private:
-  // Everything of this rank's own, and the card that describes it.
+  // Everything of this rank's own, and the info that describes it.
   Expected<std::string> prepare() {
     auto registered = RegisteredMemory::of_process();
     if (!registered) return registered.status();
@@ -63,32 +63,32 @@ class HostMemoryForming {
     if (!event_) return system_error("cannot make an event", errno);
     process_ = PeerProcess::open_own();
     admit_peers();
-    HostPeerInfo card;
+    HostPeerInfo info;
     if (bootstrap_.rank() == 0) {
       auto listener = listen_on("unix:@rueda-host-" + random_name());
       if (!listener) return listener.status();
       listener_ = std::move(listener).value();
-      card.address = listener_->address;
-      card.world = random_name();
+      info.address = listener_->address;
+      info.world = random_name();
     }
-    card.process = static_cast<int>(::getpid());
-    card.tells_its_end = static_cast<bool>(process_);
-    card.fences_for_others = can_fence_for_others();
-    card.probe.proof = probe_.proof();
-    card.probe.proof_address = probe_.proof_address();
-    card.probe.places_address = probe_.places_address();
-    card.processors = allowed_processors();
-    return card.encode();
+    info.process = static_cast<int>(::getpid());
+    info.tells_its_end = static_cast<bool>(process_);
+    info.fences_for_others = can_fence_for_others();
+    info.probe.proof = probe_.proof();
+    info.probe.proof_address = probe_.proof_address();
+    info.probe.places_address = probe_.places_address();
+    info.processors = allowed_processors();
+    return info.encode();
   }
 
   Expected<std::string> share(const std::vector<std::string>& told) {
-    if (Status read = read_cards(told); !read.ok()) return read;
+    if (Status read = read_infos(told); !read.ok()) return read;
     const bool all_tell_their_end = std::all_of(
-        cards_.begin(), cards_.end(), [](const HostPeerInfo& card) { return card.tells_its_end; });
+        infos_.begin(), infos_.end(), [](const HostPeerInfo& info) { return info.tells_its_end; });
     std::vector<int> own{control_.get(), memory_->registered_memory_->fd(), event_.get()};
     if (all_tell_their_end) own.push_back(process_.get());
-    const MeetingPoint place{listener_ ? listener_->fd.get() : -1, cards_[0].address,
-                             cards_[0].world};
+    const MeetingPoint place{listener_ ? listener_->fd.get() : -1, infos_[0].address,
+                             infos_[0].world};
     const auto take = [this](int rank, std::span<UniqueFd> fds) { return take_files(rank, fds); };
     const Status exchanged =
         exchange_descriptors(place, bootstrap_.rank(), bootstrap_.size(), own, take, deadline_);
@@ -97,19 +97,19 @@ class HostMemoryForming {
     return std::string();
   }
 
-  Status read_cards(const std::vector<std::string>& told) {
+  Status read_infos(const std::vector<std::string>& told) {
     std::vector<std::vector<int>> processors;
     for (int rank = 0; rank < bootstrap_.size(); ++rank) {
-      auto card =
+      auto info =
           HostPeerInfo::decode(bootstrap_.world_rank(rank), told[static_cast<std::size_t>(rank)]);
-      if (!card) return card.status();
-      processors.push_back(card->processors);
-      memory_->remote_[static_cast<std::size_t>(rank)] = card->probe.owner;
-      cards_.push_back(std::move(card).value());
+      if (!info) return info.status();
+      processors.push_back(info->processors);
+      memory_->remote_[static_cast<std::size_t>(rank)] = info->probe.owner;
+      infos_.push_back(std::move(info).value());
     }
     memory_->sleepers_fence_ =
-        std::all_of(cards_.begin(), cards_.end(),
-                    [](const HostPeerInfo& card) { return card.fences_for_others; });
+        std::all_of(infos_.begin(), infos_.end(),
+                    [](const HostPeerInfo& info) { return info.fences_for_others; });
     memory_->is_oversubscribed_ = !can_each_have_a_processor(processors);
     return {};
   }
@@ -128,7 +128,7 @@ class HostMemoryForming {
     }
     memory_->events_[index] = std::move(fds[wake_event]);
     UniqueFd process = fds.size() > own_process ? std::move(fds[own_process]) : UniqueFd();
-    memory_->processes_[index] = PeerProcess(cards_[index].process, std::move(process));
+    memory_->processes_[index] = PeerProcess(infos_[index].process, std::move(process));
     return take_registered(index, fds[registered_file].get());
   }
 
@@ -148,8 +148,8 @@ class HostMemoryForming {
 
   // Why this rank cannot reach some other; nothing where it can reach all.
   Expected<std::string> try_all() {
-    for (const HostPeerInfo& card : cards_) {
-      if (Status tried = try_access(bootstrap_.rank(), card.probe); !tried.ok()) {
+    for (const HostPeerInfo& info : infos_) {
+      if (Status tried = try_access(bootstrap_.rank(), info.probe); !tried.ok()) {
         return tried.to_string();
       }
     }
@@ -174,7 +174,7 @@ class HostMemoryForming {
   UniqueFd event_;
   UniqueFd process_;
   std::optional<Listener> listener_;
-  std::vector<HostPeerInfo> cards_;
+  std::vector<HostPeerInfo> infos_;
 };
 
 Expected<std::shared_ptr<HostMemory>> HostMemory::form(Bootstrap& bootstrap, Time deadline) {

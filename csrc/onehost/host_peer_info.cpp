@@ -29,18 +29,18 @@ std::string HostPeerInfo::encode() const {
 Expected<HostPeerInfo> HostPeerInfo::decode(int rank, const std::string& text) {
   std::istringstream in(text);
   in.imbue(std::locale::classic());
-  HostPeerInfo card;
-  in >> card.process >> card.tells_its_end >> card.fences_for_others >> card.probe.proof_address >>
-      card.probe.places_address >> card.address >> card.world;
-  for (std::uint64_t& word : card.probe.proof) in >> word;
+  HostPeerInfo info;
+  in >> info.process >> info.tells_its_end >> info.fences_for_others >> info.probe.proof_address >>
+      info.probe.places_address >> info.address >> info.world;
+  for (std::uint64_t& word : info.probe.proof) in >> word;
   if (!in) {
     return Status(ErrorCode::initialization, str("rank ", rank, " cannot be understood"), rank);
   }
-  if (card.address == nothing) card.address.clear();
-  if (card.world == nothing) card.world.clear();
-  for (int processor = 0; in >> processor;) card.processors.push_back(processor);
-  card.probe.owner = {rank, card.process};
-  return card;
+  if (info.address == nothing) info.address.clear();
+  if (info.world == nothing) info.world.clear();
+  for (int processor = 0; in >> processor;) info.processors.push_back(processor);
+  info.probe.owner = {rank, info.process};
+  return info;
 }
 
 }  // namespace rueda

@@ -17,8 +17,8 @@ namespace rueda {
 
 class Heartbeat {
  public:
-  // `patience`: how long a rank may be silent; 0: for ever.
-  Heartbeat(std::vector<int> ranks, Duration patience);
+  // `timeout`: how long a rank may be silent; 0: for ever.
+  Heartbeat(std::vector<int> ranks, Duration timeout);
 
   // What to do at `now`. `waiting`: whether this rank waits for anything.
   struct Look {
@@ -36,10 +36,10 @@ class Heartbeat {
   [[nodiscard]] std::optional<Time> next_look() const;
 
  private:
-  [[nodiscard]] Duration pause() const { return patience_ / 8; }
+  [[nodiscard]] Duration pause() const { return timeout_ / 8; }
 
   const std::vector<int> ranks_;
-  const Duration patience_;
+  const Duration timeout_;
   std::map<int, Silence> silences_;    // since this rank waits; empty while it does not
   std::optional<Time> next_question_;  // the same
   Time last_look_;                     // the same

@@ -3,7 +3,7 @@
 namespace rueda {
 
 bool SignsOfLife::notice_call(Time now) {
-  const bool was_stopped = now - last_call_ > beat() + patience_ / 2;
+  const bool was_stopped = now - last_call_ > beat() + timeout_ / 2;
   const Duration late = lateness(now, next_beat_, last_call_);
   for (auto& [member, silence] : silences_) {
     if (was_stopped) {

@@ -11,11 +11,11 @@ namespace rueda {
 
 class SignsOfLife {
  public:
-  // A member that is silent for as long as `patience` is lost.
-  SignsOfLife(Duration patience, Time now) : patience_(patience), last_call_(now) {}
+  // A member that is silent for as long as `timeout` is lost.
+  SignsOfLife(Duration timeout, Time now) : timeout_(timeout), last_call_(now) {}
 
   // How often a member gives one.
-  [[nodiscard]] Duration beat() const { return patience_ / 4; }
+  [[nodiscard]] Duration beat() const { return timeout_ / 4; }
   [[nodiscard]] Time next_beat() const { return next_beat_; }
   void give(Time now) { next_beat_ = now + beat(); }
 
@@ -30,13 +30,13 @@ class SignsOfLife {
   void hear(int member, Time now) { silences_.at(member).hear(now); }
   [[nodiscard]] Time heard(int member) const { return silences_.at(member).heard(); }
   // When its silence is too long.
-  [[nodiscard]] Time silence_end(int member) const { return silences_.at(member).end(patience_); }
+  [[nodiscard]] Time silence_end(int member) const { return silences_.at(member).end(timeout_); }
   void excuse(int member, Time now) {
-    if (now >= silence_end(member)) silences_.at(member).excuse(now, patience_);
+    if (now >= silence_end(member)) silences_.at(member).excuse(now, timeout_);
   }
 
  private:
-  Duration patience_;
+  Duration timeout_;
   std::map<int, Silence> silences_;
   Time last_call_;
   Time next_beat_;

@@ -21,16 +21,16 @@ class Silence {
 
   // The listener has looked this much later than it wanted to.
   void miss(Duration late) { missed_ += late; }
-  // The rank has been seen to be alive while its silence was over: it gets an eighth of `patience`
-  // from now on. False where it has been excused for three times `patience` altogether.
-  bool excuse(Time now, Duration patience) {
-    if (excused_ >= max_excuses * patience) return false;
-    excused_ += std::max(now - end(patience), Duration()) + patience / 8;
+  // The rank has been seen to be alive while its silence was over: it gets an eighth of `timeout`
+  // from now on. False where it has been excused for three times `timeout` altogether.
+  bool excuse(Time now, Duration timeout) {
+    if (excused_ >= max_excuses * timeout) return false;
+    excused_ += std::max(now - end(timeout), Duration()) + timeout / 8;
     return true;
   }
 
   // When it is too long.
-  [[nodiscard]] Time end(Duration patience) const { return heard_ + patience + missed_ + excused_; }
+  [[nodiscard]] Time end(Duration timeout) const { return heard_ + timeout + missed_ + excused_; }
 
  private:
   static constexpr int max_excuses = 3;

@@ -11,7 +11,7 @@ namespace rueda {
 SurvivorAgreement::SurvivorAgreement(Settings settings, Time now)
     : settings_(std::move(settings)),
       known_(settings_.rank, settings_.members, settings_.epoch),
-      signs_(settings_.patience, now) {
+      signs_(settings_.timeout, now) {
   assert(contains(settings_.members, settings_.rank));
   for (const int member : settings_.members) {
     if (member == settings_.rank) continue;
@@ -131,7 +131,7 @@ void SurvivorAgreement::excuse(int member, Time now) {
 // have told it so before, or have missed its signs of life for as long as this process its own.
 bool SurvivorAgreement::is_witness_of_end(int member, const Peer& peer, Time now) const {
   return !settings_.was_stopped && !peer.has_gone_on &&
-         now - signs_.heard(member) <= settings_.patience / 2 &&
+         now - signs_.heard(member) <= settings_.timeout / 2 &&
          (!peer.said || contains(peer.said->outcome.survivors, settings_.rank));
 }
 
@@ -248,7 +248,7 @@ std::optional<Time> SurvivorAgreement::objections_until() const {
     if (!peer.lost_since || agrees || known_.has_ended(member) || !known_.reaches(member)) {
       continue;
     }
-    const Time end = std::min(signs_.heard(member), *peer.lost_since) + settings_.patience / 2;
+    const Time end = std::min(signs_.heard(member), *peer.lost_since) + settings_.timeout / 2;
     if (!until || *until < end) until = end;
   }
   return until;

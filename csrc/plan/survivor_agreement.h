@@ -48,9 +48,9 @@ class SurvivorAgreement {
     int rank = 0;              // this process
     std::vector<int> members;  // of the epoch that broke, sorted; `rank` is one of them
     std::uint64_t epoch = 0;   // its number
-    Duration patience{};       // a member that is silent for so long is lost: the heartbeat
+    Duration timeout{};        // a member that is silent for so long is lost: the heartbeat
     int min_size = 1;          // of a world
-    // This process may have been silent for longer than half of `patience` since it has decided on
+    // This process may have been silent for longer than half of `timeout` since it has decided on
     // the epoch that broke: it was stopped, or did not get to run.
     bool was_stopped = false;
     // When members gave their last sign of life, where that was before the agreement begins.
@@ -60,7 +60,7 @@ class SurvivorAgreement {
   SurvivorAgreement(Settings settings, Time now);
 
   // What `member` has sent, in its order. Messages may get lost before this object exists, at the
-  // cost of a quarter of `patience`. What no SurvivorAgreement sends is ignored and counted.
+  // cost of a quarter of `timeout`. What no SurvivorAgreement sends is ignored and counted.
   void receive(int member, std::span<const std::byte> message, Time now);
 
   // Whom the next advance() loses for their silence, unless something comes of them before.
@@ -74,7 +74,7 @@ class SurvivorAgreement {
   void lose(int member, Loss kind, const Status& cause, Time now);
 
   // Does what is due, at next_deadline() at the latest. Whoever calls this more than half of
-  // `patience` late counts as stopped.
+  // `timeout` late counts as stopped.
   void advance(Time now);
   [[nodiscard]] std::optional<Time> next_deadline() const;
 

@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t block_elements = 64 << 10;
 constexpr std::size_t blocks_between_looks = 64;  // at the memory that is left: 16 MiB
 
-constexpr std::uint64_t least_capacity = 1024;  // of an index, a power of two
+constexpr std::uint64_t min_capacity = 1024;  // of an index, a power of two
 constexpr std::chrono::microseconds owner_lock_limit{50};
 
 }  // namespace
@@ -169,7 +169,7 @@ void RowShard::add_block() {
 }
 
 void RowShard::grow_index() {
-  const std::uint64_t capacity = std::max(least_capacity, 2 * index_.capacity());
+  const std::uint64_t capacity = std::max(min_capacity, 2 * index_.capacity());
   auto held = allocate(capacity * sizeof(RowSlot));
   RowIndex grown(reinterpret_cast<RowSlot*>(held.get()), capacity);
   for (std::uint64_t slot = 0; slot < index_.capacity(); ++slot) {

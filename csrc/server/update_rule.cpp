@@ -78,10 +78,10 @@ Status check_parameters(std::string_view name, std::span<const double> parameter
 }
 
 void register_update_rule(const std::string& name, UpdateRule rule) {
-  constexpr int most_states = 255;
-  if (name.empty() || rule.apply == nullptr || rule.states < 0 || rule.states > most_states) {
+  constexpr int max_states = 255;
+  if (name.empty() || rule.apply == nullptr || rule.states < 0 || rule.states > max_states) {
     throw InvalidArgumentError(
-        str("an update rule has a name, a function and 0 to ", most_states, " states"));
+        str("an update rule has a name, a function and 0 to ", max_states, " states"));
   }
   const std::lock_guard lock(rules().mutex);
   if (!rules().by_name.emplace(name, std::move(rule)).second) {

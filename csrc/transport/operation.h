@@ -35,7 +35,7 @@ class Operation {
   // Whether other work of this rank has to come first, however long that takes.
   [[nodiscard]] virtual bool waits_for_its_turn() const { return false; }
 
-  // Whether nothing tells when it can go on: it must be asked again and again.
+  // Requires polling: no wake-up announces progress.
   [[nodiscard]] virtual bool must_be_polled() const { return false; }
 
   // Whether it failed in the same way on all ranks, before any of them touched a tensor: the world

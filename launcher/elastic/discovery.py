@@ -22,7 +22,7 @@ _LOOK = 0.1
 _PATIENCE = 30.0
 _SHOWN = 300
 # More than any list of hosts: a script that prints without end must not fill the memory.
-_MOST_OUTPUT = 1 << 20
+_MAX_OUTPUT = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -104,10 +104,10 @@ class Discovery:
         """All that it prints until its end."""
         assert process.stdout is not None
         output = b""
-        while piece := await process.stdout.read(_MOST_OUTPUT):
+        while piece := await process.stdout.read(_MAX_OUTPUT):
             output += piece
-            if len(output) > _MOST_OUTPUT:
-                raise LaunchError(f"'{self._script}' has printed more than {_MOST_OUTPUT} bytes")
+            if len(output) > _MAX_OUTPUT:
+                raise LaunchError(f"'{self._script}' has printed more than {_MAX_OUTPUT} bytes")
         await process.wait()
         return output
 

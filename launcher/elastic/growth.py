@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 # Ranks wait for few joiners at once: so many that have ended are told of.
-_MOST_GONE = 64
+_MAX_GONE = 64
 # Within which the ranks of a host end where something ends them all, one after the other; seconds.
 _AT_ONCE = 5.0
 
@@ -168,7 +168,7 @@ class Growth:
         self._alive.discard(number)
         self._ready = [each for each in self._ready if each != number]
         if not self.was_member(number):
-            self._gone = [*self._gone, number][-_MOST_GONE:]
+            self._gone = [*self._gone, number][-_MAX_GONE:]
 
     # --- What follows
 

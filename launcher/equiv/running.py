@@ -56,14 +56,14 @@ def run(folder: Path, settings: RunSettings, timeout: float) -> Outcome:
             status = process.wait(timeout)
         except subprocess.TimeoutExpired:
             _end(process)
-            problem = f"it did not end within {timeout:g} s (--timeout){_last_words(folder)}"
+            problem = f"it did not end within {timeout:g} s (--timeout){_last_line(folder)}"
             return Outcome((), problem, time.monotonic() - began)
         except BaseException:
             _end(process)
             raise
     seconds = time.monotonic() - began
     if status:
-        return Outcome((), f"it ended with exit code {status}{_last_words(folder)}", seconds)
+        return Outcome((), f"it ended with exit code {status}{_last_line(folder)}", seconds)
     return _read(folder, settings, seconds)
 
 
@@ -88,7 +88,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _last_words(folder: Path) -> str:
+def _last_line(folder: Path) -> str:
     with contextlib.suppress(OSError):
         lines = (folder / OUTPUT_FILE).read_text(errors="replace").split("\n")
         said = [line.strip() for line in lines if line.strip()]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .connection import Connection
 
 # More sessions than the ranks of any host open come from nobody who means well.
-_MOST = 4096
+_MAX_SESSIONS = 4096
 
 
 class SessionRelay:
@@ -30,7 +30,7 @@ class SessionRelay:
 
     def accept(self, connection: socket.socket, begin: bytes) -> None:
         """Takes a connection of which `begin` has been read."""
-        if len(self._sessions) >= _MOST:
+        if len(self._sessions) >= _MAX_SESSIONS:
             connection.close()
             return
         self._last += 1

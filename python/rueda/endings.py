@@ -20,7 +20,7 @@ __all__ = ["Ending", "Endings", "endings", "manner_of"]
 # How errors name a process that is there no more.
 _GONE = re.compile(r"rank \d+ \(([^,()]+), pid (\d+)\) is gone")
 # Within which the launcher says how a process has ended whose sockets have closed; seconds.
-_PATIENCE = 0.5
+_TIMEOUT = 0.5
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ class Endings:
         self._listen()
         return self._known.get((host, process_id))
 
-    def await_of(self, host: str, process_id: int, patience: float) -> Ending | None:
+    def await_of(self, host: str, process_id: int, timeout: float) -> Ending | None:
         """The same, once the launcher has said so, within so many seconds; asks it where nobody has."""
         self.ask()
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         while (known := self.of(host, process_id)) is None:
             left = deadline - time.monotonic()
             if left <= 0 or self._session is None or not self._session.is_open:
@@ -95,8 +95,8 @@ def manner_of(text: str) -> str:
         return ""
     from rueda.recovery import can_recover  # which imports this module
 
-    patience = 0.0 if can_recover() else _PATIENCE
-    known = endings.await_of(process[1], int(process[2]), patience)
+    timeout = 0.0 if can_recover() else _TIMEOUT
+    known = endings.await_of(process[1], int(process[2]), timeout)
     if known is None:
         return ""
     return f"; it was {known.how}" if known.status < 0 else f"; it has ended with {known.how}"

@@ -17,7 +17,7 @@ from rueda.peer_user import user_of
 __all__ = ["Session", "process_number"]
 
 # A line that is longer comes from nobody who means well.
-_LONGEST = 1 << 16
+_MAX_BYTES = 1 << 16
 # The launcher takes connections at once, unless it is stopped; seconds.
 _CONNECTING = 1.0
 
@@ -73,13 +73,13 @@ class Session:
             return []
         while self._is_open:
             try:
-                piece = self._socket.recv(_LONGEST)
+                piece = self._socket.recv(_MAX_BYTES)
             except BlockingIOError:
                 break
             except OSError:
                 piece = b""
             self._buffer += piece
-            if not piece or len(self._buffer) > _LONGEST * 16:
+            if not piece or len(self._buffer) > _MAX_BYTES * 16:
                 self.close()
         *lines, self._buffer = self._buffer.split(b"\n")
         messages = []
@@ -106,7 +106,7 @@ class Session:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_WR)
                 self._socket.settimeout(_CONNECTING)
-                while self._socket.recv(_LONGEST):
+                while self._socket.recv(_MAX_BYTES):
                     pass
         self.close()
 

@@ -11,7 +11,7 @@ __all__ = ["IsOver", "Reconnection"]
 
 # Before the first try, and the longest pause between two; seconds.
 _FIRST_PAUSE = 0.05
-_LONGEST_PAUSE = 10.0
+_MAX_PAUSE = 10.0
 
 
 class IsOver(Exception):
@@ -68,7 +68,7 @@ class Reconnection:
                 self._is_over.set()
                 return
             except OSError:
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                pause = min(2 * pause, _MAX_PAUSE)
                 continue
             with self._lock:
                 if self._is_over.is_set():

@@ -18,7 +18,7 @@ SurvivorAgreement::Settings settings_of(int member) {
   settings.rank = member;
   settings.members = members;
   settings.epoch = 3;
-  settings.patience = seconds(1);
+  settings.timeout = seconds(1);
   return settings;
 }
 

@@ -78,8 +78,8 @@ def _connect(address: str) -> socket.socket | None:
     return connection
 
 
-def _answer(connection: socket.socket, patience: float) -> bytes:
-    connection.settimeout(patience)
+def _answer(connection: socket.socket, timeout: float) -> bytes:
+    connection.settimeout(timeout)
     try:
         return connection.recv(4096)
     except OSError:

@@ -56,4 +56,4 @@ def test_gaps_and_an_endless_number_of_tensors_settle_nothing(
         for begin in range(0, 3000, 2):
             tensors.note(memory[begin : begin + LARGE], 0)
     assert not settled
-    assert len(tensors._seen) <= recurring._MOST_TENSORS
+    assert len(tensors._seen) <= recurring._MAX_TENSORS

@@ -36,7 +36,7 @@ if reproducible:
         optimizer, named, reproducible=True, leaves=8, named_buffers=model.named_buffers()
     )
 else:
-    bucket_agreement.MOST_LAYOUTS = int(os.environ.get("MOST_LAYOUTS", bucket_agreement.MOST_LAYOUTS))
+    bucket_agreement.MAX_LAYOUTS = int(os.environ.get("MAX_LAYOUTS", bucket_agreement.MAX_LAYOUTS))
     optimizer = rueda.torch.DistributedOptimizer(
         optimizer, named, check_every=int(os.environ.get("CHECK_EVERY", "0"))
     )
@@ -131,7 +131,7 @@ def test_who_joins_meets_the_others_at_each_of_an_optimizers_collectives(
     # there would be none from the second world on, were worlds counted as changes of the model.
     gate = tmp_path / "gate"
     variables = {"STEPS": "30", "GATE": str(gate), "KILL": "1:8:stepped 0:20:reducing"}
-    variables |= {"MOST_LAYOUTS": str(layouts), "CHECK_EVERY": "3"}
+    variables |= {"MAX_LAYOUTS": str(layouts), "CHECK_EVERY": "3"}
     with ElasticJob(PROGRAM, 3, **variables) as job:
         joiner = job.start_joiner()
         job.await_ready(joiner)
@@ -193,7 +193,7 @@ for step in rueda.elastic.steps(40):
         counted.append(rueda.metrics())
         rueda.allreduce(np.ones(8, np.float32), "work")
 before, after = counted[10], counted[30]
-for name in ("tensors_submitted", "control_messages_sent", "plans_called_off"):
+for name in ("tensors_submitted", "control_messages_sent", "plans_cancelled"):
     print(name, after[name] - before[name], flush=True)
 """
 

@@ -281,7 +281,7 @@ class SurvivorSimulator {
     settings.rank = number;
     settings.members = self.members;
     settings.epoch = self.epoch;
-    settings.patience = seconds(1);
+    settings.timeout = seconds(1);
     settings.min_size = options_.min_size;
     settings.was_stopped = stopped_.contains(number);
     settings.heard = self.heard;

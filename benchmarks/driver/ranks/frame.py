@@ -82,7 +82,7 @@ class FlagBarrier:
         self._words = memoryview(area).cast("Q")
         self._own = rank * _LINE // 8
         self._peers = [peer * _LINE // 8 for peer in range(ranks) if peer != rank]
-        self._patience = 0 if yields else _PATIENT_SPINS
+        self._max_spins = 0 if yields else _PATIENT_SPINS
         self._sequence = 0
 
     def wait(self) -> None:
@@ -93,7 +93,7 @@ class FlagBarrier:
             spins = 0
             while words[peer] < sequence:
                 spins += 1
-                if spins > self._patience:
+                if spins > self._max_spins:
                     os.sched_yield()
 
 

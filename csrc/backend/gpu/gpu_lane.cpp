@@ -62,37 +62,37 @@ bool GpuLane::wait_until_idle(Time deadline) {
   return idle.ok();
 }
 
-GpuPeerInfo GpuLane::card(bool is_first) const {
-  GpuPeerInfo card;
-  card.has_gpu = true;
-  card.has_kernels = gpu_.kernels.has_value();
-  write_text(card.host, machine());
-  write_text(card.gpu, gpu_.device->facts().pci_bus_id);
-  write_text(card.problem, gpu_.no_nccl);
-  if (gpu_.nccl == nullptr) return card;
-  card.nccl_version = gpu_.nccl->version();
-  card.has_nccl = true;
-  card.may_share = gpu_.may_share;
-  if (!is_first) return card;
+GpuPeerInfo GpuLane::peer_info(bool is_first) const {
+  GpuPeerInfo info;
+  info.has_gpu = true;
+  info.has_kernels = gpu_.kernels.has_value();
+  write_text(info.host, machine());
+  write_text(info.gpu, gpu_.device->facts().pci_bus_id);
+  write_text(info.problem, gpu_.no_nccl);
+  if (gpu_.nccl == nullptr) return info;
+  info.nccl_version = gpu_.nccl->version();
+  info.has_nccl = true;
+  info.may_share = gpu_.may_share;
+  if (!is_first) return info;
   const CurrentDevice current(*gpu_.device);
   if (auto id = gpu_.nccl->unique_id()) {
-    card.id = *id;
+    info.id = *id;
   } else {
-    card.has_nccl = false;
-    write_text(card.problem, id.status().to_string());
+    info.has_nccl = false;
+    write_text(info.problem, id.status().to_string());
   }
-  return card;
+  return info;
 }
 
-Status GpuLane::settle(RoadChoice choice, std::span<const GpuPeerInfo> cards, int rank) {
+Status GpuLane::settle(PathChoice choice, std::span<const GpuPeerInfo> infos, int rank) {
   if (choice.path == GpuPath::nccl) {
-    auto started = NcclCommunicator::start(*gpu_.nccl, gpu_.device, cards.front().id, rank,
-                                           static_cast<int>(cards.size()));
+    auto started = NcclCommunicator::start(*gpu_.nccl, gpu_.device, infos.front().id, rank,
+                                           static_cast<int>(infos.size()));
     if (!started) return started.status();
     communicator_ = std::move(started).value();
   }
   log(LogLevel::debug, "tensors of ", gpu_.device->facts().name, " go by ", name_of(choice.path));
-  path_.choose(std::move(choice), cards, rank);
+  path_.choose(std::move(choice), infos, rank);
   return {};
 }
 

@@ -56,9 +56,9 @@ class GpuLane {
   [[nodiscard]] LanePath& path() { return path_; }
   [[nodiscard]] const LanePath& path() const { return path_; }
   // This rank's side; makes an id for the communicator where it is the first one.
-  [[nodiscard]] GpuPeerInfo card(bool is_first) const;
+  [[nodiscard]] GpuPeerInfo peer_info(bool is_first) const;
   // Takes the path that all have chosen, and begins to connect.
-  Status settle(RoadChoice choice, std::span<const GpuPeerInfo> cards, int rank);
+  Status settle(PathChoice choice, std::span<const GpuPeerInfo> infos, int rank);
   // Null where all is staged.
   [[nodiscard]] NcclCommunicator* communicator() const { return communicator_.get(); }
   // Of the persistent operations; null before the first one.

@@ -124,14 +124,14 @@ bool GpuOperation::agree() {
   if (!host_operation_) {
     begin("AGREE_ON_GPUS");
     if (gpu_ != nullptr) {
-      card_ = gpu_->card(lane_.rank == 0);
+      info_ = gpu_->peer_info(lane_.rank == 0);
     } else {
-      write_text(card_.problem, no_gpu);
+      write_text(info_.problem, no_gpu);
     }
-    cards_.resize(static_cast<std::size_t>(lane_.size()));
-    const std::vector<std::int64_t> lengths(cards_.size(), sizeof(GpuPeerInfo));
-    host_operation_ = host_.allgather(lane_, reinterpret_cast<const std::byte*>(&card_),
-                                      reinterpret_cast<std::byte*>(cards_.data()), lengths);
+    infos_.resize(static_cast<std::size_t>(lane_.size()));
+    const std::vector<std::int64_t> lengths(infos_.size(), sizeof(GpuPeerInfo));
+    host_operation_ = host_.allgather(lane_, reinterpret_cast<const std::byte*>(&info_),
+                                      reinterpret_cast<std::byte*>(infos_.data()), lengths);
   }
   const bool moved = host_operation_->advance();
   if (!host_operation_->done()) return moved;
@@ -152,12 +152,12 @@ bool GpuOperation::take_host_result() {
 }
 
 Status GpuOperation::settle() {
-  auto choice = choose_path(cards_, *lane_.members, wanted_);
+  auto choice = choose_path(infos_, *lane_.members, wanted_);
   if (!choice) {
     failed_everywhere_ = true;  // each of them comes to the same end
     return choice.status();
   }
-  return gpu_->settle(std::move(choice).value(), cards_, lane_.rank);
+  return gpu_->settle(std::move(choice).value(), infos_, lane_.rank);
 }
 
 bool GpuOperation::prepare() {

@@ -43,7 +43,7 @@ class GpuOperation final : public Operation {
   bool take_step();
   bool take_turn();
   bool agree();
-  // Takes the path that follows from the cards.
+  // Takes the path that follows from the infos.
   Status settle();
   bool prepare();
   void reserve();
@@ -76,8 +76,8 @@ class GpuOperation final : public Operation {
   // What comes before and after NCCL's work, and the event at the end.
   struct Surroundings;
   std::shared_ptr<Surroundings> surroundings_;  // has the inputs from then on
-  GpuPeerInfo card_;
-  std::vector<GpuPeerInfo> cards_;
+  GpuPeerInfo info_;
+  std::vector<GpuPeerInfo> infos_;
   std::shared_ptr<GpuEvent> event_;
   std::vector<Phase> phases_;
   bool failed_everywhere_ = false;

@@ -8,23 +8,23 @@ namespace rueda {
 namespace {
 
 // What is in the way of a communicator; empty where nothing is.
-std::string obstacle(std::span<const GpuPeerInfo> cards, const std::vector<int>& members) {
-  for (std::size_t i = 0; i < cards.size(); ++i) {
-    if (!cards[i].has_nccl) {
-      return str("rank ", members[i], " has no NCCL: ", cards[i].problem.data());
+std::string obstacle(std::span<const GpuPeerInfo> infos, const std::vector<int>& members) {
+  for (std::size_t i = 0; i < infos.size(); ++i) {
+    if (!infos[i].has_nccl) {
+      return str("rank ", members[i], " has no NCCL: ", infos[i].problem.data());
     }
   }
-  for (std::size_t i = 0; i < cards.size(); ++i) {
+  for (std::size_t i = 0; i < infos.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
-      if (cards[i].nccl_version != cards[j].nccl_version) {
-        return str("rank ", members[j], " has NCCL ", nccl_version_text(cards[j].nccl_version),
-                   ", rank ", members[i], " has NCCL ", nccl_version_text(cards[i].nccl_version),
+      if (infos[i].nccl_version != infos[j].nccl_version) {
+        return str("rank ", members[j], " has NCCL ", nccl_version_text(infos[j].nccl_version),
+                   ", rank ", members[i], " has NCCL ", nccl_version_text(infos[i].nccl_version),
                    ": install the same on all");
       }
-      if (cards[i].host == cards[j].host && cards[i].gpu == cards[j].gpu) {
-        if (cards[i].may_share && cards[j].may_share) continue;
+      if (infos[i].host == infos[j].host && infos[i].gpu == infos[j].gpu) {
+        if (infos[i].may_share && infos[j].may_share) continue;
         return str("ranks ", members[j], " and ", members[i], " share the GPU ",
-                   cards[i].gpu.data(), ", which NCCL ", nccl_version_text(cards[i].nccl_version),
+                   infos[i].gpu.data(), ", which NCCL ", nccl_version_text(infos[i].nccl_version),
                    " does not allow: give each rank its own (torch.cuda.set_device(local_rank)), "
                    "or for a test take NCCL 2.30 or newer with RUEDA_GPU_SHARING=on and "
                    "NCCL_MULTI_RANK_GPU_ENABLE=1");
@@ -44,19 +44,19 @@ std::string_view name_of(GpuPath path) {
   return "";
 }
 
-Expected<RoadChoice> choose_path(std::span<const GpuPeerInfo> cards,
+Expected<PathChoice> choose_path(std::span<const GpuPeerInfo> infos,
                                  const std::vector<int>& members, const std::string& wanted) {
-  for (std::size_t i = 0; i < cards.size(); ++i) {
-    if (cards[i].has_gpu) continue;
+  for (std::size_t i = 0; i < infos.size(); ++i) {
+    if (infos[i].has_gpu) continue;
     return Status(ErrorCode::invalid_argument,
-                  str("rank ", members[i], " takes part with no GPU: ", cards[i].problem.data()),
+                  str("rank ", members[i], " takes part with no GPU: ", infos[i].problem.data()),
                   members[i]);
   }
   const std::string asked = str("RUEDA_GPU_BACKEND=", wanted);
-  if (wanted == "staged") return RoadChoice{GpuPath::staged, asked, false};
-  const std::string why_not = obstacle(cards, members);
-  if (why_not.empty()) return RoadChoice{GpuPath::nccl, {}, false};
-  if (wanted == "auto") return RoadChoice{GpuPath::staged, why_not, true};
+  if (wanted == "staged") return PathChoice{GpuPath::staged, asked, false};
+  const std::string why_not = obstacle(infos, members);
+  if (why_not.empty()) return PathChoice{GpuPath::nccl, {}, false};
+  if (wanted == "auto") return PathChoice{GpuPath::staged, why_not, true};
   return Status(ErrorCode::unsupported,
                 str(asked, ", but ", why_not,
                     ". RUEDA_GPU_BACKEND=staged, or auto, goes through the host's memory instead"));

@@ -40,7 +40,7 @@ void write_text(std::array<char, size>& target, std::string_view text) {
   text.copy(target.data(), size - 1);
 }
 
-struct RoadChoice {
+struct PathChoice {
   GpuPath path = GpuPath::staged;
   std::string why_not_nccl;  // empty where it is
   bool is_fallback = false;  // it was not asked for
@@ -51,8 +51,8 @@ inline constexpr int sharing_nccl_version = 23000;
 
 // What the option gpu_backend ("auto", "nccl" or "staged") leaves: NCCL where every rank has it and
 // a GPU of its own, or may share it. Not ok where a rank has no GPU, or where NCCL is demanded and
-// cannot be used: the status says why. `members`: world ranks, in the order of the cards.
-[[nodiscard]] Expected<RoadChoice> choose_path(std::span<const GpuPeerInfo> cards,
+// cannot be used: the status says why. `members`: world ranks, in the order of the infos.
+[[nodiscard]] Expected<PathChoice> choose_path(std::span<const GpuPeerInfo> infos,
                                                const std::vector<int>& members,
                                                const std::string& wanted);
 

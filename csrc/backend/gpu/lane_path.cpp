@@ -7,9 +7,9 @@
 
 namespace rueda {
 
-void LanePath::choose(RoadChoice choice, std::span<const GpuPeerInfo> cards, int rank) {
-  all_have_kernels_ = std::all_of(cards.begin(), cards.end(),
-                                  [](const GpuPeerInfo& card) { return card.has_kernels; });
+void LanePath::choose(PathChoice choice, std::span<const GpuPeerInfo> infos, int rank) {
+  all_have_kernels_ = std::all_of(infos.begin(), infos.end(),
+                                  [](const GpuPeerInfo& info) { return info.has_kernels; });
   if (choice.is_fallback && rank == 0) {
     log(LogLevel::warning,
         "tensors of GPUs go through the host's memory, not by NCCL: ", choice.why_not_nccl);

@@ -15,7 +15,7 @@ class LanePath {
   // Not before the ranks have told each other what each has.
   [[nodiscard]] bool is_chosen() const { return choice_.has_value(); }
   // Says in the log where it is not what users expect. `rank`: of this one, within the lane.
-  void choose(RoadChoice choice, std::span<const GpuPeerInfo> cards, int rank);
+  void choose(PathChoice choice, std::span<const GpuPeerInfo> infos, int rank);
 
   // --- Once it is chosen
   [[nodiscard]] GpuPath chosen() const { return choice_->path; }
@@ -26,7 +26,7 @@ class LanePath {
   void warn_of_staging(int rank);
 
  private:
-  std::optional<RoadChoice> choice_;
+  std::optional<PathChoice> choice_;
   bool all_have_kernels_ = false;
   bool has_warned_ = false;
 };

@@ -11,7 +11,7 @@ void MemoryAgreement::begin(const Status& own) {
   step_ = Step::ask;
   own_ = own.ok() ? 0 : 1;
   any_ = own_;
-  write_text(card_, own.ok() ? std::string() : own.to_string());
+  write_text(problem_, own.ok() ? std::string() : own.to_string());
 }
 
 std::unique_ptr<Operation> MemoryAgreement::next(const Lane& lane, Backend& host) {
@@ -25,19 +25,19 @@ std::unique_ptr<Operation> MemoryAgreement::next(const Lane& lane, Backend& host
     }
   }
   if (std::exchange(step_, Step::none) == Step::none || any_ == 0) return nullptr;
-  cards_.assign(ranks, card_);
+  problems_.assign(ranks, problem_);
   if (ranks == 1) return nullptr;
-  const std::vector<std::int64_t> lengths(ranks, sizeof(Card));
-  return host.allgather(lane, reinterpret_cast<const std::byte*>(card_.data()),
-                        reinterpret_cast<std::byte*>(cards_.data()), lengths);
+  const std::vector<std::int64_t> lengths(ranks, sizeof(Problem));
+  return host.allgather(lane, reinterpret_cast<const std::byte*>(problem_.data()),
+                        reinterpret_cast<std::byte*>(problems_.data()), lengths);
 }
 
 Status MemoryAgreement::verdict(const Lane& lane) const {
-  for (std::size_t i = 0; i < cards_.size(); ++i) {
-    if (cards_[i].front() == '\0') continue;
+  for (std::size_t i = 0; i < problems_.size(); ++i) {
+    if (problems_[i].front() == '\0') continue;
     const int rank = lane.world_rank(static_cast<int>(i));
     return {ErrorCode::unsupported,
-            str("rank ", rank, " has no memory left for it: ", cards_[i].data(),
+            str("rank ", rank, " has no memory left for it: ", problems_[i].data(),
                 ". Let its allocator keep less, or reduce and gather less at once "
                 "(RUEDA_FUSION_THRESHOLD)"),
             rank};

@@ -25,13 +25,13 @@ class MemoryAgreement {
 
  private:
   enum class Step { none, ask, tell };
-  using Card = std::array<char, 256>;  // travels as it lies in memory; ends with a zero
+  using Problem = std::array<char, 256>;  // travels as it lies in memory; ends with a zero
 
   Step step_ = Step::none;
   std::int64_t own_ = 0;  // 1 where this rank has a problem
   std::int64_t any_ = 0;  // where some rank has
-  Card card_{};
-  std::vector<Card> cards_;
+  Problem problem_{};
+  std::vector<Problem> problems_;
 };
 
 }  // namespace rueda

@@ -14,14 +14,14 @@ PersistentTask::PersistentTask(const Reduction& reduction, Piece piece, const La
       piece_(piece),
       timeout_(timeout),
       take_(std::move(take)),
-      cards_(static_cast<std::size_t>(lane.size())) {}
+      contributions_(static_cast<std::size_t>(lane.size())) {}
 
 bool PersistentTask::suits_nccl(const GpuLane& gpu) const {
-  return nccl_can_take_part(reduction_, static_cast<int>(cards_.size()),
+  return nccl_can_take_part(reduction_, static_cast<int>(contributions_.size()),
                             gpu.path().all_have_kernels());
 }
 
-Status PersistentTask::fill_card(GpuLane& gpu, bool makes_id) {
+Status PersistentTask::fill_contribution(GpuLane& gpu, bool makes_id) {
   if (reduction_.wire) {
     const std::size_t bytes = static_cast<std::size_t>(piece_.count) * size_of(*reduction_.wire);
     if (gpu.callers()) buffer_ = gpu.callers()->kept(bytes);
@@ -36,34 +36,34 @@ Status PersistentTask::fill_card(GpuLane& gpu, bool makes_id) {
   if (!current.status().ok()) return current.status();
   auto id = gpu.gpu().nccl->unique_id();
   if (!id) return id.status();
-  card_.id = *id;
+  contribution_.id = *id;
   return {};
 }
 
 std::unique_ptr<Operation> PersistentTask::prepare(GpuLane& gpu, const Lane& lane, Backend& host,
                                                    Way way) {
   if (way == Way::staged) return nullptr;
-  if (Status status = fill_card(gpu, lane.rank == 0 && !gpu.callers()); !status.ok()) {
-    write_text(card_.problem, status.to_string());
+  if (Status status = fill_contribution(gpu, lane.rank == 0 && !gpu.callers()); !status.ok()) {
+    write_text(contribution_.problem, status.to_string());
   }
-  const std::vector<std::int64_t> lengths(cards_.size(), sizeof(Card));
-  return host.allgather(lane, reinterpret_cast<const std::byte*>(&card_),
-                        reinterpret_cast<std::byte*>(cards_.data()), lengths);
+  const std::vector<std::int64_t> lengths(contributions_.size(), sizeof(Contribution));
+  return host.allgather(lane, reinterpret_cast<const std::byte*>(&contribution_),
+                        reinterpret_cast<std::byte*>(contributions_.data()), lengths);
 }
 
 Status PersistentTask::enqueue(GpuLane& gpu, const Lane& lane) {
   for (int rank = 0; rank < lane.size(); ++rank) {
-    const Card& card = cards_[static_cast<std::size_t>(rank)];
-    if (card.problem.front() == '\0') continue;
+    const Contribution& contribution = contributions_[static_cast<std::size_t>(rank)];
+    if (contribution.problem.front() == '\0') continue;
     failed_everywhere_ = true;
     if (gpu.callers()) gpu.callers()->keep(std::move(buffer_));
     return {ErrorCode::internal,
             str("rank ", lane.world_rank(rank),
-                " cannot prepare a persistent allreduce: ", card.problem.data()),
+                " cannot prepare a persistent allreduce: ", contribution.problem.data()),
             lane.world_rank(rank)};
   }
   if (gpu.callers()) return {};
-  return gpu.connect_callers(cards_.front().id, lane.rank, lane.size(), timeout_);
+  return gpu.connect_callers(contributions_.front().id, lane.rank, lane.size(), timeout_);
 }
 
 Expected<bool> PersistentTask::is_launched(const GpuLane& gpu) const {

@@ -33,19 +33,19 @@ class PersistentTask final : public GpuTask {
 
  private:
   // What the ranks tell each other; travels as it lies in memory.
-  struct Card {
+  struct Contribution {
     std::array<char, 256> problem{};  // why this rank cannot take part; ends with a zero
     nccl::UniqueId id{};              // of the communicator to come: the first rank's counts
   };
 
-  Status fill_card(GpuLane& gpu, bool makes_id);
+  Status fill_contribution(GpuLane& gpu, bool makes_id);
 
   const Reduction reduction_;
   const Piece piece_;
   const Duration timeout_;
   const TakeReduction take_;
-  Card card_;
-  std::vector<Card> cards_;
+  Contribution contribution_;
+  std::vector<Contribution> contributions_;
   DeviceMemory buffer_;  // where the elements travel as another type
   bool failed_everywhere_ = false;
   bool is_staged_ = false;

@@ -16,8 +16,8 @@ constexpr std::size_t registers_of_block = static_cast<std::size_t>(block_elemen
 // What is below it, read as a magnitude, is smaller: floats without their signs are ordered like
 // their bits.
 constexpr std::int32_t infinite = 0x7f800000;
-constexpr std::int32_t least_magnitude = 0x03fe0000;  // 127 * 2^-126, so that the scale is normal
-constexpr std::uint32_t largest_scale = 0x7c010000;   // of which 127 times is finite
+constexpr std::int32_t min_magnitude = 0x03fe0000;   // 127 * 2^-126, so that the scale is normal
+constexpr std::uint32_t largest_scale = 0x7c010000;  // of which 127 times is finite
 template <class T>
 [[gnu::always_inline]] inline Register<T> all(T value) {
   return value - Register<T>{};
@@ -44,7 +44,7 @@ struct Scale {
 
 [[gnu::always_inline]] inline Scale scale_for(std::int32_t magnitude) {
   if (magnitude >= infinite) return {scale_of_not_finite, 0};
-  if (magnitude < least_magnitude) return {};
+  if (magnitude < min_magnitude) return {};
   float largest;
   __builtin_memcpy(&largest, &magnitude, sizeof(largest));
   float scale = largest / 127.0F;

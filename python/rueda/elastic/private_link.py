@@ -24,7 +24,7 @@ _messages = Messages(NumpyAdapter())
 # Within which those meet who have been told of each other, and within which a message gets through; seconds.
 _MEETING = 10
 _PATIENCE = 120.0
-_LONGEST_HEADER = 1 << 26
+_MAX_HEADER = 1 << 26
 
 T = TypeVar("T")
 Bytes = npt.NDArray[np.uint8]
@@ -76,7 +76,7 @@ class PrivateLink:
         sizes = np.empty(2, np.int64)
         begun = _messages.recv(sizes, source, 0, self._set)
         self._await(begun, source, "begin a message", timeout)
-        if not 0 < sizes[0] <= _LONGEST_HEADER or sizes[1] < 0:
+        if not 0 < sizes[0] <= _MAX_HEADER or sizes[1] < 0:
             raise ValueError(f"a message of {sizes[0]} and {sizes[1]} bytes")
         head = np.empty(int(sizes[0]), np.uint8)
         begun = _messages.recv(head, source, 0, self._set)

@@ -24,7 +24,7 @@ _OUTLIER = 1.5
 _SOMETIMES = 0.01
 # Steps from which anything can be said, and of which the first are not looked at.
 _ENOUGH = 8
-_LONGEST = 20_000
+_MAX_STEPS = 20_000
 Seconds = npt.NDArray[np.float64]
 
 
@@ -73,7 +73,7 @@ def time_with_bound(own: Seconds, bound: float) -> float:
 
     Of more than 20,000 steps the first ones.
     """
-    steps = min(own.shape[1], _LONGEST)
+    steps = min(own.shape[1], _MAX_STEPS)
     if bound == float("inf"):
         return float(own[:, :steps].sum(1).max())
     lag = int(bound) + 1

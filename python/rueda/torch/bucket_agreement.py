@@ -14,7 +14,7 @@ from rueda.torch.buckets import Bucket, Description, describe, plan_buckets, row
 __all__ = ["Agreement", "agree"]
 
 # A model that keeps changing is better off without buckets.
-MOST_LAYOUTS = 8
+MAX_LAYOUTS = 8
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ def agree(
     if len(proposals) < process_set.size():
         return None
     agreement = Agreement(layouts=1 + max(proposal.layouts for proposal in proposals))
-    if agreement.layouts > MOST_LAYOUTS:
-        agreement.why_not = f"the model has changed {MOST_LAYOUTS} times"
+    if agreement.layouts > MAX_LAYOUTS:
+        agreement.why_not = f"the model has changed {MAX_LAYOUTS} times"
         return agreement
     if len({len(proposal.descriptions) for proposal in proposals}) > 1:
         agreement.why_not = "the ranks have different numbers of parameters"

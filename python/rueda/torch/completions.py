@@ -13,7 +13,7 @@ from rueda import _native
 __all__ = ["Completable", "Completions"]
 
 # Looks so often at least whether it is to end, in seconds.
-LONGEST_WAIT = 60.0
+MAX_WAIT = 60.0
 
 
 class Completable(Protocol):
@@ -70,18 +70,18 @@ class Completions:
 
     def _run(self) -> None:
         while True:
-            tokens = self._queue.wait(self._patience())
+            tokens = self._queue.wait(self._timeout())
             if not tokens and self._queue.is_closed():
                 return
             for token in tokens:
                 self._count(token)
             self._look_at_deadlines()
 
-    def _patience(self) -> float:
+    def _timeout(self) -> float:
         with self._lock:
             if not self._deadlines:
-                return LONGEST_WAIT
-            return min(LONGEST_WAIT, max(0.0, self._deadlines[0][0] - time.monotonic()))
+                return MAX_WAIT
+            return min(MAX_WAIT, max(0.0, self._deadlines[0][0] - time.monotonic()))
 
     def _count(self, token: int) -> None:
         with self._lock:

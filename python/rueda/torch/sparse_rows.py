@@ -26,7 +26,7 @@ __all__ = [
     "wide_dtype",
 ]
 
-_MOST_KEYS = 2**63 - 1
+_MAX_KEYS = 2**63 - 1
 SIGNED = {
     getattr(torch, unsigned): getattr(torch, signed)
     for unsigned, signed in (("uint16", "int16"), ("uint32", "int32"), ("uint64", "int64"))
@@ -53,7 +53,7 @@ def key_dtype(extent: int) -> torch.dtype:
 
 def keys_of(indices: torch.Tensor, extents: Sequence[int]) -> torch.Tensor:
     """Raises Refusal for an index outside of the tensor, and for a tensor whose rows cannot be counted."""
-    if math.prod(extents) > _MOST_KEYS:
+    if math.prod(extents) > _MAX_KEYS:
         raise Refusal(f"the sparse dimensions {list(extents)} have more than 2^63 rows", True)
     keys = torch.zeros(indices.shape[1], dtype=torch.int64)
     for number, extent in enumerate(extents):

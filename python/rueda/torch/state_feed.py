@@ -26,7 +26,7 @@ __all__ = ["Feed", "join_shares", "share_of"]
 # A newcomer is near when it has not dealt with what is younger than this, or with one step; seconds.
 _NEAR = 0.1
 # Steps that wait to be sent: so many times the bytes of the state.
-_MOST_WAITING = 4
+_MAX_WAITING = 4
 _ENDING = 20.0
 _CONFIRMATIONS_AHEAD = 16
 
@@ -88,7 +88,7 @@ class Feed:
         self._pushed_at: deque[tuple[int, float]] = deque()  # what is not confirmed yet
         self._confirmed = dict.fromkeys(self._targets, 0)
         self._confirming: dict[int, deque[Any]] = {each: deque() for each in self._targets}
-        self._most_waiting = _MOST_WAITING * max(sum(state.sizes()) // members, 1 << 20)
+        self._max_waiting = _MAX_WAITING * max(sum(state.sizes()) // members, 1 << 20)
         # The state is copied by the thread: it stays as it is until the optimizer takes a step.
         self._copied = threading.Event()
         self._pushed_at.append((1, time.monotonic()))
@@ -115,7 +115,7 @@ class Feed:
             self._failure = str(error)
             return
         share = share_of([bits_of(each) for each in gradients], self._member, self._members)
-        if self._waiting_bytes + share.numel() > self._most_waiting:
+        if self._waiting_bytes + share.numel() > self._max_waiting:
             self._failure = "steps are taken more quickly than gradients can be sent"
             return
         self._push(step, share)

@@ -132,7 +132,7 @@ TEST_CASE("who comes first waits for who comes late") {
       }
       together.arrive_and_wait();
     }
-    expect(metric(engine, "plans_called_off") == 0, "none cancelled");
+    expect(metric(engine, "plans_cancelled") == 0, "none cancelled");
     together.arrive_and_wait();
   });
 }

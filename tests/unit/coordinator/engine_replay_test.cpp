@@ -67,7 +67,7 @@ TEST_CASE("a repeated allreduce needs no message") {
     together.arrive_and_wait();
     expect(metric(engine, "control_messages_sent") == messages, "no message");
     expect(metric(engine, "plans_replayed") == 200, "200 rounds");
-    expect(metric(engine, "plans_called_off") == 0, "none cancelled");
+    expect(metric(engine, "plans_cancelled") == 0, "none cancelled");
     together.arrive_and_wait();
   });
 }
@@ -97,7 +97,7 @@ TEST_CASE("operations without a name are replayed, with barriers and named ones 
     };
     expect(grown("control_messages_sent") == 0, "no message");
     expect(grown("plans_replayed") == 4 * 3 * once_round, "all were replayed");
-    expect(metric(engine, "plans_called_off") == 0, "none cancelled");
+    expect(metric(engine, "plans_cancelled") == 0, "none cancelled");
     together.arrive_and_wait();
   });
 }

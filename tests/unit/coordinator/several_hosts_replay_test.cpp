@@ -89,7 +89,7 @@ TEST_CASE("a step that repeats costs each host one message to the first host, an
     const int each = rank == 0 ? hosts_in(host_of) - 1 : leads(host_of, rank) ? 1 : 0;
     expect(metric(engine, "control_messages_sent") - before == each * steps, "messages");
     expect(metric(engine, "plans_replayed") == steps, "all steps but the first");
-    expect(metric(engine, "plans_called_off") == 0, "none cancelled");
+    expect(metric(engine, "plans_cancelled") == 0, "none cancelled");
     together.arrive_and_wait();
   });
 }

@@ -10,12 +10,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Duration patience = 1s;
+constexpr Duration timeout = 1s;
 const Time start = Time() + 1h;
 
 // A rank that waits from `start` on, and looks when it is told to.
 struct Waiting {
-  Heartbeat heartbeat{{1, 5}, patience};
+  Heartbeat heartbeat{{1, 5}, timeout};
   Time now = start;
   int questions = 0;
 
@@ -54,15 +54,15 @@ TEST_CASE("a rank that stops is lost within a heartbeat of its stop, and not bef
   const auto lost = waiting.until(
       start + 100s, [&](int rank, Time at) { return rank == 1 || at < start + after; });
   CHECK(lost == 5);
-  CHECK(waiting.now <= start + after + patience);
-  CHECK(waiting.now >= start + after + patience - patience / 8);
+  CHECK(waiting.now <= start + after + timeout);
+  CHECK(waiting.now >= start + after + timeout - timeout / 8);
 }
 
 TEST_CASE("a pause of half a heartbeat loses nobody") {
   const auto after = std::chrono::milliseconds(GENERATE(take(40, random(0, 5000))));
   Waiting waiting;
   CHECK_FALSE(waiting.until(start + 20s, [&](int rank, Time at) {
-    return rank == 1 || at < start + after || at >= start + after + patience / 2;
+    return rank == 1 || at < start + after || at >= start + after + timeout / 2;
   }));
 }
 
@@ -106,18 +106,18 @@ TEST_CASE("a silent rank that is seen to be alive is excused, for three heartbea
          waiting.heartbeat.excuse(5, waiting.now)) {
     continue;
   }
-  CHECK(waiting.now >= begin + 3 * patience);
-  CHECK(waiting.now <= begin + 3 * patience + patience / 8);
+  CHECK(waiting.now >= begin + 3 * timeout);
+  CHECK(waiting.now <= begin + 3 * timeout + timeout / 8);
   // Once it has answered, it has as long again.
   waiting.heartbeat.hear(5, waiting.now);
   const Time heard = waiting.now;
   CHECK(waiting.until(start + 60s, [](int rank, Time) { return rank == 1; }) == 5);
-  CHECK(waiting.now >= heard + patience);
+  CHECK(waiting.now >= heard + timeout);
   CHECK(waiting.heartbeat.excuse(5, waiting.now));
 }
 
 TEST_CASE("nothing is asked of anybody while nothing is waited for, or for ever") {
-  Heartbeat idle({1, 2}, patience);
+  Heartbeat idle({1, 2}, timeout);
   CHECK_FALSE(idle.look(start, false).ask);
   CHECK_FALSE(idle.next_look());
   CHECK_FALSE(idle.look(start, true).silent);

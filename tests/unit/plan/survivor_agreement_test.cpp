@@ -323,7 +323,7 @@ SurvivorAgreement::Settings settings_of(int rank, int size) {
   settings.rank = rank;
   settings.members = up_to(size);
   settings.epoch = 7;
-  settings.patience = seconds(1);
+  settings.timeout = seconds(1);
   return settings;
 }
 

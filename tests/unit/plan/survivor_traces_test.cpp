@@ -176,7 +176,7 @@ class Replay {
       settings.rank = rank;
       settings.members = {0, 1, 2, 3};
       settings.epoch = broken_epoch;
-      settings.patience = patience;
+      settings.timeout = timeout;
       members_[at(rank)].emplace(settings, now_);
     }
   }
@@ -243,7 +243,7 @@ class Replay {
   }
 
  private:
-  static constexpr Duration patience = std::chrono::seconds(1);
+  static constexpr Duration timeout = std::chrono::seconds(1);
 
   static std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
   [[nodiscard]] bool same_side(int one, int other) const {
@@ -286,7 +286,7 @@ class Replay {
   }
   std::optional<Bytes> sign_of_life(int from, int to) {
     SurvivorAgreement later = member(from).agreement();
-    later.advance(now_ + patience / 4);
+    later.advance(now_ + timeout / 4);
     return find(later.take_messages(), to);
   }
 

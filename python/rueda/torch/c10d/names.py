@@ -12,7 +12,7 @@ CONTEXT = 32
 # Collectives of one place that may be on their way at once.
 IN_FLIGHT = 4
 # When so many contexts are known, all are forgotten.
-MOST_CONTEXTS = 8192
+MAX_CONTEXTS = 8192
 
 
 class Names:
@@ -37,7 +37,7 @@ class Names:
         context = tuple(self._recent)
         place = self._places.get(context)
         if place is None:
-            if len(self._places) >= MOST_CONTEXTS:
+            if len(self._places) >= MAX_CONTEXTS:
                 self._forget()
                 context = ()
                 self._round += 1

@@ -11,9 +11,9 @@ from rueda.errors import NotInitializedError, ShutdownError
 
 __all__ = ["RecurringTensors"]
 
-_LEAST_BYTES = 1 << 20
+_MIN_BYTES = 1 << 20
 _OFTEN = 3
-_MOST_TENSORS = 1024
+_MAX_TENSORS = 1024
 
 
 class RecurringTensors:
@@ -28,10 +28,10 @@ class RecurringTensors:
 
     def note(self, tensor: torch.Tensor, set_id: int) -> None:
         """``tensor`` is being reduced in place by that process set."""
-        if not tensor.is_cpu or tensor.nbytes < _LEAST_BYTES or not tensor.is_contiguous():
+        if not tensor.is_cpu or tensor.nbytes < _MIN_BYTES or not tensor.is_contiguous():
             return
         place = tensor.data_ptr(), tensor.nbytes
-        if place not in self._seen and len(self._seen) == _MOST_TENSORS:
+        if place not in self._seen and len(self._seen) == _MAX_TENSORS:
             self._seen.clear()
         times = self._seen[place] = self._seen.get(place, 0) + 1
         if times == _OFTEN:

@@ -19,7 +19,7 @@ Answer = TypeVar("Answer")
 
 # Between two looks, at first and at most, and the least that a store is asked to wait; seconds.
 _FIRST_PAUSE = 0.001
-_LONGEST_PAUSE = 0.2
+_MAX_PAUSE = 0.2
 _SHORTEST = 0.01
 # Within which the world notices a loss that has taken the store along; seconds.
 _NEWS = 5.0
@@ -73,7 +73,7 @@ class WatchedStore:
             if rest <= 0:
                 return False
             time.sleep(min(pause, rest))
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_PAUSE)
         return True
 
     def _are_there(self, keys: list[str]) -> bool:
@@ -96,7 +96,7 @@ class WatchedStore:
         while time.monotonic() < deadline:
             _native.throw_if_rank_is_lost()
             _native.throw_if_rank_has_left(list(range(_native.size())))
-            time.sleep(_LONGEST_PAUSE)
+            time.sleep(_MAX_PAUSE)
 
 
 def _can_be_asked(store: Store) -> bool:

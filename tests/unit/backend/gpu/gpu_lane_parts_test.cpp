@@ -12,10 +12,10 @@ namespace rueda::test::gpu_lane_parts_test {
 namespace {
 
 std::vector<GpuPeerInfo> cards_of(int ranks, int without_kernels) {
-  std::vector<GpuPeerInfo> cards(static_cast<std::size_t>(ranks));
-  for (GpuPeerInfo& card : cards) card.has_kernels = true;
-  if (without_kernels >= 0) cards[static_cast<std::size_t>(without_kernels)].has_kernels = false;
-  return cards;
+  std::vector<GpuPeerInfo> infos(static_cast<std::size_t>(ranks));
+  for (GpuPeerInfo& info : infos) info.has_kernels = true;
+  if (without_kernels >= 0) infos[static_cast<std::size_t>(without_kernels)].has_kernels = false;
+  return infos;
 }
 
 constexpr auto goes_through_memory = "go through the host's memory, not by NCCL: no library";

@@ -10,13 +10,13 @@
 namespace rueda::test::gpu_paths_test {
 namespace {
 
-GpuPeerInfo card_of(const std::string& gpu) {
-  GpuPeerInfo card;
-  card.has_gpu = card.has_nccl = true;
-  card.nccl_version = 22800;
-  write_text(card.host, "a machine");
-  write_text(card.gpu, gpu);
-  return card;
+GpuPeerInfo info_of(const std::string& gpu) {
+  GpuPeerInfo info;
+  info.has_gpu = info.has_nccl = true;
+  info.nccl_version = 22800;
+  write_text(info.host, "a machine");
+  write_text(info.gpu, gpu);
+  return info;
 }
 
 GpuWorld world_of(int size, const std::string& backend) {
@@ -29,32 +29,32 @@ GpuWorld world_of(int size, const std::string& backend) {
 
 TEST_CASE("NCCL is taken where all have the same version of it and a GPU each") {
   const std::vector<int> members{0, 2, 3};
-  std::vector<GpuPeerInfo> cards{card_of("a"), card_of("b"), card_of("c")};
-  auto all = choose_path(cards, members, "auto");
+  std::vector<GpuPeerInfo> infos{info_of("a"), info_of("b"), info_of("c")};
+  auto all = choose_path(infos, members, "auto");
   REQUIRE(all.ok());
   CHECK(all->path == GpuPath::nccl);
   CHECK(all->why_not_nccl.empty());
-  CHECK(choose_path(cards, members, "staged")->path == GpuPath::staged);
+  CHECK(choose_path(infos, members, "staged")->path == GpuPath::staged);
 
-  cards[2].nccl_version = 22700;
-  auto choice = choose_path(cards, members, "auto");
+  infos[2].nccl_version = 22700;
+  auto choice = choose_path(infos, members, "auto");
   REQUIRE(choice.ok());
   CHECK(choice->path == GpuPath::staged);
   CHECK(contains(choice->why_not_nccl, "rank 0 has NCCL 2.28.0, rank 3 has NCCL 2.27.0"));
-  const auto versions = choose_path(cards, members, "nccl");
+  const auto versions = choose_path(infos, members, "nccl");
   CHECK(versions.status().code() == ErrorCode::unsupported);
   CHECK(contains(versions.status(), "RUEDA_GPU_BACKEND=nccl, but rank 0 has NCCL 2.28.0"));
 
-  cards[2] = card_of("b");
-  CHECK(contains(choose_path(cards, members, "nccl").status(), "ranks 2 and 3 share the GPU b"));
-  CHECK(contains(choose_path(cards, members, "nccl").status(), "NCCL_MULTI_RANK_GPU_ENABLE=1"));
-  cards[2].may_share = true;
-  CHECK_FALSE(choose_path(cards, members, "nccl").ok());  // both have to
-  cards[1].may_share = true;
-  CHECK(choose_path(cards, members, "nccl")->path == GpuPath::nccl);
-  cards[2] = card_of("b");
-  write_text(cards[2].host, "another machine");
-  CHECK(choose_path(cards, members, "nccl")->path == GpuPath::nccl);
+  infos[2] = info_of("b");
+  CHECK(contains(choose_path(infos, members, "nccl").status(), "ranks 2 and 3 share the GPU b"));
+  CHECK(contains(choose_path(infos, members, "nccl").status(), "NCCL_MULTI_RANK_GPU_ENABLE=1"));
+  infos[2].may_share = true;
+  CHECK_FALSE(choose_path(infos, members, "nccl").ok());  // both have to
+  infos[1].may_share = true;
+  CHECK(choose_path(infos, members, "nccl")->path == GpuPath::nccl);
+  infos[2] = info_of("b");
+  write_text(infos[2].host, "another machine");
+  CHECK(choose_path(infos, members, "nccl")->path == GpuPath::nccl);
 }
 
 // NCCL tells its version when it is loaded, by each path once.

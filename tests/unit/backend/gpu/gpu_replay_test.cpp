@@ -111,10 +111,10 @@ TEST_CASE("something new on GPUs cancels what is replayed there, and nothing els
       sum(gpu, 2, "a", 1);
       on_host();
     }
-    const std::int64_t off = count(gpu, "plans_called_off");
+    const std::int64_t off = count(gpu, "plans_cancelled");
     const std::int64_t replayed = count(gpu, "plans_replayed");
     on_host();
-    expect(count(gpu, "plans_called_off") == off, "nothing yet");
+    expect(count(gpu, "plans_cancelled") == off, "nothing yet");
     sum(gpu, 2, "b", 2);
     on_host();
     expect(count(gpu, "plans_replayed") == replayed + 2, "the host's goes on");
@@ -158,7 +158,7 @@ TEST_CASE("something new cancels all rounds that have been joined, however many"
       joined.arrive_and_wait();
     }
     expect(replays, "what repeats is replayed");
-    const std::int64_t off = count(gpu, "plans_called_off");
+    const std::int64_t off = count(gpu, "plans_cancelled");
     InFlight tensors(gpu);
     if (gpu.rank() == 0) {
       all(tensors);
@@ -171,7 +171,7 @@ TEST_CASE("something new cancels all rounds that have been joined, however many"
     }
     tensors.finish(2, "negotiated again");
     joined.arrive_and_wait();
-    if (gpu.rank() == 0) expect(count(gpu, "plans_called_off") > off, "cancelled");
+    if (gpu.rank() == 0) expect(count(gpu, "plans_cancelled") > off, "cancelled");
   });
 }
 
